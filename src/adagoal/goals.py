@@ -1,0 +1,205 @@
+"""Goal rules: which goal to try next.
+
+A goal rule is a plain function ``rule(known) -> weights``: it looks at what is known about every goal and
+returns non-negative weights ``[G]``; the loop draws the goal of each episode in proportion to them. The
+same functions serve the tabular, the linear and the deep world, and a new rule is one function and one
+line in :data:`RULES`.
+
+``adagoal`` is the paper's rule, eq. ``opt_pbm_constrained``:  argmax E(g)  subject to  D(g) <= L.
+``unigoal`` and ``raregoal`` are the alternatives of its appendix ``app_exp``; the others are the goal
+rules of the deep literature in the same form.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adagoal.errors import InputError
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a rule may look at. All arrays have one entry per goal, shape ``[G]``."""
+
+    D: Array
+    """Optimistic distance estimate: at most the true expected number of steps from s0."""
+    E: Array
+    """Error estimate: what is still unknown about the goal, in steps."""
+    L: float
+    """The radius."""
+    eligible: NDArray[np.bool_]
+    """False where the goal may not be chosen (the start state itself)."""
+    visits: Array
+    """How often the goal state was visited, on purpose or not (deep: density of achieved goals)."""
+    attempts: Array
+    """Episodes that aimed at the goal."""
+    successes: Array
+    """Episodes that aimed at the goal and reached it."""
+    recent: Array
+    """Success rate over the later half of the remembered attempts (see :class:`Progress`)."""
+    previous: Array
+    """Success rate over the earlier half of the remembered attempts."""
+
+
+Rule = Callable[[Known], Array]
+
+
+def adagoal(known: Known) -> Array:
+    """The most uncertain goal among those believed reachable (eq. ``opt_pbm_constrained``); ties share."""
+    score = np.where(reachable(known), known.E, -np.inf)
+    best = score.max(initial=-np.inf)
+    return (score == best).astype(float) if np.isfinite(best) else known.eligible.astype(float)
+
+
+def adagoal_proportional(known: Known) -> Array:
+    """In proportion to E among the goals with D <= L: the constraint of the paper, the draw of its deep section."""
+    return _or_uniform(np.where(reachable(known), known.E, 0.0), reachable(known), known)
+
+
+def proportional(known: Known) -> Array:
+    """In proportion to E, without the constraint (section ``section_AdaGoal_deepRL``; VDS, Zhang et al. 2020)."""
+    return _or_uniform(np.where(known.eligible, known.E, 0.0), known.eligible, known)
+
+
+def argmax(known: Known) -> Array:
+    """The most uncertain goal, without the constraint."""
+    score = np.where(known.eligible, known.E, -np.inf)
+    return (score == score.max(initial=-np.inf)).astype(float)
+
+
+def unigoal(known: Known) -> Array:
+    """Uniform over all goals but s0 (appendix ``app_exp``); in the deep world this is plain HER."""
+    return known.eligible.astype(float)
+
+
+def raregoal(known: Known, alpha: float = 0.1) -> Array:
+    """In proportion to 1 / max(visits, alpha) (appendix ``app_exp``)."""
+    return np.where(known.eligible, 1.0 / np.maximum(known.visits, alpha), 0.0)
+
+
+def skewfit(known: Known, alpha: float = -1.0) -> Array:
+    """visits^(1 + alpha) over visited goals, alpha in [-1, 0): Skew-Fit (Pong et al. 2020) in tabular form.
+
+    Skew-Fit re-weights samples of the visited distribution by p^alpha, hence the exponent 1 + alpha on
+    the support; alpha = -1 is uniform over what has been visited.
+    """
+    visited = known.eligible & (known.visits > 0)
+    weights = np.where(visited, np.maximum(known.visits, 1.0) ** (1.0 + alpha), 0.0)
+    return _or_uniform(weights, visited, known)
+
+
+def mega(known: Known) -> Array:
+    """The least visited goal among those believed reachable: MEGA (Pitis et al. 2020), cutoff D <= L."""
+    candidates = reachable(known) & (known.visits > 0)
+    fewest = known.visits[candidates].min(initial=np.inf)
+    return _or_uniform((candidates & (known.visits == fewest)).astype(float), candidates, known)
+
+
+def goid(known: Known, low: float = 0.1, high: float = 0.9) -> Array:
+    """Uniform over goals of intermediate difficulty (Florensa et al. 2018): success rate in [low, high]."""
+    rate = known.successes / np.maximum(known.attempts, 1.0)
+    untried = known.attempts == 0
+    good = known.eligible & (untried | ((rate >= low) & (rate <= high)))
+    return _or_uniform(good.astype(float), good, known)
+
+
+def progress(known: Known, uniform: float = 0.4) -> Array:
+    """|recent - previous success rate| mixed with a uniform share (CURIOUS, Colas et al. 2019)."""
+    gain = np.where(known.eligible, np.abs(known.recent - known.previous), 0.0)
+    flat = known.eligible / max(known.eligible.sum(), 1)
+    total = gain.sum()
+    return flat if total == 0 else uniform * flat + (1.0 - uniform) * gain / total
+
+
+def goexplore(known: Known) -> Array:
+    """1 / sqrt(visits + 1) over visited goals: the cell weights of Go-Explore (Ecoffet et al. 2021)."""
+    visited = known.eligible & (known.visits > 0)
+    return _or_uniform(np.where(visited, 1.0 / np.sqrt(known.visits + 1.0), 0.0), visited, known)
+
+
+RULES: dict[str, Callable[..., Array]] = {
+    "adagoal": adagoal,
+    "adagoal-proportional": adagoal_proportional,
+    "proportional": proportional,
+    "argmax": argmax,
+    "unigoal": unigoal,
+    "raregoal": raregoal,
+    "skewfit": skewfit,
+    "mega": mega,
+    "goid": goid,
+    "progress": progress,
+    "goexplore": goexplore,
+}
+
+
+def reachable(known: Known) -> NDArray[np.bool_]:
+    """The constraint D(g) <= L of eq. ``opt_pbm_constrained_constraint``, over the eligible goals."""
+    return known.eligible & (known.D <= known.L)
+
+
+def get(spec: str | Rule) -> Rule:
+    """A rule from its name, ``name:key=value,...``, or ``path/to/file.py:function``; a function passes through."""
+    if callable(spec):
+        return spec
+    if ".py:" in spec:
+        return _from_file(spec)
+    name, _, options = spec.partition(":")
+    if name not in RULES:
+        raise InputError(f"--goal-rule: unknown rule {name!r}; choose one of {', '.join(RULES)} or FILE.py:FUNCTION")
+    rule = RULES[name]
+    return functools.partial(rule, **_options(name, rule, options)) if options else rule
+
+
+def draw(weights: Array, rng: np.random.Generator) -> int:
+    """One goal index in proportion to the weights."""
+    cumulative = np.cumsum(weights)
+    return int(min(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"), len(weights) - 1))
+
+
+def _or_uniform(weights: Array, candidates: NDArray[np.bool_], known: Known) -> Array:
+    """The weights, or uniform over the candidates (over all eligible goals if none) where they are all zero."""
+    if weights.sum() > 0:
+        return weights
+    return (candidates if candidates.any() else known.eligible).astype(float)
+
+
+def _options(name: str, rule: Callable[..., Array], text: str) -> dict[str, float]:
+    accepted = list(inspect.signature(rule).parameters)[1:]
+    options = {}
+    for item in text.split(","):
+        key, _, value = item.partition("=")
+        try:
+            options[key] = float(value)
+        except ValueError:
+            raise InputError(f"--goal-rule {name}: {key!r} needs a number, got {value!r}") from None
+        if key not in accepted:
+            raise InputError(f"--goal-rule {name}: unknown option {key!r}; accepted: {', '.join(accepted) or 'none'}")
+    return options
+
+
+def _from_file(spec: str) -> Rule:
+    file, _, function = spec.rpartition(":")
+    path = Path(file)
+    if not path.is_file():
+        raise InputError(f"--goal-rule: no such file {file!r}")
+    module_spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert module_spec is not None and module_spec.loader is not None
+    module = importlib.util.module_from_spec(module_spec)
+    try:
+        module_spec.loader.exec_module(module)
+    except Exception as error:
+        raise InputError(f"--goal-rule: {file} could not be loaded: {type(error).__name__}: {error}") from error
+    rule: Rule | None = getattr(module, function, None)
+    if not callable(rule):
+        raise InputError(f"--goal-rule: {file} has no function {function!r}")
+    return rule
