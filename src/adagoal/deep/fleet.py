@@ -1,0 +1,97 @@
+"""The rollout workers as one object: start a cycle, do something else, collect it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adagoal.deep.config import Config
+from adagoal.deep.worker import Actor, Array, Episodes, Order, Played, Single, main
+
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+class Fleet:
+    """Worker processes for S runs of ``episodes`` environments each; slots are dealt out in order."""
+
+    def __init__(self, configs: Sequence[Config], horizon: int, workers: int) -> None:
+        self.shape = (len(configs), configs[0].episodes)
+        slots = [(run, k) for run in range(self.shape[0]) for k in range(self.shape[1])]
+        workers = max(1, min(workers, len(slots)))
+        bounds = np.linspace(0, len(slots), workers + 1).astype(int)
+        self._parts = [slice(a, b) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+        self._runs = [sorted({run for run, _ in slots[part]}) for part in self._parts]
+        context = multiprocessing.get_context("spawn")
+        self._links, self._processes = [], []
+        with _environment():
+            for part in self._parts:
+                here, there = context.Pipe()
+                process = context.Process(target=main, args=(there, configs, slots[part], horizon), daemon=True)
+                process.start()
+                there.close()
+                self._links.append(here)
+                self._processes.append(process)
+
+    def reset(self, cycle: int) -> Single:
+        """First observations of a cycle ``[S, episodes, observation]``."""
+        for link in self._links:
+            link.send(cycle)
+        return self._stack([self._receive(link) for link in self._links])
+
+    def start(self, cycle: int, actors: Sequence[Actor], goals: Array, tests: Array) -> None:
+        """Begin to play: training goals ``[S, episodes, goal]``, test goals ``[rounds, S, episodes, goal]``."""
+        flat = goals.reshape(-1, goals.shape[-1])
+        flat_tests = tests.reshape(tests.shape[0], -1, goals.shape[-1])
+        for link, part, runs in zip(self._links, self._parts, self._runs, strict=True):
+            link.send(Order(cycle, {run: actors[run] for run in runs}, flat[part], flat_tests[:, part]))
+
+    def wait(self) -> tuple[Episodes, Array, Single]:
+        """Collect: episodes ``[S, episodes, ...]``, test distances ``[rounds, S, episodes, T]``, next starts."""
+        played: list[Played] = [self._receive(link) for link in self._links]
+        fields = ("observation", "achieved", "action", "goal", "length")
+        episodes = Episodes(**{f: self._stack([getattr(p.episodes, f) for p in played]) for f in fields})
+        distances = np.concatenate([p.distances for p in played], 1)
+        distances = distances.reshape(distances.shape[0], *self.shape, distances.shape[-1])
+        return episodes, distances, self._stack([p.starts for p in played])
+
+    def close(self) -> None:
+        for link in self._links:
+            link.close()
+        for process in self._processes:
+            process.join(timeout=10)
+            if process.is_alive():
+                process.kill()
+
+    def _receive(self, link: Any) -> Any:
+        try:
+            answer = link.recv()
+        except EOFError:
+            raise RuntimeError("a rollout worker died; what was learnt up to the last checkpoint is saved") from None
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def _stack(self, parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        flat = np.concatenate(parts)
+        return flat.reshape(*self.shape, *flat.shape[1:])
+
+
+@contextmanager
+def _environment() -> Iterator[None]:
+    """Workers inherit one BLAS thread each: they are the parallelism."""
+    before = {name: os.environ.get(name) for name in _ONE_THREAD}
+    os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -1,0 +1,129 @@
+"""Goal spaces: where training and test goals are drawn from.
+
+A goal space is a function ``sample(rng, n) -> [n, goal]``. Its text form, for ``--train-goals`` and
+``--test-goals``, is ``env`` (the environment's own goals) or ``key=value`` pairs:
+
+    scale=K     stretch the space by K around its centre (section ``section_AdaGoal_deepRL``: x and y for
+                Fetch tasks with an object, every coordinate elsewhere)
+    air=P       Fetch with an object: share of goals lifted by U(0, 0.45) m; the environment's own default
+                is 0.5 for PickAndPlace and 0 elsewhere, the paper writes 0 (its z0)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adagoal.errors import InputError
+
+Array = NDArray[np.float64]
+GoalSpace = Callable[[np.random.Generator, int], Array]
+
+LIFT = 0.45
+"""Largest height of a lifted Fetch goal, in metres (gymnasium_robotics ``_sample_goal``)."""
+POOL = 512
+"""Goals collected by resetting an environment whose goal sampler has no closed form."""
+
+
+def parse(option: str, text: str) -> dict[str, float]:
+    """``env`` or ``scale=K,air=P`` as a dictionary."""
+    if text == "env":
+        return {}
+    found: dict[str, float] = {}
+    for item in text.split(","):
+        key, _, value = item.partition("=")
+        if key not in ("scale", "air"):
+            raise InputError(f"{option}: {text!r}; write env or scale=K[,air=P]")
+        try:
+            found[key] = float(value)
+        except ValueError:
+            raise InputError(f"{option}: {key} needs a number, got {value!r}") from None
+    if not 0.0 < found.get("scale", 1.0) <= 1000.0:
+        raise InputError(f"{option}: scale must lie in (0, 1000]")
+    if not 0.0 <= found.get("air", 0.0) <= 1.0:
+        raise InputError(f"{option}: air must lie in [0, 1]")
+    return found
+
+
+def goal_space(env: Any, option: str, text: str) -> GoalSpace:
+    """The goal space ``text`` of a Gymnasium environment (any wrapper stack)."""
+    found = parse(option, text)
+    core = env.unwrapped
+    if hasattr(core, "initial_gripper_xpos"):
+        return fetch_goals(core, found)
+    if "air" in found:
+        raise InputError(f"{option}: air is for Fetch environments with an object")
+    if hasattr(core, "maze"):
+        return _scaled(maze_goals(core), found.get("scale", 1.0))
+    return _scaled(reset_goals(env), found.get("scale", 1.0))
+
+
+def fetch_goals(core: Any, found: dict[str, float]) -> GoalSpace:
+    """``_sample_goal`` of the Fetch environments, vectorised, with a stretched range."""
+    scale = found.get("scale", 1.0)
+    if not core.has_object and "air" in found:
+        raise InputError("--train-goals: air is for Fetch environments with an object")
+    air = found.get("air", 0.5 if core.target_in_the_air else 0.0)
+    centre = np.asarray(core.initial_gripper_xpos[:3], np.float64).copy()
+    reach = scale * float(core.target_range)
+    if not core.has_object:
+        return lambda rng, n: centre + rng.uniform(-reach, reach, (n, 3))
+    centre += core.target_offset
+    height = float(core.height_offset)
+
+    def sample(rng: np.random.Generator, n: int) -> Array:
+        goals = centre + rng.uniform(-reach, reach, (n, 3))
+        goals[:, 2] = height + np.where(rng.random(n) < air, rng.uniform(0.0, LIFT, n), 0.0)
+        return goals
+
+    return sample
+
+
+def maze_goals(core: Any) -> GoalSpace:
+    """PointMaze and AntMaze: a goal cell, plus the environment's own noise."""
+    cells = np.asarray(core.maze.unique_goal_locations, np.float64)
+    noise = float(core.position_noise_range) * float(core.maze.maze_size_scaling)
+    return lambda rng, n: cells[rng.integers(len(cells), size=n)] + rng.uniform(-noise, noise, (n, cells.shape[1]))
+
+
+def reset_goals(env: Any) -> GoalSpace:
+    """Any other environment: a pool of the goals that its own resets drew."""
+    pool = np.stack([np.asarray(env.reset(seed=seed)[0]["desired_goal"], np.float64) for seed in range(POOL)])
+    return lambda rng, n: pool[rng.integers(len(pool), size=n)]
+
+
+def _scaled(space: GoalSpace, scale: float) -> GoalSpace:
+    if scale == 1.0:
+        return space
+    centre = space(np.random.default_rng(0), 4096).mean(0)
+    return lambda rng, n: centre + scale * (space(rng, n) - centre)
+
+
+def bounding_box(space: GoalSpace) -> Array:
+    """Smallest axis-parallel box around many samples: ``[2, goal]`` (low, high)."""
+    goals = space(np.random.default_rng(0), 20_000)
+    return np.stack([goals.min(0), goals.max(0)])
+
+
+def inside(box: Array, goals: Array) -> NDArray[np.bool_]:
+    """Which goals ``[..., goal]`` lie in the box, with a millimetre of slack."""
+    return np.asarray(((goals >= box[0] - 1e-3) & (goals <= box[1] + 1e-3)).all(-1))
+
+
+def table(env: Any) -> Array | None:
+    """The table top of the Fetch environments, ``[2, 2]`` in x and y; None elsewhere."""
+    core = env.unwrapped
+    if not (hasattr(core, "initial_gripper_xpos") and core.has_object):
+        return None
+    import mujoco
+
+    geom = [g for g in range(core.model.ngeom) if core.model.geom_bodyid[g] == _body(mujoco, core.model, "table0")][0]
+    centre, half = core.data.geom_xpos[geom][:2], core.model.geom_size[geom][:2]
+    return np.stack([centre - half, centre + half])
+
+
+def _body(mujoco: Any, model: Any, name: str) -> int:
+    return int(mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_BODY, name))

@@ -1,0 +1,54 @@
+"""A point mass in the plane: the smallest goal-conditioned environment, pure NumPy.
+
+State (x, y, vx, vy); the action accelerates; goals are positions in the unit square around the origin.
+Walls at +-1.5 hold the point, so that goals beyond them (``scale=3``) cannot be reached.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+class PointMass(gymnasium.Env[dict[str, Array], Array]):
+    """Reach a goal within 0.1; reward -1 until there, 0 there; 25 steps."""
+
+    threshold = 0.1
+    wall = 1.5
+
+    def __init__(self) -> None:
+        free = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+        state = spaces.Box(-np.inf, np.inf, (4,), np.float64)
+        self.observation_space = spaces.Dict({"observation": state, "achieved_goal": free, "desired_goal": free})
+        self.action_space = spaces.Box(-1.0, 1.0, (2,), np.float64)
+        self._state = np.zeros(4)
+        self._goal = np.zeros(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict[str, Array], Any]:
+        super().reset(seed=seed)
+        self._state = np.concatenate([self.np_random.uniform(-0.5, 0.5, 2), np.zeros(2)])
+        self._goal = self.np_random.uniform(-1.0, 1.0, 2)
+        return self._observation(), {}
+
+    def step(self, action: Array) -> tuple[dict[str, Array], float, bool, bool, dict[str, Any]]:
+        velocity = 0.5 * self._state[2:] + 0.1 * np.clip(action, -1.0, 1.0)
+        position = np.clip(self._state[:2] + velocity, -self.wall, self.wall)
+        self._state = np.concatenate([position, velocity])
+        reward = float(self.compute_reward(position, self._goal, {}))
+        return self._observation(), reward, False, False, {"is_success": reward == 0.0}
+
+    def compute_reward(self, achieved_goal: Array, desired_goal: Array, info: Any) -> Any:
+        return -(np.linalg.norm(achieved_goal - desired_goal, axis=-1) > self.threshold).astype(np.float64)
+
+    def _observation(self) -> dict[str, Array]:
+        position = self._state[:2].copy()
+        return {"observation": self._state.copy(), "achieved_goal": position, "desired_goal": self._goal.copy()}
+
+
+gymnasium.register(id="PointMass-v0", entry_point=PointMass, max_episode_steps=25)

@@ -1,0 +1,187 @@
+"""Rollout workers: processes that hold environments and play whole episodes with a NumPy actor.
+
+A worker gets the actors' weights and one goal per environment, plays a cycle without talking to anyone,
+and answers with the episodes, the test results and the starts of the next cycle. Every start and every
+action is seeded by (seed, cycle, slot), so a cycle can be replayed from nothing: that is what makes resume
+exact. This module must not import JAX.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adagoal.deep.config import Config
+from adagoal.deep.envs import World
+from adagoal.errors import InputError
+
+Array = NDArray[np.float64]
+Single = NDArray[np.float32]
+Layers = Sequence[tuple[Single, Single]]
+
+TRAIN, TEST = 0, 1
+
+
+@dataclass(frozen=True)
+class Actor:
+    """Weights of one run's actor, and the normalisers in front of it (eps and clip as in the learner)."""
+
+    layers: Layers
+    observation_mean: Single
+    observation_std: Single
+    goal_mean: Single
+    goal_std: Single
+    clip: float
+
+    def __call__(self, observation: Array, goal: Array) -> Single:
+        """Noise-free actions ``[B, action]`` in [-1, 1]."""
+        o = np.clip((observation - self.observation_mean) / self.observation_std, -self.clip, self.clip)
+        g = np.clip((goal - self.goal_mean) / self.goal_std, -self.clip, self.clip)
+        x = np.concatenate([o, g], -1).astype(np.float32)
+        for weight, bias in self.layers[:-1]:
+            x = np.maximum(x @ weight + bias, 0.0)
+        weight, bias = self.layers[-1]
+        return np.tanh(x @ weight + bias)
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a worker plays next, for each of its environments."""
+
+    cycle: int
+    actors: dict[int, Actor]
+    """Actor of each run present in the worker."""
+    goals: Array
+    """Training goals ``[slots, goal]``."""
+    tests: Array
+    """Test goals ``[rounds, slots, goal]``; no rounds, no test."""
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """Episodes ``[B, ...]`` of T steps; what lies after ``length`` repeats the last state."""
+
+    observation: Single
+    """``[B, T + 1, observation]``"""
+    achieved: Single
+    """``[B, T + 1, goal]``"""
+    action: Single
+    """``[B, T, action]``"""
+    goal: Single
+    """``[B, goal]``: the goal the episode aimed at."""
+    length: NDArray[np.int32]
+    """``[B]``"""
+
+
+@dataclass(frozen=True)
+class Played:
+    """A worker's answer."""
+
+    episodes: Episodes
+    distances: Array
+    """Distance to the test goal ``[rounds, slots, T]``, 0 rounds if there was no test."""
+    starts: Single
+    """First observations of the next cycle ``[slots, observation]``."""
+
+
+class Slots:
+    """The environments of one worker: slot ``(run, k)`` is environment k of run ``run``."""
+
+    def __init__(self, configs: Sequence[Config], slots: Sequence[tuple[int, int]], horizon: int) -> None:
+        self.configs, self.slots, self.horizon = configs, slots, horizon
+        self.worlds = [World(configs[run].env) for run, _ in slots]
+        self.of_run = {run: [i for i, (r, _) in enumerate(slots) if r == run] for run, _ in slots}
+        self._first: list[tuple[Array, Array]] = []
+
+    def generator(self, index: int, purpose: int, cycle: int, round_: int) -> np.random.Generator:
+        run, slot = self.slots[index]
+        return np.random.default_rng([self.configs[run].seed, purpose, cycle, slot, round_])
+
+    def start(self, cycle: int) -> Single:
+        """Reset every environment for a training cycle; first observations ``[slots, observation]``."""
+        self._rng = [self.generator(i, TRAIN, cycle, 0) for i in range(len(self.slots))]
+        self._first = [w.reset(int(r.integers(2**31))) for w, r in zip(self.worlds, self._rng, strict=True)]
+        return np.stack([o for o, _ in self._first]).astype(np.float32)
+
+    def play(self, order: Order) -> Played:
+        episodes, _ = self._episodes(order.actors, order.goals, self._first, self._rng)
+        distances = np.zeros((len(order.tests), len(self.slots), self.horizon))
+        for round_, goals in enumerate(order.tests):
+            rng = [self.generator(i, TEST, order.cycle, round_) for i in range(len(self.slots))]
+            first = [w.reset(int(r.integers(2**31))) for w, r in zip(self.worlds, rng, strict=True)]
+            _, distances[round_] = self._episodes(order.actors, goals, first, None)
+        return Played(episodes, distances, self.start(order.cycle + 1))
+
+    def _episodes(
+        self,
+        actors: dict[int, Actor],
+        goals: Array,
+        first: list[tuple[Array, Array]],
+        rng: list[np.random.Generator] | None,
+    ) -> tuple[Episodes, Array]:
+        count, T = len(self.slots), self.horizon
+        now = np.stack([o for o, _ in first])
+        observation = np.zeros((count, T + 1, now.shape[1]), np.float32)
+        achieved = np.zeros((count, T + 1, goals.shape[1]), np.float32)
+        distance = np.zeros((count, T))
+        actions: Single | None = None
+        length = np.full(count, T, np.int32)
+        observation[:, 0], achieved[:, 0] = now, np.stack([a for _, a in first])
+        for t in range(T):
+            action = self._act(actors, now, goals, rng)
+            if actions is None:
+                actions = np.zeros((count, T, action.shape[1]), np.float32)
+            actions[:, t] = action
+            for i, world in enumerate(self.worlds):
+                if length[i] < T:
+                    achieved[i, t + 1], distance[i, t] = achieved[i, t], distance[i, t - 1]
+                else:
+                    now[i], reached, ended = world.step(action[i])
+                    achieved[i, t + 1], distance[i, t] = reached, np.linalg.norm(reached - goals[i])
+                    if ended:
+                        length[i] = t + 1
+            observation[:, t + 1] = now
+        assert actions is not None
+        return Episodes(observation, achieved, actions, goals.astype(np.float32), length), distance
+
+    def _act(
+        self, actors: dict[int, Actor], now: Array, goals: Array, rng: list[np.random.Generator] | None
+    ) -> Array:
+        """Actions of all slots ``[slots, action]``: the actor's, or with exploration noise if there is an rng."""
+        parts: list[tuple[list[int], Single]] = [
+            (index, actors[run](now[index], goals[index])) for run, index in self.of_run.items()
+        ]
+        action = np.zeros((len(self.slots), parts[0][1].shape[1]))
+        for index, part in parts:
+            action[index] = part
+        if rng is None:
+            return action
+        for i, generator in enumerate(rng):
+            config = self.configs[self.slots[i][0]]
+            normal, uniform = generator.normal(size=action.shape[1]), generator.uniform(-1.0, 1.0, action.shape[1])
+            if generator.random() < config.random:
+                action[i] = uniform
+            else:
+                action[i] = np.clip(action[i] + config.noise * normal, -1.0, 1.0)
+        return action
+
+
+def main(link: Connection, configs: Sequence[Config], slots: Sequence[tuple[int, int]], horizon: int) -> None:
+    """A worker process: answer orders until the other end closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        own = Slots(configs, slots, horizon)
+        while True:
+            order = link.recv()
+            link.send(own.start(order) if isinstance(order, int) else own.play(order))
+    except (EOFError, BrokenPipeError):
+        return
+    except InputError as error:
+        link.send(error)
+    except Exception as error:
+        link.send(RuntimeError(f"rollout worker: {type(error).__name__}: {error}"))
