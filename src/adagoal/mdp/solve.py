@@ -27,17 +27,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import sparse
 from scipy.sparse.linalg import splu
 
 from adagoal.errors import InputError
 from adagoal.mdp import kernels
+from adagoal.mdp.kernels import Actions, Bools, Floats, Ints, Longs
 from adagoal.mdp.model import TabularMDP
 from adagoal.policy import Policy
-
-Floats = NDArray[np.float64]
-Actions = NDArray[np.int16]
 
 RESIDUAL = 1e-12
 """Bellman residual at which sweeps stop: the relative error of the values."""
@@ -51,10 +49,10 @@ FLOAT_ERROR = 1e-9
 """Relative room for rounding when a value is held against a bound."""
 
 
-def at_most(value: ArrayLike, bound: ArrayLike) -> NDArray[np.bool_]:
+def at_most(value: ArrayLike, bound: ArrayLike) -> Bools:
     """value <= bound, up to rounding (``FLOAT_ERROR``)."""
     limit = np.asarray(bound, float)
-    result: NDArray[np.bool_] = np.asarray(value, float) <= limit + FLOAT_ERROR * np.maximum(1.0, np.abs(limit))
+    result: Bools = np.asarray(value, float) <= limit + FLOAT_ERROR * np.maximum(1.0, np.abs(limit))
     return result
 
 
@@ -73,9 +71,9 @@ def optimal_values(mdp: TabularMDP, goals: Sequence[int] | None = None, *, reset
         block = slice(first, first + BLOCK)
         values = np.ascontiguousarray(V[:, block])
         residual = kernels.sweep(*_model(mdp), reset, targets[block], values, RESIDUAL, SWEEPS)
-        for column in np.flatnonzero(residual > RESIDUAL):
-            goal = int(targets[first + column])
-            values[:, column] = _policy_iteration(mdp, values[:, column], goal, residual[column], reset)
+        for open_column in np.flatnonzero(residual > RESIDUAL):
+            goal = int(targets[first + open_column])
+            values[:, open_column] = _policy_iteration(mdp, values[:, open_column], goal, residual[open_column], reset)
         V[:, block] = values
     return V
 
@@ -128,7 +126,7 @@ def distances(mdp: TabularMDP, goals: Sequence[int] | None = None, *, reset: boo
     return np.array(optimal_values(mdp, goals, reset=reset)[mdp.start])
 
 
-def reachable_set(mdp: TabularMDP, radius: float) -> NDArray[np.int64]:
+def reachable_set(mdp: TabularMDP, radius: float) -> Longs:
     """G_L: the states g with V*(s0 -> g) <= L, in increasing order."""
     return np.flatnonzero(at_most(distances(mdp), radius))
 
@@ -190,17 +188,17 @@ def _evaluate(mdp: TabularMDP, actions: Actions, goal: int) -> Floats:
     return V
 
 
-def _model(mdp: TabularMDP) -> tuple[object, ...]:
+def _model(mdp: TabularMDP) -> tuple[Longs, Ints, Floats, Bools, int, int]:
     """The leading arguments of the numerical kernels."""
     return mdp.indptr, mdp.successors, mdp.probabilities, mdp.terminal, mdp.n_actions, mdp.start
 
 
-def _graph(mdp: TabularMDP) -> tuple[object, ...]:
+def _graph(mdp: TabularMDP) -> tuple[Longs, Ints, Bools, int, int]:
     """The leading arguments of the kernels that look at the graph alone."""
     return mdp.indptr, mdp.successors, mdp.terminal, mdp.n_actions, mdp.start
 
 
-def _reversed_edges(mdp: TabularMDP) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+def _reversed_edges(mdp: TabularMDP) -> tuple[Longs, Ints]:
     """The edges of all ordinary actions, backwards, as (indptr [S + 1], sources)."""
     origin = np.repeat(np.arange(mdp.n_states * mdp.n_actions) // mdp.n_actions, np.diff(mdp.indptr))
     usable = ~mdp.terminal[origin]
@@ -210,7 +208,7 @@ def _reversed_edges(mdp: TabularMDP) -> tuple[NDArray[np.int64], NDArray[np.int3
     return edges.indptr.astype(np.int64), edges.indices.astype(np.int32)
 
 
-def _goals(mdp: TabularMDP, goals: Sequence[int] | None) -> NDArray[np.int64]:
+def _goals(mdp: TabularMDP, goals: Sequence[int] | None) -> Longs:
     targets = np.arange(mdp.n_states) if goals is None else np.asarray(goals, np.int64)
     if targets.size and not 0 <= targets.min() <= targets.max() < mdp.n_states:
         raise InputError(f"goals must be states in 0..{mdp.n_states - 1}")
