@@ -47,7 +47,7 @@ class Fleet:
     def start(self, cycle: int, actors: Sequence[Actor], goals: Array, tests: Array) -> None:
         """Begin to play: training goals ``[S, episodes, goal]``, test goals ``[rounds, S, episodes, goal]``."""
         flat = goals.reshape(-1, goals.shape[-1])
-        flat_tests = tests.reshape(tests.shape[0], -1, goals.shape[-1])
+        flat_tests = tests.reshape(tests.shape[0], len(flat), goals.shape[-1])
         for link, part, runs in zip(self._links, self._parts, self._runs, strict=True):
             link.send(Order(cycle, {run: actors[run] for run in runs}, flat[part], flat_tests[:, part]))
 

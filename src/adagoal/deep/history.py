@@ -1,0 +1,131 @@
+"""What happened in a training: one row per run and cycle, the goals chosen, the test results."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adagoal.deep import checkpoint
+from adagoal.deep.config import Config
+from adagoal.deep.envs import Dimensions
+from adagoal.deep.goalspace import GoalSpace, bounding_box, inside
+from adagoal.deep.worker import Array, Episodes
+
+COLUMNS = (
+    "run", "seed", "goal_rule", "cycle", "steps", "wall_seconds", "success", "success_any", "train_success",
+    "inside_test", "on_table", "reachable", "distance", "error", "moved", "actor_loss", "critic_loss", "ensemble_loss",
+)  # fmt: skip
+
+
+@dataclass
+class History:
+    """Rows (see :data:`COLUMNS`) and chosen goals of S runs."""
+
+    configs: Sequence[Config]
+    train_boxes: list[Array]
+    """Bounding box ``[2, goal]`` of each run's training space."""
+    test_boxes: list[Array]
+    table: Array | None
+    """Table top ``[2, 2]`` in x and y (Fetch)."""
+    sizes: Dimensions
+    wall_seconds: float = 0.0
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    goals: list[Array] = field(default_factory=list)
+    """Training goals ``[S, B, goal]`` of each cycle."""
+
+    @classmethod
+    def start(
+        cls,
+        configs: Sequence[Config],
+        train: Sequence[GoalSpace],
+        test: Sequence[GoalSpace],
+        table: Array | None,
+        sizes: Dimensions,
+    ) -> History:
+        return cls(configs, [bounding_box(f) for f in train], [bounding_box(f) for f in test], table, sizes)
+
+    def steps(self, cycle: int) -> int:
+        """Environment steps of training played before a cycle."""
+        return cycle * self.configs[0].episodes * self.sizes.horizon
+
+    def add(
+        self,
+        cycle: int,
+        goals: Array,
+        notes: Sequence[dict[str, float]],
+        losses: dict[str, Any],
+        episodes: Episodes,
+        distances: Array,
+    ) -> None:
+        """One cycle: goals ``[S, B, goal]``, what was known of them, losses ``[S]``, test distances."""
+        self.goals.append(goals)
+        arrived = np.linalg.norm(episodes.achieved[:, :, -1] - episodes.goal, axis=-1) <= self.sizes.success
+        far = np.linalg.norm(episodes.achieved - episodes.achieved[:, :, :1], axis=-1).max(-1) > 0.4 * self.sizes.success
+        per_run = {name: np.asarray(loss) for name, loss in losses.items()}
+        for run in range(len(self.configs)):
+            row = self._row(run, cycle) | notes[run] | {name: float(loss[run]) for name, loss in per_run.items()}
+            row["train_success"] = float(arrived[run].mean())
+            row["moved"] = float(far[run].mean())
+            row["inside_test"] = float(inside(self.test_boxes[run], goals[run]).mean())
+            if self.table is not None:
+                row["on_table"] = float(inside(self.table, goals[run][:, :2]).mean())
+            self.rows.append(row | self._tested(distances, run))
+
+    def add_test(self, cycle: int, distances: Array) -> None:
+        """The final test, after the last cycle."""
+        self.rows += [self._row(run, cycle) | self._tested(distances, run) for run in range(len(self.configs))]
+
+    def _row(self, run: int, cycle: int) -> dict[str, Any]:
+        config = self.configs[run]
+        head = {"run": run, "seed": config.seed, "goal_rule": config.goal_rule, "cycle": cycle}
+        return head | {"steps": self.steps(cycle), "wall_seconds": round(self.wall_seconds, 2)}
+
+    def _tested(self, distances: Array, run: int) -> dict[str, float]:
+        """Success at the last step and at any step, from test distances ``[rounds, S, B, T]``."""
+        if not len(distances):
+            return {}
+        near = distances[:, run] <= self.sizes.success
+        return {"success": float(near[..., -1].mean()), "success_any": float(near.any(-1).mean())}
+
+    def curve(self, run: int) -> list[dict[str, Any]]:
+        """Rows of the tests, each with the means since the previous test of what the cycles logged."""
+        averaged = ("train_success", "inside_test", "on_table", "reachable", "distance", "error", "moved")
+        points: list[dict[str, Any]] = []
+        since: list[dict[str, Any]] = []
+        for row in (r for r in self.rows if r["run"] == run):
+            if "success" in row:
+                point = {k: row[k] for k in ("steps", "wall_seconds", "success", "success_any")}
+                for name in averaged:
+                    values = [r[name] for r in since if name in r]
+                    if values:
+                        point[name] = round(float(np.mean(values)), 4)
+                points.append(point)
+                since = []
+            since.append(row)
+        return points
+
+    def write_csv(self, path: Path) -> None:
+        text = io.StringIO()
+        writer = csv.DictWriter(text, COLUMNS, restval="")
+        writer.writeheader()
+        writer.writerows(self.rows)
+        checkpoint.write_bytes(path, text.getvalue().encode())
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        return {
+            "history.rows": checkpoint.text(self.rows),
+            "history.goals": np.stack(self.goals),
+            "history.wall_seconds": np.array(self.wall_seconds),
+        }
+
+    def restore(self, arrays: dict[str, NDArray[Any]]) -> None:
+        self.rows = checkpoint.untext(arrays["history.rows"])
+        self.goals = list(arrays["history.goals"])
+        self.wall_seconds = float(arrays["history.wall_seconds"])

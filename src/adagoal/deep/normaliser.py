@@ -1,0 +1,47 @@
+"""Running mean and standard deviation (Chan's merge), with the floor and clip of the reference HER."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+FLOOR = 0.01
+CLIP = 5.0
+
+
+class Moments(NamedTuple):
+    """Weighted moments of vectors: total weight [], mean [d], sum of squared deviations [d]."""
+
+    weight: Array
+    mean: Array
+    squares: Array
+
+
+def empty(size: int) -> Moments:
+    return Moments(jnp.zeros(()), jnp.zeros(size), jnp.zeros(size))
+
+
+def merge(old: Moments, x: Array, weight: Array) -> Moments:
+    """Add vectors ``x [n, d]`` with weights ``[n]``; a total weight of 0 changes nothing."""
+    total = weight.sum()
+    mean = (weight[:, None] * x).sum(0) / jnp.maximum(total, 1e-8)
+    squares = (weight[:, None] * (x - mean) ** 2).sum(0)
+    both = jnp.maximum(old.weight + total, 1e-8)
+    shift = mean - old.mean
+    return Moments(
+        old.weight + total,
+        old.mean + shift * total / both,
+        old.squares + squares + shift**2 * old.weight * total / both,
+    )
+
+
+def scale(moments: Moments) -> Array:
+    """Standard deviation ``[d]``, at least :data:`FLOOR`; 1 before the first vector."""
+    deviation = jnp.sqrt(moments.squares / jnp.maximum(moments.weight, 1e-8))
+    return jnp.where(moments.weight > 0, jnp.maximum(deviation, FLOOR), 1.0)
+
+
+def normalise(moments: Moments, x: Array) -> Array:
+    return jnp.clip((x - moments.mean) / scale(moments), -CLIP, CLIP)

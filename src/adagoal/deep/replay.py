@@ -1,0 +1,109 @@
+"""Replay by episode, with hindsight ('future') relabelling inside the compiled program.
+
+A transition is an episode e, a time t and a goal. With probability ``relabel`` the goal is one achieved
+later in the same episode, at a time uniform in (t, length]; otherwise it is the episode's own. The reward is
+-1 until the goal is reached and 0 there (Andrychowicz et al. 2017).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+
+class Replay(NamedTuple):
+    """Ring of C episodes of T steps."""
+
+    observation: Array
+    """``[C, T + 1, observation]``"""
+    achieved: Array
+    """``[C, T + 1, goal]``"""
+    action: Array
+    """``[C, T, action]``"""
+    goal: Array
+    """``[C, goal]``"""
+    length: Array
+    """``[C]``"""
+    moved: Array
+    """``[C]``: whether the achieved goal moved by more than the contact distance."""
+    added: Array
+    """``[]``: episodes ever added; the ring holds the last C."""
+
+
+class Batch(NamedTuple):
+    """Transitions ``[B, ...]``, goals already relabelled."""
+
+    observation: Array
+    action: Array
+    following: Array
+    goal: Array
+    reward: Array
+
+
+def empty(capacity: int, horizon: int, observation: int, goal: int, action: int) -> Replay:
+    return Replay(
+        jnp.zeros((capacity, horizon + 1, observation)),
+        jnp.zeros((capacity, horizon + 1, goal)),
+        jnp.zeros((capacity, horizon, action)),
+        jnp.zeros((capacity, goal)),
+        jnp.zeros(capacity, jnp.int32),
+        jnp.zeros(capacity, bool),
+        jnp.zeros((), jnp.int32),
+    )
+
+
+def add(replay: Replay, observation: Array, achieved: Array, action: Array, goal: Array, length: Array,
+        contact_distance: float) -> Replay:  # fmt: skip
+    """Put a cycle's episodes ``[B, ...]`` into the ring (C must be a multiple of B)."""
+    at = replay.added % replay.goal.shape[0]
+    moved = jnp.linalg.norm(achieved - achieved[:, :1], axis=-1).max(-1) > contact_distance
+
+    def put(ring: Array, new: Array) -> Array:
+        return jax.lax.dynamic_update_slice_in_dim(ring, new.astype(ring.dtype), at, 0)
+
+    return Replay(
+        put(replay.observation, observation),
+        put(replay.achieved, achieved),
+        put(replay.action, action),
+        put(replay.goal, goal),
+        put(replay.length, length),
+        put(replay.moved, moved),
+        replay.added + goal.shape[0],
+    )
+
+
+def moved_first(replay: Replay) -> tuple[Array, Array]:
+    """Episode numbers ``[C]`` with those that moved the object in front, and how many they are."""
+    return jnp.argsort(~replay.moved), replay.moved.sum()
+
+
+def sample(replay: Replay, contacts: tuple[Array, Array], key: Array, count: int, relabel: Array, contact: Array,
+           success: float) -> Batch:  # fmt: skip
+    """Draw ``count`` transitions; a share ``contact`` of them from episodes that moved the object."""
+    order, movers = contacts
+    keys = jax.random.split(key, 6)
+    held = jnp.minimum(replay.added, replay.goal.shape[0])
+    episode = _below(keys[0], count, held)
+    from_movers = (jax.random.uniform(keys[1], (count,)) < contact) & (movers > 0)
+    episode = jnp.where(from_movers, order[_below(keys[5], count, jnp.maximum(movers, 1))], episode)
+    length = replay.length[episode]
+    t = _below(keys[2], count, length)
+    later = t + 1 + _below(keys[3], count, length - t)
+    hindsight = jax.random.uniform(keys[4], (count,)) < relabel
+    goal = jnp.where(hindsight[:, None], replay.achieved[episode, later], replay.goal[episode])
+    away = jnp.linalg.norm(replay.achieved[episode, t + 1] - goal, axis=-1)
+    return Batch(
+        replay.observation[episode, t],
+        replay.action[episode, t],
+        replay.observation[episode, t + 1],
+        goal,
+        -(away > success).astype(jnp.float32),
+    )
+
+
+def _below(key: Array, count: int, bound: Array) -> Array:
+    """Integers uniform in [0, bound), bound a scalar or ``[count]``."""
+    return jnp.minimum((jax.random.uniform(key, (count,)) * bound).astype(jnp.int32), bound - 1)

@@ -1,0 +1,77 @@
+"""From (D, E) of N candidate goals to the goal of each episode, through the rules of :mod:`adagoal.goals`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from adagoal import goals
+from adagoal.deep.config import Config
+from adagoal.deep.goalspace import GoalSpace
+from adagoal.deep.learner import State, compile_values
+
+Array = NDArray[np.float64]
+
+SELECT, EVALUATE = 2, 3
+"""Purposes of random streams, beside those of the workers (0 and 1)."""
+
+
+class Selector:
+    """Chooses goals for S runs."""
+
+    def __init__(self, configs: Sequence[Config], train: Sequence[GoalSpace], test: Sequence[GoalSpace]) -> None:
+        self.configs, self.train, self.test = configs, train, test
+        self.rules = [goals.get(config.goal_rule) for config in configs]
+        self.blind = not any(config.needs_ensemble or config.needs_density for config in configs)
+        self._values = compile_values(configs)
+
+    def choose(self, state: State, starts: NDArray[np.float32], cycle: int) -> tuple[Array, list[dict[str, float]]]:
+        """Training goals ``[S, B, goal]`` for the starts ``[S, B, observation]``, and means of what was known."""
+        S, B = starts.shape[:2]
+        N = self.configs[0].candidates
+        rngs = [np.random.default_rng([config.seed, SELECT, cycle]) for config in self.configs]
+        candidates = np.stack([f(rng, B * N) for f, rng in zip(self.train, rngs, strict=True)]).reshape(S, B, N, -1)
+        if self.blind:
+            D = E = visits = np.zeros((S, B, N))
+        else:
+            keys = jax.vmap(lambda c: jax.random.fold_in(jax.random.key(0), c))(np.full(S, cycle))
+            found = self._values(state, starts, candidates.astype(np.float32), keys)
+            D, E, visits = (np.asarray(x, np.float64) for x in found)
+        chosen = np.zeros((S, B, candidates.shape[-1]))
+        notes = []
+        for s, (rule, rng) in enumerate(zip(self.rules, rngs, strict=True)):
+            L = self.configs[s].radius
+            picks = [goals.draw(rule(known(D[s, b], E[s, b], visits[s, b], L)), rng) for b in range(B)]
+            chosen[s] = candidates[s, np.arange(B), picks]
+            notes.append(
+                {
+                    "distance": float(D[s, np.arange(B), picks].mean()),
+                    "error": float(E[s, np.arange(B), picks].mean()),
+                    "reachable": float((D[s] <= L).mean()),
+                }
+            )
+        return chosen, notes
+
+    def tests(self, cycle: int, rounds: int, episodes: int) -> Array:
+        """Test goals ``[rounds, S, B, goal]``, uniform in the test space."""
+        rngs = [np.random.default_rng([config.seed, EVALUATE, cycle]) for config in self.configs]
+        drawn = [f(rng, rounds * episodes) for f, rng in zip(self.test, rngs, strict=True)]
+        return np.stack([d.reshape(rounds, episodes, d.shape[-1]) for d in drawn], 1)
+
+    def maps(self, state: State, starts: NDArray[np.float32], grid: Array) -> tuple[Array, Array]:
+        """D and E ``[S, n]`` over a grid of goals ``[n, goal]``, averaged over the starts ``[S, B, observation]``."""
+        S, B = starts.shape[:2]
+        wide = np.broadcast_to(grid.astype(np.float32), (S, B, *grid.shape))
+        keys = jax.random.split(jax.random.key(0), S)
+        D, E, _ = self._values(state, starts, wide, keys)
+        return np.asarray(D, np.float64).mean(1), np.asarray(E, np.float64).mean(1)
+
+
+def known(D: Array, E: Array, visits: Array, L: float) -> goals.Known:
+    """What a rule sees of N candidates; success counts per goal do not exist in a continuous space."""
+    none: Any = np.zeros_like(D)
+    return goals.Known(D, E, L, np.ones(len(D), bool), visits, none, none, none, none)
