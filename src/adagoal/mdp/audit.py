@@ -1,0 +1,204 @@
+"""Does a result keep its promise? An exact check of the conditions of multi-goal exploration.
+
+Definition ``def_MGE``: for the returned goals X and policies pi_g, with the radius L and the accuracy epsilon,
+
+    C1:  V^pi_g(s0 -> g) - V*(s0 -> g) <= epsilon    for all g in X,
+    C2:  G_L  is contained in  X  is contained in  G_{L + epsilon},
+
+where G_L holds the goals g of the goal space with V*(s0 -> g) <= L. Where certificates are given, they must
+hold too:  lower(g) <= V*(s0 -> g)  and  V^pi_g(s0 -> g) <= upper(g).
+
+Values come from :mod:`adagoal.mdp.solve`, on the known model; nothing of a learner is used. Comparisons leave
+room for rounding only (``solve.FLOAT_ERROR``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+
+from adagoal.errors import InputError
+from adagoal.mdp import solve
+from adagoal.mdp.model import TabularMDP
+from adagoal.policy import Policy
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the audit found for one goal."""
+
+    goal: int
+    label: str
+    optimal: float
+    """V*(s0 -> g)"""
+    value: float | None
+    """V^pi_g(s0 -> g) of the returned policy; None where g is not in X or has no policy."""
+    gap: float | None
+    """V^pi_g - V*"""
+    margin: float | None
+    """epsilon - gap: what C1 leaves"""
+    in_goal_space: bool
+    in_G_L: bool
+    in_G_L_eps: bool
+    in_X: bool
+    lower: float | None
+    upper: float | None
+    certificate_holds: bool | None
+    """lower <= V* and V^pi_g <= upper, as far as given; None where nothing was."""
+    failures: tuple[str, ...]
+    """What is wrong, in words."""
+
+    @property
+    def ok(self) -> bool:
+        """True where nothing is wrong with this goal."""
+        return not self.failures
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The verdict, with one row for every goal of the goal space and of X."""
+
+    c1: bool
+    c2: bool
+    certificates: bool
+    """No given certificate is broken."""
+    radius: float
+    epsilon: float
+    rows: tuple[Row, ...]
+
+    @property
+    def ok(self) -> bool:
+        """C1 and C2 hold, and so do all certificates."""
+        return self.c1 and self.c2 and self.certificates
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """Everything that is wrong, one line per goal."""
+        return tuple(f"goal {row.label}: {'; '.join(row.failures)}" for row in self.rows if not row.ok)
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain types for JSON; an infinite number becomes None."""
+        rows = [
+            {key: _json(value) for key, value in asdict(row).items()} | {"ok": row.ok, "failures": list(row.failures)}
+            for row in self.rows
+        ]
+        verdict = {"ok": self.ok, "c1": self.c1, "c2": self.c2, "certificates": self.certificates}
+        return verdict | {"radius": self.radius, "epsilon": self.epsilon, "rows": rows}
+
+    def table(self) -> str:
+        """A text table of the goals in X or G_{L + epsilon}, and the verdict."""
+        head = (
+            f"{'goal':>12} {'V*':>10} {'V^pi':>10} {'gap':>9} {'margin':>9} {'lower':>9} {'upper':>9}  in      verdict"
+        )
+        lines = [head]
+        for row in self.rows:
+            if not (row.in_X or row.in_G_L_eps):
+                continue
+            where = f"{'X' if row.in_X else '-'} {'G_L' if row.in_G_L else 'G_L+' if row.in_G_L_eps else '-'}"
+            numbers = (
+                f"{row.label:>12} {row.optimal:>10.4f} {_cell(row.value, 10)} {_cell(row.gap, 9)} "
+                f"{_cell(row.margin, 9)} {_cell(row.lower, 9)} {_cell(row.upper, 9)}"
+            )
+            lines.append(f"{numbers}  {where:<6}  {'; '.join(row.failures) or 'ok'}")
+        conditions = (("C1", self.c1), ("C2", self.c2), ("certificates", self.certificates))
+        lines.append(", ".join(f"{name} {'holds' if holds else 'FAILS'}" for name, holds in conditions))
+        return "\n".join(lines)
+
+
+def audit_policies(
+    mdp: TabularMDP,
+    goals: Iterable[int],
+    policies: Mapping[int, Policy],
+    radius: float,
+    epsilon: float,
+    goal_space: Iterable[int] | None = None,
+    lower: Mapping[int, float] | None = None,
+    upper: Mapping[int, float] | None = None,
+) -> Audit:
+    """Hold the goals X and their policies against the model; the goal space is all states unless given."""
+    if not (math.isfinite(radius) and radius >= 0 and math.isfinite(epsilon) and epsilon > 0):
+        raise InputError(f"radius must be >= 0 and epsilon > 0, both finite, got {radius} and {epsilon}")
+    X = {int(g) for g in goals}
+    space = set(range(mdp.n_states)) if goal_space is None else {int(g) for g in goal_space}
+    looked_at = sorted(space | X)
+    optimal = solve.distances(mdp, looked_at)
+    rows = []
+    c1 = c2 = certificates = True
+    for g, best in zip(looked_at, optimal.tolist(), strict=True):
+        policy = policies.get(g) if g in X else None
+        value = None if policy is None else solve.policy_value(mdp, policy, g)
+        gap = None if value is None else value - best if math.isfinite(best) else math.inf
+        bounds = (lower or {}).get(g), (upper or {}).get(g)
+        in_G_L = g in space and _at_most(best, radius)
+        in_G_L_eps = g in space and _at_most(best, radius + epsilon)
+
+        unreliable = _c1_failures(g in X, value, gap, epsilon)
+        misplaced = _c2_failures(g in X, g in space, in_G_L, in_G_L_eps, best, radius, epsilon)
+        broken = _certificate_failures(best, value, *bounds)
+        c1, c2, certificates = c1 and not unreliable, c2 and not misplaced, certificates and not broken
+        rows.append(
+            Row(
+                goal=g,
+                label=mdp.labels[g] if mdp.labels else str(g),
+                optimal=best,
+                value=value,
+                gap=gap,
+                margin=None if gap is None else epsilon - gap,
+                in_goal_space=g in space,
+                in_G_L=in_G_L,
+                in_G_L_eps=in_G_L_eps,
+                in_X=g in X,
+                lower=bounds[0],
+                upper=bounds[1],
+                certificate_holds=None if bounds == (None, None) else not broken,
+                failures=(*unreliable, *misplaced, *broken),
+            )
+        )
+    return Audit(c1, c2, certificates, radius, epsilon, tuple(rows))
+
+
+def _c1_failures(in_X: bool, value: float | None, gap: float | None, epsilon: float) -> list[str]:
+    if not in_X:
+        return []
+    if value is None or gap is None:
+        return ["C1: no policy was returned"]
+    if value == math.inf:
+        return ["C1: the policy may never reach it"]
+    # the gap is a difference of two values: rounding is relative to them
+    if _at_most(value, value - gap + epsilon):
+        return []
+    return [f"C1: the policy takes {gap:.6g} steps more than the best, epsilon is {epsilon:g}"]
+
+
+def _c2_failures(
+    in_X: bool, in_space: bool, in_G_L: bool, in_G_L_eps: bool, best: float, radius: float, epsilon: float
+) -> list[str]:
+    if in_G_L and not in_X:
+        return [f"C2: missing, although V* = {best:.6g} <= L = {radius:g}"]
+    if in_X and not in_space:
+        return ["C2: returned, although outside the goal space"]
+    if in_X and not in_G_L_eps:
+        return [f"C2: returned, although V* = {best:.6g} > L + epsilon = {radius + epsilon:g}"]
+    return []
+
+
+def _certificate_failures(best: float, value: float | None, lower: float | None, upper: float | None) -> list[str]:
+    failures = []
+    if lower is not None and not _at_most(lower, best):
+        failures.append(f"certificate: lower bound {lower:.6g} > V* = {best:.6g}")
+    if upper is not None and value is not None and not _at_most(value, upper):
+        failures.append(f"certificate: upper bound {upper:.6g} < V^pi = {value:.6g}")
+    return failures
+
+
+def _at_most(value: float, bound: float) -> bool:
+    return bool(solve.at_most(value, bound))
+
+
+def _json(value: object) -> object:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _cell(value: float | None, width: int) -> str:
+    return f"{'-' if value is None else format(value, '.4f'):>{width}}"
