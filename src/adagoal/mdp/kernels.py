@@ -70,10 +70,10 @@ def closure(indptr: Longs, neighbours: Ints, members: Bools) -> Bools:
 
 
 @njit(cache=True)
-def proper_policy(
+def almost_sure(
     indptr: Longs, successors: Ints, terminal: Bools, n_actions: int, start: int, reset: bool, goal: int
-) -> Actions:
-    """[S]: the actions of some policy that reaches the goal with probability one; -1 where there is none.
+) -> Bools:
+    """[S]: the states from which some policy reaches the goal with probability one.
 
     The greatest set that can be kept for ever while the goal stays within reach: states from which the
     actions that stay inside the set cannot lead to the goal are taken away until nothing changes.
@@ -81,31 +81,24 @@ def proper_policy(
     n_states = terminal.size
     inside = np.ones(n_states, np.bool_)
     while True:
-        actions = np.full(n_states, -1, np.int16)
         attracted = np.zeros(n_states, np.bool_)
         attracted[goal] = True
-        actions[goal] = n_actions
         grew = True
         while grew:
             grew = False
             for s in range(n_states):
                 if attracted[s]:
                     continue
+                attracted[s] = reset and attracted[start]
                 for a in range(0 if terminal[s] else n_actions):
                     stays, approaches = True, False
                     for k in range(indptr[s * n_actions + a], indptr[s * n_actions + a + 1]):
                         stays &= inside[successors[k]]
                         approaches |= attracted[successors[k]]
-                    if stays and approaches:
-                        actions[s] = a
-                        break
-                if actions[s] < 0 and reset and attracted[start]:
-                    actions[s] = n_actions
-                if actions[s] >= 0:
-                    attracted[s] = True
-                    grew = True
+                    attracted[s] |= stays and approaches
+                grew |= attracted[s]
         if (attracted == inside).all():
-            return actions
+            return inside
         inside = attracted
 
 
@@ -177,11 +170,13 @@ def improve(
     V: Floats,
     actions: Actions,
     margin: float,
+    halt: float,
 ) -> int:
     """Greedy actions [S, G] with respect to V [S, G], in place; returns how many changed.
 
     An action is replaced only by one that is better by the relative ``margin``; an action of -1 by any.
-    Entries where V is infinite, and the goal itself, get the reset.
+    Entries where V is infinite, and the goal itself, get the reset. ``halt`` is the probability with which
+    every step is the last (see ``solve._start_policy``).
     """
     n_states, n_goals = V.shape
     q = np.empty(n_actions + 1)
@@ -191,13 +186,13 @@ def improve(
             if goals[g] == s or V[s, g] == np.inf:
                 actions[s, g] = n_actions
                 continue
-            q[n_actions] = 1.0 + V[start, g] if reset and s != start else np.inf
+            q[n_actions] = 1.0 + (1.0 - halt) * V[start, g] if reset and s != start else np.inf
             for a in range(n_actions):
-                cost, leaving = 1.0, 0.0
+                cost, leaving = 1.0, halt
                 for k in range(indptr[s * n_actions + a], indptr[s * n_actions + a + 1]):
                     if successors[k] != s:
-                        leaving += probabilities[k]
-                        cost += probabilities[k] * V[successors[k], g]
+                        leaving += (1.0 - halt) * probabilities[k]
+                        cost += (1.0 - halt) * probabilities[k] * V[successors[k], g]
                 q[a] = cost / leaving if leaving > 0.0 and not terminal[s] else np.inf
             choice = actions[s, g]
             best = q[choice] if choice >= 0 else np.inf
@@ -207,6 +202,31 @@ def improve(
             changed += choice != actions[s, g]
             actions[s, g] = choice
     return changed
+
+
+@njit(cache=True)
+def eliminate(p: Floats, out: Floats) -> Floats:
+    """Expected steps [n] until a chain ends that moves by p [n, n] (diagonal ignored) and ends with ``out`` [n].
+
+    Elimination of states without a subtraction (Grassmann, Taksar, Heyman 1985): every entry of the
+    result is accurate to a few units of rounding, however large it is. Overwrites its arguments.
+    """
+    n = out.size
+    cost = np.ones(n)
+    leaving = np.empty(n)
+    for k in range(n - 1, -1, -1):
+        leaving[k] = p[k, :k].sum() + out[k]
+        for i in range(k):
+            if p[i, k] > 0.0:
+                share = p[i, k] / leaving[k]
+                for j in range(k):
+                    if j != i:
+                        p[i, j] += share * p[k, j]
+                out[i] += share * out[k]
+                cost[i] += share * cost[k]
+    for k in range(n):
+        cost[k] = (cost[k] + (p[k, :k] * cost[:k]).sum()) / leaving[k]
+    return cost
 
 
 @njit(cache=True)

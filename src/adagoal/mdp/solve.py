@@ -43,6 +43,10 @@ SWEEPS = 400
 """Sweeps after which a goal is left to policy iteration."""
 BLOCK = 64
 """Goals that are swept together; a block of values stays in the cache."""
+MOST_PATIENCE = 1e14
+"""Expected steps beyond which policies are not told apart."""
+FACTORISED = 1e5
+"""Values up to which a sparse factorisation is trusted."""
 MARGIN = 1e-12
 """An action must be better by this relative margin to replace another: ties go to the lowest number."""
 FLOAT_ERROR = 1e-9
@@ -65,7 +69,7 @@ def optimal_values(mdp: TabularMDP, goals: Sequence[int] | None = None, *, reset
     V: Floats = kernels.hop_counts(*_reversed_edges(mdp), mdp.start, reset, targets)
     for column in range(targets.size):
         if not (reset and np.isfinite(V[mdp.start, column])):
-            sure = kernels.proper_policy(*_graph(mdp), reset, int(targets[column])) >= 0
+            sure = kernels.almost_sure(*_graph(mdp), reset, int(targets[column]))
             V[:, column] = np.where(sure, V[:, column], np.inf)
     for first in range(0, targets.size, BLOCK):
         block = slice(first, first + BLOCK)
@@ -88,7 +92,7 @@ def optimal_policy(mdp: TabularMDP, V: Floats, goals: Sequence[int] | None = Non
     if V.shape != (mdp.n_states, targets.size):
         raise InputError(f"V must have the shape [S, G] = [{mdp.n_states}, {targets.size}], got {list(V.shape)}")
     actions = np.full(V.shape, -1, np.int16)
-    kernels.improve(*_model(mdp), reset, targets, V, actions, MARGIN)
+    kernels.improve(*_model(mdp), reset, targets, V, actions, MARGIN, 0.0)
     return actions
 
 
@@ -142,50 +146,94 @@ def diameter(mdp: TabularMDP, *, reset: bool = True) -> float:
 
 
 def _policy_iteration(mdp: TabularMDP, V: Floats, goal: int, residual: float, reset: bool) -> Floats:
-    """Exact V* [S] from an approximation whose infinite entries are right."""
-    target = np.array([goal])
-    if residual < 1:  # then the greedy policy is proper
-        actions = np.full((mdp.n_states, 1), -1, np.int16)
-        kernels.improve(*_model(mdp), reset, target, V[:, None].copy(), actions, MARGIN)
-    else:
-        actions = kernels.proper_policy(*_graph(mdp), reset, goal)[:, None]
-        actions[actions < 0] = mdp.reset_action
-    finite = np.isfinite(V)
-    total = np.inf
+    """Exact V* [S] from a lower bound V [S] whose infinite entries are right."""
+    actions = np.full((mdp.n_states, 1), -1, np.int16)
+    kernels.improve(*_model(mdp), reset, np.array([goal]), V[:, None].copy(), actions, MARGIN, 0.0)
+    if residual > 0.5:  # else the greedy policy is proper, with V^pi <= 2 V
+        _start_policy(mdp, actions, goal, np.isfinite(V), reset)
+    return _improve_until_best(mdp, actions, goal, np.isfinite(V), reset, 0.0)
+
+
+def _start_policy(mdp: TabularMDP, actions: Actions, goal: int, finite: Bools, reset: bool) -> None:
+    """Make ``actions`` [S, 1] a good proper policy, in place.
+
+    Policy iteration must not start from any proper policy: its values may be too large for arithmetic.
+    Let every step be the last with probability 1/K, so that no value exceeds K, and improve; if all values
+    are at most K/2, then from every state the goal comes before that end with probability 1/2 at least,
+    hence V^pi <= K without it. Otherwise try a larger K.
+    """
+    patience = 100.0
+    while _improve_until_best(mdp, actions, goal, finite, reset, 1 / patience)[finite].max() > patience / 2:
+        if patience >= MOST_PATIENCE:
+            break
+        patience *= 100
+
+
+def _improve_until_best(
+    mdp: TabularMDP, actions: Actions, goal: int, finite: Bools, reset: bool, halt: float
+) -> Floats:
+    """Howard's policy iteration from ``actions`` [S, 1], which it leaves at their best; the values [S]."""
+    best = np.full(mdp.n_states, np.inf)
     while True:
-        improved = np.where(finite, _evaluate(mdp, actions[:, 0], goal), np.inf)
-        if not improved[finite].sum() < total * (1 - RESIDUAL):
-            return V
-        V, total = improved, improved[finite].sum()
-        if kernels.improve(*_model(mdp), reset, target, V[:, None].copy(), actions, MARGIN) == 0:
-            return V
+        V = np.where(finite, _evaluate(mdp, actions[:, 0], goal, halt), np.inf)
+        if not V[finite].sum() < best[finite].sum() * (1 - RESIDUAL):
+            return best if np.isfinite(best[finite]).all() else V
+        best = V
+        if kernels.improve(*_model(mdp), reset, np.array([goal]), V[:, None].copy(), actions, MARGIN, halt) == 0:
+            return best
 
 
-def _evaluate(mdp: TabularMDP, actions: Actions, goal: int) -> Floats:
-    """V^pi [S] of one stationary policy: graph analysis, then one sparse solve over the proper states."""
+def _evaluate(mdp: TabularMDP, actions: Actions, goal: int, halt: float = 0.0) -> Floats:
+    """V^pi [S] of one stationary policy: graph analysis, then one sparse solve over the proper states.
+
+    ``halt`` is the probability with which every step is the last.
+    """
     n = mdp.n_states
     with_reset = sparse.vstack(
         [mdp.kernel(), sparse.csr_matrix(([1.0], ([0], [mdp.start])), shape=(1, n))], format="csr"
     )
     resets = mdp.terminal | (actions == mdp.reset_action)
     P = with_reset[np.where(resets, n * mdp.n_actions, np.arange(n) * mdp.n_actions + actions)]
-    keep = sparse.diags_array((np.arange(n) != goal).astype(float))
-    P = sparse.csr_array(keep @ P)
+    away = (np.arange(n) != goal).astype(float) * (1 - halt)
+    P = sparse.csr_array(sparse.diags_array(away) @ P)
     P.eliminate_zeros()
+    proper = np.ones(n, bool) if halt else _proper(P, goal)
+    V = np.where(proper, 0.0, np.inf)
+    inner = np.flatnonzero(proper & (away > 0))
+    if inner.size == 0:
+        return V
+    P.setdiag(0.0)
+    P.eliminate_zeros()
+    among = P[inner][:, inner]
+    out = halt + P[inner][:, [goal]].toarray()[:, 0]
+    V[inner] = _expected_steps(among, out)
+    return V
+
+
+def _proper(P: sparse.csr_array[np.float64, tuple[int, int]], goal: int) -> Bools:
+    """[S]: where the chain P, whose goal has an empty row, reaches the goal with probability one."""
     backwards = sparse.csr_array(P.T)
     graph = backwards.indptr.astype(np.int64), backwards.indices.astype(np.int32)
-    hopeful = kernels.closure(*graph, np.arange(n) == goal)
-    proper = ~kernels.closure(*graph, ~hopeful)
-    V = np.where(proper, 0.0, np.inf)
-    inner = np.flatnonzero(proper & (np.arange(n) != goal))
-    if inner.size:
-        P.setdiag(0.0)
-        leaving = P.sum(axis=1)[inner]  # 1 - p(s | s), without cancellation
-        system = sparse.diags_array(leaving) - P[inner][:, inner]
-        V[inner] = splu(sparse.csc_matrix(system), permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0).solve(
-            np.ones(inner.size)
-        )
-    return V
+    hopeful = kernels.closure(*graph, np.arange(backwards.shape[0]) == goal)
+    missed: Bools = kernels.closure(*graph, ~hopeful)
+    return ~missed
+
+
+def _expected_steps(P: sparse.csr_array[np.float64, tuple[int, int]], out: Floats) -> Floats:
+    """Expected steps [n] until the chain that moves by P [n, n] (empty diagonal) ends, which it does with ``out``.
+
+    The relative error of a factorisation grows with the values; where they are large, states are
+    eliminated instead, which takes longer and is exact at any size.
+    """
+    leaving = P.sum(axis=1) + out  # 1 - p(s | s), without cancellation
+    system = sparse.csc_matrix(sparse.diags_array(leaving) - P)
+    try:
+        steps = splu(system, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0).solve(np.ones(out.size))
+    except RuntimeError:  # singular to working precision
+        steps = np.full(out.size, np.inf)
+    if 0 < steps.min() <= steps.max() < FACTORISED:
+        return steps
+    return kernels.eliminate(P.toarray(), out.copy())
 
 
 def _model(mdp: TabularMDP) -> tuple[Longs, Ints, Floats, Bools, int, int]:

@@ -1,0 +1,325 @@
+"""The exact solver against closed forms, a linear program, plain value iteration, and simulation."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.optimize import linprog
+
+from adagoal.envs import grid, random_models, toys
+from adagoal.errors import InputError
+from adagoal.mdp import kernels, solve
+from adagoal.mdp.model import TabularMDP, from_rows
+from adagoal.policy import Policy
+
+WORLDS = {
+    "two-room": grid.two_room(),
+    "open grid": grid.open_grid(),
+    "lower bound": toys.lower_bound(n_decisions=7, n_actions=3, radius=20, best=5),
+    "separation": toys.separation(eta=0.01),
+    "trap chain": toys.trap_chain(),
+    "rare exit": toys.rare_exit(p=0.01),
+    "dense": random_models.random_dense(seed=1),
+    "sparse": random_models.random_sparse(seed=2),
+    "deterministic": random_models.random_deterministic(seed=3),
+    "traps": random_models.random_traps(seed=4),
+    "unreachable": random_models.random_unreachable(seed=5),
+    "waiting": random_models.random_waiting(stay=0.95, seed=6),
+    "rare exits": random_models.random_rare_exits(p=0.01, seed=7),
+}
+
+
+def with_reset(mdp: TabularMDP) -> NDArray[np.float64]:
+    """p[s, a, s'] with the reset as the last action; a terminal state has nothing else."""
+    p = np.zeros((mdp.n_states, mdp.n_actions + 1, mdp.n_states))
+    for s in range(mdp.n_states):
+        p[s, :, mdp.start] = 1.0
+        for a in range(0 if mdp.terminal[s] else mdp.n_actions):
+            successors, probabilities = mdp.row(s, a)
+            p[s, a] = 0.0
+            p[s, a, successors] = probabilities
+    return p
+
+
+def by_linear_program(mdp: TabularMDP, goal: int) -> NDArray[np.float64]:
+    """max sum V  subject to  V(g) = 0  and  V(s) <= 1 + p V  for all pairs."""
+    p = with_reset(mdp)
+    states = [s for s in range(mdp.n_states) if s != goal]
+    rows = np.concatenate([np.eye(mdp.n_states)[s] - p[s] for s in states])
+    answer = linprog(
+        -np.ones(mdp.n_states),
+        A_ub=sparse.csr_matrix(rows),
+        b_ub=np.ones(len(rows)),
+        bounds=[(0, 0) if s == goal else (0, None) for s in range(mdp.n_states)],
+        method="highs",
+        options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
+    )
+    assert answer.status == 0
+    return np.asarray(answer.x)
+
+
+def by_value_iteration(mdp: TabularMDP, goal: int, sweeps: int = 30_000) -> NDArray[np.float64]:
+    p, V = with_reset(mdp), np.zeros(mdp.n_states)
+    for _ in range(sweeps):
+        after = 1.0 + (p @ V).min(axis=1)
+        after[goal] = 0.0
+        if np.array_equal(after, V):
+            break
+        V = after
+    return V
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_agrees_with_a_linear_program(name: str) -> None:
+    mdp = WORLDS[name]
+    V = solve.optimal_values(mdp)
+    for goal in np.flatnonzero(np.isfinite(V[mdp.start]))[:: max(1, mdp.n_states // 12)].tolist():
+        np.testing.assert_allclose(V[:, goal], by_linear_program(mdp, goal), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["open grid", "lower bound", "trap chain", "sparse", "traps", "dense"])
+def test_agrees_with_value_iteration(name: str) -> None:
+    mdp = WORLDS[name]
+    V = solve.optimal_values(mdp)
+    for goal in np.flatnonzero(np.isfinite(V[mdp.start]))[:6].tolist():
+        np.testing.assert_allclose(V[:, goal], by_value_iteration(mdp, goal), rtol=1e-10)
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_greedy_policy_is_proper_and_attains_the_optimum(name: str) -> None:
+    mdp = WORLDS[name]
+    V = solve.optimal_values(mdp)
+    actions = solve.optimal_policy(mdp, V)
+    assert actions.dtype == np.int16
+    for goal in range(mdp.n_states):
+        np.testing.assert_allclose(solve.policy_values(mdp, actions[:, goal], goal), V[:, goal], rtol=1e-10)
+
+
+@pytest.mark.parametrize("slip", [0.0, 0.1, 0.3])
+def test_chain(slip: float) -> None:
+    step, expected = 1 / (1 - slip), [0.0]
+    for _ in range(19):
+        expected.append(expected[-1] + step)
+        step = (1 + slip * step) / (1 - slip)
+    np.testing.assert_allclose(solve.distances(toys.chain(n_states=20, slip=slip)), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("stay", [0.0, 0.9, 0.999999])
+def test_geometric_waiting_times(stay: float) -> None:
+    mdp = toys.waiting_chain(n_states=6, stay=stay)
+    np.testing.assert_allclose(solve.distances(mdp), np.arange(6) / (1 - stay), rtol=1e-10)
+
+
+@pytest.mark.parametrize("p", [1.0, 0.1, 1e-3, 1e-5, 1e-6])
+@pytest.mark.parametrize("n_states", [2, 3, 8])
+def test_rare_exit_is_found_by_policy_iteration(p: float, n_states: int) -> None:
+    mdp = toys.rare_exit(n_states=n_states, p=p)
+    distances = solve.distances(mdp)
+    np.testing.assert_allclose(distances[:-1], np.arange(n_states - 1), rtol=1e-12)
+    np.testing.assert_allclose(distances[-1], (n_states - 1) / p, rtol=1e-10)
+
+
+@pytest.mark.parametrize("p", [0.01, 0.3])
+def test_trap_is_left_by_the_reset(p: float) -> None:
+    mdp = toys.trap_chain(n_states=6, p=p)
+    q, V = 1 - p, solve.optimal_values(mdp)
+    for g in range(1, 5):
+        expected = (sum(q**i for i in range(g)) + 1 - q**g) / q**g
+        np.testing.assert_allclose(V[0, g], expected, rtol=1e-12)
+        np.testing.assert_allclose(V[5, g], 1 + expected, rtol=1e-12)
+    np.testing.assert_allclose(V[0, 5], 1 / p, rtol=1e-12)
+
+
+def test_unreachable_is_infinite_and_decided_on_the_graph() -> None:
+    # 3 is entered from 2 only, 2 from nowhere; 4 is reached from 2 with luck, else back to s0
+    mdp = from_rows([{1: 1.0}, {1: 1.0}, {3: 1.0}, {4: 0.5, 0: 0.5}, {4: 1.0}], 1)
+    V = solve.optimal_values(mdp)
+    inf = math.inf
+    assert V.tolist() == [
+        [0, 1, inf, inf, inf],
+        [1, 0, inf, inf, inf],
+        [1, 2, 0, 1, inf],
+        [1, 2, inf, 0, inf],
+        [1, 2, inf, inf, 0],
+    ]
+    assert solve.d0(mdp) == solve.diameter(mdp) == inf
+    tiny = from_rows([{0: 1 - 1e-12, 1: 1e-12}, {1: 1.0}], 1)
+    np.testing.assert_allclose(solve.distances(tiny), [0, 1e12], rtol=1e-10)
+
+
+def test_terminal_states_know_only_the_reset() -> None:
+    mdp = from_rows([{1: 1.0}, {2: 1.0}, {2: 1.0}], 1, terminal=np.array([False, True, False]))
+    V = solve.optimal_values(mdp)
+    assert V[:, 0].tolist() == [0, 1, 1]
+    assert V[:, 2].tolist() == [math.inf, math.inf, 0]
+    assert solve.policy_values(mdp, [0, 0, 0], 0).tolist() == [0, 1, math.inf]
+    assert solve.periodic_value(mdp, [[0, 0, 0]] * 3, 2) == math.inf
+
+
+def test_reset_bounds_the_diameter_and_its_absence_does_not() -> None:
+    mdp = toys.separation(eta=0.001, radius=5)
+    V = solve.optimal_values(mdp)
+    assert (V <= 1 + V[mdp.start] + 1e-9).all()
+    assert solve.diameter(mdp) <= solve.d0(mdp) + 1
+    free = solve.optimal_values(mdp, reset=False)
+    np.testing.assert_allclose(free[4, 1], 2000, rtol=1e-10)
+    assert V[4, 1] < 7
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_models_without_reset(seed: int) -> None:
+    """Without the reset the almost-sure sets matter; the greedy policy must attain what is called finite."""
+    mdp = random_models.random_traps(n_states=12, n_actions=2, traps=3, branching=2, seed=seed)
+    V = solve.optimal_values(mdp, reset=False)
+    actions = solve.optimal_policy(mdp, V, reset=False)
+    for goal in range(mdp.n_states):
+        finite = np.isfinite(V[:, goal])
+        assert (actions[finite & (np.arange(12) != goal), goal] < mdp.reset_action).all()
+        values = solve.policy_values(mdp, actions[:, goal], goal)
+        np.testing.assert_allclose(values[finite], V[finite, goal], rtol=1e-10)
+    assert (V >= solve.optimal_values(mdp) * (1 - 1e-12)).all()
+
+
+def test_policy_iteration_alone_gives_the_same_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = {name: solve.optimal_values(mdp) for name, mdp in WORLDS.items()}
+    monkeypatch.setattr(solve, "SWEEPS", 1)
+    for name, mdp in WORLDS.items():
+        np.testing.assert_allclose(solve.optimal_values(mdp), expected[name], rtol=1e-10)
+
+
+def test_sweep_agrees_with_its_slow_twin() -> None:
+    mdp = WORLDS["two-room"]
+    V = kernels.hop_counts(*solve._reversed_edges(mdp), mdp.start, True, np.array([47]))
+    twin, p = V[:, 0].copy(), with_reset(mdp)
+    kernels.sweep(*solve._model(mdp), True, np.array([47]), V, 0.0, 3)
+    for order in (1, -1, 1):
+        for s in range(mdp.n_states)[::order]:
+            options = []
+            for a in range(mdp.n_actions + 1):
+                others = np.arange(mdp.n_states) != s
+                leaving = p[s, a, others].sum()
+                if leaving > 0:
+                    options.append((1 + p[s, a, others] @ twin[others]) / leaving)
+            twin[s] = 0.0 if s == 47 else min(options)
+    np.testing.assert_allclose(V[:, 0], twin, rtol=1e-13)
+
+
+def test_two_room_numbers() -> None:
+    mdp = grid.two_room()
+    distances = solve.distances(mdp)
+    room_one = np.array([s for s in range(52) if distances[s] < 500])
+    assert room_one.size == 48
+    farthest = room_one[distances[room_one].argmax()]
+    assert mdp.labels[farthest] == "(4, 2)"
+    assert round(distances[farthest], 2) == 39.44
+    assert round(distances.max(), 1) == 1001.1
+    assert solve.reachable_set(mdp, 40).tolist() == room_one.tolist()
+    right = solve.distances(grid.two_room(layout="right"))
+    assert round(np.sort(right)[47], 2) == 33.33
+
+
+def test_improper_policy_is_infinite_only_where_it_is() -> None:
+    # 0 -> 1 -> 2 (goal); 3 loops for ever; 4 reaches 3 with luck, else the goal
+    mdp = from_rows([{1: 1.0}, {2: 1.0}, {2: 1.0}, {3: 1.0}, {3: 0.5, 2: 0.5}], 1)
+    assert solve.policy_values(mdp, [0] * 5, 2).tolist() == [2, 1, 0, math.inf, math.inf]
+    assert solve.policy_values(mdp, [0, 0, 0, 1, 0], 2).tolist() == [2, 1, 0, 3, 2.5]
+
+
+def unrolled_value(mdp: TabularMDP, actions: NDArray[np.int16], goal: int) -> float:
+    """The periodic policy as a stationary one on pairs (stage, state): stage H resets."""
+    horizon, n = actions.shape
+    p = with_reset(mdp)
+    big = np.zeros(((horizon + 1) * n, 1, (horizon + 1) * n))
+    for h in range(horizon + 1):
+        for s in range(n):
+            row = p[s, actions[h, s] if h < horizon else mdp.reset_action]
+            after = (h + 1) % (horizon + 1)
+            big[h * n + s, 0, after * n : (after + 1) * n] = row
+    system = np.eye(len(big)) - big[:, 0]
+    for h in range(horizon + 1):
+        system[h * n + goal] = 0.0
+        system[h * n + goal, h * n + goal] = 1.0
+    right = np.array([float(i % n != goal) for i in range(len(big))])
+    return float(np.linalg.solve(system, right)[mdp.start])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_periodic_value_is_that_of_the_unrolled_chain(seed: int) -> None:
+    mdp = random_models.random_dense(n_states=5, n_actions=2, seed=seed)
+    rng = np.random.default_rng(seed)
+    actions = rng.integers(0, 3, size=(4, 5)).astype(np.int16)
+    actions[0, 0] = 0  # a table of nothing but resets never leaves
+    for goal in range(1, 5):
+        np.testing.assert_allclose(
+            solve.periodic_value(mdp, actions, goal), unrolled_value(mdp, actions, goal), rtol=1e-10
+        )
+    assert solve.periodic_value(mdp, actions, mdp.start) == 0
+
+
+def test_periodic_value_closed_forms() -> None:
+    chain = toys.chain(n_states=6)
+    for horizon in (5, 9):
+        assert solve.periodic_value(chain, np.ones((horizon, 6)), 5) == 5
+    assert solve.periodic_value(chain, np.ones((4, 6)), 5) == math.inf
+    # the table resets at stage 2 of 4: the clock goes on, so state 2 is reached at stage 4, after 4 steps
+    table = np.ones((4, 6))
+    table[1] = chain.reset_action
+    assert solve.periodic_value(chain, table, 2) == 4
+    # each period of two tries succeeds with 1 - 0.9^2 and costs one try, a second with 0.9, a reset with 0.81
+    waiting = toys.waiting_chain(n_states=2, stay=0.9)
+    np.testing.assert_allclose(solve.periodic_value(waiting, np.ones((2, 2)), 1), (1 + 0.9 + 0.81) / 0.19)
+
+
+def test_periodic_value_agrees_with_playing_the_policy() -> None:
+    mdp = toys.trap_chain(n_states=5, p=0.2)
+    policy = Policy(3, np.ones((5, 5), np.int16), mdp.reset_action)
+    rng = np.random.default_rng(0)
+    times = []
+    for _ in range(20_000):
+        policy.restart()
+        state, steps = mdp.start, 0
+        while state != 3:
+            action = policy(state)
+            steps += 1
+            if action == mdp.reset_action:
+                state = mdp.start
+            else:
+                successors, probabilities = mdp.row(state, action)
+                state = int(successors[np.searchsorted(np.cumsum(probabilities), rng.random())])
+        times.append(steps)
+    error = np.std(times) / math.sqrt(len(times))
+    assert abs(np.mean(times) - solve.policy_value(mdp, policy)) < 4 * error
+
+
+def test_long_period_tends_to_the_stationary_value() -> None:
+    mdp = WORLDS["two-room"]
+    V = solve.optimal_values(mdp)
+    actions = solve.optimal_policy(mdp, V)
+    for goal in (17, 30):
+        table = np.repeat(actions[None, :, goal], 4000, axis=0)
+        stationary = Policy(goal, actions[None, :, goal], mdp.reset_action)
+        np.testing.assert_allclose(solve.periodic_value(mdp, table, goal), V[mdp.start, goal], rtol=1e-10)
+        np.testing.assert_allclose(solve.policy_value(mdp, stationary), V[mdp.start, goal], rtol=1e-10)
+
+
+def test_goals_may_be_a_subset_in_any_order() -> None:
+    mdp = WORLDS["two-room"]
+    V = solve.optimal_values(mdp)
+    np.testing.assert_array_equal(solve.optimal_values(mdp, [40, 3, 51]), V[:, [40, 3, 51]])
+    assert solve.optimal_policy(mdp, V[:, [5]], [5]).shape == (52, 1)
+
+
+def test_bad_input() -> None:
+    mdp = WORLDS["two-room"]
+    with pytest.raises(InputError, match=r"0\.\.51"):
+        solve.optimal_values(mdp, [52])
+    with pytest.raises(InputError, match="52"):
+        solve.policy_values(mdp, np.zeros(3), 0)
+    with pytest.raises(InputError, match=r"0\.\.4"):
+        solve.policy_values(mdp, np.full(52, 5), 0)
+    with pytest.raises(InputError, match="shape"):
+        solve.optimal_policy(mdp, np.zeros((52, 3)))
