@@ -102,8 +102,12 @@ def lower_bound(
     more, an A-ary tree of inner states with sure moves stands between, all leaves at the same depth, as in
     Domingues et al. (2021). An action beyond the number of children counts modulo that number.
 
-    With d inner levels, H = floor(L/2 - 1 - d), q = 1/H and e = epsilon / (2 (H + d + 1)),
-    V*(s0 -> s_g) = (H + d + 1)/(1/2 + e) <= L. The paper has the ceiling: then V* > L where L/2 is not whole.
+    With d inner levels, H = floor((L - 3)/2) - d, q = 1/H and e = epsilon / (2 (H + d + 2)),
+
+        V*(s0 -> s_g) = (H + d + 3/2 - e)/(1/2 + e) <= L,
+
+    and a policy that misses the good pair loses 2 epsilon / (1 + 2e) > epsilon. The paper's H = ceil(L/2 - 1) and
+    (H + 1)/(1/2 + e) leave out the step from s_b to s0; with it, its V* would exceed L.
     States: s0, s_g, s_b, inner levels, decision states.
     """
     integer("n_actions", n_actions, 1, 10_000)
@@ -116,9 +120,9 @@ def lower_bound(
     while levels[0] > n_actions:
         levels.insert(0, math.ceil(levels[0] / n_actions))
     depth = len(levels) - 1
-    number("radius", radius, 4 + 2 * depth, 1e9)
-    wait = math.floor(radius / 2 - 1 - depth)
-    advantage = epsilon / (2 * (wait + depth + 1))
+    number("radius", radius, 5 + 2 * depth, 1e9)
+    wait = math.floor((radius - 3) / 2) - depth
+    advantage = epsilon / (2 * (wait + depth + 2))
     goal, bad = 1, 2
     first = [3 + sum(levels[:level]) for level in range(len(levels))]
 

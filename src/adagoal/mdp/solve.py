@@ -39,7 +39,7 @@ from adagoal.policy import Policy
 
 RESIDUAL = 1e-12
 """Bellman residual at which sweeps stop: the relative error of the values."""
-SWEEPS = 400
+SWEEPS = 2000
 """Sweeps after which a goal is left to policy iteration."""
 BLOCK = 64
 """Goals that are swept together; a block of values stays in the cache."""
