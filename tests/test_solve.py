@@ -7,14 +7,12 @@ import math
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy import sparse
 from scipy.optimize import linprog
 
 from adagoal.envs import grid, random_models, toys
 from adagoal.errors import InputError
 from adagoal.mdp import kernels, solve
 from adagoal.mdp.model import TabularMDP, from_rows
-from adagoal.policy import Policy
 
 WORLDS = {
     "two-room": grid.two_room(),
@@ -52,7 +50,7 @@ def by_linear_program(mdp: TabularMDP, goal: int) -> NDArray[np.float64]:
     rows = np.concatenate([np.eye(mdp.n_states)[s] - p[s] for s in states])
     answer = linprog(
         -np.ones(mdp.n_states),
-        A_ub=sparse.csr_matrix(rows),
+        A_ub=rows,
         b_ub=np.ones(len(rows)),
         bounds=[(0, 0) if s == goal else (0, None) for s in range(mdp.n_states)],
         method="highs",
@@ -220,90 +218,6 @@ def test_two_room_numbers() -> None:
     assert solve.reachable_set(mdp, 40).tolist() == room_one.tolist()
     right = solve.distances(grid.two_room(layout="right"))
     assert round(np.sort(right)[47], 2) == 33.33
-
-
-def test_improper_policy_is_infinite_only_where_it_is() -> None:
-    # 0 -> 1 -> 2 (goal); 3 loops for ever; 4 reaches 3 with luck, else the goal
-    mdp = from_rows([{1: 1.0}, {2: 1.0}, {2: 1.0}, {3: 1.0}, {3: 0.5, 2: 0.5}], 1)
-    assert solve.policy_values(mdp, [0] * 5, 2).tolist() == [2, 1, 0, math.inf, math.inf]
-    assert solve.policy_values(mdp, [0, 0, 0, 1, 0], 2).tolist() == [2, 1, 0, 3, 2.5]
-
-
-def unrolled_value(mdp: TabularMDP, actions: NDArray[np.int16], goal: int) -> float:
-    """The periodic policy as a stationary one on pairs (stage, state): stage H resets."""
-    horizon, n = actions.shape
-    p = with_reset(mdp)
-    big = np.zeros(((horizon + 1) * n, 1, (horizon + 1) * n))
-    for h in range(horizon + 1):
-        for s in range(n):
-            row = p[s, actions[h, s] if h < horizon else mdp.reset_action]
-            after = (h + 1) % (horizon + 1)
-            big[h * n + s, 0, after * n : (after + 1) * n] = row
-    system = np.eye(len(big)) - big[:, 0]
-    for h in range(horizon + 1):
-        system[h * n + goal] = 0.0
-        system[h * n + goal, h * n + goal] = 1.0
-    right = np.array([float(i % n != goal) for i in range(len(big))])
-    return float(np.linalg.solve(system, right)[mdp.start])
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_periodic_value_is_that_of_the_unrolled_chain(seed: int) -> None:
-    mdp = random_models.random_dense(n_states=5, n_actions=2, seed=seed)
-    rng = np.random.default_rng(seed)
-    actions = rng.integers(0, 3, size=(4, 5)).astype(np.int16)
-    actions[0, 0] = 0  # a table of nothing but resets never leaves
-    for goal in range(1, 5):
-        np.testing.assert_allclose(
-            solve.periodic_value(mdp, actions, goal), unrolled_value(mdp, actions, goal), rtol=1e-10
-        )
-    assert solve.periodic_value(mdp, actions, mdp.start) == 0
-
-
-def test_periodic_value_closed_forms() -> None:
-    chain = toys.chain(n_states=6)
-    for horizon in (5, 9):
-        assert solve.periodic_value(chain, np.ones((horizon, 6)), 5) == 5
-    assert solve.periodic_value(chain, np.ones((4, 6)), 5) == math.inf
-    # the table resets at stage 2 of 4: the clock goes on, so state 2 is reached at stage 4, after 4 steps
-    table = np.ones((4, 6))
-    table[1] = chain.reset_action
-    assert solve.periodic_value(chain, table, 2) == 4
-    # each period of two tries succeeds with 1 - 0.9^2 and costs one try, a second with 0.9, a reset with 0.81
-    waiting = toys.waiting_chain(n_states=2, stay=0.9)
-    np.testing.assert_allclose(solve.periodic_value(waiting, np.ones((2, 2)), 1), (1 + 0.9 + 0.81) / 0.19)
-
-
-def test_periodic_value_agrees_with_playing_the_policy() -> None:
-    mdp = toys.trap_chain(n_states=5, p=0.2)
-    policy = Policy(3, np.ones((5, 5), np.int16), mdp.reset_action)
-    rng = np.random.default_rng(0)
-    times = []
-    for _ in range(20_000):
-        policy.restart()
-        state, steps = mdp.start, 0
-        while state != 3:
-            action = policy(state)
-            steps += 1
-            if action == mdp.reset_action:
-                state = mdp.start
-            else:
-                successors, probabilities = mdp.row(state, action)
-                state = int(successors[np.searchsorted(np.cumsum(probabilities), rng.random())])
-        times.append(steps)
-    error = np.std(times) / math.sqrt(len(times))
-    assert abs(np.mean(times) - solve.policy_value(mdp, policy)) < 4 * error
-
-
-def test_long_period_tends_to_the_stationary_value() -> None:
-    mdp = WORLDS["two-room"]
-    V = solve.optimal_values(mdp)
-    actions = solve.optimal_policy(mdp, V)
-    for goal in (17, 30):
-        table = np.repeat(actions[None, :, goal], 4000, axis=0)
-        stationary = Policy(goal, actions[None, :, goal], mdp.reset_action)
-        np.testing.assert_allclose(solve.periodic_value(mdp, table, goal), V[mdp.start, goal], rtol=1e-10)
-        np.testing.assert_allclose(solve.policy_value(mdp, stationary), V[mdp.start, goal], rtol=1e-10)
 
 
 def test_goals_may_be_a_subset_in_any_order() -> None:
