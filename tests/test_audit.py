@@ -167,7 +167,7 @@ def test_forms(mdp: TabularMDP, best: dict[int, Policy]) -> None:
     assert document["rows"][-1]["optimal"] is None
     lines = audit.table().splitlines()
     assert len(lines) == 48 + 2
-    assert lines[-1] == "C1 holds, C2 FAILS, certificates holds"
+    assert lines[-1] == "C1 holds, C2 FAILS, every certificate holds"
     assert "missing" in lines[1]
 
 

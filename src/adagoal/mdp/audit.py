@@ -101,7 +101,7 @@ class Audit:
                 f"{_cell(row.margin, 9)} {_cell(row.lower, 9)} {_cell(row.upper, 9)}"
             )
             lines.append(f"{numbers}  {where:<6}  {'; '.join(row.failures) or 'ok'}")
-        conditions = (("C1", self.c1), ("C2", self.c2), ("certificates", self.certificates))
+        conditions = (("C1", self.c1), ("C2", self.c2), ("every certificate", self.certificates))
         lines.append(", ".join(f"{name} {'holds' if holds else 'FAILS'}" for name, holds in conditions))
         return "\n".join(lines)
 
@@ -201,4 +201,4 @@ def _json(value: object) -> object:
 
 
 def _cell(value: float | None, width: int) -> str:
-    return f"{'-' if value is None else format(value, '.4f'):>{width}}"
+    return f"{'-' if value is None else format(value, 'z.4f'):>{width}}"
