@@ -46,7 +46,7 @@ class ModelWorld:
         steps, episodes = simulate(
             *(self.mdp.indptr, self.mdp.successors, self._cumulative, self.mdp.terminal, self.mdp.start),
             *(plan.policy, plan.goal_state, np.cumsum(weights), plan.limit, plan.threshold),
-            *(counts.successor, counts.count, counts.support, counts.n, counts.visits, counts.seen),
+            *(counts.successor, counts.count, counts.support, counts.n, counts.settled, counts.visits, counts.seen),
             *(self._place, rng, max_steps, log),
         )
         counts.terminal |= self.mdp.terminal & counts.seen
@@ -80,7 +80,7 @@ def _row_cumsum(mdp: TabularMDP) -> NDArray[np.float64]:
 def simulate(  # type: ignore[no-untyped-def]
     indptr, successors, cumulative, terminal, start,  # the world
     policy, goal_state, weights, limit, threshold,  # the plan; weights are cumulative
-    seen_successor, count, support, n, visits, seen,  # the counts
+    seen_successor, count, support, n, settled, visits, seen,  # the counts
     place, rng, max_steps, log,
 ):  # fmt: skip
     """Play episodes; see :class:`adagoal.envs.world.World`. Returns steps taken and episodes ended (in ``log``)."""
@@ -88,6 +88,7 @@ def simulate(  # type: ignore[no-untyped-def]
     stages = policy.shape[0]
     state, aim, clock = place[0], place[1], place[2]
     steps, ended = 0, 0
+    curious = goal_state.min() == -1
     if aim >= 0 and (weights[aim] if aim == 0 else weights[aim] - weights[aim - 1]) <= 0:
         aim = -1  # the goal lost its weight: choose another one, from here
     while steps < max_steps:
@@ -119,9 +120,11 @@ def simulate(  # type: ignore[no-untyped-def]
         while cumulative[k] <= u:
             k += 1
         state = successors[k]
-        record(pair, state, seen_successor, count, support, n)
+        record(pair, state, seen_successor, count, support, n, settled)
         if not seen[state]:
             seen[state] = True
+            if not curious:
+                continue
             if goal_state[aim] < 0:
                 log[ended, 0], log[ended, 1] = -1, 1
                 ended += 1

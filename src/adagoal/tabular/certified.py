@@ -1,123 +1,239 @@
-"""prototype"""
+"""The certified estimates: bounds that keep the guarantee of the paper and are reached in practice.
+
+For every goal g three things are kept (docs/theory.md has the proofs):
+
+    D_g      a lower bound on V*(s0 -> g), from the iteration  V <- max(V, T_low V)
+    upper_g  an upper bound on the value of a recorded policy pi_g, from  Y <- min(Y, T_up Y)
+    gap_g    an upper bound on the sub-optimality of that policy, from its action gaps (resolvent.py)
+
+and the error estimate of the loop is what is missing for the definition ``def_MGE``:
+
+    E_g = max{ min(upper_g - D_g, gap_g),  upper_g - L }
+
+so that E_g <= eps says exactly: V^{pi_g} <= V* + eps, and V^{pi_g} <= L + eps. With the loop's stopping rule
+(max of E over {D <= L} at most eps) the returned set holds everything reachable within L and nothing beyond
+L + eps, each policy is eps-optimal, and all of it with probability 1 - delta, for any eps > 0.
+
+Planning is lazy: bounds that are out of date are still bounds, so only goals that the rule wants to play are brought up
+to date, :data:`BLOCK` at a time. All goals never seen so far look the same and share column 0.
+"""
+
 from __future__ import annotations
 
 import math
+
 import numpy as np
+from numpy.typing import NDArray
+
 from adagoal.envs.world import Plan
 from adagoal.tabular import kernels
 from adagoal.tabular.counts import Counts
+from adagoal.tabular.resolvent import suboptimality
 
 BLOCK = 16
+"""Goals planned together."""
+SWEEPS = 20
+"""Sweeps per plan, at most; the next plan goes on from where this one stopped."""
+GROWTH = 1.3
+"""Plan again once some pair has been tried this many times as often."""
+POLISH = 1.15
+"""Exact duals and action gaps once the step count has grown by this factor since the goal's last time."""
+PROBE = 0.15
+"""Share of the steps spent on probing action gaps."""
+DENSE = 400
+"""Action gaps need a dense [S, S] inverse: up to this many seen states."""
 
 
 class Certified:
-    def __init__(self, counts, state_bound, goal_space, L, eps, delta, bound=None, exact=True, growth=1.3, sweeps=20, tol=1e-3, crit="gap"):
-        self.counts = counts
-        self.L, self.eps, self.delta = L, eps, delta
-        self.cap = L + 1 + eps
-        self.states = state_bound
-        self.exact = exact; self.growth = growth; self.sweeps = sweeps; self.tol = tol; self.crit = crit
-        A = counts.n_actions
-        pairs = state_bound * A
-        self.goal_space = np.arange(counts.n_states) if goal_space is None else np.asarray(goal_space)
-        G = len(self.goal_space)
-        self.log_fixed = math.log(2 * pairs * G / delta)
-        self.log_kernel = math.log(2 * pairs / delta)
-        self.bound = bound or state_bound
-        S = counts.n_states
-        X = S * A
-        C = G + 1
-        self.V = np.zeros((S, C)); self.Y = np.full((S, C), self.cap)
-        self.explore = np.zeros((1, S, C), np.int16)
-        self.best = np.full((S, C), A, np.int16)
-        self.goal_state = np.full(C, -2); self.goal_state[0] = -1
-        self.column = np.zeros(S, np.int64)
-        self.n_col = 1
-        self.D = np.zeros(C); self.upper = np.full(C, np.inf); self.E = np.full(C, self.cap)
-        self.gapb = np.full(C, np.inf)
-        self.stale = np.ones(C, bool)
-        K = counts.successor.shape[1]
-        self.p = np.zeros((X, K)); self.r_fixed = np.full(X, np.inf); self.r_kernel = np.full(X, np.inf); self.r_low = np.full(X, np.inf)
-        self.n_done = np.zeros(X, np.int64)
-        self.isgoal = np.zeros(S, bool); self.isgoal[self.goal_space] = True
-        self.sweep_count = 0
-        self.refreshes = 0
-        self.sync()
+    """Certified estimates on shared counts; see the module's text."""
 
-    def sync(self):
-        c = self.counts
-        new = np.flatnonzero(c.seen & self.isgoal & (self.column == 0))
-        for s in new:
-            j = self.n_col
-            self.n_col += 1
-            self.column[s] = j; self.goal_state[j] = s
-            self.V[:, j] = self.V[:, 0]; self.V[s, j] = 0
-            self.Y[s, j] = 0
-            self.D[j] = self.V[c.start, j]
-            self.E[j] = self.cap - self.D[j]
-            if s == c.start:
-                self.upper[j] = 0; self.E[j] = 0; self.D[j] = 0
-        if self.n_col == len(self.goal_state) : # all seen
-            self.D[0] = np.inf; self.E[0] = 0
-        if self.p.shape[1] < c.successor.shape[1]:
-            self.p = np.pad(self.p, ((0, 0), (0, c.successor.shape[1] - self.p.shape[1])))
-        changed = np.flatnonzero(c.n != self.n_done)
-        if len(changed):
-            kernels.radii(changed, c.count, c.support, c.n, self.log_fixed, self.log_kernel, self.bound, self.states, self.p, self.r_fixed, self.r_kernel)
-            self.r_low[changed] = np.minimum(self.r_fixed[changed], self.r_kernel[changed])
-            self.n_done[changed] = c.n[changed]
-            self.order = np.flatnonzero(c.seen)
-            self.stale[:] = True
-        self.order = np.flatnonzero(c.seen)
+    name = "certified"
+    guarantee = True
 
-    def open(self):
-        return (self.D <= self.L) & (self.E > self.eps) & ((self.goal_state >= -1))
+    def __init__(
+        self,
+        counts: Counts,
+        state_bound: int,
+        L: float,
+        epsilon: float,
+        delta: float,
+        goals: NDArray[np.int64] | None = None,
+        branching: int | None = None,
+    ) -> None:
+        self.counts, self.L, self.epsilon = counts, L, epsilon
+        self.cap = L + 1.0 + epsilon
+        self.state_bound = state_bound
+        self.branching = branching or state_bound
+        self._is_goal = np.ones(counts.n_states, bool) if goals is None else np.isin(np.arange(counts.n_states), goals)
+        self._all_states = goals is None
+        pairs = state_bound * counts.n_actions
+        self._log_fixed = math.log(3.0 * pairs * (state_bound if goals is None else len(goals)) / delta)
+        self._log_kernel = math.log(3.0 * pairs / delta)
 
-    def refresh_block(self, block):
-        c = self.counts
-        self.refreshes += 1
-        S = c.n_states; B = len(block); A = c.n_actions
-        V = np.ascontiguousarray(self.V[:, block]); Y = np.ascontiguousarray(self.Y[:, block])
-        pl = np.ascontiguousarray(self.explore[0][:, block]); pu = np.ascontiguousarray(self.best[:, block])
-        goal_column = np.full(S, -1); gs = self.goal_state[block]
-        goal_column[gs[gs >= 0]] = np.flatnonzero(gs >= 0)
-        Q = np.empty((A, B)); spread = np.empty((A, B)); top = np.empty(B)
-        orders = (self.order, self.order[::-1].copy())
-        for i in range(self.sweeps):
-            self.sweep_count += 1
-            rise = kernels.lower_sweep(orders[i % 2], goal_column, c.successor, self.p, c.support, self.r_low, c.terminal, c.start, self.cap, self.exact, V, pl, Q, spread)
-            if rise < self.tol: break
-        for i in range(self.sweeps):
-            self.sweep_count += 1
-            fall = kernels.upper_sweep(orders[i % 2], goal_column, c.successor, self.p, c.support, self.r_kernel, c.terminal, c.start, self.cap, self.exact, Y, pu, Q, spread, top)
-            if fall < self.tol: break
-        self.V[:, block] = V; self.Y[:, block] = Y; self.explore[0][:, block] = pl; self.best[:, block] = pu
-        self.D[block] = V[c.start]
-        y = Y[c.start]
-        self.upper[block] = np.where(y <= self.cap - 1, y, np.inf)
-        up = self.upper[block]
-        width = np.minimum(up, self.cap) - self.D[block]
-        if self.crit == "width":
-            self.E[block] = width
-        else:
-            self.E[block] = np.maximum(np.minimum(width, self.gapb[block]), np.minimum(up, self.cap) - self.L)
-        self.stale[block] = False
+        states, actions, columns = counts.n_states, counts.n_actions, 1
+        self.V = np.zeros((states, columns))
+        self.Y = np.full((states, columns), self.cap)
+        self.optimistic = np.zeros((states, columns), np.int16)
+        """[S, columns] greedy for V: what exploration plays"""
+        self.probing = np.full((states, columns), -1, np.int16)
+        """[S, columns] greedy for the sub-optimality bound, -1 where there is none"""
+        self.best = np.full((states, columns), actions, np.int16)
+        """[S, columns] the policy of Y"""
+        self.returned = self.best.copy()
+        """[S, columns] the policy that ``upper`` and ``gap`` speak of"""
+        self.column = np.zeros(states, np.int64)
+        """[S] column of every state as a goal; 0 for those never seen"""
+        self.goal_state = np.full(columns, -1)
+        self.D = np.zeros(columns)
+        self.upper = np.full(columns, np.inf)
+        self.gap = np.full(columns, np.inf)
+        self.stale = np.ones(columns, bool)
+        self._polished = np.zeros(columns)
+        self._probed, self._planned_at, self._probing_now = 0.0, 0.0, False
+        self.plans = 0
 
-    def refresh(self, want):
-        self.sync()
-        todo = np.flatnonzero(self.stale & want)
-        if len(todo) == 0: return False
-        todo = todo[np.argsort(-self.E[todo], kind="stable")]
-        block = list(todo[:BLOCK])
+        self._p = np.zeros(counts.successor.shape)
+        self._r, self._r_low, self._q = (np.full(len(counts.n), v) for v in (np.inf, np.inf, 1.0))
+        self._counted = np.zeros(len(counts.n), np.int64)
+        self._order = np.flatnonzero(counts.seen)
+        self._catch_up()
+
+    # --- what the loop sees -----------------------------------------------------------------------------------
+
+    @property
+    def E(self) -> NDArray[np.float64]:
+        """[columns] error estimates."""
+        upper = np.minimum(self.upper, self.cap)
+        return np.maximum(np.minimum(upper - self.D, self.gap), upper - self.L)
+
+    def refresh(self, wanted: NDArray[np.bool_]) -> bool:
+        """Bring one block of goals up to date, ``wanted`` [columns] first; False if none of those was stale."""
+        self._catch_up()
+        wanted = np.pad(wanted, (0, len(self.D) - len(wanted)))
+        E = self.E
+        todo = np.flatnonzero(self.stale & wanted)
+        if not len(todo):
+            return False
+        block = todo[np.argsort(-E[todo], kind="stable")][:BLOCK]
         if len(block) < BLOCK:
-            others = np.flatnonzero(self.stale & self.open() & ~want)
-            others = others[np.argsort(-self.E[others], kind="stable")]
-            block += list(others[:BLOCK - len(block)])
-        self.refresh_block(np.array(sorted(block)))
+            others = np.flatnonzero(self.stale & ~wanted & (self.D <= self.L) & (E > self.epsilon))
+            block = np.append(block, others[np.argsort(-E[others], kind="stable")][: BLOCK - len(block)])
+        self._plan_block(np.sort(block))
         return True
 
-    def plan(self):
+    def plan(self) -> Plan:
+        """The policies to explore with: optimistic ones and, every other time, those that probe the action gaps."""
         n = self.counts.n
-        th = np.maximum(1, np.ceil(n * self.growth).astype(np.int64))
-        th = np.maximum(th, n+1)
-        return Plan(self.explore, self.goal_state, int(math.ceil(4 * self.cap * (self.L + 1) / self.eps)), th)
+        steps = float(n.sum())
+        self._probed += (steps - self._planned_at) * self._probing_now
+        self._planned_at = steps
+        self._probing_now = self._probed < PROBE * steps
+        policy = np.where(self.probing >= 0, self.probing, self.optimistic) if self._probing_now else self.optimistic
+        limit = math.ceil(4 * self.cap * (self.L + 1) / self.epsilon)
+        return Plan(policy[None], self.goal_state, limit, np.maximum(n + 1, np.where(n < 64, 2 * n, (n * GROWTH).astype(np.int64))))
+
+    # --- planning ---------------------------------------------------------------------------------------------
+
+    def _catch_up(self) -> None:
+        """Take in new counts: columns for goals seen for the first time, fresh radii, everything stale."""
+        counts = self.counts
+        self._grow(counts.n_states)
+        for state in np.flatnonzero(counts.seen & self._is_goal & (self.column == 0)):
+            self._add_column(int(state))
+        changed = np.flatnonzero(counts.n != self._counted)
+        if not len(changed):
+            return
+        if self._p.shape != counts.successor.shape:
+            self._p = np.pad(self._p, [(0, new - old) for new, old in zip(counts.successor.shape, self._p.shape)])
+        kernels.radii(
+            *(changed, counts.count, counts.support, counts.n, counts.settled, self._log_fixed, self._log_kernel),
+            *(self.branching, self.state_bound, self._p, self._r_low, self._r, self._q),
+        )
+        self._counted[changed] = counts.n[changed]
+        self._order = np.flatnonzero(counts.seen)
+        self.stale[:] = True
+
+    def _model(self) -> kernels.Model:
+        c = self.counts
+        return kernels.Model(c.successor, self._p, c.support, self._r_low, self._r, self._q, c.terminal, c.start)
+
+    def _plan_block(self, block: NDArray[np.int64]) -> None:
+        """Sweep the columns of the block with closed forms, and polish those whose time has come."""
+        self._sweep(block, exact=False)
+        steps = float(self.counts.n.sum())
+        due = block[(self.D[block] <= self.L) & (self.E[block] > self.epsilon) & (steps >= POLISH * self._polished[block])]
+        if len(due):
+            self._polished[due] = steps
+            self._sweep(due, exact=True)
+            if len(self._order) <= DENSE:
+                for j in due[np.isfinite(self.Y[self.counts.start, due]) & (self.goal_state[due] >= 0)]:
+                    self._probe_gaps(int(j))
+        self.stale[block] = False
+
+    def _sweep(self, block: NDArray[np.int64], exact: bool) -> None:
+        model, start = self._model(), self.counts.start
+        V, Y = self.V[:, block], self.Y[:, block]
+        optimistic, best = self.optimistic[:, block], self.best[:, block]
+        goal_column = np.full(len(V), -1)
+        known = self.goal_state[block] >= 0
+        goal_column[self.goal_state[block][known]] = np.flatnonzero(known)
+        orders = (self._order, self._order[::-1].copy())
+        tolerance = 1e-3 * self.epsilon
+        for i in range(SWEEPS):
+            if kernels.lower_sweep(orders[i % 2], goal_column, model, self.cap, exact, V, optimistic) < tolerance:
+                break
+        for i in range(SWEEPS):
+            if kernels.upper_sweep(orders[i % 2], goal_column, model, self.cap, exact, Y, best) < tolerance:
+                break
+        self.V[:, block], self.Y[:, block] = V, Y
+        self.optimistic[:, block], self.best[:, block] = optimistic, best
+        self.D[block] = np.maximum(self.D[block], V[start])
+        for j in block[Y[start] <= self.cap - 1.0]:
+            self._offer(int(j), float(self.Y[start, j]), np.inf)
+        self.plans += 1
+
+    def _offer(self, j: int, upper: float, gap: float) -> None:
+        """Return the policy of Y instead of the recorded one, if that leaves less to be done."""
+        old = max(min(self.upper[j] - self.D[j], self.gap[j]), self.upper[j] - self.L)
+        if max(min(upper - self.D[j], gap), upper - self.L) < old:
+            self.upper[j], self.gap[j], self.returned[:, j] = upper, gap, self.best[:, j]
+
+    def _probe_gaps(self, j: int) -> None:
+        upper = float(self.Y[self.counts.start, j])
+        if upper > self.cap - 1.0:
+            return
+        V, Y, policy = (np.ascontiguousarray(a[:, j]) for a in (self.V, self.Y, self.best))
+        probe = np.full(len(V), -1, np.int16)
+        gap = suboptimality(self._order, self.goal_state[j], self._model(), V, Y, policy, probe)
+        self.probing[:, j] = probe
+        self._offer(j, upper, gap)
+
+    # --- growing ----------------------------------------------------------------------------------------------
+
+    def _add_column(self, state: int) -> None:
+        """A column of its own for a goal seen for the first time; until now it was one of those of column 0."""
+        for name in ("V", "Y", "optimistic", "probing", "best", "returned"):
+            array = getattr(self, name)
+            setattr(self, name, np.ascontiguousarray(np.column_stack([array, array[:, 0]])))
+        for name in ("goal_state", "D", "upper", "gap", "stale", "_polished"):
+            array = getattr(self, name)
+            setattr(self, name, np.append(array, array[0]))
+        self.column[state], self.goal_state[-1] = len(self.D) - 1, state
+        self.V[state, -1] = self.Y[state, -1] = 0.0
+        if state == self.counts.start:
+            self.D[-1] = self.upper[-1] = self.gap[-1] = 0.0
+        if not (self._is_goal & (self.column == 0)).any():
+            self.D[0] = np.inf  # no goal is left unseen
+
+    def _grow(self, states: int) -> None:
+        """Rows for states that the counts made room for."""
+        extra = states - len(self.V)
+        if extra <= 0:
+            return
+        actions = self.counts.n_actions
+        for name, value in (("V", 0.0), ("Y", self.cap), ("optimistic", 0), ("probing", -1), ("best", actions), ("returned", actions)):
+            setattr(self, name, np.pad(getattr(self, name), ((0, extra), (0, 0)), constant_values=value))
+        self.column = np.pad(self.column, (0, extra))
+        self._is_goal = np.pad(self._is_goal, (0, extra), constant_values=self._all_states)
+        for name, value in (("_r", np.inf), ("_r_low", np.inf), ("_q", 1.0), ("_counted", 0)):
+            setattr(self, name, np.pad(getattr(self, name), (0, extra * actions), constant_values=value))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 class Counts:
     """Growing transition counts over S states (allocated, not necessarily all seen) and A actions."""
 
-    ARRAYS = ("successor", "count", "support", "n", "visits", "seen", "terminal")
+    ARRAYS = ("successor", "count", "support", "n", "settled", "visits", "seen", "terminal")
 
     def __init__(self, n_states: int, n_actions: int, start: int, width: int = 4) -> None:
         self.n_actions, self.start = n_actions, start
@@ -26,6 +26,8 @@ class Counts:
         """[X] number of different successors observed"""
         self.n: NDArray[np.int64] = np.zeros(pairs, np.int64)
         """[X] number of transitions observed"""
+        self.settled: NDArray[np.int64] = np.zeros(pairs, np.int64)
+        """[X] the value of n when the last new successor was observed"""
         self.visits: NDArray[np.int64] = np.zeros(n_states, np.int64)
         """[S] number of steps taken from each state"""
         self.seen: NDArray[np.bool_] = np.zeros(n_states, bool)
@@ -42,7 +44,7 @@ class Counts:
     def record(self, state: int, action: int, successor: int) -> int:
         """Count one transition; returns the new count of the pair."""
         pair = state * self.n_actions + action
-        while not record(pair, successor, self.successor, self.count, self.support, self.n):
+        while not record(pair, successor, self.successor, self.count, self.support, self.n, self.settled):
             self.widen(2 * self.successor.shape[1])
         return int(self.n[pair])
 
@@ -78,7 +80,7 @@ class Counts:
 
 
 @numba.njit(cache=True, nogil=True)
-def record(pair, successor, successors, count, support, n):  # type: ignore[no-untyped-def]
+def record(pair, successor, successors, count, support, n, settled):  # type: ignore[no-untyped-def]
     """Count one transition of a pair; False (and nothing counted) where the row has no place left."""
     places = support[pair]
     for k in range(places):
@@ -92,4 +94,5 @@ def record(pair, successor, successors, count, support, n):  # type: ignore[no-u
     count[pair, places] = 1
     support[pair] += 1
     n[pair] += 1
+    settled[pair] = n[pair]
     return True

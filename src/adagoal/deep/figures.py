@@ -1,0 +1,127 @@
+"""Figures of deep runs: learning curves, where goals were chosen, disagreement maps, figure 2."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from numpy.typing import NDArray
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+Array = NDArray[np.float64]
+
+COLOURS = {"AdaGoal": "#0b6e4f", "HER": "#c44536", "paper": "#5f6caf"}
+NAMES = {"AdaGoal": "AdaGoal, D ≤ L", "HER": "HER (uniform)", "paper": "paper (disagreement, no constraint)"}
+
+
+def band(axes: Axes, curves: Sequence[Sequence[dict[str, Any]]], key: str, colour: str, label: str) -> None:
+    """Mean over runs of a quantity against steps, with the range between the worst and the best run."""
+    shared = min(len(c) for c in curves)
+    points = [[p for p in c[:shared]] for c in curves]
+    rows = [i for i in range(shared) if all(key in c[i] for c in points)]
+    steps = np.array([points[0][i]["steps"] for i in rows]) / 1000
+    values = np.array([[c[i][key] for i in rows] for c in points])
+    axes.plot(steps, values.mean(0), color=colour, label=label, lw=1.8)
+    if len(values) > 1:
+        axes.fill_between(steps, values.min(0), values.max(0), color=colour, alpha=0.15, lw=0)
+
+
+def figure2(panels: Sequence[dict[str, Any]], path: Path) -> None:
+    """Success (top) and share of chosen goals inside the test space (bottom), one column per panel."""
+    from adagoal.experiments.figure2 import RULES, label
+
+    if not panels:
+        return
+    figure, axes = plt.subplots(2, len(panels), figsize=(4.2 * len(panels), 6), squeeze=False, sharex="col")
+    for column, data in enumerate(panels):
+        env, scale = data["panel"].split("-")
+        axes[0, column].set_title(f"Fetch{'Push' if env == 'push' else 'PickAndPlace'}, λ = {scale}")
+        for name in RULES:
+            curves = [run["curve"] for run in data["runs"] if label(run) == name]
+            if curves:
+                seeds = f"{len(curves)} seed{'s' if len(curves) > 1 else ''}"
+                band(axes[0, column], curves, "success", COLOURS[name], f"{NAMES[name]}, {seeds}")
+                band(axes[1, column], curves, "inside_test", COLOURS[name], NAMES[name])
+        axes[1, column].set_xlabel("environment steps (thousands)")
+        for row in (0, 1):
+            axes[row, column].set_ylim(0, 1.02)
+            axes[row, column].grid(alpha=0.25)
+        axes[0, column].legend(fontsize=7, loc="upper left", framealpha=0.9)
+    axes[0, 0].set_ylabel("test success, last step")
+    axes[1, 0].set_ylabel("chosen goals in the test space")
+    save(figure, path)
+
+
+def learning_curves(curves: Sequence[Sequence[dict[str, Any]]]) -> Figure:
+    """Success at the last and at any step, and where the goals lay."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4))
+    band(left, curves, "success", "#0b6e4f", "last step")
+    band(left, curves, "success_any", "#d08c00", "any step")
+    left.set(ylim=(0, 1.02), xlabel="environment steps (thousands)", ylabel="test success")
+    for key, colour, name in (
+        ("inside_test", "#0b6e4f", "in the test space"),
+        ("on_table", "#5f6caf", "on the table"),
+        ("reachable", "#999999", "candidates with D ≤ L"),
+        ("train_success", "#c44536", "reached in training"),
+    ):
+        if all(key in point for curve in curves for point in curve[1:-1]):
+            band(right, curves, key, colour, name)
+    right.set(ylim=(0, 1.02), xlabel="environment steps (thousands)", ylabel="share of chosen goals")
+    for axes in (left, right):
+        axes.grid(alpha=0.25)
+        axes.legend(fontsize=8)
+    return figure
+
+
+def goal_heat(chosen: Array, train: Array, test: Array, table: Array | None) -> Figure:
+    """Chosen goals ``[cycles, B, goal]`` over the first two coordinates, in four quarters of the training."""
+    figure, axes = plt.subplots(1, 4, figsize=(12, 3.2), sharex=True, sharey=True)
+    edges = [np.linspace(train[0, i], train[1, i], 31) for i in (0, 1)]
+    for k, (ax, part) in enumerate(zip(axes, np.array_split(chosen, 4), strict=True)):
+        flat = part.reshape(-1, part.shape[-1])
+        counts, _, _ = np.histogram2d(flat[:, 0], flat[:, 1], bins=edges)
+        ax.imshow(
+            np.sqrt(counts.T), origin="lower", aspect="equal", cmap="magma", extent=(*train[:, 0], *train[:, 1])
+        )
+        outline(ax, test, "#ffd166")
+        if table is not None:
+            outline(ax, table, "#8ecae6")
+        ax.set_title(f"quarter {k + 1} of training", fontsize=9)
+    axes[0].set_ylabel("y")
+    for ax in axes:
+        ax.set_xlabel("x")
+    return figure
+
+
+def value_maps(D: Array, E: Array, low: Array, high: Array, test: Array, radius: float) -> Figure:
+    """Final distance and disagreement over the training space ``[n, n]``, with the line D = L."""
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.8))
+    extent = (float(low[0]), float(high[0]), float(low[1]), float(high[1]))
+    for ax, values, name in ((axes[0], D, "D(g), steps"), (axes[1], E, "E(g), disagreement")):
+        image = ax.imshow(values.T, origin="lower", extent=extent, cmap="viridis", aspect="equal")
+        figure.colorbar(image, ax=ax, shrink=0.8)
+        if D.min() < radius < D.max():
+            ax.contour(D.T, levels=[radius], extent=extent, colors="white", linewidths=1)
+        outline(ax, test, "#ffd166")
+        ax.set(title=name, xlabel="x", ylabel="y")
+    return figure
+
+
+def outline(axes: Axes, box: Array, colour: str) -> None:
+    low, high = box[0, :2], box[1, :2]
+    axes.add_patch(Rectangle((low[0], low[1]), *(high - low), fill=False, ec=colour, lw=1.4))
+
+
+def save(figure: Figure, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.tight_layout()
+    figure.savefig(path, dpi=130)
+    plt.close(figure)

@@ -1,0 +1,139 @@
+"""Figure 2 of the paper: HER against AdaGoal on FetchPush and FetchPickAndPlace, goal space right or too large.
+
+Four panels, (Push, PickAndPlace) x (training goals = test goals, training goals stretched by 10 or 5), three
+goal rules in each with the same learner:
+
+    HER       uniform goals
+    paper     in proportion to the disagreement of an ensemble trained on the original goals (VDS), which is
+              how the paper's deep section reads AdaGoal
+    AdaGoal   the same draw under the constraint D(g) <= L that the deep section drops, ensemble with hindsight
+
+All runs of a panel train side by side as one program. A panel that is done is kept as ``OUT/<panel>.json``
+and not run again; one that was stopped goes on from its checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+ENVS = {"push": "FetchPush-v4", "pick": "FetchPickAndPlace-v4"}
+STRETCH = {"push": 10, "pick": 5}
+PANELS = tuple(f"{env}-{scale}" for env in ENVS for scale in (1, STRETCH[env]))
+RULES: dict[str, dict[str, Any]] = {
+    "AdaGoal": {"goal_rule": "adagoal-proportional"},
+    "HER": {"goal_rule": "unigoal"},
+    "paper": {"goal_rule": "proportional", "ensemble_relabel": 0.0},
+}
+LEARNER: dict[str, Any] = {"updates": 160, "ensemble_updates": 320, "eval_every": 30, "eval_episodes": 48}
+"""What differs from the defaults of :class:`adagoal.deep.Config`: more updates per cycle, for a GPU."""
+
+
+def configs(panel: str, steps: int, seeds: int, baseline_seeds: int) -> list[Any]:
+    """The runs of a panel."""
+    from adagoal.deep.config import Config
+
+    env, scale = panel.split("-")
+    return [
+        Config(ENVS[env], seed=seed, steps=steps, train_goals=f"scale={scale}", **rule, **LEARNER)
+        for name, rule in RULES.items()
+        for seed in range(seeds if name == "AdaGoal" else baseline_seeds)
+    ]
+
+
+def label(run: dict[str, Any]) -> str:
+    """Which line of the figure a run belongs to."""
+    return next(name for name, rule in RULES.items() if rule["goal_rule"] == run["goal_rule"])
+
+
+def run_panel(panel: str, runs: list[Any], out: Path, minutes: float, workers: int) -> dict[str, Any]:
+    """Train a panel, or return what is already there."""
+    from adagoal.deep import result
+    from adagoal.deep.command import progress
+    from adagoal.deep.train import CHECKPOINT, resume, train
+
+    file = out / f"{panel}.json"
+    if file.is_file():
+        cached: dict[str, Any] = json.loads(file.read_text())
+        if cached["status"] == "done" and cached["steps"] >= runs[0].steps and len(cached["runs"]) >= len(runs):
+            return cached
+    folder = out / panel
+    with progress(runs[0].steps) as watch:
+        if (folder / CHECKPOINT).is_file():
+            trained = resume(folder, steps=runs[0].steps, minutes=minutes, workers=workers, watch=watch)
+        else:
+            trained = train(runs, folder, minutes=minutes, workers=workers, checkpoint_every=250, watch=watch)
+    result.write_folder(trained, folder)
+    data = {"panel": panel} | result.to_json(trained)
+    result.write_json(file, data)
+    return data
+
+
+@click.command("figure2", help=__doc__.split("\n")[0] if __doc__ else "")
+@click.option("--env", type=click.Choice(sorted(ENVS)), help="Only the panels of this task.")
+@click.option("--panel", type=click.Choice(PANELS), multiple=True, help="Only these panels.")
+@click.option("--seeds", type=click.IntRange(1, 100), default=5, show_default=True, help="Seeds of AdaGoal.")
+@click.option("--baseline-seeds", type=click.IntRange(1, 100), help="Seeds of the other rules. [default: --seeds]")
+@click.option("--steps", type=click.IntRange(1000), default=400_000, show_default=True, help="Training steps a run.")
+@click.option("--minutes", type=click.FloatRange(0, min_open=True), default=1e9, help="Stop each panel after so long.")
+@click.option("--workers", type=click.IntRange(0, 1024), default=0, help="Rollout processes. [default: one a core]")
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("runs/figure2"), show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
+def command(
+    env: str | None,
+    panel: tuple[str, ...],
+    seeds: int,
+    baseline_seeds: int | None,
+    steps: int,
+    minutes: float,
+    workers: int,
+    out: Path,
+    as_json: bool,
+) -> None:
+    from adagoal.deep import figures, with_extra
+
+    with_extra()
+    chosen = [p for p in PANELS if (not panel or p in panel) and (env is None or p.startswith(env))]
+    unfinished = False
+    for name in chosen:
+        runs = configs(name, steps, seeds, baseline_seeds or seeds)
+        unfinished |= run_panel(name, runs, out, minutes, workers)["status"] != "done"
+    data = [json.loads(f.read_text()) for p in PANELS if (f := out / f"{p}.json").is_file()]
+    figures.figure2(data, out / "figure2.png")
+    rows = table(data)
+    click.echo(json.dumps(rows, indent=1) if as_json else as_text(rows))
+    if unfinished:
+        raise click.exceptions.Exit(3)
+
+
+def table(panels: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row per panel and rule: median success at some steps, steps to 90%, share of goals in the test space."""
+    from adagoal.deep.result import median_at, reached
+
+    rows = []
+    for data in panels:
+        for name in RULES:
+            curves = [run["curve"] for run in data["runs"] if label(run) == name]
+            if not curves:
+                continue
+            row: dict[str, Any] = {"panel": data["panel"], "rule": name, "seeds": len(curves), "steps": data["steps"]}
+            for at in (100_000, 200_000, 300_000, 400_000):
+                row[f"at_{at // 1000}k"] = median_at(curves, at) if at <= data["steps"] else None
+            row["final"] = median_at(curves, data["steps"])
+            row["steps_to_90"] = reached(curves, 0.9)
+            last = [c[-1].get("inside_test") for c in curves if c[-1].get("inside_test") is not None]
+            row["inside_test"] = round(sum(last) / len(last), 3) if last else None
+            rows.append(row)
+    return rows
+
+
+def as_text(rows: list[dict[str, Any]]) -> str:
+    if not rows:
+        return "no panel has results yet"
+    show = lambda v: "-" if v is None else f"{v:.2f}" if isinstance(v, float) else str(v)  # noqa: E731
+    lines = [list(rows[0])] + [[show(v) for v in row.values()] for row in rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)) for line in lines)

@@ -1,0 +1,179 @@
+"""How far from optimal a policy can be, from action gaps instead of value intervals (docs/theory.md, lemmas 7 to 9).
+
+For one goal and one policy pi with V^pi <= Y, let W be the expected visits under the *empirical* kernel (W = (I -
+P_hat)^{-1} off the goal) and v = W 1. The true value is V^pi = v + W xi exactly, with xi(s) = (p - p_hat) V^pi at the
+policy's pairs: whatever is unknown enters through the vector xi. Hence:
+
+* |xi| <= beta, the least solution of  beta = b + K beta: b(s) is the width of one backup of v, K(s, y) the width
+  of one backup of W(., y) (seminorms of columns of W: what is common to neighbours cancels);
+* V^pi(s') - V^pi(s) is v(s') - v(s) up to sum_y |W(s', y) - W(s, y)| beta(y): the common error of neighbouring
+  states drops out, which pointwise intervals cannot do; this bounds the advantages A(s, a) = Q^pi(s, a) - V^pi(s)
+  from below;
+* the sub-optimality Z = V^pi - V* satisfies Z <= max_a -A(s, a) + p_sa Z, so that
+  Z <- min{ Z, max_a -A_low(s, a) + Up_sa(Z) }, started at Y - V, is an upper bound at every iterate.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numba
+import numpy as np
+
+ITERATIONS = 100
+
+
+@numba.njit(cache=True, nogil=True)
+def _widths(x, model, place, F, sd, span, mean):  # type: ignore[no-untyped-def]
+    """Standard deviation, range and mean of every column of F [N, m] over the observed successors of the pair x."""
+    columns = F.shape[1]
+    for y in range(columns):
+        mean[y] = 0.0
+        sd[y] = 0.0
+    low = np.full(columns, np.inf)
+    high = np.full(columns, -np.inf)
+    origin = F[place[model.successor[x, 0]]]
+    for k in range(model.support[x]):
+        weight = model.p[x, k]
+        row = F[place[model.successor[x, k]]]
+        for y in range(columns):
+            d = row[y] - origin[y]
+            mean[y] += weight * d
+            sd[y] += weight * d * d
+            low[y] = min(low[y], row[y])
+            high[y] = max(high[y], row[y])
+    for y in range(columns):
+        sd[y] = math.sqrt(max(sd[y] - mean[y] * mean[y], 0.0))
+        mean[y] += origin[y]
+        span[y] = high[y] - low[y]
+
+
+@numba.njit(cache=True, nogil=True)
+def suboptimality(order, goal, model, V, Y, policy, probe):  # type: ignore[no-untyped-def]
+    """A bound on V^pi(start) - V*(start) for the policy pi [S] with V <= V* and V^pi <= Y on the states of ``order``.
+
+    Also fills ``probe`` [S] with the actions that hold the bound up: where to look next.
+    """
+    S = V.shape[0]
+    A = model.support.shape[0] // S
+    N = len(order)
+    place = np.full(S, -1)
+    for i in range(N):
+        place[order[i]] = i
+    first, last = place[model.start], place[goal]
+    top = 1.0 + Y[model.start]
+    for s in order:
+        top = max(top, Y[s])
+
+    # W, v: visits and value under the empirical kernel
+    M = np.eye(N)
+    for i in range(N):
+        s = order[i]
+        if i == last:
+            continue
+        if policy[s] == A or model.terminal[s]:
+            if first != last:
+                M[i, first] -= 1.0
+            continue
+        x = s * A + policy[s]
+        for k in range(model.support[x]):
+            j = place[model.successor[x, k]]
+            if j != last:
+                M[i, j] -= model.p[x, k]
+    W = np.linalg.inv(M)
+    F = np.empty((N, N + 1))  # v in the last column
+    for i in range(N):
+        for y in range(N):
+            F[i, y] = W[i, y] if i != last and y != last else 0.0
+        F[i, N] = F[i, :N].sum()
+    v = F[:, N].copy()
+
+    # beta: bounds on |xi| at the policy's pairs
+    sd, span, mean = np.empty(N + 1), np.empty(N + 1), np.empty(N + 1)
+    b, K, beta = np.zeros(N), np.zeros((N, N)), np.zeros(N)
+    for i in range(N):
+        s = order[i]
+        if i == last or policy[s] == A or model.terminal[s]:
+            continue
+        x = s * A + policy[s]
+        _widths(x, model, place, F, sd, span, mean)
+        r, q = model.r[x], model.q[x]
+        b[i] = math.sqrt(2.0 * r) * sd[N] + r * span[N] + q * top
+        for y in range(N):
+            K[i, y] = math.sqrt(2.0 * r) * sd[y] + r * span[y]
+        beta[i] = min((math.sqrt(2.0 * r) + r + q) * top, top)
+    for _ in range(ITERATIONS):
+        new = np.minimum(beta, b + K @ beta)
+        change = np.abs(new - beta).max()
+        beta = new
+        if change < 1e-6:
+            break
+
+    # gain = -A_low: how much better than the policy an action may be
+    gain = np.zeros((N, A + 1))
+    for i in range(N):
+        s = order[i]
+        if i == last:
+            continue
+        error = 0.0
+        for y in range(N):
+            error += abs(F[first, y] - F[i, y]) * beta[y]
+        gain[i, A] = 0.0 if policy[s] == A else min(v[i] - v[first] + error, Y[s] - V[model.start]) - 1.0
+        for a in range(A):
+            x = s * A + a
+            gain[i, a] = Y[s] - 1.0
+            if model.terminal[s] or policy[s] == a or model.support[x] == 0:
+                if policy[s] == a:
+                    gain[i, a] = 0.0
+                continue
+            _widths(x, model, place, F, sd, span, mean)
+            r, q = model.r[x], model.q[x]
+            error, spread, reach, size = 0.0, sd[N], span[N], mean[N]
+            for y in range(N):
+                error += abs(mean[y] - F[i, y]) * beta[y]
+                spread += sd[y] * beta[y]
+                reach += span[y] * beta[y]
+                size += mean[y] * beta[y]
+            noise = math.sqrt(2.0 * r) * spread + r * reach + q * min(size, top)
+            gain[i, a] = min(gain[i, a], v[i] - mean[N] - 1.0 + error + noise)
+
+    # Z, from above
+    Z = np.zeros(N)
+    ceiling = top - 1.0
+    for i in range(N):
+        Z[i] = 0.0 if i == last else max(Y[order[i]] - V[order[i]], 0.0)
+        ceiling = max(ceiling, Z[i])
+    for sweep in range(ITERATIONS):
+        change = 0.0
+        for step in range(N):
+            i = step if sweep % 2 == 0 else N - 1 - step
+            s = order[i]
+            if i == last:
+                continue
+            best = gain[i, A] + Z[first]
+            action = A
+            for a in range(0 if model.terminal[s] else A):
+                x = s * A + a
+                up = 0.0
+                if model.support[x] > 0:
+                    m, square, most = 0.0, 0.0, 0.0
+                    for k in range(model.support[x]):
+                        z = Z[place[model.successor[x, k]]]
+                        m += model.p[x, k] * z
+                        square += model.p[x, k] * z * z
+                        most = max(most, z)
+                    up = m + math.sqrt(2.0 * model.r[x] * max(square - m * m, 0.0)) + model.r[x] * (most - m)
+                    up = (1.0 - model.q[x]) * min(up, most)
+                    if policy[s] == a:
+                        up += model.q[x] * ceiling
+                if gain[i, a] + up > best:
+                    best = gain[i, a] + up
+                    action = a
+            probe[s] = action
+            best = max(best, 0.0)
+            if best < Z[i]:
+                change = max(change, Z[i] - best)
+                Z[i] = best
+        if change < 1e-4:
+            break
+    return Z[first]
