@@ -46,9 +46,9 @@ class Known:
     successes: Array
     """Episodes that aimed at the goal and reached it."""
     recent: Array
-    """Success rate over the later half of the remembered attempts (see :class:`Progress`)."""
+    """Success rate, fast moving average."""
     previous: Array
-    """Success rate over the earlier half of the remembered attempts."""
+    """Success rate, slow moving average."""
 
 
 Rule = Callable[[Known], Array]

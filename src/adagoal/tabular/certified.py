@@ -21,6 +21,7 @@ to date, :data:`BLOCK` at a time. All goals never seen so far look the same and 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +50,7 @@ class Certified:
 
     name = "certified"
     guarantee = True
+    episodes_per_plan = 1_000_000
 
     def __init__(
         self,
@@ -66,8 +68,10 @@ class Certified:
         self.branching = branching or state_bound
         self._is_goal = np.ones(counts.n_states, bool) if goals is None else np.isin(np.arange(counts.n_states), goals)
         self._all_states = goals is None
+        self._delta = delta
         pairs = state_bound * counts.n_actions
-        self._log_fixed = math.log(3.0 * pairs * (state_bound if goals is None else len(goals)) / delta)
+        self._fixed_union = 3.0 * pairs * (state_bound if goals is None else len(goals))
+        self._log_fixed = math.log(self._fixed_union / delta)
         self._log_kernel = math.log(3.0 * pairs / delta)
 
         states, actions, columns = counts.n_states, counts.n_actions, 1
@@ -106,6 +110,20 @@ class Certified:
         upper = np.minimum(self.upper, self.cap)
         return np.maximum(np.minimum(upper - self.D, self.gap), upper - self.L)
 
+    @property
+    def goals(self) -> NDArray[np.int64]:
+        """[G] the goal space."""
+        return np.flatnonzero(self._is_goal)
+
+    def bounds(self, goal: int) -> tuple[float, float]:
+        """[lower, upper]: the best policy takes at least lower, the returned one at most upper expected steps."""
+        j = self.column[goal]
+        return float(min(self.D[j], self.V[self.counts.start, j])), float(self.upper[j])
+
+    def policy(self, goal: int) -> NDArray[np.int16]:
+        """[1, S] the policy that the certificate speaks of."""
+        return np.ascontiguousarray(self.returned[None, :, self.column[goal]])
+
     def refresh(self, wanted: NDArray[np.bool_]) -> bool:
         """Bring one block of goals up to date, ``wanted`` [columns] first; False if none of those was stale."""
         self._catch_up()
@@ -131,6 +149,22 @@ class Certified:
         policy = np.where(self.probing >= 0, self.probing, self.optimistic) if self._probing_now else self.optimistic
         limit = math.ceil(4 * self.cap * (self.L + 1) / self.epsilon)
         return Plan(policy[None], self.goal_state, limit, np.maximum(n + 1, np.where(n < 64, 2 * n, (n * GROWTH).astype(np.int64))))
+
+    def set_radius(self, L: float, stage: int) -> None:
+        """Go on with a larger radius as stage 1, 2, ... of a curriculum (label ``cor_UB_increasingL``).
+
+        Counts and bounds carry over. The fixed function of lemma 1 depends on the cap, so that each stage has its
+        own share delta / (stage (stage + 1)) of that event; the other events do not depend on the radius.
+        """
+        unfinished = ~np.isfinite(self.upper)
+        self.L, self.cap = L, L + 1.0 + self.epsilon
+        self._log_fixed = math.log(self._fixed_union * stage * (stage + 1) / self._delta)
+        self.Y[:, unfinished], self.best[:, unfinished] = self.cap, self.counts.n_actions
+        known = np.flatnonzero(unfinished & (self.goal_state >= 0))
+        self.Y[self.goal_state[known], known] = 0.0
+        self._counted[:] = 0
+        self._polished[:] = 0.0
+        self.stale[:] = True
 
     # --- planning ---------------------------------------------------------------------------------------------
 
@@ -207,6 +241,26 @@ class Certified:
         gap = suboptimality(self._order, self.goal_state[j], self._model(), V, Y, policy, probe)
         self.probing[:, j] = probe
         self._offer(j, upper, gap)
+
+    # --- saving -----------------------------------------------------------------------------------------------
+
+    ARRAYS = (
+        *("V", "Y", "optimistic", "probing", "best", "returned", "column", "goal_state"),
+        *("D", "upper", "gap", "stale", "_polished", "_is_goal"),
+    )
+
+    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """Everything that the counts do not determine."""
+        facts = {"probed": self._probed, "planned_at": self._planned_at, "probing_now": self._probing_now}
+        return {name: getattr(self, name) for name in self.ARRAYS}, {**facts, "plans": self.plans}
+
+    def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
+        """The inverse of :meth:`state`, on restored counts."""
+        self._catch_up()
+        for name in self.ARRAYS:
+            setattr(self, name, np.array(arrays[name]))
+        self._probed, self._planned_at = facts["probed"], facts["planned_at"]
+        self._probing_now, self.plans = facts["probing_now"], facts["plans"]
 
     # --- growing ----------------------------------------------------------------------------------------------
 

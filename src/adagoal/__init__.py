@@ -1,0 +1,14 @@
+"""Adaptive multi-goal exploration: which goals can be reached, how, and when enough has been learnt.
+
+>>> import adagoal
+>>> result = adagoal.explore("two-room", radius=40, epsilon=1.0, delta=0.1, seed=0)   # doctest: +SKIP
+>>> result.status, len(result.goals), result.certificate(5)                           # doctest: +SKIP
+"""
+
+from adagoal.api import audit, explore, resume
+from adagoal.errors import InputError
+from adagoal.policy import Policy
+from adagoal.result import Certificate, Result, load
+
+__version__ = "0.1.0"
+__all__ = ["Certificate", "InputError", "Policy", "Result", "audit", "explore", "load", "resume"]

@@ -1,0 +1,187 @@
+"""Algorithm 1 of the paper (label ``algo``), in the form that serves every tabular and linear world.
+
+The loop does not know which world it runs in. It asks *estimates* for a distance D and an error E per goal, a *goal
+rule* for weights over the goals, a *world* to play the estimates' policies, and stops by the paper's rule
+(eq. ``stopping_rule``): no goal with D <= L has an error above epsilon.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adagoal.envs.world import Outcome, Plan, World
+from adagoal.goals import Known, Rule
+from adagoal.tabular.counts import Counts
+
+FAST, SLOW = 0.2, 0.05
+"""Rates of the two moving averages of success: recent and previous."""
+
+
+class Attempts:
+    """How often every state was aimed at as a goal, how often it was reached, and whether that is changing."""
+
+    ARRAYS = ("total", "reached", "recent", "previous")
+
+    def __init__(self, n_states: int) -> None:
+        self.total, self.reached, self.recent, self.previous = np.zeros((4, n_states))
+
+    def add(self, goal: int, reached: bool) -> None:
+        """One episode."""
+        while goal >= len(self.total):
+            for name in self.ARRAYS:
+                setattr(self, name, np.pad(getattr(self, name), (0, len(self.total) + 1)))
+        self.total[goal] += 1
+        self.reached[goal] += reached
+        self.recent[goal] += FAST * (reached - self.recent[goal])
+        self.previous[goal] += SLOW * (reached - self.previous[goal])
+
+    def over(self, goals: NDArray[np.int64]) -> tuple[NDArray[np.float64], ...]:
+        """The four arrays over the given goals."""
+        short = max(int(goals.max(initial=-1)) + 1 - len(self.total), 0)
+        return tuple(np.pad(getattr(self, name), (0, short))[goals] for name in self.ARRAYS)
+
+
+class Estimates(Protocol):
+    """What is believed about every goal, from the counts. Goals that look alike may share a column.
+
+    ``D`` and ``E`` may be out of date for columns that nobody asked for, but they must always be valid: D never above
+    the truth, E never below what is missing.
+    """
+
+    name: str
+    guarantee: bool
+    counts: Counts
+    L: float
+    epsilon: float
+    column: NDArray[np.int64]
+    """[S] the column of every state as a goal"""
+    goals: NDArray[np.int64]
+    """[G] the goal space"""
+    goal_state: NDArray[np.int64]
+    """[columns] the state behind a column, -1 for the column of all goals never seen"""
+    D: NDArray[np.float64]
+    plans: int
+    episodes_per_plan: int
+
+    @property
+    def E(self) -> NDArray[np.float64]:
+        """[columns]"""
+        ...
+
+    def refresh(self, wanted: NDArray[np.bool_]) -> bool:
+        """Bring wanted columns up to date; False where they were. May be called until it says False."""
+        ...
+
+    def plan(self) -> Plan:
+        """The policies to explore with."""
+        ...
+
+    def bounds(self, goal: int) -> tuple[float, float]:
+        """Lower and upper bound on the expected number of steps from s0 to the goal (the upper one: of its policy)."""
+        ...
+
+    def policy(self, goal: int) -> NDArray[np.int16]:
+        """[T, S] the policy that is returned for the goal."""
+        ...
+
+    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """Arrays and JSON-ready facts from which :meth:`restore` goes on bit for bit."""
+        ...
+
+    def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
+        """The inverse of :meth:`state`; the counts are restored already."""
+        ...
+
+
+@dataclass
+class Run:
+    """One exploration in progress: everything that the loop reads and changes."""
+
+    world: World
+    estimates: Estimates
+    rule: Rule
+    rng: np.random.Generator
+    steps: int = 0
+    seconds: float = 0.0
+    episode_goals: list[int] = field(default_factory=list)
+    """The goal state of every episode, in order; -1 for 'any state never seen'."""
+    episode_reached: list[bool] = field(default_factory=list)
+    trace: list[tuple[int, int, float, int]] = field(default_factory=list)
+    """(steps, episodes, largest error of an open goal, open goals) whenever the steps have grown by 2%."""
+    attempts: Attempts = field(default_factory=lambda: Attempts(0))
+
+    @property
+    def counts(self) -> Counts:
+        """The transitions seen so far."""
+        return self.estimates.counts
+
+    def open_columns(self) -> NDArray[np.bool_]:
+        """[columns] goals believed reachable whose error is still above epsilon."""
+        estimates = self.estimates
+        return (estimates.D <= estimates.L) & (estimates.E > estimates.epsilon)
+
+    def known(self) -> Known:
+        """What the goal rule may look at, one entry per goal of the goal space."""
+        estimates, goals = self.estimates, self.estimates.goals
+        columns = estimates.column[goals]
+        total, reached, recent, previous = self.attempts.over(goals)
+        return Known(
+            D=estimates.D[columns],
+            E=estimates.E[columns],
+            L=estimates.L,
+            eligible=goals != self.world.start,
+            visits=self.counts.visits[goals].astype(float),
+            attempts=total,
+            successes=reached,
+            recent=recent,
+            previous=previous,
+        )
+
+    def column_weights(self) -> NDArray[np.float64]:
+        """The rule's weights, summed over the goals that share a column."""
+        weights = np.asarray(self.rule(self.known()), float)
+        columns = self.estimates.column[self.estimates.goals]
+        return np.bincount(columns, weights, minlength=len(self.estimates.D))
+
+
+def explore(run: Run, budget: int, observe: Callable[[Run], None] = lambda run: None) -> str:
+    """Algorithm 1. Returns "certified" (stopped by the rule) or "budget"; ``observe`` is called after every rollout."""
+    estimates = run.estimates
+    while run.open_columns().any():
+        if run.steps >= budget:
+            return "budget"
+        began = time.perf_counter()
+        # (i) goal selection: the rule decides on up-to-date estimates of the goals that it favours
+        weights = run.column_weights()
+        while estimates.refresh(weights > 0) and run.open_columns().any():
+            weights = run.column_weights()
+        if not run.open_columns().any():
+            break
+        # (ii) policy execution, and (iii) update: the world adds what it sees to the counts of the estimates
+        outcome = run.world.rollout(
+            estimates.plan(), weights, estimates.counts, run.rng, budget - run.steps, estimates.episodes_per_plan
+        )
+        _note(run, outcome, time.perf_counter() - began)
+        observe(run)
+    return "certified"
+
+
+def _note(run: Run, outcome: Outcome, seconds: float) -> None:
+    """Take down what a rollout did."""
+    run.steps += outcome.steps
+    run.seconds += seconds
+    run.episode_goals += outcome.goals
+    run.episode_reached += outcome.reached
+    for goal, reached in zip(outcome.goals, outcome.reached, strict=True):
+        if goal >= 0:
+            run.attempts.add(goal, reached)
+    if not run.trace or run.steps >= 1.02 * run.trace[-1][0]:
+        still = run.open_columns()
+        largest = float(run.estimates.E[still].max(initial=0.0))
+        run.trace.append((run.steps, len(run.episode_goals), largest, int(still.sum())))

@@ -1,0 +1,55 @@
+"""The methods by name: each builds estimates for a world."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adagoal.envs.world import World
+from adagoal.errors import InputError
+from adagoal.loop import Estimates
+from adagoal.tabular.certified import Certified
+from adagoal.tabular.counts import Counts
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What every method is told."""
+
+    world: World
+    counts: Counts
+    L: float
+    epsilon: float
+    delta: float
+    goals: NDArray[np.int64] | None
+
+
+def certified(problem: Problem, branching: int | None = None) -> Estimates:
+    """Certified bounds (the default). branching: no pair has more than this many successors, if you know it."""
+    if branching is not None and branching < 1:
+        raise InputError(f"--method-arg branching: {branching} is not a positive number of successors")
+    p = problem
+    return Certified(p.counts, p.world.state_bound, p.L, p.epsilon, p.delta, p.goals, branching)
+
+
+METHODS: dict[str, Callable[..., Estimates]] = {
+    "certified": certified,
+}
+
+
+def build(method: str, problem: Problem, arguments: dict[str, Any]) -> Estimates:
+    """Estimates of the named method; unknown names and arguments are one clear line."""
+    if method not in METHODS:
+        raise InputError(f"--method: unknown method {method!r}; choose one of {', '.join(METHODS)}")
+    accepted = list(inspect.signature(METHODS[method]).parameters)[1:]
+    for name in arguments:
+        if name not in accepted:
+            raise InputError(
+                f"--method-arg: {method} has no argument {name!r}; it accepts {', '.join(accepted) or 'none'}"
+            )
+    return METHODS[method](problem, **arguments)

@@ -1,0 +1,69 @@
+"""Files that are either whole or not there: atomic writes, and reads that never execute code."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adagoal.errors import InputError
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically."""
+    _replace(path, lambda file: file.write(text.encode()))
+
+
+def write_json(path: Path, data: object) -> None:
+    """Write JSON atomically; numbers that JSON cannot hold (inf, nan) are an error, so write None for them."""
+    write_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
+
+
+def write_arrays(path: Path, arrays: Mapping[str, NDArray[np.generic]], facts: object, compress: bool = True) -> None:
+    """Write named arrays and a JSON-ready object into one .npz, atomically."""
+    encoded = np.frombuffer(json.dumps(facts).encode(), np.uint8)
+    save: Any = np.savez_compressed if compress else np.savez
+    _replace(path, lambda file: save(file, __facts__=encoded, **arrays))
+
+
+def read_json(path: Path) -> Any:
+    """Read JSON; a missing or damaged file is one clear line."""
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InputError(f"{path}: damaged or not readable ({type(error).__name__})") from None
+
+
+def read_arrays(path: Path) -> tuple[dict[str, NDArray[Any]], Any]:
+    """The inverse of :func:`write_arrays`; pickled objects are refused."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        facts = json.loads(arrays.pop("__facts__").tobytes())
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except Exception as error:  # zip, zlib, header and key errors all mean the same to the user
+        raise InputError(f"{path}: damaged or not readable ({type(error).__name__})") from None
+    return arrays, facts
+
+
+def _replace(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
