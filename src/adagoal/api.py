@@ -23,6 +23,8 @@ from adagoal.envs.world import World
 from adagoal.errors import InputError
 from adagoal.loop import Attempts, Run
 from adagoal.loop import explore as run_loop
+from adagoal.mdp.audit import Audit, audit_policies
+from adagoal.mdp.model import TabularMDP
 from adagoal.result import Certificate, Result, Setting
 from adagoal.storage import read_arrays, write_arrays
 from adagoal.tabular.counts import Counts
@@ -94,6 +96,37 @@ def resume(path: str | Path, budget: int | None = None, observe: Observer | None
             raise
         raise InputError(f"{folder / CHECKPOINT}: damaged or incomplete ({error})") from None
     return session.finish(folder, observe)
+
+
+def audit(result: Result, env: str | gymnasium.Env[Any, Any] | World | TabularMDP | None = None) -> Audit:
+    """Check a result exactly against the known model: the conditions C1 and C2, and every certificate.
+
+    ``env`` is a model, an environment whose model is known (built-in or toy-text), or a name; without it the
+    environment is built again from the result's setting.
+    """
+    setting = result.setting
+    if isinstance(env, TabularMDP):
+        model: TabularMDP | None = env
+    else:
+        known = env is None or isinstance(env, str)
+        arguments, start_seed = (setting.env_args, setting.start_seed) if known else ({}, setting.start_seed)
+        model = registry.make_model(setting.env if env is None else env, arguments, start_seed)
+    if model is None:
+        name = setting.env if env is None else env
+        raise InputError(f"audit: no exact model is known of {name}; it takes a built-in or a toy-text environment")
+    sizes = result.arrays["policy"].shape[2], result.reset_action
+    if sizes != (model.n_states, model.n_actions) and result.goals:
+        raise InputError(
+            f"audit: the result is about {sizes[0]} states and {sizes[1]} actions, "
+            f"the model has {model.n_states} and {model.n_actions}"
+        )
+    lower, upper = ({g: c[i] for g, c in result.certificates.items()} for i in (0, 1))
+    return audit_policies(
+        *(model, result.goals, {g: result.policy(g) for g in result.goals}, result.radius, setting.epsilon),
+        goal_space=setting.goal_space,
+        lower=lower,
+        upper=upper,
+    )
 
 
 @dataclass
