@@ -28,6 +28,7 @@ class ModelWorld:
         self.state_bound = self.initial_states = mdp.n_states
         self._cumulative = _row_cumsum(mdp)
         self._width = int(np.diff(mdp.indptr).max())
+        self.warnings: list[str] = []
         self._place = np.array([mdp.start, -1, 0])  # state, goal column aimed at (-1: none), steps of the episode
 
     def rollout(
