@@ -47,7 +47,8 @@ class ModelWorld:
         steps, episodes = simulate(
             *(self.mdp.indptr, self.mdp.successors, self._cumulative, self.mdp.terminal, self.mdp.start),
             *(plan.policy, plan.goal_state, np.cumsum(weights), plan.limit, plan.threshold),
-            *(counts.successor, counts.count, counts.support, counts.n, counts.settled, counts.visits, counts.seen),
+            *(counts.successor, counts.count, counts.recent, counts.support, counts.n, counts.settled),
+            *(counts.visits, counts.seen),
             *(self._place, rng, max_steps, log),
         )
         counts.terminal |= self.mdp.terminal & counts.seen
@@ -81,7 +82,7 @@ def _row_cumsum(mdp: TabularMDP) -> NDArray[np.float64]:
 def simulate(  # type: ignore[no-untyped-def]
     indptr, successors, cumulative, terminal, start,  # the world
     policy, goal_state, weights, limit, threshold,  # the plan; weights are cumulative
-    seen_successor, count, support, n, settled, visits, seen,  # the counts
+    seen_successor, count, recent, support, n, settled, visits, seen,  # the counts
     place, rng, max_steps, log,
 ):  # fmt: skip
     """Play episodes; see :class:`adagoal.envs.world.World`. Returns steps taken and episodes ended (in ``log``)."""
@@ -121,7 +122,7 @@ def simulate(  # type: ignore[no-untyped-def]
         while cumulative[k] <= u:
             k += 1
         state = successors[k]
-        record(pair, state, seen_successor, count, support, n, settled)
+        record(pair, state, seen_successor, count, recent, support, n, settled)
         if not seen[state]:
             seen[state] = True
             if not curious:

@@ -30,16 +30,17 @@ from adagoal.envs.world import Plan
 from adagoal.tabular import kernels
 from adagoal.tabular.counts import Counts
 from adagoal.tabular.resolvent import suboptimality
+from adagoal.tabular.surprise import Quiet
 
 BLOCK = 16
 """Goals planned together."""
 SWEEPS = 20
 """Sweeps per plan, at most; the next plan goes on from where this one stopped."""
-GROWTH = 1.3
+GROWTH = 1.2
 """Plan again once some pair has been tried this many times as often."""
-POLISH = 1.15
+POLISH = 1.1
 """Exact duals and action gaps once the step count has grown by this factor since the goal's last time."""
-PROBE = 0.15
+PROBE = 0.1
 """Share of the steps spent on probing action gaps."""
 DENSE = 400
 """Action gaps need a dense [S, S] inverse: up to this many seen states."""
@@ -70,9 +71,10 @@ class Certified:
         self._all_states = goals is None
         self._delta = delta
         pairs = state_bound * counts.n_actions
-        self._fixed_union = 3.0 * pairs * (state_bound if goals is None else len(goals))
+        self._fixed_union = 4.0 * pairs * (state_bound if goals is None else len(goals))
         self._log_fixed = math.log(self._fixed_union / delta)
-        self._log_kernel = math.log(3.0 * pairs / delta)
+        self._log_kernel = math.log(4.0 * pairs / delta)
+        self._quiet = Quiet(delta / 4.0)
 
         states, actions, columns = counts.n_states, counts.n_actions, 1
         self.V = np.zeros((states, columns))
@@ -96,9 +98,10 @@ class Certified:
         self._probed, self._planned_at, self._probing_now = 0.0, 0.0, False
         self.plans = 0
 
-        self._p = np.zeros(counts.successor.shape)
+        self._p, self._p_split = np.zeros((2, *counts.successor.shape))
         self._r, self._r_low, self._q = (np.full(len(counts.n), v) for v in (np.inf, np.inf, 1.0))
         self._counted = np.zeros(len(counts.n), np.int64)
+        self._quiet_q = np.ones(len(counts.n))
         self._order = np.flatnonzero(counts.seen)
         self._catch_up()
 
@@ -178,18 +181,20 @@ class Certified:
         if not len(changed):
             return
         if self._p.shape != counts.successor.shape:
-            self._p = np.pad(self._p, [(0, new - old) for new, old in zip(counts.successor.shape, self._p.shape)])
+            room = [(0, new - old) for new, old in zip(counts.successor.shape, self._p.shape, strict=True)]
+            self._p, self._p_split = np.pad(self._p, room), np.pad(self._p_split, room)
         kernels.radii(
-            *(changed, counts.count, counts.support, counts.n, counts.settled, self._log_fixed, self._log_kernel),
-            *(self.branching, self.state_bound, self._p, self._r_low, self._r, self._q),
+            *(changed, counts.count, counts.recent, counts.support, counts.n, counts.settled),
+            *(self._log_fixed, self._log_kernel, self.branching, self.state_bound, self._p, self._p_split, self._r_low, self._r, self._q),
         )
+        self._quiet_q = self._quiet.bound(counts.n, int(counts.support.sum(dtype=np.int64)))
         self._counted[changed] = counts.n[changed]
         self._order = np.flatnonzero(counts.seen)
         self.stale[:] = True
 
     def _model(self) -> kernels.Model:
         c = self.counts
-        return kernels.Model(c.successor, self._p, c.support, self._r_low, self._r, self._q, c.terminal, c.start)
+        return kernels.Model(c.successor, self._p, self._p_split, c.support, self._r_low, self._r, np.minimum(self._q, self._quiet_q), c.terminal, c.start)
 
     def _plan_block(self, block: NDArray[np.int64]) -> None:
         """Sweep the columns of the block with closed forms, and polish those whose time has come."""

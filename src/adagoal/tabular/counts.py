@@ -15,13 +15,15 @@ from numpy.typing import NDArray
 class Counts:
     """Growing transition counts over S states (allocated, not necessarily all seen) and A actions."""
 
-    ARRAYS = ("successor", "count", "support", "n", "settled", "visits", "seen", "terminal")
+    ARRAYS = ("successor", "count", "recent", "support", "n", "settled", "visits", "seen", "terminal")
 
     def __init__(self, n_states: int, n_actions: int, start: int, width: int = 4) -> None:
         self.n_actions, self.start = n_actions, start
         pairs = n_states * n_actions
         self.successor: NDArray[np.int32] = np.zeros((pairs, width), np.int32)
         self.count: NDArray[np.int64] = np.zeros((pairs, width), np.int64)
+        self.recent: NDArray[np.int64] = np.zeros((pairs, width), np.int64)
+        """[X, K] the counts since the last new successor was observed"""
         self.support: NDArray[np.int32] = np.zeros(pairs, np.int32)
         """[X] number of different successors observed"""
         self.n: NDArray[np.int64] = np.zeros(pairs, np.int64)
@@ -44,14 +46,14 @@ class Counts:
     def record(self, state: int, action: int, successor: int) -> int:
         """Count one transition; returns the new count of the pair."""
         pair = state * self.n_actions + action
-        while not record(pair, successor, self.successor, self.count, self.support, self.n, self.settled):
+        while not record(pair, successor, self.successor, self.count, self.recent, self.support, self.n, self.settled):
             self.widen(2 * self.successor.shape[1])
         return int(self.n[pair])
 
     def widen(self, width: int) -> None:
         """Make room for more successors per pair."""
         extra = ((0, 0), (0, max(width - self.successor.shape[1], 0)))
-        self.successor, self.count = np.pad(self.successor, extra), np.pad(self.count, extra)
+        self.successor, self.count, self.recent = (np.pad(a, extra) for a in (self.successor, self.count, self.recent))
 
     def grow_states(self, n_states: int) -> None:
         """Make room for more states; the new ones are unseen."""
@@ -80,12 +82,13 @@ class Counts:
 
 
 @numba.njit(cache=True, nogil=True)
-def record(pair, successor, successors, count, support, n, settled):  # type: ignore[no-untyped-def]
+def record(pair, successor, successors, count, recent, support, n, settled):  # type: ignore[no-untyped-def]
     """Count one transition of a pair; False (and nothing counted) where the row has no place left."""
     places = support[pair]
     for k in range(places):
         if successors[pair, k] == successor:
             count[pair, k] += 1
+            recent[pair, k] += 1
             n[pair] += 1
             return True
     if places == successors.shape[1]:
@@ -95,4 +98,6 @@ def record(pair, successor, successors, count, support, n, settled):  # type: ig
     support[pair] += 1
     n[pair] += 1
     settled[pair] = n[pair]
+    for k in range(places):
+        recent[pair, k] = 0
     return True

@@ -3,16 +3,18 @@
 Layout: values are ``[S, B]`` with the B goals of a block innermost, so that one state-action pair is backed up for
 all of them with contiguous loads; a :class:`Model` holds the empirical kernel and the radii of every pair.
 
-Two valid bounds on p f are at hand for every pair, and each backup takes the tighter one (docs/theory.md):
+Bounds on p f for a pair (docs/theory.md):
 
-* *whole range*: the Kullback-Leibler ball of radius r around p_hat, successors anywhere (lemmas 1 and 2);
-* *split*: the ball on the observed successors alone, and a mass of at most q for all others (lemma 3).
+* *split*: a Kullback-Leibler ball of radius r around p_hat on the observed successors alone (lemma 2), and a mass of
+  at most q on all others (lemma 3); holds for all f at once;
+* *whole range*: the ball of radius r_low, successors anywhere, for one fixed f per goal (lemma 1); lower bounds take
+  the better of the two.
 
 Closed forms, with m and Var the mean and variance of f under p_hat (lemma 4; ``exact`` solves the
 one-dimensional dual instead):
 
-    Low  = max{ m - sqrt(2 r Var) - r m,                (1-q) [m - sqrt(2 r Var) - r (m - min f)] }
-    Up   = min{ m + sqrt(2 r Var) + r (top - m),        (1-q) [m + sqrt(2 r Var) + r (max f - m)] + q top }
+    Low  = max{ m - sqrt(2 r_low Var) - r_low m,   (1-q) [m - sqrt(2 r Var) - r (m - min f)] }
+    Up   = (1-q) [m + sqrt(2 r Var) + r (max f - m)] + q top
 
 Every iterate of both operators is a valid bound (lemmas 5 and 6): sweeps run in place, in any order, and may stop
 at any time.
@@ -36,13 +38,15 @@ class Model(NamedTuple):
     successor: NDArray[np.int32]
     """[X, K]"""
     p: NDArray[np.float64]
-    """[X, K] empirical probabilities"""
+    """[X, K] empirical probabilities, from all transitions"""
+    p_split: NDArray[np.float64]
+    """[X, K] those that go with r: from all transitions, or from those since the last new successor"""
     support: NDArray[np.int32]
     """[X] number of successors in use; 0 for a pair never tried"""
     r_low: NDArray[np.float64]
-    """[X] radius for one fixed function (lemma 1) or for all (lemma 2), whichever is smaller"""
+    """[X] radius for one fixed function per goal, successors anywhere (lemma 1)"""
     r: NDArray[np.float64]
-    """[X] radius for all functions at once (lemma 2)"""
+    """[X] radius for all functions at once, on the observed successors (lemma 2)"""
     q: NDArray[np.float64]
     """[X] bound on the mass of successors never observed (lemma 3)"""
     terminal: NDArray[np.bool_]
@@ -51,48 +55,74 @@ class Model(NamedTuple):
 
 
 @numba.njit(cache=True, nogil=True)
-def radii(pairs, count, support, n, settled, log_fixed, log_kernel, branching, states, p, r_low, r, q):  # type: ignore[no-untyped-def]
+def _mixture(n, o, branching, states):  # type: ignore[no-untyped-def]
+    """ln of sum_m w_m C(S-o, m-o)/C(S, m) Gamma(m/2)/Gamma(n+m/2), w_m = 1/(m(m+1)), m = o..branching.
+
+    The prior of the supports of size m that hold the o observed successors, times the first factor of their
+    Krichevsky-Trofimov mixtures. The sum stops once its terms are negligible, which can only enlarge the radius.
+    """
+    peak, total = -np.inf, 0.0
+    for m in range(o, max(branching, o) + 1):
+        term = -math.log(m * (m + 1.0)) + math.lgamma(m / 2) - math.lgamma(n + m / 2)
+        term += math.lgamma(states - o + 1.0) - math.lgamma(m - o + 1.0)
+        term += math.lgamma(m + 1.0) - math.lgamma(states + 1.0)
+        if term > peak:
+            total = total * math.exp(peak - term) + 1.0
+            peak = term
+        else:
+            total += math.exp(term - peak)
+            if term < peak - 12.0:
+                break
+    return peak + math.log(total)
+
+
+@numba.njit(cache=True, nogil=True)
+def _likelihood(row, o, n):  # type: ignore[no-untyped-def]
+    """sum_i c_i ln(c_i / n) - sum_i ln[ Gamma(c_i + 1/2) / Gamma(1/2) ]."""
+    total = 0.0
+    for k in range(o):
+        if row[k] > 0:
+            total += row[k] * math.log(row[k] / n) + math.lgamma(0.5) - math.lgamma(row[k] + 0.5)
+    return total
+
+
+@numba.njit(cache=True, nogil=True)
+def _fixed(n):  # type: ignore[no-untyped-def]
+    """ln( sqrt(pi) Gamma(n+1) / Gamma(n+1/2) )."""
+    return math.lgamma(0.5) + math.lgamma(n + 1.0) - math.lgamma(n + 0.5)
+
+
+@numba.njit(cache=True, nogil=True)
+def radii(pairs, count, recent, support, n, settled, log_fixed, log_kernel, branching, states, p, p_split, r_low, r, q):  # type: ignore[no-untyped-def]
     """Refresh the empirical kernel and the radii of the listed pairs (lemmas 1 to 3).
 
-    fixed:  [ log_fixed  + ln( sqrt(pi) Gamma(n+1) / Gamma(n+1/2) ) ] / n
-    all:    [ log_kernel + sum_i c_i ln p_i - ln M ] / n, with M the mixture over supports of size m (prior
-    proportional to 1/(m(m+1)), uniform over the sets of that size, m <= branching) of Krichevsky-Trofimov
-    mixtures. The sum over m stops once its terms are negligible, which can only enlarge the radius.
-    unseen: q = 1 - exp( -[log_kernel + ln(o(o+1))] / n' ), n' visits since the o-th successor was found (lemma 3).
+    For r two samples are at hand, and the pair uses the one with the smaller r: all its n transitions, with a prior
+    over the unknown support; or the n' since its o-th successor was found, with the support as it is (a new start of
+    the martingale at a stopping time, paid for by ln(o(o+1))).
     """
-    half = math.lgamma(0.5)
     for x in pairs:
         total, o = n[x], support[x]
         if total == 0:
             continue
-        fixed = (log_fixed + half + math.lgamma(total + 1.0) - math.lgamma(total + 0.5)) / total
-        fit, product = 0.0, 0.0
+        restart = math.log(o * (o + 1.0))
+        quiet = total - settled[x]
+        r[x] = (log_kernel + _likelihood(count[x], o, total) - _mixture(total, o, branching, states)) / total
+        r_low[x] = min((log_fixed + _fixed(total)) / total, r[x])
+        since = np.inf
+        if quiet > 0:
+            kt = math.lgamma(o / 2) - math.lgamma(quiet + o / 2)
+            since = (log_kernel + restart + _likelihood(recent[x], o, quiet) - kt) / quiet
         for k in range(o):
             p[x, k] = count[x, k] / total
-            fit += count[x, k] * math.log(p[x, k])
-            product += math.lgamma(count[x, k] + 0.5) - half
-        peak, mixture = -np.inf, 0.0
-        for m in range(o, max(branching, o) + 1):
-            # ln of w_m C(S-o, m-o) / C(S, m): the prior of the sets of size m that hold the o observed successors
-            prior = -math.log(m * (m + 1.0))
-            prior += math.lgamma(states - o + 1.0) - math.lgamma(m - o + 1.0)
-            prior += math.lgamma(m + 1.0) - math.lgamma(states + 1.0)
-            term = prior + math.lgamma(m / 2) - math.lgamma(total + m / 2)
-            if term > peak:
-                mixture = mixture * math.exp(peak - term) + 1.0
-                peak = term
-            else:
-                mixture += math.exp(term - peak)
-                if term < peak - 12.0:
-                    break
-        r[x] = (log_kernel + fit - product - peak - math.log(mixture)) / total
-        r_low[x] = min(fixed, r[x])
-        quiet = total - settled[x]
-        q[x] = 1.0 - math.exp(-(log_kernel + math.log(o * (o + 1.0))) / quiet) if quiet > 0 else 1.0
+            p_split[x, k] = recent[x, k] / quiet if since < r[x] else p[x, k]
+        r[x] = min(r[x], since)
+        q[x] = 1.0 - math.exp(-(log_kernel + restart) / quiet) if quiet > 0 else 1.0
+        if o >= branching:
+            q[x] = 0.0
 
 
 @numba.njit(cache=True, nogil=True)
-def _geometric(x, b, model, F, base, sign, r, t):  # type: ignore[no-untyped-def]
+def _geometric(x, b, model, p, F, base, sign, r, t):  # type: ignore[no-untyped-def]
     """max_t  e^{-r} exp(sum p ln(w + t)) - t  for the numbers w = sign (F - base) >= 0, started at t.
 
     Newton on the optimality condition ln(GM) - ln(HM) = r of the numbers w + t. Any t gives a valid bound.
@@ -106,9 +136,9 @@ def _geometric(x, b, model, F, base, sign, r, t):  # type: ignore[no-untyped-def
         log_mean, inverse, inverse2 = 0.0, 0.0, 0.0
         for k in range(model.support[x]):
             w = 1.0 / (sign * (F[model.successor[x, k], b] - base) + t)
-            log_mean -= model.p[x, k] * math.log(w)
-            inverse += model.p[x, k] * w
-            inverse2 += model.p[x, k] * w * w
+            log_mean -= p[x, k] * math.log(w)
+            inverse += p[x, k] * w
+            inverse2 += p[x, k] * w * w
         residual = log_mean + math.log(inverse) - r
         slope = inverse - inverse2 / inverse
         if slope >= -1e-300 or abs(residual) < 1e-3 * r:
@@ -116,48 +146,39 @@ def _geometric(x, b, model, F, base, sign, r, t):  # type: ignore[no-untyped-def
         t = max(t - residual / slope, smallest, 0.3 * t)
     log_mean = 0.0
     for k in range(model.support[x]):
-        log_mean += model.p[x, k] * math.log(sign * (F[model.successor[x, k], b] - base) + t)
+        log_mean += p[x, k] * math.log(sign * (F[model.successor[x, k], b] - base) + t)
     return math.exp(log_mean - r) - t
 
 
 @numba.njit(cache=True, nogil=True)
-def low_exact(x, b, model, V, variance, mean, least):  # type: ignore[no-untyped-def]
-    """Low_x(V[:, b]) from the duals of both bounds."""
+def low_exact(x, b, model, V, variance, mean):  # type: ignore[no-untyped-def]
+    """Low_x(V[:, b]) from the dual of the whole-range bound."""
     guess = math.sqrt(variance / (2.0 * model.r_low[x])) - mean
-    value = _geometric(x, b, model, V, 0.0, 1.0, model.r_low[x], guess)
-    guess = math.sqrt(variance / (2.0 * model.r[x])) - mean + least
-    split = least if variance <= 0.0 else least + _geometric(x, b, model, V, least, 1.0, model.r[x], guess)
-    return max(value, (1.0 - model.q[x]) * split)
+    return _geometric(x, b, model, model.p, V, 0.0, 1.0, model.r_low[x], guess)
 
 
 @numba.njit(cache=True, nogil=True)
 def up_exact(x, b, model, Y, variance, mean, most, top):  # type: ignore[no-untyped-def]
-    """Up_x(Y[:, b]) from the duals of both bounds."""
-    guess = math.sqrt(variance / (2.0 * model.r[x])) - top + mean
-    value = top - _geometric(x, b, model, Y, top, -1.0, model.r[x], guess)
+    """Up_x(Y[:, b]) from the dual."""
     guess = math.sqrt(variance / (2.0 * model.r[x])) - most + mean
-    split = most if variance <= 0.0 else most - _geometric(x, b, model, Y, most, -1.0, model.r[x], guess)
-    return min(value, (1.0 - model.q[x]) * split + model.q[x] * top)
+    split = most if variance <= 0.0 else most - _geometric(x, b, model, model.p_split, Y, most, -1.0, model.r[x], guess)
+    return (1.0 - model.q[x]) * split + model.q[x] * top
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
-def _moments(x, s, model, F, mean, variance, least, most):  # type: ignore[no-untyped-def]
-    """Mean, variance, least and greatest value of F over the successors of x; centred at F[s] against cancellation."""
+def _moments(x, s, model, p, F, mean, variance):  # type: ignore[no-untyped-def]
+    """Mean and variance of F under p[x]; centred at F[s] against cancellation."""
     B = F.shape[1]
     for b in range(B):
         mean[b] = 0.0
         variance[b] = 0.0
-        least[b] = np.inf
-        most[b] = -np.inf
     for k in range(model.support[x]):
-        weight = model.p[x, k]
+        weight = p[x, k]
         row = F[model.successor[x, k]]
         for b in range(B):
             d = row[b] - F[s, b]
             mean[b] += weight * d
             variance[b] += weight * d * d
-            least[b] = min(least[b], row[b])
-            most[b] = max(most[b], row[b])
     for b in range(B):
         variance[b] = max(variance[b] - mean[b] * mean[b], 0.0)
         mean[b] += F[s, b]
@@ -172,8 +193,7 @@ def lower_sweep(order, goal_column, model, cap, exact, V, policy):  # type: igno
     """
     B = V.shape[1]
     A = model.support.shape[0] // V.shape[0]
-    mean, variance, least, most = np.empty((A, B)), np.empty((A, B)), np.empty((A, B)), np.empty((A, B))
-    Q, final = np.empty((A, B)), np.empty((A, B), np.bool_)
+    mean, variance, Q, final = np.empty((A, B)), np.empty((A, B)), np.empty((A, B)), np.empty((A, B), np.bool_)
     rise = 0.0
     for s in order:
         for a in range(0 if model.terminal[s] else A):
@@ -183,14 +203,13 @@ def lower_sweep(order, goal_column, model, cap, exact, V, policy):  # type: igno
                     Q[a, b] = 1.0
                     final[a, b] = True
                 continue
-            _moments(x, s, model, V, mean[a], variance[a], least[a], most[a])
-            r_low, r, keep = model.r_low[x], model.r[x], 1.0 - model.q[x]
+            _moments(x, s, model, model.p, V, mean[a], variance[a])
+            r = model.r_low[x]
+            sure = 1.0 - model.q[x] if model.support[x] == 1 else 0.0
             for b in range(B):
                 m = mean[a, b]
-                whole = m * (1.0 - r_low) - math.sqrt(2.0 * r_low * variance[a, b])
-                split = m - math.sqrt(2.0 * r * variance[a, b]) - r * (m - least[a, b])
-                Q[a, b] = 1.0 + max(0.0, max(whole, keep * max(split, least[a, b])))
-                final[a, b] = not exact
+                Q[a, b] = 1.0 + max(m * (1.0 - r) - math.sqrt(2.0 * r * variance[a, b]), sure * m)
+                final[a, b] = not exact or sure > 0.0
         for b in range(B):
             best = min(cap, 1.0 + V[model.start, b])
             action = A
@@ -205,10 +224,8 @@ def lower_sweep(order, goal_column, model, cap, exact, V, policy):  # type: igno
                     best = Q[candidate, b]
                     action = candidate
                     break
-                value = low_exact(
-                    s * A + candidate, b, model, V, variance[candidate, b], mean[candidate, b], least[candidate, b]
-                )
-                Q[candidate, b] = max(Q[candidate, b], 1.0 + value)
+                low = low_exact(s * A + candidate, b, model, V, variance[candidate, b], mean[candidate, b])
+                Q[candidate, b] = max(Q[candidate, b], 1.0 + low)
                 final[candidate, b] = True
             policy[s, b] = action
             if goal_column[s] != b and best > V[s, b]:
@@ -226,8 +243,8 @@ def upper_sweep(order, goal_column, model, cap, exact, Y, policy):  # type: igno
     """
     B = Y.shape[1]
     A = model.support.shape[0] // Y.shape[0]
-    mean, variance, least, most = np.empty((A, B)), np.empty((A, B)), np.empty((A, B)), np.empty((A, B))
-    Q, top = np.empty((A, B)), np.empty(B)
+    mean, variance, most, Q = np.empty((A, B)), np.empty((A, B)), np.empty((A, B)), np.empty((A, B))
+    top = np.empty(B)
     fall = 0.0
     for b in range(B):
         top[b] = min(cap, 1.0 + Y[model.start, b])
@@ -245,13 +262,18 @@ def upper_sweep(order, goal_column, model, cap, exact, Y, policy):  # type: igno
                 for b in range(B):
                     Q[a, b] = np.inf
                 continue
-            _moments(x, s, model, Y, mean[a], variance[a], least[a], most[a])
+            _moments(x, s, model, model.p_split, Y, mean[a], variance[a])
+            for b in range(B):
+                most[a, b] = 0.0
+            for k in range(model.support[x]):
+                row = Y[model.successor[x, k]]
+                for b in range(B):
+                    most[a, b] = max(most[a, b], row[b])
             r, q = model.r[x], model.q[x]
             for b in range(B):
                 m = mean[a, b]
-                first = m + math.sqrt(2.0 * r * variance[a, b])
-                split = min(first + r * (most[a, b] - m), most[a, b])
-                Q[a, b] = 1.0 + min(first + r * (top[b] - m), (1.0 - q) * split + q * top[b])
+                split = m + math.sqrt(2.0 * r * variance[a, b]) + r * (most[a, b] - m)
+                Q[a, b] = 1.0 + (1.0 - q) * min(split, most[a, b]) + q * top[b]
         for b in range(B):
             if goal_column[s] == b:
                 continue

@@ -34,7 +34,7 @@ def _widths(x, model, place, F, sd, span, mean):  # type: ignore[no-untyped-def]
     high = np.full(columns, -np.inf)
     origin = F[place[model.successor[x, 0]]]
     for k in range(model.support[x]):
-        weight = model.p[x, k]
+        weight = model.p_split[x, k]
         row = F[place[model.successor[x, k]]]
         for y in range(columns):
             d = row[y] - origin[y]
@@ -79,7 +79,7 @@ def suboptimality(order, goal, model, V, Y, policy, probe):  # type: ignore[no-u
         for k in range(model.support[x]):
             j = place[model.successor[x, k]]
             if j != last:
-                M[i, j] -= model.p[x, k]
+                M[i, j] -= model.p_split[x, k]
     W = np.linalg.inv(M)
     F = np.empty((N, N + 1))  # v in the last column
     for i in range(N):
@@ -159,8 +159,8 @@ def suboptimality(order, goal, model, V, Y, policy, probe):  # type: ignore[no-u
                     m, square, most = 0.0, 0.0, 0.0
                     for k in range(model.support[x]):
                         z = Z[place[model.successor[x, k]]]
-                        m += model.p[x, k] * z
-                        square += model.p[x, k] * z * z
+                        m += model.p_split[x, k] * z
+                        square += model.p_split[x, k] * z * z
                         most = max(most, z)
                     up = m + math.sqrt(2.0 * model.r[x] * max(square - m * m, 0.0)) + model.r[x] * (most - m)
                     up = (1.0 - model.q[x]) * min(up, most)

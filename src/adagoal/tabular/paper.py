@@ -1,0 +1,195 @@
+"""The estimates of AdaGoal-UCBVI, the paper's tabular algorithm (labels ``app_TAB``, ``subsect_choices``).
+
+A goal g is planned for a finite horizon H on the counts n and the empirical kernel p_hat, with A actions beside the
+reset, which is known and never estimated. The recursions for Q~ (eq. ``eq_Qt``), Q_ and U stand in paper_kernels.py,
+their thresholds (lemma ``lem:proba_master_event``) are
+
+    beta*(n) = log(3 S A G H / delta) +   log(8 e (n + 1))     one value function for each (s, a, g, h)
+    beta(n)  = log(3 S A / delta)     + S log(8 e (n + 1))     one kernel for each (s, a)
+
+    D(g) = V~_1(s0)                                            (eq. ``eq_Dt``)
+    E(g) = U_1(s0, pi) + share * epsilon                       (eq. ``eq_Et``)
+
+D, E, the goals and the policies that are returned all come from one snapshot of the counts and one argmin table.
+
+Three bonuses. With B = max(L + 2, L + 1 + epsilon), and U <= (1 - share) epsilon at the stop:
+
+    literal     share 8/9,  H = ceil(5 B log2(10 B / epsilon))            the constants as printed
+    rebalanced  share 1/10, H = 20 (B + 1) + 2 B ceil(log2(41 B / epsilon))   the same bonus, a better split
+    simplified  share 0, the printed H unless given; b = sqrt(1/n) + (H - h + 1)/n    the experiments; no guarantee
+
+*Why the splits keep the guarantee* (lemma ``lem:link_FH_SSP``). Let pi be the policy of a goal with D <= L at the stop,
+q the probability that H steps of it miss g, V_H its value cut off at H. The resetting policy has the value
+V_H + q/(1-q) (1 + V_H), V_H <= D + U, and (H - K) q <= V_H - V*_K <= U + (V* - V*_K) for every K < H, while
+V* - V*_K <= x/(1-x) B with x = 2^-floor(K/2B). Literal, K = 4 B log2(10 B / epsilon): the bias is at most epsilon/9,
+so that q <= (2/9) epsilon / (B log2 10), and the value is at most D + U + epsilon/10. Rebalanced, H - K = 20 (B + 1):
+the bias is at most epsilon/40, q <= 0.925 epsilon / (20 (B + 1)), and the value is at most D + U + epsilon/20. In both
+cases it is at most D + E, so that C1 and C2 hold for every epsilon > 0, not only up to 1. A larger H is as good.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adagoal.envs.world import Plan
+from adagoal.errors import InputError
+from adagoal.mdp.model import TabularMDP
+from adagoal.tabular.counts import Counts
+from adagoal.tabular.paper_kernels import backward
+
+SHARE = {"literal": 8 / 9, "rebalanced": 1 / 10, "simplified": 0.0}
+"""E = U + share * epsilon, by bonus."""
+NEVER = 2**62
+MOST_BYTES = 2**33
+"""Largest policy table [H, S, G]."""
+PRECISION = 1e-3
+"""Relative precision of :func:`samples_needed`."""
+
+Floats = NDArray[np.float64]
+
+
+def horizon(L: float, epsilon: float, bonus: str) -> int:
+    """H, as printed (Algorithm ``algo``) or for the rebalanced split; see the module's text."""
+    B = max(L + 2.0, L + 1.0 + epsilon)
+    if bonus == "rebalanced":
+        return math.ceil(20 * (B + 1)) + math.ceil(2 * B * math.ceil(math.log2(41 * B / epsilon)))
+    return math.ceil(5 * B * math.log2(10 * B / epsilon))
+
+
+def bonuses(
+    n: Floats, n_states: int, n_goals: int, H: int, delta: float, bonus: str
+) -> tuple[Floats, Floats, Floats, Floats, float]:
+    """weight, flat, flat_u, slope [X] and the correction c of :func:`~adagoal.tabular.paper_kernels.backward`."""
+    tried = n > 0
+    n_or_1 = np.maximum(n, 1.0)
+    if bonus == "simplified":
+        root = np.where(tried, np.sqrt(1.0 / n_or_1), np.inf)
+        return np.zeros_like(root), root, 2.0 * root, np.where(tried, 1.0 / n_or_1, 0.0), 0.0
+    pairs, growth = len(n), np.log(8 * math.e * (n + 1.0))
+    beta = math.log(3 * pairs / delta) + n_states * growth
+    beta_star = math.log(3 * pairs * n_goals * H / delta) + growth
+    rate = np.where(tried, beta / n_or_1, np.inf)
+    weight = np.where(tried, beta_star / n_or_1, 0.0)
+    return weight, 14.0 * H**2 * rate, 36.0 * H**2 * rate, np.zeros_like(rate), 1.0 / H
+
+
+class UCBVI:
+    """AdaGoal-UCBVI on shared counts; see the module's text."""
+
+    name = "ucbvi"
+
+    def __init__(
+        self,
+        counts: Counts,
+        L: float,
+        epsilon: float,
+        delta: float,
+        goals: NDArray[np.int64] | None = None,
+        bonus: str = "literal",
+        H: int | None = None,
+        lazy: bool = False,
+    ) -> None:
+        self.counts, self.L, self.epsilon, self.delta, self.bonus, self.lazy = counts, L, epsilon, delta, bonus, lazy
+        enough = horizon(L, epsilon, bonus)
+        self.H = enough if H is None else H
+        self.guarantee = bonus != "simplified" and self.H >= enough
+        self.episodes_per_plan = 1_000_000 if lazy else 1
+        S = counts.n_states
+        self.goals: NDArray[np.int64] = np.arange(S) if goals is None else goals
+        self.goal_state = self.goals
+        self.column = np.full(S, -1)
+        """[S] the column of every goal; -1 for a state that is none"""
+        self.column[self.goals] = np.arange(len(self.goals))
+        size = 2 * self.H * S * len(self.goals)
+        if size > MOST_BYTES:
+            raise InputError(
+                f"--method ucbvi: H = {self.H} stages, {S} states and {len(self.goals)} goals need a policy table of "
+                f"{size / 2**30:.0f} GiB; give fewer goals or --method-arg horizon=H (which voids the guarantee)"
+            )
+        self.table: NDArray[np.int16] = np.zeros((self.H, S, len(self.goals)), np.int16)
+        """[H, S, G] pi: the policy of U, of the episodes and of the result"""
+        self.D, self.U = np.zeros((2, len(self.goals)))
+        self._planned = np.full(len(counts.n), -1)
+        """[X] the counts of the plan"""
+        self.plans = 0
+        self._plan()
+
+    @property
+    def E(self) -> Floats:
+        """[G] error estimates (eq. ``eq_Et``)."""
+        return self.U + SHARE[self.bonus] * self.epsilon
+
+    def refresh(self, wanted: NDArray[np.bool_]) -> bool:
+        """Plan all goals on the latest counts; with ``lazy`` only once some count has doubled."""
+        if self.lazy and (self.counts.n < self._threshold()).all():
+            return False
+        if np.array_equal(self.counts.n, self._planned):
+            return False
+        self._plan()
+        return True
+
+    def plan(self) -> Plan:
+        """The policies of Q~ (eq. ``eq_Qt``), H stages each."""
+        return Plan(self.table, self.goal_state, self.H, self._threshold())
+
+    def bounds(self, goal: int) -> tuple[float, float]:
+        """(D, D + E) for a goal with D <= L and E <= epsilon, as the proof of its policy has it; else (D, infinity)."""
+        D, E = float(self.D[self.column[goal]]), float(self.E[self.column[goal]])
+        return D, D + E if D <= self.L and E <= self.epsilon else math.inf
+
+    def policy(self, goal: int) -> NDArray[np.int16]:
+        """[H, S]: H stages, then the reset, and again."""
+        return np.ascontiguousarray(self.table[:, :, self.column[goal]])
+
+    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """The last plan: it may be older than the counts."""
+        return {"table": self.table, "D": self.D, "U": self.U, "planned": self._planned}, {"plans": self.plans}
+
+    def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
+        """The inverse of :meth:`state`."""
+        self.table, self.D, self.U = (np.array(arrays[name]) for name in ("table", "D", "U"))
+        self._planned, self.plans = np.array(arrays["planned"]), facts["plans"]
+
+    def _threshold(self) -> NDArray[np.int64]:
+        """[X] the counts that ask for a new plan before the episode is over."""
+        if self.lazy:
+            return np.maximum(2 * self._planned, 1)
+        return np.full(len(self._planned), NEVER)
+
+    def _plan(self) -> None:
+        c, S, G = self.counts, self.counts.n_states, len(self.goals)
+        p_hat = c.count / np.maximum(c.n, 1)[:, None]
+        terms = bonuses(c.n.astype(float), S, G, self.H, self.delta, self.bonus)
+        self.table = np.empty_like(self.table)  # the old one may be in the hands of a plan
+        backward(c.successor, p_hat, c.support, c.terminal, c.start, self.goals, self.H, *terms, self.table, self.D, self.U)
+        self._planned = c.n.copy()
+        self.plans += 1
+
+
+def samples_needed(mdp: TabularMDP, L: float, epsilon: float, delta: float, bonus: str) -> tuple[float, float]:
+    """Samples (of each pair, in all) with which the stopping rule would be met if p_hat were the true kernel.
+
+    Every usable pair has the same n; bisection on n until the largest E over {D <= L} is at most epsilon. A known
+    model is used: this says what the constants cost, it is not a learner.
+    """
+    H, pairs, goals = horizon(L, epsilon, bonus), mdp.n_states * mdp.n_actions, np.arange(mdp.n_states)
+    support = np.diff(mdp.indptr)
+    places = np.arange(support.max()) < support[:, None]
+    successor, p = np.zeros(places.shape, np.int32), np.zeros(places.shape)
+    successor[places], p[places] = mdp.successors, mdp.probabilities
+    policy, D, U = np.zeros((H, mdp.n_states, len(goals)), np.int16), np.zeros(len(goals)), np.zeros(len(goals))
+
+    def stops(n: float) -> bool:
+        terms = bonuses(np.full(pairs, n), mdp.n_states, len(goals), H, delta, bonus)
+        backward(successor, p, support, mdp.terminal, mdp.start, goals, H, *terms, policy, D, U)
+        return float(U[D <= L].max()) <= (1 - SHARE[bonus]) * epsilon
+
+    too_few, enough = 0.0, 62.0  # powers of two
+    while enough - too_few > math.log2(1 + PRECISION):
+        middle = (too_few + enough) / 2
+        too_few, enough = (too_few, middle) if stops(2.0**middle) else (middle, enough)
+    return 2.0**enough, 2.0**enough * mdp.n_actions * float((~mdp.terminal).sum())

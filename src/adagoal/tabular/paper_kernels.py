@@ -1,0 +1,109 @@
+"""The backward recursion of AdaGoal-UCBVI (label ``subsect_choices``) for all goals at once.
+
+One pass from stage H to stage 1 computes, for every goal g, with p = p_hat and left = H - h + 1,
+
+    Q~(s, a) = clip(1 - 3 sqrt(w Var_p V~) - b - c p(V_ - V~) + p V~,  1, left)
+    Q_(s, a) = clip(1 + 3 sqrt(w Var_p V~) + b + c p(V_ - V~) + p V_,  1, left)
+    U(s, a)  = clip(    6 sqrt(w Var_p V~) + b' + (1 + 3c) p U(., pi),  0, left)
+
+and V~(s) = min_a Q~(s, a) with its argmin pi(s), V_(s) = min_a Q_(s, a). All three are 0 at s = g, at every stage.
+The reset, action number A, is known: 1 + V~(s0), 1 + V_(s0) and U(s0, pi) of the next stage; it is the only action of a
+terminal state. Ties go to the lowest action.
+
+The bonus b = flat + left * slope of a pair and b' = flat_u + 2 left * slope stand for every variant of the paper:
+
+    literal     w = beta* / n,  flat = 14 H^2 beta / n,  flat_u = 36 H^2 beta / n,  slope = 0,  c = 1/H
+    simplified  w = 0,          flat = sqrt(1/n),        flat_u = 2 sqrt(1/n),      slope = 1/n,  c = 0
+
+An infinite flat (n = 0) sends Q~ to its lower clip, Q_ and U to their upper one. c = 0 leaves out V_ and the variance.
+
+Values lie as [S, goals of a block], goals innermost: every inner loop is a vector operation, and a block stays in the
+cache for all H stages. Threads over blocks were not worth their start-up at the sizes that the method can treat; the
+two cores are better used by two runs.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+BLOCK = 64
+"""Goals that are planned together."""
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def backward(  # type: ignore[no-untyped-def]
+    successor, p, support, terminal, start,  # the model: [X, W], [X, W], [X], [S]
+    goals, horizon, weight, flat, flat_u, slope, correction,  # [G], H, four arrays [X], c
+    policy, distance, error,  # out: [H, S, G], [G], [G]
+):  # fmt: skip
+    """Fill ``policy`` with pi, ``distance`` with V~_1(s0) and ``error`` with U_1(s0, pi)."""
+    n_states = terminal.shape[0]
+    n_actions = support.shape[0] // n_states
+    for first in range(0, goals.shape[0], BLOCK):
+        width = min(BLOCK, goals.shape[0] - first)
+        column = np.full(n_states, -1)
+        for j in range(width):
+            column[goals[first + j]] = j
+        values = np.zeros((2, 3, n_states, width))  # V~, V_ and U(., pi), of this stage and of the next
+        mean, chosen = np.zeros((4, width)), np.zeros(width)
+        for h in range(horizon - 1, -1, -1):
+            left = float(horizon - h)
+            after, now = values[(h + 1) % 2], values[h % 2]
+            for s in range(n_states):
+                best, worst, gap = now[0, s], now[1, s], now[2, s]
+                best[:] = 1.0 + after[0, start]
+                worst[:] = 1.0 + after[1, start]
+                gap[:] = after[2, start]
+                chosen[:] = n_actions
+                for a in range(-1 if terminal[s] else n_actions - 1, -1, -1):
+                    x = s * n_actions + a
+                    bonus, bonus_u = flat[x] + left * slope[x], flat_u[x] + 2.0 * left * slope[x]
+                    moments(successor[x, : support[x]], p[x], after, correction > 0, mean)
+                    improve(mean, weight[x], bonus, bonus_u, correction, left, a, best, worst, gap, chosen)
+                if column[s] >= 0:
+                    best[column[s]] = worst[column[s]] = gap[column[s]] = 0.0
+                for j in range(width):
+                    policy[h, s, first + j] = chosen[j]
+        distance[first : first + width] = values[0, 0, start]
+        error[first : first + width] = values[0, 2, start]
+
+
+@numba.njit(cache=True, nogil=True)
+def moments(successor, p, values, pessimistic, out):  # type: ignore[no-untyped-def]
+    """Rows of out [4, G]: means of V~, V_, U under p, and the variance of V~, in two passes (no cancellation)."""
+    out[:] = 0.0
+    for k in range(successor.shape[0]):
+        s, q = successor[k], p[k]
+        for j in range(out.shape[1]):
+            out[0, j] += q * values[0, s, j]
+            out[2, j] += q * values[2, s, j]
+    if not pessimistic:
+        return
+    for k in range(successor.shape[0]):
+        s, q = successor[k], p[k]
+        for j in range(out.shape[1]):
+            out[1, j] += q * values[1, s, j]
+            out[3, j] += q * (values[0, s, j] - out[0, j]) ** 2
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def improve(mean, weight, bonus, bonus_u, correction, left, action, best, worst, gap, chosen):  # type: ignore[no-untyped-def]
+    """Take the action wherever its Q~ is at most the best so far; all arrays [G]."""
+    for j in range(best.shape[0]):
+        root = np.sqrt(weight * mean[3, j])
+        b = 3.0 * root + bonus + correction * (mean[1, j] - mean[0, j])
+        q = clip(1.0 - b + mean[0, j], 1.0, left)
+        r = clip(1.0 + b + mean[1, j], 1.0, left)
+        u = clip(6.0 * root + bonus_u + (1.0 + 3.0 * correction) * mean[2, j], 0.0, left)
+        worst[j] = r if r < worst[j] else worst[j]
+        gap[j] = u if q <= best[j] else gap[j]
+        chosen[j] = action if q <= best[j] else chosen[j]
+        best[j] = q if q <= best[j] else best[j]
+
+
+@numba.njit(cache=True, nogil=True)
+def clip(x, low, high):  # type: ignore[no-untyped-def]
+    """max(min(x, high), low)."""
+    y = x if x < high else high
+    return y if y > low else low
