@@ -1,0 +1,214 @@
+"""The commands around one run: explore, resume, audit, report; and the list of environments."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from adagoal import api, options
+from adagoal.envs import registry
+from adagoal.errors import InputError
+from adagoal.progress import Progress
+from adagoal.result import Result, Setting, load
+from adagoal.storage import read_arrays, read_json
+
+UNFINISHED = ("budget", "interrupted")
+FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+
+
+@click.command(
+    epilog="Example: adagoal explore two-room --radius 40 --epsilon 1 --delta 0.1 --seed 0 --out runs/two-room"
+)
+@click.argument("env", metavar="ENV")
+@click.option("--radius", type=options.Radius(), required=True, help="L >= 1 in expected steps; auto enlarges it until the budget is spent, all until every goal is certified.")  # fmt: skip
+@options.EPSILON
+@options.DELTA
+@click.option("--method", default="certified", show_default=True, help="How uncertainty is measured.")
+@click.option(
+    "--method-arg", "method_args", type=options.Pair(), multiple=True, help="Argument of the method; repeatable."
+)
+@click.option("--goal-rule", default="adagoal", show_default=True, help="Which goal to try next: a name, name:key=value, or FILE.py:FUNCTION.")  # fmt: skip
+@click.option("--budget", type=options.Count(), help="Stop after so many steps, resumable.  [default: none]")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of everything random.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the run.  [default: runs/ENV-METHOD-seedN]")
+@click.option("--overwrite", is_flag=True, help="Replace what another run left in the folder.")
+@options.ENV_ARGS
+@click.option(
+    "--goal",
+    "goals",
+    type=options.Goals(),
+    multiple=True,
+    help="Consider only these goals; repeatable.  [default: all]",
+)
+@click.option("--start-seed", type=int, help="Draw the start state with this seed at every reset.")
+@click.option("--max-states", type=int, help="Bound on the number of states, where the environment has none.")
+@options.JSON
+@options.QUIET
+def explore(
+    env: str,
+    radius: float | str,
+    epsilon: float,
+    delta: float,
+    method: str,
+    method_args: tuple[tuple[str, Any], ...],
+    goal_rule: str,
+    budget: int | None,
+    seed: int,
+    out: Path | None,
+    overwrite: bool,
+    env_args: tuple[tuple[str, Any], ...],
+    goals: tuple[tuple[int, ...], ...],
+    start_seed: int | None,
+    max_states: int | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Find the goals of ENV that can be reached within a radius, a policy for each, and certificates.
+
+    ENV is a built-in name or a Gymnasium id; adagoal envs lists them. Exit code 0: stopped by the rule; 3: budget
+    spent or interrupted, go on with adagoal resume DIR.
+    """
+    setting = Setting(
+        *(env, dict(env_args), method, dict(method_args), goal_rule, radius, epsilon, delta, seed, budget),
+        goal_space=tuple(goal for part in goals for goal in part) or None,
+        **{"start_seed": start_seed, "max_states": max_states},
+    )
+    folder = out or Path("runs") / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', env)}-{method}-seed{seed}"
+    _make_room(folder, setting, overwrite)
+    with Progress(budget, quiet) as progress:
+        result = api.explore(
+            *(env, radius, epsilon, delta),
+            **{"method": method, "method_args": setting.method_args, "goal_rule": goal_rule, "budget": budget},
+            **{"seed": seed, "env_args": setting.env_args, "start_seed": start_seed, "max_states": max_states},
+            goal_space=None if setting.goal_space is None else list(setting.goal_space),
+            out=folder,
+            observe=progress,
+        )
+    _finish(result, folder, progress, as_json)
+
+
+@click.command(epilog="Example: adagoal resume runs/two-room --budget 1e7")
+@FOLDER
+@click.option(
+    "--budget", type=options.Count(), help="New limit on the steps, those done included.  [default: the old one]"
+)
+@options.JSON
+@options.QUIET
+def resume(folder: Path, budget: int | None, as_json: bool, quiet: bool) -> None:
+    """Go on with the run in DIR; the result is as if it had never stopped."""
+    _must_exist(folder)
+    with Progress(budget, quiet) as progress:
+        result = api.resume(folder, budget, progress)
+    _finish(result, folder, progress, as_json)
+
+
+@click.command(epilog="Example: adagoal audit runs/two-room")
+@FOLDER
+@options.JSON
+def audit(folder: Path, as_json: bool) -> None:
+    """Check the run in DIR exactly: C1 (every policy is within epsilon) and C2 (no goal missing, none too many).
+
+    Exit code 0 where both hold and no certificate is broken, 1 where not, 2 where no exact model is known.
+    """
+    verdict = api.audit(_load(folder))
+    click.echo(json.dumps(verdict.to_dict(), indent=1) if as_json else verdict.table())
+    if not verdict.ok:
+        raise click.exceptions.Exit(1)
+
+
+@click.command(epilog="Example: adagoal report runs/two-room")
+@FOLDER
+def report(folder: Path) -> None:
+    """Write report.html and its figures in DIR again."""
+    from adagoal.report import write_report
+
+    click.echo(write_report(_load(folder), folder))
+
+
+@click.command(epilog="Example: adagoal envs --json")
+@options.JSON
+def envs(as_json: bool) -> None:
+    """List what ENV can be, with the arguments that --env-arg takes."""
+    rows = registry.describe()
+    if as_json:
+        click.echo(json.dumps([row._asdict() for row in rows], indent=1))
+        return
+    table = Table("ENV", "what it is", "--env-arg (default)", box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        table.add_row(row.name, row.description, ", ".join(f"{key}={value}" for key, value in row.arguments.items()))
+    Console().print(table)
+
+
+def _finish(result: Result, folder: Path, progress: Progress, as_json: bool) -> None:
+    """Write the report, say what happened, and set the exit code."""
+    from adagoal.report import View, headline, write_report
+
+    page = write_report(result, folder, View.of(progress.world) if progress.world is not None else None)
+    if as_json:
+        click.echo(json.dumps({**result.to_dict(), "out": str(folder), "report": str(page)}, indent=1))
+    else:
+        click.echo(headline(result))
+        for warning in result.warnings:
+            click.echo(f"warning: {warning}", err=True)
+        click.echo(f"report: {page}")
+        if result.status in UNFINISHED:
+            click.echo(f"go on with: adagoal resume {folder}")
+    if result.status in UNFINISHED:
+        raise click.exceptions.Exit(3)
+
+
+def _load(folder: Path) -> Result:
+    """The result in a folder; a run that was cut off before it had one is pointed to resume."""
+    _must_exist(folder)
+    if not (folder / "result.json").exists() and (folder / api.CHECKPOINT).exists():
+        raise InputError(f"{folder}: the run was cut off before its end; go on with: adagoal resume {folder}")
+    return load(folder)
+
+
+def _must_exist(folder: Path) -> None:
+    if not folder.is_dir():
+        raise InputError(f"DIR: {folder} is not a folder")
+
+
+def _make_room(folder: Path, setting: Setting, overwrite: bool) -> None:
+    """Clear what an equal or unwanted run left in the folder; refuse to lose another one."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"--out: {folder} is not a folder")
+    if not overwrite:
+        found = _earlier(folder)
+        if found is not None:
+            old, finished = found
+            wanted = json.loads(json.dumps(asdict(setting)))
+            differs = [name for name in wanted if name != "budget" and old.get(name) != wanted[name]]
+            if differs:
+                raise InputError(
+                    f"--out: {folder} holds another run (different: {', '.join(differs)}); choose another folder, or --overwrite"
+                )
+            if not finished:
+                raise InputError(
+                    f"--out: {folder} holds this run, unfinished; go on with: adagoal resume {folder} (or --overwrite)"
+                )
+    for name in ("result.json", "model.npz", api.CHECKPOINT, "view.json", "report.html"):
+        (folder / name).unlink(missing_ok=True)
+    shutil.rmtree(folder / "certified", ignore_errors=True)
+
+
+def _earlier(folder: Path) -> tuple[dict[str, Any], bool] | None:
+    """The setting of the run in a folder, and whether it is finished."""
+    try:
+        if (folder / "result.json").exists():
+            data = read_json(folder / "result.json")
+            return {**data, "radius": data["radius_setting"]}, data["status"] not in UNFINISHED
+        if (folder / api.CHECKPOINT).exists():
+            return dict(read_arrays(folder / api.CHECKPOINT)[1]["setting"]), False
+    except (InputError, KeyError, TypeError):
+        raise InputError(f"--out: {folder} holds a damaged run; choose another folder, or --overwrite") from None
+    return None

@@ -1,0 +1,92 @@
+"""Options that several commands share, and the types of what is typed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+
+class Count(click.ParamType[int]):
+    """A whole number, also written 1e6 or 1_000_000."""
+
+    name = "STEPS"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number."""
+        try:
+            number = float(value)
+            if number != int(number):
+                raise ValueError
+            return int(number) if abs(number) > 2**53 or "e" in str(value).lower() else int(str(value), 10)
+        except (ValueError, OverflowError):
+            return self.fail(f"{value!r} is not a whole number (such as 500000 or 1e6)", param, ctx)
+
+
+class Radius(click.ParamType["float | str"]):
+    """A number, auto or all."""
+
+    name = "L|auto|all"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
+        """The number, or the word."""
+        if value in ("auto", "all"):
+            return str(value)
+        try:
+            return float(value)
+        except ValueError:
+            return self.fail(f"{value!r} is neither a number >= 1 nor auto nor all", param, ctx)
+
+
+class Pair(click.ParamType["tuple[str, Any]"]):
+    """key=value; the value is JSON (0.1, true, [1, 2]) or else plain text."""
+
+    name = "KEY=VALUE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Any]:
+        """The key and the value."""
+        key, equals, text = str(value).partition("=")
+        if not (key and equals):
+            return self.fail(f"must look like key=value, got {value!r}", param, ctx)
+        try:
+            return key, json.loads(text)
+        except ValueError:
+            return key, {"True": True, "False": False, "None": None}.get(text, text)
+
+
+class Goals(click.ParamType["tuple[int, ...]"]):
+    """One state number, or several with commas."""
+
+    name = "STATE[,STATE...]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """The numbers."""
+        try:
+            return tuple(int(part) for part in str(value).split(","))
+        except ValueError:
+            return self.fail(f"{value!r} is not a state number, nor several with commas between them", param, ctx)
+
+
+class Names(click.ParamType["tuple[str, ...]"]):
+    """Several names with commas between them."""
+
+    name = "A,B,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        """The names."""
+        if isinstance(value, tuple):
+            return value
+        names = tuple(dict.fromkeys(part.strip() for part in str(value).split(",") if part.strip()))
+        return names or self.fail("needs at least one name", param, ctx)
+
+
+EPSILON = click.option("--epsilon", type=float, default=1.0, show_default=True, help="Accuracy in steps, > 0.")
+DELTA = click.option(
+    "--delta", type=float, default=0.1, show_default=True, help="Probability of a wrong answer, in (0, 1)."
+)
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+QUIET = click.option("--quiet", is_flag=True, help="No progress display.")
+ENV_ARGS = click.option(
+    "--env-arg", "env_args", type=Pair(), multiple=True, help="Argument of the environment; repeatable."
+)

@@ -1,0 +1,96 @@
+"""Values of states drawn on a grid with walls."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import Colormap, Normalize, to_rgb
+from matplotlib.image import AxesImage
+from matplotlib.patches import Rectangle
+from numpy.typing import NDArray
+
+from adagoal.mdp.model import Layout
+from adagoal.report.view import View
+
+WALL, OUTSIDE, UNSEEN, MARK = "#3d434b", "#d3d7dc", "#ffffff", "#d1742f"
+WRITTEN = 16
+"""Columns up to which numbers are written into the cells."""
+HATCHED = 2500
+"""Cells up to which each one gets its own hatching and outline."""
+
+
+def map_size(layout: Layout, panels: int) -> tuple[float, float]:
+    """Width and height in inches of ``panels`` maps side by side."""
+    rows, columns = layout.shape
+    width = 9.0 / panels if panels > 1 else 4.5
+    height = min(max(width * rows / columns, 0.8), 6.0)
+    return panels * min(width, height * columns / rows + 0.4), height
+
+
+def draw_map(
+    ax: Axes,
+    view: View,
+    values: NDArray[np.float64],
+    norm: Normalize,
+    cmap: Colormap,
+    *,
+    shown: NDArray[np.bool_],
+    seen: NDArray[np.bool_],
+    marked: NDArray[np.bool_] | None = None,
+    total: bool = False,
+    numbers: str = "",
+) -> AxesImage:
+    """Draw ``values`` [S]; states that share a cell are added up (``total``) or the smallest counts.
+
+    A cell none of whose states is ``shown`` is grey, one without a value is hatched; ``marked`` cells are outlined.
+    """
+    layout = view.layout
+    assert layout is not None
+    cells, shape = layout.cells, layout.shape
+    placed = cells[:, 0] >= 0
+    grid = np.full(shape, np.nan)
+    for state in np.flatnonzero(placed & shown & ~np.isnan(values)):
+        cell = tuple(cells[state])
+        if np.isnan(grid[cell]):
+            grid[cell] = values[state]
+        else:
+            grid[cell] = grid[cell] + values[state] if total else min(grid[cell], values[state])
+    background = np.full((*shape, 3), to_rgb(UNSEEN))
+    background[tuple(cells[placed & seen & ~shown].T)] = to_rgb(OUTSIDE)
+    background[layout.walls] = to_rgb(WALL)
+    ax.imshow(background, interpolation="nearest")
+    image = ax.imshow(np.ma.masked_invalid(grid), cmap=cmap, norm=norm, interpolation="nearest")
+    grey = np.zeros(shape, bool)
+    grey[tuple(cells[placed & seen & ~shown].T)] = True
+    if layout.walls.size <= HATCHED:
+        for r, c in np.argwhere(np.isnan(grid) & ~layout.walls & ~grey).tolist():
+            ax.add_patch(Rectangle((c - 0.5, r - 0.5), 1, 1, fill=False, hatch="///", edgecolor="#c3c9d0", linewidth=0))
+        for r, c in cells[placed & marked].tolist() if marked is not None else []:
+            ax.add_patch(Rectangle((c - 0.42, r - 0.42), 0.84, 0.84, fill=False, edgecolor=MARK, linewidth=1.6))
+    if numbers and shape[1] <= WRITTEN:
+        for r, c in np.argwhere(~np.isnan(grid)).tolist():
+            ax.text(
+                c,
+                r,
+                format(grid[r, c], numbers),
+                ha="center",
+                va="center",
+                fontsize=7,
+                color=_ink(cmap, norm(grid[r, c])),
+            )
+    if view.start is not None and placed[view.start]:
+        row, column = cells[view.start].tolist()
+        ax.plot(column, row, marker="*", color="white", markeredgecolor="black", markersize=9, markeredgewidth=0.8)
+    ax.set_xticks(np.arange(-0.5, shape[1]), minor=True)
+    ax.set_yticks(np.arange(-0.5, shape[0]), minor=True)
+    if shape[1] <= 3 * WRITTEN:
+        ax.grid(which="minor", color="white", linewidth=0.5)
+    ax.tick_params(which="both", length=0, labelbottom=False, labelleft=False)
+    ax.spines[:].set_visible(False)
+    return image
+
+
+def _ink(cmap: Colormap, share: float) -> str:
+    """Black or white, whichever is readable on the colour."""
+    red, green, blue, _ = cmap(share)
+    return "black" if 0.3 * red + 0.59 * green + 0.11 * blue > 0.5 else "white"

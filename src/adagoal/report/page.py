@@ -1,0 +1,175 @@
+"""``report.html``: one page with everything in it, readable without a network."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+from collections.abc import Iterable
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from adagoal.report.plots import figures
+from adagoal.report.view import View
+from adagoal.report.words import NO_GUARANTEE, headline
+from adagoal.result import Result
+from adagoal.storage import write_text
+
+PAGE = "report.html"
+DPI = 130
+STYLE = """
+body { font: 15px/1.5 system-ui, "Segoe UI", "DejaVu Sans", sans-serif; color: #1f2933; background: #f6f7f9; margin: 0; }
+main { max-width: 64rem; margin: 0 auto; padding: 1.5rem; }
+h1 { font-size: 1.5rem; margin: 0 0 1rem; } h2 { font-size: 1.1rem; margin: 0 0 .6rem; }
+section { background: white; border: 1px solid #e2e6ea; border-radius: 8px; padding: 1rem 1.25rem; margin: 0 0 1rem; }
+.good { border-left: 6px solid #31588a; } .partial { border-left: 6px solid #d1742f; } .none { border-left: 6px solid #8a8f98; }
+.warning { border-left: 6px solid #b3261e; background: #fdf3f2; }
+.badge { background: #ece2d3; color: #7a4a12; border-radius: 4px; padding: .1rem .45rem; font-size: .8rem; font-weight: 600; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th, td { text-align: right; padding: .2rem .8rem .2rem 0; border-bottom: 1px solid #eef0f2; }
+th:first-child, td:first-child { text-align: left; } thead th { cursor: pointer; border-bottom: 2px solid #d5dae0; }
+.scroll { max-height: 28rem; overflow: auto; } .scroll thead th { position: sticky; top: 0; background: white; }
+dl { display: grid; grid-template-columns: max-content 1fr max-content 1fr; gap: .15rem 1rem; margin: 0; }
+dt { color: #616e7c; } dd { margin: 0; overflow-wrap: anywhere; }
+figure { margin: 0; } figcaption { color: #616e7c; margin-bottom: .5rem; } img { max-width: 100%; height: auto; }
+code { background: #eef0f2; padding: .05rem .3rem; border-radius: 3px; }
+"""
+SCRIPT = """
+for (const head of document.querySelectorAll("thead th")) head.onclick = () => {
+  const body = head.closest("table").tBodies[0], k = head.cellIndex, up = head.dataset.up !== "1";
+  const key = row => parseFloat(row.cells[k].dataset.v ?? row.cells[k].textContent);
+  head.dataset.up = up ? "1" : "0";
+  body.append(...[...body.rows].sort((a, b) => (up ? 1 : -1) * (key(a) - key(b))));
+};
+"""
+
+
+def write_report(result: Result, folder: str | Path, view: View | None = None) -> Path:
+    """Write the figures and the page into the folder; the view is stored beside them, or read if not given."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    if view is None:
+        view = View.for_result(result, folder)
+    view.save(folder)
+    images = {}
+    for name, (figure, caption) in figures(result, view).items():
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=DPI)
+        (folder / f"{name}.png").write_bytes(buffer.getvalue())
+        images[name] = base64.b64encode(buffer.getvalue()).decode(), caption, round(96 * figure.get_figwidth())
+    write_text(folder / PAGE, _page(result, view, folder, images))
+    return folder / PAGE
+
+
+def _page(result: Result, view: View, folder: Path, images: dict[str, tuple[str, str, int]]) -> str:
+    badge = "" if result.guarantee else f' <span class="badge">{NO_GUARANTEE}</span>'
+    title = f"adagoal: {result.setting.env}"
+    pictures = "".join(
+        f'<section><figure><figcaption>{escape(caption)}</figcaption><img width="{width}" alt="{escape(caption)}" '
+        f'src="data:image/png;base64,{data}"></figure></section>'
+        for data, caption, width in images.values()
+    )
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head><body><main>'
+        f"<h1>{escape(title)}{badge}</h1>{_status(result, folder)}{_warnings(result)}{_open(result, view, badge)}"
+        f"{pictures}{_certificates(result, view, badge)}{_outside(result, view)}{_parameters(result)}"
+        f"</main><script>{SCRIPT}</script></body></html>\n"
+    )
+
+
+def _status(result: Result, folder: Path) -> str:
+    head = headline(result)
+    more = ""
+    if result.status in ("budget", "interrupted"):
+        more = f"<p>Go on with <code>adagoal resume {escape(str(folder))}</code></p>"
+    text = " ".join(head.sentences)
+    return f'<section class="{head.mood}"><h2>{escape(head.title)}</h2><p>{escape(text[:1].upper() + text[1:])}</p>{more}</section>'
+
+
+def _warnings(result: Result) -> str:
+    if not result.warnings:
+        return ""
+    items = "".join(f"<li>{escape(text)}</li>" for text in result.warnings)
+    return f'<section class="warning"><h2>Warnings: the certificates may not hold</h2><ul>{items}</ul></section>'
+
+
+def _open(result: Result, view: View, badge: str) -> str:
+    if not result.open_goals:
+        return ""
+    return f'<section class="partial"><h2>Open goals, with what is known so far{badge}</h2>{_goal_table(result, view, result.open_goals)}</section>'
+
+
+def _certificates(result: Result, view: View, badge: str) -> str:
+    still = set(result.open_goals)
+    done = [g for g in result.goals if g not in still]
+    if not done:
+        return ""
+    note = (
+        f"The best policy needs at least <i>lower</i> expected steps, the returned one at most <i>upper</i>. "
+        f"Finished means: at most {result.setting.epsilon:g} steps from the best, shown by the interval or by comparing "
+        "actions along the way, which may be the sharper of the two."
+    )
+    title = "Certificates" if result.guarantee else "Estimates"
+    return f"<section><h2>{title}{badge}</h2><p>{note}</p>{_goal_table(result, view, done)}</section>"
+
+
+def _outside(result: Result, view: View) -> str:
+    X = set(result.goals)
+    others = [g for g in result.certificates if g not in X]
+    if not others:
+        return ""
+    summary = f"<summary>{len(others)} goals seen beyond the radius of {result.radius:g} steps</summary>"
+    return f"<section><details>{summary}{_goal_table(result, view, others)}</details></section>"
+
+
+def _goal_table(result: Result, view: View, goals: Iterable[int]) -> str:
+    tried = result.arrays["episode_goals"]
+    aimed = np.bincount(tried[tried >= 0], minlength=1)
+    reached = np.bincount(tried[(tried >= 0) & result.arrays["episode_reached"]], minlength=1)
+    rows = []
+    for goal in sorted(goals, key=lambda g: (*result.certificates[g], g)):
+        lower, upper = result.certificates[goal]
+        up = f'<td data-v="{upper}">{upper:.3f}</td>' if math.isfinite(upper) else '<td data-v="1e300">none yet</td>'
+        times = int(aimed[goal]) if goal < len(aimed) else 0
+        hits = int(reached[goal]) if goal < len(reached) else 0
+        visits = int(result.arrays["visits"][goal])
+        rows.append(
+            f'<tr><td data-v="{goal}">{escape(view.label(goal))}</td><td data-v="{lower}">{lower:.3f}</td>{up}'
+            f'<td data-v="{visits}">{visits:,}</td><td data-v="{times}">{times:,}</td><td data-v="{hits}">{hits:,}</td></tr>'
+        )
+    head = "".join(f"<th>{name}</th>" for name in ("goal", "lower", "upper", "visits", "episodes", "reached"))
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+
+
+def _parameters(result: Result) -> str:
+    setting = result.setting
+    shown: dict[str, Any] = {
+        "environment": setting.env,
+        "environment arguments": _pairs(setting.env_args),
+        "method": setting.method,
+        "method arguments": _pairs(setting.method_args),
+        "goal rule": setting.goal_rule,
+        "goals considered": "all states" if setting.goal_space is None else len(setting.goal_space),
+        "radius": result.radius if setting.radius == result.radius else f"{result.radius:g} ({setting.radius})",
+        "epsilon": setting.epsilon,
+        "delta": setting.delta,
+        "seed": setting.seed,
+        "budget": "none" if setting.budget is None else f"{setting.budget:,}",
+        "start seed": "none" if setting.start_seed is None else setting.start_seed,
+        "bound on states": "from the environment" if setting.max_states is None else setting.max_states,
+        "steps": f"{result.steps:,}",
+        "episodes": f"{result.episodes:,}",
+        "plans": f"{result.plans:,}",
+        "seconds": f"{result.wall_seconds:.2f}",
+        "states seen": int((result.arrays["visits"] > 0).sum()),
+    }
+    items = "".join(f"<dt>{name}</dt><dd>{escape(str(value))}</dd>" for name, value in shown.items())
+    return f"<section><h2>Parameters</h2><dl>{items}</dl></section>"
+
+
+def _pairs(arguments: dict[str, Any]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in arguments.items()) or "none"

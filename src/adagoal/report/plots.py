@@ -1,0 +1,189 @@
+"""The figures of a run. Colour maps are even in lightness, so that colour-blind readers see the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.colors import LogNorm, Normalize, PowerNorm
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from numpy.typing import NDArray
+
+from adagoal.report.maps import OUTSIDE, UNSEEN, WALL, draw_map, map_size
+from adagoal.report.view import View
+from adagoal.result import Result
+
+Floats = NDArray[np.float64]
+MAP = colormaps["viridis"]
+BLUE, ORANGE, GREY = "#31588a", "#d1742f", "#9aa3ad"
+WINDOWS = 3
+COLUMNS = 48
+"""Time windows of the heat map."""
+ROWS = 120
+"""Goals of the heat map, at most; more are drawn in groups."""
+LABELS = 40
+"""Goals up to which their names are written."""
+
+
+def figures(result: Result, view: View) -> dict[str, tuple[Figure, str]]:
+    """Every figure by file name, with its caption."""
+    drawn: dict[str, tuple[Figure, str]] = {}
+    if view.layout is not None:
+        drawn["goals"] = goal_map(result, view), "Bounds on the expected number of steps from the start to every cell."
+    else:
+        drawn["goals"] = intervals(result, view), "Bounds on the expected number of steps from the start to every goal."
+    if len(result.arrays["episode_goals"]):
+        drawn["selection"] = selection(result, view), "Which goals were chosen, over time."
+    if len(result.arrays["trace"]):
+        drawn["progress"] = progress(result), "What was still unknown, over the steps."
+    drawn["visits"] = visits(result, view), "How often every state was visited."
+    return drawn
+
+
+def goal_map(result: Result, view: View) -> Figure:
+    """Lower and upper bounds on the grid; goals outside the set X are grey."""
+    assert view.layout is not None
+    L, epsilon = result.radius, result.setting.epsilon
+    norm = Normalize(0.0, L + epsilon)
+    states = len(view.layout.cells)
+    chosen, opened = (np.isin(np.arange(states), goals) for goals in (result.goals, result.open_goals))
+    seen = np.isin(np.arange(states), list(result.certificates))
+    width, height = map_size(view.layout, 2)
+    figure = Figure((width + 1.0, height + 1.0), layout="constrained")
+    axes: Sequence[Axes] = figure.subplots(1, 2)
+    titles = "at least (best policy)", "at most (returned policy)"
+    for which, (ax, title) in enumerate(zip(axes, titles, strict=True)):
+        values = np.full(states, np.nan)
+        for goal, bounds in result.certificates.items():
+            if chosen[goal] and math.isfinite(bounds[which]):
+                values[goal] = bounds[which]
+        cells = draw_map(ax, view, values, norm, MAP, shown=chosen, seen=seen, marked=opened, numbers=".0f")
+        ax.set_title(title, fontsize=10)
+    figure.colorbar(cells, ax=axes, shrink=0.8, label="expected steps")
+    patches = [Patch(color=WALL, label="wall"), Patch(facecolor=OUTSIDE, label=f"beyond {L:g} steps")]
+    patches += [Patch(facecolor=UNSEEN, edgecolor=GREY, hatch="///", label="never seen, or no bound yet")]
+    if result.open_goals:
+        patches += [Patch(facecolor="none", edgecolor=ORANGE, linewidth=2, label="open")]
+    figure.legend(handles=patches, loc="outside lower center", ncols=len(patches), frameon=False, fontsize=8)
+    return figure
+
+
+def intervals(result: Result, view: View) -> Figure:
+    """The certificates sorted by their lower bounds."""
+    L, epsilon = result.radius, result.setting.epsilon
+    X, still = set(result.goals), set(result.open_goals)
+    order = sorted(result.certificates, key=lambda g: (g not in X, *result.certificates[g], g))
+    top = max([L + epsilon, *(min(result.certificates[g].lower, 2 * L) for g in order)]) * 1.08
+    lower = np.array([result.certificates[g].lower for g in order])
+    upper = np.minimum([result.certificates[g].upper for g in order], top)
+    colours = [ORANGE if g in still else BLUE if g in X else GREY for g in order]
+    place = np.arange(len(order))
+    figure = Figure((9.0, 4.0), layout="constrained")
+    ax = figure.subplots()
+    segments = [[(x, low), (x, up)] for x, low, up in zip(place, lower, upper, strict=True)]
+    ax.add_collection(LineCollection(segments, colors=colours, linewidths=max(1.0, min(6.0, 300 / max(len(order), 1)))))
+    ax.scatter(place, lower, c=colours, s=8)
+    ax.axhline(L, color="black", linewidth=0.8)
+    ax.axhline(L + epsilon, color="black", linewidth=0.8, linestyle=":")
+    ax.annotate("L and L + epsilon", (0, L), xytext=(2, 3), textcoords="offset points", fontsize=8)
+    ax.set(xlim=(-1, len(order)), ylim=(0, top), ylabel="expected steps from the start", xlabel="goals, sorted")
+    if len(order) <= LABELS:
+        ax.set_xticks(place, [view.label(g) for g in order], rotation=90, fontsize=7)
+    names = {BLUE: "in X, finished", ORANGE: "in X, open", GREY: "outside X"}
+    used = [Patch(color=colour, label=text) for colour, text in names.items() if colour in colours]
+    figure.legend(handles=used, loc="outside upper right", ncols=3, frameon=False, fontsize=8)
+    return _clean(figure)
+
+
+def selection(result: Result, view: View) -> Figure:
+    """How often each goal was chosen: three maps, or goals by time windows."""
+    chosen = result.arrays["episode_goals"].astype(np.int64)
+    if view.layout is None:
+        return _selection_heat(result, view, chosen)
+    states = len(view.layout.cells)
+    parts = np.array_split(chosen, WINDOWS)
+    shares = [np.bincount(part[part >= 0], minlength=states) / max(len(part), 1) for part in parts]
+    seen = result.arrays["visits"][:states] > 0
+    norm = PowerNorm(0.5, 0.0, max(float(s.max()) for s in shares) or 1.0)  # rare choices should be seen too
+    width, height = map_size(view.layout, WINDOWS)
+    figure = Figure((width + 1.0, height + 0.5), layout="constrained")
+    axes: Sequence[Axes] = figure.subplots(1, WINDOWS)
+    first = 0
+    for ax, part, share in zip(axes, parts, shares, strict=True):
+        cells = draw_map(ax, view, share, norm, MAP, shown=seen, seen=seen, total=True)
+        unseen = f", {np.mean(part < 0):.0%} at states never seen" if np.mean(part < 0) > 0.005 else ""
+        ax.set_title(f"episodes {first + 1:,} to {first + len(part):,}{unseen}", fontsize=9)
+        first += len(part)
+    figure.colorbar(cells, ax=axes, shrink=0.8, label="share of episodes")
+    return figure
+
+
+def _selection_heat(result: Result, view: View, chosen: NDArray[np.int64]) -> Figure:
+    order = sorted({int(g) for g in chosen}, key=lambda g: (result.certificates[g] if g >= 0 else (-1.0, 0.0), g))
+    columns = min(COLUMNS, len(chosen))
+    groups = np.array_split(np.array(order), min(ROWS, len(order)))
+    row = {int(g): i for i, group in enumerate(groups) for g in group}
+    share = np.zeros((len(groups), columns))
+    for j, part in enumerate(np.array_split(chosen, columns)):
+        np.add.at(share[:, j], [row[int(g)] for g in part], 1.0 / len(part))
+    figure = Figure((9.0, 4.5), layout="constrained")
+    ax = figure.subplots()
+    ax.grid(False)
+    extent = (0.0, float(len(chosen)), len(groups) - 0.5, -0.5)
+    image = ax.imshow(share, aspect="auto", cmap=MAP, norm=PowerNorm(0.5), interpolation="nearest", extent=extent)
+    ax.set(xlabel="episode", ylabel="goals, near ones first")
+    if len(groups) <= LABELS:
+        ax.set_yticks(range(len(groups)), [view.label(g) if g >= 0 else "never seen" for g in order], fontsize=7)
+    else:
+        ax.set_yticks([])
+    figure.colorbar(image, ax=ax, label="share of episodes")
+    return figure
+
+
+def progress(result: Result) -> Figure:
+    """The largest error of an open goal, and the number of open goals, against the steps."""
+    steps, _, error, still = result.arrays["trace"].T
+    if result.status in ("certified", "stopped") and not isinstance(result.setting.radius, str):
+        steps, error, still = (np.append(a, v) for a, v in ((steps, result.steps), (error, np.nan), (still, 0.0)))
+    figure = Figure((9.0, 3.4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    left.loglog(steps, np.where(error > 0, error, np.nan), color=BLUE)
+    left.axhline(result.setting.epsilon, color=ORANGE, linestyle="--", label=f"epsilon = {result.setting.epsilon:g}")
+    left.set(xlabel="steps", ylabel="largest error of an open goal")
+    left.legend(frameon=False, fontsize=8)
+    right.step(steps, still, where="post", color=BLUE)
+    right.set(xscale="log", xlabel="steps", ylabel="open goals", ylim=(0, None))
+    return _clean(figure)
+
+
+def visits(result: Result, view: View) -> Figure:
+    """Visits on the map, or sorted."""
+    counts = result.arrays["visits"].astype(float)
+    norm = LogNorm(1.0, max(float(counts.max()), 2.0))
+    if view.layout is not None:
+        counts = np.pad(counts, (0, max(len(view.layout.cells) - len(counts), 0)))[: len(view.layout.cells)]
+        width, height = map_size(view.layout, 1)
+        figure = Figure((width + 1.2, height + 0.3), layout="constrained")
+        ax = figure.subplots()
+        cells = draw_map(ax, view, counts, norm, MAP, shown=counts > 0, seen=counts > 0, total=True)
+        figure.colorbar(cells, ax=ax, shrink=0.8, label="visits")
+        return figure
+    figure = Figure((9.0, 2.8), layout="constrained")
+    ax = figure.subplots()
+    ranked = np.sort(counts[counts > 0])[::-1]
+    ax.step(np.arange(1, len(ranked) + 1), ranked, where="mid", color=BLUE)
+    ax.set(yscale="log", xlabel="states, most visited first", ylabel="visits")
+    return _clean(figure)
+
+
+def _clean(figure: Figure) -> Figure:
+    for ax in figure.axes:
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.grid(True, color="#e6e9ed", linewidth=0.6)
+        ax.set_axisbelow(True)
+    return figure

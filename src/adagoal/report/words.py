@@ -1,0 +1,83 @@
+"""A result in plain words."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from adagoal.result import Result
+
+NO_GUARANTEE = "no guarantee"
+
+
+@dataclass(frozen=True)
+class Headline:
+    """What happened: a mood for the colour, a title, and sentences."""
+
+    mood: str
+    """good, partial, or none (no guarantee)"""
+    title: str
+    sentences: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return " ".join((f"{self.title}:", *self.sentences))
+
+
+def headline(result: Result) -> Headline:
+    """The status, what it means, and what it cost."""
+    cost = f"It took {result.steps:,} steps in {result.episodes:,} episodes and {result.wall_seconds:.1f} s."
+    if result.status == "certified":
+        return Headline("good", "Certified", (_promise(result), *_larger(result), cost))
+    if result.status == "stopped":
+        claim = (
+            f"{_goals(len(result.goals))} within {result.radius:g} steps, by the rule of the method "
+            f"{result.setting.method}, which proves nothing: treat the numbers as estimates."
+        )
+        return Headline("none", f"Stopped, {NO_GUARANTEE}", (claim, cost))
+    why = "budget spent" if result.status == "budget" else "interrupted"
+    return Headline("partial" if result.guarantee else "none", f"Not finished ({why})", (*_partial(result), cost))
+
+
+def _promise(result: Result) -> str:
+    L, epsilon = result.radius, result.setting.epsilon
+    return (
+        f"with probability {_percent(1 - result.setting.delta)} or more, each of the {_goals(len(result.goals))} below is "
+        f"reached by its policy in at most {L + epsilon:g} expected steps and at most {epsilon:g} more than the best "
+        f"policy needs, and no goal that can be reached within {L:g} steps is missing."
+    )
+
+
+def _larger(result: Result) -> tuple[str, ...]:
+    if not isinstance(result.setting.radius, str):
+        return ()
+    return (f"{result.radius:g} is the radius at which every goal was certified.",)
+
+
+def _partial(result: Result) -> tuple[str, ...]:
+    if not result.open_goals and isinstance(result.setting.radius, str) and result.guarantee and result.goals:
+        return (f"the largest radius that was certified is {result.radius:g}:", _promise(result))
+    done = len(result.goals) - len(result.open_goals)
+    status = (
+        f"of the {_goals(len(result.goals))} that may lie within {result.radius:g} steps, {done} have a finished "
+        f"certificate and {len(result.open_goals)} are open."
+    )
+    if not result.guarantee:
+        return (status, f"The method {result.setting.method} gives {NO_GUARANTEE}.")
+    return (
+        status,
+        f"Every interval below holds already, all together with probability {_percent(1 - result.setting.delta)} or more, "
+        "but goals that were never seen may be missing, and open goals may turn out to lie beyond the radius.",
+    )
+
+
+def interval(lower: float, upper: float) -> str:
+    """[lower, upper] for people."""
+    return f"{lower:.2f} to {upper:.2f}" if math.isfinite(upper) else f"{lower:.2f} or more"
+
+
+def _goals(n: int) -> str:
+    return f"{n} goal" if n == 1 else f"{n} goals"
+
+
+def _percent(p: float) -> str:
+    return f"{100 * p:.6g}%"
