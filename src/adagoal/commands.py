@@ -21,77 +21,47 @@ from adagoal.result import Result, Setting, load
 from adagoal.storage import read_arrays, read_json
 
 UNFINISHED = ("budget", "interrupted")
+RADIUS_HELP = (
+    "L >= 1, in expected steps; auto: enlarge it until the budget is spent, all: until every goal is certified."
+)
+RULE_HELP = "Which goal to try next: a name, name:key=value, or FILE.py:FUNCTION."
 FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 
 
-@click.command(
-    epilog="Example: adagoal explore two-room --radius 40 --epsilon 1 --delta 0.1 --seed 0 --out runs/two-room"
-)
+@click.command(epilog="Example: adagoal explore two-room --radius 40 --epsilon 1 --delta 0.1 --seed 0 --out runs/rooms")
 @click.argument("env", metavar="ENV")
-@click.option("--radius", type=options.Radius(), required=True, help="L >= 1 in expected steps; auto enlarges it until the budget is spent, all until every goal is certified.")  # fmt: skip
+@click.option("--radius", type=options.Radius(), required=True, help=RADIUS_HELP)
 @options.EPSILON
 @options.DELTA
 @click.option("--method", default="certified", show_default=True, help="How uncertainty is measured.")
-@click.option(
-    "--method-arg", "method_args", type=options.Pair(), multiple=True, help="Argument of the method; repeatable."
-)
-@click.option("--goal-rule", default="adagoal", show_default=True, help="Which goal to try next: a name, name:key=value, or FILE.py:FUNCTION.")  # fmt: skip
+@options.pairs("--method-arg", "method_args", "Argument of the method; repeatable.")
+@click.option("--goal-rule", default="adagoal", show_default=True, help=RULE_HELP)
 @click.option("--budget", type=options.Count(), help="Stop after so many steps, resumable.  [default: none]")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of everything random.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the run.  [default: runs/ENV-METHOD-seedN]")
 @click.option("--overwrite", is_flag=True, help="Replace what another run left in the folder.")
 @options.ENV_ARGS
 @click.option(
-    "--goal",
-    "goals",
-    type=options.Goals(),
-    multiple=True,
-    help="Consider only these goals; repeatable.  [default: all]",
+    "--goal", "goals", type=options.Goals(), multiple=True, help="Only these goals; repeatable.  [default: all]"
 )
 @click.option("--start-seed", type=int, help="Draw the start state with this seed at every reset.")
 @click.option("--max-states", type=int, help="Bound on the number of states, where the environment has none.")
 @options.JSON
 @options.QUIET
 def explore(
-    env: str,
-    radius: float | str,
-    epsilon: float,
-    delta: float,
-    method: str,
-    method_args: tuple[tuple[str, Any], ...],
-    goal_rule: str,
-    budget: int | None,
-    seed: int,
-    out: Path | None,
-    overwrite: bool,
-    env_args: tuple[tuple[str, Any], ...],
-    goals: tuple[tuple[int, ...], ...],
-    start_seed: int | None,
-    max_states: int | None,
-    as_json: bool,
-    quiet: bool,
+    goals: tuple[tuple[int, ...], ...], out: Path | None, overwrite: bool, as_json: bool, quiet: bool, **given: Any
 ) -> None:
     """Find the goals of ENV that can be reached within a radius, a policy for each, and certificates.
 
     ENV is a built-in name or a Gymnasium id; adagoal envs lists them. Exit code 0: stopped by the rule; 3: budget
     spent or interrupted, go on with adagoal resume DIR.
     """
-    setting = Setting(
-        *(env, dict(env_args), method, dict(method_args), goal_rule, radius, epsilon, delta, seed, budget),
-        goal_space=tuple(goal for part in goals for goal in part) or None,
-        **{"start_seed": start_seed, "max_states": max_states},
-    )
-    folder = out or Path("runs") / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', env)}-{method}-seed{seed}"
+    setting = Setting(**given, goal_space=tuple(goal for part in goals for goal in part) or None)
+    env = re.sub(r"[^A-Za-z0-9._-]+", "-", setting.env)
+    folder = out or Path("runs") / f"{env}-{setting.method}-seed{setting.seed}"
     _make_room(folder, setting, overwrite)
-    with Progress(budget, quiet) as progress:
-        result = api.explore(
-            *(env, radius, epsilon, delta),
-            **{"method": method, "method_args": setting.method_args, "goal_rule": goal_rule, "budget": budget},
-            **{"seed": seed, "env_args": setting.env_args, "start_seed": start_seed, "max_states": max_states},
-            goal_space=None if setting.goal_space is None else list(setting.goal_space),
-            out=folder,
-            observe=progress,
-        )
+    with Progress(setting.budget, quiet) as progress:
+        result = api.explore(**asdict(setting), out=folder, observe=progress)
     _finish(result, folder, progress, as_json)
 
 
@@ -182,20 +152,17 @@ def _make_room(folder: Path, setting: Setting, overwrite: bool) -> None:
     """Clear what an equal or unwanted run left in the folder; refuse to lose another one."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--out: {folder} is not a folder")
-    if not overwrite:
-        found = _earlier(folder)
-        if found is not None:
-            old, finished = found
-            wanted = json.loads(json.dumps(asdict(setting)))
-            differs = [name for name in wanted if name != "budget" and old.get(name) != wanted[name]]
-            if differs:
-                raise InputError(
-                    f"--out: {folder} holds another run (different: {', '.join(differs)}); choose another folder, or --overwrite"
-                )
-            if not finished:
-                raise InputError(
-                    f"--out: {folder} holds this run, unfinished; go on with: adagoal resume {folder} (or --overwrite)"
-                )
+    found = None if overwrite else _earlier(folder)
+    if found is not None:
+        old, finished = found
+        wanted = json.loads(json.dumps(asdict(setting)))
+        differs = ", ".join(name for name in wanted if name != "budget" and old.get(name) != wanted[name])
+        if differs:
+            raise InputError(
+                f"--out: {folder} holds another run ({differs} differ); give another folder, or --overwrite"
+            )
+        if not finished:
+            raise InputError(f"--out: {folder} holds this run, unfinished; use adagoal resume {folder}, or --overwrite")
     for name in ("result.json", "model.npz", api.CHECKPOINT, "view.json", "report.html"):
         (folder / name).unlink(missing_ok=True)
     shutil.rmtree(folder / "certified", ignore_errors=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -81,12 +82,17 @@ class Names(click.ParamType["tuple[str, ...]"]):
         return names or self.fail("needs at least one name", param, ctx)
 
 
+def pairs(option: str, name: str, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A repeatable option KEY=VALUE that arrives as a dictionary."""
+    return click.option(
+        option, name, type=Pair(), multiple=True, callback=lambda ctx, param, value: dict(value), help=text
+    )
+
+
 EPSILON = click.option("--epsilon", type=float, default=1.0, show_default=True, help="Accuracy in steps, > 0.")
 DELTA = click.option(
     "--delta", type=float, default=0.1, show_default=True, help="Probability of a wrong answer, in (0, 1)."
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 QUIET = click.option("--quiet", is_flag=True, help="No progress display.")
-ENV_ARGS = click.option(
-    "--env-arg", "env_args", type=Pair(), multiple=True, help="Argument of the environment; repeatable."
-)
+ENV_ARGS = pairs("--env-arg", "env_args", "Argument of the environment; repeatable.")

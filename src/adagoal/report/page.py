@@ -21,13 +21,14 @@ from adagoal.storage import write_text
 PAGE = "report.html"
 DPI = 130
 STYLE = """
-body { font: 15px/1.5 system-ui, "Segoe UI", "DejaVu Sans", sans-serif; color: #1f2933; background: #f6f7f9; margin: 0; }
+body { font: 15px/1.5 system-ui, "DejaVu Sans", sans-serif; color: #1f2933; background: #f6f7f9; margin: 0; }
 main { max-width: 64rem; margin: 0 auto; padding: 1.5rem; }
 h1 { font-size: 1.5rem; margin: 0 0 1rem; } h2 { font-size: 1.1rem; margin: 0 0 .6rem; }
 section { background: white; border: 1px solid #e2e6ea; border-radius: 8px; padding: 1rem 1.25rem; margin: 0 0 1rem; }
-.good { border-left: 6px solid #31588a; } .partial { border-left: 6px solid #d1742f; } .none { border-left: 6px solid #8a8f98; }
+.good { border-left: 6px solid #31588a; } .partial { border-left: 6px solid #d1742f; }
+.none { border-left: 6px solid #8a8f98; }
 .warning { border-left: 6px solid #b3261e; background: #fdf3f2; }
-.badge { background: #ece2d3; color: #7a4a12; border-radius: 4px; padding: .1rem .45rem; font-size: .8rem; font-weight: 600; }
+.badge { background: #ece2d3; color: #7a4a12; border-radius: 4px; padding: 0 .4rem; font-size: .8rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { text-align: right; padding: .2rem .8rem .2rem 0; border-bottom: 1px solid #eef0f2; }
 th:first-child, td:first-child { text-align: left; } thead th { cursor: pointer; border-bottom: 2px solid #d5dae0; }
@@ -87,7 +88,8 @@ def _status(result: Result, folder: Path) -> str:
     if result.status in ("budget", "interrupted"):
         more = f"<p>Go on with <code>adagoal resume {escape(str(folder))}</code></p>"
     text = " ".join(head.sentences)
-    return f'<section class="{head.mood}"><h2>{escape(head.title)}</h2><p>{escape(text[:1].upper() + text[1:])}</p>{more}</section>'
+    text = escape(text[:1].upper() + text[1:])
+    return f'<section class="{head.mood}"><h2>{escape(head.title)}</h2><p>{text}</p>{more}</section>'
 
 
 def _warnings(result: Result) -> str:
@@ -100,7 +102,8 @@ def _warnings(result: Result) -> str:
 def _open(result: Result, view: View, badge: str) -> str:
     if not result.open_goals:
         return ""
-    return f'<section class="partial"><h2>Open goals, with what is known so far{badge}</h2>{_goal_table(result, view, result.open_goals)}</section>'
+    table = _goal_table(result, view, result.open_goals)
+    return f'<section class="partial"><h2>Open goals, with what is known so far{badge}</h2>{table}</section>'
 
 
 def _certificates(result: Result, view: View, badge: str) -> str:
@@ -110,8 +113,8 @@ def _certificates(result: Result, view: View, badge: str) -> str:
         return ""
     note = (
         f"The best policy needs at least <i>lower</i> expected steps, the returned one at most <i>upper</i>. "
-        f"Finished means: at most {result.setting.epsilon:g} steps from the best, shown by the interval or by comparing "
-        "actions along the way, which may be the sharper of the two."
+        f"Finished means: at most {result.setting.epsilon:g} steps from the best, shown by the interval or by "
+        "comparing actions along the way, which may be the sharper of the two."
     )
     title = "Certificates" if result.guarantee else "Estimates"
     return f"<section><h2>{title}{badge}</h2><p>{note}</p>{_goal_table(result, view, done)}</section>"
@@ -139,7 +142,8 @@ def _goal_table(result: Result, view: View, goals: Iterable[int]) -> str:
         visits = int(result.arrays["visits"][goal])
         rows.append(
             f'<tr><td data-v="{goal}">{escape(view.label(goal))}</td><td data-v="{lower}">{lower:.3f}</td>{up}'
-            f'<td data-v="{visits}">{visits:,}</td><td data-v="{times}">{times:,}</td><td data-v="{hits}">{hits:,}</td></tr>'
+            + "".join(f'<td data-v="{count}">{count:,}</td>' for count in (visits, times, hits))
+            + "</tr>"
         )
     head = "".join(f"<th>{name}</th>" for name in ("goal", "lower", "upper", "visits", "episodes", "reached"))
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from adagoal.result import Result
@@ -41,7 +40,7 @@ def headline(result: Result) -> Headline:
 def _promise(result: Result) -> str:
     L, epsilon = result.radius, result.setting.epsilon
     return (
-        f"with probability {_percent(1 - result.setting.delta)} or more, each of the {_goals(len(result.goals))} below is "
+        f"with probability {_confidence(result)} or more, each of the {_goals(len(result.goals))} below is "
         f"reached by its policy in at most {L + epsilon:g} expected steps and at most {epsilon:g} more than the best "
         f"policy needs, and no goal that can be reached within {L:g} steps is missing."
     )
@@ -65,19 +64,14 @@ def _partial(result: Result) -> tuple[str, ...]:
         return (status, f"The method {result.setting.method} gives {NO_GUARANTEE}.")
     return (
         status,
-        f"Every interval below holds already, all together with probability {_percent(1 - result.setting.delta)} or more, "
+        f"Every interval below holds already, all together with probability {_confidence(result)} or more, "
         "but goals that were never seen may be missing, and open goals may turn out to lie beyond the radius.",
     )
-
-
-def interval(lower: float, upper: float) -> str:
-    """[lower, upper] for people."""
-    return f"{lower:.2f} to {upper:.2f}" if math.isfinite(upper) else f"{lower:.2f} or more"
 
 
 def _goals(n: int) -> str:
     return f"{n} goal" if n == 1 else f"{n} goals"
 
 
-def _percent(p: float) -> str:
-    return f"{100 * p:.6g}%"
+def _confidence(result: Result) -> str:
+    return f"{100 * (1 - result.setting.delta):.6g}%"
