@@ -15,6 +15,7 @@ from adagoal.errors import InputError
 from adagoal.loop import Estimates
 from adagoal.tabular.certified import Certified
 from adagoal.tabular.counts import Counts
+from adagoal.tabular.paper import SHARE, UCBVI
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,22 @@ def certified(problem: Problem, branching: int | None = None) -> Estimates:
     return Certified(p.counts, p.world.state_bound, p.L, p.epsilon, p.delta, p.goals, branching)
 
 
+def ucbvi(problem: Problem, bonus: str = "literal", horizon: int | None = None, lazy: bool = False) -> Estimates:
+    """The paper's AdaGoal-UCBVI. bonus: literal, rebalanced or simplified (no guarantee). horizon: H, instead of the
+    formula's (a smaller one voids the guarantee). lazy: plan only when some count has doubled, not every episode.
+    """
+    p = problem
+    if bonus not in SHARE:
+        raise InputError(f"--method-arg bonus: must be one of {', '.join(SHARE)}, got {bonus!r}")
+    if horizon is not None and (not isinstance(horizon, int) or horizon < 1):
+        raise InputError(f"--method-arg horizon: must be a whole number of steps >= 1, got {horizon!r}")
+    _known_size("ucbvi", p.world)
+    return UCBVI(p.counts, p.L, p.epsilon, p.delta, p.goals, bonus, horizon, lazy)
+
+
 METHODS: dict[str, Callable[..., Estimates]] = {
     "certified": certified,
+    "ucbvi": ucbvi,
 }
 
 
@@ -53,3 +68,8 @@ def build(method: str, problem: Problem, arguments: dict[str, Any]) -> Estimates
                 f"--method-arg: {method} has no argument {name!r}; it accepts {', '.join(accepted) or 'none'}"
             )
     return METHODS[method](problem, **arguments)
+
+
+def _known_size(method: str, world: World) -> None:
+    if world.state_bound != world.initial_states:
+        raise InputError(f"--method {method}: needs a known number of states, which {world.name} does not have")

@@ -1,0 +1,326 @@
+"""AdaGoal-UCBVI: against a slow twin, its Properties 1 and 2, its stop, and the guarantee at the stop."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from adagoal import goals as goal_rules
+from adagoal import methods
+from adagoal.envs import grid, random_models, toys
+from adagoal.envs.simulator import ModelWorld
+from adagoal.errors import InputError
+from adagoal.loop import Run, explore
+from adagoal.mdp.audit import audit_policies
+from adagoal.mdp.model import TabularMDP, from_dense
+from adagoal.policy import Policy
+from adagoal.tabular.counts import Counts
+from adagoal.tabular.paper import SHARE, UCBVI, bonuses, horizon, samples_needed
+from adagoal.tabular.paper_kernels import backward
+
+Floats = NDArray[np.float64]
+UNLIMITED = 2**62
+
+
+def clip(x: float, low: float, high: float) -> float:
+    return max(min(x, high), low)
+
+
+def twin(
+    p: Floats, n: Floats, terminal: NDArray[np.bool_], start: int, goal: int, n_goals: int, H: int, bonus: str
+) -> tuple[float, float, NDArray[np.int16]]:
+    """D, U and the policy [H, S] of one goal, from the text of the paper, with p [S, A, S] and n [S, A]; delta = 0.1."""
+    S, A, _ = p.shape
+    low, high, gap = np.zeros((3, S))
+    policy = np.zeros((H, S), np.int16)
+    for h in range(H, 0, -1):
+        left = H - h + 1
+        new_low, new_high, new_gap = np.zeros((3, S))
+        for s in range(S):
+            Q, Q_, U = [], [], []
+            for a in range(A):
+                if terminal[s]:
+                    Q.append(math.inf)
+                    Q_.append(math.inf)
+                    U.append(math.inf)
+                    continue
+                mean, mean_high, mean_gap = p[s, a] @ low, p[s, a] @ high, p[s, a] @ gap
+                variance = p[s, a] @ (low - mean) ** 2
+                if n[s, a] == 0:
+                    q, q_, u = -math.inf, math.inf, math.inf
+                elif bonus == "simplified":
+                    b = min(math.sqrt(1 / n[s, a]) + left / n[s, a], left)
+                    q, q_, u = 1 - b + mean, 1 + b + mean_high, 2 * b + mean_gap
+                else:
+                    beta_star = math.log(3 * S * A * n_goals * H / 0.1) + math.log(8 * math.e * (n[s, a] + 1))
+                    beta = math.log(3 * S * A / 0.1) + S * math.log(8 * math.e * (n[s, a] + 1))
+                    root = math.sqrt(variance * beta_star / n[s, a])
+                    b = 3 * root + 14 * H**2 * beta / n[s, a] + (mean_high - mean) / H
+                    q, q_ = 1 - b + mean, 1 + b + mean_high
+                    u = 6 * root + 36 * H**2 * beta / n[s, a] + (1 + 3 / H) * mean_gap
+                Q.append(clip(q, 1, left))
+                Q_.append(clip(q_, 1, left))
+                U.append(clip(u, 0, left))
+            Q.append(1 + low[start])
+            Q_.append(1 + high[start])
+            U.append(gap[start])
+            policy[h - 1, s] = best = int(np.argmin(Q))
+            new_low[s], new_high[s], new_gap[s] = Q[best], min(Q_), U[best]
+        low, high, gap = new_low, new_high, new_gap
+        low[goal] = high[goal] = gap[goal] = 0.0
+    return float(low[start]), float(gap[start]), policy
+
+
+def random_mdp(seed: int) -> TabularMDP:
+    """Sparse, dense, with traps, or partly unreachable; every other one with terminal states."""
+    makers = (
+        random_models.random_sparse,
+        random_models.random_dense,
+        random_models.random_traps,
+        random_models.random_unreachable,
+    )
+    mdp = makers[seed % 4](n_states=6 + seed % 5, n_actions=2 + seed % 2, seed=seed)
+    if seed % 8 >= 4:
+        terminal = np.random.default_rng(seed).random(mdp.n_states) < 0.2
+        terminal[mdp.start] = False
+        object.__setattr__(mdp, "terminal", terminal)
+    return mdp
+
+
+def sampled(mdp: TabularMDP, n: NDArray[np.int64], rng: np.random.Generator) -> Counts:
+    """Counts after n[x] transitions of every pair x that can be used."""
+    counts = Counts(mdp.n_states, mdp.n_actions, mdp.start, width=int(np.diff(mdp.indptr).max()))
+    counts.terminal |= mdp.terminal
+    counts.seen[:] = True
+    for x, (s, a) in enumerate(itertools.product(range(mdp.n_states), range(mdp.n_actions))):
+        if mdp.terminal[s] or n[x] == 0:
+            continue
+        successors, p = mdp.row(s, a)
+        drawn = rng.multinomial(n[x], p)
+        hit = drawn > 0
+        counts.support[x], counts.n[x] = hit.sum(), n[x]
+        counts.successor[x, : hit.sum()], counts.count[x, : hit.sum()] = successors[hit], drawn[hit]
+    return counts
+
+
+def random_counts(mdp: TabularMDP, rng: np.random.Generator, most: float) -> NDArray[np.int64]:
+    """Counts of all orders of magnitude; some pairs were never tried."""
+    pairs = mdp.n_states * mdp.n_actions
+    return np.where(rng.random(pairs) < 0.1, 0, 10 ** rng.uniform(0, most, pairs)).astype(np.int64)
+
+
+def run_of(mdp: TabularMDP, L: float, epsilon: float, seed: int = 0, rule: str = "adagoal", **arguments: object) -> Run:
+    world = ModelWorld(mdp)
+    counts = Counts(world.initial_states, world.n_actions, world.start)
+    problem = methods.Problem(world, counts, L, epsilon, 0.1, None)
+    estimates = methods.build("ucbvi", problem, arguments)
+    return Run(world, estimates, goal_rules.get(rule), np.random.default_rng(seed))
+
+
+def audit_ok(mdp: TabularMDP, estimates: UCBVI) -> bool:
+    X = [int(g) for g in estimates.goals[estimates.D <= estimates.L]]
+    policies = {g: Policy(g, estimates.policy(g), mdp.reset_action) for g in X}
+    lower, upper = ({g: estimates.bounds(g)[i] for g in X} for i in (0, 1))
+    return audit_policies(
+        mdp, X, policies, estimates.L, estimates.epsilon, estimates.goals.tolist(), lower, upper
+    ).ok
+
+
+@pytest.mark.parametrize("bonus", SHARE)
+def test_twin(bonus: str) -> None:
+    for seed in range(10):
+        mdp, rng = random_mdp(seed), np.random.default_rng(seed)
+        counts = sampled(mdp, random_counts(mdp, rng, 3 if bonus == "simplified" else 9), rng)
+        goals = np.sort(rng.choice(mdp.n_states, 4, replace=False)) if seed % 3 == 0 else None
+        estimates = UCBVI(counts, 3.0, 1.0, 0.1, goals, bonus, H=12)
+        p = counts.kernel().reshape(mdp.n_states, mdp.n_actions, mdp.n_states)
+        n = counts.n.reshape(mdp.n_states, mdp.n_actions).astype(float)
+        for g in estimates.goals.tolist():
+            D, U, policy = twin(p, n, mdp.terminal, mdp.start, g, len(estimates.goals), 12, bonus)
+            j = estimates.column[g]
+            assert estimates.D[j] == pytest.approx(D, abs=1e-10)
+            assert estimates.U[j] == pytest.approx(U, abs=1e-10)
+            np.testing.assert_array_equal(estimates.policy(g), policy)
+
+
+def test_blocks_do_not_matter() -> None:
+    """More goals than a block holds, planned together and one by one."""
+    mdp, rng = random_models.random_sparse(n_states=70, n_actions=2, seed=1), np.random.default_rng(0)
+    counts = sampled(mdp, random_counts(mdp, rng, 3), rng)
+    together = UCBVI(counts, 3.0, 1.0, 0.1, None, "simplified", H=15)
+    for g in (0, 5, 63, 64, 69):
+        alone = UCBVI(counts, 3.0, 1.0, 0.1, np.array([g]), "simplified", H=15)
+        assert (alone.D[0], alone.U[0]) == (together.D[g], together.U[g])
+        np.testing.assert_array_equal(alone.policy(g), together.policy(g))
+
+
+def truth(mdp: TabularMDP, H: int, table: NDArray[np.int16]) -> tuple[Floats, Floats]:
+    """D*_H and the H-step value of the policies ``table`` [H, S, G], from s0, for all states as goals."""
+    S, A, goal = mdp.n_states, mdp.n_actions, np.arange(mdp.n_states)
+    p = np.concatenate([mdp.kernel().toarray().reshape(S, A, S), np.zeros((S, 1, S))], axis=1)
+    p[:, A, mdp.start] = 1.0
+    p[mdp.terminal] = p[mdp.terminal][:, [A]]
+    best, value = np.zeros((2, S, S))
+    for h in range(H - 1, -1, -1):
+        best = 1 + np.einsum("sat,tg->sag", p, best).min(axis=1)
+        value = 1 + np.take_along_axis(np.einsum("sat,tg->sag", p, value), table[h][:, None].astype(int), 1)[:, 0]
+        best[goal, goal] = value[goal, goal] = 0.0
+    return best[mdp.start], value[mdp.start]
+
+
+@pytest.mark.parametrize("bonus", SHARE)
+def test_properties_on_the_true_kernel(bonus: str) -> None:
+    """D <= D*_H and D*_H - D <= V^pi_H - D <= U <= E on 200 random models with p_hat = p."""
+    for seed in range(200):
+        mdp, rng, H = random_mdp(seed), np.random.default_rng(seed), 10 + seed % 30
+        n = random_counts(mdp, rng, 4 if bonus == "simplified" else 10).astype(float)
+        support = np.diff(mdp.indptr)
+        places = np.arange(support.max()) < support[:, None]
+        successor, p = np.zeros(places.shape, np.int32), np.zeros(places.shape)
+        successor[places], p[places] = mdp.successors, mdp.probabilities
+        S, goals = mdp.n_states, np.arange(mdp.n_states)
+        D, U, table = np.zeros(S), np.zeros(S), np.zeros((H, S, S), np.int16)
+        terms = bonuses(n, S, S, H, 0.1, bonus)
+        backward(successor, p, support, mdp.terminal, mdp.start, goals, H, *terms, table, D, U)
+        best, value = truth(mdp, H, table)
+        assert (D <= best + 1e-9).all()
+        assert (value - D <= U + 1e-9).all()
+
+
+@pytest.mark.parametrize("bonus", ["literal", "rebalanced"])
+def test_properties_on_sampled_data(bonus: str) -> None:
+    for seed in range(100):
+        mdp, rng, H = random_mdp(seed), np.random.default_rng(seed), 10 + seed % 30
+        counts = sampled(mdp, random_counts(mdp, rng, 10), rng)
+        estimates = UCBVI(counts, 3.0, 1.0, 0.1, None, bonus, H)
+        best, value = truth(mdp, H, estimates.table)
+        assert (estimates.D <= best + 1e-9).all()
+        assert (value - estimates.D <= estimates.U + 1e-9).all()
+        assert (best - estimates.D <= estimates.E).all()
+
+
+@pytest.mark.parametrize("bonus", ["literal", "rebalanced"])
+@pytest.mark.parametrize("epsilon", [0.5, 3.0])
+def test_guarantee_at_the_stop(bonus: str, epsilon: float) -> None:
+    """With as many samples as the rule needs, drawn at random, it stops, and the exact audit holds."""
+    for mdp, L in ((toys.chain(n_states=5, slip=0.1), 3.0), (toys.trap_chain(n_states=5), 2.5)):
+        per_pair, _ = samples_needed(mdp, L, epsilon, 0.1, bonus)
+        n = np.full(mdp.n_states * mdp.n_actions, int(2 * per_pair))
+        counts = sampled(mdp, n, np.random.default_rng(0))
+        estimates = UCBVI(counts, L, epsilon, 0.1, None, bonus)
+        assert estimates.guarantee
+        assert explore(Run(ModelWorld(mdp), estimates, goal_rules.adagoal, np.random.default_rng(0)), 1) == "certified"
+        assert audit_ok(mdp, estimates)
+        assert estimates.bounds(1)[1] < math.inf
+
+
+def test_cost_of_the_printed_constants() -> None:
+    """About 7e11 samples of each pair on the 4 x 5 grid; the rebalanced split saves most of a factor of 8."""
+    mdp = grid.open_grid()
+    literal, total = samples_needed(mdp, 10.0, 0.5, 0.1, "literal")
+    rebalanced, _ = samples_needed(mdp, 10.0, 0.5, 0.1, "rebalanced")
+    assert literal == pytest.approx(7.3e11, rel=0.01)
+    assert total == pytest.approx(80 * literal)
+    assert rebalanced == pytest.approx(9.3e10, rel=0.01)
+
+
+def test_horizons() -> None:
+    assert horizon(10, 0.5, "literal") == math.ceil(60 * math.log2(240))
+    assert horizon(10, 0.5, "rebalanced") == 20 * 13 + 24 * 10
+    assert horizon(10, 3.0, "literal") == math.ceil(70 * math.log2(140 / 3))
+    counts = Counts(3, 2, 0)
+    assert UCBVI(counts, 2.0, 1.0, 0.1, H=107).guarantee
+    assert not UCBVI(counts, 2.0, 1.0, 0.1, H=106).guarantee
+    assert not UCBVI(counts, 2.0, 1.0, 0.1, bonus="simplified", H=200).guarantee
+
+
+def test_nothing_known() -> None:
+    """The initial values of Algorithm 1: D = 1[g != s0], E = H 1[g != s0] and the share."""
+    estimates = UCBVI(Counts(4, 2, 1), 3.0, 1.0, 0.1, np.array([0, 1, 3]), "rebalanced")
+    np.testing.assert_array_equal(estimates.D, [1, 0, 1])
+    np.testing.assert_allclose(estimates.E, [estimates.H + 0.1, 0.1, estimates.H + 0.1])
+    assert estimates.bounds(0) == (1.0, math.inf)
+    assert estimates.bounds(1) == (0.0, 0.1)
+
+
+def test_golden() -> None:
+    """Planning on the two-room grid with 100 ideal samples of each pair, as it was when the twin agreed."""
+    mdp = grid.two_room(slip=0.0, eta=0.0)
+    counts = sampled(mdp, np.full(mdp.n_states * 4, 100), np.random.default_rng(0))
+    estimates = UCBVI(counts, 40.0, 1.0, 0.1, None, "simplified", H=50)
+    np.testing.assert_allclose(estimates.D[[0, 1, 7, 30, 51]], GOLDEN_D, atol=1e-9)
+    np.testing.assert_allclose(estimates.U[[0, 1, 7, 30, 51]], GOLDEN_U, atol=1e-9)
+
+
+GOLDEN_D = [0.0, 1.0, 3.55, 8.6, 32.36]
+GOLDEN_U = [0.0, 1.2, 7.98, 17.68, 35.5]
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_same_seed_same_run_and_resume(lazy: bool) -> None:
+    mdp = grid.open_grid(rows=3, cols=3)
+    whole, again, first = (run_of(mdp, 5.0, 0.5, 7, bonus="simplified", horizon=20, lazy=lazy) for _ in range(3))
+    for run in (whole, again):
+        assert explore(run, 1500) == "budget"
+
+    def stop_after_700(run: Run) -> None:
+        if run.steps >= 700:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        explore(first, 1500, stop_after_700)
+    second = run_of(mdp, 5.0, 0.5, 99, bonus="simplified", horizon=20, lazy=lazy)
+    second.counts.restore({k: v.copy() for k, v in first.counts.state().items()})
+    arrays, facts = first.estimates.state()
+    second.estimates.restore({k: v.copy() for k, v in arrays.items()}, facts)
+    second.world.restore(first.world.snapshot())
+    second.rng.bit_generator.state = first.rng.bit_generator.state
+    second.steps, second.episode_goals = first.steps, list(first.episode_goals)
+    explore(second, 1500)
+    for other in (again, second):
+        assert other.episode_goals == whole.episode_goals
+        assert other.estimates.plans == whole.estimates.plans
+        np.testing.assert_array_equal(other.counts.count, whole.counts.count)
+        np.testing.assert_array_equal(other.estimates.D, whole.estimates.D)
+        np.testing.assert_array_equal(other.estimates.policy(8), whole.estimates.policy(8))
+    assert (whole.estimates.plans < 300) if lazy else (whole.estimates.plans == len(whole.episode_goals) + 1)
+
+
+@pytest.mark.parametrize("rule", ["adagoal", "unigoal", "raregoal"])
+def test_simplified_stops_by_its_rule(rule: str) -> None:
+    mdp = from_dense(np.eye(3)[np.array([[1, 0], [2, 0], [2, 0]])])
+    run = run_of(mdp, 2.0, 1.0, rule=rule, bonus="simplified", horizon=10)
+    assert explore(run, UNLIMITED) == "certified"
+    assert audit_ok(mdp, run.estimates)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_literal_constants_reach_their_own_stop() -> None:
+    """The algorithm as printed, planned lazily (when some count has doubled): about 4e8 steps for three states."""
+    mdp = toys.chain(n_states=3)
+    run = run_of(mdp, 1.0, 1.0, bonus="literal", lazy=True)
+
+    def forget(run: Run) -> None:
+        """Some 1e8 episodes: their history is not kept."""
+        run.episode_goals.clear()
+        run.episode_reached.clear()
+
+    assert explore(run, UNLIMITED, forget) == "certified"
+    assert run.estimates.guarantee
+    assert audit_ok(mdp, run.estimates)  # type: ignore[arg-type]
+
+
+def test_bad_arguments() -> None:
+    for arguments in ({"bonus": "none"}, {"horizon": 0}, {"horizon": 2.5}):
+        with pytest.raises(InputError, match=f"--method-arg {next(iter(arguments))}"):
+            run_of(toys.chain(n_states=3), 2.0, 1.0, **arguments)
+    with pytest.raises(InputError, match="GiB"):
+        run_of(toys.chain(n_states=3000), 40.0, 1.0)
+    world = ModelWorld(toys.chain(n_states=3))
+    world.state_bound = 10
+    with pytest.raises(InputError, match="known number of states"):
+        methods.build("ucbvi", methods.Problem(world, Counts(3, 2, 0), 2.0, 1.0, 0.1, None), {})
