@@ -1,0 +1,211 @@
+"""Methods and goal rules side by side, with two stopping notions.
+
+*Own stop*: the step at which the method's own rule ends the run. *Audit-stop*: the first step from which the exact
+audit (C1 and C2 of definition ``def_MGE``) of what the method would return holds for good. The output is looked at
+:data:`PER_DECADE` times a decade of steps, between two rollouts, so that looking does not change the run; the
+audit-stop is the first of these looks after which none fails.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import multiprocessing
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from adagoal import api, methods
+from adagoal import goals as goal_rules
+from adagoal.envs import registry
+from adagoal.errors import InputError
+from adagoal.loop import Run
+from adagoal.mdp import solve
+from adagoal.mdp.model import TabularMDP
+from adagoal.policy import Policy
+from adagoal.result import Setting
+from adagoal.storage import read_json, write_json
+
+PER_DECADE = 8
+FIRST = 100
+"""Steps at which the output is looked at for the first time."""
+
+Record = dict[str, Any]
+"""One finished run, ready for JSON; see :func:`run_cell`."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One look at the output of a run."""
+
+    steps: int
+    error: float
+    """max of V^pi_g - V* over the goals of G_L, infinite where one is missing"""
+    holds: bool
+    """C1 and C2"""
+
+
+class Auditor:
+    """An observer of a run that audits its current output exactly, at a geometric grid of step counts."""
+
+    def __init__(self, mdp: TabularMDP, radius: float, epsilon: float, goal_space: Iterable[int] | None = None) -> None:
+        self.checks: list[Check] = []
+        self._mdp, self._epsilon = mdp, epsilon
+        space = (
+            np.ones(mdp.n_states, bool) if goal_space is None else np.isin(np.arange(mdp.n_states), list(goal_space))
+        )
+        self._optimal = solve.distances(mdp)
+        self._within = space & solve.at_most(self._optimal, radius)
+        self._tolerated = space & solve.at_most(self._optimal, radius + epsilon)
+        self._next = float(FIRST)
+        self._values: dict[int, tuple[bytes, float]] = {}
+
+    def __call__(self, run: Run) -> None:
+        """Called after every rollout."""
+        if run.steps < self._next:
+            return
+        estimates = run.estimates
+        columns = estimates.column[estimates.goals]
+        believed = (estimates.goal_state[columns] >= 0) & (estimates.D[columns] <= estimates.L)
+        reset = run.world.n_actions
+        self.check(run.steps, {int(g): Policy(int(g), estimates.policy(g), reset) for g in estimates.goals[believed]})
+        while self._next <= run.steps:
+            self._next *= 10 ** (1 / PER_DECADE)
+
+    def check(self, steps: int, policies: Mapping[int, Policy]) -> None:
+        """Audit the goals X with their policies."""
+        X = np.zeros(self._mdp.n_states, bool)
+        values = np.full(self._mdp.n_states, np.inf)
+        for goal, policy in policies.items():
+            X[goal], values[goal] = True, self._value(goal, policy)
+        c1 = np.isfinite(values[X]).all() and solve.at_most(values[X], self._optimal[X] + self._epsilon).all()
+        c2 = (X | ~self._within).all() and (self._tolerated | ~X).all()
+        gaps = (values - self._optimal)[self._within]
+        self.checks.append(Check(steps, max(float(gaps.max(initial=0.0)), 0.0), bool(c1 and c2)))
+
+    def _value(self, goal: int, policy: Policy) -> float:
+        """V^pi, computed again only where the policy has changed."""
+        table = policy.actions.tobytes()
+        if self._values.get(goal, (b"", 0.0))[0] != table:
+            self._values[goal] = table, solve.policy_value(self._mdp, policy, goal)
+        return self._values[goal][1]
+
+    @property
+    def stop(self) -> int | None:
+        """The audit-stop, None where the last look failed."""
+        first = None
+        for check in reversed(self.checks):
+            if not check.holds:
+                break
+            first = check.steps
+        return first
+
+
+def settings(
+    worlds: Mapping[str, Mapping[str, Any]],
+    method_specs: Iterable[str],
+    rules: Iterable[str],
+    seeds: int,
+    **common: Any,
+) -> list[Setting]:
+    """Every combination, checked: ``worlds`` maps a name to its radius, epsilon and env_args."""
+    found = []
+    for env, options in worlds.items():
+        _model(env, options.get("env_args", {}))
+        for spec in method_specs:
+            method, arguments = parse_method(spec)
+            for rule in rules:
+                goal_rules.get(rule)
+                choice: dict[str, Any] = {"env": env, "method": method, "method_args": arguments, "goal_rule": rule}
+                found += [Setting(**choice, **options, **common, seed=seed) for seed in range(seeds)]
+    for setting in found:
+        if isinstance(setting.radius, str):
+            raise InputError(f"--radius: compare needs a number, got {setting.radius}")
+        api._check(setting)
+    return found
+
+
+def parse_method(spec: str) -> tuple[str, dict[str, Any]]:
+    """A method and its arguments from ``name:key=value:key=value``."""
+    name, *pairs = spec.split(":")
+    if name not in methods.METHODS:
+        raise InputError(f"--methods: unknown method {name!r}; choose from {', '.join(methods.METHODS)}")
+    return name, registry.parse_args(pairs)
+
+
+def run_cell(setting: Setting) -> Record | None:
+    """One run to its own stop or its budget, audited on the way; None where it was interrupted."""
+    mdp = _model(setting.env, setting.env_args)
+    auditor = Auditor(mdp, float(setting.radius), setting.epsilon, setting.goal_space)
+    result = api.explore(**asdict(setting), observe=auditor)
+    if result.status == "interrupted":
+        return None
+    auditor.check(result.steps, {g: result.policy(g) for g in result.goals})
+    verdict = api.audit(result, mdp)
+    return {
+        "setting": asdict(setting),
+        "status": result.status,
+        "guarantee": result.guarantee,
+        "steps": result.steps,
+        "episodes": result.episodes,
+        "plans": result.plans,
+        "wall_seconds": result.wall_seconds,
+        "own_stop": result.steps if result.status in ("certified", "stopped") else None,
+        "audit_stop": auditor.stop,
+        "final": {"ok": verdict.ok, "c1": verdict.c1, "c2": verdict.c2, "certificates": verdict.certificates},
+        "checks": [[c.steps, c.error if math.isfinite(c.error) else None, c.holds] for c in auditor.checks],
+    }
+
+
+def run_all(
+    cells: list[Setting], folder: Path, jobs: int, done: Callable[[Record], None] = lambda record: None
+) -> list[Record]:
+    """Run what the folder does not hold yet, ``jobs`` at a time; ``done`` is told of every run as it ends."""
+    records: dict[int, Record] = {}
+    missing = []
+    for place, cell in enumerate(cells):
+        file = folder / cell_file(cell)
+        if file.exists():
+            records[place] = read_json(file)
+            done(records[place])
+        else:
+            missing.append(place)
+    if missing:
+        workers = min(jobs, len(missing))
+        with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+            futures = {pool.submit(run_cell, cells[place]): place for place in missing}
+            try:
+                for future in as_completed(futures):
+                    place, record = futures[future], future.result()
+                    if record is None:
+                        raise KeyboardInterrupt
+                    write_json(folder / cell_file(cells[place]), record)
+                    records[place] = record
+                    done(record)
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                for child in multiprocessing.active_children():
+                    child.terminate()
+                raise
+    return [records[place] for place in range(len(cells))]
+
+
+def cell_file(setting: Setting) -> str:
+    """Where a finished run is kept: a name for people, and a digest of the whole setting."""
+    digest = hashlib.sha256(json.dumps(asdict(setting), sort_keys=True).encode()).hexdigest()[:8]
+    name = re.sub(r"[^A-Za-z0-9.]+", "-", f"{setting.env}-{setting.method}-{setting.goal_rule}")
+    return os.path.join("cells", f"{name}-seed{setting.seed}-{digest}.json")
+
+
+def _model(env: str, env_args: Mapping[str, Any]) -> TabularMDP:
+    model = registry.make_model(env, env_args, None)
+    if model is None:
+        raise InputError(f"ENV: no exact model is known of {env}, so that nothing can be audited")
+    return model

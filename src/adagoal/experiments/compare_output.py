@@ -1,0 +1,163 @@
+"""What a comparison says: a table for the terminal and for Markdown, and a figure."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from rich.table import Table
+
+from adagoal.experiments.compare import PER_DECADE, Record
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+"""Okabe and Ito's palette, which colour-blind people can tell apart."""
+STYLES = ("-", "--", ":", "-.")
+HEAD = ("world", "method", "goal rule", "runs", "own stop", "audit-stop", "own / audit", "audit holds", "seconds")
+NOTE = (
+    "Medians over the seeds, in environment steps. Own stop: the method's own rule ends the run (so many runs of all, "
+    "where not all do); audit-stop: the first step from which the exact audit of the current output holds for "
+    "good; audit holds: runs whose final output passes."
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method with one goal rule on one world, over its seeds."""
+
+    world: str
+    method: str
+    goal_rule: str
+    guarantee: bool
+    runs: int
+    stopped: int
+    own_stop: float
+    """Median, infinite where most runs did not stop within the budget."""
+    audit_stop: float
+    holds: int
+    """Runs whose final output passes the audit."""
+    seconds: float
+    budget: int | None
+
+    def cells(self) -> tuple[str, ...]:
+        """The row as text, in the order of ``HEAD``."""
+        price = self.own_stop / self.audit_stop if math.isfinite(self.own_stop) and self.audit_stop > 0 else math.nan
+        method = self.method if self.guarantee else f"{self.method} (no guarantee)"
+        return (
+            *(self.world, method, self.goal_rule, str(self.runs)),
+            self._steps(self.own_stop) + ("" if self.stopped == self.runs else f" ({self.stopped}/{self.runs})"),
+            self._steps(self.audit_stop),
+            f"{price:.3g}" if price > 0 else "-",
+            f"{self.holds}/{self.runs}",
+            f"{self.seconds:.1f}",
+        )
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain types for JSON; an infinite number becomes None."""
+        return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in asdict(self).items()}
+
+    def _steps(self, steps: float) -> str:
+        return f"{steps:,.0f}" if math.isfinite(steps) else f"> {self.budget:.3g}" if self.budget else "never"
+
+
+def group(records: Iterable[Record]) -> dict[tuple[str, str, str], list[Record]]:
+    """Records by world, method and goal rule."""
+    found: dict[tuple[str, str, str], list[Record]] = {}
+    for record in records:
+        setting = record["setting"]
+        method = ":".join([setting["method"], *(f"{k}={v}" for k, v in setting["method_args"].items())])
+        found.setdefault((setting["env"], method, setting["goal_rule"]), []).append(record)
+    return found
+
+
+def rows(records: Iterable[Record]) -> list[Row]:
+    """One row per world, method and goal rule, as they come."""
+    return [
+        Row(
+            *key,
+            guarantee=runs[0]["guarantee"],
+            runs=len(runs),
+            stopped=sum(run["own_stop"] is not None for run in runs),
+            own_stop=_median(run["own_stop"] for run in runs),
+            audit_stop=_median(run["audit_stop"] for run in runs),
+            holds=sum(run["final"]["c1"] and run["final"]["c2"] for run in runs),
+            seconds=statistics.median(run["wall_seconds"] for run in runs),
+            budget=runs[0]["setting"]["budget"],
+        )
+        for key, runs in group(records).items()
+    ]
+
+
+def _median(steps: Iterable[int | None]) -> float:
+    return float(statistics.median(math.inf if s is None else s for s in steps))
+
+
+def terminal(found: Sequence[Row], caption: str = "") -> Table:
+    """The table for a terminal."""
+    table = Table(box=None, pad_edge=False, header_style="bold", caption=caption, caption_justify="left")
+    for i, name in enumerate(HEAD):
+        table.add_column(name, justify="left" if i < 3 else "right")
+    for row in found:
+        table.add_row(*row.cells())
+    return table
+
+
+def markdown(found: Sequence[Row]) -> str:
+    """The table in Markdown, with its note."""
+    lines = [HEAD, ["---"] * 3 + ["---:"] * (len(HEAD) - 3), *(row.cells() for row in found)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + f"\n\n{NOTE}\n"
+
+
+def figure(records: Sequence[Record]) -> Figure:
+    """The true error of the current output against steps, a panel per world: median and quartiles over the seeds."""
+    groups = group(records)
+    worlds = list(dict.fromkeys(world for world, _, _ in groups))
+    columns = min(len(worlds), 3)
+    lines = -(-len(worlds) // columns)
+    drawn = Figure((1.0 + 4.6 * columns, 0.6 + 3.4 * lines), layout="constrained")
+    axes = drawn.subplots(lines, columns, squeeze=False).ravel()
+    for ax in axes[len(worlds) :]:
+        ax.set_axis_off()
+    kinds = list(dict.fromkeys((method, rule) for _, method, rule in groups))
+    names = [list(dict.fromkeys(part)) for part in zip(*kinds, strict=True)]
+    for ax, world in zip(axes, worlds, strict=False):
+        inside = {key[1:]: runs for key, runs in groups.items() if key[0] == world}
+        finite = [c[1] for runs in inside.values() for run in runs for c in run["checks"] if c[1] is not None]
+        epsilon = float(next(iter(inside.values()))[0]["setting"]["epsilon"])
+        floor, ceiling = 1e-3 * epsilon, 4.0 * max([epsilon, *finite])
+        for (method, rule), runs in inside.items():
+            colour = COLOURS[names[1].index(rule) % len(COLOURS)]
+            style = STYLES[names[0].index(method) % len(STYLES)]
+            _curve(ax, runs, floor, ceiling, colour, style, f"{method}, {rule}")
+        ax.axhline(epsilon, color="#666666", linewidth=0.8)
+        ax.annotate("epsilon", (1, epsilon), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=7)
+        ax.axhline(ceiling, color="#cccccc", linewidth=0.8)
+        ax.annotate("a goal is missing, or its policy may fail", (0.02, ceiling), xycoords=("axes fraction", "data"),
+                    va="bottom", fontsize=7)  # fmt: skip
+        ax.set(xscale="log", yscale="log", ylim=(floor, 3 * ceiling), xlabel="steps", title=world)
+        ax.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel("true error of the current output, in steps")
+    handles, labels = axes[0].get_legend_handles_labels()
+    drawn.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)), frameon=False, fontsize=8)
+    return drawn
+
+
+def _curve(ax: Axes, runs: Sequence[Record], floor: float, ceiling: float, colour: str, style: str, label: str) -> None:
+    """Median and quartiles of the runs' errors; a run that has stopped keeps its last output; a dot where all have."""
+    last = max(run["checks"][-1][0] for run in runs)
+    first = min(run["checks"][0][0] for run in runs)
+    steps = np.geomspace(first, last, max(2, math.ceil(PER_DECADE * math.log10(max(last / first, 1.1))) + 1))
+    errors = np.full((len(runs), len(steps)), ceiling)
+    for i, run in enumerate(runs):
+        when, error = np.array([(c[0], np.inf if c[1] is None else c[1]) for c in run["checks"]]).T
+        place = np.searchsorted(when, steps * (1 + 1e-12), side="right") - 1
+        errors[i, place >= 0] = np.clip(error[place[place >= 0]], floor, ceiling)
+    low, middle, high = np.quantile(errors, (0.25, 0.5, 0.75), axis=0)
+    ax.plot(steps, middle, color=colour, linestyle=style, label=label)
+    if all(run["own_stop"] is not None for run in runs):
+        ax.plot(steps[-1], middle[-1], color=colour, marker="o", markersize=4)
+    ax.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0)
