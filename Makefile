@@ -1,0 +1,65 @@
+# make demo: see it work.  make test: everything that must hold before a commit.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.PHONY: help demo test lint format check-slow bench reproduce clean
+
+help:
+	@echo "make demo        explore the two-room world with live progress, and write its report"
+	@echo "make test        lint, types and tests (minutes)"
+	@echo "make lint        lint and types only"
+	@echo "make format      format the code"
+	@echo "make check-slow  the heavier statistical checks"
+	@echo "make bench       benchmarks of the solver and the planner"
+	@echo "make reproduce   the paper's tabular figures"
+	@echo "make clean       remove the environment, caches and build outputs (not runs/)"
+
+$(VENV)/stamp-python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "adagoal needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1). Try: make PYTHON=python3.12 ..." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/stamp-core: $(VENV)/stamp-python pyproject.toml constraints.txt
+	$(PIP) install --constraint constraints.txt --editable .
+	@touch $@
+
+$(VENV)/stamp-dev: $(VENV)/stamp-python pyproject.toml constraints.txt
+	$(PIP) install --constraint constraints.txt --editable '.[dev,minigrid]'
+	@touch $@ $(VENV)/stamp-core
+
+demo: $(VENV)/stamp-core
+	@echo "exploring the two-room world (the first run compiles for a while) ..."
+	@$(BIN)/adagoal explore two-room --radius 40 --epsilon 1 --delta 0.1 --seed 0 --out runs/demo --overwrite
+	@$(BIN)/adagoal audit runs/demo | tail -n 1
+	@echo "open $(CURDIR)/runs/demo/report.html"
+
+lint: $(VENV)/stamp-dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/pytest
+
+format: $(VENV)/stamp-dev
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+check-slow: $(VENV)/stamp-dev
+	$(BIN)/pytest -m slow
+
+bench: $(VENV)/stamp-dev
+	@for file in $(filter-out benchmarks/deep_%,$(wildcard benchmarks/*.py)); do \
+	  echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+reproduce: $(VENV)/stamp-core
+	$(BIN)/adagoal reproduce figure1
+	$(BIN)/adagoal reproduce figure3
+	$(BIN)/adagoal reproduce separation
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
