@@ -55,10 +55,8 @@ Rule = Callable[[Known], Array]
 
 
 def adagoal(known: Known) -> Array:
-    """The most uncertain goal among those believed reachable (eq. ``opt_pbm_constrained``); ties share."""
-    score = np.where(reachable(known), known.E, -np.inf)
-    best = score.max(initial=-np.inf)
-    return (score == best).astype(float) if np.isfinite(best) else known.eligible.astype(float)
+    """The most uncertain goal among those believed reachable (eq. ``opt_pbm_constrained``)."""
+    return _one(known, reachable(known)) if reachable(known).any() else known.eligible.astype(float)
 
 
 def adagoal_proportional(known: Known) -> Array:
@@ -73,8 +71,7 @@ def proportional(known: Known) -> Array:
 
 def argmax(known: Known) -> Array:
     """The most uncertain goal, without the constraint."""
-    score = np.where(known.eligible, known.E, -np.inf)
-    return (score == score.max(initial=-np.inf)).astype(float)
+    return _one(known, known.eligible)
 
 
 def unigoal(known: Known) -> Array:
@@ -164,6 +161,15 @@ def draw(weights: Array, rng: np.random.Generator) -> int:
     """One goal index in proportion to the weights."""
     cumulative = np.cumsum(weights)
     return int(min(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"), len(weights) - 1))
+
+
+def _one(known: Known, candidates: NDArray[np.bool_]) -> Array:
+    """All weight on the candidate of largest E; among equals on the one tried least often."""
+    score = np.where(candidates, known.E, -np.inf)
+    equals = np.flatnonzero(score == score.max())
+    weights = np.zeros(len(score))
+    weights[equals[np.argmin(known.attempts[equals])]] = 1.0
+    return weights
 
 
 def _or_uniform(weights: Array, candidates: NDArray[np.bool_], known: Known) -> Array:

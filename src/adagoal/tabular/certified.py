@@ -77,6 +77,7 @@ class Certified:
         self._quiet = Quiet(delta / 4.0)
 
         states, actions, columns = counts.n_states, counts.n_actions, 1
+        self._room = columns
         self.V = np.zeros((states, columns))
         self.Y = np.full((states, columns), self.cap)
         self.optimistic = np.zeros((states, columns), np.int16)
@@ -149,7 +150,9 @@ class Certified:
         self._probed += (steps - self._planned_at) * self._probing_now
         self._planned_at = steps
         self._probing_now = self._probed < PROBE * steps
-        policy = np.where(self.probing >= 0, self.probing, self.optimistic) if self._probing_now else self.optimistic
+        policy = self.optimistic
+        if self._probing_now and len(self._order) <= DENSE:
+            policy = np.where(self.probing >= 0, self.probing, policy)
         limit = math.ceil(4 * self.cap * (self.L + 1) / self.epsilon)
         return Plan(policy[None], self.goal_state, limit, np.maximum(n + 1, np.where(n < 64, 2 * n, (n * GROWTH).astype(np.int64))))
 
@@ -249,21 +252,23 @@ class Certified:
 
     # --- saving -----------------------------------------------------------------------------------------------
 
-    ARRAYS = (
-        *("V", "Y", "optimistic", "probing", "best", "returned", "column", "goal_state"),
-        *("D", "upper", "gap", "stale", "_polished", "_is_goal"),
-    )
+    TABLES = ("V", "Y", "optimistic", "probing", "best", "returned")
+    ROWS = ("goal_state", "D", "upper", "gap", "stale", "_polished")
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Everything that the counts do not determine."""
-        facts = {"probed": self._probed, "planned_at": self._planned_at, "probing_now": self._probing_now}
-        return {name: getattr(self, name) for name in self.ARRAYS}, {**facts, "plans": self.plans}
+        facts: dict[str, Any] = {"probed": self._probed, "planned_at": self._planned_at, "probing_now": self._probing_now}
+        arrays = {name: getattr(self, name) for name in (*self.TABLES, *self.ROWS, "column", "_is_goal")}
+        return {**arrays, **self._quiet.state()}, {**facts, "plans": self.plans, "windows": self._quiet.started}
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """The inverse of :meth:`state`, on restored counts."""
         self._catch_up()
-        for name in self.ARRAYS:
+        for name in (*self.TABLES, *self.ROWS, "column", "_is_goal"):
             setattr(self, name, np.array(arrays[name]))
+        self._room = len(self.D)
+        self._quiet.restore(arrays, facts["windows"])
+        self._counted[:] = -1
         self._probed, self._planned_at = facts["probed"], facts["planned_at"]
         self._probing_now, self.plans = facts["probing_now"], facts["plans"]
 
@@ -271,13 +276,18 @@ class Certified:
 
     def _add_column(self, state: int) -> None:
         """A column of its own for a goal seen for the first time; until now it was one of those of column 0."""
-        for name in ("V", "Y", "optimistic", "probing", "best", "returned"):
+        columns = len(self.D)
+        if columns == self._room:
+            self._room = 2 * columns
+        for name in (*self.TABLES, *self.ROWS):
             array = getattr(self, name)
-            setattr(self, name, np.ascontiguousarray(np.column_stack([array, array[:, 0]])))
-        for name in ("goal_state", "D", "upper", "gap", "stale", "_polished"):
-            array = getattr(self, name)
-            setattr(self, name, np.append(array, array[0]))
-        self.column[state], self.goal_state[-1] = len(self.D) - 1, state
+            wide = array.base if array.base is not None and array.base.shape[-1] == self._room else None
+            if wide is None:
+                wide = np.empty((*array.shape[:-1], self._room), array.dtype)
+                wide[..., :columns] = array
+            wide[..., columns] = wide[..., 0]
+            setattr(self, name, wide[..., : columns + 1])
+        self.column[state], self.goal_state[-1] = columns, state
         self.V[state, -1] = self.Y[state, -1] = 0.0
         if state == self.counts.start:
             self.D[-1] = self.upper[-1] = self.gap[-1] = 0.0

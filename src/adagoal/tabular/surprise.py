@@ -24,21 +24,27 @@ class Quiet:
         self.log = math.log(WINDOWS / delta)
         self.started = 0
         self.surprises = 0
-        self.starts: list[NDArray[np.int64]] = []
-        """Counts [X] at the start of each window, oldest first; only windows without a surprise are kept."""
+        self.start: NDArray[np.int64] | None = None
+        """Counts [X] at the start of the oldest window without a surprise, the best one; None if there is none."""
 
     def bound(self, n: NDArray[np.int64], surprises: int) -> NDArray[np.float64]:
         """[X] bounds on the unseen mass, 1 where nothing is known; n [X] and the surprises so far."""
         if surprises != self.surprises:
-            self.starts, self.surprises = [], surprises
+            self.start, self.surprises = None, surprises
         steps = int(n.sum())
         if self.started < WINDOWS and steps >= 2 ** (FIRST + self.started):
-            self.started = max(self.started + 1, min(int(math.log2(steps)) - FIRST + 1, WINDOWS))
-            self.starts.append(n.copy())
-        if not self.starts:
+            self.started = min(steps.bit_length() - FIRST, WINDOWS)
+            self.start = n.copy() if self.start is None else self.start
+        if self.start is None:
             return np.ones(len(n))
-        oldest = self.starts[0]
-        if len(oldest) < len(n):
-            oldest = np.pad(oldest, (0, len(n) - len(oldest)))
-        visits = n - oldest
+        visits = n - np.pad(self.start, (0, len(n) - len(self.start)))
         return np.where(visits > 0, 1.0 - np.exp(-self.log / np.maximum(visits, 1)), 1.0)
+
+    def state(self) -> dict[str, NDArray[np.int64]]:
+        """For a checkpoint."""
+        return {"quiet_start": np.zeros(0, np.int64) if self.start is None else self.start}
+
+    def restore(self, arrays: dict[str, NDArray[np.int64]], started: int) -> None:
+        """The inverse of :meth:`state`."""
+        self.started = started
+        self.start = np.array(arrays["quiet_start"]) if len(arrays["quiet_start"]) else None

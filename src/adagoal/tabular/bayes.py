@@ -1,0 +1,195 @@
+"""Bayesian estimates: the tabular twin of a value ensemble. No guarantee, wherever they are shown.
+
+M kernels are drawn from the posterior of a Dirichlet prior with parameters 1/S, and goal values are computed in each:
+
+    p_m(. | x) ~ Dirichlet(c(x, .) + 1/S)
+    V_m = min{ C, 1 + V_m(s0), min_a 1 + p_m V_m }  off g,  V_m(g) = 0,  C = L + 1 + epsilon
+    D = 10% quantile over m of V_m(s0),   E = 90% quantile - 10% quantile
+
+The cap loses nothing: D <= L and E <= epsilon put the 90% quantile below it.
+
+*Sparse draws.* A row has one entry for each observed successor and one for all S - o others together, whose mass has
+the exact law Beta((S - o)/S, n + o/S). That mass goes to one state, drawn uniformly among the others: each of them has
+its exact mean, and a Dirichlet with parameters as small as 1/S puts most of its mass on one state anyway. A row is
+drawn again once its count has doubled; rows drawn for a smaller count are a little too wide, never too narrow.
+
+*Policies.* One more member, the last, is the posterior mean, with the mass of what was never observed led to a virtual
+state of value C: its greedy policies are returned. Exploration plays the greedy policies of the others in turn
+(posterior sampling), one per plan.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from adagoal.envs.world import Plan
+from adagoal.tabular.counts import Counts
+
+MEMBERS = 24
+BLOCK = 16
+"""Goals planned together."""
+LOW, HIGH = 0.1, 0.9
+"""The quantiles of D and of D + E."""
+SWEEPS = 200
+"""Sweeps per plan, at most; the next plan goes on from where this one stopped."""
+TOLERANCE = 1e-2
+"""Change of a sweep, in units of epsilon, at which values count as solved."""
+
+Floats = NDArray[np.float64]
+
+
+class Bayes:
+    """Posterior samples on shared counts; see the module's text."""
+
+    name = "bayes"
+    guarantee = False
+    episodes_per_plan = 1_000_000
+    ARRAYS = ("p", "atom", "V", "greedy", "D", "upper", "stale", "_drawn", "_places")
+
+    def __init__(
+        self,
+        counts: Counts,
+        L: float,
+        epsilon: float,
+        goals: NDArray[np.int64] | None = None,
+    ) -> None:
+        self.counts, self.L, self.epsilon, self.cap = counts, L, epsilon, L + 1.0 + epsilon
+        S, X, W = counts.n_states, len(counts.n), counts.successor.shape[1]
+        self.goals: NDArray[np.int64] = np.arange(S) if goals is None else goals
+        self.goal_state = self.goals
+        self.column = np.full(S, -1)
+        """[S] the column of every goal; -1 for a state that is none"""
+        self.column[self.goals] = np.arange(len(self.goals))
+        G = len(self.goals)
+        self.p: Floats = np.zeros((MEMBERS + 1, X, W + 1))
+        """[M + 1, X, W + 1] the mass of observed successors, in their order, and in the last place that of the others"""
+        self.atom: NDArray[np.int32] = np.full((MEMBERS + 1, X), S, np.int32)
+        """[M + 1, X] where the mass of the others goes"""
+        self.V: Floats = np.zeros((MEMBERS + 1, S + 1, G))
+        self.V[:, S] = self.cap
+        self.greedy: NDArray[np.int16] = np.full((MEMBERS + 1, S, G), counts.n_actions, np.int16)
+        self.D, self.upper, self.stale = np.zeros(G), np.full(G, self.cap), np.ones(G, bool)
+        self._drawn = np.full(X, -1)
+        """[X] the count for which a row was drawn"""
+        self._places = np.zeros(X, np.int32)
+        """[X] the number of observed successors then"""
+        self.plans = 0
+
+    @property
+    def E(self) -> Floats:
+        """[G] the width of the posterior between the two quantiles."""
+        return self.upper - self.D
+
+    def refresh(self, wanted: NDArray[np.bool_]) -> bool:
+        """Draw the rows whose counts have doubled, and solve one block of goals, ``wanted`` [G] first, in all members."""
+        rows = np.flatnonzero(self.counts.n >= self._threshold())
+        if len(rows):
+            self._draw(rows)
+            self.stale[:] = True
+        if not (self.stale & wanted).any():
+            return False
+        todo = np.flatnonzero(self.stale & (wanted | (self.E > self.epsilon)))
+        block = np.sort(todo[np.lexsort((-self.E[todo], ~wanted[todo]))][:BLOCK])
+        V, greedy = self.V[:, :, block], self.greedy[:, :, block]
+        counts, change = self.counts, np.full(MEMBERS + 1, np.inf)
+        model = counts.successor, self._places, self.p, self.atom, counts.terminal, counts.start, self.goals[block]
+        for i in range(SWEEPS):
+            sweep(*model, self.cap, i % 2 == 1, TOLERANCE * self.epsilon, change, V, greedy)
+            if change.max() < TOLERANCE * self.epsilon:
+                break
+        self.V[:, :, block], self.greedy[:, :, block] = V, greedy
+        self.D[block], self.upper[block] = np.quantile(V[:MEMBERS, counts.start], (LOW, HIGH), axis=0)
+        self.stale[block] = False
+        self.plans += 1
+        return True
+
+    def plan(self) -> Plan:
+        """The greedy policies of one member."""
+        policy = self.greedy[[self.plans % MEMBERS]]
+        limit = math.ceil(4 * self.cap * (self.L + 1) / self.epsilon)
+        return Plan(policy, self.goal_state, limit, self._threshold())
+
+    def bounds(self, goal: int) -> tuple[float, float]:
+        """The two quantiles; the upper one is infinite where it has met the cap."""
+        j = self.column[goal]
+        return float(self.D[j]), float(self.upper[j]) if self.upper[j] < self.L + self.epsilon else math.inf
+
+    def policy(self, goal: int) -> NDArray[np.int16]:
+        """[1, S] greedy in the posterior mean."""
+        return np.ascontiguousarray(self.greedy[MEMBERS][None, :, self.column[goal]])
+
+    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """Everything that the counts do not determine; draws depend on the number of the plan alone."""
+        return {name: getattr(self, name) for name in self.ARRAYS}, {"plans": self.plans}
+
+    def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
+        """The inverse of :meth:`state`."""
+        for name in self.ARRAYS:
+            setattr(self, name, np.array(arrays[name]))
+        self.plans = facts["plans"]
+
+    def _threshold(self) -> NDArray[np.int64]:
+        """[X] the counts that ask for a new plan."""
+        return np.where(self._drawn < 0, 0, np.maximum(2 * self._drawn, 1))
+
+    def _draw(self, rows: NDArray[np.int64]) -> None:
+        """New posterior draws of the given rows, for all members."""
+        counts, S = self.counts, self.counts.n_states
+        rng = np.random.default_rng([self.plans, MEMBERS])
+        width = counts.successor.shape[1]
+        if self.p.shape[2] != width + 1:
+            self.p = np.concatenate(
+                [self.p[..., :-1], np.zeros((*self.p.shape[:2], width + 1 - self.p.shape[2])), self.p[..., -1:]], axis=2
+            )
+        support = counts.support[rows]
+        observed = np.arange(width) < support[:, None]
+        alpha = np.concatenate(
+            [np.where(observed, counts.count[rows] + 1.0 / S, 0.0), (S - support[:, None]) / S], axis=1
+        )
+        mass = rng.standard_gamma(np.broadcast_to(alpha, (MEMBERS, *alpha.shape)))
+        mass[..., -1] += (mass.sum(axis=-1) == 0) * 1.0  # parameters of 1/S underflow at times
+        self.p[:MEMBERS, rows] = mass / mass.sum(axis=-1, keepdims=True)
+        self.p[MEMBERS, rows] = alpha / alpha.sum(axis=-1, keepdims=True)
+        self._drawn[rows], self._places[rows] = counts.n[rows], support
+        free = np.ones((len(rows), S), bool)
+        free[np.nonzero(observed)[0], counts.successor[rows][observed]] = False
+        order = np.argsort(~free, axis=1, kind="stable")  # the free states first
+        pick = (rng.random((MEMBERS, len(rows))) * np.maximum(S - support, 1)).astype(np.int64)
+        self.atom[:MEMBERS, rows] = order[np.arange(len(rows)), pick]
+
+
+@numba.njit(cache=True, nogil=True)
+def sweep(  # type: ignore[no-untyped-def]
+    successor, places, p, atom, terminal, start, goals, cap, backwards, tolerance, change, V, greedy
+):  # fmt: skip
+    """One Gauss-Seidel sweep of V [M, S + 1, G], in place, in the members whose last ``change`` [M] was not small."""
+    n_states, n_actions, n_goals = terminal.shape[0], places.shape[0] // terminal.shape[0], goals.shape[0]
+    best, chosen, mean = np.zeros((3, n_goals))
+    for m in range(V.shape[0]):
+        if change[m] < tolerance:
+            continue
+        change[m] = 0.0
+        for i in range(n_states):
+            s = n_states - 1 - i if backwards else i
+            best[:] = V[m, start]
+            chosen[:] = n_actions
+            for a in range(-1 if terminal[s] else n_actions - 1, -1, -1):
+                x = s * n_actions + a
+                mean[:] = p[m, x, p.shape[2] - 1] * V[m, atom[m, x]]
+                for k in range(places[x]):
+                    q, t = p[m, x, k], successor[x, k]
+                    for j in range(n_goals):
+                        mean[j] += q * V[m, t, j]
+                for j in range(n_goals):
+                    chosen[j] = a if mean[j] <= best[j] else chosen[j]
+                    best[j] = mean[j] if mean[j] <= best[j] else best[j]
+            for j in range(n_goals):
+                value = 0.0 if s == goals[j] else min(1.0 + best[j], cap)
+                change[m] = max(change[m], abs(value - V[m, s, j]))
+                V[m, s, j] = value
+                greedy[m, s, j] = chosen[j]
