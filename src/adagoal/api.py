@@ -219,6 +219,7 @@ class _Session:
             radius=float(estimates.L),
             goals=chosen,
             certificates=certificates,
+            errors={g: float(estimates.E[estimates.column[g]]) for g in chosen},
             open_goals=[g for g in chosen if still[estimates.column[g]]],
             guarantee=estimates.guarantee,
             **steps,

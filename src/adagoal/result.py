@@ -61,6 +61,9 @@ class Result:
     """The set X: goals with D <= L, certified if the status is "certified"."""
     certificates: dict[int, Certificate]
     """Every goal of the goal space that was seen, in X or not, with what is known about it."""
+    errors: dict[int, float]
+    """The error estimate E of every goal in X: its policy is at most this many expected steps worse than the best
+    one. It may be smaller than upper - lower: a policy can be known to be good before its value is known."""
     open_goals: list[int]
     """Members of X whose certificate is not finished; empty if the status is "certified"."""
     guarantee: bool
@@ -80,6 +83,12 @@ class Result:
             raise InputError(f"goal {goal} is not among the goals that were seen")
         return self.certificates[goal]
 
+    def error(self, goal: int) -> float:
+        """How many expected steps the goal's policy may be worse than the best one (see ``errors``)."""
+        if goal not in self.errors:
+            raise InputError(f"goal {goal} is not among the {len(self.goals)} goals of the result")
+        return self.errors[goal]
+
     def policy(self, goal: int) -> Policy:
         """A policy to reach the goal, as a callable (state) -> action; the reset is action ``reset_action``."""
         places = np.flatnonzero(self.arrays["policy_goals"] == goal)
@@ -88,7 +97,7 @@ class Result:
         return Policy(goal, np.asarray(self.arrays["policy"][places[0]], np.int16), self.reset_action)
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form: the setting, the outcome, and one row {goal, lower, upper} per goal of X."""
+        """The JSON form: the setting, the outcome, and one row {goal, lower, upper, error} per goal of X."""
         rows = [self._row(g) for g in self.goals]
         others = [self._row(g) for g in self.certificates if g not in set(self.goals)]
         keep = ("status", "guarantee", "open_goals", "steps", "episodes", "plans", "wall_seconds", "reset_action", "warnings")
@@ -98,7 +107,8 @@ class Result:
 
     def _row(self, goal: int) -> dict[str, Any]:
         low, up = self.certificates[goal]
-        return {"goal": goal, "lower": low, "upper": up if math.isfinite(up) else None}
+        row = {"goal": goal, "lower": _finite(low), "upper": _finite(up)}
+        return {**row, "error": _finite(self.errors[goal])} if goal in self.errors else row
 
     def save(self, path: str | Path) -> Path:
         """Write ``result.json`` and ``model.npz`` into a folder, each atomically."""
@@ -122,12 +132,13 @@ def load(path: str | Path) -> Result:
             setting["goal_space"] = tuple(setting["goal_space"])
         rows = [*data["goals"], *data["other_goals"]]
         certificates = {
-            row["goal"]: Certificate(row["lower"], math.inf if row["upper"] is None else row["upper"]) for row in rows
+            row["goal"]: Certificate(_number(row["lower"]), _number(row["upper"])) for row in rows
         }
         return Result(
             setting=Setting(**setting),
             goals=[row["goal"] for row in data["goals"]],
             certificates=certificates,
+            errors={row["goal"]: _number(row["error"]) for row in data["goals"]},
             arrays=arrays,
             **{
                 name: data[name]
@@ -137,3 +148,12 @@ def load(path: str | Path) -> Result:
         )
     except (KeyError, TypeError) as error:
         raise InputError(f"{folder / 'result.json'}: damaged or incomplete ({error})") from None
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no infinity."""
+    return value if math.isfinite(value) else None
+
+
+def _number(value: float | None) -> float:
+    return math.inf if value is None else value
