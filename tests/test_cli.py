@@ -1,0 +1,278 @@
+"""The command line: exit codes, one clear line for bad input, and runs that survive being killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from adagoal.cli import COMMANDS, REPRODUCE, run
+from adagoal.result import load
+
+SMALL = ("explore", "grid", "--radius", "6", "--env-arg", "rows=3", "--env-arg", "cols=3")
+LONG = ("explore", "two-room", "--radius", "40", "--epsilon", "0.8", "--quiet")
+CHILD = "import adagoal.api as api; api.CHECKPOINT_SECONDS = 0.1; from adagoal.cli import main; main()"
+
+
+class Failing(gymnasium.Env[int, int]):
+    """Works for 500 steps, then raises."""
+
+    observation_space = gymnasium.spaces.Discrete(5)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self.steps, self.place = 0, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.place = 0
+        return 0, {}
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        if self.steps > 500:
+            raise RuntimeError("the motor is hot")
+        self.place = min(self.place + 1, 4) if action else max(self.place - 1, 0)
+        return self.place, 0.0, False, False, {}
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run."""
+    folder = tmp_path_factory.mktemp("cli") / "done"
+    assert run([*SMALL, "--out", str(folder), "--quiet"]) == 0
+    return folder
+
+
+def one_line(capsys: pytest.CaptureFixture[str]) -> str:
+    """The error, which must be one line and no traceback."""
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    assert "Traceback" not in error
+    return error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["grid", "--radius", "-3"], "--radius: must be a finite number >= 1, got -3"),
+        (["grid", "--radius", "nan"], "--radius"),
+        (["grid", "--radius", "inf"], "--radius"),
+        (["grid", "--radius", "far"], "--radius"),
+        (["grid"], "--radius"),
+        (["grid", "--radius", "auto"], "--budget"),
+        (["grid", "--radius", "5", "--epsilon", "0"], "--epsilon: must be a finite number > 0"),
+        (["grid", "--radius", "5", "--epsilon", "nan"], "--epsilon"),
+        (["grid", "--radius", "5", "--epsilon", "inf"], "--epsilon"),
+        (["grid", "--radius", "5", "--delta", "0"], "--delta: must lie strictly between 0 and 1"),
+        (["grid", "--radius", "5", "--delta", "1"], "--delta"),
+        (["grid", "--radius", "5", "--delta", "nan"], "--delta"),
+        (["gird", "--radius", "5"], "unknown environment 'gird'"),
+        (["grid", "--radius", "5", "--goal-rule", "best"], "--goal-rule: unknown rule 'best'"),
+        (["grid", "--radius", "5", "--goal-rule", "missing.py:rule"], "--goal-rule: no such file"),
+        (["grid", "--radius", "5", "--method", "magic"], "--method: unknown method 'magic'"),
+        (["grid", "--radius", "5", "--method-arg", "x=1"], "--method-arg"),
+        (["grid", "--radius", "5", "--method-arg", "x"], "key=value"),
+        (["grid", "--radius", "5", "--env-arg", "slip=2"], "slip: must be a number in [0, 1)"),
+        (["grid", "--radius", "5", "--env-arg", "colour=1"], "--env-arg"),
+        (["grid", "--radius", "5", "--goal", "20"], "--goal: goals must be states in 0..19"),
+        (["grid", "--radius", "5", "--goal", "-1"], "--goal"),
+        (["grid", "--radius", "5", "--goal", "a"], "--goal"),
+        (["grid", "--radius", "5", "--budget", "0"], "--budget: must be at least 1"),
+        (["grid", "--radius", "5", "--budget", "1.5"], "--budget"),
+        (["grid", "--radius", "5", "--seed", "-1"], "--seed"),
+        (["grid", "--radius", "5", "--sed", "1"], "--sed"),
+    ],
+)
+def test_bad_input_is_one_line(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert run(["explore", *arguments, "--out", str(tmp_path / "run"), "--quiet"]) == 2
+    assert said in one_line(capsys)
+    assert not (tmp_path / "run" / "result.json").exists()
+
+
+def test_environment_that_raises(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    gymnasium.register("Failing-v0", Failing)
+    try:
+        assert run(["explore", "Failing-v0", "--radius", "4", "--out", str(tmp_path), "--quiet"]) == 2
+    finally:
+        gymnasium.registry.pop("Failing-v0")
+    assert "the motor is hot" in one_line(capsys)
+    kept = load(tmp_path)
+    assert kept.status == "interrupted"
+    assert 0 < kept.steps <= 1100
+
+
+def test_rule_that_raises(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "rule.py").write_text("def rule(known):\n    raise KeyError('no idea')\n")
+    rule = f"{tmp_path}/rule.py:rule"
+    assert run([*SMALL, "--goal-rule", rule, "--out", str(tmp_path / "run"), "--quiet"]) == 2
+    assert "no idea" in one_line(capsys)
+
+
+@pytest.mark.parametrize("command", ["audit", "report"])
+@pytest.mark.parametrize("file", ["result.json", "model.npz"])
+@pytest.mark.parametrize("damage", ["truncated", "garbage", "missing"])
+def test_damaged_folder(
+    command: str, file: str, damage: str, done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("result.json", "model.npz"):
+        (tmp_path / name).write_bytes((done / name).read_bytes())
+    _damage(tmp_path / file, damage)
+    assert run([command, str(tmp_path)]) == 2
+    assert file in one_line(capsys)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "garbage", "missing"])
+def test_damaged_checkpoint(damage: str, done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "checkpoint.npz").write_bytes((done / "checkpoint.npz").read_bytes())
+    _damage(tmp_path / "checkpoint.npz", damage)
+    assert run(["resume", str(tmp_path), "--quiet"]) == 2
+    assert "checkpoint.npz" in one_line(capsys)
+
+
+def _damage(file: Path, how: str) -> None:
+    if how == "truncated":
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    elif how == "garbage":
+        file.write_bytes(b"\x00{]" * 100)
+    else:
+        file.unlink()
+
+
+def test_folder_that_is_none(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for command in ("audit", "resume", "report"):
+        assert run([command, str(tmp_path / "nowhere")]) == 2
+        assert "nowhere is not a folder" in one_line(capsys)
+
+
+def test_another_run_is_not_overwritten(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (done / "result.json").read_bytes()
+    assert run([*SMALL, "--out", str(done), "--seed", "1"]) == 2
+    assert "(seed differ)" in one_line(capsys)
+    assert (done / "result.json").read_bytes() == before
+    assert run([*SMALL, "--out", str(done), "--quiet"]) == 0, "the same run again is no loss"
+
+
+def test_finished_run(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = json.loads((done / "result.json").read_text())
+    wanted = {"status", "env", "method", "goal_rule", "radius", "epsilon", "delta", "seed"}
+    assert wanted | {"steps", "episodes", "plans", "wall_seconds", "goals"} <= data.keys()
+    assert all({"goal", "lower", "upper"} <= row.keys() for row in data["goals"])
+    assert run(["audit", str(done)]) == 0
+    assert "C1 holds, C2 holds" in capsys.readouterr().out
+    assert run(["audit", str(done), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ok"] is True
+
+
+def test_audit_that_fails(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = json.loads((done / "result.json").read_text())
+    data["goals"].pop()
+    (tmp_path / "result.json").write_text(json.dumps(data))
+    (tmp_path / "model.npz").write_bytes((done / "model.npz").read_bytes())
+    assert run(["audit", str(tmp_path)]) == 1
+    assert "C2 FAILS" in capsys.readouterr().out
+
+
+def test_budget_then_resume_is_the_run_itself(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    part = [*SMALL, "--out", str(tmp_path), "--quiet"]
+    assert run([*part, "--budget", "2e3", "--json"]) == 3
+    partial = json.loads(capsys.readouterr().out)
+    assert (partial["status"], partial["steps"]) == ("budget", 2000)
+    assert partial["open_goals"], "open goals are listed as open"
+    assert run(part) == 2, "an unfinished run is not started again"
+    assert "adagoal resume" in one_line(capsys)
+    assert run(["resume", str(tmp_path), "--budget", "1e9", "--quiet"]) == 0
+    assert load(tmp_path).status == "certified"
+    assert run(["audit", str(tmp_path)]) == 0
+
+
+def test_killed_and_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert run([*LONG, "--out", str(whole)]) == 0
+
+    child = _start([*LONG, "--out", str(cut)])
+    _wait_for_checkpoints(child, cut, 3)
+    child.send_signal(signal.SIGKILL)
+    assert child.wait() == -signal.SIGKILL
+    assert not (cut / "result.json").exists()
+
+    child = _start(["resume", str(cut), "--quiet"])
+    _wait_for_checkpoints(child, cut, 2)
+    child.send_signal(signal.SIGINT)
+    assert child.wait(timeout=60) == 3
+    partial = load(cut)
+    assert partial.status == "interrupted"
+    assert partial.open_goals
+    assert set(partial.open_goals) <= set(partial.goals)
+    assert (cut / "report.html").exists()
+
+    assert run(["resume", str(cut), "--quiet"]) == 0
+    first, second = (json.loads((folder / "result.json").read_text()) for folder in (whole, cut))
+    assert first.pop("wall_seconds") > 0
+    assert second.pop("wall_seconds") > 0
+    assert first == second
+    ours, theirs = (load(folder).arrays for folder in (whole, cut))
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
+
+
+def _start(arguments: list[str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", CHILD, *arguments], stdout=subprocess.DEVNULL)
+
+
+def _wait_for_checkpoints(child: subprocess.Popen[bytes], folder: Path, times: int) -> None:
+    """Until the child has written so many checkpoints."""
+    file, seen, deadline = folder / "checkpoint.npz", 0, time.monotonic() + 120
+    before = os.stat(file).st_mtime_ns if file.exists() else 0
+    while seen < times:
+        assert child.poll() is None, "the run must not end by itself"
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+        now = os.stat(file).st_mtime_ns if file.exists() else 0
+        seen, before = seen + (now != before), now
+
+
+def test_help_is_light() -> None:
+    code = "import sys; from adagoal.cli import run; run(['--help']); print(sorted(sys.modules))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "Commands:" in out
+    for heavy in ("'jax'", "'matplotlib'", "'torch'"):
+        assert heavy not in out
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in ("train", "reproduce")])
+def test_every_command_has_help_with_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([name, "--help"]) == 0
+    assert f"Example: adagoal {name}" in capsys.readouterr().out
+
+
+def test_groups_without_a_command_show_their_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, names in (([], COMMANDS), (["reproduce"], REPRODUCE)):
+        assert run(arguments) == 0
+        shown = capsys.readouterr().out
+        assert all(name in shown for name in names)
+
+
+def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explroe"]) == 2
+    assert "explroe" in one_line(capsys)
+
+
+def test_envs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["envs", "--json"]) == 0
+    assert "two-room" in [row["name"] for row in json.loads(capsys.readouterr().out)]
+    assert run(["envs"]) == 0
+    assert "two-room" in capsys.readouterr().out
