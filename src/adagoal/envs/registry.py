@@ -84,14 +84,22 @@ def make_world(
             return ModelWorld(_build(env, env_args)), env
         made, notes = _make(env, env_args)
         model = toy_text_model(made, env, start_seed)
-        world = GymWorld(made, env, start_seed, max_states) if model is None else ModelWorld(model)
-        world.warnings.extend(notes)
-        return world, env
+        if model is not None:
+            world = ModelWorld(model)
+            world.warnings.extend(notes)
+            return world, env
+        stepped = GymWorld(made, env, start_seed, max_states)
+        for line in notes:
+            stepped.note(line)
+        return stepped, env
     if env_args:
         raise InputError(f"--env-arg: {next(iter(env_args))} given, but the environment is an object, made already")
     if isinstance(env, gymnasium.Env):
         name = OBJECT + (env.spec.id if env.spec is not None else type(env.unwrapped).__name__)
-        return GymWorld(env, name, start_seed, max_states), name
+        stepped, model = GymWorld(env, name, start_seed, max_states), toy_text_model(env, name, start_seed)
+        if model is not None:
+            stepped.labels, stepped.layout = model.labels, model.layout
+        return stepped, name
     if hasattr(env, "rollout"):
         return env, env.name
     raise InputError(f"env: must be a name, a Gymnasium environment or a World, not {type(env).__name__}")
