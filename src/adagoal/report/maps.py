@@ -81,12 +81,10 @@ def draw_map(
     if view.start is not None and placed[view.start]:
         row, column = cells[view.start].tolist()
         ax.plot(column, row, marker="*", color="white", markeredgecolor="black", markersize=9, markeredgewidth=0.8)
-    ax.set_xticks(np.arange(-0.5, shape[1]), minor=True)
-    ax.set_yticks(np.arange(-0.5, shape[0]), minor=True)
     if shape[1] <= 3 * WRITTEN:
-        ax.grid(which="minor", color="white", linewidth=0.5)
-    ax.tick_params(which="both", length=0, labelbottom=False, labelleft=False)
-    ax.spines[:].set_visible(False)
+        ax.hlines(np.arange(0.5, shape[0] - 1), -0.5, shape[1] - 0.5, colors="white", linewidth=0.5)
+        ax.vlines(np.arange(0.5, shape[1] - 1), -0.5, shape[0] - 0.5, colors="white", linewidth=0.5)
+    ax.set_axis_off()
     return image
 
 

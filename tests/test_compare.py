@@ -1,0 +1,156 @@
+"""The comparison: its audits are exact, looking changes nothing, and finished runs are not run again."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adagoal import api
+from adagoal.cli import run
+from adagoal.envs import registry
+from adagoal.errors import InputError
+from adagoal.experiments import compare
+from adagoal.experiments.compare import Auditor, Check
+from adagoal.experiments.compare_output import figure, markdown, rows
+from adagoal.loop import Run
+from adagoal.mdp.audit import audit_policies
+from adagoal.policy import Policy
+from adagoal.result import Setting
+
+GRID = Setting("grid", {"rows": 3, "cols": 3}, radius=3.5, epsilon=0.5, budget=1_000_000)
+
+
+class Twin(Auditor):
+    """Checks every look against the full audit."""
+
+    def check(self, steps: int, policies: Any) -> None:
+        super().check(steps, policies)
+        audit = audit_policies(self._mdp, policies, policies, 3.5, 0.5)
+        assert self.checks[-1].holds == (audit.c1 and audit.c2)
+        within = [row.gap for row in audit.rows if row.in_G_L]
+        worst = math.inf if None in within else max(gap for gap in within if gap is not None)
+        assert self.checks[-1].error == pytest.approx(max(worst, 0.0))
+
+
+def test_every_look_is_the_exact_audit_and_changes_nothing() -> None:
+    mdp = registry.make_model("grid", GRID.env_args, None)
+    assert mdp is not None
+    twin = Twin(mdp, 3.5, 0.5)
+    arguments: dict[str, Any] = {"radius": 3.5, "epsilon": 0.5, "env_args": GRID.env_args}
+    watched = api.explore("grid", **arguments, observe=twin)
+    assert len(twin.checks) > 10
+    assert {check.holds for check in twin.checks} == {True, False}
+    assert [a.steps < b.steps for a, b in zip(twin.checks, twin.checks[1:], strict=False)]
+    alone = api.explore("grid", **arguments)
+    assert (alone.steps, alone.episodes, alone.certificates) == (watched.steps, watched.episodes, watched.certificates)
+
+
+def test_missing_goal_is_an_infinite_error() -> None:
+    mdp = registry.make_model("grid", GRID.env_args, None)
+    assert mdp is not None
+    auditor = Auditor(mdp, 3.5, 0.5)
+    auditor.check(1, {})
+    assert auditor.checks == [Check(1, math.inf, False)]
+
+
+def test_audit_stop_is_for_good() -> None:
+    mdp = registry.make_model("chain", {}, None)
+    assert mdp is not None
+    auditor = Auditor(mdp, 5.0, 1.0)
+    for holds, stop in ((False, None), (True, 2), (False, None), (True, 4), (True, 4)):
+        auditor.checks.append(Check(len(auditor.checks) + 1, 0.0, holds))
+        assert auditor.stop == stop
+
+
+def test_finished_runs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = compare.settings(
+        {"grid": {"radius": 6.0, "env_args": GRID.env_args}}, ["certified"], ["adagoal"], 2, budget=500
+    )
+    done: list[Any] = []
+    records = compare.run_all(cells, tmp_path, 1, done.append)
+    assert records == done
+    assert [record["setting"]["seed"] for record in records] == [0, 1]
+    assert all(record["own_stop"] is None for record in records), "500 steps are too few"
+    monkeypatch.setattr(compare, "ProcessPoolExecutor", None)
+    assert compare.run_all(cells, tmp_path, 1) == json.loads(json.dumps(records))
+    assert len({compare.cell_file(cell) for cell in [*cells, GRID]}) == 3
+
+
+def test_table_and_figure_show_everyone() -> None:
+    won, lost = (
+        compare.run_cell(GRID),
+        compare.run_cell(Setting(**{**GRID.__dict__, "goal_rule": "unigoal", "budget": 400})),
+    )
+    assert won is not None
+    assert lost is not None
+    assert won["own_stop"] == won["steps"]
+    assert won["audit_stop"] <= won["own_stop"]
+    assert won["final"]["ok"]
+    table = rows([won, lost])
+    text = markdown(table)
+    assert "> 400 (0/1)" in text
+    assert f"{won['own_stop']:,}" in text
+    assert table[1].to_dict()["own_stop"] is None
+    assert len(figure([won, lost]).axes) == 1
+
+
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["compare", "chain", "--radius", "5", "--goal-rules", "adagoal,unigoal", "--seeds", "1", "--jobs", "1"]
+    assert run([*command, "--out", str(tmp_path), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert [row["goal_rule"] for row in shown] == ["adagoal", "unigoal"]
+    assert all(row["holds"] == row["runs"] == 1 for row in shown)
+    assert {"table.md", "table.json", "figure.png", "cells"} == {file.name for file in tmp_path.iterdir()}
+    assert run([*command, "--out", str(tmp_path)]) == 0
+    assert "audit-stop" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["gird"], "unknown environment"),
+        (["chain", "--methods", "magic"], "--methods: unknown method 'magic'"),
+        (["chain", "--methods", "certified:x"], "key=value"),
+        (["chain", "--goal-rules", "best"], "--goal-rule"),
+        (["chain", "--radius", "-1"], "--radius"),
+        (["chain", "grid", "fan", "--radius", "1,2"], "--radius: give one number"),
+        (["chain", "--budget", "0"], "--budget"),
+        (["chain", "--seeds", "0"], "--seeds"),
+        (["chain", "--delta", "1"], "--delta"),
+    ],
+)
+def test_bad_input(arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = arguments if "--radius" in arguments else [*arguments, "--radius", "5"]
+    assert run(["compare", *given, "--out", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_world_without_a_model() -> None:
+    with pytest.raises(InputError, match="no exact model"):
+        compare.settings({"MiniGrid-Empty-5x5-v0": {"radius": 5.0}}, ["certified"], ["adagoal"], 1)
+
+
+def test_looks_are_few() -> None:
+    looks: list[int] = []
+
+    class Counting(Auditor):
+        def check(self, steps: int, policies: dict[int, Policy]) -> None:  # type: ignore[override]
+            looks.append(steps)
+
+    mdp = registry.make_model("chain", {}, None)
+    assert mdp is not None
+    counting = Counting(mdp, 5.0, 1.0)
+    rollouts: list[int] = []
+
+    def observe(run: Run) -> None:
+        rollouts.append(run.steps)
+        counting(run)
+
+    api.explore("chain", 5.0, budget=20_000, observe=observe)
+    assert len(looks) <= compare.PER_DECADE * math.log10(max(rollouts) / compare.FIRST) + 2

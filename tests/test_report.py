@@ -1,0 +1,143 @@
+"""The report says what the result says, in one page that needs nothing else; and the progress display."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from adagoal import api
+from adagoal.envs import grid
+from adagoal.envs.simulator import ModelWorld
+from adagoal.loop import Run
+from adagoal.progress import Progress, expected_total
+from adagoal.report import View, headline, write_report
+from adagoal.result import Result
+
+ARGUMENTS = {"rows": 3, "cols": 3}
+
+
+@pytest.fixture
+def words_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No figures: they take most of the time."""
+    monkeypatch.setattr("adagoal.report.page.figures", lambda result, view: {})
+
+
+@pytest.fixture(scope="module")
+def certified() -> Result:
+    return api.explore("grid", 6, env_args=ARGUMENTS)
+
+
+@pytest.fixture(scope="module")
+def partial() -> Result:
+    return api.explore("grid", 6, env_args=ARGUMENTS, budget=3000)
+
+
+def test_page_needs_nothing_else(certified: Result, tmp_path: Path) -> None:
+    page = write_report(certified, tmp_path).read_text()
+    sources = re.findall(r'(?:src|href)="([^"]*)"', page)
+    assert len(sources) == 4
+    assert all(source.startswith("data:image/png;base64,") for source in sources)
+    assert "http" not in re.sub(r"base64,[A-Za-z0-9+/=]*", "", page)
+    assert "@import" not in page
+    assert "Certified" in page
+    assert "with probability 90% or more" in page.lower()
+    assert "no guarantee" not in page
+    assert "Open goals" not in page
+    names = {"goals.png", "selection.png", "progress.png", "visits.png", "report.html", "view.json"}
+    assert names == {file.name for file in tmp_path.iterdir()}
+
+
+@pytest.mark.usefixtures("words_only")
+def test_every_certificate_is_in_the_table(certified: Result, tmp_path: Path) -> None:
+    page = write_report(certified, tmp_path).read_text()
+    for goal in certified.goals:
+        lower, upper = certified.certificate(goal)
+        assert f'data-v="{lower}">{lower:.3f}</td><td data-v="{upper}">{upper:.3f}</td>' in page
+
+
+@pytest.mark.usefixtures("words_only")
+def test_unfinished_run_lists_its_open_goals(partial: Result, tmp_path: Path) -> None:
+    assert partial.open_goals
+    page = write_report(partial, tmp_path).read_text()
+    assert "Not finished (budget spent)" in page
+    assert f"{len(partial.open_goals)} are open" in page
+    table = page[page.index("Open goals, with") : page.index("<h2>Certificates")]
+    assert table.count("<tr>") == 1 + len(partial.open_goals)
+    assert f"adagoal resume {tmp_path}" in page
+    unknown = replace(partial, certificates={g: c._replace(upper=math.inf) for g, c in partial.certificates.items()})
+    assert write_report(unknown, tmp_path).read_text().count("none yet") == len(partial.certificates)
+
+
+@pytest.mark.usefixtures("words_only")
+@pytest.mark.parametrize("status", ["stopped", "budget", "interrupted"])
+def test_no_guarantee_is_said_everywhere(partial: Result, status: str, tmp_path: Path) -> None:
+    result = replace(partial, guarantee=False, status=status, open_goals=partial.open_goals[:1])
+    page = write_report(result, tmp_path).read_text()
+    assert page.count("no guarantee") >= 4, "title, status, open goals, estimates"
+    assert "Certificates" not in page
+    assert "no guarantee" in str(headline(result))
+
+
+@pytest.mark.usefixtures("words_only")
+def test_warnings_come_first_and_text_is_escaped(certified: Result, tmp_path: Path) -> None:
+    page = write_report(replace(certified, warnings=["<b>not</b> a reset"]), tmp_path).read_text()
+    assert "&lt;b&gt;not&lt;/b&gt; a reset" in page
+    assert page.index("not&lt;/b&gt;") < page.index("Certificates")
+
+
+@pytest.mark.usefixtures("words_only")
+def test_report_is_the_same_from_the_stored_view(certified: Result, tmp_path: Path) -> None:
+    view = View.of(ModelWorld(grid.open_grid(rows=3, cols=3)))
+    first = write_report(certified, tmp_path, view).read_bytes()
+    assert write_report(certified, tmp_path).read_bytes() == first
+    stored = View.load(tmp_path)
+    assert (stored.start, stored.labels) == (view.start, view.labels)
+    assert stored.layout is not None
+    assert view.layout is not None
+    np.testing.assert_array_equal(stored.layout.cells, view.layout.cells)
+    np.testing.assert_array_equal(stored.layout.walls, view.layout.walls)
+
+
+def test_worlds_without_a_map(tmp_path: Path) -> None:
+    for name, budget in (("chain", None), ("random-sparse", 2000)):
+        result = api.explore(name, 5, budget=budget)
+        assert "sorted" not in write_report(result, tmp_path / name).read_text()
+        assert (tmp_path / name / "goals.png").stat().st_size > 5000
+    bare = write_report(replace(result, setting=replace(result.setting, env="object:Gone")), tmp_path / "bare")
+    assert bare.exists(), "an environment that cannot be built again has numbers instead of names"
+
+
+def test_run_that_saw_nothing(tmp_path: Path) -> None:
+    assert write_report(api.explore("two-room", 40, budget=1), tmp_path).exists()
+
+
+def test_expected_total_follows_the_square_root() -> None:
+    steps = [int(100 * 1.02**i) for i in range(400)]
+    trace = [(s, 0, 1000 / math.sqrt(s), 3) for s in steps]
+    assert expected_total(trace, 1.0) == pytest.approx(1e6, rel=0.01)
+    assert expected_total(trace[:3], 1.0) is None, "too early"
+    assert expected_total([(s, 0, 41.0, 3) for s in steps], 1.0) is None, "no fall, no guess"
+    assert expected_total([], 1.0) is None
+
+
+def test_progress_prints_plain_lines_where_there_is_no_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("adagoal.progress.LINE", 0.0)
+    seen: list[Run] = []
+    with Progress(budget=5000) as progress:
+        api.explore(
+            "grid", 6, env_args=ARGUMENTS, budget=3000, observe=lambda run: (seen.append(run), progress(run))[0]
+        )
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == len(seen)
+    assert "3,000 steps" in lines[-1]
+    assert "open" in lines[-1]
+    assert "epsilon 1" in lines[-1]
+    assert "about" in lines[-1]
+    assert progress.world is seen[0].world
