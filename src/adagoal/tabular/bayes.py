@@ -6,16 +6,17 @@ M kernels are drawn from the posterior of a Dirichlet prior with parameters 1/S,
     V_m = min{ C, 1 + V_m(s0), min_a 1 + p_m V_m }  off g,  V_m(g) = 0,  C = L + 1 + epsilon
     D = 10% quantile over m of V_m(s0),   E = 90% quantile - 10% quantile
 
-The cap loses nothing: D <= L and E <= epsilon put the 90% quantile below it.
+The cap loses nothing: D <= L and E <= epsilon put the 90% quantile below it. A goal never seen has E = C - D instead:
+the prior, in which every untried pair leads to some random state, is too sure of itself there.
 
 *Sparse draws.* A row has one entry for each observed successor and one for all S - o others together, whose mass has
 the exact law Beta((S - o)/S, n + o/S). That mass goes to one state, drawn uniformly among the others: each of them has
 its exact mean, and a Dirichlet with parameters as small as 1/S puts most of its mass on one state anyway. A row is
 drawn again once its count has doubled; rows drawn for a smaller count are a little too wide, never too narrow.
 
-*Policies.* One more member, the last, is the posterior mean, with the mass of what was never observed led to a virtual
-state of value C: its greedy policies are returned. Exploration plays the greedy policies of the others in turn
-(posterior sampling), one per plan.
+*Policies.* One more member, the last, is the empirical mean c/n, in which an untried pair leads to a virtual state whose
+value is a cap, of 2C for this member: its greedy policies are returned. Exploration plays the greedy policies of the
+others in turn (posterior sampling), one per plan.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ class Bayes:
         self.atom: NDArray[np.int32] = np.full((MEMBERS + 1, X), S, np.int32)
         """[M + 1, X] where the mass of the others goes"""
         self.V: Floats = np.zeros((MEMBERS + 1, S + 1, G))
-        self.V[:, S] = self.cap
+        self._caps = np.append(np.full(MEMBERS, self.cap), 2 * self.cap)
+        self.V[:, S] = self._caps[:, None]
         self.greedy: NDArray[np.int16] = np.full((MEMBERS + 1, S, G), counts.n_actions, np.int16)
         self.D, self.upper, self.stale = np.zeros(G), np.full(G, self.cap), np.ones(G, bool)
         self._drawn = np.full(X, -1)
@@ -93,19 +95,9 @@ class Bayes:
             self.stale[:] = True
         if not (self.stale & wanted).any():
             return False
-        todo = np.flatnonzero(self.stale & (wanted | (self.E > self.epsilon)))
-        block = np.sort(todo[np.lexsort((-self.E[todo], ~wanted[todo]))][:BLOCK])
-        V, greedy = self.V[:, :, block], self.greedy[:, :, block]
-        counts, change = self.counts, np.full(MEMBERS + 1, np.inf)
-        model = counts.successor, self._places, self.p, self.atom, counts.terminal, counts.start, self.goals[block]
-        for i in range(SWEEPS):
-            sweep(*model, self.cap, i % 2 == 1, TOLERANCE * self.epsilon, change, V, greedy)
-            if change.max() < TOLERANCE * self.epsilon:
-                break
-        self.V[:, :, block], self.greedy[:, :, block] = V, greedy
-        self.D[block], self.upper[block] = np.quantile(V[:MEMBERS, counts.start], (LOW, HIGH), axis=0)
-        self.stale[block] = False
-        self.plans += 1
+        self._solve(wanted)
+        while self.stale.any() and not ((self.D <= self.L) & (self.E > self.epsilon)).any():
+            self._solve(wanted)  # no run stops on what it believed earlier
         return True
 
     def plan(self) -> Plan:
@@ -133,6 +125,23 @@ class Bayes:
             setattr(self, name, np.array(arrays[name]))
         self.plans = facts["plans"]
 
+    def _solve(self, wanted: NDArray[np.bool_]) -> None:
+        """Values of up to BLOCK stale goals in all members: wanted ones first, then by their error."""
+        todo = np.flatnonzero(self.stale)
+        block = np.sort(todo[np.lexsort((-self.E[todo], ~wanted[todo]))][:BLOCK])
+        V, greedy = self.V[:, :, block], self.greedy[:, :, block]
+        counts, change = self.counts, np.full(MEMBERS + 1, np.inf)
+        model = counts.successor, self._places, self.p, self.atom, counts.terminal, counts.start, self.goals[block]
+        for i in range(SWEEPS):
+            sweep(*model, self._caps, i % 2 == 1, TOLERANCE * self.epsilon, change, V, greedy)
+            if change.max() < TOLERANCE * self.epsilon:
+                break
+        self.V[:, :, block], self.greedy[:, :, block] = V, greedy
+        self.D[block], upper = np.quantile(V[:MEMBERS, counts.start], (LOW, HIGH), axis=0)
+        self.upper[block] = np.where(counts.seen[self.goals[block]], upper, self.cap)
+        self.stale[block] = False
+        self.plans += 1
+
     def _threshold(self) -> NDArray[np.int64]:
         """[X] the counts that ask for a new plan."""
         return np.where(self._drawn < 0, 0, np.maximum(2 * self._drawn, 1))
@@ -154,7 +163,8 @@ class Bayes:
         mass = rng.standard_gamma(np.broadcast_to(alpha, (MEMBERS, *alpha.shape)))
         mass[..., -1] += (mass.sum(axis=-1) == 0) * 1.0  # parameters of 1/S underflow at times
         self.p[:MEMBERS, rows] = mass / mass.sum(axis=-1, keepdims=True)
-        self.p[MEMBERS, rows] = alpha / alpha.sum(axis=-1, keepdims=True)
+        self.p[MEMBERS, rows, :-1] = counts.count[rows] / np.maximum(counts.n[rows], 1)[:, None]
+        self.p[MEMBERS, rows, -1] = counts.n[rows] == 0
         self._drawn[rows], self._places[rows] = counts.n[rows], support
         free = np.ones((len(rows), S), bool)
         free[np.nonzero(observed)[0], counts.successor[rows][observed]] = False
@@ -165,7 +175,7 @@ class Bayes:
 
 @numba.njit(cache=True, nogil=True)
 def sweep(  # type: ignore[no-untyped-def]
-    successor, places, p, atom, terminal, start, goals, cap, backwards, tolerance, change, V, greedy
+    successor, places, p, atom, terminal, start, goals, caps, backwards, tolerance, change, V, greedy
 ):  # fmt: skip
     """One Gauss-Seidel sweep of V [M, S + 1, G], in place, in the members whose last ``change`` [M] was not small."""
     n_states, n_actions, n_goals = terminal.shape[0], places.shape[0] // terminal.shape[0], goals.shape[0]
@@ -189,7 +199,7 @@ def sweep(  # type: ignore[no-untyped-def]
                     chosen[j] = a if mean[j] <= best[j] else chosen[j]
                     best[j] = mean[j] if mean[j] <= best[j] else best[j]
             for j in range(n_goals):
-                value = 0.0 if s == goals[j] else min(1.0 + best[j], cap)
+                value = 0.0 if s == goals[j] else min(1.0 + best[j], caps[m])
                 change[m] = max(change[m], abs(value - V[m, s, j]))
                 V[m, s, j] = value
                 greedy[m, s, j] = chosen[j]

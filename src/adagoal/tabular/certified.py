@@ -73,7 +73,7 @@ class Certified:
         pairs = state_bound * counts.n_actions
         self._fixed_union = 4.0 * pairs * (state_bound if goals is None else len(goals))
         self._log_fixed = math.log(self._fixed_union / delta)
-        self._log_kernel = math.log(4.0 * pairs / delta)
+        self._log_pair = math.log(4.0 * pairs / delta)
         self._quiet = Quiet(delta / 4.0)
 
         states, actions, columns = counts.n_states, counts.n_actions, 1
@@ -188,7 +188,7 @@ class Certified:
             self._p, self._p_split = np.pad(self._p, room), np.pad(self._p_split, room)
         kernels.radii(
             *(changed, counts.count, counts.recent, counts.support, counts.n, counts.settled),
-            *(self._log_fixed, self._log_kernel, self.branching, self.state_bound, self._p, self._p_split, self._r_low, self._r, self._q),
+            *(self._log_fixed, self._log_pair, self.branching, self._p, self._p_split, self._r_low, self._r, self._q),
         )
         self._quiet_q = self._quiet.bound(counts.n, int(counts.support.sum(dtype=np.int64)))
         self._counted[changed] = counts.n[changed]
@@ -246,7 +246,10 @@ class Certified:
             return
         V, Y, policy = (np.ascontiguousarray(a[:, j]) for a in (self.V, self.Y, self.best))
         probe = np.full(len(V), -1, np.int16)
-        gap = suboptimality(self._order, self.goal_state[j], self._model(), V, Y, policy, probe)
+        try:
+            gap = suboptimality(self._order, self.goal_state[j], self._model(), V, Y, policy, probe)
+        except np.linalg.LinAlgError:
+            return  # the empirical chain never reaches the goal: too few recent samples to say anything
         self.probing[:, j] = probe
         self._offer(j, upper, gap)
 

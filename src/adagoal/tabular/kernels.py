@@ -30,6 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 NEWTON_STEPS = 3
+NOTHING_KNOWN = 1e3
+"""A radius that no bound survives, yet finite: infinity times a variance of zero is not a number."""
 
 
 class Model(NamedTuple):
@@ -40,7 +42,7 @@ class Model(NamedTuple):
     p: NDArray[np.float64]
     """[X, K] empirical probabilities, from all transitions"""
     p_split: NDArray[np.float64]
-    """[X, K] those that go with r: from all transitions, or from those since the last new successor"""
+    """[X, K] those that go with r: from the transitions since the last new successor was found"""
     support: NDArray[np.int32]
     """[X] number of successors in use; 0 for a pair never tried"""
     r_low: NDArray[np.float64]
@@ -55,68 +57,33 @@ class Model(NamedTuple):
 
 
 @numba.njit(cache=True, nogil=True)
-def _mixture(n, o, branching, states):  # type: ignore[no-untyped-def]
-    """ln of sum_m w_m C(S-o, m-o)/C(S, m) Gamma(m/2)/Gamma(n+m/2), w_m = 1/(m(m+1)), m = o..branching.
+def radii(pairs, count, recent, support, n, settled, log_fixed, log_pair, branching, p, p_split, r_low, r, q):  # type: ignore[no-untyped-def]
+    """Refresh the empirical kernels and the radii of the listed pairs.
 
-    The prior of the supports of size m that hold the o observed successors, times the first factor of their
-    Krichevsky-Trofimov mixtures. The sum stops once its terms are negligible, which can only enlarge the radius.
+    With n transitions in all, n' of them (counts c) since the o-th successor was found, restart = ln(o(o+1)):
+
+        r_low = [ log_fixed + ln( sqrt(pi) Gamma(n+1) / Gamma(n+1/2) ) ] / n                                  (lemma 1)
+        r     = [ log_pair + restart + sum_i c_i ln(c_i/n') - ln KT(c) ] / n',
+                KT(c) = Gamma(o/2) / Gamma(n' + o/2) prod_i Gamma(c_i + 1/2) / Gamma(1/2)                     (lemma 2)
+        q     = 1 - exp( -[log_pair + restart] / n' ), and 0 where o is the known number of successors       (lemma 3)
     """
-    peak, total = -np.inf, 0.0
-    for m in range(o, max(branching, o) + 1):
-        term = -math.log(m * (m + 1.0)) + math.lgamma(m / 2) - math.lgamma(n + m / 2)
-        term += math.lgamma(states - o + 1.0) - math.lgamma(m - o + 1.0)
-        term += math.lgamma(m + 1.0) - math.lgamma(states + 1.0)
-        if term > peak:
-            total = total * math.exp(peak - term) + 1.0
-            peak = term
-        else:
-            total += math.exp(term - peak)
-            if term < peak - 12.0:
-                break
-    return peak + math.log(total)
-
-
-@numba.njit(cache=True, nogil=True)
-def _likelihood(row, o, n):  # type: ignore[no-untyped-def]
-    """sum_i c_i ln(c_i / n) - sum_i ln[ Gamma(c_i + 1/2) / Gamma(1/2) ]."""
-    total = 0.0
-    for k in range(o):
-        if row[k] > 0:
-            total += row[k] * math.log(row[k] / n) + math.lgamma(0.5) - math.lgamma(row[k] + 0.5)
-    return total
-
-
-@numba.njit(cache=True, nogil=True)
-def _fixed(n):  # type: ignore[no-untyped-def]
-    """ln( sqrt(pi) Gamma(n+1) / Gamma(n+1/2) )."""
-    return math.lgamma(0.5) + math.lgamma(n + 1.0) - math.lgamma(n + 0.5)
-
-
-@numba.njit(cache=True, nogil=True)
-def radii(pairs, count, recent, support, n, settled, log_fixed, log_kernel, branching, states, p, p_split, r_low, r, q):  # type: ignore[no-untyped-def]
-    """Refresh the empirical kernel and the radii of the listed pairs (lemmas 1 to 3).
-
-    For r two samples are at hand, and the pair uses the one with the smaller r: all its n transitions, with a prior
-    over the unknown support; or the n' since its o-th successor was found, with the support as it is (a new start of
-    the martingale at a stopping time, paid for by ln(o(o+1))).
-    """
+    half = math.lgamma(0.5)
     for x in pairs:
         total, o = n[x], support[x]
         if total == 0:
             continue
-        restart = math.log(o * (o + 1.0))
+        r_low[x] = (log_fixed + half + math.lgamma(total + 1.0) - math.lgamma(total + 0.5)) / total
         quiet = total - settled[x]
-        r[x] = (log_kernel + _likelihood(count[x], o, total) - _mixture(total, o, branching, states)) / total
-        r_low[x] = min((log_fixed + _fixed(total)) / total, r[x])
-        since = np.inf
-        if quiet > 0:
-            kt = math.lgamma(o / 2) - math.lgamma(quiet + o / 2)
-            since = (log_kernel + restart + _likelihood(recent[x], o, quiet) - kt) / quiet
+        price = log_pair + math.log(o * (o + 1.0))
+        regret = math.lgamma(quiet + o / 2) - math.lgamma(o / 2)
         for k in range(o):
+            c = recent[x, k]
             p[x, k] = count[x, k] / total
-            p_split[x, k] = recent[x, k] / quiet if since < r[x] else p[x, k]
-        r[x] = min(r[x], since)
-        q[x] = 1.0 - math.exp(-(log_kernel + restart) / quiet) if quiet > 0 else 1.0
+            p_split[x, k] = c / quiet if quiet > 0 else p[x, k]
+            if c > 0:
+                regret += c * math.log(c / quiet) + half - math.lgamma(c + 0.5)
+        r[x] = (price + regret) / quiet if quiet > 0 else NOTHING_KNOWN
+        q[x] = 1.0 - math.exp(-price / quiet) if quiet > 0 else 1.0
         if o >= branching:
             q[x] = 0.0
 

@@ -21,6 +21,8 @@ import numba
 import numpy as np
 
 ITERATIONS = 100
+MOST = 1000.0
+"""Empirical values beyond this multiple of the upper bounds give no bound."""
 
 
 @numba.njit(cache=True, nogil=True)
@@ -80,13 +82,18 @@ def suboptimality(order, goal, model, V, Y, policy, probe):  # type: ignore[no-u
             j = place[model.successor[x, k]]
             if j != last:
                 M[i, j] -= model.p_split[x, k]
-    W = np.linalg.inv(M)
+    try:
+        W = np.linalg.inv(M)
+    except Exception:  # the policy is not proper under the empirical kernel
+        return np.inf
     F = np.empty((N, N + 1))  # v in the last column
     for i in range(N):
         for y in range(N):
             F[i, y] = W[i, y] if i != last and y != last else 0.0
         F[i, N] = F[i, :N].sum()
     v = F[:, N].copy()
+    if not (F.min() >= -1e-9 and v.max() <= MOST * top):  # hardly proper: the inverse is not to be trusted
+        return np.inf
 
     # beta: bounds on |xi| at the policy's pairs
     sd, span, mean = np.empty(N + 1), np.empty(N + 1), np.empty(N + 1)
