@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from adagoal.envs.world import World
 from adagoal.errors import InputError
 from adagoal.loop import Estimates
+from adagoal.tabular.bayes import Bayes
 from adagoal.tabular.certified import Certified
 from adagoal.tabular.counts import Counts
 from adagoal.tabular.paper import SHARE, UCBVI
@@ -51,9 +52,16 @@ def ucbvi(problem: Problem, bonus: str = "literal", horizon: int | None = None, 
     return UCBVI(p.counts, p.L, p.epsilon, p.delta, p.goals, bonus, horizon, lazy)
 
 
+def bayes(problem: Problem) -> Estimates:
+    """Bayesian, no guarantee: quantiles over posterior samples of the model."""
+    _known_size("bayes", problem.world)
+    return Bayes(problem.counts, problem.L, problem.epsilon, problem.goals)
+
+
 METHODS: dict[str, Callable[..., Estimates]] = {
     "certified": certified,
     "ucbvi": ucbvi,
+    "bayes": bayes,
 }
 
 
