@@ -116,10 +116,11 @@ def test_run_that_saw_nothing(tmp_path: Path) -> None:
     assert write_report(api.explore("two-room", 40, budget=1), tmp_path).exists()
 
 
-def test_expected_total_follows_the_square_root() -> None:
+def test_expected_total_follows_the_trace() -> None:
     steps = [int(100 * 1.02**i) for i in range(400)]
-    trace = [(s, 0, 1000 / math.sqrt(s), 3) for s in steps]
+    trace = [(s, 0, 1e6 / s, 3) for s in steps]
     assert expected_total(trace, 1.0) == pytest.approx(1e6, rel=0.01)
+    assert expected_total(trace, 0.1) is None, "too far away"
     assert expected_total(trace[:3], 1.0) is None, "too early"
     assert expected_total([(s, 0, 41.0, 3) for s in steps], 1.0) is None, "no fall, no guess"
     assert expected_total([], 1.0) is None

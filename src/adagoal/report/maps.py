@@ -67,20 +67,14 @@ def draw_map(
             ax.add_patch(Rectangle((c - 0.5, r - 0.5), 1, 1, fill=False, hatch="///", edgecolor="#c3c9d0", linewidth=0))
         for r, c in cells[placed & marked].tolist() if marked is not None else []:
             ax.add_patch(Rectangle((c - 0.42, r - 0.42), 0.84, 0.84, fill=False, edgecolor=MARK, linewidth=1.6))
+    home = None if view.start is None or not placed[view.start] else tuple(cells[view.start].tolist())
+    if home is not None:
+        ax.plot(home[1], home[0], marker="*", color="white", markeredgecolor="black", markersize=9, markeredgewidth=0.8)
     if numbers and shape[1] <= WRITTEN:
         for r, c in np.argwhere(~np.isnan(grid)).tolist():
-            ax.text(
-                c,
-                r,
-                format(grid[r, c], numbers),
-                ha="center",
-                va="center",
-                fontsize=7,
-                color=_ink(cmap, norm(grid[r, c])),
-            )
-    if view.start is not None and placed[view.start]:
-        row, column = cells[view.start].tolist()
-        ax.plot(column, row, marker="*", color="white", markeredgecolor="black", markersize=9, markeredgewidth=0.8)
+            if (r, c) != home:
+                ink = _ink(cmap, norm(grid[r, c]))
+                ax.text(c, r, format(grid[r, c], numbers), ha="center", va="center", fontsize=7, color=ink)
     if shape[1] <= 3 * WRITTEN:
         ax.hlines(np.arange(0.5, shape[0] - 1), -0.5, shape[1] - 0.5, colors="white", linewidth=0.5)
         ax.vlines(np.arange(0.5, shape[1] - 1), -0.5, shape[0] - 0.5, colors="white", linewidth=0.5)
