@@ -105,7 +105,8 @@ def expected_total(trace: list[tuple[int, int, float, int]], epsilon: float) -> 
     recent = np.array([(s, e) for s, _, e, _ in trace if s * RECENT > trace[-1][0] and e > 0])
     if len(recent) < 5 or recent[-1, 0] < 2 * recent[0, 0] or recent[-1, 1] > NEAR * epsilon:
         return None
-    exponent = -float(np.polyfit(*np.log(recent.T), 1)[0])
+    log_steps, log_error = np.log(recent.T)
+    exponent = -float(np.polyfit(log_steps, log_error, 1)[0])
     if exponent < 0.2:
         return None
     return float(recent[-1, 0] * max(recent[-1, 1] / epsilon, 1.0) ** (1.0 / np.clip(exponent, *EXPONENTS)))
