@@ -154,7 +154,12 @@ class Certified:
         if self._probing_now and len(self._order) <= DENSE:
             policy = np.where(self.probing >= 0, self.probing, policy)
         limit = math.ceil(4 * self.cap * (self.L + 1) / self.epsilon)
-        return Plan(policy[None], self.goal_state, limit, np.maximum(n + 1, np.where(n < 64, 2 * n, (n * GROWTH).astype(np.int64))))
+        return Plan(
+            policy[None],
+            self.goal_state,
+            limit,
+            np.maximum(n + 1, np.where(n < 64, 2 * n, (n * GROWTH).astype(np.int64))),
+        )
 
     def set_radius(self, L: float, stage: int) -> None:
         """Go on with a larger radius as stage 1, 2, ... of a curriculum (label ``cor_UB_increasingL``).
@@ -197,13 +202,25 @@ class Certified:
 
     def _model(self) -> kernels.Model:
         c = self.counts
-        return kernels.Model(c.successor, self._p, self._p_split, c.support, self._r_low, self._r, np.minimum(self._q, self._quiet_q), c.terminal, c.start)
+        return kernels.Model(
+            c.successor,
+            self._p,
+            self._p_split,
+            c.support,
+            self._r_low,
+            self._r,
+            np.minimum(self._q, self._quiet_q),
+            c.terminal,
+            c.start,
+        )
 
     def _plan_block(self, block: NDArray[np.int64]) -> None:
         """Sweep the columns of the block with closed forms, and polish those whose time has come."""
         self._sweep(block, exact=False)
         steps = float(self.counts.n.sum())
-        due = block[(self.D[block] <= self.L) & (self.E[block] > self.epsilon) & (steps >= POLISH * self._polished[block])]
+        due = block[
+            (self.D[block] <= self.L) & (self.E[block] > self.epsilon) & (steps >= POLISH * self._polished[block])
+        ]
         if len(due):
             self._polished[due] = steps
             self._sweep(due, exact=True)
@@ -260,7 +277,11 @@ class Certified:
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Everything that the counts do not determine."""
-        facts: dict[str, Any] = {"probed": self._probed, "planned_at": self._planned_at, "probing_now": self._probing_now}
+        facts: dict[str, Any] = {
+            "probed": self._probed,
+            "planned_at": self._planned_at,
+            "probing_now": self._probing_now,
+        }
         arrays = {name: getattr(self, name) for name in (*self.TABLES, *self.ROWS, "column", "_is_goal")}
         return {**arrays, **self._quiet.state()}, {**facts, "plans": self.plans, "windows": self._quiet.started}
 
@@ -303,7 +324,14 @@ class Certified:
         if extra <= 0:
             return
         actions = self.counts.n_actions
-        for name, value in (("V", 0.0), ("Y", self.cap), ("optimistic", 0), ("probing", -1), ("best", actions), ("returned", actions)):
+        for name, value in (
+            ("V", 0.0),
+            ("Y", self.cap),
+            ("optimistic", 0),
+            ("probing", -1),
+            ("best", actions),
+            ("returned", actions),
+        ):
             setattr(self, name, np.pad(getattr(self, name), ((0, extra), (0, 0)), constant_values=value))
         self.column = np.pad(self.column, (0, extra))
         self._is_goal = np.pad(self._is_goal, (0, extra), constant_values=self._all_states)

@@ -29,7 +29,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-NEWTON_STEPS = 3
+NEWTON_STEPS = 6
 NOTHING_KNOWN = 1e3
 """A radius that no bound survives, yet finite: infinity times a variance of zero is not a number."""
 
@@ -250,7 +250,9 @@ def upper_sweep(order, goal_column, model, cap, exact, Y, policy):  # type: igno
                     action = a
             value = Q[action, b]
             if exact and value < np.inf:
-                up = up_exact(s * A + action, b, model, Y, variance[action, b], mean[action, b], most[action, b], top[b])
+                up = up_exact(
+                    s * A + action, b, model, Y, variance[action, b], mean[action, b], most[action, b], top[b]
+                )
                 value = min(value, 1.0 + up)
             if value < Y[s, b]:
                 fall = max(fall, Y[s, b] - value)

@@ -165,7 +165,9 @@ class UCBVI:
         p_hat = c.count / np.maximum(c.n, 1)[:, None]
         terms = bonuses(c.n.astype(float), S, G, self.H, self.delta, self.bonus)
         self.table = np.empty_like(self.table)  # the old one may be in the hands of a plan
-        backward(c.successor, p_hat, c.support, c.terminal, c.start, self.goals, self.H, *terms, self.table, self.D, self.U)
+        backward(
+            c.successor, p_hat, c.support, c.terminal, c.start, self.goals, self.H, *terms, self.table, self.D, self.U
+        )
         self._planned = c.n.copy()
         self.plans += 1
 

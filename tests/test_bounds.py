@@ -1,0 +1,179 @@
+"""The four events and the inner problems of docs/theory.md, each tried numerically."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import optimize
+
+from adagoal.tabular import kernels
+from adagoal.tabular.surprise import FIRST, Quiet
+
+DELTA = 0.1
+
+
+def refresh(counts, recent, settled, log_fixed, log_pair, branching=10**6):
+    """Radii of one pair from its counts [K] and those since the last new successor."""
+    K = len(counts)
+    p, p_split = np.zeros((1, K)), np.zeros((1, K))
+    r_low, r, q = np.full(1, np.inf), np.full(1, np.inf), np.ones(1)
+    kernels.radii(
+        *(np.array([0]), counts[None].astype(np.int64), recent[None].astype(np.int64)),
+        *(np.array([np.count_nonzero(counts)], np.int32), np.array([counts.sum()]), np.array([settled])),
+        *(log_fixed, log_pair, branching, p, p_split, r_low, r, q),
+    )
+    return p[0], p_split[0], r_low[0], r[0], q[0]
+
+
+def model(p, r_low=1e-2, r=1e-2, q=0.0):
+    """A model of one pair over len(p) successors."""
+    K = len(p)
+    rows = np.arange(K, dtype=np.int32)[None]
+    return kernels.Model(
+        *(rows, p[None], p[None], np.array([K], np.int32)),
+        *(np.array([r_low]), np.array([r]), np.array([q]), np.zeros(K, bool), 0),
+    )
+
+
+def checkpoints(n):
+    """Times at which a run is looked at: all early ones, then ever more rarely."""
+    return sorted({int(1.25**k) for k in range(60)} & set(range(1, n + 1)) | {n})
+
+
+def history(rng, p, n):
+    """Counts, counts since the last new successor, and the time of that, at every checkpoint of one run."""
+    draws = rng.choice(len(p), n, p=p)
+    order = list(dict.fromkeys(draws))
+    found = {s: int(np.flatnonzero(draws == s)[0]) + 1 for s in order}
+    for t in checkpoints(n):
+        known = [s for s in order if found[s] <= t]
+        settled = found[known[-1]]
+        yield (
+            t,
+            known,
+            np.array([np.sum(draws[:t] == s) for s in known]),
+            np.array([np.sum(draws[settled:t] == s) for s in known]),
+            settled,
+        )
+
+
+DISTRIBUTIONS = [
+    np.array([0.5, 0.5]),
+    np.array([0.97, 0.03]),
+    np.array([0.9, 0.04, 0.03, 0.03]),
+    np.full(8, 1 / 8),
+    np.array([0.995, 0.004, 0.001]),
+]
+
+
+@pytest.mark.parametrize("p", DISTRIBUTIONS)
+def test_fixed_function_coverage(p):
+    rng = np.random.default_rng(1)
+    misses = 0
+    for _ in range(150):
+        f = rng.uniform(0, 10, len(p))
+        missed = False
+        for _, known, counts, recent, settled in history(rng, p, 400):
+            p_hat, _, r_low, _, _ = refresh(counts, recent, settled, math.log(1 / DELTA), 0.0)
+            V = f[known][:, None]
+            mean = p_hat @ f[known]
+            low = kernels.low_exact(0, 0, model(p_hat, r_low=r_low), V, p_hat @ (f[known] - mean) ** 2, mean)
+            missed |= low > p @ f + 1e-9
+        misses += missed
+    assert misses <= 150 * DELTA
+
+
+@pytest.mark.parametrize("p", DISTRIBUTIONS)
+def test_kernel_coverage(p):
+    rng = np.random.default_rng(2)
+    misses = 0
+    for _ in range(200):
+        missed = False
+        for t, known, counts, recent, settled in history(rng, p, 400):
+            if t == settled:
+                continue
+            _, p_hat, _, r, _ = refresh(counts, recent, settled, 0.0, math.log(1 / DELTA))
+            inside = p[known] / p[known].sum()
+            positive = p_hat > 0
+            missed |= np.sum(p_hat[positive] * np.log(p_hat[positive] / inside[positive])) > r
+        misses += missed
+    assert misses <= 200 * DELTA
+
+
+@pytest.mark.parametrize("p", DISTRIBUTIONS)
+def test_unseen_mass_coverage(p):
+    rng = np.random.default_rng(3)
+    misses = 0
+    for _ in range(200):
+        missed = False
+        for _, known, counts, recent, settled in history(rng, p, 400):
+            q = refresh(counts, recent, settled, 0.0, math.log(1 / DELTA))[4]
+            missed |= 1 - p[known].sum() > q + 1e-12
+        misses += missed
+    assert misses <= 200 * DELTA
+
+
+def test_quiet_windows_coverage():
+    rng = np.random.default_rng(4)
+    misses, runs, pairs = 0, 150, 6
+    for _ in range(runs):
+        rare = 10.0 ** rng.uniform(-4, -1, pairs)
+        quiet, n, seen, missed = Quiet(DELTA), np.zeros(pairs, np.int64), np.zeros((pairs, 2), bool), False
+        for _ in range(40):
+            for _ in range(50):
+                x = rng.integers(pairs)
+                seen[x, int(rng.random() < rare[x])] = True
+                n[x] += 1
+            q = quiet.bound(n, int(seen.sum()))
+            unseen = np.where(seen[:, 0], 0, 1 - rare) + np.where(seen[:, 1], 0, rare)
+            missed |= bool((unseen > q + 1e-12).any())
+        misses += missed
+    assert misses <= runs * DELTA
+
+
+def test_quiet_windows_end_with_a_surprise():
+    quiet = Quiet(DELTA)
+    n = np.full(4, 2**FIRST)
+    assert (quiet.bound(n, 5) == 1).all()  # a window starts here, nothing has been visited in it
+    assert (quiet.bound(n + 100, 5) < 0.1).all()
+    assert (quiet.bound(n + 101, 6) == 1).all()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_duals_against_a_solver(seed):
+    rng = np.random.default_rng(seed)
+    K = rng.integers(2, 6)
+    p = rng.dirichlet(np.ones(K))
+    f = rng.uniform(0, 10, K)
+    r = 10.0 ** rng.uniform(-4, -0.5)
+
+    def worst(sign):
+        """min over KL(p, q) <= r of sign * q f, on the simplex of the successors and one more at the extreme value."""
+        ball = {"type": "ineq", "fun": lambda y: r - np.sum(p * np.log(p / y[:K]))}
+        simplex = {"type": "eq", "fun": lambda y: y.sum() - 1}
+        values = np.append(f, 0.0 if sign > 0 else f.max())
+        start = np.append(p * 0.999, 0.001)
+        bounds = [(1e-12, 1)] * (K + 1)
+        solved = optimize.minimize(
+            lambda y: sign * (y @ values), start, constraints=[ball, simplex], bounds=bounds, method="SLSQP",
+            options={"maxiter": 500, "ftol": 1e-12},
+        )  # fmt: skip
+        return sign * solved.fun
+
+    mean, V = p @ f, f[:, None]
+    variance = p @ (f - mean) ** 2
+    low = kernels.low_exact(0, 0, model(p, r_low=r), V, variance, mean)
+    up = kernels.up_exact(0, 0, model(p, r=r), V, variance, mean, f.max(), f.max())
+    exact_low, exact_up = worst(1), worst(-1)
+    assert low <= exact_low + 1e-4
+    assert low >= exact_low - 0.02 * (mean - exact_low) - 1e-4
+    assert up >= exact_up - 1e-4
+    assert up <= exact_up + 0.02 * (exact_up - mean) + 1e-4
+    assert max(low, 0.0) >= mean - math.sqrt(2 * r * variance) - r * mean - 1e-9
+    assert min(up, f.max()) <= mean + math.sqrt(2 * r * variance) + r * (f.max() - mean) + 1e-9
+
+
+def test_known_branching_removes_the_unseen_mass():
+    counts = np.array([40, 60])
+    assert refresh(counts, counts - 1, 2, 1.0, 1.0)[4] > 0
+    assert refresh(counts, counts - 1, 2, 1.0, 1.0, branching=2)[4] == 0

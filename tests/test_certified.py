@@ -1,0 +1,186 @@
+"""The certified explorer keeps its promise on worlds whose exact solution is known."""
+
+import numpy as np
+import pytest
+
+import adagoal
+from adagoal.envs import grid, random_models, toys
+from adagoal.envs.simulator import ModelWorld
+from adagoal.goals import RULES
+from adagoal.loop import Run, explore
+from adagoal.mdp import solve
+from adagoal.tabular.certified import Certified
+from adagoal.tabular.counts import Counts
+from adagoal.tabular.resolvent import suboptimality
+
+SMALL = {
+    "sparse": (random_models.random_sparse(n_states=8, n_actions=2, seed=3), 6.0, 1.0),
+    "deterministic": (random_models.random_deterministic(n_states=10, n_actions=2, seed=1), 6.0, 1.0),
+    "traps": (random_models.random_traps(n_states=10, n_actions=2, seed=2), 6.0, 1.5),
+    "unreachable": (random_models.random_unreachable(n_states=10, n_actions=2, seed=0), 5.0, 1.0),
+    "rare": (toys.rare_exit(n_states=4, p=0.01), 5.0, 1.0),
+    "grid": (grid.open_grid(rows=3, cols=3, slip=0.1), 6.0, 1.0),
+}
+
+
+def start(mdp, L, epsilon, rule=RULES["adagoal"], seed=0, delta=0.1, goals=None, branching=None):
+    counts = Counts(mdp.n_states, mdp.n_actions, mdp.start)
+    estimates = Certified(counts, mdp.n_states, L, epsilon, delta, goals, branching)
+    return Run(ModelWorld(mdp), estimates, rule, np.random.default_rng(seed))
+
+
+def check_bounds(run, mdp, V, L):
+    """Every lower bound, upper bound and gap against the truth."""
+    estimates = run.estimates
+    for j in range(1, len(estimates.D)):
+        g = int(estimates.goal_state[j])
+        best = V[mdp.start, g]
+        assert estimates.D[j] <= best + 1e-9
+        if np.isfinite(estimates.upper[j]):
+            value = solve.policy_values(mdp, estimates.returned[:, j], g)[mdp.start]
+            assert value <= estimates.upper[j] + 1e-9
+            assert value - best <= estimates.gap[j] + 1e-9
+            assert value - best <= estimates.E[j] + 1e-9
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_bounds_hold_at_every_plan(name):
+    mdp, L, epsilon = SMALL[name]
+    V = solve.optimal_values(mdp)
+    run = start(mdp, L, epsilon)
+    looks = {"next": 1}
+
+    def look(run):
+        if run.steps >= looks["next"]:
+            check_bounds(run, mdp, V, L)
+            looks["next"] = int(1.3 * run.steps) + 1
+
+    assert explore(run, 10**7, look) == "certified"
+    check_bounds(run, mdp, V, L)
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("rule", ["adagoal", "unigoal"])
+def test_guarantee(name, rule):
+    mdp, L, epsilon = SMALL[name]
+    result = adagoal.explore(ModelWorld(mdp), L, epsilon, goal_rule=rule, seed=1, budget=10**7)
+    assert result.status == "certified"
+    assert adagoal.audit(result, mdp).ok
+    assert not result.open_goals
+    for g in result.goals:
+        lower, upper = result.certificate(g)
+        assert lower <= upper <= L + epsilon + 1e-9
+        assert result.error(g) <= epsilon + 1e-9
+
+
+def test_two_room_is_certified_within_the_promised_steps():
+    result = adagoal.explore("two-room", radius=40, epsilon=1.0, delta=0.1, seed=0)
+    assert result.status == "certified"
+    assert result.steps <= 4_000_000
+    assert len(result.goals) == 48
+    assert adagoal.audit(result).ok
+
+
+def test_gap_bounds_the_worst_model():
+    """Lemma 9 on a tiny world: no kernel inside the confidence sets is worse than the bound says."""
+    mdp = random_models.random_sparse(n_states=5, n_actions=2, seed=5, branching=2)
+    run = start(mdp, 8.0, 0.5)
+    explore(run, 30_000)
+    e = run.estimates
+    e.refresh(np.ones(len(e.D), bool))
+    m = e._model()
+    rng = np.random.default_rng(0)
+    tried = 0
+    for j in range(1, len(e.D)):
+        g = int(e.goal_state[j])
+        if g == mdp.start or not e.Y[mdp.start, j] <= e.cap - 1:
+            continue
+        policy, probe = e.best[:, j].copy(), np.zeros(5, np.int16)
+        gap = suboptimality(e._order, g, m, e.V[:, j].copy(), e.Y[:, j].copy(), policy, probe)
+        for _ in range(200):
+            other = _inside(mdp, m, rng)
+            best = solve.optimal_values(other, np.array([g]))[mdp.start, 0]
+            value = solve.policy_values(other, policy, g)[mdp.start]
+            if best >= e.D[j] - 1e-9 and value <= e.Y[mdp.start, j] + 1e-9:
+                assert value - best <= gap + 1e-9
+                tried += 1
+    assert tried > 100
+
+
+def _inside(mdp, m, rng):
+    """A random kernel with KL(p_hat, p) <= r on the observed successors, pushed to the edge of the set."""
+    rows = []
+    for x in range(mdp.n_states * mdp.n_actions):
+        o = m.support[x]
+        states, p = m.successor[x, :o], m.p_split[x, :o]
+        if o == 0 or (p == 0).any():
+            rows.append(dict(zip(*(a.tolist() for a in mdp.row(*divmod(x, mdp.n_actions))), strict=True)))
+            continue
+        target, step = rng.dirichlet(np.full(o, 0.3)) + 1e-9, 1.0
+        while True:
+            other = (1 - step) * p + step * target / target.sum()
+            if np.sum(p * np.log(p / other)) <= m.r[x]:
+                break
+            step *= 0.7
+        rows.append({int(s): float(w) for s, w in zip(states, other / other.sum(), strict=True)})
+    return adagoal.mdp.model.from_rows(rows, mdp.n_actions, start=mdp.start)
+
+
+def test_curriculum():
+    mdp = grid.open_grid(rows=3, cols=4, slip=0.1)
+    every = adagoal.explore(ModelWorld(mdp), "all", 1.0, seed=0)
+    assert every.status == "certified"
+    assert len(every.goals) == mdp.n_states
+    assert every.radius < 2 * solve.d0(mdp)
+    assert adagoal.audit(every, mdp).ok
+    partial = adagoal.explore("two-room", "auto", 1.0, seed=0, budget=150_000)
+    assert partial.status == "budget"
+    assert partial.radius >= 4
+    assert adagoal.audit(partial).ok
+
+
+def test_goal_subset_and_branching():
+    mdp, L, epsilon = SMALL["grid"]
+    some = adagoal.explore(ModelWorld(mdp), L, epsilon, goal_space=[2, 8], seed=0)
+    everything = adagoal.explore(ModelWorld(mdp), L, epsilon, seed=0)
+    known = adagoal.explore(ModelWorld(mdp), L, epsilon, seed=0, method_args={"branching": 4})
+    assert set(some.goals) <= {2, 8}
+    assert some.steps < everything.steps
+    assert known.steps < everything.steps
+    assert adagoal.audit(known, mdp).ok
+
+
+def test_same_seed_same_run():
+    runs = [adagoal.explore("grid", 10, 1.0, seed=7, budget=40_000) for _ in range(2)]
+    assert runs[0].to_dict() | {"wall_seconds": 0} == runs[1].to_dict() | {"wall_seconds": 0}
+    for name, array in runs[0].arrays.items():
+        np.testing.assert_array_equal(array, runs[1].arrays[name])
+
+
+@pytest.mark.parametrize("radius", [10, "auto"])
+def test_resume_is_bit_for_bit(tmp_path, radius, monkeypatch):
+    """A run cut off at any checkpoint ends as if it had not been."""
+    whole = adagoal.explore("grid", radius, 1.0, seed=3, budget=200_000)
+    monkeypatch.setattr("adagoal.api.CHECKPOINT_SECONDS", 0.0)
+    count = 0
+
+    def crash(run):
+        nonlocal count
+        count += 1
+        if count == 150:
+            raise SystemExit  # like a kill: nothing is saved after the last checkpoint
+
+    with pytest.raises(SystemExit):
+        adagoal.explore("grid", radius, 1.0, seed=3, budget=200_000, out=tmp_path, observe=crash)
+    again = adagoal.resume(tmp_path)
+    assert again.to_dict() | {"wall_seconds": 0} == whole.to_dict() | {"wall_seconds": 0}
+    for name, array in whole.arrays.items():
+        np.testing.assert_array_equal(array, again.arrays[name])
+
+
+def test_partial_results_are_honest():
+    result = adagoal.explore("two-room", 40, 1.0, seed=0, budget=20_000)
+    assert result.status == "budget"
+    assert result.open_goals
+    assert set(result.open_goals) <= set(result.goals)
+    assert any(np.isinf(result.certificate(g).upper) for g in result.open_goals)

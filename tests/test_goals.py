@@ -1,0 +1,85 @@
+"""Goal rules are plain functions with the weights that their papers say."""
+
+import numpy as np
+import pytest
+
+from adagoal import goals
+from adagoal.errors import InputError
+
+
+def known(**changes):
+    base = {
+        "D": np.array([0.0, 2.0, 5.0, 50.0]),
+        "E": np.array([0.0, 1.0, 3.0, 40.0]),
+        "L": 10.0,
+        "eligible": np.array([False, True, True, True]),
+        "visits": np.array([100.0, 4.0, 1.0, 0.0]),
+        "attempts": np.array([0.0, 10.0, 10.0, 0.0]),
+        "successes": np.array([0.0, 10.0, 5.0, 0.0]),
+        "recent": np.array([0.0, 1.0, 0.8, 0.0]),
+        "previous": np.array([0.0, 1.0, 0.3, 0.0]),
+    }
+    return goals.Known(**{**base, **changes})
+
+
+@pytest.mark.parametrize(
+    ("rule", "weights"),
+    [
+        ("adagoal", [0, 0, 1, 0]),
+        ("argmax", [0, 0, 0, 1]),
+        ("adagoal-proportional", [0, 1, 3, 0]),
+        ("proportional", [0, 1, 3, 40]),
+        ("unigoal", [0, 1, 1, 1]),
+        ("raregoal", [0, 0.25, 1, 10]),
+        ("raregoal:alpha=0.5", [0, 0.25, 1, 2]),
+        ("skewfit", [0, 1, 1, 0]),
+        ("mega", [0, 0, 1, 0]),
+        ("goid", [0, 0, 1, 1]),
+        ("goexplore", [0, 5**-0.5, 2**-0.5, 0]),
+    ],
+)
+def test_weights(rule, weights):
+    np.testing.assert_allclose(goals.get(rule)(known()), weights)
+
+
+def test_progress_mixes_in_a_uniform_share():
+    np.testing.assert_allclose(goals.progress(known()), np.array([0, 0.4 / 3, 0.4 / 3 + 0.6, 0.4 / 3]))
+
+
+def test_ties_go_to_the_goal_tried_least():
+    same = known(E=np.array([0.0, 3.0, 3.0, 3.0]), D=np.ones(4), attempts=np.array([0.0, 2.0, 1.0, 1.0]))
+    np.testing.assert_array_equal(goals.adagoal(same), [0, 0, 1, 0])
+
+
+@pytest.mark.parametrize("name", goals.RULES)
+def test_every_rule_always_has_a_choice(name):
+    """Nothing visited, nothing tried, nothing believed reachable: still some eligible goal has weight."""
+    zeros = np.zeros(4)
+    empty = known(
+        D=np.full(4, 99.0), E=zeros, visits=zeros, attempts=zeros, successes=zeros, recent=zeros, previous=zeros
+    )
+    weights = goals.RULES[name](empty)
+    assert weights.sum() > 0
+    assert weights[0] == 0
+    assert (weights >= 0).all()
+
+
+def test_draw_follows_the_weights():
+    rng = np.random.default_rng(0)
+    drawn = np.bincount([goals.draw(np.array([0.0, 1.0, 3.0]), rng) for _ in range(4000)], minlength=3)
+    assert drawn[0] == 0
+    assert abs(drawn[2] / 4000 - 0.75) < 0.03
+
+
+def test_rule_from_a_file(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("def nearest(known):\n    return (known.eligible & (known.D == 2.0)).astype(float)\n")
+    np.testing.assert_array_equal(goals.get(f"{file}:nearest")(known()), [0, 1, 0, 0])
+
+
+@pytest.mark.parametrize(
+    "spec", ["nope", "raregoal:beta=1", "raregoal:alpha=x", "missing.py:f", f"{__file__}:no_such_function"]
+)
+def test_bad_rules_are_one_clear_line(spec):
+    with pytest.raises(InputError, match="--goal-rule"):
+        goals.get(spec)
