@@ -16,8 +16,6 @@ from typing import Any
 BASE: dict[str, Any] = {
     "env": "FetchPush-v4",
     "train_goals": "scale=10",
-    "updates": 160,
-    "ensemble_updates": 320,
     "eval_every": 30,
     "eval_episodes": 48,
 }

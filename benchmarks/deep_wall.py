@@ -16,8 +16,6 @@ def main() -> None:
     parser.add_argument("--env", default="FetchPush-v4")
     parser.add_argument("--steps", type=int, default=250_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--updates", type=int, default=160)
-    parser.add_argument("--ensemble-updates", type=int, default=320)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
 
@@ -26,15 +24,7 @@ def main() -> None:
     from adagoal.deep.config import Config
     from adagoal.deep.train import train
 
-    config = Config(
-        options.env,
-        seed=options.seed,
-        steps=options.steps,
-        updates=options.updates,
-        ensemble_updates=options.ensemble_updates,
-        eval_every=20,
-        eval_episodes=96,
-    )
+    config = Config(options.env, seed=options.seed, steps=options.steps, eval_every=20)
     with progress(options.steps) as watch:
         trained = train([config], watch=watch)
     data = result.to_json(trained)

@@ -28,8 +28,7 @@ RULES: dict[str, dict[str, Any]] = {
     "HER": {"goal_rule": "unigoal"},
     "paper": {"goal_rule": "proportional", "ensemble_relabel": 0.0},
 }
-LEARNER: dict[str, Any] = {"updates": 160, "ensemble_updates": 320, "eval_every": 30, "eval_episodes": 48}
-"""What differs from the defaults of :class:`adagoal.deep.Config`: more updates per cycle, for a GPU."""
+TESTS: dict[str, Any] = {"eval_every": 30, "eval_episodes": 48}
 
 
 def configs(panel: str, steps: int, seeds: int, baseline_seeds: int) -> list[Any]:
@@ -38,7 +37,7 @@ def configs(panel: str, steps: int, seeds: int, baseline_seeds: int) -> list[Any
 
     env, scale = panel.split("-")
     return [
-        Config(ENVS[env], seed=seed, steps=steps, train_goals=f"scale={scale}", **rule, **LEARNER)
+        Config(ENVS[env], seed=seed, steps=steps, train_goals=f"scale={scale}", **rule, **TESTS)
         for name, rule in RULES.items()
         for seed in range(seeds if name == "AdaGoal" else baseline_seeds)
     ]

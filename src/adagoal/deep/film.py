@@ -1,0 +1,73 @@
+"""A strip of frames of a trained policy, rendered without a display: ``python -m adagoal.deep.film FOLDER``.
+
+Runs as a process of its own, so that a machine without a working renderer loses the strip and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+FRAMES = 6
+
+
+def write(folder: Path) -> Path | None:
+    """Render ``FOLDER/strip.png`` in a child process; None where no renderer works."""
+    environment = {"MUJOCO_GL": "egl", **os.environ}
+    path = folder / "strip.png"
+    path.unlink(missing_ok=True)
+    try:
+        subprocess.run(
+            [sys.executable, "-m", "adagoal.deep.film", str(folder)],
+            env=environment,
+            capture_output=True,
+            timeout=120,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return None
+    return path if path.is_file() else None
+
+
+def frames(folder: Path) -> NDArray[np.uint8]:
+    """Pictures ``[FRAMES, height, width, 3]`` of one episode at a test goal."""
+    from adagoal.deep import envs, goalspace
+    from adagoal.deep.policy import load
+
+    run = json.loads((folder / "result.json").read_text())["runs"][0]
+    policy = load(folder)
+    env = envs.make(policy.env, render_mode="rgb_array")
+    horizon = envs.dimensions(env, policy.env, 0).horizon
+    goal = goalspace.goal_space(env, "--test-goals", run["test_goals"])(np.random.default_rng(1), 1)[0]
+    seen, _ = env.reset(seed=1)
+    core: Any = env.unwrapped
+    if hasattr(core, "goal"):
+        core.goal = goal.copy()
+    middle, half = (env.action_space.high + env.action_space.low) / 2, (env.action_space.high - env.action_space.low) / 2
+    pictures = []
+    shown = set(np.linspace(0, horizon - 1, FRAMES).astype(int).tolist())
+    for t in range(horizon):
+        if t in shown:
+            pictures.append(env.render())
+        action = middle + half * policy(seen["observation"], goal)
+        seen, *_ = env.step(action.astype(env.action_space.dtype))
+    return np.stack(pictures)
+
+
+def main() -> None:
+    import matplotlib.image
+
+    folder = Path(sys.argv[1])
+    pictures = frames(folder)[:, ::2, ::2]
+    matplotlib.image.imsave(folder / "strip.png", np.concatenate(list(pictures), 1))
+
+
+if __name__ == "__main__":
+    main()
