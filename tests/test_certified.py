@@ -161,7 +161,7 @@ def test_same_seed_same_run():
 def test_resume_is_bit_for_bit(tmp_path, radius, monkeypatch):
     """A run cut off at any checkpoint ends as if it had not been."""
     whole = adagoal.explore("grid", radius, 1.0, seed=3, budget=200_000)
-    monkeypatch.setattr("adagoal.api.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("adagoal.session.CHECKPOINT_SECONDS", 0.0)
     count = 0
 
     def crash(run):

@@ -20,7 +20,7 @@ from adagoal.result import load
 
 SMALL = ("explore", "grid", "--radius", "6", "--env-arg", "rows=3", "--env-arg", "cols=3")
 LONG = ("explore", "two-room", "--radius", "40", "--epsilon", "0.8", "--quiet")
-CHILD = "import adagoal.api as api; api.CHECKPOINT_SECONDS = 0.1; from adagoal.cli import main; main()"
+CHILD = "import adagoal.session as session; session.CHECKPOINT_SECONDS = 0.1; from adagoal.cli import main; main()"
 
 
 class Failing(gymnasium.Env[int, int]):

@@ -18,6 +18,7 @@ from adagoal.envs import registry
 from adagoal.errors import InputError
 from adagoal.progress import Progress
 from adagoal.result import Result, Setting, load
+from adagoal.session import CHECKPOINT
 from adagoal.storage import read_arrays, read_json
 
 UNFINISHED = ("budget", "interrupted")
@@ -138,7 +139,7 @@ def _finish(result: Result, folder: Path, progress: Progress, as_json: bool) -> 
 def _load(folder: Path) -> Result:
     """The result in a folder; a run that was cut off before it had one is pointed to resume."""
     _must_exist(folder)
-    if not (folder / "result.json").exists() and (folder / api.CHECKPOINT).exists():
+    if not (folder / "result.json").exists() and (folder / CHECKPOINT).exists():
         raise InputError(f"{folder}: the run was cut off before its end; go on with: adagoal resume {folder}")
     return load(folder)
 
@@ -163,7 +164,7 @@ def _make_room(folder: Path, setting: Setting, overwrite: bool) -> None:
             )
         if not finished:
             raise InputError(f"--out: {folder} holds this run, unfinished; use adagoal resume {folder}, or --overwrite")
-    for name in ("result.json", "model.npz", api.CHECKPOINT, "view.json", "report.html"):
+    for name in ("result.json", "model.npz", CHECKPOINT, "view.json", "report.html"):
         (folder / name).unlink(missing_ok=True)
     shutil.rmtree(folder / "certified", ignore_errors=True)
 
@@ -174,8 +175,8 @@ def _earlier(folder: Path) -> tuple[dict[str, Any], bool] | None:
         if (folder / "result.json").exists():
             data = read_json(folder / "result.json")
             return {**data, "radius": data["radius_setting"]}, data["status"] not in UNFINISHED
-        if (folder / api.CHECKPOINT).exists():
-            return dict(read_arrays(folder / api.CHECKPOINT)[1]["setting"]), False
+        if (folder / CHECKPOINT).exists():
+            return dict(read_arrays(folder / CHECKPOINT)[1]["setting"]), False
     except (InputError, KeyError, TypeError):
         raise InputError(f"--out: {folder} holds a damaged run; choose another folder, or --overwrite") from None
     return None

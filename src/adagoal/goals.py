@@ -199,7 +199,8 @@ def _from_file(spec: str) -> Rule:
     if not path.is_file():
         raise InputError(f"--goal-rule: no such file {file!r}")
     module_spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert module_spec is not None and module_spec.loader is not None
+    assert module_spec is not None
+    assert module_spec.loader is not None
     module = importlib.util.module_from_spec(module_spec)
     try:
         module_spec.loader.exec_module(module)

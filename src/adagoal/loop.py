@@ -61,13 +61,16 @@ class Estimates(Protocol):
     epsilon: float
     column: NDArray[np.int64]
     """[S] the column of every state as a goal"""
-    goals: NDArray[np.int64]
-    """[G] the goal space"""
     goal_state: NDArray[np.int64]
     """[columns] the state behind a column, -1 for the column of all goals never seen"""
     D: NDArray[np.float64]
     plans: int
     episodes_per_plan: int
+
+    @property
+    def goals(self) -> NDArray[np.int64]:
+        """[G] the goal space"""
+        ...
 
     @property
     def E(self) -> NDArray[np.float64]:
@@ -147,7 +150,7 @@ class Run:
         """The rule's weights, summed over the goals that share a column."""
         weights = np.asarray(self.rule(self.known()), float)
         columns = self.estimates.column[self.estimates.goals]
-        return np.bincount(columns, weights, minlength=len(self.estimates.D))
+        return np.bincount(columns, weights, minlength=len(self.estimates.D)).astype(float)
 
 
 def explore(run: Run, budget: int, observe: Callable[[Run], None] = lambda run: None) -> str:

@@ -100,7 +100,17 @@ class Result:
         """The JSON form: the setting, the outcome, and one row {goal, lower, upper, error} per goal of X."""
         rows = [self._row(g) for g in self.goals]
         others = [self._row(g) for g in self.certificates if g not in set(self.goals)]
-        keep = ("status", "guarantee", "open_goals", "steps", "episodes", "plans", "wall_seconds", "reset_action", "warnings")
+        keep = (
+            "status",
+            "guarantee",
+            "open_goals",
+            "steps",
+            "episodes",
+            "plans",
+            "wall_seconds",
+            "reset_action",
+            "warnings",
+        )
         outcome = {name: getattr(self, name) for name in keep}
         setting = {**asdict(self.setting), "radius_setting": self.setting.radius}
         return {"format": FORMAT, **setting, **outcome, "radius": self.radius, "goals": rows, "other_goals": others}
@@ -131,9 +141,7 @@ def load(path: str | Path) -> Result:
         if setting["goal_space"] is not None:
             setting["goal_space"] = tuple(setting["goal_space"])
         rows = [*data["goals"], *data["other_goals"]]
-        certificates = {
-            row["goal"]: Certificate(_number(row["lower"]), _number(row["upper"])) for row in rows
-        }
+        certificates = {row["goal"]: Certificate(_number(row["lower"]), _number(row["upper"])) for row in rows}
         return Result(
             setting=Setting(**setting),
             goals=[row["goal"] for row in data["goals"]],

@@ -1,0 +1,232 @@
+"""A run from its setting to its result: the radius curriculum, checkpoints, interrupts."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+from adagoal import methods
+from adagoal.envs.world import World
+from adagoal.errors import InputError
+from adagoal.goals import Rule
+from adagoal.loop import Attempts, Run
+from adagoal.loop import explore as run_loop
+from adagoal.result import Certificate, Result, Setting, load
+from adagoal.storage import write_arrays
+from adagoal.tabular.counts import Counts
+
+CHECKPOINT = "checkpoint.npz"
+CHECKPOINT_SECONDS = 10.0
+UNLIMITED = 2**62
+Observer = Callable[[Run], None]
+
+
+@dataclass
+class Session:
+    """A run with its setting, its stage in the radius curriculum, and its checkpoints."""
+
+    setting: Setting
+    run: Run
+    stage: int = 1
+    certified: Result | None = None
+    """The answer for the largest radius certified so far, in a curriculum."""
+    _stop: bool = False
+    _saved: float = 0.0
+
+    @staticmethod
+    def start(setting: Setting, world: World, rule: Rule) -> Session:
+        """A fresh run of the setting."""
+        check(setting)
+        goals = None
+        if setting.goal_space is not None:
+            goals = np.unique(np.asarray(setting.goal_space, np.int64))
+            if len(goals) == 0 or goals.min() < 0 or goals.max() >= world.state_bound:
+                raise InputError(f"--goal: goals must be states in 0..{world.state_bound - 1}, at least one")
+        counts = Counts(world.initial_states, world.n_actions, world.start)
+        first = 2.0 if isinstance(setting.radius, str) else float(setting.radius)
+        problem = methods.Problem(world, counts, first, setting.epsilon, setting.delta, goals)
+        estimates = methods.build(setting.method, problem, setting.method_args)
+        if isinstance(setting.radius, str) and not hasattr(estimates, "set_radius"):
+            raise InputError(f"--radius {setting.radius}: not available with --method {setting.method}; give a number")
+        return Session(setting, Run(world, estimates, rule, np.random.default_rng(setting.seed)))
+
+    def finish(self, folder: Path | None, observe: Observer | None) -> Result:
+        """Run to the end, a budget or an interrupt; save and return the result."""
+        budget = UNLIMITED if self.setting.budget is None else self.setting.budget
+        self._saved = time.monotonic()
+
+        def after_rollout(run: Run) -> None:
+            if observe is not None:
+                observe(run)
+            if folder is not None and run.world.settled and time.monotonic() - self._saved > CHECKPOINT_SECONDS:
+                self.save(folder)
+            if self._stop:
+                raise KeyboardInterrupt
+
+        problem: str | None = None
+        with self._catch_signals():
+            try:
+                status = self._stages(budget, after_rollout)
+            except KeyboardInterrupt:
+                status = "interrupted"
+            except InputError:
+                raise
+            except Exception as error:
+                status, problem = "interrupted", f"{type(error).__name__}: {error}"
+        result = self._result(status)
+        if folder is not None:
+            self.save(folder)
+            result.save(folder)
+        if problem is not None:
+            kept = "" if folder is None else f"; what had been learnt is in {folder}"
+            raise InputError(f"the environment {self.setting.env} raised {problem}{kept}")
+        return result
+
+    def _stages(self, budget: int, observe: Observer) -> str:
+        """One radius, or the curriculum L = 2, 4, 8, ... (label ``cor_UB_increasingL``)."""
+        estimates: Any = self.run.estimates
+        while True:
+            status = run_loop(self.run, budget, observe)
+            if status != "certified" or not isinstance(self.setting.radius, str):
+                return status if estimates.guarantee or status != "certified" else "stopped"
+            self.certified = self._result("certified")
+            if not (estimates.D[1:] > estimates.L).any() and np.isinf(estimates.D[0]):
+                return "certified"  # every goal is certified: no larger radius has more to say
+            self.stage += 1
+            estimates.set_radius(2.0 * estimates.L, self.stage)
+
+    def _result(self, status: str) -> Result:
+        run, estimates = self.run, self.run.estimates
+        if status != "certified" and self.certified is not None:
+            return replace(
+                self.certified,
+                status=status,
+                steps=run.steps,
+                episodes=len(run.episode_goals),
+                plans=estimates.plans,
+                wall_seconds=run.seconds,
+            )
+        seen = [int(g) for g in estimates.goals if estimates.goal_state[estimates.column[g]] >= 0]
+        certificates = {g: Certificate(*estimates.bounds(g)) for g in seen}
+        chosen = [g for g in seen if estimates.D[estimates.column[g]] <= estimates.L]
+        still = run.open_columns()
+        policies = [estimates.policy(g) for g in chosen]
+        empty = np.zeros((0, 1, run.counts.n_states), np.int16)
+        return Result(
+            setting=self.setting,
+            status=status,
+            radius=float(estimates.L),
+            goals=chosen,
+            certificates=certificates,
+            errors={g: float(estimates.E[estimates.column[g]]) for g in chosen},
+            open_goals=[g for g in chosen if still[estimates.column[g]]],
+            guarantee=estimates.guarantee,
+            steps=run.steps,
+            episodes=len(run.episode_goals),
+            plans=estimates.plans,
+            wall_seconds=run.seconds,
+            reset_action=run.world.n_actions,
+            warnings=list(getattr(run.world, "warnings", [])),
+            arrays={
+                "policy": np.stack(policies) if policies else empty,
+                "policy_goals": np.array(chosen, np.int64),
+                "episode_goals": np.array(run.episode_goals, np.int32),
+                "episode_reached": np.array(run.episode_reached, bool),
+                "trace": np.array(run.trace, float).reshape(-1, 4),
+                "visits": run.counts.visits,
+            },
+        )
+
+    # --- checkpoints: everything from which the run goes on bit for bit ---
+
+    def save(self, folder: Path) -> None:
+        """Write a checkpoint."""
+        run = self.run
+        arrays, facts = run.estimates.state()
+        named = {f"estimates.{k}": v for k, v in arrays.items()}
+        named |= {f"counts.{k}": v for k, v in run.counts.state().items()}
+        named |= {f"attempts.{k}": getattr(run.attempts, k) for k in Attempts.ARRAYS}
+        named |= {"episode_goals": np.array(run.episode_goals, np.int32), "trace": np.array(run.trace, float)}
+        named |= {"episode_reached": np.array(run.episode_reached, bool)}
+        state = {
+            "setting": {**self.setting.__dict__},
+            "estimates": facts,
+            "rng": run.rng.bit_generator.state,
+            "world": run.world.snapshot(),
+            "steps": run.steps,
+            "seconds": run.seconds,
+            "stage": self.stage,
+        }
+        write_arrays(folder / CHECKPOINT, named, state, compress=False)
+        if self.certified is not None:
+            self.certified.save(folder / "certified")
+        self._saved = time.monotonic()
+
+    def restore(self, folder: Path, arrays: dict[str, Any], facts: dict[str, Any]) -> None:
+        """Back to a checkpoint."""
+        run: Any = self.run
+        if facts["stage"] > 1:
+            self.certified = load(folder / "certified")
+        run.counts.restore({k: arrays[f"counts.{k}"] for k in Counts.ARRAYS})
+        for stage in range(2, facts["stage"] + 1):
+            run.estimates.set_radius(2.0 * run.estimates.L, stage)
+        self.stage = facts["stage"]
+        part = {k.removeprefix("estimates."): v for k, v in arrays.items() if k.startswith("estimates.")}
+        run.estimates.restore(part, facts["estimates"])
+        for name in Attempts.ARRAYS:
+            setattr(run.attempts, name, np.array(arrays[f"attempts.{name}"]))
+        run.episode_goals = arrays["episode_goals"].tolist()
+        run.episode_reached = arrays["episode_reached"].tolist()
+        run.trace = [(int(s), int(e), float(m), int(o)) for s, e, m, o in arrays["trace"].reshape(-1, 4)]
+        run.rng.bit_generator.state = facts["rng"]
+        run.world.restore(facts["world"])
+        run.steps, run.seconds = facts["steps"], facts["seconds"]
+
+    @contextlib.contextmanager
+    def _catch_signals(self) -> Iterator[None]:
+        """Ctrl-C and SIGTERM end the run after the current rollout; a second Ctrl-C ends it at once."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def ask(number: int, frame: FrameType | None) -> None:
+            if self._stop:
+                raise KeyboardInterrupt
+            self._stop = True
+
+        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def check(setting: Setting) -> None:
+    """Ranges of what the user gave."""
+    L = setting.radius
+    if isinstance(L, str):
+        if L not in ("auto", "all"):
+            raise InputError(f"--radius: {L!r} is neither a number >= 1 nor auto nor all")
+        if L == "auto" and setting.budget is None:
+            raise InputError("--radius auto: needs --budget, the number of steps after which to stop enlarging it")
+    elif not (math.isfinite(L) and L >= 1):
+        raise InputError(f"--radius: must be a finite number >= 1, got {L}")
+    if not (math.isfinite(setting.epsilon) and setting.epsilon > 0):
+        raise InputError(f"--epsilon: must be a finite number > 0, got {setting.epsilon}")
+    if not 0 < setting.delta < 1:
+        raise InputError(f"--delta: must lie strictly between 0 and 1, got {setting.delta}")
+    if setting.budget is not None and setting.budget < 1:
+        raise InputError(f"--budget: must be at least 1 step, got {setting.budget}")
+    if setting.seed < 0:
+        raise InputError(f"--seed: must be a whole number >= 0, got {setting.seed}")
