@@ -33,7 +33,7 @@ class Adapter:
             raise InputError(f"env: {name} has actions of type {type(actions).__name__}; they must be Discrete")
         if continuous(space) and max_states is None:
             raise InputError(
-                f"env: {name} has continuous observations; if they take a few values only, say how many with --max-states"
+                f"env: {name} has continuous observations; if they take few values, say how many with --max-states"
             )
         self.name, self.n_actions, self.first_action = name, int(actions.n), int(actions.start)
         self.env = without_limits(env)
@@ -72,6 +72,10 @@ class Adapter:
         if len(keys) > 1:
             raise InputError(f"--start-seed: the start of {self.name} does not follow from the seed")
         return keys
+
+    def end(self, key: Key) -> Key:
+        """The key of a terminated state."""
+        return key if self._declared else (key, "end")
 
     def number(self, key: Key, observation: Any) -> int:
         """A number for a state that has none."""
@@ -126,12 +130,12 @@ class Adapter:
             self._base.np_random.bit_generator.state = snapshot["generator"]
         if snapshot["actions"] is None:
             return self.start, False
-        observation, overdue = self.enter(), False
+        observation, terminated, truncated = self.enter(), False, False
         for action in snapshot["actions"]:
             observation, _, terminated, truncated, _ = self.env.step(action + self.first_action)
-            overdue = bool(truncated and not terminated)
         self.actions = list(snapshot["actions"])
-        return self.index.get(self.read(observation), -1), overdue
+        key = self.read(observation)
+        return self.index.get(self.end(key) if terminated else key, -1), truncated and not terminated
 
 
 def without_limits(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:

@@ -2,7 +2,8 @@
 
 States are the observations (see :mod:`adagoal.envs.keys`), numbered as the environment numbers them if they are
 ``Discrete``, else in the order in which they are met. The reset is one more action. In a ``terminated`` state every
-action is the reset. Time limits are not part of the state and are switched off. A random initial state is
+action is the reset; where states are numbered on the fly, an observation that ends the episode is another state than
+the same one that does not. Time limits are not part of the state and are switched off. A random initial state is
 handled with a *virtual start*, a state whose every action draws it; or it is fixed with a start seed: every reset then
 uses that seed, and the generator of the dynamics is saved before and put back after, so that episodes stay independent.
 """
@@ -99,7 +100,7 @@ class GymWorld:
         curious = min(goal_state) == -1
         (stages, rows, _), policy = plan.policy.shape, plan.policy.item
         known, terminal = set(np.flatnonzero(counts.seen).tolist()), set(np.flatnonzero(counts.terminal).tolist())
-        missing, left = plan.threshold - counts.n, dict[int, int]()
+        missing, left = plan.threshold - counts.n[: len(plan.threshold)], dict[int, int]()
         move, land, env_step, read = trail.moves.append, trail.landed.append, adapter.env.step, adapter.read
         steps = 0
         state, aim, clock = self._place
@@ -134,7 +135,8 @@ class GymWorld:
                     observation, terminated, truncated = adapter.enter(), False, False
                 else:
                     observation, _, terminated, truncated, _ = env_step(action + adapter.first_action)
-                successor = adapter.index.get(key := read(observation))
+                key = adapter.end(read(observation)) if terminated else read(observation)
+                successor = adapter.index.get(key)
                 if successor is None:
                     successor = self._number(key, observation, counts)
                 if state != virtual:

@@ -1,0 +1,132 @@
+"""Known models as Gymnasium environments, clean or with a flaw, for tests of the adapter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from adagoal.mdp.model import TabularMDP
+
+
+class ModelEnv(gymnasium.Env[Any, Any]):
+    """Steps a model with the environment's own generator; a start can be drawn from ``starts``."""
+
+    def __init__(self, mdp: TabularMDP, starts: tuple[int, ...] | None = None) -> None:
+        self.mdp, self.starts = mdp, starts or (mdp.start,)
+        self.observation_space: spaces.Space[Any] = spaces.Discrete(mdp.n_states)
+        self.action_space: spaces.Space[Any] = spaces.Discrete(mdp.n_actions)
+        self.state = mdp.start
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.state = self.starts[0]
+        if len(self.starts) > 1:
+            self.state = self.starts[int(self.np_random.integers(len(self.starts)))]
+        return self.observe(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        successors, p = self.mdp.row(self.state, int(action))
+        place = int(np.searchsorted(np.cumsum(p), self.np_random.random()))
+        self.state = int(successors[min(place, len(p) - 1)])
+        return self.observe(), 0.0, bool(self.mdp.terminal[self.state]), False, {}
+
+    def observe(self) -> Any:
+        return self.state
+
+
+class PairEnv(ModelEnv):
+    """The same states, shown as pairs of numbers: their number is not declared."""
+
+    def __init__(self, mdp: TabularMDP, starts: tuple[int, ...] | None = None) -> None:
+        super().__init__(mdp, starts)
+        self.observation_space = spaces.MultiDiscrete([1000, 1000])
+
+    def observe(self) -> Any:
+        return np.array(divmod(self.state, 7))
+
+
+class Aliased(ModelEnv):
+    """Pairs of neighbouring states look the same."""
+
+    def observe(self) -> Any:
+        return self.state // 2
+
+
+class LeakyReset(ModelEnv):
+    """After a reset the next slip depends on where the last episode ended."""
+
+    memory = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.memory = self.state % 2
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return super().step(action ^ self.memory)
+
+
+class NoReset(ModelEnv):
+    """A reset that goes to the start only the first hundred times."""
+
+    resets = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        state = self.state
+        super().reset(seed=seed)
+        self.resets += 1
+        self.state = self.state if self.resets < 100 else state
+        return self.observe(), {}
+
+
+class Drifting(ModelEnv):
+    """Actions change their meaning after some steps."""
+
+    steps = 0
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        return super().step(1 - action if self.steps > 4000 else action)
+
+
+class Ageing(ModelEnv):
+    """Actions change their meaning eight steps after the reset."""
+
+    age = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.age = 0
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.age += 1
+        return super().step(1 - action if self.age > 8 else action)
+
+
+class Breaking(ModelEnv):
+    """Raises after some steps."""
+
+    steps = 0
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        if self.steps > 700:
+            raise RuntimeError("the motor is on fire")
+        return super().step(action)
+
+
+class Impatient(ModelEnv):
+    """Truncates its episodes by itself."""
+
+    age = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.age = 0
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.age += 1
+        state, reward, terminated, _, info = super().step(action)
+        return state, reward, terminated, self.age >= 6, info

@@ -1,0 +1,393 @@
+"""Gymnasium environments as worlds: the same semantics as the simulator, stepped for real."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces, wrappers
+from numpy.typing import NDArray
+from scipy import stats
+
+from adagoal import api
+from adagoal.envs import random_models, registry, toys
+from adagoal.envs.gym import GymWorld
+from adagoal.envs.simulator import ModelWorld
+from adagoal.envs.world import Plan, World
+from adagoal.errors import InputError
+from adagoal.mdp.model import TabularMDP
+from adagoal.result import Result, load
+from adagoal.tabular.counts import Counts
+from model_env import Breaking, Impatient, ModelEnv, PairEnv
+
+NEVER = 2**60
+
+
+def play(
+    world: World, steps: int, seed: int = 0, goals: list[int] | None = None, counts: Counts | None = None
+) -> tuple[Counts, list[tuple[int, bool]]]:
+    """Random policies towards the given goals, in rollouts of at most 300 steps."""
+    counts = counts or Counts(world.initial_states, world.n_actions, world.start)
+    rng, done, episodes = np.random.default_rng(seed), 0, list[tuple[int, bool]]()
+    choose = np.random.default_rng([seed, 1])
+    while done < steps:
+        S = counts.n_states
+        goal_state = np.arange(S) if goals is None else np.array(goals)
+        policy = (choose.integers(4 * world.n_actions + 1, size=(1, S, len(goal_state))) // 4).astype(np.int16)
+        plan = Plan(policy, goal_state, 25, np.full(S * world.n_actions, NEVER))
+        outcome = world.rollout(plan, np.ones(len(goal_state)), counts, rng, min(steps - done, 300), 10**6)
+        done += outcome.steps
+        episodes += zip(outcome.goals, outcome.reached, strict=True)
+    return counts, episodes
+
+
+def same_counts(one: Counts, two: Counts) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(one.state().values(), two.state().values(), strict=True))
+
+
+def with_terminal(mdp: TabularMDP, *states: int) -> TabularMDP:
+    mdp.terminal[list(states)] = True
+    return mdp
+
+
+# --- the same world as the simulator ---
+
+
+@pytest.mark.parametrize("goal", [3, 7, 11])
+def test_deterministic_model_gives_the_simulator_s_counts(goal: int) -> None:
+    mdp = with_terminal(random_models.random_deterministic(n_states=12, seed=goal), 5)
+    simulated, episodes = play(ModelWorld(mdp), 3000, goals=[goal])
+    stepped, again = play(GymWorld(ModelEnv(mdp), "model"), 3000, goals=[goal])
+    assert same_counts(simulated, stepped)
+    assert episodes == again
+    assert len(episodes) > 20
+
+
+def test_transition_frequencies_are_the_model_s() -> None:
+    mdp = with_terminal(random_models.random_sparse(n_states=8, n_actions=2, seed=1), 6)
+    counts, _ = play(GymWorld(ModelEnv(mdp), "model"), 40_000)
+    p_hat, p = counts.kernel(), mdp.kernel().toarray()
+    assert counts.n[12:14].tolist() == [0, 0]
+    assert counts.terminal.tolist() == mdp.terminal.tolist()
+    for pair in np.flatnonzero(counts.n):
+        possible = p[pair] > 0
+        assert not p_hat[pair, ~possible].any()
+        seen = p_hat[pair, possible] * counts.n[pair]
+        assert stats.chisquare(seen, p[pair, possible] * counts.n[pair]).pvalue > 1e-5
+    assert counts.visits.sum() == 40_000
+
+
+def test_numbering_on_the_fly_finds_the_same_graph() -> None:
+    mdp = random_models.random_deterministic(n_states=200, n_actions=2, seed=0)
+    world = GymWorld(PairEnv(mdp), "pairs", max_states=400)
+    counts, _ = play(world, 20_000)
+    assert world.initial_states == 64
+    assert counts.n_states > 128
+    assert not counts.seen[-1]
+    number = {tuple(int(i) for i in label.strip("[]").split()): s for s, label in enumerate(world.labels) if s}
+    number[0, 0] = 0
+    for state in range(200):
+        here = number.get(divmod(state, 7))
+        for action in range(2):
+            pair = -1 if here is None else here * 2 + action
+            if pair >= 0 and counts.n[pair]:
+                assert counts.support[pair] == 1
+                assert counts.successor[pair, 0] == number[divmod(int(mdp.row(state, action)[0][0]), 7)]
+
+
+def test_rollout_returns_for_a_state_without_a_row_in_the_plan() -> None:
+    world = GymWorld(PairEnv(toys.chain(n_states=200)), "pairs")
+    counts = Counts(world.initial_states, world.n_actions, world.start)
+    rows = counts.n_states
+    plan = Plan(np.ones((1, rows, 1), np.int16), np.array([rows - 1]), 10**6, np.full(rows * 2, NEVER))
+    rng = np.random.default_rng(0)
+    assert world.rollout(plan, np.ones(1), counts, rng, 10**6, 1).goals == [rows - 1]
+    far = Plan(plan.policy, np.array([NEVER]), 10**6, plan.threshold)
+    steps = world.rollout(far, np.ones(1), counts, rng, 10**6, 1).steps
+    assert steps <= rows
+    assert counts.n_states > rows
+
+
+def test_new_states_end_the_rollout_where_the_plan_asks_for_them() -> None:
+    world = GymWorld(PairEnv(toys.chain(n_states=9)), "pairs")
+    counts = Counts(world.initial_states, world.n_actions, world.start)
+    plan = Plan(np.ones((1, 64, 1), np.int16), np.array([-1]), 100, np.full(128, NEVER))
+    for expected in range(1, 9):
+        outcome = world.rollout(plan, np.ones(1), counts, np.random.default_rng(0), 1000, 100)
+        assert (outcome.steps, outcome.goals, outcome.reached) == (1, [-1], [True])
+        assert counts.seen.sum() == 1 + expected
+
+
+def test_thresholds_end_the_rollout() -> None:
+    world = GymWorld(ModelEnv(toys.chain(n_states=4)), "chain")
+    counts = Counts(4, 2, 0)
+    threshold = np.full(8, NEVER)
+    threshold[3] = 5
+    plan = Plan(np.ones((1, 4, 1), np.int16), np.array([3]), 100, threshold)
+    world.rollout(plan, np.ones(1), counts, np.random.default_rng(0), 1000, 100)
+    assert counts.n[3] == 5
+    world.rollout(plan, np.ones(1), counts, np.random.default_rng(0), 1000, 100)
+    assert counts.n[3] == 6
+
+
+def test_periodic_policies_are_played_by_stage() -> None:
+    world = GymWorld(ModelEnv(toys.chain(n_states=6)), "chain")
+    counts = Counts(6, 2, 0)
+    policy = np.array([1, 1, 0, 1, 1])[:, None, None].repeat(6, axis=1).astype(np.int16)
+    plan = Plan(policy, np.array([5]), 5, np.full(12, NEVER))
+    outcome = world.rollout(plan, np.ones(1), counts, np.random.default_rng(0), 1000, 1)
+    assert (outcome.steps, outcome.reached) == (6, [False])
+    assert counts.n.reshape(6, 2).tolist() == [[0, 1], [0, 2], [1, 1], [0, 0], [0, 0], [0, 0]]
+
+
+# --- starts, ends, limits ---
+
+
+def test_random_starts_are_drawn_at_a_virtual_start() -> None:
+    mdp = toys.chain(n_states=6, slip=0.2)
+    world = GymWorld(ModelEnv(mdp, starts=(1, 2, 4)), "starts")
+    assert (world.start, world.state_bound) == (6, 7)
+    counts, _ = play(world, 20_000)
+    drawn = counts.kernel()[12:14] * counts.n[12:14, None]
+    assert drawn.sum(axis=0)[[0, 3, 5, 6]].tolist() == [0, 0, 0, 0]
+    assert stats.chisquare(drawn.sum(axis=0)[[1, 2, 4]]).pvalue > 1e-5
+    hidden = GymWorld(PairEnv(mdp, starts=(1, 2, 4)), "starts")
+    found, _ = play(hidden, 2000)
+    assert (hidden.start, hidden.labels[0]) == (0, "start")
+    assert set(found.successor[0, : found.support[0]].tolist()) <= set(range(1, 7))
+
+
+def first_steps(start_seed: int | None) -> NDArray[np.bool_]:
+    """Whether the first step of each episode slipped."""
+    env = ModelEnv(toys.chain(n_states=9, slip=0.3), starts=(3, 4, 5))
+    world = GymWorld(env, "starts", start_seed)
+    counts, slips = Counts(world.initial_states, 2, world.start), []
+    policy = np.full((1, counts.n_states, 1), 1, np.int16)
+    plan = Plan(policy, np.array([NEVER]), 1, np.full(counts.n_states * 2, NEVER))
+    for _ in range(2000):
+        before = counts.kernel()[world.start * 2 + 1] * counts.n[world.start * 2 + 1]
+        world.rollout(plan, np.ones(1), counts, np.random.default_rng(0), 100, 1)
+        after = counts.kernel()[world.start * 2 + 1] * counts.n[world.start * 2 + 1]
+        slips.append(int(np.argmax(after - before)) < world.start)
+    return np.array(slips)
+
+
+def test_a_start_seed_fixes_the_start_and_not_the_dynamics() -> None:
+    slips = first_steps(start_seed=0)
+    assert stats.binomtest(int(slips.sum()), len(slips), 0.3).pvalue > 1e-5
+    again = stats.binomtest(int((slips[1:] & slips[:-1]).sum()), len(slips) - 1, 0.09)
+    assert again.pvalue > 1e-5
+
+
+class Loud(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """A user's wrapper around a time limit."""
+
+
+def test_time_limits_are_switched_off_and_the_object_is_left_alone() -> None:
+    limited = Loud(wrappers.TimeLimit(ModelEnv(toys.chain(n_states=30)), 5))
+    world = GymWorld(limited, "chain")
+    counts = Counts(world.initial_states, 2, 0)
+    plan = Plan(np.ones((1, 30, 1), np.int16), np.array([29]), 100, np.full(60, NEVER))
+    outcome = world.rollout(plan, np.ones(1), counts, np.random.default_rng(0), 1000, 1)
+    assert (outcome.reached, outcome.steps, world.warnings) == ([True], 30, [])
+    assert isinstance(limited.env, wrappers.TimeLimit)
+
+
+def test_an_environment_that_truncates_by_itself_is_reset_with_a_warning() -> None:
+    world = GymWorld(Impatient(toys.chain(n_states=10)), "impatient")
+    counts, _ = play(world, 3000)
+    assert world.warnings == ["the environment ends episodes by itself (truncated); each time it was reset"]
+    assert not counts.seen[8:].any()
+
+
+def test_a_state_that_ends_episodes_now_and_then_gives_a_warning() -> None:
+    mdp = with_terminal(toys.chain(n_states=6), 3)
+
+    class Merged(ModelEnv):
+        def observe(self) -> int:
+            return min(self.state, 2)
+
+    world = GymWorld(Merged(mdp), "merged")
+    play(world, 3000)
+    assert any("ended the episode at one visit and not at another" in line for line in world.warnings)
+
+
+def test_ends_are_states_of_their_own_where_states_are_numbered_on_the_fly() -> None:
+    world, _ = registry.make_world("Blackjack-v1", {}, None, None)
+    counts, _ = play(world, 5000, goals=[NEVER])
+    assert isinstance(world, GymWorld)
+    assert not any("at another" in line for line in world.warnings)
+    shown = [label for label, ends in zip(world.labels, counts.terminal, strict=False) if not ends]
+    assert set(np.array(world.labels)[counts.terminal[: len(world.labels)]]) & set(shown)
+
+
+def test_wrong_spaces_are_one_clear_line() -> None:
+    env = ModelEnv(toys.chain())
+    env.action_space = spaces.MultiDiscrete([2, 2])
+    with pytest.raises(InputError, match="actions of type MultiDiscrete"):
+        GymWorld(env, "wrong")
+    env = ModelEnv(toys.chain())
+    env.observation_space = spaces.Graph(spaces.Box(0, 1), None)
+    with pytest.raises(InputError, match="observations of type Graph"):
+        GymWorld(env, "wrong")
+    env.observation_space = spaces.Discrete(2)
+    with pytest.raises(InputError, match="not in its space"):
+        play(GymWorld(env, "wrong"), 30_000, goals=[NEVER])
+
+
+def test_structured_observations_and_shifted_spaces() -> None:
+    class Structured(ModelEnv):
+        def observe(self) -> Any:
+            return {"a": (self.state % 2, np.array([self.state // 2])), "b": "x" * self.state}
+
+    mdp = toys.chain(n_states=6)
+    env = Structured(mdp)
+    inner = spaces.Tuple([spaces.Discrete(2), spaces.Box(0, 9, (1,), np.int64)])
+    env.observation_space = spaces.Dict({"a": inner, "b": spaces.Text(9)})
+    assert play(GymWorld(env, "structured"), 2000)[0].seen.sum() == 6
+
+    class Shifted(ModelEnv):
+        def observe(self) -> int:
+            return self.state - 3
+
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            return super().step(action - 5)
+
+    shifted = Shifted(mdp)
+    shifted.observation_space, shifted.action_space = spaces.Discrete(6, start=-3), spaces.Discrete(2, start=5)
+    assert same_counts(play(GymWorld(shifted, "a"), 1000)[0], play(GymWorld(ModelEnv(mdp), "b"), 1000)[0])
+
+
+def test_too_many_states_name_the_option() -> None:
+    with pytest.raises(InputError, match="--max-states: pairs has more than 20 states"):
+        play(GymWorld(PairEnv(random_models.random_deterministic(n_states=50)), "pairs", max_states=20), 50_000)
+
+
+# --- failures, seeds, snapshots ---
+
+
+def test_what_was_seen_before_a_failure_is_on_disk(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="the motor is on fire"):
+        api.explore(Breaking(toys.chain(n_states=6, slip=0.1)), radius=8, epsilon=0.1, out=tmp_path)
+    result = load(tmp_path)
+    assert result.status == "interrupted"
+    assert 700 <= result.steps == result.arrays["visits"].sum()
+    assert result.certificates
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    mdp = random_models.random_sparse(n_states=10, n_actions=2, seed=3)
+    one, two, other = (play(GymWorld(ModelEnv(mdp, (0, 1)), "model"), 3000, seed)[0] for seed in (1, 1, 2))
+    assert same_counts(one, two)
+    assert not same_counts(one, other)
+
+
+@pytest.mark.parametrize("kind", [ModelEnv, PairEnv])
+@pytest.mark.parametrize("starts", [(0,), (0, 4, 7)])
+@pytest.mark.parametrize("start_seed", [None, 2])
+def test_a_restored_world_goes_on_bit_for_bit(
+    kind: type[ModelEnv], starts: tuple[int, ...], start_seed: int | None
+) -> None:
+    mdp = with_terminal(random_models.random_sparse(n_states=30, n_actions=2, seed=4), 9)
+    for steps in (1, 300, 301, 902):
+        whole = GymWorld(kind(mdp, starts), "model", start_seed)
+        counts, _ = play(whole, steps)
+        assert whole.settled
+        snapshot = json.loads(json.dumps(whole.snapshot()))
+        copy = Counts(counts.n_states, 2, whole.start)
+        copy.restore(counts.state())
+        resumed = GymWorld(kind(mdp, starts), "model", start_seed)
+        resumed.restore(snapshot)
+        play(whole, 700, 5, counts=counts)
+        play(resumed, 700, 5, counts=copy)
+        assert same_counts(counts, copy)
+        assert resumed.warnings == []
+        assert resumed.labels == whole.labels
+
+
+def test_an_environment_that_cannot_be_replayed_goes_on_from_a_reset() -> None:
+    class Own(ModelEnv):
+        """Randomness of its own."""
+
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            self.state = int(dice.integers(self.mdp.n_states))
+            return self.state, 0.0, False, False, {}
+
+    dice = np.random.default_rng(0)
+    world = GymWorld(Own(toys.chain(n_states=1000)), "own")
+    counts, _ = play(world, 302)
+    while world.snapshot()["place"][0] == world.start:
+        play(world, 1, counts=counts)
+    other = GymWorld(Own(toys.chain(n_states=1000)), "own")
+    other.restore(world.snapshot())
+    assert any("went on from a reset" in line for line in other.warnings)
+    play(other, 100, counts=counts)
+
+
+# --- whole runs ---
+
+
+def summary(result: Result) -> tuple[Any, ...]:
+    return (result.status, result.steps, result.episodes, result.goals, result.certificates)
+
+
+def test_frozen_lake_by_name_and_as_an_object() -> None:
+    by_name = api.explore("FrozenLake-v1", radius=6, epsilon=3.0, env_args={"is_slippery": False})
+    env = gymnasium.make("FrozenLake-v1", is_slippery=False)
+    stepped = api.explore(env, radius=6, epsilon=3.0)
+    assert by_name.status == stepped.status == "certified"
+    assert by_name.goals == stepped.goals
+    assert stepped.warnings == []
+    assert api.audit(stepped, env).ok
+    assert api.audit(by_name).ok
+
+
+def test_cliff_walking_and_taxi_with_a_small_budget() -> None:
+    cliff = api.explore("CliffWalking-v0", radius=4, epsilon=2.0)
+    assert cliff.status == "certified"
+    taxi = api.explore("Taxi-v3", radius=3, epsilon=2.0, start_seed=0, budget=3000)
+    assert taxi.status in ("certified", "budget")
+    assert len(taxi.goals) > 5
+    objects = api.explore(gymnasium.make("Taxi-v4"), radius=3, epsilon=2.0, start_seed=0, budget=1000)
+    assert objects.warnings == []
+
+
+def test_minigrid_is_certified(tmp_path: Path) -> None:
+    pytest.importorskip("minigrid")
+    result = api.explore("MiniGrid-Empty-5x5-v0", radius=4, epsilon=2.0)
+    assert result.status == "certified"
+    assert result.warnings == []
+    assert len(result.goals) >= 10
+    world, _ = registry.make_world("MiniGrid-Empty-5x5-v0", {}, None, None)
+    counts, _ = play(world, 2000)
+    assert world.state_bound == 10_000
+    assert counts.seen.sum() <= 36
+    assert "(1, 1) down" in world.labels
+    keys, _ = registry.make_world("MiniGrid-DoorKey-5x5-v0", {}, 3, None)
+    play(keys, 1500)
+    assert any("with yellow key" in label for label in keys.labels)
+    assert isinstance(keys, GymWorld)
+    assert keys.warnings == []
+
+
+def test_a_killed_run_resumes_to_the_same_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("minigrid")
+    monkeypatch.setattr(api, "CHECKPOINT_SECONDS", 0.0)
+    rollouts = 0
+
+    def copy_now_and_then(run: Any) -> None:
+        nonlocal rollouts
+        rollouts += 1
+        if rollouts == 12:
+            shutil.copytree(tmp_path / "run", tmp_path / "killed")
+            monkeypatch.setattr(api, "CHECKPOINT_SECONDS", 1e9)
+
+    arguments: dict[str, Any] = {"radius": 2, "epsilon": 2.0, "seed": 3}
+    whole = api.explore("MiniGrid-Empty-5x5-v0", **arguments, out=tmp_path / "run", observe=copy_now_and_then)
+    assert rollouts > 20
+    assert summary(api.resume(tmp_path / "killed")) == summary(whole)

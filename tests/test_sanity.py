@@ -1,0 +1,116 @@
+"""Environments that break the assumptions of a certificate are found out, clean ones are not."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from adagoal.envs import random_models, toys
+from adagoal.envs.gym import GymWorld
+from adagoal.envs.sanity import Recorder
+from adagoal.envs.world import Plan
+from adagoal.tabular.counts import Counts
+from model_env import Ageing, Aliased, Drifting, LeakyReset, ModelEnv, NoReset
+
+
+def wander(env: gymnasium.Env[int, int], steps: int, seed: int = 0, start_seed: int | None = None) -> GymWorld:
+    """Random policies towards random goals for some steps."""
+    world = GymWorld(env, "test", start_seed)
+    counts = Counts(world.initial_states, world.n_actions, world.start)
+    rng, done = np.random.default_rng(seed), 0
+    S, A = world.state_bound, world.n_actions
+    never = np.full(S * A, 2**60)
+    while done < steps:
+        policy = np.minimum(rng.integers(3 * A + 1, size=(1, S, S)) // 3, A).astype(np.int16)
+        plan = Plan(policy, np.arange(S), 30, never)
+        done += world.rollout(plan, np.ones(S), counts, rng, min(steps - done, 200), 10**6).steps
+    return world
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_clean_environments_pass(seed: int) -> None:
+    mdp = random_models.random_sparse(n_states=12, n_actions=2, seed=seed)
+    assert wander(ModelEnv(mdp), 6000, seed).warnings == []
+    assert wander(ModelEnv(mdp, starts=(0, 3, 5)), 4000, seed).warnings == []
+
+
+def test_clean_toy_text_passes() -> None:
+    assert wander(gymnasium.make("FrozenLake-v1"), 20_000).warnings == []
+    assert wander(gymnasium.make("Taxi-v4"), 10_000, start_seed=0).warnings == []
+    assert wander(gymnasium.make("Taxi-v4"), 5_000).warnings == []
+
+
+def test_aliased_observations_are_flagged() -> None:
+    lines = wander(Aliased(toys.chain(n_states=12, slip=0.1)), 8000).warnings
+    assert any("depends on the step before" in line for line in lines)
+
+
+def test_a_reset_that_remembers_is_flagged() -> None:
+    lines = wander(LeakyReset(toys.chain(n_states=6, slip=0.1)), 8000).warnings
+    assert any("the reset does not forget" in line for line in lines)
+
+
+def test_a_reset_that_leads_elsewhere_is_flagged() -> None:
+    lines = wander(NoReset(toys.chain(n_states=6, slip=0.1)), 8000).warnings
+    assert any("a reset led to another state than the start" in line for line in lines)
+
+
+def test_drift_is_flagged() -> None:
+    lines = wander(Drifting(toys.chain(n_states=6, slip=0.1)), 12_000).warnings
+    assert any("is not stationary" in line for line in lines)
+    assert any("does not restore the start" in line for line in lines)
+
+
+def test_hidden_age_is_flagged() -> None:
+    lines = wander(Ageing(toys.chain(n_states=6, slip=0.1)), 12_000).warnings
+    assert any("depends on the time since the reset" in line for line in lines)
+
+
+def slow_wealth(moves: NDArray[np.int64], landed: NDArray[np.int64]) -> dict[tuple[int, bool], float]:
+    """The first test of the module's text, written down sample by sample."""
+    samples: dict[tuple[int, bool], list[tuple[int, int]]] = {}
+    before, first = 0, True
+    for move, state in zip(moves.tolist(), landed.tolist(), strict=True):
+        if move >= 0:
+            samples.setdefault((move, first), []).append((before, state))
+        before, first = move, move < 0
+    wealth = {}
+    for key, stream in samples.items():
+        score, known, classes = 0.0, list[int](), dict[int, dict[int, int]]()
+        total: dict[int, int] = {}
+        for i, (cause, z) in enumerate(stream):
+            if z not in known:
+                known.append(z)
+                score += np.log(1 / (i + 2))
+                continue
+            seen = classes.setdefault(cause, {})
+            p = (seen.get(z, 0) + 0.5) / (sum(seen.values()) + 0.5 * len(known))
+            score += np.log((i + 1) / (i + 2) * p)
+            seen[z], total[z] = seen.get(z, 0) + 1, total.get(z, 0) + 1
+        m = np.array([*total.values(), 1.0])[:-1]
+        wealth[key] = score - float((m * np.log(m / m.sum())).sum())
+    return wealth
+
+
+def test_wealth_agrees_with_its_definition() -> None:
+    rng = np.random.default_rng(0)
+    moves = rng.integers(-4, 8, size=3000)
+    landed = np.where(moves < 0, 0, rng.integers(4, size=3000))
+    recorder = Recorder(2)
+    for part in np.split(np.arange(3000), [10, 700, 701, 2500]):
+        recorder.add(moves[part], landed[part])
+    few = {key: value for key, value in slow_wealth(moves, landed).items() if key[1]}
+    rows = {(int(pair), bool(first)): i for i, (pair, first) in enumerate(recorder._of[: len(recorder.wealth())])}
+    for key, value in few.items():  # first steps have at most four causes, fewer than are told apart
+        assert recorder.wealth()[rows[key], 0] == pytest.approx(value, abs=1e-9)
+
+
+def test_many_pairs_and_successors_stay_within_bounds() -> None:
+    rng = np.random.default_rng(0)
+    recorder = Recorder(3)
+    for _ in range(3):
+        recorder.add(rng.integers(-2000, 6000, size=20_000), rng.integers(2000, size=20_000))
+    assert len(recorder.wealth()) <= 4096
+    assert recorder.warnings() == []
