@@ -132,9 +132,7 @@ def draw(data: dict[str, Any], path: Path) -> None:
         windows = [row for row in data["rows"] if row["rule"] == rule]
         for j, row in enumerate(windows):
             ax = axes[i, j]
-            image = draw_map(
-                *(ax, view, shares[rule][j], norm, MAP), shown=everywhere, seen=everywhere
-            )
+            image = draw_map(*(ax, view, shares[rule][j], norm, MAP), shown=everywhere, seen=everywhere)
             ax.set_title(f"{rule}, episodes {row['first']} to {row['last']}", fontsize=9)
     seeds = len(data["seeds"])
     label = "share of episodes" + (f", mean of {seeds} seeds" if seeds > 1 else "")
@@ -163,7 +161,9 @@ def _command(name: str, rules: tuple[str, ...], about: str) -> click.Command:
     @click.option("--seeds", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Runs per rule.")
     @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The first seed.")
     @click.option("--jobs", type=click.IntRange(1, 1024), default=1, show_default=True, help="Processes.")
-    @click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("runs") / name, show_default=True)
+    @click.option(
+        "--out", type=click.Path(path_type=Path, file_okay=False), default=Path("runs") / name, show_default=True
+    )
     @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
     def command(seeds: int, seed: int, jobs: int, out: Path, as_json: bool) -> None:
         began = time.perf_counter()

@@ -119,7 +119,9 @@ def draw(data: dict[str, Any], path: Path) -> None:
         ax.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
         ax.plot(x, middle, color=colour, marker="o", markersize=4, label=label)
     ax.plot(x, [1 / (9 * row["eta"]) for row in rows], ":", color="#555555", label="the lemma's 1 / (9 eta)")
-    ax.set(xscale="log", yscale="log", xlabel="diameter D of the reset-free problem", ylabel="steps (median, 10% to 90%)")
+    ax.set(
+        xscale="log", yscale="log", xlabel="diameter D of the reset-free problem", ylabel="steps (median, 10% to 90%)"
+    )
     ax.legend(frameon=False, fontsize=8)
     ax.grid(alpha=0.3)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -162,7 +164,9 @@ def separation(seeds: int, seed: int, jobs: int, out: Path, as_json: bool) -> No
     if as_json:
         click.echo(json.dumps(rows, indent=1))
         return
-    click.echo(f"{'eta':>7} {'diameter':>10} {'steps, reset':>13} {'audits':>7} {'met fork':>9} {'steps, reset-free':>18}")
+    click.echo(
+        f"{'eta':>7} {'diameter':>10} {'steps, reset':>13} {'audits':>7} {'met fork':>9} {'steps, reset-free':>18}"
+    )
     for row in rows:
         audits, met = f"{row['audits_passed']}/{row['runs']}", f"{row['met_fork']}/{row['runs']}"
         numbers = f"{row['eta']:>7.0e} {row['diameter']:>10.3g} {row['reset_steps']:>13.3g}"

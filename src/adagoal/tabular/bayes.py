@@ -14,9 +14,9 @@ the exact law Beta((S - o)/S, n + o/S). That mass goes to one state, drawn unifo
 its exact mean, and a Dirichlet with parameters as small as 1/S puts most of its mass on one state anyway. A row is
 drawn again once its count has doubled; rows drawn for a smaller count are a little too wide, never too narrow.
 
-*Policies.* One more member, the last, is the empirical mean c/n, in which an untried pair leads to a virtual state whose
-value is a cap, of 2C for this member: its greedy policies are returned. Exploration plays the greedy policies of the
-others in turn (posterior sampling), one per plan.
+*Policies.* One more member, the last, is the empirical mean c/n, in which an untried pair leads to a virtual state
+whose value is the cap, 2C for this member: its greedy policies are returned. Exploration plays the greedy policies of
+the others in turn (posterior sampling), one per plan.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Bayes:
         self.column[self.goals] = np.arange(len(self.goals))
         G = len(self.goals)
         self.p: Floats = np.zeros((MEMBERS + 1, X, W + 1))
-        """[M + 1, X, W + 1] the mass of observed successors, in their order, and in the last place that of the others"""
+        """[M + 1, X, W + 1] the mass of the observed successors, in their order, and in the last place of the others"""
         self.atom: NDArray[np.int32] = np.full((MEMBERS + 1, X), S, np.int32)
         """[M + 1, X] where the mass of the others goes"""
         self.V: Floats = np.zeros((MEMBERS + 1, S + 1, G))
@@ -88,7 +88,7 @@ class Bayes:
         return self.upper - self.D
 
     def refresh(self, wanted: NDArray[np.bool_]) -> bool:
-        """Draw the rows whose counts have doubled, and solve one block of goals, ``wanted`` [G] first, in all members."""
+        """Draw the rows whose counts have doubled; then solve a block of goals, ``wanted`` [G] first."""
         rows = np.flatnonzero(self.counts.n >= self._threshold())
         if len(rows):
             self._draw(rows)

@@ -113,7 +113,7 @@ class UCBVI:
         self.table: NDArray[np.int16] = np.zeros((self.H, S, len(self.goals)), np.int16)
         """[H, S, G] pi: the policy of U, of the episodes and of the result"""
         self.D, self.U = np.zeros((2, len(self.goals)))
-        self._planned = np.full(len(counts.n), -1)
+        self._planned: NDArray[np.int64] = np.full(len(counts.n), -1)
         """[X] the counts of the plan"""
         self.plans = 0
         self._plan()
@@ -157,7 +157,7 @@ class UCBVI:
     def _threshold(self) -> NDArray[np.int64]:
         """[X] the counts that ask for a new plan before the episode is over."""
         if self.lazy:
-            return np.maximum(2 * self._planned, 1)
+            return np.where(self._planned > 0, 2 * self._planned, 1)
         return np.full(len(self._planned), NEVER)
 
     def _plan(self) -> None:

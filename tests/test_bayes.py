@@ -1,0 +1,129 @@
+"""Bayesian estimates: posterior draws with the right law, values against the exact solver, runs and resume."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from adagoal import goals as goal_rules
+from adagoal import methods
+from adagoal.envs import grid, random_models, toys
+from adagoal.envs.simulator import ModelWorld
+from adagoal.errors import InputError
+from adagoal.loop import Run, explore
+from adagoal.mdp import solve
+from adagoal.mdp.audit import audit_policies
+from adagoal.mdp.model import TabularMDP
+from adagoal.policy import Policy
+from adagoal.tabular.bayes import MEMBERS, Bayes
+from adagoal.tabular.counts import Counts
+
+
+def run_of(mdp: TabularMDP, L: float, epsilon: float, seed: int = 0) -> Run:
+    world = ModelWorld(mdp)
+    counts = Counts(world.initial_states, world.n_actions, world.start)
+    estimates = methods.build("bayes", methods.Problem(world, counts, L, epsilon, 0.1, None), {})
+    return Run(world, estimates, goal_rules.adagoal, np.random.default_rng(seed))
+
+
+def ideal_counts(mdp: TabularMDP, n: int) -> Counts:
+    """n transitions of every pair, in proportion to the true kernel."""
+    counts = Counts(mdp.n_states, mdp.n_actions, mdp.start)
+    for s in range(mdp.n_states):
+        for a in range(mdp.n_actions):
+            for successor, p in zip(*mdp.row(s, a), strict=True):
+                counts.record(s, a, int(successor))
+                x = s * mdp.n_actions + a
+                counts.count[x, counts.support[x] - 1] = max(round(n * p), 1)
+            counts.n[x] = counts.count[x].sum()
+    counts.seen[:] = True
+    counts.terminal |= mdp.terminal
+    return counts
+
+
+def test_draws_are_distributions_with_the_right_mean() -> None:
+    counts = Counts(8, 1, 0)
+    for successor in (1, 1, 1, 2):
+        counts.record(0, 0, successor)
+    means = []
+    for plan in range(200):
+        estimates = Bayes(counts, 5.0, 1.0)
+        estimates.plans = plan
+        estimates._draw(np.arange(8))
+        np.testing.assert_allclose(estimates.p.sum(axis=2), 1.0)
+        dense = np.zeros((MEMBERS, 8))
+        for k, successor in enumerate((1, 2)):
+            dense[:, successor] += estimates.p[:MEMBERS, 0, k]
+        dense[np.arange(MEMBERS), estimates.atom[:MEMBERS, 0]] += estimates.p[:MEMBERS, 0, -1]
+        means.append(dense.mean(axis=0))
+        assert not np.isin(estimates.atom[:MEMBERS, 0], (1, 2)).any()
+    expected = (np.array([0, 3, 1, 0, 0, 0, 0, 0]) + 1 / 8) / 5
+    np.testing.assert_allclose(np.mean(means, axis=0), expected, atol=0.01)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_values_converge_to_the_truth(seed: int) -> None:
+    mdp = random_models.random_traps(n_states=12, n_actions=2, seed=seed)
+    estimates = Bayes(ideal_counts(mdp, 10**7), 30.0, 1.0)
+    while estimates.refresh(np.ones(12, bool)):
+        pass
+    truth = solve.distances(mdp)
+    inside = truth <= 30
+    np.testing.assert_allclose(estimates.D[inside], truth[inside], rtol=0.02, atol=0.05)
+    assert (estimates.E[inside] < 0.5).all()
+    for g in np.flatnonzero(inside).tolist():
+        value = solve.policy_values(mdp, estimates.policy(g)[0], g)[mdp.start]
+        assert value == pytest.approx(truth[g], rel=0.01)
+
+
+def test_a_goal_never_seen_is_not_known() -> None:
+    estimates = Bayes(Counts(6, 2, 0), 5.0, 3.0)
+    estimates.refresh(np.ones(6, bool))
+    assert (estimates.E[1:] > estimates.epsilon).all()
+    assert estimates.E[0] == 0.0
+    assert estimates.bounds(3)[1] == np.inf
+
+
+def test_finds_the_goals_of_a_grid() -> None:
+    mdp = grid.open_grid()
+    run = run_of(mdp, 10.0, 1.0)
+    estimates = run.estimates
+    assert explore(run, 100_000) == "certified"
+    assert not estimates.guarantee
+    X = [int(g) for g in estimates.goals[estimates.D <= estimates.L]]
+    policies = {g: Policy(g, estimates.policy(g), mdp.reset_action) for g in X}
+    audit = audit_policies(mdp, X, policies, 10.0, 1.0)
+    assert audit.c1
+    assert audit.c2
+
+
+def test_same_seed_same_run_and_resume() -> None:
+    mdp = grid.open_grid(rows=3, cols=3)
+    whole, again, first, second = (run_of(mdp, 6.0, 0.02, 3) for _ in range(4))
+    for run in (whole, again):
+        assert explore(run, 4000) == "budget"
+
+    def stop_after_1000(run: Run) -> None:
+        if run.steps >= 1000:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        explore(first, 4000, stop_after_1000)
+    second.counts.restore({k: v.copy() for k, v in first.counts.state().items()})
+    arrays, facts = first.estimates.state()
+    second.estimates.restore({k: v.copy() for k, v in arrays.items()}, facts)
+    second.world.restore(first.world.snapshot())
+    second.rng.bit_generator.state = first.rng.bit_generator.state
+    second.steps, second.episode_goals = first.steps, list(first.episode_goals)
+    explore(second, 4000)
+    for other in (again, second):
+        assert other.episode_goals == whole.episode_goals
+        np.testing.assert_array_equal(other.estimates.D, whole.estimates.D)
+        np.testing.assert_array_equal(other.estimates.policy(8), whole.estimates.policy(8))
+
+
+def test_needs_a_known_number_of_states() -> None:
+    world = ModelWorld(toys.chain(n_states=3))
+    world.state_bound = 10
+    with pytest.raises(InputError, match="known number of states"):
+        methods.build("bayes", methods.Problem(world, Counts(3, 2, 0), 2.0, 1.0, 0.1, None), {})
