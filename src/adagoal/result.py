@@ -22,7 +22,7 @@ interrupted: not finished, everything learnt is kept and can be resumed."""
 
 
 class Certificate(NamedTuple):
-    """Bounds on the expected number of steps from s0: the best policy needs at least ``lower``, ours at most ``upper``."""
+    """Expected steps from s0: the best policy needs at least ``lower``, the returned one at most ``upper``."""
 
     lower: float
     upper: float

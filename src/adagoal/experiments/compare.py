@@ -31,7 +31,7 @@ from adagoal.mdp import solve
 from adagoal.mdp.model import TabularMDP
 from adagoal.policy import Policy
 from adagoal.result import Setting
-from adagoal.session import check
+from adagoal.session import check as check_setting
 from adagoal.storage import read_json, write_json
 
 PER_DECADE = 8
@@ -129,7 +129,7 @@ def settings(
     for setting in found:
         if isinstance(setting.radius, str):
             raise InputError(f"--radius: compare needs a number, got {setting.radius}")
-        check(setting)
+        check_setting(setting)
     return found
 
 

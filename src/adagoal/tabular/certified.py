@@ -112,7 +112,8 @@ class Certified:
     def E(self) -> NDArray[np.float64]:
         """[columns] error estimates."""
         upper = np.minimum(self.upper, self.cap)
-        return np.maximum(np.minimum(upper - self.D, self.gap), upper - self.L)
+        missing: NDArray[np.float64] = np.maximum(np.minimum(upper - self.D, self.gap), upper - self.L)
+        return missing
 
     @property
     def goals(self) -> NDArray[np.int64]:
