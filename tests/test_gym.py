@@ -14,7 +14,7 @@ from gymnasium import spaces, wrappers
 from numpy.typing import NDArray
 from scipy import stats
 
-from adagoal import api
+from adagoal import api, session
 from adagoal.envs import random_models, registry, toys
 from adagoal.envs.gym import GymWorld
 from adagoal.envs.simulator import ModelWorld
@@ -377,7 +377,7 @@ def test_minigrid_is_certified(tmp_path: Path) -> None:
 
 def test_a_killed_run_resumes_to_the_same_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("minigrid")
-    monkeypatch.setattr(api, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(session, "CHECKPOINT_SECONDS", 0.0)
     rollouts = 0
 
     def copy_now_and_then(run: Any) -> None:
@@ -385,7 +385,7 @@ def test_a_killed_run_resumes_to_the_same_result(tmp_path: Path, monkeypatch: py
         rollouts += 1
         if rollouts == 12:
             shutil.copytree(tmp_path / "run", tmp_path / "killed")
-            monkeypatch.setattr(api, "CHECKPOINT_SECONDS", 1e9)
+            monkeypatch.setattr(session, "CHECKPOINT_SECONDS", 1e9)
 
     arguments: dict[str, Any] = {"radius": 2, "epsilon": 2.0, "seed": 3}
     whole = api.explore("MiniGrid-Empty-5x5-v0", **arguments, out=tmp_path / "run", observe=copy_now_and_then)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from adagoal import api
 from adagoal.envs import random_models, toys
 from adagoal.envs.gym import GymWorld
 from adagoal.envs.sanity import Recorder
@@ -66,6 +67,11 @@ def test_drift_is_flagged() -> None:
 def test_hidden_age_is_flagged() -> None:
     lines = wander(Ageing(toys.chain(n_states=6, slip=0.1)), 12_000).warnings
     assert any("depends on the time since the reset" in line for line in lines)
+
+
+def test_warnings_reach_the_result() -> None:
+    result = api.explore(Aliased(toys.chain(n_states=12)), radius=5, budget=4000)
+    assert any("does not tell the whole state" in line for line in result.warnings)
 
 
 def slow_wealth(moves: NDArray[np.int64], landed: NDArray[np.int64]) -> dict[tuple[int, bool], float]:
