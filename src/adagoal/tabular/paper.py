@@ -21,8 +21,8 @@ Three bonuses. With B = max(L + 2, L + 1 + epsilon), and U <= (1 - share) epsilo
 *Why the splits keep the guarantee* (lemma ``lem:link_FH_SSP``). Let pi be the policy of a goal with D <= L at the stop,
 q the probability that H steps of it miss g, V_H its value cut off at H. The resetting policy has the value
 V_H + q/(1-q) (1 + V_H), V_H <= D + U, and (H - K) q <= V_H - V*_K <= U + (V* - V*_K) for every K < H, while
-V* - V*_K <= x/(1-x) B with x = 2^-floor(K/2B). Literal, K = 4 B log2(10 B / epsilon): the bias is at most epsilon/9,
-so that q <= (2/9) epsilon / (B log2 10), and the value is at most D + U + epsilon/10. Rebalanced, H - K = 20 (B + 1):
+V* - V*_K <= x/(1-x) B with x = 2^-floor(K/2B). Literal, K = ceil(4 B log2(10 B / epsilon)): this bias is at most
+epsilon/9, so that q <= 0.075 epsilon / B, and the value is at most D + U + epsilon/10. Rebalanced, H - K = 20 (B + 1):
 the bias is at most epsilon/40, q <= 0.925 epsilon / (20 (B + 1)), and the value is at most D + U + epsilon/20. In both
 cases it is at most D + E, so that C1 and C2 hold for every epsilon > 0, not only up to 1. A larger H is as good.
 """
