@@ -1,4 +1,4 @@
-"""Known models as Gymnasium environments, clean or with a flaw, for tests of the adapter."""
+"""For tests of the adapter: known models as Gymnasium environments, clean or with a flaw, and a way to play them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,38 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from adagoal.envs.world import Plan, World
 from adagoal.mdp.model import TabularMDP
+from adagoal.tabular.counts import Counts
+
+NEVER = 2**60
+
+
+def play(
+    world: World, steps: int, seed: int = 0, goals: list[int] | None = None, counts: Counts | None = None
+) -> tuple[Counts, list[tuple[int, bool]]]:
+    """Random policies towards the given goals, in rollouts of at most 300 steps."""
+    counts = counts or Counts(world.initial_states, world.n_actions, world.start)
+    rng, done, episodes = np.random.default_rng(seed), 0, list[tuple[int, bool]]()
+    choose = np.random.default_rng([seed, 1])
+    while done < steps:
+        S = counts.n_states
+        goal_state = np.arange(S) if goals is None else np.array(goals)
+        policy = (choose.integers(4 * world.n_actions + 1, size=(1, S, len(goal_state))) // 4).astype(np.int16)
+        plan = Plan(policy, goal_state, 25, np.full(S * world.n_actions, NEVER))
+        outcome = world.rollout(plan, np.ones(len(goal_state)), counts, rng, min(steps - done, 300), 10**6)
+        done += outcome.steps
+        episodes += zip(outcome.goals, outcome.reached, strict=True)
+    return counts, episodes
+
+
+def same_counts(one: Counts, two: Counts) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(one.state().values(), two.state().values(), strict=True))
+
+
+def with_terminal(mdp: TabularMDP, *states: int) -> TabularMDP:
+    mdp.terminal[list(states)] = True
+    return mdp
 
 
 class ModelEnv(gymnasium.Env[Any, Any]):

@@ -1,0 +1,144 @@
+"""Whole runs on Gymnasium environments: failures, seeds, snapshots, certified stops."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from adagoal import api, session
+from adagoal.envs import random_models, registry, toys
+from adagoal.envs.gym import GymWorld
+from adagoal.errors import InputError
+from adagoal.result import Result, load
+from adagoal.tabular.counts import Counts
+from model_env import Breaking, ModelEnv, PairEnv, play, same_counts, with_terminal
+
+# --- failures, seeds, snapshots ---
+
+
+def test_what_was_seen_before_a_failure_is_on_disk(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="the motor is on fire"):
+        api.explore(Breaking(toys.chain(n_states=6, slip=0.1)), radius=8, epsilon=0.1, out=tmp_path)
+    result = load(tmp_path)
+    assert result.status == "interrupted"
+    assert 700 <= result.steps == result.arrays["visits"].sum()
+    assert result.certificates
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    mdp = random_models.random_sparse(n_states=10, n_actions=2, seed=3)
+    one, two, other = (play(GymWorld(ModelEnv(mdp, (0, 1)), "model"), 3000, seed)[0] for seed in (1, 1, 2))
+    assert same_counts(one, two)
+    assert not same_counts(one, other)
+
+
+@pytest.mark.parametrize("kind", [ModelEnv, PairEnv])
+@pytest.mark.parametrize("starts", [(0,), (0, 4, 7)])
+@pytest.mark.parametrize("start_seed", [None, 2])
+def test_a_restored_world_goes_on_bit_for_bit(
+    kind: type[ModelEnv], starts: tuple[int, ...], start_seed: int | None
+) -> None:
+    mdp = with_terminal(random_models.random_sparse(n_states=30, n_actions=2, seed=4), 9)
+    for steps in (1, 300, 301, 902):
+        whole = GymWorld(kind(mdp, starts), "model", start_seed)
+        counts, _ = play(whole, steps)
+        assert whole.settled
+        snapshot = json.loads(json.dumps(whole.snapshot()))
+        copy = Counts(counts.n_states, 2, whole.start)
+        copy.restore(counts.state())
+        resumed = GymWorld(kind(mdp, starts), "model", start_seed)
+        resumed.restore(snapshot)
+        play(whole, 700, 5, counts=counts)
+        play(resumed, 700, 5, counts=copy)
+        assert same_counts(counts, copy)
+        assert resumed.warnings == []
+        assert resumed.labels == whole.labels
+
+
+def test_an_environment_that_cannot_be_replayed_goes_on_from_a_reset() -> None:
+    class Own(ModelEnv):
+        """Randomness of its own."""
+
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            self.state = int(dice.integers(self.mdp.n_states))
+            return self.state, 0.0, False, False, {}
+
+    dice = np.random.default_rng(0)
+    world = GymWorld(Own(toys.chain(n_states=1000)), "own")
+    counts, _ = play(world, 302)
+    while world.snapshot()["place"][0] == world.start:
+        play(world, 1, counts=counts)
+    other = GymWorld(Own(toys.chain(n_states=1000)), "own")
+    other.restore(world.snapshot())
+    assert any("went on from a reset" in line for line in other.warnings)
+    play(other, 100, counts=counts)
+
+
+# --- whole runs ---
+
+
+def summary(result: Result) -> tuple[Any, ...]:
+    return (result.status, result.steps, result.episodes, result.goals, result.certificates)
+
+
+def test_frozen_lake_by_name_and_as_an_object() -> None:
+    by_name = api.explore("FrozenLake-v1", radius=6, epsilon=3.0, env_args={"is_slippery": False})
+    env = gymnasium.make("FrozenLake-v1", is_slippery=False)
+    stepped = api.explore(env, radius=6, epsilon=3.0)
+    assert by_name.status == stepped.status == "certified"
+    assert by_name.goals == stepped.goals
+    assert stepped.warnings == []
+    assert api.audit(stepped, env).ok
+    assert api.audit(by_name).ok
+
+
+def test_cliff_walking_and_taxi_with_a_small_budget() -> None:
+    cliff = api.explore("CliffWalking-v0", radius=4, epsilon=2.0)
+    assert cliff.status == "certified"
+    taxi = api.explore("Taxi-v3", radius=3, epsilon=2.0, start_seed=0, budget=3000)
+    assert taxi.status in ("certified", "budget")
+    assert len(taxi.goals) > 5
+    objects = api.explore(gymnasium.make("Taxi-v4"), radius=3, epsilon=2.0, start_seed=0, budget=1000)
+    assert objects.warnings == []
+
+
+def test_minigrid_is_certified(tmp_path: Path) -> None:
+    pytest.importorskip("minigrid")
+    result = api.explore("MiniGrid-Empty-5x5-v0", radius=4, epsilon=2.0)
+    assert result.status == "certified"
+    assert result.warnings == []
+    assert len(result.goals) >= 10
+    world, _ = registry.make_world("MiniGrid-Empty-5x5-v0", {}, None, None)
+    counts, _ = play(world, 2000)
+    assert world.state_bound == 10_000
+    assert counts.seen.sum() <= 36
+    assert "(1, 1) down" in world.labels
+    keys, _ = registry.make_world("MiniGrid-DoorKey-5x5-v0", {}, 3, None)
+    play(keys, 1500)
+    assert any("with yellow key" in label for label in keys.labels)
+    assert isinstance(keys, GymWorld)
+    assert keys.warnings == []
+
+
+def test_a_killed_run_resumes_to_the_same_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("minigrid")
+    monkeypatch.setattr(session, "CHECKPOINT_SECONDS", 0.0)
+    rollouts = 0
+
+    def copy_now_and_then(run: Any) -> None:
+        nonlocal rollouts
+        rollouts += 1
+        if rollouts == 12:
+            shutil.copytree(tmp_path / "run", tmp_path / "killed")
+            monkeypatch.setattr(session, "CHECKPOINT_SECONDS", 1e9)
+
+    arguments: dict[str, Any] = {"radius": 2, "epsilon": 2.0, "seed": 3}
+    whole = api.explore("MiniGrid-Empty-5x5-v0", **arguments, out=tmp_path / "run", observe=copy_now_and_then)
+    assert rollouts > 20
+    assert summary(api.resume(tmp_path / "killed")) == summary(whole)
