@@ -1,0 +1,76 @@
+"""The worlds of the coverage experiment: random models of many kinds, and adversarial ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from adagoal.envs import random_models
+from adagoal.mdp import solve
+from adagoal.mdp.model import TabularMDP, from_rows
+
+FAMILIES = ("sparse", "dense", "deterministic", "waiting", "rare exits", "traps", "extreme", "exactly-L", "every-step")
+
+
+class Case(NamedTuple):
+    """A world with its radius and accuracy."""
+
+    mdp: TabularMDP
+    L: float
+    epsilon: float
+
+
+def extreme(n_states: int, n_actions: int, seed: int) -> TabularMDP:
+    """Every pair leads to one state, and with a probability p in 1e-6..1e-1 to another one; action 0 is a cycle."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for s in range(n_states):
+        for a in range(n_actions):
+            usual = (s + 1) % n_states if a == 0 else int(rng.integers(n_states))
+            p = 10 ** rng.uniform(-6, -1)
+            rows.append({usual: 1 - p, (usual + 1 + int(rng.integers(n_states - 1))) % n_states: p})
+    return from_rows(rows, n_actions, name="extreme")
+
+
+def case(family: str, seed: int) -> Case:
+    """The random world of a run: 4 to 12 states, 2 or 3 actions, L in 3..8, epsilon in 0.5..2."""
+    rng = np.random.default_rng([seed, 7])
+    S, A, L = int(rng.integers(4, 13)), int(rng.integers(2, 4)), float(rng.uniform(3, 8))
+    epsilon = float(rng.choice([0.5, 1.0, 2.0]))
+    size: dict[str, Any] = {"n_states": S, "n_actions": A, "seed": seed}
+    some = min(S, int(rng.integers(1, 4)))
+    if family == "every-step":
+        small: dict[str, Any] = {"n_states": int(rng.integers(4, 6)), "n_actions": 2, "seed": seed}
+        kinds: tuple[Callable[[], TabularMDP], ...] = (
+            lambda: random_models.random_deterministic(**small),
+            lambda: extreme(**small),
+            lambda: random_models.random_waiting(**small, stay=0.1),
+        )
+        return Case(kinds[rng.integers(3)](), float(rng.uniform(3, 5)), 2.0)
+    if family == "exactly-L":
+        return _on_the_edge(random_models.random_sparse(**size, branching=some), L, epsilon)
+    builders: dict[str, Callable[[], TabularMDP]] = {
+        "sparse": lambda: random_models.random_sparse(**size, branching=some),
+        "dense": lambda: random_models.random_dense(**size),
+        "deterministic": lambda: random_models.random_deterministic(**size),
+        "waiting": lambda: random_models.random_waiting(**size, stay=rng.uniform(0.5, 0.95), branching=some),
+        "rare exits": lambda: random_models.random_rare_exits(
+            **size, rare=int(rng.integers(1, 3)), p=10 ** rng.uniform(-3, -1), branching=min(some, S - 2)
+        ),
+        "traps": lambda: random_models.random_traps(**size, traps=int(rng.integers(1, S // 2 + 1)), branching=some),
+        "extreme": lambda: extreme(S, A, seed),
+    }
+    return Case(builders[family](), L, epsilon)
+
+
+def _on_the_edge(mdp: TabularMDP, L: float, epsilon: float) -> Case:
+    """L on the nearest V*, and L + epsilon on the next one if that leaves an epsilon between 0.5 and 2."""
+    distance = solve.distances(mdp)
+    known = np.unique(distance[np.isfinite(distance) & (distance >= 1)])
+    if not len(known):
+        return Case(mdp, L, epsilon)
+    L = float(known[np.argmin(np.abs(known - L))])
+    beyond = known[(known >= L + 0.5) & (known <= L + 2.0)] - L
+    return Case(mdp, L, float(beyond[0]) if len(beyond) else epsilon)
