@@ -52,7 +52,9 @@ class Counts:
 
     def widen(self, width: int) -> None:
         """Make room for more successors per pair."""
-        extra = ((0, 0), (0, max(width - self.successor.shape[1], 0)))
+        if width <= self.successor.shape[1]:
+            return
+        extra = ((0, 0), (0, width - self.successor.shape[1]))
         self.successor, self.count, self.recent = (np.pad(a, extra) for a in (self.successor, self.count, self.recent))
 
     def grow_states(self, n_states: int) -> None:
