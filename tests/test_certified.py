@@ -96,13 +96,14 @@ def test_gap_bounds_the_worst_model():
         if g == mdp.start or not e.Y[mdp.start, j] <= e.cap - 1:
             continue
         policy, probe = e.best[:, j].copy(), np.zeros(5, np.int16)
-        gap = suboptimality(e._order, g, m, e.V[:, j].copy(), e.Y[:, j].copy(), policy, probe)
+        gap, upper = suboptimality(e._order, g, m, e.V[:, j].copy(), e.Y[:, j].copy(), policy, probe)
         for _ in range(200):
             other = _inside(mdp, m, rng)
             best = solve.optimal_values(other, np.array([g]))[mdp.start, 0]
             value = solve.policy_values(other, policy, g)[mdp.start]
             if best >= e.D[j] - 1e-9 and value <= e.Y[mdp.start, j] + 1e-9:
                 assert value - best <= gap + 1e-9
+                assert value <= upper + 1e-9
                 tried += 1
     assert tried > 100
 

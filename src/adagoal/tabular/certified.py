@@ -102,7 +102,7 @@ class Certified:
         self._p, self._p_split = np.zeros((2, *counts.successor.shape))
         self._r, self._r_low, self._q = (np.full(len(counts.n), v) for v in (np.inf, np.inf, 1.0))
         self._counted = np.zeros(len(counts.n), np.int64)
-        self._quiet_q = np.ones(len(counts.n))
+        self._visits = np.zeros(len(counts.n))
         self._order = np.flatnonzero(counts.seen)
         self._catch_up()
 
@@ -196,24 +196,16 @@ class Certified:
             *(changed, counts.count, counts.recent, counts.support, counts.n, counts.settled),
             *(self._log_fixed, self._log_pair, self.branching, self._p, self._p_split, self._r_low, self._r, self._q),
         )
-        self._quiet_q = self._quiet.bound(counts.n, int(counts.support.sum(dtype=np.int64)))
+        self._visits = self._quiet.visits(counts.n, int(counts.support.sum(dtype=np.int64)))
         self._counted[changed] = counts.n[changed]
         self._order = np.flatnonzero(counts.seen)
         self.stale[:] = True
 
     def _model(self) -> kernels.Model:
         c = self.counts
-        return kernels.Model(
-            c.successor,
-            self._p,
-            self._p_split,
-            c.support,
-            self._r_low,
-            self._r,
-            np.minimum(self._q, self._quiet_q),
-            c.terminal,
-            c.start,
-        )
+        q = np.minimum(self._q, self._quiet.bound(self._visits))
+        radii = (self._r_low, self._r, q, self._visits, self._quiet.log)
+        return kernels.Model(c.successor, self._p, self._p_split, c.support, *radii, c.terminal, c.start)
 
     def _plan_block(self, block: NDArray[np.int64]) -> None:
         """Sweep the columns of the block with closed forms, and polish those whose time has come."""
@@ -264,12 +256,9 @@ class Certified:
             return
         V, Y, policy = (np.ascontiguousarray(a[:, j]) for a in (self.V, self.Y, self.best))
         probe = np.full(len(V), -1, np.int16)
-        try:
-            gap = suboptimality(self._order, self.goal_state[j], self._model(), V, Y, policy, probe)
-        except np.linalg.LinAlgError:
-            return  # the empirical chain never reaches the goal: too few recent samples to say anything
+        gap, value = suboptimality(self._order, self.goal_state[j], self._model(), V, Y, policy, probe)
         self.probing[:, j] = probe
-        self._offer(j, upper, gap)
+        self._offer(j, min(upper, value), gap)
 
     # --- saving -----------------------------------------------------------------------------------------------
 

@@ -51,6 +51,10 @@ class Model(NamedTuple):
     """[X] radius for all functions at once, on the observed successors (lemma 2)"""
     q: NDArray[np.float64]
     """[X] bound on the mass of successors never observed (lemma 3)"""
+    quiet: NDArray[np.float64]
+    """[X] visits in the quiet window, 0 where there is none (lemma 3b)"""
+    quiet_log: float
+    """sum_x quiet_x * (unseen mass of x) is at most this"""
     terminal: NDArray[np.bool_]
     """[S]"""
     start: int
