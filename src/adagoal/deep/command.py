@@ -104,7 +104,7 @@ def train(
     given = {name: value for name, value in settings.items() if value is not None}
     common: dict[str, Any] = {"workers": workers, "minutes": minutes, "checkpoint_every": checkpoint_every}
     from adagoal.deep import report, result
-    from adagoal.deep import train as training
+    from adagoal.deep import training
 
     if resumed is not None:
         if env is not None or given.keys() - {"steps"}:

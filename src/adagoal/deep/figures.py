@@ -83,7 +83,7 @@ def learning_curves(curves: Sequence[Sequence[dict[str, Any]]]) -> Figure:
 
 def goal_heat(chosen: Array, train: Array, test: Array, table: Array | None) -> Figure:
     """Chosen goals ``[cycles, B, goal]`` over the first two coordinates, in four quarters of the training."""
-    figure, axes = plt.subplots(1, 4, figsize=(12, 3.2), sharex=True, sharey=True)
+    figure, axes = plt.subplots(1, 4, figsize=(12, 3.7), sharex=True, sharey=True)
     edges = [np.linspace(train[0, i], train[1, i], 31) for i in (0, 1)]
     for k, (ax, part) in enumerate(zip(axes, np.array_split(chosen, 4), strict=True)):
         flat = part.reshape(-1, part.shape[-1])

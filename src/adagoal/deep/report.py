@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from adagoal.deep import checkpoint, figures, film
-from adagoal.deep.train import TrainResult
+from adagoal.deep.training import TrainResult
 
 STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem;color:#222}
 h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}img{max-width:100%}table{border-collapse:collapse}

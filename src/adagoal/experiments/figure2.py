@@ -52,7 +52,7 @@ def run_panel(panel: str, runs: list[Any], out: Path, minutes: float, workers: i
     """Train a panel, or return what is already there."""
     from adagoal.deep import result
     from adagoal.deep.command import progress
-    from adagoal.deep.train import CHECKPOINT, resume, train
+    from adagoal.deep.training import CHECKPOINT, resume, train
 
     file = out / f"{panel}.json"
     if file.is_file():

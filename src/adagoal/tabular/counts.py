@@ -55,7 +55,8 @@ class Counts:
         if width <= self.successor.shape[1]:
             return
         extra = ((0, 0), (0, width - self.successor.shape[1]))
-        self.successor, self.count, self.recent = (np.pad(a, extra) for a in (self.successor, self.count, self.recent))
+        self.successor = np.pad(self.successor, extra)
+        self.count, self.recent = np.pad(self.count, extra), np.pad(self.recent, extra)
 
     def grow_states(self, n_states: int) -> None:
         """Make room for more states; the new ones are unseen."""
