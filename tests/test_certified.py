@@ -9,6 +9,7 @@ from adagoal.envs.simulator import ModelWorld
 from adagoal.goals import RULES
 from adagoal.loop import Run, explore
 from adagoal.mdp import solve
+from adagoal.mdp.model import from_rows
 from adagoal.tabular.certified import Certified
 from adagoal.tabular.counts import Counts
 from adagoal.tabular.resolvent import suboptimality
@@ -124,7 +125,7 @@ def _inside(mdp, m, rng):
                 break
             step *= 0.7
         rows.append({int(s): float(w) for s, w in zip(states, other / other.sum(), strict=True)})
-    return adagoal.mdp.model.from_rows(rows, mdp.n_actions, start=mdp.start)
+    return from_rows(rows, mdp.n_actions, start=mdp.start)
 
 
 def test_curriculum():

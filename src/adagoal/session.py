@@ -64,6 +64,8 @@ class Session:
         """Run to the end, a budget or an interrupt; save and return the result."""
         budget = UNLIMITED if self.setting.budget is None else self.setting.budget
         self._saved = time.monotonic()
+        if folder is not None:
+            self.save(folder)
 
         def after_rollout(run: Run) -> None:
             if observe is not None:

@@ -71,7 +71,7 @@ def _settings(function: Callable[..., None]) -> Callable[..., None]:
 @click.option("--hidden", help="Widths of the hidden layers. [default: 256,256,256]")
 @click.option("--normaliser", type=click.Choice(NORMALISERS), help="What the goal normaliser sees. [default: achieved]")
 @click.option("--value-action", type=click.Choice(VALUE_ACTIONS),
-              help="Where the ensemble is read: policy's action, or min over sampled ones. [default: policy]")  # fmt: skip
+              help="Read the ensemble at the policy's action, or min over sampled ones. [default: policy]")  # fmt: skip
 @_settings
 @click.option("--workers", type=click.IntRange(0, 1024), default=0, help="Rollout processes. [default: one a core]")
 @click.option(

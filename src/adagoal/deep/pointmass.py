@@ -25,7 +25,7 @@ class PointMass(gymnasium.Env[Any, Array]):
     def __init__(self) -> None:
         free = spaces.Box(-np.inf, np.inf, (2,), np.float64)
         state = spaces.Box(-np.inf, np.inf, (4,), np.float64)
-        parts = {"observation": state, "achieved_goal": free, "desired_goal": free}
+        parts: dict[str, spaces.Space[Any]] = {"observation": state, "achieved_goal": free, "desired_goal": free}
         self.observation_space = spaces.Dict(parts)
         self.action_space = spaces.Box(-1.0, 1.0, (2,), np.float64)
         self._state = np.zeros(4)

@@ -126,8 +126,10 @@ class Certified:
         return float(min(self.D[j], self.V[self.counts.start, j])), float(self.upper[j])
 
     def policy(self, goal: int) -> NDArray[np.int16]:
-        """[1, S] the policy that the certificate speaks of."""
-        return np.ascontiguousarray(self.returned[None, :, self.column[goal]])
+        """[1, S] the policy that the certificate speaks of; the optimistic one as long as there is none."""
+        j = self.column[goal]
+        table = self.returned if np.isfinite(self.upper[j]) else self.optimistic
+        return np.ascontiguousarray(table[None, :, j])
 
     def refresh(self, wanted: NDArray[np.bool_]) -> bool:
         """Bring one block of goals up to date, ``wanted`` [columns] first; False if none of those was stale."""
@@ -273,7 +275,8 @@ class Certified:
             "probing_now": self._probing_now,
         }
         arrays = {name: getattr(self, name) for name in (*self.TABLES, *self.ROWS, "column", "_is_goal")}
-        return {**arrays, **self._quiet.state()}, {**facts, "plans": self.plans, "windows": self._quiet.started}
+        facts |= {"plans": self.plans, "windows": self._quiet.started, "surprises": self._quiet.surprises}
+        return {**arrays, **self._quiet.state()}, facts
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """The inverse of :meth:`state`, on restored counts."""
@@ -281,7 +284,7 @@ class Certified:
         for name in (*self.TABLES, *self.ROWS, "column", "_is_goal"):
             setattr(self, name, np.array(arrays[name]))
         self._room = len(self.D)
-        self._quiet.restore(arrays, facts["windows"])
+        self._quiet.restore(arrays, facts["windows"], facts["surprises"])
         self._counted[:] = -1
         self._probed, self._planned_at = facts["probed"], facts["planned_at"]
         self._probing_now, self.plans = facts["probing_now"], facts["plans"]

@@ -47,7 +47,7 @@ class Quiet:
         """For a checkpoint."""
         return {"quiet_start": np.zeros(0, np.int64) if self.start is None else self.start}
 
-    def restore(self, arrays: dict[str, NDArray[np.int64]], started: int) -> None:
+    def restore(self, arrays: dict[str, NDArray[np.int64]], started: int, surprises: int) -> None:
         """The inverse of :meth:`state`."""
-        self.started = started
+        self.started, self.surprises = started, surprises
         self.start = np.array(arrays["quiet_start"]) if len(arrays["quiet_start"]) else None
