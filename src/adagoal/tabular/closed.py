@@ -66,7 +66,7 @@ def lower_sweep(order, goal_column, model, cap, V, policy):  # type: ignore[no-u
 
 @numba.njit(**VECTOR)
 def upper_sweep(order, goal_column, model, cap, Y, policy):  # type: ignore[no-untyped-def]
-    """Y <- min(Y, T_up Y) over the states of ``order``; where Y falls, the policy takes the action. Returns the fall."""
+    """Y <- min(Y, T_up Y) over the states of ``order``, the policy follows where Y falls; returns the largest fall."""
     B = Y.shape[1]
     A = model.support.shape[0] // Y.shape[0]
     mean, square, most, best, fall = np.empty(B), np.empty(B), np.empty(B), np.empty(B), np.zeros(B)
