@@ -48,6 +48,12 @@ class Session:
         """A fresh run of the setting."""
         check(setting)
         goals = None
+        if world.initial_states < world.state_bound:
+            found = "the states of this environment are numbered as they are found"
+            if setting.goal_space is not None:
+                raise InputError(f"--goal: {found}, so goals cannot be named in advance")
+            if setting.radius == "all":
+                raise InputError(f"--radius all: {found}; use --radius auto with a --budget")
         if setting.goal_space is not None:
             goals = np.unique(np.asarray(setting.goal_space, np.int64))
             if len(goals) == 0 or goals.min() < 0 or goals.max() >= world.state_bound:
@@ -56,8 +62,10 @@ class Session:
         first = 2.0 if isinstance(setting.radius, str) else float(setting.radius)
         problem = methods.Problem(world, counts, first, setting.epsilon, setting.delta, goals)
         estimates = methods.build(setting.method, problem, setting.method_args)
-        if isinstance(setting.radius, str) and not hasattr(estimates, "set_radius"):
-            raise InputError(f"--radius {setting.radius}: not available with --method {setting.method}; give a number")
+        if isinstance(setting.radius, str):
+            if not hasattr(estimates, "set_radius"):
+                raise InputError(f"--radius {setting.radius}: not available with --method {setting.method}")
+            estimates.set_radius(first, 1)
         return Session(setting, Run(world, estimates, rule, np.random.default_rng(setting.seed)))
 
     def finish(self, folder: Path | None, observe: Observer | None) -> Result:

@@ -279,8 +279,7 @@ class Certified:
         return {**arrays, **self._quiet.state()}, facts
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
-        """The inverse of :meth:`state`, on restored counts."""
-        self._catch_up()
+        """The inverse of :meth:`state`, on restored counts; the next plan takes them in as it would have."""
         for name in (*self.TABLES, *self.ROWS, "column", "_is_goal"):
             setattr(self, name, np.array(arrays[name]))
         self._room = len(self.D)
@@ -313,20 +312,13 @@ class Certified:
 
     def _grow(self, states: int) -> None:
         """Rows for states that the counts made room for."""
-        extra = states - len(self.V)
-        if extra <= 0:
-            return
         actions = self.counts.n_actions
-        for name, value in (
-            ("V", 0.0),
-            ("Y", self.cap),
-            ("optimistic", 0),
-            ("probing", -1),
-            ("best", actions),
-            ("returned", actions),
-        ):
-            setattr(self, name, np.pad(getattr(self, name), ((0, extra), (0, 0)), constant_values=value))
-        self.column = np.pad(self.column, (0, extra))
-        self._is_goal = np.pad(self._is_goal, (0, extra), constant_values=self._all_states)
-        for name, value in (("_r", np.inf), ("_r_low", np.inf), ("_q", 1.0), ("_counted", 0)):
-            setattr(self, name, np.pad(getattr(self, name), (0, extra * actions), constant_values=value))
+        fill = {"V": 0.0, "Y": self.cap, "optimistic": 0, "probing": -1, "best": actions, "returned": actions}
+        fill |= {"column": 0, "_is_goal": self._all_states}
+        pairs = {"_r": np.inf, "_r_low": np.inf, "_q": 1.0, "_counted": 0, "_visits": 0.0}
+        for name, value in (fill | pairs).items():
+            array = getattr(self, name)
+            extra = states * (actions if name in pairs else 1) - len(array)
+            if extra > 0:
+                room = [(0, extra)] + [(0, 0)] * (array.ndim - 1)
+                setattr(self, name, np.pad(array, room, constant_values=value))
