@@ -154,6 +154,11 @@ def test_goal_subset_and_branching():
     assert adagoal.audit(known, mdp).ok
 
 
+def test_a_broken_promise_about_branching_is_noticed():
+    with pytest.raises(adagoal.InputError, match="branching=2"):
+        adagoal.explore("grid", 6, 1.0, seed=0, method_args={"branching": 2})
+
+
 def test_same_seed_same_run():
     runs = [adagoal.explore("grid", 10, 1.0, seed=7, budget=40_000) for _ in range(2)]
     assert runs[0].to_dict() | {"wall_seconds": 0} == runs[1].to_dict() | {"wall_seconds": 0}
