@@ -137,6 +137,9 @@ def test_curriculum():
     assert len(every.goals) == mdp.n_states
     assert every.radius < 2 * solve.d0(mdp)
     assert adagoal.audit(every, mdp).ok
+    slower = adagoal.explore(ModelWorld(mdp), "all:1.5", 1.0, seed=0)
+    assert slower.radius == 2 * 1.5**3
+    assert adagoal.audit(slower, mdp).ok
     partial = adagoal.explore("two-room", "auto", 1.0, seed=0, budget=150_000)
     assert partial.status == "budget"
     assert partial.radius >= 4
