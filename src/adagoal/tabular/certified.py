@@ -114,8 +114,8 @@ class Certified:
     def E(self) -> NDArray[np.float64]:
         """[columns] error estimates."""
         upper = np.minimum(self.upper, self.cap)
-        missing: NDArray[np.float64] = np.maximum(np.minimum(upper - self.D, self.gap), upper - self.L)
-        return missing
+        missing = np.maximum(np.minimum(upper - self.D, self.gap), upper - self.L)
+        return np.maximum(missing, 0.0)
 
     @property
     def goals(self) -> NDArray[np.int64]:
