@@ -114,8 +114,9 @@ class Certified:
     def E(self) -> NDArray[np.float64]:
         """[columns] error estimates."""
         upper = np.minimum(self.upper, self.cap)
-        missing = np.maximum(np.minimum(upper - self.D, self.gap), upper - self.L)
-        return np.maximum(missing, 0.0)
+        missing: NDArray[np.float64] = np.maximum(np.minimum(upper - self.D, self.gap), upper - self.L)
+        missing[missing < 0.0] = 0.0
+        return missing
 
     @property
     def goals(self) -> NDArray[np.int64]:
