@@ -53,7 +53,7 @@ def main() -> None:
     from adagoal.deep import result
     from adagoal.deep.command import progress
     from adagoal.deep.config import Config
-    from adagoal.deep.train import train
+    from adagoal.deep.training import train
 
     variants = GROUPS[options.group]
     names = [name for name in variants for _ in range(options.seeds)]

@@ -1,6 +1,6 @@
 """Wall time from scratch to 90% on FetchPush, everything included (process start, compilation, tests).
 
-    python benchmarks/deep_wall.py --steps 250000 --seed 0 --out docs/data/deep-wall-h200.json
+python benchmarks/deep_wall.py --steps 250000 --seed 0 --out docs/data/deep-wall-h200.json
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def main() -> None:
     from adagoal.deep import result
     from adagoal.deep.command import progress
     from adagoal.deep.config import Config
-    from adagoal.deep.train import train
+    from adagoal.deep.training import train
 
     config = Config(options.env, seed=options.seed, steps=options.steps, eval_every=20)
     with progress(options.steps) as watch:

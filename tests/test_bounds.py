@@ -31,7 +31,7 @@ def model(p, r_low=1e-2, r=1e-2, q=0.0):
     rows = np.arange(K, dtype=np.int32)[None]
     return kernels.Model(
         *(rows, p[None], p[None], np.array([K], np.int32)),
-        *(np.array([r_low]), np.array([r]), np.array([q]), np.zeros(K, bool), 0),
+        *(np.array([r_low]), np.array([r]), np.array([q]), np.zeros(1), 1.0, np.zeros(K, bool), 0),
     )
 
 
@@ -124,9 +124,10 @@ def test_quiet_windows_coverage():
                 x = rng.integers(pairs)
                 seen[x, int(rng.random() < rare[x])] = True
                 n[x] += 1
-            q = quiet.bound(n, int(seen.sum()))
+            visits = quiet.visits(n, int(seen.sum()))
+            q = quiet.bound(visits)
             unseen = np.where(seen[:, 0], 0, 1 - rare) + np.where(seen[:, 1], 0, rare)
-            missed |= bool((unseen > q + 1e-12).any())
+            missed |= bool((unseen > q + 1e-12).any()) or bool(visits @ unseen > quiet.log)
         misses += missed
     assert misses <= runs * DELTA
 
@@ -134,9 +135,11 @@ def test_quiet_windows_coverage():
 def test_quiet_windows_end_with_a_surprise():
     quiet = Quiet(DELTA)
     n = np.full(4, 2**FIRST)
-    assert (quiet.bound(n, 5) == 1).all()  # a window starts here, nothing has been visited in it
-    assert (quiet.bound(n + 100, 5) < 0.1).all()
-    assert (quiet.bound(n + 101, 6) == 1).all()
+    assert (quiet.visits(n, 5) == 0).all()  # a window starts here
+    assert (quiet.visits(n + 100, 5) == 100).all()
+    assert (quiet.bound(np.full(4, 100.0)) < 0.1).all()
+    assert (quiet.visits(n + 101, 6) == 0).all()
+    assert (quiet.bound(np.zeros(4)) == 1).all()
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -9,6 +9,7 @@ from adagoal.envs.simulator import ModelWorld
 from adagoal.goals import RULES
 from adagoal.loop import Run, explore
 from adagoal.mdp import solve
+from adagoal.mdp.model import from_rows
 from adagoal.tabular.certified import Certified
 from adagoal.tabular.counts import Counts
 from adagoal.tabular.resolvent import suboptimality
@@ -96,13 +97,14 @@ def test_gap_bounds_the_worst_model():
         if g == mdp.start or not e.Y[mdp.start, j] <= e.cap - 1:
             continue
         policy, probe = e.best[:, j].copy(), np.zeros(5, np.int16)
-        gap = suboptimality(e._order, g, m, e.V[:, j].copy(), e.Y[:, j].copy(), policy, probe)
+        gap, upper = suboptimality(e._order, g, m, e.V[:, j].copy(), e.Y[:, j].copy(), policy, probe)
         for _ in range(200):
             other = _inside(mdp, m, rng)
             best = solve.optimal_values(other, np.array([g]))[mdp.start, 0]
             value = solve.policy_values(other, policy, g)[mdp.start]
             if best >= e.D[j] - 1e-9 and value <= e.Y[mdp.start, j] + 1e-9:
                 assert value - best <= gap + 1e-9
+                assert value <= upper + 1e-9
                 tried += 1
     assert tried > 100
 
@@ -123,7 +125,7 @@ def _inside(mdp, m, rng):
                 break
             step *= 0.7
         rows.append({int(s): float(w) for s, w in zip(states, other / other.sum(), strict=True)})
-    return adagoal.mdp.model.from_rows(rows, mdp.n_actions, start=mdp.start)
+    return from_rows(rows, mdp.n_actions, start=mdp.start)
 
 
 def test_curriculum():

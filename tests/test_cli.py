@@ -19,7 +19,7 @@ from adagoal.cli import COMMANDS, REPRODUCE, run
 from adagoal.result import load
 
 SMALL = ("explore", "grid", "--radius", "6", "--env-arg", "rows=3", "--env-arg", "cols=3")
-LONG = ("explore", "two-room", "--radius", "40", "--epsilon", "0.8", "--quiet")
+LONG = ("explore", "two-room", "--radius", "40", "--quiet")
 CHILD = "import adagoal.session as session; session.CHECKPOINT_SECONDS = 0.1; from adagoal.cli import main; main()"
 
 

@@ -5,10 +5,28 @@
 >>> result.status, len(result.goals), result.certificate(5)                           # doctest: +SKIP
 """
 
-from adagoal.api import audit, explore, resume
-from adagoal.errors import InputError
-from adagoal.policy import Policy
-from adagoal.result import Certificate, Result, load
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from adagoal.api import audit, explore, resume
+    from adagoal.errors import InputError
+    from adagoal.policy import Policy
+    from adagoal.result import Certificate, Result, load
 
 __version__ = "0.1.0"
 __all__ = ["Certificate", "InputError", "Policy", "Result", "audit", "explore", "load", "resume"]
+
+_HOME = {
+    **dict.fromkeys(("audit", "explore", "resume"), "api"),
+    **dict.fromkeys(("Certificate", "Result", "load"), "result"),
+    "InputError": "errors",
+    "Policy": "policy",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are imported when they are first used, so that ``adagoal --help`` does not wait for Numba."""
+    if name in _HOME:
+        return getattr(importlib.import_module(f"adagoal.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'adagoal' has no attribute {name!r}")

@@ -73,15 +73,25 @@ def explore(
     return session.finish(Path(out) if out is not None else None, observe)
 
 
-def resume(path: str | Path, budget: int | None = None, observe: Observer | None = None) -> Result:
-    """Go on with a run that was killed, interrupted, or ran out of budget; the result is as if it had not stopped."""
+def resume(
+    path: str | Path,
+    budget: int | None = None,
+    *,
+    env: gymnasium.Env[Any, Any] | World | None = None,
+    goal_rule: goal_rules.Rule | None = None,
+    observe: Observer | None = None,
+) -> Result:
+    """Go on with a run that was killed, interrupted, or ran out of budget; the result is as if it had not stopped.
+
+    A run on an environment object, or with a rule that is a function, needs the same one again.
+    """
     folder = Path(path)
     arrays, facts = read_arrays(folder / CHECKPOINT)
     try:
         setting = Setting(**{**facts["setting"], "goal_space": _tuple(facts["setting"]["goal_space"])})
         setting = setting if budget is None else replace(setting, budget=budget)
-        world, _ = registry.make_world(setting.env, setting.env_args, setting.start_seed, setting.max_states)
-        session = Session.start(setting, world, goal_rules.get(setting.goal_rule))
+        world, _ = registry.make_world(env or setting.env, setting.env_args, setting.start_seed, setting.max_states)
+        session = Session.start(setting, world, goal_rules.get(goal_rule or setting.goal_rule))
         session.restore(folder, arrays, facts)
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, InputError):

@@ -56,6 +56,8 @@ REPRODUCE = {
     "figure3": ("adagoal.experiments.figure3:figure3", "UniGoal, RareGoal and AdaGoal in three time windows."),
     "separation": ("adagoal.experiments.separation:separation", "What the reset is worth."),
     "scaling": ("adagoal.experiments.scaling:scaling", "Steps to the certified stop against L, S, A and 1/epsilon."),
+    "price": ("adagoal.experiments.price:price", "Steps to the certified stop over the steps that sufficed."),
+    "constants": ("adagoal.experiments.constants:constants", "What the paper's own constants would need."),
     "coverage": ("adagoal.experiments.coverage:coverage", "How often a certificate is broken, over random worlds."),
 }
 

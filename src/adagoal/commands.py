@@ -77,7 +77,7 @@ def resume(folder: Path, budget: int | None, as_json: bool, quiet: bool) -> None
     """Go on with the run in DIR; the result is as if it had never stopped."""
     _must_exist(folder)
     with Progress(budget, quiet) as progress:
-        result = api.resume(folder, budget, progress)
+        result = api.resume(folder, budget, observe=progress)
     _finish(result, folder, progress, as_json)
 
 

@@ -113,7 +113,7 @@ def goid(known: Known, low: float = 0.1, high: float = 0.9) -> Array:
 def progress(known: Known, uniform: float = 0.4) -> Array:
     """|recent - previous success rate| mixed with a uniform share (CURIOUS, Colas et al. 2019)."""
     gain = np.where(known.eligible, np.abs(known.recent - known.previous), 0.0)
-    flat = known.eligible / max(known.eligible.sum(), 1)
+    flat: Array = known.eligible / max(known.eligible.sum(), 1)
     total = gain.sum()
     return flat if total == 0 else uniform * flat + (1.0 - uniform) * gain / total
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.envs.world import Outcome, Plan, World
+from adagoal.errors import InputError
 from adagoal.goals import Known, Rule
 from adagoal.tabular.counts import Counts
 
@@ -158,7 +159,13 @@ class Run:
 
     def column_weights(self) -> NDArray[np.float64]:
         """The rule's weights, summed over the goals that share a column."""
-        weights = np.asarray(self.rule(self.known()), float)
+        try:
+            weights = np.asarray(self.rule(self.known()), float)
+        except Exception as error:
+            raise InputError(f"--goal-rule: the rule raised {type(error).__name__}: {error}") from error
+        right = weights.shape == self.estimates.goals.shape and np.isfinite(weights).all()
+        if not (right and (weights >= 0).all() and weights.sum() > 0):
+            raise InputError("--goal-rule: a rule returns one finite weight >= 0 per goal, not all of them zero")
         columns = self.estimates.column[self.estimates.goals]
         return np.bincount(columns, weights, minlength=len(self.estimates.D)).astype(float)
 

@@ -26,7 +26,7 @@ class Policy:
     @property
     def stationary(self) -> bool:
         """True where the action depends on the state alone."""
-        return self.actions.shape[0] == 1
+        return len(self.actions) == 1
 
     def restart(self) -> None:
         """Back to stage 1."""

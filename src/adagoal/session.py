@@ -65,6 +65,8 @@ class Session:
         """Run to the end, a budget or an interrupt; save and return the result."""
         budget = UNLIMITED if self.setting.budget is None else self.setting.budget
         self._saved = time.monotonic()
+        if folder is not None:
+            self.save(folder)
 
         def after_rollout(run: Run) -> None:
             if observe is not None:
@@ -74,23 +76,23 @@ class Session:
             if self._stop:
                 raise KeyboardInterrupt
 
-        problem: str | None = None
+        problem: InputError | None = None
         with self._catch_signals():
             try:
                 status = self._stages(budget, after_rollout)
             except KeyboardInterrupt:
                 status = "interrupted"
-            except InputError:
-                raise
+            except InputError as error:
+                status, problem = "interrupted", error
             except Exception as error:
-                status, problem = "interrupted", f"{type(error).__name__}: {error}"
+                text = f"{self.setting.env} raised {type(error).__name__}: {error}"
+                status, problem = "interrupted", InputError(f"the environment {text}")
         result = self._result(status)
         if folder is not None:
             self.save(folder)
             result.save(folder)
         if problem is not None:
-            kept = "" if folder is None else f"; what had been learnt is in {folder}"
-            raise InputError(f"the environment {self.setting.env} raised {problem}{kept}")
+            raise problem if folder is None else InputError(f"{problem}; what had been learnt is in {folder}")
         return result
 
     def _stages(self, budget: int, observe: Observer) -> str:
@@ -140,7 +142,7 @@ class Session:
             plans=estimates.plans,
             wall_seconds=run.seconds,
             reset_action=run.world.n_actions,
-            warnings=list(getattr(run.world, "warnings", [])),
+            warnings=list(run.world.warnings),
             arrays={
                 "policy": np.stack(policies) if policies else empty,
                 "policy_goals": np.array(chosen, np.int64),

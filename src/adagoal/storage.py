@@ -45,7 +45,7 @@ def read_json(path: Path) -> Any:
 def read_arrays(path: Path) -> tuple[dict[str, NDArray[Any]], Any]:
     """The inverse of :func:`write_arrays`; pickled objects are refused."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         facts = json.loads(arrays.pop("__facts__").tobytes())
     except FileNotFoundError:
@@ -63,6 +63,7 @@ def _replace(path: Path, write: Callable[[IO[bytes]], object]) -> None:
             write(file)
             file.flush()
             os.fsync(file.fileno())
+        Path(temporary).chmod(0o644)  # mkstemp makes files that only their owner can read
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)

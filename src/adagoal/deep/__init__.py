@@ -20,7 +20,7 @@ from adagoal.errors import InputError
 if TYPE_CHECKING:
     from adagoal.deep.config import RECIPES, Config
     from adagoal.deep.policy import Policy, load
-    from adagoal.deep.train import TrainResult, resume, train
+    from adagoal.deep.training import TrainResult, resume, train
 
 __all__ = ["RECIPES", "Config", "Policy", "TrainResult", "load", "resume", "train"]
 
@@ -29,9 +29,9 @@ _HOME = {
     "RECIPES": "config",
     "Policy": "policy",
     "load": "policy",
-    "TrainResult": "train",
-    "resume": "train",
-    "train": "train",
+    "TrainResult": "training",
+    "resume": "training",
+    "train": "training",
 }
 _EXTRA = {"jax", "jaxlib", "optax", "mujoco", "gymnasium_robotics"}
 

@@ -56,7 +56,9 @@ def unflatten(like: Any, arrays: dict[str, NDArray[Any]], prefix: str) -> Any:
     for path, leaf in leaves:
         name = prefix + jax.tree_util.keystr(path)
         if name not in arrays or arrays[name].dtype != leaf.dtype:
-            raise InputError(f"--resume: the checkpoint does not fit this version ({name} is missing or of another type)")
+            raise InputError(
+                f"--resume: the checkpoint does not fit this version ({name} is missing or of another type)"
+            )
         found.append(_grown(arrays[name], leaf))
     return jax.tree_util.tree_unflatten(structure, found)
 

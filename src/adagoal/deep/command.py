@@ -71,12 +71,18 @@ def _settings(function: Callable[..., None]) -> Callable[..., None]:
 @click.option("--hidden", help="Widths of the hidden layers. [default: 256,256,256]")
 @click.option("--normaliser", type=click.Choice(NORMALISERS), help="What the goal normaliser sees. [default: achieved]")
 @click.option("--value-action", type=click.Choice(VALUE_ACTIONS),
-              help="Where the ensemble is read: the policy's action, or the cheapest of sampled ones. [default: policy]")  # fmt: skip
+              help="Read the ensemble at the policy's action, or min over sampled ones. [default: policy]")  # fmt: skip
 @_settings
 @click.option("--workers", type=click.IntRange(0, 1024), default=0, help="Rollout processes. [default: one a core]")
-@click.option("--minutes", type=click.FloatRange(0, min_open=True), default=math.inf, help="Stop, resumable, after so long.")
-@click.option("--checkpoint-every", type=click.IntRange(1), default=50, show_default=True, help="Cycles between checkpoints.")
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Folder of the run. [default: runs/ENV-...]")
+@click.option(
+    "--minutes", type=click.FloatRange(0, min_open=True), default=math.inf, help="Stop, resumable, after so long."
+)
+@click.option(
+    "--checkpoint-every", type=click.IntRange(1), default=50, show_default=True, help="Cycles between checkpoints."
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), help="Folder of the run. [default: runs/ENV-...]"
+)
 @click.option("--resume", "resumed", type=click.Path(path_type=Path, file_okay=False), help="Go on in this folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print the final table as JSON.")
 def train(
@@ -103,8 +109,7 @@ def train(
     with_extra()
     given = {name: value for name, value in settings.items() if value is not None}
     common: dict[str, Any] = {"workers": workers, "minutes": minutes, "checkpoint_every": checkpoint_every}
-    from adagoal.deep import report, result
-    from adagoal.deep import train as training
+    from adagoal.deep import report, result, training
 
     if resumed is not None:
         if env is not None or given.keys() - {"steps"}:

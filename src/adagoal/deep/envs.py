@@ -7,6 +7,8 @@ and refuses anything else.
 
 from __future__ import annotations
 
+import contextlib
+import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -42,7 +44,8 @@ def make(env_id: str, **kwargs: Any) -> Any:
 
         env_id = "PointMass-v0"
     elif ":" not in env_id:
-        import gymnasium_robotics
+        with contextlib.redirect_stderr(io.StringIO()):  # it prints a notice about other environments
+            import gymnasium_robotics
 
         gymnasium.register_envs(gymnasium_robotics)
     try:

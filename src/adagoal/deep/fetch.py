@@ -43,11 +43,16 @@ def fetch_step(core: Any) -> Step:
     qvel_at = model.jnt_dofadr[robot].copy()
     finger_at = model.jnt_qposadr[fingers].copy()
     welds = [
-        (int(model.body_mocapid[b1]), int(b2)) if model.body_mocapid[b1] != -1 else (int(model.body_mocapid[b2]), int(b1))
+        (int(model.body_mocapid[b1]), int(b2))
+        if model.body_mocapid[b1] != -1
+        else (int(model.body_mocapid[b2]), int(b1))
         for kind, b1, b2 in zip(model.eq_type, model.eq_obj1id, model.eq_obj2id, strict=True)
         if kind == mujoco.mjtEq.mjEQ_WELD
     ]
-    actuators = [(i, model.actuator_biastype[i] == 0, int(model.jnt_qposadr[model.actuator_trnid[i, 0]])) for i in range(model.nu)]
+    actuators = [
+        (i, model.actuator_biastype[i] == 0, int(model.jnt_qposadr[model.actuator_trnid[i, 0]]))
+        for i in range(model.nu)
+    ]
     low, high = core.action_space.low, core.action_space.high
     dt = core.n_substeps * model.opt.timestep
     jacobian_p, jacobian_r = np.zeros((3, model.nv)), np.zeros((3, model.nv))

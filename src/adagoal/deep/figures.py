@@ -22,14 +22,16 @@ COLOURS = {"AdaGoal": "#0b6e4f", "HER": "#c44536", "paper": "#5f6caf"}
 NAMES = {"AdaGoal": "AdaGoal, D ≤ L", "HER": "HER (uniform)", "paper": "paper (disagreement, no constraint)"}
 
 
-def band(axes: Axes, curves: Sequence[Sequence[dict[str, Any]]], key: str, colour: str, label: str) -> None:
+def band(
+    axes: Axes, curves: Sequence[Sequence[dict[str, Any]]], key: str, colour: str, label: str, style: str = "-"
+) -> None:
     """Mean over runs of a quantity against steps, with the range between the worst and the best run."""
     shared = min(len(c) for c in curves)
-    points = [[p for p in c[:shared]] for c in curves]
+    points = [list(c[:shared]) for c in curves]
     rows = [i for i in range(shared) if all(key in c[i] for c in points)]
     steps = np.array([points[0][i]["steps"] for i in rows]) / 1000
     values = np.array([[c[i][key] for i in rows] for c in points])
-    axes.plot(steps, values.mean(0), color=colour, label=label, lw=1.8)
+    axes.plot(steps, values.mean(0), style, color=colour, label=label, lw=1.8)
     if len(values) > 1:
         axes.fill_between(steps, values.min(0), values.max(0), color=colour, alpha=0.15, lw=0)
 
@@ -40,7 +42,7 @@ def figure2(panels: Sequence[dict[str, Any]], path: Path) -> None:
 
     if not panels:
         return
-    figure, axes = plt.subplots(2, len(panels), figsize=(4.2 * len(panels), 6), squeeze=False, sharex="col")
+    figure, axes = plt.subplots(2, len(panels), figsize=(4.2 * len(panels), 6.6), squeeze=False, sharex="col")
     for column, data in enumerate(panels):
         env, scale = data["panel"].split("-")
         axes[0, column].set_title(f"Fetch{'Push' if env == 'push' else 'PickAndPlace'}, λ = {scale}")
@@ -50,13 +52,15 @@ def figure2(panels: Sequence[dict[str, Any]], path: Path) -> None:
                 seeds = f"{len(curves)} seed{'s' if len(curves) > 1 else ''}"
                 band(axes[0, column], curves, "success", COLOURS[name], f"{NAMES[name]}, {seeds}")
                 band(axes[1, column], curves, "inside_test", COLOURS[name], NAMES[name])
+                band(axes[1, column], curves, "on_table", COLOURS[name], NAMES[name], style="--")
         axes[1, column].set_xlabel("environment steps (thousands)")
         for row in (0, 1):
             axes[row, column].set_ylim(0, 1.02)
             axes[row, column].grid(alpha=0.25)
-        axes[0, column].legend(fontsize=7, loc="upper left", framealpha=0.9)
     axes[0, 0].set_ylabel("test success, last step")
-    axes[1, 0].set_ylabel("chosen goals in the test space")
+    axes[1, 0].set_ylabel("chosen goals in the test space\n(dashed: on the table)")
+    for column in range(len(panels)):
+        axes[0, column].legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.04), frameon=False)
     save(figure, path)
 
 
@@ -83,14 +87,12 @@ def learning_curves(curves: Sequence[Sequence[dict[str, Any]]]) -> Figure:
 
 def goal_heat(chosen: Array, train: Array, test: Array, table: Array | None) -> Figure:
     """Chosen goals ``[cycles, B, goal]`` over the first two coordinates, in four quarters of the training."""
-    figure, axes = plt.subplots(1, 4, figsize=(12, 3.2), sharex=True, sharey=True)
+    figure, axes = plt.subplots(1, 4, figsize=(12, 3.7), sharex=True, sharey=True)
     edges = [np.linspace(train[0, i], train[1, i], 31) for i in (0, 1)]
     for k, (ax, part) in enumerate(zip(axes, np.array_split(chosen, 4), strict=True)):
         flat = part.reshape(-1, part.shape[-1])
         counts, _, _ = np.histogram2d(flat[:, 0], flat[:, 1], bins=edges)
-        ax.imshow(
-            np.sqrt(counts.T), origin="lower", aspect="equal", cmap="magma", extent=(*train[:, 0], *train[:, 1])
-        )
+        ax.imshow(np.sqrt(counts.T), origin="lower", aspect="equal", cmap="magma", extent=(*train[:, 0], *train[:, 1]))
         outline(ax, test, "#ffd166")
         if table is not None:
             outline(ax, table, "#8ecae6")

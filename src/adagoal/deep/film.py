@@ -50,7 +50,10 @@ def frames(folder: Path) -> NDArray[np.uint8]:
     core: Any = env.unwrapped
     if hasattr(core, "goal"):
         core.goal = goal.copy()
-    middle, half = (env.action_space.high + env.action_space.low) / 2, (env.action_space.high - env.action_space.low) / 2
+    middle, half = (
+        (env.action_space.high + env.action_space.low) / 2,
+        (env.action_space.high - env.action_space.low) / 2,
+    )
     pictures = []
     shown = set(np.linspace(0, horizon - 1, FRAMES).astype(int).tolist())
     for t in range(horizon):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
@@ -25,7 +26,7 @@ class Fleet:
         slots = [(run, k) for run in range(self.shape[0]) for k in range(self.shape[1])]
         workers = max(1, min(workers, len(slots)))
         bounds = np.linspace(0, len(slots), workers + 1).astype(int)
-        self._parts = [slice(a, b) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+        self._parts = [slice(a, b) for a, b in itertools.pairwise(bounds.tolist())]
         self._runs = [sorted({run for run, _ in slots[part]}) for part in self._parts]
         context = multiprocessing.get_context("spawn")
         self._links, self._processes = [], []

@@ -120,10 +120,7 @@ def table(env: Any) -> Array | None:
         return None
     import mujoco
 
-    geom = [g for g in range(core.model.ngeom) if core.model.geom_bodyid[g] == _body(mujoco, core.model, "table0")][0]
+    body = int(mujoco.mj_name2id(core.model, mujoco.mjtObj.mjOBJ_BODY, "table0"))
+    geom = int(core.model.body_geomadr[body])
     centre, half = core.data.geom_xpos[geom][:2], core.model.geom_size[geom][:2]
     return np.stack([centre - half, centre + half])
-
-
-def _body(mujoco: Any, model: Any, name: str) -> int:
-    return int(mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_BODY, name))

@@ -67,7 +67,9 @@ class History:
         """One cycle: goals ``[S, B, goal]``, what was known of them, losses ``[S]``, test distances."""
         self.goals.append(goals)
         arrived = np.linalg.norm(episodes.achieved[:, :, -1] - episodes.goal, axis=-1) <= self.sizes.success
-        far = np.linalg.norm(episodes.achieved - episodes.achieved[:, :, :1], axis=-1).max(-1) > 0.4 * self.sizes.success
+        far = (
+            np.linalg.norm(episodes.achieved - episodes.achieved[:, :, :1], axis=-1).max(-1) > 0.4 * self.sizes.success
+        )
         per_run = {name: np.asarray(loss) for name, loss in losses.items()}
         for run in range(len(self.configs)):
             row = self._row(run, cycle) | notes[run] | {name: float(loss[run]) for name, loss in per_run.items()}

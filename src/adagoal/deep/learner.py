@@ -110,9 +110,7 @@ def initial(config: Config, sizes: Dimensions, test_goals: np.ndarray) -> State:
         jax.tree.map(lambda *leaves: jnp.stack(leaves), *members),
         normaliser.empty(sizes.observation),
         goals,
-        replay.empty(
-            capacity(config, sizes.horizon), sizes.horizon, sizes.observation, sizes.goal, sizes.action
-        ),
+        replay.empty(capacity(config, sizes.horizon), sizes.horizon, sizes.observation, sizes.goal, sizes.action),
         jax.random.key_data(key),
     )
 
@@ -132,7 +130,7 @@ def cycle(config: Config, sizes: Dimensions, with_ensemble: bool, state: State, 
     """Add a cycle's episodes and learn from the whole memory; returns the state and a dict of means."""
     adam = optax.adam(config.learning_rate)
     floor = -1.0 / (1.0 - config.gamma)
-    memory = replay.add(state.replay, *new, CONTACT_DISTANCE * sizes.success)
+    memory = replay.add(state.replay, CONTACT_DISTANCE * sizes.success, *new)
     contacts = replay.moved_first(memory)
     key, ddpg_key, ensemble_key = jax.random.split(jax.random.wrap_key_data(state.key), 3)
     state = _see(state, knob, *new)._replace(replay=memory, key=jax.random.key_data(key))
@@ -236,7 +234,7 @@ def compile_cycle(configs: Sequence[Config], sizes: Dimensions) -> Callable[[Sta
     )
 
 
-def compile_values(configs: Sequence[Config]) -> Callable[[State, Array, Array, Array], tuple[Array, Array, Array]]:
+def compile_values(configs: Sequence[Config]) -> Callable[[State, Any, Any, Array], tuple[Array, Array, Array]]:
     """:func:`values` over S runs: starts ``[S, B, O]``, goals ``[S, B, N, G]``, keys ``[S]``."""
     config = _shape_of(configs[0])
     with_density = any(c.needs_density for c in configs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import jax
@@ -14,7 +15,7 @@ Layers = list[tuple[Array, Array]]
 def init(key: Array, sizes: Sequence[int]) -> Layers:
     """Weights and biases uniform in +-1/sqrt(fan in), as in the reference HER."""
     layers = []
-    for fan_in, fan_out in zip(sizes[:-1], sizes[1:], strict=True):
+    for fan_in, fan_out in itertools.pairwise(sizes):
         key, for_weight, for_bias = jax.random.split(key, 3)
         bound = fan_in**-0.5
         weight = jax.random.uniform(for_weight, (fan_in, fan_out), minval=-bound, maxval=bound)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 
-class PointMass(gymnasium.Env[dict[str, Array], Array]):
+class PointMass(gymnasium.Env[Any, Array]):
     """Reach a goal within 0.1; reward -1 until there, 0 there; 25 steps."""
 
     threshold = 0.1
@@ -25,7 +25,8 @@ class PointMass(gymnasium.Env[dict[str, Array], Array]):
     def __init__(self) -> None:
         free = spaces.Box(-np.inf, np.inf, (2,), np.float64)
         state = spaces.Box(-np.inf, np.inf, (4,), np.float64)
-        self.observation_space = spaces.Dict({"observation": state, "achieved_goal": free, "desired_goal": free})
+        parts: dict[str, spaces.Space[Any]] = {"observation": state, "achieved_goal": free, "desired_goal": free}
+        self.observation_space = spaces.Dict(parts)
         self.action_space = spaces.Box(-1.0, 1.0, (2,), np.float64)
         self._state = np.zeros(4)
         self._goal = np.zeros(2)
@@ -51,4 +52,4 @@ class PointMass(gymnasium.Env[dict[str, Array], Array]):
         return {"observation": self._state.copy(), "achieved_goal": position, "desired_goal": self._goal.copy()}
 
 
-gymnasium.register(id="PointMass-v0", entry_point=PointMass, max_episode_steps=25)
+gymnasium.register(id="PointMass-v0", entry_point="adagoal.deep.pointmass:PointMass", max_episode_steps=25)

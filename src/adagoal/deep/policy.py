@@ -33,8 +33,10 @@ def load(folder: Path | str, run: int = 0) -> Policy:
     if f"{run}.clip" not in arrays:
         raise InputError(f"run: {run} is not in {path}")
     layers = [(arrays[f"{run}.weight{i}"], arrays[f"{run}.bias{i}"]) for i in range(_count(arrays, run))]
-    moments = [arrays[f"{run}.{n}"] for n in ("observation_mean", "observation_std", "goal_mean", "goal_std")]
-    return Policy(_text(arrays["env"]), Actor(layers, *moments, clip=float(arrays[f"{run}.clip"])))
+    o_mean, o_std, g_mean, g_std = (
+        arrays[f"{run}.{n}"] for n in ("observation_mean", "observation_std", "goal_mean", "goal_std")
+    )
+    return Policy(_text(arrays["env"]), Actor(layers, o_mean, o_std, g_mean, g_std, float(arrays[f"{run}.clip"])))
 
 
 def _count(arrays: dict[str, NDArray[np.float32]], run: int) -> int:

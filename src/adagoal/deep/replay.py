@@ -55,8 +55,15 @@ def empty(capacity: int, horizon: int, observation: int, goal: int, action: int)
     )
 
 
-def add(replay: Replay, observation: Array, achieved: Array, action: Array, goal: Array, length: Array,
-        contact_distance: float) -> Replay:  # fmt: skip
+def add(
+    replay: Replay,
+    contact_distance: float,
+    observation: Array,
+    achieved: Array,
+    action: Array,
+    goal: Array,
+    length: Array,
+) -> Replay:
     """Put a cycle's episodes ``[B, ...]`` into the ring (C must be a multiple of B)."""
     at = replay.added % replay.goal.shape[0]
     moved = jnp.linalg.norm(achieved - achieved[:, :1], axis=-1).max(-1) > contact_distance

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from adagoal.deep import checkpoint, figures, film
-from adagoal.deep.train import TrainResult
+from adagoal.deep.training import TrainResult
 
 STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem;color:#222}
 h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}img{max-width:100%}table{border-collapse:collapse}
@@ -40,7 +40,7 @@ def write(result: TrainResult, folder: Path) -> Path:
         parts += [
             "<h2>Where goals were chosen</h2>",
             _image(folder, "goals.png", heat),
-            "<p class=note>First two goal coordinates, brighter is more often. Yellow: test space. Blue: the table.</p>",
+            "<p class=note>First two goal coordinates, brighter: more often. Yellow: test space. Blue: table.</p>",
             "<h2>What the ensemble believes in the end</h2>",
             _image(folder, "maps.png", values),
             f"<p class=note>White: D = L = {config.radius:g} steps. Yellow: test space.</p>",
@@ -61,9 +61,14 @@ def write(result: TrainResult, folder: Path) -> Path:
 def _headline(result: TrainResult, curves: list[list[dict[str, Any]]]) -> str:
     steps = curves[0][-1]["steps"]
     share = sum(c[-1]["success"] for c in curves) / len(curves)
-    status = {"done": "Finished", "budget": "Stopped by the time limit, resumable", "interrupted": "Interrupted, resumable"}
+    status = {
+        "done": "Finished",
+        "budget": "Stopped by the time limit, resumable",
+        "interrupted": "Interrupted, resumable",
+    }
     seconds = result.history.wall_seconds
-    return f"{status[result.status]}: {share:.0%} of the test goals held at the last step after {steps:,} steps ({seconds:,.0f} s)."
+    held = f"{share:.0%} of the test goals held at the last step"
+    return f"{status[result.status]}: {held} after {steps:,} steps ({seconds:,.0f} s)."
 
 
 def _table(configs: Any, curves: list[list[dict[str, Any]]]) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 from adagoal.deep import checkpoint
 from adagoal.deep.config import PER_RUN
 from adagoal.deep.history import History
-from adagoal.deep.train import TrainResult
+from adagoal.deep.training import TrainResult
 
 VERSIONED = ("jax", "optax", "numpy", "mujoco", "gymnasium", "gymnasium-robotics")
 

@@ -149,9 +149,7 @@ class Slots:
         assert actions is not None
         return Episodes(observation, achieved, actions, goals.astype(np.float32), length), distance
 
-    def _act(
-        self, actors: dict[int, Actor], now: Array, goals: Array, rng: list[np.random.Generator] | None
-    ) -> Array:
+    def _act(self, actors: dict[int, Actor], now: Array, goals: Array, rng: list[np.random.Generator] | None) -> Array:
         """Actions of all slots ``[slots, action]``: the actor's, or with exploration noise if there is an rng."""
         parts: list[tuple[list[int], Single]] = [
             (index, actors[run](now[index], goals[index])) for run, index in self.of_run.items()

@@ -58,6 +58,11 @@ class World(Protocol):
     layout: Layout | None
     labels: tuple[str, ...]
 
+    @property
+    def warnings(self) -> list[str]:
+        """What looks wrong with the environment, one line each, for the report."""
+        ...
+
     def rollout(
         self,
         plan: Plan,
@@ -67,12 +72,12 @@ class World(Protocol):
         max_steps: int,
         max_episodes: int,
     ) -> Outcome:
-        """Play episodes with goals drawn in proportion to ``weights`` [columns] until the plan, or a limit, says stop."""
+        """Play episodes, goals drawn in proportion to ``weights`` [columns], until the plan or a limit says stop."""
         ...
 
     @property
     def settled(self) -> bool:
-        """True where :meth:`snapshot` captures everything (between episodes, for environments that cannot be copied)."""
+        """True where :meth:`snapshot` captures everything."""
         ...
 
     def snapshot(self) -> dict[str, Any]:

@@ -142,7 +142,9 @@ def figure(records: Sequence[Record]) -> Figure:
         ax.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel("true error of the current output, in steps")
     handles, labels = axes[0].get_legend_handles_labels()
-    drawn.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)), frameon=False, fontsize=8)
+    drawn.legend(
+        handles, labels, loc="outside lower center", ncols=min(2 * columns, len(labels)), frameon=False, fontsize=8
+    )
     return drawn
 
 

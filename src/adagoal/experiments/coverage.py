@@ -46,7 +46,7 @@ from adagoal.tabular.counts import Counts
 DELTAS = (0.1, 0.01)
 BUDGET = 500_000
 """Steps after which a run ends without a stop; its intervals are checked all the same."""
-EVERY_STEP_BUDGET = 1_500
+EVERY_STEP_BUDGET = 600
 CHUNK = 25
 """Runs per file."""
 CONFIDENCE = 0.95

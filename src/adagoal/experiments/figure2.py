@@ -52,7 +52,7 @@ def run_panel(panel: str, runs: list[Any], out: Path, minutes: float, workers: i
     """Train a panel, or return what is already there."""
     from adagoal.deep import result
     from adagoal.deep.command import progress
-    from adagoal.deep.train import CHECKPOINT, resume, train
+    from adagoal.deep.training import CHECKPOINT, resume, train
 
     file = out / f"{panel}.json"
     if file.is_file():
@@ -79,7 +79,9 @@ def run_panel(panel: str, runs: list[Any], out: Path, minutes: float, workers: i
 @click.option("--steps", type=click.IntRange(1000), default=400_000, show_default=True, help="Training steps a run.")
 @click.option("--minutes", type=click.FloatRange(0, min_open=True), default=1e9, help="Stop each panel after so long.")
 @click.option("--workers", type=click.IntRange(0, 1024), default=0, help="Rollout processes. [default: one a core]")
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("runs/figure2"), show_default=True)
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), default=Path("runs/figure2"), show_default=True
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
 def command(
     env: str | None,
@@ -132,7 +134,10 @@ def table(panels: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def as_text(rows: list[dict[str, Any]]) -> str:
     if not rows:
         return "no panel has results yet"
-    show = lambda v: "-" if v is None else f"{v:.2f}" if isinstance(v, float) else str(v)  # noqa: E731
-    lines = [list(rows[0])] + [[show(v) for v in row.values()] for row in rows]
+    lines = [list(rows[0])] + [[_cell(value) for value in row.values()] for row in rows]
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)) for line in lines)
+
+
+def _cell(value: Any) -> str:
+    return "-" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value)

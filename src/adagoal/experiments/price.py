@@ -223,7 +223,7 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
         f"Environment steps, medians over {rows[0]['seeds']} seeds (fewest to most), delta = {DELTA}; processor "
         "seconds without compilation. Audit-stop: from here on the exact audit of the plain empirical answer holds for "
         "good; ratio: the price of knowing it. UniGoal, RareGoal: certified stop with that goal rule, or '> steps' "
-        f"where most runs had not stopped after {CAP} times AdaGoal's steps, or in time. Audits: certified runs whose answer passed."
+        f"where most runs had not stopped after {CAP} times AdaGoal's steps, or in time. Audits: of certified runs."
     )
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + f"\n\n{note}\n"
 

@@ -102,7 +102,7 @@ class Certified:
         self._p, self._p_split = np.zeros((2, *counts.successor.shape))
         self._r, self._r_low, self._q = (np.full(len(counts.n), v) for v in (np.inf, np.inf, 1.0))
         self._counted = np.zeros(len(counts.n), np.int64)
-        self._quiet_q = np.ones(len(counts.n))
+        self._visits = np.zeros(len(counts.n))
         self._order = np.flatnonzero(counts.seen)
         self._catch_up()
 
@@ -126,8 +126,10 @@ class Certified:
         return float(min(self.D[j], self.V[self.counts.start, j])), float(self.upper[j])
 
     def policy(self, goal: int) -> NDArray[np.int16]:
-        """[1, S] the policy that the certificate speaks of."""
-        return np.ascontiguousarray(self.returned[None, :, self.column[goal]])
+        """[1, S] the policy that the certificate speaks of; the optimistic one as long as there is none."""
+        j = self.column[goal]
+        table = self.returned if np.isfinite(self.upper[j]) else self.optimistic
+        return np.ascontiguousarray(table[None, :, j])
 
     def refresh(self, wanted: NDArray[np.bool_]) -> bool:
         """Bring one block of goals up to date, ``wanted`` [columns] first; False if none of those was stale."""
@@ -196,24 +198,16 @@ class Certified:
             *(changed, counts.count, counts.recent, counts.support, counts.n, counts.settled),
             *(self._log_fixed, self._log_pair, self.branching, self._p, self._p_split, self._r_low, self._r, self._q),
         )
-        self._quiet_q = self._quiet.bound(counts.n, int(counts.support.sum(dtype=np.int64)))
+        self._visits = self._quiet.visits(counts.n, int(counts.support.sum(dtype=np.int64)))
         self._counted[changed] = counts.n[changed]
         self._order = np.flatnonzero(counts.seen)
         self.stale[:] = True
 
     def _model(self) -> kernels.Model:
         c = self.counts
-        return kernels.Model(
-            c.successor,
-            self._p,
-            self._p_split,
-            c.support,
-            self._r_low,
-            self._r,
-            np.minimum(self._q, self._quiet_q),
-            c.terminal,
-            c.start,
-        )
+        q = np.minimum(self._q, self._quiet.bound(self._visits))
+        radii = (self._r_low, self._r, q, self._visits, self._quiet.log)
+        return kernels.Model(c.successor, self._p, self._p_split, c.support, *radii, c.terminal, c.start)
 
     def _plan_block(self, block: NDArray[np.int64]) -> None:
         """Sweep the columns of the block with closed forms, and polish those whose time has come."""
@@ -264,12 +258,9 @@ class Certified:
             return
         V, Y, policy = (np.ascontiguousarray(a[:, j]) for a in (self.V, self.Y, self.best))
         probe = np.full(len(V), -1, np.int16)
-        try:
-            gap = suboptimality(self._order, self.goal_state[j], self._model(), V, Y, policy, probe)
-        except np.linalg.LinAlgError:
-            return  # the empirical chain never reaches the goal: too few recent samples to say anything
+        gap, value = suboptimality(self._order, self.goal_state[j], self._model(), V, Y, policy, probe)
         self.probing[:, j] = probe
-        self._offer(j, upper, gap)
+        self._offer(j, min(upper, value), gap)
 
     # --- saving -----------------------------------------------------------------------------------------------
 
@@ -284,7 +275,8 @@ class Certified:
             "probing_now": self._probing_now,
         }
         arrays = {name: getattr(self, name) for name in (*self.TABLES, *self.ROWS, "column", "_is_goal")}
-        return {**arrays, **self._quiet.state()}, {**facts, "plans": self.plans, "windows": self._quiet.started}
+        facts |= {"plans": self.plans, "windows": self._quiet.started, "surprises": self._quiet.surprises}
+        return {**arrays, **self._quiet.state()}, facts
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """The inverse of :meth:`state`, on restored counts."""
@@ -292,7 +284,7 @@ class Certified:
         for name in (*self.TABLES, *self.ROWS, "column", "_is_goal"):
             setattr(self, name, np.array(arrays[name]))
         self._room = len(self.D)
-        self._quiet.restore(arrays, facts["windows"])
+        self._quiet.restore(arrays, facts["windows"], facts["surprises"])
         self._counted[:] = -1
         self._probed, self._planned_at = facts["probed"], facts["planned_at"]
         self._probing_now, self.plans = facts["probing_now"], facts["plans"]

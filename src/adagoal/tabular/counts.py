@@ -52,8 +52,11 @@ class Counts:
 
     def widen(self, width: int) -> None:
         """Make room for more successors per pair."""
-        extra = ((0, 0), (0, max(width - self.successor.shape[1], 0)))
-        self.successor, self.count, self.recent = (np.pad(a, extra) for a in (self.successor, self.count, self.recent))
+        if width <= self.successor.shape[1]:
+            return
+        extra = ((0, 0), (0, width - self.successor.shape[1]))
+        self.successor = np.pad(self.successor, extra)
+        self.count, self.recent = np.pad(self.count, extra), np.pad(self.recent, extra)
 
     def grow_states(self, n_states: int) -> None:
         """Make room for more states; the new ones are unseen."""

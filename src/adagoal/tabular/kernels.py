@@ -11,7 +11,7 @@ Bounds on p f for a pair (docs/theory.md):
   the better of the two.
 
 Closed forms, with m and Var the mean and variance of f under p_hat (lemma 4; ``exact`` solves the
-one-dimensional dual instead):
+one-dimensional dual instead; without it the sweeps are those of :mod:`adagoal.tabular.closed`):
 
     Low  = max{ m - sqrt(2 r_low Var) - r_low m,   (1-q) [m - sqrt(2 r Var) - r (m - min f)] }
     Up   = (1-q) [m + sqrt(2 r Var) + r (max f - m)] + q top
@@ -28,6 +28,8 @@ from typing import NamedTuple
 import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from adagoal.tabular import closed
 
 NEWTON_STEPS = 6
 NOTHING_KNOWN = 1e3
@@ -51,6 +53,10 @@ class Model(NamedTuple):
     """[X] radius for all functions at once, on the observed successors (lemma 2)"""
     q: NDArray[np.float64]
     """[X] bound on the mass of successors never observed (lemma 3)"""
+    quiet: NDArray[np.float64]
+    """[X] visits in the quiet window, 0 where there is none (lemma 3b)"""
+    quiet_log: float
+    """sum_x quiet_x * (unseen mass of x) is at most this"""
     terminal: NDArray[np.bool_]
     """[S]"""
     start: int
@@ -158,6 +164,8 @@ def lower_sweep(order, goal_column, model, cap, exact, V, policy):  # type: igno
     T_low V(s) = min{ cap, 1 + V(start), min_a 1 + Low_sa(V) }, 0 at the goal; the reset is action A.
     ``goal_column[s]`` is the column of the block whose goal is s, or -1.
     """
+    if not exact:
+        return closed.lower_sweep(order, goal_column, model, cap, V, policy)
     B = V.shape[1]
     A = model.support.shape[0] // V.shape[0]
     mean, variance, Q, final = np.empty((A, B)), np.empty((A, B)), np.empty((A, B)), np.empty((A, B), np.bool_)
@@ -176,7 +184,7 @@ def lower_sweep(order, goal_column, model, cap, exact, V, policy):  # type: igno
             for b in range(B):
                 m = mean[a, b]
                 Q[a, b] = 1.0 + max(m * (1.0 - r) - math.sqrt(2.0 * r * variance[a, b]), sure * m)
-                final[a, b] = not exact or sure > 0.0
+                final[a, b] = sure > 0.0
         for b in range(B):
             best = min(cap, 1.0 + V[model.start, b])
             action = A
@@ -208,6 +216,8 @@ def upper_sweep(order, goal_column, model, cap, exact, Y, policy):  # type: igno
     T_up Y(s) = min{ 1 + Y(start), min_a 1 + Up_sa(Y) }, 0 at the goal. States outside ``order`` (never seen) stand at
     the cap with the reset as their action.
     """
+    if not exact:
+        return closed.upper_sweep(order, goal_column, model, cap, Y, policy)
     B = Y.shape[1]
     A = model.support.shape[0] // Y.shape[0]
     mean, variance, most, Q = np.empty((A, B)), np.empty((A, B)), np.empty((A, B)), np.empty((A, B))
@@ -249,7 +259,7 @@ def upper_sweep(order, goal_column, model, cap, exact, Y, policy):  # type: igno
                 if Q[a, b] < Q[action, b]:
                     action = a
             value = Q[action, b]
-            if exact and value < np.inf:
+            if value < np.inf:
                 up = up_exact(
                     s * A + action, b, model, Y, variance[action, b], mean[action, b], most[action, b], top[b]
                 )

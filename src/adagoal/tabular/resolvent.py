@@ -6,6 +6,8 @@ policy's pairs: whatever is unknown enters through the vector xi. Hence:
 
 * |xi| <= beta, the least solution of  beta = b + K beta: b(s) is the width of one backup of v, K(s, y) the width
   of one backup of W(., y) (seminorms of columns of W: what is common to neighbours cancels);
+* V^pi(s0) <= v(s0) + sum_y W(s0, y) beta(y), where the unseen mass, bounded for all pairs together (lemma 3b), counts
+  once and not at every step of the way;
 * V^pi(s') - V^pi(s) is v(s') - v(s) up to sum_y |W(s', y) - W(s, y)| beta(y): the common error of neighbouring
   states drops out, which pointwise intervals cannot do; this bounds the advantages A(s, a) = Q^pi(s, a) - V^pi(s)
   from below;
@@ -21,6 +23,8 @@ import numba
 import numpy as np
 
 ITERATIONS = 100
+IMPROPER = 1e9
+"""An empirical value beyond this is that of a policy which hardly ever reaches its goal, or a numerical accident."""
 MOST = 1000.0
 """Empirical values beyond this multiple of the upper bounds give no bound."""
 
@@ -52,9 +56,10 @@ def _widths(x, model, place, F, sd, span, mean):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def suboptimality(order, goal, model, V, Y, policy, probe):  # type: ignore[no-untyped-def]
-    """A bound on V^pi(start) - V*(start) for the policy pi [S] with V <= V* and V^pi <= Y on the states of ``order``.
+    """Bounds on V^pi(start) - V*(start) and on V^pi(start), for the policy pi [S].
 
-    Also fills ``probe`` [S] with the actions that hold the bound up: where to look next.
+    V <= V* and V^pi <= Y on the states of ``order``. Also fills ``probe`` [S] with the actions that hold the first
+    bound up: where to look next.
     """
     S = V.shape[0]
     A = model.support.shape[0] // S
@@ -85,15 +90,17 @@ def suboptimality(order, goal, model, V, Y, policy, probe):  # type: ignore[no-u
     try:
         W = np.linalg.inv(M)
     except Exception:  # the policy is not proper under the empirical kernel
-        return np.inf
+        return np.inf, np.inf
     F = np.empty((N, N + 1))  # v in the last column
     for i in range(N):
         for y in range(N):
             F[i, y] = W[i, y] if i != last and y != last else 0.0
         F[i, N] = F[i, :N].sum()
     v = F[:, N].copy()
+    if not (F.min() > -1e-9 and v.max() < IMPROPER):
+        return np.inf, np.inf
     if not (F.min() >= -1e-9 and v.max() <= MOST * top):  # hardly proper: the inverse is not to be trusted
-        return np.inf
+        return np.inf, np.inf
 
     # beta: bounds on |xi| at the policy's pairs
     sd, span, mean = np.empty(N + 1), np.empty(N + 1), np.empty(N + 1)
@@ -115,6 +122,19 @@ def suboptimality(order, goal, model, V, Y, policy, probe):  # type: ignore[no-u
         beta = new
         if change < 1e-6:
             break
+
+    # V^pi(start) = v + W xi: the unseen mass is shared by all pairs of a quiet window
+    value, unseen, most = v[first], 0.0, 0.0
+    for i in range(N):
+        s = order[i]
+        if i == last or policy[s] == A or model.terminal[s]:
+            continue
+        x = s * A + policy[s]
+        value += F[first, i] * max(b[i] - model.q[x] * top + K[i] @ beta, 0.0)
+        unseen += F[first, i] * model.q[x]
+        if F[first, i] > 0.0:
+            most = max(most, F[first, i] / model.quiet[x] if model.quiet[x] > 0.0 else np.inf)
+    value += top * min(unseen, most * model.quiet_log)
 
     # gain = -A_low: how much better than the policy an action may be
     gain = np.zeros((N, A + 1))
@@ -183,4 +203,4 @@ def suboptimality(order, goal, model, V, Y, policy, probe):  # type: ignore[no-u
                 Z[i] = best
         if change < 1e-4:
             break
-    return Z[first]
+    return Z[first], value

@@ -27,8 +27,8 @@ class Quiet:
         self.start: NDArray[np.int64] | None = None
         """Counts [X] at the start of the oldest window without a surprise, the best one; None if there is none."""
 
-    def bound(self, n: NDArray[np.int64], surprises: int) -> NDArray[np.float64]:
-        """[X] bounds on the unseen mass, 1 where nothing is known; n [X] and the surprises so far."""
+    def visits(self, n: NDArray[np.int64], surprises: int) -> NDArray[np.float64]:
+        """[X] visits inside the window, 0 where there is none; n [X] and the surprises so far."""
         if surprises != self.surprises:
             self.start, self.surprises = None, surprises
         steps = int(n.sum())
@@ -36,15 +36,18 @@ class Quiet:
             self.started = min(steps.bit_length() - FIRST, WINDOWS)
             self.start = n.copy() if self.start is None else self.start
         if self.start is None:
-            return np.ones(len(n))
-        visits = n - np.pad(self.start, (0, len(n) - len(self.start)))
-        return np.where(visits > 0, 1.0 - np.exp(-self.log / np.maximum(visits, 1)), 1.0)
+            return np.zeros(len(n))
+        return (n - np.pad(self.start, (0, len(n) - len(self.start)))).astype(float)
+
+    def bound(self, visits: NDArray[np.float64]) -> NDArray[np.float64]:
+        """[X] bounds on the unseen mass of each pair, 1 where nothing is known."""
+        return np.where(visits > 0, 1.0 - np.exp(-self.log / np.maximum(visits, 1.0)), 1.0)
 
     def state(self) -> dict[str, NDArray[np.int64]]:
         """For a checkpoint."""
         return {"quiet_start": np.zeros(0, np.int64) if self.start is None else self.start}
 
-    def restore(self, arrays: dict[str, NDArray[np.int64]], started: int) -> None:
+    def restore(self, arrays: dict[str, NDArray[np.int64]], started: int, surprises: int) -> None:
         """The inverse of :meth:`state`."""
-        self.started = started
+        self.started, self.surprises = started, surprises
         self.start = np.array(arrays["quiet_start"]) if len(arrays["quiet_start"]) else None

@@ -173,9 +173,9 @@ class _Training:
         s = self.state
         parts = (s.actor.online, s.observations.mean, jax.vmap(normaliser.scale)(s.observations),
                  s.goals.mean, jax.vmap(normaliser.scale)(s.goals))  # fmt: skip
-        layers, *moments = jax.device_get(parts)
+        layers, o_mean, o_std, g_mean, g_std = jax.device_get(parts)
         return [
-            Actor([(w[i], b[i]) for w, b in layers], *(m[i] for m in moments), clip=normaliser.CLIP)
+            Actor([(w[i], b[i]) for w, b in layers], o_mean[i], o_std[i], g_mean[i], g_std[i], normaliser.CLIP)
             for i in range(len(self.configs))
         ]
 

@@ -1,0 +1,177 @@
+"""One sweep of the certified bounds over all goals: backups a second, beside NumPy, SciPy and the memory's speed.
+
+    python benchmarks/sweep.py
+
+A backup is one (s, a, g) of one bound: the lower and the upper bound of all goals are 2 S A G backups. The sweep of the
+package runs on two threads, each with half of the blocks of goals. NumPy and SciPy compute the same closed forms from
+the same empirical model, all states at once (Jacobi) where the package's sweeps are in place (Gauss-Seidel): the
+work per backup is the same, and the lower sweep from V = 0 is checked against them. Best of several repetitions.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from adagoal.envs import grid, random_models
+from adagoal.mdp.model import TabularMDP
+from adagoal.tabular import kernels
+from adagoal.tabular.certified import BLOCK
+from adagoal.tabular.kernels import Model
+
+Floats = NDArray[np.float64]
+CAP = 42.0
+SAMPLES = 1000
+"""Visits of every pair in the empirical model."""
+THREADS = 2
+
+
+def empirical(mdp: TabularMDP) -> Model:
+    """The model of the kernels after ``SAMPLES`` visits of every pair."""
+    rng = np.random.default_rng(0)
+    pairs, width = mdp.n_states * mdp.n_actions, int(np.diff(mdp.indptr).max())
+    successor, p, support = np.zeros((pairs, width), np.int32), np.zeros((pairs, width)), np.zeros(pairs, np.int32)
+    for x in range(pairs):
+        row = slice(mdp.indptr[x], mdp.indptr[x + 1])
+        counts = rng.multinomial(SAMPLES, mdp.probabilities[row])
+        support[x] = (counts > 0).sum()
+        successor[x, : support[x]] = mdp.successors[row][counts > 0]
+        p[x, : support[x]] = counts[counts > 0] / SAMPLES
+    radius = np.full(pairs, 0.01)
+    return Model(
+        *(successor, p, p, support),
+        **{"r_low": radius, "r": radius, "q": 0.1 * radius, "quiet": np.zeros(pairs), "quiet_log": 0.0},
+        **{"terminal": mdp.terminal, "start": mdp.start},
+    )
+
+
+class Blocks:
+    """The bounds of all goals, in blocks, as the planner keeps them while it sweeps."""
+
+    def __init__(self, states: int, model: Model) -> None:
+        self.model, self.order = model, np.arange(states)
+        self.blocks = []
+        for first in range(0, states, BLOCK):
+            goals = np.arange(first, min(first + BLOCK, states))
+            V, Y = np.zeros((states, len(goals))), np.full((states, len(goals)), CAP)
+            Y[goals, np.arange(len(goals))] = 0.0
+            column = np.full(states, -1)
+            column[goals] = np.arange(len(goals))
+            self.blocks.append((column, V, Y, np.zeros(V.shape, np.int16), np.zeros(V.shape, np.int16)))
+
+    def sweep(self, pool: ThreadPoolExecutor) -> None:
+        """Both bounds of all goals, once."""
+        list(pool.map(self._share, range(THREADS)))
+
+    def _share(self, thread: int) -> None:
+        for column, V, Y, optimistic, best in self.blocks[thread::THREADS]:
+            kernels.lower_sweep(self.order, column, self.model, CAP, False, V, optimistic)
+            kernels.upper_sweep(self.order, column, self.model, CAP, False, Y, best)
+
+
+def matrix(model: Model) -> sparse.csr_matrix:
+    """p_hat as a sparse matrix [X, S]."""
+    inside = np.arange(model.p.shape[1]) < model.support[:, None]
+    indptr = np.concatenate([[0], np.cumsum(model.support)])
+    return sparse.csr_matrix(
+        (model.p[inside], model.successor[inside], indptr), shape=(len(model.p), len(model.terminal))
+    )
+
+
+def with_scipy(model: Model, p: sparse.csr_matrix, V: Floats, Y: Floats) -> tuple[Floats, Floats]:
+    """The same operators with sparse products."""
+    return _closed_forms(model, V, Y, (p @ V, p @ (V * V)), (p @ Y, p @ (Y * Y)), _most(model, Y))
+
+
+def with_numpy(model: Model, p: sparse.csr_matrix, V: Floats, Y: Floats) -> tuple[Floats, Floats]:
+    """The same operators with one gather per place of the successors."""
+    moments = []
+    for F in (V, Y):
+        mean, square = np.zeros((2, len(model.p), F.shape[1]))
+        for k in range(model.p.shape[1]):
+            near, weight = F[model.successor[:, k]], model.p[:, k, None]
+            mean += weight * near
+            square += weight * near * near
+        moments.append((mean, square))
+    return _closed_forms(model, V, Y, moments[0], moments[1], _most(model, Y))
+
+
+def _most(model: Model, Y: Floats) -> Floats:
+    """[X, G] the largest value over the successors."""
+    most = Y[model.successor[:, 0]]
+    for k in range(1, model.p.shape[1]):
+        most = np.maximum(most, np.where(model.support[:, None] > k, Y[model.successor[:, k]], 0.0))
+    return most
+
+
+def _closed_forms(
+    model: Model, V: Floats, Y: Floats, low: tuple[Floats, Floats], up: tuple[Floats, Floats], most: Floats
+) -> tuple[Floats, Floats]:
+    r, q = model.r[:, None], model.q[:, None]
+    sure = np.where(model.support[:, None] == 1, 1.0 - q, 0.0)
+    mean, deviation = low[0], np.sqrt(2.0 * r * np.maximum(low[1] - low[0] ** 2, 0.0))
+    Q = 1.0 + np.maximum(mean * (1.0 - r) - deviation, sure * mean)
+    lower = np.minimum(np.minimum(CAP, 1.0 + V[model.start]), Q.reshape(len(V), -1, V.shape[1]).min(axis=1))
+    mean, deviation = up[0], np.sqrt(2.0 * r * np.maximum(up[1] - up[0] ** 2, 0.0))
+    top = np.minimum(CAP, 1.0 + Y[model.start])
+    Q = 1.0 + (1.0 - q) * np.minimum(mean + deviation + r * (most - mean), most) + q * top
+    upper = np.minimum(top, Q.reshape(len(Y), -1, Y.shape[1]).min(axis=1))
+    for bound in (lower, upper):
+        np.fill_diagonal(bound, 0.0)
+    return np.maximum(V, lower), np.minimum(Y, upper)
+
+
+def fastest(work: Callable[[], object], seconds: float = 2.0) -> float:
+    """Seconds of the fastest of the repetitions that fit."""
+    work()
+    best, end = np.inf, time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        began = time.perf_counter()
+        work()
+        best = min(best, time.perf_counter() - began)
+    return float(best)
+
+
+def bandwidth() -> float:
+    """Bytes a second that two threads move when they add two arrays far larger than the cache into a third."""
+    a, b, c = np.ones((3, THREADS, 8_000_000))
+    with ThreadPoolExecutor(THREADS) as pool:
+        seconds = fastest(lambda: list(pool.map(lambda i: np.add(a[i], b[i], out=c[i]), range(THREADS))))
+    return float(3 * a.nbytes / seconds)
+
+
+def rates(mdp: TabularMDP, pool: ThreadPoolExecutor) -> tuple[list[float], float]:
+    """Backups a second of the package, of SciPy and of NumPy, and bytes of successors read by the package."""
+    backups, model = 2 * mdp.n_states**2 * mdp.n_actions, empirical(mdp)
+    p, blocks = matrix(model), Blocks(mdp.n_states, model)
+    seconds = [fastest(lambda: blocks.sweep(pool))]
+    V, Y = (np.concatenate([block[i] for block in blocks.blocks], axis=1) for i in (1, 2))
+    for twin in (with_scipy, with_numpy):
+        assert all(np.allclose(a, b, atol=1e-6) for a, b in zip(twin(model, p, V, Y), (V, Y), strict=True))
+        seconds.append(fastest(functools.partial(twin, model, p, V, Y)))
+    return [backups / s for s in seconds], backups * 8 * float(model.support.mean()) / seconds[0]
+
+
+def main() -> None:
+    speed = bandwidth()
+    print(f"memory: {speed / 1e9:.1f} GB/s on {THREADS} threads (a = b + c)\n")
+    print(f"{'backups a second':<24} {'states':>6} {'pairs':>6} {'ours':>10} {'SciPy':>10} {'NumPy':>10}")
+    for mdp in (grid.two_room(), grid.maze(rows=23, cols=22), random_models.random_sparse(n_states=500)):
+        with ThreadPoolExecutor(THREADS) as pool:
+            found, read = rates(mdp, pool)
+        numbers = " ".join(f"{rate:10.2e}" for rate in found)
+        print(f"{mdp.name:<24} {mdp.n_states:>6} {mdp.n_states * mdp.n_actions:>6} {numbers}")
+        print(
+            f"{'':<24} an (s, a, g) counted once for both bounds: {found[0] / 2:.2e}; values of successors read: "
+            f"{read / 1e9:.0f} GB/s, {read / speed:.1f} times the memory's speed"
+        )
+
+
+if __name__ == "__main__":
+    main()

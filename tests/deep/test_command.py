@@ -1,0 +1,96 @@
+"""The command line of the deep world: one clear line for bad input, a whole folder for good input."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from adagoal.cli import run
+from adagoal.deep.envs import World
+from adagoal.deep.pointmass import PointMass
+from adagoal.errors import InputError
+
+
+class Broken(PointMass):
+    """Returns NaN after a step."""
+
+    def step(self, action: Any) -> Any:
+        seen, *rest = super().step(action)
+        seen["observation"] = seen["observation"] * np.nan
+        return seen, *rest
+
+
+gymnasium.register(id="Broken-v0", entry_point=Broken, max_episode_steps=5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["CartPole-v1"], "not goal-conditioned"),
+        (["FetchPushDense-v4"], "dense"),
+        (["NoSuchEnv-v0"], "not a known environment"),
+        (["point-mass", "--batch", "0"], "--batch"),
+        (["point-mass", "--buffer", "10"], "--buffer"),
+        (["point-mass", "--batch", "200000", "--buffer", "100000"], "--batch"),
+        (["point-mass", "--goal-rule", "nonsense"], "--goal-rule"),
+        (["point-mass", "--goal-rule", "progress"], "--goal-rule"),
+        (["point-mass", "--train-goals", "scale=-1"], "--train-goals"),
+        (["point-mass", "--train-goals", "air=1"], "--train-goals"),
+        (["point-mass", "--hidden", "a"], "--hidden"),
+        (["--resume", "/nonexistent"], "--resume"),
+        ([], "ENV"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_two(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out = [] if "--resume" in arguments else ["--out", str(tmp_path)]
+    assert run(["train", *arguments, *out]) == 2
+    error = capsys.readouterr().err.strip()
+    assert words in error
+    assert len(error.splitlines()) == 1
+
+
+def test_nan_observations_are_refused() -> None:
+    world = World.__new__(World)
+    world.env_id, world.env, world._fast = "Broken-v0", gymnasium.make("Broken-v0", disable_env_checker=True), None
+    world._middle, world._half = np.zeros(2), np.ones(2)
+    world.reset(0)
+    with pytest.raises(InputError, match="NaN"):
+        world.step(np.zeros(2))
+
+
+def test_importing_adagoal_imports_no_jax() -> None:
+    code = "import sys, adagoal, adagoal.cli, adagoal.deep.command; assert not {'jax', 'mujoco'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_missing_extra_names_the_install_command(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert run(["train", "point-mass"]) == 2
+    assert "pip install 'adagoal[deep]'" in capsys.readouterr().err
+
+
+def test_a_run_leaves_its_folder_and_exit_code_three_when_time_is_up(tmp_path: Path, capsys: Any) -> None:
+    tiny = (
+        "--hidden 16 --updates 2 --ensemble-updates 2 --batch 32 --ensemble-batch 32 --candidates 20 --eval-episodes 16"
+    )
+    arguments = ["train", "point-mass", *tiny.split(), "--out", str(tmp_path), "--json", "--steps", "1200"]
+    assert run([*arguments, "--minutes", "1e-6"]) == 3
+    assert json.loads(capsys.readouterr().out)["status"] == "budget"
+    assert run(["train", "--resume", str(tmp_path)]) == 0
+    data = json.loads((tmp_path / "result.json").read_text())
+    assert data["status"] == "done"
+    assert data["steps"] == 1200
+    for name in ("log.csv", "checkpoint.npz", "policy.npz", "goals.npz", "curves.png", "goals.png", "maps.png"):
+        assert (tmp_path / name).is_file()
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("data:image/png") >= 3
+    assert "http" not in page.replace("http-equiv", "")

@@ -1,0 +1,106 @@
+"""Replay, normalisers and values against slow and obvious twins."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from adagoal.deep import learner, networks, normaliser, replay
+from adagoal.deep.config import Config
+from adagoal.deep.envs import Dimensions
+from adagoal.deep.worker import Actor
+
+SIZES = Dimensions(observation=3, goal=2, action=2, horizon=6, success=0.1)
+
+
+def episodes(count: int, start: int) -> tuple[jnp.ndarray, ...]:
+    """Episodes whose entries name themselves: episode e at time t has achieved (e, t)."""
+    e, t = np.meshgrid(np.arange(start, start + count), np.arange(7), indexing="ij")
+    achieved = np.stack([e, t], -1).astype(np.float32)
+    observation = np.concatenate([achieved, achieved[..., :1]], -1)
+    goal = np.stack([np.arange(start, start + count), np.full(count, -1)], -1).astype(np.float32)
+    return tuple(map(jnp.asarray, (observation, achieved, achieved[:, :-1], goal, np.full(count, 6, np.int32))))
+
+
+def filled() -> replay.Replay:
+    memory = replay.empty(8, 6, 3, 2, 2)
+    for start in (0, 4, 8):
+        memory = replay.add(memory, 0.04, *episodes(4, start))
+    return memory
+
+
+def test_hindsight_goals_come_later_from_the_same_episode() -> None:
+    memory = filled()
+    batch = replay.sample(
+        memory, replay.moved_first(memory), jax.random.key(0), 4000, jnp.array(0.8), jnp.array(0.0), 0.1
+    )
+    episode, t = np.asarray(batch.observation[:, 0]), np.asarray(batch.observation[:, 1])
+    goal = np.asarray(batch.goal)
+    np.testing.assert_array_equal(goal[:, 0], episode)
+    assert set(episode.astype(int)) == set(range(4, 12)), "the ring forgot the oldest episodes"
+    hindsight = goal[:, 1] >= 0
+    assert hindsight.mean() == pytest.approx(0.8, abs=0.03)
+    assert (goal[hindsight, 1] > t[hindsight]).all()
+    assert goal[hindsight, 1].max() == 6
+    np.testing.assert_array_equal(np.asarray(batch.following[:, 1]), t + 1)
+    np.testing.assert_array_equal(np.asarray(batch.reward), np.where(goal[:, 1] == t + 1, 0.0, -1.0))
+    later = [(goal[hindsight & (t == 2), 1] == k).mean() for k in (3, 4, 5, 6)]
+    np.testing.assert_allclose(later, 0.25, atol=0.06)
+
+
+def test_contact_share_draws_from_episodes_that_moved() -> None:
+    memory = filled()._replace(moved=jnp.arange(8) == 5)
+    batch = replay.sample(
+        memory, replay.moved_first(memory), jax.random.key(1), 4000, jnp.array(0.0), jnp.array(0.5), 0.1
+    )
+    slot = int(memory.goal[5, 0])
+    assert (np.asarray(batch.goal[:, 0]) == slot).mean() == pytest.approx(0.5 + 0.5 / 8, abs=0.04)
+
+
+def test_normaliser_is_the_weighted_mean_and_deviation() -> None:
+    rng = np.random.default_rng(0)
+    moments = normaliser.empty(3)
+    parts = [rng.normal(5.0, 2.0, (50, 3)) for _ in range(4)]
+    for part in parts:
+        moments = normaliser.merge(moments, jnp.asarray(part), jnp.ones(50))
+    moments = normaliser.merge(moments, jnp.ones((2, 3)), jnp.zeros(2))
+    x = np.concatenate(parts)
+    np.testing.assert_allclose(moments.mean, x.mean(0), rtol=1e-4)
+    np.testing.assert_allclose(normaliser.scale(moments), x.std(0), rtol=1e-4)
+
+
+def test_values_are_in_steps() -> None:
+    config = Config("point-mass", hidden=(8,), members=3, gamma=0.98)
+    state = learner.initial(config, SIZES, np.zeros((1, 2)))
+    constant = -jnp.array([(1 - 0.98**n) / 0.02 for n in (10.0, 10.0, 10.0)])
+    online = [(w * 0, b * 0) for w, b in state.ensemble.online]
+    online[-1] = (online[-1][0], constant[:, None])
+    state = state._replace(ensemble=state.ensemble._replace(online=online))
+    D, E, _ = learner.values(config, False, state, jnp.zeros((2, 3)), jnp.zeros((2, 5, 2)), jax.random.key(0))
+    np.testing.assert_allclose(D, 10.0, rtol=1e-4)
+    np.testing.assert_allclose(E, 0.0, atol=1e-5)
+
+
+def test_workers_actor_is_the_learners_actor() -> None:
+    config = Config("point-mass", hidden=(16, 16))
+    state = learner.initial(config, SIZES, np.zeros((1, 2)))
+    x, g = np.random.default_rng(0).normal(size=(4, 3)), np.random.default_rng(1).normal(size=(4, 2))
+    layers = [(np.asarray(w), np.asarray(b)) for w, b in state.actor.online]
+    actor = Actor(layers, np.zeros(3), np.ones(3), np.zeros(2), np.ones(2), normaliser.CLIP)
+    expected = networks.pi(state.actor.online, learner.inputs(state, jnp.asarray(x), jnp.asarray(g)))
+    np.testing.assert_allclose(actor(x, g), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_cycle_learns_the_same_alone_and_beside_others() -> None:
+    config = Config("point-mass", hidden=(16,), updates=3, ensemble_updates=3, batch=16, ensemble_batch=16, buffer=200)
+    configs = [config, Config(**{**config.to_json(), "seed": 1, "relabel": 0.5})]
+    states = [learner.initial(c, SIZES, np.zeros((1, 2))) for c in configs]
+    new = tuple(jnp.stack([part, part]) for part in episodes(16, 0))
+    both: learner.State = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+    together, _ = learner.compile_cycle(configs, SIZES)(both, learner.knobs(configs), new)
+    one = jax.tree.map(lambda leaf: leaf[None], learner.initial(configs[1], SIZES, np.zeros((1, 2))))
+    alone, _ = learner.compile_cycle(configs[1:], SIZES)(one, learner.knobs(configs[1:]), tuple(p[1:] for p in new))
+    for a, b in zip(jax.tree.leaves(together), jax.tree.leaves(alone), strict=True):
+        np.testing.assert_allclose(a[1], b[0], rtol=2e-3, atol=2e-5)

@@ -1,0 +1,112 @@
+"""Training: it learns, it is deterministic, it resumes as if nothing had happened."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adagoal.deep import Config, load, resume, train
+from adagoal.deep.checkpoint import read_arrays
+
+SMALL: dict[str, Any] = {
+    "hidden": (64, 64),
+    "updates": 40,
+    "batch": 256,
+    "ensemble_updates": 40,
+    "ensemble_batch": 256,
+    "candidates": 100,
+    "buffer": 100_000,
+}
+
+
+def test_point_mass_is_solved_from_a_goal_space_nine_times_too_large() -> None:
+    config = Config("point-mass", steps=20_000, train_goals="scale=3", radius=15, eval_every=25, **SMALL)
+    result = train([config])
+    curve = result.history.curve(0)
+    assert result.status == "done"
+    assert curve[0]["success"] < 0.2
+    assert curve[-1]["success"] >= 0.9
+
+
+def test_interrupted_and_resumed_is_the_uninterrupted_run(tmp_path: Path) -> None:
+    tiny = {**SMALL, "hidden": (16,), "updates": 4, "ensemble_updates": 4, "eval_every": 2, "eval_episodes": 16}
+    configs = [Config("point-mass", seed=seed, steps=2400, **tiny) for seed in (0, 1)]
+    whole = train(configs, tmp_path / "whole")
+
+    def interrupt(history: Any) -> None:
+        if history.rows[-1]["cycle"] == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    stopped = train(configs, tmp_path / "parts", watch=interrupt)
+    assert stopped.status == "interrupted"
+    finished = resume(tmp_path / "parts")
+    assert finished.status == "done"
+    assert _curves(finished) == _curves(whole)
+    a, b = (read_arrays(tmp_path / name / "checkpoint.npz") for name in ("whole", "parts"))
+    for name in a:
+        if name not in ("history.wall_seconds", "history.rows"):
+            np.testing.assert_array_equal(a[name], b[name], err_msg=name)
+
+
+def test_runs_differ_by_seed_and_rule_in_one_program() -> None:
+    tiny = {**SMALL, "hidden": (16,), "updates": 2, "ensemble_updates": 2, "eval_every": 100, "eval_episodes": 16}
+    rules = ("unigoal", "raregoal", "adagoal", "proportional")
+    result = train([Config("point-mass", steps=1600, goal_rule=rule, **tiny) for rule in rules])
+    chosen = np.stack(result.history.goals)
+    assert len({chosen[:, run].tobytes() for run in range(len(rules))}) == len(rules)
+    assert np.isfinite([row["critic_loss"] for row in result.history.rows if "critic_loss" in row]).all()
+
+
+@pytest.mark.slow
+def test_fetch_reach_is_solved_in_three_minutes(tmp_path: Path) -> None:
+    began = time.monotonic()
+    result = train(
+        [Config("FetchReach-v4", steps=9600, hidden=(128,) * 3, updates=80, ensemble_updates=80, eval_every=4)]
+    )
+    assert result.history.curve(0)[-1]["success"] == 1.0
+    assert time.monotonic() - began < 180
+
+
+@pytest.mark.slow
+def test_kill_nine_and_resume_gives_the_same_curve(tmp_path: Path) -> None:
+    options = ["point-mass", "--steps", "6000", "--hidden", "32,32", "--updates", "20", "--ensemble-updates", "20"]
+    options += ["--batch", "64", "--ensemble-batch", "64", "--candidates", "50", "--eval-every", "3", "--json"]
+    start = [sys.executable, "-c", "from adagoal.cli import main; main()", "train"]
+    subprocess.run([*start, *options, "--out", str(tmp_path / "whole")], check=True, capture_output=True)
+    killed = subprocess.Popen(
+        [*start, *options, "--checkpoint-every", "1", "--out", str(tmp_path / "parts")],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    log = tmp_path / "parts" / "log.csv"
+    deadline = time.monotonic() + 120
+    while (not log.is_file() or len(log.read_text().splitlines()) < 6) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    killed.kill()
+    killed.wait()
+    assert not (tmp_path / "parts" / "result.json").exists()
+    subprocess.run([*start, "--resume", str(tmp_path / "parts")], check=True, capture_output=True)
+    one, two = (_rows(tmp_path / name / "log.csv") for name in ("whole", "parts"))
+    assert one == two
+    a, b = (load(tmp_path / name) for name in ("whole", "parts"))
+    np.testing.assert_array_equal(a([0.1, 0.2, 0.0, 0.0], [0.5, 0.5]), b([0.1, 0.2, 0.0, 0.0], [0.5, 0.5]))
+
+
+def _rows(path: Path) -> list[list[str]]:
+    """A log without its column of wall-clock seconds."""
+    rows = [line.split(",") for line in path.read_text().splitlines()]
+    at = rows[0].index("wall_seconds")
+    return [row[:at] + row[at + 1 :] for row in rows]
+
+
+def _curves(result: Any) -> list[Any]:
+    rows = [result.history.curve(run) for run in range(len(result.history.configs))]
+    return [[{k: v for k, v in point.items() if k != "wall_seconds"} for point in curve] for curve in rows]
