@@ -92,7 +92,8 @@ METHODS: dict[str, Callable[..., Estimates | Explorer]] = {
     "disco": disco,
     "gosprl": gosprl,
 }
-"""Explorers ignore the goal rule."""
+EXPLORERS = ("ucbexplore", "disco", "gosprl")
+"""Those that ignore the goal rule."""
 
 
 def build(method: str, problem: Problem, arguments: dict[str, Any]) -> Estimates | Explorer:
