@@ -22,17 +22,17 @@ from adagoal.storage import write_json, write_text
 
 WORLDS: tuple[dict[str, Any], ...] = (
     {"env": "two-room", "radius": 40.0},
-    {"env": "lower-bound", "env_args": {"n_decisions": 4}, "radius": 10.0, "epsilon": 0.5},
+    {"env": "lower-bound", "env_args": {"n_decisions": 4}, "radius": 10.0, "epsilon": 0.5, "budget": 3_000_000},
     {"env": "grid", "radius": 8.0},
     {"env": "grid", "env_args": {"slip": 0.0}, "radius": 8.0},
     {"env": "rare-exit", "radius": 10.0},
-    {"env": "FrozenLake-v1", "radius": 20.0},
+    {"env": "FrozenLake-v1", "radius": 20.0, "budget": 3_000_000},
     {"env": "CliffWalking-v1", "radius": 20.0},
     {"env": "fan", "radius": 4.0},
     {"env": "trap-chain", "radius": 10.0},
 )
 """Grids with and without slip, a rare exit beyond the radius, ``fan``, whose incrementally reachable set is smaller
-than G_L, and ``trap-chain``, whose trap is left by the reset alone; epsilon is 1 unless given."""
+than G_L, and ``trap-chain``, whose trap is left by the reset alone. Epsilon is 1 and the budget ``BUDGET``, if not given."""
 RULES = ("adagoal", "adagoal-proportional", "unigoal", "raregoal", "skewfit", "mega", "goid", "progress", "goexplore")
 """Goal rules of the certified estimates; all others play AdaGoal's, or their own."""
 OTHERS = (
@@ -57,14 +57,15 @@ SOUND = 0.9
 """Share of runs whose final output must pass the audit for a method to count as a winner."""
 
 
-def cells(seeds: int, budget: int) -> list[Setting]:
-    """Every run of the arena, seed by seed, so that a stopped arena has whole seeds."""
+def cells(seeds: int, most: int | None = None) -> list[Setting]:
+    """Every run of the arena, seed by seed, so that a stopped arena has whole seeds; ``most`` caps the budgets."""
     found: list[Setting] = []
     for world in WORLDS:
-        options_ = {"epsilon": 1.0, **{k: v for k, v in world.items() if k != "env"}}
-        worlds = {world["env"]: options_}
-        found += engine.settings(worlds, ("certified",), RULES, seeds, budget=budget)
-        found += engine.settings(worlds, OTHERS, ("adagoal",), seeds, budget=budget)
+        given = {"epsilon": 1.0, "budget": BUDGET, **{k: v for k, v in world.items() if k != "env"}}
+        given["budget"] = min(given["budget"], most or given["budget"])
+        worlds = {world["env"]: given}
+        found += engine.settings(worlds, ("certified",), RULES, seeds)
+        found += engine.settings(worlds, OTHERS, ("adagoal",), seeds)
     return sorted(found, key=lambda setting: setting.seed)
 
 
@@ -95,10 +96,13 @@ def _cell(row: Row, notion: str, best: float) -> str:
     return text if row.holds == row.runs else f"{text} ({row.holds}/{row.runs})"
 
 
-def report(found: Sequence[Row], seeds: int, budget: int) -> str:
+def report(found: Sequence[Row], seeds: int) -> str:
     """Both tables, in Markdown."""
+    budgets = {row.world: row.budget for row in found}
+    larger = ", ".join(f"{budget:,} on {world}" for world, budget in budgets.items() if budget and budget > BUDGET)
+    budget = f"{min(BUDGET, *(b for b in budgets.values() if b)):,}" + (f" ({larger})" if larger else "")
     return (
-        f"Median steps over {seeds} seeds, budget {budget:,} steps; -: not within the budget for most seeds; (k/n): "
+        f"Median steps over {seeds} seeds, budget {budget} steps; -: not within the budget for most seeds; (k/n): "
         "the final output of only k of n runs passes the exact audit; bold: the fewest steps on that world among the "
         f"methods whose output passes in {SOUND:.0%} of the runs.\n\n"
         f"**Own stop**\n\n{matrix(found, 'own_stop')}\n\n**Audit-stop**\n\n{matrix(found, 'audit_stop')}\n"
@@ -120,19 +124,19 @@ def drawn(records: Sequence[engine.Record]) -> list[engine.Record]:
 
 @click.command(epilog="Example: adagoal reproduce arena --seeds 10 --jobs 2 --out runs/arena")
 @click.option("--seeds", type=click.IntRange(1, 1000), default=10, show_default=True, help="Runs of each.")
-@click.option("--budget", type=options.Count(), default=str(BUDGET), show_default=True, help="Steps of every run.")
+@click.option("--budget", type=options.Count(), help="At most so many steps a run.  [default: each world's own]")
 @click.option("--jobs", type=click.IntRange(1, 1024), default=2, show_default=True, help="Processes.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("runs/arena"), show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON.")
 @options.QUIET
-def arena(seeds: int, budget: int, jobs: int, out: Path, as_json: bool, quiet: bool) -> None:
+def arena(seeds: int, budget: int | None, jobs: int, out: Path, as_json: bool, quiet: bool) -> None:
     """AdaGoal against UcbExplore, DisCo, GOSPRL and every goal rule, on the standard worlds.
 
     Writes arena.md, arena.json and arena.png. Stopped by Ctrl-C, the same command goes on where it was.
     """
     records = run_cells(cells(seeds, budget), out, jobs, quiet)
     found = rows(records)
-    text = report(found, seeds, budget)
+    text = report(found, seeds)
     write_text(out / "arena.md", text)
     runs = [
         {
@@ -142,6 +146,6 @@ def arena(seeds: int, budget: int, jobs: int, out: Path, as_json: bool, quiet: b
         }
         for record in records
     ]
-    write_json(out / "arena.json", {"budget": budget, "rows": [row.to_dict() for row in found], "runs": runs})
+    write_json(out / "arena.json", {"rows": [row.to_dict() for row in found], "runs": runs})
     figure(drawn(records)).savefig(out / "arena.png", dpi=150)
     click.echo(json.dumps([row.to_dict() for row in found], indent=1) if as_json else text)

@@ -20,8 +20,8 @@ is G_L, this is multi-goal exploration; elsewhere states of G_L are missing (``t
 *Checked against the source:* the objective and the rate L^5 S Gamma A / eps^2 (abstract; the text of the algorithm
 could not be opened). *Recalled:* phi up to its numerical constant, which the paper leaves open (1 here), Theta, the
 threshold of W, eps/(6L), the two stopping conditions and the consolidation. *Ours:* samples are collected on the way
-to the nearest under-sampled state of K, instead of one state after the other with its policy from s0; and phi is never less
-than the trials that find the candidates at all (``Explorer.discovery``), which matters for c < 1 only.
+to the nearest under-sampled state of K, instead of one state after the other with its policy from s0; and phi is never
+less than the trials that find the candidates at all (``Explorer.discovery``), which matters for c < 1 only.
 """
 
 from __future__ import annotations

@@ -12,12 +12,12 @@ K = {s0}; round after round:
 
 *Proved in the paper, for its constants:* K holds the incrementally L-reachable states, and each policy reaches its
 state within (1 + e) L = L + epsilon expected steps. It is *not* shown to be near-optimal: the policy of a state at
-distance 2 may take L + epsilon steps, and it is never improved. C1 of definition ``def_MGE`` is therefore not its claim.
+distance 2 may take L + epsilon steps, and it is never improved. C1 of definition ``def_MGE`` is not its claim.
 
 *Checked against the source:* nothing but the setting, as later papers quote it; the text of the algorithm could not be
 opened. *Recalled:* the three steps and the number of episodes, with the relative accuracy e that Lim and Auer call
 epsilon. *Derived:* the number of discovery trials (``Explorer.discovery``). *Ours:* the breaking-off (failure is
-certain by then), the Bernstein widths of its successors, and the discovery on the way to the nearest under-sampled state.
+certain by then), the Bernstein widths of its successors, and discovery on the way to the nearest under-sampled state.
 """
 
 from __future__ import annotations
