@@ -32,7 +32,7 @@ WORLDS: tuple[dict[str, Any], ...] = (
     {"env": "trap-chain", "radius": 10.0},
 )
 """Grids with and without slip, a rare exit beyond the radius, ``fan``, whose incrementally reachable set is smaller
-than G_L, and ``trap-chain``, whose trap is left by the reset alone. Epsilon is 1 and the budget ``BUDGET``, if not given."""
+than G_L, and ``trap-chain``, whose trap is left by the reset alone. Epsilon is 1, the budget ``BUDGET``, if not given."""
 RULES = ("adagoal", "adagoal-proportional", "unigoal", "raregoal", "skewfit", "mega", "goid", "progress", "goexplore")
 """Goal rules of the certified estimates; all others play AdaGoal's, or their own."""
 OTHERS = (
@@ -40,8 +40,8 @@ OTHERS = (
     "ucbvi:bonus=simplified:horizon=50:lazy=true",
     "ucbexplore:constants=scaled=0.01",
     "ucbexplore:constants=scaled=0.001",
-    "disco:constants=scaled=0.001",
     "disco:constants=scaled=0.0001",
+    "disco:constants=scaled=0.00001",
     "gosprl:constants=scaled=0.01",
     "gosprl:constants=scaled=0.001",
 )
