@@ -32,7 +32,7 @@ WORLDS: tuple[dict[str, Any], ...] = (
     {"env": "trap-chain", "radius": 10.0},
 )
 """Grids with and without slip, a rare exit beyond the radius, ``fan``, whose incrementally reachable set is smaller
-than G_L, and ``trap-chain``, whose trap is left by the reset alone. Epsilon is 1, the budget ``BUDGET``, if not given."""
+than G_L, and ``trap-chain``, whose trap is left by the reset alone. Defaults: epsilon 1, budget ``BUDGET``."""
 RULES = ("adagoal", "adagoal-proportional", "unigoal", "raregoal", "skewfit", "mega", "goid", "progress", "goexplore")
 """Goal rules of the certified estimates; all others play AdaGoal's, or their own."""
 OTHERS = (

@@ -15,15 +15,16 @@ The answer is K, with policies restricted to K that are planned again on all sam
 
 *Proved in the paper, for its constants:* K holds the incrementally L-reachable states and no state that is not
 incrementally (L + eps)-reachable, and every policy is within eps of the best one restricted to them. Where that set
-is G_L, this is multi-goal exploration; elsewhere states of G_L are missing (``toys.fan``).
+is G_L *and* such policies are as good as free ones, this is multi-goal exploration; elsewhere states of G_L are missing
+(``toys.fan``), or the way to one leads through a state beyond L, where a restricted policy resets (FrozenLake).
 
 *Checked against the source:* the objective and the rate L^5 S Gamma A / eps^2 (abstract; the text of the algorithm
-could not be opened). *Recalled:* phi up to its numerical constant, Theta, the threshold of W, eps/(6L), the two stopping
+could not be opened). *Recalled:* phi up to its numerical constant, Theta, the threshold of W, eps/(6L), both stopping
 conditions and the consolidation. *Derived:* the constant 16, which the paper leaves open. An optimistic value near L
 falls short by about 2 sqrt(Theta l / n) L^2, l = log(2 S A n / delta), so that n must be a multiple of
 4 L^4 Theta l / eps^2; with 1 instead of 16 the claim above fails in one of ten small random worlds, with 16 in none of
-those tried. *Ours:* samples are collected on the way to the nearest under-sampled state of K, instead of one state after
-the other with its policy from s0; and phi is never less than the trials that find the candidates at all
+those tried. *Ours:* samples are collected on the way to the nearest under-sampled state of K, not one state after the
+other with its policy from s0; and phi is never less than the trials that find the candidates at all
 (``Explorer.discovery``), which matters for c < 1 only.
 """
 
@@ -40,7 +41,6 @@ from adagoal.rivals import planning
 from adagoal.rivals.explorer import Explorer, Move
 from adagoal.rivals.planning import Actions, Bools, Floats
 from adagoal.tabular.counts import Counts
-
 
 ALPHA = 16.0
 """The numerical constant of phi, which the paper leaves open."""
@@ -123,10 +123,10 @@ class DisCo(Explorer):
             self.plans, self._answered = plans, moment
         return self._answer[int(goal)]
 
-    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    def memory(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """K."""
-        return {"known": self.known}, {"plans": self.plans, "stopped": self.stopped}
+        return {"known": self.known}, {}
 
-    def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
-        """The inverse of :meth:`state`."""
-        self.known, self.plans, self.stopped = np.array(arrays["known"]), facts["plans"], facts["stopped"]
+    def remember(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
+        """The inverse of :meth:`memory`."""
+        self.known = np.array(arrays["known"])

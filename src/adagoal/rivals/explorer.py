@@ -61,6 +61,10 @@ class Explorer(ABC):
         self.column = self.goal_state = np.arange(counts.n_states)
         self.plans = 0
         self.stopped = False
+        self._way: Actions = np.zeros(0, np.int16)
+        """[S] the policy of the collection under way, empty where there is none"""
+        self._until = np.zeros(0, np.int64)
+        """[X] the counts that end it"""
 
     # --- what the method decides ---
 
@@ -92,13 +96,26 @@ class Explorer(ABC):
         """No certificate: (0, infinity)."""
         return 0.0, np.inf
 
-    @abstractmethod
-    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        """Everything but the counts, to go on bit for bit."""
+    # --- checkpoints ---
 
     @abstractmethod
+    def memory(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """What the method itself remembers besides the counts."""
+
+    @abstractmethod
+    def remember(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
+        """The inverse of :meth:`memory`."""
+
+    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """Everything but the counts, to go on bit for bit."""
+        arrays, facts = self.memory()
+        return arrays | {"way": self._way, "until": self._until}, facts | {"plans": self.plans, "stopped": self.stopped}
+
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """The inverse of :meth:`state`."""
+        self._way, self._until = np.array(arrays["way"]), np.array(arrays["until"])
+        self.plans, self.stopped = facts["plans"], facts["stopped"]
+        self.remember(arrays, facts)
 
     # --- sample collection ---
 
@@ -121,8 +138,11 @@ class Explorer(ABC):
         doubled or a requirement is met.
         """
         c = self.counts
+        if len(self._way) and (c.n < self._until).all():
+            return self._onward()  # the last move was cut short by the budget
         lacking = self.lacking(required, known)
         if not lacking.any():
+            self._way = np.zeros(0, np.int16)
             return None
         by_state = lacking.reshape(c.n_states, c.n_actions)
         target: Bools = np.asarray(by_state.any(1))
@@ -131,9 +151,12 @@ class Explorer(ABC):
         rarest = np.where(by_state, c.n.reshape(by_state.shape), NEVER).argmin(1)
         policy[target] = rarest[target]
         self.plans += 1
-        doubled = np.maximum(2 * c.n, 1)
         enough = np.where(lacking, np.minimum(np.ceil(required), NEVER // 2).astype(np.int64), NEVER)
-        return Move(Plan(policy[None, :, None], np.array([NOWHERE]), NEVER, np.minimum(doubled, enough)))
+        self._way, self._until = policy, np.minimum(np.maximum(2 * c.n, 1), enough)
+        return self._onward()
+
+    def _onward(self) -> Move:
+        return Move(Plan(self._way[None, :, None], np.array([NOWHERE]), NEVER, self._until))
 
 
 def follow(run: Run, explorer: Explorer, budget: int, observe: Callable[[Run], None] = lambda run: None) -> str:

@@ -146,11 +146,10 @@ class Gosprl(Explorer):
         self._answer()
         return np.ascontiguousarray(self._table[None, goal])
 
-    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    def memory(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """The phase."""
-        return {}, {"plans": self.plans, "stopped": self.stopped, "W": self.W, "diameter": self.diameter}
+        return {}, {"W": self.W, "diameter": self.diameter}
 
-    def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
-        """The inverse of :meth:`state`."""
-        self.plans, self.stopped = facts["plans"], facts["stopped"]
+    def remember(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
+        """The inverse of :meth:`memory`."""
         self.W, self.diameter = facts["W"], facts["diameter"]

@@ -124,13 +124,11 @@ class UcbExplore(Explorer):
         """[1, S] the policy that was evaluated."""
         return np.ascontiguousarray(self.table[None, :, goal])
 
-    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    def memory(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """K, its policies, and where the evaluation stands."""
-        facts = {"plans": self.plans, "stopped": self.stopped, "target": self._target}
-        return {"known": self.known, "table": self.table}, {**facts, "evaluation": [self._episodes, self._steps]}
+        return {"known": self.known, "table": self.table}, {"trial": [self._target, self._episodes, self._steps]}
 
-    def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
-        """The inverse of :meth:`state`."""
+    def remember(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
+        """The inverse of :meth:`memory`."""
         self.known, self.table = np.array(arrays["known"]), np.array(arrays["table"])
-        self.plans, self.stopped, self._target = facts["plans"], facts["stopped"], facts["target"]
-        self._episodes, self._steps = facts["evaluation"]
+        self._target, self._episodes, self._steps = facts["trial"]
