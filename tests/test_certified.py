@@ -10,6 +10,8 @@ from adagoal.goals import RULES
 from adagoal.loop import Run, explore
 from adagoal.mdp import solve
 from adagoal.mdp.model import from_rows
+from adagoal.result import Setting
+from adagoal.session import Session
 from adagoal.tabular.certified import Certified
 from adagoal.tabular.counts import Counts
 from adagoal.tabular.resolvent import suboptimality
@@ -135,6 +137,9 @@ def test_curriculum():
     assert len(every.goals) == mdp.n_states
     assert every.radius < 2 * solve.d0(mdp)
     assert adagoal.audit(every, mdp).ok
+    slower = adagoal.explore(ModelWorld(mdp), "all:1.5", 1.0, seed=0)
+    assert slower.radius == 2 * 1.5**3
+    assert adagoal.audit(slower, mdp).ok
     partial = adagoal.explore("two-room", "auto", 1.0, seed=0, budget=150_000)
     assert partial.status == "budget"
     assert partial.radius >= 4
@@ -150,6 +155,11 @@ def test_goal_subset_and_branching():
     assert some.steps < everything.steps
     assert known.steps < everything.steps
     assert adagoal.audit(known, mdp).ok
+
+
+def test_a_broken_promise_about_branching_is_noticed():
+    with pytest.raises(adagoal.InputError, match="branching=2"):
+        adagoal.explore("grid", 6, 1.0, seed=0, method_args={"branching": 2})
 
 
 def test_same_seed_same_run():
@@ -186,3 +196,33 @@ def test_partial_results_are_honest():
     assert result.open_goals
     assert set(result.open_goals) <= set(result.goals)
     assert any(np.isinf(result.certificate(g).upper) for g in result.open_goals)
+
+
+def test_resume_right_after_a_surprise_in_a_quiet_window(tmp_path, monkeypatch):
+    """The window has had its surprise, also for the resumed run (lemma 3b)."""
+    monkeypatch.setattr("adagoal.session.CHECKPOINT_SECONDS", 0.0)
+    whole = adagoal.explore("two-room", 40, 1.0, seed=0, budget=3000)
+    for stop in range(5, 60, 5):
+        seen = 0
+
+        def crash(run, stop=stop):
+            nonlocal seen
+            seen += 1
+            if seen == stop:
+                raise SystemExit
+
+        with pytest.raises(SystemExit):
+            adagoal.explore("two-room", 40, 1.0, seed=0, budget=3000, out=tmp_path / str(stop), observe=crash)
+        again = adagoal.resume(tmp_path / str(stop))
+        assert again.to_dict() | {"wall_seconds": 0} == whole.to_dict() | {"wall_seconds": 0}
+
+
+def test_the_shares_of_delta_in_a_curriculum_sum_to_one():
+    run = start(SMALL["grid"][0], 2.0, 1.0)
+    estimates, shares = run.estimates, []
+    for stage in range(1, 60):
+        estimates.set_radius(2.0**stage, stage)
+        shares.append(estimates._fixed_union / (estimates._delta * np.exp(estimates._log_fixed)))
+    assert 0.9 < sum(shares) <= 1.0
+    first = Session.start(Setting("grid", radius="all"), ModelWorld(SMALL["grid"][0]), RULES["adagoal"]).run.estimates
+    assert first._log_fixed == pytest.approx(np.log(2 * first._fixed_union / first._delta))

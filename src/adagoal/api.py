@@ -122,7 +122,8 @@ def audit(result: Result, env: str | gymnasium.Env[Any, Any] | World | TabularMD
             f"audit: the result is about {sizes[0]} states and {sizes[1]} actions, "
             f"the model has {model.n_states} and {model.n_actions}"
         )
-    lower, upper = ({g: c[i] for g, c in result.certificates.items()} for i in (0, 1))
+    proven = result.certificates if result.guarantee else {}  # a method without a guarantee has estimates, not bounds
+    lower, upper = ({g: c[i] for g, c in proven.items()} for i in (0, 1))
     return audit_policies(
         *(model, result.goals, {g: result.policy(g) for g in result.goals}, result.radius, setting.epsilon),
         goal_space=setting.goal_space,

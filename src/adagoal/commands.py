@@ -23,7 +23,8 @@ from adagoal.storage import read_arrays, read_json
 
 UNFINISHED = ("budget", "interrupted")
 RADIUS_HELP = (
-    "L >= 1, in expected steps; auto: enlarge it until the budget is spent, all: until every goal is certified."
+    "L >= 1, in expected steps; auto: double it until the budget is spent, all: until every goal is certified "
+    "(auto:F, all:F: another factor)."
 )
 RULE_HELP = "Which goal to try next: a name, name:key=value, or FILE.py:FUNCTION."
 FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))

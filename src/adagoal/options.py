@@ -32,7 +32,7 @@ class Radius(click.ParamType["float | str"]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
         """The number, or the word."""
-        if value in ("auto", "all"):
+        if str(value).partition(":")[0] in ("auto", "all"):
             return str(value)
         try:
             return float(value)

@@ -49,6 +49,12 @@ class Session:
         """A fresh run of the setting."""
         check(setting)
         goals = None
+        if world.initial_states < world.state_bound:
+            found = "the states of this environment are numbered as they are found"
+            if setting.goal_space is not None:
+                raise InputError(f"--goal: {found}, so goals cannot be named in advance")
+            if str(setting.radius).startswith("all"):
+                raise InputError(f"--radius all: {found}; use --radius auto with a --budget")
         if setting.goal_space is not None:
             goals = np.unique(np.asarray(setting.goal_space, np.int64))
             if len(goals) == 0 or goals.min() < 0 or goals.max() >= world.state_bound:
@@ -57,8 +63,10 @@ class Session:
         first = 2.0 if isinstance(setting.radius, str) else float(setting.radius)
         problem = methods.Problem(world, counts, first, setting.epsilon, setting.delta, goals)
         estimates = methods.build(setting.method, problem, setting.method_args)
-        if isinstance(setting.radius, str) and not hasattr(estimates, "set_radius"):
-            raise InputError(f"--radius {setting.radius}: not available with --method {setting.method}; give a number")
+        if isinstance(setting.radius, str):
+            if not hasattr(estimates, "set_radius"):
+                raise InputError(f"--radius {setting.radius}: not available with --method {setting.method}")
+            estimates.set_radius(first, 1)
         return Session(setting, Run(world, estimates, rule, np.random.default_rng(setting.seed)))
 
     def finish(self, folder: Path | None, observe: Observer | None) -> Result:
@@ -96,7 +104,7 @@ class Session:
         return result
 
     def _stages(self, budget: int, observe: Observer) -> str:
-        """One radius, or the curriculum L = 2, 4, 8, ... (label ``cor_UB_increasingL``)."""
+        """One radius, or the curriculum L = 2, 4, 8, ... (label ``cor_UB_increasingL``), or another factor."""
         estimates: Any = self.run.estimates
         while True:
             if isinstance(estimates, Explorer):
@@ -109,7 +117,7 @@ class Session:
             if not (estimates.D[1:] > estimates.L).any() and np.isinf(estimates.D[0]):
                 return "certified"  # every goal is certified: no larger radius has more to say
             self.stage += 1
-            estimates.set_radius(2.0 * estimates.L, self.stage)
+            estimates.set_radius(growth(self.setting.radius) * estimates.L, self.stage)
 
     def _result(self, status: str) -> Result:
         run, estimates = self.run, self.run.estimates
@@ -185,7 +193,7 @@ class Session:
             self.certified = load(folder / "certified")
         run.counts.restore({k: arrays[f"counts.{k}"] for k in Counts.ARRAYS})
         for stage in range(2, facts["stage"] + 1):
-            run.estimates.set_radius(2.0 * run.estimates.L, stage)
+            run.estimates.set_radius(growth(str(self.setting.radius)) * run.estimates.L, stage)
         self.stage = facts["stage"]
         part = {k.removeprefix("estimates."): v for k, v in arrays.items() if k.startswith("estimates.")}
         run.estimates.restore(part, facts["estimates"])
@@ -218,13 +226,26 @@ class Session:
                 signal.signal(number, handler)
 
 
+def growth(radius: str) -> float:
+    """The factor of a curriculum: 2 for "auto" and "all", f for "auto:f" and "all:f"."""
+    name, _, factor = radius.partition(":")
+    try:
+        value = float(factor or 2)
+    except ValueError:
+        value = math.nan
+    if name not in ("auto", "all") or not 1 < value < math.inf:
+        raise InputError(
+            f"--radius: {radius!r} is neither a number >= 1 nor auto, all, auto:F or all:F with a factor F > 1"
+        )
+    return value
+
+
 def check(setting: Setting) -> None:
     """Ranges of what the user gave."""
     L = setting.radius
     if isinstance(L, str):
-        if L not in ("auto", "all"):
-            raise InputError(f"--radius: {L!r} is neither a number >= 1 nor auto nor all")
-        if L == "auto" and setting.budget is None:
+        growth(L)
+        if L.startswith("auto") and setting.budget is None:
             raise InputError("--radius auto: needs --budget, the number of steps after which to stop enlarging it")
     elif not (math.isfinite(L) and L >= 1):
         raise InputError(f"--radius: must be a finite number >= 1, got {L}")

@@ -230,8 +230,7 @@ def draw(records: list[Record], rows: list[dict[str, Any]], path: Path) -> None:
     figure = Figure((11.5, 4.6), layout="constrained")
     axes = figure.subplots(1, 1 + len(DELTAS), width_ratios=[1.0] * len(DELTAS) + [1.1])
     for ax, delta in zip(axes, DELTAS, strict=False):
-        _draw_families(ax, [row for row in rows if row["delta"] == delta], delta)
-    axes[1].set_yticklabels([])
+        _draw_families(ax, [row for row in rows if row["delta"] == delta], delta, named=ax is axes[0])
     ax = axes[-1]
     for kind, colour in zip(("lower", "upper", "gap"), ("#0072b2", "#d55e00", "#009e73"), strict=True):
         nearest = np.sort([r["slack"][kind] for r in records if r["delta"] > 0 and r["slack"][kind] is not None])
@@ -245,15 +244,17 @@ def draw(records: list[Record], rows: list[dict[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def _draw_families(ax: Axes, rows: list[dict[str, Any]], delta: float) -> None:
+def _draw_families(ax: Axes, rows: list[dict[str, Any]], delta: float, named: bool) -> None:
     places = np.arange(len(rows))[::-1]
     for y, row in zip(places, rows, strict=True):
         ax.plot([row["broken"] / row["runs"], row["at_most"]], [y, y], color="#0072b2", linewidth=2)
         ax.plot(row["broken"] / row["runs"], y, "o", color="#0072b2", markersize=4)
     ax.axvline(delta, color="#d55e00", linestyle="--")
     ax.annotate(f"delta = {delta:g}", (delta, 1.005), xycoords=("data", "axes fraction"), ha="center", fontsize=8)
-    ax.set_yticks(places, [f"{row['family']} ({row['broken']} of {row['runs']})" for row in rows])
-    ax.set(xlabel=f"broken runs: share, and {CONFIDENCE:.0%} upper bound", xlim=(-0.02 * delta, None))
+    names = [f"{row['family']}:  " if named else "" for row in rows]
+    ax.set_yticks(places, [f"{n}{row['broken']} of {row['runs']}" for n, row in zip(names, rows, strict=True)])
+    widest = max([delta, *(row["at_most"] for row in rows)])
+    ax.set(xlabel=f"broken runs: share, and {CONFIDENCE:.0%} upper bound", xlim=(-0.03 * widest, 1.1 * widest))
     ax.spines[["top", "right"]].set_visible(False)
 
 

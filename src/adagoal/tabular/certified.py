@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.envs.world import Plan
+from adagoal.errors import InputError
 from adagoal.tabular import kernels
 from adagoal.tabular.counts import Counts
 from adagoal.tabular.resolvent import suboptimality
@@ -37,7 +38,8 @@ BLOCK = 16
 SWEEPS = 20
 """Sweeps per plan, at most; the next plan goes on from where this one stopped."""
 GROWTH = 1.2
-"""Plan again once some pair has been tried this many times as often."""
+"""Plan again once some pair has been tried this many times as often; twice as often up to :data:`YOUNG` tries."""
+YOUNG = 64
 POLISH = 1.1
 """Exact duals and action gaps once the step count has grown by this factor since the goal's last time."""
 PROBE = 0.1
@@ -147,7 +149,7 @@ class Certified:
         return True
 
     def plan(self) -> Plan:
-        """The policies to explore with: optimistic ones and, every other time, those that probe the action gaps."""
+        """The policies to explore with: optimistic, and for a share of the steps those that probe the action gaps."""
         n = self.counts.n
         steps = float(n.sum())
         self._probed += (steps - self._planned_at) * self._probing_now
@@ -157,12 +159,8 @@ class Certified:
         if self._probing_now and len(self._order) <= DENSE:
             policy = np.where(self.probing >= 0, self.probing, policy)
         limit = math.ceil(4 * self.cap * (self.L + 1) / self.epsilon)
-        return Plan(
-            policy[None],
-            self.goal_state,
-            limit,
-            np.maximum(n + 1, np.where(n < 64, 2 * n, (n * GROWTH).astype(np.int64))),
-        )
+        threshold = np.maximum(n + 1, np.where(n < YOUNG, 2 * n, (n * GROWTH).astype(np.int64)))
+        return Plan(policy[None], self.goal_state, limit, threshold)
 
     def set_radius(self, L: float, stage: int) -> None:
         """Go on with a larger radius as stage 1, 2, ... of a curriculum (label ``cor_UB_increasingL``).
@@ -191,6 +189,8 @@ class Certified:
         changed = np.flatnonzero(counts.n != self._counted)
         if not len(changed):
             return
+        if counts.support.max() > self.branching:
+            raise InputError(f"--method-arg branching={self.branching}: a pair with more successors has been observed")
         if self._p.shape != counts.successor.shape:
             room = [(0, new - old) for new, old in zip(counts.successor.shape, self._p.shape, strict=True)]
             self._p, self._p_split = np.pad(self._p, room), np.pad(self._p_split, room)
@@ -279,8 +279,7 @@ class Certified:
         return {**arrays, **self._quiet.state()}, facts
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
-        """The inverse of :meth:`state`, on restored counts."""
-        self._catch_up()
+        """The inverse of :meth:`state`, on restored counts; the next plan takes them in as it would have."""
         for name in (*self.TABLES, *self.ROWS, "column", "_is_goal"):
             setattr(self, name, np.array(arrays[name]))
         self._room = len(self.D)
@@ -313,20 +312,13 @@ class Certified:
 
     def _grow(self, states: int) -> None:
         """Rows for states that the counts made room for."""
-        extra = states - len(self.V)
-        if extra <= 0:
-            return
         actions = self.counts.n_actions
-        for name, value in (
-            ("V", 0.0),
-            ("Y", self.cap),
-            ("optimistic", 0),
-            ("probing", -1),
-            ("best", actions),
-            ("returned", actions),
-        ):
-            setattr(self, name, np.pad(getattr(self, name), ((0, extra), (0, 0)), constant_values=value))
-        self.column = np.pad(self.column, (0, extra))
-        self._is_goal = np.pad(self._is_goal, (0, extra), constant_values=self._all_states)
-        for name, value in (("_r", np.inf), ("_r_low", np.inf), ("_q", 1.0), ("_counted", 0)):
-            setattr(self, name, np.pad(getattr(self, name), (0, extra * actions), constant_values=value))
+        fill = {"V": 0.0, "Y": self.cap, "optimistic": 0, "probing": -1, "best": actions, "returned": actions}
+        fill |= {"column": 0, "_is_goal": self._all_states}
+        pairs = {"_r": np.inf, "_r_low": np.inf, "_q": 1.0, "_counted": 0, "_visits": 0.0}
+        for name, value in (fill | pairs).items():
+            array = getattr(self, name)
+            extra = states * (actions if name in pairs else 1) - len(array)
+            if extra > 0:
+                room = [(0, extra)] + [(0, 0)] * (array.ndim - 1)
+                setattr(self, name, np.pad(array, room, constant_values=value))

@@ -7,13 +7,12 @@ Bounds on p f for a pair (docs/theory.md):
 
 * *split*: a Kullback-Leibler ball of radius r around p_hat on the observed successors alone (lemma 2), and a mass of
   at most q on all others (lemma 3); holds for all f at once;
-* *whole range*: the ball of radius r_low, successors anywhere, for one fixed f per goal (lemma 1); lower bounds take
-  the better of the two.
+* *whole range*: the ball of radius r_low, successors anywhere, for one fixed f per goal (lemma 1).
 
 Closed forms, with m and Var the mean and variance of f under p_hat (lemma 4; ``exact`` solves the
 one-dimensional dual instead; without it the sweeps are those of :mod:`adagoal.tabular.closed`):
 
-    Low  = max{ m - sqrt(2 r_low Var) - r_low m,   (1-q) [m - sqrt(2 r Var) - r (m - min f)] }
+    Low  = m - sqrt(2 r_low Var) - r_low m, and at least (1-q) f(s') where s' is the only successor observed
     Up   = (1-q) [m + sqrt(2 r Var) + r (max f - m)] + q top
 
 Every iterate of both operators is a valid bound (lemmas 5 and 6): sweeps run in place, in any order, and may stop

@@ -18,8 +18,7 @@ The bonus b = flat + left * slope of a pair and b' = flat_u + 2 left * slope sta
 An infinite flat (n = 0) sends Q~ to its lower clip, Q_ and U to their upper one. c = 0 leaves out V_ and the variance.
 
 Values lie as [S, goals of a block], goals innermost: every inner loop is a vector operation, and a block stays in the
-cache for all H stages. Threads over blocks were not worth their start-up at the sizes that the method can treat; the
-two cores are better used by two runs.
+cache for all H stages.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ policy's pairs: whatever is unknown enters through the vector xi. Hence:
 
 * |xi| <= beta, the least solution of  beta = b + K beta: b(s) is the width of one backup of v, K(s, y) the width
   of one backup of W(., y) (seminorms of columns of W: what is common to neighbours cancels);
-* V^pi(s0) <= v(s0) + sum_y W(s0, y) beta(y), where the unseen mass, bounded for all pairs together (lemma 3b), counts
-  once and not at every step of the way;
+* V^pi(s0) = v(s0) + sum_y W(s0, y) xi(y): in a quiet window the unseen mass is bounded for all pairs together (lemma
+  3b), so that it counts once and not at every step of the way;
 * V^pi(s') - V^pi(s) is v(s') - v(s) up to sum_y |W(s', y) - W(s, y)| beta(y): the common error of neighbouring
   states drops out, which pointwise intervals cannot do; this bounds the advantages A(s, a) = Q^pi(s, a) - V^pi(s)
   from below;
@@ -23,8 +23,6 @@ import numba
 import numpy as np
 
 ITERATIONS = 100
-IMPROPER = 1e9
-"""An empirical value beyond this is that of a policy which hardly ever reaches its goal, or a numerical accident."""
 MOST = 1000.0
 """Empirical values beyond this multiple of the upper bounds give no bound."""
 
@@ -97,8 +95,6 @@ def suboptimality(order, goal, model, V, Y, policy, probe):  # type: ignore[no-u
             F[i, y] = W[i, y] if i != last and y != last else 0.0
         F[i, N] = F[i, :N].sum()
     v = F[:, N].copy()
-    if not (F.min() > -1e-9 and v.max() < IMPROPER):
-        return np.inf, np.inf
     if not (F.min() >= -1e-9 and v.max() <= MOST * top):  # hardly proper: the inverse is not to be trusted
         return np.inf, np.inf
 
@@ -183,13 +179,14 @@ def suboptimality(order, goal, model, V, Y, policy, probe):  # type: ignore[no-u
                 x = s * A + a
                 up = 0.0
                 if model.support[x] > 0:
-                    m, square, most = 0.0, 0.0, 0.0
+                    m, variance, most = 0.0, 0.0, 0.0
                     for k in range(model.support[x]):
                         z = Z[place[model.successor[x, k]]]
                         m += model.p_split[x, k] * z
-                        square += model.p_split[x, k] * z * z
                         most = max(most, z)
-                    up = m + math.sqrt(2.0 * model.r[x] * max(square - m * m, 0.0)) + model.r[x] * (most - m)
+                    for k in range(model.support[x]):
+                        variance += model.p_split[x, k] * (Z[place[model.successor[x, k]]] - m) ** 2
+                    up = m + math.sqrt(2.0 * model.r[x] * variance) + model.r[x] * (most - m)
                     up = (1.0 - model.q[x]) * min(up, most)
                     if policy[s] == a:
                         up += model.q[x] * ceiling

@@ -3,8 +3,8 @@
 A *surprise* is a transition seen for the first time; pair x surprises with probability q_x. Over a window of time
 that starts at a stopping time, the product of 1/(1 - q) over its steps is a martingale that drops to zero at the
 first surprise. So, while the window has had none, sum_x m_x ln(1/(1 - q_x)) <= ln(1/delta') for all pairs *together*,
-m_x being the visits of x inside it: no union over pairs, no price for the number of states. Windows start when the
-step count first reaches 2^5, 2^6, ..., 2^36, and share delta.
+m_x being the visits of x inside it: no union over pairs, no price for the number of states. Windows start at the
+first look after 2^5, 2^6, ..., 2^36 transitions, unless an older one is still quiet, and share delta.
 """
 
 from __future__ import annotations
