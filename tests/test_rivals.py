@@ -154,6 +154,41 @@ def test_gosprl_solves_multi_goal_exploration_where_everything_is_reachable(seed
     assert verdict.c2
 
 
+# --- BPI-UCBVI ---
+
+
+def best_and_played(mdp: TabularMDP, goal: int, H: int, table: np.ndarray) -> tuple[float, float]:
+    """Expected steps from s0, goal or H, of the best policy and of the table [H, S], by dense backward induction."""
+    S, A = mdp.n_states, mdp.n_actions
+    p = np.concatenate([mdp.kernel().toarray().reshape(S, A, S), np.zeros((S, 1, S))], 1)
+    p[:, A, mdp.start] = 1.0
+    best = played = np.zeros(S)
+    for h in reversed(range(H)):
+        best, played = (1 + p @ best).min(1), 1 + p[np.arange(S), table[h]] @ played
+        best[goal] = played[goal] = 0.0
+    return float(best[mdp.start]), float(played[mdp.start])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_bpi_finds_a_good_policy_for_one_goal(seed: int) -> None:
+    """It stops by itself, with a policy within epsilon of the best one over H stages."""
+    mdp = random_models.random_sparse(n_states=5, n_actions=3, branching=2, seed=seed)
+    goal = int(np.argsort(solve.distances(mdp))[3])
+    arguments = {"constants": "scaled=0.01", "horizon": 12}
+    result = api.explore(
+        *(ModelWorld(mdp), 40.0, 0.3), goal_space=[goal], method="bpi-ucbvi", method_args=arguments, seed=seed,
+        budget=10**8,
+    )  # fmt: skip
+    assert (result.status, result.goals) == ("stopped", [goal])
+    best, played = best_and_played(mdp, goal, 12, result.policy(goal).actions)
+    assert best <= played <= best + 0.3
+
+
+def test_bpi_needs_one_goal() -> None:
+    with pytest.raises(InputError, match="one goal"):
+        api.explore("chain", 4.0, method="bpi-ucbvi")
+
+
 # --- the shared planner, and the house ---
 
 

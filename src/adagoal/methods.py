@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from adagoal.envs.world import World
 from adagoal.errors import InputError
 from adagoal.loop import Estimates
+from adagoal.rivals.bpi import BPI
 from adagoal.rivals.disco import DisCo
 from adagoal.rivals.explorer import Explorer
 from adagoal.rivals.gosprl import Gosprl
@@ -84,6 +85,14 @@ def gosprl(problem: Problem, constants: str = "paper", samples: int | None = Non
     return Gosprl(*_rival(problem), constants, samples)
 
 
+def bpi_ucbvi(problem: Problem, constants: str = "paper", horizon: int | None = None) -> Estimates:
+    """BPI-UCBVI, for one goal. constants: paper, or scaled=c. horizon: H, instead of AdaGoal-UCBVI's."""
+    if horizon is not None and (not isinstance(horizon, int) or horizon < 1):
+        raise InputError(f"--method-arg horizon: must be a whole number of steps >= 1, got {horizon!r}")
+    _known_size("bpi-ucbvi", problem.world)
+    return BPI(*_rival(problem), constants, horizon)
+
+
 METHODS: dict[str, Callable[..., Estimates | Explorer]] = {
     "certified": certified,
     "ucbvi": ucbvi,
@@ -91,6 +100,7 @@ METHODS: dict[str, Callable[..., Estimates | Explorer]] = {
     "ucbexplore": ucbexplore,
     "disco": disco,
     "gosprl": gosprl,
+    "bpi-ucbvi": bpi_ucbvi,
 }
 EXPLORERS = ("ucbexplore", "disco", "gosprl")
 """Those that ignore the goal rule."""
