@@ -4,11 +4,12 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo test lint format check-slow bench reproduce clean
+.PHONY: help demo test test-deep lint format check-slow bench reproduce clean
 
 help:
 	@echo "make demo        explore the two-room world with live progress, and write its report"
 	@echo "make test        lint, types and tests (minutes)"
+	@echo "make test-deep   the tests of the deep world (installs JAX and MuJoCo)"
 	@echo "make lint        lint and types only"
 	@echo "make format      format the code"
 	@echo "make check-slow  the heavier statistical checks"
@@ -30,6 +31,10 @@ $(VENV)/stamp-dev: $(VENV)/stamp-python pyproject.toml constraints.txt
 	$(PIP) install --constraint constraints.txt --editable '.[dev,minigrid]'
 	@touch $@ $(VENV)/stamp-core
 
+$(VENV)/stamp-deep: $(VENV)/stamp-dev
+	$(PIP) install --constraint constraints.txt --editable '.[dev,minigrid,deep]'
+	@touch $@
+
 demo: $(VENV)/stamp-core
 	@echo "exploring the two-room world (the first run compiles for a while) ..."
 	@$(BIN)/adagoal explore two-room --radius 40 --epsilon 1 --delta 0.1 --seed 0 --out runs/demo --overwrite
@@ -43,6 +48,9 @@ lint: $(VENV)/stamp-dev
 
 test: lint
 	$(BIN)/pytest
+
+test-deep: $(VENV)/stamp-deep
+	$(BIN)/pytest tests/deep
 
 format: $(VENV)/stamp-dev
 	$(BIN)/ruff check --fix

@@ -87,11 +87,13 @@ def adagoal(cycles: int) -> dict[str, Any]:
 
 
 def parts(cycles: int) -> dict[str, Any]:
-    """Rollouts with the learner idle, the learner alone, and the two overlapped, with the default learner."""
+    """Rollouts with the learner idle, the learner alone, and the two overlapped, with the recipe ``light``."""
     import jax
     import numpy as np
 
-    run, fleet, starts = training(cycles, goal_rule="adagoal-proportional", batch=1024, updates=160)
+    from adagoal.deep.config import RECIPES
+
+    run, fleet, starts = training(cycles, goal_rule="adagoal-proportional", batch=1024, **RECIPES["light"])
     goals, _ = run.selector.choose(run.state, starts, 0)
     actors, none = run._actors(), np.zeros((0, *goals.shape))
     found = {}

@@ -86,6 +86,7 @@ def test_a_run_leaves_its_folder_and_exit_code_three_when_time_is_up(tmp_path: P
     assert run([*arguments, "--minutes", "1e-6"]) == 3
     assert json.loads(capsys.readouterr().out)["status"] == "budget"
     assert run(["train", "--resume", str(tmp_path)]) == 0
+    assert run(arguments) == 2, "a folder that holds a run is not overwritten"
     data = json.loads((tmp_path / "result.json").read_text())
     assert data["status"] == "done"
     assert data["steps"] == 1200

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import jax
 import numpy as np
@@ -17,30 +18,29 @@ from adagoal.errors import InputError
 FORMAT = 1
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file so that it is either the old one or the new one, never half."""
+@contextmanager
+def _atomic(path: Path) -> Iterator[BinaryIO]:
+    """A file that appears under its name only when it is complete: it is the old one or the new one, never half."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name + ".")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
+        with temporary.open("wb") as file:
+            yield file
         os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file atomically."""
+    with _atomic(path) as file:
+        file.write(data)
 
 
 def write_arrays(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
     """``np.savez``, atomically."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name + ".")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with _atomic(path) as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
 def flatten(tree: Any, prefix: str) -> dict[str, NDArray[Any]]:

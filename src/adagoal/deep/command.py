@@ -125,6 +125,8 @@ def train(
         first = Config(env, seed=seed, **{**RECIPES[recipe], **given})
         configs = [dataclasses.replace(first, seed=seed + i) for i in range(seeds)]
         out = out or Path("runs") / f"{env.replace(':', '-')}-{first.rule_name}-seed{seed}"
+        if (out / training.CHECKPOINT).exists():
+            raise InputError(f"--out: {out} already holds a run; go on with --resume {out}, or choose another folder")
         with progress(first.steps) as watch:
             trained = training.train(configs, out, watch=watch, **common)
     result.write_folder(trained, out)

@@ -37,7 +37,7 @@ def write(folder: Path) -> Path | None:
 
 
 def frames(folder: Path) -> NDArray[np.uint8]:
-    """Pictures ``[FRAMES, height, width, 3]`` of one episode at a test goal."""
+    """Pictures ``[FRAMES, height, width, 3]`` of one episode at a far test goal."""
     from adagoal.deep import envs, goalspace
     from adagoal.deep.policy import load
 
@@ -45,8 +45,9 @@ def frames(folder: Path) -> NDArray[np.uint8]:
     policy = load(folder)
     env = envs.make(policy.env, render_mode="rgb_array")
     horizon = envs.dimensions(env, policy.env, 0).horizon
-    goal = goalspace.goal_space(env, "--test-goals", run["test_goals"])(np.random.default_rng(1), 1)[0]
+    goals = goalspace.goal_space(env, "--test-goals", run["test_goals"])(np.random.default_rng(1), 32)
     seen, _ = env.reset(seed=1)
+    goal = goals[np.argmax(np.linalg.norm(goals - seen["achieved_goal"], axis=1))]
     core: Any = env.unwrapped
     if hasattr(core, "goal"):
         core.goal = goal.copy()

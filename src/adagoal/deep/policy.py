@@ -12,7 +12,7 @@ from adagoal.errors import InputError
 
 
 class Policy:
-    """``policy(observation, goal) -> action`` in the environment's own action range [-1, 1] scaled to its box."""
+    """``policy(observation, goal) -> action``; -1 and 1 are the ends of the environment's action box."""
 
     def __init__(self, env: str, actor: Actor) -> None:
         self.env = env

@@ -7,6 +7,8 @@ import html
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from adagoal.deep import checkpoint, figures, film
 from adagoal.deep.training import TrainResult
 
@@ -29,8 +31,6 @@ def write(result: TrainResult, folder: Path) -> Path:
         _image(folder, "curves.png", figures.learning_curves(curves)),
     ]
     if history.sizes.goal >= 2:
-        import numpy as np
-
         chosen = np.stack(history.goals)[:, 0]
         heat = figures.goal_heat(chosen, history.train_boxes[0], history.test_boxes[0], history.table)
         maps = result.maps

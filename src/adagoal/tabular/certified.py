@@ -115,6 +115,7 @@ class Certified:
         """[columns] error estimates."""
         upper = np.minimum(self.upper, self.cap)
         missing: NDArray[np.float64] = np.maximum(np.minimum(upper - self.D, self.gap), upper - self.L)
+        missing[missing < 0.0] = 0.0
         return missing
 
     @property
