@@ -55,6 +55,7 @@ REPRODUCE = {
     "figure2": ("adagoal.experiments.figure2:command", "The deep runs: HER against AdaGoal on Fetch."),
     "figure3": ("adagoal.experiments.figure3:figure3", "UniGoal, RareGoal and AdaGoal in three time windows."),
     "separation": ("adagoal.experiments.separation:separation", "What the reset is worth."),
+    "arena": ("adagoal.experiments.arena:arena", "UcbExplore, DisCo, GOSPRL and every goal rule, on the same worlds."),
     "scaling": ("adagoal.experiments.scaling:scaling", "Steps to the certified stop against L, S, A and 1/epsilon."),
     "price": ("adagoal.experiments.price:price", "Steps to the certified stop over the steps that sufficed."),
     "constants": ("adagoal.experiments.constants:constants", "What the paper's own constants would need."),

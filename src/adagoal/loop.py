@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,12 +48,8 @@ class Attempts:
         return tuple(np.pad(getattr(self, name), (0, short))[goals] for name in self.ARRAYS)
 
 
-class Estimates(Protocol):
-    """What is believed about every goal, from the counts. Goals that look alike may share a column.
-
-    ``D`` and ``E`` may be out of date for columns that nobody asked for, but they must always be valid: D never above
-    the truth, E never below what is missing.
-    """
+class Answer(Protocol):
+    """What a method would answer now, and what it needs to go on later. Goals that look alike may share a column."""
 
     name: str
     guarantee: bool
@@ -64,9 +60,7 @@ class Estimates(Protocol):
     """[S] the column of every state as a goal"""
     goal_state: NDArray[np.int64]
     """[columns] the state behind a column, -1 for the column of all goals never seen"""
-    D: NDArray[np.float64]
     plans: int
-    episodes_per_plan: int
 
     @property
     def goals(self) -> NDArray[np.int64]:
@@ -74,16 +68,13 @@ class Estimates(Protocol):
         ...
 
     @property
+    def D(self) -> NDArray[np.float64]:
+        """[columns] at most L for the goals of the answer"""
+        ...
+
+    @property
     def E(self) -> NDArray[np.float64]:
         """[columns]"""
-        ...
-
-    def refresh(self, wanted: NDArray[np.bool_]) -> bool:
-        """Bring wanted columns up to date; False where they were. May be called until it says False."""
-        ...
-
-    def plan(self) -> Plan:
-        """The policies to explore with."""
         ...
 
     def bounds(self, goal: int) -> tuple[float, float]:
@@ -103,12 +94,31 @@ class Estimates(Protocol):
         ...
 
 
+class Estimates(Answer, Protocol):
+    """What is believed about every goal, from the counts.
+
+    ``D`` and ``E`` may be out of date for columns that nobody asked for, but they must always be valid: D never above
+    the truth, E never below what is missing.
+    """
+
+    episodes_per_plan: int
+
+    def refresh(self, wanted: NDArray[np.bool_]) -> bool:
+        """Bring wanted columns up to date; False where they were. May be called until it says False."""
+        ...
+
+    def plan(self) -> Plan:
+        """The policies to explore with."""
+        ...
+
+
 @dataclass
 class Run:
     """One exploration in progress: everything that the loop reads and changes."""
 
     world: World
-    estimates: Estimates
+    estimates: Answer
+    """Estimates for :func:`explore`; a method that ignores goal rules has a loop of its own (rivals/explorer.py)."""
     rule: Rule
     rng: np.random.Generator
     steps: int = 0
@@ -162,7 +172,7 @@ class Run:
 
 def explore(run: Run, budget: int, observe: Callable[[Run], None] = lambda run: None) -> str:
     """Algorithm 1. Returns "certified" (stopped by the rule) or "budget"; ``observe`` is called after every rollout."""
-    estimates = run.estimates
+    estimates = cast(Estimates, run.estimates)
     while run.open_columns().any():
         if run.steps >= budget:
             return "budget"
@@ -177,12 +187,12 @@ def explore(run: Run, budget: int, observe: Callable[[Run], None] = lambda run: 
         outcome = run.world.rollout(
             estimates.plan(), weights, estimates.counts, run.rng, budget - run.steps, estimates.episodes_per_plan
         )
-        _note(run, outcome, time.perf_counter() - began)
+        note(run, outcome, time.perf_counter() - began)
         observe(run)
     return "certified"
 
 
-def _note(run: Run, outcome: Outcome, seconds: float) -> None:
+def note(run: Run, outcome: Outcome, seconds: float) -> None:
     """Take down what a rollout did."""
     run.steps += outcome.steps
     run.seconds += seconds

@@ -13,6 +13,11 @@ from numpy.typing import NDArray
 from adagoal.envs.world import World
 from adagoal.errors import InputError
 from adagoal.loop import Estimates
+from adagoal.rivals.bpi import BPI
+from adagoal.rivals.disco import DisCo
+from adagoal.rivals.explorer import Explorer
+from adagoal.rivals.gosprl import Gosprl
+from adagoal.rivals.ucbexplore import UcbExplore
 from adagoal.tabular.bayes import Bayes
 from adagoal.tabular.certified import Certified
 from adagoal.tabular.counts import Counts
@@ -58,14 +63,50 @@ def bayes(problem: Problem) -> Estimates:
     return Bayes(problem.counts, problem.L, problem.epsilon, problem.goals)
 
 
-METHODS: dict[str, Callable[..., Estimates]] = {
+def ucbexplore(problem: Problem, constants: str = "paper") -> Explorer:
+    """Lim and Auer's UcbExplore. constants: paper, or scaled=c (see rivals/planning.py)."""
+    _known_size("ucbexplore", problem.world)
+    return UcbExplore(*_rival(problem), constants)
+
+
+def disco(problem: Problem, constants: str = "paper") -> Explorer:
+    """DisCo. constants: paper, or scaled=c (see rivals/planning.py)."""
+    _known_size("disco", problem.world)
+    return DisCo(*_rival(problem), constants)
+
+
+def gosprl(problem: Problem, constants: str = "paper", samples: int | None = None) -> Explorer:
+    """GOSPRL: the diameter, then goal-free exploration. constants: paper, or scaled=c (see rivals/planning.py).
+    samples: collect so many samples of every pair, and nothing else.
+    """
+    if samples is not None and (not isinstance(samples, int) or samples < 1):
+        raise InputError(f"--method-arg samples: must be a whole number >= 1, got {samples!r}")
+    _known_size("gosprl", problem.world)
+    return Gosprl(*_rival(problem), constants, samples)
+
+
+def bpi_ucbvi(problem: Problem, constants: str = "paper", horizon: int | None = None) -> Estimates:
+    """BPI-UCBVI, for one goal. constants: paper, or scaled=c. horizon: H, instead of AdaGoal-UCBVI's."""
+    if horizon is not None and (not isinstance(horizon, int) or horizon < 1):
+        raise InputError(f"--method-arg horizon: must be a whole number of steps >= 1, got {horizon!r}")
+    _known_size("bpi-ucbvi", problem.world)
+    return BPI(*_rival(problem), constants, horizon)
+
+
+METHODS: dict[str, Callable[..., Estimates | Explorer]] = {
     "certified": certified,
     "ucbvi": ucbvi,
     "bayes": bayes,
+    "ucbexplore": ucbexplore,
+    "disco": disco,
+    "gosprl": gosprl,
+    "bpi-ucbvi": bpi_ucbvi,
 }
+EXPLORERS = ("ucbexplore", "disco", "gosprl")
+"""Those that ignore the goal rule."""
 
 
-def build(method: str, problem: Problem, arguments: dict[str, Any]) -> Estimates:
+def build(method: str, problem: Problem, arguments: dict[str, Any]) -> Estimates | Explorer:
     """Estimates of the named method; unknown names and arguments are one clear line."""
     if method not in METHODS:
         raise InputError(f"--method: unknown method {method!r}; choose one of {', '.join(METHODS)}")
@@ -76,6 +117,10 @@ def build(method: str, problem: Problem, arguments: dict[str, Any]) -> Estimates
                 f"--method-arg: {method} has no argument {name!r}; it accepts {', '.join(accepted) or 'none'}"
             )
     return METHODS[method](problem, **arguments)
+
+
+def _rival(p: Problem) -> tuple[Counts, float, float, float, NDArray[np.int64] | None]:
+    return p.counts, p.L, p.epsilon, p.delta, p.goals
 
 
 def _known_size(method: str, world: World) -> None:

@@ -22,6 +22,7 @@ from adagoal.goals import Rule
 from adagoal.loop import Attempts, Run
 from adagoal.loop import explore as run_loop
 from adagoal.result import Certificate, Result, Setting, load
+from adagoal.rivals.explorer import Explorer, follow
 from adagoal.storage import write_arrays
 from adagoal.tabular.counts import Counts
 
@@ -106,7 +107,10 @@ class Session:
         """One radius, or the curriculum L = 2, 4, 8, ... (label ``cor_UB_increasingL``), or another factor."""
         estimates: Any = self.run.estimates
         while True:
-            status = run_loop(self.run, budget, observe)
+            if isinstance(estimates, Explorer):
+                status = follow(self.run, estimates, budget, observe)
+            else:
+                status = run_loop(self.run, budget, observe)
             if status != "certified" or not isinstance(self.setting.radius, str):
                 return status if estimates.guarantee or status != "certified" else "stopped"
             self.certified = self._result("certified")

@@ -80,7 +80,7 @@ def compare(
         )
     }
     cells = engine.settings(choices, methods, goal_rules, seeds, **common)
-    records = _run(cells, out, jobs, quiet)
+    records = run_cells(cells, out, jobs, quiet)
     found = rows(records)
     write_text(out / "table.md", markdown(found))
     write_json(out / "table.json", {"rows": [row.to_dict() for row in found], "runs": records})
@@ -92,7 +92,7 @@ def compare(
         click.echo(f"written: {out}/table.md, table.json, figure.png")
 
 
-def _run(cells: list[Setting], out: Path, jobs: int, quiet: bool) -> list[engine.Record]:
+def run_cells(cells: list[Setting], out: Path, jobs: int, quiet: bool) -> list[engine.Record]:
     """All runs, with a live table on a terminal and a line per run elsewhere."""
     console = Console(stderr=True, quiet=quiet)
     records: list[engine.Record] = []

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from rich.table import Table
 
 from adagoal.experiments.compare import PER_DECADE, Record
+from adagoal.methods import EXPLORERS
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 """Okabe and Ito's palette, which colour-blind people can tell apart."""
@@ -69,8 +70,10 @@ def group(records: Iterable[Record]) -> dict[tuple[str, str, str], list[Record]]
     found: dict[tuple[str, str, str], list[Record]] = {}
     for record in records:
         setting = record["setting"]
+        world = " ".join([setting["env"], *(f"{k}={v}" for k, v in setting["env_args"].items())])
         method = ":".join([setting["method"], *(f"{k}={v}" for k, v in setting["method_args"].items())])
-        found.setdefault((setting["env"], method, setting["goal_rule"]), []).append(record)
+        rule = "own" if setting["method"] in EXPLORERS else setting["goal_rule"]
+        found.setdefault((world, method, rule), []).append(record)
     return found
 
 

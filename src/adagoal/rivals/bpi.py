@@ -1,0 +1,123 @@
+"""BPI-UCBVI (Menard et al. 2021, "Fast active learning for pure exploration in reinforcement learning"), for one goal.
+
+Best-policy identification over H stages, in costs: reach the goal g, one step costs one. With the recursion of
+:mod:`adagoal.tabular.paper_kernels` for the goal space {g}, of which it is the ancestor,
+
+    weight = beta* / n,   flat = 14 H^2 beta / n,   flat_u = 36 H^2 beta / n,   correction = 1/H,
+    beta*  = c (log(3 S A H / delta) + log(8 e (n + 1))),    beta = c (log(3 S A H / delta) + S log(8 e (n + 1))),
+
+play the optimistic policy of each episode, and stop when the error U_1(s0, pi) <= epsilon: then pi loses at most
+epsilon against the best policy over H stages. Nothing is said about what follows after H steps, so that this is no
+certificate for the expected time to g. The policy is returned as H stages, the reset, and again.
+
+*Checked:* the constants 3, 14, 6 and 36, the correction and the form of both thresholds, against their use in the
+AdaGoal paper (labels ``eq_Qt`` to ``eq_Et``), which takes them from here. The text of this paper itself could not be
+opened. *Recalled:* the 3 S A H of beta, a union over the stages too. *Ours:* transitions are pooled over the stages, as
+our worlds do not change with time (the paper counts each stage by itself, which costs a factor H), and plans are kept
+until a count has grown by a tenth.
+
+``constants``: as in :mod:`adagoal.rivals.planning`, "scaled=c" multiplies the thresholds by c.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adagoal.envs.world import Plan
+from adagoal.errors import InputError
+from adagoal.rivals.planning import Actions, Floats, empirical, scale
+from adagoal.tabular.counts import Counts
+from adagoal.tabular.paper import horizon
+from adagoal.tabular.paper_kernels import backward
+
+GROWTH = 1.1
+"""Plan again once some pair has been tried this many times as often."""
+
+
+class BPI:
+    """Estimates of one goal; see the module's text."""
+
+    name = "bpi-ucbvi"
+    guarantee = False
+    episodes_per_plan = 1_000_000
+
+    def __init__(
+        self,
+        counts: Counts,
+        L: float,
+        epsilon: float,
+        delta: float,
+        goals: NDArray[np.int64] | None,
+        constants: str = "paper",
+        H: int | None = None,
+    ) -> None:
+        if goals is None or len(goals) != 1:
+            raise InputError("--method bpi-ucbvi: is for one goal; give --goal STATE")
+        self.counts, self.L, self.epsilon, self.delta = counts, L, epsilon, delta
+        self.c = scale(constants)
+        self.H = horizon(L, epsilon, "literal") if H is None else H
+        self.goals = self.goal_state = goals
+        self.column = np.full(counts.n_states, -1)
+        self.column[goals] = 0
+        self.table: Actions = np.zeros((self.H, counts.n_states, 1), np.int16)
+        """[H, S, 1] the optimistic policy: of U, of the episodes and of the result"""
+        self.D, self.E = np.zeros((2, 1))
+        self._planned: NDArray[np.int64] = np.full(len(counts.n), -1)
+        self.plans = 0
+        self._plan()
+
+    def thresholds(self) -> tuple[Floats, Floats]:
+        """[X] beta* and beta."""
+        n = self.counts.n.astype(float)
+        union, growth = math.log(3 * len(n) * self.H / self.delta), np.log(8 * math.e * (n + 1.0))
+        return self.c * (union + growth), self.c * (union + self.counts.n_states * growth)
+
+    def refresh(self, wanted: NDArray[np.bool_]) -> bool:
+        """Plan on the latest counts, once some count has grown enough."""
+        if (self.counts.n < self._until()).all():
+            return False
+        self._plan()
+        return True
+
+    def plan(self) -> Plan:
+        """The optimistic policy."""
+        return Plan(self.table, self.goal_state, self.H, self._until())
+
+    def bounds(self, goal: int) -> tuple[float, float]:
+        """The optimistic value over H stages, with the paper's constants; nothing above."""
+        return float(self.D[0]) if self.c >= 1 else 0.0, math.inf
+
+    def policy(self, goal: int) -> Actions:
+        """[H, S]"""
+        return np.ascontiguousarray(self.table[:, :, 0])
+
+    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """The last plan: it may be older than the counts."""
+        return {"table": self.table, "D": self.D, "E": self.E, "planned": self._planned}, {"plans": self.plans}
+
+    def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
+        """The inverse of :meth:`state`."""
+        self.table, self.D, self.E = (np.array(arrays[name]) for name in ("table", "D", "E"))
+        self._planned, self.plans = np.array(arrays["planned"]), facts["plans"]
+
+    def _until(self) -> NDArray[np.int64]:
+        """[X] the counts that ask for a new plan."""
+        return np.maximum(self._planned + 1, (GROWTH * self._planned).astype(np.int64))
+
+    def _plan(self) -> None:
+        c, n = self.counts, np.maximum(self.counts.n, 1)
+        star, beta = self.thresholds()
+        weight = np.where(c.n > 0, star / n, 0.0)
+        rate = np.where(c.n > 0, beta / n, np.inf)
+        terms = weight, 14.0 * self.H**2 * rate, 36.0 * self.H**2 * rate, np.zeros_like(rate), 1.0 / self.H
+        self.table = np.empty_like(self.table)  # the old one may be in the hands of a plan
+        backward(
+            *(c.successor, empirical(c), c.support, c.terminal, c.start, self.goals, self.H, *terms),
+            *(self.table, self.D, self.E),
+        )
+        self._planned = c.n.copy()
+        self.plans += 1

@@ -1,0 +1,183 @@
+"""Methods that decide for themselves what to play: no goal rule is asked.
+
+AdaGoal separates what is believed (estimates) from where to go next (a goal rule). The methods that it is compared
+with do not: they go through phases, with stopping rules of their own. An :class:`Explorer` is such a method. It answers
+like estimates (goals, policies, a state to save), so that results, audits and comparisons do not tell them apart; but
+where Algorithm 1 asks a rule, :func:`follow` asks the explorer for its next :class:`Move`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adagoal.envs.world import Outcome, Plan
+from adagoal.loop import Run, note
+from adagoal.rivals import planning
+from adagoal.rivals.planning import Actions, Bools, Floats
+from adagoal.tabular.counts import Counts
+
+NEVER = 2**62
+NOWHERE = -2
+"""The goal of a plan that has none: it is played until a count says stop."""
+
+
+@dataclass(frozen=True)
+class Move:
+    """What to play next: a plan with one column, and its limits."""
+
+    plan: Plan
+    episodes: int = NEVER
+    steps: int = NEVER
+    fresh: bool = False
+    """Whether to begin at s0, with a reset if need be."""
+
+
+class Explorer(ABC):
+    """What the methods share: one column per state, and sample collection."""
+
+    name: str
+    guarantee = False
+
+    def __init__(
+        self,
+        counts: Counts,
+        L: float,
+        epsilon: float,
+        delta: float,
+        goals: NDArray[np.int64] | None,
+        constants: str,
+    ) -> None:
+        self.counts, self.L, self.epsilon, self.delta = counts, L, epsilon, delta
+        self.c = planning.scale(constants)
+        self.goals: NDArray[np.int64] = np.arange(counts.n_states) if goals is None else goals
+        self.column = self.goal_state = np.arange(counts.n_states)
+        self.plans = 0
+        self.stopped = False
+        self._way: Actions = np.zeros(0, np.int16)
+        """[S] the policy of the collection under way, empty where there is none"""
+        self._until = np.zeros(0, np.int64)
+        """[X] the counts that end it"""
+
+    # --- what the method decides ---
+
+    @abstractmethod
+    def move(self) -> Move | None:
+        """The next thing to play; None once the method has stopped. Asked again without a rollout, it says the same."""
+
+    @abstractmethod
+    def learn(self, outcome: Outcome) -> None:
+        """Take in what a move did; the counts know already."""
+
+    # --- its answer so far, as if it stopped now ---
+
+    @property
+    @abstractmethod
+    def D(self) -> Floats:
+        """[S] at most L for the goals of the answer, else infinite."""
+
+    @property
+    def E(self) -> Floats:
+        """[S] epsilon, what the method claims, once it has stopped; before that nothing is claimed."""
+        return np.full(self.counts.n_states, self.epsilon if self.stopped else self.L + 1.0 + self.epsilon)
+
+    @abstractmethod
+    def policy(self, goal: int) -> Actions:
+        """[1, S] the policy for a goal of the answer."""
+
+    def bounds(self, goal: int) -> tuple[float, float]:
+        """No certificate: (0, infinity)."""
+        return 0.0, np.inf
+
+    # --- checkpoints ---
+
+    @abstractmethod
+    def memory(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """What the method itself remembers besides the counts."""
+
+    @abstractmethod
+    def remember(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
+        """The inverse of :meth:`memory`."""
+
+    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """Everything but the counts, to go on bit for bit."""
+        arrays, facts = self.memory()
+        return arrays | {"way": self._way, "until": self._until}, facts | {"plans": self.plans, "stopped": self.stopped}
+
+    def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
+        """The inverse of :meth:`state`."""
+        self._way, self._until = np.array(arrays["way"]), np.array(arrays["until"])
+        self.plans, self.stopped = facts["plans"], facts["stopped"]
+        self.remember(arrays, facts)
+
+    # --- sample collection ---
+
+    def discovery(self, known: Bools) -> float:
+        """Trials of every pair of K x A that find every state reachable from K within L: L log(4 |K|^2 / delta).
+
+        Such a state has a pair of K x A that leads to it with probability 1/L at least, and
+        (1 - 1/L)^n <= exp(-n/L). ``constants`` does not scale this number: it is small.
+        """
+        return self.L * math.log(4.0 * int(known.sum()) ** 2 / self.delta)
+
+    def lacking(self, required: Floats, known: Bools) -> Bools:
+        """[X] pairs of known states that were tried less often than ``required``."""
+        return np.repeat(known & ~self.counts.terminal, self.counts.n_actions) & (self.counts.n < required)
+
+    def collect(self, required: Floats, known: Bools, cap: float) -> Move | None:
+        """Go to the nearest state with an under-sampled action, optimistically, and take it; None if all is met.
+
+        The meta-goal of GOSPRL: the set of all states that lack samples. The policy is kept until some count has
+        doubled or a requirement is met.
+        """
+        c = self.counts
+        if len(self._way) and (c.n < self._until).all():
+            return self._onward()  # the last move was cut short by the budget
+        lacking = self.lacking(required, known)
+        if not lacking.any():
+            self._way = np.zeros(0, np.int16)
+            return None
+        by_state = lacking.reshape(c.n_states, c.n_actions)
+        target: Bools = np.asarray(by_state.any(1))
+        rows = planning.optimistic(c, self.c, self.delta)
+        _, policy = planning.solve(c, rows, known, target, self.epsilon / (6 * self.L), cap)
+        rarest = np.where(by_state, c.n.reshape(by_state.shape), NEVER).argmin(1)
+        policy[target] = rarest[target]
+        self.plans += 1
+        enough = np.where(lacking, np.minimum(np.ceil(required), NEVER // 2).astype(np.int64), NEVER)
+        self._way, self._until = policy, np.minimum(np.maximum(2 * c.n, 1), enough)
+        return self._onward()
+
+    def _onward(self) -> Move:
+        return Move(Plan(self._way[None, :, None], np.array([NOWHERE]), NEVER, self._until))
+
+
+def follow(run: Run, explorer: Explorer, budget: int, observe: Callable[[Run], None] = lambda run: None) -> str:
+    """Play an explorer's moves until it stops ("certified": by its own rule) or the budget is spent ("budget")."""
+    one = np.ones(1)
+    while (move := explorer.move()) is not None:
+        if run.steps >= budget:
+            return "budget"
+        began = time.perf_counter()
+        if move.fresh:
+            run.steps += run.world.rollout(_home(run), one, run.counts, run.rng, 1, 1).steps
+        left = max(min(move.steps, budget - run.steps), 1)
+        outcome = run.world.rollout(move.plan, one, run.counts, run.rng, left, move.episodes)
+        explorer.learn(outcome)
+        note(run, outcome, time.perf_counter() - began)
+        observe(run)
+    return "certified"
+
+
+def _home(run: Run) -> Plan:
+    """Reset, unless the agent is at s0."""
+    c = run.counts
+    policy = np.full((1, c.n_states, 1), c.n_actions, np.int16)
+    return Plan(policy, np.array([c.start]), NEVER, np.full(len(c.n), NEVER))

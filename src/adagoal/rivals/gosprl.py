@@ -1,0 +1,155 @@
+"""GOSPRL (Tarbouriech et al. 2021, "A provably efficient sample collection strategy for reinforcement learning").
+
+*Sample collection.* Given a requirement b(s, a): go, by the optimistic unit-cost shortest path, to the set of all
+states that lack samples of some action (the meta-goal), take such an action, and so on; plan again when a count has
+doubled or a requirement is met (:meth:`adagoal.rivals.explorer.Explorer.collect`).
+
+*Diameter.* For the guess W = 1, 2, 4, ... collect samples until every pair has a total width of
+
+    eta(x) = 2 sum over s' of beta(s'|x) <= 1/(2 W),  by  b(x) = 256 W^2 Theta(x) l(n) + 48 W m(x) l(n),
+
+with Theta(x) = (sum sqrt(p_hat (1 - p_hat)))^2, m(x) the number of successors observed, and l and beta of
+:mod:`adagoal.rivals.planning`. Let v be the largest optimistic value over all states and goals. Then v <= D, and as
+|p_tilde - p| <= eta in L1 for the optimistic model p_tilde, its values satisfy V >= 1 - eta v + p V along its own
+policies, hence D <= v / (1 - eta v) =: D_hat. Stop when D_hat <= W: then eta v <= 1/2, and D <= D_hat <= 2 v <= 2 D.
+
+*Goal-free, cost-free exploration.* With D_hat known collect
+
+    b(x) = c ( D_hat^3 Theta(x) / eps^2 + D_hat^2 S / eps ) log(D_hat S A / (eps delta))
+
+and plan for every goal on p_hat. The answer for the radius L holds the goals with a value of at most L + eps/2 from s0,
+as values are within eps/2 of the truth: this solves multi-goal exploration in every communicating MDP.
+
+*Checked against the source:* the problem and the rate B D + D^(3/2) S^2 A of the collection (abstract); the rate
+D^4 Gamma S A / eps^2 of the goal-free use and D^3 S^2 A of the diameter (quoted by the AdaGoal paper, label
+``cor_UB_comm``). The text of the algorithms could not be opened. *Recalled:* the meta-goal, the doubling of W, and b
+of the goal-free use up to its numerical constant (1 here). *Derived:* the constants 256 and 48, which make each half
+of eta at most 1/(4W) (2 * 2 sqrt(Theta l / n) and 2 * 6 m l / n), and the rule D_hat <= W, as above.
+
+All of it needs a communicating MDP whose number of states is known: where a state cannot be reached, the collection
+never ends. The diameter is that of the world with its reset, at most D_0 + 1.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adagoal.envs.world import Outcome
+from adagoal.rivals import planning
+from adagoal.rivals.explorer import Explorer, Move
+from adagoal.rivals.planning import Actions, Floats
+from adagoal.tabular.counts import Counts
+
+FARTHEST = 1e6
+"""Values at which plans are cut."""
+PRECISION = 1e-3
+"""Residual, a relative error, of the values behind the answer and the diameter."""
+
+
+class Gosprl(Explorer):
+    """Goal-free, cost-free exploration, or nothing but the collection of ``samples`` of every pair."""
+
+    name = "gosprl"
+
+    def __init__(
+        self,
+        counts: Counts,
+        L: float,
+        epsilon: float,
+        delta: float,
+        goals: NDArray[np.int64] | None = None,
+        constants: str = "paper",
+        samples: NDArray[np.int64] | int | None = None,
+    ) -> None:
+        super().__init__(counts, L, epsilon, delta, goals, constants)
+        self.samples = None if samples is None else np.broadcast_to(np.asarray(samples, float), len(counts.n))
+        """[X] the requirement b of a plain collection"""
+        self._all = np.ones(counts.n_states, bool)
+        self.W = 1.0
+        self.diameter: float | None = None
+        """D_hat, once it is known"""
+        self._values, self._table = np.full(counts.n_states, np.inf), np.zeros((0, 0), np.int16)
+        self._answered = -1
+
+    def move(self) -> Move | None:
+        """Collect, phase after phase."""
+        while not self.stopped:
+            move = self.collect(self.required(), self._all, FARTHEST)
+            if move is not None:
+                return move
+            if self.samples is None and self.diameter is None:
+                self._estimate()
+            else:
+                self.stopped = True
+        return None
+
+    def learn(self, outcome: Outcome) -> None:
+        """The counts are all it needs."""
+
+    def required(self) -> Floats:
+        """[X] b of the current phase."""
+        c = self.counts
+        if self.samples is not None:
+            return self.samples
+        theta = planning.spread(c, self._all)
+        if self.diameter is None:
+            log = planning.log_term(c, self.c, self.delta)
+            return np.maximum(256 * self.W**2 * theta * log + 48 * self.W * c.support * log, 1.0)
+        log_all = self.c * math.log(self.diameter * len(c.n) / (self.epsilon * self.delta))
+        D = self.diameter
+        return (D**3 * theta / self.epsilon**2 + D**2 * c.n_states / self.epsilon) * log_all
+
+    def _estimate(self) -> None:
+        """Accept the guess W, with the diameter that it gives, or double it."""
+        c = self.counts
+        usable = np.repeat(~c.terminal, c.n_actions)
+        eta = 2.0 * float(planning.widths(c, self.c, self.delta).sum(1)[usable].max())
+        rows = planning.optimistic(c, self.c, self.delta)
+        v = 0.0
+        for goal in range(c.n_states):
+            target = np.arange(c.n_states) == goal
+            V, _ = planning.solve(c, rows, self._all, target, PRECISION, FARTHEST)
+            self.plans += 1
+            v = max(v, float(V.max()) * (1.0 + PRECISION))
+            if v > self.W:
+                break
+        if eta * v < 1.0 and v / (1.0 - eta * v) <= self.W:
+            self.diameter = v / (1.0 - eta * v)
+        else:
+            self.W *= 2.0
+
+    def _answer(self) -> None:
+        """Plan for every goal on p_hat."""
+        c, moment = self.counts, int(self.counts.n.sum())
+        if moment == self._answered:
+            return
+        rows, cap = planning.empirical(c), 4.0 * (self.L + 2.0)
+        self._values, self._table = np.full(c.n_states, np.inf), np.zeros((c.n_states, c.n_states), np.int16)
+        for goal in np.flatnonzero(c.seen):
+            target = np.arange(c.n_states) == goal
+            V, self._table[goal] = planning.solve(c, rows, self._all, target, PRECISION, cap, untried=False)
+            self._values[goal] = V[c.start]
+        self._answered = moment
+
+    @property
+    def D(self) -> Floats:
+        """[S] the empirical value from s0 less epsilon/2: at most L for the goals of the answer."""
+        self._answer()
+        return np.maximum(self._values - self.epsilon / 2.0, 0.0)
+
+    def policy(self, goal: int) -> Actions:
+        """[1, S] the best policy for p_hat."""
+        self._answer()
+        return np.ascontiguousarray(self._table[None, goal])
+
+    def memory(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """The phase."""
+        return {}, {"W": self.W, "diameter": self.diameter}
+
+    def remember(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
+        """The inverse of :meth:`memory`."""
+        self.W, self.diameter = facts["W"], facts["diameter"]

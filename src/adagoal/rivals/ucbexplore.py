@@ -1,0 +1,134 @@
+"""UcbExplore (Lim and Auer 2012, "Autonomous exploration for navigating in MDPs").
+
+K = {s0}; round after round:
+
+1. *state discovery*: try every pair of K x A at least L log(4 |K|^2 / delta) times; the successors outside K are the
+   candidates U;
+2. for each u in U the optimistic shortest path to u restricted to K (:mod:`adagoal.rivals.planning`); take the u of
+   smallest optimistic value from s0; if there is none or it exceeds L: stop;
+3. *policy evaluation*: play its policy from s0 for 6 c e^-3 log(16 |K|^2 / delta) episodes with e = epsilon / L. If
+   they take (1 + e) L steps each on average, or fewer, u is added to K with this policy; as soon as they have taken
+   more in all, they are broken off, and the round ends: there are new samples to plan on.
+
+*Proved in the paper, for its constants:* K holds the incrementally L-reachable states, and each policy reaches its
+state within (1 + e) L = L + epsilon expected steps. It is *not* shown to be near-optimal: the policy of a state at
+distance 2 may take L + epsilon steps, and it is never improved. C1 of definition ``def_MGE`` is not its claim.
+
+*Checked against the source:* nothing but the setting, as later papers quote it; the text of the algorithm could not be
+opened. *Recalled:* the three steps and the number of episodes, with the relative accuracy e that Lim and Auer call
+epsilon. *Derived:* the number of discovery trials (``Explorer.discovery``). *Ours:* the breaking-off (failure is
+certain by then), the Bernstein widths of its successors, and discovery on the way to the nearest under-sampled state.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adagoal.envs.world import Outcome, Plan
+from adagoal.rivals import planning
+from adagoal.rivals.explorer import NEVER, Explorer, Move
+from adagoal.rivals.planning import Actions, Bools, Floats
+from adagoal.tabular.counts import Counts
+
+
+class UcbExplore(Explorer):
+    """See the module's text."""
+
+    name = "ucbexplore"
+
+    def __init__(
+        self,
+        counts: Counts,
+        L: float,
+        epsilon: float,
+        delta: float,
+        goals: NDArray[np.int64] | None = None,
+        constants: str = "paper",
+    ) -> None:
+        super().__init__(counts, L, epsilon, delta, goals, constants)
+        S = counts.n_states
+        self.known: Bools = np.arange(S) == counts.start
+        """[S] the set K"""
+        self.table = np.full((S, S), counts.n_actions, np.int16)
+        """[S, K] the policy of every member of K"""
+        self._target = -1
+        """The state that is evaluated, -1 between evaluations"""
+        self._episodes, self._steps = 0, 0
+
+    def move(self) -> Move | None:
+        """Steps 1 to 3."""
+        while not self.stopped:
+            if self._target < 0:
+                move = self.collect(
+                    np.full(len(self.counts.n), self.discovery(self.known)), self.known, 4.0 * (self.L + 2.0)
+                )
+                if move is not None:
+                    return move
+                self._choose()
+                continue
+            episodes = self.episodes()
+            allowed = math.floor(episodes * (self.L + self.epsilon))
+            if self._steps <= allowed and self._episodes < episodes:
+                plan = Plan(
+                    self.table[None, :, [self._target]],
+                    np.array([self._target]),
+                    NEVER,
+                    np.full(len(self.counts.n), NEVER),
+                )
+                fresh = self._steps == 0 and self._episodes == 0
+                return Move(plan, episodes - self._episodes, allowed + 1 - self._steps, fresh)
+            self.known[self._target] = self._steps <= allowed
+            self._target = -1
+        return None
+
+    def learn(self, outcome: Outcome) -> None:
+        """Count the episodes and steps of an evaluation."""
+        if self._target >= 0:
+            self._episodes += len(outcome.goals)
+            self._steps += outcome.steps
+
+    def episodes(self) -> int:
+        """Episodes of an evaluation."""
+        relative = self.epsilon / self.L
+        return math.ceil(6.0 * self.c * relative**-3 * math.log(16.0 * self.known.sum() ** 2 / self.delta))
+
+    def _choose(self) -> None:
+        """Step 2."""
+        c, S = self.counts, self.counts.n_states
+        rows = planning.optimistic(c, self.c, self.delta)
+        tried = np.repeat(self.known, c.n_actions)[:, None] & (c.count > 0)
+        best = math.inf
+        for u in np.unique(c.successor[tried]):
+            if not self.known[u]:
+                target = np.arange(S) == u
+                V, policy = planning.solve(
+                    c, rows, self.known, target, self.epsilon / (6 * self.L), 4.0 * (self.L + 2.0)
+                )
+                self.plans += 1
+                if V[c.start] < best:
+                    best, self._target, self.table[:, u] = float(V[c.start]), int(u), policy
+        self._episodes = self._steps = 0
+        if best > self.L:
+            self.stopped, self._target = True, -1
+
+    @property
+    def D(self) -> Floats:
+        """[S] 0 on K."""
+        return np.where(self.known, 0.0, np.inf)
+
+    def policy(self, goal: int) -> Actions:
+        """[1, S] the policy that was evaluated."""
+        return np.ascontiguousarray(self.table[None, :, goal])
+
+    def memory(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """K, its policies, and where the evaluation stands."""
+        return {"known": self.known, "table": self.table}, {"trial": [self._target, self._episodes, self._steps]}
+
+    def remember(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
+        """The inverse of :meth:`memory`."""
+        self.known, self.table = np.array(arrays["known"]), np.array(arrays["table"])
+        self._target, self._episodes, self._steps = facts["trial"]

@@ -1,0 +1,74 @@
+"""The incrementally reachable set against its definition, and on worlds where it is known."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from adagoal.envs import random_models, toys
+from adagoal.mdp import solve
+from adagoal.mdp.incremental import incremental_set, restricted_distances
+from adagoal.mdp.model import TabularMDP
+
+
+def time_within(mdp: TabularMDP, known: set[int], goal: int) -> float:
+    """V*_K(s0 -> goal) by plain value iteration on a dense array."""
+    S, A = mdp.n_states, mdp.n_actions
+    p = mdp.kernel().toarray().reshape(S, A, S)
+    V = np.zeros(S)
+    for _ in range(3000):
+        Q = np.full(S, 1.0 + V[mdp.start])
+        for s in known - {goal}:
+            if not mdp.terminal[s]:
+                Q[s] = min(Q[s], (1.0 + p[s] @ V).min())
+        Q[goal] = 0.0
+        V = Q
+    return float(V[mdp.start])
+
+
+def by_definition(mdp: TabularMDP, radius: float) -> set[int]:
+    """The union over all total orders (each partial order is part of one, and the larger order allows no less)."""
+    times: dict[tuple[frozenset[int], int], float] = {}
+    found: set[int] = set()
+    others = [s for s in range(mdp.n_states) if s != mdp.start]
+    for order in itertools.permutations(others):
+        known = {mdp.start}
+        for s in order:
+            key = frozenset(known), s
+            if key not in times:
+                times[key] = time_within(mdp, known, s)
+            if times[key] <= radius + 1e-9:
+                known.add(s)
+        found |= known
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("radius", [2.5, 4.0])
+def test_definition(seed: int, radius: float) -> None:
+    mdp = random_models.random_sparse(n_states=5, n_actions=2, branching=2, seed=seed)
+    assert set(incremental_set(mdp, radius).tolist()) == by_definition(mdp, radius)
+
+
+def test_fan_is_reliably_but_not_incrementally_reachable() -> None:
+    mdp = toys.fan(n_middle=10)
+    assert solve.reachable_set(mdp, 4.0).tolist() == [0, 11]
+    assert incremental_set(mdp, 4.0).tolist() == [0]
+    assert incremental_set(mdp, 19.0).size == 12  # a middle state takes 2n - 1 = 19
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_subset_of_the_reachable_set_and_equal_without_chance(seed: int) -> None:
+    sure = random_models.random_deterministic(n_states=12, n_actions=2, seed=seed)
+    assert incremental_set(sure, 4.0).tolist() == solve.reachable_set(sure, 4.0).tolist()
+    traps = random_models.random_traps(n_states=12, n_actions=2, seed=seed)
+    assert set(incremental_set(traps, 5.0).tolist()) <= set(solve.reachable_set(traps, 5.0).tolist())
+
+
+def test_restriction_costs_time() -> None:
+    mdp = random_models.random_sparse(n_states=8, n_actions=2, seed=3)
+    free, only_start = restricted_distances(mdp, np.ones(8, bool)), restricted_distances(mdp, np.arange(8) == 0)
+    np.testing.assert_allclose(free, solve.distances(mdp))
+    assert (only_start >= free * (1 - 1e-9)).all()

@@ -1,0 +1,255 @@
+"""Each rival shows a property that its paper proves, on worlds whose exact answer is known.
+
+Unless a test says otherwise the constants are scaled (see rivals/planning.py), so that the papers' confidence is given
+up; with the fixed seeds below everything is deterministic.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import adagoal
+from adagoal import api
+from adagoal.cli import run as command
+from adagoal.envs import grid, random_models, registry, toys
+from adagoal.envs.simulator import ModelWorld
+from adagoal.errors import InputError
+from adagoal.experiments import arena, compare
+from adagoal.goals import adagoal as rule
+from adagoal.loop import Run
+from adagoal.mdp import incremental, solve
+from adagoal.mdp.model import TabularMDP
+from adagoal.result import Result
+from adagoal.rivals import gosprl, planning
+from adagoal.rivals.explorer import follow
+from adagoal.rivals.gosprl import Gosprl
+from adagoal.tabular.counts import Counts
+
+EPSILON = 1.0
+WORLDS = range(24)
+ROUNDING = 2 * gosprl.PRECISION
+"""Relative error of the values behind the diameter."""
+
+
+def small_world(seed: int) -> tuple[TabularMDP, float]:
+    """A random world and a radius in the middle of its distances, between 3 and 8."""
+    make = (
+        lambda: random_models.random_sparse(n_states=8, n_actions=2, branching=3, seed=seed),
+        lambda: random_models.random_traps(n_states=8, n_actions=2, traps=2, branching=2, seed=seed),
+        lambda: random_models.random_waiting(n_states=6, n_actions=2, stay=0.5, branching=2, seed=seed),
+        lambda: random_models.random_deterministic(n_states=8, n_actions=2, seed=seed),
+    )
+    mdp = make[seed % 4]()
+    distances = solve.distances(mdp)
+    return mdp, float(np.clip(np.median(distances[np.isfinite(distances)]), 3.0, 8.0))
+
+
+def explore(mdp: TabularMDP, L: float, method: str, constants: str, seed: int) -> Result:
+    arguments = {"constants": constants}
+    return api.explore(ModelWorld(mdp), L, EPSILON, method=method, method_args=arguments, seed=seed, budget=10**7)
+
+
+def values(mdp: TabularMDP, result: Result) -> dict[int, float]:
+    return {g: solve.policy_value(mdp, result.policy(g)) for g in result.goals}
+
+
+@pytest.mark.parametrize("constants", ["scaled=0.01", "scaled=0.1"])
+def test_ucbexplore_finds_what_is_incrementally_reachable(constants: str) -> None:
+    """In 24 worlds: S_L-arrow is a subset of K, K of S_(L + epsilon)-arrow; every policy takes at most L + epsilon."""
+    for seed in WORLDS:
+        mdp, L = small_world(seed)
+        result = explore(mdp, L, "ucbexplore", constants, seed)
+        assert result.status == "stopped"
+        low, high = (set(incremental.incremental_set(mdp, r).tolist()) for r in (L, L + EPSILON))
+        assert low <= set(result.goals) <= high
+        assert max(values(mdp, result).values()) <= L + EPSILON
+
+
+@pytest.mark.parametrize("constants", ["scaled=0.01", "scaled=0.1"])
+def test_disco_finds_what_is_incrementally_reachable_with_good_policies(constants: str) -> None:
+    """In 24 worlds: K as above; every policy is within epsilon of the best one restricted to S_L-arrow."""
+    for seed in WORLDS:
+        mdp, L = small_world(seed)
+        result = explore(mdp, L, "disco", constants, seed)
+        assert result.status == "stopped"
+        low, high = (set(incremental.incremental_set(mdp, r).tolist()) for r in (L, L + EPSILON))
+        assert low <= set(result.goals) <= high
+        best = incremental.restricted_distances(mdp, np.isin(np.arange(mdp.n_states), list(low)))
+        for goal, value in values(mdp, result).items():
+            assert goal not in low or value <= best[goal] + EPSILON
+
+
+@pytest.mark.parametrize(
+    ("mdp", "L"), [(grid.open_grid(), 8.0), (toys.chain(n_states=8, slip=0.1), 6.0), (toys.trap_chain(), 10.0)]
+)
+def test_disco_solves_multi_goal_exploration_where_the_sets_agree(mdp: TabularMDP, L: float) -> None:
+    """S_L-arrow = G_L, and restricted policies are as good as free ones: C1 and C2 hold."""
+    assert incremental.incremental_set(mdp, L).tolist() == solve.reachable_set(mdp, L).tolist()
+    verdict = api.audit(explore(mdp, L, "disco", "scaled=0.0005", 0), mdp)
+    assert verdict.c1
+    assert verdict.c2
+
+
+def test_equal_sets_alone_are_not_enough() -> None:
+    """FrozenLake: S_L-arrow = G_L for L = 20, but a policy restricted to it loses more than epsilon on some goal."""
+    mdp = registry.make_model("FrozenLake-v1", {}, None)
+    assert mdp is not None
+    inside = incremental.incremental_set(mdp, 20.0)
+    assert inside.tolist() == solve.reachable_set(mdp, 20.0).tolist()
+    best = incremental.restricted_distances(mdp, np.isin(np.arange(mdp.n_states), inside))
+    assert (best - solve.distances(mdp))[inside].max() > 2.0
+
+
+def test_incremental_methods_miss_the_goal_of_the_fan() -> None:
+    mdp = toys.fan(n_middle=10)
+    assert api.explore("fan", 4.0, method="gosprl", method_args={"constants": "scaled=0.01"}).goals == [0, 11]
+    for method in ("ucbexplore", "disco"):
+        assert 11 not in explore(mdp, 4.0, method, "scaled=0.01", 0).goals
+
+
+# --- GOSPRL ---
+
+
+def collected(mdp: TabularMDP, explorer: Gosprl, seed: int) -> str:
+    run = Run(ModelWorld(mdp), explorer, rule, np.random.default_rng(seed))
+    return follow(run, explorer, 10**8)
+
+
+def counts_of(mdp: TabularMDP) -> Counts:
+    return Counts(mdp.n_states, mdp.n_actions, mdp.start)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_gosprl_meets_every_sampling_requirement(seed: int) -> None:
+    mdp = random_models.random_sparse(n_states=10, n_actions=3, seed=seed)
+    required = np.random.default_rng(seed).integers(0, 200, mdp.n_states * mdp.n_actions)
+    explorer = Gosprl(counts_of(mdp), 10.0, EPSILON, 0.1, None, "paper", required)
+    assert collected(mdp, explorer, seed) == "certified"
+    assert (explorer.counts.n >= required).all()
+    assert explorer.counts.n.sum() <= 2 * solve.diameter(mdp) * required.sum()  # the rate of the paper: B D, at most
+
+
+@pytest.mark.parametrize(("constants", "seeds"), [("scaled=0.05", 16), ("paper", 4)])
+def test_gosprl_diameter_lies_between_once_and_twice_the_truth(constants: str, seeds: int) -> None:
+    for seed in range(seeds):
+        mdp = random_models.random_dense(n_states=4 + seed % 3, n_actions=2, seed=seed)
+        explorer = Gosprl(counts_of(mdp), 10.0, 1e3, 0.1, None, constants)  # epsilon so large that nothing follows
+        assert collected(mdp, explorer, seed) == "certified"
+        assert explorer.diameter is not None
+        D = solve.diameter(mdp)
+        assert D * (1 - ROUNDING) <= explorer.diameter <= 2 * D * (1 + ROUNDING)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_gosprl_solves_multi_goal_exploration_where_everything_is_reachable(seed: int) -> None:
+    mdp = random_models.random_dense(n_states=6, n_actions=2, seed=seed)
+    L = float(np.median(solve.distances(mdp)))
+    result = explore(mdp, L, "gosprl", "scaled=0.01", seed)
+    assert result.status == "stopped"
+    verdict = api.audit(result, mdp)
+    assert verdict.c1
+    assert verdict.c2
+
+
+# --- BPI-UCBVI ---
+
+
+def best_and_played(mdp: TabularMDP, goal: int, H: int, table: np.ndarray) -> tuple[float, float]:
+    """Expected steps from s0, goal or H, of the best policy and of the table [H, S], by dense backward induction."""
+    S, A = mdp.n_states, mdp.n_actions
+    p = np.concatenate([mdp.kernel().toarray().reshape(S, A, S), np.zeros((S, 1, S))], 1)
+    p[:, A, mdp.start] = 1.0
+    best = played = np.zeros(S)
+    for h in reversed(range(H)):
+        best, played = (1 + p @ best).min(1), 1 + p[np.arange(S), table[h]] @ played
+        best[goal] = played[goal] = 0.0
+    return float(best[mdp.start]), float(played[mdp.start])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_bpi_finds_a_good_policy_for_one_goal(seed: int) -> None:
+    """It stops by itself, with a policy within epsilon of the best one over H stages."""
+    mdp = random_models.random_sparse(n_states=5, n_actions=3, branching=2, seed=seed)
+    goal = int(np.argsort(solve.distances(mdp))[3])
+    arguments = {"constants": "scaled=0.01", "horizon": 12}
+    result = api.explore(
+        *(ModelWorld(mdp), 40.0, 0.3), goal_space=[goal], method="bpi-ucbvi", method_args=arguments, seed=seed,
+        budget=10**8,
+    )  # fmt: skip
+    assert (result.status, result.goals) == ("stopped", [goal])
+    best, played = best_and_played(mdp, goal, 12, result.policy(goal).actions)
+    assert best <= played <= best + 0.3
+
+
+def test_bpi_needs_one_goal() -> None:
+    with pytest.raises(InputError, match="one goal"):
+        api.explore("chain", 4.0, method="bpi-ucbvi")
+
+
+# --- the shared planner, and the house ---
+
+
+def test_planner_is_optimistic_and_exact_without_widths() -> None:
+    mdp = random_models.random_sparse(n_states=7, n_actions=2, seed=5)
+    counts, rng = counts_of(mdp), np.random.default_rng(0)
+    for s in range(7):
+        for a in range(2):
+            successors, p = mdp.row(s, a)
+            for target in rng.choice(successors, 4000, p=p):
+                counts.record(s, a, int(target))
+    known, goal = np.arange(7) < 5, np.arange(7) == 6
+    best = incremental.restricted_distances(mdp, known)[6]
+    low, _ = planning.solve(counts, planning.optimistic(counts, 1.0, 0.1), known, goal, 1e-6, 1e6)
+    near, policy = planning.solve(counts, planning.empirical(counts), known, goal, 1e-9, 1e6)
+    assert low[0] <= best
+    assert near[0] == pytest.approx(best, rel=0.1)
+    assert (policy[[5]] == mdp.reset_action).all()
+
+
+@pytest.mark.parametrize("constants", ["scaled=", "scaled=0", "scaled=-1", "half", "scaled=nan"])
+def test_constants_are_checked(constants: str) -> None:
+    with pytest.raises(InputError, match="constants"):
+        api.explore("chain", 4.0, method="disco", method_args={"constants": constants})
+
+
+@pytest.mark.parametrize("method", ["ucbexplore", "disco", "gosprl"])
+def test_a_run_resumes_bit_for_bit(method: str, tmp_path: Path) -> None:
+    arguments = {"method": method, "method_args": {"constants": "scaled=0.003"}, "seed": 3}
+    whole = adagoal.explore("grid", 8.0, **arguments)  # type: ignore[arg-type]
+    part = adagoal.explore("grid", 8.0, budget=whole.steps // 3, out=tmp_path, **arguments)  # type: ignore[arg-type]
+    assert part.status == "budget"
+    rest = adagoal.resume(tmp_path, budget=10**8)
+    assert (rest.status, rest.steps, rest.goals) == ("stopped", whole.steps, whole.goals)
+    np.testing.assert_array_equal(rest.arrays["policy"], whole.arrays["policy"])
+    np.testing.assert_array_equal(rest.arrays["visits"], whole.arrays["visits"])
+
+
+def test_command_line(tmp_path: Path) -> None:
+    line = ["explore", "chain", "--radius", "5", "--method", "ucbexplore", "--method-arg", "constants=scaled=0.01"]
+    assert command([*line, "--out", str(tmp_path), "--quiet"]) == 0
+    assert command(["audit", str(tmp_path)]) == 0
+    assert (tmp_path / "report.html").exists()
+
+
+def test_comparisons_run_a_rival_once_a_seed() -> None:
+    worlds = {"chain": {"radius": 5.0, "epsilon": 1.0}}
+    found = compare.settings(worlds, ("certified", "disco:constants=scaled=0.1"), ("adagoal", "unigoal"), 2)
+    assert [setting.method for setting in found].count("disco") == 2
+
+
+def test_arena(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small arena, twice: the second time nothing is run again."""
+    monkeypatch.setattr(arena, "WORLDS", ({"env": "chain", "env_args": {"n_states": 4}, "radius": 3.0},))
+    monkeypatch.setattr(arena, "RULES", ("adagoal",))
+    monkeypatch.setattr(arena, "OTHERS", ("disco:constants=scaled=0.01", "gosprl:constants=scaled=0.01"))
+    line = ["reproduce", "arena", "--seeds", "2", "--jobs", "1", "--budget", "50000", "--out", str(tmp_path), "--quiet"]
+    assert command(line) == 0
+    text = (tmp_path / "arena.md").read_text()
+    assert "| disco:constants=scaled=0.01 | own |" in text
+    before = {file: file.stat().st_mtime_ns for file in (tmp_path / "cells").iterdir()}
+    assert command(line) == 0
+    assert {file: file.stat().st_mtime_ns for file in (tmp_path / "cells").iterdir()} == before
+    assert (tmp_path / "arena.png").exists()
