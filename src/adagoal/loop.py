@@ -34,9 +34,7 @@ class Attempts:
 
     def add(self, goal: int, reached: bool) -> None:
         """One episode."""
-        while goal >= len(self.total):
-            for name in self.ARRAYS:
-                setattr(self, name, np.pad(getattr(self, name), (0, len(self.total) + 1)))
+        self._make_room(goal)
         self.total[goal] += 1
         self.reached[goal] += reached
         self.recent[goal] += FAST * (reached - self.recent[goal])
@@ -44,8 +42,14 @@ class Attempts:
 
     def over(self, goals: NDArray[np.int64]) -> tuple[NDArray[np.float64], ...]:
         """The four arrays over the given goals."""
-        short = max(int(goals.max(initial=-1)) + 1 - len(self.total), 0)
-        return tuple(np.pad(getattr(self, name), (0, short))[goals] for name in self.ARRAYS)
+        self._make_room(int(goals.max(initial=-1)))
+        return self.total[goals], self.reached[goals], self.recent[goals], self.previous[goals]
+
+    def _make_room(self, goal: int) -> None:
+        if goal >= len(self.total):
+            for name in self.ARRAYS:
+                array = getattr(self, name)
+                setattr(self, name, np.pad(array, (0, goal + 1)))
 
 
 class Answer(Protocol):

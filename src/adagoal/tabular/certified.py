@@ -137,7 +137,8 @@ class Certified:
     def refresh(self, wanted: NDArray[np.bool_]) -> bool:
         """Bring one block of goals up to date, ``wanted`` [columns] first; False if none of those was stale."""
         self._catch_up()
-        wanted = np.pad(wanted, (0, len(self.D) - len(wanted)))
+        if len(wanted) < len(self.D):
+            wanted = np.pad(wanted, (0, len(self.D) - len(wanted)))
         E = self.E
         todo = np.flatnonzero(self.stale & wanted)
         if not len(todo):

@@ -37,7 +37,9 @@ class Quiet:
             self.start = n.copy() if self.start is None else self.start
         if self.start is None:
             return np.zeros(len(n))
-        return (n - np.pad(self.start, (0, len(n) - len(self.start)))).astype(float)
+        if len(self.start) < len(n):
+            self.start = np.pad(self.start, (0, len(n) - len(self.start)))
+        return (n - self.start).astype(float)
 
     def bound(self, visits: NDArray[np.float64]) -> NDArray[np.float64]:
         """[X] bounds on the unseen mass of each pair, 1 where nothing is known."""
