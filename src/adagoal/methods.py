@@ -12,6 +12,10 @@ from numpy.typing import NDArray
 
 from adagoal.envs.world import World
 from adagoal.errors import InputError
+from adagoal.linear.bounds import MixtureBounds
+from adagoal.linear.likelihood import Likelihood
+from adagoal.linear.mixture import LinearMixture
+from adagoal.linear.pooled import Pooled
 from adagoal.loop import Estimates
 from adagoal.tabular.bayes import Bayes
 from adagoal.tabular.certified import Certified
@@ -58,10 +62,24 @@ def bayes(problem: Problem) -> Estimates:
     return Bayes(problem.counts, problem.L, problem.epsilon, problem.goals)
 
 
+def vtr_pooled(problem: Problem) -> Estimates:
+    """Linear mixtures, certified: one value-targeted regression for all goals."""
+    p, mixture = problem, _mixture("vtr-pooled", problem.world)
+    return MixtureBounds(mixture, p.counts, Pooled(mixture, p.delta), p.L, p.epsilon, p.goals, _notes(p.world))
+
+
+def likelihood(problem: Problem) -> Estimates:
+    """Linear mixtures of probability kernels, certified: a likelihood set for the weights."""
+    p, mixture = problem, _mixture("likelihood", problem.world)
+    return MixtureBounds(mixture, p.counts, Likelihood(mixture, p.delta), p.L, p.epsilon, p.goals, _notes(p.world))
+
+
 METHODS: dict[str, Callable[..., Estimates]] = {
     "certified": certified,
     "ucbvi": ucbvi,
     "bayes": bayes,
+    "vtr-pooled": vtr_pooled,
+    "likelihood": likelihood,
 }
 
 
@@ -81,3 +99,17 @@ def build(method: str, problem: Problem, arguments: dict[str, Any]) -> Estimates
 def _known_size(method: str, world: World) -> None:
     if world.state_bound != world.initial_states:
         raise InputError(f"--method {method}: needs a known number of states, which {world.name} does not have")
+
+
+def _mixture(method: str, world: World) -> LinearMixture:
+    """The known kernels of the world."""
+    mixture = getattr(world, "mixture", None)
+    if not isinstance(mixture, LinearMixture):
+        raise InputError(f"--method {method}: {world.name} is not a linear mixture; try a mixture-* environment")
+    return mixture
+
+
+def _notes(world: World) -> list[str]:
+    """Where to say that the mixture does not fit: it ends up among the warnings of the result."""
+    notes: list[str] = getattr(world, "warnings", [])
+    return notes

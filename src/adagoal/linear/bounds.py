@@ -1,7 +1,7 @@
 """Certified bounds for linear mixtures: the planner that ``vtr-pooled`` and ``likelihood`` share.
 
-A *learner* turns transitions into a :class:`~adagoal.linear.kernels.Region` that holds theta* at all times with probability
-1 - delta. All else is as in the tabular case (docs/linear.md has the proofs):
+A *learner* turns transitions into a :class:`~adagoal.linear.kernels.Region` that holds theta* at all times with
+probability 1 - delta. All else is as in the tabular case (docs/linear.md has the proofs):
 
     D_g      from  V <- max(V, T_low V),   T_low V = min{ C, 1 + V(s0), min_a 1 + Low_sa(V) }
     upper_g  from  Y <- min(Y, T_up Y),    T_up Y  = min{ 1 + Y(s0), min_a 1 + Up_sa(Y) }
@@ -95,7 +95,7 @@ class MixtureBounds:
         self.D = self.V[mixture.start].copy()
         self.plans = 0
         self.episodes_per_plan = 1
-        reachable = np.isfinite(csgraph.dijkstra(_graph(mixture), indices=mixture.start, unweighted=True))
+        reachable = np.isfinite(csgraph.dijkstra(_graph(mixture), indices=[mixture.start], unweighted=True))[0]
         self._order = np.flatnonzero(reachable & (self.V.min(axis=1) < self.cap))
         """States that matter: elsewhere V = C is known and Y = C costs nothing."""
         self._features = kernels.Features(

@@ -1,9 +1,9 @@
-"""Ready-made mixture worlds. Each returns the true model, which carries its :class:`~adagoal.linear.mixture.LinearMixture`."""
+"""Ready-made mixture worlds: true models that carry their :class:`~adagoal.linear.mixture.LinearMixture`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,10 @@ def windy(
 ) -> TabularMDP:
     """A grid in 2 or more dimensions with d wind regimes: calm, then a wind along each direction, then stronger gusts.
 
-    In regime i >= 1 a step goes with the wind, one cell in one of the 2 n directions, with probability ``strength``, and where
-    the action wants it otherwise; regimes beyond 2 n blow two cells far, and so on. With ``signed`` the kernels are calm and
-    the differences wind - calm, which are signed measures, and theta = (1, ...). The start is in the middle.
+    In regime i >= 1 a step goes with the wind, one cell in one of the 2 n directions, with probability ``strength``,
+    and where the action wants it otherwise; regimes beyond 2 n blow two cells far, and so on. With ``signed`` the
+    kernels are calm and the differences wind - calm, which are signed measures, and theta = (1, ...). The start is in
+    the middle.
     """
     cells, moves = _grid(shape)
     integer("d", d, 1, 1 + 4 * len(moves))
@@ -37,7 +38,7 @@ def windy(
         length, direction = divmod(i - 1, len(moves))
         return [(1.0 - strength, moves[action]), (strength, (1 + length) * moves[direction])]
 
-    kernels = [_grid_kernel(cells, len(moves), lambda a, i=i: regime(i, a)) for i in range(d)]  # type: ignore[misc]
+    kernels = [_grid_kernel(cells, [regime(i, a) for a in range(len(moves))]) for i in range(d)]
     weights = _weights(theta, d)
     if signed:
         kernels = kernels[:1] + [k - kernels[0] for k in kernels[1:]]
@@ -49,7 +50,7 @@ def slippery(*, shape: str = "8x8", d: int = 3, theta: Sequence[float] | None = 
     """A grid with d friction levels: on level i a move carries i cells far, from stuck (0) to ice (d - 1)."""
     cells, moves = _grid(shape)
     integer("d", d, 2, 20)
-    kernels = [_grid_kernel(cells, len(moves), lambda a, i=i: [(1.0, i * moves[a])]) for i in range(d)]  # type: ignore[misc]
+    kernels = [_grid_kernel(cells, [[(1.0, i * move)] for move in moves]) for i in range(d)]
     weights = np.full(d, 0.2 / (d - 1)) if theta is None else np.asarray(theta, float)
     if theta is None:
         weights[1] = 0.8
@@ -57,7 +58,7 @@ def slippery(*, shape: str = "8x8", d: int = 3, theta: Sequence[float] | None = 
 
 
 def inventory(*, capacity: int = 49, d: int = 3, orders: int = 4, theta: Sequence[float] | None = None) -> TabularMDP:
-    """A stock of 0..capacity pieces, an order of 0..orders-1 pieces a day, and d demand regimes: Poisson of mean 1, 2, 4, ...
+    """A stock of 0..capacity pieces, an order of 0..orders-1 a day, and d demand regimes, Poisson of mean 1, 2, 4...
 
     The start is half full.
     """
@@ -98,17 +99,15 @@ def _grid(shape: str) -> tuple[Ints, Ints]:
     return cells, moves
 
 
-def _grid_kernel(
-    cells: Ints, n_actions: int, outcomes: Callable[[int], list[tuple[float, Ints]]]
-) -> sparse.csr_matrix:
+def _grid_kernel(cells: Ints, outcomes: list[list[tuple[float, Ints]]]) -> sparse.csr_matrix:
     """[S * A, S]: each action leads by one of its (probability, move) outcomes, as far as the walls allow."""
-    S, last = len(cells), cells.max(axis=0)
+    S, A, last = len(cells), len(outcomes), cells.max(axis=0)
     place = np.concatenate([np.cumprod((last + 1)[::-1])[-2::-1], [1]])
-    matrix = sparse.csr_matrix((S * n_actions, S))
-    for action in range(n_actions):
-        for probability, move in outcomes(action):
+    matrix = sparse.csr_matrix((S * A, S))
+    for action, possible in enumerate(outcomes):
+        for probability, move in possible:
             target = np.clip(cells + move, 0, last) @ place
-            rows = np.arange(S) * n_actions + action
+            rows = np.arange(S) * A + action
             matrix = matrix + sparse.csr_matrix((np.full(S, probability), (rows, target)), shape=matrix.shape)
     return matrix
 

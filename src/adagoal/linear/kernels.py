@@ -1,9 +1,9 @@
 """Numerical kernels of the certified linear bounds. V, Y: [S, B], one column per goal of the block.
 
-All that is known about theta is a :class:`Region`: |<theta* - theta, v>| <= ||root^T v|| for the vectors v = phi_f(x), and
-root^T row_sums[x] = 0, so that f may be shifted by a constant: f is centred at f(s) against cancellation. Two more bounds
-on p f need no data: with ``simplex`` it lies between the smallest and the largest phi_i f, else between the smallest and
-the largest f on the support.
+All that is known about theta is a :class:`Region`: |<theta* - theta, v>| <= ||root^T v|| for the vectors v =
+phi_f(x), and root^T row_sums[x] = 0, so that f may be shifted by a constant: f is centred at f(s) against
+cancellation. Two more bounds on p f need no data: with ``simplex`` it lies between the smallest and the largest phi_i
+f, else between the smallest and the largest f on the support.
 """
 
 from __future__ import annotations

@@ -1,20 +1,21 @@
 """``likelihood``: one confidence set for theta from the likelihood of all transitions, certified.
 
-For kernels that are distributions and theta in the simplex. With F(theta) = -sum c_k ln <phi_k, theta>, where k runs over the
-different feature vectors phi(s' | s, a) and c_k counts their transitions, theta* stays in
+For kernels that are distributions and theta in the simplex. With F(theta) = -sum c_k ln <phi_k, theta>, where k runs
+over the different feature vectors phi(s' | s, a) and c_k counts their transitions, theta* stays in
 
     { theta : F(theta) - min F <= rho },    rho = ln(1/delta) + (d-1)/2 ln(t+1) + ln 2
 
-for all t with probability 1 - delta (Dirichlet(1/2) universal portfolio, Ville's inequality). Transitions whose vector is
-constant say nothing about theta and are not counted in t.
+for all t with probability 1 - delta (Dirichlet(1/2) universal portfolio, Ville's inequality). Transitions whose
+vector is constant say nothing about theta and are not counted in t.
 
-The set is enclosed in an ellipsoid around *any* theta_hat of the simplex, so that the maximiser need not be exact. With
-y_k = <phi_k, theta> / <phi_k, theta_hat> - 1 and gap = max_i sum_k c_k phi_ki / <phi_k, theta_hat> - t (the duality gap),
+The set is enclosed in an ellipsoid around *any* theta_hat of the simplex, so that the maximiser need not be exact.
+With y_k = <phi_k, theta> / <phi_k, theta_hat> - 1 and gap = max_i sum_k c_k phi_ki / <phi_k, theta_hat> - t (the
+duality gap),
 
     sum_k c_k (y_k - ln(1 + y_k)) <= rho + gap,      y - ln(1+y) >= y^2 / (2 + 4/3 max(y, 0)).
 
-So if y_k <= R_k on the set, ||theta - theta_hat||_H^2 <= 2 (rho + gap) with H = sum_k c_k phi_k phi_k^T / (<phi_k, theta_hat>^2 (1 + 2/3 R_k)).
-R_k comes from the simplex at first, then from the ellipsoid itself; every round is valid.
+So if y_k <= R_k on the set, ||theta - theta_hat||_H^2 <= 2 (rho + gap) with H = sum_k c_k phi_k phi_k^T / (<phi_k,
+theta_hat>^2 (1 + 2/3 R_k)). R_k comes from the simplex at first, then from the ellipsoid itself; every round is valid.
 """
 
 from __future__ import annotations

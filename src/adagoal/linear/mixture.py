@@ -1,14 +1,14 @@
 """Linear mixture models (definition ``def_linearmixture``): p(s' | s, a) = sum_i theta_i phi_i(s' | s, a).
 
-The d kernels phi_i are known, theta is not: the story is that of d candidate simulators, the real world being a mixture of
-them. The kernels may be signed measures; ||theta||_2 <= B.
+The d kernels phi_i are known, theta is not: the story is that of d candidate simulators, the real world being a
+mixture of them. The kernels may be signed measures; ||theta||_2 <= B.
 
 They are stored together, on the union of their supports: the pair x = s * A + a has the possible successors
 ``successors[indptr[x]:indptr[x + 1]]``, each with a vector of d features in the same place of ``features``. Nothing of
 the size d x S x A x S is ever made.
 
-A :class:`LinearMixture` does not know theta. :func:`mixture` and :func:`combine` make a world of it: the true model for the
-simulator and the audit, with the mixture beside it for the learner.
+A :class:`LinearMixture` does not know theta. :func:`mixture` and :func:`combine` make a world of it: the true model
+for the simulator and the audit, with the mixture beside it for the learner.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class LinearMixture:
     @property
     def d(self) -> int:
         """Number of kernels."""
-        return self.features.shape[1]
+        return int(self.features.shape[1])
 
     @cached_property
     def pair_of(self) -> NDArray[np.int64]:
@@ -97,8 +97,9 @@ class LinearMixture:
     def known_part(self) -> tuple[Floats, Floats]:
         """(theta0 [d], N [d, k]): theta = theta0 + N z, with N orthonormal, is what the row sums leave open.
 
-        Probabilities sum to one, so <theta, row_sums[x]> = 1 is known without any data. theta0 is the solution of least
-        norm. Where the kernels are distributions this says sum_i theta_i = 1, theta0 = (1/d, ..., 1/d), k = d - 1.
+        Probabilities sum to one, so <theta, row_sums[x]> = 1 is known without any data. theta0 is the solution of
+        least norm. Where the kernels are distributions this says sum_i theta_i = 1, theta0 = (1/d, ..., 1/d), k = d -
+        1.
         """
         K = np.unique(np.round(self.row_sums, 12), axis=0)
         u, sizes, v = np.linalg.svd(K, full_matrices=True)

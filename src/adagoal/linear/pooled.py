@@ -1,12 +1,12 @@
 """``vtr-pooled``: one value-targeted ridge regression for all goals, certified.
 
-The rows are x_t = phi_{f_t}(s_t, a_t), the targets f_t(s_{t+1}), for functions f_t fixed before the transition: one row per
-transition, whatever the goal. Three known things sharpen the regression of the paper:
+The rows are x_t = phi_{f_t}(s_t, a_t), the targets f_t(s_{t+1}), for functions f_t fixed before the transition: one
+row per transition, whatever the goal. Three known things sharpen the regression of the paper:
 
-* probabilities sum to one: theta = theta0 + N z (``LinearMixture.known_part``), and only z is estimated, so that f may be
-  shifted by constants at no cost;
-* the noise of a row is sub-Gaussian with sigma_t = half the range of f_t over the *possible* successors of the pair, not
-  C/2: rows and targets are divided by sigma_t;
+* probabilities sum to one: theta = theta0 + N z (``LinearMixture.known_part``), and only z is estimated, so that f
+  may be shifted by constants at no cost;
+* the noise of a row is sub-Gaussian with sigma_t = half the range of f_t over the *possible* successors of the pair,
+  not C/2: rows and targets are divided by sigma_t;
 * one regression serves all goals: no union over goals, no G and no H in the radius.
 
     Sigma = lambda I + sum z_t z_t^T / sigma_t^2,   lambda = 1 / B'^2,   B'^2 = B^2 - ||theta0||^2 >= ||z*||^2
@@ -44,16 +44,17 @@ class Pooled:
     def absorb(self, new: NDArray[np.int64], total: NDArray[np.int64], f: Floats) -> None:
         """One row per transition of ``new`` [nnz], with the function f [S] that was fixed before them."""
         m = self.mixture
-        pairs = np.unique(m.pair_of[new > 0])
+        pairs = np.flatnonzero(m.tries(new))
         if not len(pairs):
             return
         values = f[m.successors]
-        n = np.add.reduceat(new, m.indptr[:-1])[pairs]
+        n = m.tries(new)[pairs].astype(float)
         sums = np.add.reduceat(new * values, m.indptr[:-1])[pairs]
         least = np.minimum.reduceat(values, m.indptr[:-1])[pairs]
         sigma = (np.maximum.reduceat(values, m.indptr[:-1])[pairs] - least) / 2.0
         useful = sigma > 0
-        pairs, n, sums, least, sigma = (a[useful] for a in (pairs, n, sums, least, sigma))
+        pairs = pairs[useful]
+        n, sums, least, sigma = (a[useful] for a in (n, sums, least, sigma))
         # a shift of f by its least value on the support moves row and target alike
         phi = m.phi(f, pairs) - least[:, None] * m.row_sums[pairs]
         z = phi @ self.N / sigma[:, None]
