@@ -16,6 +16,7 @@ from adagoal.linear.bounds import MixtureBounds
 from adagoal.linear.likelihood import Likelihood
 from adagoal.linear.mixture import LinearMixture
 from adagoal.linear.pooled import Pooled
+from adagoal.linear.vtr import VTR
 from adagoal.loop import Estimates
 from adagoal.tabular.bayes import Bayes
 from adagoal.tabular.certified import Certified
@@ -62,6 +63,16 @@ def bayes(problem: Problem) -> Estimates:
     return Bayes(problem.counts, problem.L, problem.epsilon, problem.goals)
 
 
+def vtr(problem: Problem, horizon: int | None = None) -> Estimates:
+    """The paper's AdaGoal-UCRL.VTR, for linear mixtures. horizon: H, instead of the formula's (a smaller one voids the
+    guarantee).
+    """
+    p, mixture = problem, _mixture("vtr", problem.world)
+    if horizon is not None and (not isinstance(horizon, int) or horizon < 1):
+        raise InputError(f"--method-arg horizon: must be a whole number of steps >= 1, got {horizon!r}")
+    return VTR(mixture, p.counts, p.L, p.epsilon, p.delta, p.goals, _notes(p.world), horizon)
+
+
 def vtr_pooled(problem: Problem) -> Estimates:
     """Linear mixtures, certified: one value-targeted regression for all goals."""
     p, mixture = problem, _mixture("vtr-pooled", problem.world)
@@ -78,6 +89,7 @@ METHODS: dict[str, Callable[..., Estimates]] = {
     "certified": certified,
     "ucbvi": ucbvi,
     "bayes": bayes,
+    "vtr": vtr,
     "vtr-pooled": vtr_pooled,
     "likelihood": likelihood,
 }

@@ -1,7 +1,7 @@
 """What linear mixtures buy: steps to the certified stop against the number of states, and against d.
 
-    states   windy boxes of 10^n cells, n = 2, 3, 4, the start in the middle; d = 4, L = 10, epsilon = 1, and 50 goals at
-             the same distances from the start in each of them. Tabular certified beside the linear methods, up to a
+    states   windy boxes of 10^n cells, n = 2, 3, 4, the start in the middle; d = 4, L = 10, epsilon = 1, and 50 goals
+             at the same distances from the start in each of them. Tabular certified beside the linear methods, up to a
              budget of steps and seconds.
     kernels  the 10 x 10 box with d = 2, 4, 8, 16 wind regimes, and the exponent of d that fits best.
     methods  all methods on one small world, with the widths of their intervals at the stop; for ``vtr`` the computed
@@ -162,7 +162,11 @@ def draw(rows: list[dict[str, Any]], over: str, label: str, path: Path) -> None:
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The first seed.")
 @click.option("--jobs", type=click.IntRange(1, 1024), default=1, show_default=True, help="Processes.")
 @click.option(
-    "--part", type=click.Choice(["states", "kernels", "methods", "all"]), default="all", show_default=True, help="Which."
+    "--part",
+    type=click.Choice(["states", "kernels", "methods", "all"]),
+    default="all",
+    show_default=True,
+    help="Which.",
 )
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("runs/linear"), show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON.")

@@ -22,7 +22,7 @@ from scipy.sparse import csgraph
 
 from adagoal.envs.world import Plan
 from adagoal.linear import kernels
-from adagoal.linear.fit import misfit
+from adagoal.linear.ledger import Ledger
 from adagoal.linear.mixture import LinearMixture
 from adagoal.tabular.counts import Counts
 
@@ -41,6 +41,8 @@ class Learner(Protocol):
     """What is known about theta."""
 
     name: str
+    simplex: bool
+    """theta is believed to lie in the simplex."""
 
     def absorb(self, new: NDArray[np.int64], total: NDArray[np.int64], f: Floats) -> None:
         """Take in the transitions ``new`` [nnz] since the last call (``total``: all). f [S] was fixed before them."""
@@ -75,7 +77,7 @@ class MixtureBounds:
         notes: list[str],
     ) -> None:
         self.mixture, self.counts, self.learner, self.L, self.epsilon = mixture, counts, learner, L, epsilon
-        self.name, self.notes = learner.name, notes
+        self.name = learner.name
         self.cap = L + 1.0 + epsilon
         S, A = mixture.n_states, mixture.n_actions
         self.goals: NDArray[np.int64] = np.arange(S) if goals is None else goals
@@ -100,9 +102,9 @@ class MixtureBounds:
         """States that matter: elsewhere V = C is known and Y = C costs nothing."""
         self._features = kernels.Features(
             *(mixture.indptr, mixture.successors, mixture.features, mixture.terminal, mixture.start),
-            simplex=learner.name == "likelihood",
+            simplex=learner.simplex,
         )
-        self._total = np.zeros(len(mixture.successors), np.int64)
+        self.ledger = Ledger(mixture, counts, notes, learner.simplex)
         self._target = np.zeros(S)
         self._planned = -1
         """Transitions known to the last plan."""
@@ -149,7 +151,7 @@ class MixtureBounds:
         """The optimistic policies, for about as long as the next plan waits."""
         due = max(FIRST, (GROWTH - 1.0) * self._planned) - (int(self.counts.n.sum()) - self._planned)
         self.episodes_per_plan = max(1, math.ceil(due / (1.0 + float(self.D[self._wanted]))))
-        limit = math.ceil(4 * self.cap * (self.L + 1) / self.epsilon)
+        limit = math.ceil(4 * self.cap)  # more would help nobody: where a goal is that far, a reset is as good
         threshold = np.full(len(self.counts.n), NEVER)
         return Plan(self.optimistic[None], self.goal_state, limit, threshold)
 
@@ -157,12 +159,8 @@ class MixtureBounds:
 
     def _absorb(self) -> None:
         """Hand the transitions since the last plan to the learner, with the function that was fixed before them."""
-        c, m = self.counts, self.mixture
-        total = np.zeros_like(self._total)
-        lost = int(kernels.tally(c.successor, c.count, c.support, m.indptr, m.successors, total))
-        self.learner.absorb(total - self._total, total, self._target)
-        self._total = total
-        self.notes += [line for line in misfit(m, total, lost) if line not in self.notes]
+        new = self.ledger.news()
+        self.learner.absorb(new, self.ledger.total, self._target)
 
     def _sweep(self) -> None:
         region, start = self.learner.region(), self.mixture.start
@@ -194,11 +192,11 @@ class MixtureBounds:
 
     # --- saving -----------------------------------------------------------------------------------------------
 
-    ARRAYS = ("V", "Y", "optimistic", "best", "D", "_total", "_target")
+    ARRAYS = ("V", "Y", "optimistic", "best", "D", "_target")
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """The bounds, the counts that they know, and what the learner keeps."""
-        arrays = {name: getattr(self, name) for name in self.ARRAYS}
+        arrays = {name: getattr(self, name) for name in self.ARRAYS} | {"total": self.ledger.total}
         learnt = {f"learner.{name}": array for name, array in self.learner.state().items()}
         return arrays | learnt, {"plans": self.plans, "planned": self._planned, "wanted": self._wanted}
 
@@ -206,6 +204,7 @@ class MixtureBounds:
         """The inverse of :meth:`state`."""
         for name in self.ARRAYS:
             setattr(self, name, np.array(arrays[name]))
+        self.ledger.total = np.array(arrays["total"])
         prefix = "learner."
         self.learner.restore({k.removeprefix(prefix): np.array(v) for k, v in arrays.items() if k.startswith(prefix)})
         self.plans, self._planned, self._wanted = facts["plans"], facts["planned"], facts["wanted"]

@@ -1,6 +1,6 @@
 """Does the mixture fit? A certificate rests on the true kernel being a mixture of the given ones.
 
-The counts are held against the kernel at the theta that fits them best (minimum chi-square), on two levels: place by
+The counts are held against the kernel at the theta that fits them best, on two levels: place by
 place, and with all pairs pooled that have the same feature vectors. On each level two tests are made: of all places
 together (chi-square, where enough is expected) and of the most surprising place alone (Poisson tail, times the number
 of places). The check warns; it proves nothing. Its level is low enough to be looked at after every plan.
@@ -8,10 +8,13 @@ of places). The check warns; it proves nothing. Its level is low enough to be lo
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import chi2, poisson
 
+from adagoal.linear.likelihood import maximise
 from adagoal.linear.mixture import LinearMixture
 
 OUTSIDE = "misspecified: transitions were observed that no kernel of the mixture allows; the certificates are void"
@@ -25,32 +28,51 @@ ROUNDS = 5
 Floats = NDArray[np.float64]
 
 
-def misfit(mixture: LinearMixture, total: NDArray[np.int64], lost: int) -> list[str]:
-    """What speaks against the mixture, from the counts ``total`` [nnz] and the number of transitions outside it."""
+def misfit(mixture: LinearMixture, total: NDArray[np.int64], lost: int, simplex: bool) -> list[str]:
+    """What speaks against the mixture, from the counts ``total`` [nnz] and the number of transitions outside it.
+
+    ``simplex``: theta is believed to lie in the simplex, else in the ball of radius B.
+    """
     found = [OUTSIDE] if lost else []
-    tried = (mixture.tries(total) > 0)[mixture.pair_of]
+    tries = mixture.tries(total)[mixture.pair_of].astype(float)
+    tried = tries > 0
     if not tried.any():
         return found
+    theta = (likeliest if simplex else best_theta)(mixture, total)
     seen, cells = total[tried].astype(float), mixture.cells[tried]
-    expected = np.maximum(mixture.features[tried] @ best_theta(mixture, total), 0.0)
-    expected *= mixture.tries(total)[mixture.pair_of][tried]
-    pooled = p_value(_sums(cells, seen), _sums(cells, expected))
-    if min(p_value(seen, expected), pooled) < LEVEL:
+    expected = np.maximum(mixture.features[tried] @ theta, 0.0) * tries[tried]
+    if min(p_value(seen, expected), p_value(_sums(cells, seen), _sums(cells, expected))) < LEVEL:
         found.append(MISFIT)
     return found
 
 
+def likeliest(mixture: LinearMixture, total: NDArray[np.int64]) -> Floats:
+    """theta of the simplex under which the transitions are most likely."""
+    kind, vectors = mixture.kinds
+    c = np.bincount(kind, total, minlength=len(vectors)).astype(float)
+    return maximise(vectors[c > 0], c[c > 0], np.full(mixture.d, 1.0 / mixture.d))
+
+
 def best_theta(mixture: LinearMixture, total: NDArray[np.int64]) -> Floats:
-    """theta of least sum (seen - expected)^2 / expected, by re-weighted least squares on the pooled places."""
+    """theta with ||theta|| <= B of least sum (seen - expected)^2 / expected, by re-weighting, on the pooled places."""
     cells = mixture.cells
-    n = mixture.tries(total)[mixture.pair_of].astype(float)
+    tries = mixture.tries(total)[mixture.pair_of].astype(float)
     seen = _sums(cells, total.astype(float))
-    rows = np.stack([_sums(cells, n * phi) for phi in mixture.features.T], axis=1)
+    rows = np.stack([_sums(cells, tries * phi) for phi in mixture.features.T], axis=1)
+    theta0, N = mixture.known_part
+    most = math.sqrt(max(mixture.B**2 - float(theta0 @ theta0), 0.0))
     expected = np.maximum(seen, 1.0)
-    theta: Floats = np.zeros(mixture.d)
+    theta = theta0
     for _ in range(ROUNDS):
-        weighted = rows / expected[:, None]
-        theta = np.asarray(np.linalg.lstsq(weighted.T @ rows, weighted.T @ seen, rcond=1e-10)[0], float)
+        X = rows @ N / np.sqrt(expected)[:, None]
+        values, vectors = np.linalg.eigh(X.T @ X)
+        b = vectors.T @ (X.T @ ((seen - rows @ theta0) / np.sqrt(expected)))
+        low, high = (1e-9 * max(float(values.max(initial=0.0)), 1.0), 1e18)
+        if np.linalg.norm(b / (values + low)) > most:
+            for _ in range(100):  # bisection for the multiplier of the norm
+                middle = math.sqrt(low * high)
+                low, high = (middle, high) if np.linalg.norm(b / (values + middle)) > most else (low, middle)
+        theta = theta0 + N @ (vectors @ (b / (values + low)))
         expected = np.maximum(rows @ theta, 1.0)
     return theta
 

@@ -45,6 +45,7 @@ class Likelihood:
     """The learner; see the module's text."""
 
     name = "likelihood"
+    simplex = True
 
     def __init__(self, mixture: LinearMixture, delta: float) -> None:
         if not mixture.simplex:

@@ -32,6 +32,7 @@ class Pooled:
     """The learner; see the module's text."""
 
     name = "vtr-pooled"
+    simplex = False
 
     def __init__(self, mixture: LinearMixture, delta: float) -> None:
         self.mixture, self.delta = mixture, delta
