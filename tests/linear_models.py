@@ -58,11 +58,12 @@ def lower_twin(mixture, region, cap, goal, V, simplex, order):
 
 
 def upper_twin(mixture, region, cap, goal, Y, simplex, order):
-    Y = Y.copy()
+    Y = np.minimum(Y, min(cap, 1 + Y[mixture.start]))
     for s in order:
-        values = [1 + interval(mixture, s * mixture.n_actions + a, Y, region, simplex)[1] for a in range(2)]
-        if s != goal:
-            Y[s] = min(Y[s], cap, 1 + Y[mixture.start], *values)
+        for a in range(2):
+            up = interval(mixture, s * mixture.n_actions + a, Y, region, simplex)[1]
+            if s != goal:
+                Y[s] = min(Y[s], 1 + up)
     return Y
 
 

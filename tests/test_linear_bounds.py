@@ -47,7 +47,7 @@ def test_bounds_hold_at_every_plan(method):
     for seed in range(12):
         mdp, _ = random_mixture(seed, signed=method == "vtr-pooled" and seed % 2 == 1)
         goals = np.arange(mdp.n_states)
-        best = solve.optimal_values(mdp, goals)
+        best = solve.optimal_values(mdp, goals).T
         run = start(mdp, method, epsilon=0.5, seed=seed)
         e = run.estimates
         for budget in (100, 400, 1_500, 6_000, 25_000):

@@ -7,7 +7,8 @@ probability 1 - delta. All else is as in the tabular case (docs/linear.md has th
     upper_g  from  Y <- min(Y, T_up Y),    T_up Y  = min{ 1 + Y(s0), min_a 1 + Up_sa(Y) }
     Low, Up  =  <theta, phi_f>  -+  radius ||phi_f||,   E_g = min(upper_g, C) - D_g,   C = L + 1 + epsilon
 
-V starts at the number of hops in the graph of all possible transitions, which is known before the first step.
+V starts at the number of hops in the graph of all possible transitions, which is known before the first step. Planning
+is lazy: bounds that are out of date are still bounds, so only goals that the rule wants to play are brought up to date.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ GROWTH = 1.1
 """Plan again once the number of transitions has grown by this factor."""
 FIRST = 100
 """Transitions before the second plan."""
-SWEEPS = 40
+SWEEPS = 20
 """Sweeps per plan, at most; the next plan goes on from where this one stopped."""
+BLOCK = 8
+"""Goals planned together."""
 NEVER = 2**62
 
 Floats = NDArray[np.float64]
@@ -86,28 +89,33 @@ class MixtureBounds:
         self.column = np.full(S, -1)
         """[S] the column of every goal; -1 for a state that is none"""
         self.column[self.goals] = np.arange(G)
-        self.V = hops(mixture, self.goals, self.cap)
-        """[S, G]"""
-        self.Y = np.full((S, G), self.cap)
-        self.Y[self.goals, np.arange(G)] = 0.0
+        self._hops = hops(mixture, self.goals, self.cap)
+        """[G, S]"""
+        self.V = self._hops.copy()
+        """[G, S] lower bounds"""
+        self.Y = np.full((G, S), self.cap)
+        """[G, S] upper bounds"""
+        self.Y[np.arange(G), self.goals] = 0.0
         self.optimistic = np.full((S, G), A, np.int16)
         """[S, G] greedy for V: what exploration plays"""
-        self.best = np.full((S, G), A, np.int16)
-        """[S, G] the policy of Y: what is returned"""
-        self.D = self.V[mixture.start].copy()
+        self.best = np.full((G, S), A, np.int16)
+        """[G, S] the policy of Y: what is returned"""
+        self.D = self.V[:, mixture.start].copy()
+        self.stale = np.ones(G, bool)
         self.plans = 0
         self.episodes_per_plan = 1
-        reachable = np.isfinite(csgraph.dijkstra(_graph(mixture), indices=[mixture.start], unweighted=True))[0]
-        self._order = np.flatnonzero(reachable & (self.V.min(axis=1) < self.cap))
-        """States that matter: elsewhere V = C is known and Y = C costs nothing."""
+        self._reachable = np.isfinite(csgraph.dijkstra(_graph(mixture), indices=[mixture.start], unweighted=True))[0]
         self._features = kernels.Features(
             *(mixture.indptr, mixture.successors, mixture.features, mixture.terminal, mixture.start),
             simplex=learner.simplex,
         )
         self.ledger = Ledger(mixture, counts, notes, learner.simplex)
-        self._target = np.zeros(S)
+        self._region = learner.region()
+        self._target = self.V[0].copy()
+        """[S] the function that the next transitions are regressed on"""
         self._planned = -1
-        """Transitions known to the last plan."""
+        """Transitions known to the learner."""
+        self._absorbed = 0
         self._wanted = 0
 
     # --- what the loop sees -----------------------------------------------------------------------------------
@@ -115,7 +123,7 @@ class MixtureBounds:
     @property
     def upper(self) -> Floats:
         """[G] bounds on the value of the policies in ``best``; infinite where none is proven (lemma 6)."""
-        top = self.Y[self.mixture.start]
+        top = self.Y[:, self.mixture.start]
         return np.where(top <= self.cap - 1.0, top, np.inf)
 
     @property
@@ -131,19 +139,27 @@ class MixtureBounds:
 
     def policy(self, goal: int) -> NDArray[np.int16]:
         """[1, S] the policy that the certificate speaks of."""
-        return np.ascontiguousarray(self.best[None, :, self.column[goal]])
+        return self.best[None, self.column[goal]].copy()
 
     def refresh(self, wanted: NDArray[np.bool_]) -> bool:
-        """Plan all open goals once the data has grown by :data:`GROWTH`; False where it has not."""
+        """Bring a block of goals up to date, ``wanted`` [G] first; False if none of those was stale.
+
+        New transitions are taken in, and make all goals stale, once the data has grown by :data:`GROWTH`.
+        """
         n = int(self.counts.n.sum())
-        if self._planned >= 0 and n < max(self._planned + FIRST, GROWTH * self._planned):
+        if self._planned < 0 or n >= max(self._planned + FIRST, GROWTH * self._planned):
+            self._absorb()
+            self._planned = n
+            self.stale[:] = True
+        todo = np.flatnonzero(self.stale & wanted)
+        if not len(todo):
             return False
-        self._absorb()
-        self._sweep()
-        candidates = np.flatnonzero(wanted)
-        self._wanted = int(candidates[np.argmax(self.E[candidates])]) if len(candidates) else 0
-        self._target = self._next_target()
-        self._planned = n
+        block = todo[np.argsort(-self.E[todo], kind="stable")][:BLOCK]
+        self.optimistic = self.optimistic.copy()  # the old one may be in the hands of a plan
+        for j in block:
+            self._sweep(int(j))
+        self.stale[block] = False
+        self._wanted = int(block[np.argmax(self.E[block])])
         self.plans += 1
         return True
 
@@ -158,47 +174,47 @@ class MixtureBounds:
     # --- planning ---------------------------------------------------------------------------------------------
 
     def _absorb(self) -> None:
-        """Hand the transitions since the last plan to the learner, with the function that was fixed before them."""
+        """Hand the transitions since the last time to the learner, with the function that was fixed before them."""
         new = self.ledger.news()
         self.learner.absorb(new, self.ledger.total, self._target)
+        self._region = self.learner.region()
+        self._absorbed += 1
+        self._target = self._next_target()
 
-    def _sweep(self) -> None:
-        region, start = self.learner.region(), self.mixture.start
-        block = np.flatnonzero((self.D <= self.L) & (self.E > self.epsilon))
-        tables = (np.ascontiguousarray(a[:, block]) for a in (self.V, self.Y, self.optimistic, self.best))
-        V, Y, optimistic, best = tables
-        goal_column = np.full(self.mixture.n_states, -1)
-        goal_column[self.goals[block]] = np.arange(len(block))
-        near = self._order[np.argsort(V[self._order].min(axis=1), kind="stable")]
-        orders = (near, near[::-1].copy())
+    def _sweep(self, j: int) -> None:
+        """Both bounds of one goal, from the goal outwards; elsewhere the reset is the best action."""
+        V, Y, best, start = self.V[j], self.Y[j], self.best[j], self.mixture.start
+        near = np.flatnonzero(self._reachable & (self._hops[j] < min(self.cap, 1.0 + Y[start])))
+        order = near[np.argsort(V[near], kind="stable")]
+        optimistic = self.optimistic[:, j].copy()
+        common = int(self.goals[j]), self._features, self._region, self.cap
         tolerance = 1e-3 * self.epsilon
-        common = goal_column, self._features, region, self.cap
-        for i in range(SWEEPS):
-            if kernels.lower_sweep(orders[i % 2], *common, V, optimistic) < tolerance:
+        for _ in range(SWEEPS):
+            if kernels.lower_sweep(order, *common, V, optimistic) < tolerance:
                 break
-        for i in range(SWEEPS):
-            if kernels.upper_sweep(orders[i % 2], *common, Y, best) < tolerance:
+        for _ in range(SWEEPS):
+            if kernels.upper_sweep(order, *common, Y, best) < tolerance:
                 break
-        self.V[:, block], self.Y[:, block] = V, Y
-        self.optimistic = self.optimistic.copy()  # the old one may be in the hands of a plan
-        self.optimistic[:, block], self.best[:, block] = optimistic, best
-        self.D[block] = V[start]
+        self.optimistic[:, j] = optimistic
+        self.D[j] = V[start]
 
     def _next_target(self) -> Floats:
-        """[S] the function of the next rows: V of the wanted goal and, every other time, its gap min(Y, C) - V."""
-        V = self.V[:, self._wanted]
-        gap = self.Y[:, self._wanted] - V
-        return (gap if self.plans % 2 and np.ptp(gap[self._order]) > 0 else V).copy()
+        """[S] the function of the next rows: V of the goal last played and, every other time, its gap min(Y, C) - V."""
+        V = self.V[self._wanted]
+        gap = self.Y[self._wanted] - V
+        target: Floats = gap if self._absorbed % 2 and np.ptp(gap[self._reachable]) > 0 else V.copy()
+        return target
 
     # --- saving -----------------------------------------------------------------------------------------------
 
-    ARRAYS = ("V", "Y", "optimistic", "best", "D", "_target")
+    ARRAYS = ("V", "Y", "optimistic", "best", "D", "stale", "_target")
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """The bounds, the counts that they know, and what the learner keeps."""
         arrays = {name: getattr(self, name) for name in self.ARRAYS} | {"total": self.ledger.total}
         learnt = {f"learner.{name}": array for name, array in self.learner.state().items()}
-        return arrays | learnt, {"plans": self.plans, "planned": self._planned, "wanted": self._wanted}
+        facts = {"plans": self.plans, "planned": self._planned, "wanted": self._wanted, "absorbed": self._absorbed}
+        return arrays | learnt, facts
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """The inverse of :meth:`state`."""
@@ -207,18 +223,21 @@ class MixtureBounds:
         self.ledger.total = np.array(arrays["total"])
         prefix = "learner."
         self.learner.restore({k.removeprefix(prefix): np.array(v) for k, v in arrays.items() if k.startswith(prefix)})
-        self.plans, self._planned, self._wanted = facts["plans"], facts["planned"], facts["wanted"]
+        self._region = self.learner.region()
+        self.plans, self._planned = facts["plans"], facts["planned"]
+        self._wanted, self._absorbed = facts["wanted"], facts["absorbed"]
 
 
 def hops(mixture: LinearMixture, goals: NDArray[np.int64], cap: float) -> Floats:
-    """[S, G] min(cap, least number of steps from s to g) in the graph of all possible transitions, the reset included.
+    """[G, S] min(cap, least number of steps from s to g) in the graph of all possible transitions, the reset included.
 
     A lower bound on V* for every theta. The reset costs one step and leads to the start.
     """
     steps = csgraph.dijkstra(_graph(mixture).T.tocsr(), indices=goals, unweighted=True, limit=cap)
     steps = np.minimum(steps, 1.0 + steps[:, [mixture.start]])
     steps[np.arange(len(goals)), goals] = 0.0
-    return np.ascontiguousarray(np.minimum(steps, cap).T)
+    bound: Floats = np.minimum(steps, cap)
+    return bound
 
 
 def _graph(mixture: LinearMixture) -> sparse.csr_matrix:

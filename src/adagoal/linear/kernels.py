@@ -1,4 +1,4 @@
-"""Numerical kernels of the certified linear bounds. V, Y: [S, B], one column per goal of the block.
+"""Numerical kernels of the certified linear bounds, one goal at a time. V, Y: [S].
 
 All that is known about theta is a :class:`Region`: |<theta* - theta, v>| <= ||root^T v|| for the vectors v =
 phi_f(x), and root^T row_sums[x] = 0, so that f may be shifted by a constant: f is centred at f(s) against
@@ -55,105 +55,75 @@ def tally(successor, count, support, indptr, successors, total):  # type: ignore
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
-def _interval(x, s, features, region, F, phi, mean, width, least, most):  # type: ignore[no-untyped-def]
-    """For every column: <theta, phi_f(x)>, its width, and the data-free bounds on p f; f is centred at f(s)."""
-    B = F.shape[1]
-    d = len(region.theta)
-    k = region.root.shape[1]
+def _interval(x, centre, features, region, f, phi):  # type: ignore[no-untyped-def]
+    """Bounds [low, up] on p_x f; f is centred at the number ``centre``."""
+    d = len(phi)
+    least, most = np.inf, -np.inf
     phi[:] = 0.0
-    for b in range(B):
-        least[b] = np.inf
-        most[b] = -np.inf
     for j in range(features.indptr[x], features.indptr[x + 1]):
-        row = F[features.successors[j]]
+        value = f[features.successors[j]] - centre
+        least = min(least, value)
+        most = max(most, value)
         for i in range(d):
-            weight = features.features[j, i]
-            if weight != 0.0:
-                for b in range(B):
-                    phi[i, b] += weight * (row[b] - F[s, b])
-        if not features.simplex:
-            for b in range(B):
-                least[b] = min(least[b], row[b])
-                most[b] = max(most[b], row[b])
+            phi[i] += features.features[j, i] * value
     if features.simplex:
-        for i in range(d):
-            for b in range(B):
-                least[b] = min(least[b], phi[i, b] + F[s, b])
-                most[b] = max(most[b], phi[i, b] + F[s, b])
-    for b in range(B):
-        mean[b] = F[s, b]
-        width[b] = 0.0
+        least, most = phi.min(), phi.max()
+    mean, square = 0.0, 0.0
     for i in range(d):
-        for b in range(B):
-            mean[b] += region.theta[i] * phi[i, b]
-    for c in range(k):
-        for b in range(B):
-            along = 0.0
-            for i in range(d):
-                along += region.root[i, c] * phi[i, b]
-            width[b] += along * along
-    for b in range(B):
-        width[b] = math.sqrt(width[b])
+        mean += region.theta[i] * phi[i]
+    for c in range(region.root.shape[1]):
+        along = 0.0
+        for i in range(d):
+            along += region.root[i, c] * phi[i]
+        square += along * along
+    width = math.sqrt(square)
+    return centre + max(mean - width, least), centre + min(mean + width, most)
 
 
 @numba.njit(cache=True, nogil=True)
-def lower_sweep(order, goal_column, features, region, cap, V, policy):  # type: ignore[no-untyped-def]
+def lower_sweep(order, goal, features, region, cap, V, policy):  # type: ignore[no-untyped-def]
     """V <- max(V, T_low V) over the states of ``order``, policy <- the greedy actions; returns the largest rise.
 
     T_low V(s) = min{ cap, 1 + V(start), min_a 1 + Low_sa(V) }, 0 at the goal; the reset is action A.
     """
-    B = V.shape[1]
-    A = (len(features.indptr) - 1) // V.shape[0]
-    phi = np.empty((len(region.theta), B))
-    mean, width, least, most, best = np.empty((5, B))
-    action = np.empty(B, np.int16)
+    A = (len(features.indptr) - 1) // len(V)
+    phi = np.empty(len(region.theta))
     rise = 0.0
     for s in order:
-        for b in range(B):
-            best[b] = 1.0 + V[features.start, b]
-            action[b] = A
+        best, action = 1.0 + V[features.start], A
         for a in range(0 if features.terminal[s] else A):
-            _interval(s * A + a, s, features, region, V, phi, mean, width, least, most)
-            for b in range(B):
-                value = 1.0 + max(mean[b] - width[b], least[b])
-                if value < best[b]:
-                    best[b] = value
-                    action[b] = a
-        for b in range(B):
-            policy[s, b] = action[b]
-            value = min(best[b], cap)
-            if goal_column[s] != b and value > V[s, b]:
-                rise = max(rise, value - V[s, b])
-                V[s, b] = value
+            low, _ = _interval(s * A + a, V[s], features, region, V, phi)
+            if 1.0 + low < best:
+                best, action = 1.0 + low, a
+        policy[s] = action
+        best = min(best, cap)
+        if s != goal and best > V[s]:
+            rise = max(rise, best - V[s])
+            V[s] = best
     return rise
 
 
 @numba.njit(cache=True, nogil=True)
-def upper_sweep(order, goal_column, features, region, cap, Y, policy):  # type: ignore[no-untyped-def]
+def upper_sweep(order, goal, features, region, cap, Y, policy):  # type: ignore[no-untyped-def]
     """Y <- min(Y, T_up Y) over the states of ``order``; where Y falls, the policy takes the action. Returns the fall.
 
-    T_up Y(s) = min{ 1 + Y(start), min_a 1 + Up_sa(Y) }, 0 at the goal. Other states stand at the cap, with the reset.
+    T_up Y(s) = min{ 1 + Y(start), min_a 1 + Up_sa(Y) }, 0 at the goal. The reset is tried in every state.
     """
-    B = Y.shape[1]
-    A = (len(features.indptr) - 1) // Y.shape[0]
-    phi = np.empty((len(region.theta), B))
-    mean, width, least, most, best = np.empty((5, B))
-    action = np.empty(B, np.int16)
+    A = (len(features.indptr) - 1) // len(Y)
+    phi = np.empty(len(region.theta))
     fall = 0.0
+    top = min(cap, 1.0 + Y[features.start])
+    for s in range(len(Y)):
+        if Y[s] > top:
+            Y[s] = top
+            policy[s] = A
     for s in order:
-        for b in range(B):
-            best[b] = min(cap, 1.0 + Y[features.start, b])
-            action[b] = A
-        for a in range(0 if features.terminal[s] else A):
-            _interval(s * A + a, s, features, region, Y, phi, mean, width, least, most)
-            for b in range(B):
-                value = 1.0 + min(mean[b] + width[b], most[b])
-                if value < best[b]:
-                    best[b] = value
-                    action[b] = a
-        for b in range(B):
-            if goal_column[s] != b and best[b] < Y[s, b]:
-                fall = max(fall, Y[s, b] - best[b])
-                Y[s, b] = best[b]
-                policy[s, b] = action[b]
+        if features.terminal[s] or s == goal:
+            continue
+        for a in range(A):
+            _, up = _interval(s * A + a, Y[s], features, region, Y, phi)
+            if 1.0 + up < Y[s]:
+                fall = max(fall, Y[s] - 1.0 - up)
+                Y[s] = 1.0 + up
+                policy[s] = a
     return fall
