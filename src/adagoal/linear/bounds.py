@@ -31,7 +31,7 @@ GROWTH = 1.1
 """Plan again once the number of transitions has grown by this factor."""
 FIRST = 100
 """Transitions before the second plan."""
-SWEEPS = 20
+SWEEPS = 10
 """Sweeps per plan, at most; the next plan goes on from where this one stopped."""
 BLOCK = 8
 """Goals planned together."""
@@ -188,7 +188,7 @@ class MixtureBounds:
         order = near[np.argsort(V[near], kind="stable")]
         optimistic = self.optimistic[:, j].copy()
         common = int(self.goals[j]), self._features, self._region, self.cap
-        tolerance = 1e-3 * self.epsilon
+        tolerance = 5e-3 * self.epsilon
         for _ in range(SWEEPS):
             if kernels.lower_sweep(order, *common, V, optimistic) < tolerance:
                 break
