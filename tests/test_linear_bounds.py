@@ -13,6 +13,7 @@ from adagoal.linear.vtr import ridge, samples_needed
 from adagoal.linear.vtr_kernels import Ridge, backward
 from adagoal.loop import explore
 from adagoal.mdp import solve
+from adagoal.report.page import write_report
 from linear_models import backward_twin, finite_values, random_mixture, start
 
 CERTIFIED = ("vtr-pooled", "likelihood")
@@ -66,6 +67,18 @@ def test_guarantee_on_windy_grids(method, seed):
     assert result.status == "certified"
     assert not result.warnings
     assert adagoal.audit(result, mdp).ok
+
+
+def test_the_report_shows_theta(tmp_path):
+    result = adagoal.explore("mixture-signed", 4.0, 1.0, method="vtr-pooled", env_args={"shape": "5x5"}, out=tmp_path)
+    estimate, low, high = adagoal.load(tmp_path).arrays["theta"].T
+    truth = np.array([1.0, 0.3, 0.2, 0.1])
+    assert (low <= truth + 1e-9).all()
+    assert (truth <= high + 1e-9).all()
+    assert (np.abs(estimate - truth) < 0.2).all()
+    page = write_report(result, tmp_path).read_text()
+    assert "The mixture" in page
+    assert "at least" in page
 
 
 def test_states_are_not_paid_for():

@@ -171,6 +171,15 @@ class MixtureBounds:
         threshold = np.full(len(self.counts.n), NEVER)
         return Plan(self.optimistic[None], self.goal_state, limit, threshold)
 
+    def extras(self) -> dict[str, NDArray[Any]]:
+        """For the report: theta [d, 3] with its estimate, and the interval that holds it."""
+        region = self.learner.region()
+        width = np.linalg.norm(region.root, axis=1)
+        low, high = region.theta - width, region.theta + width
+        if self.learner.simplex:
+            low, high = np.maximum(low, 0.0), np.minimum(high, 1.0)
+        return {"theta": np.stack([region.theta, low, high], axis=1)}
+
     # --- planning ---------------------------------------------------------------------------------------------
 
     def _absorb(self) -> None:
