@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -110,19 +110,13 @@ def measure(task: Task) -> dict[str, Any]:
     }
 
 
-def measure_all(tasks: list[Task], jobs: int, watch: Callable[[dict[str, Any]], None]) -> list[dict[str, Any]]:
-    """All runs, in order; ``watch`` is told of each."""
-    rows = []
-    if jobs > 1:
-        with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-            for row in pool.map(measure, tasks):
-                watch(row)
-                rows.append(row)
-        return rows
-    for task in tasks:
-        rows.append(measure(task))
-        watch(rows[-1])
-    return rows
+def measurements(tasks: list[Task], jobs: int) -> Iterator[dict[str, Any]]:
+    """All runs, in order."""
+    if jobs == 1:
+        yield from map(measure, tasks)
+        return
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+        yield from pool.map(measure, tasks)
 
 
 def exponent(rows: list[dict[str, Any]]) -> float:
@@ -171,7 +165,6 @@ def draw(rows: list[dict[str, Any]], over: str, label: str, path: Path) -> None:
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("runs/linear"), show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON.")
 def linear(seeds: int, seed: int, jobs: int, part: str, out: Path, as_json: bool) -> None:
-    watch = (lambda row: None) if as_json else _print
     every = range(seed, seed + seeds)
     tasks = {
         "states": [Task(shape, 4, m, s) for shape in SHAPES for m in LINEAR for s in every]
@@ -181,8 +174,13 @@ def linear(seeds: int, seed: int, jobs: int, part: str, out: Path, as_json: bool
     }
     found: dict[str, Any] = {}
     for name in tasks if part == "all" else [part]:
-        rows = measure_all(tasks[name], jobs, watch)
+        rows: list[dict[str, Any]] = []
         found[name] = {"radius": RADIUS, "epsilon": EPSILON, "delta": DELTA, "rows": rows}
+        for row in measurements(tasks[name], jobs):
+            rows.append(row)
+            write_json(out / f"linear-{name}.json", found[name])
+            if not as_json:
+                click.echo(line(row))
         if name == "kernels":
             found[name]["exponents"] = {m: exponent([row for row in rows if row["method"] == m]) for m in LINEAR}
             draw(rows, "d", "number of kernels d", out / "linear-kernels.png")
@@ -198,10 +196,11 @@ def linear(seeds: int, seed: int, jobs: int, part: str, out: Path, as_json: bool
         click.echo(json.dumps(found, indent=1))
 
 
-def _print(row: dict[str, Any]) -> None:
+def line(row: dict[str, Any]) -> str:
+    """A run in words."""
     verdict = {True: "audit ok", False: "AUDIT FAILS", None: "not finished"}[row["audit"]]
     width = "-" if row["width"] is None else f"{row['width']:.3f}"
-    click.echo(
+    return (
         f"{row['method']:>11}  S {row['states']:>6}  d {row['d']:>2}  seed {row['seed']}  steps {row['steps']:>11,}  "
         f"{row['seconds']:>7.1f} s  width {width}  {verdict}"
     )
