@@ -89,9 +89,7 @@ class MixtureBounds:
         self.column = np.full(S, -1)
         """[S] the column of every goal; -1 for a state that is none"""
         self.column[self.goals] = np.arange(G)
-        self._hops = hops(mixture, self.goals, self.cap)
-        """[G, S]"""
-        self.V = self._hops.copy()
+        self.V = hops(mixture, self.goals, self.cap)
         """[G, S] lower bounds"""
         self.Y = np.full((G, S), self.cap)
         """[G, S] upper bounds"""
@@ -193,7 +191,7 @@ class MixtureBounds:
     def _sweep(self, j: int) -> None:
         """Both bounds of one goal, from the goal outwards; elsewhere the reset is the best action."""
         V, Y, best, start = self.V[j], self.Y[j], self.best[j], self.mixture.start
-        near = np.flatnonzero(self._reachable & (self._hops[j] < min(self.cap, 1.0 + Y[start])))
+        near = np.flatnonzero(self._reachable & (V < min(self.cap, 1.0 + Y[start])))
         order = near[np.argsort(V[near], kind="stable")]
         optimistic = self.optimistic[:, j].copy()
         common = int(self.goals[j]), self._features, self._region, self.cap
@@ -201,6 +199,7 @@ class MixtureBounds:
         for _ in range(SWEEPS):
             if kernels.lower_sweep(order, *common, V, optimistic) < tolerance:
                 break
+        order = order[V[order] < min(self.cap, 1.0 + Y[start])]
         for _ in range(SWEEPS):
             if kernels.upper_sweep(order, *common, Y, best) < tolerance:
                 break

@@ -84,14 +84,15 @@ def _interval(x, centre, features, region, f, phi):  # type: ignore[no-untyped-d
 def lower_sweep(order, goal, features, region, cap, V, policy):  # type: ignore[no-untyped-def]
     """V <- max(V, T_low V) over the states of ``order``, policy <- the greedy actions; returns the largest rise.
 
-    T_low V(s) = min{ cap, 1 + V(start), min_a 1 + Low_sa(V) }, 0 at the goal; the reset is action A.
+    T_low V(s) = min{ cap, 1 + V(start), min_a 1 + Low_sa(V) }, 0 at the goal; the reset is action A. Where V(s) is
+    1 + V(start) or more, nothing can rise, and the policy resets.
     """
     A = (len(features.indptr) - 1) // len(V)
     phi = np.empty(len(region.theta))
     rise = 0.0
     for s in order:
         best, action = 1.0 + V[features.start], A
-        for a in range(0 if features.terminal[s] else A):
+        for a in range(0 if features.terminal[s] or V[s] >= best else A):
             low, _ = _interval(s * A + a, V[s], features, region, V, phi)
             if 1.0 + low < best:
                 best, action = 1.0 + low, a
