@@ -125,21 +125,21 @@ def exponent(rows: list[dict[str, Any]]) -> float:
 
 
 def draw(rows: list[dict[str, Any]], over: str, label: str, path: Path) -> None:
-    """Median steps (and range) to the stop over ``over``; arrows where a run was given up."""
+    """Median steps (and range) to the stop over ``over``; hollow triangles where runs were given up before it."""
     figure = Figure((5.6, 3.8), layout="constrained")
     ax = figure.subplots()
     for method, colour in COLOURS.items():
         own = [row for row in rows if row["method"] == method]
-        xs = sorted({row[over] for row in own})
-        if not xs:
-            continue
-        steps = [[row["steps"] for row in own if row[over] == x] for x in xs]
-        middle = [float(np.median(s)) for s in steps]
-        ax.fill_between(xs, [min(s) for s in steps], [max(s) for s in steps], color=colour, alpha=0.2, linewidth=0)
-        ax.plot(xs, middle, color=colour, marker="o", markersize=4, label=method)
-        for x, y in zip(xs, middle, strict=True):
-            if any(row["status"] != "certified" for row in own if row[over] == x):
-                ax.annotate("not finished", (x, y), (0, 10), textcoords="offset points", ha="center", fontsize=7)
+        finished = [row for row in own if row["status"] == "certified"]
+        xs = sorted({row[over] for row in finished})
+        steps = [[row["steps"] for row in finished if row[over] == x] for x in xs]
+        if xs:
+            ax.fill_between(xs, [min(s) for s in steps], [max(s) for s in steps], color=colour, alpha=0.2, linewidth=0)
+            ax.plot(xs, [float(np.median(s)) for s in steps], "o-", color=colour, markersize=4, label=method)
+        given_up = [row for row in own if row["status"] != "certified"]
+        if given_up:
+            places = [row[over] for row in given_up], [row["steps"] for row in given_up]
+            ax.plot(*places, "^", color=colour, fillstyle="none", label=f"{method}, given up")
     ax.set(xscale="log", yscale="log", xlabel=label, ylabel="steps to the certified stop")
     ax.legend(frameon=False, fontsize=8)
     ax.grid(alpha=0.3)
