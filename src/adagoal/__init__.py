@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from adagoal.api import audit, explore, resume
     from adagoal.errors import InputError
+    from adagoal.linear.world import mixture
     from adagoal.policy import Policy
     from adagoal.result import Certificate, Result, load
 
 __version__ = "0.1.0"
-__all__ = ["Certificate", "InputError", "Policy", "Result", "audit", "explore", "load", "resume"]
+__all__ = ["Certificate", "InputError", "Policy", "Result", "audit", "explore", "load", "mixture", "resume"]
 
 _HOME = {
     **dict.fromkeys(("audit", "explore", "resume"), "api"),
     **dict.fromkeys(("Certificate", "Result", "load"), "result"),
     "InputError": "errors",
+    "mixture": "linear.world",
     "Policy": "policy",
 }
 

@@ -59,6 +59,7 @@ REPRODUCE = {
     "scaling": ("adagoal.experiments.scaling:scaling", "Steps to the certified stop against L, S, A and 1/epsilon."),
     "price": ("adagoal.experiments.price:price", "Steps to the certified stop over the steps that sufficed."),
     "constants": ("adagoal.experiments.constants:constants", "What the paper's own constants would need."),
+    "linear": ("adagoal.experiments.linear:linear", "Linear mixtures: steps to the stop against S and against d."),
     "coverage": ("adagoal.experiments.coverage:coverage", "How often a certificate is broken, over random worlds."),
 }
 

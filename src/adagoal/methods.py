@@ -12,6 +12,11 @@ from numpy.typing import NDArray
 
 from adagoal.envs.world import World
 from adagoal.errors import InputError
+from adagoal.linear.bounds import MixtureBounds
+from adagoal.linear.likelihood import Likelihood
+from adagoal.linear.mixture import LinearMixture
+from adagoal.linear.pooled import Pooled
+from adagoal.linear.vtr import VTR
 from adagoal.loop import Estimates
 from adagoal.rivals.bpi import BPI
 from adagoal.rivals.disco import DisCo
@@ -93,6 +98,28 @@ def bpi_ucbvi(problem: Problem, constants: str = "paper", horizon: int | None = 
     return BPI(*_rival(problem), constants, horizon)
 
 
+def vtr(problem: Problem, horizon: int | None = None) -> Estimates:
+    """The paper's AdaGoal-UCRL.VTR, for linear mixtures. horizon: H, instead of the formula's (a smaller one voids the
+    guarantee).
+    """
+    p, mixture = problem, _mixture("vtr", problem.world)
+    if horizon is not None and (not isinstance(horizon, int) or horizon < 1):
+        raise InputError(f"--method-arg horizon: must be a whole number of steps >= 1, got {horizon!r}")
+    return VTR(mixture, p.counts, p.L, p.epsilon, p.delta, p.goals, _notes(p.world), horizon)
+
+
+def vtr_pooled(problem: Problem) -> Estimates:
+    """Linear mixtures, certified: one value-targeted regression for all goals."""
+    p, mixture = problem, _mixture("vtr-pooled", problem.world)
+    return MixtureBounds(mixture, p.counts, Pooled(mixture, p.delta), p.L, p.epsilon, p.goals, _notes(p.world))
+
+
+def likelihood(problem: Problem) -> Estimates:
+    """Linear mixtures of probability kernels, certified: a likelihood set for the weights."""
+    p, mixture = problem, _mixture("likelihood", problem.world)
+    return MixtureBounds(mixture, p.counts, Likelihood(mixture, p.delta), p.L, p.epsilon, p.goals, _notes(p.world))
+
+
 METHODS: dict[str, Callable[..., Estimates | Explorer]] = {
     "certified": certified,
     "ucbvi": ucbvi,
@@ -101,6 +128,9 @@ METHODS: dict[str, Callable[..., Estimates | Explorer]] = {
     "disco": disco,
     "gosprl": gosprl,
     "bpi-ucbvi": bpi_ucbvi,
+    "likelihood": likelihood,
+    "vtr-pooled": vtr_pooled,
+    "vtr": vtr,
 }
 EXPLORERS = ("ucbexplore", "disco", "gosprl")
 """Those that ignore the goal rule."""
@@ -126,3 +156,17 @@ def _rival(p: Problem) -> tuple[Counts, float, float, float, NDArray[np.int64] |
 def _known_size(method: str, world: World) -> None:
     if world.state_bound != world.initial_states:
         raise InputError(f"--method {method}: needs a known number of states, which {world.name} does not have")
+
+
+def _mixture(method: str, world: World) -> LinearMixture:
+    """The known kernels of the world."""
+    mixture = getattr(world, "mixture", None)
+    if not isinstance(mixture, LinearMixture):
+        raise InputError(f"--method {method}: {world.name} is not a linear mixture; try a mixture-* environment")
+    return mixture
+
+
+def _notes(world: World) -> list[str]:
+    """Where to say that the mixture does not fit: it ends up among the warnings of the result."""
+    notes: list[str] = getattr(world, "warnings", [])
+    return notes

@@ -158,6 +158,7 @@ class Session:
                 "episode_reached": np.array(run.episode_reached, bool),
                 "trace": np.array(run.trace, float).reshape(-1, 4),
                 "visits": run.counts.visits,
+                **getattr(estimates, "extras", dict)(),
             },
         )
 

@@ -20,6 +20,7 @@ from adagoal.envs.simulator import ModelWorld
 from adagoal.envs.toy_text import toy_text_model
 from adagoal.envs.world import World
 from adagoal.errors import InputError
+from adagoal.linear import families
 from adagoal.mdp.model import TabularMDP
 
 Environment = gymnasium.Env[Any, Any]
@@ -46,6 +47,10 @@ BUILT_IN: dict[str, Callable[..., TabularMDP]] = {
     "random-unreachable": random_models.random_unreachable,
     "random-waiting": random_models.random_waiting,
     "random-rare-exits": random_models.random_rare_exits,
+    "mixture-windy": families.windy,
+    "mixture-slippery": families.slippery,
+    "mixture-inventory": families.inventory,
+    "mixture-signed": functools.partial(families.windy, signed=True),
 }
 """Builders of known models; all their arguments are keywords."""
 

@@ -24,6 +24,8 @@ class ModelWorld:
 
     def __init__(self, mdp: TabularMDP) -> None:
         self.mdp, self.name, self.labels, self.layout = mdp, mdp.name, mdp.labels, mdp.layout
+        self.mixture = mdp.mixture
+        """What a learner of linear mixtures is told: the kernels, not their weights."""
         self.n_actions, self.start = mdp.n_actions, mdp.start
         self.state_bound = self.initial_states = mdp.n_states
         self._cumulative = _row_cumsum(mdp)

@@ -12,12 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from adagoal.errors import InputError
+
+if TYPE_CHECKING:
+    from adagoal.linear.mixture import LinearMixture
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,8 @@ class TabularMDP:
     labels: tuple[str, ...] = ()
     """[S] names of states for people, or empty."""
     layout: Layout | None = None
+    mixture: LinearMixture | None = field(default=None, compare=False, repr=False)
+    """The known kernels that this model is a mixture of, where it is one; the weights are not kept."""
 
     def __post_init__(self) -> None:
         if self.n_states < 1 or self.n_actions < 1:

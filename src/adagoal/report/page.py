@@ -77,7 +77,8 @@ def _page(result: Result, view: View, folder: Path, images: dict[str, tuple[str,
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head><body><main>'
         f"<h1>{escape(title)}{badge}</h1>{_status(result, folder)}{_warnings(result)}{_open(result, view, badge)}"
-        f"{pictures}{_certificates(result, view, badge)}{_outside(result, view)}{_parameters(result)}"
+        f"{pictures}{_certificates(result, view, badge)}{_outside(result, view)}{_theta(result)}"
+        f"{_parameters(result)}"
         f"</main><script>{SCRIPT}</script></body></html>\n"
     )
 
@@ -147,6 +148,22 @@ def _goal_table(result: Result, view: View, goals: Iterable[int]) -> str:
         )
     head = "".join(f"<th>{name}</th>" for name in ("goal", "lower", "upper", "visits", "episodes", "reached"))
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+
+
+def _theta(result: Result) -> str:
+    """The weights of a linear mixture."""
+    if "theta" not in result.arrays:
+        return ""
+    rows = "".join(
+        f"<tr><td>{i}</td><td>{estimate:.4f}</td><td>{low:.4f}</td><td>{high:.4f}</td></tr>"
+        for i, (estimate, low, high) in enumerate(result.arrays["theta"].tolist())
+    )
+    head = "<th>kernel</th><th>weight</th><th>at least</th><th>at most</th>"
+    note = (
+        f"All intervals hold together with probability {1 - result.setting.delta:g} or more, if the world is a mixture."
+    )
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+    return f"<section><h2>The mixture</h2><p>{note}</p>{table}</section>"
 
 
 def _parameters(result: Result) -> str:

@@ -1,0 +1,1 @@
+"""Linear mixture worlds: d known kernels, an unknown combination of them."""

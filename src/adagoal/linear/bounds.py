@@ -1,0 +1,255 @@
+"""Certified bounds for linear mixtures: the planner that ``vtr-pooled`` and ``likelihood`` share.
+
+A *learner* turns transitions into a :class:`~adagoal.linear.kernels.Region` that holds theta* at all times with
+probability 1 - delta. All else is as in the tabular case (docs/linear.md has the proofs):
+
+    D_g      from  V <- max(V, T_low V),   T_low V = min{ C, 1 + V(s0), min_a 1 + Low_sa(V) }
+    upper_g  from  Y <- min(Y, T_up Y),    T_up Y  = min{ 1 + Y(s0), min_a 1 + Up_sa(Y) }
+    Low, Up  =  <theta, phi_f>  -+  radius ||phi_f||,   E_g = min(upper_g, C) - D_g,   C = L + 1 + epsilon
+
+V starts at the number of hops in the graph of all possible transitions, which is known before the first step. Planning
+is lazy: bounds that are out of date are still bounds, so only goals that the rule wants to play are brought up to date.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.sparse import csgraph
+
+from adagoal.envs.world import Plan
+from adagoal.linear import kernels
+from adagoal.linear.ledger import Ledger
+from adagoal.linear.mixture import LinearMixture
+from adagoal.tabular.counts import Counts
+
+GROWTH = 1.1
+"""Plan again once the number of transitions has grown by this factor."""
+FIRST = 100
+"""Transitions before the second plan."""
+SWEEPS = 10
+"""Sweeps per plan, at most; the next plan goes on from where this one stopped."""
+BLOCK = 8
+"""Goals planned together."""
+NEVER = 2**62
+
+Floats = NDArray[np.float64]
+
+
+class Learner(Protocol):
+    """What is known about theta."""
+
+    name: str
+    simplex: bool
+    """theta is believed to lie in the simplex."""
+
+    def absorb(self, new: NDArray[np.int64], total: NDArray[np.int64], f: Floats) -> None:
+        """Take in the transitions ``new`` [nnz] since the last call (``total``: all). f [S] was fixed before them."""
+        ...
+
+    def region(self) -> kernels.Region:
+        """Where theta* lies now."""
+        ...
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Arrays for a checkpoint."""
+        ...
+
+    def restore(self, arrays: dict[str, NDArray[Any]]) -> None:
+        """The inverse of :meth:`state`."""
+        ...
+
+
+class MixtureBounds:
+    """Estimates (see :class:`adagoal.loop.Estimates`) from a learner; see the module's text."""
+
+    guarantee = True
+
+    def __init__(
+        self,
+        mixture: LinearMixture,
+        counts: Counts,
+        learner: Learner,
+        L: float,
+        epsilon: float,
+        goals: NDArray[np.int64] | None,
+        notes: list[str],
+    ) -> None:
+        self.mixture, self.counts, self.learner, self.L, self.epsilon = mixture, counts, learner, L, epsilon
+        self.name = learner.name
+        self.cap = L + 1.0 + epsilon
+        S, A = mixture.n_states, mixture.n_actions
+        self.goals: NDArray[np.int64] = np.arange(S) if goals is None else goals
+        self.goal_state = self.goals
+        G = len(self.goals)
+        self.column = np.full(S, -1)
+        """[S] the column of every goal; -1 for a state that is none"""
+        self.column[self.goals] = np.arange(G)
+        self.V = hops(mixture, self.goals, self.cap)
+        """[G, S] lower bounds"""
+        self.Y = np.full((G, S), self.cap)
+        """[G, S] upper bounds"""
+        self.Y[np.arange(G), self.goals] = 0.0
+        self.optimistic = np.full((S, G), A, np.int16)
+        """[S, G] greedy for V: what exploration plays"""
+        self.best = np.full((G, S), A, np.int16)
+        """[G, S] the policy of Y: what is returned"""
+        self.D = self.V[:, mixture.start].copy()
+        self.stale = np.ones(G, bool)
+        self.plans = 0
+        self.episodes_per_plan = 1
+        self._reachable = np.isfinite(csgraph.dijkstra(_graph(mixture), indices=[mixture.start], unweighted=True))[0]
+        self._features = kernels.Features(
+            *(mixture.indptr, mixture.successors, mixture.features, mixture.terminal, mixture.start),
+            simplex=learner.simplex,
+        )
+        self.ledger = Ledger(mixture, counts, notes, learner.simplex)
+        self._region = learner.region()
+        self._target = self.V[0].copy()
+        """[S] the function that the next transitions are regressed on"""
+        self._planned = -1
+        """Transitions known to the learner."""
+        self._absorbed = 0
+        self._wanted = 0
+
+    # --- what the loop sees -----------------------------------------------------------------------------------
+
+    @property
+    def upper(self) -> Floats:
+        """[G] bounds on the value of the policies in ``best``; infinite where none is proven (lemma 6)."""
+        top = self.Y[:, self.mixture.start]
+        return np.where(top <= self.cap - 1.0, top, np.inf)
+
+    @property
+    def E(self) -> Floats:
+        """[G] error estimates."""
+        missing: Floats = np.minimum(self.upper, self.cap) - self.D
+        return missing
+
+    def bounds(self, goal: int) -> tuple[float, float]:
+        """[lower, upper]: the best policy takes at least lower, the returned one at most upper expected steps."""
+        j = self.column[goal]
+        return float(self.D[j]), float(self.upper[j])
+
+    def policy(self, goal: int) -> NDArray[np.int16]:
+        """[1, S] the policy that the certificate speaks of."""
+        return self.best[None, self.column[goal]].copy()
+
+    def refresh(self, wanted: NDArray[np.bool_]) -> bool:
+        """Bring a block of goals up to date, ``wanted`` [G] first; False if none of those was stale.
+
+        New transitions are taken in, and make all goals stale, once the data has grown by :data:`GROWTH`.
+        """
+        n = int(self.counts.n.sum())
+        if self._planned < 0 or n >= max(self._planned + FIRST, GROWTH * self._planned):
+            self._absorb()
+            self._planned = n
+            self.stale[:] = True
+        todo = np.flatnonzero(self.stale & wanted)
+        if not len(todo):
+            return False
+        block = todo[np.argsort(-self.E[todo], kind="stable")][:BLOCK]
+        self.optimistic = self.optimistic.copy()  # the old one may be in the hands of a plan
+        for j in block:
+            self._sweep(int(j))
+        self.stale[block] = False
+        self._wanted = int(block[np.argmax(self.E[block])])
+        self.plans += 1
+        return True
+
+    def plan(self) -> Plan:
+        """The optimistic policies, for about as long as the next plan waits."""
+        due = max(FIRST, (GROWTH - 1.0) * self._planned) - (int(self.counts.n.sum()) - self._planned)
+        self.episodes_per_plan = max(1, math.ceil(due / (1.0 + float(self.D[self._wanted]))))
+        limit = math.ceil(4 * self.cap)  # more would help nobody: where a goal is that far, a reset is as good
+        threshold = np.full(len(self.counts.n), NEVER)
+        return Plan(self.optimistic[None], self.goal_state, limit, threshold)
+
+    def extras(self) -> dict[str, NDArray[Any]]:
+        """For the report: theta [d, 3] with its estimate, and the interval that holds it."""
+        region = self.learner.region()
+        width = np.linalg.norm(region.root, axis=1)
+        low, high = region.theta - width, region.theta + width
+        if self.learner.simplex:
+            low, high = np.maximum(low, 0.0), np.minimum(high, 1.0)
+        return {"theta": np.stack([region.theta, low, high], axis=1)}
+
+    # --- planning ---------------------------------------------------------------------------------------------
+
+    def _absorb(self) -> None:
+        """Hand the transitions since the last time to the learner, with the function that was fixed before them."""
+        new = self.ledger.news()
+        self.learner.absorb(new, self.ledger.total, self._target)
+        self._region = self.learner.region()
+        self._absorbed += 1
+        self._target = self._next_target()
+
+    def _sweep(self, j: int) -> None:
+        """Both bounds of one goal, from the goal outwards; elsewhere the reset is the best action."""
+        V, Y, best, start = self.V[j], self.Y[j], self.best[j], self.mixture.start
+        near = np.flatnonzero(self._reachable & (V < min(self.cap, 1.0 + Y[start])))
+        order = near[np.argsort(V[near], kind="stable")]
+        optimistic = self.optimistic[:, j].copy()
+        common = int(self.goals[j]), self._features, self._region, self.cap
+        tolerance = 5e-3 * self.epsilon
+        for _ in range(SWEEPS):
+            if kernels.lower_sweep(order, *common, V, optimistic) < tolerance:
+                break
+        order = order[V[order] < min(self.cap, 1.0 + Y[start])]
+        for _ in range(SWEEPS):
+            if kernels.upper_sweep(order, *common, Y, best) < tolerance:
+                break
+        self.optimistic[:, j] = optimistic
+        self.D[j] = V[start]
+
+    def _next_target(self) -> Floats:
+        """[S] the function of the next rows: V of the goal last played and, every other time, its gap min(Y, C) - V."""
+        V = self.V[self._wanted]
+        gap = self.Y[self._wanted] - V
+        target: Floats = gap if self._absorbed % 2 and np.ptp(gap[self._reachable]) > 0 else V.copy()
+        return target
+
+    # --- saving -----------------------------------------------------------------------------------------------
+
+    ARRAYS = ("V", "Y", "optimistic", "best", "D", "stale", "_target")
+
+    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """The bounds, the counts that they know, and what the learner keeps."""
+        arrays = {name: getattr(self, name) for name in self.ARRAYS} | {"total": self.ledger.total}
+        learnt = {f"learner.{name}": array for name, array in self.learner.state().items()}
+        facts = {"plans": self.plans, "planned": self._planned, "wanted": self._wanted, "absorbed": self._absorbed}
+        return arrays | learnt, facts
+
+    def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
+        """The inverse of :meth:`state`."""
+        for name in self.ARRAYS:
+            setattr(self, name, np.array(arrays[name]))
+        self.ledger.total = np.array(arrays["total"])
+        prefix = "learner."
+        self.learner.restore({k.removeprefix(prefix): np.array(v) for k, v in arrays.items() if k.startswith(prefix)})
+        self._region = self.learner.region()
+        self.plans, self._planned = facts["plans"], facts["planned"]
+        self._wanted, self._absorbed = facts["wanted"], facts["absorbed"]
+
+
+def hops(mixture: LinearMixture, goals: NDArray[np.int64], cap: float) -> Floats:
+    """[G, S] min(cap, least number of steps from s to g) in the graph of all possible transitions, the reset included.
+
+    A lower bound on V* for every theta. The reset costs one step and leads to the start.
+    """
+    steps = csgraph.dijkstra(_graph(mixture).T.tocsr(), indices=goals, unweighted=True, limit=cap)
+    steps = np.minimum(steps, 1.0 + steps[:, [mixture.start]])
+    steps[np.arange(len(goals)), goals] = 0.0
+    bound: Floats = np.minimum(steps, cap)
+    return bound
+
+
+def _graph(mixture: LinearMixture) -> sparse.csr_matrix:
+    """[S, S] an edge wherever some action may lead."""
+    S, origin = mixture.n_states, mixture.pair_of // mixture.n_actions
+    usable = ~mixture.terminal[origin]
+    return sparse.csr_matrix((np.ones(usable.sum()), (origin[usable], mixture.successors[usable])), shape=(S, S))

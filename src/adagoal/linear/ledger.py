@@ -1,0 +1,32 @@
+"""The transitions of a run by place of the features, and what has come since the last look.
+
+Value-targeted regression pairs every transition with a function that was fixed before it. Between two plans that
+function does not change, so that the difference of two count tables says all there is to say.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adagoal.linear.fit import misfit
+from adagoal.linear.kernels import tally
+from adagoal.linear.mixture import LinearMixture
+from adagoal.tabular.counts import Counts
+
+
+class Ledger:
+    """Counts [nnz] at the places of a mixture; complaints about its fit (see :func:`misfit`) go to ``notes``."""
+
+    def __init__(self, mixture: LinearMixture, counts: Counts, notes: list[str], simplex: bool) -> None:
+        self.mixture, self.counts, self.notes, self.simplex = mixture, counts, notes, simplex
+        self.total = np.zeros(len(mixture.successors), np.int64)
+
+    def news(self) -> NDArray[np.int64]:
+        """[nnz] the transitions since the last call."""
+        c, m = self.counts, self.mixture
+        total = np.zeros_like(self.total)
+        lost = int(tally(c.successor, c.count, c.support, m.indptr, m.successors, total))
+        new, self.total = total - self.total, total
+        self.notes += [line for line in misfit(m, total, lost, self.simplex) if line not in self.notes]
+        return new

@@ -1,0 +1,139 @@
+"""``likelihood``: one confidence set for theta from the likelihood of all transitions, certified.
+
+For kernels that are distributions and theta in the simplex. With F(theta) = -sum c_k ln <phi_k, theta>, where k runs
+over the different feature vectors phi(s' | s, a) and c_k counts their transitions, theta* stays in
+
+    { theta : F(theta) - min F <= rho },    rho = ln(1/delta) + (d-1)/2 ln(t+1) + ln 2
+
+for all t with probability 1 - delta (Dirichlet(1/2) universal portfolio, Ville's inequality). Transitions whose
+vector is constant say nothing about theta and are not counted in t.
+
+The set is enclosed in an ellipsoid around *any* theta_hat of the simplex, so that the maximiser need not be exact.
+With y_k = <phi_k, theta> / <phi_k, theta_hat> - 1 and gap = max_i sum_k c_k phi_ki / <phi_k, theta_hat> - t (the
+duality gap),
+
+    sum_k c_k (y_k - ln(1 + y_k)) <= rho + gap,      y - ln(1+y) >= y^2 / (2 + 4/3 max(y, 0)).
+
+So if y_k <= R_k on the set, ||theta - theta_hat||_H^2 <= 2 (rho + gap) with H = sum_k c_k phi_k phi_k^T / (<phi_k,
+theta_hat>^2 (1 + 2/3 R_k)). R_k comes from the simplex at first, then from the ellipsoid itself; every round is valid.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adagoal.errors import InputError
+from adagoal.linear.kernels import Region
+from adagoal.linear.mixture import LinearMixture
+
+BARRIER = 1e-3
+"""The maximiser is that of l + BARRIER sum ln theta_i: its duality gap is at most d BARRIER, and no theta_i is zero."""
+NEWTON_STEPS = 60
+ROUNDS = 8
+"""Rounds of the bounds R_k."""
+PRIOR = 1e-2
+"""Share of the radius spent on the simplex' own ball, so that H is never singular."""
+
+Floats = NDArray[np.float64]
+
+
+class Likelihood:
+    """The learner; see the module's text."""
+
+    name = "likelihood"
+    simplex = True
+
+    def __init__(self, mixture: LinearMixture, delta: float) -> None:
+        if not mixture.simplex:
+            raise InputError("--method likelihood: needs kernels that are probability distributions; try vtr-pooled")
+        self.delta, d = delta, mixture.d
+        self._kind, self._vectors = mixture.kinds
+        self._informative = np.ptp(self._vectors, axis=1) > 0
+        self._c = np.zeros(len(self._vectors))
+        self.theta = np.full(d, 1.0 / d)
+        _, self._N = mixture.known_part
+
+    def absorb(self, new: NDArray[np.int64], total: NDArray[np.int64], f: Floats) -> None:
+        """Count the feature vectors of all transitions; f plays no part in a likelihood."""
+        self._c = np.bincount(self._kind, total, minlength=len(self._vectors)) * self._informative
+        used = self._c > 0
+        self.theta = maximise(self._vectors[used], self._c[used], self.theta)
+
+    def region(self) -> Region:
+        """The ellipsoid of the module's text."""
+        used = self._c > 0
+        H, rho = enclose(self._vectors[used], self._c[used], self.theta, self._N, self.radius())
+        L = np.linalg.cholesky(H) if len(H) else np.zeros((0, 0))
+        half = np.linalg.solve(L, self._N.T)
+        return Region(self.theta, np.ascontiguousarray(math.sqrt(2.0 * rho) * half.T))
+
+    def radius(self) -> float:
+        """rho: how much likelihood theta* may be short of the best."""
+        d, t = len(self.theta), float(self._c.sum())
+        return math.log(1.0 / self.delta) + (d - 1) / 2 * math.log(t + 1.0) + math.log(2.0)
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """The counts of the vectors, and the maximiser that the next one starts from."""
+        return {"c": self._c, "theta": self.theta}
+
+    def restore(self, arrays: dict[str, NDArray[Any]]) -> None:
+        """The inverse of :meth:`state`."""
+        self._c, self.theta = arrays["c"], arrays["theta"]
+
+
+def maximise(phi: Floats, c: Floats, theta: Floats) -> Floats:
+    """argmax of sum_k c_k ln <phi_k, theta> + BARRIER sum_i ln theta_i over the simplex, from ``theta`` (inside it).
+
+    Newton's method on the affine hull with halved steps; whatever it returns lies in the simplex.
+    """
+    d = len(theta)
+
+    def loss(at: Floats) -> float:
+        return -float(c @ np.log(phi @ at)) - BARRIER * float(np.log(at).sum())
+
+    value = loss(theta)
+    for _ in range(NEWTON_STEPS):
+        p = phi @ theta
+        gradient = -(phi.T @ (c / p)) - BARRIER / theta
+        system = np.ones((d + 1, d + 1))
+        system[:d, :d] = (phi.T * (c / p**2)) @ phi + np.diag(BARRIER / theta**2)
+        system[d, d] = 0.0
+        step = np.linalg.solve(system, np.append(-gradient, 0.0))[:d]
+        decrease = -float(gradient @ step)
+        if decrease < 1e-9:
+            break
+        size = min(1.0, 0.95 / max(float((-step / theta).max()), 1e-300))
+        while size > 1e-12:
+            trial = theta + size * step
+            reached = loss(trial)
+            if reached <= value - 0.1 * size * decrease:
+                theta, value = trial / trial.sum(), reached
+                break
+            size /= 2.0
+        else:
+            break
+    return theta
+
+
+def enclose(phi: Floats, c: Floats, theta: Floats, N: Floats, rho: float) -> tuple[Floats, float]:
+    """(H [k, k], rho'): the likelihood set lies in { theta + N z : z^T H z <= 2 rho' }.
+
+    phi: [K, d] vectors with their counts c [K] > 0; ``theta`` is any point inside the simplex.
+    """
+    p = phi @ theta
+    gap = max(float((phi.T @ (c / p)).max()) - float(c.sum()), 0.0) if len(c) else 0.0
+    far = float(((np.eye(len(theta)) - theta) ** 2).sum(axis=1).max())
+    ball = 2.0 * PRIOR * rho / far * np.eye(N.shape[1])
+    total = rho * (1.0 + PRIOR) + gap
+    rows = (phi @ N) / p[:, None]
+    R = phi.max(axis=1, initial=0.0) / p - 1.0
+    H = ball
+    for _ in range(ROUNDS):
+        H = ball + (rows.T * (c / (1.0 + 2.0 / 3.0 * R))) @ rows
+        spread = np.einsum("ki,ik->k", rows, np.linalg.solve(H, rows.T)) if len(H) else 0.0 * R
+        R = np.minimum(R, np.sqrt(2.0 * total * spread))
+    return H, total

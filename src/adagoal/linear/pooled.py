@@ -1,0 +1,82 @@
+"""``vtr-pooled``: one value-targeted ridge regression for all goals, certified.
+
+The rows are x_t = phi_{f_t}(s_t, a_t), the targets f_t(s_{t+1}), for functions f_t fixed before the transition: one
+row per transition, whatever the goal. Three known things sharpen the regression of the paper:
+
+* probabilities sum to one: theta = theta0 + N z (``LinearMixture.known_part``), and only z is estimated, so that f
+  may be shifted by constants at no cost;
+* the noise of a row is sub-Gaussian with sigma_t = half the range of f_t over the *possible* successors of the pair,
+  not C/2: rows and targets are divided by sigma_t;
+* one regression serves all goals: no union over goals, no G and no H in the radius.
+
+    Sigma = lambda I + sum z_t z_t^T / sigma_t^2,   lambda = 1 / B'^2,   B'^2 = B^2 - ||theta0||^2 >= ||z*||^2
+    beta  = sqrt( 2 ln(1/delta) + ln(det Sigma / lambda^k) ) + 1
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import cho_factor, cho_solve, solve_triangular
+
+from adagoal.linear.kernels import Region
+from adagoal.linear.mixture import LinearMixture
+
+Floats = NDArray[np.float64]
+
+
+class Pooled:
+    """The learner; see the module's text."""
+
+    name = "vtr-pooled"
+    simplex = False
+
+    def __init__(self, mixture: LinearMixture, delta: float) -> None:
+        self.mixture, self.delta = mixture, delta
+        self.theta0, self.N = mixture.known_part
+        k = self.N.shape[1]
+        self.ridge = 1.0 / max(mixture.B**2 - float(self.theta0 @ self.theta0), 1e-12)
+        self.Sigma = self.ridge * np.eye(k)
+        self.b = np.zeros(k)
+
+    def absorb(self, new: NDArray[np.int64], total: NDArray[np.int64], f: Floats) -> None:
+        """One row per transition of ``new`` [nnz], with the function f [S] that was fixed before them."""
+        m = self.mixture
+        pairs = np.flatnonzero(m.tries(new))
+        if not len(pairs):
+            return
+        values = f[m.successors]
+        n = m.tries(new)[pairs].astype(float)
+        sums = np.add.reduceat(new * values, m.indptr[:-1])[pairs]
+        least = np.minimum.reduceat(values, m.indptr[:-1])[pairs]
+        sigma = (np.maximum.reduceat(values, m.indptr[:-1])[pairs] - least) / 2.0
+        useful = sigma > 0
+        pairs = pairs[useful]
+        n, sums, least, sigma = (a[useful] for a in (n, sums, least, sigma))
+        # a shift of f by its least value on the support moves row and target alike
+        phi = m.phi(f, pairs) - least[:, None] * m.row_sums[pairs]
+        z = phi @ self.N / sigma[:, None]
+        self.Sigma += z.T @ (z * n[:, None])
+        self.b += z.T @ ((sums - n * least - n * (phi @ self.theta0)) / sigma)
+
+    def region(self) -> Region:
+        """The ellipsoid ||z - z_hat||_Sigma <= beta, as a set of theta."""
+        k = len(self.b)
+        if k == 0:
+            return Region(self.theta0, np.zeros((len(self.theta0), 1)))
+        factor = cho_factor(self.Sigma, lower=True)
+        log_det = 2.0 * float(np.log(np.diag(factor[0])).sum())
+        beta = math.sqrt(2.0 * math.log(1.0 / self.delta) + log_det - k * math.log(self.ridge)) + 1.0
+        half = solve_triangular(np.tril(factor[0]), self.N.T, lower=True)
+        return Region(self.theta0 + self.N @ cho_solve(factor, self.b), np.ascontiguousarray(beta * half.T))
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """The sufficient statistics."""
+        return {"Sigma": self.Sigma, "b": self.b}
+
+    def restore(self, arrays: dict[str, NDArray[Any]]) -> None:
+        """The inverse of :meth:`state`."""
+        self.Sigma, self.b = arrays["Sigma"], arrays["b"]

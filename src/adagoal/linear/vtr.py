@@ -1,0 +1,213 @@
+"""The estimates of AdaGoal-UCRL.VTR, the paper's algorithm for linear mixtures (label ``app_LFA``).
+
+For every goal two ridge regressions over all transitions, one with the targets V_g, one with the errors U_g:
+
+    Sigma_g = lambda I + sum phi_V phi_V^T,   theta_g = Sigma_g^-1 sum phi_V V(s'),   lambda = 1/(B + 1)^2
+    beta_g  = (H/2) sqrt( 2 ln(3 G/delta) + ln(det Sigma_g / lambda^d) ) + 1         (for eq. ``eq_conf_radius_LM``)
+    D(g) = V_{g,1}(s0),   E(g) = U_{g,1}(s0) + 8/9 epsilon                           (eq. ``eq_Dt_LFA``, ``eq_Et_LFA``)
+
+The recursions stand in vtr_kernels.py. Where the text is wrong or silent: the losses are squared; the radius has its G;
+the goal's own coordinate is always zero, so that everything lives in R^d; the reset is known and never regressed; Q is
+clipped to [1[s != g], H - h + 1]. Two choices are ours, and touch rates only, since the events hold for all functions
+fixed before the transition and all times: rows are made with the functions of stage 2 of the plan in force, whatever
+the stage, and a plan lasts until the data has grown by a tenth.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adagoal.envs.world import Plan
+from adagoal.errors import InputError
+from adagoal.linear.ledger import Ledger
+from adagoal.linear.mixture import LinearMixture
+from adagoal.linear.vtr_kernels import Ridge, backward
+from adagoal.mdp.model import TabularMDP
+from adagoal.tabular.counts import Counts
+from adagoal.tabular.paper import horizon
+
+SHARE = 8 / 9
+GROWTH = 1.1
+"""Plan again once the number of transitions has grown by this factor."""
+NEVER = 2**62
+MOST_BYTES = 2**31
+"""Largest policy table [H, S, G]."""
+PRECISION = 1e-2
+"""Relative precision of :func:`samples_needed`."""
+
+Floats = NDArray[np.float64]
+
+
+class VTR:
+    """AdaGoal-UCRL.VTR on shared counts; see the module's text."""
+
+    name = "vtr"
+
+    def __init__(
+        self,
+        mixture: LinearMixture,
+        counts: Counts,
+        L: float,
+        epsilon: float,
+        delta: float,
+        goals: NDArray[np.int64] | None,
+        notes: list[str],
+        H: int | None = None,
+    ) -> None:
+        self.mixture, self.counts, self.L, self.epsilon, self.delta = mixture, counts, L, epsilon, delta
+        enough = horizon(L, epsilon, "literal")
+        self.H = enough if H is None else H
+        self.guarantee = self.H >= enough
+        self.episodes_per_plan = 1
+        S, d = mixture.n_states, mixture.d
+        self.goals: NDArray[np.int64] = np.arange(S) if goals is None else goals
+        self.goal_state = self.goals
+        G = len(self.goals)
+        self.column = np.full(S, -1)
+        """[S] the column of every goal; -1 for a state that is none"""
+        self.column[self.goals] = np.arange(G)
+        if 2 * self.H * S * G > MOST_BYTES:
+            raise InputError(
+                f"--method vtr: H = {self.H} stages, {S} states and {G} goals need a policy table of "
+                f"{2 * self.H * S * G / 2**30:.0f} GiB; give fewer goals"
+            )
+        ridge = 1.0 / (mixture.B + 1.0) ** 2
+        self.Sigma = np.tile(ridge * np.eye(d), (2, G, 1, 1))
+        """[2, G, d, d] of the value-targeted and the error-targeted regression"""
+        self.b = np.zeros((2, G, d))
+        self.V, self.U = np.zeros((2, 2, S, G))
+        """[2, S, G] V_h and U_h of the last plan, for h = 1 and 2"""
+        self.D: Floats = np.zeros(G)
+        """[G] optimistic distances (eq. ``eq_Dt_LFA``)"""
+        self.table = np.zeros((self.H, S, G), np.int16)
+        """[H, S, G] pi: the policy of U, of the episodes and of the result"""
+        self.ledger = Ledger(mixture, counts, notes, simplex=False)
+        self.plans = 0
+        self._planned = 0
+        self._plan()
+
+    @property
+    def E(self) -> Floats:
+        """[G] error estimates (eq. ``eq_Et_LFA``)."""
+        missing: Floats = self.U[0, self.mixture.start] + SHARE * self.epsilon
+        return missing
+
+    def bounds(self, goal: int) -> tuple[float, float]:
+        """(D, D + E) for a goal with D <= L and E <= epsilon, as the proof of its policy has it; else (D, infinity)."""
+        D, E = float(self.D[self.column[goal]]), float(self.E[self.column[goal]])
+        return D, D + E if D <= self.L and E <= self.epsilon else math.inf
+
+    def policy(self, goal: int) -> NDArray[np.int16]:
+        """[H, S]: H stages, then the reset, and again."""
+        return np.ascontiguousarray(self.table[:, :, self.column[goal]])
+
+    def refresh(self, wanted: NDArray[np.bool_]) -> bool:
+        """Plan all goals once the data has grown by :data:`GROWTH`; False where it has not."""
+        n = int(self.counts.n.sum())
+        if n < max(self._planned + self.H, GROWTH * self._planned):
+            return False
+        new = self.ledger.news()
+        for kind, functions in enumerate((self.V[1], self.U[1])):
+            for g, f in enumerate(functions.T):
+                _add_rows(self.mixture, new, f, self.Sigma[kind, g], self.b[kind, g])
+        self._planned = n
+        self._plan()
+        return True
+
+    def plan(self) -> Plan:
+        """The policies of Q (eq. ``eq_LFA_pi``), H stages each."""
+        due = max(float(self.H), (GROWTH - 1.0) * self._planned) - (int(self.counts.n.sum()) - self._planned)
+        self.episodes_per_plan = max(1, math.ceil(due / self.H))
+        return Plan(self.table, self.goal_state, self.H, np.full(len(self.counts.n), NEVER))
+
+    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """The regressions and the last plan, which may be older than the counts."""
+        arrays = {name: getattr(self, name) for name in ("Sigma", "b", "V", "U", "D", "table")}
+        return arrays | {"total": self.ledger.total}, {"plans": self.plans, "planned": self._planned}
+
+    def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
+        """The inverse of :meth:`state`."""
+        for name in ("Sigma", "b", "V", "U", "D", "table"):
+            setattr(self, name, np.array(arrays[name]))
+        self.ledger.total = np.array(arrays["total"])
+        self.plans, self._planned = facts["plans"], facts["planned"]
+
+    def _plan(self) -> None:
+        m, G = self.mixture, len(self.goals)
+        value, error = (
+            ridge(Sigma, b, m.B, self.H, G, self.delta) for Sigma, b in zip(self.Sigma, self.b, strict=True)
+        )
+        self.table = np.empty_like(self.table)  # the old one may be in the hands of a plan
+        self.V, self.U = np.empty_like(self.V), np.empty_like(self.U)
+        _backward(m, self.goals, self.H, value, error, self.table, self.V, self.U)
+        self.D = self.V[0, m.start].copy()
+        self.plans += 1
+
+
+def ridge(Sigma: Floats, b: Floats, B: float, H: int, G: int, delta: float) -> Ridge:
+    """The estimates and radii of G regressions with Sigma [G, d, d] and b [G, d]."""
+    d = b.shape[1]
+    log_det = np.linalg.slogdet(Sigma)[1] + 2.0 * d * math.log(B + 1.0)
+    beta = H / 2.0 * np.sqrt(2.0 * math.log(3.0 * G / delta) + log_det) + 1.0
+    inverse = np.linalg.inv(np.linalg.cholesky(Sigma))
+    theta = np.linalg.solve(Sigma, b[:, :, None])[:, :, 0].astype(float)
+    return Ridge(theta, np.ascontiguousarray(beta[:, None, None] * inverse.transpose(0, 2, 1)))
+
+
+def _add_rows(m: LinearMixture, new: NDArray[np.int64], f: Floats, Sigma: Floats, b: Floats) -> None:
+    """One row phi_f(x) with the target f(s') for every transition of ``new`` [nnz], in place."""
+    n = m.tries(new)
+    pairs = np.flatnonzero(n)
+    if len(pairs):
+        phi = m.phi(f, pairs)
+        Sigma += phi.T @ (phi * n[pairs, None])
+        b += phi.T @ np.add.reduceat(new * f[m.successors], m.indptr[:-1])[pairs]
+
+
+def _backward(
+    m: LinearMixture,
+    goals: NDArray[np.int64],
+    H: int,
+    value: Ridge,
+    error: Ridge,
+    table: NDArray[np.int16],
+    V: Floats,
+    U: Floats,
+) -> None:
+    backward(m.indptr, m.successors, m.features, m.terminal, m.start, goals, H, value, error, table, V, U)
+
+
+def samples_needed(mdp: TabularMDP, goals: NDArray[np.int64], L: float, epsilon: float, delta: float) -> float:
+    """Samples in all with which the stopping rule would be met if theta were known to both regressions.
+
+    Every pair has the same n, and rows with the targets V*; those of the errors are taken to be as informative. A known
+    model is used: this says what the constants cost, it is not a learner.
+    """
+    m = mdp.mixture
+    if m is None:
+        raise InputError(f"--method vtr: {mdp.name} is not a linear mixture")
+    H, G, d = horizon(L, epsilon, "literal"), len(goals), m.d
+    p = np.asarray(mdp.kernel()[m.pair_of, m.successors]).ravel()
+    theta = np.tile(np.linalg.lstsq(m.features, p, rcond=None)[0], (G, 1))
+    table, V, U = np.zeros((H, m.n_states, G), np.int16), *np.zeros((2, 2, m.n_states, G))
+    known = Ridge(theta, np.zeros((G, d, d)))
+    _backward(m, goals, H, known, known, table, V, U)
+    rows = [m.phi(f) for f in V[1].T]
+    gram = np.stack([phi.T @ phi for phi in rows])
+
+    def stops(n: float) -> bool:
+        Sigma = np.eye(d) / (m.B + 1.0) ** 2 + n * gram
+        regression = Ridge(theta, ridge(Sigma, np.zeros((G, d)), m.B, H, G, delta).root)
+        _backward(m, goals, H, regression, regression, table, V, U)
+        reachable = V[0, m.start] <= L
+        return float(U[0, m.start, reachable].max(initial=0.0)) <= (1 - SHARE) * epsilon
+
+    too_few, enough = 0.0, 62.0  # powers of two
+    while enough - too_few > math.log2(1 + PRECISION):
+        middle = (too_few + enough) / 2
+        too_few, enough = (too_few, middle) if stops(2.0**middle) else (middle, enough)
+    return float(2.0**enough * m.n_actions * (~m.terminal).sum())

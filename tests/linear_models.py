@@ -1,0 +1,102 @@
+"""Random mixtures for the tests, and slow, obvious twins of the linear kernels."""
+
+import math
+
+import numpy as np
+
+from adagoal import goals as goal_rules
+from adagoal.envs import random_models
+from adagoal.envs.simulator import ModelWorld
+from adagoal.linear.mixture import combine, from_kernels, from_models
+from adagoal.loop import Run
+from adagoal.methods import Problem, build
+from adagoal.tabular.counts import Counts
+
+
+def random_mixture(seed, n_states=8, d=3, signed=False):
+    """(true model, theta): d random sparse kernels; with ``signed`` all but the first are differences."""
+    rng = np.random.default_rng(seed)
+    models = [
+        random_models.random_sparse(n_states=n_states, n_actions=2, branching=3, seed=10 * seed + i) for i in range(d)
+    ]
+    theta = rng.dirichlet(np.ones(d))
+    if not signed:
+        return combine(from_models(models), theta), theta
+    kernels = [m.kernel() for m in models]
+    kernels = kernels[:1] + [k - kernels[0] for k in kernels[1:]]
+    theta = np.append(1.0, theta[1:])
+    return combine(from_kernels(kernels, 2, B=2.0), theta), theta
+
+
+def start(mdp, method, L=6.0, epsilon=1.0, delta=0.1, goals=None, seed=0, **arguments):
+    """A run that has not begun."""
+    world = ModelWorld(mdp)
+    counts = Counts(world.initial_states, world.n_actions, world.start)
+    goals = np.arange(mdp.n_states) if goals is None else np.asarray(goals)
+    estimates = build(method, Problem(world, counts, L, epsilon, delta, goals), arguments)
+    return Run(world, estimates, goal_rules.adagoal, np.random.default_rng(seed))
+
+
+def interval(mixture, x, f, region, simplex):
+    """[low, up] of p_x f, straight from the definitions."""
+    dense = np.zeros((mixture.n_states, mixture.d))
+    span = slice(mixture.indptr[x], mixture.indptr[x + 1])
+    dense[mixture.successors[span]] = mixture.features[span]
+    phi = dense.T @ f
+    mean, width = region.theta @ phi, np.linalg.norm(region.root.T @ phi)
+    possible = phi if simplex else f[mixture.successors[span]]
+    return max(mean - width, possible.min()), min(mean + width, possible.max())
+
+
+def lower_twin(mixture, region, cap, goal, V, simplex, order):
+    V = V.copy()
+    for s in order:
+        values = [1 + interval(mixture, s * mixture.n_actions + a, V, region, simplex)[0] for a in range(2)]
+        if s != goal:
+            V[s] = max(V[s], min(cap, 1 + V[mixture.start], *values))
+    return V
+
+
+def upper_twin(mixture, region, cap, goal, Y, simplex, order):
+    Y = np.minimum(Y, min(cap, 1 + Y[mixture.start]))
+    for s in order:
+        for a in range(2):
+            up = interval(mixture, s * mixture.n_actions + a, Y, region, simplex)[1]
+            if s != goal:
+                Y[s] = min(Y[s], 1 + up)
+    return Y
+
+
+def backward_twin(mixture, goal, H, value, error):
+    """V_1, U_1 [S] and the policy [H, S] of one goal, from eq. ``eq_LFA_Q`` and ``eq_LFA_U``."""
+    S, A = mixture.n_states, mixture.n_actions
+    V, U, policy = np.zeros(S), np.zeros(S), np.zeros((H, S), int)
+
+    def parts(f, ridge):
+        phi = mixture.phi(f)
+        return phi @ ridge.theta[0], np.array([np.linalg.norm(ridge.root[0].T @ row) for row in phi])
+
+    for h in range(H, 0, -1):
+        (mean, width), (mean_u, width_u) = parts(V, value), parts(U, error)
+        top = H - h + 1
+        Q = np.clip(1 + mean - width, 1, top).reshape(S, A)
+        both = np.concatenate([np.full((S, 1), min(1 + V[mixture.start], top)), Q], axis=1)
+        policy[h - 1] = np.where(both.argmin(axis=1) == 0, A, both.argmin(axis=1) - 1)
+        x = np.arange(S) * A + np.minimum(policy[h - 1], A - 1)
+        missing = np.clip(2 * width[x] + mean_u[x] + width_u[x], 0, top)
+        missing = np.where(policy[h - 1] == A, min(U[mixture.start], top), missing)
+        V, U = both.min(axis=1), missing
+        V[goal] = U[goal] = 0.0
+    return V, U, policy
+
+
+def finite_values(mdp, goal, H, policy=None):
+    """V_1 [S] with H steps: of the policy [H, S], or the best."""
+    p = np.concatenate([mdp.kernel().toarray().reshape(mdp.n_states, mdp.n_actions, -1)], axis=1)
+    V = np.zeros(mdp.n_states)
+    for h in range(H, 0, -1):
+        Q = np.concatenate([1 + p @ V, np.full((mdp.n_states, 1), 1 + V[mdp.start])], axis=1)
+        V = Q.min(axis=1) if policy is None else Q[np.arange(mdp.n_states), policy[h - 1]]
+        V[goal] = 0.0
+        assert math.isfinite(V.max())
+    return V

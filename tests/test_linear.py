@@ -1,0 +1,166 @@
+"""Mixture models: building them, what is refused, the kernels against their twins, and the misspecification check."""
+
+import gymnasium
+import numpy as np
+import pytest
+
+import adagoal
+from adagoal.envs import grid, random_models
+from adagoal.errors import InputError
+from adagoal.linear import families, kernels
+from adagoal.linear.bounds import hops
+from adagoal.linear.fit import best_theta
+from adagoal.linear.mixture import combine, from_kernels, from_models
+from adagoal.loop import explore
+from adagoal.mdp import solve
+from linear_models import interval, lower_twin, random_mixture, start, upper_twin
+
+CHAIN = np.array([[0.0, 1.0], [1.0, 0.0]])
+STAY = np.eye(2)
+
+
+def test_phi_and_kernel():
+    mdp, theta = random_mixture(3)
+    m = mdp.mixture
+    f = np.random.default_rng(0).random(m.n_states)
+    np.testing.assert_allclose(m.phi(f) @ theta, mdp.kernel() @ f)
+    pairs = np.array([1, 4, 5, 11])
+    np.testing.assert_allclose(m.phi(f, pairs), m.phi(f)[pairs])
+    np.testing.assert_allclose(m.kernel(theta).toarray(), mdp.kernel().toarray())
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_known_part(signed):
+    mdp, theta = random_mixture(1, signed=signed)
+    theta0, N = mdp.mixture.known_part
+    np.testing.assert_allclose(theta0 + N @ (N.T @ (theta - theta0)), theta, atol=1e-9)
+    np.testing.assert_allclose(N.T @ mdp.mixture.row_sums.T, 0, atol=1e-9)
+    assert N.shape == (3, 2)
+    assert mdp.mixture.simplex != signed
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: from_kernels([], 1), "needs d >= 1"),
+        (lambda: from_models([]), "needs d >= 1"),
+        (lambda: from_kernels([np.eye(3)], 2), r"must be \[S \* A, S\]"),
+        (lambda: from_kernels([STAY, np.eye(3)], 1), "number 1 has the shape"),
+        (lambda: from_kernels([STAY * np.nan], 1), "not finite"),
+        (lambda: from_kernels([np.zeros((2, 2))], 1), "no successor"),
+        (lambda: from_kernels([STAY], 1, start=2), "start: state 2 lies outside"),
+        (lambda: from_kernels([STAY], 1, terminal=np.zeros(3, bool)), "terminal: must have"),
+        (lambda: from_kernels([STAY], 1, B=-1.0), "B: must be a positive"),
+        (lambda: combine(from_kernels([CHAIN, STAY], 1), [0.5, 0.4]), "sum to 0.9 at theta"),
+        (lambda: combine(from_kernels([CHAIN, STAY], 1, B=3.0), [1.5, -0.5]), "negative probability"),
+        (lambda: combine(from_kernels([CHAIN, STAY], 1), [1.0]), "theta: must be d = 2"),
+        (lambda: combine(from_kernels([CHAIN, STAY], 1, B=0.5), [0.5, 0.5]), "B: 0.5 is smaller than the norm"),
+        (lambda: families.windy(shape="8"), "shape: needs 2 or more sides"),
+        (lambda: families.windy(shape="axb"), "shape: must look like"),
+        (lambda: families.windy(d=0), "d: must be a whole number"),
+        (lambda: adagoal.mixture(["two-room"]), "either theta or world"),
+        (lambda: adagoal.mixture(["two-room", "grid"], [0.5, 0.5]), "number 1 has 20 states"),
+        (lambda: adagoal.mixture(["MountainCar-v0"], [1.0]), "no exact model"),
+        (lambda: adagoal.explore("two-room", 4.0, method="likelihood"), "not a linear mixture"),
+        (lambda: adagoal.explore("mixture-signed", 4.0, method="likelihood"), "probability distributions"),
+        (lambda: adagoal.explore("mixture-windy", 4.0, method="vtr-pooled", goal_space=[64]), "--goal: goals must be"),
+        (lambda: adagoal.explore("mixture-windy", 4.0, method="vtr", method_args={"horizon": 0}), "horizon: must be"),
+        (lambda: adagoal.explore("mixture-windy", 40.0, method="vtr", env_args={"shape": "50x50"}), "policy table"),
+    ],
+)
+def test_bad_input_is_one_line(make, words):
+    with pytest.raises(InputError, match=words) as caught:
+        make()
+    assert "\n" not in str(caught.value)
+
+
+def test_contradictory_row_sums():
+    with pytest.raises(InputError, match="no theta makes"):
+        _ = from_kernels([np.array([[0.5, 0.5], [1.0, 1.0]])], 1).known_part
+
+
+@pytest.mark.parametrize("name", ["mixture-windy", "mixture-slippery", "mixture-inventory", "mixture-signed"])
+def test_families(name):
+    world, _ = adagoal.envs.registry.make_world(name, {}, None, None)
+    assert world.mixture.n_states == world.mdp.n_states >= 50
+    assert np.isfinite(solve.distances(world.mdp, [world.start])).all()
+
+
+def test_large_families_are_small_in_memory():
+    mdp = families.windy(shape="100x100")
+    assert mdp.n_states == 10_000
+    assert mdp.mixture.features.nbytes < 20e6
+
+
+@pytest.mark.parametrize("simplex", [False, True])
+def test_sweeps_against_their_twins(simplex):
+    mdp, _ = random_mixture(5)
+    m = mdp.mixture
+    rng = np.random.default_rng(1)
+    _, N = m.known_part
+    region = kernels.Region(np.array([0.5, 0.3, 0.2]), 0.2 * N @ rng.normal(size=(2, 2)))
+    features = kernels.Features(m.indptr, m.successors, m.features, m.terminal, m.start, simplex)
+    order, goal = rng.permutation(m.n_states), 6
+    V, Y = 3 * rng.random(m.n_states), 3 + 3 * rng.random(m.n_states)
+    V[goal] = Y[goal] = 0.0
+    V_twin = lower_twin(m, region, 7.0, goal, V, simplex, order)
+    Y_twin = upper_twin(m, region, 7.0, goal, Y, simplex, order)
+    policy = np.zeros(m.n_states, np.int16)
+    kernels.lower_sweep(order, goal, features, region, 7.0, V, policy)
+    kernels.upper_sweep(order, goal, features, region, 7.0, Y, policy)
+    np.testing.assert_allclose(V, V_twin)
+    np.testing.assert_allclose(Y, Y_twin)
+
+
+def test_width_ignores_constants():
+    mdp, _ = random_mixture(5)
+    _, N = mdp.mixture.known_part
+    region = kernels.Region(np.array([0.5, 0.3, 0.2]), N)
+    f = np.random.default_rng(2).random(mdp.n_states)
+    low, up = np.array([interval(mdp.mixture, 3, g, region, True) for g in (f, f + 5.0)]).T
+    np.testing.assert_allclose(low[1] - low[0], 5.0)
+    np.testing.assert_allclose(up[1] - up[0], 5.0)
+
+
+def test_hops_are_lower_bounds():
+    for seed in range(5):
+        mdp, _ = random_mixture(seed)
+        goals = np.arange(mdp.n_states)
+        assert (hops(mdp.mixture, goals, 50.0) <= solve.optimal_values(mdp, goals).T + 1e-9).all()
+
+
+def test_mixture_of_gymnasium_environments():
+    lakes = [gymnasium.make("FrozenLake-v1", is_slippery=slippery) for slippery in (True, False)]
+    world = adagoal.mixture(lakes, [0.4, 0.6])
+    result = adagoal.explore(world, 6.0, method="likelihood", budget=10**6)
+    assert result.status == "certified"
+    assert adagoal.audit(result, world).ok
+
+
+@pytest.mark.parametrize("method", ["likelihood", "vtr-pooled"])
+def test_misspecification_is_noticed(method):
+    base = {"rows": 4, "cols": 4}
+    envs = [grid.open_grid(**base, slip=0.1), grid.open_grid(**base, slip=0.6)]
+    other = adagoal.mixture(envs, world=random_models.random_sparse(n_states=16, n_actions=4, seed=1))
+    outside = adagoal.explore(other, 4.0, method=method, budget=3000)
+    assert any("no kernel of the mixture allows" in line for line in outside.warnings)
+    # the same support, but even states are entered more often than any slip explains
+    p = grid.open_grid(**base, slip=0.3).kernel().toarray() * np.where(np.arange(16) % 2, 1.0, 2.0)
+    truth = adagoal.mdp.model.from_dense((p / p.sum(axis=1, keepdims=True)).reshape(16, 4, 16))
+    inside = adagoal.explore(adagoal.mixture(envs, world=truth), 4.0, 0.3, method=method, budget=60_000)
+    assert any("do not fit" in line for line in inside.warnings)
+
+
+def test_a_true_mixture_is_not_accused():
+    for seed in range(20):
+        mdp, _ = random_mixture(seed, signed=seed % 2 == 1)
+        run = start(mdp, "vtr-pooled", seed=seed, epsilon=0.3)
+        explore(run, 20_000)
+        assert run.world.warnings == []
+
+
+def test_best_theta_finds_the_truth():
+    mdp, theta = random_mixture(4, signed=True)
+    run = start(mdp, "vtr-pooled", epsilon=0.05)
+    explore(run, 100_000)
+    np.testing.assert_allclose(best_theta(mdp.mixture, run.estimates.ledger.total), theta, atol=0.05)

@@ -1,0 +1,189 @@
+"""The guarantees of vtr-pooled, likelihood and vtr on random mixtures."""
+
+import math
+
+import numpy as np
+import pytest
+
+import adagoal
+from adagoal.envs.simulator import ModelWorld
+from adagoal.linear import families
+from adagoal.linear.likelihood import enclose, maximise
+from adagoal.linear.vtr import ridge, samples_needed
+from adagoal.linear.vtr_kernels import Ridge, backward
+from adagoal.loop import explore
+from adagoal.mdp import solve
+from adagoal.report.page import write_report
+from linear_models import backward_twin, finite_values, random_mixture, start
+
+CERTIFIED = ("vtr-pooled", "likelihood")
+
+
+def holds(region, N, theta):
+    """theta lies in the region."""
+    M = N.T @ region.root @ region.root.T @ N
+    away = N.T @ (theta - region.theta)
+    return away @ np.linalg.solve(M, away) <= 1 + 1e-9
+
+
+@pytest.mark.parametrize("method", CERTIFIED)
+def test_region_coverage(method):
+    """Lemmas 1 and 2: with delta = 0.5, theta* leaves the region at some plan in less than half of the runs."""
+    missed, runs = 0, 40
+    for seed in range(runs):
+        mdp, theta = random_mixture(seed, signed=method == "vtr-pooled" and seed % 2 == 1)
+        run = start(mdp, method, delta=0.5, epsilon=0.2, seed=seed)
+        N = mdp.mixture.known_part[1]
+        outside = []
+        for budget in range(250, 5_001, 250):
+            explore(run, budget)
+            outside.append(not holds(run.estimates.learner.region(), N, theta))
+        missed += any(outside)
+    assert missed <= 0.5 * runs
+
+
+@pytest.mark.parametrize("method", CERTIFIED)
+def test_bounds_hold_at_every_plan(method):
+    """Lemmas 3 and 4: D <= V*, and the recorded policies are as good as their upper bounds say."""
+    for seed in range(12):
+        mdp, _ = random_mixture(seed, signed=method == "vtr-pooled" and seed % 2 == 1)
+        goals = np.arange(mdp.n_states)
+        best = solve.optimal_values(mdp, goals).T
+        run = start(mdp, method, epsilon=0.5, seed=seed)
+        e = run.estimates
+        for budget in (100, 400, 1_500, 6_000, 25_000):
+            explore(run, budget)
+            assert (e.V <= best + 1e-9).all()
+            for g in goals:
+                if np.isfinite(e.upper[g]):
+                    assert solve.policy_values(mdp, e.policy(g)[0], g)[mdp.start] <= e.upper[g] + 1e-9
+
+
+@pytest.mark.parametrize("method", CERTIFIED)
+@pytest.mark.parametrize("seed", range(3))
+def test_guarantee_on_windy_grids(method, seed):
+    mdp = families.windy(shape="5x5", d=3)
+    result = adagoal.explore(ModelWorld(mdp), 5.0, 1.0, method=method, seed=seed, budget=10**6)
+    assert result.status == "certified"
+    assert not result.warnings
+    assert adagoal.audit(result, mdp).ok
+
+
+def test_the_report_shows_theta(tmp_path):
+    result = adagoal.explore("mixture-signed", 4.0, 1.0, method="vtr-pooled", env_args={"shape": "5x5"}, out=tmp_path)
+    estimate, low, high = adagoal.load(tmp_path).arrays["theta"].T
+    truth = np.array([1.0, 0.3, 0.2, 0.1])
+    assert (low <= truth + 1e-9).all()
+    assert (truth <= high + 1e-9).all()
+    assert (np.abs(estimate - truth) < 0.2).all()
+    page = write_report(result, tmp_path).read_text()
+    assert "The mixture" in page
+    assert "at least" in page
+
+
+def test_states_are_not_paid_for():
+    """The same goals in a small and a large box: the steps to the stop are about the same."""
+    steps = []
+    for shape in ("8x8", "40x40"):
+        mdp = families.windy(shape=shape)
+        side = int(shape.split("x")[0])
+        goals = [mdp.start + 1, mdp.start - 2, mdp.start + 2 * side, mdp.start - 3 * side]
+        result = adagoal.explore(ModelWorld(mdp), 6.0, 1.0, method="likelihood", goal_space=goals)
+        assert adagoal.audit(result, mdp).ok
+        steps.append(result.steps)
+    assert steps[1] <= 2 * steps[0]
+
+
+@pytest.mark.parametrize("method", [*CERTIFIED, "vtr"])
+def test_resume_goes_on_bit_for_bit(method, tmp_path):
+    setting = {"env_args": {"shape": "5x5"}, "method": method, "goal_space": [3, 7, 11], "seed": 3}
+    whole = adagoal.explore("mixture-windy", 5.0, 0.5, **setting, budget=8_000)
+    adagoal.explore("mixture-windy", 5.0, 0.5, **setting, budget=3_000, out=tmp_path)
+    parts = adagoal.resume(tmp_path, budget=8_000)
+    assert parts.certificates == whole.certificates
+    assert parts.steps == whole.steps
+
+
+def test_the_ellipsoid_holds_the_likelihood_set():
+    """Lemma 2: every theta of the simplex whose likelihood is good enough lies inside, at a rough maximiser too."""
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        d = int(rng.integers(2, 6))
+        phi, c = rng.dirichlet(np.ones(d), size=7), rng.integers(1, 60, 7).astype(float)
+        theta = maximise(phi, c, np.full(d, 1 / d))
+        rough = 0.8 * theta + 0.2 / d
+        N = np.linalg.svd(np.ones((1, d)))[2][1:].T
+        rho = float(rng.uniform(1, 8))
+        best = float(c @ np.log(phi @ theta))
+        others = rng.dirichlet(np.full(d, 0.5), 20_000) * rng.random((20_000, 1))
+        others += (1 - others.sum(axis=1, keepdims=True)) * theta
+        good = others[best - np.log(others @ phi.T) @ c <= rho]
+        assert len(good) > 50
+        for centre in (theta, rough):
+            H, total = enclose(phi, c, centre, N, rho)
+            z = (good - centre) @ N
+            assert (np.einsum("ni,ij,nj->n", z, H, z) <= 2 * total + 1e-9).all()
+
+
+def test_maximise_has_a_small_duality_gap():
+    rng = np.random.default_rng(1)
+    for d in (1, 2, 5, 16):
+        phi, c = rng.dirichlet(np.ones(d), size=50), rng.integers(1, 10_000, 50).astype(float)
+        theta = maximise(phi, c, np.full(d, 1 / d))
+        assert math.isclose(theta.sum(), 1.0)
+        assert theta.min() > 0
+        assert (phi.T @ (c / (phi @ theta))).max() - c.sum() <= 0.1
+
+
+def test_vtr_backward_against_its_twin():
+    mdp, theta = random_mixture(2)
+    m, goal, H = mdp.mixture, 5, 12
+    rng = np.random.default_rng(0)
+    value, error = (
+        Ridge(theta[None] + 0.01 * rng.normal(size=(1, 3)), 0.02 * rng.normal(size=(1, 3, 3))) for _ in "ab"
+    )
+    policy, V, U = np.zeros((H, m.n_states, 1), np.int16), *np.zeros((2, 2, m.n_states, 1))
+    backward(
+        *(m.indptr, m.successors, m.features, m.terminal, m.start, np.array([goal]), H, value, error, policy, V, U)
+    )
+    V_twin, U_twin, policy_twin = backward_twin(m, goal, H, value, error)
+    np.testing.assert_allclose(V[0, :, 0], V_twin)
+    np.testing.assert_allclose(U[0, :, 0], U_twin)
+    np.testing.assert_array_equal(policy[:, :, 0], policy_twin)
+
+
+def check_vtr(seed):
+    """Key step 1 of ``app_LFA``: V <= V* and U >= W = V^pi - V, at every state, as the data grows."""
+    mdp, _ = random_mixture(seed, signed=seed % 2 == 1)
+    goals = np.random.default_rng(seed).choice(mdp.n_states, 2, replace=False)
+    run = start(mdp, "vtr", L=3.0, goals=goals, seed=seed, horizon=15)
+    e = run.estimates
+    for budget in (200, 3_000):
+        explore(run, budget)
+        for j, g in enumerate(goals):
+            best = finite_values(mdp, g, e.H)
+            mine = finite_values(mdp, g, e.H, e.policy(int(g)))
+            assert (e.V[0, :, j] <= best + 1e-9).all()
+            assert (mine - e.V[0, :, j] <= e.U[0, :, j] + 1e-9).all()
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_vtr_is_optimistic_and_its_errors_are_bounds(seed):
+    check_vtr(seed)
+
+
+def test_vtr_knows_more_with_more_data():
+    """With regressions on infinitely much data V is V* and U vanishes: the recursion itself loses nothing."""
+    mdp, theta = random_mixture(7)
+    m, H = mdp.mixture, 15
+    Sigma = 1e16 * np.eye(3)[None]
+    exact = ridge(Sigma, Sigma[:, 0, 0, None] * theta[None], m.B, H, 1, 0.1)
+    policy, V, U = np.zeros((H, m.n_states, 1), np.int16), *np.zeros((2, 2, m.n_states, 1))
+    backward(*(m.indptr, m.successors, m.features, m.terminal, m.start, np.array([4]), H, exact, exact, policy, V, U))
+    np.testing.assert_allclose(V[0, :, 0], finite_values(mdp, 4, H), atol=1e-3)
+    assert U[0].max() < 1e-2
+
+
+def test_samples_needed_is_out_of_reach():
+    mdp = families.windy(shape="4x4", d=2)
+    assert samples_needed(mdp, np.array([5, 6]), 3.0, 1.0, 0.1) > 1e8
