@@ -226,3 +226,18 @@ def test_the_shares_of_delta_in_a_curriculum_sum_to_one():
     assert 0.9 < sum(shares) <= 1.0
     first = Session.start(Setting("grid", radius="all"), ModelWorld(SMALL["grid"][0]), RULES["adagoal"]).run.estimates
     assert first._log_fixed == pytest.approx(np.log(2 * first._fixed_union / first._delta))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("radius", None), ("radius", True), ("epsilon", "a"), ("delta", None), ("seed", "x"), ("budget", 2.5)],
+)
+def test_wrong_types_are_one_clear_line(name, value):
+    with pytest.raises(adagoal.InputError, match=f"--{name}: must be"):
+        adagoal.explore("grid", **{"radius": 5, name: value})
+
+
+def test_numpy_numbers_and_round_budgets_are_numbers(tmp_path):
+    numbers = {"radius": np.float64(5), "seed": np.int64(1), "budget": 1e3, "goal_space": np.array([3, 4])}
+    result = adagoal.explore("grid", **numbers, out=tmp_path)
+    assert adagoal.load(tmp_path).setting == result.setting

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
 
 from adagoal import goals as goal_rules
 from adagoal.envs import registry
@@ -60,12 +61,12 @@ def explore(
         method=method,
         method_args=method_args or {},
         goal_rule=goal_rule if isinstance(goal_rule, str) else getattr(goal_rule, "__name__", "custom"),
-        radius=radius,
-        epsilon=epsilon,
-        delta=delta,
-        seed=seed,
-        budget=budget,
-        goal_space=None if goal_space is None else tuple(goal_space),
+        radius=_plain(radius),
+        epsilon=_plain(epsilon),
+        delta=_plain(delta),
+        seed=_plain(seed),
+        budget=_whole(budget),
+        goal_space=None if goal_space is None else tuple(_plain(g) for g in goal_space),
         start_seed=start_seed,
         max_states=max_states,
     )
@@ -89,7 +90,7 @@ def resume(
     arrays, facts = read_arrays(folder / CHECKPOINT)
     try:
         setting = Setting(**{**facts["setting"], "goal_space": _tuple(facts["setting"]["goal_space"])})
-        setting = setting if budget is None else replace(setting, budget=budget)
+        setting = setting if budget is None else replace(setting, budget=_whole(budget))
         world, _ = registry.make_world(env or setting.env, setting.env_args, setting.start_seed, setting.max_states)
         session = Session.start(setting, world, goal_rules.get(goal_rule or setting.goal_rule))
         session.restore(folder, arrays, facts)
@@ -134,3 +135,14 @@ def audit(result: Result, env: str | gymnasium.Env[Any, Any] | World | TabularMD
 
 def _tuple(values: list[int] | None) -> tuple[int, ...] | None:
     return None if values is None else tuple(values)
+
+
+def _plain(value: Any) -> Any:
+    """A NumPy scalar as a Python number, which JSON can hold."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _whole(budget: Any) -> Any:
+    """1e6 is a whole number too."""
+    value = _plain(budget)
+    return int(value) if isinstance(value, float) and value.is_integer() else value

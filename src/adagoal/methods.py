@@ -43,8 +43,8 @@ class Problem:
 
 def certified(problem: Problem, branching: int | None = None) -> Estimates:
     """Certified bounds (the default). branching: no pair has more than this many successors, if you know it."""
-    if branching is not None and branching < 1:
-        raise InputError(f"--method-arg branching: {branching} is not a positive number of successors")
+    if branching is not None and (not isinstance(branching, int) or branching < 1):
+        raise InputError(f"--method-arg branching: must be a whole number of successors >= 1, got {branching!r}")
     p = problem
     return Certified(p.counts, p.world.state_bound, p.L, p.epsilon, p.delta, p.goals, branching)
 

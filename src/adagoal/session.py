@@ -242,7 +242,16 @@ def growth(radius: str) -> float:
 
 
 def check(setting: Setting) -> None:
-    """Ranges of what the user gave."""
+    """Types and ranges of what the user gave."""
+    whole, number = "a whole number", "a number"
+    kinds = {"epsilon": number, "delta": number, "seed": whole, "budget": whole} | (
+        {} if isinstance(setting.radius, str) else {"radius": number}
+    )
+    for name, kind in kinds.items():
+        value = getattr(setting, name)
+        right = isinstance(value, int if kind == whole else int | float)
+        if isinstance(value, bool) or not (right or (name == "budget" and value is None)):
+            raise InputError(f"--{name}: must be {kind}, got {value!r}")
     L = setting.radius
     if isinstance(L, str):
         growth(L)
