@@ -1,6 +1,7 @@
 """The linear experiment in small."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from click.testing import CliRunner
@@ -10,18 +11,53 @@ from adagoal.experiments import linear as experiment
 
 @pytest.fixture
 def small(monkeypatch):
-    monkeypatch.setattr(experiment, "SHAPES", ("5x5", "4x4x4"))
+    """Small worlds, in this process."""
+    monkeypatch.setattr(experiment, "SIZES", {60: "6x10", 70: "7x10"})
     monkeypatch.setattr(experiment, "KERNELS", (2, 3))
-    monkeypatch.setattr(experiment, "PROFILE", (2, 1))
-    monkeypatch.setattr(experiment, "RADIUS", 5.0)
+    monkeypatch.setattr(experiment, "NEAR", 1)
+    monkeypatch.setattr(experiment, "BEYOND", 1)
+    monkeypatch.setattr(experiment, "EPSILON", 2.0)
+    monkeypatch.setattr(experiment, "VTR_BUDGET", 1_000)
+    monkeypatch.setattr(experiment, "ProcessPoolExecutor", lambda *a, **k: ThreadPoolExecutor(1))
 
 
-@pytest.mark.parametrize("part", ["states", "kernels"])
+@pytest.mark.parametrize("part", ["states", "kernels", "methods"])
 def test_parts(small, part, tmp_path):
-    done = CliRunner().invoke(experiment.linear, ["--part", part, "--seeds", "1", "--out", str(tmp_path)])
+    arguments = ["--part", part, "--seeds", "1", "--out", str(tmp_path)]
+    done = CliRunner().invoke(experiment.linear, arguments)
     assert done.exit_code == 0, done.output
     data = json.loads((tmp_path / f"linear-{part}.json").read_text())
-    assert {row["status"] for row in data["rows"]} == {"certified"}
-    assert all(row["audit"] for row in data["rows"])
-    assert (tmp_path / f"linear-{part}.png").stat().st_size > 0
+    rows = [row for row in data["rows"] if row["method"] != "vtr"]
+    assert {row["status"] for row in rows} == {"certified"}
+    assert all(row["audit"] and row["width"] > 0 for row in rows)
     assert "audit ok" in done.output
+    if part != "methods":
+        assert (tmp_path / f"linear-{part}.png").stat().st_size > 0
+    again = CliRunner().invoke(experiment.linear, arguments)
+    assert "audit ok" not in again.output  # nothing was run a second time
+    assert (tmp_path / f"linear-{part}.md").read_text() in again.output
+
+
+def test_a_run_that_was_given_up_goes_on(small, tmp_path):
+    task = experiment.Task("windy", 60, 4, "likelihood", 0)
+    (short,) = experiment.run_all([task], tmp_path, 1, 1e-6, True)
+    assert short["status"] == "interrupted"
+    assert short["audit"] is None
+    (whole,) = experiment.run_all([task], tmp_path, 1, 10.0, True)
+    (fresh,) = experiment.run_all([task], tmp_path / "other", 1, 10.0, True)
+    assert whole["status"] == "certified"
+    assert (whole["steps"], whole["width"]) == (fresh["steps"], fresh["width"])
+
+
+def test_the_goals_are_the_same_in_every_world():
+    spots = []
+    for S, shape in experiment.SIZES.items():
+        rows, cols = map(int, shape.split("x"))
+        goals = experiment.goal_space(experiment.Task("windy", S, 4, "likelihood", 0))
+        spots.append({(g // cols - rows // 2, g % cols - cols // 2) for g in goals.tolist()})
+    assert len(spots[0]) == 50
+    assert spots[0] == spots[1] == spots[2]
+
+
+def test_exponent():
+    assert experiment.exponent([1, 2, 4], [3, 12, 48]) == pytest.approx(2)

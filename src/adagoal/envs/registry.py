@@ -49,6 +49,8 @@ BUILT_IN: dict[str, Callable[..., TabularMDP]] = {
     "random-rare-exits": random_models.random_rare_exits,
     "mixture-windy": families.windy,
     "mixture-slippery": families.slippery,
+    "mixture-weather": families.weather,
+    "mixture-tree": families.tree,
     "mixture-inventory": families.inventory,
     "mixture-signed": functools.partial(families.windy, signed=True),
 }

@@ -55,6 +55,10 @@ class Learner(Protocol):
         """Where theta* lies now."""
         ...
 
+    def radius(self) -> float:
+        """The square of the region's radius in the norm of what was observed."""
+        ...
+
     def state(self) -> dict[str, NDArray[Any]]:
         """Arrays for a checkpoint."""
         ...
@@ -89,7 +93,10 @@ class MixtureBounds:
         self.column = np.full(S, -1)
         """[S] the column of every goal; -1 for a state that is none"""
         self.column[self.goals] = np.arange(G)
-        self.V = hops(mixture, self.goals, self.cap)
+        hops = least_hops(mixture, self.goals, self.cap)
+        self._direct = hops < self.cap
+        """[G, S] where the goal may be reached, without a reset, in less than the cap; elsewhere the reset is best"""
+        self.V = np.minimum(hops, 1.0 + hops[:, [mixture.start]])
         """[G, S] lower bounds"""
         self.Y = np.full((G, S), self.cap)
         """[G, S] upper bounds"""
@@ -170,13 +177,17 @@ class MixtureBounds:
         return Plan(self.optimistic[None], self.goal_state, limit, threshold)
 
     def extras(self) -> dict[str, NDArray[Any]]:
-        """For the report: theta [d, 3] with its estimate, and the interval that holds it."""
+        """For the report: theta [d, 3] with its estimate, and the interval that holds it; and the whole region.
+
+        theta* = theta + theta_region u with ||u|| <= 1; theta_radius is the squared radius inside theta_region.
+        """
         region = self.learner.region()
         width = np.linalg.norm(region.root, axis=1)
         low, high = region.theta - width, region.theta + width
         if self.learner.simplex:
             low, high = np.maximum(low, 0.0), np.minimum(high, 1.0)
-        return {"theta": np.stack([region.theta, low, high], axis=1)}
+        theta = np.stack([region.theta, low, high], axis=1)
+        return {"theta": theta, "theta_region": region.root, "theta_radius": np.array([self.learner.radius()])}
 
     # --- planning ---------------------------------------------------------------------------------------------
 
@@ -191,13 +202,15 @@ class MixtureBounds:
     def _sweep(self, j: int) -> None:
         """Both bounds of one goal, from the goal outwards; elsewhere the reset is the best action."""
         V, Y, best, start = self.V[j], self.Y[j], self.best[j], self.mixture.start
-        near = np.flatnonzero(self._reachable & (V < min(self.cap, 1.0 + Y[start])))
+        near = np.flatnonzero(self._direct[j] & self._reachable & (V < min(self.cap, 1.0 + Y[start])))
         order = near[np.argsort(V[near], kind="stable")]
         optimistic = self.optimistic[:, j].copy()
         common = int(self.goals[j]), self._features, self._region, self.cap
         tolerance = 5e-3 * self.epsilon
         for _ in range(SWEEPS):
-            if kernels.lower_sweep(order, *common, V, optimistic) < tolerance:
+            rise = kernels.lower_sweep(order, *common, V, optimistic)
+            V[~self._direct[j]] = min(self.cap, 1.0 + V[start])
+            if rise < tolerance:
                 break
         order = order[V[order] < min(self.cap, 1.0 + Y[start])]
         for _ in range(SWEEPS):
@@ -236,14 +249,9 @@ class MixtureBounds:
         self._wanted, self._absorbed = facts["wanted"], facts["absorbed"]
 
 
-def hops(mixture: LinearMixture, goals: NDArray[np.int64], cap: float) -> Floats:
-    """[G, S] min(cap, least number of steps from s to g) in the graph of all possible transitions, the reset included.
-
-    A lower bound on V* for every theta. The reset costs one step and leads to the start.
-    """
+def least_hops(mixture: LinearMixture, goals: NDArray[np.int64], cap: float) -> Floats:
+    """[G, S] min(cap, least number of steps from s to g) in the graph of all possible transitions, without resets."""
     steps = csgraph.dijkstra(_graph(mixture).T.tocsr(), indices=goals, unweighted=True, limit=cap)
-    steps = np.minimum(steps, 1.0 + steps[:, [mixture.start]])
-    steps[np.arange(len(goals)), goals] = 0.0
     bound: Floats = np.minimum(steps, cap)
     return bound
 

@@ -79,6 +79,48 @@ def inventory(*, capacity: int = 49, d: int = 3, orders: int = 4, theta: Sequenc
     return combine(features, _weights(theta, d), "mixture-inventory")
 
 
+def weather(
+    *, shape: str = "8x8", d: int = 4, strength: float = 0.5, seed: int = 0, theta: Sequence[float] | None = None
+) -> TabularMDP:
+    """A grid under d weather maps: calm, then maps with a wind of their own in every cell, drawn with the seed.
+
+    On map i >= 1 a step goes with the wind of its cell, one cell far, with probability ``strength``, and where the
+    action wants it otherwise. However many the maps, no wind is stronger than another. The start is in the middle.
+    """
+    cells, moves = _grid(shape)
+    integer("d", d, 1, 100)
+    integer("seed", seed, 0, 2**31)
+    number("strength", strength, 0, 1, closed="(]")
+    winds = moves[np.random.default_rng(seed).integers(len(moves), size=(d - 1, len(cells)))]
+    calm = _grid_kernel(cells, [[(1.0, move)] for move in moves])
+    windy = [_grid_kernel(cells, [[(1.0 - strength, move), (strength, w)] for move in moves]) for w in winds]
+    return _world(f"mixture-weather-{shape}", [calm, *windy], _weights(theta, d), cells, len(moves))
+
+
+def tree(
+    *, rooms: int = 85, doors: int = 4, d: int = 4, strength: float = 0.5, theta: Sequence[float] | None = None
+) -> TabularMDP:
+    """A tree of rooms with as many doors onwards from each, and d ways in which the doors are mixed up.
+
+    In regime i >= 1 a step goes through the i-th next door with probability ``strength``, and through the chosen one
+    otherwise. Door a of room s leads to room ``doors`` s + 1 + a, or nowhere if there is no such room. The start is the
+    root, room 0.
+    """
+    integer("rooms", rooms, 2, MOST_CELLS)
+    integer("doors", doors, 2, 100)
+    integer("d", d, 1, doors)
+    number("strength", strength, 0, 1, closed="(]")
+    pair = np.arange(rooms * doors)
+
+    def through(offset: int) -> sparse.csr_matrix:
+        room = pair // doors * doors + 1 + (pair + offset) % doors
+        room = np.where(room < rooms, room, pair // doors)
+        return sparse.csr_matrix((np.ones(len(pair)), (pair, room)), shape=(len(pair), rooms))
+
+    kernels = [through(0)] + [(1.0 - strength) * through(0) + strength * through(i) for i in range(1, d)]
+    return combine(from_kernels(kernels, doors), _weights(theta, d), "mixture-tree")
+
+
 def _weights(theta: Sequence[float] | None, d: int) -> NDArray[np.float64]:
     """The given ones, or falling from the first to the last kernel."""
     falling = np.arange(d, 0, -1.0)
@@ -100,7 +142,10 @@ def _grid(shape: str) -> tuple[Ints, Ints]:
 
 
 def _grid_kernel(cells: Ints, outcomes: list[list[tuple[float, Ints]]]) -> sparse.csr_matrix:
-    """[S * A, S]: each action leads by one of its (probability, move) outcomes, as far as the walls allow."""
+    """[S * A, S]: each action leads by one of its (probability, move) outcomes, as far as the walls allow.
+
+    A move is one for all cells [n], or one for each [S, n].
+    """
     S, A, last = len(cells), len(outcomes), cells.max(axis=0)
     place = np.concatenate([np.cumprod((last + 1)[::-1])[-2::-1], [1]])
     matrix = sparse.csr_matrix((S * A, S))

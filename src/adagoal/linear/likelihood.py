@@ -66,15 +66,15 @@ class Likelihood:
     def region(self) -> Region:
         """The ellipsoid of the module's text."""
         used = self._c > 0
-        H, rho = enclose(self._vectors[used], self._c[used], self.theta, self._N, self.radius())
+        H, rho = enclose(self._vectors[used], self._c[used], self.theta, self._N, self.radius() / 2.0)
         L = np.linalg.cholesky(H) if len(H) else np.zeros((0, 0))
         half = np.linalg.solve(L, self._N.T)
         return Region(self.theta, np.ascontiguousarray(math.sqrt(2.0 * rho) * half.T))
 
     def radius(self) -> float:
-        """rho: how much likelihood theta* may be short of the best."""
+        """2 rho: twice what theta* may be short of the best log-likelihood."""
         d, t = len(self.theta), float(self._c.sum())
-        return math.log(1.0 / self.delta) + (d - 1) / 2 * math.log(t + 1.0) + math.log(2.0)
+        return 2.0 * (math.log(1.0 / self.delta) + (d - 1) / 2 * math.log(t + 1.0) + math.log(2.0))
 
     def state(self) -> dict[str, NDArray[Any]]:
         """The counts of the vectors, and the maximiser that the next one starts from."""

@@ -68,10 +68,13 @@ class Pooled:
         if k == 0:
             return Region(self.theta0, np.zeros((len(self.theta0), 1)))
         factor = cho_factor(self.Sigma, lower=True)
-        log_det = 2.0 * float(np.log(np.diag(factor[0])).sum())
-        beta = math.sqrt(2.0 * math.log(1.0 / self.delta) + log_det - k * math.log(self.ridge)) + 1.0
-        half = solve_triangular(np.tril(factor[0]), self.N.T, lower=True)
-        return Region(self.theta0 + self.N @ cho_solve(factor, self.b), np.ascontiguousarray(beta * half.T))
+        half = math.sqrt(self.radius()) * solve_triangular(np.tril(factor[0]), self.N.T, lower=True)
+        return Region(self.theta0 + self.N @ cho_solve(factor, self.b), np.ascontiguousarray(half.T))
+
+    def radius(self) -> float:
+        """beta^2."""
+        growth = float(np.linalg.slogdet(self.Sigma / self.ridge)[1])
+        return (math.sqrt(2.0 * math.log(1.0 / self.delta) + growth) + 1.0) ** 2
 
     def state(self) -> dict[str, NDArray[Any]]:
         """The sufficient statistics."""
