@@ -9,7 +9,7 @@ from adagoal.envs import grid, random_models
 from adagoal.envs.registry import BUILT_IN
 from adagoal.errors import InputError
 from adagoal.linear import families, kernels
-from adagoal.linear.fit import best_theta
+from adagoal.linear.fit import BARRIER, most_likely, p_value
 from adagoal.linear.mixture import combine, from_kernels, from_models
 from adagoal.loop import explore
 from adagoal.mdp import solve
@@ -160,8 +160,32 @@ def test_a_true_mixture_is_not_accused():
         assert run.world.warnings == []
 
 
-def test_best_theta_finds_the_truth():
-    mdp, theta = random_mixture(4, signed=True)
+@pytest.mark.parametrize("signed", [False, True])
+def test_most_likely(signed):
+    """The score vanishes at the maximiser, which is close to the truth; it is sane with hardly any data as well."""
+    mdp, theta = random_mixture(4, signed=signed)
     run = start(mdp, "vtr-pooled", epsilon=0.05)
     explore(run, 100_000)
-    np.testing.assert_allclose(best_theta(mdp.mixture, run.estimates.ledger.total), theta, atol=0.05)
+    kind, vectors = mdp.mixture.kinds
+    c = np.bincount(kind, run.estimates.ledger.total, minlength=len(vectors)).astype(float)
+    best = most_likely(mdp.mixture, c)
+    np.testing.assert_allclose(best, theta, atol=0.05)
+    _, N = mdp.mixture.known_part
+    score = N.T @ (vectors.T @ ((c + BARRIER) / (vectors @ best)))
+    np.testing.assert_allclose(score / c.sum(), 0, atol=1e-6)
+    assert (vectors @ most_likely(mdp.mixture, np.where(np.arange(len(vectors)) < 2, 1.0, 0.0)) > -1e-3).all()
+
+
+def test_p_values_are_p_values():
+    """Under the truth a p-value below 5% is not seen much more often than that; a wrong kernel is refuted."""
+    rng = np.random.default_rng(0)
+    group = np.repeat(np.arange(30), 4)
+    p = rng.dirichlet(np.ones(4), size=30)
+    small = []
+    for n in (3, 30, 3_000):
+        looks = [p_value(rng.multinomial(n, p).ravel() * 1.0, n * p.ravel(), group) for _ in range(300)]
+        small.append(np.mean(np.array(looks) < 0.05))
+    assert max(small) < 0.1
+    wrong = p.copy()
+    wrong[7] = np.roll(p[7], 1)
+    assert p_value(rng.multinomial(1_000, wrong).ravel() * 1.0, 1_000 * p.ravel(), group) < 1e-9

@@ -3,10 +3,12 @@
 import json
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from adagoal.experiments import linear as experiment
+from adagoal.experiments import misfit
 
 
 @pytest.fixture
@@ -57,6 +59,29 @@ def test_the_goals_are_the_same_in_every_world():
         spots.append({(g // cols - rows // 2, g % cols - cols // 2) for g in goals.tolist()})
     assert len(spots[0]) == 50
     assert spots[0] == spots[1] == spots[2]
+
+
+def test_misfit_part(monkeypatch, tmp_path):
+    monkeypatch.setattr(misfit, "ETAS", (0.8,))
+    monkeypatch.setattr(misfit, "PLACES", {"everywhere": tuple(range(100))})
+    monkeypatch.setattr(misfit, "FALSE_ALARM_BUDGET", 1_000)
+    monkeypatch.setattr(experiment, "EPSILON", 2.0)
+    done = CliRunner().invoke(experiment.linear, ["--part", "misfit", "--seeds", "1", "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    rows = json.loads((tmp_path / "linear-misfit.json").read_text())["rows"]
+    assert [row["warned"] for row in rows if row["eta"]] == [4, 4]
+    assert [row["warned"] for row in rows if not row["eta"]] == [0, 0]
+
+
+def test_stray_worlds_are_no_mixtures_but_have_the_same_transitions():
+    mdp = experiment.Task("windy", 100, 4, "likelihood", 0).model()
+    changed = misfit.stray(mdp, 0.3, (55,))
+    difference = abs(changed.kernel() - mdp.kernel()).sum(axis=1)
+    assert np.flatnonzero(np.asarray(difference).ravel() > 1e-12).tolist() == [220, 221, 222, 223]
+    m = mdp.mixture
+    p = np.asarray(changed.kernel()[m.pair_of, m.successors]).ravel()
+    fitted = m.features @ np.linalg.lstsq(m.features, p, rcond=None)[0]
+    assert np.abs(fitted - p).max() > 0.02
 
 
 def test_exponent():

@@ -7,6 +7,7 @@
              are all alike; the exponents that fit best, and what they are made of.
     methods  all methods on one world, with the widths of their intervals at the stop; for ``vtr`` the computed number
              of samples that its constants need, and how far a short run gets.
+    misfit   worlds that are no mixture: how many runs warn, and how many are wrong (misfit.py).
 
 Every run is audited on the true model. Each is a file in ``OUT/linear-runs`` and is not run again; one that was killed
 or given up goes on from its checkpoint.
@@ -14,11 +15,12 @@ or given up goes on from its checkpoint.
 
 from __future__ import annotations
 
+import functools
 import json
 import resource
 import shutil
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
@@ -32,6 +34,7 @@ from numpy.typing import NDArray
 
 from adagoal import api
 from adagoal.envs import registry
+from adagoal.experiments import misfit
 from adagoal.linear.vtr import samples_needed
 from adagoal.loop import Run
 from adagoal.mdp import solve
@@ -57,6 +60,8 @@ TITLES = {
 }
 
 Row = dict[str, Any]
+Part = tuple[dict[str, Any], str]
+Runs = Callable[[Sequence["Task"]], list[Row]]
 
 
 class Task(NamedTuple):
@@ -365,6 +370,43 @@ def methods_table(rows: list[Row], need: float) -> str:
     return "\n".join([*lines, "", note]) + "\n"
 
 
+# --- the parts: their data, and a table in Markdown -------------------------------------------------------------------
+
+
+def states_part(seeds: range, runs: Runs, out: Path) -> Part:
+    """Steps against S."""
+    rows = runs(states_tasks(seeds))
+    states_figure(rows, out / "linear-states.png")
+    return {"rows": rows}, states_table(rows)
+
+
+def kernels_part(seeds: range, runs: Runs, out: Path) -> Part:
+    """Steps against d."""
+    rows = runs(kernels_tasks(seeds))
+    fits = kernels_fits(rows)
+    kernels_figure(rows, fits, out / "linear-kernels.png")
+    return {"rows": rows, "fits": fits}, kernels_table(fits)
+
+
+def methods_part(seeds: range, runs: Runs, out: Path) -> Part:
+    """All methods on one world."""
+    task = Task("windy", min(SIZES), 4, "vtr", 0)
+    rows = runs(methods_tasks(seeds))
+    need = samples_needed(task.model(), goal_space(task), RADIUS, EPSILON, DELTA)
+    return {"rows": rows, "vtr_samples_needed": need}, methods_table(rows, need)
+
+
+def misfit_part(seeds: range, runs: Runs, out: Path) -> Part:
+    """Worlds that are no mixture."""
+    task = Task("windy", min(SIZES), 4, "likelihood", 0)
+    setting = misfit.Setting(task.model(), goal_space(task).tolist(), RADIUS, EPSILON, DELTA)
+    rows = misfit.run_all(out / "linear-runs", 4 * len(seeds), setting)
+    return {"rows": rows}, misfit.table(rows)
+
+
+PARTS = {"states": states_part, "kernels": kernels_part, "methods": methods_part, "misfit": misfit_part}
+
+
 @click.command(
     "linear",
     help="Linear mixtures: steps to the certified stop against the number of states and of kernels.",
@@ -382,7 +424,7 @@ def methods_table(rows: list[Row], need: float) -> str:
 )
 @click.option(
     "--part",
-    type=click.Choice(["states", "kernels", "methods", "all"]),
+    type=click.Choice([*PARTS, "all"]),
     default="all",
     show_default=True,
     help="Which.",
@@ -390,26 +432,12 @@ def methods_table(rows: list[Row], need: float) -> str:
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("runs/linear"), show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the data as JSON.")
 def linear(seeds: int, seed: int, jobs: int, minutes: float, part: str, out: Path, as_json: bool) -> None:
-    every = range(seed, seed + seeds)
-    parts = {"states": states_tasks, "kernels": kernels_tasks, "methods": methods_tasks}
     found: dict[str, Any] = {}
-    for name in parts if part == "all" else [part]:
-        rows = run_all(parts[name](every), out / "linear-runs", jobs, minutes, as_json)
-        data: dict[str, Any] = {"radius": RADIUS, "epsilon": EPSILON, "delta": DELTA, "rows": rows}
-        if name == "states":
-            table = states_table(rows)
-            states_figure(rows, out / "linear-states.png")
-        elif name == "kernels":
-            data["fits"] = kernels_fits(rows)
-            table = kernels_table(data["fits"])
-            kernels_figure(rows, data["fits"], out / "linear-kernels.png")
-        else:
-            task = Task("windy", min(SIZES), 4, "vtr", 0)
-            need = samples_needed(task.model(), goal_space(task), RADIUS, EPSILON, DELTA)
-            data["vtr_samples_needed"] = need
-            table = methods_table(rows, need)
-        found[name] = data
-        write_json(out / f"linear-{name}.json", data)
+    for name in PARTS if part == "all" else [part]:
+        runs = functools.partial(run_all, folder=out / "linear-runs", jobs=jobs, minutes=minutes, quiet=as_json)
+        data, table = PARTS[name](range(seed, seed + seeds), runs, out)
+        found[name] = {"radius": RADIUS, "epsilon": EPSILON, "delta": DELTA, **data}
+        write_json(out / f"linear-{name}.json", found[name])
         write_text(out / f"linear-{name}.md", table)
         if not as_json:
             click.echo(table)

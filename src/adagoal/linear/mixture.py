@@ -81,13 +81,18 @@ class LinearMixture:
         return kind.ravel(), vectors
 
     @cached_property
-    def cells(self) -> NDArray[np.int64]:
-        """[nnz] equal in two places if the vectors there are equal, and those of the two pairs are"""
+    def families(self) -> NDArray[np.int64]:
+        """[X] equal for two pairs if their feature vectors are, whatever the successors that they belong to"""
         kind, vectors = self.kinds
         keys = np.random.default_rng(0).integers(2**63, size=len(vectors), dtype=np.uint64)
-        pair_key = np.add.reduceat(keys[kind], self.indptr[:-1])  # the pair's set of vectors, as a number
-        both = np.stack([pair_key[self.pair_of], kind.astype(np.uint64)])
-        return np.unique(both, axis=1, return_inverse=True)[1].ravel()
+        return np.unique(np.add.reduceat(keys[kind], self.indptr[:-1]), return_inverse=True)[1].ravel()
+
+    @cached_property
+    def cells(self) -> NDArray[np.int64]:
+        """[nnz] equal in two places if the vectors there are equal, and the families of the two pairs are"""
+        kind, vectors = self.kinds
+        cell: NDArray[np.int64] = np.unique(self.families[self.pair_of] * len(vectors) + kind, return_inverse=True)[1]
+        return cell.ravel()
 
     def tries(self, total: NDArray[np.int64]) -> NDArray[np.int64]:
         """[X] sums of counts [nnz] over the successors of every pair"""

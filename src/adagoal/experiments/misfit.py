@@ -1,0 +1,118 @@
+"""Is a wrong mixture noticed? Shares of runs that end with a warning, and with a wrong answer.
+
+The true world strays from the windy 10 x 10 grid of the linear experiment: with probability eta a step ends in one of
+the pair's possible successors, uniformly, everywhere, in five cells near the start, or at the start alone. That is no
+mixture of the kernels, but every transition is one that some kernel allows. And for false alarms, true mixtures: small
+grids with random weather maps and random weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from adagoal import api
+from adagoal.envs.simulator import ModelWorld
+from adagoal.linear import families
+from adagoal.mdp.model import TabularMDP
+from adagoal.storage import read_json, write_json
+
+ETAS = (0.05, 0.1, 0.2, 0.4)
+PLACES = {"everywhere": tuple(range(100)), "five cells": (44, 45, 54, 56, 65), "the start": (55,)}
+METHODS = ("likelihood", "vtr-pooled")
+FALSE_ALARM_BUDGET = 20_000
+
+Row = dict[str, Any]
+
+
+class Setting(NamedTuple):
+    """What all runs share."""
+
+    mdp: TabularMDP
+    goals: list[int]
+    radius: float
+    epsilon: float
+    delta: float
+
+
+class Point(NamedTuple):
+    """Runs that differ by their seed only; eta = 0 stands for true mixtures."""
+
+    method: str
+    place: str
+    eta: float
+    epsilon: float
+
+    @property
+    def name(self) -> str:
+        """Of its file."""
+        return "misfit-" + "-".join(map(str, self)).replace(" ", "_")
+
+
+def points(epsilon: float) -> list[Point]:
+    """All of them."""
+    strays = [Point(method, place, eta, epsilon) for method in METHODS for place in PLACES for eta in ETAS]
+    return [Point(method, "nowhere", 0.0, 0.3) for method in METHODS] + strays
+
+
+def stray(mdp: TabularMDP, eta: float, cells: tuple[int, ...]) -> TabularMDP:
+    """The model with the share eta of a uniform distribution over the possible successors, in the given cells."""
+    m = mdp.mixture
+    assert m is not None
+    p = np.asarray(mdp.kernel()[m.pair_of, m.successors]).ravel()
+    share = np.where(np.isin(m.pair_of // m.n_actions, cells), eta, 0.0)
+    changed = (1.0 - share) * p + share / np.diff(m.indptr)[m.pair_of]
+    return replace(mdp, indptr=m.indptr, successors=m.successors, probabilities=changed)
+
+
+def measure(point: Point, runs: int, setting: Setting) -> Row:
+    """How many of the runs warned, and how many were wrong (C1, C2, or a certificate)."""
+    warned = wrong = silent = 0
+    steps = []
+    for seed in range(runs):
+        world, among, budget = stray(setting.mdp, point.eta, PLACES.get(point.place, ())), setting.goals, None
+        if point.eta == 0.0:
+            theta = np.random.default_rng(seed).dirichlet(np.ones(4)).tolist()
+            world, budget = families.weather(shape="4x5", seed=seed, theta=theta), FALSE_ALARM_BUDGET
+            among = list(range(world.n_states))
+        result = api.explore(
+            *(ModelWorld(world), setting.radius, point.epsilon, setting.delta),
+            method=point.method,
+            seed=seed,
+            goal_space=among,
+            budget=budget,
+        )
+        bad = result.status == "certified" and not api.audit(result, world).ok
+        warned, wrong = warned + bool(result.warnings), wrong + bad
+        silent += bad and not result.warnings
+        steps.append(result.steps)
+    outcome = {"runs": runs, "warned": warned, "wrong": wrong, "wrong_unwarned": silent}
+    return {**point._asdict(), **outcome, "steps": float(np.median(steps))}
+
+
+def run_all(folder: Path, runs: int, setting: Setting) -> list[Row]:
+    """Every point is a file, and is not made again. True mixtures get ten times as many runs."""
+    rows = []
+    for point in points(setting.epsilon):
+        file = folder / f"{point.name}.json"
+        many = runs if point.eta else 10 * runs
+        if not (file.exists() and read_json(file)["runs"] == many):
+            write_json(file, measure(point, many, setting))
+        rows.append(read_json(file))
+    return rows
+
+
+def table(rows: list[Row]) -> str:
+    """Markdown."""
+    lines = ["| method | strays | " + " | ".join(f"η = {eta:g}" for eta in ETAS) + " |"]
+    lines.append("|---|---|" + "---|" * len(ETAS))
+    for method in METHODS:
+        for place in PLACES:
+            own = [r for r in rows if (r["method"], r["place"]) == (method, place)]
+            cells = [f"{r['warned']} / {r['wrong']} / {r['wrong_unwarned']} of {r['runs']}" for r in own]
+            lines.append(f"| `{method}` | {place} | " + " | ".join(cells) + " |")
+    true = ", ".join(f"`{r['method']}` {r['warned']} of {r['runs']}" for r in rows if not r["eta"])
+    return "\n".join(lines) + f"\n\nWarned / wrong answers / wrong and not warned. True mixtures accused: {true}.\n"
