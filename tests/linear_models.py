@@ -37,6 +37,17 @@ def start(mdp, method, L=6.0, epsilon=1.0, delta=0.1, goals=None, seed=0, **argu
     return Run(world, estimates, goal_rules.adagoal, np.random.default_rng(seed))
 
 
+def observe(counts, mdp, n, rng):
+    """Every pair is tried n times more."""
+    counts.widen(int(np.diff(mdp.indptr).max()))
+    for x in range(len(counts.n)):
+        span = slice(mdp.indptr[x], mdp.indptr[x + 1])
+        size = span.stop - span.start
+        counts.successor[x, :size], counts.support[x] = mdp.successors[span], size
+        counts.count[x, :size] += rng.multinomial(n, mdp.probabilities[span])
+    counts.n += n
+
+
 def interval(mixture, x, f, region, simplex):
     """[low, up] of p_x f, straight from the definitions."""
     dense = np.zeros((mixture.n_states, mixture.d))

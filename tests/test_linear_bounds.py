@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import adagoal
+from adagoal.envs import random_models
 from adagoal.envs.simulator import ModelWorld
 from adagoal.linear import families
 from adagoal.linear.likelihood import enclose, maximise
@@ -14,7 +15,7 @@ from adagoal.linear.vtr_kernels import Ridge, backward
 from adagoal.loop import explore
 from adagoal.mdp import solve
 from adagoal.report.page import write_report
-from linear_models import backward_twin, finite_values, random_mixture, start
+from linear_models import backward_twin, finite_values, observe, random_mixture, start
 
 CERTIFIED = ("vtr-pooled", "likelihood")
 
@@ -104,6 +105,43 @@ def test_resume_goes_on_bit_for_bit(method, tmp_path):
     assert parts.steps == whole.steps
 
 
+@pytest.mark.parametrize("method", CERTIFIED)
+def test_curriculum(method, tmp_path):
+    """``--radius all`` and ``auto``: bounds carry over, the answer is right, and a resumed run is the same."""
+    mdp = families.windy(shape="4x4", d=3)
+    every = adagoal.explore(ModelWorld(mdp), "all", 1.0, method=method, budget=10**7)
+    assert every.status == "certified"
+    assert sorted(every.goals) == list(range(16))
+    assert every.radius in (8.0, 16.0)
+    assert adagoal.audit(every, mdp).ok
+    setting = {"env_args": {"shape": "5x5", "d": 3}, "method": method, "seed": 1, "budget": 30_000}
+    whole = adagoal.explore("mixture-windy", "auto", 1.0, **setting)
+
+    def stop(run):
+        if run.steps > whole.steps / 2:
+            raise KeyboardInterrupt
+
+    adagoal.explore("mixture-windy", "auto", 1.0, **setting, out=tmp_path, observe=stop)
+    parts = adagoal.resume(tmp_path)
+    assert whole.radius >= 4
+    assert (parts.radius, parts.steps, parts.certificates) == (whole.radius, whole.steps, whole.certificates)
+    assert adagoal.audit(whole).ok
+
+
+@pytest.mark.parametrize("method", CERTIFIED)
+def test_goals_that_no_kernel_reaches(method):
+    """They are out of reach for certain, whatever theta, and do not keep ``--radius all`` from its end."""
+    kernels = [random_models.random_unreachable(n_states=8, n_actions=2, seed=s) for s in range(2)]
+    world = adagoal.mixture(kernels, [0.3, 0.7])
+    never = np.flatnonzero(np.isinf(solve.distances(world.mdp, list(range(8)))))
+    assert len(never)
+    result = adagoal.explore(world, "all", 1.0, method=method, budget=10**6)
+    assert result.status == "certified"
+    assert sorted(result.goals) == [g for g in range(8) if g not in never]
+    assert all(result.certificates[g].lower == math.inf for g in never)
+    assert adagoal.audit(result, world).ok
+
+
 def test_the_ellipsoid_holds_the_likelihood_set():
     """Lemma 2: every theta of the simplex whose likelihood is good enough lies inside, at a rough maximiser too."""
     rng = np.random.default_rng(0)
@@ -152,24 +190,77 @@ def test_vtr_backward_against_its_twin():
     np.testing.assert_array_equal(policy[:, :, 0], policy_twin)
 
 
-def check_vtr(seed):
-    """Key step 1 of ``app_LFA``: V <= V* and U >= W = V^pi - V, at every state, as the data grows."""
-    mdp, _ = random_mixture(seed, signed=seed % 2 == 1)
+def check_vtr(mdp, e, goals):
+    """Key step 1 of ``app_LFA``: V <= V* and U >= W = V^pi - V, at every state; returns the largest U / H."""
+    for j, g in enumerate(goals):
+        best = finite_values(mdp, g, e.H)
+        mine = finite_values(mdp, g, e.H, e.policy(int(g)))
+        assert (e.V[0, :, j] <= best + 1e-9).all()
+        assert (mine - e.V[0, :, j] <= e.U[0, :, j] + 1e-9).all()
+    return e.U[0].max() / e.H
+
+
+def vtr_case(seed):
+    """Mixtures that differ in S, d, sign and horizon; H = None is that of the paper, 74 for L = 1."""
+    mdp, _ = random_mixture(seed, n_states=4 + seed % 7, d=2 + seed % 4, signed=seed % 2 == 1)
     goals = np.random.default_rng(seed).choice(mdp.n_states, 2, replace=False)
-    run = start(mdp, "vtr", L=3.0, goals=goals, seed=seed, horizon=15)
-    e = run.estimates
+    return mdp, goals, (4, 15, 50, 150, None)[seed % 5]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_vtr_is_optimistic_and_its_errors_are_bounds(seed):
+    """On every run tried, as the data grows."""
+    mdp, goals, H = vtr_case(seed)
+    run = start(mdp, "vtr", L=1.0, goals=goals, seed=seed, horizon=H)
+    assert run.estimates.guarantee == (H in (150, None))
     for budget in (200, 3_000):
         explore(run, budget)
-        for j, g in enumerate(goals):
-            best = finite_values(mdp, g, e.H)
-            mine = finite_values(mdp, g, e.H, e.policy(int(g)))
-            assert (e.V[0, :, j] <= best + 1e-9).all()
-            assert (mine - e.V[0, :, j] <= e.U[0, :, j] + 1e-9).all()
+        check_vtr(mdp, run.estimates, goals)
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_vtr_is_optimistic_and_its_errors_are_bounds(seed):
-    check_vtr(seed)
+def test_vtr_bounds_hold_where_they_say_something(seed):
+    """The same with so much data that the bounds leave their trivial values: up to 10^14 tries of every pair."""
+    mdp, goals, H = vtr_case(seed)
+    run = start(mdp, "vtr", L=1.0, goals=goals, seed=seed, horizon=H)
+    rng, errors = np.random.default_rng(seed), []
+    for power in range(2, 15, 2):
+        observe(run.counts, mdp, 10**power, rng)
+        assert run.estimates.refresh(np.ones(2, bool))
+        errors.append(check_vtr(mdp, run.estimates, goals))
+    assert errors[0] > errors[-1]
+    assert errors[-1] < 0.02
+
+
+def test_vtr_regresses_what_the_errata_say():
+    """Rows phi_V(s, a) with targets V(s'), V being fixed before the transitions; no reset, and G in the radius."""
+    mdp, goals = random_mixture(9)[0], np.array([2, 6])
+    run = start(mdp, "vtr", L=2.0, goals=goals, horizon=20)
+    e, m = run.estimates, mdp.mixture
+    ridge_part = np.eye(3) / (m.B + 1) ** 2
+    Sigma, b = np.tile(ridge_part, (2, 2, 1, 1)), np.zeros((2, 2, 3))
+    rng = np.random.default_rng(0)
+    for _ in range(4):
+        functions = [[V[1, :, j].copy() for j in range(2)] for V in (e.V, e.U)]
+        for _ in range(200):
+            x = int(rng.integers(len(run.counts.n)))
+            successor = int(rng.choice(mdp.n_states, p=mdp.kernel()[[x]].toarray()[0]))
+            run.counts.record(x // 2, x % 2, successor)
+            for kind in range(2):
+                for j in range(2):
+                    row = m.phi(functions[kind][j], np.array([x]))[0]
+                    Sigma[kind, j] += np.outer(row, row)
+                    b[kind, j] += row * functions[kind][j][successor]
+        assert e.refresh(np.ones(2, bool))
+    np.testing.assert_allclose(e.Sigma, Sigma)
+    np.testing.assert_allclose(e.b, b)
+    found = ridge(Sigma[0], b[0], m.B, 20, 2, 0.1)
+    np.testing.assert_allclose(found.theta, np.stack([np.linalg.solve(Sigma[0, j], b[0, j]) for j in range(2)]))
+    widths = [np.linalg.norm(found.root[j].T @ np.ones(3)) for j in range(2)]
+    for j in range(2):
+        growth = np.linalg.slogdet(Sigma[0, j] @ np.linalg.inv(ridge_part))[1]
+        beta = 10 * math.sqrt(2 * math.log(3 * 2 / 0.1) + growth) + 1
+        assert widths[j] == pytest.approx(beta * math.sqrt(np.ones(3) @ np.linalg.solve(Sigma[0, j], np.ones(3))))
 
 
 def test_vtr_knows_more_with_more_data():

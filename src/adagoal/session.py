@@ -114,8 +114,8 @@ class Session:
             if status != "certified" or not isinstance(self.setting.radius, str):
                 return status if estimates.guarantee or status != "certified" else "stopped"
             self.certified = self._result("certified")
-            if not (estimates.D[1:] > estimates.L).any() and np.isinf(estimates.D[0]):
-                return "certified"  # every goal is certified: no larger radius has more to say
+            if ((estimates.D <= estimates.L) | np.isinf(estimates.D)).all():
+                return "certified"  # every goal is certified or out of reach: no larger radius has more to say
             self.stage += 1
             estimates.set_radius(growth(self.setting.radius) * estimates.L, self.stage)
 

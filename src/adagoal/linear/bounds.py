@@ -93,19 +93,15 @@ class MixtureBounds:
         self.column = np.full(S, -1)
         """[S] the column of every goal; -1 for a state that is none"""
         self.column[self.goals] = np.arange(G)
-        hops = least_hops(mixture, self.goals, self.cap)
-        self._direct = hops < self.cap
-        """[G, S] where the goal may be reached, without a reset, in less than the cap; elsewhere the reset is best"""
-        self.V = np.minimum(hops, 1.0 + hops[:, [mixture.start]])
+        self.V = np.zeros((G, S))
         """[G, S] lower bounds"""
-        self.Y = np.full((G, S), self.cap)
+        self.Y = np.full((G, S), np.inf)
         """[G, S] upper bounds"""
-        self.Y[np.arange(G), self.goals] = 0.0
         self.optimistic = np.full((S, G), A, np.int16)
         """[S, G] greedy for V: what exploration plays"""
         self.best = np.full((G, S), A, np.int16)
         """[G, S] the policy of Y: what is returned"""
-        self.D = self.V[:, mixture.start].copy()
+        self.D = np.zeros(G)
         self.stale = np.ones(G, bool)
         self.plans = 0
         self.episodes_per_plan = 1
@@ -114,6 +110,7 @@ class MixtureBounds:
             *(mixture.indptr, mixture.successors, mixture.features, mixture.terminal, mixture.start),
             simplex=learner.simplex,
         )
+        self.set_radius(L, 1)
         self.ledger = Ledger(mixture, counts, notes, learner.simplex)
         self._region = learner.region()
         self._target = self.V[0].copy()
@@ -129,12 +126,12 @@ class MixtureBounds:
     def upper(self) -> Floats:
         """[G] bounds on the value of the policies in ``best``; infinite where none is proven (lemma 6)."""
         top = self.Y[:, self.mixture.start]
-        return np.where(top <= self.cap - 1.0, top, np.inf)
+        return np.where(top <= self.L + self.epsilon, top, np.inf)
 
     @property
     def E(self) -> Floats:
         """[G] error estimates."""
-        missing: Floats = np.minimum(self.upper, self.cap) - self.D
+        missing: Floats = np.maximum(np.minimum(self.upper, self.cap) - self.D, 0.0)
         return missing
 
     def bounds(self, goal: int) -> tuple[float, float]:
@@ -189,6 +186,23 @@ class MixtureBounds:
         theta = np.stack([region.theta, low, high], axis=1)
         return {"theta": theta, "theta_region": region.root, "theta_radius": np.array([self.learner.radius()])}
 
+    def set_radius(self, L: float, stage: int) -> None:
+        """Begin, or go on with a larger radius as stage 2, 3, ... of a curriculum (label ``cor_UB_increasingL``).
+
+        Lower bounds and proven policies carry over. The region of theta does not depend on the radius: no stage takes
+        a share of delta.
+        """
+        unproven, start = ~np.isfinite(self.upper), self.mixture.start
+        self.L, self.cap = L, L + 1.0 + self.epsilon
+        hops = least_hops(self.mixture, self.goals, self.cap)
+        self._direct = hops < self.cap
+        """[G, S] where the goal may be reached, without a reset, in less than the cap; elsewhere the reset is best"""
+        self.V = np.maximum(self.V, np.minimum(hops, 1.0 + hops[:, [start]]))
+        self.Y[unproven], self.best[unproven] = self.cap, self.mixture.n_actions
+        self.Y[np.arange(len(self.goals)), self.goals] = 0.0
+        self.D = np.where(self._reachable[self.goals], self.V[:, start], np.inf)
+        self.stale[:] = True
+
     # --- planning ---------------------------------------------------------------------------------------------
 
     def _absorb(self) -> None:
@@ -217,7 +231,7 @@ class MixtureBounds:
             if kernels.upper_sweep(order, *common, Y, best) < tolerance:
                 break
         self.optimistic[:, j] = optimistic
-        self.D[j] = V[start]
+        self.D[j] = max(self.D[j], V[start])
 
     def _next_target(self) -> Floats:
         """[S] the function of the next rows: V of the goal last played and, every other time, its gap min(Y, C) - V."""
