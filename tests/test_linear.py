@@ -48,13 +48,30 @@ def test_known_part(signed):
         (lambda: from_kernels([STAY, np.eye(3)], 1), "number 1 has the shape"),
         (lambda: from_kernels([STAY * np.nan], 1), "not finite"),
         (lambda: from_kernels([np.zeros((2, 2))], 1), "no successor"),
-        (lambda: from_kernels([STAY], 1, start=2), "start: state 2 lies outside"),
+        (lambda: from_kernels([STAY], 1, start=2), "start: must be a whole number in 0..1"),
         (lambda: from_kernels([STAY], 1, terminal=np.zeros(3, bool)), "terminal: must have"),
-        (lambda: from_kernels([STAY], 1, B=-1.0), "B: must be a positive"),
+        (lambda: from_kernels([STAY], 1, B=-1.0), r"B: must be a number in \(0, inf\)"),
         (lambda: combine(from_kernels([CHAIN, STAY], 1), [0.5, 0.4]), "sum to 0.9 at theta"),
         (lambda: combine(from_kernels([CHAIN, STAY], 1, B=3.0), [1.5, -0.5]), "negative probability"),
-        (lambda: combine(from_kernels([CHAIN, STAY], 1), [1.0]), "theta: must be d = 2"),
+        (lambda: combine(from_kernels([CHAIN, STAY], 1), [1.0]), "theta: must be a list of d = 2"),
         (lambda: combine(from_kernels([CHAIN, STAY], 1, B=0.5), [0.5, 0.5]), "B: 0.5 is smaller than the norm"),
+        (lambda: combine(from_kernels([CHAIN, STAY], 1), ["a", 1]), "theta: must be a list of d = 2"),
+        (lambda: combine(from_kernels([CHAIN, STAY], 1), [[1], [1, 2]]), "theta: must be a list of d = 2"),
+        (lambda: combine(from_kernels([CHAIN, STAY], 1), [np.nan, 1.0]), "theta: must be a list of d = 2"),
+        (lambda: from_kernels(None, 1), "needs d >= 1"),
+        (lambda: from_kernels(["ab"], 1), "number 0 is not a matrix"),
+        (lambda: from_kernels([np.ones((2, 2, 2))], 1), "number 0 is not a matrix"),
+        (lambda: from_kernels([STAY], "1"), "n_actions: must be a whole number"),
+        (lambda: from_kernels([STAY], 1, start=0.5), "start: must be a whole number"),
+        (lambda: from_kernels([STAY], 1, B="x"), "B: must be a number"),
+        (lambda: families.windy(theta="hello"), "theta: must be a list of d = 4"),
+        (lambda: families.slippery(theta=[None, 1, 0]), "theta: must be a list of d = 3"),
+        (lambda: families.tree(d=5), r"d: must be a whole number in 1\.\.4"),
+        (lambda: families.weather(seed=-1), "seed: must be a whole number"),
+        (lambda: adagoal.mixture("two-room", [1.0]), "envs must be a list"),
+        (lambda: adagoal.mixture(["two-room"] * 2, world="two-room", B=0.5), "B: 0.5 is too small"),
+        (lambda: adagoal.explore("mixture-windy", 4.0, method="likelihood", goal_space=[1.5]), "--goal: goals must be"),
+        (lambda: adagoal.explore("mixture-windy", "all", method="vtr"), "--radius all: not available"),
         (lambda: families.windy(shape="8"), "shape: needs 2 or more sides"),
         (lambda: families.windy(shape="axb"), "shape: must look like"),
         (lambda: families.windy(d=0), "d: must be a whole number"),
@@ -72,6 +89,14 @@ def test_bad_input_is_one_line(make, words):
     with pytest.raises(InputError, match=words) as caught:
         make()
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("method", ["likelihood", "vtr-pooled"])
+def test_one_kernel_is_a_known_model(method):
+    world = adagoal.mixture(["grid"], [1.0])
+    result = adagoal.explore(world, 5.0, 0.1, method=method)
+    assert (result.status, result.steps) == ("certified", 0)
+    assert adagoal.audit(result, world).ok
 
 
 def test_contradictory_row_sums():

@@ -56,7 +56,8 @@ class Session:
             if str(setting.radius).startswith("all"):
                 raise InputError(f"--radius all: {found}; use --radius auto with a --budget")
         if setting.goal_space is not None:
-            goals = np.unique(np.asarray(setting.goal_space, np.int64))
+            whole = all(isinstance(g, int) and not isinstance(g, bool) for g in setting.goal_space)
+            goals = np.unique(np.asarray(setting.goal_space if whole else [], np.int64))
             if len(goals) == 0 or goals.min() < 0 or goals.max() >= world.state_bound:
                 raise InputError(f"--goal: goals must be states in 0..{world.state_bound - 1}, at least one")
         counts = Counts(world.initial_states, world.n_actions, world.start)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from adagoal.errors import InputError
 
 
 def integer(name: str, value: int, low: int, high: int) -> None:
     """``value`` is a whole number in low..high."""
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not low <= value <= high:
         raise InputError(f"{name}: must be a whole number in {low}..{high}, got {value!r}")
 
 

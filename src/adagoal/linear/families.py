@@ -11,7 +11,7 @@ from scipy import sparse
 
 from adagoal.envs.arguments import integer, number
 from adagoal.errors import InputError
-from adagoal.linear.mixture import combine, from_kernels
+from adagoal.linear.mixture import checked_weights, combine, from_kernels
 from adagoal.mdp.model import Layout, TabularMDP
 
 MOST_CELLS = 1_000_000
@@ -51,7 +51,7 @@ def slippery(*, shape: str = "8x8", d: int = 3, theta: Sequence[float] | None = 
     cells, moves = _grid(shape)
     integer("d", d, 2, 20)
     kernels = [_grid_kernel(cells, [[(1.0, i * move)] for move in moves]) for i in range(d)]
-    weights = np.full(d, 0.2 / (d - 1)) if theta is None else np.asarray(theta, float)
+    weights = np.full(d, 0.2 / (d - 1)) if theta is None else checked_weights(theta, d)
     if theta is None:
         weights[1] = 0.8
     return _world(f"mixture-slippery-{shape}", kernels, weights, cells, len(moves))
@@ -124,7 +124,7 @@ def tree(
 def _weights(theta: Sequence[float] | None, d: int) -> NDArray[np.float64]:
     """The given ones, or falling from the first to the last kernel."""
     falling = np.arange(d, 0, -1.0)
-    return falling / falling.sum() if theta is None else np.asarray(theta, float)
+    return falling / falling.sum() if theta is None else checked_weights(theta, d)
 
 
 def _grid(shape: str) -> tuple[Ints, Ints]:

@@ -127,7 +127,7 @@ def enclose(phi: Floats, c: Floats, theta: Floats, N: Floats, rho: float) -> tup
     p = phi @ theta
     gap = max(float((phi.T @ (c / p)).max()) - float(c.sum()), 0.0) if len(c) else 0.0
     far = float(((np.eye(len(theta)) - theta) ** 2).sum(axis=1).max())
-    ball = 2.0 * PRIOR * rho / far * np.eye(N.shape[1])
+    ball = 2.0 * PRIOR * rho / max(far, 1e-300) * np.eye(N.shape[1])
     total = rho * (1.0 + PRIOR) + gap
     rows = (phi @ N) / p[:, None]
     R = phi.max(axis=1, initial=0.0) / p - 1.0

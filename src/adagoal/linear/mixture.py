@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
+from adagoal.envs.arguments import integer, number
 from adagoal.errors import InputError
 from adagoal.mdp.model import Layout, TabularMDP
 
@@ -51,8 +52,7 @@ class LinearMixture:
     def __post_init__(self) -> None:
         if self.terminal.size == 0:
             object.__setattr__(self, "terminal", np.zeros(self.n_states, bool))
-        if not (math.isfinite(self.B) and self.B > 0):
-            raise InputError(f"B: must be a positive finite number, got {self.B}")
+        number("B", self.B, 0, math.inf, closed="()")
 
     @property
     def d(self) -> int:
@@ -107,11 +107,15 @@ class LinearMixture:
         1.
         """
         K = np.unique(np.round(self.row_sums, 12), axis=0)
-        u, sizes, v = np.linalg.svd(K, full_matrices=True)
+        square = np.concatenate([K, np.zeros((max(self.d - len(K), 0), self.d))])  # so that v has all its d rows
+        u, sizes, v = np.linalg.svd(square, full_matrices=False)
         rank = int((sizes > 1e-9 * sizes[0]).sum()) if sizes[0] > 0 else 0
-        theta0 = v[:rank].T @ ((u[:, :rank].T @ np.ones(len(K))) / sizes[:rank])
+        theta0 = v[:rank].T @ ((u[: len(K), :rank].T @ np.ones(len(K))) / sizes[:rank])
         if np.abs(K @ theta0 - 1).max() > 1e-6:
             raise InputError("features: no theta makes every row sum to one")
+        least = float(np.linalg.norm(theta0))
+        if least > self.B * (1 + TOLERANCE):
+            raise InputError(f"B: {self.B:g} is too small: every theta whose rows sum to one has a norm >= {least:.4g}")
         return theta0, np.ascontiguousarray(v[rank:].T)
 
     def kernel(self, theta: Floats) -> sparse.csr_matrix:
@@ -139,19 +143,19 @@ def from_kernels(
     terminal: NDArray[np.bool_] | None = None,
 ) -> LinearMixture:
     """A mixture from d matrices [S * A, S], dense or sparse, possibly signed; B is 1 unless given."""
-    if len(kernels) == 0:
+    if kernels is None or len(kernels) == 0:
         raise InputError("kernels: a mixture needs d >= 1 of them, got none")
-    matrices = [sparse.csr_matrix(k) for k in kernels]
+    matrices = [_matrix(k, i) for i, k in enumerate(kernels)]
     pairs, n_states = matrices[0].shape
-    if isinstance(n_actions, bool) or n_actions < 1 or pairs != n_states * n_actions:
+    integer("n_actions", n_actions, 1, max(pairs, 1))
+    if pairs != n_states * n_actions:
         raise InputError(f"kernels: must be [S * A, S] matrices, got {[pairs, n_states]} with A = {n_actions}")
     for i, m in enumerate(matrices):
         if m.shape != (pairs, n_states):
             raise InputError(f"kernels: number {i} has the shape {list(m.shape)}, number 0 has {[pairs, n_states]}")
         if not np.isfinite(m.data).all():
             raise InputError(f"kernels: number {i} holds entries that are not finite")
-    if not 0 <= start < n_states:
-        raise InputError(f"start: state {start} lies outside 0..{n_states - 1}")
+    integer("start", start, 0, n_states - 1)
     if terminal is not None and np.shape(terminal) != (n_states,):
         raise InputError(f"terminal: must have S = {n_states} entries, got the shape {list(np.shape(terminal))}")
     union = sum((abs(m) for m in matrices[1:]), abs(matrices[0])).tocsr()
@@ -168,7 +172,7 @@ def from_kernels(
         features[np.searchsorted(keys, own), i] = m.data
     return LinearMixture(
         *(n_states, n_actions, union.indptr.astype(np.int64), union.indices.astype(np.int32), features),
-        B=1.0 if B is None else float(B),
+        B=1.0 if B is None else B,
         start=start,
         terminal=np.zeros(n_states, bool) if terminal is None else np.asarray(terminal, bool),
     )
@@ -190,6 +194,25 @@ def from_models(models: Sequence[TabularMDP], B: float | None = None) -> LinearM
     return from_kernels([m.kernel() for m in models], first.n_actions, B, first.start, first.terminal)
 
 
+def checked_weights(theta: ArrayLike, d: int) -> Floats:
+    """theta as an array [d] of finite numbers."""
+    try:
+        weights = np.asarray(theta, float)
+    except (TypeError, ValueError):
+        weights = np.zeros(0)
+    if weights.shape != (d,) or not np.isfinite(weights).all():
+        raise InputError(f"theta: must be a list of d = {d} finite numbers, got {theta!r}")
+    return weights
+
+
+def _matrix(kernel: Any, i: int) -> sparse.csr_matrix:
+    """A kernel as a sparse matrix."""
+    try:
+        return sparse.csr_matrix(kernel, dtype=float)
+    except (TypeError, ValueError):
+        raise InputError(f"kernels: number {i} is not a matrix of numbers") from None
+
+
 def combine(
     features: LinearMixture,
     theta: ArrayLike,
@@ -198,9 +221,7 @@ def combine(
     layout: Layout | None = None,
 ) -> TabularMDP:
     """The true model sum_i theta_i phi_i, which carries the mixture; theta itself is not kept."""
-    weights = np.asarray(theta, float)
-    if weights.shape != (features.d,) or not np.isfinite(weights).all():
-        raise InputError(f"theta: must be d = {features.d} finite numbers, got the shape {list(weights.shape)}")
+    weights = checked_weights(theta, features.d)
     norm = float(np.linalg.norm(weights))
     if norm > features.B * (1 + TOLERANCE):
         raise InputError(f"B: {features.B:g} is smaller than the norm {norm:g} of theta")

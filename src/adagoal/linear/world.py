@@ -30,6 +30,8 @@ def mixture(
     world: the real world, instead of theta; where it is no mixture of ``envs``, the run will notice and say so.
     B: a bound on the norm of theta; 1 by default, as for weights that are probabilities.
     """
+    if isinstance(envs, str) or not isinstance(envs, Sequence):
+        raise InputError(f"mixture: envs must be a list of environments, got {envs!r}")
     if (theta is None) == (world is None):
         raise InputError("mixture: give either theta or world")
     models = [_model(env, f"number {i}") for i, env in enumerate(envs)]
@@ -39,6 +41,7 @@ def mixture(
     assert world is not None
     truth = _model(world, "the world")
     from_models([truth, models[0]])  # the same states, actions, start and ends
+    _ = features.known_part  # is B large enough?
     return ModelWorld(replace(truth, mixture=features))
 
 
