@@ -151,19 +151,33 @@ def _goal_table(result: Result, view: View, goals: Iterable[int]) -> str:
 
 
 def _theta(result: Result) -> str:
-    """The weights of a linear mixture."""
+    """The weights of a linear mixture, with the region that holds them."""
     if "theta" not in result.arrays:
         return ""
+    theta = result.arrays["theta"]
+    least, most = float(theta.min()), float(theta.max())
     rows = "".join(
-        f"<tr><td>{i}</td><td>{estimate:.4f}</td><td>{low:.4f}</td><td>{high:.4f}</td></tr>"
-        for i, (estimate, low, high) in enumerate(result.arrays["theta"].tolist())
+        f"<tr><td>{i}</td><td>{estimate:.4f}</td><td>{low:.4f}</td><td>{high:.4f}</td>"
+        f"<td>{_bar(estimate, low, high, least, most)}</td></tr>"
+        for i, (estimate, low, high) in enumerate(theta.tolist())
     )
-    head = "<th>kernel</th><th>weight</th><th>at least</th><th>at most</th>"
+    head = f"<th>kernel</th><th>weight</th><th>at least</th><th>at most</th><th>{least:.2f} to {most:.2f}</th>"
     note = (
-        f"All intervals hold together with probability {1 - result.setting.delta:g} or more, if the world is a mixture."
+        f"All intervals hold together with probability {1 - result.setting.delta:g} or more, if the world is a mixture. "
+        "The region behind them is an ellipsoid: weight + theta_region u with ||u|| &le; 1 (theta_region: model.npz)."
     )
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
     return f"<section><h2>The mixture</h2><p>{note}</p>{table}</section>"
+
+
+def _bar(estimate: float, low: float, high: float, least: float, most: float) -> str:
+    """An interval and its estimate, drawn between least and most."""
+    x, left, right = (10 + 180 * (v - least) / max(most - least, 1e-12) for v in (estimate, low, high))
+    return (
+        f'<svg width="200" height="14" role="img" aria-label="{low:.4f} to {high:.4f}">'
+        f'<line x1="{left:.1f}" x2="{right:.1f}" y1="7" y2="7" stroke="#0072b2" stroke-width="3"/>'
+        f'<circle cx="{x:.1f}" cy="7" r="4" fill="#d55e00"/></svg>'
+    )
 
 
 def _parameters(result: Result) -> str:
