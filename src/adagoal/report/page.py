@@ -163,8 +163,8 @@ def _theta(result: Result) -> str:
     )
     head = f"<th>kernel</th><th>weight</th><th>at least</th><th>at most</th><th>{least:.2f} to {most:.2f}</th>"
     note = (
-        f"All intervals hold together with probability {1 - result.setting.delta:g} or more, if the world is a mixture. "
-        "The region behind them is an ellipsoid: weight + theta_region u with ||u|| &le; 1 (theta_region: model.npz)."
+        f"All intervals hold together with probability {1 - result.setting.delta:g} or more, if the world is a mixture."
+        " The region behind them is an ellipsoid: weight + theta_region u with ||u|| &le; 1 (theta_region: model.npz)."
     )
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
     return f"<section><h2>The mixture</h2><p>{note}</p>{table}</section>"
