@@ -46,7 +46,7 @@ def empirical(mdp: TabularMDP) -> Model:
         successor[x, : support[x]] = mdp.successors[row][counts > 0]
         p[x, : support[x]] = counts[counts > 0] / SAMPLES
     radius, none = np.full(pairs, 0.01), np.zeros(pairs)
-    return Model(successor, p, p, support, radius, radius, 0.1 * radius, none, 0.0, mdp.terminal, mdp.start)
+    return Model(successor, p, p, support, radius, radius, 0.1 * radius, none[None], 0.0, mdp.terminal, mdp.start)
 
 
 class Blocks:

@@ -6,13 +6,16 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from adagoal.tabular import kernels
-from adagoal.tabular.surprise import FIRST, Quiet
+from adagoal.tabular import closed, kernels
+from adagoal.tabular.surprise import Quiet
 
 DELTA = 0.1
 
 
-def refresh(counts, recent, settled, log_fixed, log_pair, branching=10**6):
+CAP = 10.0
+
+
+def refresh(counts, recent, settled, log, branching=10**6):
     """Radii of one pair from its counts [K] and those since the last new successor."""
     K = len(counts)
     p, p_split = np.zeros((1, K)), np.zeros((1, K))
@@ -20,7 +23,7 @@ def refresh(counts, recent, settled, log_fixed, log_pair, branching=10**6):
     kernels.radii(
         *(np.array([0]), counts[None].astype(np.int64), recent[None].astype(np.int64)),
         *(np.array([np.count_nonzero(counts)], np.int32), np.array([counts.sum()]), np.array([settled])),
-        *(log_fixed, log_pair, branching, p, p_split, r_low, r, q),
+        *(np.full(3, log), branching, p, p_split, r_low, r, q),
     )
     return p[0], p_split[0], r_low[0], r[0], q[0]
 
@@ -31,7 +34,7 @@ def model(p, r_low=1e-2, r=1e-2, q=0.0):
     rows = np.arange(K, dtype=np.int32)[None]
     return kernels.Model(
         *(rows, p[None], p[None], np.array([K], np.int32)),
-        *(np.array([r_low]), np.array([r]), np.array([q]), np.zeros(1), 1.0, np.zeros(K, bool), 0),
+        *(np.array([r_low]), np.array([r]), np.array([q]), np.zeros((0, 1)), 1.0, np.zeros(K, bool), 0),
     )
 
 
@@ -71,14 +74,16 @@ def test_fixed_function_coverage(p):
     rng = np.random.default_rng(1)
     misses = 0
     for _ in range(150):
-        f = rng.uniform(0, 10, len(p))
+        f = rng.uniform(0, CAP, len(p))
         missed = False
         for _, known, counts, recent, settled in history(rng, p, 400):
-            p_hat, _, r_low, _, _ = refresh(counts, recent, settled, math.log(1 / DELTA), 0.0)
+            p_hat, _, r_low, _, _ = refresh(counts, recent, settled, math.log(1 / DELTA))
             V = f[known][:, None]
             mean = p_hat @ f[known]
-            low = kernels.low_exact(0, 0, model(p_hat, r_low=r_low), V, p_hat @ (f[known] - mean) ** 2, mean)
-            missed |= low > p @ f + 1e-9
+            variance = p_hat @ (f[known] - mean) ** 2
+            low = kernels.low_exact(0, 0, model(p_hat, r_low=r_low), CAP, V, variance, mean)
+            closed_form = closed.low(mean, variance, r_low, CAP, 0.0)
+            missed |= max(low, closed_form) > p @ f + 1e-9
         misses += missed
     assert misses <= 150 * DELTA
 
@@ -92,7 +97,7 @@ def test_kernel_coverage(p):
         for t, known, counts, recent, settled in history(rng, p, 400):
             if t == settled:
                 continue
-            _, p_hat, _, r, _ = refresh(counts, recent, settled, 0.0, math.log(1 / DELTA))
+            _, p_hat, _, r, _ = refresh(counts, recent, settled, math.log(1 / DELTA))
             inside = p[known] / p[known].sum()
             positive = p_hat > 0
             missed |= np.sum(p_hat[positive] * np.log(p_hat[positive] / inside[positive])) > r
@@ -107,7 +112,7 @@ def test_unseen_mass_coverage(p):
     for _ in range(200):
         missed = False
         for _, known, counts, recent, settled in history(rng, p, 400):
-            q = refresh(counts, recent, settled, 0.0, math.log(1 / DELTA))[4]
+            q = refresh(counts, recent, settled, math.log(1 / DELTA))[4]
             missed |= 1 - p[known].sum() > q + 1e-12
         misses += missed
     assert misses <= 200 * DELTA
@@ -119,27 +124,57 @@ def test_quiet_windows_coverage():
     for _ in range(runs):
         rare = 10.0 ** rng.uniform(-4, -1, pairs)
         quiet, n, seen, missed = Quiet(DELTA), np.zeros(pairs, np.int64), np.zeros((pairs, 2), bool), False
+        settled = np.zeros(pairs, np.int64)
         for _ in range(40):
             for _ in range(50):
                 x = rng.integers(pairs)
-                seen[x, int(rng.random() < rare[x])] = True
+                side = int(rng.random() < rare[x])
                 n[x] += 1
-            visits = quiet.visits(n, int(seen.sum()))
-            q = quiet.bound(visits)
+                settled[x] = settled[x] if seen[x, side] else n[x]
+                seen[x, side] = True
+            visits = quiet.visits(n, settled)
             unseen = np.where(seen[:, 0], 0, 1 - rare) + np.where(seen[:, 1], 0, rare)
-            missed |= bool((unseen > q + 1e-12).any()) or bool(visits @ unseen > quiet.log)
+            missed |= bool((unseen > quiet.bound(visits) + 1e-12).any()) or bool((visits @ unseen > quiet.log).any())
         misses += missed
     assert misses <= runs * DELTA
 
 
 def test_quiet_windows_end_with_a_surprise():
+    quiet, settled = Quiet(DELTA), np.array([1, 1, 20, 1])
+    n = np.array([50, 60, 70, 39])
+    assert quiet.visits(n, settled).tolist() == [[0, 0, 0, 0]]  # a window starts here, without the last pair
+    assert quiet.visits(n + 5, settled).tolist() == [[5, 5, 5, 0]]
+    settled[3] = 42  # a surprise of a pair outside it
+    assert quiet.visits(n + 6, settled).tolist() == [[6, 6, 6, 0]]
+    settled[0] = 57
+    assert quiet.visits(n + 7, settled).shape == (0, 4)
+
+
+def test_bounds_of_quiet_windows():
     quiet = Quiet(DELTA)
-    n = np.full(4, 2**FIRST)
-    assert (quiet.visits(n, 5) == 0).all()  # a window starts here
-    assert (quiet.visits(n + 100, 5) == 100).all()
-    assert (quiet.bound(np.full(4, 100.0)) < 0.1).all()
-    assert (quiet.visits(n + 101, 6) == 0).all()
-    assert (quiet.bound(np.zeros(4)) == 1).all()
+    assert (quiet.bound(np.zeros((0, 4))) == 1).all()
+    expected = [1 - math.exp(-quiet.log / 100), 1.0]
+    assert quiet.bound(np.array([[100.0, 0.0], [50.0, 0.0]])) == pytest.approx(expected)
+
+
+def test_a_new_window_stands_beside_the_old_one():
+    quiet, settled = Quiet(DELTA), np.ones(2, np.int64)
+    quiet.visits(np.array([40, 1]), settled)
+    visits = quiet.visits(np.array([140, 101]), settled)
+    assert visits.tolist() == [[100, 0], [0, 0]]
+    assert quiet.visits(np.array([141, 103]), settled).tolist() == [[101, 0], [1, 2]]
+
+
+@pytest.mark.parametrize("variance", [0.0, 1e-6, 1.0, 20.0])
+@pytest.mark.parametrize("r", [1e-9, 1e-5, 1e-2, 0.5])
+def test_the_nearest_level_is_near_enough(variance, r):
+    """The closed form lies below max over levels t of m - r m - r t - Var / (2 t), and not far below the best t."""
+    levels = CAP * closed.FINEST * closed.RATIO ** np.arange(closed.LEVELS - 1)
+    best = max(5.0 - 5.0 * r - (r * levels + variance / (2 * levels)).min(), 0.0)
+    found = closed.low(5.0, variance, r, CAP, 0.0)
+    assert found <= best + 1e-12
+    if 2 * r * (closed.FINEST * CAP) ** 2 <= variance <= 2 * r * (CAP / closed.FINEST) ** 2:
+        assert found >= 5.0 - 5.0 * r - 1.03 * math.sqrt(2 * r * variance)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -165,18 +200,18 @@ def test_duals_against_a_solver(seed):
 
     mean, V = p @ f, f[:, None]
     variance = p @ (f - mean) ** 2
-    low = kernels.low_exact(0, 0, model(p, r_low=r), V, variance, mean)
+    low = kernels.low_exact(0, 0, model(p, r_low=r), CAP, V, variance, mean)
     up = kernels.up_exact(0, 0, model(p, r=r), V, variance, mean, f.max(), f.max())
     exact_low, exact_up = worst(1), worst(-1)
     assert low <= exact_low + 1e-4
     assert low >= exact_low - 0.02 * (mean - exact_low) - 1e-4
     assert up >= exact_up - 1e-4
     assert up <= exact_up + 0.02 * (exact_up - mean) + 1e-4
-    assert max(low, 0.0) >= mean - math.sqrt(2 * r * variance) - r * mean - 1e-9
-    assert min(up, f.max()) <= mean + math.sqrt(2 * r * variance) + r * (f.max() - mean) + 1e-9
+    assert max(low, 0.0) >= closed.low(mean, variance, r, CAP, 0.0) - 1e-9
+    assert min(up, f.max()) <= closed.up(mean, variance, f.max(), r, 0.0, f.max()) + 1e-9
 
 
 def test_known_branching_removes_the_unseen_mass():
     counts = np.array([40, 60])
-    assert refresh(counts, counts - 1, 2, 1.0, 1.0)[4] > 0
-    assert refresh(counts, counts - 1, 2, 1.0, 1.0, branching=2)[4] == 0
+    assert refresh(counts, counts - 1, 2, 1.0)[4] > 0
+    assert refresh(counts, counts - 1, 2, 1.0, branching=2)[4] == 0

@@ -15,6 +15,7 @@ from adagoal.session import Session
 from adagoal.tabular.certified import Certified
 from adagoal.tabular.counts import Counts
 from adagoal.tabular.resolvent import suboptimality
+from adagoal.tabular.surprise import WINDOWS
 
 SMALL = {
     "sparse": (random_models.random_sparse(n_states=8, n_actions=2, seed=3), 6.0, 1.0),
@@ -222,10 +223,21 @@ def test_the_shares_of_delta_in_a_curriculum_sum_to_one():
     estimates, shares = run.estimates, []
     for stage in range(1, 60):
         estimates.set_radius(2.0**stage, stage)
-        shares.append(estimates._fixed_union / (estimates._delta * np.exp(estimates._log_fixed)))
+        shares.append(np.exp(estimates._log_function - estimates._logs[0]))
     assert 0.9 < sum(shares) <= 1.0
     first = Session.start(Setting("grid", radius="all"), ModelWorld(SMALL["grid"][0]), RULES["adagoal"]).run.estimates
-    assert first._log_fixed == pytest.approx(np.log(2 * first._fixed_union / first._delta))
+    assert first._logs[0] == pytest.approx(first._log_function + np.log(2))
+
+
+def test_the_events_share_delta():
+    """What the unions of all four lemmas add up to, with the weights of the restarts and of the windows."""
+    run = start(SMALL["grid"][0], 5.0, 1.0)
+    estimates, pairs, goals = run.estimates, run.counts.n_states * run.counts.n_actions, run.counts.n_states
+    restarts = np.arange(2, 10**6)
+    weights = np.where(restarts <= 4, 0.25, 1.0 / (restarts * (restarts - 1.0)))
+    assert weights.sum() == pytest.approx(1.0, abs=1e-5)
+    risks = np.array([pairs * goals, pairs, pairs]) * np.exp(-estimates._logs)
+    assert risks.sum() + WINDOWS * np.exp(-estimates._quiet.log) == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ Families: the random models of :mod:`adagoal.envs.random_models`, and three adve
 tightens every bound and checks the stopping rule after each single step; ``exactly-L`` puts L (and where it can L +
 epsilon too) exactly on some V*; ``extreme`` has transition probabilities within 1e-6..1e-1 of 0 and 1.
 
-The *control* runs the same check with a delta of ``4 S A``, at which the bounds promise nothing: it must find misses,
+The *control* runs the same check with a delta of ``10 S A``, at which the bounds promise nothing: it must find misses,
 or the check would be blind.
 """
 
@@ -119,7 +119,7 @@ def run_task(task: Task) -> Record:
     mdp, L, epsilon = case(task.family, task.seed)
     world = ModelWorld(mdp)
     counts = Counts(world.initial_states, world.n_actions, world.start)
-    delta = task.delta or 4.0 * mdp.n_states * mdp.n_actions
+    delta = task.delta or 10.0 * mdp.n_states * mdp.n_actions
     estimates = Certified(counts, world.state_bound, L, epsilon, delta)
     run = Run(world, estimates, goal_rules.get(task.rule), np.random.default_rng([task.seed, 11]))
     truth = Truth(mdp)

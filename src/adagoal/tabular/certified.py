@@ -33,15 +33,19 @@ from adagoal.tabular.counts import Counts
 from adagoal.tabular.resolvent import suboptimality
 from adagoal.tabular.surprise import Quiet
 
+SHARES = (0.35, 0.35, 0.05, 0.25)
+"""Of delta, for the events of lemmas 1, 2, 3a and 3b."""
 BLOCK = 16
 """Goals planned together."""
 SWEEPS = 20
 """Sweeps per plan, at most; the next plan goes on from where this one stopped."""
-GROWTH = 1.2
+GROWTH = 1.1
 """Plan again once some pair has been tried this many times as often; twice as often up to :data:`YOUNG` tries."""
 YOUNG = 64
-POLISH = 1.1
+POLISH = 1.05
 """Exact duals and action gaps once the step count has grown by this factor since the goal's last time."""
+LEAST = 1.01
+"""Errors fall like one over the root of the counts: near the end both factors shrink to what is missing, to this."""
 PROBE = 0.1
 """Share of the steps spent on probing action gaps."""
 DENSE = 400
@@ -71,12 +75,14 @@ class Certified:
         self.branching = branching or state_bound
         self._is_goal = np.ones(counts.n_states, bool) if goals is None else np.isin(np.arange(counts.n_states), goals)
         self._all_states = goals is None
-        self._delta = delta
         pairs = state_bound * counts.n_actions
-        self._fixed_union = 4.0 * pairs * (state_bound if goals is None else len(goals))
-        self._log_fixed = math.log(self._fixed_union / delta)
-        self._log_pair = math.log(4.0 * pairs / delta)
-        self._quiet = Quiet(delta / 4.0)
+        fixed, kernel, unseen, quiet = SHARES
+        of_pair = pairs / delta
+        of_function = of_pair * (state_bound if goals is None else len(goals))
+        self._logs = np.log([of_function / fixed, of_pair / kernel, of_pair / unseen])
+        """ln of the unions of lemmas 1, 2 and 3a over their shares of delta"""
+        self._log_function = float(self._logs[0])
+        self._quiet = Quiet(quiet * delta)
 
         states, actions, columns = counts.n_states, counts.n_actions, 1
         self._room = columns
@@ -104,7 +110,7 @@ class Certified:
         self._p, self._p_split = np.zeros((2, *counts.successor.shape))
         self._r, self._r_low, self._q = (np.full(len(counts.n), v) for v in (np.inf, np.inf, 1.0))
         self._counted = np.zeros(len(counts.n), np.int64)
-        self._visits = np.zeros(len(counts.n))
+        self._visits = np.zeros((0, len(counts.n)))
         self._order = np.flatnonzero(counts.seen)
         self._catch_up()
 
@@ -161,7 +167,8 @@ class Certified:
         if self._probing_now and len(self._order) <= DENSE:
             policy = np.where(self.probing >= 0, self.probing, policy)
         limit = math.ceil(4 * self.cap * (self.L + 1) / self.epsilon)
-        threshold = np.maximum(n + 1, np.where(n < YOUNG, 2 * n, (n * GROWTH).astype(np.int64)))
+        growth = min(GROWTH, self._missing()[self.D <= self.L].max(initial=LEAST))
+        threshold = np.maximum(n + 1, np.where(n < YOUNG, 2 * n, (n * growth).astype(np.int64)))
         return Plan(policy[None], self.goal_state, limit, threshold)
 
     def set_radius(self, L: float, stage: int) -> None:
@@ -172,7 +179,7 @@ class Certified:
         """
         unfinished = ~np.isfinite(self.upper)
         self.L, self.cap = L, L + 1.0 + self.epsilon
-        self._log_fixed = math.log(self._fixed_union * stage * (stage + 1) / self._delta)
+        self._logs[0] = self._log_function + math.log(stage * (stage + 1))
         self.Y[:, unfinished], self.best[:, unfinished] = self.cap, self.counts.n_actions
         known = np.flatnonzero(unfinished & (self.goal_state >= 0))
         self.Y[self.goal_state[known], known] = 0.0
@@ -198,9 +205,9 @@ class Certified:
             self._p, self._p_split = np.pad(self._p, room), np.pad(self._p_split, room)
         kernels.radii(
             *(changed, counts.count, counts.recent, counts.support, counts.n, counts.settled),
-            *(self._log_fixed, self._log_pair, self.branching, self._p, self._p_split, self._r_low, self._r, self._q),
+            *(self._logs, self.branching, self._p, self._p_split, self._r_low, self._r, self._q),
         )
-        self._visits = self._quiet.visits(counts.n, int(counts.support.sum(dtype=np.int64)))
+        self._visits = self._quiet.visits(counts.n, counts.settled)
         self._counted[changed] = counts.n[changed]
         self._order = np.flatnonzero(counts.seen)
         self.stale[:] = True
@@ -211,13 +218,16 @@ class Certified:
         radii = (self._r_low, self._r, q, self._visits, self._quiet.log)
         return kernels.Model(c.successor, self._p, self._p_split, c.support, *radii, c.terminal, c.start)
 
+    def _missing(self) -> NDArray[np.float64]:
+        """[columns] the factor by which the counts behind a goal must still grow, roughly."""
+        return np.maximum((self.E / self.epsilon) ** 2, LEAST)
+
     def _plan_block(self, block: NDArray[np.int64]) -> None:
         """Sweep the columns of the block with closed forms, and polish those whose time has come."""
         self._sweep(block, exact=False)
         steps = float(self.counts.n.sum())
-        due = block[
-            (self.D[block] <= self.L) & (self.E[block] > self.epsilon) & (steps >= POLISH * self._polished[block])
-        ]
+        looking = (self.D[block] <= self.L) & (self.E[block] > self.epsilon)
+        due = block[looking & (steps >= np.minimum(POLISH, self._missing()[block]) * self._polished[block])]
         if len(due):
             self._polished[due] = steps
             self._sweep(due, exact=True)
@@ -228,19 +238,16 @@ class Certified:
 
     def _sweep(self, block: NDArray[np.int64], exact: bool) -> None:
         model, start = self._model(), self.counts.start
-        V, Y = self.V[:, block], self.Y[:, block]
-        optimistic, best = self.optimistic[:, block], self.best[:, block]
+        V, Y, optimistic, best = (  # row by row in memory, which plain indexing would not give
+            np.take(table, block, axis=1) for table in (self.V, self.Y, self.optimistic, self.best)
+        )
         goal_column = np.full(len(V), -1)
         known = self.goal_state[block] >= 0
         goal_column[self.goal_state[block][known]] = np.flatnonzero(known)
-        orders = (self._order, self._order[::-1].copy())
-        tolerance = 1e-3 * self.epsilon
-        for i in range(SWEEPS):
-            if kernels.lower_sweep(orders[i % 2], goal_column, model, self.cap, exact, V, optimistic) < tolerance:
-                break
-        for i in range(SWEEPS):
-            if kernels.upper_sweep(orders[i % 2], goal_column, model, self.cap, exact, Y, best) < tolerance:
-                break
+        kernels.improve(
+            *(self._order, goal_column, model, self.cap, exact, SWEEPS, 1e-3 * self.epsilon),
+            *(V, optimistic, Y, best),
+        )
         self.V[:, block], self.Y[:, block] = V, Y
         self.optimistic[:, block], self.best[:, block] = optimistic, best
         self.D[block] = np.maximum(self.D[block], V[start])
@@ -277,15 +284,15 @@ class Certified:
             "probing_now": self._probing_now,
         }
         arrays = {name: getattr(self, name) for name in (*self.TABLES, *self.ROWS, "column", "_is_goal")}
-        facts |= {"plans": self.plans, "windows": self._quiet.started, "surprises": self._quiet.surprises}
-        return {**arrays, **self._quiet.state()}, facts
+        facts |= {"plans": self.plans, "windows": self._quiet.started}
+        return {**arrays, "quiet_windows": self._quiet.starts}, facts
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """The inverse of :meth:`state`, on restored counts; the next plan takes them in as it would have."""
         for name in (*self.TABLES, *self.ROWS, "column", "_is_goal"):
             setattr(self, name, np.array(arrays[name]))
         self._room = len(self.D)
-        self._quiet.restore(arrays, facts["windows"], facts["surprises"])
+        self._quiet.started, self._quiet.starts = facts["windows"], np.array(arrays["quiet_windows"])
         self._counted[:] = -1
         self._probed, self._planned_at = facts["probed"], facts["planned_at"]
         self._probing_now, self.plans = facts["probing_now"], facts["plans"]
@@ -317,7 +324,7 @@ class Certified:
         actions = self.counts.n_actions
         fill = {"V": 0.0, "Y": self.cap, "optimistic": 0, "probing": -1, "best": actions, "returned": actions}
         fill |= {"column": 0, "_is_goal": self._all_states}
-        pairs = {"_r": np.inf, "_r_low": np.inf, "_q": 1.0, "_counted": 0, "_visits": 0.0}
+        pairs = {"_r": np.inf, "_r_low": np.inf, "_q": 1.0, "_counted": 0}
         for name, value in (fill | pairs).items():
             array = getattr(self, name)
             extra = states * (actions if name in pairs else 1) - len(array)

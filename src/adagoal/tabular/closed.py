@@ -1,7 +1,9 @@
 """Sweeps with the closed forms of :mod:`adagoal.tabular.kernels`, written so that loops over goals become vector code.
 
-All scratch is one row of B goals, rows are taken as views before the loops over goals, and choices are written as
-selections. Results are those of the exact sweeps with closed forms in the place of the duals, bit for bit.
+A pair with up to four successors, nearly all of them in practice, is one loop over the goals that keeps everything
+in registers; more successors are added up in scratch rows first. Indices are unsigned, so that none of them is
+checked for counting from the end, and choices are written as selections. Results are those of the exact sweeps with
+closed forms in the place of the duals, bit for bit.
 """
 
 from __future__ import annotations
@@ -15,104 +17,151 @@ import numpy as np
 VECTOR: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": {"nnan", "nsz"}}
 """There is no NaN here, so that min and max are single instructions; sums are not reordered."""
 
+FINEST, RATIO = 1e-2, 1.5
+LEVELS = 2 + math.ceil(-2.0 * math.log(FINEST) / math.log(RATIO))
+"""The levels t of lemma 1: 0, and from FINEST times the cap to 1/FINEST times the cap with this ratio."""
+BETWEEN = (math.sqrt(RATIO) + 1.0 / math.sqrt(RATIO)) / 2.0
+"""What the nearest level can cost: r t + Var/(2t) is at most this multiple of its least value sqrt(2 r Var)."""
+
+
+@numba.njit(**VECTOR)
+def low(mean, variance, r, cap, sure):  # type: ignore[no-untyped-def]
+    """Low_x of lemma 4; ``sure`` is 1 - q where the pair has a single successor and 0 elsewhere."""
+    within = math.sqrt(2.0 * r * max(variance, 2.0 * r * (FINEST * cap) ** 2))
+    return max(mean * (1.0 - r) - BETWEEN * max(within, variance * FINEST / cap), sure * mean)
+
+
+@numba.njit(**VECTOR)
+def up(mean, variance, most, r, q, top):  # type: ignore[no-untyped-def]
+    """Up_x of lemma 4."""
+    return (1.0 - q) * min(mean + math.sqrt(2.0 * r * variance) + r * (most - mean), most) + q * top
+
+
+@numba.njit(**VECTOR)
+def _successor(x, k, successor, weight, support):  # type: ignore[no-untyped-def]
+    """The k-th successor of a pair and its weight; beyond the last one the first with weight zero."""
+    inside = k < support[x]
+    return np.uintp(successor[x, k if inside else 0]), weight[x, k] if inside else 0.0
+
+
+@numba.njit(**VECTOR)
+def _add_up(x, s, successor, weight, support, F, mean, square, most):  # type: ignore[no-untyped-def]
+    """Moments of F - F[s], and the largest F, over the successors of a pair with many of them."""
+    for b in range(F.shape[1]):
+        mean[b] = 0.0
+        square[b] = 0.0
+        most[b] = 0.0
+    for k in range(support[x]):
+        i, w = np.uintp(successor[x, k]), weight[x, k]
+        for b in range(F.shape[1]):
+            d = F[i, b] - F[s, b]
+            mean[b] += w * d
+            square[b] += w * d * d
+            most[b] = max(most[b], F[i, b])
+
 
 @numba.njit(**VECTOR)
 def lower_sweep(order, goal_column, model, cap, V, policy):  # type: ignore[no-untyped-def]
     """V <- max(V, T_low V) over the states of ``order``, policy <- the greedy actions; returns the largest rise."""
+    successor, p, support, r_low, q = model.successor, model.p, model.support, model.r_low, model.q
     B = V.shape[1]
-    A = model.support.shape[0] // V.shape[0]
-    mean, square, best, rise = np.empty(B), np.empty(B), np.empty(B), np.zeros(B)
+    A = support.shape[0] // V.shape[0]
+    mean, square, most, best, rise = np.empty(B), np.empty(B), np.empty(B), np.empty(B), np.zeros(B)
     action = np.empty(B, np.int16)
-    for s in order:
-        own, first, chosen = V[s], V[model.start], policy[s]
+    for state in order:
+        s = np.uintp(state)
         for b in range(B):
-            best[b] = min(cap, 1.0 + first[b])
+            best[b] = min(cap, 1.0 + V[model.start, b])
             action[b] = A
         for a in range(0 if model.terminal[s] else A):
-            x = s * A + a
-            if model.support[x] == 0:
+            x = s * np.uintp(A) + np.uintp(a)
+            r = r_low[x]
+            sure = 1.0 - q[x] if support[x] == 1 else 0.0
+            if support[x] == 0:
                 for b in range(B):
                     action[b] = a if 1.0 < best[b] else action[b]
                     best[b] = min(best[b], 1.0)
-                continue
-            for b in range(B):
-                mean[b] = 0.0
-                square[b] = 0.0
-            for k in range(model.support[x]):
-                if model.successor[x, k] == s:
-                    continue  # d is zero
-                weight = model.p[x, k]
-                row = V[model.successor[x, k]]
+            elif support[x] <= 4:
+                i0, w0 = _successor(x, 0, successor, p, support)
+                i1, w1 = _successor(x, 1, successor, p, support)
+                i2, w2 = _successor(x, 2, successor, p, support)
+                i3, w3 = _successor(x, 3, successor, p, support)
                 for b in range(B):
-                    d = row[b] - own[b]
-                    mean[b] += weight * d
-                    square[b] += weight * d * d
-            r = model.r_low[x]
-            sure = 1.0 - model.q[x] if model.support[x] == 1 else 0.0
-            for b in range(B):
-                m = mean[b] + own[b]
-                variance = max(square[b] - mean[b] * mean[b], 0.0)
-                value = 1.0 + max(m * (1.0 - r) - math.sqrt(2.0 * r * variance), sure * m)
-                action[b] = a if value < best[b] else action[b]
-                best[b] = min(value, best[b])
+                    own = V[s, b]
+                    d0, d1, d2, d3 = V[i0, b] - own, V[i1, b] - own, V[i2, b] - own, V[i3, b] - own
+                    m = w0 * d0 + w1 * d1 + w2 * d2 + w3 * d3
+                    variance = max(w0 * d0 * d0 + w1 * d1 * d1 + w2 * d2 * d2 + w3 * d3 * d3 - m * m, 0.0)
+                    value = 1.0 + low(m + own, variance, r, cap, sure)
+                    action[b] = a if value < best[b] else action[b]
+                    best[b] = min(value, best[b])
+            else:
+                _add_up(x, s, successor, p, support, V, mean, square, most)
+                for b in range(B):
+                    variance = max(square[b] - mean[b] * mean[b], 0.0)
+                    value = 1.0 + low(mean[b] + V[s, b], variance, r, cap, sure)
+                    action[b] = a if value < best[b] else action[b]
+                    best[b] = min(value, best[b])
         if goal_column[s] >= 0:
             best[goal_column[s]] = 0.0
         for b in range(B):
-            chosen[b] = action[b]
-            rise[b] = max(rise[b], best[b] - own[b])
-            own[b] = max(own[b], best[b])
+            policy[s, b] = action[b]
+            rise[b] = max(rise[b], best[b] - V[s, b])
+            V[s, b] = max(V[s, b], best[b])
     return rise.max()
 
 
 @numba.njit(**VECTOR)
 def upper_sweep(order, goal_column, model, cap, Y, policy):  # type: ignore[no-untyped-def]
     """Y <- min(Y, T_up Y) over the states of ``order``, the policy follows where Y falls; returns the largest fall."""
+    successor, p, support = model.successor, model.p_split, model.support
     B = Y.shape[1]
-    A = model.support.shape[0] // Y.shape[0]
+    A = support.shape[0] // Y.shape[0]
     mean, square, most, best, fall = np.empty(B), np.empty(B), np.empty(B), np.empty(B), np.zeros(B)
     action = np.empty(B, np.int16)
     top = np.minimum(cap, 1.0 + Y[model.start])
-    for s in order:
-        own, chosen = Y[s], policy[s]
+    for state in order:
+        s = np.uintp(state)
         for b in range(B):
-            chosen[b] = A if own[b] > top[b] else chosen[b]
-            own[b] = min(own[b], top[b])
-    for s in order:
+            policy[s, b] = A if Y[s, b] > top[b] else policy[s, b]
+            Y[s, b] = min(Y[s, b], top[b])
+    for state in order:
+        s = np.uintp(state)
         if model.terminal[s]:
             continue
-        own, chosen = Y[s], policy[s]
         for b in range(B):
-            best[b] = own[b]
-            action[b] = chosen[b]
+            best[b] = Y[s, b]
+            action[b] = policy[s, b]
         for a in range(A):
-            x = s * A + a
-            if model.support[x] == 0:
-                continue
-            for b in range(B):
-                mean[b] = 0.0
-                square[b] = 0.0
-                most[b] = 0.0
-            for k in range(model.support[x]):
-                weight = model.p_split[x, k]
-                row = Y[model.successor[x, k]]
-                for b in range(B):
-                    d = row[b] - own[b]
-                    mean[b] += weight * d
-                    square[b] += weight * d * d
-                    most[b] = max(most[b], row[b])
+            x = s * np.uintp(A) + np.uintp(a)
             r, q = model.r[x], model.q[x]
-            for b in range(B):
-                m = mean[b] + own[b]
-                variance = max(square[b] - mean[b] * mean[b], 0.0)
-                split = m + math.sqrt(2.0 * r * variance) + r * (most[b] - m)
-                value = 1.0 + (1.0 - q) * min(split, most[b]) + q * top[b]
-                action[b] = a if value < best[b] else action[b]
-                best[b] = min(value, best[b])
+            if support[x] == 0:
+                continue
+            if support[x] <= 4:
+                i0, w0 = _successor(x, 0, successor, p, support)
+                i1, w1 = _successor(x, 1, successor, p, support)
+                i2, w2 = _successor(x, 2, successor, p, support)
+                i3, w3 = _successor(x, 3, successor, p, support)
+                for b in range(B):
+                    own = Y[s, b]
+                    d0, d1, d2, d3 = Y[i0, b] - own, Y[i1, b] - own, Y[i2, b] - own, Y[i3, b] - own
+                    m = w0 * d0 + w1 * d1 + w2 * d2 + w3 * d3
+                    variance = max(w0 * d0 * d0 + w1 * d1 * d1 + w2 * d2 * d2 + w3 * d3 * d3 - m * m, 0.0)
+                    largest = max(max(Y[i0, b], Y[i1, b]), max(Y[i2, b], Y[i3, b]))
+                    value = 1.0 + up(m + own, variance, largest, r, q, top[b])
+                    action[b] = a if value < best[b] else action[b]
+                    best[b] = min(value, best[b])
+            else:
+                _add_up(x, s, successor, p, support, Y, mean, square, most)
+                for b in range(B):
+                    variance = max(square[b] - mean[b] * mean[b], 0.0)
+                    value = 1.0 + up(mean[b] + Y[s, b], variance, most[b], r, q, top[b])
+                    action[b] = a if value < best[b] else action[b]
+                    best[b] = min(value, best[b])
         if goal_column[s] >= 0:
-            best[goal_column[s]] = own[goal_column[s]]
-            action[goal_column[s]] = chosen[goal_column[s]]
+            best[goal_column[s]] = Y[s, goal_column[s]]
+            action[goal_column[s]] = policy[s, goal_column[s]]
         for b in range(B):
-            chosen[b] = action[b]
-            fall[b] = max(fall[b], own[b] - best[b])
-            own[b] = best[b]
+            policy[s, b] = action[b]
+            fall[b] = max(fall[b], Y[s, b] - best[b])
+            Y[s, b] = best[b]
     return fall.max()

@@ -12,7 +12,7 @@ Bounds on p f for a pair (docs/theory.md):
 Closed forms, with m and Var the mean and variance of f under p_hat (lemma 4; ``exact`` solves the
 one-dimensional dual instead; without it the sweeps are those of :mod:`adagoal.tabular.closed`):
 
-    Low  = m - sqrt(2 r_low Var) - r_low m, and at least (1-q) f(s') where s' is the only successor observed
+    Low  = m - 1.02 sqrt(2 r_low Var) - r_low m, and at least (1-q) f(s') where s' is the only successor observed
     Up   = (1-q) [m + sqrt(2 r Var) + r (max f - m)] + q top
 
 Every iterate of both operators is a valid bound (lemmas 5 and 6): sweeps run in place, in any order, and may stop
@@ -53,88 +53,105 @@ class Model(NamedTuple):
     q: NDArray[np.float64]
     """[X] bound on the mass of successors never observed (lemma 3)"""
     quiet: NDArray[np.float64]
-    """[X] visits in the quiet window, 0 where there is none (lemma 3b)"""
+    """[windows, X] visits of the pairs in each quiet window, 0 outside it (lemma 3b)"""
     quiet_log: float
-    """sum_x quiet_x * (unseen mass of x) is at most this"""
+    """sum_x quiet[w, x] * (unseen mass of x) is at most this, for every window w"""
     terminal: NDArray[np.bool_]
     """[S]"""
     start: int
 
 
 @numba.njit(cache=True, nogil=True)
-def radii(pairs, count, recent, support, n, settled, log_fixed, log_pair, branching, p, p_split, r_low, r, q):  # type: ignore[no-untyped-def]
+def radii(pairs, count, recent, support, n, settled, logs, branching, p, p_split, r_low, r, q):  # type: ignore[no-untyped-def]
     """Refresh the empirical kernels and the radii of the listed pairs.
 
-    With n transitions in all, n' of them (counts c) since the o-th successor was found, restart = ln(o(o+1)):
+    With n transitions in all, n' of them (counts c') since the o-th successor was found, c in all, c0 = c - c' before:
 
-        r_low = [ log_fixed + ln( sqrt(pi) Gamma(n+1) / Gamma(n+1/2) ) ] / n                                  (lemma 1)
-        r     = [ log_pair + restart + sum_i c_i ln(c_i/n') - ln KT(c) ] / n',
-                KT(c) = Gamma(o/2) / Gamma(n' + o/2) prod_i Gamma(c_i + 1/2) / Gamma(1/2)                     (lemma 2)
-        q     = 1 - exp( -[log_pair + restart] / n' ), and 0 where o is the known number of successors       (lemma 3)
+        r_low = [ logs[0] + ln LEVELS ] / n                                                                (lemma 1)
+        r     = [ logs[1] + ln max(4, o(o-1) if o > 4) + sum_i c'_i ln(c'_i/n') - ln KT(c) + ln KT(c0) ] / n',
+                KT(c) = Gamma(o/2) / Gamma(n + o/2) prod_i Gamma(c_i + 1/2) / Gamma(1/2)                    (lemma 2)
+        q     = 1 - exp( -[logs[2] + ln o(o+1)] / n' ), and 0 where o is the known number of successors    (lemma 3)
     """
-    half = math.lgamma(0.5)
     for x in pairs:
         total, o = n[x], support[x]
         if total == 0:
             continue
-        r_low[x] = (log_fixed + half + math.lgamma(total + 1.0) - math.lgamma(total + 0.5)) / total
-        quiet = total - settled[x]
-        price = log_pair + math.log(o * (o + 1.0))
-        regret = math.lgamma(quiet + o / 2) - math.lgamma(o / 2)
+        fresh = total - settled[x]
+        regret = math.lgamma(total + o / 2) - math.lgamma(settled[x] + o / 2)
         for k in range(o):
             c = recent[x, k]
             p[x, k] = count[x, k] / total
-            p_split[x, k] = c / quiet if quiet > 0 else p[x, k]
+            p_split[x, k] = c / fresh if fresh > 0 else p[x, k]
             if c > 0:
-                regret += c * math.log(c / quiet) + half - math.lgamma(c + 0.5)
-        r[x] = (price + regret) / quiet if quiet > 0 else NOTHING_KNOWN
-        q[x] = 1.0 - math.exp(-price / quiet) if quiet > 0 else 1.0
+                regret += c * math.log(c / fresh) - math.lgamma(count[x, k] + 0.5) + math.lgamma(count[x, k] - c + 0.5)
+        restart = math.log(4.0 if o <= 4 else o * (o - 1.0))
+        r_low[x] = (logs[0] + math.log(closed.LEVELS)) / total
+        r[x] = (logs[1] + restart + regret) / fresh if fresh > 0 else NOTHING_KNOWN
+        q[x] = 1.0 - math.exp(-(logs[2] + math.log(o * (o + 1.0))) / fresh) if fresh > 0 else 1.0
         if o >= branching:
             q[x] = 0.0
 
 
 @numba.njit(cache=True, nogil=True)
-def _geometric(x, b, model, p, F, base, sign, r, t):  # type: ignore[no-untyped-def]
-    """max_t  e^{-r} exp(sum p ln(w + t)) - t  for the numbers w = sign (F - base) >= 0, started at t.
-
-    Newton on the optimality condition ln(GM) - ln(HM) = r of the numbers w + t. Any t gives a valid bound.
-    """
-    least = np.inf
-    for k in range(model.support[x]):
-        least = min(least, sign * (F[model.successor[x, k], b] - base))
-    smallest = max(1e-9 - least, 0.0)
-    t = max(t, smallest)
-    for _ in range(NEWTON_STEPS):
-        log_mean, inverse, inverse2 = 0.0, 0.0, 0.0
-        for k in range(model.support[x]):
-            w = 1.0 / (sign * (F[model.successor[x, k], b] - base) + t)
-            log_mean -= p[x, k] * math.log(w)
-            inverse += p[x, k] * w
-            inverse2 += p[x, k] * w * w
-        residual = log_mean + math.log(inverse) - r
-        slope = inverse - inverse2 / inverse
-        if slope >= -1e-300 or abs(residual) < 1e-3 * r:
-            break
-        t = max(t - residual / slope, smallest, 0.3 * t)
+def _at_level(x, b, model, cap, V, level):  # type: ignore[no-untyped-def]
+    """e^{-r_low} exp(sum p ln(V + t)) - t at one of the levels t of lemma 1."""
+    t = 0.0 if level == 0 else cap * closed.FINEST * closed.RATIO ** (level - 1.0)
     log_mean = 0.0
     for k in range(model.support[x]):
-        log_mean += p[x, k] * math.log(sign * (F[model.successor[x, k], b] - base) + t)
-    return math.exp(log_mean - r) - t
+        w = V[model.successor[x, k], b] + t
+        if w <= 0.0:
+            return 0.0
+        log_mean += model.p[x, k] * math.log(w)
+    return math.exp(log_mean - model.r_low[x]) - t
 
 
 @numba.njit(cache=True, nogil=True)
-def low_exact(x, b, model, V, variance, mean):  # type: ignore[no-untyped-def]
-    """Low_x(V[:, b]) from the dual of the whole-range bound."""
-    guess = math.sqrt(variance / (2.0 * model.r_low[x])) - mean
-    return _geometric(x, b, model, model.p, V, 0.0, 1.0, model.r_low[x], guess)
+def low_exact(x, b, model, cap, V, variance, mean):  # type: ignore[no-untyped-def]
+    """Low_x(V[:, b]) from the dual: the best level, searched from about where the closed form has it.
+
+    The dual is concave in t, so that going uphill finds the best; any level gives a valid bound.
+    """
+    finest = cap * closed.FINEST
+    t = max(math.sqrt(variance / (2.0 * model.r_low[x])) - mean, finest)
+    level = min(1 + int(math.log(t / finest) / math.log(closed.RATIO)), closed.LEVELS - 1)
+    best = _at_level(x, b, model, cap, V, level)
+    for step in (1, -1):
+        i = level + step
+        while 0 <= i < closed.LEVELS:
+            value = _at_level(x, b, model, cap, V, i)
+            if value <= best:
+                break
+            best = value
+            i += step
+    return best
 
 
 @numba.njit(cache=True, nogil=True)
 def up_exact(x, b, model, Y, variance, mean, most, top):  # type: ignore[no-untyped-def]
-    """Up_x(Y[:, b]) from the dual."""
-    guess = math.sqrt(variance / (2.0 * model.r[x])) - most + mean
-    split = most if variance <= 0.0 else most - _geometric(x, b, model, model.p_split, Y, most, -1.0, model.r[x], guess)
-    return (1.0 - model.q[x]) * split + model.q[x] * top
+    """Up_x(Y[:, b]) from the dual: (1-q) min_t { most + t - e^{-r} exp(sum p ln(most - Y + t)) } + q top.
+
+    Newton on the optimality condition ln(GM) - ln(HM) = r of the numbers most - Y + t. Any t gives a valid bound.
+    """
+    r, q = model.r[x], model.q[x]
+    if variance <= 0.0:
+        return (1.0 - q) * most + q * top
+    t = max(math.sqrt(variance / (2.0 * r)) - most + mean, 1e-9)
+    for _ in range(NEWTON_STEPS):
+        log_mean, inverse, inverse2 = 0.0, 0.0, 0.0
+        for k in range(model.support[x]):
+            w = 1.0 / (most - Y[model.successor[x, k], b] + t)
+            log_mean -= model.p_split[x, k] * math.log(w)
+            inverse += model.p_split[x, k] * w
+            inverse2 += model.p_split[x, k] * w * w
+        residual = log_mean + math.log(inverse) - r
+        slope = inverse - inverse2 / inverse
+        if slope >= -1e-300 or abs(residual) < 1e-3 * r:
+            break
+        t = max(t - residual / slope, 1e-9, 0.3 * t)
+    log_mean = 0.0
+    for k in range(model.support[x]):
+        log_mean += model.p_split[x, k] * math.log(most - Y[model.successor[x, k], b] + t)
+    return (1.0 - q) * (most + t - math.exp(log_mean - r)) + q * top
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
@@ -181,8 +198,7 @@ def lower_sweep(order, goal_column, model, cap, exact, V, policy):  # type: igno
             r = model.r_low[x]
             sure = 1.0 - model.q[x] if model.support[x] == 1 else 0.0
             for b in range(B):
-                m = mean[a, b]
-                Q[a, b] = 1.0 + max(m * (1.0 - r) - math.sqrt(2.0 * r * variance[a, b]), sure * m)
+                Q[a, b] = 1.0 + closed.low(mean[a, b], variance[a, b], r, cap, sure)
                 final[a, b] = sure > 0.0
         for b in range(B):
             best = min(cap, 1.0 + V[model.start, b])
@@ -198,7 +214,7 @@ def lower_sweep(order, goal_column, model, cap, exact, V, policy):  # type: igno
                     best = Q[candidate, b]
                     action = candidate
                     break
-                low = low_exact(s * A + candidate, b, model, V, variance[candidate, b], mean[candidate, b])
+                low = low_exact(s * A + candidate, b, model, cap, V, variance[candidate, b], mean[candidate, b])
                 Q[candidate, b] = max(Q[candidate, b], 1.0 + low)
                 final[candidate, b] = True
             policy[s, b] = action
@@ -247,9 +263,7 @@ def upper_sweep(order, goal_column, model, cap, exact, Y, policy):  # type: igno
                     most[a, b] = max(most[a, b], row[b])
             r, q = model.r[x], model.q[x]
             for b in range(B):
-                m = mean[a, b]
-                split = m + math.sqrt(2.0 * r * variance[a, b]) + r * (most[a, b] - m)
-                Q[a, b] = 1.0 + (1.0 - q) * min(split, most[a, b]) + q * top[b]
+                Q[a, b] = 1.0 + closed.up(mean[a, b], variance[a, b], most[a, b], r, q, top[b])
         for b in range(B):
             if goal_column[s] == b:
                 continue
@@ -268,3 +282,17 @@ def upper_sweep(order, goal_column, model, cap, exact, Y, policy):  # type: igno
                 Y[s, b] = value
                 policy[s, b] = action
     return fall
+
+
+@numba.njit(cache=True, nogil=True)
+def improve(order, goal_column, model, cap, exact, sweeps, tolerance, V, optimistic, Y, best):  # type: ignore[no-untyped-def]
+    """Sweeps of both bounds, forwards and backwards in turn, until they move by less than the tolerance."""
+    backwards = order[::-1].copy()
+    for i in range(sweeps):
+        way = order if i % 2 == 0 else backwards
+        if lower_sweep(way, goal_column, model, cap, exact, V, optimistic) < tolerance:
+            break
+    for i in range(sweeps):
+        way = order if i % 2 == 0 else backwards
+        if upper_sweep(way, goal_column, model, cap, exact, Y, best) < tolerance:
+            break

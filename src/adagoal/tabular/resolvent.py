@@ -120,7 +120,8 @@ def suboptimality(order, goal, model, V, Y, policy, probe):  # type: ignore[no-u
             break
 
     # V^pi(start) = v + W xi: the unseen mass is shared by all pairs of a quiet window
-    value, unseen, most = v[first], 0.0, 0.0
+    value, unseen = v[first], 0.0
+    alone, shared = np.zeros(len(model.quiet)), np.zeros(len(model.quiet))
     for i in range(N):
         s = order[i]
         if i == last or policy[s] == A or model.terminal[s]:
@@ -128,9 +129,14 @@ def suboptimality(order, goal, model, V, Y, policy, probe):  # type: ignore[no-u
         x = s * A + policy[s]
         value += F[first, i] * max(b[i] - model.q[x] * top + K[i] @ beta, 0.0)
         unseen += F[first, i] * model.q[x]
-        if F[first, i] > 0.0:
-            most = max(most, F[first, i] / model.quiet[x] if model.quiet[x] > 0.0 else np.inf)
-    value += top * min(unseen, most * model.quiet_log)
+        for w in range(len(model.quiet)):
+            if model.quiet[w, x] > 0.0:
+                shared[w] = max(shared[w], F[first, i] / model.quiet[w, x])
+            else:
+                alone[w] += F[first, i] * model.q[x]
+    for w in range(len(model.quiet)):
+        unseen = min(unseen, alone[w] + shared[w] * model.quiet_log)
+    value += top * unseen
 
     # gain = -A_low: how much better than the policy an action may be
     gain = np.zeros((N, A + 1))

@@ -1,10 +1,11 @@
 """One bound on the unseen mass of all pairs together (docs/theory.md, lemma 3b).
 
 A *surprise* is a transition seen for the first time; pair x surprises with probability q_x. Over a window of time
-that starts at a stopping time, the product of 1/(1 - q) over its steps is a martingale that drops to zero at the
-first surprise. So, while the window has had none, sum_x m_x ln(1/(1 - q_x)) <= ln(1/delta') for all pairs *together*,
-m_x being the visits of x inside it: no union over pairs, no price for the number of states. Windows start at the
-first look after 2^5, 2^6, ..., 2^36 transitions, unless an older one is still quiet, and share delta.
+that starts at a stopping time, the product of 1/(1 - q) over the steps of a set of pairs is a martingale that drops to
+zero at their first surprise. So, while the window has had none, sum_x m_x ln(1/(1 - q_x)) <= ln(1/delta') for all its
+pairs *together*, m_x being the visits of x inside it: no union over pairs, no price for the number of states. Windows
+start at the first look after 2^5, 2^6, ..., 2^36 transitions and share delta; each has the pairs that have been tried
+often enough to surprise no more, judged by all surprises so far.
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 FIRST, WINDOWS = 5, 32
+OUTSIDE = 2**62
+"""Start of a pair that a window does not have."""
+MATURE = 2
+"""A pair enters a window if it was tried this many times as often as any pair that has ever surprised."""
 
 
 class Quiet:
@@ -23,33 +28,28 @@ class Quiet:
     def __init__(self, delta: float) -> None:
         self.log = math.log(WINDOWS / delta)
         self.started = 0
-        self.surprises = 0
-        self.start: NDArray[np.int64] | None = None
-        """Counts [X] at the start of the oldest window without a surprise, the best one; None if there is none."""
+        self.starts: NDArray[np.int64] = np.zeros((0, 0), np.int64)
+        """[windows, X] the count of every pair at the start of each quiet window, oldest first"""
 
-    def visits(self, n: NDArray[np.int64], surprises: int) -> NDArray[np.float64]:
-        """[X] visits inside the window, 0 where there is none; n [X] and the surprises so far."""
-        if surprises != self.surprises:
-            self.start, self.surprises = None, surprises
+    def visits(self, n: NDArray[np.int64], settled: NDArray[np.int64]) -> NDArray[np.float64]:
+        """[windows, X] visits of every pair inside each quiet window, 0 where the window does not have it.
+
+        ``n`` [X] are the counts and ``settled`` [X] their values when the pair last surprised.
+        """
+        extra = len(n) - self.starts.shape[1]
+        if extra > 0:
+            self.starts = np.pad(self.starts, ((0, 0), (0, extra)), constant_values=OUTSIDE)
+        surprised = (settled > self.starts).any(axis=1)
+        if surprised.any():
+            self.starts = self.starts[~surprised]
         steps = int(n.sum())
         if self.started < WINDOWS and steps >= 2 ** (FIRST + self.started):
             self.started = min(steps.bit_length() - FIRST, WINDOWS)
-            self.start = n.copy() if self.start is None else self.start
-        if self.start is None:
-            return np.zeros(len(n))
-        if len(self.start) < len(n):
-            self.start = np.pad(self.start, (0, len(n) - len(self.start)))
-        return (n - self.start).astype(float)
+            self.starts = np.vstack([self.starts, np.where(n >= MATURE * settled.max(), n, OUTSIDE)])
+        inside: NDArray[np.float64] = np.maximum(n - self.starts, 0.0)
+        return inside
 
     def bound(self, visits: NDArray[np.float64]) -> NDArray[np.float64]:
         """[X] bounds on the unseen mass of each pair, 1 where nothing is known."""
-        return np.where(visits > 0, 1.0 - np.exp(-self.log / np.maximum(visits, 1.0)), 1.0)
-
-    def state(self) -> dict[str, NDArray[np.int64]]:
-        """For a checkpoint."""
-        return {"quiet_start": np.zeros(0, np.int64) if self.start is None else self.start}
-
-    def restore(self, arrays: dict[str, NDArray[np.int64]], started: int, surprises: int) -> None:
-        """The inverse of :meth:`state`."""
-        self.started, self.surprises = started, surprises
-        self.start = np.array(arrays["quiet_start"]) if len(arrays["quiet_start"]) else None
+        most = visits.max(axis=0, initial=0.0)
+        return np.where(most > 0, 1.0 - np.exp(-self.log / np.maximum(most, 1.0)), 1.0)
