@@ -29,7 +29,7 @@ def holds(region, N, theta):
 
 @pytest.mark.parametrize("method", CERTIFIED)
 def test_region_coverage(method):
-    """Lemmas 1 and 2: with delta = 0.5, theta* leaves the region at some plan in less than half of the runs."""
+    """Lemmas M1 and M3: with delta = 0.5, theta* leaves the region at some plan in less than half of the runs."""
     missed, runs = 0, 40
     for seed in range(runs):
         mdp, theta = random_mixture(seed, signed=method == "vtr-pooled" and seed % 2 == 1)
@@ -45,7 +45,7 @@ def test_region_coverage(method):
 
 @pytest.mark.parametrize("method", CERTIFIED)
 def test_bounds_hold_at_every_plan(method):
-    """Lemmas 3 and 4: D <= V*, and the recorded policies are as good as their upper bounds say."""
+    """Lemmas M4 and M5: D <= V*, and the recorded policies are as good as their upper bounds say."""
     for seed in range(12):
         mdp, _ = random_mixture(seed, signed=method == "vtr-pooled" and seed % 2 == 1)
         goals = np.arange(mdp.n_states)
@@ -143,7 +143,7 @@ def test_goals_that_no_kernel_reaches(method):
 
 
 def test_the_ellipsoid_holds_the_likelihood_set():
-    """Lemma 2: every theta of the simplex whose likelihood is good enough lies inside, at a rough maximiser too."""
+    """Lemma M3: every theta of the simplex whose likelihood is good enough lies inside, at a rough maximiser too."""
     rng = np.random.default_rng(0)
     for _ in range(30):
         d = int(rng.integers(2, 6))

@@ -1,7 +1,7 @@
 """Certified bounds for linear mixtures: the planner that ``vtr-pooled`` and ``likelihood`` share.
 
 A *learner* turns transitions into a :class:`~adagoal.linear.kernels.Region` that holds theta* at all times with
-probability 1 - delta. All else is as in the tabular case (docs/linear.md has the proofs):
+probability 1 - delta. All else is as in the tabular case (docs/theory.md has the proofs):
 
     D_g      from  V <- max(V, T_low V),   T_low V = min{ C, 1 + V(s0), min_a 1 + Low_sa(V) }
     upper_g  from  Y <- min(Y, T_up Y),    T_up Y  = min{ 1 + Y(s0), min_a 1 + Up_sa(Y) }
@@ -124,7 +124,7 @@ class MixtureBounds:
 
     @property
     def upper(self) -> Floats:
-        """[G] bounds on the value of the policies in ``best``; infinite where none is proven (lemma 6)."""
+        """[G] bounds on the value of the policies in ``best``; infinite where none is proven (lemma M4)."""
         top = self.Y[:, self.mixture.start]
         return np.where(top <= self.L + self.epsilon, top, np.inf)
 
