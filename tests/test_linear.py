@@ -75,7 +75,7 @@ def test_known_part(signed):
         (lambda: families.windy(shape="8"), "shape: needs 2 or more sides"),
         (lambda: families.windy(shape="axb"), "shape: must look like"),
         (lambda: families.windy(d=0), "d: must be a whole number"),
-        (lambda: adagoal.mixture(["two-room"]), "either theta or world"),
+        (lambda: adagoal.mixture(["two-room"]), "either theta, or the world"),
         (lambda: adagoal.mixture(["two-room", "grid"], [0.5, 0.5]), "number 1 has 20 states"),
         (lambda: adagoal.mixture(["MountainCar-v0"], [1.0]), "no exact model"),
         (lambda: adagoal.explore("two-room", 4.0, method="likelihood"), "not a linear mixture"),
@@ -161,6 +161,24 @@ def test_mixture_of_gymnasium_environments():
     result = adagoal.explore(world, 6.0, method="likelihood", budget=10**6)
     assert result.status == "certified"
     assert adagoal.audit(result, world).ok
+
+
+def test_the_real_world_is_stepped_as_it_is():
+    """FrozenLake with success_rate = 0.5 is a quarter of the ice that never slips, and three of the usual one."""
+    lakes = [gymnasium.make("FrozenLake-v1", is_slippery=slippery) for slippery in (True, False)]
+    real = gymnasium.make("FrozenLake-v1", success_rate=0.5)
+    result = adagoal.explore(adagoal.mixture(lakes, world=real), 12.0, method="likelihood", budget=10**5)
+    assert result.status == "certified"
+    assert not result.warnings
+    assert adagoal.audit(result, real).ok
+    _, low, high = result.arrays["theta"].T
+    assert (low <= [0.75, 0.25]).all()
+    assert (high >= [0.75, 0.25]).all()
+    other = gymnasium.make("FrozenLake-v1", desc=["SHFF", "FHFH", "FFFH", "HFFG"])
+    ends = adagoal.explore(adagoal.mixture(lakes, world=other), 6.0, 0.1, method="likelihood", budget=2_000)
+    assert any("episodes ended" in line for line in ends.warnings)
+    with pytest.raises(InputError, match="the world has 64 states"):
+        adagoal.mixture(lakes, world=gymnasium.make("FrozenLake8x8-v1"))
 
 
 @pytest.mark.parametrize("method", ["likelihood", "vtr-pooled"])

@@ -105,19 +105,19 @@ def vtr(problem: Problem, horizon: int | None = None) -> Estimates:
     p, mixture = problem, _mixture("vtr", problem.world)
     if horizon is not None and (not isinstance(horizon, int) or horizon < 1):
         raise InputError(f"--method-arg horizon: must be a whole number of steps >= 1, got {horizon!r}")
-    return VTR(mixture, p.counts, p.L, p.epsilon, p.delta, p.goals, _notes(p.world), horizon)
+    return VTR(mixture, p.counts, p.L, p.epsilon, p.delta, p.goals, _note(p.world), horizon)
 
 
 def vtr_pooled(problem: Problem) -> Estimates:
     """Linear mixtures, certified: one value-targeted regression for all goals."""
     p, mixture = problem, _mixture("vtr-pooled", problem.world)
-    return MixtureBounds(mixture, p.counts, Pooled(mixture, p.delta), p.L, p.epsilon, p.goals, _notes(p.world))
+    return MixtureBounds(mixture, p.counts, Pooled(mixture, p.delta), p.L, p.epsilon, p.goals, _note(p.world))
 
 
 def likelihood(problem: Problem) -> Estimates:
     """Linear mixtures of probability kernels, certified: a likelihood set for the weights."""
     p, mixture = problem, _mixture("likelihood", problem.world)
-    return MixtureBounds(mixture, p.counts, Likelihood(mixture, p.delta), p.L, p.epsilon, p.goals, _notes(p.world))
+    return MixtureBounds(mixture, p.counts, Likelihood(mixture, p.delta), p.L, p.epsilon, p.goals, _note(p.world))
 
 
 METHODS: dict[str, Callable[..., Estimates | Explorer]] = {
@@ -166,7 +166,7 @@ def _mixture(method: str, world: World) -> LinearMixture:
     return mixture
 
 
-def _notes(world: World) -> list[str]:
+def _note(world: World) -> Callable[[str], None]:
     """Where to say that the mixture does not fit: it ends up among the warnings of the result."""
-    notes: list[str] = getattr(world, "warnings", [])
-    return notes
+    note: Callable[[str], None] = getattr(world, "note", lambda line: None)
+    return note

@@ -22,6 +22,7 @@ from adagoal.envs.adapter import Adapter
 from adagoal.envs.keys import Key
 from adagoal.envs.sanity import VOID, Recorder
 from adagoal.envs.world import Outcome, Plan
+from adagoal.linear.mixture import LinearMixture
 from adagoal.mdp.model import Layout
 from adagoal.tabular.counts import Counts, record
 
@@ -44,6 +45,8 @@ class GymWorld:
         self.state_bound, self.initial_states = adapter.state_bound, adapter.initial_states
         self.labels: tuple[str, ...] = adapter.labels
         self.layout: Layout | None = None
+        self.mixture: LinearMixture | None = None
+        """The kernels of which the environment is said to be a mixture."""
         self._place = (self.start, -1, 0)  # state, goal column aimed at (-1: none), steps of the episode
         self._overdue = False  # the environment ended the episode by itself
         self._seeded = False

@@ -57,6 +57,11 @@ class ModelWorld:
         ended = log[:episodes]
         return Outcome(steps, ended[:, 0].tolist(), (ended[:, 1] > 0).tolist())
 
+    def note(self, line: str) -> None:
+        """Add a warning, once."""
+        if line not in self.warnings:
+            self.warnings.append(line)
+
     @property
     def settled(self) -> bool:
         """A simulator can be copied at any time."""

@@ -14,6 +14,7 @@ is lazy: bounds that are out of date are still bounds, so only goals that the ru
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -81,7 +82,7 @@ class MixtureBounds:
         L: float,
         epsilon: float,
         goals: NDArray[np.int64] | None,
-        notes: list[str],
+        note: Callable[[str], None],
     ) -> None:
         self.mixture, self.counts, self.learner, self.L, self.epsilon = mixture, counts, learner, L, epsilon
         self.name = learner.name
@@ -111,7 +112,7 @@ class MixtureBounds:
             simplex=learner.simplex,
         )
         self.set_radius(L, 1)
-        self.ledger = Ledger(mixture, counts, notes, learner.simplex)
+        self.ledger = Ledger(mixture, counts, note, learner.simplex)
         self._region = learner.region()
         self._target = self.V[0].copy()
         """[S] the function that the next transitions are regressed on"""

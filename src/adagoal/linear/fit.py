@@ -19,6 +19,7 @@ from adagoal.linear.mixture import LinearMixture
 LEVEL = 1e-5
 """Of one look."""
 OUTSIDE = "misspecified: transitions were observed that no kernel of the mixture allows; the certificates are void"
+ENDS = "misspecified: episodes ended in states that are no ends in the kernels; the certificates are void"
 MISFIT = (
     f"misspecified: the counts do not fit any mixture of the kernels (G-test, p < {LEVEL:g}); the certificates are void"
 )

@@ -6,20 +6,22 @@ function does not change, so that the difference of two count tables says all th
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.linear.fit import misfit
+from adagoal.linear.fit import ENDS, misfit
 from adagoal.linear.kernels import tally
 from adagoal.linear.mixture import LinearMixture
 from adagoal.tabular.counts import Counts
 
 
 class Ledger:
-    """Counts [nnz] at the places of a mixture; complaints about its fit (see :func:`misfit`) go to ``notes``."""
+    """Counts [nnz] at the places of a mixture; complaints about its fit (see :func:`misfit`) go to ``note``."""
 
-    def __init__(self, mixture: LinearMixture, counts: Counts, notes: list[str], simplex: bool) -> None:
-        self.mixture, self.counts, self.notes, self.simplex = mixture, counts, notes, simplex
+    def __init__(self, mixture: LinearMixture, counts: Counts, note: Callable[[str], None], simplex: bool) -> None:
+        self.mixture, self.counts, self.note, self.simplex = mixture, counts, note, simplex
         self.total = np.zeros(len(mixture.successors), np.int64)
 
     def news(self) -> NDArray[np.int64]:
@@ -28,5 +30,8 @@ class Ledger:
         total = np.zeros_like(self.total)
         lost = int(tally(c.successor, c.count, c.support, m.indptr, m.successors, total))
         new, self.total = total - self.total, total
-        self.notes += [line for line in misfit(m, total, lost, self.simplex) if line not in self.notes]
+        for line in misfit(m, total, lost, self.simplex):
+            self.note(line)
+        if (c.terminal & ~m.terminal).any():
+            self.note(ENDS)
         return new

@@ -16,6 +16,7 @@ the stage, and a plan lasts until the data has grown by a tenth.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,7 @@ class VTR:
         epsilon: float,
         delta: float,
         goals: NDArray[np.int64] | None,
-        notes: list[str],
+        note: Callable[[str], None],
         H: int | None = None,
     ) -> None:
         self.mixture, self.counts, self.L, self.epsilon, self.delta = mixture, counts, L, epsilon, delta
@@ -85,7 +86,7 @@ class VTR:
         """[G] optimistic distances (eq. ``eq_Dt_LFA``)"""
         self.table = np.zeros((self.H, S, G), np.int16)
         """[H, S, G] pi: the policy of U, of the episodes and of the result"""
-        self.ledger = Ledger(mixture, counts, notes, simplex=False)
+        self.ledger = Ledger(mixture, counts, note, simplex=False)
         self.plans = 0
         self._planned = 0
         self._plan()
