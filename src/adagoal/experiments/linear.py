@@ -52,6 +52,11 @@ LINEAR = ("likelihood", "vtr-pooled")
 VTR_BUDGET = 100_000
 COLOURS = {"likelihood": "#0072b2", "vtr-pooled": "#009e73", "certified": "#d55e00"}
 """Of Okabe and Ito's palette."""
+PARTS_OF_THE_STEPS = {
+    "radius": "squared radius ρ²",
+    "half_range": "half range h",
+    "steps_over_law": "steps / ((d − 1) ρ² h²)",
+}
 TITLES = {
     "windy": "gusts grow with d (mixture-windy)",
     "weather": "all winds alike (mixture-weather)",
@@ -252,8 +257,9 @@ def curves(ax: Axes, rows: list[Row], over: str) -> None:
         done = [row for row in own if row["status"] == "certified"]
         xs = sorted({row[over] for row in done})
         steps = [[row["steps"] for row in done if row[over] == x] for x in xs]
-        ax.fill_between(xs, [min(s) for s in steps], [max(s) for s in steps], color=colour, alpha=0.2, linewidth=0)
-        ax.plot(xs, [statistics.median(s) for s in steps], "o-", color=colour, markersize=4, label=method)
+        if xs:
+            ax.fill_between(xs, [min(s) for s in steps], [max(s) for s in steps], color=colour, alpha=0.2, linewidth=0)
+            ax.plot(xs, [statistics.median(s) for s in steps], "o-", color=colour, markersize=4, label=method)
         short = [(row[over], row["steps"]) for row in own if row["status"] != "certified"]
         if short:
             ax.plot(*zip(*short, strict=True), "^", color=colour, fillstyle="none", label=f"{method}, needs more")
@@ -312,9 +318,11 @@ def kernels_table(fits: list[dict[str, Any]]) -> str:
     lines += ["", "| world | method | part | " + " | ".join(f"d = {d}" for d in KERNELS) + " |"]
     lines.append("|---|---|---|" + "---|" * len(KERNELS))
     for f in fits:
-        for key in ("radius", "half_range", "steps_over_law"):
+        for key, words in PARTS_OF_THE_STEPS.items():
+            if key == "half_range" and f["method"] == "likelihood":
+                continue  # it has no part in the likelihood
             lines.append(
-                f"| {f['family']} | `{f['method']}` | {key} | "
+                f"| {f['family']} | `{f['method']}` | {words} | "
                 + " | ".join(f"{p[key]:.3g}" for p in f["points"])
                 + " |"
             )
