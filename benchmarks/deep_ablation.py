@@ -1,9 +1,11 @@
-"""The ablation table of docs/deep.md: FetchPush with training goals stretched by 10, one factor at a time.
+"""The ablation tables of docs/deep.md: one factor at a time.
 
-    python benchmarks/deep_ablation.py --group knobs --seeds 3 --steps 150000 --out docs/data/deep-ablation-knobs.json
+    python benchmarks/deep_ablation.py --group knobs --seeds 3 --steps 120000 --out docs/data/deep-ablation-knobs.json
 
 Group ``knobs``: factors that runs of one program may differ in, all side by side. The other groups change
-the shape of the program and are programs of their own.
+the shape of the program and are programs of their own. The groups ``pick...`` are the settings that were tried
+before the PickAndPlace panels of figure 2, on other seeds (``--first-seed 10``); the groups ``baselines...`` are
+further seeds of the lines of its Push panels.
 """
 
 from __future__ import annotations
@@ -13,38 +15,53 @@ import math
 from pathlib import Path
 from typing import Any
 
-BASE: dict[str, Any] = {
-    "env": "FetchPush-v4",
-    "train_goals": "scale=10",
-    "eval_every": 30,
-    "eval_episodes": 48,
-}
-HERE = Path(__file__).parent
-GROUPS: dict[str, dict[str, dict[str, Any]]] = {
-    "knobs": {
-        "constraint off": {"goal_rule": "proportional"},
-        "argmax": {"goal_rule": "adagoal"},
-        "half argmax, half proportional": {"goal_rule": f"{HERE / 'deep_rules.py'}:mixed"},
-        "L = 30": {"radius": 30.0},
-        "ensemble on original goals": {"ensemble_relabel": 0.0},
-        "goal normaliser: relabelled": {"normaliser": "relabelled"},
-        "goal normaliser: fixed": {"normaliser": "fixed"},
-        "contact-weighted replay": {"contact": 0.5},
-    },
-    "base": {"AdaGoal, as in figure 2": {}},
-    "members": {"J = 5": {"members": 5}},
-    "candidates": {"N = 100": {"candidates": 100}},
-    "action": {"min over actions": {"value_action": "min"}},
-    "updates": {"80 updates a cycle": {"updates": 80, "ensemble_updates": 80}},
-    "width": {"3 x 128": {"hidden": (128, 128, 128)}},
+MIXED = f"{Path(__file__).parent / 'deep_rules.py'}:mixed"
+PUSH: dict[str, Any] = {"env": "FetchPush-v4", "train_goals": "scale=10", "eval_every": 30, "eval_episodes": 48}
+PICK: dict[str, Any] = {"env": "FetchPickAndPlace-v4", "eval_every": 30, "eval_episodes": 48}
+NARROW, WIDE = {"train_goals": "scale=1"}, {"train_goals": "scale=5"}
+MRL = {"action_l2": 0.1, "noise": 0.1, "random": 0.2}
+BASELINES = {"HER": {"goal_rule": "unigoal"}, "paper": {"goal_rule": "proportional", "ensemble_relabel": 0.0}}
+GROUPS: dict[str, tuple[dict[str, Any], dict[str, dict[str, Any]]]] = {
+    "knobs": (
+        PUSH,
+        {
+            "constraint off": {"goal_rule": "proportional"},
+            "argmax": {"goal_rule": "adagoal"},
+            "half argmax, half proportional": {"goal_rule": MIXED},
+            "L = 30": {"radius": 30.0},
+            "ensemble on original goals": {"ensemble_relabel": 0.0},
+            "goal normaliser: relabelled": {"normaliser": "relabelled"},
+            "goal normaliser: fixed": {"normaliser": "fixed"},
+            "contact-weighted replay": {"contact": 0.5},
+        },
+    ),
+    "ramp": (PUSH, {"L grows from 10 to 40 over 100,000 steps": {"radius_ramp": 100_000}}),
+    "members": (PUSH | {"members": 5}, {"J = 5": {}}),
+    "candidates": (PUSH | {"candidates": 100}, {"N = 100": {}}),
+    "action": (PUSH | {"value_action": "min"}, {"min over actions": {}}),
+    "baselines-1": (PUSH | NARROW, BASELINES),
+    "baselines-10": (PUSH, BASELINES),
+    "pick": (
+        PICK | {"updates": 400},
+        {
+            "400 updates, lambda = 1": NARROW,
+            "400 updates, lambda = 5": WIDE,
+            "400 updates, mixed rule, lambda = 1": NARROW | {"goal_rule": MIXED},
+            "400 updates, mixed rule, lambda = 5": WIDE | {"goal_rule": MIXED},
+            "400 updates, less noise and action penalty, lambda = 1": NARROW | MRL,
+            "400 updates, less noise and action penalty, lambda = 5": WIDE | MRL,
+        },
+    ),
+    "pick-160": (PICK, {"160 updates, lambda = 1": NARROW, "160 updates, lambda = 5": WIDE}),
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
     parser.add_argument("--group", choices=sorted(GROUPS), default="knobs")
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=150_000)
+    parser.add_argument("--steps", type=int, default=120_000)
     parser.add_argument("--minutes", type=float, default=math.inf)
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True)
@@ -55,18 +72,20 @@ def main() -> None:
     from adagoal.deep.config import Config
     from adagoal.deep.training import train
 
-    variants = GROUPS[options.group]
-    names = [name for name in variants for _ in range(options.seeds)]
-    configs = [
-        Config(**{**BASE, **change}, steps=options.steps, seed=seed)
-        for change in variants.values()
-        for seed in range(options.seeds)
-    ]
-    with progress(options.steps) as watch:
+    base, variants = GROUPS[options.group]
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    configs = [Config(**base | change, steps=options.steps, seed=s) for change in variants.values() for s in seeds]
+
+    def name_runs(data: dict[str, Any]) -> None:
+        names = [name for name in variants for _ in seeds]
+        for run, name in zip(data["runs"], names, strict=True):
+            run["variant"] = name
+
+    with progress(options.steps) as show:
+        watch = result.recorded(options.out, show, name_runs)
         trained = train(configs, minutes=options.minutes, workers=options.workers, watch=watch)
     data = result.to_json(trained)
-    for run, name in zip(data["runs"], names, strict=True):
-        run["variant"] = name
+    name_runs(data)
     result.write_json(options.out, data)
 
 

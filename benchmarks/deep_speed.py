@@ -1,12 +1,14 @@
 """Environment steps per second: this trainer beside Stable-Baselines3's DDPG + HER, and its parts alone.
 
-    python benchmarks/deep_speed.py adagoal --out a.json      one line of the comparison
-    python benchmarks/deep_speed.py sb3 --out b.json          the other (needs stable-baselines3, torch)
-    python benchmarks/deep_speed.py parts --out c.json        rollouts alone, learner alone, both overlapped
+    python benchmarks/deep_speed.py rollouts --out docs/data/deep-overlap.json
+    python benchmarks/deep_speed.py compare --sb3-python .venv-sb3/bin/python --out docs/data/deep-speed.json
+    python benchmarks/deep_speed.py adagoal --updates 80      one line of the comparison
+    python benchmarks/deep_speed.py sb3 --updates 80          the other (needs stable-baselines3, torch)
 
-Both sides: FetchPush-v4, 16 environments, 3 x 256 networks, batch 256, 80 updates per 800 steps, uniform goals.
-Seconds are given as wall time and as processor time of all processes, which other load on the machine does
-not change much. Start-up and compilation are left out on both sides.
+``rollouts``: rollouts with the learner idle, the learner alone, and both overlapped, recipe ``light``. ``compare``:
+both sides by turns, FetchPush-v4, 16 environments, uniform goals, same networks, batch and updates per 800 steps;
+Stable-Baselines3 with one and with two threads, of which the faster counts. Start-up and compilation are left
+out on both sides. Seconds are wall time; processor seconds of all processes are given beside them.
 """
 
 from __future__ import annotations
@@ -15,12 +17,22 @@ import argparse
 import json
 import os
 import resource
+import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-ENV, ENVS, HORIZON, UPDATES, BATCH, HIDDEN = "FetchPush-v4", 16, 50, 80, 256, (256, 256, 256)
+ENV, ENVS, HORIZON = "FetchPush-v4", 16, 50
 PER_CYCLE = ENVS * HORIZON
+SETTINGS: tuple[dict[str, Any], ...] = (
+    {"updates": 40, "batch": 256, "hidden": "256,256", "cycles": 10},
+    {"updates": 80, "batch": 256, "hidden": "256,256,256", "cycles": 8},
+    {"updates": 40, "batch": 1024, "hidden": "256,256,256", "cycles": 5},
+    {"updates": 800, "batch": 256, "hidden": "256,256", "cycles": 2},
+)
 
 
 class Clock:
@@ -49,21 +61,13 @@ class Clock:
         }
 
 
-def training(cycles: int, **changes: Any) -> Any:
+def training(**changes: Any) -> Any:
     """A trainer that has compiled and played two cycles, with its rollout processes."""
     from adagoal.deep import training as module
     from adagoal.deep.config import Config
     from adagoal.deep.fleet import Fleet
 
-    settings = {
-        "goal_rule": "unigoal",
-        "updates": UPDATES,
-        "batch": BATCH,
-        "hidden": HIDDEN,
-        "episodes": ENVS,
-        **changes,
-    }
-    config = Config(ENV, steps=cycles * PER_CYCLE, eval_every=10**6, eval_episodes=1, **settings)
+    config = Config(ENV, steps=PER_CYCLE, episodes=ENVS, eval_every=10**6, eval_episodes=1, **changes)
     run = module._Training([config], None, 0, 10**9, None)
     run.rounds = 0
     fleet = Fleet([config], HORIZON, run.workers)
@@ -73,27 +77,30 @@ def training(cycles: int, **changes: Any) -> Any:
     return run, fleet, starts
 
 
-def adagoal(cycles: int) -> dict[str, Any]:
+def adagoal(options: argparse.Namespace) -> dict[str, Any]:
     import jax
 
-    run, fleet, starts = training(cycles)
+    run, fleet, starts = training(
+        goal_rule="unigoal", updates=options.updates, batch=options.batch, hidden=options.hidden
+    )
     clock = Clock([p.pid for p in fleet._processes])
-    for _ in range(cycles):
+    for _ in range(options.cycles):
         starts = run._cycle(fleet, starts)
     jax.block_until_ready(run.state.actor.online)
-    found = clock.read(cycles * PER_CYCLE)
+    found = clock.read(options.cycles * PER_CYCLE)
     fleet.close()
     return found
 
 
-def parts(cycles: int) -> dict[str, Any]:
+def rollouts(options: argparse.Namespace) -> dict[str, Any]:
     """Rollouts with the learner idle, the learner alone, and the two overlapped, with the recipe ``light``."""
     import jax
     import numpy as np
 
     from adagoal.deep.config import RECIPES
 
-    run, fleet, starts = training(cycles, goal_rule="adagoal-proportional", batch=1024, **RECIPES["light"])
+    cycles = options.cycles
+    run, fleet, starts = training(**RECIPES["light"])
     goals, _ = run.selector.choose(run.state, starts, 0)
     actors, none = run._actors(), np.zeros((0, *goals.shape))
     found = {}
@@ -114,7 +121,15 @@ def parts(cycles: int) -> dict[str, Any]:
     jax.block_until_ready(run.state.actor.online)
     found["overlapped"] = clock.read(cycles * PER_CYCLE)
     fleet.close()
-    return found
+    alone = found["rollouts alone"], found["learner alone"]
+    slower = min(part["steps_per_second"] for part in alone)
+    work = sum(part["cpu_seconds"] for part in alone)
+    return found | {
+        "overlapped, share of the slower part": round(found["overlapped"]["steps_per_second"] / slower, 3),
+        "overlapped, share of what the cores allow": round(
+            work / ((os.cpu_count() or 1) * found["overlapped"]["wall_seconds"]), 3
+        ),
+    }
 
 
 def make_env() -> Any:
@@ -125,46 +140,77 @@ def make_env() -> Any:
     return gymnasium.make(ENV)
 
 
-def sb3(cycles: int) -> dict[str, Any]:
+def sb3(options: argparse.Namespace) -> dict[str, Any]:
     import stable_baselines3
     import torch
     from stable_baselines3.common.vec_env import SubprocVecEnv
 
-    torch.set_num_threads(1)  # on small networks a second thread costs more than it gives
+    torch.set_num_threads(options.threads)
     envs = SubprocVecEnv([make_env] * ENVS, start_method="spawn")
     model = stable_baselines3.DDPG(
         "MultiInputPolicy",
         envs,
         replay_buffer_class=stable_baselines3.HerReplayBuffer,
         replay_buffer_kwargs={"n_sampled_goal": 4, "goal_selection_strategy": "future"},
-        policy_kwargs={"net_arch": list(HIDDEN)},
+        policy_kwargs={"net_arch": list(options.hidden)},
         learning_starts=2 * PER_CYCLE,
-        batch_size=BATCH,
+        batch_size=options.batch,
         train_freq=(HORIZON, "step"),
-        gradient_steps=UPDATES,
+        gradient_steps=options.updates,
         gamma=0.98,
         device="cpu",
     )
     model.learn(3 * PER_CYCLE)
     clock = Clock([p.pid for p in envs.processes])
     before = model.num_timesteps
-    model.learn(cycles * PER_CYCLE, reset_num_timesteps=False)
+    model.learn(options.cycles * PER_CYCLE, reset_num_timesteps=False)
     found = clock.read(model.num_timesteps - before)
     envs.close()
     return found | {"versions": {"stable-baselines3": stable_baselines3.__version__, "torch": torch.__version__}}
 
 
+def compare(options: argparse.Namespace) -> dict[str, Any]:
+    """All settings, both sides by turns; the median of the rounds."""
+    rows = []
+    for setting in SETTINGS:
+        words = [word for name, value in setting.items() for word in (f"--{name}", str(value))]
+        sides = {
+            "adagoal": [sys.executable, __file__, "adagoal", *words],
+            "sb3, 1 thread": [options.sb3_python, __file__, "sb3", "--threads", "1", *words],
+            "sb3, 2 threads": [options.sb3_python, __file__, "sb3", "--threads", "2", *words],
+        }
+        rounds: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
+        for _ in range(options.rounds):
+            for side, command in sides.items():
+                with tempfile.NamedTemporaryFile(suffix=".json") as file:
+                    subprocess.run([*command, "--out", file.name], check=True, stdout=subprocess.DEVNULL)
+                    rounds[side].append(json.loads(Path(file.name).read_text()))
+        speed = {s: statistics.median(r["found"]["steps_per_second"] for r in rs) for s, rs in rounds.items()}
+        ratio = round(speed["adagoal"] / max(v for s, v in speed.items() if s != "adagoal"), 2)
+        rows.append(setting | {"steps_per_second": speed, "ratio": ratio, "rounds": rounds})
+        print(json.dumps(setting | {"steps_per_second": speed, "ratio": ratio}), flush=True)
+    return {"settings": rows}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
-    parser.add_argument("side", choices=["adagoal", "sb3", "parts"])
+    parser.add_argument("part", choices=["rollouts", "compare", "adagoal", "sb3"])
     parser.add_argument("--cycles", type=int, default=15)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--updates", type=int, default=80)
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--hidden", type=lambda text: tuple(map(int, text.split(","))), default=(256, 256, 256))
+    parser.add_argument("--threads", type=int, default=1, help="of torch")
+    parser.add_argument("--rounds", type=int, default=2, help="of compare")
+    parser.add_argument("--sb3-python", default=sys.executable)
+    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     load = os.getloadavg()[0]
-    found = {"adagoal": adagoal, "sb3": sb3, "parts": parts}[options.side](options.cycles)
-    data = {"side": options.side, "cores": os.cpu_count(), "load_before": round(load, 1), "found": found}
-    options.out.write_text(json.dumps(data, indent=1) + "\n")
-    print(json.dumps(found))
+    found = {"adagoal": adagoal, "sb3": sb3, "rollouts": rollouts, "compare": compare}[options.part](options)
+    data = {"part": options.part, "cores": os.cpu_count(), "load_before": round(load, 1), "found": found}
+    if options.out is not None:
+        options.out.write_text(json.dumps(data, indent=1) + "\n")
+    if options.part != "compare":
+        print(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":

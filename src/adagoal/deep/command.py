@@ -25,6 +25,7 @@ _HELP = {
     "steps": "Environment steps of training.",
     "goal_rule": "unigoal (HER), proportional (VDS, the paper's), adagoal-proportional, adagoal, argmax, raregoal, ...",
     "radius": "L in steps: the constraint D(g) <= L of the AdaGoal rules.",
+    "radius_ramp": "Steps over which L grows from a quarter to all of --radius; 0: fixed.",
     "train_goals": "Goal space of training: env, or scale=K[,air=P].",
     "test_goals": "Goal space of evaluation: env, or scale=K[,air=P].",
     "episodes": "Episodes per cycle.",

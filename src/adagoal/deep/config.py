@@ -33,6 +33,8 @@ class Config:
     """A rule of :mod:`adagoal.goals`; ``unigoal`` is plain HER, ``proportional`` the paper's deep recipe."""
     radius: float = 40.0
     """L, in steps: the constraint D(g) <= L of the AdaGoal rules."""
+    radius_ramp: int = 0
+    """L grows in a straight line from a quarter of ``radius`` to all of it over this many steps; 0: it is fixed."""
     train_goals: str = "env"
     """Goal space of training: ``env`` or ``scale=K[,air=P]`` (see :mod:`adagoal.deep.goalspace`)."""
     test_goals: str = "env"
@@ -105,6 +107,10 @@ class Config:
             raise InputError(f"--goal-rule: {self.rule_name} counts successes goal by goal; deep goals are continuous")
         goals.get(self.goal_rule)
 
+    def radius_at(self, steps: int) -> float:
+        """L after so many environment steps."""
+        return self.radius * min(1.0, 0.25 + 0.75 * steps / self.radius_ramp) if self.radius_ramp else self.radius
+
     @property
     def rule_name(self) -> str:
         return self.goal_rule.partition(":")[0]
@@ -129,10 +135,12 @@ PER_RUN = {
     "seed",
     "goal_rule",
     "radius",
+    "radius_ramp",
     "train_goals",
     "test_goals",
     "noise",
     "random",
+    "action_l2",
     "relabel",
     "contact",
     "normaliser",
@@ -161,6 +169,7 @@ _RANGES: Sequence[tuple[str, float, float]] = (
     ("seed", 0, 2**31 - 1),
     ("steps", 1, 1e12),
     ("radius", 1.0, 1e9),
+    ("radius_ramp", 0, 1e12),
     ("episodes", 1, 4096),
     ("horizon", 0, 1_000_000),
     ("noise", 0.0, 10.0),

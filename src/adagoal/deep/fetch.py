@@ -18,6 +18,8 @@ Step = Callable[[Array], tuple[Array, Array]]
 
 TILT = np.array([1.0, 0.0, 1.0, 0.0])
 """What the environment adds to the mocap quaternion at every step."""
+SINGULAR = 4 * np.finfo(np.float64).eps
+"""Below this cosine of the second Euler angle the other two are not unique."""
 
 
 def is_fetch(core: Any) -> bool:
@@ -28,7 +30,6 @@ def is_fetch(core: Any) -> bool:
 def fetch_step(core: Any) -> Step:
     """``step(action [4]) -> (observation, achieved goal)`` of an unwrapped Fetch environment."""
     import mujoco
-    from gymnasium_robotics.utils.rotations import mat2euler
 
     model, data = core.model, core.data
 
@@ -85,7 +86,16 @@ def fetch_step(core: Any) -> Step:
         mujoco.mj_jacSite(model, data, jacobian_p, jacobian_r, thing)
         velp = (jacobian_p @ qvel) * dt - grip_velp
         velr = (jacobian_r @ qvel) * dt
-        euler = mat2euler(data.site_xmat[thing].reshape(3, 3))
+        euler = angles(*data.site_xmat[thing])
         return np.concatenate([grip_pos, pos, pos - grip_pos, state, euler, velp, velr, grip_velp, speed]), pos
 
     return step
+
+
+def angles(r00: Any, r01: Any, r02: Any, r10: Any, r11: Any, r12: Any, r20: Any, r21: Any, r22: Any) -> tuple[Any, ...]:
+    """Euler angles of a rotation matrix: ``rotations.mat2euler`` for one matrix, with the same NumPy functions."""
+    cosine = np.sqrt(r22 * r22 + r12 * r12)
+    middle = -np.arctan2(-r02, cosine)
+    if cosine > SINGULAR:
+        return -np.arctan2(r12, r22), middle, -np.arctan2(r01, r00)
+    return 0.0, middle, -np.arctan2(-r10, r11)

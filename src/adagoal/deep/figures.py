@@ -18,7 +18,7 @@ from matplotlib.patches import Rectangle
 
 Array = NDArray[np.float64]
 
-COLOURS = {"AdaGoal": "#0b6e4f", "HER": "#c44536", "paper": "#5f6caf"}
+COLOURS = {"AdaGoal": "#0072b2", "HER": "#d55e00", "paper": "#7f7f7f"}
 NAMES = {"AdaGoal": "AdaGoal, D ≤ L", "HER": "HER (uniform)", "paper": "paper (disagreement, no constraint)"}
 
 
@@ -37,7 +37,11 @@ def band(
 
 
 def figure2(panels: Sequence[dict[str, Any]], path: Path) -> None:
-    """Success (top) and share of chosen goals inside the test space (bottom), one column per panel."""
+    """Success (top) and what the goals were (bottom), one column per panel.
+
+    Bottom: share of chosen goals in the test space and on the table; where training and test goals are the same
+    (scale 1) that says nothing, and the share of candidates believed reachable is drawn instead.
+    """
     from adagoal.experiments.figure2 import RULES, label
 
     if not panels:
@@ -51,14 +55,19 @@ def figure2(panels: Sequence[dict[str, Any]], path: Path) -> None:
             if curves:
                 seeds = f"{len(curves)} seed{'s' if len(curves) > 1 else ''}"
                 band(axes[0, column], curves, "success", COLOURS[name], f"{NAMES[name]}, {seeds}")
-                band(axes[1, column], curves, "inside_test", COLOURS[name], NAMES[name])
-                band(axes[1, column], curves, "on_table", COLOURS[name], NAMES[name], style="--")
+                if scale == "1":
+                    band(axes[1, column], curves, "reachable", COLOURS[name], NAMES[name], style=":")
+                else:
+                    band(axes[1, column], curves, "inside_test", COLOURS[name], NAMES[name])
+                    band(axes[1, column], curves, "on_table", COLOURS[name], NAMES[name], style="--")
         axes[1, column].set_xlabel("environment steps (thousands)")
+        axes[1, column].set_ylabel(
+            "candidates with D ≤ L" if scale == "1" else "chosen goals in the test space\n(dashed: on the table)"
+        )
         for row in (0, 1):
             axes[row, column].set_ylim(0, 1.02)
             axes[row, column].grid(alpha=0.25)
     axes[0, 0].set_ylabel("test success, last step")
-    axes[1, 0].set_ylabel("chosen goals in the test space\n(dashed: on the table)")
     for column in range(len(panels)):
         axes[0, column].legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.04), frameon=False)
     save(figure, path)
@@ -67,14 +76,14 @@ def figure2(panels: Sequence[dict[str, Any]], path: Path) -> None:
 def learning_curves(curves: Sequence[Sequence[dict[str, Any]]]) -> Figure:
     """Success at the last and at any step, and where the goals lay."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4))
-    band(left, curves, "success", "#0b6e4f", "last step")
-    band(left, curves, "success_any", "#d08c00", "any step")
+    band(left, curves, "success", "#0072b2", "last step")
+    band(left, curves, "success_any", "#e69f00", "any step")
     left.set(ylim=(0, 1.02), xlabel="environment steps (thousands)", ylabel="test success")
     for key, colour, name in (
-        ("inside_test", "#0b6e4f", "in the test space"),
-        ("on_table", "#5f6caf", "on the table"),
+        ("inside_test", "#0072b2", "in the test space"),
+        ("on_table", "#56b4e9", "on the table"),
         ("reachable", "#999999", "candidates with D ≤ L"),
-        ("train_success", "#c44536", "reached in training"),
+        ("train_success", "#d55e00", "reached in training"),
     ):
         if all(key in point for curve in curves for point in curve[1:-1]):
             band(right, curves, key, colour, name)

@@ -66,6 +66,7 @@ class Knobs(NamedTuple):
 
     relabel: Array
     contact: Array
+    action_l2: Array
     ensemble_relabel: Array
     see_achieved: Array
     see_desired: Array
@@ -78,6 +79,7 @@ def knobs(configs: Sequence[Config]) -> Knobs:
     return Knobs(
         jnp.array([c.relabel for c in configs]),
         jnp.array([c.contact for c in configs]),
+        jnp.array([c.action_l2 for c in configs]),
         jnp.array([c.ensemble_relabel for c in configs]),
         jnp.array([s * r for s, r in zip(share, running, strict=True)]),
         jnp.array([(1.0 - s) * r for s, r in zip(share, running, strict=True)]),
@@ -121,9 +123,28 @@ def inputs(state: State, observation: Array, goal: Array) -> Array:
     return jnp.concatenate([o, normaliser.normalise(state.goals, goal)], -1)
 
 
-def toward(learnt: Learnt, step: Array) -> Learnt:
+def toward(learnt: Learnt, step: float) -> Learnt:
     """Move the target network by ``step`` towards the online one."""
     return learnt._replace(target=jax.tree.map(lambda t, p: t + step * (p - t), learnt.target, learnt.online))
+
+
+def repeat(config: Config, update: Callable[[Any, Array], tuple[Any, Any]], nets: Any, count: int) -> tuple[Any, Any]:
+    """``count`` updates (nets, number) -> (nets, losses); targets move after every ``target_every``; mean losses."""
+
+    def block(nets: Any, first: Array) -> tuple[Any, Any]:
+        nets, losses = jax.lax.scan(update, nets, first + jnp.arange(config.target_every))
+        follow = lambda learnt: toward(learnt, config.target_step)  # noqa: E731
+        return jax.tree.map(follow, nets, is_leaf=lambda leaf: isinstance(leaf, Learnt)), losses
+
+    whole, rest = divmod(count, config.target_every)
+    parts = []
+    if whole:
+        nets, losses = jax.lax.scan(block, nets, config.target_every * jnp.arange(whole))
+        parts.append(jax.tree.map(jnp.ravel, losses))
+    if rest:
+        nets, losses = jax.lax.scan(update, nets, count - rest + jnp.arange(rest))
+        parts.append(losses)
+    return nets, jax.tree.map(lambda *loss: jnp.concatenate(loss).mean(), *parts)
 
 
 def cycle(config: Config, sizes: Dimensions, with_ensemble: bool, state: State, knob: Knobs, new: Any) -> Any:
@@ -146,9 +167,6 @@ def cycle(config: Config, sizes: Dimensions, with_ensemble: bool, state: State, 
         y = jnp.clip(batch.reward + config.gamma * ahead, floor, 0.0)
         return descend(critic, lambda p: jnp.mean((networks.q(p, og, batch.action) - y) ** 2))
 
-    def target_step(i: Array) -> Array:
-        return jnp.where((i + 1) % config.target_every == 0, config.target_step, 0.0)
-
     def ddpg(nets: tuple[Learnt, Learnt], i: Array) -> tuple[tuple[Learnt, Learnt], tuple[Array, Array]]:
         actor, critic = nets
         key = jax.random.fold_in(ddpg_key, i)
@@ -157,16 +175,15 @@ def cycle(config: Config, sizes: Dimensions, with_ensemble: bool, state: State, 
 
         def actor_loss(p: Any) -> Array:
             action = networks.pi(p, og)
-            return -jnp.mean(networks.q(critic.online, og, action)) + config.action_l2 * jnp.mean(action**2)
+            return -jnp.mean(networks.q(critic.online, og, action)) + knob.action_l2 * jnp.mean(action**2)
 
         improved, value = descend(actor, actor_loss)
         fitted, error = fit(critic, actor.target, batch)
-        step = target_step(i)
-        return (toward(improved, step), toward(fitted, step)), (value, error)
+        return (improved, fitted), (value, error)
 
-    (actor, critic), (values, errors) = jax.lax.scan(ddpg, (state.actor, state.critic), jnp.arange(config.updates))
+    (actor, critic), (value, error) = repeat(config, ddpg, (state.actor, state.critic), config.updates)
     state = state._replace(actor=actor, critic=critic)
-    report = {"actor_loss": values.mean(), "critic_loss": errors.mean()}
+    report = {"actor_loss": value, "critic_loss": error}
 
     def disagree(members: Learnt, i: Array) -> tuple[Learnt, Array]:
         key = jax.random.fold_in(ensemble_key, i)
@@ -174,12 +191,12 @@ def cycle(config: Config, sizes: Dimensions, with_ensemble: bool, state: State, 
         batch = replay.sample(memory, contacts, key, count, knob.ensemble_relabel, knob.contact, sizes.success)
         batches = jax.tree.map(lambda x: x.reshape(config.members, config.ensemble_batch, *x.shape[1:]), batch)
         fitted, error = jax.vmap(fit, (0, None, 0))(members, actor.online, batches)
-        return toward(fitted, target_step(i)), error.mean()
+        return fitted, error.mean()
 
     if with_ensemble:
-        members, errors = jax.lax.scan(disagree, state.ensemble, jnp.arange(config.ensemble_updates))
+        members, error = repeat(config, disagree, state.ensemble, config.ensemble_updates)
         state = state._replace(ensemble=members)
-        report["ensemble_loss"] = errors.mean()
+        report["ensemble_loss"] = error
     return state, report
 
 
@@ -226,19 +243,34 @@ def compile_cycle(configs: Sequence[Config], sizes: Dimensions) -> Callable[[Sta
     """:func:`cycle` over S runs: state and episodes with a leading axis S; the old state's memory is reused."""
     config = _shape_of(configs[0])
     with_ensemble = any(c.needs_ensemble for c in configs)
-    return jax.jit(
-        lambda state, knob, new: jax.vmap(lambda s, k, n: cycle(config, sizes, with_ensemble, s, k, n))(
-            state, knob, new
-        ),
-        donate_argnums=0,
-    )
+
+    def one(state: State, knob: Knobs, new: Any) -> Any:
+        return cycle(config, sizes, with_ensemble, state, knob, new)
+
+    return jax.jit(over_runs(one, len(configs)), donate_argnums=0)
+
+
+def over_runs(function: Callable[..., Any], runs: int) -> Callable[..., Any]:
+    """``function`` mapped over a leading axis of S runs; a single run is spared the batched matrix products."""
+    if runs > 1:
+        return jax.vmap(function)
+
+    def alone(*arguments: Any) -> Any:
+        found = function(*jax.tree.map(lambda leaf: leaf[0], arguments))
+        return jax.tree.map(lambda leaf: leaf[None], found)
+
+    return alone
 
 
 def compile_values(configs: Sequence[Config]) -> Callable[[State, Any, Any, Array], tuple[Array, Array, Array]]:
     """:func:`values` over S runs: starts ``[S, B, O]``, goals ``[S, B, N, G]``, keys ``[S]``."""
     config = _shape_of(configs[0])
     with_density = any(c.needs_density for c in configs)
-    return jax.jit(jax.vmap(lambda state, start, goal, key: values(config, with_density, state, start, goal, key)))
+
+    def one(state: State, start: Array, goal: Array, key: Array) -> Any:
+        return values(config, with_density, state, start, goal, key)
+
+    return jax.jit(over_runs(one, len(configs)))
 
 
 def _shape_of(config: Config) -> Config:

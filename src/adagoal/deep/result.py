@@ -8,6 +8,7 @@ import os
 import platform
 import statistics
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy as np
 from adagoal.deep import checkpoint
 from adagoal.deep.config import PER_RUN
 from adagoal.deep.history import History
-from adagoal.deep.training import TrainResult
+from adagoal.deep.training import TrainResult, Watch
 
 VERSIONED = ("jax", "optax", "numpy", "mujoco", "gymnasium", "gymnasium-robotics")
 
@@ -56,6 +57,19 @@ def provenance() -> dict[str, Any]:
         "machine": f"{os.cpu_count()} cores, {device.device_kind}",
         "versions": versions,
     }
+
+
+def recorded(path: Path, watch: Watch, add: Callable[[dict[str, Any]], None]) -> Watch:
+    """``watch``, and after every test what is known so far in a file; ``add`` may complete the data."""
+
+    def write(history: History) -> None:
+        watch(history)
+        if "success" in history.rows[-1]:
+            data = to_json(TrainResult("running", history, [], {}, None))
+            add(data)
+            write_json(path, data)
+
+    return write
 
 
 def write_json(path: Path, data: Any) -> None:

@@ -23,8 +23,10 @@ SELECT, EVALUATE = 2, 3
 class Selector:
     """Chooses goals for S runs."""
 
-    def __init__(self, configs: Sequence[Config], train: Sequence[GoalSpace], test: Sequence[GoalSpace]) -> None:
-        self.configs, self.train, self.test = configs, train, test
+    def __init__(
+        self, configs: Sequence[Config], train: Sequence[GoalSpace], test: Sequence[GoalSpace], per_cycle: int
+    ) -> None:
+        self.configs, self.train, self.test, self.per_cycle = configs, train, test, per_cycle
         self.rules = [goals.get(config.goal_rule) for config in configs]
         self.blind = not any(config.needs_ensemble or config.needs_density for config in configs)
         self._values = compile_values(configs)
@@ -44,7 +46,7 @@ class Selector:
         chosen = np.zeros((S, B, candidates.shape[-1]))
         notes = []
         for s, (rule, rng) in enumerate(zip(self.rules, rngs, strict=True)):
-            L = self.configs[s].radius
+            L = self.configs[s].radius_at(cycle * self.per_cycle)
             picks = [goals.draw(rule(known(D[s, b], E[s, b], visits[s, b], L)), rng) for b in range(B)]
             chosen[s] = candidates[s, np.arange(B), picks]
             notes.append(

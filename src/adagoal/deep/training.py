@@ -98,7 +98,7 @@ class _Training:
         self.rounds = -(-first.eval_episodes // first.episodes)
         train_spaces = [goalspace.goal_space(env, "--train-goals", c.train_goals) for c in configs]
         test_spaces = [goalspace.goal_space(env, "--test-goals", c.test_goals) for c in configs]
-        self.selector = Selector(configs, train_spaces, test_spaces)
+        self.selector = Selector(configs, train_spaces, test_spaces, self.per_cycle)
         self.history = History.start(configs, train_spaces, test_spaces, goalspace.table(env), self.sizes)
         env.close()
         fixed = [space(np.random.default_rng(0), 4096) for space in test_spaces]

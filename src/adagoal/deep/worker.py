@@ -95,7 +95,8 @@ class Slots:
     def __init__(self, configs: Sequence[Config], slots: Sequence[tuple[int, int]], horizon: int) -> None:
         self.configs, self.slots, self.horizon = configs, slots, horizon
         self.worlds = [World(configs[run].env) for run, _ in slots]
-        self.of_run = {run: [i for i, (r, _) in enumerate(slots) if r == run] for run, _ in slots}
+        runs = [run for run, _ in slots]
+        self.of_run = {run: slice(runs.index(run), runs.index(run) + runs.count(run)) for run in runs}
         self._first: list[tuple[Array, Array]] = []
 
     def generator(self, index: int, purpose: int, cycle: int, round_: int) -> np.random.Generator:
@@ -127,46 +128,39 @@ class Slots:
         count, T = len(self.slots), self.horizon
         now = np.stack([o for o, _ in first])
         observation = np.zeros((count, T + 1, now.shape[1]), np.float32)
-        achieved = np.zeros((count, T + 1, goals.shape[1]), np.float32)
-        distance = np.zeros((count, T))
-        actions: Single | None = None
+        achieved = np.zeros((count, T + 1, goals.shape[1]))
         length = np.full(count, T, np.int32)
         observation[:, 0], achieved[:, 0] = now, np.stack([a for _, a in first])
+        width = next(iter(actors.values())).layers[-1][1].shape[0]
+        actions = np.zeros((count, T, width), np.float32)
+        noise = None if rng is None else self._noise(rng, width)
         for t in range(T):
-            action = self._act(actors, now, goals, rng)
-            if actions is None:
-                actions = np.zeros((count, T, action.shape[1]), np.float32)
+            action = self._act(actors, now, goals)
+            if noise is not None:
+                random, normal, uniform = noise
+                action = np.where(random[:, t], uniform[:, t], (action + normal[:, t]).clip(-1.0, 1.0))
             actions[:, t] = action
             for i, world in enumerate(self.worlds):
                 if length[i] < T:
-                    achieved[i, t + 1], distance[i, t] = achieved[i, t], distance[i, t - 1]
+                    achieved[i, t + 1] = achieved[i, t]
                 else:
-                    now[i], reached, ended = world.step(action[i])
-                    achieved[i, t + 1], distance[i, t] = reached, np.linalg.norm(reached - goals[i])
+                    now[i], achieved[i, t + 1], ended = world.step(action[i])
                     if ended:
                         length[i] = t + 1
             observation[:, t + 1] = now
-        assert actions is not None
-        return Episodes(observation, achieved, actions, goals.astype(np.float32), length), distance
+        distance = np.linalg.norm(achieved[:, 1:] - goals[:, None], axis=-1)
+        return Episodes(observation, achieved.astype(np.float32), actions, goals.astype(np.float32), length), distance
 
-    def _act(self, actors: dict[int, Actor], now: Array, goals: Array, rng: list[np.random.Generator] | None) -> Array:
-        """Actions of all slots ``[slots, action]``: the actor's, or with exploration noise if there is an rng."""
-        parts: list[tuple[list[int], Single]] = [
-            (index, actors[run](now[index], goals[index])) for run, index in self.of_run.items()
-        ]
-        action = np.zeros((len(self.slots), parts[0][1].shape[1]))
-        for index, part in parts:
-            action[index] = part
-        if rng is None:
-            return action
-        for i, generator in enumerate(rng):
-            config = self.configs[self.slots[i][0]]
-            normal, uniform = generator.normal(size=action.shape[1]), generator.uniform(-1.0, 1.0, action.shape[1])
-            if generator.random() < config.random:
-                action[i] = uniform
-            else:
-                action[i] = np.clip(action[i] + config.noise * normal, -1.0, 1.0)
-        return action
+    def _act(self, actors: dict[int, Actor], now: Array, goals: Array) -> Array:
+        """The actors' actions of all slots ``[slots, action]``."""
+        return np.concatenate([actors[run](now[part], goals[part]) for run, part in self.of_run.items()], dtype=float)
+
+    def _noise(self, rng: list[np.random.Generator], width: int) -> tuple[NDArray[np.bool_], Array, Array]:
+        """Exploration of a cycle: where to act at random ``[slots, T, 1]``, what to add, and the random actions."""
+        configs = [self.configs[run] for run, _ in self.slots]
+        random = np.stack([r.random((self.horizon, 1)) < c.random for r, c in zip(rng, configs, strict=True)])
+        normal = np.stack([c.noise * r.normal(size=(self.horizon, width)) for r, c in zip(rng, configs, strict=True)])
+        return random, normal, np.stack([r.uniform(-1.0, 1.0, (self.horizon, width)) for r in rng])
 
 
 def main(link: Connection, configs: Sequence[Config], slots: Sequence[tuple[int, int]], horizon: int) -> None:

@@ -9,12 +9,13 @@ goal rules in each with the same learner:
     AdaGoal   the same draw under the constraint D(g) <= L that the deep section drops, ensemble with hindsight
 
 All runs of a panel train side by side as one program. A panel that is done is kept as ``OUT/<panel>.json``
-and not run again; one that was stopped goes on from its checkpoint.
+and not run again; one that was stopped goes on from its checkpoint. ``--data docs/data`` draws what is there.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +32,14 @@ RULES: dict[str, dict[str, Any]] = {
 TESTS: dict[str, Any] = {"eval_every": 30, "eval_episodes": 48}
 
 
-def configs(panel: str, steps: int, seeds: int, baseline_seeds: int) -> list[Any]:
+def configs(panel: str, rules: Sequence[str], steps: int, seeds: int, baseline_seeds: int) -> list[Any]:
     """The runs of a panel."""
     from adagoal.deep.config import Config
 
     env, scale = panel.split("-")
     return [
-        Config(ENVS[env], seed=seed, steps=steps, train_goals=f"scale={scale}", **rule, **TESTS)
-        for name, rule in RULES.items()
+        Config(ENVS[env], seed=seed, steps=steps, train_goals=f"scale={scale}", **RULES[name], **TESTS)
+        for name in rules
         for seed in range(seeds if name == "AdaGoal" else baseline_seeds)
     ]
 
@@ -60,13 +61,14 @@ def run_panel(panel: str, runs: list[Any], out: Path, minutes: float, workers: i
         if cached["status"] == "done" and cached["steps"] >= runs[0].steps and len(cached["runs"]) >= len(runs):
             return cached
     folder = out / panel
-    with progress(runs[0].steps) as watch:
+    with progress(runs[0].steps) as show:
+        watch = result.recorded(file, show, lambda data: data.update(panel=panel))
         if (folder / CHECKPOINT).is_file():
             trained = resume(folder, steps=runs[0].steps, minutes=minutes, workers=workers, watch=watch)
         else:
             trained = train(runs, folder, minutes=minutes, workers=workers, checkpoint_every=250, watch=watch)
     result.write_folder(trained, folder)
-    data = {"panel": panel} | result.to_json(trained)
+    data = result.to_json(trained) | {"panel": panel}
     result.write_json(file, data)
     return data
 
@@ -74,6 +76,7 @@ def run_panel(panel: str, runs: list[Any], out: Path, minutes: float, workers: i
 @click.command("figure2", help=__doc__.split("\n")[0] if __doc__ else "")
 @click.option("--env", type=click.Choice(sorted(ENVS)), help="Only the panels of this task.")
 @click.option("--panel", type=click.Choice(PANELS), multiple=True, help="Only these panels.")
+@click.option("--rule", type=click.Choice(list(RULES)), multiple=True, help="Only these lines.")
 @click.option("--seeds", type=click.IntRange(1, 100), default=5, show_default=True, help="Seeds of AdaGoal.")
 @click.option("--baseline-seeds", type=click.IntRange(1, 100), help="Seeds of the other rules. [default: --seeds]")
 @click.option("--steps", type=click.IntRange(1000), default=400_000, show_default=True, help="Training steps a run.")
@@ -82,16 +85,23 @@ def run_panel(panel: str, runs: list[Any], out: Path, minutes: float, workers: i
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), default=Path("runs/figure2"), show_default=True
 )
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Train nothing: draw the panels deep-figure2-PANEL.json of this folder (docs/data) into OUT/figure2.png.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
 def command(
     env: str | None,
     panel: tuple[str, ...],
+    rule: tuple[str, ...],
     seeds: int,
     baseline_seeds: int | None,
     steps: int,
     minutes: float,
     workers: int,
     out: Path,
+    data: Path | None,
     as_json: bool,
 ) -> None:
     from adagoal.deep import figures, with_extra
@@ -99,12 +109,16 @@ def command(
     with_extra()
     chosen = [p for p in PANELS if (not panel or p in panel) and (env is None or p.startswith(env))]
     unfinished = False
-    for name in chosen:
-        runs = configs(name, steps, seeds, baseline_seeds or seeds)
-        unfinished |= run_panel(name, runs, out, minutes, workers)["status"] != "done"
-    data = [json.loads(f.read_text()) for p in PANELS if (f := out / f"{p}.json").is_file()]
-    figures.figure2(data, out / "figure2.png")
-    rows = table(data)
+    if data is None:
+        for name in chosen:
+            runs = configs(name, rule or list(RULES), steps, seeds, baseline_seeds or seeds)
+            unfinished |= run_panel(name, runs, out, minutes, workers)["status"] != "done"
+        files = [out / f"{p}.json" for p in PANELS]
+    else:
+        files = [data / f"deep-figure2-{p}.json" for p in chosen]
+    panels = [json.loads(file.read_text()) for file in files if file.is_file()]
+    figures.figure2(panels, out / "figure2.png")
+    rows = table(panels)
     click.echo(json.dumps(rows, indent=1) if as_json else as_text(rows))
     if unfinished:
         raise click.exceptions.Exit(3)
