@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from adagoal import api, options
+from adagoal import api, methods, options
 from adagoal.envs import registry
 from adagoal.errors import InputError
 from adagoal.progress import Progress
@@ -37,28 +37,26 @@ FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path)
 @options.DELTA
 @click.option("--method", default="certified", show_default=True, help="How uncertainty is measured.")
 @options.pairs("--method-arg", "method_args", "Argument of the method; repeatable.")
+@options.CONSTANTS
 @click.option("--goal-rule", default="adagoal", show_default=True, help=RULE_HELP)
 @click.option("--budget", type=options.Count(), help="Stop after so many steps, resumable.  [default: none]")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of everything random.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the run.  [default: runs/ENV-METHOD-seedN]")
 @click.option("--overwrite", is_flag=True, help="Replace what another run left in the folder.")
 @options.ENV_ARGS
-@click.option(
-    "--goal", "goals", type=options.Goals(), multiple=True, help="Only these goals; repeatable.  [default: all]"
-)
+@options.GOALS
 @click.option("--start-seed", type=int, help="Draw the start state with this seed at every reset.")
 @click.option("--max-states", type=int, help="Bound on the number of states, where the environment has none.")
 @options.JSON
 @options.QUIET
-def explore(
-    goals: tuple[tuple[int, ...], ...], out: Path | None, overwrite: bool, as_json: bool, quiet: bool, **given: Any
-) -> None:
+def explore(constants: str | None, out: Path | None, overwrite: bool, as_json: bool, quiet: bool, **given: Any) -> None:
     """Find the goals of ENV that can be reached within a radius, a policy for each, and certificates.
 
     ENV is a built-in name or a Gymnasium id; adagoal envs lists them. Exit code 0: stopped by the rule; 3: budget
     spent or interrupted, go on with adagoal resume DIR.
     """
-    setting = Setting(**given, goal_space=tuple(goal for part in goals for goal in part) or None)
+    (given["method_args"],) = methods.with_constants(constants, [(given["method"], given["method_args"])])
+    setting = Setting(**given)
     env = re.sub(r"[^A-Za-z0-9._-]+", "-", setting.env)
     folder = out or Path("runs") / f"{env}-{setting.method}-seed{setting.seed}"
     _make_room(folder, setting, overwrite)

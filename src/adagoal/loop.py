@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,13 +33,11 @@ class Attempts:
     def __init__(self, n_states: int) -> None:
         self.total, self.reached, self.recent, self.previous = np.zeros((4, n_states))
 
-    def add(self, goal: int, reached: bool) -> None:
-        """One episode."""
-        self._make_room(goal)
-        self.total[goal] += 1
-        self.reached[goal] += reached
-        self.recent[goal] += FAST * (reached - self.recent[goal])
-        self.previous[goal] += SLOW * (reached - self.previous[goal])
+    def add(self, goals: list[int], reached: list[bool]) -> None:
+        """Episodes, in their order; a goal of -1 ("any state never seen") is nobody's attempt."""
+        if goals:
+            self._make_room(max(goals))
+            count_attempts(np.array(goals), np.array(reached, float), *(getattr(self, name) for name in self.ARRAYS))
 
     def over(self, goals: NDArray[np.int64]) -> tuple[NDArray[np.float64], ...]:
         """The four arrays over the given goals."""
@@ -50,6 +49,18 @@ class Attempts:
             for name in self.ARRAYS:
                 array = getattr(self, name)
                 setattr(self, name, np.pad(array, (0, goal + 1)))
+
+
+@numba.njit(cache=True, nogil=True)
+def count_attempts(goals, success, total, reached, recent, previous):  # type: ignore[no-untyped-def]
+    """Add episodes with ``goals`` and ``success`` [episodes] to the arrays of :class:`Attempts`, in place."""
+    for i in range(len(goals)):
+        g = goals[i]
+        if g >= 0:
+            total[g] += 1.0
+            reached[g] += success[i]
+            recent[g] += FAST * (success[i] - recent[g])
+            previous[g] += SLOW * (success[i] - previous[g])
 
 
 class Answer(Protocol):
@@ -202,9 +213,7 @@ def note(run: Run, outcome: Outcome, seconds: float) -> None:
     run.seconds += seconds
     run.episode_goals += outcome.goals
     run.episode_reached += outcome.reached
-    for goal, reached in zip(outcome.goals, outcome.reached, strict=True):
-        if goal >= 0:
-            run.attempts.add(goal, reached)
+    run.attempts.add(outcome.goals, outcome.reached)
     if not run.trace or run.steps >= 1.02 * run.trace[-1][0]:
         still = run.open_columns()
         largest = float(run.estimates.E[still].max(initial=0.0))

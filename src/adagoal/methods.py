@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from adagoal.rivals.bpi import BPI
 from adagoal.rivals.disco import DisCo
 from adagoal.rivals.explorer import Explorer
 from adagoal.rivals.gosprl import Gosprl
+from adagoal.rivals.planning import scale
 from adagoal.rivals.ucbexplore import UcbExplore
 from adagoal.tabular.bayes import Bayes
 from adagoal.tabular.certified import Certified
@@ -138,15 +139,39 @@ EXPLORERS = ("ucbexplore", "disco", "gosprl")
 
 def build(method: str, problem: Problem, arguments: dict[str, Any]) -> Estimates | Explorer:
     """Estimates of the named method; unknown names and arguments are one clear line."""
-    if method not in METHODS:
-        raise InputError(f"--method: unknown method {method!r}; choose one of {', '.join(METHODS)}")
-    accepted = list(inspect.signature(METHODS[method]).parameters)[1:]
+    names = accepted(method)
     for name in arguments:
-        if name not in accepted:
+        if name not in names:
             raise InputError(
-                f"--method-arg: {method} has no argument {name!r}; it accepts {', '.join(accepted) or 'none'}"
+                f"--method-arg: {method} has no argument {name!r}; it accepts {', '.join(names) or 'none'}"
             )
     return METHODS[method](problem, **arguments)
+
+
+def accepted(method: str) -> list[str]:
+    """The arguments of a method."""
+    if method not in METHODS:
+        raise InputError(f"--method: unknown method {method!r}; choose one of {', '.join(METHODS)}")
+    return list(inspect.signature(METHODS[method]).parameters)[1:]
+
+
+def with_constants(constants: str | None, choices: Sequence[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
+    """The arguments of each (method, arguments), with ``constants`` where the method has them and none are given.
+
+    This is what ``--constants`` means: the argument ``constants`` of the methods that have one.
+    """
+    if constants is None:
+        return [arguments for _, arguments in choices]
+    scale(constants)
+    open_to_it = ["constants" in accepted(method) and "constants" not in given for method, given in choices]
+    if not any(open_to_it):
+        able = ", ".join(name for name in METHODS if "constants" in accepted(name))
+        chosen = ", ".join(":".join([method, *given]) for method, given in choices)
+        raise InputError(f"--constants: is for {able}, where none are given yet; not for {chosen}")
+    return [
+        {**given, "constants": constants} if fits else given
+        for (_, given), fits in zip(choices, open_to_it, strict=True)
+    ]
 
 
 def _rival(p: Problem) -> tuple[Counts, float, float, float, NDArray[np.int64] | None]:

@@ -93,6 +93,17 @@ EPSILON = click.option("--epsilon", type=float, default=1.0, show_default=True, 
 DELTA = click.option(
     "--delta", type=float, default=0.1, show_default=True, help="Probability of a wrong answer, in (0, 1)."
 )
+CONSTANTS = click.option(
+    "--constants", metavar="paper|scaled=c", help="Constants of a rival's paper, or c times as large.  [default: paper]"
+)
+GOALS = click.option(
+    "--goal",
+    "goal_space",
+    type=Goals(),
+    multiple=True,
+    callback=lambda ctx, param, value: tuple(goal for part in value for goal in part) or None,
+    help="Only these goals; repeatable.  [default: all]",
+)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 QUIET = click.option("--quiet", is_flag=True, help="No progress display.")
 ENV_ARGS = pairs("--env-arg", "env_args", "Argument of the environment; repeatable.")

@@ -31,7 +31,7 @@ from adagoal.mdp import solve
 from adagoal.mdp.model import TabularMDP
 from adagoal.policy import Policy
 from adagoal.result import Setting
-from adagoal.session import check as check_setting
+from adagoal.session import Session
 from adagoal.storage import read_json, write_json
 
 PER_DECADE = 8
@@ -114,25 +114,26 @@ def settings(
     method_specs: Iterable[str],
     rules: Sequence[str],
     seeds: int,
+    constants: str | None = None,
     **common: Any,
 ) -> list[Setting]:
     """Every combination, checked: ``worlds`` maps a name to its radius, epsilon and env_args.
 
-    A method that decides by itself where to go is run once a seed, whatever the rules.
+    A method that decides by itself where to go is run once a seed, whatever the rules. ``constants`` are those of the
+    methods that have some and are given none (:func:`adagoal.methods.with_constants`).
     """
     found = []
+    choices = [parse_method(spec) for spec in method_specs]
+    names = [method for method, _ in choices]
     for env, options in worlds.items():
         _model(env, options.get("env_args", {}))
-        for spec in method_specs:
-            method, arguments = parse_method(spec)
+        world, _ = registry.make_world(env, options.get("env_args", {}), None, None)
+        for method, arguments in zip(names, methods.with_constants(constants, choices), strict=True):
             for rule in rules[:1] if method in methods.EXPLORERS else rules:
-                goal_rules.get(rule)
                 choice: dict[str, Any] = {"env": env, "method": method, "method_args": arguments, "goal_rule": rule}
-                found += [Setting(**choice, **options, **common, seed=seed) for seed in range(seeds)]
-    for setting in found:
-        if isinstance(setting.radius, str):
-            raise InputError(f"--radius: compare needs a number, got {setting.radius}")
-        check_setting(setting)
+                runs = [Setting(**choice, **options, **common, seed=seed) for seed in range(seeds)]
+                Session.start(runs[0], world, goal_rules.get(rule))  # what is wrong is said before anything is run
+                found += runs
     return found
 
 

@@ -25,7 +25,7 @@ falls short by about 2 sqrt(Theta l / n) L^2, l = log(2 S A n / delta), so that 
 4 L^4 Theta l / eps^2; with 1 instead of 16 the claim above fails in one of ten small random worlds, with 16 in none of
 those tried. *Ours:* samples are collected on the way to the nearest under-sampled state of K, not one state after the
 other with its policy from s0; and phi is never less than the trials that find the candidates at all
-(``Explorer.discovery``), which matters for c < 1 only.
+(``Incremental.discovery``), which matters for c < 1 only.
 """
 
 from __future__ import annotations
@@ -38,42 +38,31 @@ from numpy.typing import NDArray
 
 from adagoal.envs.world import Outcome
 from adagoal.rivals import planning
-from adagoal.rivals.explorer import Explorer, Move
-from adagoal.rivals.planning import Actions, Bools, Floats
-from adagoal.tabular.counts import Counts
+from adagoal.rivals.explorer import Incremental, Move
+from adagoal.rivals.planning import Actions
 
 ALPHA = 16.0
 """The numerical constant of phi, which the paper leaves open."""
 
 
-class DisCo(Explorer):
+class DisCo(Incremental):
     """See the module's text."""
 
     name = "disco"
 
-    def __init__(
-        self,
-        counts: Counts,
-        L: float,
-        epsilon: float,
-        delta: float,
-        goals: NDArray[np.int64] | None = None,
-        constants: str = "paper",
-    ) -> None:
-        super().__init__(counts, L, epsilon, delta, goals, constants)
-        self.eps = min(epsilon, 1.0)
-        self.known: Bools = np.arange(counts.n_states) == counts.start
-        """[S] the set K"""
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.eps = min(self.epsilon, 1.0)
         self._answer: dict[int, Actions] = {}
         self._answered = (-1, -1)
 
     def move(self) -> Move | None:
         """Steps 1 to 4."""
         while not self.stopped:
-            move = self.collect(np.full(len(self.counts.n), self.phi()), self.known, 4.0 * (self.L + 2.0))
+            move = self.sample(self.phi())
             if move is not None:
                 return move
-            values = self._values(self.candidates())
+            values = {u: float(V[self.counts.start]) for u, V, _ in self.restricted(self.candidates())}
             best = min(values, key=lambda u: values[u], default=-1)
             self.stopped = best < 0 or values[best] > self.L
             if not self.stopped:
@@ -90,7 +79,7 @@ class DisCo(Explorer):
         theta = float(planning.spread(c, self.known)[inside].max())
         log = math.log(self.L * size * c.n_actions / (self.eps * self.delta))
         full = self.L**4 * theta / self.eps**2 * log**2 + self.L**2 * size / self.eps * log
-        return max(ALPHA * self.c * full, self.discovery(self.known))
+        return max(ALPHA * self.c * full, self.discovery())
 
     def candidates(self) -> NDArray[np.int64]:
         """The set W."""
@@ -100,26 +89,12 @@ class DisCo(Explorer):
         found = np.unique(c.successor[often]).astype(np.int64)
         return found[~self.known[found]]
 
-    def _values(self, goals: NDArray[np.int64]) -> dict[int, float]:
-        rows = planning.optimistic(self.counts, self.c, self.delta)
-        return {int(u): float(self._solve(rows, int(u))[0][self.counts.start]) for u in goals}
-
-    def _solve(self, rows: Floats, goal: int) -> tuple[Floats, Actions]:
-        self.plans += 1
-        target = np.arange(self.counts.n_states) == goal
-        return planning.solve(self.counts, rows, self.known, target, self.eps / (6 * self.L), 4.0 * (self.L + 2.0))
-
-    @property
-    def D(self) -> Floats:
-        """[S] 0 on K."""
-        return np.where(self.known, 0.0, np.inf)
-
     def policy(self, goal: int) -> Actions:
         """[1, S] the optimistic policy restricted to K, on all samples."""
         moment = int(self.counts.n.sum()), int(self.known.sum())
         if moment != self._answered:
-            plans, rows = self.plans, planning.optimistic(self.counts, self.c, self.delta)
-            self._answer = {int(g): self._solve(rows, int(g))[1][None] for g in np.flatnonzero(self.known)}
+            plans = self.plans
+            self._answer = {g: policy[None] for g, _, policy in self.restricted(np.flatnonzero(self.known))}
             self.plans, self._answered = plans, moment
         return self._answer[int(goal)]
 

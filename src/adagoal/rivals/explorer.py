@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,25 +40,26 @@ class Move:
     """Whether to begin at s0, with a reset if need be."""
 
 
+@dataclass(eq=False)
 class Explorer(ABC):
     """What the methods share: one column per state, and sample collection."""
 
-    name: str
+    counts: Counts
+    L: float
+    epsilon: float
+    delta: float
+    goal_space: NDArray[np.int64] | None = None
+    """The goals to consider; None means every state"""
+    constants: str = "paper"
+    """"paper", or "scaled=c" (:mod:`adagoal.rivals.planning`)"""
+
+    name = "explorer"
     guarantee = False
 
-    def __init__(
-        self,
-        counts: Counts,
-        L: float,
-        epsilon: float,
-        delta: float,
-        goals: NDArray[np.int64] | None,
-        constants: str,
-    ) -> None:
-        self.counts, self.L, self.epsilon, self.delta = counts, L, epsilon, delta
-        self.c = planning.scale(constants)
-        self.goals: NDArray[np.int64] = np.arange(counts.n_states) if goals is None else goals
-        self.column = self.goal_state = np.arange(counts.n_states)
+    def __post_init__(self) -> None:
+        self.c = planning.scale(self.constants)
+        self.goals: NDArray[np.int64] = np.arange(self.counts.n_states) if self.goal_space is None else self.goal_space
+        self.column = self.goal_state = np.arange(self.counts.n_states)
         self.plans = 0
         self.stopped = False
         self._way: Actions = np.zeros(0, np.int16)
@@ -119,14 +120,6 @@ class Explorer(ABC):
 
     # --- sample collection ---
 
-    def discovery(self, known: Bools) -> float:
-        """Trials of every pair of K x A that find every state reachable from K within L: L log(4 |K|^2 / delta).
-
-        Such a state has a pair of K x A that leads to it with probability 1/L at least, and
-        (1 - 1/L)^n <= exp(-n/L). ``constants`` does not scale this number: it is small.
-        """
-        return self.L * math.log(4.0 * int(known.sum()) ** 2 / self.delta)
-
     def lacking(self, required: Floats, known: Bools) -> Bools:
         """[X] pairs of known states that were tried less often than ``required``."""
         return np.repeat(known & ~self.counts.terminal, self.counts.n_actions) & (self.counts.n < required)
@@ -157,6 +150,42 @@ class Explorer(ABC):
 
     def _onward(self) -> Move:
         return Move(Plan(self._way[None, :, None], np.array([NOWHERE]), NEVER, self._until))
+
+
+class Incremental(Explorer):
+    """Methods that answer a set K of states, grown from s0 state by state with policies restricted to K."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.known: Bools = np.arange(self.counts.n_states) == self.counts.start
+        """[S] the set K"""
+        self._far = 4.0 * (self.L + 2.0)
+        """The value at which plans are cut"""
+
+    @property
+    def D(self) -> Floats:
+        """[S] 0 on K."""
+        return np.where(self.known, 0.0, np.inf)
+
+    def discovery(self) -> float:
+        """Trials of every pair of K x A that find every state reachable from K within L: L log(4 |K|^2 / delta).
+
+        Such a state has a pair of K x A that leads to it with probability 1/L at least, and
+        (1 - 1/L)^n <= exp(-n/L). ``constants`` does not scale this number: it is small.
+        """
+        return self.L * math.log(4.0 * int(self.known.sum()) ** 2 / self.delta)
+
+    def sample(self, required: float) -> Move | None:
+        """Collect ``required`` samples of every pair of K x A; None once they are there."""
+        return self.collect(np.full(len(self.counts.n), required), self.known, self._far)
+
+    def restricted(self, goals: Iterable[int]) -> Iterator[tuple[int, Floats, Actions]]:
+        """For each goal its optimistic values [S] and policy [S] restricted to K, up to min(epsilon, 1)/(6L)."""
+        rows, precision = planning.optimistic(self.counts, self.c, self.delta), min(self.epsilon, 1.0) / (6 * self.L)
+        for goal in goals:
+            target = np.arange(self.counts.n_states) == goal
+            self.plans += 1
+            yield int(goal), *planning.solve(self.counts, rows, self.known, target, precision, self._far)
 
 
 def follow(run: Run, explorer: Explorer, budget: int, observe: Callable[[Run], None] = lambda run: None) -> str:

@@ -33,6 +33,7 @@ never ends. The diameter is that of the world with its reset, at most D_0 + 1.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,6 @@ from adagoal.envs.world import Outcome
 from adagoal.rivals import planning
 from adagoal.rivals.explorer import Explorer, Move
 from adagoal.rivals.planning import Actions, Floats
-from adagoal.tabular.counts import Counts
 
 FARTHEST = 1e6
 """Values at which plans are cut."""
@@ -50,24 +50,18 @@ PRECISION = 1e-3
 """Residual, a relative error, of the values behind the answer and the diameter."""
 
 
+@dataclass(eq=False)
 class Gosprl(Explorer):
     """Goal-free, cost-free exploration, or nothing but the collection of ``samples`` of every pair."""
 
+    samples: NDArray[np.int64] | int | None = None
+    """[X] or one number: the requirement b of a plain collection"""
+
     name = "gosprl"
 
-    def __init__(
-        self,
-        counts: Counts,
-        L: float,
-        epsilon: float,
-        delta: float,
-        goals: NDArray[np.int64] | None = None,
-        constants: str = "paper",
-        samples: NDArray[np.int64] | int | None = None,
-    ) -> None:
-        super().__init__(counts, L, epsilon, delta, goals, constants)
-        self.samples = None if samples is None else np.broadcast_to(np.asarray(samples, float), len(counts.n))
-        """[X] the requirement b of a plain collection"""
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        counts = self.counts
         self._all = np.ones(counts.n_states, bool)
         self.W = 1.0
         self.diameter: float | None = None
@@ -94,7 +88,7 @@ class Gosprl(Explorer):
         """[X] b of the current phase."""
         c = self.counts
         if self.samples is not None:
-            return self.samples
+            return np.broadcast_to(np.asarray(self.samples, float), len(c.n))
         theta = planning.spread(c, self._all)
         if self.diameter is None:
             log = planning.log_term(c, self.c, self.delta)

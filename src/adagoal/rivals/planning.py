@@ -47,7 +47,7 @@ def scale(constants: str) -> float:
     except ValueError:
         c = math.nan
     if word != "scaled" or not 0 < c < math.inf:
-        raise InputError(f"--method-arg constants: must be paper or scaled=c with c > 0, got {constants!r}")
+        raise InputError(f"--constants: must be paper or scaled=c with a number c > 0, got {constants!r}")
     return c
 
 

@@ -16,7 +16,7 @@ distance 2 may take L + epsilon steps, and it is never improved. C1 of definitio
 
 *Checked against the source:* nothing but the setting, as later papers quote it; the text of the algorithm could not be
 opened. *Recalled:* the three steps and the number of episodes, with the relative accuracy e that Lim and Auer call
-epsilon. *Derived:* the number of discovery trials (``Explorer.discovery``). *Ours:* the breaking-off (failure is
+epsilon. *Derived:* the number of discovery trials (``Incremental.discovery``). *Ours:* the breaking-off (failure is
 certain by then), the Bernstein widths of its successors, and discovery on the way to the nearest under-sampled state.
 """
 
@@ -29,31 +29,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.envs.world import Outcome, Plan
-from adagoal.rivals import planning
-from adagoal.rivals.explorer import NEVER, Explorer, Move
-from adagoal.rivals.planning import Actions, Bools, Floats
-from adagoal.tabular.counts import Counts
+from adagoal.rivals.explorer import NEVER, Incremental, Move
+from adagoal.rivals.planning import Actions
 
 
-class UcbExplore(Explorer):
+class UcbExplore(Incremental):
     """See the module's text."""
 
     name = "ucbexplore"
 
-    def __init__(
-        self,
-        counts: Counts,
-        L: float,
-        epsilon: float,
-        delta: float,
-        goals: NDArray[np.int64] | None = None,
-        constants: str = "paper",
-    ) -> None:
-        super().__init__(counts, L, epsilon, delta, goals, constants)
-        S = counts.n_states
-        self.known: Bools = np.arange(S) == counts.start
-        """[S] the set K"""
-        self.table = np.full((S, S), counts.n_actions, np.int16)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        S = self.counts.n_states
+        self.table = np.full((S, S), self.counts.n_actions, np.int16)
         """[S, K] the policy of every member of K"""
         self._target = -1
         """The state that is evaluated, -1 between evaluations"""
@@ -63,9 +51,7 @@ class UcbExplore(Explorer):
         """Steps 1 to 3."""
         while not self.stopped:
             if self._target < 0:
-                move = self.collect(
-                    np.full(len(self.counts.n), self.discovery(self.known)), self.known, 4.0 * (self.L + 2.0)
-                )
+                move = self.sample(self.discovery())
                 if move is not None:
                     return move
                 self._choose()
@@ -98,27 +84,16 @@ class UcbExplore(Explorer):
 
     def _choose(self) -> None:
         """Step 2."""
-        c, S = self.counts, self.counts.n_states
-        rows = planning.optimistic(c, self.c, self.delta)
+        c = self.counts
         tried = np.repeat(self.known, c.n_actions)[:, None] & (c.count > 0)
+        found = np.unique(c.successor[tried])
         best = math.inf
-        for u in np.unique(c.successor[tried]):
-            if not self.known[u]:
-                target = np.arange(S) == u
-                V, policy = planning.solve(
-                    c, rows, self.known, target, self.epsilon / (6 * self.L), 4.0 * (self.L + 2.0)
-                )
-                self.plans += 1
-                if V[c.start] < best:
-                    best, self._target, self.table[:, u] = float(V[c.start]), int(u), policy
+        for u, V, policy in self.restricted(found[~self.known[found]]):
+            if V[c.start] < best:
+                best, self._target, self.table[:, u] = float(V[c.start]), u, policy
         self._episodes = self._steps = 0
         if best > self.L:
             self.stopped, self._target = True, -1
-
-    @property
-    def D(self) -> Floats:
-        """[S] 0 on K."""
-        return np.where(self.known, 0.0, np.inf)
 
     def policy(self, goal: int) -> Actions:
         """[1, S] the policy that was evaluated."""
