@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from rich.table import Table
 
 from adagoal.experiments.compare import PER_DECADE, Record
@@ -18,6 +19,8 @@ from adagoal.methods import EXPLORERS
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 """Okabe and Ito's palette, which colour-blind people can tell apart."""
 STYLES = ("-", "--", ":", "-.")
+LOWEST, HIGHEST = 1e-3, 1e3
+"""Errors drawn, in units of epsilon: what is smaller or larger is drawn there."""
 HEAD = ("world", "method", "goal rule", "runs", "own stop", "audit-stop", "own / audit", "audit holds", "seconds")
 NOTE = (
     "Medians over the seeds, in environment steps. Own stop: the method's own rule ends the run (so many runs of all, "
@@ -126,29 +129,40 @@ def figure(records: Sequence[Record]) -> Figure:
     for ax in axes[len(worlds) :]:
         ax.set_axis_off()
     kinds = list(dict.fromkeys((method, rule) for _, method, rule in groups))
-    names = [list(dict.fromkeys(part)) for part in zip(*kinds, strict=True)]
+    looks = _looks(kinds)
     for ax, world in zip(axes, worlds, strict=False):
         inside = {key[1:]: runs for key, runs in groups.items() if key[0] == world}
         finite = [c[1] for runs in inside.values() for run in runs for c in run["checks"] if c[1] is not None]
         epsilon = float(next(iter(inside.values()))[0]["setting"]["epsilon"])
-        floor, ceiling = 1e-3 * epsilon, 4.0 * max([epsilon, *finite])
-        for (method, rule), runs in inside.items():
-            colour = COLOURS[names[1].index(rule) % len(COLOURS)]
-            style = STYLES[names[0].index(method) % len(STYLES)]
-            _curve(ax, runs, floor, ceiling, colour, style, f"{method}, {rule}")
+        floor, ceiling = LOWEST * epsilon, min(4.0 * max([epsilon, *finite]), HIGHEST * epsilon)
+        for kind, runs in inside.items():
+            _curve(ax, runs, floor, ceiling, *looks[kind], ", ".join(kind))
         ax.axhline(epsilon, color="#666666", linewidth=0.8)
         ax.annotate("epsilon", (1, epsilon), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=7)
         ax.axhline(ceiling, color="#cccccc", linewidth=0.8)
-        ax.annotate("a goal is missing, or its policy may fail", (0.02, ceiling), xycoords=("axes fraction", "data"),
+        ax.annotate("a goal is missing, or reached badly", (0.02, ceiling), xycoords=("axes fraction", "data"),
                     va="bottom", fontsize=7)  # fmt: skip
-        ax.set(xscale="log", yscale="log", ylim=(floor, 3 * ceiling), xlabel="steps", title=world)
+        ax.set(xscale="log", yscale="log", ylim=(floor / 2, 3 * ceiling), xlabel="steps", title=world)
         ax.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel("true error of the current output, in steps")
     handles, labels = axes[0].get_legend_handles_labels()
+    handles.append(Line2D([], [], color="#666666", linestyle="", marker="o", markersize=4))
+    names = [*labels, "all runs have stopped by themselves"]
     drawn.legend(
-        handles, labels, loc="outside lower center", ncols=min(2 * columns, len(labels)), frameon=False, fontsize=8
+        handles, names, loc="outside lower center", ncols=min(columns + 1, len(names)), frameon=False, fontsize=8
     )
     return drawn
+
+
+def _looks(kinds: Sequence[tuple[str, str]]) -> dict[tuple[str, str], tuple[str, str]]:
+    """Colour and style of every method with its rule: a colour each where there are enough, else one per rule."""
+    if len(kinds) <= len(COLOURS):
+        return {kind: (COLOURS[i], STYLES[i % len(STYLES)]) for i, kind in enumerate(kinds)}
+    methods, rules = (list(dict.fromkeys(part)) for part in zip(*kinds, strict=True))
+    return {
+        (method, rule): (COLOURS[rules.index(rule) % len(COLOURS)], STYLES[methods.index(method) % len(STYLES)])
+        for method, rule in kinds
+    }
 
 
 def _curve(ax: Axes, runs: Sequence[Record], floor: float, ceiling: float, colour: str, style: str, label: str) -> None:
