@@ -80,6 +80,23 @@ def test_finished_runs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert len({compare.cell_file(cell) for cell in [*cells, GRID]}) == 3
 
 
+def test_a_rule_that_was_changed_is_run_again(tmp_path: Path) -> None:
+    file = tmp_path / "rule.py"
+    file.write_text("def f(known):\n    return known.eligible.astype(float)\n")
+    setting = Setting("chain", goal_rule=f"{file}:f")
+    before = compare.cell_file(setting)
+    assert compare.cell_file(setting) == before
+    file.write_text(file.read_text() + "# better\n")
+    assert compare.cell_file(setting) != before
+
+
+def test_audit_stop_of_a_run_that_ended_wrong_is_never() -> None:
+    """On the fan DisCo stops by itself without the goal: no budget would help."""
+    record = compare.run_cell(Setting("fan", method="disco", method_args={"constants": "scaled=0.01"}, radius=4.0))
+    assert record is not None
+    assert "| never | - | 0/1 |" in markdown(rows([record]))
+
+
 def test_table_and_figure_show_everyone() -> None:
     won, lost = (
         compare.run_cell(GRID),
@@ -121,14 +138,46 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["chain", "--budget", "0"], "--budget"),
         (["chain", "--seeds", "0"], "--seeds"),
         (["chain", "--delta", "1"], "--delta"),
+        (["chain", "chain", "--radius", "5,6"], "ENV: chain is given twice"),
+        (["chain", "--out", __file__], "--out"),
+        (["chain", "--goal", "99"], "--goal"),
+        (["chain", "--methods", "certified,bpi-ucbvi"], "--method bpi-ucbvi: is for one goal"),
+        (["chain", "--methods", "certified,ucbvi:x=1"], "--method-arg: ucbvi has no argument 'x'"),
+        (["chain", "--methods", "certified,likelihood"], "--method likelihood"),
+        (["chain", "--methods", "certified,disco:constants=half"], "--constants"),
+        (["chain", "--constants", "paper"], "--constants: is for ucbexplore, disco, gosprl, bpi-ucbvi"),
     ],
 )
 def test_bad_input(arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = arguments if "--radius" in arguments else [*arguments, "--radius", "5"]
-    assert run(["compare", *given, "--out", str(tmp_path)]) == 2
+    assert run(["compare", "--out", str(tmp_path), *given]) == 2
+    assert not list(tmp_path.iterdir()), "said before anything is run"
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
+
+
+def test_one_goal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The audit is about the goals that were asked for, so that a method for one goal can be compared."""
+    line = [
+        "compare",
+        "chain",
+        "--env-arg",
+        "n_states=3",
+        "--radius",
+        "4",
+        "--goal",
+        "1",
+        "--seeds",
+        "1",
+        "--jobs",
+        "1",
+    ]
+    methods = "certified,bpi-ucbvi:constants=scaled=0.01:horizon=8"
+    assert (
+        run([*line, "--methods", methods, "--goal-rules", "adagoal", "--out", str(tmp_path), "--json", "--quiet"]) == 0
+    )
+    assert [(row["stopped"], row["holds"]) for row in json.loads(capsys.readouterr().out)] == [(1, 1), (1, 1)]
 
 
 def test_world_without_a_model() -> None:

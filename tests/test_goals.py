@@ -5,6 +5,7 @@ import pytest
 
 from adagoal import goals
 from adagoal.errors import InputError
+from adagoal.loop import FAST, SLOW, Attempts
 
 
 def known(**changes):
@@ -44,6 +45,17 @@ def test_weights(rule, weights):
 
 def test_progress_mixes_in_a_uniform_share():
     np.testing.assert_allclose(goals.progress(known()), np.array([0, 0.4 / 3, 0.4 / 3 + 0.6, 0.4 / 3]))
+
+
+def test_attempts_are_counted_in_their_order():
+    """Two moving averages of success; a goal of -1 is nobody's, and the arrays grow as goals appear."""
+    attempts = Attempts(1)
+    attempts.add([2, -1, 2], [True, True, False])
+    attempts.add([], [])
+    total, reached, recent, previous = attempts.over(np.array([0, 2]))
+    np.testing.assert_array_equal((total, reached), [[0, 2], [0, 1]])
+    np.testing.assert_allclose(recent, [0, FAST * (1 - FAST)])
+    np.testing.assert_allclose(previous, [0, SLOW * (1 - SLOW)])
 
 
 def test_ties_go_to_the_goal_tried_least():

@@ -228,10 +228,37 @@ def test_a_run_resumes_bit_for_bit(method: str, tmp_path: Path) -> None:
 
 
 def test_command_line(tmp_path: Path) -> None:
-    line = ["explore", "chain", "--radius", "5", "--method", "ucbexplore", "--method-arg", "constants=scaled=0.01"]
+    line = ["explore", "chain", "--radius", "5", "--method", "ucbexplore", "--constants", "scaled=0.01"]
     assert command([*line, "--out", str(tmp_path), "--quiet"]) == 0
+    assert adagoal.load(tmp_path).setting.method_args == {"constants": "scaled=0.01"}
     assert command(["audit", str(tmp_path)]) == 0
     assert (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--method", "disco", "--constants", "half"], "must be paper or scaled=c"),
+        (["--method", "disco", "--constants", "scaled=-1"], "must be paper or scaled=c"),
+        (["--constants", "scaled=0.1"], "not for certified"),
+        (["--method", "disco", "--constants", "paper", "--method-arg", "constants=paper"], "not for disco:constants"),
+    ],
+)
+def test_bad_constants_are_one_clear_line(
+    arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(["explore", "chain", "--radius", "5", *arguments, "--out", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: --constants: ")
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_constants_of_a_comparison_leave_those_that_are_given() -> None:
+    worlds = {"chain": {"radius": 5.0, "epsilon": 1.0}}
+    specs = ("certified", "disco", "gosprl:constants=paper")
+    found = compare.settings(worlds, specs, ("adagoal",), 1, constants="scaled=0.1")
+    assert [s.method_args for s in found] == [{}, {"constants": "scaled=0.1"}, {"constants": "paper"}]
 
 
 def test_comparisons_run_a_rival_once_a_seed() -> None:

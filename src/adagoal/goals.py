@@ -157,6 +157,11 @@ def get(spec: str | Rule) -> Rule:
     return functools.partial(rule, **_options(name, rule, options)) if options else rule
 
 
+def source(spec: str) -> str:
+    """The text of the file of a user's rule; empty for a rule of ours."""
+    return Path(spec.rpartition(":")[0]).read_text() if ".py:" in spec else ""
+
+
 def draw(weights: Array, rng: np.random.Generator) -> int:
     """One goal index in proportion to the weights."""
     cumulative = np.cumsum(weights)

@@ -203,10 +203,10 @@ def run_all(
 
 
 def cell_file(setting: Setting) -> str:
-    """Where a finished run is kept: a name for people, and a digest of the whole setting."""
-    digest = hashlib.sha256(json.dumps(asdict(setting), sort_keys=True).encode()).hexdigest()[:8]
+    """Where a finished run is kept: a name for people, and a digest of the whole setting and of the user's rule."""
+    text = json.dumps(asdict(setting), sort_keys=True) + goal_rules.source(setting.goal_rule)
     name = re.sub(r"[^A-Za-z0-9.]+", "-", f"{setting.env}-{setting.method}-{setting.goal_rule}")
-    return os.path.join("cells", f"{name}-seed{setting.seed}-{digest}.json")
+    return os.path.join("cells", f"{name}-seed{setting.seed}-{hashlib.sha256(text.encode()).hexdigest()[:8]}.json")
 
 
 def _model(env: str, env_args: Mapping[str, Any]) -> TabularMDP:

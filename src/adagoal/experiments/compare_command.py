@@ -15,11 +15,10 @@ from rich.live import Live
 from adagoal import options
 from adagoal.errors import InputError
 from adagoal.experiments import compare as engine
-from adagoal.experiments.compare_output import figure, markdown, rows, terminal
+from adagoal.experiments.compare_output import Row, figure, markdown, rows, terminal
 from adagoal.result import Setting
 from adagoal.storage import write_json, write_text
 
-OUT_HELP = "Folder; runs that it holds already are not run again."
 WIDTH = 130
 """Columns of the table where the output is no terminal."""
 
@@ -54,7 +53,10 @@ class Numbers(click.ParamType["tuple[float, ...]"]):
 @click.option("--jobs", type=click.IntRange(1), default=os.cpu_count() or 1, help="Processes.  [default: one a core]")
 @options.ENV_ARGS
 @options.GOALS
-@click.option("--out", type=click.Path(path_type=Path), default=Path("runs/compare"), show_default=True, help=OUT_HELP)
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), default=Path("runs/compare"), show_default=True,
+    help="Folder; runs that it holds already are not run again.",
+)  # fmt: skip
 @options.JSON
 @options.QUIET
 def compare(
@@ -75,6 +77,9 @@ def compare(
 
     Writes table.md, table.json and figure.png. Stopped by Ctrl-C, the same command goes on where it was.
     """
+    for env in worlds:
+        if worlds.count(env) > 1:
+            raise InputError(f"ENV: {env} is given twice; a comparison holds each world once")
     choices = {
         env: {"radius": L, "epsilon": e, "env_args": env_args}
         for env, L, e in zip(
@@ -104,7 +109,7 @@ def run_cells(cells: list[Setting], out: Path, jobs: int, quiet: bool) -> list[e
         records.append(record)
         count = f"{len(records)} of {len(cells)} runs"
         if live is not None:
-            live.update(terminal(rows(records), caption=count), refresh=True)
+            live.update(terminal(_fitting(records, console.height - 3), caption=count), refresh=True)
             return
         setting = record["setting"]
         what = f"{setting['env']} {setting['method']} {setting['goal_rule']} seed {setting['seed']}"
@@ -124,6 +129,16 @@ def run_cells(cells: list[Setting], out: Path, jobs: int, quiet: bool) -> list[e
     finally:
         if live is not None:
             live.stop()
+
+
+def _fitting(records: list[engine.Record], most: int) -> list[Row]:
+    """The rows of the records; if they are too many for the screen, those whose runs ended last."""
+    found = rows(records)
+    if len(found) <= most:
+        return found
+    latest = rows(reversed(records))[: max(most, 1)]
+    names = {(row.world, row.method, row.goal_rule) for row in latest}
+    return [row for row in found if (row.world, row.method, row.goal_rule) in names]
 
 
 def _each(option: str, numbers: tuple[float, ...], worlds: tuple[str, ...]) -> tuple[float, ...]:

@@ -65,7 +65,9 @@ class Row:
         return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in asdict(self).items()}
 
     def _steps(self, steps: float) -> str:
-        return f"{steps:,.0f}" if math.isfinite(steps) else f"> {self.budget:.3g}" if self.budget else "never"
+        """Infinite: beyond the budget, or never, where the runs had ended by themselves before."""
+        over = f"> {self.budget:,}" if self.budget and self.stopped < self.runs else "never"
+        return f"{steps:,.0f}" if math.isfinite(steps) else over
 
 
 def group(records: Iterable[Record]) -> dict[tuple[str, str, str], list[Record]]:

@@ -11,10 +11,11 @@ epsilon against the best policy over H stages. Nothing is said about what follow
 certificate for the expected time to g. The policy is returned as H stages, the reset, and again.
 
 *Checked:* the constants 3, 14, 6 and 36, the correction and the form of both thresholds, against their use in the
-AdaGoal paper (labels ``eq_Qt`` to ``eq_Et``), which takes them from here. The text of this paper itself could not be
-opened. *Recalled:* the 3 S A H of beta, a union over the stages too. *Ours:* transitions are pooled over the stages, as
-our worlds do not change with time (the paper counts each stage by itself, which costs a factor H), and plans are kept
-until a count has grown by a tenth.
+AdaGoal paper (labels ``eq_Qt`` to ``eq_Et``), which takes them from here; beta, with its 3 S A H, against the code that
+the authors published for the reward-free algorithm of the same paper (github.com/omardrwch/rl_fast_active_learning,
+``algorithms/adaptive_rf.py``). Of the paper itself only the abstract could be opened. *Recalled:* that beta* is beta
+without the factor S. *Ours:* transitions are pooled over the stages, as our worlds do not change with time (the paper
+counts each stage by itself, which costs a factor H), and plans are kept until a count has grown by a tenth.
 
 ``constants``: as in :mod:`adagoal.rivals.planning`, "scaled=c" multiplies the thresholds by c.
 """
