@@ -93,13 +93,31 @@ def _cell(row: Row, notion: str, best: float) -> str:
     return text if row.holds == row.runs else f"{text} ({row.holds}/{row.runs})"
 
 
-def report(found: Sequence[Row], seeds: int, budget: int) -> str:
-    """Both tables, in Markdown."""
+def summary(records: Sequence[engine.Record]) -> str:
+    """Markdown: over all worlds, how many runs of a method stopped by themselves, and how many of these were right."""
+    lines = ["| method | goal rule | worlds where all runs stopped | runs stopped | of these right |"]
+    lines.append("| --- | --- | ---: | ---: | ---: |")
+    by: dict[tuple[str, str], list[list[engine.Record]]] = {}
+    for (_, method, rule), runs in group(records).items():
+        by.setdefault((method, rule), []).append(runs)
+    for (method, rule), worlds in by.items():
+        every = [run for runs in worlds for run in runs]
+        stopped = [run for run in every if run["own_stop"] is not None]
+        whole = sum(all(run["own_stop"] is not None for run in runs) for runs in worlds)
+        right = sum(run["final"]["c1"] and run["final"]["c2"] for run in stopped)
+        lines.append(f"| {method} | {rule} | {whole} of {len(worlds)} | {len(stopped)} of {len(every)} | {right} |")
+    return "\n".join(lines)
+
+
+def report(records: Sequence[engine.Record], seeds: int, budget: int) -> str:
+    """The tables, in Markdown."""
+    found = rows(records)
     return (
         f"Median steps over {seeds} seeds, budget {budget:,} steps; -: not within the budget for most seeds; (k/n): "
         "the final output of only k of n runs passes the exact audit; bold: the fewest steps on that world among the "
         f"methods whose output passes in {SOUND:.0%} of the runs.\n\n"
-        f"**Own stop**\n\n{matrix(found, 'own_stop')}\n\n**Audit-stop**\n\n{matrix(found, 'audit_stop')}\n"
+        f"**Own stop**\n\n{matrix(found, 'own_stop')}\n\n**Audit-stop**\n\n{matrix(found, 'audit_stop')}\n\n"
+        f"**Over all worlds**\n\n{summary(records)}\n"
     )
 
 
@@ -138,9 +156,8 @@ def arena(seeds: int, budget: int, jobs: int, out: Path, as_json: bool, quiet: b
     Writes arena.md, arena.json and arena.png. Stopped by Ctrl-C, the same command goes on where it was.
     """
     records = run_cells(cells(seeds, budget), out, jobs, quiet)
-    found = rows(records)
-    text = report(found, seeds, budget)
+    text = report(records, seeds, budget)
     write_text(out / "arena.md", text)
     write_json(out / "arena.json", data(records))
     figure(drawn(records)).savefig(out / "arena.png", dpi=150)
-    click.echo(json.dumps([row.to_dict() for row in found], indent=1) if as_json else text)
+    click.echo(json.dumps([row.to_dict() for row in rows(records)], indent=1) if as_json else text)
