@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -117,18 +118,15 @@ def run_cells(cells: list[Setting], out: Path, jobs: int, quiet: bool) -> list[e
         console.print(f"{count}: {what}: {stops}", highlight=False, soft_wrap=True)
 
     try:
-        if live is not None:
-            live.start()
-            live.update(terminal([], caption=f"0 of {len(cells)} runs"), refresh=True)
-        return engine.run_all(cells, out, jobs, done)
+        with live if live is not None else contextlib.nullcontext():
+            if live is not None:
+                live.update(terminal([], caption=f"0 of {len(cells)} runs"), refresh=True)
+            return engine.run_all(cells, out, jobs, done)
     except KeyboardInterrupt:
         click.echo(
             f"interrupted: {len(records)} of {len(cells)} runs are kept in {out}; the same command goes on", err=True
         )
         raise click.exceptions.Exit(3) from None
-    finally:
-        if live is not None:
-            live.stop()
 
 
 def _fitting(records: list[engine.Record], most: int) -> list[Row]:
