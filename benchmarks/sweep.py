@@ -2,11 +2,12 @@
 
     python benchmarks/sweep.py
 
-A backup is one (s, a, g) of one bound: the lower and the upper bound of all goals are 2 S A G backups. The sweep of the
-package runs on two threads, each with half of the blocks of goals. NumPy and SciPy compute the same closed forms from
-the same empirical model, all states at once (Jacobi) where the package's sweeps are in place (Gauss-Seidel): the
-work per backup is the same, and single states are checked against each other. Best of several repetitions, in
-processor time, divided by the number of threads: what the cores do when nobody else uses them.
+A backup is one (s, a, g) of one bound: the lower and the upper bound of all goals are 2 S A G backups. The package
+sweeps as its planner does, several times per block of goals, on two threads with half of the blocks each. NumPy and
+SciPy compute the same closed forms from the same empirical model, all states at once (Jacobi) where the package's
+sweeps are in place (Gauss-Seidel): the work per backup is the same, and single states are checked against each
+other. Best of several repetitions, in processor time, divided by the number of threads: what the cores do when nobody
+else uses them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from scipy import sparse
 
 from adagoal.envs import grid, random_models
 from adagoal.mdp.model import TabularMDP
-from adagoal.tabular import kernels
+from adagoal.tabular import closed, kernels
 from adagoal.tabular.kernels import Model
 
 Floats = NDArray[np.float64]
@@ -30,6 +31,8 @@ CAP = 42.0
 SAMPLES = 1000
 """Visits of every pair in the empirical model."""
 THREADS = 2
+SWEEPS = 10
+"""Sweeps of a block at a time; the planner makes up to 20."""
 BLOCKS = (16, 32)
 """Goals swept together; the planner takes 16."""
 
@@ -64,14 +67,13 @@ class Blocks:
             self.blocks.append((column, V, Y, np.zeros(V.shape, np.int16), np.zeros(V.shape, np.int16)))
 
     def sweep(self, pool: ThreadPoolExecutor) -> None:
-        """Both bounds of all goals, once."""
+        """Both bounds of all goals, ``SWEEPS`` times."""
         list(pool.map(self.sweep_all, range(THREADS), [THREADS] * THREADS))
 
     def sweep_all(self, first: int = 0, stride: int = 1) -> None:
         """The same on one thread, or a thread's share of it."""
         for column, V, Y, optimistic, best in self.blocks[first::stride]:
-            kernels.lower_sweep(self.order, column, self.model, CAP, False, V, optimistic)
-            kernels.upper_sweep(self.order, column, self.model, CAP, False, Y, best)
+            kernels.improve(self.order, column, self.model, CAP, False, SWEEPS, -1.0, V, optimistic, Y, best)
 
 
 def matrix(model: Model) -> sparse.csr_matrix:
@@ -114,8 +116,10 @@ def _closed_forms(
 ) -> tuple[Floats, Floats]:
     r, q = model.r[:, None], model.q[:, None]
     sure = np.where(model.support[:, None] == 1, 1.0 - q, 0.0)
-    mean, deviation = low[0], np.sqrt(2.0 * r * np.maximum(low[1] - low[0] ** 2, 0.0))
-    Q = 1.0 + np.maximum(mean * (1.0 - r) - deviation, sure * mean)
+    mean, variance = low[0], np.maximum(low[1] - low[0] ** 2, 0.0)
+    finest, coarsest = closed.FINEST * CAP, CAP / closed.FINEST
+    deviation = np.maximum(np.sqrt(2.0 * r * np.maximum(variance, 2.0 * r * finest**2)), variance / coarsest)
+    Q = 1.0 + np.maximum(mean * (1.0 - r) - closed.BETWEEN * deviation, sure * mean)
     lower = np.minimum(np.minimum(CAP, 1.0 + V[model.start]), Q.reshape(len(V), -1, V.shape[1]).min(axis=1))
     mean, deviation = up[0], np.sqrt(2.0 * r * np.maximum(up[1] - up[0] ** 2, 0.0))
     top = np.minimum(CAP, 1.0 + Y[model.start])
@@ -150,8 +154,7 @@ def agree(model: Model, p: sparse.csr_matrix, states: int) -> None:
     """The package, SciPy and NumPy give the same backup of a state, on bounds half way."""
     blocks = Blocks(states, model, states)
     column, V, Y, optimistic, best = blocks.blocks[0]
-    for _ in range(5):
-        blocks.sweep_all()
+    blocks.sweep_all()
     np.minimum(Y, 1.0 + Y[model.start], out=Y)
     twins = [twin(model, p, V, Y) for twin in (with_scipy, with_numpy)]
     for s in range(0, states, max(1, states // 20)):
@@ -166,7 +169,7 @@ def rates(mdp: TabularMDP, pool: ThreadPoolExecutor) -> tuple[list[float], float
     states, backups, model = mdp.n_states, 2 * mdp.n_states**2 * mdp.n_actions, empirical(mdp)
     p = matrix(model)
     agree(model, p, states)
-    seconds = [fastest(functools.partial(Blocks(states, model, size).sweep, pool), THREADS) for size in BLOCKS]
+    seconds = [fastest(functools.partial(Blocks(states, model, size).sweep, pool), THREADS) / SWEEPS for size in BLOCKS]
     V, Y = np.zeros((states, states)), np.full((states, states), CAP)
     seconds += [fastest(functools.partial(twin, model, p, V, Y)) for twin in (with_scipy, with_numpy)]
     return [backups / s for s in seconds], backups * 8 * float(model.support.mean()) / min(seconds)
