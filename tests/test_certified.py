@@ -92,7 +92,7 @@ def test_gap_bounds_the_worst_model():
     explore(run, 30_000)
     e = run.estimates
     e.refresh(np.ones(len(e.D), bool))
-    m = e._model()
+    m = e.confidence.model()
     rng = np.random.default_rng(0)
     tried = 0
     for j in range(1, len(e.D)):
@@ -100,7 +100,7 @@ def test_gap_bounds_the_worst_model():
         if g == mdp.start or not e.Y[mdp.start, j] <= e.cap - 1:
             continue
         policy, probe = e.best[:, j].copy(), np.zeros(5, np.int16)
-        gap, upper = suboptimality(e._order, g, m, e.V[:, j].copy(), e.Y[:, j].copy(), policy, probe)
+        gap, upper = suboptimality(e.order, g, m, e.V[:, j].copy(), e.Y[:, j].copy(), policy, probe)
         for _ in range(200):
             other = _inside(mdp, m, rng)
             best = solve.optimal_values(other, np.array([g]))[mdp.start, 0]
@@ -221,12 +221,13 @@ def test_resume_right_after_a_surprise_in_a_quiet_window(tmp_path, monkeypatch):
 def test_the_shares_of_delta_in_a_curriculum_sum_to_one():
     run = start(SMALL["grid"][0], 2.0, 1.0)
     estimates, shares = run.estimates, []
+    first = estimates.confidence.logs[0]
     for stage in range(1, 60):
         estimates.set_radius(2.0**stage, stage)
-        shares.append(np.exp(estimates._log_function - estimates._logs[0]))
+        shares.append(np.exp(first - estimates.confidence.logs[0]))
     assert 0.9 < sum(shares) <= 1.0
-    first = Session.start(Setting("grid", radius="all"), ModelWorld(SMALL["grid"][0]), RULES["adagoal"]).run.estimates
-    assert first._logs[0] == pytest.approx(first._log_function + np.log(2))
+    whole = Session.start(Setting("grid", radius="all"), ModelWorld(SMALL["grid"][0]), RULES["adagoal"]).run.estimates
+    assert whole.confidence.logs[0] == pytest.approx(first + np.log(2))
 
 
 def test_the_events_share_delta():
@@ -236,8 +237,8 @@ def test_the_events_share_delta():
     restarts = np.arange(2, 10**6)
     weights = np.where(restarts <= 4, 0.25, 1.0 / (restarts * (restarts - 1.0)))
     assert weights.sum() == pytest.approx(1.0, abs=1e-5)
-    risks = np.array([pairs * goals, pairs, pairs]) * np.exp(-estimates._logs)
-    assert risks.sum() + WINDOWS * np.exp(-estimates._quiet.log) == pytest.approx(0.1)
+    risks = np.array([pairs * goals, pairs, pairs]) * np.exp(-estimates.confidence.logs)
+    assert risks.sum() + WINDOWS * np.exp(-estimates.confidence.quiet.log) == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(

@@ -245,6 +245,11 @@ def _wait_for_checkpoints(child: subprocess.Popen[bytes], folder: Path, times: i
         seen, before = seen + (now != before), now
 
 
+def test_as_a_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "adagoal", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("adagoal, version")
+
+
 def test_help_is_light() -> None:
     code = "import sys; from adagoal.cli import run; run(['--help']); print(sorted(sys.modules))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

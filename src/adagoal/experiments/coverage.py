@@ -125,7 +125,7 @@ def run_task(task: Task) -> Record:
     truth = Truth(mdp)
     if task.family == "every-step":
         while (status := explore(run, run.steps + 1, truth)) == "budget" and run.steps < EVERY_STEP_BUDGET:
-            estimates._polished[:] = 0.0  # tighten every bound again, not only when it pays
+            estimates.polished[:] = 0.0  # tighten every bound again, not only when it pays
     else:
         status = explore(run, BUDGET, truth)
     truth(run)

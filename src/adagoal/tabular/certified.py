@@ -27,14 +27,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.envs.world import Plan
-from adagoal.errors import InputError
 from adagoal.tabular import kernels
+from adagoal.tabular.columns import Columns
+from adagoal.tabular.confidence import Confidence
 from adagoal.tabular.counts import Counts
 from adagoal.tabular.resolvent import suboptimality
-from adagoal.tabular.surprise import Quiet
 
-SHARES = (0.35, 0.35, 0.05, 0.25)
-"""Of delta, for the events of lemmas 1, 2, 3a and 3b."""
 BLOCK = 16
 """Goals planned together."""
 SWEEPS = 20
@@ -52,7 +50,7 @@ DENSE = 400
 """Action gaps need a dense [S, S] inverse: up to this many seen states."""
 
 
-class Certified:
+class Certified(Columns):
     """Certified estimates on shared counts; see the module's text."""
 
     name = "certified"
@@ -69,49 +67,17 @@ class Certified:
         goals: NDArray[np.int64] | None = None,
         branching: int | None = None,
     ) -> None:
-        self.counts, self.L, self.epsilon = counts, L, epsilon
-        self.cap = L + 1.0 + epsilon
-        self.state_bound = state_bound
-        self.branching = branching or state_bound
-        self._is_goal = np.ones(counts.n_states, bool) if goals is None else np.isin(np.arange(counts.n_states), goals)
-        self._all_states = goals is None
-        pairs = state_bound * counts.n_actions
-        fixed, kernel, unseen, quiet = SHARES
-        of_pair = pairs / delta
-        of_function = of_pair * (state_bound if goals is None else len(goals))
-        self._logs = np.log([of_function / fixed, of_pair / kernel, of_pair / unseen])
-        """ln of the unions of lemmas 1, 2 and 3a over their shares of delta"""
-        self._log_function = float(self._logs[0])
-        self._quiet = Quiet(quiet * delta)
-
-        states, actions, columns = counts.n_states, counts.n_actions, 1
-        self._room = columns
-        self.V = np.zeros((states, columns))
-        self.Y = np.full((states, columns), self.cap)
-        self.optimistic = np.zeros((states, columns), np.int16)
-        """[S, columns] greedy for V: what exploration plays"""
-        self.probing = np.full((states, columns), -1, np.int16)
-        """[S, columns] greedy for the sub-optimality bound, -1 where there is none"""
-        self.best = np.full((states, columns), actions, np.int16)
-        """[S, columns] the policy of Y"""
-        self.returned = self.best.copy()
-        """[S, columns] the policy that ``upper`` and ``gap`` speak of"""
-        self.column = np.zeros(states, np.int64)
-        """[S] column of every state as a goal; 0 for those never seen"""
-        self.goal_state = np.full(columns, -1)
-        self.D = np.zeros(columns)
-        self.upper = np.full(columns, np.inf)
-        self.gap = np.full(columns, np.inf)
-        self.stale = np.ones(columns, bool)
-        self._polished = np.zeros(columns)
+        super().__init__(counts, L + 1.0 + epsilon, goals)
+        self.L, self.epsilon = L, epsilon
+        self.confidence = Confidence(
+            counts,
+            pairs=state_bound * counts.n_actions,
+            goals=state_bound if goals is None else len(goals),
+            delta=delta,
+            branching=branching or state_bound,
+        )
         self._probed, self._planned_at, self._probing_now = 0.0, 0.0, False
         self.plans = 0
-
-        self._p, self._p_split = np.zeros((2, *counts.successor.shape))
-        self._r, self._r_low, self._q = (np.full(len(counts.n), v) for v in (np.inf, np.inf, 1.0))
-        self._counted = np.zeros(len(counts.n), np.int64)
-        self._visits = np.zeros((0, len(counts.n)))
-        self._order = np.flatnonzero(counts.seen)
         self._catch_up()
 
     # --- what the loop sees -----------------------------------------------------------------------------------
@@ -123,11 +89,6 @@ class Certified:
         missing: NDArray[np.float64] = np.maximum(np.minimum(upper - self.D, self.gap), upper - self.L)
         missing[missing < 0.0] = 0.0
         return missing
-
-    @property
-    def goals(self) -> NDArray[np.int64]:
-        """[G] the goal space."""
-        return np.flatnonzero(self._is_goal)
 
     def bounds(self, goal: int) -> tuple[float, float]:
         """[lower, upper]: the best policy takes at least lower, the returned one at most upper expected steps."""
@@ -164,7 +125,7 @@ class Certified:
         self._planned_at = steps
         self._probing_now = self._probed < PROBE * steps
         policy = self.optimistic
-        if self._probing_now and len(self._order) <= DENSE:
+        if self._probing_now and len(self.order) <= DENSE:
             policy = np.where(self.probing >= 0, self.probing, policy)
         limit = math.ceil(4 * self.cap * (self.L + 1) / self.epsilon)
         growth = min(GROWTH, self._missing()[self.D <= self.L].max(initial=LEAST))
@@ -179,44 +140,23 @@ class Certified:
         """
         unfinished = ~np.isfinite(self.upper)
         self.L, self.cap = L, L + 1.0 + self.epsilon
-        self._logs[0] = self._log_function + math.log(stage * (stage + 1))
+        self.confidence.set_stage(stage)
         self.Y[:, unfinished], self.best[:, unfinished] = self.cap, self.counts.n_actions
         known = np.flatnonzero(unfinished & (self.goal_state >= 0))
         self.Y[self.goal_state[known], known] = 0.0
-        self._counted[:] = 0
-        self._polished[:] = 0.0
+        self.polished[:] = 0.0
         self.stale[:] = True
 
     # --- planning ---------------------------------------------------------------------------------------------
 
     def _catch_up(self) -> None:
-        """Take in new counts: columns for goals seen for the first time, fresh radii, everything stale."""
-        counts = self.counts
-        self._grow(counts.n_states)
-        for state in np.flatnonzero(counts.seen & self._is_goal & (self.column == 0)):
-            self._add_column(int(state))
-        changed = np.flatnonzero(counts.n != self._counted)
-        if not len(changed):
-            return
-        if counts.support.max() > self.branching:
-            raise InputError(f"--method-arg branching={self.branching}: a pair with more successors has been observed")
-        if self._p.shape != counts.successor.shape:
-            room = [(0, new - old) for new, old in zip(counts.successor.shape, self._p.shape, strict=True)]
-            self._p, self._p_split = np.pad(self._p, room), np.pad(self._p_split, room)
-        kernels.radii(
-            *(changed, counts.count, counts.recent, counts.support, counts.n, counts.settled),
-            *(self._logs, self.branching, self._p, self._p_split, self._r_low, self._r, self._q),
-        )
-        self._visits = self._quiet.visits(counts.n, counts.settled)
-        self._counted[changed] = counts.n[changed]
-        self._order = np.flatnonzero(counts.seen)
-        self.stale[:] = True
-
-    def _model(self) -> kernels.Model:
-        c = self.counts
-        q = np.minimum(self._q, self._quiet.bound(self._visits))
-        radii = (self._r_low, self._r, q, self._visits, self._quiet.log)
-        return kernels.Model(c.successor, self._p, self._p_split, c.support, *radii, c.terminal, c.start)
+        """Take in new counts: room for what is new, fresh radii, everything stale."""
+        self.add_rows()
+        self.add_columns()
+        self.order = np.flatnonzero(self.counts.seen)
+        """The states to sweep"""
+        if self.confidence.update():
+            self.stale[:] = True
 
     def _missing(self) -> NDArray[np.float64]:
         """[columns] the factor by which the counts behind a goal must still grow, roughly."""
@@ -227,17 +167,17 @@ class Certified:
         self._sweep(block, exact=False)
         steps = float(self.counts.n.sum())
         looking = (self.D[block] <= self.L) & (self.E[block] > self.epsilon)
-        due = block[looking & (steps >= np.minimum(POLISH, self._missing()[block]) * self._polished[block])]
+        due = block[looking & (steps >= np.minimum(POLISH, self._missing()[block]) * self.polished[block])]
         if len(due):
-            self._polished[due] = steps
+            self.polished[due] = steps
             self._sweep(due, exact=True)
-            if len(self._order) <= DENSE:
+            if len(self.order) <= DENSE:
                 for j in due[np.isfinite(self.Y[self.counts.start, due]) & (self.goal_state[due] >= 0)]:
                     self._probe_gaps(int(j))
         self.stale[block] = False
 
     def _sweep(self, block: NDArray[np.int64], exact: bool) -> None:
-        model, start = self._model(), self.counts.start
+        model, start = self.confidence.model(), self.counts.start
         V, Y, optimistic, best = (  # row by row in memory, which plain indexing would not give
             np.take(table, block, axis=1) for table in (self.V, self.Y, self.optimistic, self.best)
         )
@@ -245,7 +185,7 @@ class Certified:
         known = self.goal_state[block] >= 0
         goal_column[self.goal_state[block][known]] = np.flatnonzero(known)
         kernels.improve(
-            *(self._order, goal_column, model, self.cap, exact, SWEEPS, 1e-3 * self.epsilon),
+            *(self.order, goal_column, model, self.cap, exact, SWEEPS, 1e-3 * self.epsilon),
             *(V, optimistic, Y, best),
         )
         self.V[:, block], self.Y[:, block] = V, Y
@@ -267,14 +207,11 @@ class Certified:
             return
         V, Y, policy = (np.ascontiguousarray(a[:, j]) for a in (self.V, self.Y, self.best))
         probe = np.full(len(V), -1, np.int16)
-        gap, value = suboptimality(self._order, self.goal_state[j], self._model(), V, Y, policy, probe)
+        gap, value = suboptimality(self.order, self.goal_state[j], self.confidence.model(), V, Y, policy, probe)
         self.probing[:, j] = probe
         self._offer(j, min(upper, value), gap)
 
     # --- saving -----------------------------------------------------------------------------------------------
-
-    TABLES = ("V", "Y", "optimistic", "probing", "best", "returned")
-    ROWS = ("goal_state", "D", "upper", "gap", "stale", "_polished")
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Everything that the counts do not determine."""
@@ -283,51 +220,16 @@ class Certified:
             "planned_at": self._planned_at,
             "probing_now": self._probing_now,
         }
-        arrays = {name: getattr(self, name) for name in (*self.TABLES, *self.ROWS, "column", "_is_goal")}
-        facts |= {"plans": self.plans, "windows": self._quiet.started}
-        return {**arrays, "quiet_windows": self._quiet.starts}, facts
+        facts |= {"plans": self.plans, "windows": self.confidence.quiet.started}
+        return self.column_state() | {"quiet_windows": self.confidence.quiet.starts}, facts
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """The inverse of :meth:`state`, on restored counts; the next plan takes them in as it would have."""
-        for name in (*self.TABLES, *self.ROWS, "column", "_is_goal"):
-            setattr(self, name, np.array(arrays[name]))
-        self._room = len(self.D)
-        self._quiet.started, self._quiet.starts = facts["windows"], np.array(arrays["quiet_windows"])
-        self._counted[:] = -1
+        self.restore_columns(arrays)
+        self.confidence.quiet.started, self.confidence.quiet.starts = (
+            facts["windows"],
+            np.array(arrays["quiet_windows"]),
+        )
+        self.confidence.forget()
         self._probed, self._planned_at = facts["probed"], facts["planned_at"]
         self._probing_now, self.plans = facts["probing_now"], facts["plans"]
-
-    # --- growing ----------------------------------------------------------------------------------------------
-
-    def _add_column(self, state: int) -> None:
-        """A column of its own for a goal seen for the first time; until now it was one of those of column 0."""
-        columns = len(self.D)
-        if columns == self._room:
-            self._room = 2 * columns
-        for name in (*self.TABLES, *self.ROWS):
-            array = getattr(self, name)
-            wide = array.base if array.base is not None and array.base.shape[-1] == self._room else None
-            if wide is None:
-                wide = np.empty((*array.shape[:-1], self._room), array.dtype)
-                wide[..., :columns] = array
-            wide[..., columns] = wide[..., 0]
-            setattr(self, name, wide[..., : columns + 1])
-        self.column[state], self.goal_state[-1] = columns, state
-        self.V[state, -1] = self.Y[state, -1] = 0.0
-        if state == self.counts.start:
-            self.D[-1] = self.upper[-1] = self.gap[-1] = 0.0
-        if not (self._is_goal & (self.column == 0)).any():
-            self.D[0] = np.inf  # no goal is left unseen
-
-    def _grow(self, states: int) -> None:
-        """Rows for states that the counts made room for."""
-        actions = self.counts.n_actions
-        fill = {"V": 0.0, "Y": self.cap, "optimistic": 0, "probing": -1, "best": actions, "returned": actions}
-        fill |= {"column": 0, "_is_goal": self._all_states}
-        pairs = {"_r": np.inf, "_r_low": np.inf, "_q": 1.0, "_counted": 0}
-        for name, value in (fill | pairs).items():
-            array = getattr(self, name)
-            extra = states * (actions if name in pairs else 1) - len(array)
-            if extra > 0:
-                room = [(0, extra)] + [(0, 0)] * (array.ndim - 1)
-                setattr(self, name, np.pad(array, room, constant_values=value))
