@@ -95,3 +95,15 @@ def test_a_run_leaves_its_folder_and_exit_code_three_when_time_is_up(tmp_path: P
     page = (tmp_path / "report.html").read_text()
     assert page.count("data:image/png") >= 3
     assert "http" not in page.replace("http-equiv", "")
+
+
+def test_figure2_is_drawn_from_the_documented_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = Path(__file__).parents[2] / "docs" / "data"
+    assert run(["reproduce", "figure2", "--data", str(data), "--out", str(tmp_path), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {row["panel"] for row in rows} == {"push-1", "push-10", "pick-1", "pick-5"}
+    best = {
+        panel: max(rows, key=lambda r: (r["panel"] == panel, r["final"]))["rule"] for panel in ("push-10", "pick-5")
+    }
+    assert best == {"push-10": "AdaGoal", "pick-5": "AdaGoal"}
+    assert (tmp_path / "figure2.png").stat().st_size > 10_000

@@ -104,3 +104,29 @@ def test_a_cycle_learns_the_same_alone_and_beside_others() -> None:
     alone, _ = learner.compile_cycle(configs[1:], SIZES)(one, learner.knobs(configs[1:]), tuple(p[1:] for p in new))
     for a, b in zip(jax.tree.leaves(together), jax.tree.leaves(alone), strict=True):
         np.testing.assert_allclose(a[1], b[0], rtol=2e-3, atol=2e-5)
+
+
+@pytest.mark.parametrize("count", [2, 3, 8, 9])
+def test_targets_move_after_every_so_many_updates(count: int) -> None:
+    config = Config("point-mass", target_every=3, target_step=0.25)
+    nets = (learner.Learnt(jnp.array(1.0), jnp.array(0.0), ()), learner.Learnt(jnp.array(-1.0), jnp.array(2.0), ()))
+
+    def update(nets: tuple[learner.Learnt, ...], i: jnp.ndarray) -> tuple[tuple[learner.Learnt, ...], jnp.ndarray]:
+        return tuple(net._replace(online=net.online * 1.5 + i) for net in nets), 1.0 * i
+
+    found, loss = learner.repeat(config, update, nets, count)
+    for net, learnt in zip(nets, found, strict=True):
+        online, target = float(net.online), float(net.target)
+        for i in range(count):
+            online = online * 1.5 + i
+            if (i + 1) % 3 == 0:
+                target += 0.25 * (online - target)
+        assert float(learnt.online) == pytest.approx(online, rel=1e-5)
+        assert float(learnt.target) == pytest.approx(target, rel=1e-5)
+    assert float(loss) == pytest.approx((count - 1) / 2)
+
+
+def test_a_growing_radius() -> None:
+    fixed, growing = Config("point-mass", radius=40), Config("point-mass", radius=40, radius_ramp=1000)
+    assert [fixed.radius_at(steps) for steps in (0, 500)] == [40, 40]
+    assert [growing.radius_at(steps) for steps in (0, 500, 1000, 5000)] == [10, 25, 40, 40]
