@@ -6,6 +6,7 @@ up; with the fixed seeds below everything is deterministic.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from adagoal.cli import run as command
 from adagoal.envs import grid, random_models, registry, toys
 from adagoal.envs.simulator import ModelWorld
 from adagoal.errors import InputError
-from adagoal.experiments import arena, compare
+from adagoal.experiments import arena, arena_bounds, compare
 from adagoal.goals import adagoal as rule
 from adagoal.loop import Run
 from adagoal.mdp import incremental, solve
@@ -189,6 +190,36 @@ def test_bpi_needs_one_goal() -> None:
         api.explore("chain", 4.0, method="bpi-ucbvi")
 
 
+# --- what their rules ask for ---
+
+
+@pytest.mark.parametrize(
+    ("method", "constants", "env", "L"),
+    [
+        ("ucbexplore", "scaled=0.1", "trap-chain", 10.0),
+        ("ucbexplore", "scaled=0.1", "rare-exit", 10.0),
+        ("disco", "scaled=0.01", "trap-chain", 10.0),
+        ("disco", "paper", "rare-exit", 10.0),
+        ("disco", "scaled=0.001", "grid", 8.0),
+        ("gosprl", "scaled=0.1", "trap-chain", 10.0),
+        ("gosprl", "scaled=0.01", "grid", 8.0),
+        ("gosprl", "scaled=0.01", "fan", 4.0),
+    ],
+)
+def test_own_stop_is_not_before_what_the_rule_asks_for(method: str, constants: str, env: str, L: float) -> None:
+    """The computed number is a lower bound, within a factor ten."""
+    mdp = registry.make_model(env, {}, None)
+    assert mdp is not None
+    least = arena_bounds.RIVALS[method](mdp, L, EPSILON, 0.1, constants)
+    assert least <= explore(mdp, L, method, constants, 0).steps <= 10 * least
+
+
+def test_gosprl_never_ends_where_a_state_cannot_be_reached() -> None:
+    mdp = registry.make_model("CliffWalking-v1", {}, None)
+    assert mdp is not None
+    assert arena_bounds.gosprl(mdp, 20.0, EPSILON, 0.1) == np.inf
+
+
 # --- the shared planner, and the house ---
 
 
@@ -271,11 +302,15 @@ def test_arena(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A small arena, twice: the second time nothing is run again."""
     monkeypatch.setattr(arena, "WORLDS", ({"env": "chain", "env_args": {"n_states": 4}, "radius": 3.0},))
     monkeypatch.setattr(arena, "RULES", ("adagoal",))
-    monkeypatch.setattr(arena, "OTHERS", ("disco:constants=scaled=0.01", "gosprl:constants=scaled=0.01"))
+    monkeypatch.setattr(arena, "OTHERS", ("disco:constants=scaled=0.01", "gosprl:constants=paper"))
     line = ["reproduce", "arena", "--seeds", "2", "--jobs", "1", "--budget", "50000", "--out", str(tmp_path), "--quiet"]
     assert command(line) == 0
     text = (tmp_path / "arena.md").read_text()
-    assert "| disco:constants=scaled=0.01 | own |" in text
+    assert "| disco:constants=scaled=0.01 | own | 1 of 1 | 2 of 2 | 2 |" in text
+    found = {row["method"]: row for row in json.loads((tmp_path / "arena.json").read_text())}
+    assert 1_000 < found["gosprl:constants=paper"]["asked"] <= found["gosprl:constants=paper"]["own_stop"]
+    assert "asked" not in found["disco:constants=scaled=0.01"]
+    assert found["certified"]["each"]["passes"] == [True, True]
     before = {file: file.stat().st_mtime_ns for file in (tmp_path / "cells").iterdir()}
     assert command(line) == 0
     assert {file: file.stat().st_mtime_ns for file in (tmp_path / "cells").iterdir()} == before

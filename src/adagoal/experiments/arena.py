@@ -14,6 +14,8 @@ from typing import Any
 import click
 
 from adagoal import goals, options
+from adagoal.envs import registry
+from adagoal.experiments import arena_bounds
 from adagoal.experiments import compare as engine
 from adagoal.experiments.compare_command import run_cells
 from adagoal.experiments.compare_output import Row, figure, group, rows
@@ -109,6 +111,31 @@ def summary(records: Sequence[engine.Record]) -> str:
     return "\n".join(lines)
 
 
+def asked(records: Sequence[engine.Record]) -> dict[tuple[str, str], float]:
+    """By world and method: steps that a rival's own rule asks for, at least, with its paper's constants."""
+    found = {}
+    for (world, method, _), runs in group(records).items():
+        setting = runs[0]["setting"]
+        if setting["method_args"].get("constants") == "paper":
+            mdp = registry.make_model(setting["env"], setting["env_args"], None)
+            assert mdp is not None
+            rival = arena_bounds.RIVALS[setting["method"]]
+            found[world, method] = rival(mdp, setting["radius"], setting["epsilon"], setting["delta"])
+    return found
+
+
+def bounds(records: Sequence[engine.Record]) -> str:
+    """Markdown: :func:`asked`."""
+    found = asked(records)
+    worlds, names = (list(dict.fromkeys(part)) for part in zip(*found, strict=True))
+    lines = ["| method | " + " | ".join(worlds) + " |", "| --- |" + " ---: |" * len(worlds)]
+    for name in names:
+        steps = [found[world, name] for world in worlds]
+        texts = [f"{s:.1e}".replace("e+0", "e").replace("e+", "e") if math.isfinite(s) else "never ends" for s in steps]
+        lines.append(f"| {name} | " + " | ".join(texts) + " |")
+    return "\n".join(lines)
+
+
 def report(records: Sequence[engine.Record], seeds: int, budget: int) -> str:
     """The tables, in Markdown."""
     found = rows(records)
@@ -117,7 +144,8 @@ def report(records: Sequence[engine.Record], seeds: int, budget: int) -> str:
         "the final output of only k of n runs passes the exact audit; bold: the fewest steps on that world among the "
         f"methods whose output passes in {SOUND:.0%} of the runs.\n\n"
         f"**Own stop**\n\n{matrix(found, 'own_stop')}\n\n**Audit-stop**\n\n{matrix(found, 'audit_stop')}\n\n"
-        f"**Over all worlds**\n\n{summary(records)}\n"
+        f"**Over all worlds**\n\n{summary(records)}\n\n"
+        f"**What the papers' constants ask for**: steps to the own stop, at least, computed\n\n{bounds(records)}\n"
     )
 
 
@@ -130,10 +158,12 @@ def drawn(records: Sequence[engine.Record]) -> list[engine.Record]:
 
 
 def data(records: Sequence[engine.Record]) -> list[dict[str, Any]]:
-    """The rows, each with what its runs did, seed by seed."""
+    """The rows, each with what its runs did, seed by seed, and with :func:`asked`."""
+    least = {key: steps if math.isfinite(steps) else None for key, steps in asked(records).items()}
     return [
         {
             **row.to_dict(),
+            **({"asked": least[row.world, row.method]} if (row.world, row.method) in least else {}),
             "each": {
                 **{name: [run[name] for run in runs] for name in ("steps", "own_stop", "audit_stop", "wall_seconds")},
                 "passes": [run["final"]["c1"] and run["final"]["c2"] for run in runs],

@@ -1,0 +1,83 @@
+"""Steps that a rival's own stopping rule asks for, at least, computed on the known model.
+
+Nobody has to run these. The empirical kernel is taken to be the true one, which only leaves out the mistakes:
+
+* UcbExplore evaluates the policy of each state u of the incrementally reachable set, nearest first, for the number of
+  episodes that its rule says, each of which takes the best restricted policy V*_K(s0 -> u) steps on average;
+* DisCo takes phi(K) samples of every pair of K x A, for K the incrementally reachable set;
+* GOSPRL takes b(x) samples of every pair x, first for the guess W that is the power of two next to the diameter, then
+  with the true diameter for its estimate; it never ends where some state cannot be reached.
+
+Samples are steps; the way to them is not counted.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from adagoal.mdp import incremental, solve
+from adagoal.mdp.model import TabularMDP
+from adagoal.rivals.disco import DisCo
+from adagoal.rivals.gosprl import Gosprl
+from adagoal.rivals.planning import Bools, Floats
+from adagoal.rivals.ucbexplore import UcbExplore
+from adagoal.tabular.counts import Counts
+
+TRIES = 1e9
+"""Enough that rounding to whole counts does not matter."""
+ROUNDS = 8
+
+
+def ucbexplore(mdp: TabularMDP, L: float, epsilon: float, delta: float, constants: str = "paper") -> float:
+    """The episodes of all evaluations, in steps, or the trials of state discovery, if these are more."""
+    explorer = UcbExplore(exact(mdp), L, epsilon, delta, None, constants)
+    inside = np.isin(np.arange(mdp.n_states), incremental.incremental_set(mdp, L))
+    best = incremental.restricted_distances(mdp, inside)
+    steps = 0.0
+    for state in sorted(np.flatnonzero(inside & ~explorer.known), key=lambda s: float(best[s])):
+        steps += explorer.episodes() * best[state]
+        explorer.known[state] = True
+    return max(float(steps), explorer.discovery() * _pairs(mdp, explorer.known))
+
+
+def disco(mdp: TabularMDP, L: float, epsilon: float, delta: float, constants: str = "paper") -> float:
+    """The samples of K x A."""
+    explorer = DisCo(exact(mdp), L, epsilon, delta, None, constants)
+    explorer.known[incremental.incremental_set(mdp, L)] = True
+    return explorer.phi() * _pairs(mdp, explorer.known)
+
+
+def gosprl(mdp: TabularMDP, L: float, epsilon: float, delta: float, constants: str = "paper") -> float:
+    """The samples of all pairs."""
+    D = solve.diameter(mdp)
+    if not math.isfinite(D):
+        return math.inf
+    explorer = Gosprl(exact(mdp), L, epsilon, delta, None, constants)
+    explorer.W = 2.0 ** math.ceil(math.log2(D))
+    for _ in range(ROUNDS):  # b depends on the counts, through their logarithms
+        explorer.counts = exact(mdp, np.ceil(explorer.required()))
+    for_diameter, explorer.diameter = explorer.required(), D
+    return float(np.maximum(for_diameter, explorer.required())[np.repeat(~mdp.terminal, mdp.n_actions)].sum())
+
+
+RIVALS = {"ucbexplore": ucbexplore, "disco": disco, "gosprl": gosprl}
+
+
+def exact(mdp: TabularMDP, tries: Floats | None = None) -> Counts:
+    """Counts as if every pair had been tried so often ([X], or ``TRIES``), in the exact proportion of its kernel."""
+    counts = Counts(mdp.n_states, mdp.n_actions, mdp.start, int(np.diff(mdp.indptr).max()))
+    many = np.full(len(counts.n), TRIES) if tries is None else tries
+    for x, (first, last) in enumerate(zip(mdp.indptr, mdp.indptr[1:], strict=False)):
+        counts.support[x] = last - first
+        counts.successor[x, : last - first] = mdp.successors[first:last]
+        counts.count[x, : last - first] = np.rint(many[x] * mdp.probabilities[first:last])
+    counts.n[:] = counts.count.sum(1)
+    counts.seen[:], counts.terminal[:] = True, mdp.terminal
+    return counts
+
+
+def _pairs(mdp: TabularMDP, known: Bools) -> int:
+    """The number of pairs of K x A that can be tried."""
+    return int((known & ~mdp.terminal).sum()) * mdp.n_actions
