@@ -6,12 +6,14 @@ import contextlib
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
 from rich.live import Live
+from rich.table import Table
 
 from adagoal import options
 from adagoal.errors import InputError
@@ -104,23 +106,24 @@ def run_cells(cells: list[Setting], out: Path, jobs: int, quiet: bool) -> list[e
     """All runs, with a live table on a terminal and a line per run elsewhere."""
     console = Console(stderr=True, quiet=quiet)
     records: list[engine.Record] = []
-    live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal and not quiet else None
+    began = time.monotonic()
+    on_screen = console.is_terminal and not quiet
+
+    def screen() -> Table:
+        caption = f"{len(records)} of {len(cells)} runs, {time.monotonic() - began:,.0f} s"
+        return terminal(_fitting(records.copy(), console.height - 3), caption)
 
     def done(record: engine.Record) -> None:
         records.append(record)
-        count = f"{len(records)} of {len(cells)} runs"
-        if live is not None:
-            live.update(terminal(_fitting(records, console.height - 3), caption=count), refresh=True)
-            return
-        setting = record["setting"]
-        what = f"{setting['env']} {setting['method']} {setting['goal_rule']} seed {setting['seed']}"
-        stops = f"own stop {record['own_stop'] or 'none'}, audit-stop {record['audit_stop'] or 'none'}"
-        console.print(f"{count}: {what}: {stops}", highlight=False, soft_wrap=True)
+        if not on_screen:
+            setting = record["setting"]
+            what = f"{setting['env']} {setting['method']} {setting['goal_rule']} seed {setting['seed']}"
+            stops = f"own stop {record['own_stop'] or 'none'}, audit-stop {record['audit_stop'] or 'none'}"
+            console.print(f"{len(records)} of {len(cells)} runs: {what}: {stops}", highlight=False, soft_wrap=True)
 
+    live = Live(get_renderable=screen, console=console, refresh_per_second=1, transient=True)
     try:
-        with live if live is not None else contextlib.nullcontext():
-            if live is not None:
-                live.update(terminal([], caption=f"0 of {len(cells)} runs"), refresh=True)
+        with live if on_screen else contextlib.nullcontext():
             return engine.run_all(cells, out, jobs, done)
     except KeyboardInterrupt:
         click.echo(
