@@ -13,7 +13,7 @@ from adagoal import api
 from adagoal.cli import run
 from adagoal.envs import registry
 from adagoal.errors import InputError
-from adagoal.experiments import compare
+from adagoal.experiments import compare, compare_command
 from adagoal.experiments.compare import Auditor, Check
 from adagoal.experiments.compare_output import figure, markdown, rows
 from adagoal.loop import Run
@@ -155,6 +155,17 @@ def test_bad_input(arguments: list[str], said: str, tmp_path: Path, capsys: pyte
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
+
+
+def test_a_small_screen_shows_what_ended_last() -> None:
+    """Five rules end, then the first one again with another seed: there is room for three rows."""
+    record = compare.run_cell(Setting("chain", radius=5.0, budget=200))
+    assert record is not None
+    ended = ["adagoal", "unigoal", "raregoal", "mega", "goid", "adagoal"]
+    records = [{**record, "setting": {**record["setting"], "goal_rule": rule}} for rule in ended]
+    assert [row.goal_rule for row in compare_command.fitting(records, 3)] == ["adagoal", "mega", "goid"]
+    assert [row.runs for row in compare_command.fitting(records, 3)] == [2, 1, 1]
+    assert len(compare_command.fitting(records, 5)) == 5
 
 
 def test_one_goal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -94,7 +94,10 @@ DELTA = click.option(
     "--delta", type=float, default=0.1, show_default=True, help="Probability of a wrong answer, in (0, 1)."
 )
 CONSTANTS = click.option(
-    "--constants", metavar="paper|scaled=c", help="Constants of a rival's paper, or c times as large.  [default: paper]"
+    "--constants",
+    metavar="paper|scaled=c",
+    help="Of ucbexplore, disco, gosprl and bpi-ucbvi: their papers', or logarithms of confidences times c.  "
+    "[default: paper]",
 )
 GOALS = click.option(
     "--goal",

@@ -111,7 +111,7 @@ def run_cells(cells: list[Setting], out: Path, jobs: int, quiet: bool) -> list[e
 
     def screen() -> Table:
         caption = f"{len(records)} of {len(cells)} runs, {time.monotonic() - began:,.0f} s"
-        return terminal(_fitting(records.copy(), console.height - 3), caption)
+        return terminal(fitting(records.copy(), console.height - 3), caption)
 
     def done(record: engine.Record) -> None:
         records.append(record)
@@ -132,7 +132,7 @@ def run_cells(cells: list[Setting], out: Path, jobs: int, quiet: bool) -> list[e
         raise click.exceptions.Exit(3) from None
 
 
-def _fitting(records: list[engine.Record], most: int) -> list[Row]:
+def fitting(records: list[engine.Record], most: int) -> list[Row]:
     """The rows of the records; if they are too many for the screen, those whose runs ended last."""
     found = rows(records)
     if len(found) <= most:
