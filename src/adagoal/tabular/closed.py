@@ -45,6 +45,14 @@ def _successor(x, k, successor, weight, support):  # type: ignore[no-untyped-def
 
 
 @numba.njit(**VECTOR)
+def _moments(own, y0, y1, y2, y3, w0, w1, w2, w3):  # type: ignore[no-untyped-def]
+    """Mean and variance of four values; centred at the state's own one against cancellation."""
+    d0, d1, d2, d3 = y0 - own, y1 - own, y2 - own, y3 - own
+    m = w0 * d0 + w1 * d1 + w2 * d2 + w3 * d3
+    return m + own, max(w0 * d0 * d0 + w1 * d1 * d1 + w2 * d2 * d2 + w3 * d3 * d3 - m * m, 0.0)
+
+
+@numba.njit(**VECTOR)
 def _add_up(x, s, successor, weight, support, F, mean, square, most):  # type: ignore[no-untyped-def]
     """Moments of F - F[s], and the largest F, over the successors of a pair with many of them."""
     for b in range(F.shape[1]):
@@ -87,11 +95,9 @@ def lower_sweep(order, goal_column, model, cap, V, policy):  # type: ignore[no-u
                 i2, w2 = _successor(x, 2, successor, p, support)
                 i3, w3 = _successor(x, 3, successor, p, support)
                 for b in range(B):
-                    own = V[s, b]
-                    d0, d1, d2, d3 = V[i0, b] - own, V[i1, b] - own, V[i2, b] - own, V[i3, b] - own
-                    m = w0 * d0 + w1 * d1 + w2 * d2 + w3 * d3
-                    variance = max(w0 * d0 * d0 + w1 * d1 * d1 + w2 * d2 * d2 + w3 * d3 * d3 - m * m, 0.0)
-                    value = 1.0 + low(m + own, variance, r, cap, sure)
+                    y0, y1, y2, y3 = V[i0, b], V[i1, b], V[i2, b], V[i3, b]
+                    m, variance = _moments(V[s, b], y0, y1, y2, y3, w0, w1, w2, w3)
+                    value = 1.0 + low(m, variance, r, cap, sure)
                     action[b] = a if value < best[b] else action[b]
                     best[b] = min(value, best[b])
             else:
@@ -142,12 +148,9 @@ def upper_sweep(order, goal_column, model, cap, Y, policy):  # type: ignore[no-u
                 i2, w2 = _successor(x, 2, successor, p, support)
                 i3, w3 = _successor(x, 3, successor, p, support)
                 for b in range(B):
-                    own = Y[s, b]
-                    d0, d1, d2, d3 = Y[i0, b] - own, Y[i1, b] - own, Y[i2, b] - own, Y[i3, b] - own
-                    m = w0 * d0 + w1 * d1 + w2 * d2 + w3 * d3
-                    variance = max(w0 * d0 * d0 + w1 * d1 * d1 + w2 * d2 * d2 + w3 * d3 * d3 - m * m, 0.0)
-                    largest = max(max(Y[i0, b], Y[i1, b]), max(Y[i2, b], Y[i3, b]))
-                    value = 1.0 + up(m + own, variance, largest, r, q, top[b])
+                    y0, y1, y2, y3 = Y[i0, b], Y[i1, b], Y[i2, b], Y[i3, b]
+                    m, variance = _moments(Y[s, b], y0, y1, y2, y3, w0, w1, w2, w3)
+                    value = 1.0 + up(m, variance, max(max(y0, y1), max(y2, y3)), r, q, top[b])
                     action[b] = a if value < best[b] else action[b]
                     best[b] = min(value, best[b])
             else:
