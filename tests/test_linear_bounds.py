@@ -10,6 +10,7 @@ from adagoal.envs import random_models
 from adagoal.envs.simulator import ModelWorld
 from adagoal.linear import families
 from adagoal.linear.likelihood import enclose, maximise
+from adagoal.linear.pooled import Pooled
 from adagoal.linear.vtr import ridge, samples_needed
 from adagoal.linear.vtr_kernels import Ridge, backward
 from adagoal.loop import explore
@@ -41,6 +42,25 @@ def test_region_coverage(method):
             outside.append(not holds(run.estimates.learner.region(), N, theta))
         missed += any(outside)
     assert missed <= 0.5 * runs
+
+
+def test_one_potential_for_all_goals():
+    """Proposition M2: the squared widths of the rows, whatever their goals, sum to 2 ln(det Sigma / lambda^k) or less."""
+    mdp, _ = random_mixture(3, n_states=10, d=4)
+    m, rng = mdp.mixture, np.random.default_rng(0)
+    functions = 5 * rng.random((20, m.n_states))
+    learner, spent = Pooled(m, 0.1), 0.0
+    for _ in range(400):
+        f, place = functions[rng.integers(20)], int(rng.integers(len(m.successors)))
+        before = learner.Sigma.copy()
+        new = np.zeros(len(m.successors), np.int64)
+        new[place] = 1
+        learner.absorb(new, new, f)
+        row = learner.Sigma - before  # z z^T
+        spent += min(1.0, float(np.trace(np.linalg.solve(before, row))))
+    growth = np.linalg.slogdet(learner.Sigma / learner.ridge)[1]
+    assert 0.3 * growth < spent <= 2 * growth
+    assert learner.radius() == pytest.approx((math.sqrt(2 * math.log(10) + growth) + 1) ** 2)
 
 
 @pytest.mark.parametrize("method", CERTIFIED)

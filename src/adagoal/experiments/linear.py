@@ -53,9 +53,9 @@ VTR_BUDGET = 100_000
 COLOURS = {"likelihood": "#0072b2", "vtr-pooled": "#009e73", "certified": "#d55e00"}
 """Of Okabe and Ito's palette."""
 PARTS_OF_THE_STEPS = {
-    "radius": "squared radius ρ²",
+    "radius": "squared radius r²",
     "half_range": "half range h",
-    "steps_over_law": "steps / ((d − 1) ρ² h²)",
+    "steps_over_law": "steps / ((d − 1) r² h²)",
 }
 TITLES = {
     "windy": "gusts grow with d (mixture-windy)",
