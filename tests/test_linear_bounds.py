@@ -45,7 +45,7 @@ def test_region_coverage(method):
 
 
 def test_one_potential_for_all_goals():
-    """Proposition M2: the squared widths of the rows, whatever their goals, sum to 2 ln(det Sigma / lambda^k) or less."""
+    """Proposition M2: squared widths of rows of any goals sum to at most 2 ln(det Sigma / lambda^k)."""
     mdp, _ = random_mixture(3, n_states=10, d=4)
     m, rng = mdp.mixture, np.random.default_rng(0)
     functions = 5 * rng.random((20, m.n_states))
