@@ -1,6 +1,6 @@
 """Environment steps per second: this trainer beside Stable-Baselines3's DDPG + HER, and its parts alone.
 
-    python benchmarks/deep_speed.py rollouts --out docs/data/deep-overlap.json
+    python benchmarks/deep_speed.py rollouts --out docs/data/deep-rollouts.json
     python benchmarks/deep_speed.py compare --sb3-python .venv-sb3/bin/python --out docs/data/deep-speed.json
     python benchmarks/deep_speed.py adagoal --updates 80      one line of the comparison
     python benchmarks/deep_speed.py sb3 --updates 80          the other (needs stable-baselines3, torch)
@@ -27,10 +27,11 @@ from typing import Any
 
 ENV, ENVS, HORIZON = "FetchPush-v4", 16, 50
 PER_CYCLE = ENVS * HORIZON
+LOAD = round(os.getloadavg()[0], 1)
 SETTINGS: tuple[dict[str, Any], ...] = (
-    {"updates": 40, "batch": 256, "hidden": "256,256", "cycles": 10},
-    {"updates": 80, "batch": 256, "hidden": "256,256,256", "cycles": 8},
-    {"updates": 40, "batch": 1024, "hidden": "256,256,256", "cycles": 5},
+    {"updates": 40, "batch": 256, "hidden": "256,256", "cycles": 8},
+    {"updates": 80, "batch": 256, "hidden": "256,256,256", "cycles": 6},
+    {"updates": 40, "batch": 1024, "hidden": "256,256,256", "cycles": 4},
     {"updates": 800, "batch": 256, "hidden": "256,256", "cycles": 2},
 )
 
@@ -146,7 +147,7 @@ def sb3(options: argparse.Namespace) -> dict[str, Any]:
     from stable_baselines3.common.vec_env import SubprocVecEnv
 
     torch.set_num_threads(options.threads)
-    envs = SubprocVecEnv([make_env] * ENVS, start_method="spawn")
+    envs = SubprocVecEnv([make_env] * ENVS, start_method="fork")
     model = stable_baselines3.DDPG(
         "MultiInputPolicy",
         envs,
@@ -171,7 +172,7 @@ def sb3(options: argparse.Namespace) -> dict[str, Any]:
 
 def compare(options: argparse.Namespace) -> dict[str, Any]:
     """All settings, both sides by turns; the median of the rounds."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for setting in SETTINGS:
         words = [word for name, value in setting.items() for word in (f"--{name}", str(value))]
         sides = {
@@ -189,7 +190,14 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
         ratio = round(speed["adagoal"] / max(v for s, v in speed.items() if s != "adagoal"), 2)
         rows.append(setting | {"steps_per_second": speed, "ratio": ratio, "rounds": rounds})
         print(json.dumps(setting | {"steps_per_second": speed, "ratio": ratio}), flush=True)
+        write(options, {"settings": rows})
     return {"settings": rows}
+
+
+def write(options: argparse.Namespace, found: dict[str, Any]) -> None:
+    data = {"part": options.part, "cores": os.cpu_count(), "load_before": LOAD, "found": found}
+    if options.out is not None:
+        options.out.write_text(json.dumps(data, indent=1) + "\n")
 
 
 def main() -> None:
@@ -204,11 +212,8 @@ def main() -> None:
     parser.add_argument("--sb3-python", default=sys.executable)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    load = os.getloadavg()[0]
     found = {"adagoal": adagoal, "sb3": sb3, "rollouts": rollouts, "compare": compare}[options.part](options)
-    data = {"part": options.part, "cores": os.cpu_count(), "load_before": round(load, 1), "found": found}
-    if options.out is not None:
-        options.out.write_text(json.dumps(data, indent=1) + "\n")
+    write(options, found)
     if options.part != "compare":
         print(json.dumps(found, indent=1))
 
