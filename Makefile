@@ -4,12 +4,11 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo test test-deep lint format check-slow bench reproduce clean
+.PHONY: help demo test test-core test-deep lint format check-slow bench reproduce clean
 
 help:
 	@echo "make demo        explore the two-room world with live progress, and write its report"
 	@echo "make test        lint, types and tests (minutes)"
-	@echo "make test-deep   the tests of the deep world (installs JAX and MuJoCo)"
 	@echo "make lint        lint and types only"
 	@echo "make format      format the code"
 	@echo "make check-slow  the heavier statistical checks"
@@ -28,12 +27,8 @@ $(VENV)/stamp-core: $(VENV)/stamp-python pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/stamp-dev: $(VENV)/stamp-python pyproject.toml constraints.txt
-	$(PIP) install --constraint constraints.txt --editable '.[dev,minigrid]'
-	@touch $@ $(VENV)/stamp-core
-
-$(VENV)/stamp-deep: $(VENV)/stamp-dev
 	$(PIP) install --constraint constraints.txt --editable '.[dev,minigrid,deep]'
-	@touch $@
+	@touch $@ $(VENV)/stamp-core
 
 demo: $(VENV)/stamp-core
 	@echo "exploring the two-room world (the first run compiles for a while) ..."
@@ -47,9 +42,12 @@ lint: $(VENV)/stamp-dev
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/pytest
+	@$(MAKE) --no-print-directory -j2 --output-sync test-core test-deep
 
-test-deep: $(VENV)/stamp-deep
+test-core: $(VENV)/stamp-dev
+	$(BIN)/pytest --ignore tests/deep
+
+test-deep: $(VENV)/stamp-dev
 	$(BIN)/pytest tests/deep
 
 format: $(VENV)/stamp-dev
