@@ -73,7 +73,9 @@ class Blocks:
     def sweep_all(self, first: int = 0, stride: int = 1) -> None:
         """The same on one thread, or a thread's share of it."""
         for column, V, Y, optimistic, best in self.blocks[first::stride]:
-            kernels.improve(self.order, column, self.model, CAP, False, SWEEPS, -1.0, V, optimistic, Y, best)
+            setting = (self.order, column, self.model, CAP, False, SWEEPS, -1.0)
+            kernels.lower_sweeps(*setting, V, optimistic)
+            kernels.upper_sweeps(*setting, Y, best)
 
 
 def matrix(model: Model) -> sparse.csr_matrix:

@@ -21,6 +21,7 @@ to date, :data:`BLOCK` at a time. All goals never seen so far look the same and 
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,8 @@ from adagoal.tabular.resolvent import suboptimality
 
 BLOCK = 16
 """Goals planned together."""
+THREADED = 100_000
+"""Successors times goals of a block from which on its two bounds are swept side by side."""
 SWEEPS = 20
 """Sweeps per plan, at most; the next plan goes on from where this one stopped."""
 GROWTH = 1.1
@@ -78,6 +81,7 @@ class Certified(Columns):
         )
         self._probed, self._planned_at, self._probing_now = 0.0, 0.0, False
         self.plans = 0
+        self._threads = ThreadPoolExecutor(1)
         self._catch_up()
 
     # --- what the loop sees -----------------------------------------------------------------------------------
@@ -184,10 +188,14 @@ class Certified(Columns):
         goal_column = np.full(len(V), -1)
         known = self.goal_state[block] >= 0
         goal_column[self.goal_state[block][known]] = np.flatnonzero(known)
-        kernels.improve(
-            *(self.order, goal_column, model, self.cap, exact, SWEEPS, 1e-3 * self.epsilon),
-            *(V, optimistic, Y, best),
-        )
+        setting = (self.order, goal_column, model, self.cap, exact, SWEEPS, 1e-3 * self.epsilon)
+        if exact or model.p.size * len(block) > THREADED:
+            second = self._threads.submit(kernels.upper_sweeps, *setting, Y, best)
+            kernels.lower_sweeps(*setting, V, optimistic)
+            second.result()
+        else:
+            kernels.lower_sweeps(*setting, V, optimistic)
+            kernels.upper_sweeps(*setting, Y, best)
         self.V[:, block], self.Y[:, block] = V, Y
         self.optimistic[:, block], self.best[:, block] = optimistic, best
         self.D[block] = np.maximum(self.D[block], V[start])

@@ -285,14 +285,20 @@ def upper_sweep(order, goal_column, model, cap, exact, Y, policy):  # type: igno
 
 
 @numba.njit(cache=True, nogil=True)
-def improve(order, goal_column, model, cap, exact, sweeps, tolerance, V, optimistic, Y, best):  # type: ignore[no-untyped-def]
-    """Sweeps of both bounds, forwards and backwards in turn, until they move by less than the tolerance."""
+def lower_sweeps(order, goal_column, model, cap, exact, sweeps, tolerance, V, policy):  # type: ignore[no-untyped-def]
+    """Sweeps of the lower bounds, forwards and backwards in turn, until they rise by less than the tolerance."""
     backwards = order[::-1].copy()
     for i in range(sweeps):
         way = order if i % 2 == 0 else backwards
-        if lower_sweep(way, goal_column, model, cap, exact, V, optimistic) < tolerance:
+        if lower_sweep(way, goal_column, model, cap, exact, V, policy) < tolerance:
             break
+
+
+@numba.njit(cache=True, nogil=True)
+def upper_sweeps(order, goal_column, model, cap, exact, sweeps, tolerance, Y, policy):  # type: ignore[no-untyped-def]
+    """The same for the upper bounds."""
+    backwards = order[::-1].copy()
     for i in range(sweeps):
         way = order if i % 2 == 0 else backwards
-        if upper_sweep(way, goal_column, model, cap, exact, Y, best) < tolerance:
+        if upper_sweep(way, goal_column, model, cap, exact, Y, policy) < tolerance:
             break
