@@ -245,7 +245,8 @@ def states_figure(rows: list[Row], path: Path) -> None:
         ax.set(xlabel="number of states S", title=TITLES[title])
         ax.title.set_fontsize(9)
     axes[0].set_ylabel("steps to the certified stop")
-    axes[0].legend(frameon=False, fontsize=8, loc="center left")
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=8)
     figure.suptitle("d = 4, A = 4, L = 10, ε = 1, the same 50 goals near the start", fontsize=9)
     save(figure, path)
 
@@ -262,7 +263,9 @@ def curves(ax: Axes, rows: list[Row], over: str) -> None:
             ax.plot(xs, [statistics.median(s) for s in steps], "o-", color=colour, markersize=4, label=method)
         short = [(row[over], row["steps"]) for row in own if row["status"] != "certified"]
         if short:
-            ax.plot(*zip(*short, strict=True), "^", color=colour, fillstyle="none", label=f"{method}, needs more")
+            ax.plot(
+                *zip(*short, strict=True), "^", color=colour, fillstyle="none", label=f"{method}, given up: needs more"
+            )
     ax.set(xscale="log", yscale="log")
     ax.grid(alpha=0.3)
 
