@@ -84,7 +84,8 @@ def resume(
 ) -> Result:
     """Go on with a run that was killed, interrupted, or ran out of budget; the result is as if it had not stopped.
 
-    (After a budget the methods for mixtures plan once more than an unbroken run: as valid, not the same numbers.) A run on an environment object, or with a rule that is a function, needs the same one again.
+    (After a budget the methods for mixtures plan once more than an unbroken run: as valid, not the same numbers.)
+    A run on an environment object, or with a rule that is a function, needs the same one again.
     """
     folder = Path(path)
     arrays, facts = read_arrays(folder / CHECKPOINT)
