@@ -8,19 +8,26 @@ import pytest
 from click.testing import CliRunner
 
 from adagoal.experiments import linear as experiment
-from adagoal.experiments import misfit
+from adagoal.experiments import linear_output, linear_runs, misfit
+
+
+def replace(monkeypatch, name, value):
+    """In every module of the experiment that knows the name."""
+    for module in (experiment, linear_output, linear_runs):
+        if hasattr(module, name):
+            monkeypatch.setattr(module, name, value)
 
 
 @pytest.fixture
 def small(monkeypatch):
     """Small worlds, in this process."""
-    monkeypatch.setattr(experiment, "SIZES", {60: "6x10", 70: "7x10"})
-    monkeypatch.setattr(experiment, "KERNELS", (2, 3))
-    monkeypatch.setattr(experiment, "NEAR", 1)
-    monkeypatch.setattr(experiment, "BEYOND", 1)
-    monkeypatch.setattr(experiment, "EPSILON", 2.0)
-    monkeypatch.setattr(experiment, "VTR_BUDGET", 1_000)
-    monkeypatch.setattr(experiment, "ProcessPoolExecutor", lambda *a, **k: ThreadPoolExecutor(1))
+    replace(monkeypatch, "SIZES", {60: "6x10", 70: "7x10"})
+    replace(monkeypatch, "KERNELS", (2, 3))
+    replace(monkeypatch, "NEAR", 1)
+    replace(monkeypatch, "BEYOND", 1)
+    replace(monkeypatch, "EPSILON", 2.0)
+    replace(monkeypatch, "VTR_BUDGET", 1_000)
+    replace(monkeypatch, "ProcessPoolExecutor", lambda *a, **k: ThreadPoolExecutor(1))
 
 
 @pytest.mark.parametrize("part", ["states", "kernels", "methods"])
@@ -65,7 +72,7 @@ def test_misfit_part(monkeypatch, tmp_path):
     monkeypatch.setattr(misfit, "ETAS", (0.8,))
     monkeypatch.setattr(misfit, "PLACES", {"everywhere": tuple(range(100))})
     monkeypatch.setattr(misfit, "FALSE_ALARM_BUDGET", 1_000)
-    monkeypatch.setattr(experiment, "EPSILON", 2.0)
+    replace(monkeypatch, "EPSILON", 2.0)
     done = CliRunner().invoke(experiment.linear, ["--part", "misfit", "--seeds", "1", "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
     rows = json.loads((tmp_path / "linear-misfit.json").read_text())["rows"]
@@ -85,4 +92,4 @@ def test_stray_worlds_are_no_mixtures_but_have_the_same_transitions():
 
 
 def test_exponent():
-    assert experiment.exponent([1, 2, 4], [3, 12, 48]) == pytest.approx(2)
+    assert linear_output.exponent([1, 2, 4], [3, 12, 48]) == pytest.approx(2)

@@ -1,0 +1,181 @@
+"""Tables and figures of ``adagoal reproduce linear``, from its rows."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from adagoal.experiments.linear_runs import SIZES, Row
+
+KERNELS = (2, 4, 8, 16)
+LINEAR = ("likelihood", "vtr-pooled")
+COLOURS = {"likelihood": "#0072b2", "vtr-pooled": "#009e73", "certified": "#d55e00"}
+"""Of Okabe and Ito's palette."""
+PARTS_OF_THE_STEPS = {
+    "radius": "squared radius r²",
+    "half_range": "half range h",
+    "steps_over_law": "steps / ((d − 1) r² h²)",
+}
+TITLES = {
+    "windy": "gusts grow with d (mixture-windy)",
+    "weather": "all winds alike (mixture-weather)",
+    "grid": "windy grids: S grows beyond reach",
+    "tree": "trees of rooms: S grows within reach",
+}
+
+
+def exponent(x: Sequence[float], y: Sequence[float]) -> float:
+    """b of the best fit  y ~ x^b."""
+    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
+
+
+def middle(rows: Iterable[Row], key: str = "steps") -> float:
+    """The median of a column over the seeds."""
+    return float(statistics.median(row[key] for row in rows))
+
+
+def states_table(rows: list[Row]) -> str:
+    """Markdown."""
+    lines = ["| world | method | " + " | ".join(f"S = {S:,}" for S in SIZES) + " |", "|---|---|" + "---|" * len(SIZES)]
+    for family in ("windy", "tree"):
+        for method in COLOURS:
+            cells = []
+            for S in SIZES:
+                own = [r for r in rows if (r["family"], r["method"], r["states"]) == (family, method, S)]
+                done = [r for r in own if r["status"] == "certified"]
+                passed = sum(r["audit"] for r in done)
+                spread = (
+                    f" [{min(r['steps'] for r in own):,}, {max(r['steps'] for r in own):,}]" if len(own) > 1 else ""
+                )
+                text = f"{'' if len(done) == len(own) else '> '}{middle(own):,.0f}{spread}"
+                text += f"; audits {passed}/{len(done)}" if done else "; given up"
+                cells.append(f"{text}; {middle(own, 'seconds'):.0f} s, {max(r['megabytes'] for r in own):,} MB")
+            lines.append(f"| {family} | `{method}` | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def states_figure(rows: list[Row], path: Path) -> None:
+    """Two panels, one per family."""
+    figure = Figure((9.5, 3.9), layout="constrained")
+    axes = figure.subplots(1, 2, sharey=True)
+    for ax, (family, title) in zip(axes, (("windy", "grid"), ("tree", "tree")), strict=True):
+        curves(ax, [row for row in rows if row["family"] == family], "states")
+        ax.set(xlabel="number of states S", title=TITLES[title])
+        ax.title.set_fontsize(9)
+    axes[0].set_ylabel("steps to the certified stop")
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=8)
+    figure.suptitle("d = 4, A = 4, L = 10, ε = 1, the same 50 goals near the start", fontsize=9)
+    save(figure, path)
+
+
+def curves(ax: Axes, rows: list[Row], over: str) -> None:
+    """Medians and ranges; hollow triangles where a run was given up before its stop."""
+    for method, colour in COLOURS.items():
+        own = [row for row in rows if row["method"] == method]
+        done = [row for row in own if row["status"] == "certified"]
+        xs = sorted({row[over] for row in done})
+        steps = [[row["steps"] for row in done if row[over] == x] for x in xs]
+        if xs:
+            ax.fill_between(xs, [min(s) for s in steps], [max(s) for s in steps], color=colour, alpha=0.2, linewidth=0)
+            ax.plot(xs, [statistics.median(s) for s in steps], "o-", color=colour, markersize=4, label=method)
+        short = [(row[over], row["steps"]) for row in own if row["status"] != "certified"]
+        if short:
+            ax.plot(
+                *zip(*short, strict=True), "^", color=colour, fillstyle="none", label=f"{method}, given up: needs more"
+            )
+    ax.set(xscale="log", yscale="log")
+    ax.grid(alpha=0.3)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """As a PNG."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+
+
+def kernels_fits(rows: list[Row]) -> list[dict[str, Any]]:
+    """Per family and method: medians, exponents in d and in d - 1, and the parts of the steps (docs/linear.md)."""
+    fits = []
+    for family in ("windy", "weather"):
+        for method in LINEAR:
+            own = [[r for r in rows if (r["family"], r["method"], r["d"]) == (family, method, d)] for d in KERNELS]
+            points = []
+            for d, runs in zip(KERNELS, own, strict=True):
+                parts = {key: middle(runs, key) for key in ("steps", "radius", "half_range", "farthest")}
+                law = (d - 1) * parts["radius"] * (parts["half_range"] ** 2 if method == "vtr-pooled" else 1.0)
+                points.append({"d": d, **parts, "law": law, "steps_over_law": parts["steps"] / law})
+            steps = [p["steps"] for p in points]
+            fit = {"family": family, "method": method, "points": points, "exponent": exponent(KERNELS, steps)}
+            fit["exponent_in_d_minus_1"] = exponent([d - 1 for d in KERNELS], steps)
+            fit["exponent_of_law"] = exponent(KERNELS, [p["law"] for p in points])
+            fits.append(fit)
+    return fits
+
+
+def kernels_table(fits: list[dict[str, Any]]) -> str:
+    """Markdown: the steps with their exponents, and what they are made of."""
+    lines = ["| world | method | " + " | ".join(f"d = {d}" for d in KERNELS) + " | exponent of d | of d − 1 |"]
+    lines.append("|---|---|" + "---|" * (len(KERNELS) + 2))
+    for f in fits:
+        steps = " | ".join(f"{p['steps']:,.0f}" for p in f["points"])
+        fit = f"{f['exponent']:.1f} | {f['exponent_in_d_minus_1']:.1f}"
+        lines.append(f"| {f['family']} | `{f['method']}` | {steps} | {fit} |")
+    lines += ["", "| world | method | part | " + " | ".join(f"d = {d}" for d in KERNELS) + " |"]
+    lines.append("|---|---|---|" + "---|" * len(KERNELS))
+    for f in fits:
+        for key, words in PARTS_OF_THE_STEPS.items():
+            if key == "half_range" and f["method"] == "likelihood":
+                continue  # it has no part in the likelihood
+            lines.append(
+                f"| {f['family']} | `{f['method']}` | {words} | "
+                + " | ".join(f"{p[key]:.3g}" for p in f["points"])
+                + " |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def kernels_figure(rows: list[Row], fits: list[dict[str, Any]], path: Path) -> None:
+    """Two panels, one per family, with the slope 2."""
+    figure = Figure((9.5, 3.9), layout="constrained")
+    axes = figure.subplots(1, 2, sharey=True)
+    for ax, family in zip(axes, ("windy", "weather"), strict=True):
+        curves(ax, [row for row in rows if row["family"] == family], "d")
+        for f in fits:
+            if f["family"] == family:
+                last = f["points"][-1]
+                text = f"$d^{{{f['exponent']:.1f}}}$, $(d-1)^{{{f['exponent_in_d_minus_1']:.1f}}}$"
+                at = {"textcoords": "offset points", "xytext": (-4, 7), "ha": "right", "fontsize": 8}
+                ax.annotate(text, (last["d"], last["steps"]), color=COLOURS[f["method"]], **at)
+        guide = 500 * (np.array(KERNELS, float) / KERNELS[0]) ** 2
+        ax.plot(KERNELS, guide, ":", color="#666666", label="slope 2")
+        ax.set(xlabel="number of kernels d", title=TITLES[family])
+        ax.title.set_fontsize(9)
+        ax.set_xticks(KERNELS, [str(d) for d in KERNELS])
+        ax.minorticks_off()
+    axes[0].set_ylabel("steps to the certified stop")
+    axes[0].legend(frameon=False, fontsize=8)
+    save(figure, path)
+
+
+def methods_table(rows: list[Row], need: float) -> str:
+    """Markdown."""
+    lines = ["| method | samples | seconds | mean width upper − lower at the stop | runs | audits passed |"]
+    lines.append("|---|---|---|---|---|---|")
+    for method in COLOURS:
+        own = [row for row in rows if row["method"] == method]
+        done = [row for row in own if row["status"] == "certified"]
+        width = f"{middle(done, 'width'):.2f}" if done else "–"
+        steps, more = middle(own), "" if len(done) == len(own) else "> "
+        verdict = f"{len(done)}/{len(own)} stopped | {sum(row['audit'] for row in done)}/{len(done)}"
+        lines.append(f"| `{method}` | {more}{steps:,.0f} | {middle(own, 'seconds'):.1f} | {width} | {verdict} |")
+    short = next(row for row in rows if row["method"] == "vtr")
+    lines.append(f"| `vtr` | {need:.2g} (computed) | – | – | – | – |")
+    note = f"`vtr` after {short['steps']:,} steps, {short['seconds']:.0f} s: largest error bound {short['error']:.1f}."
+    return "\n".join([*lines, "", note]) + "\n"
