@@ -47,6 +47,8 @@ def certified(problem: Problem, branching: int | None = None) -> Estimates:
     if branching is not None and (not isinstance(branching, int) or branching < 1):
         raise InputError(f"--method-arg branching: must be a whole number of successors >= 1, got {branching!r}")
     p = problem
+    if branching is not None:
+        _note(p.world)(f"the certificate rests on your word that no pair has more than {branching} successors")
     return Certified(p.counts, p.world.state_bound, p.L, p.epsilon, p.delta, p.goals, branching)
 
 
