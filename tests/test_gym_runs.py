@@ -17,7 +17,7 @@ from adagoal.envs.gym import GymWorld
 from adagoal.errors import InputError
 from adagoal.result import Result, load
 from adagoal.tabular.counts import Counts
-from model_env import Breaking, ModelEnv, PairEnv, play, same_counts, with_terminal
+from model_env import NEVER, Breaking, ModelEnv, PairEnv, play, same_counts, with_terminal
 
 # --- failures, seeds, snapshots ---
 
@@ -78,6 +78,33 @@ def test_an_environment_that_cannot_be_replayed_goes_on_from_a_reset() -> None:
     other.restore(world.snapshot())
     assert any("went on from a reset" in line for line in other.warnings)
     play(other, 100, counts=counts)
+
+
+def test_a_generator_of_the_environment_s_own_does_not_repeat_itself() -> None:
+    """Runs that are resumed again and again see new samples each time."""
+
+    class Own(ModelEnv):
+        """Draws every state from a generator that nobody can save; ``reset(seed=...)`` seeds it."""
+
+        def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+            if seed is not None:
+                self.dice = np.random.default_rng(seed)
+            return super().reset(seed=seed, options=options)
+
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            self.state = int(self.dice.integers(self.mdp.n_states))
+            return self.state, 0.0, False, False, {}
+
+    mdp, drawn = toys.chain(n_states=1000), []
+    world = GymWorld(Own(mdp), "own")
+    for _ in range(4):
+        counts, _ = play(world, 50, goals=[NEVER])
+        drawn.append(counts.seen)
+        snapshot, world = world.snapshot(), GymWorld(Own(mdp), "own")
+        world.restore(snapshot)
+    for one in range(4):
+        for other in range(one):
+            assert (drawn[one] & drawn[other]).sum() < 15  # 50 of 1000: two or three by chance
 
 
 # --- whole runs ---

@@ -49,7 +49,7 @@ class GymWorld:
         """The kernels of which the environment is said to be a mixture."""
         self._place = (self.start, -1, 0)  # state, goal column aimed at (-1: none), steps of the episode
         self._overdue = False  # the environment ended the episode by itself
-        self._seeded = False
+        self._seed: int | None = None  # of the environment's randomness; None before the first rollout
         self._failure: Exception | None = None
         self._notes: list[str] = []
         self._recorder = Recorder(self.n_actions)
@@ -72,9 +72,9 @@ class GymWorld:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
-        if not self._seeded:
-            self._adapter.seed(int(rng.integers(2**31)))
-            self._seeded = True
+        if self._seed is None:
+            self._seed = int(rng.integers(2**31))
+            self._adapter.seed(self._seed)
         trail, outcome = _Trail(counts, self._recorder), Outcome()
         try:
             self._play(plan, weights, rng, max_steps, min(max_episodes, EPISODES), trail, outcome)
@@ -224,14 +224,21 @@ class GymWorld:
 
     def snapshot(self) -> dict[str, Any]:
         """Where the agent stands, how it got there from the last reset, and what the sanity checks found so far."""
-        waiting = not self._seeded or (self._adapter.virtual and self._place[0] == self.start)
-        facts = {"place": self._place, "seeded": self._seeded, "warnings": self.warnings}
+        waiting = self._seed is None or (self._adapter.virtual and self._place[0] == self.start)
+        facts = {"place": self._place, "seed": self._seed, "warnings": self.warnings}
         return facts | self._adapter.snapshot(waiting)
 
     def restore(self, snapshot: dict[str, Any]) -> None:
-        """Back to where the agent stood; exact for environments whose randomness is all in ``np_random``."""
+        """Back to where the agent stood; exact for environments whose randomness is all in ``np_random``.
+
+        A generator of the environment's own cannot be put back. It gets another seed, so that what it draws from now
+        on is not what it drew before: samples that repeat themselves would be counted as new ones.
+        """
         state, aim, clock = snapshot["place"]
-        self._notes, self._seeded = list(snapshot["warnings"]), snapshot["seeded"]
+        self._notes = list(snapshot["warnings"])
+        if snapshot["seed"] is not None:
+            self._seed = int(snapshot["seed"]) + 1
+            self._adapter.seed(self._seed)
         landed, self._overdue = self._adapter.restore(snapshot)
         self.labels = self._adapter.labels or self.labels
         self._place = (state, aim, clock)
