@@ -164,6 +164,20 @@ def test_goal_subset_and_branching():
     assert adagoal.audit(known, mdp).ok
 
 
+def test_goals_without_a_row_are_still_missing():
+    """A world may make room for states only as they come: rows in use are not all the goals there are."""
+    counts = Counts(1, 1, 0)
+    estimates = Certified(counts, 3, 5.0, 1.0, 0.1)
+    for state in (1, 2):
+        assert estimates.D[0] <= 5.0  # two goals are missing, then one
+        counts.grow_states(state + 1)
+        counts.record(state - 1, 0, state)
+        counts.seen[state] = True
+        estimates.refresh(np.zeros(len(estimates.D), bool))
+        assert estimates.D[state + 1] <= 5.0
+    assert estimates.D[0] == np.inf
+
+
 def test_a_broken_promise_about_branching_is_noticed():
     with pytest.raises(adagoal.InputError, match="branching=2"):
         adagoal.explore("grid", 6, 1.0, seed=0, method_args={"branching": 2})

@@ -70,12 +70,12 @@ class Certified(Columns):
         goals: NDArray[np.int64] | None = None,
         branching: int | None = None,
     ) -> None:
-        super().__init__(counts, L + 1.0 + epsilon, goals)
+        super().__init__(counts, state_bound, L + 1.0 + epsilon, goals)
         self.L, self.epsilon = L, epsilon
         self.confidence = Confidence(
             counts,
             pairs=state_bound * counts.n_actions,
-            goals=state_bound if goals is None else len(goals),
+            goals=self.n_goals,
             delta=delta,
             branching=branching or state_bound,
         )
@@ -97,7 +97,7 @@ class Certified(Columns):
     def bounds(self, goal: int) -> tuple[float, float]:
         """[lower, upper]: the best policy takes at least lower, the returned one at most upper expected steps."""
         j = self.column[goal]
-        return float(min(self.D[j], self.V[self.counts.start, j])), float(self.upper[j])
+        return float(self.D[j]), float(self.upper[j])
 
     def policy(self, goal: int) -> NDArray[np.int16]:
         """[1, S] the policy that the certificate speaks of; the optimistic one as long as there is none."""

@@ -20,9 +20,11 @@ class Columns:
     TABLES = ("V", "Y", "optimistic", "probing", "best", "returned")
     ROWS = ("goal_state", "D", "upper", "gap", "stale", "polished")
 
-    def __init__(self, counts: Counts, cap: float, goals: NDArray[np.int64] | None) -> None:
+    def __init__(self, counts: Counts, state_bound: int, cap: float, goals: NDArray[np.int64] | None) -> None:
         states, actions = counts.n_states, counts.n_actions
         self.counts, self.cap = counts, cap
+        self.n_goals = state_bound if goals is None else len(goals)
+        """How many goals there are, at most: as long as one is missing, column 0 stands for it"""
         self._is_goal = np.ones(states, bool) if goals is None else np.isin(np.arange(states), goals)
         self._all_states = goals is None
         self._room = 1
@@ -87,7 +89,7 @@ class Columns:
         self.V[state, -1] = self.Y[state, -1] = 0.0
         if state == self.counts.start:
             self.D[-1] = self.upper[-1] = self.gap[-1] = 0.0
-        if not (self._is_goal & (self.column == 0)).any():
+        if columns == self.n_goals:
             self.D[0] = np.inf  # no goal is left unseen
 
     def column_state(self) -> dict[str, NDArray[Any]]:
