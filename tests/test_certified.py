@@ -85,7 +85,8 @@ def test_two_room_is_certified_within_the_promised_steps():
     assert adagoal.audit(result).ok
 
 
-def test_gap_bounds_the_worst_model():
+@pytest.mark.parametrize("leak", [0.0, 1.0])
+def test_gap_bounds_the_worst_model(leak):
     """Lemma 9 on a tiny world: no kernel inside the confidence sets is worse than the bound says."""
     mdp = random_models.random_sparse(n_states=5, n_actions=2, seed=5, branching=2)
     run = start(mdp, 8.0, 0.5)
@@ -94,6 +95,7 @@ def test_gap_bounds_the_worst_model():
     e.refresh(np.ones(len(e.D), bool))
     m = e.confidence.model()
     rng = np.random.default_rng(0)
+    others = [_inside(mdp, m, rng, leak) for _ in range(200)]
     tried = 0
     for j in range(1, len(e.D)):
         g = int(e.goal_state[j])
@@ -101,19 +103,24 @@ def test_gap_bounds_the_worst_model():
             continue
         policy, probe = e.best[:, j].copy(), np.zeros(5, np.int16)
         gap, upper = suboptimality(e.order, g, m, e.V[:, j].copy(), e.Y[:, j].copy(), policy, probe)
-        for _ in range(200):
-            other = _inside(mdp, m, rng)
-            best = solve.optimal_values(other, np.array([g]))[mdp.start, 0]
-            value = solve.policy_values(other, policy, g)[mdp.start]
-            if best >= e.D[j] - 1e-9 and value <= e.Y[mdp.start, j] + 1e-9:
-                assert value - best <= gap + 1e-9
-                assert value <= upper + 1e-9
+        for other in others:
+            best = solve.optimal_values(other, np.array([g]))[:, 0]
+            value = solve.policy_values(other, policy, g)
+            if (best >= e.V[:, j] - 1e-9).all() and (value <= e.Y[:, j] + 1e-9).all():
+                assert value[mdp.start] - best[mdp.start] <= gap + 1e-9
+                assert value[mdp.start] <= upper + 1e-9
                 tried += 1
     assert tried > 100
 
 
-def _inside(mdp, m, rng):
-    """A random kernel with KL(p_hat, p) <= r on the observed successors, pushed to the edge of the set."""
+def _inside(mdp, m, rng, leak):
+    """A random kernel with KL(p_hat, p) <= r on the observed successors, pushed to the edge of the set.
+
+    With ``leak`` the pairs also lead to states that were not observed, with masses as large as lemma 3 allows.
+    """
+    unseen = leak * rng.random(len(m.q)) ** 2 * m.q * (m.support < mdp.n_states)
+    for visits in m.quiet:
+        unseen *= min(1.0, m.quiet_log / max(visits @ -np.log(1 - unseen * (unseen < 1)), 1e-9))
     rows = []
     for x in range(mdp.n_states * mdp.n_actions):
         o = m.support[x]
@@ -127,7 +134,10 @@ def _inside(mdp, m, rng):
             if np.sum(p * np.log(p / other)) <= m.r[x]:
                 break
             step *= 0.7
-        rows.append({int(s): float(w) for s, w in zip(states, other / other.sum(), strict=True)})
+        row = {int(s): float((1 - unseen[x]) * w) for s, w in zip(states, other / other.sum(), strict=True)}
+        if unseen[x] > 0:
+            row[int(rng.choice([s for s in range(mdp.n_states) if s not in row]))] = float(unseen[x])
+        rows.append(row)
     return from_rows(rows, mdp.n_actions, start=mdp.start)
 
 

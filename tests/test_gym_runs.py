@@ -86,7 +86,9 @@ def test_a_generator_of_the_environment_s_own_does_not_repeat_itself() -> None:
     class Own(ModelEnv):
         """Draws every state from a generator that nobody can save; ``reset(seed=...)`` seeds it."""
 
-        def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        def reset(
+            self, *, seed: int | None = None, options: dict[str, Any] | None = None
+        ) -> tuple[Any, dict[str, Any]]:
             if seed is not None:
                 self.dice = np.random.default_rng(seed)
             return super().reset(seed=seed, options=options)
