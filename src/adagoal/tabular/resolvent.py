@@ -59,53 +59,62 @@ def suboptimality(order, goal, model, V, Y, policy, probe):  # type: ignore[no-u
     V <= V* and V^pi <= Y on the states of ``order``. Also fills ``probe`` [S] with the actions that hold the first
     bound up: where to look next.
     """
-    S = V.shape[0]
-    A = model.support.shape[0] // S
     N = len(order)
-    place = np.full(S, -1)
-    for i in range(N):
-        place[order[i]] = i
-    first, last = place[model.start], place[goal]
+    A = model.support.shape[0] // V.shape[0]
+    place = np.full(V.shape[0], -1)
+    pair = np.full(N, -1)  # the policy's pair in every place, -1 at the goal and where it resets
     top = 1.0 + Y[model.start]
-    for s in order:
-        top = max(top, Y[s])
-
-    # W, v: visits and value under the empirical kernel
-    M = np.eye(N)
     for i in range(N):
         s = order[i]
-        if i == last:
-            continue
-        if policy[s] == A or model.terminal[s]:
-            if first != last:
-                M[i, first] -= 1.0
-            continue
-        x = s * A + policy[s]
-        for k in range(model.support[x]):
-            j = place[model.successor[x, k]]
-            if j != last:
-                M[i, j] -= model.p_split[x, k]
+        place[s] = i
+        top = max(top, Y[s])
+        if s != goal and policy[s] != A and not model.terminal[s]:
+            pair[i] = s * A + policy[s]
     try:
-        W = np.linalg.inv(M)
+        F = _visits(pair, place, place[goal], model)
     except Exception:  # the policy is not proper under the empirical kernel
         return np.inf, np.inf
-    F = np.empty((N, N + 1))  # v in the last column
+    if not (F.min() >= -1e-9 and F[:, N].max() <= MOST * top):  # hardly proper: the inverse is not to be trusted
+        return np.inf, np.inf
+    b, K, beta = _unknowns(pair, place, model, F, top)
+    value = _value(pair, place[model.start], model, F, b, K, beta, top)
+    gain = _gains(order, place, place[goal], model, F, beta, top, V, Y, policy)
+    return _settle(order, place, place[goal], model, gain, top, V, Y, policy, probe), value
+
+
+@numba.njit(cache=True, nogil=True)
+def _visits(pair, place, last, model):  # type: ignore[no-untyped-def]
+    """F [N, N + 1]: W, the visits under the empirical kernel, zero at the goal, and in the last column v = W 1."""
+    N, first = len(pair), place[model.start]
+    M = np.eye(N)
+    for i in range(N):
+        x = pair[i]
+        if x >= 0:
+            for k in range(model.support[x]):
+                j = place[model.successor[x, k]]
+                if j != last:
+                    M[i, j] -= model.p_split[x, k]
+        elif i != last and first != last:
+            M[i, first] -= 1.0
+    W = np.linalg.inv(M)
+    F = np.empty((N, N + 1))
     for i in range(N):
         for y in range(N):
             F[i, y] = W[i, y] if i != last and y != last else 0.0
         F[i, N] = F[i, :N].sum()
-    v = F[:, N].copy()
-    if not (F.min() >= -1e-9 and v.max() <= MOST * top):  # hardly proper: the inverse is not to be trusted
-        return np.inf, np.inf
+    return F
 
-    # beta: bounds on |xi| at the policy's pairs
+
+@numba.njit(cache=True, nogil=True)
+def _unknowns(pair, place, model, F, top):  # type: ignore[no-untyped-def]
+    """b [N], K [N, N] and the bounds beta [N] on |xi| of lemma 7."""
+    N = len(pair)
     sd, span, mean = np.empty(N + 1), np.empty(N + 1), np.empty(N + 1)
     b, K, beta = np.zeros(N), np.zeros((N, N)), np.zeros(N)
     for i in range(N):
-        s = order[i]
-        if i == last or policy[s] == A or model.terminal[s]:
+        x = pair[i]
+        if x < 0:
             continue
-        x = s * A + policy[s]
         _widths(x, model, place, F, sd, span, mean)
         r, q = model.r[x], model.q[x]
         b[i] = math.sqrt(2.0 * r) * sd[N] + r * span[N] + q * top
@@ -118,15 +127,19 @@ def suboptimality(order, goal, model, V, Y, policy, probe):  # type: ignore[no-u
         beta = new
         if change < 1e-6:
             break
+    return b, K, beta
 
-    # V^pi(start) = v + W xi: the unseen mass is shared by all pairs of a quiet window
-    value, unseen = v[first], 0.0
+
+@numba.njit(cache=True, nogil=True)
+def _value(pair, first, model, F, b, K, beta, top):  # type: ignore[no-untyped-def]
+    """The corollary of lemma 7: V^pi(start) = v + W xi, where the pairs of a quiet window share the unseen mass."""
+    N = len(pair)
+    value, unseen = F[first, N], 0.0
     alone, shared = np.zeros(len(model.quiet)), np.zeros(len(model.quiet))
     for i in range(N):
-        s = order[i]
-        if i == last or policy[s] == A or model.terminal[s]:
+        x = pair[i]
+        if x < 0:
             continue
-        x = s * A + policy[s]
         value += F[first, i] * max(b[i] - model.q[x] * top + K[i] @ beta, 0.0)
         unseen += F[first, i] * model.q[x]
         for w in range(len(model.quiet)):
@@ -136,9 +149,16 @@ def suboptimality(order, goal, model, V, Y, policy, probe):  # type: ignore[no-u
                 alone[w] += F[first, i] * model.q[x]
     for w in range(len(model.quiet)):
         unseen = min(unseen, alone[w] + shared[w] * model.quiet_log)
-    value += top * unseen
+    return value + top * unseen
 
-    # gain = -A_low: how much better than the policy an action may be
+
+@numba.njit(cache=True, nogil=True)
+def _gains(order, place, last, model, F, beta, top, V, Y, policy):  # type: ignore[no-untyped-def]
+    """gain [N, A + 1] of lemma 8, the reset last: how much better than the policy an action may be."""
+    N, first = len(order), place[model.start]
+    A = model.support.shape[0] // len(V)
+    v = F[:, N]
+    sd, span, mean = np.empty(N + 1), np.empty(N + 1), np.empty(N + 1)
     gain = np.zeros((N, A + 1))
     for i in range(N):
         s = order[i]
@@ -148,12 +168,12 @@ def suboptimality(order, goal, model, V, Y, policy, probe):  # type: ignore[no-u
         for y in range(N):
             error += abs(F[first, y] - F[i, y]) * beta[y]
         gain[i, A] = 0.0 if policy[s] == A else min(v[i] - v[first] + error, Y[s] - V[model.start]) - 1.0
-        for a in range(A):
+        for a in range(0 if model.terminal[s] else A):
             x = s * A + a
+            if policy[s] == a:
+                continue
             gain[i, a] = Y[s] - 1.0
-            if model.terminal[s] or policy[s] == a or model.support[x] == 0:
-                if policy[s] == a:
-                    gain[i, a] = 0.0
+            if model.support[x] == 0:
                 continue
             _widths(x, model, place, F, sd, span, mean)
             r, q = model.r[x], model.q[x]
@@ -165,8 +185,14 @@ def suboptimality(order, goal, model, V, Y, policy, probe):  # type: ignore[no-u
                 size += mean[y] * beta[y]
             noise = math.sqrt(2.0 * r) * spread + r * reach + q * min(size, top)
             gain[i, a] = min(gain[i, a], v[i] - mean[N] - 1.0 + error + noise)
+    return gain
 
-    # Z, from above
+
+@numba.njit(cache=True, nogil=True)
+def _settle(order, place, last, model, gain, top, V, Y, policy, probe):  # type: ignore[no-untyped-def]
+    """Z(start) after the iteration of lemma 9, from Y - V downwards; ``probe`` <- the actions that hold Z up."""
+    N, first = len(order), place[model.start]
+    A = model.support.shape[0] // len(V)
     Z = np.zeros(N)
     ceiling = top - 1.0
     for i in range(N):
@@ -206,4 +232,4 @@ def suboptimality(order, goal, model, V, Y, policy, probe):  # type: ignore[no-u
                 Z[i] = best
         if change < 1e-4:
             break
-    return Z[first], value
+    return Z[first]
