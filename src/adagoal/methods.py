@@ -44,8 +44,7 @@ class Problem:
 
 def certified(problem: Problem, branching: int | None = None) -> Estimates:
     """Certified bounds (the default). branching: no pair has more than this many successors, if you know it."""
-    if branching is not None and (not isinstance(branching, int) or branching < 1):
-        raise InputError(f"--method-arg branching: must be a whole number of successors >= 1, got {branching!r}")
+    _whole("branching", branching)
     p = problem
     if branching is not None:
         _note(p.world)(f"the certificate rests on your word that no pair has more than {branching} successors")
@@ -59,8 +58,7 @@ def ucbvi(problem: Problem, bonus: str = "literal", horizon: int | None = None, 
     p = problem
     if bonus not in SHARE:
         raise InputError(f"--method-arg bonus: must be one of {', '.join(SHARE)}, got {bonus!r}")
-    if horizon is not None and (not isinstance(horizon, int) or horizon < 1):
-        raise InputError(f"--method-arg horizon: must be a whole number of steps >= 1, got {horizon!r}")
+    _whole("horizon", horizon)
     _known_size("ucbvi", p.world)
     return UCBVI(p.counts, p.L, p.epsilon, p.delta, p.goals, bonus, horizon, lazy)
 
@@ -87,16 +85,14 @@ def gosprl(problem: Problem, constants: str = "paper", samples: int | None = Non
     """GOSPRL: the diameter, then goal-free exploration. constants: paper, or scaled=c (see rivals/planning.py).
     samples: collect so many samples of every pair, and nothing else.
     """
-    if samples is not None and (not isinstance(samples, int) or samples < 1):
-        raise InputError(f"--method-arg samples: must be a whole number >= 1, got {samples!r}")
+    _whole("samples", samples)
     _known_size("gosprl", problem.world)
     return Gosprl(*_rival(problem), constants, samples)
 
 
 def bpi_ucbvi(problem: Problem, constants: str = "paper", horizon: int | None = None) -> Estimates:
     """BPI-UCBVI, for one goal. constants: paper, or scaled=c. horizon: H, instead of AdaGoal-UCBVI's."""
-    if horizon is not None and (not isinstance(horizon, int) or horizon < 1):
-        raise InputError(f"--method-arg horizon: must be a whole number of steps >= 1, got {horizon!r}")
+    _whole("horizon", horizon)
     _known_size("bpi-ucbvi", problem.world)
     return BPI(*_rival(problem), constants, horizon)
 
@@ -106,8 +102,7 @@ def vtr(problem: Problem, horizon: int | None = None) -> Estimates:
     guarantee).
     """
     p, mixture = problem, _mixture("vtr", problem.world)
-    if horizon is not None and (not isinstance(horizon, int) or horizon < 1):
-        raise InputError(f"--method-arg horizon: must be a whole number of steps >= 1, got {horizon!r}")
+    _whole("horizon", horizon)
     return VTR(mixture, p.counts, p.L, p.epsilon, p.delta, p.goals, _note(p.world), horizon)
 
 
@@ -174,6 +169,12 @@ def with_constants(constants: str | None, choices: Sequence[tuple[str, dict[str,
         {**given, "constants": constants} if fits else given
         for (_, given), fits in zip(choices, open_to_it, strict=True)
     ]
+
+
+def _whole(name: str, value: int | None) -> None:
+    """An argument that is a number of something, or not given."""
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+        raise InputError(f"--method-arg {name}: must be a whole number >= 1, got {value!r}")
 
 
 def _rival(p: Problem) -> tuple[Counts, float, float, float, NDArray[np.int64] | None]:

@@ -16,9 +16,6 @@ from adagoal.policy import Policy
 from adagoal.storage import read_arrays, read_json, write_arrays, write_json
 
 FORMAT = 1
-STATUSES = ("certified", "stopped", "budget", "interrupted")
-"""certified: stopped by the rule, with the guarantee; stopped: by the rule of a method without one; budget and
-interrupted: not finished, everything learnt is kept and can be resumed."""
 
 
 class Certificate(NamedTuple):
@@ -55,6 +52,8 @@ class Result:
 
     setting: Setting
     status: str
+    """certified: stopped by the rule, with the guarantee; stopped: by the rule of a method without one; budget and
+    interrupted: not finished, everything learnt is kept and can be resumed."""
     radius: float
     """The radius that the answer is about (the largest certified one where the setting says "auto" or "all")."""
     goals: list[int]
@@ -62,8 +61,9 @@ class Result:
     certificates: dict[int, Certificate]
     """Every goal of the goal space that was seen, in X or not, with what is known about it."""
     errors: dict[int, float]
-    """The error estimate E of every goal in X: its policy is at most this many expected steps worse than the best
-    one. It may be smaller than upper - lower: a policy can be known to be good before its value is known."""
+    """The error estimate E of every goal in X. Where ``upper`` is finite its policy is at most this many expected steps
+    worse than the best one; that may be less than upper - lower, as a policy can be known to be good before its value
+    is known. Where it is infinite nothing is known about the policy yet, and E only says that the goal is open."""
     open_goals: list[int]
     """Members of X whose certificate is not finished; empty if the status is "certified"."""
     guarantee: bool

@@ -26,6 +26,7 @@ from adagoal.envs.world import Plan
 from adagoal.linear import kernels
 from adagoal.linear.ledger import Ledger
 from adagoal.linear.mixture import LinearMixture
+from adagoal.tabular.columns import one_each
 from adagoal.tabular.counts import Counts
 
 GROWTH = 1.1
@@ -88,12 +89,8 @@ class MixtureBounds:
         self.name = learner.name
         self.cap = L + 1.0 + epsilon
         S, A = mixture.n_states, mixture.n_actions
-        self.goals: NDArray[np.int64] = np.arange(S) if goals is None else goals
-        self.goal_state = self.goals
-        G = len(self.goals)
-        self.column = np.full(S, -1)
-        """[S] the column of every goal; -1 for a state that is none"""
-        self.column[self.goals] = np.arange(G)
+        self.goals, self.column = one_each(goals, S)
+        self.goal_state, G = self.goals, len(self.goals)
         self.V = np.zeros((G, S))
         """[G, S] lower bounds"""
         self.Y = np.full((G, S), np.inf)

@@ -28,6 +28,7 @@ from adagoal.linear.ledger import Ledger
 from adagoal.linear.mixture import LinearMixture
 from adagoal.linear.vtr_kernels import Ridge, backward
 from adagoal.mdp.model import TabularMDP
+from adagoal.tabular.columns import one_each
 from adagoal.tabular.counts import Counts
 from adagoal.tabular.paper import horizon
 
@@ -65,12 +66,8 @@ class VTR:
         self.guarantee = self.H >= enough
         self.episodes_per_plan = 1
         S, d = mixture.n_states, mixture.d
-        self.goals: NDArray[np.int64] = np.arange(S) if goals is None else goals
-        self.goal_state = self.goals
-        G = len(self.goals)
-        self.column = np.full(S, -1)
-        """[S] the column of every goal; -1 for a state that is none"""
-        self.column[self.goals] = np.arange(G)
+        self.goals, self.column = one_each(goals, S)
+        self.goal_state, G = self.goals, len(self.goals)
         if 2 * self.H * S * G > MOST_BYTES:
             raise InputError(
                 f"--method vtr: H = {self.H} stages, {S} states and {G} goals need a policy table of "

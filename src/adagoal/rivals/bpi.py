@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from adagoal.envs.world import Plan
 from adagoal.errors import InputError
 from adagoal.rivals.planning import Actions, Floats, empirical, scale
+from adagoal.tabular.columns import one_each
 from adagoal.tabular.counts import Counts
 from adagoal.tabular.paper import horizon
 from adagoal.tabular.paper_kernels import backward
@@ -61,9 +62,8 @@ class BPI:
         self.counts, self.L, self.epsilon, self.delta = counts, L, epsilon, delta
         self.c = scale(constants)
         self.H = horizon(L, epsilon, "literal") if H is None else H
-        self.goals = self.goal_state = goals
-        self.column = np.full(counts.n_states, -1)
-        self.column[goals] = 0
+        self.goals, self.column = one_each(goals, counts.n_states)
+        self.goal_state = self.goals
         self.table: Actions = np.zeros((self.H, counts.n_states, 1), np.int16)
         """[H, S, 1] the optimistic policy: of U, of the episodes and of the result"""
         self.D, self.E = np.zeros((2, 1))

@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.envs.world import Plan
+from adagoal.tabular.columns import one_each
 from adagoal.tabular.counts import Counts
 
 MEMBERS = 24
@@ -61,11 +62,8 @@ class Bayes:
     ) -> None:
         self.counts, self.L, self.epsilon, self.cap = counts, L, epsilon, L + 1.0 + epsilon
         S, X, W = counts.n_states, len(counts.n), counts.successor.shape[1]
-        self.goals: NDArray[np.int64] = np.arange(S) if goals is None else goals
+        self.goals, self.column = one_each(goals, S)
         self.goal_state = self.goals
-        self.column = np.full(S, -1)
-        """[S] the column of every goal; -1 for a state that is none"""
-        self.column[self.goals] = np.arange(len(self.goals))
         G = len(self.goals)
         self.p: Floats = np.zeros((MEMBERS + 1, X, W + 1))
         """[M + 1, X, W + 1] the mass of the observed successors, in their order, and in the last place of the others"""

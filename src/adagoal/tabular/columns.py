@@ -14,6 +14,14 @@ from numpy.typing import NDArray
 from adagoal.tabular.counts import Counts
 
 
+def one_each(goals: NDArray[np.int64] | None, n_states: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(goals [G], column [S]) of estimates with one column per goal, seen or not; column -1 is that of no goal."""
+    chosen = np.arange(n_states) if goals is None else goals
+    column = np.full(n_states, -1)
+    column[chosen] = np.arange(len(chosen))
+    return chosen, column
+
+
 class Columns:
     """What the certified estimates know about every goal."""
 

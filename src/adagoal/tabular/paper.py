@@ -38,6 +38,7 @@ from numpy.typing import NDArray
 from adagoal.envs.world import Plan
 from adagoal.errors import InputError
 from adagoal.mdp.model import TabularMDP
+from adagoal.tabular.columns import one_each
 from adagoal.tabular.counts import Counts
 from adagoal.tabular.paper_kernels import backward
 
@@ -99,11 +100,8 @@ class UCBVI:
         self.guarantee = bonus != "simplified" and self.H >= enough
         self.episodes_per_plan = 1_000_000 if lazy else 1
         S = counts.n_states
-        self.goals: NDArray[np.int64] = np.arange(S) if goals is None else goals
+        self.goals, self.column = one_each(goals, S)
         self.goal_state = self.goals
-        self.column = np.full(S, -1)
-        """[S] the column of every goal; -1 for a state that is none"""
-        self.column[self.goals] = np.arange(len(self.goals))
         size = 2 * self.H * S * len(self.goals)
         if size > MOST_BYTES:
             raise InputError(
