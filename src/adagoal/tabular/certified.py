@@ -176,7 +176,7 @@ class Certified(Columns):
             self.polished[due] = steps
             self._sweep(due, exact=True)
             if len(self.order) <= DENSE:
-                for j in due[np.isfinite(self.Y[self.counts.start, due]) & (self.goal_state[due] >= 0)]:
+                for j in due[self.Y[self.counts.start, due] <= self.cap - 1.0]:
                     self._probe_gaps(int(j))
         self.stale[block] = False
 
@@ -210,14 +210,12 @@ class Certified(Columns):
             self.upper[j], self.gap[j], self.returned[:, j] = upper, gap, self.best[:, j]
 
     def _probe_gaps(self, j: int) -> None:
-        upper = float(self.Y[self.counts.start, j])
-        if upper > self.cap - 1.0:
-            return
+        """Bound the sub-optimality of the policy of Y, for a goal with Y(s0) <= C - 1."""
         V, Y, policy = (np.ascontiguousarray(a[:, j]) for a in (self.V, self.Y, self.best))
         probe = np.full(len(V), -1, np.int16)
         gap, value = suboptimality(self.order, self.goal_state[j], self.confidence.model(), V, Y, policy, probe)
         self.probing[:, j] = probe
-        self._offer(j, min(upper, value), gap)
+        self._offer(j, min(float(Y[self.counts.start]), value), gap)
 
     # --- saving -----------------------------------------------------------------------------------------------
 

@@ -2,8 +2,7 @@
 
 A pair with up to four successors, nearly all of them in practice, is one loop over the goals that keeps everything
 in registers; more successors are added up in scratch rows first. Indices are unsigned, so that none of them is
-checked for counting from the end, and choices are written as selections. Results are those of the exact sweeps with
-closed forms in the place of the duals, bit for bit.
+checked for counting from the end, and choices are written as selections. tests/test_sweeps.py has the plain version.
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ Bounds on p f for a pair (docs/theory.md):
 Closed forms, with m and Var the mean and variance of f under p_hat (lemma 4; ``exact`` solves the
 one-dimensional dual instead; without it the sweeps are those of :mod:`adagoal.tabular.closed`):
 
-    Low  = m - 1.02 sqrt(2 r_low Var) - r_low m, and at least (1-q) f(s') where s' is the only successor observed
+    Low  = m - 1.02 sqrt(2 r_low Var) - r_low m, with a floor and a ceiling for Var where the levels t of lemma 1 end,
+           and at least (1-q) f(s') where s' is the only successor observed
     Up   = (1-q) [m + sqrt(2 r Var) + r (max f - m)] + q top
 
 Every iterate of both operators is a valid bound (lemmas 5 and 6): sweeps run in place, in any order, and may stop
@@ -296,7 +297,7 @@ def lower_sweeps(order, goal_column, model, cap, exact, sweeps, tolerance, V, po
 
 @numba.njit(cache=True, nogil=True)
 def upper_sweeps(order, goal_column, model, cap, exact, sweeps, tolerance, Y, policy):  # type: ignore[no-untyped-def]
-    """The same for the upper bounds."""
+    """The same for the upper bounds (not one function of a sweep: Numba would compile that anew in every process)."""
     backwards = order[::-1].copy()
     for i in range(sweeps):
         way = order if i % 2 == 0 else backwards
