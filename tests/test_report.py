@@ -16,7 +16,7 @@ from adagoal.envs.simulator import ModelWorld
 from adagoal.loop import Run
 from adagoal.progress import Progress, expected_total
 from adagoal.report import View, headline, write_report
-from adagoal.result import Result
+from adagoal.result import Result, load
 
 ARGUMENTS = {"rows": 3, "cols": 3}
 
@@ -71,6 +71,19 @@ def test_unfinished_run_lists_its_open_goals(partial: Result, tmp_path: Path) ->
     assert f"adagoal resume {tmp_path}" in page
     unknown = replace(partial, certificates={g: c._replace(upper=math.inf) for g, c in partial.certificates.items()})
     assert write_report(unknown, tmp_path).read_text().count("none yet") == len(partial.certificates)
+
+
+def test_an_unfinished_curriculum_claims_what_it_has_finished(tmp_path: Path) -> None:
+    """A first stage that was cut short has certified nothing, although no goal that was seen is open."""
+    early, late = (api.explore("two-room", "auto", budget=steps, out=tmp_path / str(steps)) for steps in (2, 30_000))
+    assert (early.certified_radius, early.open_goals) == (None, [])
+    assert "was certified" not in str(headline(early))
+    assert "goals that were never seen may be missing" in str(headline(early))
+    assert late.status == "budget"
+    assert late.certified_radius == late.radius >= 2
+    assert f"the largest radius that was certified is {late.radius:g}" in str(headline(late))
+    assert api.audit(late).ok
+    assert load(tmp_path / "30000").certified_radius == late.radius
 
 
 @pytest.mark.usefixtures("words_only")

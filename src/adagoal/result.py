@@ -55,7 +55,10 @@ class Result:
     """certified: stopped by the rule, with the guarantee; stopped: by the rule of a method without one; budget and
     interrupted: not finished, everything learnt is kept and can be resumed."""
     radius: float
-    """The radius that the answer is about (the largest certified one where the setting says "auto" or "all")."""
+    """The radius that the answer is about: where the setting says "auto" or "all" the largest certified one, if any."""
+    certified_radius: float | None
+    """The radius for which the whole answer is certified (C1 and C2); None where the rule has not stopped yet, or where
+    the method proves nothing. An unfinished "auto" or "all" may have one: that of its last finished stage."""
     goals: list[int]
     """The set X: goals with D <= L, certified if the status is "certified"."""
     certificates: dict[int, Certificate]
@@ -102,6 +105,7 @@ class Result:
         others = [self._row(g) for g in self.certificates if g not in set(self.goals)]
         keep = (
             "status",
+            "certified_radius",
             "guarantee",
             "open_goals",
             "steps",
@@ -148,11 +152,9 @@ def load(path: str | Path) -> Result:
             certificates=certificates,
             errors={row["goal"]: _number(row["error"]) for row in data["goals"]},
             arrays=arrays,
-            **{
-                name: data[name]
-                for name in ("status", "radius", "open_goals", "guarantee", "steps", "episodes", "plans")
-            },
-            **{name: data[name] for name in ("wall_seconds", "reset_action", "warnings")},
+            certified_radius=data.get("certified_radius"),  # results of earlier versions do not say
+            **{name: data[name] for name in ("status", "radius", "open_goals", "guarantee")},
+            **{name: data[name] for name in ("steps", "episodes", "plans", "wall_seconds", "reset_action", "warnings")},
         )
     except (KeyError, TypeError) as error:
         raise InputError(f"{folder / 'result.json'}: damaged or incomplete ({error})") from None

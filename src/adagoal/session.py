@@ -141,6 +141,7 @@ class Session:
             setting=self.setting,
             status=status,
             radius=float(estimates.L),
+            certified_radius=float(estimates.L) if status == "certified" else None,
             goals=chosen,
             certificates=certificates,
             errors={g: float(estimates.E[estimates.column[g]]) for g in chosen},

@@ -53,8 +53,8 @@ def _larger(result: Result) -> tuple[str, ...]:
 
 
 def _partial(result: Result) -> tuple[str, ...]:
-    if not result.open_goals and isinstance(result.setting.radius, str) and result.guarantee and result.goals:
-        return (f"the largest radius that was certified is {result.radius:g}:", _promise(result))
+    if result.certified_radius is not None:
+        return (f"the largest radius that was certified is {result.certified_radius:g}:", _promise(result))
     done = len(result.goals) - len(result.open_goals)
     status = (
         f"of the {_goals(len(result.goals))} that may lie within {result.radius:g} steps, {done} have a finished "
