@@ -221,6 +221,22 @@ def test_resume_is_bit_for_bit(tmp_path, radius, monkeypatch):
         np.testing.assert_array_equal(array, again.arrays[name])
 
 
+def test_a_kill_between_two_stages_loses_nothing(tmp_path, monkeypatch):
+    """Whatever was on disk when the answer of the first stage was about to be written, the run goes on."""
+    whole = adagoal.explore("grid", "auto", 1.0, seed=3, budget=60_000)
+    with monkeypatch.context() as patch:
+        patch.setattr("adagoal.session.CHECKPOINT_SECONDS", 0.0)
+
+        def kill(result, path):
+            raise SystemExit
+
+        patch.setattr("adagoal.result.Result.save", kill)
+        with pytest.raises(SystemExit):
+            adagoal.explore("grid", "auto", 1.0, seed=3, budget=60_000, out=tmp_path)
+    again = adagoal.resume(tmp_path)
+    assert again.to_dict() | {"wall_seconds": 0} == whole.to_dict() | {"wall_seconds": 0}
+
+
 def test_partial_results_are_honest():
     result = adagoal.explore("two-room", 40, 1.0, seed=0, budget=20_000)
     assert result.status == "budget"

@@ -167,8 +167,10 @@ class Session:
     # --- checkpoints: everything from which the run goes on bit for bit ---
 
     def save(self, folder: Path) -> None:
-        """Write a checkpoint."""
+        """Write a checkpoint, after the answer of the last finished stage, which a later stage needs."""
         run = self.run
+        if self.certified is not None:
+            self.certified.save(folder / "certified")
         arrays, facts = run.estimates.state()
         named = {f"estimates.{k}": v for k, v in arrays.items()}
         named |= {f"counts.{k}": v for k, v in run.counts.state().items()}
@@ -185,8 +187,6 @@ class Session:
             "stage": self.stage,
         }
         write_arrays(folder / CHECKPOINT, named, state, compress=False)
-        if self.certified is not None:
-            self.certified.save(folder / "certified")
         self._saved = time.monotonic()
 
     def restore(self, folder: Path, arrays: dict[str, Any], facts: dict[str, Any]) -> None:
