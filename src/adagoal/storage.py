@@ -17,7 +17,7 @@ from adagoal.errors import InputError
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically."""
-    _replace(path, lambda file: file.write(text.encode()))
+    replace(path, lambda file: file.write(text.encode()))
 
 
 def write_json(path: Path, data: object) -> None:
@@ -29,7 +29,7 @@ def write_arrays(path: Path, arrays: Mapping[str, NDArray[np.generic]], facts: o
     """Write named arrays and a JSON-ready object into one .npz, atomically."""
     encoded = np.frombuffer(json.dumps(facts).encode(), np.uint8)
     save: Any = np.savez_compressed if compress else np.savez
-    _replace(path, lambda file: save(file, __facts__=encoded, **arrays))
+    replace(path, lambda file: save(file, __facts__=encoded, **arrays))
 
 
 def read_json(path: Path) -> Any:
@@ -55,7 +55,8 @@ def read_arrays(path: Path) -> tuple[dict[str, NDArray[Any]], Any]:
     return arrays, facts
 
 
-def _replace(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+def replace(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Let ``write`` fill a file that gets its name only once it is whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
     try:

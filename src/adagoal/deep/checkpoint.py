@@ -3,44 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal import storage
 from adagoal.errors import InputError
 
 FORMAT = 1
 
 
-@contextmanager
-def _atomic(path: Path) -> Iterator[BinaryIO]:
-    """A file that appears under its name only when it is complete: it is the old one or the new one, never half."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("wb") as file:
-            yield file
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file atomically."""
-    with _atomic(path) as file:
-        file.write(data)
-
-
 def write_arrays(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
     """``np.savez``, atomically."""
-    with _atomic(path) as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]
+    storage.replace(path, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
 
 
 def flatten(tree: Any, prefix: str) -> dict[str, NDArray[Any]]:

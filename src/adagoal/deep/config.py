@@ -16,6 +16,8 @@ from adagoal.errors import InputError
 
 NORMALISERS = ("achieved", "relabelled", "fixed")
 VALUE_ACTIONS = ("policy", "min")
+CONTACT_DISTANCE = 0.4
+"""An episode counts as contact where the achieved goal moved this many success radii (2 cm for Fetch)."""
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal import storage
 from adagoal.deep import checkpoint
-from adagoal.deep.config import Config
+from adagoal.deep.config import CONTACT_DISTANCE, Config
 from adagoal.deep.envs import Dimensions
 from adagoal.deep.goalspace import GoalSpace, bounding_box, inside
 from adagoal.deep.worker import Array, Episodes
@@ -68,7 +69,8 @@ class History:
         self.goals.append(goals)
         arrived = np.linalg.norm(episodes.achieved[:, :, -1] - episodes.goal, axis=-1) <= self.sizes.success
         far = (
-            np.linalg.norm(episodes.achieved - episodes.achieved[:, :, :1], axis=-1).max(-1) > 0.4 * self.sizes.success
+            np.linalg.norm(episodes.achieved - episodes.achieved[:, :, :1], axis=-1).max(-1)
+            > CONTACT_DISTANCE * self.sizes.success
         )
         per_run = {name: np.asarray(loss) for name, loss in losses.items()}
         for run in range(len(self.configs)):
@@ -118,7 +120,7 @@ class History:
         writer = csv.DictWriter(text, COLUMNS, restval="")
         writer.writeheader()
         writer.writerows(self.rows)
-        checkpoint.write_bytes(path, text.getvalue().encode())
+        storage.write_text(path, text.getvalue())
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         return {

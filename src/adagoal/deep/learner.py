@@ -28,15 +28,13 @@ import optax
 from jax import Array
 
 from adagoal.deep import networks, normaliser, replay
-from adagoal.deep.config import Config
+from adagoal.deep.config import CONTACT_DISTANCE, Config
 from adagoal.deep.envs import Dimensions
 from adagoal.deep.normaliser import Moments
 from adagoal.deep.replay import Batch, Replay
 
 RANDOM_ACTIONS = 16
 """Actions tried beside the policy's where ``value_action="min"``."""
-CONTACT_DISTANCE = 0.4
-"""An episode counts as contact where the achieved goal moved this many success radii (2 cm for Fetch)."""
 NEIGHBOURS = 512
 """Achieved goals from which the density at a candidate is estimated."""
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from adagoal.deep import checkpoint, figures, film
+from adagoal import storage
+from adagoal.deep import figures, film
 from adagoal.deep.training import TrainResult
 
 STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem;color:#222}
@@ -54,7 +55,7 @@ def write(result: TrainResult, folder: Path) -> Path:
     parts += ["<h2>Settings</h2>", f"<p class=note>{html.escape(settings)}</p>"]
     page = f"<!doctype html><meta charset=utf-8><title>adagoal: {html.escape(config.env)}</title><style>{STYLE}</style>"
     path = folder / "report.html"
-    checkpoint.write_bytes(path, (page + "\n".join(parts)).encode())
+    storage.write_text(path, page + "\n".join(parts))
     return path
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from adagoal import storage
 from adagoal.deep import checkpoint
 from adagoal.deep.config import PER_RUN
 from adagoal.deep.history import History
@@ -73,7 +74,7 @@ def recorded(path: Path, watch: Watch, add: Callable[[dict[str, Any]], None]) ->
 
 
 def write_json(path: Path, data: Any) -> None:
-    checkpoint.write_bytes(path, (json.dumps(data, indent=1) + "\n").encode())
+    storage.write_text(path, json.dumps(data, indent=1) + "\n")
 
 
 def write_folder(result: TrainResult, folder: Path) -> None:
