@@ -181,6 +181,7 @@ def test_goals_without_a_row_are_still_missing():
     for state in (1, 2):
         assert estimates.D[0] <= 5.0  # two goals are missing, then one
         counts.grow_states(state + 1)
+        estimates.refresh(np.ones(len(estimates.D), bool))  # room alone changes nothing
         counts.record(state - 1, 0, state)
         counts.seen[state] = True
         estimates.refresh(np.zeros(len(estimates.D), bool))

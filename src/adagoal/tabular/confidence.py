@@ -70,5 +70,6 @@ class Confidence:
             return
         room = [(0, new - old) for new, old in zip(shape, self._p.shape, strict=True)]
         self._p, self._p_split = np.pad(self._p, room), np.pad(self._p_split, room)
+        self._visits = np.pad(self._visits, ((0, 0), room[0]))
         for name, value in (("_r", np.inf), ("_r_low", np.inf), ("_q", 1.0), ("_seen", 0)):
             setattr(self, name, np.pad(getattr(self, name), room[0], constant_values=value))
