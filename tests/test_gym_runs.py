@@ -15,6 +15,7 @@ from adagoal import api, session
 from adagoal.envs import random_models, registry, toys
 from adagoal.envs.gym import GymWorld
 from adagoal.errors import InputError
+from adagoal.mdp.model import TabularMDP, from_rows
 from adagoal.result import Result, load
 from adagoal.tabular.counts import Counts
 from model_env import NEVER, Breaking, ModelEnv, PairEnv, play, same_counts, with_terminal
@@ -135,6 +136,46 @@ def test_cliff_walking_and_taxi_with_a_small_budget() -> None:
     assert len(taxi.goals) > 5
     objects = api.explore(gymnasium.make("Taxi-v4"), radius=3, epsilon=2.0, start_seed=0, budget=1000)
     assert objects.warnings == []
+
+
+def as_numbered(mdp: TabularMDP, world: GymWorld, starts: tuple[int, ...]) -> TabularMDP:
+    """The model of a :class:`PairEnv` in the numbers that a world gave its states; the others come after them."""
+    virtual, size = len(starts) > 1, world.state_bound
+    shown = [divmod(state, 7) for state in range(mdp.n_states)]
+    met = [shown.index((int(a), int(b))) for a, b in (label.strip("[]").split() for label in world.labels[1:])]
+    order = [*([] if virtual else starts), *met]
+    order += [state for state in range(mdp.n_states) if state not in order]
+    number = {state: i + virtual for i, state in enumerate(order)}
+    rows = [{x // mdp.n_actions: 1.0} for x in range(size * mdp.n_actions)]  # numbers that nobody has stay alone
+    terminal = np.zeros(size, bool)
+    for state, i in number.items():
+        terminal[i] = mdp.terminal[state]
+        for action in range(mdp.n_actions):
+            successors, probabilities = (values.tolist() for values in mdp.row(state, action))
+            rows[i * mdp.n_actions + action] = {number[s]: p for s, p in zip(successors, probabilities, strict=True)}
+    if virtual:
+        rows[: mdp.n_actions] = [{number[s]: 1 / len(starts) for s in starts}] * mdp.n_actions
+    return from_rows(rows, mdp.n_actions, start=0, terminal=terminal)
+
+
+def test_certificates_hold_where_states_are_numbered_on_the_fly() -> None:
+    """Random and fixed starts, ends, states out of reach, and a bound on their number that is too large."""
+    certified = 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        make = (random_models.random_sparse, random_models.random_deterministic, random_models.random_unreachable)
+        mdp = make[seed % 3](n_states=8, n_actions=2, seed=seed)
+        if seed % 2:
+            mdp = with_terminal(mdp, 7)
+        starts = (0,) if seed % 4 < 2 else (0, 3)
+        world = GymWorld(PairEnv(mdp, starts), "pairs", max_states=int(rng.integers(9, 12)))
+        result = api.explore(world, float(rng.uniform(2, 5)), 1.0, seed=seed, budget=30_000)
+        verdict = api.audit(result, as_numbered(mdp, world, starts))
+        assert verdict.certificates, verdict.failures
+        if result.status == "certified":
+            assert verdict.ok, verdict.failures
+            certified += 1
+    assert certified > 20
 
 
 def test_minigrid_is_certified(tmp_path: Path) -> None:
