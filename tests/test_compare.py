@@ -13,7 +13,7 @@ from adagoal import api
 from adagoal.cli import run
 from adagoal.envs import registry
 from adagoal.errors import InputError
-from adagoal.experiments import compare, compare_command
+from adagoal.experiments import compare, compare_command, pool
 from adagoal.experiments.compare import Auditor, Check
 from adagoal.experiments.compare_output import figure, markdown, rows
 from adagoal.loop import Run
@@ -75,7 +75,7 @@ def test_finished_runs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert records == done
     assert [record["setting"]["seed"] for record in records] == [0, 1]
     assert all(record["own_stop"] is None for record in records), "500 steps are too few"
-    monkeypatch.setattr(compare, "ProcessPoolExecutor", None)
+    monkeypatch.setattr(pool, "ProcessPoolExecutor", None)
     assert compare.run_all(cells, tmp_path, 1) == json.loads(json.dumps(records))
     assert len({compare.cell_file(cell) for cell in [*cells, GRID]}) == 3
 

@@ -8,12 +8,12 @@ import pytest
 from click.testing import CliRunner
 
 from adagoal.experiments import linear as experiment
-from adagoal.experiments import linear_output, linear_runs, misfit
+from adagoal.experiments import linear_output, linear_runs, misfit, pool
 
 
 def replace(monkeypatch, name, value):
     """In every module of the experiment that knows the name."""
-    for module in (experiment, linear_output, linear_runs):
+    for module in (experiment, linear_output, linear_runs, pool):
         if hasattr(module, name):
             monkeypatch.setattr(module, name, value)
 

@@ -11,11 +11,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import multiprocessing
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,13 +24,14 @@ from adagoal import api, methods
 from adagoal import goals as goal_rules
 from adagoal.envs import registry
 from adagoal.errors import InputError
+from adagoal.experiments.pool import finish
 from adagoal.loop import Run
 from adagoal.mdp import solve
 from adagoal.mdp.model import TabularMDP
 from adagoal.policy import Policy
 from adagoal.result import Setting
 from adagoal.session import Session
-from adagoal.storage import read_json, write_json
+from adagoal.storage import read_json
 
 PER_DECADE = 8
 FIRST = 100
@@ -173,33 +172,14 @@ def run_all(
     cells: list[Setting], folder: Path, jobs: int, done: Callable[[Record], None] = lambda record: None
 ) -> list[Record]:
     """Run what the folder does not hold yet, ``jobs`` at a time; ``done`` is told of every run as it ends."""
-    records: dict[int, Record] = {}
-    missing = []
-    for place, cell in enumerate(cells):
-        file = folder / cell_file(cell)
-        if file.exists():
-            records[place] = read_json(file)
-            done(records[place])
-        else:
-            missing.append(place)
-    if missing:
-        workers = min(jobs, len(missing))
-        with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
-            futures = {pool.submit(run_cell, cells[place]): place for place in missing}
-            try:
-                for future in as_completed(futures):
-                    place, record = futures[future], future.result()
-                    if record is None:
-                        raise KeyboardInterrupt
-                    write_json(folder / cell_file(cells[place]), record)
-                    records[place] = record
-                    done(record)
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                for child in multiprocessing.active_children():
-                    child.terminate()
-                raise
-    return [records[place] for place in range(len(cells))]
+    files = {folder / cell_file(cell): cell for cell in cells}
+    records: dict[Path, Record] = {file: read_json(file) for file in files if file.exists()}
+    for record in records.values():
+        done(record)
+    for file, record in finish(run_cell, {f: (cell,) for f, cell in files.items() if f not in records}, jobs):
+        records[file] = record
+        done(record)
+    return [records[folder / cell_file(cell)] for cell in cells]
 
 
 def cell_file(setting: Setting) -> str:

@@ -18,8 +18,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,6 +32,7 @@ from scipy.stats import beta
 from adagoal import goals as goal_rules
 from adagoal.envs.simulator import ModelWorld
 from adagoal.experiments.coverage_worlds import FAMILIES, case
+from adagoal.experiments.pool import finish
 from adagoal.loop import Run, explore
 from adagoal.mdp import solve
 from adagoal.mdp.audit import audit_policies
@@ -165,17 +164,11 @@ def run_all(wanted: list[Task], folder: Path, jobs: int) -> list[Record]:
     """Run what the folder does not hold yet, a chunk at a time; every finished chunk is a file."""
     chunks = [wanted[first : first + CHUNK] for first in range(0, len(wanted), CHUNK)]
     files = [folder / f"chunk-{'control' if c[0].delta == 0 else 'run'}-{c[0].seed:06d}-{len(c)}.json" for c in chunks]
-    missing = [i for i, file in enumerate(files) if not (file.exists() and _same(read_json(file), chunks[i]))]
-    console = Console(stderr=True)
-    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        futures = {pool.submit(_run_chunk, chunks[i]): i for i in missing}
-        try:
-            about = f"{len(missing)} of {len(chunks)} chunks of {CHUNK} runs"
-            for future in track(as_completed(futures), about, len(missing), console=console):
-                write_json(files[futures[future]], future.result())
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    both = zip(files, chunks, strict=True)
+    missing = {file: (chunk,) for file, chunk in both if not (file.exists() and _same(read_json(file), chunk))}
+    about = f"{len(missing)} of {len(chunks)} chunks of {CHUNK} runs"
+    for _ in track(finish(_run_chunk, missing, jobs), about, len(missing), console=Console(stderr=True)):
+        pass
     return [record for file in files for record in read_json(file)]
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 import resource
 import shutil
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,11 +17,12 @@ from numpy.typing import NDArray
 
 from adagoal import api
 from adagoal.envs import registry
+from adagoal.experiments.pool import finish
 from adagoal.loop import Run
 from adagoal.mdp import solve
 from adagoal.mdp.model import TabularMDP
 from adagoal.session import CHECKPOINT
-from adagoal.storage import read_json, write_json
+from adagoal.storage import read_json
 
 RADIUS, EPSILON, DELTA = 10.0, 1.0, 0.1
 SIZES = {100: "10x10", 1_000: "25x40", 10_000: "100x100"}
@@ -146,16 +145,9 @@ def run_all(tasks: Sequence[Task], folder: Path, jobs: int, minutes: float, quie
 
     files = {task: folder / f"{task.name}.json" for task in tasks}
     missing = [task for task, file in files.items() if not (file.exists() and over(read_json(file)))]
-    with ProcessPoolExecutor(jobs, get_context("spawn"), max_tasks_per_child=1) as pool:
-        futures = {pool.submit(measure, task, folder, minutes): task for task in missing}
-        try:
-            for future in as_completed(futures):
-                write_json(files[futures[future]], future.result())
-                if not quiet:
-                    click.echo(line(future.result()))
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    for _, row in finish(measure, {files[task]: (task, folder, minutes) for task in missing}, jobs, fresh=True):
+        if not quiet:
+            click.echo(line(row))
     return [read_json(file) for file in files.values()]
 
 

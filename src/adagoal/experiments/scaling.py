@@ -13,8 +13,6 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +25,7 @@ from rich.progress import track
 from adagoal import goals as goal_rules
 from adagoal.envs.simulator import ModelWorld
 from adagoal.envs.toys import lower_bound
+from adagoal.experiments.pool import finish
 from adagoal.loop import Run, explore
 from adagoal.storage import read_json, write_json, write_text
 from adagoal.tabular.certified import Certified
@@ -92,16 +91,10 @@ def run_all(axes: dict[str, tuple[Point, ...]], seeds: int, folder: Path, jobs: 
     points = list(dict.fromkeys(point for points in axes.values() for point in points))
     wanted = [(point, rule, seed) for point in points for rule in RULES for seed in range(seeds)]
     files = {task: folder / ("-".join(map(str, (*task[0], *task[1:]))) + ".json") for task in wanted}
-    missing = [task for task in wanted if not files[task].exists()]
-    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        futures = {pool.submit(measure, *task): task for task in missing}
-        try:
-            done = as_completed(futures)
-            for future in track(done, f"{len(missing)} runs", len(missing), console=Console(stderr=True)):
-                write_json(files[futures[future]], future.result())
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    missing = {file: task for task, file in files.items() if not file.exists()}
+    done = finish(measure, missing, jobs)
+    for _ in track(done, f"{len(missing)} runs", len(missing), console=Console(stderr=True)):
+        pass
     return [read_json(file) for file in files.values()]
 
 
