@@ -23,24 +23,22 @@ counts each stage by itself, which costs a factor H), and plans are kept until a
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.envs.world import Plan
 from adagoal.errors import InputError
-from adagoal.rivals.planning import Actions, Floats, empirical, scale
-from adagoal.tabular.columns import one_each
+from adagoal.rivals.planning import Floats, scale
 from adagoal.tabular.counts import Counts
 from adagoal.tabular.paper import horizon
-from adagoal.tabular.paper_kernels import backward
+from adagoal.tabular.stages import Stages
 
 GROWTH = 1.1
 """Plan again once some pair has been tried this many times as often."""
 
 
-class BPI:
+class BPI(Stages):
     """Estimates of one goal; see the module's text."""
 
     name = "bpi-ucbvi"
@@ -59,17 +57,14 @@ class BPI:
     ) -> None:
         if goals is None or len(goals) != 1:
             raise InputError("--method bpi-ucbvi: is for one goal; give --goal STATE")
-        self.counts, self.L, self.epsilon, self.delta = counts, L, epsilon, delta
-        self.c = scale(constants)
-        self.H = horizon(L, epsilon, "literal") if H is None else H
-        self.goals, self.column = one_each(goals, counts.n_states)
-        self.goal_state = self.goals
-        self.table: Actions = np.zeros((self.H, counts.n_states, 1), np.int16)
-        """[H, S, 1] the optimistic policy: of U, of the episodes and of the result"""
-        self.D, self.E = np.zeros((2, 1))
-        self._planned: NDArray[np.int64] = np.full(len(counts.n), -1)
-        self.plans = 0
+        super().__init__(counts, goals, horizon(L, epsilon, "literal") if H is None else H)
+        self.L, self.epsilon, self.delta, self.c = L, epsilon, delta, scale(constants)
         self._plan()
+
+    @property
+    def E(self) -> Floats:
+        """[1] the error U."""
+        return self.U
 
     def thresholds(self) -> tuple[Floats, Floats]:
         """[X] beta* and beta."""
@@ -92,33 +87,12 @@ class BPI:
         """The optimistic value over H stages, with the paper's constants; nothing above."""
         return float(self.D[0]) if self.c >= 1 else 0.0, math.inf
 
-    def policy(self, goal: int) -> Actions:
-        """[H, S]"""
-        return np.ascontiguousarray(self.table[:, :, 0])
-
-    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        """The last plan: it may be older than the counts."""
-        return {"table": self.table, "D": self.D, "E": self.E, "planned": self._planned}, {"plans": self.plans}
-
-    def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
-        """The inverse of :meth:`state`."""
-        self.table, self.D, self.E = (np.array(arrays[name]) for name in ("table", "D", "E"))
-        self._planned, self.plans = np.array(arrays["planned"]), facts["plans"]
-
     def _until(self) -> NDArray[np.int64]:
         """[X] the counts that ask for a new plan."""
-        return np.maximum(self._planned + 1, (GROWTH * self._planned).astype(np.int64))
+        return np.maximum(self.planned + 1, (GROWTH * self.planned).astype(np.int64))
 
     def _plan(self) -> None:
-        c, n = self.counts, np.maximum(self.counts.n, 1)
+        tried, n = self.counts.n > 0, np.maximum(self.counts.n, 1)
         star, beta = self.thresholds()
-        weight = np.where(c.n > 0, star / n, 0.0)
-        rate = np.where(c.n > 0, beta / n, np.inf)
-        terms = weight, 14.0 * self.H**2 * rate, 36.0 * self.H**2 * rate, np.zeros_like(rate), 1.0 / self.H
-        self.table = np.empty_like(self.table)  # the old one may be in the hands of a plan
-        backward(
-            *(c.successor, empirical(c), c.support, c.terminal, c.start, self.goals, self.H, *terms),
-            *(self.table, self.D, self.E),
-        )
-        self._planned = c.n.copy()
-        self.plans += 1
+        weight, rate = np.where(tried, star / n, 0.0), np.where(tried, beta / n, np.inf)
+        self.replan((weight, 14.0 * self.H**2 * rate, 36.0 * self.H**2 * rate, np.zeros_like(rate), 1.0 / self.H))

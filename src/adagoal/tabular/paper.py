@@ -30,7 +30,6 @@ cases it is at most D + E, so that C1 and C2 hold for every epsilon > 0, not onl
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,9 +37,9 @@ from numpy.typing import NDArray
 from adagoal.envs.world import Plan
 from adagoal.errors import InputError
 from adagoal.mdp.model import TabularMDP
-from adagoal.tabular.columns import one_each
 from adagoal.tabular.counts import Counts
 from adagoal.tabular.paper_kernels import backward
+from adagoal.tabular.stages import Stages
 
 SHARE = {"literal": 8 / 9, "rebalanced": 1 / 10, "simplified": 0.0}
 """E = U + share * epsilon, by bonus."""
@@ -78,7 +77,7 @@ def bonuses(
     return weight, 14.0 * H**2 * rate, 36.0 * H**2 * rate, np.zeros_like(rate), 1.0 / H
 
 
-class UCBVI:
+class UCBVI(Stages):
     """AdaGoal-UCBVI on shared counts; see the module's text."""
 
     name = "ucbvi"
@@ -94,26 +93,18 @@ class UCBVI:
         H: int | None = None,
         lazy: bool = False,
     ) -> None:
-        self.counts, self.L, self.epsilon, self.delta, self.bonus, self.lazy = counts, L, epsilon, delta, bonus, lazy
-        enough = horizon(L, epsilon, bonus)
-        self.H = enough if H is None else H
-        self.guarantee = bonus != "simplified" and self.H >= enough
-        self.episodes_per_plan = 1_000_000 if lazy else 1
-        S = counts.n_states
-        self.goals, self.column = one_each(goals, S)
-        self.goal_state = self.goals
-        size = 2 * self.H * S * len(self.goals)
-        if size > MOST_BYTES:
+        enough, S = horizon(L, epsilon, bonus), counts.n_states
+        stages, G = enough if H is None else H, S if goals is None else len(goals)
+        if 2 * stages * S * G > MOST_BYTES:
             raise InputError(
-                f"--method ucbvi: H = {self.H} stages, {S} states and {len(self.goals)} goals need a policy table of "
-                f"{size / 2**30:.0f} GiB; give fewer goals or --method-arg horizon=H (which voids the guarantee)"
+                f"--method ucbvi: H = {stages} stages, {S} states and {G} goals need a policy table of "
+                f"{2 * stages * S * G / 2**30:.0f} GiB; give fewer goals or --method-arg horizon=H (which voids the "
+                "guarantee)"
             )
-        self.table: NDArray[np.int16] = np.zeros((self.H, S, len(self.goals)), np.int16)
-        """[H, S, G] pi: the policy of U, of the episodes and of the result"""
-        self.D, self.U = np.zeros((2, len(self.goals)))
-        self._planned: NDArray[np.int64] = np.full(len(counts.n), -1)
-        """[X] the counts of the plan"""
-        self.plans = 0
+        super().__init__(counts, goals, stages)
+        self.L, self.epsilon, self.delta, self.bonus, self.lazy = L, epsilon, delta, bonus, lazy
+        self.guarantee = bonus != "simplified" and stages >= enough
+        self.episodes_per_plan = 1_000_000 if lazy else 1
         self._plan()
 
     @property
@@ -125,7 +116,7 @@ class UCBVI:
         """Plan all goals on the latest counts; with ``lazy`` only once some count has doubled."""
         if self.lazy and (self.counts.n < self._threshold()).all():
             return False
-        if np.array_equal(self.counts.n, self._planned):
+        if np.array_equal(self.counts.n, self.planned):
             return False
         self._plan()
         return True
@@ -139,35 +130,15 @@ class UCBVI:
         D, E = float(self.D[self.column[goal]]), float(self.E[self.column[goal]])
         return D, D + E if D <= self.L and E <= self.epsilon else math.inf
 
-    def policy(self, goal: int) -> NDArray[np.int16]:
-        """[H, S]: H stages, then the reset, and again."""
-        return np.ascontiguousarray(self.table[:, :, self.column[goal]])
-
-    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        """The last plan: it may be older than the counts."""
-        return {"table": self.table, "D": self.D, "U": self.U, "planned": self._planned}, {"plans": self.plans}
-
-    def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
-        """The inverse of :meth:`state`."""
-        self.table, self.D, self.U = (np.array(arrays[name]) for name in ("table", "D", "U"))
-        self._planned, self.plans = np.array(arrays["planned"]), facts["plans"]
-
     def _threshold(self) -> NDArray[np.int64]:
         """[X] the counts that ask for a new plan before the episode is over."""
         if self.lazy:
-            return np.where(self._planned > 0, 2 * self._planned, 1)
-        return np.full(len(self._planned), NEVER)
+            return np.where(self.planned > 0, 2 * self.planned, 1)
+        return np.full(len(self.planned), NEVER)
 
     def _plan(self) -> None:
-        c, S, G = self.counts, self.counts.n_states, len(self.goals)
-        p_hat = c.count / np.maximum(c.n, 1)[:, None]
-        terms = bonuses(c.n.astype(float), S, G, self.H, self.delta, self.bonus)
-        self.table = np.empty_like(self.table)  # the old one may be in the hands of a plan
-        backward(
-            c.successor, p_hat, c.support, c.terminal, c.start, self.goals, self.H, *terms, self.table, self.D, self.U
-        )
-        self._planned = c.n.copy()
-        self.plans += 1
+        n = self.counts.n.astype(float)
+        self.replan(bonuses(n, self.counts.n_states, len(self.goals), self.H, self.delta, self.bonus))
 
 
 def samples_needed(mdp: TabularMDP, L: float, epsilon: float, delta: float, bonus: str) -> tuple[float, float]:

@@ -1,0 +1,54 @@
+"""Plans of H stages for all goals, from one snapshot of the counts: what AdaGoal-UCBVI and BPI-UCBVI share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adagoal.tabular.columns import one_each
+from adagoal.tabular.counts import Counts
+from adagoal.tabular.paper_kernels import backward
+
+Floats = NDArray[np.float64]
+
+
+class Stages:
+    """The last plan, with its policies [H, S], optimistic distances D and errors U."""
+
+    def __init__(self, counts: Counts, goals: NDArray[np.int64] | None, H: int) -> None:
+        self.counts, self.H = counts, H
+        self.goals, self.column = one_each(goals, counts.n_states)
+        self.goal_state = self.goals
+        self.table: NDArray[np.int16] = np.zeros((H, counts.n_states, len(self.goals)), np.int16)
+        """[H, S, G] pi: the policy of U, of the episodes and of the result"""
+        self.D, self.U = np.zeros((2, len(self.goals)))
+        self.planned: NDArray[np.int64] = np.full(len(counts.n), -1)
+        """[X] the counts of the plan"""
+        self.plans = 0
+
+    def replan(self, terms: tuple[Floats, Floats, Floats, Floats, float]) -> None:
+        """Plan on the latest counts; ``terms`` are the bonuses of :func:`~adagoal.tabular.paper_kernels.backward`."""
+        c = self.counts
+        p_hat = c.count / np.maximum(c.n, 1)[:, None]
+        self.table = np.empty_like(self.table)  # the old one may be in the hands of a plan
+        backward(
+            *(c.successor, p_hat, c.support, c.terminal, c.start, self.goals, self.H, *terms),
+            *(self.table, self.D, self.U),
+        )
+        self.planned = c.n.copy()
+        self.plans += 1
+
+    def policy(self, goal: int) -> NDArray[np.int16]:
+        """[H, S]: H stages, then the reset, and again."""
+        return np.ascontiguousarray(self.table[:, :, self.column[goal]])
+
+    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """The last plan: it may be older than the counts."""
+        return {"table": self.table, "D": self.D, "U": self.U, "planned": self.planned}, {"plans": self.plans}
+
+    def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
+        """The inverse of :meth:`state`."""
+        self.table, self.D, self.U = (np.array(arrays[name]) for name in ("table", "D", "U"))
+        self.planned, self.plans = np.array(arrays["planned"]), facts["plans"]
