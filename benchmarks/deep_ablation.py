@@ -5,7 +5,7 @@
 Group ``knobs``: factors that runs of one program may differ in, all side by side. The other groups change
 the shape of the program and are programs of their own. The groups ``pick...`` are the settings that were tried
 before the PickAndPlace panels of figure 2, on other seeds (``--first-seed 10``); the groups ``baselines...`` are
-further seeds of the lines of its Push panels.
+further seeds of the lines of its Push panels. L is fixed in all of them but ``ramp``.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 MIXED = f"{Path(__file__).parent / 'deep_rules.py'}:mixed"
-PUSH: dict[str, Any] = {"env": "FetchPush-v4", "train_goals": "scale=10", "eval_every": 30, "eval_episodes": 48}
-PICK: dict[str, Any] = {"env": "FetchPickAndPlace-v4", "eval_every": 30, "eval_episodes": 48}
+BASE: dict[str, Any] = {"radius_ramp": 0, "eval_every": 30, "eval_episodes": 48}
+PUSH = BASE | {"env": "FetchPush-v4", "train_goals": "scale=10"}
+PICK = BASE | {"env": "FetchPickAndPlace-v4"}
 NARROW, WIDE = {"train_goals": "scale=1"}, {"train_goals": "scale=5"}
 MRL = {"action_l2": 0.1, "noise": 0.1, "random": 0.2}
 BASELINES = {"HER": {"goal_rule": "unigoal"}, "paper": {"goal_rule": "proportional", "ensemble_relabel": 0.0}}

@@ -1,6 +1,6 @@
 """Wall time from scratch to 90% on FetchPush, everything included (process start, compilation, tests).
 
-    python benchmarks/deep_wall.py --seed 0 --out docs/data/deep-wall-h200.json
+    python benchmarks/deep_wall.py --seed 0 --radius-ramp 0 --out docs/data/deep-wall-h200.json
 
 The run ends at the first test of 96 episodes with at least 90% success.
 """
@@ -24,6 +24,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
     parser.add_argument("--env", default="FetchPush-v4")
     parser.add_argument("--train-goals", default="env")
+    parser.add_argument("--radius-ramp", type=int, default=100_000)
     parser.add_argument("--steps", type=int, default=600_000)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)
@@ -35,7 +36,14 @@ def main() -> None:
     from adagoal.deep.config import Config
     from adagoal.deep.training import train
 
-    config = Config(options.env, seed=options.seed, steps=options.steps, train_goals=options.train_goals, eval_every=10)
+    config = Config(
+        options.env,
+        seed=options.seed,
+        steps=options.steps,
+        train_goals=options.train_goals,
+        radius_ramp=options.radius_ramp,
+        eval_every=10,
+    )
     seconds: float | None = None
 
     with progress(options.steps) as show:

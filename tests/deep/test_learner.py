@@ -127,6 +127,6 @@ def test_targets_move_after_every_so_many_updates(count: int) -> None:
 
 
 def test_a_growing_radius() -> None:
-    fixed, growing = Config("point-mass", radius=40), Config("point-mass", radius=40, radius_ramp=1000)
+    fixed, growing = Config("point-mass", radius=40, radius_ramp=0), Config("point-mass", radius=40, radius_ramp=1000)
     assert [fixed.radius_at(steps) for steps in (0, 500)] == [40, 40]
     assert [growing.radius_at(steps) for steps in (0, 500, 1000, 5000)] == [10, 25, 40, 40]

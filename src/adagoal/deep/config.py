@@ -35,7 +35,7 @@ class Config:
     """A rule of :mod:`adagoal.goals`; ``unigoal`` is plain HER, ``proportional`` the paper's deep recipe."""
     radius: float = 40.0
     """L, in steps: the constraint D(g) <= L of the AdaGoal rules."""
-    radius_ramp: int = 0
+    radius_ramp: int = 100_000
     """L grows in a straight line from a quarter of ``radius`` to all of it over this many steps; 0: it is fixed."""
     train_goals: str = "env"
     """Goal space of training: ``env`` or ``scale=K[,air=P]`` (see :mod:`adagoal.deep.goalspace`)."""

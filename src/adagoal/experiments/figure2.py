@@ -29,16 +29,24 @@ RULES: dict[str, dict[str, Any]] = {
     "HER": {"goal_rule": "unigoal"},
     "paper": {"goal_rule": "proportional", "ensemble_relabel": 0.0},
 }
-TESTS: dict[str, Any] = {"eval_every": 30, "eval_episodes": 48}
+CYCLES_A_TEST = {"push": 30, "pick": 50}
+TEST_EPISODES = 48
 
 
-def configs(panel: str, rules: Sequence[str], steps: int, seeds: int, baseline_seeds: int) -> list[Any]:
-    """The runs of a panel."""
+def configs(panel: str, rules: Sequence[str], steps: int, seeds: int, baseline_seeds: int, ramp: int) -> list[Any]:
+    """The runs of a panel; ``ramp`` is AdaGoal's alone, since no other rule has an L."""
     from adagoal.deep.config import Config
 
     env, scale = panel.split("-")
+    shared: dict[str, Any] = {
+        "steps": steps,
+        "train_goals": f"scale={scale}",
+        "eval_every": CYCLES_A_TEST[env],
+        "eval_episodes": TEST_EPISODES,
+    }
+    own = {name: RULES[name] | ({"radius_ramp": ramp} if name == "AdaGoal" else {}) for name in rules}
     return [
-        Config(ENVS[env], seed=seed, steps=steps, train_goals=f"scale={scale}", **RULES[name], **TESTS)
+        Config(ENVS[env], seed=seed, **own[name], **shared)
         for name in rules
         for seed in range(seeds if name == "AdaGoal" else baseline_seeds)
     ]
@@ -51,7 +59,7 @@ def label(run: dict[str, Any]) -> str:
 
 def run_panel(panel: str, runs: list[Any], out: Path, minutes: float, workers: int) -> dict[str, Any]:
     """Train a panel, or return what is already there."""
-    from adagoal.deep import result
+    from adagoal.deep import report, result
     from adagoal.deep.command import progress
     from adagoal.deep.training import CHECKPOINT, resume, train
 
@@ -68,6 +76,7 @@ def run_panel(panel: str, runs: list[Any], out: Path, minutes: float, workers: i
         else:
             trained = train(runs, folder, minutes=minutes, workers=workers, checkpoint_every=250, watch=watch)
     result.write_folder(trained, folder)
+    report.write(trained, folder)
     data = result.to_json(trained) | {"panel": panel}
     result.write_json(file, data)
     return data
@@ -79,6 +88,13 @@ def run_panel(panel: str, runs: list[Any], out: Path, minutes: float, workers: i
 @click.option("--rule", type=click.Choice(list(RULES)), multiple=True, help="Only these lines.")
 @click.option("--seeds", type=click.IntRange(1, 100), default=5, show_default=True, help="Seeds of AdaGoal.")
 @click.option("--baseline-seeds", type=click.IntRange(1, 100), help="Seeds of the other rules. [default: --seeds]")
+@click.option(
+    "--radius-ramp",
+    type=click.IntRange(0),
+    default=100_000,
+    show_default=True,
+    help="Steps over which AdaGoal's L grows; 0: fixed.",
+)
 @click.option("--steps", type=click.IntRange(1000), default=400_000, show_default=True, help="Training steps a run.")
 @click.option("--minutes", type=click.FloatRange(0, min_open=True), default=1e9, help="Stop each panel after so long.")
 @click.option("--workers", type=click.IntRange(0, 1024), default=0, help="Rollout processes. [default: one a core]")
@@ -97,6 +113,7 @@ def command(
     rule: tuple[str, ...],
     seeds: int,
     baseline_seeds: int | None,
+    radius_ramp: int,
     steps: int,
     minutes: float,
     workers: int,
@@ -111,7 +128,7 @@ def command(
     unfinished = False
     if data is None:
         for name in chosen:
-            runs = configs(name, rule or list(RULES), steps, seeds, baseline_seeds or seeds)
+            runs = configs(name, rule or list(RULES), steps, seeds, baseline_seeds or seeds, radius_ramp)
             unfinished |= run_panel(name, runs, out, minutes, workers)["status"] != "done"
         files = [out / f"{p}.json" for p in PANELS]
     else:
