@@ -15,8 +15,10 @@ import gymnasium
 import numpy as np
 import pytest
 
+import adagoal
 from adagoal.cli import COMMANDS, REPRODUCE, run
 from adagoal.result import load
+from adagoal.storage import alone_in, read_arrays, write_arrays
 
 SMALL = ("explore", "grid", "--radius", "6", "--env-arg", "rows=3", "--env-arg", "cols=3")
 LONG = ("explore", "two-room", "--radius", "40", "--quiet")
@@ -65,16 +67,21 @@ def one_line(capsys: pytest.CaptureFixture[str]) -> str:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["grid", "--radius", "-3"], "--radius: must be a finite number >= 1, got -3"),
+        (["grid", "--radius", "-3"], "--radius: must be a number in [1, 1e+09], got -3"),
         (["grid", "--radius", "nan"], "--radius"),
         (["grid", "--radius", "inf"], "--radius"),
+        (["grid", "--radius", "1e10"], "--radius"),
+        (["grid", "--radius", "auto:1e9", "--budget", "10"], "--radius"),
+        (["grid", "--radius", "5", "--epsilon", "1e-10"], "--epsilon"),
+        (["grid", "--radius", "5", "--delta", "1e-310"], "--delta"),
+        (["grid", "--radius", "5", "--budget", "1e19"], "--budget: must be at least 1 step and at most 4.6e+18"),
         (["grid", "--radius", "far"], "--radius"),
         (["grid"], "--radius"),
         (["grid", "--radius", "auto"], "--budget"),
-        (["grid", "--radius", "5", "--epsilon", "0"], "--epsilon: must be a finite number > 0"),
+        (["grid", "--radius", "5", "--epsilon", "0"], "--epsilon: must be a number in [1e-09, 1e+09]"),
         (["grid", "--radius", "5", "--epsilon", "nan"], "--epsilon"),
         (["grid", "--radius", "5", "--epsilon", "inf"], "--epsilon"),
-        (["grid", "--radius", "5", "--delta", "0"], "--delta: must lie strictly between 0 and 1"),
+        (["grid", "--radius", "5", "--delta", "0"], "--delta: must be a number in [1e-300, 1)"),
         (["grid", "--radius", "5", "--delta", "1"], "--delta"),
         (["grid", "--radius", "5", "--delta", "nan"], "--delta"),
         (["gird", "--radius", "5"], "unknown environment 'gird'"),
@@ -85,6 +92,10 @@ def one_line(capsys: pytest.CaptureFixture[str]) -> str:
         (["grid", "--radius", "5", "--method-arg", "x"], "key=value"),
         (["grid", "--radius", "5", "--env-arg", "slip=2"], "slip: must be a number in [0, 1)"),
         (["grid", "--radius", "5", "--env-arg", "colour=1"], "--env-arg"),
+        (["two-room", "--radius", "5", "--env-arg", "layout=[1]"], "--env-arg layout: must be one of left, right"),
+        (["grid-file", "--radius", "5", "--env-arg", "path=5"], "--env-arg path"),
+        (["grid", "--radius", "5", "--goal-rule", "raregoal:alpha=nan"], "alpha must be a number in [1e-09, 1e+09]"),
+        (["grid", "--radius", "5", "--goal-rule", "goid:low=2"], "--goal-rule goid: low must be a number in [0, 1]"),
         (["grid", "--radius", "5", "--goal", "20"], "--goal: goals must be states in 0..19"),
         (["grid", "--radius", "5", "--goal", "-1"], "--goal"),
         (["grid", "--radius", "5", "--goal", "a"], "--goal"),
@@ -100,6 +111,28 @@ def test_bad_input_is_one_line(
     assert run(["explore", *arguments, "--out", str(tmp_path / "run"), "--quiet"]) == 2
     assert said in one_line(capsys)
     assert not (tmp_path / "run" / "result.json").exists()
+
+
+@pytest.mark.parametrize("place", ["file", "file/run", "/proc/none"])
+def test_folder_that_cannot_be_written(place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("mine")
+    assert run([*SMALL, "--out", str(tmp_path / place), "--quiet"]) == 2
+    assert str(tmp_path / place) in one_line(capsys)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_what_is_not_ours_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "certified").mkdir()
+    (tmp_path / "certified" / "thesis.txt").write_text("years of work")
+    assert run([*SMALL, "--out", str(tmp_path), "--quiet"]) == 0
+    assert (tmp_path / "certified" / "thesis.txt").exists()
+
+
+def test_two_runs_do_not_share_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with alone_in(tmp_path):
+        assert run([*SMALL, "--out", str(tmp_path), "--quiet"]) == 2
+    assert "another run is writing there" in one_line(capsys)
+    assert run([*SMALL, "--out", str(tmp_path), "--quiet"]) == 0
 
 
 def test_environment_that_raises(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -132,6 +165,31 @@ def test_damaged_folder(
     _damage(tmp_path / file, damage)
     assert run([command, str(tmp_path)]) == 2
     assert file in one_line(capsys)
+
+
+@pytest.mark.parametrize(
+    "change", [{"radius": None}, {"steps": None}, {"open_goals": [77]}, {"env_args": [1]}, {"goals": [{"goal": 99}]}]
+)
+def test_result_that_does_not_fit(
+    change: dict[str, Any], done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = json.loads((done / "result.json").read_text()) | change
+    data["goals"] = [{"lower": 0, "upper": 1, "error": 0, **row} for row in data["goals"]]
+    (tmp_path / "result.json").write_text(json.dumps(data))
+    (tmp_path / "model.npz").write_bytes((done / "model.npz").read_bytes())
+    for command in ("audit", "report"):
+        assert run([command, str(tmp_path)]) == 2
+        assert "damaged" in one_line(capsys)
+
+
+@pytest.mark.parametrize("name", ["policy", "policy_goals", "visits", "trace", "episode_goals"])
+def test_model_that_does_not_fit(name: str, done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arrays, facts = read_arrays(done / "model.npz")
+    write_arrays(tmp_path / "model.npz", {key: array for key, array in arrays.items() if key != name}, facts)
+    (tmp_path / "result.json").write_bytes((done / "result.json").read_bytes())
+    for command in ("audit", "report"):
+        assert run([command, str(tmp_path)]) == 2
+        assert "damaged" in one_line(capsys)
 
 
 @pytest.mark.parametrize("damage", ["truncated", "garbage", "missing"])
@@ -186,13 +244,14 @@ def test_audit_that_fails(done: Path, tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_budget_then_resume_is_the_run_itself(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tmp_path /= "a b"
     part = [*SMALL, "--out", str(tmp_path), "--quiet"]
     assert run([*part, "--budget", "2e3", "--json"]) == 3
     partial = json.loads(capsys.readouterr().out)
     assert (partial["status"], partial["steps"]) == ("budget", 2000)
     assert partial["open_goals"], "open goals are listed as open"
     assert run(part) == 2, "an unfinished run is not started again"
-    assert "adagoal resume" in one_line(capsys)
+    assert f"adagoal resume '{tmp_path}'" in one_line(capsys), "ready to be copied"
     assert run(["resume", str(tmp_path), "--budget", "1e9", "--quiet"]) == 0
     assert load(tmp_path).status == "certified"
     assert run(["audit", str(tmp_path)]) == 0
@@ -269,6 +328,10 @@ def test_groups_without_a_command_show_their_help(capsys: pytest.CaptureFixture[
         assert run(arguments) == 0
         shown = capsys.readouterr().out
         assert all(name in shown for name in names)
+
+
+def test_public_names_are_shown() -> None:
+    assert set(adagoal.__all__) <= set(dir(adagoal)), "what an interactive shell completes"
 
 
 def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:

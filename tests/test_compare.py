@@ -80,6 +80,20 @@ def test_finished_runs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert len({compare.cell_file(cell) for cell in [*cells, GRID]}) == 3
 
 
+def test_seeds_start_where_they_are_told_to() -> None:
+    cells = compare.settings({"chain": {"radius": 5.0}}, ["certified"], ["adagoal"], 2, seed=7)
+    assert [cell.seed for cell in cells] == [7, 8]
+
+
+def test_a_damaged_run_is_named(tmp_path: Path) -> None:
+    (cell,) = compare.settings({"chain": {"radius": 5.0}}, ["certified"], ["adagoal"], 1)
+    file = tmp_path / compare.cell_file(cell)
+    file.parent.mkdir()
+    file.write_text("{}")
+    with pytest.raises(InputError, match=f"{file.name}: damaged"):
+        compare.run_all([cell], tmp_path, 1)
+
+
 def test_a_rule_that_was_changed_is_run_again(tmp_path: Path) -> None:
     file = tmp_path / "rule.py"
     file.write_text("def f(known):\n    return known.eligible.astype(float)\n")
@@ -131,7 +145,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["gird"], "unknown environment"),
         (["chain", "--methods", "magic"], "--methods: unknown method 'magic'"),
-        (["chain", "--methods", "certified:x"], "key=value"),
+        (["chain", "--methods", "certified:x"], "--methods: must look like key=value"),
         (["chain", "--goal-rules", "best"], "--goal-rule"),
         (["chain", "--radius", "-1"], "--radius"),
         (["chain", "grid", "fan", "--radius", "1,2"], "--radius: give one number"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -11,6 +13,7 @@ from gymnasium import spaces, wrappers
 from numpy.typing import NDArray
 from scipy import stats
 
+from adagoal import api
 from adagoal.envs import random_models, registry, toys
 from adagoal.envs.gym import GymWorld
 from adagoal.envs.simulator import ModelWorld
@@ -230,3 +233,71 @@ def test_structured_observations_and_shifted_spaces() -> None:
 def test_too_many_states_name_the_option() -> None:
     with pytest.raises(InputError, match="--max-states: pairs has more than 20 states"):
         play(GymWorld(PairEnv(random_models.random_deterministic(n_states=50)), "pairs", max_states=20), 50_000)
+
+
+class Shown(ModelEnv):
+    """A chain whose observations are made by a function of the state."""
+
+    def __init__(self, space: spaces.Space[Any], show: Callable[[int], Any]) -> None:
+        super().__init__(toys.chain(n_states=4))
+        self.observation_space, self.show = space, show
+
+    def observe(self) -> Any:
+        return self.show(self.state)
+
+
+@pytest.mark.parametrize(
+    ("space", "show", "said"),
+    [
+        (spaces.Discrete(4), lambda s: 2.7 if s == 2 else s, "2.7, which is not an integer"),
+        (spaces.Discrete(4), lambda s: str(s), "'0', which is not an integer"),
+        (spaces.Discrete(4), lambda s: s + 1, "4, which is not in its space"),
+        (spaces.Discrete(4), lambda s: s + 7, "7, which is not in its space"),
+        (spaces.Box(0, 9, (1,), np.int64), lambda s: np.array([s / 2]), r"\[0.5\], which is no int64"),
+        (spaces.Box(0, 255, (1,), np.uint8), lambda s: np.array([300 * s]), r"\[300\], which is no uint8"),
+        (spaces.Box(0, 9, (1,), np.int64), lambda s: np.array([s, s]), r"shape \(2,\) in a space of shape \(1,\)"),
+        (spaces.Box(0, 9, (1,)), lambda s: np.array([np.nan if s == 2 else s]), "not a number"),
+    ],
+)
+def test_observations_that_are_no_states(space: spaces.Space[Any], show: Callable[[int], Any], said: str) -> None:
+    """What would have to be rounded to fit the space is refused: two states might become one."""
+    with pytest.raises(InputError, match=said):
+        api.explore(Shown(space, show), 6, max_states=20, budget=3000)
+
+
+def test_both_zeros_are_one_state() -> None:
+    signs = itertools.cycle((1.0, -1.0))
+    world = GymWorld(
+        Shown(spaces.Box(-9, 9, (1,)), lambda s: np.array([s * next(signs) if s == 0 else s])), "zeros", max_states=9
+    )
+    assert not world._adapter.virtual
+    assert play(world, 2000)[0].seen.sum() == 4
+
+
+class Unstartable(ModelEnv):
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        raise RuntimeError("no power\nat all")
+
+
+def test_an_environment_that_cannot_be_reset_is_one_clear_line() -> None:
+    with pytest.raises(InputError, match=r"^env: dead cannot be reset \(RuntimeError: no power at all\)$"):
+        GymWorld(Unstartable(toys.chain()), "dead")
+
+
+def test_more_actions_than_a_policy_can_hold() -> None:
+    env = ModelEnv(toys.chain())
+    env.action_space = spaces.Discrete(40_000)
+    with pytest.raises(InputError, match="at most 32766"):
+        GymWorld(env, "wide")
+
+
+def test_an_end_that_is_no_bool_is_read_as_one() -> None:
+    class Sloppy(ModelEnv):
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            state, reward, terminated, truncated, info = super().step(action)
+            return state, reward, terminated or None, truncated, info  # type: ignore[return-value]
+
+    mdp = with_terminal(toys.chain(n_states=5), 4)
+    world = GymWorld(Sloppy(mdp), "sloppy")
+    assert same_counts(play(world, 2000)[0], play(GymWorld(ModelEnv(mdp), "tidy"), 2000)[0])
+    assert world.warnings == []

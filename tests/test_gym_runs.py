@@ -212,3 +212,52 @@ def test_a_killed_run_resumes_to_the_same_result(tmp_path: Path, monkeypatch: py
     whole = api.explore("MiniGrid-Empty-5x5-v0", **arguments, out=tmp_path / "run", observe=copy_now_and_then)
     assert rollouts > 20
     assert summary(api.resume(tmp_path / "killed")) == summary(whole)
+
+
+class Twister(ModelEnv):
+    """Draws with a generator whose state has arrays in it."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if seed is not None:
+            self.np_random = np.random.Generator(np.random.MT19937(seed))
+        self.state = 0
+        return self.observe(), {}
+
+
+def test_any_generator_of_numpy_is_put_back(tmp_path: Path) -> None:
+    mdp = toys.chain(n_states=5, slip=0.2)
+    whole = api.explore(Twister(mdp), radius=6, epsilon=2.0)
+    api.explore(Twister(mdp), radius=6, epsilon=2.0, budget=1000, out=tmp_path)
+    with pytest.raises(InputError, match="give the object again"):
+        api.resume(tmp_path, 10**9)
+    with pytest.raises(InputError, match=r"is on object:Twister, not on object:ModelEnv"):
+        api.resume(tmp_path, 10**9, env=ModelEnv(mdp))
+    assert summary(api.resume(tmp_path, 10**9, env=Twister(mdp)))[0] == whole.status == "certified"
+
+
+def test_what_the_observer_raises_is_not_the_environment_s_fault() -> None:
+    def observe(run: Any) -> None:
+        raise ValueError("my display broke")
+
+    with pytest.raises(InputError, match=r"^observe: the function raised ValueError: my display broke"):
+        api.explore("chain", 5, observe=observe)
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "said"),
+    [
+        ("goal_space", 5, "--goal"),
+        ("goal_rule", 5, "--goal-rule"),
+        ("env_args", [1], "--env-arg"),
+        ("start_seed", "a", "--start-seed"),
+        ("max_states", 2.5, "--max-states"),
+    ],
+)
+def test_arguments_of_a_wrong_type(argument: str, value: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        api.explore("grid", 3, **{argument: value})
+
+
+def test_numpy_numbers_can_be_saved(tmp_path: Path) -> None:
+    api.explore("grid", np.float32(3), env_args={"rows": np.int64(3)}, seed=np.int64(1), out=tmp_path)
+    assert api.audit(load(tmp_path)).ok

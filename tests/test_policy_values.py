@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from adagoal.envs import grid, random_models, toys
+from adagoal.errors import InputError
 from adagoal.mdp import solve
 from adagoal.mdp.model import TabularMDP, from_rows
 from adagoal.policy import Policy
@@ -108,3 +109,11 @@ def test_long_period_tends_to_the_stationary_value() -> None:
         stationary = Policy(goal, actions[None, :, goal], mdp.reset_action)
         np.testing.assert_allclose(solve.periodic_value(mdp, table, goal), V[mdp.start, goal], rtol=1e-10)
         np.testing.assert_allclose(solve.policy_value(mdp, stationary), V[mdp.start, goal], rtol=1e-10)
+
+
+@pytest.mark.parametrize("state", [-1, 10])
+def test_a_state_that_is_none_has_no_action(state: int) -> None:
+    policy = Policy(3, np.ones((1, 10), np.int16), 2)
+    assert policy(9) == 1
+    with pytest.raises(InputError, match=r"state: must be in 0\.\.9"):
+        policy(state)

@@ -27,6 +27,10 @@ _HOME = {
 }
 
 
+def __dir__() -> list[str]:
+    return [*globals(), *_HOME]
+
+
 def __getattr__(name: str) -> Any:
     """Public names are imported when they are first used, so that ``adagoal --help`` does not wait for Numba."""
     if name in _HOME:

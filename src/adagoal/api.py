@@ -66,9 +66,9 @@ def explore(
         delta=_plain(delta),
         seed=_plain(seed),
         budget=_whole(budget),
-        goal_space=None if goal_space is None else tuple(_plain(g) for g in goal_space),
-        start_seed=start_seed,
-        max_states=max_states,
+        goal_space=_goals(goal_space),
+        start_seed=_plain(start_seed),
+        max_states=_plain(max_states),
     )
     session = Session.start(setting, world, goal_rules.get(goal_rule))
     return session.finish(Path(out) if out is not None else None, observe)
@@ -92,10 +92,12 @@ def resume(
     try:
         setting = Setting(**{**facts["setting"], "goal_space": _tuple(facts["setting"]["goal_space"])})
         setting = setting if budget is None else replace(setting, budget=_whole(budget))
-        world, _ = registry.make_world(env or setting.env, setting.env_args, setting.start_seed, setting.max_states)
+        world, name = registry.make_world(env or setting.env, setting.env_args, setting.start_seed, setting.max_states)
+        if name != setting.env:
+            raise InputError(f"env: the run in {folder} is on {setting.env}, not on {name}")
         session = Session.start(setting, world, goal_rules.get(goal_rule or setting.goal_rule))
         session.restore(folder, arrays, facts)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, IndexError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{folder / CHECKPOINT}: damaged or incomplete ({error})") from None
@@ -132,6 +134,13 @@ def audit(result: Result, env: str | gymnasium.Env[Any, Any] | World | TabularMD
         lower=lower,
         upper=upper,
     )
+
+
+def _goals(goal_space: Any) -> tuple[Any, ...] | None:
+    try:
+        return None if goal_space is None else tuple(_plain(g) for g in goal_space)
+    except TypeError:
+        raise InputError(f"--goal: must be a list of states, got {goal_space!r}") from None
 
 
 def _tuple(values: list[int] | None) -> tuple[int, ...] | None:

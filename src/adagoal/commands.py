@@ -7,6 +7,7 @@ import re
 import shutil
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import click
@@ -130,7 +131,7 @@ def _finish(result: Result, folder: Path, progress: Progress, as_json: bool) -> 
             click.echo(f"warning: {warning}", err=True)
         click.echo(f"report: {page}")
         if result.status in UNFINISHED:
-            click.echo(f"go on with: adagoal resume {folder}")
+            click.echo(f"go on with: adagoal resume {quote(str(folder))}")
     if result.status in UNFINISHED:
         raise click.exceptions.Exit(3)
 
@@ -139,7 +140,9 @@ def _load(folder: Path) -> Result:
     """The result in a folder; a run that was cut off before it had one is pointed to resume."""
     _must_exist(folder)
     if not (folder / "result.json").exists() and (folder / CHECKPOINT).exists():
-        raise InputError(f"{folder}: the run was cut off before its end; go on with: adagoal resume {folder}")
+        raise InputError(
+            f"{folder}: the run was cut off before its end; go on with: adagoal resume {quote(str(folder))}"
+        )
     return load(folder)
 
 
@@ -162,7 +165,10 @@ def _make_room(folder: Path, setting: Setting, overwrite: bool) -> None:
                 f"--out: {folder} holds another run ({differs} differ); give another folder, or --overwrite"
             )
         if not finished:
-            raise InputError(f"--out: {folder} holds this run, unfinished; use adagoal resume {folder}, or --overwrite")
+            go_on = f"adagoal resume {quote(str(folder))}"
+            raise InputError(f"--out: {folder} holds this run, unfinished; use {go_on}, or --overwrite")
+    if not any((folder / name).exists() for name in ("result.json", CHECKPOINT)):
+        return  # no run was here: whatever else is, it is not ours
     for name in ("result.json", "model.npz", CHECKPOINT, "view.json", "report.html"):
         (folder / name).unlink(missing_ok=True)
     shutil.rmtree(folder / "certified", ignore_errors=True)

@@ -124,6 +124,15 @@ def goexplore(known: Known) -> Array:
     return _or_uniform(np.where(visited, 1.0 / np.sqrt(known.visits + 1.0), 0.0), visited, known)
 
 
+RANGES = {
+    ("raregoal", "alpha"): (1e-9, 1e9),
+    ("skewfit", "alpha"): (-1.0, 0.0),
+    ("goid", "low"): (0.0, 1.0),
+    ("goid", "high"): (0.0, 1.0),
+    ("progress", "uniform"): (0.0, 1.0),
+}
+"""What the options of the rules may be."""
+
 RULES: dict[str, Callable[..., Array]] = {
     "adagoal": adagoal,
     "adagoal-proportional": adagoal_proportional,
@@ -148,6 +157,8 @@ def get(spec: str | Rule) -> Rule:
     """A rule from its name, ``name:key=value,...``, or ``path/to/file.py:function``; a function passes through."""
     if callable(spec):
         return spec
+    if not isinstance(spec, str):
+        raise InputError(f"--goal-rule: must be a name or a function, got {spec!r}")
     if ".py:" in spec:
         return _from_file(spec)
     name, _, options = spec.partition(":")
@@ -195,6 +206,9 @@ def _options(name: str, rule: Callable[..., Array], text: str) -> dict[str, floa
             raise InputError(f"--goal-rule {name}: {key!r} needs a number, got {value!r}") from None
         if key not in accepted:
             raise InputError(f"--goal-rule {name}: unknown option {key!r}; accepted: {', '.join(accepted) or 'none'}")
+        low, high = RANGES.get((name, key), (-np.inf, np.inf))
+        if not low <= options[key] <= high:
+            raise InputError(f"--goal-rule {name}: {key} must be a number in [{low:g}, {high:g}], got {value}")
     return options
 
 

@@ -56,7 +56,7 @@ def ucbvi(problem: Problem, bonus: str = "literal", horizon: int | None = None, 
     formula's (a smaller one voids the guarantee). lazy: plan only when some count has doubled, not every episode.
     """
     p = problem
-    if bonus not in SHARE:
+    if bonus not in list(SHARE):
         raise InputError(f"--method-arg bonus: must be one of {', '.join(SHARE)}, got {bonus!r}")
     _whole("horizon", horizon)
     _known_size("ucbvi", p.world)
@@ -147,7 +147,7 @@ def build(method: str, problem: Problem, arguments: dict[str, Any]) -> Estimates
 
 def accepted(method: str) -> list[str]:
     """The arguments of a method."""
-    if method not in METHODS:
+    if method not in list(METHODS):
         raise InputError(f"--method: unknown method {method!r}; choose one of {', '.join(METHODS)}")
     return list(inspect.signature(METHODS[method]).parameters)[1:]
 

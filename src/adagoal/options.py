@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +24,18 @@ class Count(click.ParamType[int]):
             return int(number) if abs(number) > 2**53 or "e" in str(value).lower() else int(str(value), 10)
         except (ValueError, OverflowError):
             return self.fail(f"{value!r} is not a whole number (such as 500000 or 1e6)", param, ctx)
+
+
+class Positive(click.FloatRange):
+    """A number > 0, infinity included."""
+
+    def __init__(self) -> None:
+        super().__init__(0, min_open=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number."""
+        number = float(super().convert(value, param, ctx))
+        return self.fail("nan is not in the range x>0", param, ctx) if math.isnan(number) else number
 
 
 class Radius(click.ParamType["float | str"]):
@@ -107,6 +120,7 @@ GOALS = click.option(
     callback=lambda ctx, param, value: tuple(goal for part in value for goal in part) or None,
     help="Only these goals; repeatable.  [default: all]",
 )
+FIRST_SEED = click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The first seed.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 QUIET = click.option("--quiet", is_flag=True, help="No progress display.")
 ENV_ARGS = pairs("--env-arg", "env_args", "Argument of the environment; repeatable.")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import index
 
 import numpy as np
 from numpy.typing import NDArray
+
+from adagoal.errors import InputError
 
 
 @dataclass
@@ -33,6 +36,8 @@ class Policy:
         self._clock = 0
 
     def __call__(self, state: int) -> int:
+        if not 0 <= index(state) < self.actions.shape[1]:
+            raise InputError(f"state: must be in 0..{self.actions.shape[1] - 1}, got {state}")
         if self.stationary:
             return int(self.actions[0, state])
         stage, horizon = self._clock, self.actions.shape[0]

@@ -146,7 +146,7 @@ def load(path: str | Path) -> Result:
             setting["goal_space"] = tuple(setting["goal_space"])
         rows = [*data["goals"], *data["other_goals"]]
         certificates = {row["goal"]: Certificate(_number(row["lower"]), _number(row["upper"])) for row in rows}
-        return Result(
+        result = Result(
             setting=Setting(**setting),
             goals=[row["goal"] for row in data["goals"]],
             certificates=certificates,
@@ -156,8 +156,36 @@ def load(path: str | Path) -> Result:
             **{name: data[name] for name in ("status", "radius", "open_goals", "guarantee")},
             **{name: data[name] for name in ("steps", "episodes", "plans", "wall_seconds", "reset_action", "warnings")},
         )
-    except (KeyError, TypeError) as error:
+        if not _fits(result):
+            raise InputError(f"{folder}: result.json and model.npz are damaged, or not of the same run")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, InputError):
+            raise
         raise InputError(f"{folder / 'result.json'}: damaged or incomplete ({error})") from None
+    return result
+
+
+def _fits(result: Result) -> bool:
+    """Whether the parts are of the right kind and speak of the same states and goals."""
+    setting, arrays = result.setting, result.arrays
+    numbers = (result.radius, setting.epsilon, setting.delta, result.steps, result.episodes, result.wall_seconds)
+    if not all(isinstance(value, int | float) for value in numbers):
+        return False
+    policy, policy_goals, visits = (arrays.get(name, np.zeros(0)) for name in ("policy", "policy_goals", "visits"))
+    reached, tried, trace = (arrays.get(name, np.zeros(1)) for name in ("episode_reached", "episode_goals", "trace"))
+    return bool(
+        policy.dtype.kind == "i"
+        and policy.ndim == 3
+        and len(policy) == len(policy_goals)
+        and visits.shape == policy.shape[2:]
+        and reached.shape == tried.shape
+        and trace.shape[1:] == (4,)
+        and set(result.goals) <= set(policy_goals.tolist())
+        and set(result.open_goals) <= set(result.goals)
+        and all(isinstance(g, int) and 0 <= g < len(visits) for g in result.certificates)
+        and all(isinstance(pairs, dict) for pairs in (setting.env_args, setting.method_args))
+        and all(isinstance(line, str) for line in result.warnings)
+    )
 
 
 def _finite(value: float) -> float | None:
@@ -166,4 +194,4 @@ def _finite(value: float) -> float | None:
 
 
 def _number(value: float | None) -> float:
-    return math.inf if value is None else value
+    return math.inf if value is None else float(value)

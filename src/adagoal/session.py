@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from adagoal import methods
+from adagoal.envs.arguments import number
 from adagoal.envs.world import World
 from adagoal.errors import InputError
 from adagoal.goals import Rule
@@ -23,7 +24,7 @@ from adagoal.loop import Attempts, Run
 from adagoal.loop import explore as run_loop
 from adagoal.result import Certificate, Result, Setting, load
 from adagoal.rivals.explorer import Explorer, follow
-from adagoal.storage import write_arrays
+from adagoal.storage import alone_in, write_arrays
 from adagoal.tabular.counts import Counts
 
 CHECKPOINT = "checkpoint.npz"
@@ -72,6 +73,10 @@ class Session:
 
     def finish(self, folder: Path | None, observe: Observer | None) -> Result:
         """Run to the end, a budget or an interrupt; save and return the result."""
+        with alone_in(folder):
+            return self._finish(folder, observe)
+
+    def _finish(self, folder: Path | None, observe: Observer | None) -> Result:
         budget = UNLIMITED if self.setting.budget is None else self.setting.budget
         self._saved = time.monotonic()
         if folder is not None:
@@ -79,7 +84,10 @@ class Session:
 
         def after_rollout(run: Run) -> None:
             if observe is not None:
-                observe(run)
+                try:
+                    observe(run)
+                except Exception as error:
+                    raise InputError(f"observe: the function raised {type(error).__name__}: {error}") from error
             if folder is not None and run.world.settled and time.monotonic() - self._saved > CHECKPOINT_SECONDS:
                 self.save(folder)
             if self._stop:
@@ -236,18 +244,18 @@ def growth(radius: str) -> float:
         value = float(factor or 2)
     except ValueError:
         value = math.nan
-    if name not in ("auto", "all") or not 1 < value < math.inf:
+    if name not in ("auto", "all") or not 1 < value <= 100:
         raise InputError(
-            f"--radius: {radius!r} is neither a number >= 1 nor auto, all, auto:F or all:F with a factor F > 1"
+            f"--radius: {radius!r} is neither a number >= 1 nor auto, all, auto:F or all:F with a factor F in (1, 100]"
         )
     return value
 
 
 def check(setting: Setting) -> None:
     """Types and ranges of what the user gave."""
-    whole, number = "a whole number", "a number"
-    kinds = {"epsilon": number, "delta": number, "seed": whole, "budget": whole} | (
-        {} if isinstance(setting.radius, str) else {"radius": number}
+    whole, real = "a whole number", "a number"
+    kinds = {"epsilon": real, "delta": real, "seed": whole, "budget": whole} | (
+        {} if isinstance(setting.radius, str) else {"radius": real}
     )
     for name, kind in kinds.items():
         value = getattr(setting, name)
@@ -259,13 +267,11 @@ def check(setting: Setting) -> None:
         growth(L)
         if L.startswith("auto") and setting.budget is None:
             raise InputError("--radius auto: needs --budget, the number of steps after which to stop enlarging it")
-    elif not (math.isfinite(L) and L >= 1):
-        raise InputError(f"--radius: must be a finite number >= 1, got {L}")
-    if not (math.isfinite(setting.epsilon) and setting.epsilon > 0):
-        raise InputError(f"--epsilon: must be a finite number > 0, got {setting.epsilon}")
-    if not 0 < setting.delta < 1:
-        raise InputError(f"--delta: must lie strictly between 0 and 1, got {setting.delta}")
-    if setting.budget is not None and setting.budget < 1:
-        raise InputError(f"--budget: must be at least 1 step, got {setting.budget}")
+    else:
+        number("--radius", L, 1, 1e9)
+    number("--epsilon", setting.epsilon, 1e-9, 1e9)
+    number("--delta", setting.delta, 1e-300, 1, closed="[)")
+    if setting.budget is not None and not 1 <= setting.budget <= UNLIMITED:
+        raise InputError(f"--budget: must be at least 1 step and at most {UNLIMITED:.1e}, got {setting.budget}")
     if setting.seed < 0:
         raise InputError(f"--seed: must be a whole number >= 0, got {setting.seed}")

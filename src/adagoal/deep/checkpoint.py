@@ -62,12 +62,12 @@ def untext(array: NDArray[Any]) -> Any:
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """All arrays of a checkpoint; one clear line if it is not one."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except FileNotFoundError:
         raise InputError(f"--resume: {path.parent} holds no {path.name}") from None
-    except (ValueError, OSError) as error:
-        raise InputError(f"--resume: {path} cannot be read ({error})") from None
+    except Exception as error:  # zip, zlib, header and key errors all mean the same to the user
+        raise InputError(f"--resume: {path} is damaged or not readable ({type(error).__name__})") from None
     if "format" not in arrays or int(arrays["format"]) != FORMAT:
         raise InputError(f"--resume: {path} is not a checkpoint of this version")
     return arrays

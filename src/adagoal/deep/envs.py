@@ -69,9 +69,14 @@ def dimensions(env: Any, env_id: str, horizon: int) -> Dimensions:
     limit = horizon or (env.spec.max_episode_steps if env.spec is not None else None)
     if not limit:
         raise InputError(f"--horizon: {env_id} has no time limit of its own; give 1 to 1000000 steps")
-    start, _ = env.reset(seed=0)
-    goal = np.asarray(start["desired_goal"], np.float64)
-    success = success_distance(env, env_id, goal)
+    try:
+        start, _ = env.reset(seed=0)
+        goal = np.asarray(start["desired_goal"], np.float64)
+        success = success_distance(env, env_id, goal)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"ENV: {env_id} cannot be used ({type(error).__name__}: {error})") from error
     return Dimensions(len(start["observation"]), len(goal), action.shape[0], int(limit), success)
 
 

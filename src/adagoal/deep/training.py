@@ -27,6 +27,7 @@ from adagoal.deep.history import History
 from adagoal.deep.selection import Selector
 from adagoal.deep.worker import Actor, Array, Episodes
 from adagoal.errors import InputError
+from adagoal.storage import alone_in
 
 Watch = Callable[[History], None]
 
@@ -57,7 +58,8 @@ def train(
 ) -> TrainResult:
     """Train S runs side by side; ``workers`` 0 takes one process per core; checkpoints every so many cycles."""
     one_program(configs)
-    return _Training(list(configs), out, workers, checkpoint_every, watch).run(minutes)
+    with alone_in(out):
+        return _Training(list(configs), out, workers, checkpoint_every, watch).run(minutes)
 
 
 def resume(
@@ -71,12 +73,18 @@ def resume(
 ) -> TrainResult:
     """Go on where a folder's last checkpoint stopped; ``steps`` 0 keeps the planned length."""
     arrays = checkpoint.read_arrays(folder / CHECKPOINT)
-    configs = [Config.from_json(data) for data in checkpoint.untext(arrays["configs"])]
-    if steps:
-        configs = [replace(config, steps=steps) for config in configs]
-    training = _Training(configs, folder, workers, checkpoint_every, watch)
-    training.restore(arrays)
-    return training.run(minutes)
+    try:
+        configs = [Config.from_json(data) for data in checkpoint.untext(arrays["configs"])]
+        if steps:
+            configs = [replace(config, steps=steps) for config in configs]
+        training = _Training(configs, folder, workers, checkpoint_every, watch)
+        training.restore(arrays)
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"--resume: {folder / CHECKPOINT} is damaged or incomplete ({error})") from None
+    with alone_in(folder):
+        return training.run(minutes)
 
 
 class _Training:

@@ -16,6 +16,8 @@ from adagoal.errors import InputError
 
 MAX_STATES = 10_000
 """Default bound on the number of states of an environment that does not declare it."""
+MOST_ACTIONS = 32_766
+"""Policies are tables of 16-bit numbers, and the reset is one more action."""
 FIRST_STATES = 64
 """States allocated at first, where the number is not declared."""
 STARTS = 16
@@ -28,9 +30,12 @@ class Adapter:
     """Numbers the states of an environment and resets it; :mod:`adagoal.envs.gym` says by which conventions."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], name: str, start_seed: int | None, max_states: int | None) -> None:
-        actions, space = env.action_space, env.observation_space
+        actions: Any = getattr(env, "action_space", None)
+        space: Any = getattr(env, "observation_space", None)
         if not isinstance(actions, spaces.Discrete):
             raise InputError(f"env: {name} has actions of type {type(actions).__name__}; they must be Discrete")
+        if actions.n > MOST_ACTIONS:
+            raise InputError(f"env: {name} has {actions.n} actions; at most {MOST_ACTIONS} are possible")
         if continuous(space) and max_states is None:
             raise InputError(
                 f"env: {name} has continuous observations; if they take few values, say how many with --max-states"
@@ -45,7 +50,12 @@ class Adapter:
         self.read = (lambda observation: minigrid_key(self._base)) if self._minigrid else observation_key(space)
         """The key of the current state, from its observation."""
         self._before: dict[str, Any] = {}  # the generator before the last reset
-        keys = self._find_starts()
+        try:
+            keys = self._find_starts()
+        except InputError:
+            raise
+        except Exception as error:
+            raise InputError(f"env: {name} cannot be reset ({type(error).__name__}: {error})") from error
         self.virtual = len(keys) > 1
         """Whether the start is a state of its own, before the random first observation."""
         self.labels: tuple[str, ...] = ()
@@ -54,6 +64,8 @@ class Adapter:
         self._declared = isinstance(space, spaces.Discrete) and space.n <= MAX_STATES and not self._minigrid
         if isinstance(space, spaces.Discrete) and self._declared:
             self.index = {int(space.start) + s: s for s in range(int(space.n))}
+            for key in keys - self.index.keys():
+                self.number(key, key)
             self.start = len(self.index) if self.virtual else self.index[keys.pop()]
             self.state_bound = self.initial_states = len(self.index) + self.virtual
         else:

@@ -98,14 +98,14 @@ def grid_from_file(*, path: str, slip: float = 0.1, eta: float = 0.001) -> Tabul
     """A grid world from a text file."""
     try:
         text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, TypeError, ValueError) as error:
         raise InputError(f"path: {path!r} cannot be read as a text file ({type(error).__name__})") from error
     return grid_from_text(text, slip=slip, eta=eta, name=Path(path).stem)
 
 
 def two_room(*, layout: str = "left", eta: float = 0.001, slip: float = 0.1) -> TabularMDP:
     """The 52-state two-room grid: a spiral room around s0, and a closed 2 x 2 room entered by chance alone."""
-    if layout not in TWO_ROOMS:
+    if layout not in list(TWO_ROOMS):
         raise InputError(f"layout: must be one of {', '.join(TWO_ROOMS)}, got {layout!r}")
     return grid_from_text(TWO_ROOMS[layout], slip=slip, eta=eta, name=f"two-room-{layout}")
 

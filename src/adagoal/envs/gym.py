@@ -137,7 +137,8 @@ class GymWorld:
                 if state == virtual:
                     observation, terminated, truncated = adapter.enter(), False, False
                 else:
-                    observation, _, terminated, truncated, _ = env_step(action + adapter.first_action)
+                    observation, _, ended, truncated, _ = env_step(action + adapter.first_action)
+                    terminated = bool(ended)
                 key = adapter.end(read(observation)) if terminated else read(observation)
                 successor = adapter.index.get(key)
                 if successor is None:

@@ -8,6 +8,8 @@ agent's place and direction, what it carries, and the mission.
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -31,12 +33,11 @@ def continuous(space: spaces.Space[Any]) -> bool:
 def observation_key(space: spaces.Space[Any]) -> Callable[[Any], Key]:
     """A function from observations of the space to keys; equal keys exactly for equal observations."""
     if isinstance(space, spaces.Discrete):
-        return int
+        return _whole
     if isinstance(space, spaces.Text):
         return str
     if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary):
-        dtype = space.dtype
-        return lambda observation: np.asarray(observation, dtype).tobytes()
+        return functools.partial(_bytes, np.dtype(space.dtype), space.shape)
     if isinstance(space, spaces.Tuple):
         parts = [observation_key(part) for part in space.spaces]
         return lambda observation: tuple(part(value) for part, value in zip(parts, observation, strict=True))
@@ -44,6 +45,29 @@ def observation_key(space: spaces.Space[Any]) -> Callable[[Any], Key]:
         named = [(name, observation_key(part)) for name, part in space.spaces.items()]
         return lambda observation: tuple(part(observation[name]) for name, part in named)
     raise InputError(f"env: observations of type {type(space).__name__} cannot be told apart exactly")
+
+
+def _whole(observation: Any) -> int:
+    try:
+        return operator.index(observation)
+    except TypeError:
+        raise InputError(f"env: gave the observation {observation!r}, which is not an integer") from None
+
+
+def _bytes(dtype: np.dtype[Any], shape: tuple[int, ...], observation: Any) -> bytes:
+    """Values of the space's type, without NaN, and one zero only: +0."""
+    given = np.asarray(observation)
+    array = given if given.dtype == dtype else given.astype(dtype)
+    if array.shape != shape:
+        raise InputError(f"env: gave an observation of shape {array.shape} in a space of shape {shape}")
+    if dtype.kind == "f":
+        if np.isnan(array).any():
+            raise InputError(f"env: gave the observation {str(observation)[:60]}, which is not a number")
+        array = array + dtype.type(0)
+    elif array is not given and not np.array_equal(array, given):
+        raise InputError(f"env: gave the observation {str(observation)[:60]}, which is no {dtype} as its space says")
+    key: bytes = array.tobytes()
+    return key
 
 
 def is_minigrid(base: Any) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import gymnasium
+import numpy as np
 from gymnasium.envs.registration import EnvSpec, load_env_creator, parse_env_id
 
 from adagoal.envs import grid, random_models, toys
@@ -82,10 +83,11 @@ def make_world(
     A name gives a compiled simulator where the model is known (built-in worlds, toy-text environments); an
     environment object is always stepped as it is.
     """
-    if max_states is not None and max_states < 2:
-        raise InputError(f"--max-states: must be a whole number >= 2, got {max_states}")
-    if start_seed is not None and start_seed < 0:
-        raise InputError(f"--start-seed: must be a whole number >= 0, got {start_seed}")
+    for option, value, least in (("--max-states", max_states, 2), ("--start-seed", start_seed, 0)):
+        if value is not None and (not isinstance(value, int | np.integer) or value < least):
+            raise InputError(f"{option}: must be a whole number >= {least}, got {value!r}")
+    if not isinstance(env_args, Mapping):
+        raise InputError(f"--env-arg: must be names with their values, got {env_args!r}")
     if isinstance(env, str):
         if env in BUILT_IN:
             return ModelWorld(_build(env, env_args)), env
@@ -129,13 +131,13 @@ def describe() -> list[Row]:
     return rows + [Row(name, text, {}) for name, text in EXAMPLES.items()]
 
 
-def parse_args(pairs: Iterable[str]) -> dict[str, Any]:
+def parse_args(pairs: Iterable[str], option: str = "--env-arg") -> dict[str, Any]:
     """``key=value`` texts as a dictionary; values are JSON (0.1, true, [1, 2]) or else plain text (8x8)."""
     arguments = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not (key and equals):
-            raise InputError(f"--env-arg: must look like key=value, got {pair!r}")
+            raise InputError(f"{option}: must look like key=value, got {pair!r}")
         try:
             arguments[key] = json.loads(value)
         except ValueError:

@@ -74,6 +74,8 @@ class ModelWorld:
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Back to where the agent stood."""
         self._place[:] = snapshot["place"]
+        if not 0 <= self._place[0] < self.mdp.n_states:
+            raise ValueError(f"no state {self._place[0]}")
 
 
 def _row_cumsum(mdp: TabularMDP) -> NDArray[np.float64]:

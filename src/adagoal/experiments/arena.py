@@ -57,14 +57,14 @@ SOUND = 0.9
 """Share of runs whose final output must pass the audit for a method to count as a winner."""
 
 
-def cells(seeds: int, budget: int) -> list[Setting]:
+def cells(seeds: int, budget: int, seed: int = 0) -> list[Setting]:
     """Every run of the arena, seed by seed, so that a stopped arena has whole seeds."""
     found: list[Setting] = []
     for world in WORLDS:
         given = {"epsilon": 1.0, "budget": budget, **{k: v for k, v in world.items() if k != "env"}}
         worlds = {world["env"]: given}
-        found += engine.settings(worlds, ("certified",), RULES, seeds)
-        found += engine.settings(worlds, OTHERS, ("adagoal",), seeds)
+        found += engine.settings(worlds, ("certified",), RULES, seeds, seed=seed)
+        found += engine.settings(worlds, OTHERS, ("adagoal",), seeds, seed=seed)
     return sorted(found, key=lambda setting: setting.seed)
 
 
@@ -175,17 +175,18 @@ def data(records: Sequence[engine.Record]) -> list[dict[str, Any]]:
 
 @click.command(epilog="Example: adagoal reproduce arena --seeds 10 --jobs 2 --out runs/arena")
 @click.option("--seeds", type=click.IntRange(1, 1000), default=10, show_default=True, help="Runs of each.")
+@options.FIRST_SEED
 @click.option("--budget", type=options.Count(), default=BUDGET, show_default=True, help="Steps of a run, at most.")
 @click.option("--jobs", type=click.IntRange(1, 1024), default=2, show_default=True, help="Processes.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("runs/arena"), show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON.")
 @options.QUIET
-def arena(seeds: int, budget: int, jobs: int, out: Path, as_json: bool, quiet: bool) -> None:
+def arena(seeds: int, seed: int, budget: int, jobs: int, out: Path, as_json: bool, quiet: bool) -> None:
     """AdaGoal against UcbExplore, DisCo, GOSPRL and every goal rule, on the standard worlds.
 
     Writes arena.md, arena.json and arena.png. Stopped by Ctrl-C, the same command goes on where it was.
     """
-    records = run_cells(cells(seeds, budget), out, jobs, quiet)
+    records = run_cells(cells(seeds, budget, seed), out, jobs, quiet)
     text = report(records, seeds, budget)
     write_text(out / "arena.md", text)
     write_json(out / "arena.json", data(records))

@@ -31,7 +31,7 @@ from adagoal.mdp.model import TabularMDP
 from adagoal.policy import Policy
 from adagoal.result import Setting
 from adagoal.session import Session
-from adagoal.storage import read_json
+from adagoal.storage import alone_in, read_json
 
 PER_DECADE = 8
 FIRST = 100
@@ -114,12 +114,14 @@ def settings(
     rules: Sequence[str],
     seeds: int,
     constants: str | None = None,
+    seed: int = 0,
     **common: Any,
 ) -> list[Setting]:
     """Every combination, checked: ``worlds`` maps a name to its radius, epsilon and env_args.
 
-    A method that decides by itself where to go is run once a seed, whatever the rules. ``constants`` are those of the
-    methods that have some and are given none (:func:`adagoal.methods.with_constants`).
+    Seeds are counted from ``seed`` on. A method that decides by itself where to go is run once a seed, whatever the
+    rules. ``constants`` are those of the methods that have some and are given none
+    (:func:`adagoal.methods.with_constants`).
     """
     found = []
     choices = [parse_method(spec) for spec in method_specs]
@@ -130,7 +132,7 @@ def settings(
         for method, arguments in zip(names, methods.with_constants(constants, choices), strict=True):
             for rule in rules[:1] if method in methods.EXPLORERS else rules:
                 choice: dict[str, Any] = {"env": env, "method": method, "method_args": arguments, "goal_rule": rule}
-                runs = [Setting(**choice, **options, **common, seed=seed) for seed in range(seeds)]
+                runs = [Setting(**choice, **options, **common, seed=seed + i) for i in range(seeds)]
                 Session.start(runs[0], world, goal_rules.get(rule))  # what is wrong is said before anything is run
                 found += runs
     return found
@@ -141,7 +143,7 @@ def parse_method(spec: str) -> tuple[str, dict[str, Any]]:
     name, *pairs = spec.split(":")
     if name not in methods.METHODS:
         raise InputError(f"--methods: unknown method {name!r}; choose from {', '.join(methods.METHODS)}")
-    return name, registry.parse_args(pairs)
+    return name, registry.parse_args(pairs, "--methods")
 
 
 def run_cell(setting: Setting) -> Record | None:
@@ -173,13 +175,22 @@ def run_all(
 ) -> list[Record]:
     """Run what the folder does not hold yet, ``jobs`` at a time; ``done`` is told of every run as it ends."""
     files = {folder / cell_file(cell): cell for cell in cells}
-    records: dict[Path, Record] = {file: read_json(file) for file in files if file.exists()}
+    records: dict[Path, Record] = {file: _kept(file) for file in files if file.exists()}
     for record in records.values():
         done(record)
-    for file, record in finish(run_cell, {f: (cell,) for f, cell in files.items() if f not in records}, jobs):
-        records[file] = record
-        done(record)
+    with alone_in(folder):
+        for file, record in finish(run_cell, {f: (cell,) for f, cell in files.items() if f not in records}, jobs):
+            records[file] = record
+            done(record)
     return [records[folder / cell_file(cell)] for cell in cells]
+
+
+def _kept(file: Path) -> Record:
+    """A run that the folder holds."""
+    record: Record = read_json(file)
+    if not (isinstance(record, dict) and {"setting", "own_stop", "audit_stop", "final", "checks"} <= record.keys()):
+        raise InputError(f"{file}: damaged or incomplete; remove it to run this again")
+    return record
 
 
 def cell_file(setting: Setting) -> str:

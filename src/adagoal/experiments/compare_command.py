@@ -49,11 +49,12 @@ class Numbers(click.ParamType["tuple[float, ...]"]):
 @click.option("--methods", type=options.Names(), default="certified", show_default=True, help="NAME or NAME:KEY=VALUE.")
 @options.CONSTANTS
 @click.option("--goal-rules", type=options.Names(), default="adagoal,unigoal", show_default=True, help="As in explore.")
-@click.option(
-    "--seeds", type=click.IntRange(1), default=5, show_default=True, help="Runs of each, with seeds 0, 1, ..."
-)
+@click.option("--seeds", type=click.IntRange(1, 10_000), default=5, show_default=True, help="Runs of each.")
+@options.FIRST_SEED
 @click.option("--budget", type=options.Count(), default="1e7", show_default=True, help="Steps after which a run ends.")
-@click.option("--jobs", type=click.IntRange(1), default=os.cpu_count() or 1, help="Processes.  [default: one a core]")
+@click.option(
+    "--jobs", type=click.IntRange(1, 1024), default=os.cpu_count() or 1, help="Processes.  [default: one a core]"
+)
 @options.ENV_ARGS
 @options.GOALS
 @click.option(

@@ -23,6 +23,7 @@ from typing import Any
 
 import click
 
+from adagoal import options
 from adagoal.experiments import linear_output, misfit
 from adagoal.experiments.linear_output import COLOURS, KERNELS, LINEAR
 from adagoal.experiments.linear_runs import DELTA, EPSILON, RADIUS, SIZES, Row, Task, goal_space, run_all
@@ -107,7 +108,7 @@ PARTS = {"states": states_part, "kernels": kernels_part, "methods": methods_part
 @click.option("--jobs", type=click.IntRange(1, 1024), default=1, show_default=True, help="Processes.")
 @click.option(
     "--minutes",
-    type=click.FloatRange(0, min_open=True),
+    type=options.Positive(),
     default=10.0,
     show_default=True,
     help="Give a run up after so many; with more of them it goes on later.",

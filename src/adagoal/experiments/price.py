@@ -26,6 +26,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from adagoal import goals as goal_rules
+from adagoal import options
 from adagoal.envs import registry
 from adagoal.envs.simulator import ModelWorld
 from adagoal.experiments.compare import Auditor
@@ -250,13 +251,16 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
 
 @click.command("price", epilog="Example: adagoal reproduce price --seeds 5 --out runs/price")
 @click.option("--seeds", type=click.IntRange(1, 1000), default=5, show_default=True, help="Seeds of AdaGoal.")
+@options.FIRST_SEED
 @click.option("--other-seeds", type=click.IntRange(0, 1000), default=3, show_default=True, help="Seeds of other rules.")
 @click.option("--world", "names", multiple=True, type=click.Choice([w.name for w in WORLDS]), help="Only these worlds.")
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True,
+@click.option("--seconds", type=options.Positive(), default=60.0, show_default=True,
               help="Most processor seconds of a run.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("runs/price"), show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
-def price(seeds: int, other_seeds: int, names: tuple[str, ...], seconds: float, out: Path, as_json: bool) -> None:
+def price(
+    seeds: int, seed: int, other_seeds: int, names: tuple[str, ...], seconds: float, out: Path, as_json: bool
+) -> None:
     """Steps to the certified stop beside the steps that sufficed, on six worlds; AdaGoal, UniGoal and RareGoal."""
     console = Console(stderr=True)
     worlds = [world for world in WORLDS if not names or world.name in names]
@@ -274,10 +278,10 @@ def price(seeds: int, other_seeds: int, names: tuple[str, ...], seconds: float, 
         return int(records[-1]["steps"])
 
     for world in worlds:
-        steps = statistics.median(run(world, "adagoal", seed, UNLIMITED) for seed in range(seeds))
+        steps = statistics.median(run(world, "adagoal", seed + i, UNLIMITED) for i in range(seeds))
         for rule in OTHERS:
-            for seed in range(other_seeds):
-                run(world, rule, seed, int(CAP * steps))
+            for i in range(other_seeds):
+                run(world, rule, seed + i, int(CAP * steps))
     rows = [table_row(world, records) for world in worlds]
     write_json(out / "price.json", {"delta": DELTA, "rows": rows, "runs": records})
     write_text(out / "price.md", markdown(rows))

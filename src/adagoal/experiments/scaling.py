@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.progress import track
 
 from adagoal import goals as goal_rules
+from adagoal import options
 from adagoal.envs.simulator import ModelWorld
 from adagoal.envs.toys import lower_bound
 from adagoal.experiments.pool import finish
@@ -86,10 +87,10 @@ def measure(point: Point, rule: str, seed: int) -> Record:
     return {**point._asdict(), "rule": rule, "seed": seed, "steps": run.steps, "plans": estimates.plans}
 
 
-def run_all(axes: dict[str, tuple[Point, ...]], seeds: int, folder: Path, jobs: int) -> list[Record]:
+def run_all(axes: dict[str, tuple[Point, ...]], seeds: range, folder: Path, jobs: int) -> list[Record]:
     """Every point with every rule and seed; each run is a file, and is not run again."""
     points = list(dict.fromkeys(point for points in axes.values() for point in points))
-    wanted = [(point, rule, seed) for point in points for rule in RULES for seed in range(seeds)]
+    wanted = [(point, rule, seed) for point in points for rule in RULES for seed in seeds]
     files = {task: folder / ("-".join(map(str, (*task[0], *task[1:]))) + ".json") for task in wanted}
     missing = {file: task for task, file in files.items() if not file.exists()}
     done = finish(measure, missing, jobs)
@@ -170,15 +171,16 @@ def draw(fits: Sequence[dict[str, Any]], path: Path) -> None:
 @click.command("scaling", epilog="Example: adagoal reproduce scaling --jobs 2 --out runs/scaling")
 @click.option("--full", is_flag=True, help="Wider ranges; takes several times as long.")
 @click.option("--seeds", type=click.IntRange(1, 1000), default=5, show_default=True, help="Runs per point and rule.")
+@options.FIRST_SEED
 @click.option("--jobs", type=click.IntRange(1, 1024), default=2, show_default=True, help="Processes.")
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), default=Path("runs/scaling"), show_default=True
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the fits as JSON.")
-def scaling(full: bool, seeds: int, jobs: int, out: Path, as_json: bool) -> None:
+def scaling(full: bool, seeds: int, seed: int, jobs: int, out: Path, as_json: bool) -> None:
     """Steps to the certified stop against L, S, A and 1/epsilon, beside the theory's exponents."""
     axes = {name: axis.points + (axis.more if full else ()) for name, axis in AXES.items()}
-    records = run_all(axes, seeds, out / "scaling-runs", jobs)
+    records = run_all(axes, range(seed, seed + seeds), out / "scaling-runs", jobs)
     fits = [fit(points, name, rule, records) for name, points in axes.items() for rule in RULES]
     write_json(out / "scaling.json", {"delta": DELTA, "seeds": seeds, "fits": fits, "runs": records})
     write_text(out / "scaling.md", markdown(fits, seeds))

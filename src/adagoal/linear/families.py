@@ -31,6 +31,8 @@ def windy(
     cells, moves = _grid(shape)
     integer("d", d, 1, 1 + 4 * len(moves))
     number("strength", strength, 0, 1, closed="(]")
+    if not isinstance(signed, bool):
+        raise InputError(f"signed: must be true or false, got {signed!r}")
 
     def regime(i: int, action: int) -> list[tuple[float, Ints]]:
         if i == 0:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable
 from html import escape
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -87,7 +88,7 @@ def _status(result: Result, folder: Path) -> str:
     head = headline(result)
     more = ""
     if result.status in ("budget", "interrupted"):
-        more = f"<p>Go on with <code>adagoal resume {escape(str(folder))}</code></p>"
+        more = f"<p>Go on with <code>adagoal resume {escape(quote(str(folder)))}</code></p>"
     text = " ".join(head.sentences)
     text = escape(text[:1].upper() + text[1:])
     return f'<section class="{head.mood}"><h2>{escape(head.title)}</h2><p>{text}</p>{more}</section>'

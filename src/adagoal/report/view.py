@@ -54,6 +54,8 @@ class View:
                 walls = np.zeros(shape, bool)
                 walls[tuple(np.array(data["layout"]["walls"], np.int64).reshape(-1, 2).T)] = True
                 layout = Layout(shape, np.array(data["layout"]["cells"], np.int64).reshape(-1, 2), walls)
+            if layout is not None and data["start"] is not None:
+                layout.cells[data["start"]]  # is there such a state?
             return View(data["start"], tuple(map(str, data["labels"])), layout)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise InputError(f"{folder / FILE}: damaged or incomplete ({error})") from None

@@ -101,7 +101,7 @@ class Bayes:
     def plan(self) -> Plan:
         """The greedy policies of one member."""
         policy = self.greedy[[self.plans % MEMBERS]]
-        limit = math.ceil(4 * self.cap * (self.L + 1) / self.epsilon)
+        limit = min(math.ceil(4 * self.cap * (self.L + 1) / self.epsilon), 2**62)
         return Plan(policy, self.goal_state, limit, self._threshold())
 
     def bounds(self, goal: int) -> tuple[float, float]:

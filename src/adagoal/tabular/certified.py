@@ -131,7 +131,7 @@ class Certified(Columns):
         policy = self.optimistic
         if self._probing_now and len(self.order) <= DENSE:
             policy = np.where(self.probing >= 0, self.probing, policy)
-        limit = math.ceil(4 * self.cap * (self.L + 1) / self.epsilon)
+        limit = min(math.ceil(4 * self.cap * (self.L + 1) / self.epsilon), 2**62)
         growth = min(GROWTH, self._missing()[self.D <= self.L].max(initial=LEAST))
         threshold = np.maximum(n + 1, np.where(n < YOUNG, 2 * n, (n * growth).astype(np.int64)))
         return Plan(policy[None], self.goal_state, limit, threshold)

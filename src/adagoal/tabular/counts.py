@@ -80,6 +80,9 @@ class Counts:
 
     def restore(self, arrays: dict[str, NDArray[np.generic]]) -> None:
         """The inverse of :meth:`state`."""
+        states = len(arrays["visits"])
+        if any(len(arrays[name]) not in (states, states * self.n_actions) for name in self.ARRAYS):
+            raise ValueError("the counts do not fit together")
         for name in self.ARRAYS:
             setattr(self, name, np.array(arrays[name]))
 
