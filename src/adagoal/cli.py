@@ -71,6 +71,7 @@ COMMANDS = {
     "compare": ("adagoal.experiments.compare_command:compare", "Methods and goal rules side by side, over seeds."),
     "reproduce": ("adagoal.cli:reproduce", "The paper's figures, and our own."),
     "train": ("adagoal.deep.command:train", "Deep goal-conditioned policies with adaptive goals."),
+    "evaluate": ("adagoal.deep.command:evaluate", "Test a trained policy: how often it succeeds, and where it fails."),
     "envs": ("adagoal.commands:envs", "What ENV can be."),
 }
 

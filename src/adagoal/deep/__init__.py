@@ -19,14 +19,17 @@ from adagoal.errors import InputError
 
 if TYPE_CHECKING:
     from adagoal.deep.config import RECIPES, Config
+    from adagoal.deep.evaluation import Evaluation, evaluate
     from adagoal.deep.policy import Policy, load
     from adagoal.deep.training import TrainResult, resume, train
 
-__all__ = ["RECIPES", "Config", "Policy", "TrainResult", "load", "resume", "train"]
+__all__ = ["RECIPES", "Config", "Evaluation", "Policy", "TrainResult", "evaluate", "load", "resume", "train"]
 
 _HOME = {
     "Config": "config",
     "RECIPES": "config",
+    "Evaluation": "evaluation",
+    "evaluate": "evaluation",
     "Policy": "policy",
     "load": "policy",
     "TrainResult": "training",

@@ -150,6 +150,43 @@ def train(
         raise click.exceptions.Exit(3)
 
 
+@click.command(epilog="Example: adagoal evaluate runs/push --episodes 500 --test-goals scale=2")
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--run", type=click.IntRange(0), default=0, show_default=True, help="Which of the runs side by side.")
+@click.option("--episodes", type=click.IntRange(1, 1_000_000), default=200, show_default=True, help="Test episodes.")
+@click.option("--test-goals", help="Goal space: env, or scale=K[,air=P]. [default: that of the training]")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of starts and goals.")
+@click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON.")
+def evaluate(folder: Path, run: int, episodes: int, test_goals: str | None, seed: int, as_json: bool) -> None:
+    """Test the policy that adagoal train left in FOLDER: how often it succeeds, and which goals it misses.
+
+    Writes FOLDER/evaluation.png: every test goal, reached or missed.
+    """
+    from adagoal.deep import with_extra
+
+    with_extra()
+    from adagoal.deep import figures
+    from adagoal.deep.evaluation import evaluate as play
+
+    found = play(folder, run=run, episodes=episodes, test_goals=test_goals, seed=seed)
+    summary = found.summary()
+    figures.save(figures.reached_and_missed(found.goals, found.held), folder / "evaluation.png")
+    if as_json:
+        click.echo(json.dumps(summary, indent=1))
+        return
+    low, high = summary["interval"]
+    click.echo(
+        f"success {summary['success']:.3f} at the last step (95%: {low:.3f} to {high:.3f}), "
+        f"{summary['success_any']:.3f} at any step, {episodes} episodes"
+    )
+    for name, bins in summary["by"].items():
+        click.echo(f"by {name}:")
+        for part in bins:
+            share = "-" if part["success"] is None else f"{part['success']:.2f}"
+            click.echo(f"  {part['from']:8.3f} to {part['to']:8.3f}   {share:>4} of {part['episodes']}")
+    click.echo(str(folder / "evaluation.png"))
+
+
 def _widths(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(width) for width in text.split(","))

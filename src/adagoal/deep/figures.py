@@ -126,6 +126,19 @@ def value_maps(D: Array, E: Array, low: Array, high: Array, test: Array, radius:
     return figure
 
 
+def reached_and_missed(goals: Array, reached: NDArray[np.bool_]) -> Figure:
+    """Test goals ``[n, goal]``, reached ``[n]`` or missed: first against second coordinate, and against the third."""
+    views = [(0, i) for i in range(1, min(goals.shape[1], 3))] or [(0, 0)]
+    figure, axes = plt.subplots(1, len(views), figsize=(4.6 * len(views), 4.2), squeeze=False)
+    for ax, (i, j) in zip(axes[0], views, strict=True):
+        ax.scatter(*goals[reached][:, [i, j]].T, s=22, c="#0072b2", marker="o", label=f"reached ({reached.sum()})")
+        ax.scatter(*goals[~reached][:, [i, j]].T, s=26, c="#d55e00", marker="x", label=f"missed ({(~reached).sum()})")
+        ax.set(xlabel=f"goal coordinate {i}", ylabel=f"goal coordinate {j}")
+        ax.grid(alpha=0.25)
+    axes[0, 0].legend(fontsize=8, ncols=2, loc="lower left", bbox_to_anchor=(0, 1), frameon=False)
+    return figure
+
+
 def outline(axes: Axes, box: Array, colour: str) -> None:
     low, high = box[0, :2], box[1, :2]
     axes.add_patch(Rectangle((low[0], low[1]), *(high - low), fill=False, ec=colour, lw=1.4))

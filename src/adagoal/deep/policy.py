@@ -31,7 +31,8 @@ def load(folder: Path | str, run: int = 0) -> Policy:
     with np.load(path, allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
     if f"{run}.clip" not in arrays:
-        raise InputError(f"run: {run} is not in {path}")
+        runs = sum(name.endswith(".clip") for name in arrays)
+        raise InputError(f"--run: {run} is not in {path}; accepted 0 to {runs - 1}")
     layers = [(arrays[f"{run}.weight{i}"], arrays[f"{run}.bias{i}"]) for i in range(_count(arrays, run))]
     o_mean, o_std, g_mean, g_std = (
         arrays[f"{run}.{n}"] for n in ("observation_mean", "observation_std", "goal_mean", "goal_std")

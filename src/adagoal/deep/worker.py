@@ -113,10 +113,14 @@ class Slots:
         episodes, _ = self._episodes(order.actors, order.goals, self._first, self._rng)
         distances = np.zeros((len(order.tests), len(self.slots), self.horizon))
         for round_, goals in enumerate(order.tests):
-            rng = [self.generator(i, TEST, order.cycle, round_) for i in range(len(self.slots))]
-            first = [w.reset(int(r.integers(2**31))) for w, r in zip(self.worlds, rng, strict=True)]
-            _, distances[round_] = self._episodes(order.actors, goals, first, None)
+            _, distances[round_] = self.test(order.actors, goals, order.cycle, round_)
         return Played(episodes, distances, self.start(order.cycle + 1))
+
+    def test(self, actors: dict[int, Actor], goals: Array, cycle: int, round_: int) -> tuple[Episodes, Array]:
+        """Play without noise for goals ``[slots, goal]``: episodes, and distances to the goals ``[slots, T]``."""
+        rng = [self.generator(i, TEST, cycle, round_) for i in range(len(self.slots))]
+        first = [w.reset(int(r.integers(2**31))) for w, r in zip(self.worlds, rng, strict=True)]
+        return self._episodes(actors, goals, first, None)
 
     def _episodes(
         self,

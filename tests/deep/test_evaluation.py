@@ -1,0 +1,77 @@
+"""Evaluation: the same numbers as playing by hand, and an account that adds up."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from adagoal.cli import run
+from adagoal.deep import evaluate, load
+from adagoal.deep.envs import World, dimensions
+from adagoal.deep.worker import TEST
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("run") / "out"
+    small = (
+        "--hidden 16 --updates 20 --batch 64 --ensemble-updates 2 --ensemble-batch 16 --candidates 10 --buffer 10000"
+    )
+    words = ["train", "point-mass", "--seeds", "2", "--steps", "4000", *small.split(), "--out", str(path)]
+    assert run(words) == 0
+    return path
+
+
+def test_it_is_what_playing_by_hand_gives(folder: Path) -> None:
+    found = evaluate(folder, run=1, episodes=30, seed=3)
+    policy, world = load(folder, run=1), World("point-mass")
+    sizes = dimensions(world.env, "point-mass", 0)
+    for i in (0, 7, 29):
+        round_, slot = divmod(i, 25)
+        rng = np.random.default_rng([3, TEST, 0, slot, round_])
+        observation, achieved = world.reset(int(rng.integers(2**31)))
+        np.testing.assert_allclose(found.starts[i], achieved, rtol=1e-6)
+        inside = []
+        for _ in range(sizes.horizon):
+            observation, achieved, _ = world.step(policy(observation, found.goals[i]).astype(np.float64))
+            inside.append(np.linalg.norm(achieved - found.goals[i]) < sizes.success)
+        assert (found.held[i], found.touched[i]) == (inside[-1], any(inside))
+
+
+def test_the_account_adds_up(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["evaluate", str(folder), "--episodes", "40", "--test-goals", "scale=2", "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    low, high = summary["interval"]
+    assert low <= summary["success"] <= high
+    assert summary["success"] <= summary["success_any"]
+    assert set(summary["by"]) == {"distance from the start", "goal coordinate 0", "goal coordinate 1"}
+    for bins in summary["by"].values():
+        assert sum(part["episodes"] for part in bins) == 40
+        reached = sum(part["success"] * part["episodes"] for part in bins if part["episodes"])
+        assert reached == pytest.approx(40 * summary["success"])
+    assert (folder / "evaluation.png").stat().st_size > 5000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--run", "2"], "--run: 2 is not in"),
+        (["--episodes", "0"], "--episodes"),
+        (["--test-goals", "scale=-1"], "--test-goals"),
+    ],
+)
+def test_bad_input_gets_one_line(
+    folder: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["evaluate", str(folder), *arguments]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+
+
+def test_a_folder_without_a_policy_gets_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["evaluate", str(tmp_path)]) == 2
+    assert "policy.npz" in capsys.readouterr().err
