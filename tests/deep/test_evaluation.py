@@ -37,7 +37,7 @@ def test_it_is_what_playing_by_hand_gives(folder: Path) -> None:
         inside = []
         for _ in range(sizes.horizon):
             observation, achieved, _ = world.step(policy(observation, found.goals[i]).astype(np.float64))
-            inside.append(np.linalg.norm(achieved - found.goals[i]) < sizes.success)
+            inside.append(np.linalg.norm(achieved - found.goals[i]) <= sizes.success)
         assert (found.held[i], found.touched[i]) == (inside[-1], any(inside))
 
 

@@ -88,5 +88,5 @@ def evaluate(
     played = [slots.test({0: policy.actor}, padded[i], 0, i) for i in range(rounds)]
     starts = np.concatenate([e.achieved[:, 0] for e, _ in played])[:episodes].astype(np.float64)
     distances = np.concatenate([d for _, d in played])[:episodes]
-    inside = distances < sizes.success
+    inside = distances <= sizes.success
     return Evaluation(goals, starts, inside[:, -1], np.asarray(inside.any(1)))

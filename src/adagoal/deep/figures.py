@@ -116,9 +116,12 @@ def value_maps(D: Array, E: Array, low: Array, high: Array, test: Array, radius:
     """Final distance and disagreement over the training space ``[n, n]``, with the line D = L."""
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.8))
     extent = (float(low[0]), float(high[0]), float(low[1]), float(high[1]))
-    for ax, values, name in ((axes[0], D, "D(g), steps"), (axes[1], E, "E(g), disagreement")):
-        image = ax.imshow(values.T, origin="lower", extent=extent, cmap="viridis", aspect="equal")
-        figure.colorbar(image, ax=ax, shrink=0.8)
+    for ax, values, name, top in ((axes[0], D, "D(g), steps", 2 * radius), (axes[1], E, "E(g), disagreement", np.inf)):
+        cut = values.max() > top
+        image = ax.imshow(
+            values.T, origin="lower", extent=extent, cmap="viridis", aspect="equal", vmax=top if cut else None
+        )
+        figure.colorbar(image, ax=ax, shrink=0.8, extend="max" if cut else "neither")
         if D.min() < radius < D.max():
             ax.contour(D.T, levels=[radius], extent=extent, colors="white", linewidths=1)
         outline(ax, test, "#ffd166")
