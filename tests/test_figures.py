@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from adagoal.experiments import figure3, separation
+from adagoal.cli import run
+from adagoal.experiments import constants, figure3, price, separation
 
 DATA = Path(__file__).parent.parent / "docs" / "figures"
 
@@ -74,3 +75,13 @@ def test_time_to_the_fork_has_the_right_median() -> None:
     """About ln 2 / eta rounds of L + 1 steps."""
     eta = 1e-3
     assert separation.first_met(eta, 0)[1] == pytest.approx(np.log(2) / eta * (separation.RADIUS + 1), rel=0.05)
+
+
+def test_constants_are_shown_as_a_table(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(constants, "WORLDS", [price.World("chain", "chain", {"n_states": 3}, None, 4.0, 1.0)])
+    assert run(["reproduce", "constants", "--out", str(tmp_path)]) == 0
+    assert "| chain | 4 | 1 | " in capsys.readouterr().out
+    assert run(["reproduce", "constants", "--out", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["literal"]["total"] > 1e9

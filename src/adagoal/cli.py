@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
+from concurrent.futures import BrokenExecutor
 from typing import Any
 
 import click
@@ -123,6 +124,12 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted", err=True)
         return INTERRUPTED
+    except OSError as error:
+        return _fail(f"{error.filename}: {error.strerror}" if error.filename is not None else str(error))
+    except BrokenExecutor:
+        return _fail("a worker process was killed, perhaps for want of memory; finished runs are kept")
+    except MemoryError as error:
+        return _fail(f"not enough memory for a problem of this size ({error or 'nothing left'})")
     return code if isinstance(code, int) else 0
 
 

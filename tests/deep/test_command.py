@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +14,10 @@ import numpy as np
 import pytest
 
 from adagoal.cli import run
+from adagoal.deep.config import Config
 from adagoal.deep.envs import World
 from adagoal.deep.pointmass import PointMass
+from adagoal.deep.worker import Actor, Order, main
 from adagoal.errors import InputError
 
 
@@ -27,7 +30,23 @@ class Broken(PointMass):
         return seen, *rest
 
 
+class Unstartable(PointMass):
+    """Cannot be reset."""
+
+    def reset(self, **_: Any) -> Any:
+        raise RuntimeError("no power\nat all")
+
+
+class Crashing(PointMass):
+    """Raises at its first step."""
+
+    def step(self, action: Any) -> Any:
+        raise RuntimeError("the motor\nis hot")
+
+
 gymnasium.register(id="Broken-v0", entry_point=Broken, max_episode_steps=5)
+gymnasium.register(id="Unstartable-v0", entry_point=Unstartable, max_episode_steps=5)
+gymnasium.register(id="Crashing-v0", entry_point=Crashing, max_episode_steps=5)
 
 
 @pytest.mark.parametrize(
@@ -44,6 +63,12 @@ gymnasium.register(id="Broken-v0", entry_point=Broken, max_episode_steps=5)
         (["point-mass", "--train-goals", "scale=-1"], "--train-goals"),
         (["point-mass", "--train-goals", "air=1"], "--train-goals"),
         (["point-mass", "--hidden", "a"], "--hidden"),
+        (["point-mass", "--minutes", "nan"], "--minutes"),
+        (["Unstartable-v0"], "no power"),
+        (["--resume", ".", "--seed", "1"], "--seed: not beside --resume"),
+        (["--resume", ".", "--hidden", "8"], "--hidden: not beside --resume"),
+        (["--resume", ".", "--out", "x"], "--out: not beside --resume"),
+        (["point-mass", "--resume", "."], "ENV: not beside --resume"),
         (["--resume", "/nonexistent"], "--resume"),
         ([], "ENV"),
     ],
@@ -65,6 +90,45 @@ def test_nan_observations_are_refused() -> None:
     world.reset(0)
     with pytest.raises(InputError, match="NaN"):
         world.step(np.zeros(2))
+
+
+def test_what_an_environment_raises_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("signal.signal", lambda number, handler: None)  # a worker ignores Ctrl-C, we do not
+    here, there = multiprocessing.Pipe()
+    here.send(0)
+    here.send(
+        Order(
+            0,
+            {0: Actor([(np.zeros((6, 2)), np.zeros(2))], *np.ones((4, 1)), 5.0)},
+            np.zeros((1, 2)),
+            np.zeros((0, 1, 2)),
+        )
+    )
+    main(there, [Config("test_command:Crashing-v0")], [(0, 0)], 5)
+    assert isinstance(here.recv(), np.ndarray)
+    answer = here.recv()
+    assert isinstance(answer, InputError)
+    assert str(answer).startswith("ENV: test_command:Crashing-v0 raised RuntimeError: the motor is hot; --resume")
+
+
+@pytest.mark.parametrize("damage", [b"", b"garbage", None])
+def test_a_damaged_checkpoint_is_one_line(damage: bytes | None, tmp_path: Path, capsys: Any) -> None:
+    file = tmp_path / "checkpoint.npz"
+    np.savez(file, format=np.array(1), rest=np.zeros(1000))
+    file.write_bytes(file.read_bytes()[:1000] if damage is None else damage)
+    assert run(["train", "--resume", str(tmp_path)]) == 2
+    np.savez(file, format=np.array(1))
+    assert run(["train", "--resume", str(tmp_path)]) == 2
+    damaged, incomplete = capsys.readouterr().err.splitlines()
+    assert "checkpoint.npz is damaged or not readable" in damaged
+    assert "incomplete ('configs')" in incomplete
+
+
+@pytest.mark.parametrize("damage", [b"", b"garbage", b"PK\x03\x04"])
+def test_a_damaged_policy_is_one_line(damage: bytes, tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "policy.npz").write_bytes(damage)
+    assert run(["evaluate", str(tmp_path)]) == 2
+    assert "policy.npz: damaged or not readable" in capsys.readouterr().err
 
 
 def test_importing_adagoal_imports_no_jax() -> None:

@@ -13,13 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
+from adagoal import options
 from adagoal.deep.config import NORMALISERS, RECIPES, VALUE_ACTIONS, Config
 from adagoal.errors import InputError
 
 if TYPE_CHECKING:
     from adagoal.deep.history import History
 
+BESIDE_RESUME = {"resumed", "steps", "workers", "minutes", "checkpoint_every", "as_json"}
 _FIELDS = {field.name: field for field in dataclasses.fields(Config)}
 _HELP = {
     "steps": "Environment steps of training.",
@@ -75,9 +78,7 @@ def _settings(function: Callable[..., None]) -> Callable[..., None]:
               help="Read the ensemble at the policy's action, or min over sampled ones. [default: policy]")  # fmt: skip
 @_settings
 @click.option("--workers", type=click.IntRange(0, 1024), default=0, help="Rollout processes. [default: one a core]")
-@click.option(
-    "--minutes", type=click.FloatRange(0, min_open=True), default=math.inf, help="Stop, resumable, after so long."
-)
+@click.option("--minutes", type=options.Positive(), default=math.inf, help="Stop, resumable, after so long.")
 @click.option(
     "--checkpoint-every", type=click.IntRange(1), default=50, show_default=True, help="Cycles between checkpoints."
 )
@@ -113,8 +114,7 @@ def train(
     from adagoal.deep import report, result, training
 
     if resumed is not None:
-        if env is not None or given.keys() - {"steps"}:
-            raise InputError("--resume: takes the settings of the folder; only --steps may be given beside it")
+        _only_beside_resume()
         with progress(given.get("steps", 0)) as watch:
             trained = training.resume(resumed, steps=given.get("steps", 0), watch=watch, **common)
         out = resumed
@@ -185,6 +185,16 @@ def evaluate(folder: Path, run: int, episodes: int, test_goals: str | None, seed
             share = "-" if part["success"] is None else f"{part['success']:.2f}"
             click.echo(f"  {part['from']:8.3f} to {part['to']:8.3f}   {share:>4} of {part['episodes']}")
     click.echo(str(folder / "evaluation.png"))
+
+
+def _only_beside_resume() -> None:
+    """Refuse what the folder decides."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        typed = context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+        if typed and parameter.name not in BESIDE_RESUME:
+            name = parameter.opts[0] if parameter.opts[0].startswith("--") else "ENV"
+            raise InputError(f"{name}: not beside --resume, which takes the folder's settings; --steps may be given")
 
 
 def _widths(text: str) -> tuple[int, ...]:

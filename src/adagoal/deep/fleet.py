@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.deep.config import Config
-from adagoal.deep.worker import Actor, Array, Episodes, Order, Played, Single, main
+from adagoal.deep.worker import LATER, Actor, Array, Episodes, Order, Played, Single, main
+from adagoal.errors import InputError
 
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -73,7 +74,7 @@ class Fleet:
         try:
             answer = link.recv()
         except EOFError:
-            raise RuntimeError("a rollout worker died; what was learnt up to the last checkpoint is saved") from None
+            raise InputError(f"a rollout worker died; {LATER}") from None
         if isinstance(answer, Exception):
             raise answer
         return answer

@@ -28,8 +28,11 @@ def load(folder: Path | str, run: int = 0) -> Policy:
     path = Path(folder) / "policy.npz"
     if not path.is_file():
         raise InputError(f"{path} does not exist; train writes it at the end of a run")
-    with np.load(path, allow_pickle=False) as file:
-        arrays = {name: file[name] for name in file.files}
+    try:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except Exception as error:  # zip, zlib and header errors all mean the same to the user
+        raise InputError(f"{path}: damaged or not readable ({type(error).__name__})") from None
     if f"{run}.clip" not in arrays:
         runs = sum(name.endswith(".clip") for name in arrays)
         raise InputError(f"--run: {run} is not in {path}; accepted 0 to {runs - 1}")

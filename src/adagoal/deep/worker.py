@@ -25,6 +25,7 @@ Single = NDArray[np.float32]
 Layers = Sequence[tuple[Single, Single]]
 
 TRAIN, TEST = 0, 1
+LATER = "--resume goes on from the last checkpoint, if there is one"
 
 
 @dataclass(frozen=True)
@@ -180,4 +181,4 @@ def main(link: Connection, configs: Sequence[Config], slots: Sequence[tuple[int,
     except InputError as error:
         link.send(error)
     except Exception as error:
-        link.send(RuntimeError(f"rollout worker: {type(error).__name__}: {error}"))
+        link.send(InputError(f"ENV: {configs[0].env} raised {type(error).__name__}: {error}; {LATER}"))

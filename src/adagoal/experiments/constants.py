@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
-from rich.console import Console
 
 from adagoal.envs import registry
 from adagoal.experiments.price import DELTA, WORLDS
@@ -29,19 +29,27 @@ LARGE = 100
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
 def constants(everything: bool, out: Path, as_json: bool) -> None:
     """Samples that the paper's own constants need, as printed and rebalanced, on the worlds of the price table."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for world in WORLDS:
         mdp = registry.make_model(world.env, world.env_args, world.start_seed)
         assert mdp is not None
         if mdp.n_states > LARGE and not everything:
             continue
-        row: dict[str, object] = {"world": world.name, "L": world.L, "epsilon": world.epsilon, "delta": DELTA}
+        row: dict[str, Any] = {"world": world.name, "L": world.L, "epsilon": world.epsilon, "delta": DELTA}
         for bonus in ("literal", "rebalanced"):
             per_pair, total = samples_needed(mdp, world.L, world.epsilon, DELTA, bonus)
             H = horizon(world.L, world.epsilon, bonus)
             row[bonus] = {"H": H, "per_pair": float(f"{per_pair:.3g}"), "total": float(f"{total:.3g}")}
         rows.append(row)
-        Console(stderr=True).print(json.dumps(row), highlight=False)
+        click.echo(f"{world.name}: done", err=True)
     write_json(out / "constants.json", rows)
-    if as_json:
-        click.echo(json.dumps(rows))
+    click.echo(json.dumps(rows, indent=1) if as_json else table(rows))
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Markdown: steps in all, by world."""
+    lines = ["| world | L | epsilon | as printed | rebalanced |", "| --- | ---: | ---: | ---: | ---: |"]
+    for row in rows:
+        totals = f"{row['literal']['total']:.1e} | {row['rebalanced']['total']:.1e}"
+        lines.append(f"| {row['world']} | {row['L']:g} | {row['epsilon']:g} | {totals} |")
+    return "\n".join(lines)
