@@ -19,6 +19,7 @@ from adagoal.deep.envs import World
 from adagoal.deep.pointmass import PointMass
 from adagoal.deep.worker import Actor, Order, main
 from adagoal.errors import InputError
+from adagoal.experiments import figure2
 
 
 class Broken(PointMass):
@@ -159,6 +160,28 @@ def test_a_run_leaves_its_folder_and_exit_code_three_when_time_is_up(tmp_path: P
     page = (tmp_path / "report.html").read_text()
     assert page.count("data:image/png") >= 3
     assert "http" not in page.replace("http-equiv", "")
+
+
+def test_figure2_does_not_go_on_with_other_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = {"hidden": (8,), "updates": 1, "batch": 8, "buffer": 10_000, "ensemble_updates": 1, "candidates": 2}
+    monkeypatch.setitem(figure2.ENVS, "push", "point-mass")
+    monkeypatch.setitem(figure2.RULES, "HER", figure2.RULES["HER"] | small)
+    words = ["reproduce", "figure2", "--panel", "push-1", "--rule", "HER", "--out", str(tmp_path), "--json"]
+    assert run([*words, "--seeds", "1", "--steps", "1000"]) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert (tmp_path / "push-1" / "report.html").is_file()
+    assert run([*words, "--seeds", "1", "--steps", "2000"]) == 0
+    longer = json.loads(capsys.readouterr().out)
+    assert (first[0]["steps"], longer[0]["steps"]) == (1200, 2000)
+    assert run([*words, "--seeds", "2", "--steps", "3000"]) == 2
+    assert "--out" in capsys.readouterr().err
+
+
+def test_figure2_needs_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["reproduce", "figure2", "--data", str(tmp_path)]) == 2
+    assert "--data" in capsys.readouterr().err
 
 
 def test_figure2_is_drawn_from_the_documented_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -150,6 +150,12 @@ PER_RUN = {
 }
 """Fields in which runs of one program may differ."""
 
+
+def recorded(data: dict[str, Any]) -> list[Config]:
+    """The settings of the runs in a ``result.json``."""
+    return [Config.from_json({**data["config"], **{k: run[k] for k in PER_RUN if k in run}}) for run in data["runs"]]
+
+
 RECIPES: dict[str, dict[str, Any]] = {
     "adagoal": {},
     "light": {"hidden": (128, 128, 128), "updates": 80, "ensemble_updates": 160},

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.stats import binomtest
 
 from adagoal.deep import envs, goalspace
-from adagoal.deep.config import Config
+from adagoal.deep.config import Config, recorded
 from adagoal.deep.policy import load
 from adagoal.deep.worker import Slots
 from adagoal.errors import InputError
@@ -71,8 +71,7 @@ def evaluate(
     policy = load(folder, run)
     try:
         data = json.loads((Path(folder) / "result.json").read_text())
-        settings = {**data["config"], **{k: v for k, v in data["runs"][run].items() if k != "curve"}}
-        trained = Config.from_json(settings)
+        trained = recorded(data)[run]
     except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
         raise InputError(f"FOLDER: {folder} holds no readable result.json of adagoal train") from error
     env = envs.make(policy.env)

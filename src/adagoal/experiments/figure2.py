@@ -16,10 +16,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
+
+from adagoal.errors import InputError
 
 ENVS = {"push": "FetchPush-v4", "pick": "FetchPickAndPlace-v4"}
 STRETCH = {"push": 10, "pick": 5}
@@ -61,14 +64,19 @@ def run_panel(panel: str, runs: list[Any], out: Path, minutes: float, workers: i
     """Train a panel, or return what is already there."""
     from adagoal.deep import report, result
     from adagoal.deep.command import progress
+    from adagoal.deep.config import recorded
     from adagoal.deep.training import CHECKPOINT, resume, train
 
-    file = out / f"{panel}.json"
+    file, folder = out / f"{panel}.json", out / panel
     if file.is_file():
         cached: dict[str, Any] = json.loads(file.read_text())
-        if cached["status"] == "done" and cached["steps"] >= runs[0].steps and len(cached["runs"]) >= len(runs):
+        held = [replace(config, steps=runs[0].steps) for config in recorded(cached)]
+        if cached["status"] == "done" and cached["steps"] >= runs[0].steps and all(run in held for run in runs):
             return cached
-    folder = out / panel
+        if (folder / CHECKPOINT).is_file() and held != runs:
+            raise InputError(
+                f"--out: {folder} holds the panel with other seeds, rules or settings; choose another folder"
+            )
     with progress(runs[0].steps) as show:
         watch = result.recorded(file, show, lambda data: data.update(panel=panel))
         if (folder / CHECKPOINT).is_file():
@@ -133,6 +141,8 @@ def command(
         files = [out / f"{p}.json" for p in PANELS]
     else:
         files = [data / f"deep-figure2-{p}.json" for p in chosen]
+        if not any(file.is_file() for file in files):
+            raise InputError(f"--data: {data} holds none of {', '.join(file.name for file in files)}")
     panels = [json.loads(file.read_text()) for file in files if file.is_file()]
     figures.figure2(panels, out / "figure2.png")
     rows = table(panels)
@@ -163,8 +173,6 @@ def table(panels: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def as_text(rows: list[dict[str, Any]]) -> str:
-    if not rows:
-        return "no panel has results yet"
     lines = [list(rows[0])] + [[_cell(value) for value in row.values()] for row in rows]
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)) for line in lines)
