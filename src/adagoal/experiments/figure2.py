@@ -36,20 +36,18 @@ CYCLES_A_TEST = {"push": 30, "pick": 50}
 TEST_EPISODES = 48
 
 
-def configs(panel: str, rules: Sequence[str], steps: int, seeds: int, baseline_seeds: int, ramp: int) -> list[Any]:
-    """The runs of a panel; ``ramp`` is AdaGoal's alone, since no other rule has an L."""
+def configs(panel: str, rules: Sequence[str], seeds: int, baseline_seeds: int, **settings: Any) -> list[Any]:
+    """The runs of a panel, with ``settings`` (steps, radius, ...) for all of them."""
     from adagoal.deep.config import Config
 
     env, scale = panel.split("-")
-    shared: dict[str, Any] = {
-        "steps": steps,
+    shared = settings | {
         "train_goals": f"scale={scale}",
         "eval_every": CYCLES_A_TEST[env],
         "eval_episodes": TEST_EPISODES,
     }
-    own = {name: RULES[name] | ({"radius_ramp": ramp} if name == "AdaGoal" else {}) for name in rules}
     return [
-        Config(ENVS[env], seed=seed, **own[name], **shared)
+        Config(ENVS[env], seed=seed, **RULES[name], **shared)
         for name in rules
         for seed in range(seeds if name == "AdaGoal" else baseline_seeds)
     ]
@@ -96,12 +94,13 @@ def run_panel(panel: str, runs: list[Any], out: Path, minutes: float, workers: i
 @click.option("--rule", type=click.Choice(list(RULES)), multiple=True, help="Only these lines.")
 @click.option("--seeds", type=click.IntRange(1, 100), default=5, show_default=True, help="Seeds of AdaGoal.")
 @click.option("--baseline-seeds", type=click.IntRange(1, 100), help="Seeds of the other rules. [default: --seeds]")
+@click.option("--radius", type=click.FloatRange(1), default=40.0, show_default=True, help="L in steps.")
 @click.option(
     "--radius-ramp",
     type=click.IntRange(0),
     default=100_000,
     show_default=True,
-    help="Steps over which AdaGoal's L grows; 0: fixed.",
+    help="Steps over which L grows to it; 0: fixed.",
 )
 @click.option("--steps", type=click.IntRange(1000), default=400_000, show_default=True, help="Training steps a run.")
 @click.option("--minutes", type=click.FloatRange(0, min_open=True), default=1e9, help="Stop each panel after so long.")
@@ -121,6 +120,7 @@ def command(
     rule: tuple[str, ...],
     seeds: int,
     baseline_seeds: int | None,
+    radius: float,
     radius_ramp: int,
     steps: int,
     minutes: float,
@@ -136,7 +136,8 @@ def command(
     unfinished = False
     if data is None:
         for name in chosen:
-            runs = configs(name, rule or list(RULES), steps, seeds, baseline_seeds or seeds, radius_ramp)
+            settings = {"steps": steps, "radius": radius, "radius_ramp": radius_ramp}
+            runs = configs(name, rule or list(RULES), seeds, baseline_seeds or seeds, **settings)
             unfinished |= run_panel(name, runs, out, minutes, workers)["status"] != "done"
         files = [out / f"{p}.json" for p in PANELS]
     else:
