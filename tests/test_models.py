@@ -10,6 +10,7 @@ import pytest
 
 from adagoal.envs import grid, random_models, toys
 from adagoal.errors import InputError
+from adagoal.linear import families
 from adagoal.mdp import solve
 from adagoal.mdp.model import TabularMDP
 
@@ -225,6 +226,12 @@ def test_every_builder_works_without_arguments(build: Callable[..., TabularMDP])
         (random_models.random_unreachable, {"hidden": 0}),
         (random_models.random_waiting, {"stay": True}),
         (random_models.random_rare_exits, {"p": 2.0}),
+        (toys.lower_bound, {"n_decisions": 100_000, "n_actions": 10_000}),
+        (random_models.random_dense, {"n_states": 2_000, "n_actions": 1_000}),
+        (random_models.random_sparse, {"n_states": 100_000, "n_actions": 1_000}),
+        (families.windy, {"signed": "maybe"}),
+        (families.tree, {"rooms": 1_000_000, "doors": 100}),
+        (families.inventory, {"capacity": 99_999, "orders": 100, "d": 8}),
     ],
 )
 def test_bad_arguments_are_named(build: Callable[..., TabularMDP], arguments: dict[str, object]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.envs.arguments import integer, number
+from adagoal.envs.arguments import integer, number, together
 from adagoal.mdp.model import TabularMDP, from_dense, from_rows
 
 MOST_DENSE = 2_000
@@ -16,6 +16,7 @@ Row = dict[int, float]
 def random_dense(*, n_states: int = 10, n_actions: int = 3, seed: int = 0) -> TabularMDP:
     """Every pair leads everywhere, with probabilities uniform on the simplex."""
     rng = _rng(n_states, n_actions, seed, MOST_DENSE)
+    together("n_states twice, n_actions", n_states, n_states, n_actions)
     p = rng.dirichlet(np.ones(n_states), size=(n_states, n_actions))
     return from_dense(p, name="random-dense")
 
@@ -115,5 +116,6 @@ def _rng(n_states: int, n_actions: int, seed: int, most: int = MOST_STATES) -> n
     """The arguments that all generators share, checked, and their source of randomness."""
     integer("n_states", n_states, 2, most)
     integer("n_actions", n_actions, 1, 1_000)
+    together("n_states, n_actions", n_states, n_actions)
     integer("seed", seed, 0, 2**63 - 1)
     return np.random.default_rng(seed)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from adagoal.envs.arguments import integer, number
+from adagoal.envs.arguments import integer, number, together
 from adagoal.errors import InputError
 from adagoal.mdp.model import TabularMDP, from_rows
 
@@ -112,6 +112,7 @@ def lower_bound(
     """
     integer("n_actions", n_actions, 1, 10_000)
     integer("n_decisions", n_decisions, 1, MOST_STATES)
+    together("n_decisions, n_actions", n_decisions, n_actions)
     number("epsilon", epsilon, 0, 1, closed="(]")
     integer("best", best, 0, n_decisions * n_actions - 1)
     if n_actions == 1 and n_decisions > 1:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from adagoal.envs.arguments import integer, number
+from adagoal.envs.arguments import integer, number, together
 from adagoal.errors import InputError
 from adagoal.linear.mixture import checked_weights, combine, from_kernels
 from adagoal.mdp.model import Layout, TabularMDP
@@ -30,6 +30,7 @@ def windy(
     """
     cells, moves = _grid(shape)
     integer("d", d, 1, 1 + 4 * len(moves))
+    together("cells, actions, d", len(cells), len(moves), d)
     number("strength", strength, 0, 1, closed="(]")
     if not isinstance(signed, bool):
         raise InputError(f"signed: must be true or false, got {signed!r}")
@@ -52,6 +53,7 @@ def slippery(*, shape: str = "8x8", d: int = 3, theta: Sequence[float] | None = 
     """A grid with d friction levels: on level i a move carries i cells far, from stuck (0) to ice (d - 1)."""
     cells, moves = _grid(shape)
     integer("d", d, 2, 20)
+    together("cells, actions, d", len(cells), len(moves), d)
     kernels = [_grid_kernel(cells, [[(1.0, i * move)] for move in moves]) for i in range(d)]
     weights = np.full(d, 0.2 / (d - 1)) if theta is None else checked_weights(theta, d)
     if theta is None:
@@ -68,6 +70,7 @@ def inventory(*, capacity: int = 49, d: int = 3, orders: int = 4, theta: Sequenc
     integer("d", d, 1, 8)
     integer("orders", orders, 2, 100)
     most = 4 * 2 ** (d - 1) + 10
+    together("capacity, orders, demands", capacity + 1, orders, most)
     stock, order, demand = np.meshgrid(np.arange(capacity + 1), np.arange(orders), np.arange(most), indexing="ij")
     after = np.maximum(np.minimum(stock + order, capacity) - demand, 0).ravel()
     pair = (stock * orders + order).ravel()
@@ -91,6 +94,7 @@ def weather(
     """
     cells, moves = _grid(shape)
     integer("d", d, 1, 100)
+    together("cells, actions, d", len(cells), len(moves), d)
     integer("seed", seed, 0, 2**31)
     number("strength", strength, 0, 1, closed="(]")
     winds = moves[np.random.default_rng(seed).integers(len(moves), size=(d - 1, len(cells)))]
@@ -111,6 +115,7 @@ def tree(
     integer("rooms", rooms, 2, MOST_CELLS)
     integer("doors", doors, 2, 100)
     integer("d", d, 1, doors)
+    together("rooms, doors, d", rooms, doors, d)
     number("strength", strength, 0, 1, closed="(]")
     pair = np.arange(rooms * doors)
 
