@@ -182,9 +182,10 @@ class Certified(Columns):
 
     def _sweep(self, block: NDArray[np.int64], exact: bool) -> None:
         model, start = self.confidence.model(), self.counts.start
-        V, Y, optimistic, best = (  # row by row in memory, which plain indexing would not give
-            np.take(table, block, axis=1) for table in (self.V, self.Y, self.optimistic, self.best)
-        )
+        tables, rows = (self.V, self.Y, self.optimistic, self.best), np.ix_(self.order, block)
+        V, Y, optimistic, best = parts = [np.empty((len(table), len(block)), table.dtype) for table in tables]
+        for part, table in zip(parts, tables, strict=True):
+            part[self.order] = table[rows]  # no other row is read: states never seen are nobody's successors
         goal_column = np.full(len(V), -1)
         known = self.goal_state[block] >= 0
         goal_column[self.goal_state[block][known]] = np.flatnonzero(known)
@@ -196,8 +197,8 @@ class Certified(Columns):
         else:
             kernels.lower_sweeps(*setting, V, optimistic)
             kernels.upper_sweeps(*setting, Y, best)
-        self.V[:, block], self.Y[:, block] = V, Y
-        self.optimistic[:, block], self.best[:, block] = optimistic, best
+        for part, table in zip(parts, tables, strict=True):
+            table[rows] = part[self.order]
         self.D[block] = np.maximum(self.D[block], V[start])
         for j in block[Y[start] <= self.cap - 1.0]:
             self._offer(int(j), float(self.Y[start, j]), np.inf)

@@ -39,14 +39,17 @@ class Quiet:
         extra = len(n) - self.starts.shape[1]
         if extra > 0:
             self.starts = np.pad(self.starts, ((0, 0), (0, extra)), constant_values=OUTSIDE)
-        surprised = (settled > self.starts).any(axis=1)
+        tried = np.flatnonzero(n)  # in a large world few pairs are: no other one is looked at
+        starts = self.starts[:, tried]
+        surprised = (settled[tried] > starts).any(axis=1)
         if surprised.any():
-            self.starts = self.starts[~surprised]
+            self.starts, starts = self.starts[~surprised], starts[~surprised]
         steps = int(n.sum())
         if self.started < WINDOWS and steps >= 2 ** (FIRST + self.started):
             self.started = min(steps.bit_length() - FIRST, WINDOWS)
             self.starts = np.vstack([self.starts, np.where(n >= MATURE * settled.max(), n, OUTSIDE)])
-        inside: NDArray[np.float64] = np.maximum(n - self.starts, 0.0)
+        inside = np.zeros(self.starts.shape)
+        inside[: len(starts), tried] = np.maximum(n[tried] - starts, 0)
         return inside
 
     def bound(self, visits: NDArray[np.float64]) -> NDArray[np.float64]:
