@@ -330,6 +330,17 @@ def test_groups_without_a_command_show_their_help(capsys: pytest.CaptureFixture[
         assert all(name in shown for name in names)
 
 
+def test_no_place_for_compiled_code(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A package that only root can write to, and no home: Numba raises when a command is imported."""
+
+    def refuse(name: str) -> None:
+        raise RuntimeError("cannot cache function '_watch': no locator available for file 'sanity.py'")
+
+    monkeypatch.setattr("importlib.import_module", refuse)
+    assert run(["envs"]) == 2
+    assert "NUMBA_CACHE_DIR" in one_line(capsys)
+
+
 def test_public_names_are_shown() -> None:
     assert set(adagoal.__all__) <= set(dir(adagoal)), "what an interactive shell completes"
 

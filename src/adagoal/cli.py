@@ -41,6 +41,10 @@ class LazyGroup(click.Group):
         except ImportError as error:
             hint = f": it needs {error.name}" if error.name and not error.name.startswith("adagoal") else ""
             raise InputError(f"{ctx.command_path} {cmd_name}: not available in this installation{hint}") from None
+        except RuntimeError as error:
+            if "cannot cache function" not in str(error):
+                raise
+            raise InputError("NUMBA_CACHE_DIR: set it to a folder that can be written, for compiled code") from None
         if not isinstance(command, click.Command):
             raise InputError(f"{ctx.command_path} {cmd_name}: {module} has no such command")
         return command

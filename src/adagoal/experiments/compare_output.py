@@ -108,7 +108,7 @@ def terminal(found: Sequence[Row], caption: str = "") -> Table:
     """The table for a terminal."""
     table = Table(box=None, pad_edge=False, header_style="bold", caption=caption, caption_justify="left")
     for i, name in enumerate(HEAD):
-        table.add_column(name, justify="left" if i < 3 else "right")
+        table.add_column(name, justify="left" if i < 3 else "right", overflow="fold")
     for row in found:
         table.add_row(*row.cells())
     return table
