@@ -14,9 +14,22 @@ if TYPE_CHECKING:
     from adagoal.linear.world import mixture
     from adagoal.policy import Policy
     from adagoal.result import Certificate, Result, load
+    from adagoal.trial import Trial, play
 
 __version__ = "0.1.0"
-__all__ = ["Certificate", "InputError", "Policy", "Result", "audit", "explore", "load", "mixture", "resume"]
+__all__ = [
+    "Certificate",
+    "InputError",
+    "Policy",
+    "Result",
+    "Trial",
+    "audit",
+    "explore",
+    "load",
+    "mixture",
+    "play",
+    "resume",
+]
 
 _HOME = {
     **dict.fromkeys(("audit", "explore", "resume"), "api"),
@@ -24,6 +37,7 @@ _HOME = {
     "InputError": "errors",
     "mixture": "linear.world",
     "Policy": "policy",
+    **dict.fromkeys(("Trial", "play"), "trial"),
 }
 
 

@@ -88,6 +88,13 @@ def resume(
     A run on an environment object, or with a rule that is a function, needs the same one again.
     """
     folder = Path(path)
+    return restored(folder, budget, env, goal_rule).finish(folder, observe)
+
+
+def restored(
+    folder: Path, budget: int | None, env: gymnasium.Env[Any, Any] | World | None, goal_rule: goal_rules.Rule | None
+) -> Session:
+    """The session of a folder, where its checkpoint left it."""
     arrays, facts = read_arrays(folder / CHECKPOINT)
     try:
         setting = Setting(**{**facts["setting"], "goal_space": _tuple(facts["setting"]["goal_space"])})
@@ -101,7 +108,7 @@ def resume(
         if isinstance(error, InputError):
             raise
         raise InputError(f"{folder / CHECKPOINT}: damaged or incomplete ({error})") from None
-    return session.finish(folder, observe)
+    return session
 
 
 def audit(result: Result, env: str | gymnasium.Env[Any, Any] | World | TabularMDP | None = None) -> Audit:

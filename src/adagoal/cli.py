@@ -72,6 +72,7 @@ COMMANDS = {
     "explore": ("adagoal.commands:explore", "Find the goals within a radius, with policies and certificates."),
     "resume": ("adagoal.commands:resume", "Go on with a run that was killed, interrupted or out of budget."),
     "audit": ("adagoal.commands:audit", "Check a run exactly against the known model."),
+    "play": ("adagoal.commands:play", "Try the policies of a run in its environment, beside their certificates."),
     "report": ("adagoal.commands:report", "Write report.html and its figures again."),
     "compare": ("adagoal.experiments.compare_command:compare", "Methods and goal rules side by side, over seeds."),
     "reproduce": ("adagoal.cli:reproduce", "The paper's figures, and our own."),

@@ -1,4 +1,4 @@
-"""The commands around one run: explore, resume, audit, report; and the list of environments."""
+"""The commands around one run: explore, resume, audit, play, report; and the list of environments."""
 
 from __future__ import annotations
 
@@ -95,6 +95,41 @@ def audit(folder: Path, as_json: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
+@click.command(epilog="Example: adagoal play runs/lake --goal 14 --episodes 1000")
+@FOLDER
+@options.GOALS
+@click.option("--episodes", type=click.IntRange(1), default=100, show_default=True, help="Attempts at each goal.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of everything random.")
+@options.JSON
+def play(folder: Path, goal_space: tuple[int, ...] | None, episodes: int, seed: int, as_json: bool) -> None:
+    """Try the policies of the run in DIR in its environment: measured steps beside certified ones.
+
+    Needs no model, so it also works where audit cannot. Exit code 1 where a measurement contradicts a certificate
+    (its 99% interval misses it, or an attempt was given up).
+    """
+    from adagoal.trial import play as try_out
+
+    proven = _load(folder).guarantee
+    trials = try_out(folder, goal_space, episodes, seed=seed)
+    if as_json:
+        click.echo(json.dumps([trial.to_dict() for trial in trials], indent=1))
+    else:
+        bounds = "certified steps" if proven else "estimated steps"
+        table = Table("goal", "", bounds, "measured", "99% interval", "", box=None, pad_edge=False)
+        for trial in trials:
+            low, high = trial.interval
+            table.add_row(
+                *(str(trial.goal), trial.label),
+                f"{trial.certificate.lower:.2f} to {trial.certificate.upper:.2f}",
+                f"{trial.mean:.2f}",
+                f"{low:.2f} to {high:.2f}",
+                "" if trial.agrees else "contradicts",
+            )
+        Console().print(table)
+    if not all(trial.agrees for trial in trials):
+        raise click.exceptions.Exit(1)
+
+
 @click.command(epilog="Example: adagoal report runs/two-room")
 @FOLDER
 def report(folder: Path) -> None:
@@ -137,12 +172,14 @@ def _finish(result: Result, folder: Path, progress: Progress, as_json: bool) -> 
 
 
 def _load(folder: Path) -> Result:
-    """The result in a folder; a run that was cut off before it had one is pointed to resume."""
+    """The result in a folder; a run that was cut off before it had one, or a deep one, is pointed elsewhere."""
     _must_exist(folder)
     if not (folder / "result.json").exists() and (folder / CHECKPOINT).exists():
         raise InputError(
             f"{folder}: the run was cut off before its end; go on with: adagoal resume {quote(str(folder))}"
         )
+    if (folder / "policy.npz").exists():
+        raise InputError(f"{folder}: a run of adagoal train; test it with: adagoal evaluate {quote(str(folder))}")
     return load(folder)
 
 

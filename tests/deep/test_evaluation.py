@@ -72,6 +72,11 @@ def test_bad_input_gets_one_line(
     assert error.count("\n") == 1
 
 
+def test_it_is_the_command_for_deep_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["play", str(folder)]) == 2
+    assert "adagoal evaluate" in capsys.readouterr().err
+
+
 def test_a_folder_without_a_policy_gets_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["evaluate", str(tmp_path)]) == 2
     assert "policy.npz" in capsys.readouterr().err

@@ -73,8 +73,7 @@ class GymWorld:
             failure, self._failure = self._failure, None
             raise failure
         if self._seed is None:
-            self._seed = int(rng.integers(2**31))
-            self._adapter.seed(self._seed)
+            self.restart(int(rng.integers(2**31)))
         trail, outcome = _Trail(counts, self._recorder), Outcome()
         try:
             self._play(plan, weights, rng, max_steps, min(max_episodes, EPISODES), trail, outcome)
@@ -85,6 +84,11 @@ class GymWorld:
         finally:
             trail.flush()
         return outcome
+
+    def restart(self, seed: int) -> None:
+        """Back to the start, with the environment's randomness seeded anew."""
+        self._seed, self._place, self._overdue = seed, (self.start, -1, 0), False
+        self._adapter.seed(seed)
 
     def _play(
         self,

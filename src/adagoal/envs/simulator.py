@@ -62,6 +62,10 @@ class ModelWorld:
         if line not in self.warnings:
             self.warnings.append(line)
 
+    def restart(self, seed: int) -> None:
+        """Back to the start; the draws are the caller's."""
+        self._place[:] = self.start, -1, 0
+
     @property
     def settled(self) -> bool:
         """A simulator can be copied at any time."""

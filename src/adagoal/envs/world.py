@@ -75,6 +75,10 @@ class World(Protocol):
         """Play episodes, goals drawn in proportion to ``weights`` [columns], until the plan or a limit says stop."""
         ...
 
+    def restart(self, seed: int) -> None:
+        """Back to the start, with all randomness of the world's own seeded anew."""
+        ...
+
     @property
     def settled(self) -> bool:
         """True where :meth:`snapshot` captures everything."""

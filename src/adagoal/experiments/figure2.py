@@ -15,6 +15,7 @@ and not run again; one that was stopped goes on from its checkpoint. ``--data do
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import Any
 
 import click
 
+from adagoal import options
 from adagoal.errors import InputError
 
 ENVS = {"push": "FetchPush-v4", "pick": "FetchPickAndPlace-v4"}
@@ -36,8 +38,10 @@ CYCLES_A_TEST = {"push": 30, "pick": 50}
 TEST_EPISODES = 48
 
 
-def configs(panel: str, rules: Sequence[str], seeds: int, baseline_seeds: int, **settings: Any) -> list[Any]:
-    """The runs of a panel, with ``settings`` (steps, radius, ...) for all of them."""
+def configs(
+    panel: str, rules: Sequence[str], seeds: int, baseline_seeds: int, first: int, **settings: Any
+) -> list[Any]:
+    """The runs of a panel, seeds ``first`` on, with ``settings`` (steps, radius, ...) for all of them."""
     from adagoal.deep.config import Config
 
     env, scale = panel.split("-")
@@ -49,7 +53,7 @@ def configs(panel: str, rules: Sequence[str], seeds: int, baseline_seeds: int, *
     return [
         Config(ENVS[env], seed=seed, **RULES[name], **shared)
         for name in rules
-        for seed in range(seeds if name == "AdaGoal" else baseline_seeds)
+        for seed in range(first, first + (seeds if name == "AdaGoal" else baseline_seeds))
     ]
 
 
@@ -88,12 +92,17 @@ def run_panel(panel: str, runs: list[Any], out: Path, minutes: float, workers: i
     return data
 
 
-@click.command("figure2", help=__doc__.split("\n")[0] if __doc__ else "")
+@click.command(
+    "figure2",
+    help=__doc__.split("\n")[0] if __doc__ else "",
+    epilog="Example: adagoal reproduce figure2 --env push --seeds 5 --baseline-seeds 3 --steps 300000",
+)
 @click.option("--env", type=click.Choice(sorted(ENVS)), help="Only the panels of this task.")
 @click.option("--panel", type=click.Choice(PANELS), multiple=True, help="Only these panels.")
 @click.option("--rule", type=click.Choice(list(RULES)), multiple=True, help="Only these lines.")
-@click.option("--seeds", type=click.IntRange(1, 100), default=5, show_default=True, help="Seeds of AdaGoal.")
-@click.option("--baseline-seeds", type=click.IntRange(1, 100), help="Seeds of the other rules. [default: --seeds]")
+@click.option("--seeds", type=click.IntRange(1, 100), default=5, show_default=True, help="Runs of AdaGoal.")
+@options.FIRST_SEED
+@click.option("--baseline-seeds", type=click.IntRange(1, 100), help="Runs of the other rules. [default: --seeds]")
 @click.option("--radius", type=click.FloatRange(1), default=40.0, show_default=True, help="L in steps.")
 @click.option(
     "--radius-ramp",
@@ -103,7 +112,7 @@ def run_panel(panel: str, runs: list[Any], out: Path, minutes: float, workers: i
     help="Steps over which L grows to it; 0: fixed.",
 )
 @click.option("--steps", type=click.IntRange(1000), default=400_000, show_default=True, help="Training steps a run.")
-@click.option("--minutes", type=click.FloatRange(0, min_open=True), default=1e9, help="Stop each panel after so long.")
+@click.option("--minutes", type=options.Positive(), default=math.inf, help="Stop each panel after so long.")
 @click.option("--workers", type=click.IntRange(0, 1024), default=0, help="Rollout processes. [default: one a core]")
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), default=Path("runs/figure2"), show_default=True
@@ -119,6 +128,7 @@ def command(
     panel: tuple[str, ...],
     rule: tuple[str, ...],
     seeds: int,
+    seed: int,
     baseline_seeds: int | None,
     radius: float,
     radius_ramp: int,
@@ -137,7 +147,7 @@ def command(
     if data is None:
         for name in chosen:
             settings = {"steps": steps, "radius": radius, "radius_ramp": radius_ramp}
-            runs = configs(name, rule or list(RULES), seeds, baseline_seeds or seeds, **settings)
+            runs = configs(name, rule or list(RULES), seeds, baseline_seeds or seeds, seed, **settings)
             unfinished |= run_panel(name, runs, out, minutes, workers)["status"] != "done"
         files = [out / f"{p}.json" for p in PANELS]
     else:
