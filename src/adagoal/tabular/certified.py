@@ -182,7 +182,8 @@ class Certified(Columns):
 
     def _sweep(self, block: NDArray[np.int64], exact: bool) -> None:
         model, start = self.confidence.model(), self.counts.start
-        tables, rows = (self.V, self.Y, self.optimistic, self.best), np.ix_(self.order, block)
+        tables: list[NDArray[Any]] = [self.V, self.Y, self.optimistic, self.best]
+        rows = np.ix_(self.order, block)
         V, Y, optimistic, best = parts = [np.empty((len(table), len(block)), table.dtype) for table in tables]
         for part, table in zip(parts, tables, strict=True):
             part[self.order] = table[rows]  # no other row is read: states never seen are nobody's successors
