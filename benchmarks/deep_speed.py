@@ -32,7 +32,7 @@ SETTINGS: tuple[dict[str, Any], ...] = (
     {"updates": 40, "batch": 256, "hidden": "256,256", "cycles": 8},
     {"updates": 80, "batch": 256, "hidden": "256,256,256", "cycles": 6},
     {"updates": 40, "batch": 1024, "hidden": "256,256,256", "cycles": 4},
-    {"updates": 800, "batch": 256, "hidden": "256,256", "cycles": 2},
+    {"updates": 800, "batch": 256, "hidden": "256,256", "cycles": 4},
 )
 
 
