@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -85,6 +86,12 @@ def test_a_wrong_certificate_is_found_out(folder: Path, tmp_path: Path, capsys: 
     assert "contradicts" not in capsys.readouterr().out
     assert run(["play", str(tmp_path), "--goal", str(row["goal"])]) == 1
     assert "contradicts" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("wrong", [{"goals": 5}, {"goals": ["4"]}, {"episodes": 2.5}, {"episodes": "3"}, {"seed": -1}])
+def test_wrong_types_are_named(folder: Path, wrong: dict[str, Any]) -> None:
+    with pytest.raises(adagoal.InputError, match=f"--{next(iter(wrong)).removesuffix('s')}"):
+        adagoal.play(folder, **wrong)
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,9 @@ def audit(folder: Path, as_json: bool) -> None:
 @click.command(epilog="Example: adagoal play runs/lake --goal 14 --episodes 1000")
 @FOLDER
 @options.GOALS
-@click.option("--episodes", type=click.IntRange(1), default=100, show_default=True, help="Attempts at each goal.")
+@click.option(
+    "--episodes", type=click.IntRange(1, 10**9), default=100, show_default=True, help="Attempts at each goal."
+)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of everything random.")
 @options.JSON
 def play(folder: Path, goal_space: tuple[int, ...] | None, episodes: int, seed: int, as_json: bool) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal import api
+from adagoal.envs.arguments import integer
 from adagoal.envs.world import Plan, World
 from adagoal.errors import InputError
 from adagoal.result import Certificate, Result, load
@@ -78,9 +79,11 @@ def play(
 
     ``goals``: which of the result's goals; all by default. ``env``: the environment, for a run on an object.
     """
-    if episodes < 1:
-        raise InputError(f"--episodes: must be at least 1, got {episodes}")
+    integer("--episodes", episodes, 1, 10**9)
+    integer("--seed", seed, 0, 2**31 - 1)
     result = load(path)
+    if not (goals is None or isinstance(goals, Sequence)) or isinstance(goals, str):
+        raise InputError(f"--goal: must be a list of states, got {goals!r}")
     for goal in goals or ():
         if goal not in result.goals:
             raise InputError(f"--goal: {goal} is not among the {len(result.goals)} goals of the result")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from adagoal.cli import run
 from adagoal.deep import evaluate, load
 from adagoal.deep.envs import World, dimensions
 from adagoal.deep.worker import TEST
+from adagoal.errors import InputError
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +72,12 @@ def test_bad_input_gets_one_line(
     error = capsys.readouterr().err
     assert words in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("wrong", [{"episodes": 0}, {"episodes": 2.5}, {"seed": -1}, {"run": -1}])
+def test_wrong_numbers_are_named(folder: Path, wrong: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=f"--{next(iter(wrong))}"):
+        evaluate(folder, **wrong)
 
 
 def test_it_is_the_command_for_deep_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

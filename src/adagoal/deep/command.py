@@ -155,7 +155,9 @@ def train(
 @click.option("--run", type=click.IntRange(0), default=0, show_default=True, help="Which of the runs side by side.")
 @click.option("--episodes", type=click.IntRange(1, 1_000_000), default=200, show_default=True, help="Test episodes.")
 @click.option("--test-goals", help="Goal space: env, or scale=K[,air=P]. [default: that of the training]")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of starts and goals.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Seed of starts and goals."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON.")
 def evaluate(folder: Path, run: int, episodes: int, test_goals: str | None, seed: int, as_json: bool) -> None:
     """Test the policy that adagoal train left in FOLDER: how often it succeeds, and which goals it misses.

@@ -15,6 +15,7 @@ from adagoal.deep import envs, goalspace
 from adagoal.deep.config import Config, recorded
 from adagoal.deep.policy import load
 from adagoal.deep.worker import Slots
+from adagoal.envs.arguments import integer
 from adagoal.errors import InputError
 
 Array = NDArray[np.float64]
@@ -68,6 +69,8 @@ def evaluate(
     folder: Path | str, *, run: int = 0, episodes: int = 200, test_goals: str | None = None, seed: int = 0
 ) -> Evaluation:
     """Play ``episodes`` episodes of the policy of a training folder, without noise, on its test goals or on others."""
+    integer("--episodes", episodes, 1, 10**6)
+    integer("--seed", seed, 0, 2**31 - 1)
     policy = load(folder, run)
     try:
         data = json.loads((Path(folder) / "result.json").read_text())

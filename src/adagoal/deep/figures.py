@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from matplotlib import patheffects
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -90,7 +91,7 @@ def learning_curves(curves: Sequence[Sequence[dict[str, Any]]]) -> Figure:
     right.set(ylim=(0, 1.02), xlabel="environment steps (thousands)", ylabel="share of chosen goals")
     for axes in (left, right):
         axes.grid(alpha=0.25)
-        axes.legend(fontsize=8)
+        axes.legend(fontsize=8, ncols=2, loc="lower left", bbox_to_anchor=(0, 1), frameon=False)
     return figure
 
 
@@ -144,7 +145,8 @@ def reached_and_missed(goals: Array, reached: NDArray[np.bool_]) -> Figure:
 
 def outline(axes: Axes, box: Array, colour: str) -> None:
     low, high = box[0, :2], box[1, :2]
-    axes.add_patch(Rectangle((low[0], low[1]), *(high - low), fill=False, ec=colour, lw=1.4))
+    halo = patheffects.withStroke(linewidth=3.5, foreground="black")  # to be seen on bright and on dark
+    axes.add_patch(Rectangle((low[0], low[1]), *(high - low), fill=False, ec=colour, lw=1.4, path_effects=[halo]))
 
 
 def save(figure: Figure, path: Path) -> None:
