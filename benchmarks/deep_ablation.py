@@ -68,8 +68,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
 
+    from adagoal.cli.deep import progress
     from adagoal.deep import result
-    from adagoal.deep.command import progress
     from adagoal.deep.config import Config
     from adagoal.deep.training import train
 

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.optimize import linprog
 
-from adagoal.envs import grid, random_models, toys
 from adagoal.mdp import solve
-from adagoal.mdp.model import TabularMDP, from_rows
+from adagoal.worlds import grid, random_models, toys
+from adagoal.worlds.model import TabularMDP, from_rows
 
 Floats = NDArray[np.float64]
 

@@ -21,10 +21,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.envs import grid
-from adagoal.mdp.model import TabularMDP
 from adagoal.tabular.paper import bonuses
 from adagoal.tabular.paper_kernels import backward
+from adagoal.worlds import grid
+from adagoal.worlds.model import TabularMDP
 
 H, SAMPLES, REPEATS = 50, 300.0, 50
 Floats = NDArray[np.float64]

@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from adagoal.envs import grid, random_models
-from adagoal.mdp.model import TabularMDP
 from adagoal.tabular import closed, kernels
 from adagoal.tabular.kernels import Model
+from adagoal.worlds import grid, random_models
+from adagoal.worlds.model import TabularMDP
 
 Floats = NDArray[np.float64]
 CAP = 42.0

@@ -5,12 +5,13 @@ import math
 import numpy as np
 
 from adagoal import goals as goal_rules
-from adagoal.envs import random_models
-from adagoal.envs.simulator import ModelWorld
-from adagoal.linear.mixture import combine, from_kernels, from_models
-from adagoal.loop import Run
+from adagoal.core.counts import Counts
+from adagoal.core.mixture import from_kernels
+from adagoal.core.run import Run
 from adagoal.methods import Problem, build
-from adagoal.tabular.counts import Counts
+from adagoal.worlds import random_models
+from adagoal.worlds.combine import combine, from_models
+from adagoal.worlds.simulator import ModelWorld
 
 
 def random_mixture(seed, n_states=8, d=3, signed=False):

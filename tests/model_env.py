@@ -8,9 +8,9 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from adagoal.envs.world import Plan, World
-from adagoal.mdp.model import TabularMDP
-from adagoal.tabular.counts import Counts
+from adagoal.core.counts import Counts
+from adagoal.core.world import Plan, World
+from adagoal.worlds.model import TabularMDP
 
 NEVER = 2**60
 

@@ -8,9 +8,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.envs import random_models
-from adagoal.mdp.model import TabularMDP
-from adagoal.tabular.counts import Counts
+from adagoal.core.counts import Counts
+from adagoal.worlds import random_models
+from adagoal.worlds.model import TabularMDP
 
 Floats = NDArray[np.float64]
 

@@ -8,12 +8,12 @@ import math
 import numpy as np
 import pytest
 
-from adagoal.envs import grid, toys
-from adagoal.errors import InputError
+from adagoal.core.errors import InputError
+from adagoal.core.policy import Policy
 from adagoal.mdp import solve
 from adagoal.mdp.audit import Audit, audit_policies
-from adagoal.mdp.model import TabularMDP
-from adagoal.policy import Policy
+from adagoal.worlds import grid, toys
+from adagoal.worlds.model import TabularMDP
 
 RADIUS, EPSILON = 40.0, 0.5
 

@@ -7,16 +7,17 @@ import pytest
 
 from adagoal import goals as goal_rules
 from adagoal import methods
-from adagoal.envs import grid, random_models, toys
-from adagoal.envs.simulator import ModelWorld
-from adagoal.errors import InputError
-from adagoal.loop import Run, explore
+from adagoal.core.counts import Counts
+from adagoal.core.errors import InputError
+from adagoal.core.policy import Policy
+from adagoal.core.run import Run
+from adagoal.loop import explore
 from adagoal.mdp import solve
 from adagoal.mdp.audit import audit_policies
-from adagoal.mdp.model import TabularMDP
-from adagoal.policy import Policy
 from adagoal.tabular.bayes import MEMBERS, Bayes
-from adagoal.tabular.counts import Counts
+from adagoal.worlds import grid, random_models, toys
+from adagoal.worlds.model import TabularMDP
+from adagoal.worlds.simulator import ModelWorld
 
 
 def run_of(mdp: TabularMDP, L: float, epsilon: float, seed: int = 0) -> Run:

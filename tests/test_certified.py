@@ -4,18 +4,19 @@ import numpy as np
 import pytest
 
 import adagoal
-from adagoal.envs import grid, random_models, toys
-from adagoal.envs.simulator import ModelWorld
+from adagoal.core.counts import Counts
+from adagoal.core.run import Run
 from adagoal.goals import RULES
-from adagoal.loop import Run, explore
+from adagoal.loop import explore
 from adagoal.mdp import solve
-from adagoal.mdp.model import from_rows
-from adagoal.result import Setting
-from adagoal.session import Session
+from adagoal.runs.result import Setting
+from adagoal.runs.session import Session
 from adagoal.tabular.certified import Certified
-from adagoal.tabular.counts import Counts
 from adagoal.tabular.resolvent import suboptimality
 from adagoal.tabular.surprise import WINDOWS
+from adagoal.worlds import grid, random_models, toys
+from adagoal.worlds.model import from_rows
+from adagoal.worlds.simulator import ModelWorld
 
 SMALL = {
     "sparse": (random_models.random_sparse(n_states=8, n_actions=2, seed=3), 6.0, 1.0),
@@ -205,7 +206,7 @@ def test_same_seed_same_run():
 def test_resume_is_bit_for_bit(tmp_path, radius, monkeypatch):
     """A run cut off at any checkpoint ends as if it had not been."""
     whole = adagoal.explore("grid", radius, 1.0, seed=3, budget=200_000)
-    monkeypatch.setattr("adagoal.session.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("adagoal.runs.session.CHECKPOINT_SECONDS", 0.0)
     count = 0
 
     def crash(run):
@@ -226,12 +227,12 @@ def test_a_kill_between_two_stages_loses_nothing(tmp_path, monkeypatch):
     """Whatever was on disk when the answer of the first stage was about to be written, the run goes on."""
     whole = adagoal.explore("grid", "auto", 1.0, seed=3, budget=60_000)
     with monkeypatch.context() as patch:
-        patch.setattr("adagoal.session.CHECKPOINT_SECONDS", 0.0)
+        patch.setattr("adagoal.runs.session.CHECKPOINT_SECONDS", 0.0)
 
         def kill(result, path):
             raise SystemExit
 
-        patch.setattr("adagoal.result.Result.save", kill)
+        patch.setattr("adagoal.runs.result.Result.save", kill)
         with pytest.raises(SystemExit):
             adagoal.explore("grid", "auto", 1.0, seed=3, budget=60_000, out=tmp_path)
     again = adagoal.resume(tmp_path)
@@ -248,7 +249,7 @@ def test_partial_results_are_honest():
 
 def test_resume_right_after_a_surprise_in_a_quiet_window(tmp_path, monkeypatch):
     """The window has had its surprise, also for the resumed run (lemma 3b)."""
-    monkeypatch.setattr("adagoal.session.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("adagoal.runs.session.CHECKPOINT_SECONDS", 0.0)
     whole = adagoal.explore("two-room", 40, 1.0, seed=0, budget=3000)
     for stop in range(5, 60, 5):
         seen = 0

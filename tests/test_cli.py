@@ -16,13 +16,16 @@ import numpy as np
 import pytest
 
 import adagoal
-from adagoal.cli import COMMANDS, REPRODUCE, run
-from adagoal.result import load
-from adagoal.storage import alone_in, read_arrays, write_arrays
+from adagoal.cli.main import COMMANDS, REPRODUCE, run
+from adagoal.core.files import alone_in, read_arrays, write_arrays
+from adagoal.runs.result import load
 
 SMALL = ("explore", "grid", "--radius", "6", "--env-arg", "rows=3", "--env-arg", "cols=3")
 LONG = ("explore", "two-room", "--radius", "40", "--quiet")
-CHILD = "import adagoal.session as session; session.CHECKPOINT_SECONDS = 0.1; from adagoal.cli import main; main()"
+CHILD = (
+    "import adagoal.runs.session as session; session.CHECKPOINT_SECONDS = 0.1; "
+    "from adagoal.cli.main import main; main()"
+)
 
 
 class Failing(gymnasium.Env[int, int]):
@@ -310,7 +313,7 @@ def test_as_a_module() -> None:
 
 
 def test_help_is_light() -> None:
-    code = "import sys; from adagoal.cli import run; run(['--help']); print(sorted(sys.modules))"
+    code = "import sys; from adagoal.cli.main import run; run(['--help']); print(sorted(sys.modules))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "Commands:" in out
     for heavy in ("'jax'", "'matplotlib'", "'torch'"):

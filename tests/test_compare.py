@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from adagoal import api
-from adagoal.cli import run
-from adagoal.envs import registry
-from adagoal.errors import InputError
+from adagoal.api import explore as api
+from adagoal.cli.main import run
+from adagoal.core.errors import InputError
+from adagoal.core.policy import Policy
+from adagoal.core.run import Run
 from adagoal.experiments import compare, compare_command, pool
 from adagoal.experiments.compare import Auditor, Check
 from adagoal.experiments.compare_output import figure, markdown, rows
-from adagoal.loop import Run
 from adagoal.mdp.audit import audit_policies
-from adagoal.policy import Policy
-from adagoal.result import Setting
+from adagoal.runs.result import Setting
+from adagoal.worlds import registry
 
 GRID = Setting("grid", {"rows": 3, "cols": 3}, radius=3.5, epsilon=0.5, budget=1_000_000)
 

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from adagoal import goals
+from adagoal.core.counts import Counts
 from adagoal.experiments import coverage, coverage_worlds, price, scaling
 from adagoal.mdp import solve
-from adagoal.tabular.counts import Counts
 
 
 def test_tasks_cover_every_family_rule_and_delta_and_extend_each_other():

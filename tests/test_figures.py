@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from adagoal.cli import run
+from adagoal.cli.main import run
 from adagoal.experiments import constants, figure3, price, separation
 
 DATA = Path(__file__).parent.parent / "docs" / "figures"

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from adagoal import goals
-from adagoal.errors import InputError
-from adagoal.loop import FAST, SLOW, Attempts
+from adagoal.core.errors import InputError
+from adagoal.core.run import FAST, SLOW, Attempts
 
 
 def known(**changes):

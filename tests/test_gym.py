@@ -13,13 +13,13 @@ from gymnasium import spaces, wrappers
 from numpy.typing import NDArray
 from scipy import stats
 
-from adagoal import api
-from adagoal.envs import random_models, registry, toys
-from adagoal.envs.gym import GymWorld
-from adagoal.envs.simulator import ModelWorld
-from adagoal.envs.world import Plan
-from adagoal.errors import InputError
-from adagoal.tabular.counts import Counts
+from adagoal.api import explore as api
+from adagoal.core.counts import Counts
+from adagoal.core.errors import InputError
+from adagoal.core.world import Plan
+from adagoal.worlds import random_models, registry, toys
+from adagoal.worlds.gym import GymWorld
+from adagoal.worlds.simulator import ModelWorld
 from model_env import NEVER, Impatient, ModelEnv, PairEnv, play, same_counts, with_terminal
 
 # --- the same world as the simulator ---

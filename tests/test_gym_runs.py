@@ -11,13 +11,14 @@ import gymnasium
 import numpy as np
 import pytest
 
-from adagoal import api, session
-from adagoal.envs import random_models, registry, toys
-from adagoal.envs.gym import GymWorld
-from adagoal.errors import InputError
-from adagoal.mdp.model import TabularMDP, from_rows
-from adagoal.result import Result, load
-from adagoal.tabular.counts import Counts
+from adagoal.api import explore as api
+from adagoal.core.counts import Counts
+from adagoal.core.errors import InputError
+from adagoal.runs import session
+from adagoal.runs.result import Result, load
+from adagoal.worlds import random_models, registry, toys
+from adagoal.worlds.gym import GymWorld
+from adagoal.worlds.model import TabularMDP, from_rows
 from model_env import NEVER, Breaking, ModelEnv, PairEnv, play, same_counts, with_terminal
 
 # --- failures, seeds, snapshots ---

@@ -7,10 +7,10 @@ import itertools
 import numpy as np
 import pytest
 
-from adagoal.envs import random_models, toys
 from adagoal.mdp import solve
 from adagoal.mdp.incremental import incremental_set, restricted_distances
-from adagoal.mdp.model import TabularMDP
+from adagoal.worlds import random_models, toys
+from adagoal.worlds.model import TabularMDP
 
 
 def time_within(mdp: TabularMDP, known: set[int], goal: int) -> float:

@@ -5,14 +5,15 @@ import numpy as np
 import pytest
 
 import adagoal
-from adagoal.envs import grid, random_models
-from adagoal.envs.registry import BUILT_IN
-from adagoal.errors import InputError
-from adagoal.linear import families, kernels
+from adagoal.core.errors import InputError
+from adagoal.core.mixture import from_kernels
+from adagoal.linear import kernels
 from adagoal.linear.fit import BARRIER, most_likely, p_value
-from adagoal.linear.mixture import combine, from_kernels, from_models
 from adagoal.loop import explore
 from adagoal.mdp import solve
+from adagoal.worlds import families, grid, random_models
+from adagoal.worlds.combine import combine, from_models
+from adagoal.worlds.registry import BUILT_IN
 from linear_models import interval, lower_twin, random_mixture, start, upper_twin
 
 CHAIN = np.array([[0.0, 1.0], [1.0, 0.0]])
@@ -106,7 +107,7 @@ def test_contradictory_row_sums():
 
 @pytest.mark.parametrize("name", [n for n in BUILT_IN if n.startswith("mixture-")])
 def test_families(name):
-    world, _ = adagoal.envs.registry.make_world(name, {}, None, None)
+    world, _ = adagoal.worlds.registry.make_world(name, {}, None, None)
     assert world.mixture.n_states == world.mdp.n_states >= 50
     assert np.isfinite(solve.distances(world.mdp, [world.start])).all()
 
@@ -190,7 +191,7 @@ def test_misspecification_is_noticed(method):
     assert any("no kernel of the mixture allows" in line for line in outside.warnings)
     # the same support, but even states are entered more often than any slip explains
     p = grid.open_grid(**base, slip=0.3).kernel().toarray() * np.where(np.arange(16) % 2, 1.0, 2.0)
-    truth = adagoal.mdp.model.from_dense((p / p.sum(axis=1, keepdims=True)).reshape(16, 4, 16))
+    truth = adagoal.worlds.model.from_dense((p / p.sum(axis=1, keepdims=True)).reshape(16, 4, 16))
     inside = adagoal.explore(adagoal.mixture(envs, world=truth), 4.0, 0.3, method=method, budget=60_000)
     assert any("do not fit" in line for line in inside.warnings)
 

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 import adagoal
-from adagoal.envs import random_models
-from adagoal.envs.simulator import ModelWorld
-from adagoal.linear import families
+from adagoal.experiments.samples import for_vtr
 from adagoal.linear.likelihood import enclose, maximise
 from adagoal.linear.pooled import Pooled
-from adagoal.linear.vtr import ridge, samples_needed
+from adagoal.linear.vtr import ridge
 from adagoal.linear.vtr_kernels import Ridge, backward
 from adagoal.loop import explore
 from adagoal.mdp import solve
 from adagoal.report.page import write_report
+from adagoal.worlds import families, random_models
+from adagoal.worlds.simulator import ModelWorld
 from linear_models import backward_twin, finite_values, observe, random_mixture, start
 
 CERTIFIED = ("vtr-pooled", "likelihood")
@@ -300,4 +300,4 @@ def test_vtr_knows_more_with_more_data():
 
 def test_samples_needed_is_out_of_reach():
     mdp = families.windy(shape="4x4", d=2)
-    assert samples_needed(mdp, np.array([5, 6]), 3.0, 1.0, 0.1) > 1e8
+    assert for_vtr(mdp, np.array([5, 6]), 3.0, 1.0, 0.1) > 1e8

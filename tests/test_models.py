@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adagoal.envs import grid, random_models, toys
-from adagoal.errors import InputError
-from adagoal.linear import families
+from adagoal.core.errors import InputError
 from adagoal.mdp import solve
-from adagoal.mdp.model import TabularMDP
+from adagoal.worlds import families, grid, random_models, toys
+from adagoal.worlds.model import TabularMDP
 
 UP, RIGHT, DOWN, LEFT = range(4)
 

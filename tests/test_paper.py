@@ -10,16 +10,18 @@ from numpy.typing import NDArray
 
 from adagoal import goals as goal_rules
 from adagoal import methods
-from adagoal.envs import grid, random_models, toys
-from adagoal.envs.simulator import ModelWorld
-from adagoal.errors import InputError
-from adagoal.loop import Run, explore
+from adagoal.core.counts import Counts
+from adagoal.core.errors import InputError
+from adagoal.core.policy import Policy
+from adagoal.core.run import Run
+from adagoal.experiments.samples import for_ucbvi
+from adagoal.loop import explore
 from adagoal.mdp.audit import audit_policies
-from adagoal.mdp.model import TabularMDP, from_dense
-from adagoal.policy import Policy
-from adagoal.tabular.counts import Counts
-from adagoal.tabular.paper import SHARE, UCBVI, bonuses, horizon, samples_needed
+from adagoal.tabular.paper import SHARE, UCBVI, bonuses, horizon
 from adagoal.tabular.paper_kernels import backward
+from adagoal.worlds import grid, random_models, toys
+from adagoal.worlds.model import TabularMDP, from_dense
+from adagoal.worlds.simulator import ModelWorld
 from paper_twin import Floats, random_counts, random_mdp, sampled, twin
 
 UNLIMITED = 2**62
@@ -118,7 +120,7 @@ def test_properties_on_sampled_data(bonus: str) -> None:
 def test_guarantee_at_the_stop(bonus: str, epsilon: float) -> None:
     """With as many samples as the rule needs, drawn at random, it stops, and the exact audit holds."""
     for mdp, L in ((toys.chain(n_states=5, slip=0.1), 3.0), (toys.trap_chain(n_states=5), 2.5)):
-        per_pair, _ = samples_needed(mdp, L, epsilon, 0.1, bonus)
+        per_pair, _ = for_ucbvi(mdp, L, epsilon, 0.1, bonus)
         n = np.full(mdp.n_states * mdp.n_actions, int(2 * per_pair))
         counts = sampled(mdp, n, np.random.default_rng(0))
         estimates = UCBVI(counts, L, epsilon, 0.1, None, bonus)
@@ -131,8 +133,8 @@ def test_guarantee_at_the_stop(bonus: str, epsilon: float) -> None:
 def test_cost_of_the_printed_constants() -> None:
     """About 7e11 samples of each pair on the 4 x 5 grid; the rebalanced split saves most of a factor of 8."""
     mdp = grid.open_grid()
-    literal, total = samples_needed(mdp, 10.0, 0.5, 0.1, "literal")
-    rebalanced, _ = samples_needed(mdp, 10.0, 0.5, 0.1, "rebalanced")
+    literal, total = for_ucbvi(mdp, 10.0, 0.5, 0.1, "literal")
+    rebalanced, _ = for_ucbvi(mdp, 10.0, 0.5, 0.1, "rebalanced")
     assert literal == pytest.approx(7.3e11, rel=0.01)
     assert total == pytest.approx(80 * literal)
     assert rebalanced == pytest.approx(9.3e10, rel=0.01)

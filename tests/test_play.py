@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import adagoal
-from adagoal import api
-from adagoal.cli import run
-from adagoal.envs import toys
+from adagoal.api import explore as api
+from adagoal.cli.main import run
 from adagoal.mdp.solve import policy_value
+from adagoal.worlds import toys
 from model_env import ModelEnv, PairEnv
 
 SLIPPERY = toys.chain(n_states=6, slip=0.2)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from adagoal.envs import grid, random_models, toys
-from adagoal.errors import InputError
+from adagoal.core.errors import InputError
+from adagoal.core.policy import Policy
 from adagoal.mdp import solve
-from adagoal.mdp.model import TabularMDP, from_rows
-from adagoal.policy import Policy
+from adagoal.worlds import grid, random_models, toys
+from adagoal.worlds.model import TabularMDP, from_rows
 
 
 def test_improper_policy_is_infinite_only_where_it_is() -> None:

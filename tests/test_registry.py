@@ -8,10 +8,10 @@ import gymnasium
 import numpy as np
 import pytest
 
-from adagoal.envs import registry
-from adagoal.envs.gym import GymWorld
-from adagoal.envs.simulator import ModelWorld
-from adagoal.errors import InputError
+from adagoal.core.errors import InputError
+from adagoal.worlds import registry
+from adagoal.worlds.gym import GymWorld
+from adagoal.worlds.simulator import ModelWorld
 
 
 @pytest.mark.parametrize("name", sorted(set(registry.BUILT_IN) - {"grid-file"}))

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adagoal import api
-from adagoal.envs import grid
-from adagoal.envs.simulator import ModelWorld
-from adagoal.loop import Run
-from adagoal.progress import Progress, expected_total
+from adagoal.api import explore as api
+from adagoal.core.run import Run
 from adagoal.report import View, headline, write_report
-from adagoal.result import Result, load
+from adagoal.runs.progress import Progress, expected_total
+from adagoal.runs.result import Result, load
+from adagoal.worlds import grid
+from adagoal.worlds.simulator import ModelWorld
 
 ARGUMENTS = {"rows": 3, "cols": 3}
 
@@ -142,7 +142,7 @@ def test_expected_total_follows_the_trace() -> None:
 def test_progress_prints_plain_lines_where_there_is_no_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("adagoal.progress.LINE", 0.0)
+    monkeypatch.setattr("adagoal.runs.progress.LINE", 0.0)
     seen: list[Run] = []
     with Progress(budget=5000) as progress:
         api.explore(

@@ -13,21 +13,21 @@ import numpy as np
 import pytest
 
 import adagoal
-from adagoal import api
-from adagoal.cli import run as command
-from adagoal.envs import grid, random_models, registry, toys
-from adagoal.envs.simulator import ModelWorld
-from adagoal.errors import InputError
+from adagoal.api import explore as api
+from adagoal.cli.main import run as command
+from adagoal.core.counts import Counts
+from adagoal.core.errors import InputError
+from adagoal.core.run import Run
 from adagoal.experiments import arena, arena_bounds, compare
 from adagoal.goals import adagoal as rule
-from adagoal.loop import Run
 from adagoal.mdp import incremental, solve
-from adagoal.mdp.model import TabularMDP
-from adagoal.result import Result
 from adagoal.rivals import gosprl, planning
 from adagoal.rivals.explorer import follow
 from adagoal.rivals.gosprl import Gosprl
-from adagoal.tabular.counts import Counts
+from adagoal.runs.result import Result
+from adagoal.worlds import grid, random_models, registry, toys
+from adagoal.worlds.model import TabularMDP
+from adagoal.worlds.simulator import ModelWorld
 
 EPSILON = 1.0
 WORLDS = range(24)

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from adagoal import api
-from adagoal.envs import random_models, toys
-from adagoal.envs.gym import GymWorld
-from adagoal.envs.sanity import Recorder
-from adagoal.envs.world import Plan
-from adagoal.tabular.counts import Counts
+from adagoal.api import explore as api
+from adagoal.core.counts import Counts
+from adagoal.core.world import Plan
+from adagoal.worlds import random_models, toys
+from adagoal.worlds.gym import GymWorld
+from adagoal.worlds.sanity import Recorder
 from model_env import Ageing, Aliased, Drifting, LeakyReset, ModelEnv, NoReset
 
 

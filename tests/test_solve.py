@@ -9,10 +9,10 @@ import pytest
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
-from adagoal.envs import grid, random_models, toys
-from adagoal.errors import InputError
+from adagoal.core.errors import InputError
 from adagoal.mdp import kernels, solve
-from adagoal.mdp.model import TabularMDP, from_rows
+from adagoal.worlds import grid, random_models, toys
+from adagoal.worlds.model import TabularMDP, from_rows
 
 WORLDS = {
     "two-room": grid.two_room(),

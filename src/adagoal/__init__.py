@@ -9,12 +9,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from adagoal.api import audit, explore, resume
-    from adagoal.errors import InputError
-    from adagoal.linear.world import mixture
-    from adagoal.policy import Policy
-    from adagoal.result import Certificate, Result, load
-    from adagoal.trial import Trial, play
+    from adagoal.api.explore import audit, explore, resume
+    from adagoal.api.trial import Trial, play
+    from adagoal.core.errors import InputError
+    from adagoal.core.policy import Policy
+    from adagoal.runs.result import Certificate, Result, load
+    from adagoal.worlds.mixture import mixture
 
 __version__ = "0.1.0"
 __all__ = [
@@ -32,12 +32,12 @@ __all__ = [
 ]
 
 _HOME = {
-    **dict.fromkeys(("audit", "explore", "resume"), "api"),
-    **dict.fromkeys(("Certificate", "Result", "load"), "result"),
-    "InputError": "errors",
-    "mixture": "linear.world",
-    "Policy": "policy",
-    **dict.fromkeys(("Trial", "play"), "trial"),
+    **dict.fromkeys(("audit", "explore", "resume"), "api.explore"),
+    **dict.fromkeys(("Certificate", "Result", "load"), "runs.result"),
+    "InputError": "core.errors",
+    "mixture": "worlds.mixture",
+    "Policy": "core.policy",
+    **dict.fromkeys(("Trial", "play"), "api.trial"),
 }
 
 

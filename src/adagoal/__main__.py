@@ -1,5 +1,5 @@
 """``python -m adagoal`` is the command line."""
 
-from adagoal.cli import main
+from adagoal.cli.main import main
 
 main()

@@ -20,71 +20,69 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from adagoal.errors import InputError
-
-Array = NDArray[np.float64]
+from adagoal.core.errors import InputError
+from adagoal.core.types import Bools, Floats
 
 
 @dataclass(frozen=True)
 class Known:
     """What a rule may look at. All arrays have one entry per goal, shape ``[G]``."""
 
-    D: Array
+    D: Floats
     """Optimistic distance estimate: at most the true expected number of steps from s0."""
-    E: Array
+    E: Floats
     """Error estimate: what is still unknown about the goal, in steps."""
     L: float
     """The radius."""
-    eligible: NDArray[np.bool_]
+    eligible: Bools
     """False where the goal may not be chosen (the start state itself)."""
-    visits: Array
+    visits: Floats
     """How often the goal state was visited, on purpose or not (deep: density of achieved goals)."""
-    attempts: Array
+    attempts: Floats
     """Episodes that aimed at the goal."""
-    successes: Array
+    successes: Floats
     """Episodes that aimed at the goal and reached it."""
-    recent: Array
+    recent: Floats
     """Success rate, fast moving average."""
-    previous: Array
+    previous: Floats
     """Success rate, slow moving average."""
 
 
-Rule = Callable[[Known], Array]
+Rule = Callable[[Known], Floats]
 
 
-def adagoal(known: Known) -> Array:
+def adagoal(known: Known) -> Floats:
     """The most uncertain goal among those believed reachable (eq. ``opt_pbm_constrained``)."""
     return _one(known, reachable(known)) if reachable(known).any() else known.eligible.astype(float)
 
 
-def adagoal_proportional(known: Known) -> Array:
+def adagoal_proportional(known: Known) -> Floats:
     """In proportion to E among the goals with D <= L: the constraint of the paper, the draw of its deep section."""
     return _or_uniform(np.where(reachable(known), known.E, 0.0), reachable(known), known)
 
 
-def proportional(known: Known) -> Array:
+def proportional(known: Known) -> Floats:
     """In proportion to E, without the constraint (section ``section_AdaGoal_deepRL``; VDS, Zhang et al. 2020)."""
     return _or_uniform(np.where(known.eligible, known.E, 0.0), known.eligible, known)
 
 
-def argmax(known: Known) -> Array:
+def argmax(known: Known) -> Floats:
     """The most uncertain goal, without the constraint."""
     return _one(known, known.eligible)
 
 
-def unigoal(known: Known) -> Array:
+def unigoal(known: Known) -> Floats:
     """Uniform over all goals but s0 (appendix ``app_exp``); in the deep world this is plain HER."""
     return known.eligible.astype(float)
 
 
-def raregoal(known: Known, alpha: float = 0.1) -> Array:
+def raregoal(known: Known, alpha: float = 0.1) -> Floats:
     """In proportion to 1 / max(visits, alpha) (appendix ``app_exp``)."""
     return np.where(known.eligible, 1.0 / np.maximum(known.visits, alpha), 0.0)
 
 
-def skewfit(known: Known, alpha: float = -1.0) -> Array:
+def skewfit(known: Known, alpha: float = -1.0) -> Floats:
     """visits^(1 + alpha) over visited goals, alpha in [-1, 0): Skew-Fit (Pong et al. 2020) in tabular form.
 
     Skew-Fit re-weights samples of the visited distribution by p^alpha, hence the exponent 1 + alpha on
@@ -95,14 +93,14 @@ def skewfit(known: Known, alpha: float = -1.0) -> Array:
     return _or_uniform(weights, visited, known)
 
 
-def mega(known: Known) -> Array:
+def mega(known: Known) -> Floats:
     """The least visited goal among those believed reachable: MEGA (Pitis et al. 2020), cutoff D <= L."""
     candidates = reachable(known) & (known.visits > 0)
     fewest = known.visits[candidates].min(initial=np.inf)
     return _or_uniform((candidates & (known.visits == fewest)).astype(float), candidates, known)
 
 
-def goid(known: Known, low: float = 0.1, high: float = 0.9) -> Array:
+def goid(known: Known, low: float = 0.1, high: float = 0.9) -> Floats:
     """Uniform over goals of intermediate difficulty (Florensa et al. 2018): success rate in [low, high]."""
     rate = known.successes / np.maximum(known.attempts, 1.0)
     untried = known.attempts == 0
@@ -110,15 +108,15 @@ def goid(known: Known, low: float = 0.1, high: float = 0.9) -> Array:
     return _or_uniform(good.astype(float), good, known)
 
 
-def progress(known: Known, uniform: float = 0.4) -> Array:
+def progress(known: Known, uniform: float = 0.4) -> Floats:
     """|recent - previous success rate| mixed with a uniform share (CURIOUS, Colas et al. 2019)."""
     gain = np.where(known.eligible, np.abs(known.recent - known.previous), 0.0)
-    flat: Array = known.eligible / max(known.eligible.sum(), 1)
+    flat: Floats = known.eligible / max(known.eligible.sum(), 1)
     total = gain.sum()
     return flat if total == 0 else uniform * flat + (1.0 - uniform) * gain / total
 
 
-def goexplore(known: Known) -> Array:
+def goexplore(known: Known) -> Floats:
     """1 / sqrt(visits + 1) over visited goals: the cell weights of Go-Explore (Ecoffet et al. 2021)."""
     visited = known.eligible & (known.visits > 0)
     return _or_uniform(np.where(visited, 1.0 / np.sqrt(known.visits + 1.0), 0.0), visited, known)
@@ -133,7 +131,7 @@ RANGES = {
 }
 """What the options of the rules may be."""
 
-RULES: dict[str, Callable[..., Array]] = {
+RULES: dict[str, Callable[..., Floats]] = {
     "adagoal": adagoal,
     "adagoal-proportional": adagoal_proportional,
     "proportional": proportional,
@@ -148,7 +146,7 @@ RULES: dict[str, Callable[..., Array]] = {
 }
 
 
-def reachable(known: Known) -> NDArray[np.bool_]:
+def reachable(known: Known) -> Bools:
     """The constraint D(g) <= L of eq. ``opt_pbm_constrained_constraint``, over the eligible goals."""
     return known.eligible & (known.D <= known.L)
 
@@ -173,13 +171,13 @@ def source(spec: str) -> str:
     return Path(spec.rpartition(":")[0]).read_text() if ".py:" in spec else ""
 
 
-def draw(weights: Array, rng: np.random.Generator) -> int:
+def draw(weights: Floats, rng: np.random.Generator) -> int:
     """One goal index in proportion to the weights."""
     cumulative = np.cumsum(weights)
     return int(min(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"), len(weights) - 1))
 
 
-def _one(known: Known, candidates: NDArray[np.bool_]) -> Array:
+def _one(known: Known, candidates: Bools) -> Floats:
     """All weight on the candidate of largest E; among equals on the one tried least often."""
     score = np.where(candidates, known.E, -np.inf)
     equals = np.flatnonzero(score == score.max())
@@ -188,14 +186,14 @@ def _one(known: Known, candidates: NDArray[np.bool_]) -> Array:
     return weights
 
 
-def _or_uniform(weights: Array, candidates: NDArray[np.bool_], known: Known) -> Array:
+def _or_uniform(weights: Floats, candidates: Bools, known: Known) -> Floats:
     """The weights, or uniform over the candidates (over all eligible goals if none) where they are all zero."""
     if weights.sum() > 0:
         return weights
     return (candidates if candidates.any() else known.eligible).astype(float)
 
 
-def _options(name: str, rule: Callable[..., Array], text: str) -> dict[str, float]:
+def _options(name: str, rule: Callable[..., Floats], text: str) -> dict[str, float]:
     accepted = list(inspect.signature(rule).parameters)[1:]
     options = {}
     for item in text.split(","):

@@ -7,17 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from adagoal.envs.world import World
-from adagoal.errors import InputError
+from adagoal.core.counts import Counts
+from adagoal.core.errors import InputError
+from adagoal.core.mixture import LinearMixture
+from adagoal.core.run import Estimates
+from adagoal.core.types import Longs
+from adagoal.core.world import World
 from adagoal.linear.bounds import MixtureBounds
 from adagoal.linear.likelihood import Likelihood
-from adagoal.linear.mixture import LinearMixture
 from adagoal.linear.pooled import Pooled
 from adagoal.linear.vtr import VTR
-from adagoal.loop import Estimates
 from adagoal.rivals.bpi import BPI
 from adagoal.rivals.disco import DisCo
 from adagoal.rivals.explorer import Explorer
@@ -26,7 +25,6 @@ from adagoal.rivals.planning import scale
 from adagoal.rivals.ucbexplore import UcbExplore
 from adagoal.tabular.bayes import Bayes
 from adagoal.tabular.certified import Certified
-from adagoal.tabular.counts import Counts
 from adagoal.tabular.paper import SHARE, UCBVI
 
 
@@ -39,7 +37,7 @@ class Problem:
     L: float
     epsilon: float
     delta: float
-    goals: NDArray[np.int64] | None
+    goals: Longs | None
 
 
 def certified(problem: Problem, branching: int | None = None) -> Estimates:
@@ -177,7 +175,7 @@ def _whole(name: str, value: int | None) -> None:
         raise InputError(f"--method-arg {name}: must be a whole number >= 1, got {value!r}")
 
 
-def _rival(p: Problem) -> tuple[Counts, float, float, float, NDArray[np.int64] | None]:
+def _rival(p: Problem) -> tuple[Counts, float, float, float, Longs | None]:
     return p.counts, p.L, p.epsilon, p.delta, p.goals
 
 

@@ -13,12 +13,12 @@ import gymnasium
 import numpy as np
 import pytest
 
-from adagoal.cli import run
+from adagoal.cli.main import run
+from adagoal.core.errors import InputError
 from adagoal.deep.config import Config
 from adagoal.deep.envs import World
 from adagoal.deep.pointmass import PointMass
 from adagoal.deep.worker import Actor, Order, main
-from adagoal.errors import InputError
 from adagoal.experiments import figure2
 
 
@@ -133,7 +133,7 @@ def test_a_damaged_policy_is_one_line(damage: bytes, tmp_path: Path, capsys: Any
 
 
 def test_importing_adagoal_imports_no_jax() -> None:
-    code = "import sys, adagoal, adagoal.cli, adagoal.deep.command; assert not {'jax', 'mujoco'} & set(sys.modules)"
+    code = "import sys, adagoal, adagoal.cli.main, adagoal.cli.deep; assert not {'jax', 'mujoco'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adagoal.cli import run
+from adagoal.cli.main import run
+from adagoal.core.errors import InputError
 from adagoal.deep import evaluate, load
 from adagoal.deep.envs import World, dimensions
 from adagoal.deep.worker import TEST
-from adagoal.errors import InputError
 
 
 @pytest.fixture(scope="module")

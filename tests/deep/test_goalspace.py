@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from adagoal import goals
+from adagoal.core.errors import InputError
 from adagoal.deep import goalspace
 from adagoal.deep.envs import make
 from adagoal.deep.selection import known
-from adagoal.errors import InputError
 
 
 def test_fetch_space_is_the_environments_own() -> None:

@@ -79,7 +79,7 @@ def test_fetch_reach_is_solved_in_three_minutes(tmp_path: Path) -> None:
 def test_kill_nine_and_resume_gives_the_same_curve(tmp_path: Path) -> None:
     options = ["point-mass", "--steps", "6000", "--hidden", "32,32", "--updates", "20", "--ensemble-updates", "20"]
     options += ["--batch", "64", "--ensemble-batch", "64", "--candidates", "50", "--eval-every", "3", "--json"]
-    start = [sys.executable, "-c", "from adagoal.cli import main; main()", "train"]
+    start = [sys.executable, "-c", "from adagoal.cli.main import main; main()", "train"]
     subprocess.run([*start, *options, "--out", str(tmp_path / "whole")], check=True, capture_output=True)
     killed = subprocess.Popen(
         [*start, *options, "--checkpoint-every", "1", "--out", str(tmp_path / "parts")],

@@ -15,7 +15,7 @@ import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
-from adagoal.errors import InputError
+from adagoal.core.errors import InputError
 
 if TYPE_CHECKING:
     from adagoal.deep.config import RECIPES, Config

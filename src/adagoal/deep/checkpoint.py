@@ -10,8 +10,8 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal import storage
-from adagoal.errors import InputError
+from adagoal.core import files as storage
+from adagoal.core.errors import InputError
 
 FORMAT = 1
 

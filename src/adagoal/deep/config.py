@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from adagoal import goals
-from adagoal.errors import InputError
+from adagoal.core.errors import InputError
 
 NORMALISERS = ("achieved", "relabelled", "fixed")
 VALUE_ACTIONS = ("policy", "min")

@@ -16,12 +16,10 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from numpy.typing import NDArray
 
+from adagoal.core.errors import InputError
+from adagoal.core.types import Floats
 from adagoal.deep.fetch import fetch_step, is_fetch
-from adagoal.errors import InputError
-
-Array = NDArray[np.float64]
 
 CLIP = 200.0
 """Observations are clipped here, as in the reference HER."""
@@ -80,11 +78,11 @@ def dimensions(env: Any, env_id: str, horizon: int) -> Dimensions:
     return Dimensions(len(start["observation"]), len(goal), action.shape[0], int(limit), success)
 
 
-def success_distance(env: Any, env_id: str, goal: Array) -> float:
+def success_distance(env: Any, env_id: str, goal: Floats) -> float:
     """Radius of the ball around ``goal`` in which ``compute_reward`` says success, found by bisection."""
     if not hasattr(env.unwrapped, "compute_reward"):
         raise InputError(f"ENV: {env_id} has no compute_reward(achieved_goal, desired_goal, info)")
-    reward: Callable[[Array], float] = lambda achieved: float(env.unwrapped.compute_reward(achieved, goal, {}))  # noqa: E731
+    reward: Callable[[Floats], float] = lambda achieved: float(env.unwrapped.compute_reward(achieved, goal, {}))  # noqa: E731
     best, far = reward(goal), reward(goal + 1e3)
     rng = np.random.default_rng(0)
     radii = []
@@ -114,11 +112,11 @@ class World:
         self._middle, self._half = (box.high + box.low) / 2, (box.high - box.low) / 2
         self._fast = fetch_step(self.env.unwrapped) if is_fetch(self.env.unwrapped) else None
 
-    def reset(self, seed: int) -> tuple[Array, Array]:
+    def reset(self, seed: int) -> tuple[Floats, Floats]:
         start, _ = self.env.reset(seed=seed)
         return self._checked(start["observation"], start["achieved_goal"])
 
-    def step(self, action: Array) -> tuple[Array, Array, bool]:
+    def step(self, action: Floats) -> tuple[Floats, Floats, bool]:
         """One step with an action in [-1, 1]."""
         scaled = (self._middle + self._half * action).astype(self._half.dtype)
         if self._fast is not None:
@@ -126,7 +124,7 @@ class World:
         seen, _, terminated, _, _ = self.env.step(scaled)
         return (*self._checked(seen["observation"], seen["achieved_goal"]), bool(terminated))
 
-    def _checked(self, observation: Array, achieved: Array) -> tuple[Array, Array]:
+    def _checked(self, observation: Floats, achieved: Floats) -> tuple[Floats, Floats]:
         if not math.isfinite(observation.sum() + achieved.sum()):
             raise InputError(f"ENV: {self.env_id} returned an observation that is NaN or infinite")
         return observation.clip(-CLIP, CLIP), achieved

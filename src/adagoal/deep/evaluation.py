@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import binomtest
 
+from adagoal.core.checks import integer
+from adagoal.core.errors import InputError
+from adagoal.core.types import Bools, Floats
 from adagoal.deep import envs, goalspace
 from adagoal.deep.config import Config, recorded
 from adagoal.deep.policy import load
 from adagoal.deep.worker import Slots
-from adagoal.envs.arguments import integer
-from adagoal.errors import InputError
 
-Array = NDArray[np.float64]
 TOGETHER = 25
 """Episodes played side by side."""
 BINS = 4
@@ -28,13 +27,13 @@ BINS = 4
 class Evaluation:
     """n test episodes."""
 
-    goals: Array
+    goals: Floats
     """``[n, goal]``"""
-    starts: Array
+    starts: Floats
     """What was achieved at the start ``[n, goal]``."""
-    held: NDArray[np.bool_]
+    held: Bools
     """Success at the last step ``[n]``."""
-    touched: NDArray[np.bool_]
+    touched: Bools
     """Success at any step ``[n]``."""
 
     def summary(self) -> dict[str, Any]:
@@ -50,7 +49,7 @@ class Evaluation:
             "by": {name: self._binned(values) for name, values in views.items() if np.ptp(values) > 0},
         }
 
-    def _binned(self, values: Array) -> list[dict[str, Any]]:
+    def _binned(self, values: Floats) -> list[dict[str, Any]]:
         """Success in :data:`BINS` intervals of equal width."""
         edges = np.linspace(values.min(), values.max(), BINS + 1)
         where = np.clip(np.searchsorted(edges, values, "right") - 1, 0, BINS - 1)

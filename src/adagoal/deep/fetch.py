@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
-Step = Callable[[Array], tuple[Array, Array]]
+from adagoal.core.types import Floats
+
+Step = Callable[[Floats], tuple[Floats, Floats]]
 
 TILT = np.array([1.0, 0.0, 1.0, 0.0])
 """What the environment adds to the mocap quaternion at every step."""
@@ -58,7 +58,7 @@ def fetch_step(core: Any) -> Step:
     dt = core.n_substeps * model.opt.timestep
     jacobian_p, jacobian_r = np.zeros((3, model.nv)), np.zeros((3, model.nv))
 
-    def step(action: Array) -> tuple[Array, Array]:
+    def step(action: Floats) -> tuple[Floats, Floats]:
         action = np.clip(action, low, high)
         squeeze = 0.0 if core.block_gripper else action[3]
         for i, direct, at in actuators:
@@ -74,7 +74,7 @@ def fetch_step(core: Any) -> Step:
             mujoco.mj_forward(model, data)
         return observe()
 
-    def observe() -> tuple[Array, Array]:
+    def observe() -> tuple[Floats, Floats]:
         qvel = data.qvel
         grip_pos = data.site_xpos[grip].copy()
         mujoco.mj_jacSite(model, data, jacobian_p, None, grip)

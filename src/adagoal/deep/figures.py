@@ -8,7 +8,8 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from numpy.typing import NDArray
+
+from adagoal.core.types import Bools, Floats
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -16,8 +17,6 @@ from matplotlib import patheffects
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-
-Array = NDArray[np.float64]
 
 COLOURS = {"AdaGoal": "#0072b2", "HER": "#d55e00", "paper": "#7f7f7f"}
 NAMES = {"AdaGoal": "AdaGoal, D ≤ L", "HER": "HER (uniform)", "paper": "paper (disagreement, no constraint)"}
@@ -95,7 +94,7 @@ def learning_curves(curves: Sequence[Sequence[dict[str, Any]]]) -> Figure:
     return figure
 
 
-def goal_heat(chosen: Array, train: Array, test: Array, table: Array | None) -> Figure:
+def goal_heat(chosen: Floats, train: Floats, test: Floats, table: Floats | None) -> Figure:
     """Chosen goals ``[cycles, B, goal]`` over the first two coordinates, in four quarters of the training."""
     figure, axes = plt.subplots(1, 4, figsize=(12, 3.7), sharex=True, sharey=True)
     edges = [np.linspace(train[0, i], train[1, i], 31) for i in (0, 1)]
@@ -113,7 +112,7 @@ def goal_heat(chosen: Array, train: Array, test: Array, table: Array | None) -> 
     return figure
 
 
-def value_maps(D: Array, E: Array, low: Array, high: Array, test: Array, radius: float) -> Figure:
+def value_maps(D: Floats, E: Floats, low: Floats, high: Floats, test: Floats, radius: float) -> Figure:
     """Final distance and disagreement over the training space ``[n, n]``, with the line D = L."""
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.8))
     extent = (float(low[0]), float(high[0]), float(low[1]), float(high[1]))
@@ -130,7 +129,7 @@ def value_maps(D: Array, E: Array, low: Array, high: Array, test: Array, radius:
     return figure
 
 
-def reached_and_missed(goals: Array, reached: NDArray[np.bool_]) -> Figure:
+def reached_and_missed(goals: Floats, reached: Bools) -> Figure:
     """Test goals ``[n, goal]``, reached ``[n]`` or missed: first against second coordinate, and against the third."""
     views = [(0, i) for i in range(1, min(goals.shape[1], 3))] or [(0, 0)]
     figure, axes = plt.subplots(1, len(views), figsize=(4.6 * len(views), 4.2), squeeze=False)
@@ -143,7 +142,7 @@ def reached_and_missed(goals: Array, reached: NDArray[np.bool_]) -> Figure:
     return figure
 
 
-def outline(axes: Axes, box: Array, colour: str) -> None:
+def outline(axes: Axes, box: Floats, colour: str) -> None:
     low, high = box[0, :2], box[1, :2]
     halo = patheffects.withStroke(linewidth=3.5, foreground="black")  # to be seen on bright and on dark
     axes.add_patch(Rectangle((low[0], low[1]), *(high - low), fill=False, ec=colour, lw=1.4, path_effects=[halo]))

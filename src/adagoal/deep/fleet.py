@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal.core.errors import InputError
+from adagoal.core.types import Floats, Singles
 from adagoal.deep.config import Config
-from adagoal.deep.worker import LATER, Actor, Array, Episodes, Order, Played, Single, main
-from adagoal.errors import InputError
+from adagoal.deep.worker import LATER, Actor, Episodes, Order, Played, main
 
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -40,20 +41,20 @@ class Fleet:
                 self._links.append(here)
                 self._processes.append(process)
 
-    def reset(self, cycle: int) -> Single:
+    def reset(self, cycle: int) -> Singles:
         """First observations of a cycle ``[S, episodes, observation]``."""
         for link in self._links:
             link.send(cycle)
         return self._stack([self._receive(link) for link in self._links])
 
-    def start(self, cycle: int, actors: Sequence[Actor], goals: Array, tests: Array) -> None:
+    def start(self, cycle: int, actors: Sequence[Actor], goals: Floats, tests: Floats) -> None:
         """Begin to play: training goals ``[S, episodes, goal]``, test goals ``[rounds, S, episodes, goal]``."""
         flat = goals.reshape(-1, goals.shape[-1])
         flat_tests = tests.reshape(tests.shape[0], len(flat), goals.shape[-1])
         for link, part, runs in zip(self._links, self._parts, self._runs, strict=True):
             link.send(Order(cycle, {run: actors[run] for run in runs}, flat[part], flat_tests[:, part]))
 
-    def wait(self) -> tuple[Episodes, Array, Single]:
+    def wait(self) -> tuple[Episodes, Floats, Singles]:
         """Collect: episodes ``[S, episodes, ...]``, test distances ``[rounds, S, episodes, T]``, next starts."""
         played: list[Played] = [self._receive(link) for link in self._links]
         fields = ("observation", "achieved", "action", "goal", "length")

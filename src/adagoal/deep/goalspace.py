@@ -15,12 +15,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from adagoal.errors import InputError
+from adagoal.core.errors import InputError
+from adagoal.core.types import Bools, Floats
 
-Array = NDArray[np.float64]
-GoalSpace = Callable[[np.random.Generator, int], Array]
+GoalSpace = Callable[[np.random.Generator, int], Floats]
 
 LIFT = 0.45
 """Largest height of a lifted Fetch goal, in metres (gymnasium_robotics ``_sample_goal``)."""
@@ -74,7 +73,7 @@ def fetch_goals(core: Any, found: dict[str, float]) -> GoalSpace:
     centre += core.target_offset
     height = float(core.height_offset)
 
-    def sample(rng: np.random.Generator, n: int) -> Array:
+    def sample(rng: np.random.Generator, n: int) -> Floats:
         goals = centre + rng.uniform(-reach, reach, (n, 3))
         goals[:, 2] = height + np.where(rng.random(n) < air, rng.uniform(0.0, LIFT, n), 0.0)
         return goals
@@ -102,18 +101,18 @@ def _scaled(space: GoalSpace, scale: float) -> GoalSpace:
     return lambda rng, n: centre + scale * (space(rng, n) - centre)
 
 
-def bounding_box(space: GoalSpace) -> Array:
+def bounding_box(space: GoalSpace) -> Floats:
     """Smallest axis-parallel box around many samples: ``[2, goal]`` (low, high)."""
     goals = space(np.random.default_rng(0), 20_000)
     return np.stack([goals.min(0), goals.max(0)])
 
 
-def inside(box: Array, goals: Array) -> NDArray[np.bool_]:
+def inside(box: Floats, goals: Floats) -> Bools:
     """Which goals ``[..., goal]`` lie in the box, with a millimetre of slack."""
     return np.asarray(((goals >= box[0] - 1e-3) & (goals <= box[1] + 1e-3)).all(-1))
 
 
-def table(env: Any) -> Array | None:
+def table(env: Any) -> Floats | None:
     """The table top of the Fetch environments, ``[2, 2]`` in x and y; None elsewhere."""
     core = env.unwrapped
     if not (hasattr(core, "initial_gripper_xpos") and core.has_object):

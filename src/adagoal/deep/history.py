@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal import storage
+from adagoal.core import files as storage
+from adagoal.core.types import Floats
 from adagoal.deep import checkpoint
 from adagoal.deep.config import CONTACT_DISTANCE, Config
 from adagoal.deep.envs import Dimensions
 from adagoal.deep.goalspace import GoalSpace, bounding_box, inside
-from adagoal.deep.worker import Array, Episodes
+from adagoal.deep.worker import Episodes
 
 COLUMNS = (
     "run", "seed", "goal_rule", "cycle", "steps", "wall_seconds", "success", "success_any", "train_success",
@@ -30,15 +31,15 @@ class History:
     """Rows (see :data:`COLUMNS`) and chosen goals of S runs."""
 
     configs: Sequence[Config]
-    train_boxes: list[Array]
+    train_boxes: list[Floats]
     """Bounding box ``[2, goal]`` of each run's training space."""
-    test_boxes: list[Array]
-    table: Array | None
+    test_boxes: list[Floats]
+    table: Floats | None
     """Table top ``[2, 2]`` in x and y (Fetch)."""
     sizes: Dimensions
     wall_seconds: float = 0.0
     rows: list[dict[str, Any]] = field(default_factory=list)
-    goals: list[Array] = field(default_factory=list)
+    goals: list[Floats] = field(default_factory=list)
     """Training goals ``[S, B, goal]`` of each cycle."""
 
     @classmethod
@@ -47,7 +48,7 @@ class History:
         configs: Sequence[Config],
         train: Sequence[GoalSpace],
         test: Sequence[GoalSpace],
-        table: Array | None,
+        table: Floats | None,
         sizes: Dimensions,
     ) -> History:
         return cls(configs, [bounding_box(f) for f in train], [bounding_box(f) for f in test], table, sizes)
@@ -59,11 +60,11 @@ class History:
     def add(
         self,
         cycle: int,
-        goals: Array,
+        goals: Floats,
         notes: Sequence[dict[str, float]],
         losses: dict[str, Any],
         episodes: Episodes,
-        distances: Array,
+        distances: Floats,
     ) -> None:
         """One cycle: goals ``[S, B, goal]``, what was known of them, losses ``[S]``, test distances."""
         self.goals.append(goals)
@@ -82,7 +83,7 @@ class History:
                 row["on_table"] = float(inside(self.table, goals[run][:, :2]).mean())
             self.rows.append(row | self._tested(distances, run))
 
-    def add_test(self, cycle: int, distances: Array) -> None:
+    def add_test(self, cycle: int, distances: Floats) -> None:
         """The final test, after the last cycle."""
         self.rows += [self._row(run, cycle) | self._tested(distances, run) for run in range(len(self.configs))]
 
@@ -91,7 +92,7 @@ class History:
         head = {"run": run, "seed": config.seed, "goal_rule": config.goal_rule, "cycle": cycle}
         return head | {"steps": self.steps(cycle), "wall_seconds": round(self.wall_seconds, 2)}
 
-    def _tested(self, distances: Array, run: int) -> dict[str, float]:
+    def _tested(self, distances: Floats, run: int) -> dict[str, float]:
         """Success at the last step and at any step, from test distances ``[rounds, S, B, T]``."""
         if not len(distances):
             return {}

@@ -11,12 +11,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from adagoal.core.types import Floats
 
 
-class PointMass(gymnasium.Env[Any, Array]):
+class PointMass(gymnasium.Env[Any, Floats]):
     """Reach a goal within 0.1; reward -1 until there, 0 there; 25 steps."""
 
     threshold = 0.1
@@ -31,23 +30,23 @@ class PointMass(gymnasium.Env[Any, Array]):
         self._state = np.zeros(4)
         self._goal = np.zeros(2)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict[str, Array], Any]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict[str, Floats], Any]:
         super().reset(seed=seed)
         self._state = np.concatenate([self.np_random.uniform(-0.5, 0.5, 2), np.zeros(2)])
         self._goal = self.np_random.uniform(-1.0, 1.0, 2)
         return self._observation(), {}
 
-    def step(self, action: Array) -> tuple[dict[str, Array], float, bool, bool, dict[str, Any]]:
+    def step(self, action: Floats) -> tuple[dict[str, Floats], float, bool, bool, dict[str, Any]]:
         velocity = 0.5 * self._state[2:] + 0.1 * np.clip(action, -1.0, 1.0)
         position = np.clip(self._state[:2] + velocity, -self.wall, self.wall)
         self._state = np.concatenate([position, velocity])
         reward = float(self.compute_reward(position, self._goal, {}))
         return self._observation(), reward, False, False, {"is_success": reward == 0.0}
 
-    def compute_reward(self, achieved_goal: Array, desired_goal: Array, info: Any) -> Any:
+    def compute_reward(self, achieved_goal: Floats, desired_goal: Floats, info: Any) -> Any:
         return -(np.linalg.norm(achieved_goal - desired_goal, axis=-1) > self.threshold).astype(np.float64)
 
-    def _observation(self) -> dict[str, Array]:
+    def _observation(self) -> dict[str, Floats]:
         position = self._state[:2].copy()
         return {"observation": self._state.copy(), "achieved_goal": position, "desired_goal": self._goal.copy()}
 

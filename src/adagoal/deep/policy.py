@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from adagoal.core.errors import InputError
+from adagoal.core.types import Singles
 from adagoal.deep.worker import Actor
-from adagoal.errors import InputError
 
 
 class Policy:
@@ -18,7 +19,7 @@ class Policy:
         self.env = env
         self.actor = actor
 
-    def __call__(self, observation: ArrayLike, goal: ArrayLike) -> NDArray[np.float32]:
+    def __call__(self, observation: ArrayLike, goal: ArrayLike) -> Singles:
         """One action ``[A]`` in [-1, 1] for one observation ``[O]`` and goal ``[G]``."""
         return self.actor(np.asarray(observation, np.float64)[None], np.asarray(goal, np.float64)[None])[0]
 
@@ -43,7 +44,7 @@ def load(folder: Path | str, run: int = 0) -> Policy:
     return Policy(_text(arrays["env"]), Actor(layers, o_mean, o_std, g_mean, g_std, float(arrays[f"{run}.clip"])))
 
 
-def _count(arrays: dict[str, NDArray[np.float32]], run: int) -> int:
+def _count(arrays: dict[str, Singles], run: int) -> int:
     return sum(name.startswith(f"{run}.weight") for name in arrays)
 
 

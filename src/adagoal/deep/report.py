@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from adagoal import storage
+from adagoal.core import files as storage
 from adagoal.deep import figures, film
 from adagoal.deep.training import TrainResult
 

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from adagoal import storage
+from adagoal.core import files as storage
 from adagoal.deep import checkpoint
 from adagoal.deep.config import PER_RUN
 from adagoal.deep.history import History

@@ -7,14 +7,12 @@ from typing import Any
 
 import jax
 import numpy as np
-from numpy.typing import NDArray
 
 from adagoal import goals
+from adagoal.core.types import Floats, Singles
 from adagoal.deep.config import Config
 from adagoal.deep.goalspace import GoalSpace
 from adagoal.deep.learner import State, compile_values
-
-Array = NDArray[np.float64]
 
 SELECT, EVALUATE = 2, 3
 """Purposes of random streams, beside those of the workers (0 and 1)."""
@@ -31,7 +29,7 @@ class Selector:
         self.blind = not any(config.needs_ensemble or config.needs_density for config in configs)
         self._values = compile_values(configs)
 
-    def choose(self, state: State, starts: NDArray[np.float32], cycle: int) -> tuple[Array, list[dict[str, float]]]:
+    def choose(self, state: State, starts: Singles, cycle: int) -> tuple[Floats, list[dict[str, float]]]:
         """Training goals ``[S, B, goal]`` for the starts ``[S, B, observation]``, and means of what was known."""
         S, B = starts.shape[:2]
         N = self.configs[0].candidates
@@ -58,13 +56,13 @@ class Selector:
             )
         return chosen, notes
 
-    def tests(self, cycle: int, rounds: int, episodes: int) -> Array:
+    def tests(self, cycle: int, rounds: int, episodes: int) -> Floats:
         """Test goals ``[rounds, S, B, goal]``, uniform in the test space."""
         rngs = [np.random.default_rng([config.seed, EVALUATE, cycle]) for config in self.configs]
         drawn = [f(rng, rounds * episodes) for f, rng in zip(self.test, rngs, strict=True)]
         return np.stack([d.reshape(rounds, episodes, d.shape[-1]) for d in drawn], 1)
 
-    def maps(self, state: State, starts: NDArray[np.float32], grid: Array) -> tuple[Array, Array]:
+    def maps(self, state: State, starts: Singles, grid: Floats) -> tuple[Floats, Floats]:
         """D and E ``[S, n]`` over a grid of goals ``[n, goal]``, averaged over the starts ``[S, B, observation]``."""
         S, B = starts.shape[:2]
         wide = np.broadcast_to(grid.astype(np.float32), (S, B, *grid.shape))
@@ -73,7 +71,7 @@ class Selector:
         return np.asarray(D, np.float64).mean(1), np.asarray(E, np.float64).mean(1)
 
 
-def known(D: Array, E: Array, visits: Array, L: float) -> goals.Known:
+def known(D: Floats, E: Floats, visits: Floats, L: float) -> goals.Known:
     """What a rule sees of N candidates; success counts per goal do not exist in a continuous space."""
     none: Any = np.zeros_like(D)
     return goals.Known(D, E, L, np.ones(len(D), bool), visits, none, none, none, none)

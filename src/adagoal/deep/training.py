@@ -20,14 +20,15 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal.core.errors import InputError
+from adagoal.core.files import alone_in
+from adagoal.core.types import Floats, Singles
 from adagoal.deep import checkpoint, envs, goalspace, learner, normaliser
 from adagoal.deep.config import Config, one_program
 from adagoal.deep.fleet import Fleet
 from adagoal.deep.history import History
 from adagoal.deep.selection import Selector
-from adagoal.deep.worker import Actor, Array, Episodes
-from adagoal.errors import InputError
-from adagoal.storage import alone_in
+from adagoal.deep.worker import Actor, Episodes
 
 Watch = Callable[[History], None]
 
@@ -145,7 +146,7 @@ class _Training:
         maps = _maps(self.selector, self.history, self.state, starts)
         return TrainResult(status, self.history, self._actors(), maps, self.out)
 
-    def _cycle(self, fleet: Fleet, starts: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _cycle(self, fleet: Fleet, starts: Singles) -> Singles:
         """Choose goals, start the rollouts, learn from the previous ones meanwhile, collect."""
         config = self.configs[0]
         goals, notes = self.selector.choose(self.state, starts, self.cycle)
@@ -211,7 +212,7 @@ class _Training:
         self.cycle = int(arrays["cycle"])
 
 
-def _maps(selector: Selector, history: History, state: learner.State, starts: NDArray[np.float32]) -> dict[str, Array]:
+def _maps(selector: Selector, history: History, state: learner.State, starts: Singles) -> dict[str, Floats]:
     """D and E ``[S, 41, 41]`` over the first two goal coordinates of the widest training space."""
     box = np.stack([np.min([b[0] for b in history.train_boxes], 0), np.max([b[1] for b in history.train_boxes], 0)])
     axes = [np.linspace(box[0][i], box[1][i], 41) for i in range(min(2, box.shape[1]))]

@@ -14,15 +14,13 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 import numpy as np
-from numpy.typing import NDArray
 
+from adagoal.core.errors import InputError
+from adagoal.core.types import Bools, Floats, Ints, Singles
 from adagoal.deep.config import Config
 from adagoal.deep.envs import World
-from adagoal.errors import InputError
 
-Array = NDArray[np.float64]
-Single = NDArray[np.float32]
-Layers = Sequence[tuple[Single, Single]]
+Layers = Sequence[tuple[Singles, Singles]]
 
 TRAIN, TEST = 0, 1
 LATER = "--resume goes on from the last checkpoint, if there is one"
@@ -33,13 +31,13 @@ class Actor:
     """Weights of one run's actor, and the normalisers in front of it (eps and clip as in the learner)."""
 
     layers: Layers
-    observation_mean: Single
-    observation_std: Single
-    goal_mean: Single
-    goal_std: Single
+    observation_mean: Singles
+    observation_std: Singles
+    goal_mean: Singles
+    goal_std: Singles
     clip: float
 
-    def __call__(self, observation: Array, goal: Array) -> Single:
+    def __call__(self, observation: Floats, goal: Floats) -> Singles:
         """Noise-free actions ``[B, action]`` in [-1, 1]."""
         o = np.clip((observation - self.observation_mean) / self.observation_std, -self.clip, self.clip)
         g = np.clip((goal - self.goal_mean) / self.goal_std, -self.clip, self.clip)
@@ -57,9 +55,9 @@ class Order:
     cycle: int
     actors: dict[int, Actor]
     """Actor of each run present in the worker."""
-    goals: Array
+    goals: Floats
     """Training goals ``[slots, goal]``."""
-    tests: Array
+    tests: Floats
     """Test goals ``[rounds, slots, goal]``; no rounds, no test."""
 
 
@@ -67,15 +65,15 @@ class Order:
 class Episodes:
     """Episodes ``[B, ...]`` of T steps; what lies after ``length`` repeats the last state."""
 
-    observation: Single
+    observation: Singles
     """``[B, T + 1, observation]``"""
-    achieved: Single
+    achieved: Singles
     """``[B, T + 1, goal]``"""
-    action: Single
+    action: Singles
     """``[B, T, action]``"""
-    goal: Single
+    goal: Singles
     """``[B, goal]``: the goal the episode aimed at."""
-    length: NDArray[np.int32]
+    length: Ints
     """``[B]``"""
 
 
@@ -84,9 +82,9 @@ class Played:
     """A worker's answer."""
 
     episodes: Episodes
-    distances: Array
+    distances: Floats
     """Distance to the test goal ``[rounds, slots, T]``, 0 rounds if there was no test."""
-    starts: Single
+    starts: Singles
     """First observations of the next cycle ``[slots, observation]``."""
 
 
@@ -98,13 +96,13 @@ class Slots:
         self.worlds = [World(configs[run].env) for run, _ in slots]
         runs = [run for run, _ in slots]
         self.of_run = {run: slice(runs.index(run), runs.index(run) + runs.count(run)) for run in runs}
-        self._first: list[tuple[Array, Array]] = []
+        self._first: list[tuple[Floats, Floats]] = []
 
     def generator(self, index: int, purpose: int, cycle: int, round_: int) -> np.random.Generator:
         run, slot = self.slots[index]
         return np.random.default_rng([self.configs[run].seed, purpose, cycle, slot, round_])
 
-    def start(self, cycle: int) -> Single:
+    def start(self, cycle: int) -> Singles:
         """Reset every environment for a training cycle; first observations ``[slots, observation]``."""
         self._rng = [self.generator(i, TRAIN, cycle, 0) for i in range(len(self.slots))]
         self._first = [w.reset(int(r.integers(2**31))) for w, r in zip(self.worlds, self._rng, strict=True)]
@@ -117,7 +115,7 @@ class Slots:
             _, distances[round_] = self.test(order.actors, goals, order.cycle, round_)
         return Played(episodes, distances, self.start(order.cycle + 1))
 
-    def test(self, actors: dict[int, Actor], goals: Array, cycle: int, round_: int) -> tuple[Episodes, Array]:
+    def test(self, actors: dict[int, Actor], goals: Floats, cycle: int, round_: int) -> tuple[Episodes, Floats]:
         """Play without noise for goals ``[slots, goal]``: episodes, and distances to the goals ``[slots, T]``."""
         rng = [self.generator(i, TEST, cycle, round_) for i in range(len(self.slots))]
         first = [w.reset(int(r.integers(2**31))) for w, r in zip(self.worlds, rng, strict=True)]
@@ -126,10 +124,10 @@ class Slots:
     def _episodes(
         self,
         actors: dict[int, Actor],
-        goals: Array,
-        first: list[tuple[Array, Array]],
+        goals: Floats,
+        first: list[tuple[Floats, Floats]],
         rng: list[np.random.Generator] | None,
-    ) -> tuple[Episodes, Array]:
+    ) -> tuple[Episodes, Floats]:
         count, T = len(self.slots), self.horizon
         now = np.stack([o for o, _ in first])
         observation = np.zeros((count, T + 1, now.shape[1]), np.float32)
@@ -156,11 +154,11 @@ class Slots:
         distance = np.linalg.norm(achieved[:, 1:] - goals[:, None], axis=-1)
         return Episodes(observation, achieved.astype(np.float32), actions, goals.astype(np.float32), length), distance
 
-    def _act(self, actors: dict[int, Actor], now: Array, goals: Array) -> Array:
+    def _act(self, actors: dict[int, Actor], now: Floats, goals: Floats) -> Floats:
         """The actors' actions of all slots ``[slots, action]``."""
         return np.concatenate([actors[run](now[part], goals[part]) for run, part in self.of_run.items()], dtype=float)
 
-    def _noise(self, rng: list[np.random.Generator], width: int) -> tuple[NDArray[np.bool_], Array, Array]:
+    def _noise(self, rng: list[np.random.Generator], width: int) -> tuple[Bools, Floats, Floats]:
         """Exploration of a cycle: where to act at random ``[slots, T, 1]``, what to add, and the random actions."""
         configs = [self.configs[run] for run, _ in self.slots]
         random = np.stack([r.random((self.horizon, 1)) < c.random for r, c in zip(rng, configs, strict=True)])

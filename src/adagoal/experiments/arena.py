@@ -13,14 +13,15 @@ from typing import Any
 
 import click
 
-from adagoal import goals, options
-from adagoal.envs import registry
+from adagoal import goals
+from adagoal.cli import options
+from adagoal.core.files import write_json, write_text
 from adagoal.experiments import arena_bounds
 from adagoal.experiments import compare as engine
 from adagoal.experiments.compare_command import run_cells
 from adagoal.experiments.compare_output import Row, figure, group, rows
-from adagoal.result import Setting
-from adagoal.storage import write_json, write_text
+from adagoal.runs.result import Setting
+from adagoal.worlds import registry
 
 WORLDS: tuple[dict[str, Any], ...] = (
     {"env": "two-room", "radius": 40.0},

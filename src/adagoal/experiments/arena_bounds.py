@@ -17,13 +17,13 @@ import math
 
 import numpy as np
 
+from adagoal.core.counts import Counts
+from adagoal.core.types import Bools, Floats
 from adagoal.mdp import incremental, solve
-from adagoal.mdp.model import TabularMDP
 from adagoal.rivals.disco import DisCo
 from adagoal.rivals.gosprl import Gosprl
-from adagoal.rivals.planning import Bools, Floats
 from adagoal.rivals.ucbexplore import UcbExplore
-from adagoal.tabular.counts import Counts
+from adagoal.worlds.model import TabularMDP
 
 TRIES = 1e9
 """Enough that rounding to whole counts does not matter."""

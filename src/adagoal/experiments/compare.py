@@ -20,18 +20,19 @@ from typing import Any
 
 import numpy as np
 
-from adagoal import api, methods
 from adagoal import goals as goal_rules
-from adagoal.envs import registry
-from adagoal.errors import InputError
+from adagoal import methods
+from adagoal.api import explore as api
+from adagoal.core.errors import InputError
+from adagoal.core.files import alone_in, read_json
+from adagoal.core.policy import Policy
+from adagoal.core.run import Run
 from adagoal.experiments.pool import finish
-from adagoal.loop import Run
 from adagoal.mdp import solve
-from adagoal.mdp.model import TabularMDP
-from adagoal.policy import Policy
-from adagoal.result import Setting
-from adagoal.session import Session
-from adagoal.storage import alone_in, read_json
+from adagoal.runs.result import Setting
+from adagoal.runs.session import Session
+from adagoal.worlds import registry
+from adagoal.worlds.model import TabularMDP
 
 PER_DECADE = 8
 FIRST = 100

@@ -15,12 +15,12 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from adagoal import options
-from adagoal.errors import InputError
+from adagoal.cli import options
+from adagoal.core.errors import InputError
+from adagoal.core.files import write_json, write_text
 from adagoal.experiments import compare as engine
 from adagoal.experiments.compare_output import Row, figure, markdown, rows, terminal
-from adagoal.result import Setting
-from adagoal.storage import write_json, write_text
+from adagoal.runs.result import Setting
 
 WIDTH = 130
 """Columns of the table where the output is no terminal."""

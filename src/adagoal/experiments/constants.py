@@ -14,10 +14,11 @@ from typing import Any
 
 import click
 
-from adagoal.envs import registry
+from adagoal.core.files import write_json
 from adagoal.experiments.price import DELTA, WORLDS
-from adagoal.storage import write_json
-from adagoal.tabular.paper import horizon, samples_needed
+from adagoal.experiments.samples import for_ucbvi
+from adagoal.tabular.paper import horizon
+from adagoal.worlds import registry
 
 LARGE = 100
 """Worlds with more states than this take minutes; ask for them with --all."""
@@ -37,7 +38,7 @@ def constants(everything: bool, out: Path, as_json: bool) -> None:
             continue
         row: dict[str, Any] = {"world": world.name, "L": world.L, "epsilon": world.epsilon, "delta": DELTA}
         for bonus in ("literal", "rebalanced"):
-            per_pair, total = samples_needed(mdp, world.L, world.epsilon, DELTA, bonus)
+            per_pair, total = for_ucbvi(mdp, world.L, world.epsilon, DELTA, bonus)
             H = horizon(world.L, world.epsilon, bonus)
             row[bonus] = {"H": H, "per_pair": float(f"{per_pair:.3g}"), "total": float(f"{total:.3g}")}
         rows.append(row)

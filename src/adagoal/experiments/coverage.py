@@ -5,7 +5,7 @@ value of the policy it speaks of, a bound on that policy's sub-optimality below 
 wrong side of V*, or, at the stop, the condition C1 or C2 of definition ``def_MGE``. The promise is that the probability
 of a broken run is at most delta, whatever the world, the goal rule and the moment of the stop.
 
-Families: the random models of :mod:`adagoal.envs.random_models`, and three adversarial ones: ``every-step`` plans,
+Families: the random models of :mod:`adagoal.worlds.random_models`, and three adversarial ones: ``every-step`` plans,
 tightens every bound and checks the stopping rule after each single step; ``exactly-L`` puts L (and where it can L +
 epsilon too) exactly on some V*; ``extreme`` has transition probabilities within 1e-6..1e-1 of 0 and 1.
 
@@ -30,17 +30,18 @@ from rich.progress import track
 from scipy.stats import beta
 
 from adagoal import goals as goal_rules
-from adagoal.envs.simulator import ModelWorld
+from adagoal.core.counts import Counts
+from adagoal.core.files import read_json, write_json
+from adagoal.core.policy import Policy
+from adagoal.core.run import Run
 from adagoal.experiments.coverage_worlds import FAMILIES, case
 from adagoal.experiments.pool import finish
-from adagoal.loop import Run, explore
+from adagoal.loop import explore
 from adagoal.mdp import solve
 from adagoal.mdp.audit import audit_policies
-from adagoal.mdp.model import TabularMDP
-from adagoal.policy import Policy
-from adagoal.storage import read_json, write_json
 from adagoal.tabular.certified import Certified
-from adagoal.tabular.counts import Counts
+from adagoal.worlds.model import TabularMDP
+from adagoal.worlds.simulator import ModelWorld
 
 DELTAS = (0.1, 0.01)
 BUDGET = 500_000

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from adagoal.envs import random_models
 from adagoal.mdp import solve
-from adagoal.mdp.model import TabularMDP, from_rows
+from adagoal.worlds import random_models
+from adagoal.worlds.model import TabularMDP, from_rows
 
 FAMILIES = ("sparse", "dense", "deterministic", "waiting", "rare exits", "traps", "extreme", "exactly-L", "every-step")
 

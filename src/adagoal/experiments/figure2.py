@@ -23,8 +23,8 @@ from typing import Any
 
 import click
 
-from adagoal import options
-from adagoal.errors import InputError
+from adagoal.cli import options
+from adagoal.core.errors import InputError
 
 ENVS = {"push": "FetchPush-v4", "pick": "FetchPickAndPlace-v4"}
 STRETCH = {"push": 10, "pick": 5}
@@ -64,8 +64,8 @@ def label(run: dict[str, Any]) -> str:
 
 def run_panel(panel: str, runs: list[Any], out: Path, minutes: float, workers: int) -> dict[str, Any]:
     """Train a panel, or return what is already there."""
+    from adagoal.cli.deep import progress
     from adagoal.deep import report, result
-    from adagoal.deep.command import progress
     from adagoal.deep.config import recorded
     from adagoal.deep.training import CHECKPOINT, resume, train
 

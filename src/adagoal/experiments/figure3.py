@@ -5,7 +5,7 @@ steps, L = 40, alpha = 0.1, simplified bonus, all goals planned before every epi
 by three windows of time; figure 1 is the row of AdaGoal. Beside the picture, a table of the claim: how often a goal was
 one of the 4 states of the bottom-right room, and one of the 10 states of the first room that are farthest from s0.
 
-The layout is not in the paper's text; ours is described in :mod:`adagoal.envs.grid`.
+The layout is not in the paper's text; ours is described in :mod:`adagoal.worlds.grid`.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.colors import ListedColormap, PowerNorm
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from adagoal import goals as goal_rules
-from adagoal.envs import grid
-from adagoal.envs.simulator import ModelWorld
-from adagoal.loop import Run, explore
+from adagoal.core.counts import Counts
+from adagoal.core.files import write_json
+from adagoal.core.run import Run
+from adagoal.core.types import Longs
+from adagoal.loop import explore
 from adagoal.mdp import solve
 from adagoal.report.maps import draw_map, map_size
 from adagoal.report.view import View
-from adagoal.storage import write_json
-from adagoal.tabular.counts import Counts
 from adagoal.tabular.paper import UCBVI
+from adagoal.worlds import grid
+from adagoal.worlds.simulator import ModelWorld
 
 RULES = {"UniGoal": "unigoal", "RareGoal": "raregoal:alpha=0.1", "AdaGoal": "adagoal"}
 L, H, EPISODES = 40.0, 50, 1000
@@ -75,7 +76,7 @@ def selected_goals(task: Task) -> list[int]:
     return run.episode_goals
 
 
-def places() -> dict[str, NDArray[np.int64]]:
+def places() -> dict[str, Longs]:
     """The states that the claim is about."""
     mdp = grid.two_room()
     assert mdp.layout is not None

@@ -23,12 +23,12 @@ from typing import Any
 
 import click
 
-from adagoal import options
+from adagoal.cli import options
+from adagoal.core.files import write_json, write_text
 from adagoal.experiments import linear_output, misfit
 from adagoal.experiments.linear_output import COLOURS, KERNELS, LINEAR
 from adagoal.experiments.linear_runs import DELTA, EPSILON, RADIUS, SIZES, Row, Task, goal_space, run_all
-from adagoal.linear.vtr import samples_needed
-from adagoal.storage import write_json, write_text
+from adagoal.experiments.samples import for_vtr
 
 VTR_BUDGET = 100_000
 
@@ -83,7 +83,7 @@ def methods_part(seeds: range, runs: Runs, out: Path) -> Part:
     """All methods on one world."""
     task = Task("windy", min(SIZES), 4, "vtr", 0)
     rows = runs(methods_tasks(seeds))
-    need = samples_needed(task.model(), goal_space(task), RADIUS, EPSILON, DELTA)
+    need = for_vtr(task.model(), goal_space(task), RADIUS, EPSILON, DELTA)
     return {"rows": rows, "vtr_samples_needed": need}, linear_output.methods_table(rows, need)
 
 

@@ -13,16 +13,16 @@ from typing import Any, NamedTuple
 
 import click
 import numpy as np
-from numpy.typing import NDArray
 
-from adagoal import api
-from adagoal.envs import registry
+from adagoal.api import explore as api
+from adagoal.core.files import read_json
+from adagoal.core.run import Run
+from adagoal.core.types import Longs
 from adagoal.experiments.pool import finish
-from adagoal.loop import Run
 from adagoal.mdp import solve
-from adagoal.mdp.model import TabularMDP
-from adagoal.session import CHECKPOINT
-from adagoal.storage import read_json
+from adagoal.runs.session import CHECKPOINT
+from adagoal.worlds import registry
+from adagoal.worlds.model import TabularMDP
 
 RADIUS, EPSILON, DELTA = 10.0, 1.0, 0.1
 SIZES = {100: "10x10", 1_000: "25x40", 10_000: "100x100"}
@@ -65,7 +65,7 @@ class Task(NamedTuple):
         return mdp
 
 
-def goal_space(task: Task) -> NDArray[np.int64]:
+def goal_space(task: Task) -> Longs:
     """50 goals near the start, the same for every S: rooms 1..50 of a tree, or cells around the middle of a grid."""
     if task.family == "tree":
         return np.arange(1, 51)
@@ -124,7 +124,7 @@ def measure(task: Task, folder: Path, minutes: float) -> Row:
     return row
 
 
-def half_range(mdp: TabularMDP, goals: NDArray[np.int64], visits: NDArray[np.int64]) -> float:
+def half_range(mdp: TabularMDP, goals: Longs, visits: Longs) -> float:
     """Half the range of V*_g over the possible successors, root mean square over goals and pairs by their visits.
 
     What ``vtr-pooled`` takes for the standard deviation of the noise.

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from adagoal import api
-from adagoal.envs.simulator import ModelWorld
-from adagoal.linear import families
-from adagoal.mdp.model import TabularMDP
-from adagoal.storage import read_json, write_json
+from adagoal.api import explore as api
+from adagoal.core.files import read_json, write_json
+from adagoal.worlds import families
+from adagoal.worlds.model import TabularMDP
+from adagoal.worlds.simulator import ModelWorld
 
 ETAS = (0.05, 0.1, 0.2, 0.4)
 PLACES = {"everywhere": tuple(range(100)), "five cells": (44, 45, 54, 56, 65), "the start": (55,)}

@@ -8,7 +8,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from adagoal.storage import write_json
+from adagoal.core.files import write_json
 
 
 def finish(

@@ -26,18 +26,19 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from adagoal import goals as goal_rules
-from adagoal import options
-from adagoal.envs import registry
-from adagoal.envs.simulator import ModelWorld
+from adagoal.cli import options
+from adagoal.core.counts import Counts
+from adagoal.core.files import read_json, write_json, write_text
+from adagoal.core.policy import Policy
+from adagoal.core.run import Run
 from adagoal.experiments.compare import Auditor
-from adagoal.loop import Run, explore
+from adagoal.loop import explore
 from adagoal.mdp import solve
 from adagoal.mdp.audit import audit_policies
-from adagoal.mdp.model import TabularMDP, from_rows
-from adagoal.policy import Policy
-from adagoal.storage import read_json, write_json, write_text
 from adagoal.tabular.certified import Certified
-from adagoal.tabular.counts import Counts
+from adagoal.worlds import registry
+from adagoal.worlds.model import TabularMDP, from_rows
+from adagoal.worlds.simulator import ModelWorld
 
 DELTA = 0.1
 PER_DECADE = 12

@@ -1,7 +1,7 @@
 """Steps to the certified stop on the lower-bound instance, against L, S, A and 1/epsilon.
 
 The theory says L^3 S A / epsilon^2 up to logarithms, as an upper and as a lower bound (lemma ``lemma_LB``). The
-instance is :func:`adagoal.envs.toys.lower_bound`, a hidden good action in one of n decision states, S = n + 3; the
+instance is :func:`adagoal.worlds.toys.lower_bound`, a hidden good action in one of n decision states, S = n + 3; the
 goal space is all states. One of the four is varied at a time around a base point, with a new place for the good action
 in every seed; exponents are least-squares slopes of log median steps. n is at most A, so that the depth of the
 instance does not change along the way; the slope in S is taken against n, the states that hold decisions.
@@ -23,14 +23,15 @@ from rich.console import Console
 from rich.progress import track
 
 from adagoal import goals as goal_rules
-from adagoal import options
-from adagoal.envs.simulator import ModelWorld
-from adagoal.envs.toys import lower_bound
+from adagoal.cli import options
+from adagoal.core.counts import Counts
+from adagoal.core.files import read_json, write_json, write_text
+from adagoal.core.run import Run
 from adagoal.experiments.pool import finish
-from adagoal.loop import Run, explore
-from adagoal.storage import read_json, write_json, write_text
+from adagoal.loop import explore
 from adagoal.tabular.certified import Certified
-from adagoal.tabular.counts import Counts
+from adagoal.worlds.simulator import ModelWorld
+from adagoal.worlds.toys import lower_bound
 
 DELTA = 0.1
 RULES = {"adagoal": "#0072b2", "unigoal": "#d55e00", "raregoal": "#009e73"}

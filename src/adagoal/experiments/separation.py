@@ -1,6 +1,6 @@
 """What the reset is worth: the instance of lemma ``lemma_exp_sep``, with and without it.
 
-In :func:`adagoal.envs.toys.separation` a fork is met with probability eta whenever s0 is left. Without the reset, a
+In :func:`adagoal.worlds.toys.separation` a fork is met with probability eta whenever s0 is left. Without the reset, a
 policy that errs in the fork loses 2 > epsilon steps, and the right action there cannot be guessed: no learner can
 solve the problem before it has met the fork once. With the reset, an error in the fork costs eta (1 + V^pi) at most.
 
@@ -24,16 +24,17 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from adagoal import goals as goal_rules
-from adagoal.envs import toys
-from adagoal.envs.simulator import ModelWorld
-from adagoal.loop import Run, explore
+from adagoal.core.counts import Counts
+from adagoal.core.files import write_json
+from adagoal.core.policy import Policy
+from adagoal.core.run import Run
+from adagoal.loop import explore
 from adagoal.mdp import solve
 from adagoal.mdp.audit import audit_policies
-from adagoal.mdp.model import TabularMDP
 from adagoal.methods import Problem, build
-from adagoal.policy import Policy
-from adagoal.storage import write_json
-from adagoal.tabular.counts import Counts
+from adagoal.worlds import toys
+from adagoal.worlds.model import TabularMDP
+from adagoal.worlds.simulator import ModelWorld
 
 ETAS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
 RADIUS, EPSILON, DELTA = 10.0, 1.0, 0.1

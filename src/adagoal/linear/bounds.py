@@ -22,12 +22,13 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse import csgraph
 
-from adagoal.envs.world import Plan
+from adagoal.core.counts import Counts
+from adagoal.core.mixture import LinearMixture
+from adagoal.core.types import Actions, Bools, Floats, Longs
+from adagoal.core.world import Plan
 from adagoal.linear import kernels
 from adagoal.linear.ledger import Ledger
-from adagoal.linear.mixture import LinearMixture
 from adagoal.tabular.columns import one_each
-from adagoal.tabular.counts import Counts
 
 GROWTH = 1.1
 """Plan again once the number of transitions has grown by this factor."""
@@ -39,8 +40,6 @@ BLOCK = 8
 """Goals planned together."""
 NEVER = 2**62
 
-Floats = NDArray[np.float64]
-
 
 class Learner(Protocol):
     """What is known about theta."""
@@ -49,7 +48,7 @@ class Learner(Protocol):
     simplex: bool
     """theta is believed to lie in the simplex."""
 
-    def absorb(self, new: NDArray[np.int64], total: NDArray[np.int64], f: Floats) -> None:
+    def absorb(self, new: Longs, total: Longs, f: Floats) -> None:
         """Take in the transitions ``new`` [nnz] since the last call (``total``: all). f [S] was fixed before them."""
         ...
 
@@ -82,7 +81,7 @@ class MixtureBounds:
         learner: Learner,
         L: float,
         epsilon: float,
-        goals: NDArray[np.int64] | None,
+        goals: Longs | None,
         note: Callable[[str], None],
     ) -> None:
         self.mixture, self.counts, self.learner, self.L, self.epsilon = mixture, counts, learner, L, epsilon
@@ -137,11 +136,11 @@ class MixtureBounds:
         j = self.column[goal]
         return float(self.D[j]), float(self.upper[j])
 
-    def policy(self, goal: int) -> NDArray[np.int16]:
+    def policy(self, goal: int) -> Actions:
         """[1, S] the policy that the certificate speaks of."""
         return self.best[None, self.column[goal]].copy()
 
-    def refresh(self, wanted: NDArray[np.bool_]) -> bool:
+    def refresh(self, wanted: Bools) -> bool:
         """Bring a block of goals up to date, ``wanted`` [G] first; False if none of those was stale.
 
         New transitions are taken in, and make all goals stale, once the data has grown by :data:`GROWTH`.
@@ -261,7 +260,7 @@ class MixtureBounds:
         self._wanted, self._absorbed = facts["wanted"], facts["absorbed"]
 
 
-def least_hops(mixture: LinearMixture, goals: NDArray[np.int64], cap: float) -> Floats:
+def least_hops(mixture: LinearMixture, goals: Longs, cap: float) -> Floats:
     """[G, S] min(cap, least number of steps from s to g) in the graph of all possible transitions, without resets."""
     steps = csgraph.dijkstra(_graph(mixture).T.tocsr(), indices=goals, unweighted=True, limit=cap)
     bound: Floats = np.minimum(steps, cap)

@@ -10,11 +10,11 @@ four, is compared with LEVEL: with a hundred looks a true mixture is accused wit
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import chi2
 
+from adagoal.core.mixture import LinearMixture
+from adagoal.core.types import Floats, Longs
 from adagoal.linear.likelihood import maximise
-from adagoal.linear.mixture import LinearMixture
 
 LEVEL = 1e-5
 """Of one look."""
@@ -28,11 +28,8 @@ EXPECTED = 20.0
 BARRIER = 1e-2
 NEWTON_STEPS = 100
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
-
-def misfit(mixture: LinearMixture, total: Ints, lost: int, simplex: bool) -> list[str]:
+def misfit(mixture: LinearMixture, total: Longs, lost: int, simplex: bool) -> list[str]:
     """What speaks against the mixture, from the counts ``total`` [nnz] and the number of transitions outside it.
 
     ``simplex``: theta is believed to lie in the simplex, else in the ball of radius B.
@@ -48,7 +45,7 @@ def misfit(mixture: LinearMixture, total: Ints, lost: int, simplex: bool) -> lis
     return found
 
 
-def expectation(mixture: LinearMixture, total: Ints, simplex: bool) -> Floats:
+def expectation(mixture: LinearMixture, total: Longs, simplex: bool) -> Floats:
     """[nnz] how often every place would be seen in as many tries, at the likeliest theta."""
     kind, vectors = mixture.kinds
     c = np.bincount(kind, total, minlength=len(vectors)).astype(float)
@@ -58,7 +55,7 @@ def expectation(mixture: LinearMixture, total: Ints, simplex: bool) -> Floats:
     return share * mixture.tries(total)[mixture.pair_of]
 
 
-def p_value(seen: Floats, expected: Floats, group: Ints) -> float:
+def p_value(seen: Floats, expected: Floats, group: Longs) -> float:
     """Of the worst group, and of all together; seen and expected [items] with the group [items] of each. Times two."""
     E, possible = np.maximum(expected, 1e-9), (expected > 0) | (seen > 0)
     deviance = 2.0 * (seen * np.log(np.maximum(seen, 1e-9) / E) - (seen - expected))

@@ -13,25 +13,26 @@ from typing import NamedTuple
 
 import numba
 import numpy as np
-from numpy.typing import NDArray
+
+from adagoal.core.types import Bools, Floats, Ints, Longs
 
 
 class Region(NamedTuple):
     """Where theta* lies: centre and width of every linear function of it."""
 
-    theta: NDArray[np.float64]
+    theta: Floats
     """[d] the centre; <theta, row_sums[x]> = 1"""
-    root: NDArray[np.float64]
+    root: Floats
     """[d, k] the radius included: <theta* - theta, v> lies within +-||root^T v||"""
 
 
 class Features(NamedTuple):
-    """The arrays of a :class:`~adagoal.linear.mixture.LinearMixture` that the sweeps read."""
+    """The arrays of a :class:`~adagoal.core.mixture.LinearMixture` that the sweeps read."""
 
-    indptr: NDArray[np.int64]
-    successors: NDArray[np.int32]
-    features: NDArray[np.float64]
-    terminal: NDArray[np.bool_]
+    indptr: Longs
+    successors: Ints
+    features: Floats
+    terminal: Bools
     start: int
     simplex: bool
 

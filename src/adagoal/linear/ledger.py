@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from adagoal.core.counts import Counts
+from adagoal.core.mixture import LinearMixture
+from adagoal.core.types import Longs
 from adagoal.linear.fit import ENDS, misfit
 from adagoal.linear.kernels import tally
-from adagoal.linear.mixture import LinearMixture
-from adagoal.tabular.counts import Counts
 
 
 class Ledger:
@@ -24,7 +24,7 @@ class Ledger:
         self.mixture, self.counts, self.note, self.simplex = mixture, counts, note, simplex
         self.total = np.zeros(len(mixture.successors), np.int64)
 
-    def news(self) -> NDArray[np.int64]:
+    def news(self) -> Longs:
         """[nnz] the transitions since the last call."""
         c, m = self.counts, self.mixture
         total = np.zeros_like(self.total)

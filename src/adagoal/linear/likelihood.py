@@ -26,9 +26,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.errors import InputError
+from adagoal.core.errors import InputError
+from adagoal.core.mixture import LinearMixture
+from adagoal.core.types import Floats, Longs
 from adagoal.linear.kernels import Region
-from adagoal.linear.mixture import LinearMixture
 
 BARRIER = 1e-3
 """The maximiser is that of l + BARRIER sum ln theta_i: its duality gap is at most d BARRIER, and no theta_i is zero."""
@@ -37,8 +38,6 @@ ROUNDS = 8
 """Rounds of the bounds R_k."""
 PRIOR = 1e-2
 """Share of the radius spent on the simplex' own ball, so that H is never singular."""
-
-Floats = NDArray[np.float64]
 
 
 class Likelihood:
@@ -57,7 +56,7 @@ class Likelihood:
         self.theta = np.full(d, 1.0 / d)
         _, self._N = mixture.known_part
 
-    def absorb(self, new: NDArray[np.int64], total: NDArray[np.int64], f: Floats) -> None:
+    def absorb(self, new: Longs, total: Longs, f: Floats) -> None:
         """Count the feature vectors of all transitions; f plays no part in a likelihood."""
         self._c = np.bincount(self._kind, total, minlength=len(self._vectors)) * self._informative
         used = self._c > 0

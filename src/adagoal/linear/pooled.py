@@ -22,10 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 
+from adagoal.core.mixture import LinearMixture
+from adagoal.core.types import Floats, Longs
 from adagoal.linear.kernels import Region
-from adagoal.linear.mixture import LinearMixture
-
-Floats = NDArray[np.float64]
 
 
 class Pooled:
@@ -42,7 +41,7 @@ class Pooled:
         self.Sigma = self.ridge * np.eye(k)
         self.b = np.zeros(k)
 
-    def absorb(self, new: NDArray[np.int64], total: NDArray[np.int64], f: Floats) -> None:
+    def absorb(self, new: Longs, total: Longs, f: Floats) -> None:
         """One row per transition of ``new`` [nnz], with the function f [S] that was fixed before them."""
         m = self.mixture
         pairs = np.flatnonzero(m.tries(new))

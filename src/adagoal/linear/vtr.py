@@ -22,14 +22,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.envs.world import Plan
-from adagoal.errors import InputError
+from adagoal.core.counts import Counts
+from adagoal.core.errors import InputError
+from adagoal.core.mixture import LinearMixture
+from adagoal.core.types import Actions, Bools, Floats, Longs
+from adagoal.core.world import Plan
 from adagoal.linear.ledger import Ledger
-from adagoal.linear.mixture import LinearMixture
 from adagoal.linear.vtr_kernels import Ridge, backward
-from adagoal.mdp.model import TabularMDP
 from adagoal.tabular.columns import one_each
-from adagoal.tabular.counts import Counts
 from adagoal.tabular.paper import horizon
 
 SHARE = 8 / 9
@@ -38,10 +38,6 @@ GROWTH = 1.1
 NEVER = 2**62
 MOST_BYTES = 2**31
 """Largest policy table [H, S, G]."""
-PRECISION = 1e-2
-"""Relative precision of :func:`samples_needed`."""
-
-Floats = NDArray[np.float64]
 
 
 class VTR:
@@ -56,7 +52,7 @@ class VTR:
         L: float,
         epsilon: float,
         delta: float,
-        goals: NDArray[np.int64] | None,
+        goals: Longs | None,
         note: Callable[[str], None],
         H: int | None = None,
     ) -> None:
@@ -99,11 +95,11 @@ class VTR:
         D, E = float(self.D[self.column[goal]]), float(self.E[self.column[goal]])
         return D, D + E if D <= self.L and E <= self.epsilon else math.inf
 
-    def policy(self, goal: int) -> NDArray[np.int16]:
+    def policy(self, goal: int) -> Actions:
         """[H, S]: H stages, then the reset, and again."""
         return np.ascontiguousarray(self.table[:, :, self.column[goal]])
 
-    def refresh(self, wanted: NDArray[np.bool_]) -> bool:
+    def refresh(self, wanted: Bools) -> bool:
         """Plan all goals once the data has grown by :data:`GROWTH`; False where it has not."""
         n = int(self.counts.n.sum())
         if n < max(self._planned + self.H, GROWTH * self._planned):
@@ -156,7 +152,7 @@ def ridge(Sigma: Floats, b: Floats, B: float, H: int, G: int, delta: float) -> R
     return Ridge(theta, np.ascontiguousarray(beta[:, None, None] * inverse.transpose(0, 2, 1)))
 
 
-def _add_rows(m: LinearMixture, new: NDArray[np.int64], f: Floats, Sigma: Floats, b: Floats) -> None:
+def _add_rows(m: LinearMixture, new: Longs, f: Floats, Sigma: Floats, b: Floats) -> None:
     """One row phi_f(x) with the target f(s') for every transition of ``new`` [nnz], in place."""
     n = m.tries(new)
     pairs = np.flatnonzero(n)
@@ -168,44 +164,12 @@ def _add_rows(m: LinearMixture, new: NDArray[np.int64], f: Floats, Sigma: Floats
 
 def _backward(
     m: LinearMixture,
-    goals: NDArray[np.int64],
+    goals: Longs,
     H: int,
     value: Ridge,
     error: Ridge,
-    table: NDArray[np.int16],
+    table: Actions,
     V: Floats,
     U: Floats,
 ) -> None:
     backward(m.indptr, m.successors, m.features, m.terminal, m.start, goals, H, value, error, table, V, U)
-
-
-def samples_needed(mdp: TabularMDP, goals: NDArray[np.int64], L: float, epsilon: float, delta: float) -> float:
-    """Samples in all with which the stopping rule would be met if theta were known to both regressions.
-
-    Every pair has the same n, and rows with the targets V*; those of the errors are taken to be as informative. A known
-    model is used: this says what the constants cost, it is not a learner.
-    """
-    m = mdp.mixture
-    if m is None:
-        raise InputError(f"--method vtr: {mdp.name} is not a linear mixture")
-    H, G, d = horizon(L, epsilon, "literal"), len(goals), m.d
-    p = np.asarray(mdp.kernel()[m.pair_of, m.successors]).ravel()
-    theta = np.tile(np.linalg.lstsq(m.features, p, rcond=None)[0], (G, 1))
-    table, V, U = np.zeros((H, m.n_states, G), np.int16), *np.zeros((2, 2, m.n_states, G))
-    known = Ridge(theta, np.zeros((G, d, d)))
-    _backward(m, goals, H, known, known, table, V, U)
-    rows = [m.phi(f) for f in V[1].T]
-    gram = np.stack([phi.T @ phi for phi in rows])
-
-    def stops(n: float) -> bool:
-        Sigma = np.eye(d) / (m.B + 1.0) ** 2 + n * gram
-        regression = Ridge(theta, ridge(Sigma, np.zeros((G, d)), m.B, H, G, delta).root)
-        _backward(m, goals, H, regression, regression, table, V, U)
-        reachable = V[0, m.start] <= L
-        return float(U[0, m.start, reachable].max(initial=0.0)) <= (1 - SHARE) * epsilon
-
-    too_few, enough = 0.0, 62.0  # powers of two
-    while enough - too_few > math.log2(1 + PRECISION):
-        middle = (too_few + enough) / 2
-        too_few, enough = (too_few, middle) if stops(2.0**middle) else (middle, enough)
-    return float(2.0**enough * m.n_actions * (~m.terminal).sum())

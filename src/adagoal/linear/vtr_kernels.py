@@ -7,15 +7,16 @@ from typing import NamedTuple
 
 import numba
 import numpy as np
-from numpy.typing import NDArray
+
+from adagoal.core.types import Floats
 
 
 class Ridge(NamedTuple):
     """One ridge regression per goal, as the recursion reads it."""
 
-    theta: NDArray[np.float64]
+    theta: Floats
     """[G, d]"""
-    root: NDArray[np.float64]
+    root: Floats
     """[G, d, d]: ||root^T v|| = beta ||v||_{Sigma^-1}"""
 
 

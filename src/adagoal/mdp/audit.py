@@ -18,10 +18,10 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
-from adagoal.errors import InputError
+from adagoal.core.errors import InputError
+from adagoal.core.policy import Policy
 from adagoal.mdp import solve
-from adagoal.mdp.model import TabularMDP
-from adagoal.policy import Policy
+from adagoal.worlds.model import TabularMDP
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from adagoal.core.types import Bools, Floats, Longs
 from adagoal.mdp import solve
-from adagoal.mdp.kernels import Bools, Floats, Longs
-from adagoal.mdp.model import TabularMDP
+from adagoal.worlds.model import TabularMDP
 
 
 def restricted(mdp: TabularMDP, known: Bools) -> TabularMDP:

@@ -1,6 +1,6 @@
 """Compiled loops of the exact solver. Arrays in, arrays out; goals are the innermost axis.
 
-All loops take a model as the arrays of :class:`adagoal.mdp.model.TabularMDP` and the flag ``reset``: whether
+All loops take a model as the arrays of :class:`adagoal.worlds.model.TabularMDP` and the flag ``reset``: whether
 the reset action exists (assumption ``assumption_reset``).
 
 A pair (s, a) that stays in s with probability p_ss is eliminated exactly: waiting until it leaves costs
@@ -15,13 +15,8 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
-Longs = NDArray[np.int64]
-Ints = NDArray[np.int32]
-Actions = NDArray[np.int16]
+from adagoal.core.types import Actions, Bools, Floats, Ints, Longs
 
 
 @njit(cache=True)

@@ -31,11 +31,11 @@ from numpy.typing import ArrayLike
 from scipy import sparse
 from scipy.sparse.linalg import splu
 
-from adagoal.errors import InputError
+from adagoal.core.errors import InputError
+from adagoal.core.policy import Policy
+from adagoal.core.types import Actions, Bools, Floats, Ints, Longs
 from adagoal.mdp import kernels
-from adagoal.mdp.kernels import Actions, Bools, Floats, Ints, Longs
-from adagoal.mdp.model import TabularMDP
-from adagoal.policy import Policy
+from adagoal.worlds.model import TabularMDP
 
 RESIDUAL = 1e-12
 """Bellman residual at which sweeps stop: the relative error of the values."""

@@ -7,9 +7,9 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, Normalize, to_rgb
 from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
-from numpy.typing import NDArray
 
-from adagoal.mdp.model import Layout
+from adagoal.core.layout import Layout
+from adagoal.core.types import Bools, Floats
 from adagoal.report.view import View
 
 WALL, OUTSIDE, UNSEEN, MARK = "#3d434b", "#d3d7dc", "#ffffff", "#d1742f"
@@ -30,13 +30,13 @@ def map_size(layout: Layout, panels: int) -> tuple[float, float]:
 def draw_map(
     ax: Axes,
     view: View,
-    values: NDArray[np.float64],
+    values: Floats,
     norm: Normalize,
     cmap: Colormap,
     *,
-    shown: NDArray[np.bool_],
-    seen: NDArray[np.bool_],
-    marked: NDArray[np.bool_] | None = None,
+    shown: Bools,
+    seen: Bools,
+    marked: Bools | None = None,
     total: bool = False,
     numbers: str = "",
 ) -> AxesImage:

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from adagoal.core.files import write_text
 from adagoal.report.plots import figures
 from adagoal.report.view import View
 from adagoal.report.words import NO_GUARANTEE, headline
-from adagoal.result import Result
-from adagoal.storage import write_text
+from adagoal.runs.result import Result
 
 PAGE = "report.html"
 DPI = 130

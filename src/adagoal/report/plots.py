@@ -12,13 +12,12 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import LogNorm, Normalize, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from numpy.typing import NDArray
 
+from adagoal.core.types import Longs
 from adagoal.report.maps import OUTSIDE, UNSEEN, WALL, draw_map, map_size
 from adagoal.report.view import View
-from adagoal.result import Result
+from adagoal.runs.result import Result
 
-Floats = NDArray[np.float64]
 MAP = colormaps["viridis"]
 BLUE, ORANGE, GREY = "#31588a", "#d1742f", "#9aa3ad"
 WINDOWS = 3
@@ -123,7 +122,7 @@ def selection(result: Result, view: View) -> Figure:
     return figure
 
 
-def _selection_heat(result: Result, view: View, chosen: NDArray[np.int64]) -> Figure:
+def _selection_heat(result: Result, view: View, chosen: Longs) -> Figure:
     order = sorted({int(g) for g in chosen}, key=lambda g: (result.certificates[g] if g >= 0 else (-1.0, 0.0), g))
     columns = min(COLUMNS, len(chosen))
     groups = np.array_split(np.array(order), min(ROWS, len(order)))

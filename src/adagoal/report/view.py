@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from adagoal.envs import registry
-from adagoal.envs.world import World
-from adagoal.errors import InputError
-from adagoal.mdp.model import Layout
-from adagoal.result import Result
-from adagoal.storage import read_json, write_json
+from adagoal.core.errors import InputError
+from adagoal.core.files import read_json, write_json
+from adagoal.core.layout import Layout
+from adagoal.core.world import World
+from adagoal.runs.result import Result
+from adagoal.worlds import registry
 
 FILE = "view.json"
 

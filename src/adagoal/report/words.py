@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from adagoal.result import Result
+from adagoal.runs.result import Result
 
 NO_GUARANTEE = "no guarantee"
 

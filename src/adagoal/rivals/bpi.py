@@ -25,12 +25,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
-from adagoal.envs.world import Plan
-from adagoal.errors import InputError
-from adagoal.rivals.planning import Floats, scale
-from adagoal.tabular.counts import Counts
+from adagoal.core.counts import Counts
+from adagoal.core.errors import InputError
+from adagoal.core.types import Bools, Floats, Longs
+from adagoal.core.world import Plan
+from adagoal.rivals.planning import scale
 from adagoal.tabular.paper import horizon
 from adagoal.tabular.stages import Stages
 
@@ -51,7 +51,7 @@ class BPI(Stages):
         L: float,
         epsilon: float,
         delta: float,
-        goals: NDArray[np.int64] | None,
+        goals: Longs | None,
         constants: str = "paper",
         H: int | None = None,
     ) -> None:
@@ -72,7 +72,7 @@ class BPI(Stages):
         union, growth = math.log(3 * len(n) * self.H / self.delta), np.log(8 * math.e * (n + 1.0))
         return self.c * (union + growth), self.c * (union + self.counts.n_states * growth)
 
-    def refresh(self, wanted: NDArray[np.bool_]) -> bool:
+    def refresh(self, wanted: Bools) -> bool:
         """Plan on the latest counts, once some count has grown enough."""
         if (self.counts.n < self._until()).all():
             return False
@@ -87,7 +87,7 @@ class BPI(Stages):
         """The optimistic value over H stages, with the paper's constants; nothing above."""
         return float(self.D[0]) if self.c >= 1 else 0.0, math.inf
 
-    def _until(self) -> NDArray[np.int64]:
+    def _until(self) -> Longs:
         """[X] the counts that ask for a new plan."""
         return np.maximum(self.planned + 1, (GROWTH * self.planned).astype(np.int64))
 

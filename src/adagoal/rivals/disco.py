@@ -36,10 +36,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.envs.world import Outcome
+from adagoal.core.types import Actions, Longs
+from adagoal.core.world import Outcome
 from adagoal.rivals import planning
 from adagoal.rivals.explorer import Incremental, Move
-from adagoal.rivals.planning import Actions
 
 ALPHA = 16.0
 """The numerical constant of phi, which the paper leaves open."""
@@ -81,7 +81,7 @@ class DisCo(Incremental):
         full = self.L**4 * theta / self.eps**2 * log**2 + self.L**2 * size / self.eps * log
         return max(ALPHA * self.c * full, self.discovery())
 
-    def candidates(self) -> NDArray[np.int64]:
+    def candidates(self) -> Longs:
         """The set W."""
         c = self.counts
         inside = np.repeat(self.known, c.n_actions)[:, None]

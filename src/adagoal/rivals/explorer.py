@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.envs.world import Outcome, Plan
-from adagoal.loop import Run, note
+from adagoal.core.counts import Counts
+from adagoal.core.run import Run, note
+from adagoal.core.types import Actions, Bools, Floats, Longs
+from adagoal.core.world import Outcome, Plan
 from adagoal.rivals import planning
-from adagoal.rivals.planning import Actions, Bools, Floats
-from adagoal.tabular.counts import Counts
 
 NEVER = 2**62
 NOWHERE = -2
@@ -48,7 +48,7 @@ class Explorer(ABC):
     L: float
     epsilon: float
     delta: float
-    goal_space: NDArray[np.int64] | None = None
+    goal_space: Longs | None = None
     """The goals to consider; None means every state"""
     constants: str = "paper"
     """"paper", or "scaled=c" (:mod:`adagoal.rivals.planning`)"""
@@ -58,7 +58,7 @@ class Explorer(ABC):
 
     def __post_init__(self) -> None:
         self.c = planning.scale(self.constants)
-        self.goals: NDArray[np.int64] = np.arange(self.counts.n_states) if self.goal_space is None else self.goal_space
+        self.goals: Longs = np.arange(self.counts.n_states) if self.goal_space is None else self.goal_space
         self.column = self.goal_state = np.arange(self.counts.n_states)
         self.plans = 0
         self.stopped = False

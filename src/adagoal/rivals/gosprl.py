@@ -39,10 +39,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.envs.world import Outcome
+from adagoal.core.types import Actions, Floats, Longs
+from adagoal.core.world import Outcome
 from adagoal.rivals import planning
 from adagoal.rivals.explorer import Explorer, Move
-from adagoal.rivals.planning import Actions, Floats
 
 FARTHEST = 1e6
 """Values at which plans are cut."""
@@ -54,7 +54,7 @@ PRECISION = 1e-3
 class Gosprl(Explorer):
     """Goal-free, cost-free exploration, or nothing but the collection of ``samples`` of every pair."""
 
-    samples: NDArray[np.int64] | int | None = None
+    samples: Longs | int | None = None
     """[X] or one number: the requirement b of a plain collection"""
 
     name = "gosprl"

@@ -24,17 +24,13 @@ import math
 
 import numba
 import numpy as np
-from numpy.typing import NDArray
 
-from adagoal.errors import InputError
-from adagoal.tabular.counts import Counts
+from adagoal.core.counts import Counts
+from adagoal.core.errors import InputError
+from adagoal.core.types import Actions, Bools, Floats
 
 SWEEPS = 5000
 """Sweeps per plan, at most."""
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
-Actions = NDArray[np.int16]
 
 
 def scale(constants: str) -> float:

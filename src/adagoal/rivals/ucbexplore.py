@@ -28,9 +28,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.envs.world import Outcome, Plan
+from adagoal.core.types import Actions
+from adagoal.core.world import Outcome, Plan
 from adagoal.rivals.explorer import NEVER, Incremental, Move
-from adagoal.rivals.planning import Actions
 
 
 class UcbExplore(Incremental):

@@ -28,9 +28,10 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.envs.world import Plan
+from adagoal.core.counts import Counts
+from adagoal.core.types import Actions, Bools, Floats, Ints, Longs
+from adagoal.core.world import Plan
 from adagoal.tabular.columns import one_each
-from adagoal.tabular.counts import Counts
 
 MEMBERS = 24
 BLOCK = 16
@@ -41,8 +42,6 @@ SWEEPS = 200
 """Sweeps per plan, at most; the next plan goes on from where this one stopped."""
 TOLERANCE = 1e-2
 """Change of a sweep, in units of epsilon, at which values count as solved."""
-
-Floats = NDArray[np.float64]
 
 
 class Bayes:
@@ -58,7 +57,7 @@ class Bayes:
         counts: Counts,
         L: float,
         epsilon: float,
-        goals: NDArray[np.int64] | None = None,
+        goals: Longs | None = None,
     ) -> None:
         self.counts, self.L, self.epsilon, self.cap = counts, L, epsilon, L + 1.0 + epsilon
         S, X, W = counts.n_states, len(counts.n), counts.successor.shape[1]
@@ -67,12 +66,12 @@ class Bayes:
         G = len(self.goals)
         self.p: Floats = np.zeros((MEMBERS + 1, X, W + 1))
         """[M + 1, X, W + 1] the mass of the observed successors, in their order, and in the last place of the others"""
-        self.atom: NDArray[np.int32] = np.full((MEMBERS + 1, X), S, np.int32)
+        self.atom: Ints = np.full((MEMBERS + 1, X), S, np.int32)
         """[M + 1, X] where the mass of the others goes"""
         self.V: Floats = np.zeros((MEMBERS + 1, S + 1, G))
         self._caps = np.append(np.full(MEMBERS, self.cap), 2 * self.cap)
         self.V[:, S] = self._caps[:, None]
-        self.greedy: NDArray[np.int16] = np.full((MEMBERS + 1, S, G), counts.n_actions, np.int16)
+        self.greedy: Actions = np.full((MEMBERS + 1, S, G), counts.n_actions, np.int16)
         self.D, self.upper, self.stale = np.zeros(G), np.full(G, self.cap), np.ones(G, bool)
         self._drawn = np.full(X, -1)
         """[X] the count for which a row was drawn"""
@@ -85,7 +84,7 @@ class Bayes:
         """[G] the width of the posterior between the two quantiles."""
         return self.upper - self.D
 
-    def refresh(self, wanted: NDArray[np.bool_]) -> bool:
+    def refresh(self, wanted: Bools) -> bool:
         """Draw the rows whose counts have doubled; then solve a block of goals, ``wanted`` [G] first."""
         rows = np.flatnonzero(self.counts.n >= self._threshold())
         if len(rows):
@@ -109,7 +108,7 @@ class Bayes:
         j = self.column[goal]
         return float(self.D[j]), float(self.upper[j]) if self.upper[j] < self.L + self.epsilon else math.inf
 
-    def policy(self, goal: int) -> NDArray[np.int16]:
+    def policy(self, goal: int) -> Actions:
         """[1, S] greedy in the posterior mean."""
         return np.ascontiguousarray(self.greedy[MEMBERS][None, :, self.column[goal]])
 
@@ -123,7 +122,7 @@ class Bayes:
             setattr(self, name, np.array(arrays[name]))
         self.plans = facts["plans"]
 
-    def _solve(self, wanted: NDArray[np.bool_]) -> None:
+    def _solve(self, wanted: Bools) -> None:
         """Values of up to BLOCK stale goals in all members: wanted ones first, then by their error."""
         todo = np.flatnonzero(self.stale)
         block = np.sort(todo[np.lexsort((-self.E[todo], ~wanted[todo]))][:BLOCK])
@@ -140,11 +139,11 @@ class Bayes:
         self.stale[block] = False
         self.plans += 1
 
-    def _threshold(self) -> NDArray[np.int64]:
+    def _threshold(self) -> Longs:
         """[X] the counts that ask for a new plan."""
         return np.where(self._drawn < 0, 0, np.maximum(2 * self._drawn, 1))
 
-    def _draw(self, rows: NDArray[np.int64]) -> None:
+    def _draw(self, rows: Longs) -> None:
         """New posterior draws of the given rows, for all members."""
         counts, S = self.counts, self.counts.n_states
         rng = np.random.default_rng([self.plans, MEMBERS])

@@ -27,11 +27,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.envs.world import Plan
+from adagoal.core.counts import Counts
+from adagoal.core.types import Actions, Bools, Floats, Longs
+from adagoal.core.world import Plan
 from adagoal.tabular import kernels
 from adagoal.tabular.columns import Columns
 from adagoal.tabular.confidence import Confidence
-from adagoal.tabular.counts import Counts
 from adagoal.tabular.resolvent import suboptimality
 
 BLOCK = 16
@@ -67,7 +68,7 @@ class Certified(Columns):
         L: float,
         epsilon: float,
         delta: float,
-        goals: NDArray[np.int64] | None = None,
+        goals: Longs | None = None,
         branching: int | None = None,
     ) -> None:
         super().__init__(counts, state_bound, L + 1.0 + epsilon, goals)
@@ -87,10 +88,10 @@ class Certified(Columns):
     # --- what the loop sees -----------------------------------------------------------------------------------
 
     @property
-    def E(self) -> NDArray[np.float64]:
+    def E(self) -> Floats:
         """[columns] error estimates."""
         upper = np.minimum(self.upper, self.cap)
-        missing: NDArray[np.float64] = np.maximum(np.minimum(upper - self.D, self.gap), upper - self.L)
+        missing: Floats = np.maximum(np.minimum(upper - self.D, self.gap), upper - self.L)
         missing[missing < 0.0] = 0.0
         return missing
 
@@ -99,13 +100,13 @@ class Certified(Columns):
         j = self.column[goal]
         return float(self.D[j]), float(self.upper[j])
 
-    def policy(self, goal: int) -> NDArray[np.int16]:
+    def policy(self, goal: int) -> Actions:
         """[1, S] the policy that the certificate speaks of; the optimistic one as long as there is none."""
         j = self.column[goal]
         table = self.returned if np.isfinite(self.upper[j]) else self.optimistic
         return np.ascontiguousarray(table[None, :, j])
 
-    def refresh(self, wanted: NDArray[np.bool_]) -> bool:
+    def refresh(self, wanted: Bools) -> bool:
         """Bring one block of goals up to date, ``wanted`` [columns] first; False if none of those was stale."""
         self._catch_up()
         if len(wanted) < len(self.D):
@@ -162,11 +163,11 @@ class Certified(Columns):
         if self.confidence.update():
             self.stale[:] = True
 
-    def _missing(self) -> NDArray[np.float64]:
+    def _missing(self) -> Floats:
         """[columns] the factor by which the counts behind a goal must still grow, roughly."""
         return np.maximum((self.E / self.epsilon) ** 2, LEAST)
 
-    def _plan_block(self, block: NDArray[np.int64]) -> None:
+    def _plan_block(self, block: Longs) -> None:
         """Sweep the columns of the block with closed forms, and polish those whose time has come."""
         self._sweep(block, exact=False)
         steps = float(self.counts.n.sum())
@@ -180,7 +181,7 @@ class Certified(Columns):
                     self._probe_gaps(int(j))
         self.stale[block] = False
 
-    def _sweep(self, block: NDArray[np.int64], exact: bool) -> None:
+    def _sweep(self, block: Longs, exact: bool) -> None:
         model, start = self.confidence.model(), self.counts.start
         tables: list[NDArray[Any]] = [self.V, self.Y, self.optimistic, self.best]
         rows = np.ix_(self.order, block)

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.tabular.counts import Counts
+from adagoal.core.counts import Counts
+from adagoal.core.types import Longs
 
 
-def one_each(goals: NDArray[np.int64] | None, n_states: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def one_each(goals: Longs | None, n_states: int) -> tuple[Longs, Longs]:
     """(goals [G], column [S]) of estimates with one column per goal, seen or not; column -1 is that of no goal."""
     chosen = np.arange(n_states) if goals is None else goals
     column = np.full(n_states, -1)
@@ -28,7 +29,7 @@ class Columns:
     TABLES = ("V", "Y", "optimistic", "probing", "best", "returned")
     ROWS = ("goal_state", "D", "upper", "gap", "stale", "polished")
 
-    def __init__(self, counts: Counts, state_bound: int, cap: float, goals: NDArray[np.int64] | None) -> None:
+    def __init__(self, counts: Counts, state_bound: int, cap: float, goals: Longs | None) -> None:
         states, actions = counts.n_states, counts.n_actions
         self.counts, self.cap = counts, cap
         self.n_goals = state_bound if goals is None else len(goals)
@@ -61,7 +62,7 @@ class Columns:
         """[columns] the step count at the last exact plan"""
 
     @property
-    def goals(self) -> NDArray[np.int64]:
+    def goals(self) -> Longs:
         """[G] the goal space."""
         return np.flatnonzero(self._is_goal)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
-from adagoal.errors import InputError
+from adagoal.core.counts import Counts
+from adagoal.core.errors import InputError
+from adagoal.core.types import Floats
 from adagoal.tabular import kernels
-from adagoal.tabular.counts import Counts
 from adagoal.tabular.surprise import Quiet
 
 SHARES = (0.35, 0.35, 0.05, 0.25)
@@ -29,7 +29,7 @@ class Confidence:
         self._p, self._p_split = np.zeros((2, *counts.successor.shape))
         X = len(counts.n)
         self._r, self._r_low, self._q, self._seen = np.full(X, np.inf), np.full(X, np.inf), np.ones(X), np.zeros(X, int)
-        self._visits: NDArray[np.float64] = np.zeros((0, X))
+        self._visits: Floats = np.zeros((0, X))
 
     def update(self) -> bool:
         """Take in new counts; False where there are none."""

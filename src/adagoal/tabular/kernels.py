@@ -27,8 +27,8 @@ from typing import NamedTuple
 
 import numba
 import numpy as np
-from numpy.typing import NDArray
 
+from adagoal.core.types import Bools, Floats, Ints
 from adagoal.tabular import closed
 
 NEWTON_STEPS = 6
@@ -39,25 +39,25 @@ NOTHING_KNOWN = 1e3
 class Model(NamedTuple):
     """What the kernels know about the world. X = S * A pairs, K places for successors."""
 
-    successor: NDArray[np.int32]
+    successor: Ints
     """[X, K]"""
-    p: NDArray[np.float64]
+    p: Floats
     """[X, K] empirical probabilities, from all transitions"""
-    p_split: NDArray[np.float64]
+    p_split: Floats
     """[X, K] those that go with r: from the transitions since the last new successor was found"""
-    support: NDArray[np.int32]
+    support: Ints
     """[X] number of successors in use; 0 for a pair never tried"""
-    r_low: NDArray[np.float64]
+    r_low: Floats
     """[X] radius for one fixed function per goal, successors anywhere (lemma 1)"""
-    r: NDArray[np.float64]
+    r: Floats
     """[X] radius for all functions at once, on the observed successors (lemma 2)"""
-    q: NDArray[np.float64]
+    q: Floats
     """[X] bound on the mass of successors never observed (lemma 3)"""
-    quiet: NDArray[np.float64]
+    quiet: Floats
     """[windows, X] visits of the pairs in each quiet window, 0 outside it (lemma 3b)"""
     quiet_log: float
     """sum_x quiet[w, x] * (unseen mass of x) is at most this, for every window w"""
-    terminal: NDArray[np.bool_]
+    terminal: Bools
     """[S]"""
     start: int
 

@@ -32,13 +32,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
-from adagoal.envs.world import Plan
-from adagoal.errors import InputError
-from adagoal.mdp.model import TabularMDP
-from adagoal.tabular.counts import Counts
-from adagoal.tabular.paper_kernels import backward
+from adagoal.core.counts import Counts
+from adagoal.core.errors import InputError
+from adagoal.core.types import Bools, Floats, Longs
+from adagoal.core.world import Plan
 from adagoal.tabular.stages import Stages
 
 SHARE = {"literal": 8 / 9, "rebalanced": 1 / 10, "simplified": 0.0}
@@ -46,10 +44,6 @@ SHARE = {"literal": 8 / 9, "rebalanced": 1 / 10, "simplified": 0.0}
 NEVER = 2**62
 MOST_BYTES = 2**33
 """Largest policy table [H, S, G]."""
-PRECISION = 1e-3
-"""Relative precision of :func:`samples_needed`."""
-
-Floats = NDArray[np.float64]
 
 
 def horizon(L: float, epsilon: float, bonus: str) -> int:
@@ -88,7 +82,7 @@ class UCBVI(Stages):
         L: float,
         epsilon: float,
         delta: float,
-        goals: NDArray[np.int64] | None = None,
+        goals: Longs | None = None,
         bonus: str = "literal",
         H: int | None = None,
         lazy: bool = False,
@@ -112,7 +106,7 @@ class UCBVI(Stages):
         """[G] error estimates (eq. ``eq_Et``)."""
         return self.U + SHARE[self.bonus] * self.epsilon
 
-    def refresh(self, wanted: NDArray[np.bool_]) -> bool:
+    def refresh(self, wanted: Bools) -> bool:
         """Plan all goals on the latest counts; with ``lazy`` only once some count has doubled."""
         if self.lazy and (self.counts.n < self._threshold()).all():
             return False
@@ -130,7 +124,7 @@ class UCBVI(Stages):
         D, E = float(self.D[self.column[goal]]), float(self.E[self.column[goal]])
         return D, D + E if D <= self.L and E <= self.epsilon else math.inf
 
-    def _threshold(self) -> NDArray[np.int64]:
+    def _threshold(self) -> Longs:
         """[X] the counts that ask for a new plan before the episode is over."""
         if self.lazy:
             return np.where(self.planned > 0, 2 * self.planned, 1)
@@ -139,28 +133,3 @@ class UCBVI(Stages):
     def _plan(self) -> None:
         n = self.counts.n.astype(float)
         self.replan(bonuses(n, self.counts.n_states, len(self.goals), self.H, self.delta, self.bonus))
-
-
-def samples_needed(mdp: TabularMDP, L: float, epsilon: float, delta: float, bonus: str) -> tuple[float, float]:
-    """Samples (of each pair, in all) with which the stopping rule would be met if p_hat were the true kernel.
-
-    Every usable pair has the same n; bisection on n until the largest E over {D <= L} is at most epsilon. A known
-    model is used: this says what the constants cost, it is not a learner.
-    """
-    H, pairs, goals = horizon(L, epsilon, bonus), mdp.n_states * mdp.n_actions, np.arange(mdp.n_states)
-    support = np.diff(mdp.indptr)
-    places = np.arange(support.max()) < support[:, None]
-    successor, p = np.zeros(places.shape, np.int32), np.zeros(places.shape)
-    successor[places], p[places] = mdp.successors, mdp.probabilities
-    policy, D, U = np.zeros((H, mdp.n_states, len(goals)), np.int16), np.zeros(len(goals)), np.zeros(len(goals))
-
-    def stops(n: float) -> bool:
-        terms = bonuses(np.full(pairs, n), mdp.n_states, len(goals), H, delta, bonus)
-        backward(successor, p, support, mdp.terminal, mdp.start, goals, H, *terms, policy, D, U)
-        return float(U[D <= L].max()) <= (1 - SHARE[bonus]) * epsilon
-
-    too_few, enough = 0.0, 62.0  # powers of two
-    while enough - too_few > math.log2(1 + PRECISION):
-        middle = (too_few + enough) / 2
-        too_few, enough = (too_few, middle) if stops(2.0**middle) else (middle, enough)
-    return 2.0**enough, 2.0**enough * mdp.n_actions * float((~mdp.terminal).sum())

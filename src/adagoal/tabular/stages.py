@@ -7,24 +7,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal.core.counts import Counts
+from adagoal.core.types import Actions, Floats, Longs
 from adagoal.tabular.columns import one_each
-from adagoal.tabular.counts import Counts
 from adagoal.tabular.paper_kernels import backward
-
-Floats = NDArray[np.float64]
 
 
 class Stages:
     """The last plan, with its policies [H, S], optimistic distances D and errors U."""
 
-    def __init__(self, counts: Counts, goals: NDArray[np.int64] | None, H: int) -> None:
+    def __init__(self, counts: Counts, goals: Longs | None, H: int) -> None:
         self.counts, self.H = counts, H
         self.goals, self.column = one_each(goals, counts.n_states)
         self.goal_state = self.goals
-        self.table: NDArray[np.int16] = np.zeros((H, counts.n_states, len(self.goals)), np.int16)
+        self.table: Actions = np.zeros((H, counts.n_states, len(self.goals)), np.int16)
         """[H, S, G] pi: the policy of U, of the episodes and of the result"""
         self.D, self.U = np.zeros((2, len(self.goals)))
-        self.planned: NDArray[np.int64] = np.full(len(counts.n), -1)
+        self.planned: Longs = np.full(len(counts.n), -1)
         """[X] the counts of the plan"""
         self.plans = 0
 
@@ -40,7 +39,7 @@ class Stages:
         self.planned = c.n.copy()
         self.plans += 1
 
-    def policy(self, goal: int) -> NDArray[np.int16]:
+    def policy(self, goal: int) -> Actions:
         """[H, S]: H stages, then the reset, and again."""
         return np.ascontiguousarray(self.table[:, :, self.column[goal]])
 

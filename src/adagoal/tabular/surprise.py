@@ -13,7 +13,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
+
+from adagoal.core.types import Floats, Longs
 
 FIRST, WINDOWS = 5, 32
 OUTSIDE = 2**62
@@ -28,10 +29,10 @@ class Quiet:
     def __init__(self, delta: float) -> None:
         self.log = math.log(WINDOWS / delta)
         self.started = 0
-        self.starts: NDArray[np.int64] = np.zeros((0, 0), np.int64)
+        self.starts: Longs = np.zeros((0, 0), np.int64)
         """[windows, X] the count of every pair at the start of each quiet window, oldest first"""
 
-    def visits(self, n: NDArray[np.int64], settled: NDArray[np.int64]) -> NDArray[np.float64]:
+    def visits(self, n: Longs, settled: Longs) -> Floats:
         """[windows, X] visits of every pair inside each quiet window, 0 where the window does not have it.
 
         ``n`` [X] are the counts and ``settled`` [X] their values when the pair last surprised.
@@ -52,7 +53,7 @@ class Quiet:
         inside[: len(starts), tried] = np.maximum(n[tried] - starts, 0)
         return inside
 
-    def bound(self, visits: NDArray[np.float64]) -> NDArray[np.float64]:
+    def bound(self, visits: Floats) -> Floats:
         """[X] bounds on the unseen mass of each pair, 1 where nothing is known."""
         most = visits.max(axis=0, initial=0.0)
         return np.where(most > 0, 1.0 - np.exp(-self.log / np.maximum(most, 1.0)), 1.0)

@@ -1,0 +1,165 @@
+"""The front door: explore an environment, go on with a run, audit a result."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from adagoal import goals as goal_rules
+from adagoal.core.errors import InputError
+from adagoal.core.files import read_arrays
+from adagoal.core.world import World
+from adagoal.mdp.audit import Audit, audit_policies
+from adagoal.runs.result import Result, Setting
+from adagoal.runs.session import CHECKPOINT, Observer, Session
+from adagoal.worlds import registry
+from adagoal.worlds.model import TabularMDP
+
+
+def explore(
+    env: str | gymnasium.Env[Any, Any] | World,
+    radius: float | str,
+    epsilon: float = 1.0,
+    delta: float = 0.1,
+    *,
+    method: str = "certified",
+    goal_rule: str | goal_rules.Rule = "adagoal",
+    budget: int | None = None,
+    seed: int = 0,
+    goal_space: list[int] | None = None,
+    env_args: dict[str, Any] | None = None,
+    method_args: dict[str, Any] | None = None,
+    start_seed: int | None = None,
+    max_states: int | None = None,
+    out: str | Path | None = None,
+    observe: Observer | None = None,
+) -> Result:
+    """Find the goals that can be reached within ``radius`` steps, a policy for each, and certificates.
+
+    Parameters
+    ----------
+    env: a built-in name, a Gymnasium id, a Gymnasium environment with discrete actions, or a World.
+    radius: L >= 1, in expected steps from the start; "auto" doubles it until the budget is spent, "all" until every
+        goal is certified.
+    epsilon, delta: accuracy in steps, and the probability with which the answer may be wrong.
+    method, method_args, goal_rule: how uncertainty is measured, and which goal to try next.
+    budget: stop after this many environment steps (resets count), with everything learnt so far.
+    goal_space: the states to consider as goals; all by default.
+    start_seed: draw the start state with this seed at every reset (for environments with a random start).
+    max_states: a bound on the number of states, for environments that do not declare it.
+    out: a folder for checkpoints and the result; a run that was killed goes on with :func:`resume`.
+    observe: called after every rollout, for progress displays.
+    """
+    world, name = registry.make_world(env, env_args or {}, start_seed, max_states)
+    setting = Setting(
+        env=name,
+        env_args=env_args or {},
+        method=method,
+        method_args=method_args or {},
+        goal_rule=goal_rule if isinstance(goal_rule, str) else getattr(goal_rule, "__name__", "custom"),
+        radius=_plain(radius),
+        epsilon=_plain(epsilon),
+        delta=_plain(delta),
+        seed=_plain(seed),
+        budget=_whole(budget),
+        goal_space=_goals(goal_space),
+        start_seed=_plain(start_seed),
+        max_states=_plain(max_states),
+    )
+    session = Session.start(setting, world, goal_rules.get(goal_rule))
+    return session.finish(Path(out) if out is not None else None, observe)
+
+
+def resume(
+    path: str | Path,
+    budget: int | None = None,
+    *,
+    env: gymnasium.Env[Any, Any] | World | None = None,
+    goal_rule: goal_rules.Rule | None = None,
+    observe: Observer | None = None,
+) -> Result:
+    """Go on with a run that was killed, interrupted, or ran out of budget; the result is as if it had not stopped.
+
+    (After a budget the methods for mixtures plan once more than an unbroken run: as valid, not the same numbers.)
+    A run on an environment object, or with a rule that is a function, needs the same one again.
+    """
+    folder = Path(path)
+    return restored(folder, budget, env, goal_rule).finish(folder, observe)
+
+
+def restored(
+    folder: Path, budget: int | None, env: gymnasium.Env[Any, Any] | World | None, goal_rule: goal_rules.Rule | None
+) -> Session:
+    """The session of a folder, where its checkpoint left it."""
+    arrays, facts = read_arrays(folder / CHECKPOINT)
+    try:
+        setting = Setting(**{**facts["setting"], "goal_space": _tuple(facts["setting"]["goal_space"])})
+        setting = setting if budget is None else replace(setting, budget=_whole(budget))
+        world, name = registry.make_world(env or setting.env, setting.env_args, setting.start_seed, setting.max_states)
+        if name != setting.env:
+            raise InputError(f"env: the run in {folder} is on {setting.env}, not on {name}")
+        session = Session.start(setting, world, goal_rules.get(goal_rule or setting.goal_rule))
+        session.restore(folder, arrays, facts)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{folder / CHECKPOINT}: damaged or incomplete ({error})") from None
+    return session
+
+
+def audit(result: Result, env: str | gymnasium.Env[Any, Any] | World | TabularMDP | None = None) -> Audit:
+    """Check a result exactly against the known model: the conditions C1 and C2, and every certificate.
+
+    ``env`` is a model, an environment whose model is known (built-in or toy-text), or a name; without it the
+    environment is built again from the result's setting.
+    """
+    setting = result.setting
+    if isinstance(env, TabularMDP):
+        model: TabularMDP | None = env
+    else:
+        known = env is None or isinstance(env, str)
+        arguments, start_seed = (setting.env_args, setting.start_seed) if known else ({}, setting.start_seed)
+        model = registry.make_model(setting.env if env is None else env, arguments, start_seed)
+    if model is None:
+        name = setting.env if env is None else env
+        raise InputError(f"audit: no exact model is known of {name}; it takes a built-in or a toy-text environment")
+    sizes = result.arrays["policy"].shape[2], result.reset_action
+    if sizes != (model.n_states, model.n_actions) and result.goals:
+        raise InputError(
+            f"audit: the result is about {sizes[0]} states and {sizes[1]} actions, "
+            f"the model has {model.n_states} and {model.n_actions}"
+        )
+    proven = result.certificates if result.guarantee else {}  # a method without a guarantee has estimates, not bounds
+    lower, upper = ({g: c[i] for g, c in proven.items()} for i in (0, 1))
+    return audit_policies(
+        *(model, result.goals, {g: result.policy(g) for g in result.goals}, result.radius, setting.epsilon),
+        goal_space=setting.goal_space,
+        lower=lower,
+        upper=upper,
+    )
+
+
+def _goals(goal_space: Any) -> tuple[Any, ...] | None:
+    try:
+        return None if goal_space is None else tuple(_plain(g) for g in goal_space)
+    except TypeError:
+        raise InputError(f"--goal: must be a list of states, got {goal_space!r}") from None
+
+
+def _tuple(values: list[int] | None) -> tuple[int, ...] | None:
+    return None if values is None else tuple(values)
+
+
+def _plain(value: Any) -> Any:
+    """A NumPy scalar as a Python number, which JSON can hold."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _whole(budget: Any) -> Any:
+    """1e6 is a whole number too."""
+    value = _plain(budget)
+    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -1,0 +1,118 @@
+"""The policies of a run, played in the environment itself: measured steps beside certified ones.
+
+Where no exact model is known there is nothing to audit against; playing is the evidence that is left. The number of
+steps to a goal is counted as in the theory: from s0, every reset on the way one step, the reset after the goal none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from adagoal.api import explore as api
+from adagoal.core.checks import integer
+from adagoal.core.counts import Counts
+from adagoal.core.errors import InputError
+from adagoal.core.types import Actions, Floats
+from adagoal.core.world import Plan, World
+from adagoal.runs.result import Certificate, Result, load
+
+PATIENCE = 100
+"""An attempt is given up after so many times the steps that were certified (or the radius, where nothing is)."""
+Z99 = 2.576
+"""99% of a normal distribution lie within so many standard deviations."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Attempts to reach one goal with its policy."""
+
+    goal: int
+    label: str
+    certificate: Certificate
+    steps: Floats
+    """Steps of each attempt ``[n]``; infinite where it was given up."""
+
+    @property
+    def mean(self) -> float:
+        return float(self.steps.mean())
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """A 99% interval for the expected steps (normal approximation); from the attempts that were not given up."""
+        done = self.steps[np.isfinite(self.steps)]
+        if len(done) < 2:
+            return (0.0, math.inf)
+        half = Z99 * float(done.std(ddof=1)) / math.sqrt(len(done))
+        return (float(done.mean()) - half, float(done.mean()) + half)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the interval meets the certificate [lower, upper] and no attempt was given up."""
+        low, high = self.interval
+        return bool(np.isfinite(self.steps).all()) and low <= self.certificate.upper and high >= self.certificate.lower
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        finite = [value if math.isfinite(value) else None for value in (self.mean, *self.interval, *self.certificate)]
+        names = ("mean", "low", "high", "lower", "upper")
+        facts = {"goal": self.goal, "label": self.label, "attempts": len(self.steps)}
+        gave_up = int(np.isinf(self.steps).sum())
+        return facts | dict(zip(names, finite, strict=True)) | {"gave_up": gave_up, "agrees": self.agrees}
+
+
+def play(
+    path: str | Path,
+    goals: Sequence[int] | None = None,
+    episodes: int = 100,
+    *,
+    seed: int = 0,
+    env: gymnasium.Env[Any, Any] | World | None = None,
+) -> list[Trial]:
+    """Try the policies of the run in a folder, ``episodes`` times each, in its environment; nothing is saved.
+
+    ``goals``: which of the result's goals; all by default. ``env``: the environment, for a run on an object.
+    """
+    integer("--episodes", episodes, 1, 10**9)
+    integer("--seed", seed, 0, 2**31 - 1)
+    result = load(path)
+    if not (goals is None or isinstance(goals, Sequence)) or isinstance(goals, str):
+        raise InputError(f"--goal: must be a list of states, got {goals!r}")
+    for goal in goals or ():
+        if goal not in result.goals:
+            raise InputError(f"--goal: {goal} is not among the {len(result.goals)} goals of the result")
+    session = api.restored(Path(path), None, env, lambda known: known.E)
+    world, counts = session.run.world, session.run.counts
+    world.restart(seed)
+    rng = np.random.default_rng(seed)
+    return [_trial(result, goal, episodes, world, counts, rng) for goal in (result.goals if goals is None else goals)]
+
+
+def _trial(result: Result, goal: int, episodes: int, world: World, counts: Counts, rng: np.random.Generator) -> Trial:
+    table, certificate = result.policy(goal).actions, result.certificate(goal)
+    usual = certificate.upper if math.isfinite(certificate.upper) else result.radius
+    patience = math.ceil(PATIENCE * max(usual, 1.0))
+    steps = np.array([_attempt(table, goal, patience, world, counts, rng) for _ in range(episodes)])
+    label = world.labels[goal] if goal < len(world.labels) else ""
+    return Trial(goal, label, certificate, steps)
+
+
+def _attempt(table: Actions, goal: int, patience: int, world: World, counts: Counts, rng: np.random.Generator) -> float:
+    """Steps of one attempt from s0; a policy of T > 1 stages starts again, after a reset, until it arrives."""
+    stages, taken = len(table), 0
+    while taken < patience:
+        policy = np.full((stages, counts.n_states, 1), world.n_actions, np.int16)  # states it does not know: reset
+        policy[:, : table.shape[1], 0] = table
+        never = np.full(len(counts.n), np.iinfo(np.int64).max)
+        plan = Plan(policy, np.array([goal]), stages if stages > 1 else patience, never)
+        outcome = world.rollout(plan, np.ones(1), counts, rng, patience, 1)
+        taken += outcome.steps
+        if any(outcome.reached):
+            return float(taken - (goal != world.start))
+    return math.inf

@@ -1,0 +1,143 @@
+"""The command line. Commands are loaded when they are called, so that ``adagoal --help`` imports none of them.
+
+Exit codes: 0 done, stopped by the rule; 1 an audit failed; 2 bad input, in one line; 3 not finished (budget or
+interrupt), everything learnt is saved.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from concurrent.futures import BrokenExecutor
+from typing import Any
+
+import click
+
+from adagoal.core.errors import InputError
+
+INTERRUPTED = 130
+"""Exit code of a Ctrl-C that met nothing worth saving, as shells have it."""
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are given as name -> ("module:attribute", one line of help)."""
+
+    def __init__(self, *args: Any, lazy: dict[str, tuple[str, str]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names, in the order of the table."""
+        return list(self.lazy)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command."""
+        if cmd_name not in self.lazy:
+            return None
+        module, _, attribute = self.lazy[cmd_name][0].partition(":")
+        try:
+            command = getattr(importlib.import_module(module), attribute)
+        except ImportError as error:
+            hint = f": it needs {error.name}" if error.name and not error.name.startswith("adagoal") else ""
+            raise InputError(f"{ctx.command_path} {cmd_name}: not available in this installation{hint}") from None
+        except RuntimeError as error:
+            if "cannot cache function" not in str(error):
+                raise
+            raise InputError("NUMBA_CACHE_DIR: set it to a folder that can be written, for compiled code") from None
+        if not isinstance(command, click.Command):
+            raise InputError(f"{ctx.command_path} {cmd_name}: {module} has no such command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The table of commands, without importing any."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in self.lazy.items()])
+
+
+REPRODUCE = {
+    "figure1": ("adagoal.experiments.figure3:figure1", "The goals that AdaGoal selects, over time."),
+    "figure2": ("adagoal.experiments.figure2:command", "The deep runs: HER against AdaGoal on Fetch."),
+    "figure3": ("adagoal.experiments.figure3:figure3", "UniGoal, RareGoal and AdaGoal in three time windows."),
+    "separation": ("adagoal.experiments.separation:separation", "What the reset is worth."),
+    "arena": ("adagoal.experiments.arena:arena", "UcbExplore, DisCo, GOSPRL and every goal rule, on the same worlds."),
+    "scaling": ("adagoal.experiments.scaling:scaling", "Steps to the certified stop against L, S, A and 1/epsilon."),
+    "price": ("adagoal.experiments.price:price", "Steps to the certified stop over the steps that sufficed."),
+    "constants": ("adagoal.experiments.constants:constants", "What the paper's own constants would need."),
+    "linear": ("adagoal.experiments.linear:linear", "Linear mixtures: steps to the stop against S and against d."),
+    "coverage": ("adagoal.experiments.coverage:coverage", "How often a certificate is broken, over random worlds."),
+}
+
+COMMANDS = {
+    "explore": ("adagoal.cli.runs:explore", "Find the goals within a radius, with policies and certificates."),
+    "resume": ("adagoal.cli.runs:resume", "Go on with a run that was killed, interrupted or out of budget."),
+    "audit": ("adagoal.cli.runs:audit", "Check a run exactly against the known model."),
+    "play": ("adagoal.cli.runs:play", "Try the policies of a run in its environment, beside their certificates."),
+    "report": ("adagoal.cli.runs:report", "Write report.html and its figures again."),
+    "compare": ("adagoal.experiments.compare_command:compare", "Methods and goal rules side by side, over seeds."),
+    "reproduce": ("adagoal.cli.main:reproduce", "The paper's figures, and our own."),
+    "train": ("adagoal.cli.deep:train", "Deep goal-conditioned policies with adaptive goals."),
+    "evaluate": ("adagoal.cli.deep:evaluate", "Test a trained policy: how often it succeeds, and where it fails."),
+    "envs": ("adagoal.cli.runs:envs", "What ENV can be."),
+}
+
+
+@click.group(
+    cls=LazyGroup,
+    lazy=COMMANDS,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="Example: adagoal explore two-room --radius 40 --epsilon 1 --delta 0.1 --seed 0",
+)
+@click.version_option(package_name="adagoal")
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """Which goals can an agent reach within a radius, how, and when has it learnt enough to stop?"""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+@click.group(
+    cls=LazyGroup,
+    lazy=REPRODUCE,
+    invoke_without_command=True,
+    epilog="Example: adagoal reproduce figure3 --seeds 20",
+)
+@click.pass_context
+def reproduce(ctx: click.Context) -> None:
+    """Run an experiment again: its figure, its table, and the data behind them."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point: runs a command and exits with its code; whatever the user got wrong is one line."""
+    sys.exit(run(arguments))
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line and return its exit code."""
+    try:
+        code = cli.main(None if arguments is None else list(arguments), "adagoal", standalone_mode=False)
+    except InputError as error:
+        return _fail(str(error))
+    except click.UsageError as error:
+        where = f" (see {error.ctx.command_path} --help)" if error.ctx is not None else ""
+        return _fail(error.format_message().rstrip(".") + where)
+    except click.ClickException as error:
+        return _fail(error.format_message())
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted", err=True)
+        return INTERRUPTED
+    except OSError as error:
+        return _fail(f"{error.filename}: {error.strerror}" if error.filename is not None else str(error))
+    except BrokenExecutor:
+        return _fail("a worker process was killed, perhaps for want of memory; finished runs are kept")
+    except MemoryError as error:
+        return _fail(f"not enough memory for a problem of this size ({error or 'nothing left'})")
+    return code if isinstance(code, int) else 0
+
+
+def _fail(message: str) -> int:
+    click.echo("error: " + " ".join(message.split()), err=True)
+    return 2

@@ -1,0 +1,228 @@
+"""The commands around one run: explore, resume, audit, play, report; and the list of environments."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from adagoal import methods
+from adagoal.api import explore as api
+from adagoal.cli import options
+from adagoal.core.errors import InputError
+from adagoal.core.files import read_arrays, read_json
+from adagoal.runs.progress import Progress
+from adagoal.runs.result import Result, Setting, load
+from adagoal.runs.session import CHECKPOINT
+from adagoal.worlds import registry
+
+UNFINISHED = ("budget", "interrupted")
+RADIUS_HELP = (
+    "L >= 1, in expected steps; auto: double it until the budget is spent, all: until every goal is certified "
+    "(auto:F, all:F: another factor)."
+)
+RULE_HELP = "Which goal to try next: a name, name:key=value, or FILE.py:FUNCTION."
+FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+
+
+@click.command(epilog="Example: adagoal explore two-room --radius 40 --epsilon 1 --delta 0.1 --seed 0 --out runs/rooms")
+@click.argument("env", metavar="ENV")
+@click.option("--radius", type=options.Radius(), required=True, help=RADIUS_HELP)
+@options.EPSILON
+@options.DELTA
+@click.option("--method", default="certified", show_default=True, help="How uncertainty is measured.")
+@options.pairs("--method-arg", "method_args", "Argument of the method; repeatable.")
+@options.CONSTANTS
+@click.option("--goal-rule", default="adagoal", show_default=True, help=RULE_HELP)
+@click.option("--budget", type=options.Count(), help="Stop after so many steps, resumable.  [default: none]")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of everything random.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the run.  [default: runs/ENV-METHOD-seedN]")
+@click.option("--overwrite", is_flag=True, help="Replace what another run left in the folder.")
+@options.ENV_ARGS
+@options.GOALS
+@click.option("--start-seed", type=int, help="Draw the start state with this seed at every reset.")
+@click.option("--max-states", type=int, help="Bound on the number of states, where the environment has none.")
+@options.JSON
+@options.QUIET
+def explore(constants: str | None, out: Path | None, overwrite: bool, as_json: bool, quiet: bool, **given: Any) -> None:
+    """Find the goals of ENV that can be reached within a radius, a policy for each, and certificates.
+
+    ENV is a built-in name or a Gymnasium id; adagoal envs lists them. Exit code 0: stopped by the rule; 3: budget
+    spent or interrupted, go on with adagoal resume DIR.
+    """
+    (given["method_args"],) = methods.with_constants(constants, [(given["method"], given["method_args"])])
+    setting = Setting(**given)
+    env = re.sub(r"[^A-Za-z0-9._-]+", "-", setting.env)
+    folder = out or Path("runs") / f"{env}-{setting.method}-seed{setting.seed}"
+    _make_room(folder, setting, overwrite)
+    with Progress(setting.budget, quiet) as progress:
+        result = api.explore(**asdict(setting), out=folder, observe=progress)
+    _finish(result, folder, progress, as_json)
+
+
+@click.command(epilog="Example: adagoal resume runs/two-room --budget 1e7")
+@FOLDER
+@click.option(
+    "--budget", type=options.Count(), help="New limit on the steps, those done included.  [default: the old one]"
+)
+@options.JSON
+@options.QUIET
+def resume(folder: Path, budget: int | None, as_json: bool, quiet: bool) -> None:
+    """Go on with the run in DIR; the result is as if it had never stopped."""
+    _must_exist(folder)
+    with Progress(budget, quiet) as progress:
+        result = api.resume(folder, budget, observe=progress)
+    _finish(result, folder, progress, as_json)
+
+
+@click.command(epilog="Example: adagoal audit runs/two-room")
+@FOLDER
+@options.JSON
+def audit(folder: Path, as_json: bool) -> None:
+    """Check the run in DIR exactly: C1 (every policy is within epsilon) and C2 (no goal missing, none too many).
+
+    Exit code 0 where both hold and no certificate is broken, 1 where not, 2 where no exact model is known.
+    """
+    verdict = api.audit(_load(folder))
+    click.echo(json.dumps(verdict.to_dict(), indent=1) if as_json else verdict.table())
+    if not verdict.ok:
+        raise click.exceptions.Exit(1)
+
+
+@click.command(epilog="Example: adagoal play runs/lake --goal 14 --episodes 1000")
+@FOLDER
+@options.GOALS
+@click.option(
+    "--episodes", type=click.IntRange(1, 10**9), default=100, show_default=True, help="Attempts at each goal."
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of everything random.")
+@options.JSON
+def play(folder: Path, goal_space: tuple[int, ...] | None, episodes: int, seed: int, as_json: bool) -> None:
+    """Try the policies of the run in DIR in its environment: measured steps beside certified ones.
+
+    Needs no model, so it also works where audit cannot. Exit code 1 where a measurement contradicts a certificate
+    (its 99% interval misses it, or an attempt was given up).
+    """
+    from adagoal.api.trial import play as try_out
+
+    proven = _load(folder).guarantee
+    trials = try_out(folder, goal_space, episodes, seed=seed)
+    if as_json:
+        click.echo(json.dumps([trial.to_dict() for trial in trials], indent=1))
+    else:
+        bounds = "certified steps" if proven else "estimated steps"
+        table = Table("goal", "", bounds, "measured", "99% interval", "", box=None, pad_edge=False)
+        for trial in trials:
+            low, high = trial.interval
+            table.add_row(
+                *(str(trial.goal), trial.label),
+                f"{trial.certificate.lower:.2f} to {trial.certificate.upper:.2f}",
+                f"{trial.mean:.2f}",
+                f"{low:.2f} to {high:.2f}",
+                "" if trial.agrees else "contradicts",
+            )
+        Console().print(table)
+    if not all(trial.agrees for trial in trials):
+        raise click.exceptions.Exit(1)
+
+
+@click.command(epilog="Example: adagoal report runs/two-room")
+@FOLDER
+def report(folder: Path) -> None:
+    """Write report.html and its figures in DIR again."""
+    from adagoal.report import write_report
+
+    click.echo(write_report(_load(folder), folder))
+
+
+@click.command(epilog="Example: adagoal envs --json")
+@options.JSON
+def envs(as_json: bool) -> None:
+    """List what ENV can be, with the arguments that --env-arg takes."""
+    rows = registry.describe()
+    if as_json:
+        click.echo(json.dumps([row._asdict() for row in rows], indent=1))
+        return
+    table = Table("ENV", "what it is", "--env-arg (default)", box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        table.add_row(row.name, row.description, ", ".join(f"{key}={value}" for key, value in row.arguments.items()))
+    Console().print(table)
+
+
+def _finish(result: Result, folder: Path, progress: Progress, as_json: bool) -> None:
+    """Write the report, say what happened, and set the exit code."""
+    from adagoal.report import View, headline, write_report
+
+    page = write_report(result, folder, View.of(progress.world) if progress.world is not None else None)
+    if as_json:
+        click.echo(json.dumps({**result.to_dict(), "out": str(folder), "report": str(page)}, indent=1))
+    else:
+        click.echo(headline(result))
+        for warning in result.warnings:
+            click.echo(f"warning: {warning}", err=True)
+        click.echo(f"report: {page}")
+        if result.status in UNFINISHED:
+            click.echo(f"go on with: adagoal resume {quote(str(folder))}")
+    if result.status in UNFINISHED:
+        raise click.exceptions.Exit(3)
+
+
+def _load(folder: Path) -> Result:
+    """The result in a folder; a run that was cut off before it had one, or a deep one, is pointed elsewhere."""
+    _must_exist(folder)
+    if not (folder / "result.json").exists() and (folder / CHECKPOINT).exists():
+        raise InputError(
+            f"{folder}: the run was cut off before its end; go on with: adagoal resume {quote(str(folder))}"
+        )
+    if (folder / "policy.npz").exists():
+        raise InputError(f"{folder}: a run of adagoal train; test it with: adagoal evaluate {quote(str(folder))}")
+    return load(folder)
+
+
+def _must_exist(folder: Path) -> None:
+    if not folder.is_dir():
+        raise InputError(f"DIR: {folder} is not a folder")
+
+
+def _make_room(folder: Path, setting: Setting, overwrite: bool) -> None:
+    """Clear what an equal or unwanted run left in the folder; refuse to lose another one."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"--out: {folder} is not a folder")
+    found = None if overwrite else _earlier(folder)
+    if found is not None:
+        old, finished = found
+        wanted = json.loads(json.dumps(asdict(setting)))
+        differs = ", ".join(name for name in wanted if name != "budget" and old.get(name) != wanted[name])
+        if differs:
+            raise InputError(
+                f"--out: {folder} holds another run ({differs} differ); give another folder, or --overwrite"
+            )
+        if not finished:
+            go_on = f"adagoal resume {quote(str(folder))}"
+            raise InputError(f"--out: {folder} holds this run, unfinished; use {go_on}, or --overwrite")
+    if not any((folder / name).exists() for name in ("result.json", CHECKPOINT)):
+        return  # no run was here: whatever else is, it is not ours
+    for name in ("result.json", "model.npz", CHECKPOINT, "view.json", "report.html"):
+        (folder / name).unlink(missing_ok=True)
+    shutil.rmtree(folder / "certified", ignore_errors=True)
+
+
+def _earlier(folder: Path) -> tuple[dict[str, Any], bool] | None:
+    """The setting of the run in a folder, and whether it is finished."""
+    try:
+        if (folder / "result.json").exists():
+            data = read_json(folder / "result.json")
+            return {**data, "radius": data["radius_setting"]}, data["status"] not in UNFINISHED
+        if (folder / CHECKPOINT).exists():
+            return dict(read_arrays(folder / CHECKPOINT)[1]["setting"]), False
+    except (InputError, KeyError, TypeError):
+        raise InputError(f"--out: {folder} holds a damaged run; choose another folder, or --overwrite") from None
+    return None

@@ -1,0 +1,192 @@
+"""One exploration in progress, and what it is made of: estimates, attempts, a trace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from adagoal.core.counts import Counts
+from adagoal.core.errors import InputError
+from adagoal.core.types import Actions, Bools, Floats, Longs
+from adagoal.core.world import Outcome, Plan, World
+from adagoal.goals import Known, Rule
+
+FAST, SLOW = 0.2, 0.05
+"""Rates of the two moving averages of success: recent and previous."""
+
+
+class Attempts:
+    """How often every state was aimed at as a goal, how often it was reached, and whether that is changing."""
+
+    ARRAYS = ("total", "reached", "recent", "previous")
+
+    def __init__(self, n_states: int) -> None:
+        self.total, self.reached, self.recent, self.previous = np.zeros((4, n_states))
+
+    def add(self, goals: list[int], reached: list[bool]) -> None:
+        """Episodes, in their order; a goal of -1 ("any state never seen") is nobody's attempt."""
+        if goals:
+            self._make_room(max(goals))
+            count_attempts(np.array(goals), np.array(reached, float), *(getattr(self, name) for name in self.ARRAYS))
+
+    def over(self, goals: Longs) -> tuple[Floats, ...]:
+        """The four arrays over the given goals."""
+        self._make_room(int(goals.max(initial=-1)))
+        return self.total[goals], self.reached[goals], self.recent[goals], self.previous[goals]
+
+    def _make_room(self, goal: int) -> None:
+        if goal >= len(self.total):
+            for name in self.ARRAYS:
+                array = getattr(self, name)
+                setattr(self, name, np.pad(array, (0, goal + 1)))
+
+
+@numba.njit(cache=True, nogil=True)
+def count_attempts(goals, success, total, reached, recent, previous):  # type: ignore[no-untyped-def]
+    """Add episodes with ``goals`` and ``success`` [episodes] to the arrays of :class:`Attempts`, in place."""
+    for i in range(len(goals)):
+        g = goals[i]
+        if g >= 0:
+            total[g] += 1.0
+            reached[g] += success[i]
+            recent[g] += FAST * (success[i] - recent[g])
+            previous[g] += SLOW * (success[i] - previous[g])
+
+
+class Answer(Protocol):
+    """What a method would answer now, and what it needs to go on later. Goals that look alike may share a column."""
+
+    name: str
+    guarantee: bool
+    counts: Counts
+    L: float
+    epsilon: float
+    column: Longs
+    """[S] the column of every state as a goal"""
+    goal_state: Longs
+    """[columns] the state behind a column, -1 for the column of all goals never seen"""
+    plans: int
+
+    @property
+    def goals(self) -> Longs:
+        """[G] the goal space"""
+        ...
+
+    @property
+    def D(self) -> Floats:
+        """[columns] at most L for the goals of the answer"""
+        ...
+
+    @property
+    def E(self) -> Floats:
+        """[columns]"""
+        ...
+
+    def bounds(self, goal: int) -> tuple[float, float]:
+        """Lower and upper bound on the expected number of steps from s0 to the goal (the upper one: of its policy)."""
+        ...
+
+    def policy(self, goal: int) -> Actions:
+        """[T, S] the policy that is returned for the goal."""
+        ...
+
+    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """Arrays and JSON-ready facts from which :meth:`restore` goes on bit for bit."""
+        ...
+
+    def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
+        """The inverse of :meth:`state`; the counts are restored already."""
+        ...
+
+
+class Estimates(Answer, Protocol):
+    """What is believed about every goal, from the counts.
+
+    ``D`` and ``E`` may be out of date for columns that nobody asked for, but they must always be valid: D never above
+    the truth, E never below what is missing.
+    """
+
+    episodes_per_plan: int
+
+    def refresh(self, wanted: Bools) -> bool:
+        """Bring wanted columns up to date; False where they were. May be called until it says False."""
+        ...
+
+    def plan(self) -> Plan:
+        """The policies to explore with."""
+        ...
+
+
+@dataclass
+class Run:
+    """One exploration in progress: everything that the loop reads and changes."""
+
+    world: World
+    estimates: Answer
+    """Estimates for :func:`explore`; a method that ignores goal rules has a loop of its own (rivals/explorer.py)."""
+    rule: Rule
+    rng: np.random.Generator
+    steps: int = 0
+    seconds: float = 0.0
+    episode_goals: list[int] = field(default_factory=list)
+    """The goal state of every episode, in order; -1 for 'any state never seen'."""
+    episode_reached: list[bool] = field(default_factory=list)
+    trace: list[tuple[int, int, float, int]] = field(default_factory=list)
+    """(steps, episodes, largest error of an open goal, open goals) whenever the steps have grown by 2%."""
+    attempts: Attempts = field(default_factory=lambda: Attempts(0))
+
+    @property
+    def counts(self) -> Counts:
+        """The transitions seen so far."""
+        return self.estimates.counts
+
+    def open_columns(self) -> Bools:
+        """[columns] goals believed reachable whose error is still above epsilon."""
+        estimates = self.estimates
+        return (estimates.D <= estimates.L) & (estimates.E > estimates.epsilon)
+
+    def known(self) -> Known:
+        """What the goal rule may look at, one entry per goal of the goal space."""
+        estimates, goals = self.estimates, self.estimates.goals
+        columns = estimates.column[goals]
+        total, reached, recent, previous = self.attempts.over(goals)
+        return Known(
+            D=estimates.D[columns],
+            E=estimates.E[columns],
+            L=estimates.L,
+            eligible=goals != self.world.start,
+            visits=self.counts.visits[goals].astype(float),
+            attempts=total,
+            successes=reached,
+            recent=recent,
+            previous=previous,
+        )
+
+    def column_weights(self) -> Floats:
+        """The rule's weights, summed over the goals that share a column."""
+        try:
+            weights = np.asarray(self.rule(self.known()), float)
+        except Exception as error:
+            raise InputError(f"--goal-rule: the rule raised {type(error).__name__}: {error}") from error
+        right = weights.shape == self.estimates.goals.shape and np.isfinite(weights).all()
+        if not (right and (weights >= 0).all() and weights.sum() > 0):
+            raise InputError("--goal-rule: a rule returns one finite weight >= 0 per goal, not all of them zero")
+        columns = self.estimates.column[self.estimates.goals]
+        return np.bincount(columns, weights, minlength=len(self.estimates.D)).astype(float)
+
+
+def note(run: Run, outcome: Outcome, seconds: float) -> None:
+    """Take down what a rollout did."""
+    run.steps += outcome.steps
+    run.seconds += seconds
+    run.episode_goals += outcome.goals
+    run.episode_reached += outcome.reached
+    run.attempts.add(outcome.goals, outcome.reached)
+    if not run.trace or run.steps >= 1.02 * run.trace[-1][0]:
+        still = run.open_columns()
+        largest = float(run.estimates.E[still].max(initial=0.0))
+        run.trace.append((run.steps, len(run.episode_goals), largest, int(still.sum())))

@@ -1,0 +1,93 @@
+"""What the loop asks of a world: play the current plan for a while and count what happens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from adagoal.core.counts import Counts
+from adagoal.core.layout import Layout
+from adagoal.core.types import Actions, Floats, Longs
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Goal-conditioned exploration policies, and when to come back for new ones.
+
+    The columns are the goals that the learner tells apart. A column whose ``goal_state`` is -1 stands for
+    all goals never seen so far: it is reached when any new state is.
+    """
+
+    policy: Actions
+    """[T, S, columns]: actions; T = 1 is stationary, T = H has one table per stage of the episode."""
+    goal_state: Longs
+    """[columns]"""
+    limit: int
+    """Steps after which an episode ends without success."""
+    threshold: Longs
+    """[X]: come back as soon as a pair has been tried this often."""
+
+
+@dataclass
+class Outcome:
+    """What a rollout did."""
+
+    steps: int = 0
+    goals: list[int] = field(default_factory=list)
+    """The goal state (or -1) of every episode that ended."""
+    reached: list[bool] = field(default_factory=list)
+
+
+class World(Protocol):
+    """An environment with discrete states and a reset, as the loop sees it.
+
+    A rollout goes on from where the last one stopped: an episode that was interrupted for replanning
+    continues under the new plan if its goal still has weight, else a new goal is drawn on the spot (the
+    policy may reset by itself). Resets count as steps.
+    """
+
+    name: str
+    n_actions: int
+    start: int
+    state_bound: int
+    """An upper bound on the number of states, for the union bounds."""
+    initial_states: int
+    """How many states to allocate at first."""
+    layout: Layout | None
+    labels: tuple[str, ...]
+
+    @property
+    def warnings(self) -> list[str]:
+        """What looks wrong with the environment, one line each, for the report."""
+        ...
+
+    def rollout(
+        self,
+        plan: Plan,
+        weights: Floats,
+        counts: Counts,
+        rng: np.random.Generator,
+        max_steps: int,
+        max_episodes: int,
+    ) -> Outcome:
+        """Play episodes, goals drawn in proportion to ``weights`` [columns], until the plan or a limit says stop."""
+        ...
+
+    def restart(self, seed: int) -> None:
+        """Back to the start, with all randomness of the world's own seeded anew."""
+        ...
+
+    @property
+    def settled(self) -> bool:
+        """True where :meth:`snapshot` captures everything."""
+        ...
+
+    def snapshot(self) -> dict[str, Any]:
+        """JSON-ready state, so that a restored world goes on bit for bit."""
+        ...
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """The inverse of :meth:`snapshot`."""
+        ...

@@ -1,0 +1,125 @@
+"""Live progress of a run on standard error: a display on a terminal, now and then a plain line elsewhere."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from types import TracebackType
+
+import numpy as np
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.text import Text
+
+from adagoal.core.world import World
+from adagoal.core.run import Run
+
+REFRESH = 0.1
+"""Seconds between two updates of the display."""
+LINE = 10.0
+"""Seconds between two plain lines."""
+SPEED_WINDOW = 3.0
+"""Seconds over which steps per second are averaged."""
+RECENT = 3.0
+"""The error is extrapolated from the part of the trace after steps / RECENT."""
+NEAR = 10.0
+"""No extrapolation while the error is larger than this many epsilon."""
+EXPONENTS = 0.7, 2.0
+"""Range of the fitted exponent: with it the guess was within a factor of 3 on every world tried."""
+
+
+class Progress:
+    """An observer for :func:`adagoal.explore`; use it as a context manager around the run."""
+
+    def __init__(self, budget: int | None = None, quiet: bool = False) -> None:
+        self.world: World | None = None
+        """The world of the run, once it has begun."""
+        self._budget, self._quiet = budget, quiet
+        self._console = Console(stderr=True)
+        self._live: Live | None = None
+        self._next = 0.0
+        self._marks: deque[tuple[float, int]] = deque()
+
+    def __enter__(self) -> Progress:
+        if not self._quiet and self._console.is_terminal:
+            self._live = Live(Text("starting"), console=self._console, auto_refresh=False, transient=True)
+            self._live.start()
+        self._next = time.monotonic() + (0.0 if self._live else LINE)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def __call__(self, run: Run) -> None:
+        """Called after every rollout."""
+        self.world = run.world
+        now = time.monotonic()
+        if self._quiet or now < self._next:
+            return
+        self._next = now + (REFRESH if self._live else LINE)
+        facts, share = self._facts(run, now)
+        if self._live is None:
+            self._console.print("  ".join(facts.values()), soft_wrap=True, highlight=False)
+        else:
+            self._live.update(_display(facts, share), refresh=True)
+
+    def _facts(self, run: Run, now: float) -> tuple[dict[str, str], float | None]:
+        """What to show, and the share of the run that is done, if it can be guessed."""
+        self._marks.append((now, run.steps))
+        while len(self._marks) > 2 and now - self._marks[0][0] > SPEED_WINDOW:
+            self._marks.popleft()
+        (then, before), speed = self._marks[0], math.nan
+        if now > then:
+            speed = (run.steps - before) / (now - then)
+        estimates = run.estimates
+        still = run.open_columns()
+        largest = float(estimates.E[still].max(initial=0.0))
+        done = int(((estimates.D <= estimates.L) & ~still & (estimates.goal_state >= 0)).sum())
+        total = expected_total(run.trace, estimates.epsilon)
+        if self._budget is not None:
+            total = min(total or math.inf, float(self._budget))
+        facts = {
+            "steps": f"{run.steps:,} steps" + (f" ({speed:,.0f}/s)" if speed > 0 else ""),
+            "episodes": f"{len(run.episode_goals):,} episodes",
+            "goals": f"goals: {done} certified, {int(still.sum())} open" if estimates.guarantee
+            else f"goals: {done} done, {int(still.sum())} open (no guarantee)",
+            "error": f"largest error {largest:.3g}, epsilon {estimates.epsilon:g}, radius {estimates.L:g}",
+        }  # fmt: skip
+        if total is None:
+            return facts, None
+        if speed > 0:
+            facts["left"] = f"about {_duration(max(total - run.steps, 0.0) / speed)} left"
+        return facts, min(run.steps / total, 1.0)
+
+
+def expected_total(trace: list[tuple[int, int, float, int]], epsilon: float) -> float | None:
+    """Steps at which the largest error may meet epsilon, None where the trace does not say.
+
+    Late in a run the error falls about like a power of the steps, fitted to the recent trace.
+    """
+    recent = np.array([(s, e) for s, _, e, _ in trace if s * RECENT > trace[-1][0] and e > 0])
+    if len(recent) < 5 or recent[-1, 0] < 2 * recent[0, 0] or recent[-1, 1] > NEAR * epsilon:
+        return None
+    log_steps, log_error = np.log(recent.T)
+    exponent = -float(np.polyfit(log_steps, log_error, 1)[0])
+    if exponent < 0.2:
+        return None
+    return float(recent[-1, 0] * max(recent[-1, 1] / epsilon, 1.0) ** (1.0 / np.clip(exponent, *EXPONENTS)))
+
+
+def _display(facts: dict[str, str], share: float | None) -> Group:
+    first = "   ".join(facts[name] for name in ("steps", "episodes", "left") if name in facts)
+    second = "   ".join(facts[name] for name in ("goals", "error"))
+    bar = ProgressBar(total=1.0, completed=share or 0.0, width=60, pulse=share is None)
+    return Group(Text(first, overflow="crop", no_wrap=True), Text(second, overflow="crop", no_wrap=True), bar)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

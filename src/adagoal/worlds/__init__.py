@@ -1,0 +1,1 @@
+"""Environments with discrete states: built-in models, Gymnasium, mixtures."""

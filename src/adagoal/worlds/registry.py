@@ -1,0 +1,242 @@
+"""Environments by name: the built-in worlds, anything that Gymnasium can make, and objects as they are."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib
+import inspect
+import json
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import EnvSpec, load_env_creator, parse_env_id
+
+from adagoal.core.errors import InputError
+from adagoal.core.world import World
+from adagoal.worlds import families, grid, random_models, toys
+from adagoal.worlds.gym import GymWorld
+from adagoal.worlds.model import TabularMDP
+from adagoal.worlds.simulator import ModelWorld
+from adagoal.worlds.toy_text import toy_text_model
+
+Environment = gymnasium.Env[Any, Any]
+OBJECT = "object:"
+"""Begins the name, in results, of an environment that was given as an object."""
+
+BUILT_IN: dict[str, Callable[..., TabularMDP]] = {
+    "two-room": grid.two_room,
+    "two-room-right": functools.partial(grid.two_room, layout="right"),
+    "grid": grid.open_grid,
+    "grid-file": grid.grid_from_file,
+    "maze": grid.maze,
+    "chain": toys.chain,
+    "waiting-chain": toys.waiting_chain,
+    "rare-exit": toys.rare_exit,
+    "trap-chain": toys.trap_chain,
+    "fan": toys.fan,
+    "lower-bound": toys.lower_bound,
+    "separation": toys.separation,
+    "random-dense": random_models.random_dense,
+    "random-sparse": random_models.random_sparse,
+    "random-deterministic": random_models.random_deterministic,
+    "random-traps": random_models.random_traps,
+    "random-unreachable": random_models.random_unreachable,
+    "random-waiting": random_models.random_waiting,
+    "random-rare-exits": random_models.random_rare_exits,
+    "mixture-windy": families.windy,
+    "mixture-slippery": families.slippery,
+    "mixture-weather": families.weather,
+    "mixture-tree": families.tree,
+    "mixture-inventory": families.inventory,
+    "mixture-signed": functools.partial(families.windy, signed=True),
+}
+"""Builders of known models; all their arguments are keywords."""
+
+EXAMPLES = {
+    "FrozenLake-v1": "Gymnasium: slippery ice with holes; map_name=8x8, is_slippery=false",
+    "CliffWalking-v1": "Gymnasium: a grid whose cliff sends back to the start; is_slippery=true",
+    "Taxi-v4": "Gymnasium: 500 states; the start is random unless --start-seed fixes it",
+    "MiniGrid-Empty-5x5-v0": "MiniGrid (pip install minigrid): states are enumerated as they are met",
+    "any other Gymnasium id": "discrete actions, and observations that are discrete or can be told apart exactly",
+}
+
+
+class Row(NamedTuple):
+    """One line of ``adagoal envs``."""
+
+    name: str
+    description: str
+    arguments: dict[str, Any]
+    """Accepted ``--env-arg`` names with their defaults ("required" where there is none)."""
+
+
+def make_world(
+    env: str | Environment | World, env_args: Mapping[str, Any], start_seed: int | None, max_states: int | None
+) -> tuple[World, str]:
+    """The world to explore, and its name in results.
+
+    A name gives a compiled simulator where the model is known (built-in worlds, toy-text environments); an
+    environment object is always stepped as it is.
+    """
+    for option, value, least in (("--max-states", max_states, 2), ("--start-seed", start_seed, 0)):
+        if value is not None and (not isinstance(value, int | np.integer) or value < least):
+            raise InputError(f"{option}: must be a whole number >= {least}, got {value!r}")
+    if not isinstance(env_args, Mapping):
+        raise InputError(f"--env-arg: must be names with their values, got {env_args!r}")
+    if isinstance(env, str):
+        if env in BUILT_IN:
+            return ModelWorld(_build(env, env_args)), env
+        made, notes = _make(env, env_args)
+        model = toy_text_model(made, env, start_seed)
+        if model is not None:
+            world = ModelWorld(model)
+            world.warnings.extend(notes)
+            return world, env
+        stepped = GymWorld(made, env, start_seed, max_states)
+        for line in notes:
+            stepped.note(line)
+        return stepped, env
+    if env_args:
+        raise InputError(f"--env-arg: {next(iter(env_args))} given, but the environment is an object, made already")
+    if isinstance(env, gymnasium.Env):
+        name = OBJECT + (env.spec.id if env.spec is not None else type(env.unwrapped).__name__)
+        stepped, model = GymWorld(env, name, start_seed, max_states), toy_text_model(env, name, start_seed)
+        if model is not None:
+            stepped.labels, stepped.layout = model.labels, model.layout
+        return stepped, name
+    if hasattr(env, "rollout"):
+        return env, env.name
+    raise InputError(f"env: must be a name, a Gymnasium environment or a World, not {type(env).__name__}")
+
+
+def make_model(
+    env: str | Environment | World, env_args: Mapping[str, Any], start_seed: int | None
+) -> TabularMDP | None:
+    """The exact model with the same state numbers as :func:`make_world`'s, or None where nobody knows it."""
+    if isinstance(env, str):
+        return _build(env, env_args) if env in BUILT_IN else toy_text_model(_make(env, env_args)[0], env, start_seed)
+    if isinstance(env, gymnasium.Env):
+        return toy_text_model(env, OBJECT + type(env.unwrapped).__name__, start_seed)
+    return env.mdp if isinstance(env, ModelWorld) else None
+
+
+def describe() -> list[Row]:
+    """What an environment can be: the built-in worlds with their arguments, then examples from Gymnasium."""
+    rows = [Row(name, (inspect.getdoc(_plain(name)) or "").split("\n")[0], _arguments(name)) for name in BUILT_IN]
+    return rows + [Row(name, text, {}) for name, text in EXAMPLES.items()]
+
+
+def parse_args(pairs: Iterable[str], option: str = "--env-arg") -> dict[str, Any]:
+    """``key=value`` texts as a dictionary; values are JSON (0.1, true, [1, 2]) or else plain text (8x8)."""
+    arguments = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not (key and equals):
+            raise InputError(f"{option}: must look like key=value, got {pair!r}")
+        try:
+            arguments[key] = json.loads(value)
+        except ValueError:
+            arguments[key] = {"True": True, "False": False, "None": None}.get(value, value)
+    return arguments
+
+
+def _plain(name: str) -> Callable[..., TabularMDP]:
+    builder = BUILT_IN[name]
+    return builder.func if isinstance(builder, functools.partial) else builder
+
+
+def _arguments(name: str) -> dict[str, Any]:
+    """The arguments that a user may give to a built-in world, with their defaults."""
+    builder = BUILT_IN[name]
+    fixed = builder.keywords if isinstance(builder, functools.partial) else {}
+    parameters = inspect.signature(_plain(name)).parameters.values()
+    return {p.name: "required" if p.default is p.empty else p.default for p in parameters if p.name not in fixed}
+
+
+def _build(name: str, arguments: Mapping[str, Any]) -> TabularMDP:
+    """A built-in model; wrong arguments are one clear line."""
+    accepted = _arguments(name)
+    _check_names(name, arguments, accepted)
+    for argument, default in accepted.items():
+        if default == "required" and argument not in arguments:
+            raise InputError(f"--env-arg: {name} needs {argument}=...")
+    try:
+        return BUILT_IN[name](**arguments)
+    except InputError as error:
+        raise InputError(f"--env-arg {error}") from None
+
+
+def _check_names(env: str, arguments: Mapping[str, Any], accepted: Iterable[str]) -> None:
+    for argument in arguments:
+        if argument not in accepted:
+            raise InputError(
+                f"--env-arg: {env} has no argument {argument!r}; it accepts {', '.join(accepted) or 'none'}"
+            )
+
+
+def _make(env: str, arguments: Mapping[str, Any]) -> tuple[Environment, list[str]]:
+    """An environment by its Gymnasium id, without its time limit's checks, and what should be said about it."""
+    if env.startswith(OBJECT):
+        raise InputError(f"env: {env} was an environment object of the program that ran it; give the object again")
+    if env.startswith(("MiniGrid-", "BabyAI-")):
+        _import_minigrid(env)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            spec, notes = _spec(env)
+            if spec.entry_point is None:
+                raise InputError(f"env: {spec.id} cannot be made: it has no entry point")
+            creator: Any = spec.entry_point if callable(spec.entry_point) else load_env_creator(spec.entry_point)
+            parameters = inspect.signature(creator).parameters
+            if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+                _check_names(env, arguments, [name for name in parameters if name != "render_mode"])
+            return gymnasium.make(spec, disable_env_checker=True, **arguments), notes
+        except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
+            raise InputError(f"env: {env} needs a package that is not installed ({error})") from None
+        except InputError:
+            raise
+        except Exception as error:
+            given = ", ".join(f"{key}={value}" for key, value in arguments.items())
+            option = f"--env-arg {given}" if given else "env"
+            raise InputError(f"{option}: {env} cannot be made ({type(error).__name__}: {error})") from None
+
+
+def _import_minigrid(env: str) -> None:
+    """MiniGrid registers its environments when it is imported."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            import minigrid  # noqa: F401
+        except ImportError:
+            raise InputError(f"env: {env} needs the minigrid package: pip install minigrid") from None
+
+
+def _spec(env: str) -> tuple[EnvSpec, list[str]]:
+    """What Gymnasium knows under the id; the newest version stands in for one that was deprecated, or not given."""
+    module, colon, rest = env.partition(":")
+    if colon:
+        importlib.import_module(module)
+        env = rest
+    if env in gymnasium.registry:
+        return gymnasium.spec(env), []
+    try:
+        namespace, name, version = parse_env_id(env)
+    except gymnasium.error.Error:
+        raise InputError(_unknown(env)) from None
+    same = [spec for spec in gymnasium.registry.values() if (spec.namespace, spec.name) == (namespace, name)]
+    newest = max(same, key=lambda spec: spec.version or 0, default=None)
+    if newest is None or (version or 0) > (newest.version or 0):
+        raise InputError(_unknown(env))
+    return newest, [f"{env} is not in the installed Gymnasium: {newest.id} was used instead"]
+
+
+def _unknown(env: str) -> str:
+    names = [*BUILT_IN, *gymnasium.registry]
+    folded = {name.lower(): name for name in names}
+    close = [folded[match] for match in difflib.get_close_matches(env.lower(), folded, n=3, cutoff=0.5)]
+    hint = f"did you mean {' or '.join(close)}?" if close else "`adagoal envs` lists what there is"
+    return f"env: unknown environment {env!r}; {hint}"

@@ -1,0 +1,176 @@
+"""Is the world what the certificates take it for? Tests on the stream of transitions, while a run goes on.
+
+A certificate assumes that the successor of a pair (s, a) is drawn from one fixed distribution, whatever happened
+before, and that a reset forgets everything. Three tests per pair look for the opposite: the successor depends on
+
+    the step before    (after a reset: on the state in which the reset was taken),
+    the age            of the episode, in powers of two,
+    the time           in the run, as the number of samples of the pair so far, in powers of two.
+
+Each is a test martingale. Let the classes be the values of the suspected cause and z_1, z_2, ... the successors
+seen. The wealth multiplies the ratios Q_i(z_i) / p(z_i), where p is the true distribution and Q_i predicts z_i from
+the earlier samples of the same class (Krichevsky-Trofimov: (count + 1/2) / (total + k/2) over the k successors known so
+far), leaving 1/(i + 1) for a new one. If the world is clean its expectation stays at most 1 for any exploration
+policy and at any stopping time, so it ever exceeds 1/alpha with probability at most alpha (Ville). The unknown p is
+replaced by its maximum likelihood over the known successors, and by 1 where the successor was new: both can
+only lower the wealth. The j-th pair gets the share 1/(j (j + 1)) of :data:`ALPHA`: in a clean world any warning at all
+appears with probability at most ALPHA.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numba
+import numpy as np
+
+from adagoal.core.types import Floats, Longs
+
+ALPHA = 1e-6
+"""False alarms per run."""
+ROWS = 4096
+"""Pairs that are watched, at most: those that were met first."""
+SYMBOLS = 8
+"""Successors per pair that are told apart; all others count as one."""
+CLASSES = 8
+"""Steps before a pair that are told apart; all others count as one."""
+AGES = 16
+"""Powers of two of the age."""
+TESTS = 3
+
+VOID = "certificates of this run may be wrong"
+WORDS = (
+    (
+        "what an action does depends on the step before it, so the observation does not tell the whole state",
+        "what an action does depends on the time since the reset, so the observation does not tell the whole state",
+        "what an action does changed during the run, so the environment is not stationary",
+    ),
+    (
+        "what the first action after a reset does depends on where the reset was taken, so the reset does not forget",
+        "",
+        "what the first action after a reset does changed during the run, so the reset does not restore the start",
+    ),
+)
+"""What looks wrong, for pairs in general and for first steps after a reset."""
+
+
+class Recorder:
+    """Watches transitions in bounded memory. First steps after a reset are watched apart from other visits."""
+
+    def __init__(self, n_actions: int) -> None:
+        self._n_actions = n_actions
+        self._row = np.full(0, -1, np.int32)  # [2 X]: the row of a pair, for ordinary and for first steps
+        self._past = np.array([0, 0, 0])  # the move before, steps since the reset, rows in use
+        self._of = np.zeros((64, 2), np.int64)  # pair, first step or not
+        self._symbols = np.full((64, SYMBOLS), -1, np.int32)
+        self._causes = np.zeros((64, CLASSES), np.int64)
+        self._used = np.zeros((64, 2), np.int64)  # symbols, causes
+        self._pooled = np.zeros((64, SYMBOLS + 1), np.int64)
+        self._classes = np.zeros((64, CLASSES + 1 + AGES + 1, SYMBOLS + 1), np.int32)
+        self._score = np.zeros((64, TESTS))
+
+    ARRAYS = ("_of", "_symbols", "_causes", "_used", "_pooled", "_classes", "_score")
+
+    def add(self, moves: Longs, landed: Longs) -> None:
+        """Steps in order. ``moves``: pairs s * A + a, or -1 - s for a reset taken in s; ``landed``: states after."""
+        if not len(moves):
+            return
+        pairs = (int(max(moves.max(), (-1 - moves).max() * self._n_actions)) + self._n_actions) * 2
+        if pairs > len(self._row):
+            self._row = np.pad(self._row, (0, 2 * pairs - len(self._row)), constant_values=-1)
+        done = 0
+        while True:
+            done = _watch(moves, landed, done, self._row, self._past, *(getattr(self, name) for name in self.ARRAYS))
+            if done == len(moves):
+                return
+            for name in self.ARRAYS:
+                array = getattr(self, name)
+                setattr(self, name, np.pad(array, [(0, len(array))] + [(0, 0)] * (array.ndim - 1)))
+
+    def wealth(self) -> Floats:
+        """[rows, tests]: log wealth, the evidence against a clean world."""
+        rows = int(self._past[2])
+        m = self._pooled[:rows].astype(float)
+        total = m.sum(axis=1, keepdims=True)
+        likelihood = np.where(m > 0, m * np.log(np.maximum(m, 1) / np.maximum(total, 1)), 0.0).sum(axis=1)
+        evidence: Floats = self._score[:rows] - likelihood[:, None]
+        return evidence
+
+    def warnings(self) -> list[str]:
+        """One line for every kind of violation that was found."""
+        wealth = self.wealth()
+        j = np.arange(1, len(wealth) + 1)
+        found = wealth > np.log(TESTS * j * (j + 1.0) / ALPHA)[:, None]
+        lines = []
+        for first in (0, 1):
+            of = self._of[: len(wealth)]
+            for test in range(TESTS):
+                hits = np.flatnonzero(found[:, test] & (of[:, 1] == first))
+                if len(hits):
+                    worst = hits[wealth[hits, test].argmax()]
+                    state, action = divmod(int(of[worst, 0]), self._n_actions)
+                    pairs = f"{len(hits)} state-action pair{'s' if len(hits) > 1 else ''}"
+                    odds = int(wealth[worst, test] / math.log(10))
+                    where = f"{pairs}, most clearly state {state}, action {action}: odds 1 : 10^{odds}"
+                    lines.append(f"{WORDS[first][test]} ({where}); {VOID}")
+        return lines
+
+
+@numba.njit(cache=True, nogil=True)
+def _watch(  # type: ignore[no-untyped-def]
+    moves, landed, done, row_of, past, of, symbols, causes, used, pooled, classes, score
+):  # fmt: skip
+    """Take in steps from number ``done`` on; returns where it had to stop for want of rows, or the end."""
+    before, age, rows = past[0], past[1], past[2]
+    for i in range(done, len(moves)):
+        move = moves[i]
+        if move < 0:
+            before, age = move, 0
+            continue
+        key = 2 * move + (age == 0)
+        row = row_of[key]
+        if row == -1 and rows < ROWS:
+            if rows == len(of):
+                past[0], past[1], past[2] = before, age, rows
+                return i
+            row = row_of[key] = rows
+            of[row, 0], of[row, 1] = move, age == 0
+            rows += 1
+        if row >= 0:
+            _bet(row, before, age, landed[i], symbols, causes, used, pooled, classes, score)
+        before = move
+        age += 1
+    past[0], past[1], past[2] = before, age, rows
+    return len(moves)
+
+
+@numba.njit(cache=True, nogil=True)
+def _bet(row, before, age, successor, symbols, causes, used, pooled, classes, score):  # type: ignore[no-untyped-def]
+    """One sample of one row: pay or win in all three tests, then learn."""
+    samples = pooled[row].sum() + used[row, 0]
+    z = 0
+    while z < used[row, 0] and symbols[row, z] != successor:
+        z += 1
+    if z == used[row, 0] and z < SYMBOLS:  # a new successor
+        symbols[row, z] = successor
+        used[row, 0] += 1
+        for test in range(TESTS):
+            score[row, test] -= math.log(samples + 2.0)
+        return
+    cause = 0
+    while cause < used[row, 1] and causes[row, cause] != before:
+        cause += 1
+    if cause == used[row, 1] and cause < CLASSES:
+        causes[row, cause] = before
+        used[row, 1] += 1
+    full = used[row, 0] == SYMBOLS
+    known = used[row, 0] + full
+    stake = 0.0 if full else math.log((samples + 1.0) / (samples + 2.0))
+    power = min(int(math.log2(age + 1.0)), AGES - 1)
+    last = classes.shape[1] - 1
+    if samples >= 64 and samples & (samples - 1) == 0:  # a new epoch
+        classes[row, last, :] = 0
+    for test, c in enumerate((cause, CLASSES + 1 + power, last)):
+        score[row, test] += stake + math.log((classes[row, c, z] + 0.5) / (classes[row, c].sum() + 0.5 * known))
+        classes[row, c, z] += 1
+    pooled[row, z] += 1
