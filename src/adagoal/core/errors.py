@@ -1,8 +1,26 @@
-"""The one exception that users meet."""
+"""The exceptions that users meet."""
+
+from __future__ import annotations
 
 
 class InputError(ValueError):
-    """Bad input: the message is one line that names the option and the accepted range (exit code 2)."""
+    """Bad input, in one line that says what is accepted.
 
-    def __init__(self, message: str) -> None:
-        super().__init__(" ".join(message.split()))  # what others raised, and is quoted, may have several lines
+    ``name`` is the argument that is wrong, as a Python caller spells it (``radius``, ``goal_rule``, ``env_args``); the
+    message begins with it. The command line shows its own name of the option instead (``--radius``), and exits with 2.
+    """
+
+    def __init__(self, message: str, name: str | None = None) -> None:
+        self.name = name
+        self.reason = " ".join(message.split())  # what others raised, and is quoted, may have several lines
+        super().__init__(self.reason if name is None else f"{name}: {self.reason}")
+
+    def __reduce__(self) -> tuple[type[InputError], tuple[str, str | None]]:
+        return type(self), (self.reason, self.name)  # so that it can come from another process
+
+
+class EnvironmentFailure(InputError):
+    """Code that the user brought (environment, goal rule, observer) raised; the cause is kept as ``__cause__``.
+
+    Raised only where that code is called. An exception of our own code is never turned into this.
+    """
