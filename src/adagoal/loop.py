@@ -8,18 +8,18 @@ rule* for weights over the goals, a *world* to play the estimates' policies, and
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import cast
 
-from adagoal.core.run import Estimates, Run, note
+from adagoal.core.run import Estimates, Observer, Run, note
+from adagoal.core.status import Status
 
 
-def explore(run: Run, budget: int, observe: Callable[[Run], None] = lambda run: None) -> str:
-    """Algorithm 1. Returns "certified" (stopped by the rule) or "budget"; ``observe`` is called after every rollout."""
+def explore(run: Run, budget: int, observe: Observer = lambda run: None) -> Status:
+    """Algorithm 1. ``observe`` is called after every rollout; where it returns False the run is interrupted."""
     estimates = cast(Estimates, run.estimates)
     while run.open_columns().any():
         if run.steps >= budget:
-            return "budget"
+            return Status.BUDGET
         began = time.perf_counter()
         # (i) goal selection: the rule decides on up-to-date estimates of the goals that it favours
         weights = run.column_weights()
@@ -32,5 +32,6 @@ def explore(run: Run, budget: int, observe: Callable[[Run], None] = lambda run: 
             estimates.plan(), weights, estimates.counts, run.rng, budget - run.steps, estimates.episodes_per_plan
         )
         note(run, outcome, time.perf_counter() - began)
-        observe(run)
-    return "certified"
+        if observe(run) is False:
+            return Status.INTERRUPTED
+    return run.stopped_by_rule

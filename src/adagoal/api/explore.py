@@ -12,10 +12,11 @@ import numpy as np
 from adagoal import goals as goal_rules
 from adagoal.core.errors import InputError
 from adagoal.core.files import read_arrays
+from adagoal.core.run import Observer
 from adagoal.core.world import World
 from adagoal.mdp.audit import Audit, audit_policies
 from adagoal.runs.result import Result, Setting
-from adagoal.runs.session import CHECKPOINT, Observer, Session
+from adagoal.runs.session import CHECKPOINT, Session
 from adagoal.worlds import registry
 from adagoal.worlds.model import TabularMDP
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from adagoal.core.counts import Counts
 from adagoal.core.errors import InputError
+from adagoal.core.status import Status
 from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.core.world import Outcome, Plan, World
 from adagoal.goals import Known, Rule
@@ -144,6 +146,11 @@ class Run:
         """The transitions seen so far."""
         return self.estimates.counts
 
+    @property
+    def stopped_by_rule(self) -> Status:
+        """The status of a run that its method's own rule has ended."""
+        return Status.CERTIFIED if self.estimates.guarantee else Status.STOPPED
+
     def open_columns(self) -> Bools:
         """[columns] goals believed reachable whose error is still above epsilon."""
         estimates = self.estimates
@@ -177,6 +184,10 @@ class Run:
             raise InputError("--goal-rule: a rule returns one finite weight >= 0 per goal, not all of them zero")
         columns = self.estimates.column[self.estimates.goals]
         return np.bincount(columns, weights, minlength=len(self.estimates.D)).astype(float)
+
+
+Observer = Callable[[Run], bool | None]
+"""Called after every rollout; False ends the run, with everything learnt so far."""
 
 
 def note(run: Run, outcome: Outcome, seconds: float) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.counts import Counts
-from adagoal.core.run import Run, note
+from adagoal.core.run import Observer, Run, note
+from adagoal.core.status import Status
 from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.core.world import Outcome, Plan
 from adagoal.rivals import planning
@@ -188,12 +189,12 @@ class Incremental(Explorer):
             yield int(goal), *planning.solve(self.counts, rows, self.known, target, precision, self._far)
 
 
-def follow(run: Run, explorer: Explorer, budget: int, observe: Callable[[Run], None] = lambda run: None) -> str:
-    """Play an explorer's moves until it stops ("certified": by its own rule) or the budget is spent ("budget")."""
+def follow(run: Run, explorer: Explorer, budget: int, observe: Observer = lambda run: None) -> Status:
+    """Play an explorer's moves until its own rule stops it, the budget is spent, or ``observe`` returns False."""
     one = np.ones(1)
     while (move := explorer.move()) is not None:
         if run.steps >= budget:
-            return "budget"
+            return Status.BUDGET
         began = time.perf_counter()
         if move.fresh:
             run.steps += run.world.rollout(_home(run), one, run.counts, run.rng, 1, 1).steps
@@ -201,8 +202,9 @@ def follow(run: Run, explorer: Explorer, budget: int, observe: Callable[[Run], N
         outcome = run.world.rollout(move.plan, one, run.counts, run.rng, left, move.episodes)
         explorer.learn(outcome)
         note(run, outcome, time.perf_counter() - began)
-        observe(run)
-    return "certified"
+        if observe(run) is False:
+            return Status.INTERRUPTED
+    return run.stopped_by_rule
 
 
 def _home(run: Run) -> Plan:

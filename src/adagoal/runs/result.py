@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal.core.status import Status
 from adagoal.core.errors import InputError
 from adagoal.core.policy import Policy
 from adagoal.core.files import read_arrays, read_json, write_arrays, write_json
@@ -51,9 +52,7 @@ class Result:
     """The outcome of :func:`adagoal.explore`; also what :func:`adagoal.load` gives back."""
 
     setting: Setting
-    status: str
-    """certified: stopped by the rule, with the guarantee; stopped: by the rule of a method without one; budget and
-    interrupted: not finished, everything learnt is kept and can be resumed."""
+    status: Status
     radius: float
     """The radius that the answer is about: where the setting says "auto" or "all" the largest certified one, if any."""
     certified_radius: float | None
@@ -153,7 +152,8 @@ def load(path: str | Path) -> Result:
             errors={row["goal"]: _number(row["error"]) for row in data["goals"]},
             arrays=arrays,
             certified_radius=data.get("certified_radius"),  # results of earlier versions do not say
-            **{name: data[name] for name in ("status", "radius", "open_goals", "guarantee")},
+            status=Status(data["status"]),
+            **{name: data[name] for name in ("radius", "open_goals", "guarantee")},
             **{name: data[name] for name in ("steps", "episodes", "plans", "wall_seconds", "reset_action", "warnings")},
         )
         if not _fits(result):

@@ -20,7 +20,8 @@ from adagoal.core.checks import number
 from adagoal.core.world import World
 from adagoal.core.errors import InputError
 from adagoal.goals import Rule
-from adagoal.core.run import Attempts, Run
+from adagoal.core.run import Attempts, Observer, Run
+from adagoal.core.status import Status
 from adagoal.loop import explore as run_loop
 from adagoal.runs.result import Certificate, Result, Setting, load
 from adagoal.rivals.explorer import Explorer, follow
@@ -30,7 +31,6 @@ from adagoal.core.counts import Counts
 CHECKPOINT = "checkpoint.npz"
 CHECKPOINT_SECONDS = 10.0
 UNLIMITED = 2**62
-Observer = Callable[[Run], None]
 
 
 @dataclass
@@ -82,28 +82,28 @@ class Session:
         if folder is not None:
             self.save(folder)
 
-        def after_rollout(run: Run) -> None:
+        def after_rollout(run: Run) -> bool:
+            wanted = True
             if observe is not None:
                 try:
-                    observe(run)
+                    wanted = observe(run) is not False
                 except Exception as error:
                     raise InputError(f"observe: the function raised {type(error).__name__}: {error}") from error
             if folder is not None and run.world.settled and time.monotonic() - self._saved > CHECKPOINT_SECONDS:
                 self.save(folder)
-            if self._stop:
-                raise KeyboardInterrupt
+            return wanted and not self._stop
 
         problem: InputError | None = None
         with self._catch_signals():
             try:
                 status = self._stages(budget, after_rollout)
             except KeyboardInterrupt:
-                status = "interrupted"
+                status = Status.INTERRUPTED
             except InputError as error:
-                status, problem = "interrupted", error
+                status, problem = Status.INTERRUPTED, error
             except Exception as error:
                 text = f"{self.setting.env} raised {type(error).__name__}: {error}"
-                status, problem = "interrupted", InputError(f"the environment {text}")
+                status, problem = Status.INTERRUPTED, InputError(f"the environment {text}")
         result = self._result(status)
         if folder is not None:
             self.save(folder)
@@ -112,7 +112,7 @@ class Session:
             raise problem if folder is None else InputError(f"{problem}; what had been learnt is in {folder}")
         return result
 
-    def _stages(self, budget: int, observe: Observer) -> str:
+    def _stages(self, budget: int, observe: Observer) -> Status:
         """One radius, or the curriculum L = 2, 4, 8, ... (label ``cor_UB_increasingL``), or another factor."""
         estimates: Any = self.run.estimates
         while True:
@@ -120,17 +120,17 @@ class Session:
                 status = follow(self.run, estimates, budget, observe)
             else:
                 status = run_loop(self.run, budget, observe)
-            if status != "certified" or not isinstance(self.setting.radius, str):
-                return status if estimates.guarantee or status != "certified" else "stopped"
-            self.certified = self._result("certified")
+            if status is not Status.CERTIFIED or not isinstance(self.setting.radius, str):
+                return status
+            self.certified = self._result(status)
             if ((estimates.D <= estimates.L) | np.isinf(estimates.D)).all():
-                return "certified"  # every goal is certified or out of reach: no larger radius has more to say
+                return status  # every goal is certified or out of reach: no larger radius has more to say
             self.stage += 1
             estimates.set_radius(growth(self.setting.radius) * estimates.L, self.stage)
 
-    def _result(self, status: str) -> Result:
+    def _result(self, status: Status) -> Result:
         run, estimates = self.run, self.run.estimates
-        if status != "certified" and self.certified is not None:
+        if status is not Status.CERTIFIED and self.certified is not None:
             return replace(
                 self.certified,
                 status=status,
@@ -149,7 +149,7 @@ class Session:
             setting=self.setting,
             status=status,
             radius=float(estimates.L),
-            certified_radius=float(estimates.L) if status == "certified" else None,
+            certified_radius=float(estimates.L) if status is Status.CERTIFIED else None,
             goals=chosen,
             certificates=certificates,
             errors={g: float(estimates.E[estimates.column[g]]) for g in chosen},
