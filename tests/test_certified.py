@@ -9,8 +9,8 @@ from adagoal.core.run import Run
 from adagoal.goals import RULES
 from adagoal.loop import explore
 from adagoal.mdp import solve
-from adagoal.runs.result import Setting
 from adagoal.runs.session import Session
+from adagoal.runs.setting import Setting
 from adagoal.tabular.certified import Certified
 from adagoal.tabular.resolvent import suboptimality
 from adagoal.tabular.surprise import WINDOWS

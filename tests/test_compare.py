@@ -18,7 +18,7 @@ from adagoal.experiments import compare, compare_command, pool
 from adagoal.experiments.compare import Auditor, Check
 from adagoal.experiments.compare_output import figure, markdown, rows
 from adagoal.mdp.audit import audit_policies
-from adagoal.runs.result import Setting
+from adagoal.runs.setting import Setting
 from adagoal.worlds import registry
 
 GRID = Setting("grid", {"rows": 3, "cols": 3}, radius=3.5, epsilon=0.5, budget=1_000_000)

@@ -161,7 +161,7 @@ def test_time_limits_are_switched_off_and_the_object_is_left_alone() -> None:
     counts = Counts(world.initial_states, 2, 0)
     plan = Plan(np.ones((1, 30, 1), np.int16), np.array([29]), 100, np.full(60, NEVER))
     outcome = world.rollout(plan, np.ones(1), counts, np.random.default_rng(0), 1000, 1)
-    assert (outcome.reached, outcome.steps, world.warnings) == ([True], 30, [])
+    assert (outcome.reached, outcome.steps, world.warnings, world.void) == ([True], 30, [], [])
     assert isinstance(limited.env, wrappers.TimeLimit)
 
 
@@ -181,14 +181,14 @@ def test_a_state_that_ends_episodes_now_and_then_gives_a_warning() -> None:
 
     world = GymWorld(Merged(mdp), "merged")
     play(world, 3000)
-    assert any("ended the episode at one visit and not at another" in line for line in world.warnings)
+    assert any("ended the episode at one visit and not at another" in line for line in world.void)
 
 
 def test_ends_are_states_of_their_own_where_states_are_numbered_on_the_fly() -> None:
     world, _ = registry.make_world("Blackjack-v1", {}, None, None)
     counts, _ = play(world, 5000, goals=[NEVER])
     assert isinstance(world, GymWorld)
-    assert not any("at another" in line for line in world.warnings)
+    assert not any("at another" in line for line in world.void)
     shown = [label for label, ends in zip(world.labels, counts.terminal, strict=False) if not ends]
     assert set(np.array(world.labels)[counts.terminal[: len(world.labels)]]) & set(shown)
 
@@ -231,7 +231,7 @@ def test_structured_observations_and_shifted_spaces() -> None:
 
 
 def test_too_many_states_name_the_option() -> None:
-    with pytest.raises(InputError, match="--max-states: pairs has more than 20 states"):
+    with pytest.raises(InputError, match="max_states: pairs has more than 20 states"):
         play(GymWorld(PairEnv(random_models.random_deterministic(n_states=50)), "pairs", max_states=20), 50_000)
 
 
@@ -300,4 +300,4 @@ def test_an_end_that_is_no_bool_is_read_as_one() -> None:
     mdp = with_terminal(toys.chain(n_states=5), 4)
     world = GymWorld(Sloppy(mdp), "sloppy")
     assert same_counts(play(world, 2000)[0], play(GymWorld(ModelEnv(mdp), "tidy"), 2000)[0])
-    assert world.warnings == []
+    assert world.warnings == world.void == []

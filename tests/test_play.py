@@ -90,7 +90,7 @@ def test_a_wrong_certificate_is_found_out(folder: Path, tmp_path: Path, capsys: 
 
 @pytest.mark.parametrize("wrong", [{"goals": 5}, {"goals": ["4"]}, {"episodes": 2.5}, {"episodes": "3"}, {"seed": -1}])
 def test_wrong_types_are_named(folder: Path, wrong: dict[str, Any]) -> None:
-    with pytest.raises(adagoal.InputError, match=f"--{next(iter(wrong)).removesuffix('s')}"):
+    with pytest.raises(adagoal.InputError, match=next(iter(wrong))):
         adagoal.play(folder, **wrong)
 
 

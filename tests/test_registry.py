@@ -8,6 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+from adagoal.core.checks import pair
 from adagoal.core.errors import InputError
 from adagoal.worlds import registry
 from adagoal.worlds.gym import GymWorld
@@ -26,12 +27,12 @@ def test_built_in_worlds_have_their_models(name: str) -> None:
 
 
 def test_arguments_reach_the_builder(tmp_path: Any) -> None:
-    arguments = registry.parse_args(["rows=3", "cols=2", "slip=0"])
+    arguments = dict(map(pair, ["rows=3", "cols=2", "slip=0"]))
     assert arguments == {"rows": 3, "cols": 2, "slip": 0}
     assert registry.make_world("grid", arguments, None, None)[0].state_bound == 6
     (tmp_path / "tiny.txt").write_text("S.\n.#\n")
     assert registry.make_world("grid-file", {"path": str(tmp_path / "tiny.txt")}, None, None)[0].state_bound == 3
-    assert registry.parse_args(["map_name=8x8", "is_slippery=true"]) == {"map_name": "8x8", "is_slippery": True}
+    assert dict(map(pair, ["map_name=8x8", "is_slippery=true"])) == {"map_name": "8x8", "is_slippery": True}
     right, _ = registry.make_world("two-room-right", {}, None, None)
     assert right.layout is not None
     assert right.layout.shape == (9, 8)
@@ -46,12 +47,12 @@ def test_arguments_reach_the_builder(tmp_path: Any) -> None:
         ("", {}, "unknown environment"),
         ("no_such_module:Env-v0", {}, "no_such_module"),
         ("object:FrozenLake-v1", {}, "give the object again"),
-        ("two-room", {"slip": 2}, "--env-arg slip: must be a number"),
+        ("two-room", {"slip": 2}, "env_args: slip: must be a number"),
         ("two-room", {"size": 2}, "two-room has no argument 'size'; it accepts layout, eta, slip"),
         ("two-room-right", {"layout": "left"}, "has no argument 'layout'"),
         ("grid-file", {}, "grid-file needs path"),
         ("FrozenLake-v1", {"size": 2}, "FrozenLake-v1 has no argument 'size'; it accepts desc, map_name"),
-        ("FrozenLake-v1", {"map_name": "9x9"}, "--env-arg map_name=9x9"),
+        ("FrozenLake-v1", {"map_name": "9x9"}, "env_args: FrozenLake-v1 cannot be made with map_name=9x9"),
         ("Pendulum-v1", {}, "actions of type Box; they must be Discrete"),
         ("CartPole-v1", {}, "continuous observations"),
     ],
@@ -65,10 +66,10 @@ def test_bad_input_is_one_clear_line(env: str, arguments: dict[str, Any], words:
 
 def test_other_bad_input() -> None:
     with pytest.raises(InputError, match="key=value"):
-        registry.parse_args(["slip"])
-    with pytest.raises(InputError, match="--max-states"):
+        pair("slip")
+    with pytest.raises(InputError, match="max_states"):
         registry.make_world("two-room", {}, None, 1)
-    with pytest.raises(InputError, match="--start-seed"):
+    with pytest.raises(InputError, match="start_seed"):
         registry.make_world("two-room", {}, -1, None)
     with pytest.raises(InputError, match="object"):
         registry.make_world(gymnasium.make("FrozenLake-v1"), {"map_name": "8x8"}, None, None)

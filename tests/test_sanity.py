@@ -33,45 +33,46 @@ def wander(env: gymnasium.Env[int, int], steps: int, seed: int = 0, start_seed: 
 @pytest.mark.parametrize("seed", range(20))
 def test_clean_environments_pass(seed: int) -> None:
     mdp = random_models.random_sparse(n_states=12, n_actions=2, seed=seed)
-    assert wander(ModelEnv(mdp), 6000, seed).warnings == []
-    assert wander(ModelEnv(mdp, starts=(0, 3, 5)), 4000, seed).warnings == []
+    assert wander(ModelEnv(mdp), 6000, seed).void == []
+    assert wander(ModelEnv(mdp, starts=(0, 3, 5)), 4000, seed).void == []
 
 
 def test_clean_toy_text_passes() -> None:
-    assert wander(gymnasium.make("FrozenLake-v1"), 20_000).warnings == []
-    assert wander(gymnasium.make("Taxi-v4"), 10_000, start_seed=0).warnings == []
-    assert wander(gymnasium.make("Taxi-v4"), 5_000).warnings == []
+    assert wander(gymnasium.make("FrozenLake-v1"), 20_000).void == []
+    assert wander(gymnasium.make("Taxi-v4"), 10_000, start_seed=0).void == []
+    assert wander(gymnasium.make("Taxi-v4"), 5_000).void == []
 
 
 def test_aliased_observations_are_flagged() -> None:
-    lines = wander(Aliased(toys.chain(n_states=12, slip=0.1)), 8000).warnings
+    lines = wander(Aliased(toys.chain(n_states=12, slip=0.1)), 8000).void
     assert any("depends on the step before" in line for line in lines)
 
 
 def test_a_reset_that_remembers_is_flagged() -> None:
-    lines = wander(LeakyReset(toys.chain(n_states=6, slip=0.1)), 8000).warnings
+    lines = wander(LeakyReset(toys.chain(n_states=6, slip=0.1)), 8000).void
     assert any("the reset does not forget" in line for line in lines)
 
 
 def test_a_reset_that_leads_elsewhere_is_flagged() -> None:
-    lines = wander(NoReset(toys.chain(n_states=6, slip=0.1)), 8000).warnings
+    lines = wander(NoReset(toys.chain(n_states=6, slip=0.1)), 8000).void
     assert any("a reset led to another state than the start" in line for line in lines)
 
 
 def test_drift_is_flagged() -> None:
-    lines = wander(Drifting(toys.chain(n_states=6, slip=0.1)), 12_000).warnings
+    lines = wander(Drifting(toys.chain(n_states=6, slip=0.1)), 12_000).void
     assert any("is not stationary" in line for line in lines)
     assert any("does not restore the start" in line for line in lines)
 
 
 def test_hidden_age_is_flagged() -> None:
-    lines = wander(Ageing(toys.chain(n_states=6, slip=0.1)), 12_000).warnings
+    lines = wander(Ageing(toys.chain(n_states=6, slip=0.1)), 12_000).void
     assert any("depends on the time since the reset" in line for line in lines)
 
 
-def test_warnings_reach_the_result() -> None:
+def test_findings_reach_the_result() -> None:
     result = api.explore(Aliased(toys.chain(n_states=12)), radius=5, budget=4000)
-    assert any("does not tell the whole state" in line for line in result.warnings)
+    assert any("does not tell the whole state" in line for line in result.void)
+    assert result.status == "void"
 
 
 def slow_wealth(moves: NDArray[np.int64], landed: NDArray[np.int64]) -> dict[tuple[int, bool], float]:
@@ -119,4 +120,4 @@ def test_many_pairs_and_successors_stay_within_bounds() -> None:
     for _ in range(3):
         recorder.add(rng.integers(-2000, 6000, size=20_000), rng.integers(2000, size=20_000))
     assert len(recorder.wealth()) <= 4096
-    assert recorder.warnings() == []
+    assert recorder.findings() == []

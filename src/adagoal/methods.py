@@ -1,25 +1,27 @@
-"""The methods by name: each builds estimates for a world."""
+"""The methods by name: each builds estimates for a world, and brings the loop that it is run with."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from adagoal.core.counts import Counts
 from adagoal.core.errors import InputError
 from adagoal.core.mixture import LinearMixture
-from adagoal.core.run import Estimates
+from adagoal.core.run import Answer, Estimates, Observer, Run
+from adagoal.core.status import Status
 from adagoal.core.types import Longs
 from adagoal.core.world import World
 from adagoal.linear.bounds import MixtureBounds
 from adagoal.linear.likelihood import Likelihood
 from adagoal.linear.pooled import Pooled
 from adagoal.linear.vtr import VTR
+from adagoal.loop import explore
 from adagoal.rivals.bpi import BPI
 from adagoal.rivals.disco import DisCo
-from adagoal.rivals.explorer import Explorer
+from adagoal.rivals.explorer import Explorer, follow
 from adagoal.rivals.gosprl import Gosprl
 from adagoal.rivals.planning import scale
 from adagoal.rivals.ucbexplore import UcbExplore
@@ -45,7 +47,7 @@ def certified(problem: Problem, branching: int | None = None) -> Estimates:
     _whole("branching", branching)
     p = problem
     if branching is not None:
-        _note(p.world)(f"the certificate rests on your word that no pair has more than {branching} successors")
+        p.world.note(f"the certificate rests on your word that no pair has more than {branching} successors")
     return Certified(p.counts, p.world.state_bound, p.L, p.epsilon, p.delta, p.goals, branching)
 
 
@@ -55,7 +57,7 @@ def ucbvi(problem: Problem, bonus: str = "literal", horizon: int | None = None, 
     """
     p = problem
     if bonus not in list(SHARE):
-        raise InputError(f"--method-arg bonus: must be one of {', '.join(SHARE)}, got {bonus!r}")
+        raise InputError(f"bonus must be one of {', '.join(SHARE)}, got {bonus!r}", "method_args")
     _whole("horizon", horizon)
     _known_size("ucbvi", p.world)
     return UCBVI(p.counts, p.L, p.epsilon, p.delta, p.goals, bonus, horizon, lazy)
@@ -101,59 +103,76 @@ def vtr(problem: Problem, horizon: int | None = None) -> Estimates:
     """
     p, mixture = problem, _mixture("vtr", problem.world)
     _whole("horizon", horizon)
-    return VTR(mixture, p.counts, p.L, p.epsilon, p.delta, p.goals, _note(p.world), horizon)
+    return VTR(mixture, p.counts, p.L, p.epsilon, p.delta, p.goals, p.world.doubt, horizon)
 
 
 def vtr_pooled(problem: Problem) -> Estimates:
     """Linear mixtures, certified: one value-targeted regression for all goals."""
     p, mixture = problem, _mixture("vtr-pooled", problem.world)
-    return MixtureBounds(mixture, p.counts, Pooled(mixture, p.delta), p.L, p.epsilon, p.goals, _note(p.world))
+    return MixtureBounds(mixture, p.counts, Pooled(mixture, p.delta), p.L, p.epsilon, p.goals, p.world.doubt)
 
 
 def likelihood(problem: Problem) -> Estimates:
     """Linear mixtures of probability kernels, certified: a likelihood set for the weights."""
     p, mixture = problem, _mixture("likelihood", problem.world)
-    return MixtureBounds(mixture, p.counts, Likelihood(mixture, p.delta), p.L, p.epsilon, p.goals, _note(p.world))
+    return MixtureBounds(mixture, p.counts, Likelihood(mixture, p.delta), p.L, p.epsilon, p.goals, p.world.doubt)
 
 
-METHODS: dict[str, Callable[..., Estimates | Explorer]] = {
-    "certified": certified,
-    "ucbvi": ucbvi,
-    "bayes": bayes,
-    "ucbexplore": ucbexplore,
-    "disco": disco,
-    "gosprl": gosprl,
-    "bpi-ucbvi": bpi_ucbvi,
-    "likelihood": likelihood,
-    "vtr-pooled": vtr_pooled,
-    "vtr": vtr,
+class Method(NamedTuple):
+    """A method: how it is built, which loop plays it, and what it can do."""
+
+    build: Callable[..., Answer]
+    """From a :class:`Problem` and the method's own arguments."""
+    loop: Callable[[Run, int, Observer], Status] = explore
+    asks_rule: bool = True
+    """False where the method decides by itself where to go."""
+    grows: bool = False
+    """Whether its estimates are :class:`~adagoal.core.run.Growing`, for radius "auto" and "all"."""
+
+
+METHODS = {
+    "certified": Method(certified, grows=True),
+    "ucbvi": Method(ucbvi),
+    "bayes": Method(bayes),
+    "ucbexplore": Method(ucbexplore, follow, asks_rule=False),
+    "disco": Method(disco, follow, asks_rule=False),
+    "gosprl": Method(gosprl, follow, asks_rule=False),
+    "bpi-ucbvi": Method(bpi_ucbvi),
+    "likelihood": Method(likelihood, grows=True),
+    "vtr-pooled": Method(vtr_pooled, grows=True),
+    "vtr": Method(vtr),
 }
-EXPLORERS = ("ucbexplore", "disco", "gosprl")
+EXPLORERS = tuple(name for name, method in METHODS.items() if not method.asks_rule)
 """Those that ignore the goal rule."""
 
 
-def build(method: str, problem: Problem, arguments: dict[str, Any]) -> Estimates | Explorer:
+def get(name: str) -> Method:
+    """The method of that name."""
+    if name not in list(METHODS):
+        raise InputError(f"unknown method {name!r}; choose one of {', '.join(METHODS)}", "method")
+    return METHODS[name]
+
+
+def build(method: str, problem: Problem, arguments: dict[str, Any]) -> Answer:
     """Estimates of the named method; unknown names and arguments are one clear line."""
     names = accepted(method)
     for name in arguments:
         if name not in names:
             raise InputError(
-                f"--method-arg: {method} has no argument {name!r}; it accepts {', '.join(names) or 'none'}"
+                f"{method} has no argument {name!r}; it accepts {', '.join(names) or 'none'}", "method_args"
             )
-    return METHODS[method](problem, **arguments)
+    return get(method).build(problem, **arguments)
 
 
 def accepted(method: str) -> list[str]:
     """The arguments of a method."""
-    if method not in list(METHODS):
-        raise InputError(f"--method: unknown method {method!r}; choose one of {', '.join(METHODS)}")
-    return list(inspect.signature(METHODS[method]).parameters)[1:]
+    return list(inspect.signature(get(method).build).parameters)[1:]
 
 
 def with_constants(constants: str | None, choices: Sequence[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
     """The arguments of each (method, arguments), with ``constants`` where the method has them and none are given.
 
-    This is what ``--constants`` means: the argument ``constants`` of the methods that have one.
+    This is what ``constants`` means, the same for all: the argument ``constants`` of the methods that have one.
     """
     if constants is None:
         return [arguments for _, arguments in choices]
@@ -162,7 +181,7 @@ def with_constants(constants: str | None, choices: Sequence[tuple[str, dict[str,
     if not any(open_to_it):
         able = ", ".join(name for name in METHODS if "constants" in accepted(name))
         chosen = ", ".join(":".join([method, *given]) for method, given in choices)
-        raise InputError(f"--constants: is for {able}, where none are given yet; not for {chosen}")
+        raise InputError(f"is for {able}, where none are given yet; not for {chosen}", "constants")
     return [
         {**given, "constants": constants} if fits else given
         for (_, given), fits in zip(choices, open_to_it, strict=True)
@@ -172,7 +191,7 @@ def with_constants(constants: str | None, choices: Sequence[tuple[str, dict[str,
 def _whole(name: str, value: int | None) -> None:
     """An argument that is a number of something, or not given."""
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-        raise InputError(f"--method-arg {name}: must be a whole number >= 1, got {value!r}")
+        raise InputError(f"{name} must be a whole number >= 1, got {value!r}", "method_args")
 
 
 def _rival(p: Problem) -> tuple[Counts, float, float, float, Longs | None]:
@@ -181,18 +200,12 @@ def _rival(p: Problem) -> tuple[Counts, float, float, float, Longs | None]:
 
 def _known_size(method: str, world: World) -> None:
     if world.state_bound != world.initial_states:
-        raise InputError(f"--method {method}: needs a known number of states, which {world.name} does not have")
+        raise InputError(f"{method} needs a known number of states, which {world.name} does not have", "method")
 
 
 def _mixture(method: str, world: World) -> LinearMixture:
     """The known kernels of the world."""
-    mixture = getattr(world, "mixture", None)
-    if not isinstance(mixture, LinearMixture):
-        raise InputError(f"--method {method}: {world.name} is not a linear mixture; try a mixture-* environment")
-    return mixture
-
-
-def _note(world: World) -> Callable[[str], None]:
-    """Where to say that the mixture does not fit: it ends up among the warnings of the result."""
-    note: Callable[[str], None] = getattr(world, "note", lambda line: None)
-    return note
+    if world.mixture is None:
+        text = f"{world.name} is not a linear mixture, which {method} needs; try a mixture-* environment"
+        raise InputError(text, "method")
+    return world.mixture

@@ -15,8 +15,9 @@ from adagoal.core.files import read_arrays
 from adagoal.core.run import Observer
 from adagoal.core.world import World
 from adagoal.mdp.audit import Audit, audit_policies
-from adagoal.runs.result import Result, Setting
+from adagoal.runs.result import Result
 from adagoal.runs.session import CHECKPOINT, Session
+from adagoal.runs.setting import Setting
 from adagoal.worlds import registry
 from adagoal.worlds.model import TabularMDP
 
@@ -102,7 +103,7 @@ def restored(
         setting = setting if budget is None else replace(setting, budget=_whole(budget))
         world, name = registry.make_world(env or setting.env, setting.env_args, setting.start_seed, setting.max_states)
         if name != setting.env:
-            raise InputError(f"env: the run in {folder} is on {setting.env}, not on {name}")
+            raise InputError(f"the run in {folder} is on {setting.env}, not on {name}", "env")
         session = Session.start(setting, world, goal_rules.get(goal_rule or setting.goal_rule))
         session.restore(folder, arrays, facts)
     except (KeyError, TypeError, ValueError, IndexError) as error:
@@ -148,7 +149,7 @@ def _goals(goal_space: Any) -> tuple[Any, ...] | None:
     try:
         return None if goal_space is None else tuple(_plain(g) for g in goal_space)
     except TypeError:
-        raise InputError(f"--goal: must be a list of states, got {goal_space!r}") from None
+        raise InputError(f"must be a list of states, got {goal_space!r}", "goal_space") from None
 
 
 def _tuple(values: list[int] | None) -> tuple[int, ...] | None:

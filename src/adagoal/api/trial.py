@@ -79,14 +79,14 @@ def play(
 
     ``goals``: which of the result's goals; all by default. ``env``: the environment, for a run on an object.
     """
-    integer("--episodes", episodes, 1, 10**9)
-    integer("--seed", seed, 0, 2**31 - 1)
+    integer("episodes", episodes, 1, 10**9)
+    integer("seed", seed, 0, 2**31 - 1)
     result = load(path)
     if not (goals is None or isinstance(goals, Sequence)) or isinstance(goals, str):
-        raise InputError(f"--goal: must be a list of states, got {goals!r}")
+        raise InputError(f"must be a list of states, got {goals!r}", "goals")
     for goal in goals or ():
         if goal not in result.goals:
-            raise InputError(f"--goal: {goal} is not among the {len(result.goals)} goals of the result")
+            raise InputError(f"{goal} is not among the {len(result.goals)} goals of the result", "goals")
     session = api.restored(Path(path), None, env, lambda known: known.E)
     world, counts = session.run.world, session.run.counts
     world.restart(seed)

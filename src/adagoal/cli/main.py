@@ -1,7 +1,7 @@
 """The command line. Commands are loaded when they are called, so that ``adagoal --help`` imports none of them.
 
-Exit codes: 0 done, stopped by the rule; 1 an audit failed; 2 bad input, in one line; 3 not finished (budget or
-interrupt), everything learnt is saved.
+Exit codes are those of :mod:`adagoal.core.status`. What the library says about an argument (``radius: ...``) is told
+with the name of the option (``--radius: ...``), which only this layer knows.
 """
 
 from __future__ import annotations
@@ -14,10 +14,8 @@ from typing import Any
 
 import click
 
+from adagoal.core import status
 from adagoal.core.errors import InputError
-
-INTERRUPTED = 130
-"""Exit code of a Ctrl-C that met nothing worth saving, as shells have it."""
 
 
 class LazyGroup(click.Group):
@@ -48,6 +46,17 @@ class LazyGroup(click.Group):
         if not isinstance(command, click.Command):
             raise InputError(f"{ctx.command_path} {cmd_name}: {module} has no such command")
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; errors about an argument name the option instead."""
+        try:
+            return super().invoke(ctx)
+        except InputError as error:
+            command = self.get_command(ctx, ctx.invoked_subcommand or "")
+            options = {parameter.name: parameter for parameter in command.params} if command is not None else {}
+            if error.name not in options:
+                raise
+            raise InputError(error.reason, _spelt(options[error.name])) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The table of commands, without importing any."""
@@ -110,6 +119,11 @@ def reproduce(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
+def _spelt(parameter: click.Parameter) -> str:
+    """A parameter as it is typed."""
+    return parameter.opts[0] if isinstance(parameter, click.Option) else str(parameter.metavar or parameter.name)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point: runs a command and exits with its code; whatever the user got wrong is one line."""
     sys.exit(run(arguments))
@@ -128,7 +142,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _fail(error.format_message())
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted", err=True)
-        return INTERRUPTED
+        return status.INTERRUPTED
     except OSError as error:
         return _fail(f"{error.filename}: {error.strerror}" if error.filename is not None else str(error))
     except BrokenExecutor:
@@ -140,4 +154,4 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def _fail(message: str) -> int:
     click.echo("error: " + " ".join(message.split()), err=True)
-    return 2
+    return status.BAD_INPUT

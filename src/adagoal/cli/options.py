@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from typing import Any
 
 import click
+
+from adagoal.core.checks import pair
+from adagoal.core.errors import InputError
 
 
 class Count(click.ParamType[int]):
@@ -60,13 +62,10 @@ class Pair(click.ParamType["tuple[str, Any]"]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Any]:
         """The key and the value."""
-        key, equals, text = str(value).partition("=")
-        if not (key and equals):
-            return self.fail(f"must look like key=value, got {value!r}", param, ctx)
         try:
-            return key, json.loads(text)
-        except ValueError:
-            return key, {"True": True, "False": False, "None": None}.get(text, text)
+            return pair(str(value))
+        except InputError as error:
+            return self.fail(str(error), param, ctx)
 
 
 class Goals(click.ParamType["tuple[int, ...]"]):
@@ -102,6 +101,18 @@ def pairs(option: str, name: str, text: str) -> Callable[[Callable[..., Any]], C
     )
 
 
+def goals(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The repeatable option --goal, which arrives as the argument ``name``."""
+    return click.option(
+        "--goal",
+        name,
+        type=Goals(),
+        multiple=True,
+        callback=lambda ctx, param, value: tuple(goal for part in value for goal in part) or None,
+        help="Only these goals; repeatable.  [default: all]",
+    )
+
+
 EPSILON = click.option("--epsilon", type=float, default=1.0, show_default=True, help="Accuracy in steps, > 0.")
 DELTA = click.option(
     "--delta", type=float, default=0.1, show_default=True, help="Probability of a wrong answer, in (0, 1)."
@@ -112,14 +123,7 @@ CONSTANTS = click.option(
     help="Of ucbexplore, disco, gosprl and bpi-ucbvi: their papers', or logarithms of confidences times c.  "
     "[default: paper]",
 )
-GOALS = click.option(
-    "--goal",
-    "goal_space",
-    type=Goals(),
-    multiple=True,
-    callback=lambda ctx, param, value: tuple(goal for part in value for goal in part) or None,
-    help="Only these goals; repeatable.  [default: all]",
-)
+GOALS = goals("goal_space")
 FIRST_SEED = click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The first seed.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 QUIET = click.option("--quiet", is_flag=True, help="No progress display.")

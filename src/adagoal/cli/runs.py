@@ -20,8 +20,9 @@ from adagoal.cli import options
 from adagoal.core.errors import InputError
 from adagoal.core.files import read_arrays, read_json
 from adagoal.runs.progress import Progress
-from adagoal.runs.result import Result, Setting, load
+from adagoal.runs.result import Result, load
 from adagoal.runs.session import CHECKPOINT
+from adagoal.runs.setting import Setting
 from adagoal.worlds import registry
 
 UNFINISHED = ("budget", "interrupted")
@@ -99,13 +100,13 @@ def audit(folder: Path, as_json: bool) -> None:
 
 @click.command(epilog="Example: adagoal play runs/lake --goal 14 --episodes 1000")
 @FOLDER
-@options.GOALS
+@options.goals("goals")
 @click.option(
     "--episodes", type=click.IntRange(1, 10**9), default=100, show_default=True, help="Attempts at each goal."
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of everything random.")
 @options.JSON
-def play(folder: Path, goal_space: tuple[int, ...] | None, episodes: int, seed: int, as_json: bool) -> None:
+def play(folder: Path, goals: tuple[int, ...] | None, episodes: int, seed: int, as_json: bool) -> None:
     """Try the policies of the run in DIR in its environment: measured steps beside certified ones.
 
     Needs no model, so it also works where audit cannot. Exit code 1 where a measurement contradicts a certificate
@@ -114,7 +115,7 @@ def play(folder: Path, goal_space: tuple[int, ...] | None, episodes: int, seed: 
     from adagoal.api.trial import play as try_out
 
     proven = _load(folder).guarantee
-    trials = try_out(folder, goal_space, episodes, seed=seed)
+    trials = try_out(folder, goals, episodes, seed=seed)
     if as_json:
         click.echo(json.dumps([trial.to_dict() for trial in trials], indent=1))
     else:

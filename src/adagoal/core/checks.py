@@ -1,8 +1,10 @@
-"""Checks of what a world is built from: each names the argument and the accepted range."""
+"""Checks of arguments: each names the argument and the accepted range."""
 
 from __future__ import annotations
 
+import json
 import math
+from typing import Any
 
 import numpy as np
 
@@ -15,14 +17,14 @@ MOST_TOGETHER = 20_000_000
 def integer(name: str, value: int, low: int, high: int) -> None:
     """``value`` is a whole number in low..high."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not low <= value <= high:
-        raise InputError(f"{name}: must be a whole number in {low}..{high}, got {value!r}")
+        raise InputError(f"must be a whole number in {low}..{high}, got {value!r}", name)
 
 
 def together(names: str, *sizes: int) -> None:
     """Sizes whose product must fit in memory."""
     size = math.prod(sizes)
     if size > MOST_TOGETHER:
-        raise InputError(f"{names}: their product must be at most {MOST_TOGETHER:,}, is {size:,}")
+        raise InputError(f"their product must be at most {MOST_TOGETHER:,}, is {size:,}", names)
 
 
 def number(name: str, value: float, low: float, high: float, *, closed: str = "[]") -> None:
@@ -35,4 +37,15 @@ def number(name: str, value: float, low: float, high: float, *, closed: str = "[
         and (value < high or (closed[1] == "]" and value == high))
     )
     if not good:
-        raise InputError(f"{name}: must be a number in {closed[0]}{low:g}, {high:g}{closed[1]}, got {value!r}")
+        raise InputError(f"must be a number in {closed[0]}{low:g}, {high:g}{closed[1]}, got {value!r}", name)
+
+
+def pair(text: str) -> tuple[str, Any]:
+    """``key=value``; the value is JSON (0.1, true, [1, 2]) or else plain text (8x8)."""
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise InputError(f"must look like key=value, got {text[:100]!r}")
+    try:
+        return key, json.loads(value)
+    except (ValueError, RecursionError):
+        return key, {"True": True, "False": False, "None": None}.get(value, value)

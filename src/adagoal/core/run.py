@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.counts import Counts
-from adagoal.core.errors import InputError
+from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.status import Status
 from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.core.world import Outcome, Plan, World
@@ -96,6 +96,10 @@ class Answer(Protocol):
         """[T, S] the policy that is returned for the goal."""
         ...
 
+    def extras(self) -> dict[str, NDArray[Any]]:
+        """Arrays of the method's own that belong to its answer, for instance the weights of a mixture."""
+        ...
+
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Arrays and JSON-ready facts from which :meth:`restore` goes on bit for bit."""
         ...
@@ -120,6 +124,14 @@ class Estimates(Answer, Protocol):
 
     def plan(self) -> Plan:
         """The policies to explore with."""
+        ...
+
+
+class Growing(Estimates, Protocol):
+    """Estimates whose radius can grow in a curriculum (label ``cor_UB_increasingL``)."""
+
+    def set_radius(self, L: float, stage: int) -> None:
+        """Go on with a larger radius, as stage 1, 2, ... of the curriculum."""
         ...
 
 
@@ -175,13 +187,15 @@ class Run:
 
     def column_weights(self) -> Floats:
         """The rule's weights, summed over the goals that share a column."""
+        known = self.known()
         try:
-            weights = np.asarray(self.rule(self.known()), float)
-        except Exception as error:
-            raise InputError(f"--goal-rule: the rule raised {type(error).__name__}: {error}") from error
+            weights = np.asarray(self.rule(known), float)
+        except (Exception, SystemExit) as error:
+            text = f"the rule raised {type(error).__name__}: {error}"
+            raise EnvironmentFailure(text, "goal_rule") from error
         right = weights.shape == self.estimates.goals.shape and np.isfinite(weights).all()
         if not (right and (weights >= 0).all() and weights.sum() > 0):
-            raise InputError("--goal-rule: a rule returns one finite weight >= 0 per goal, not all of them zero")
+            raise InputError("a rule returns one finite weight >= 0 per goal, not all of them zero", "goal_rule")
         columns = self.estimates.column[self.estimates.goals]
         return np.bincount(columns, weights, minlength=len(self.estimates.D)).astype(float)
 

@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from adagoal.core.counts import Counts
 from adagoal.core.layout import Layout
+from adagoal.core.mixture import LinearMixture
 from adagoal.core.types import Actions, Floats, Longs
 
 
@@ -58,9 +60,25 @@ class World(Protocol):
     layout: Layout | None
     labels: tuple[str, ...]
 
+    mixture: LinearMixture | None
+    """The known kernels that the world is said to be a mixture of, if it is."""
+
     @property
     def warnings(self) -> list[str]:
-        """What looks wrong with the environment, one line each, for the report."""
+        """What a user should know about the environment, one line each."""
+        ...
+
+    @property
+    def void(self) -> list[str]:
+        """Reasons for which no certificate can be given, one line each: checks that it rests on have failed."""
+        ...
+
+    def note(self, line: str) -> None:
+        """Add a warning, once."""
+        ...
+
+    def doubt(self, line: str) -> None:
+        """Add a reason for which certificates are void, once."""
         ...
 
     def rollout(
@@ -81,13 +99,13 @@ class World(Protocol):
 
     @property
     def settled(self) -> bool:
-        """True where :meth:`snapshot` captures everything."""
+        """True where :meth:`state` captures everything."""
         ...
 
-    def snapshot(self) -> dict[str, Any]:
-        """JSON-ready state, so that a restored world goes on bit for bit."""
+    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """Arrays and JSON-ready facts from which :meth:`restore` goes on bit for bit."""
         ...
 
-    def restore(self, snapshot: dict[str, Any]) -> None:
-        """The inverse of :meth:`snapshot`."""
+    def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
+        """The inverse of :meth:`state`."""
         ...

@@ -20,7 +20,7 @@ from adagoal.experiments import arena_bounds
 from adagoal.experiments import compare as engine
 from adagoal.experiments.compare_command import run_cells
 from adagoal.experiments.compare_output import Row, figure, group, rows
-from adagoal.runs.result import Setting
+from adagoal.runs.setting import Setting
 from adagoal.worlds import registry
 
 WORLDS: tuple[dict[str, Any], ...] = (

@@ -23,14 +23,15 @@ import numpy as np
 from adagoal import goals as goal_rules
 from adagoal import methods
 from adagoal.api import explore as api
+from adagoal.core.checks import pair
 from adagoal.core.errors import InputError
 from adagoal.core.files import alone_in, read_json
 from adagoal.core.policy import Policy
 from adagoal.core.run import Run
 from adagoal.experiments.pool import finish
 from adagoal.mdp import solve
-from adagoal.runs.result import Setting
 from adagoal.runs.session import Session
+from adagoal.runs.setting import Setting
 from adagoal.worlds import registry
 from adagoal.worlds.model import TabularMDP
 
@@ -144,7 +145,7 @@ def parse_method(spec: str) -> tuple[str, dict[str, Any]]:
     name, *pairs = spec.split(":")
     if name not in methods.METHODS:
         raise InputError(f"--methods: unknown method {name!r}; choose from {', '.join(methods.METHODS)}")
-    return name, registry.parse_args(pairs, "--methods")
+    return name, dict(pair(text) for text in pairs)
 
 
 def run_cell(setting: Setting) -> Record | None:

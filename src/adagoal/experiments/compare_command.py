@@ -20,7 +20,7 @@ from adagoal.core.errors import InputError
 from adagoal.core.files import write_json, write_text
 from adagoal.experiments import compare as engine
 from adagoal.experiments.compare_output import Row, figure, markdown, rows, terminal
-from adagoal.runs.result import Setting
+from adagoal.runs.setting import Setting
 
 WIDTH = 130
 """Columns of the table where the output is no terminal."""

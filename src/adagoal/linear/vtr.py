@@ -118,6 +118,10 @@ class VTR:
         self.episodes_per_plan = max(1, math.ceil(due / self.H))
         return Plan(self.table, self.goal_state, self.H, np.full(len(self.counts.n), NEVER))
 
+    def extras(self) -> dict[str, NDArray[Any]]:
+        """None."""
+        return {}
+
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """The regressions and the last plan, which may be older than the counts."""
         arrays = {name: getattr(self, name) for name in ("Sigma", "b", "V", "U", "D", "table")}

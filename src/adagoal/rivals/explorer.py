@@ -13,7 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,6 +97,10 @@ class Explorer(ABC):
     def bounds(self, goal: int) -> tuple[float, float]:
         """No certificate: (0, infinity)."""
         return 0.0, np.inf
+
+    def extras(self) -> dict[str, NDArray[Any]]:
+        """None."""
+        return {}
 
     # --- checkpoints ---
 
@@ -189,9 +193,9 @@ class Incremental(Explorer):
             yield int(goal), *planning.solve(self.counts, rows, self.known, target, precision, self._far)
 
 
-def follow(run: Run, explorer: Explorer, budget: int, observe: Observer = lambda run: None) -> Status:
+def follow(run: Run, budget: int, observe: Observer = lambda run: None) -> Status:
     """Play an explorer's moves until its own rule stops it, the budget is spent, or ``observe`` returns False."""
-    one = np.ones(1)
+    explorer, one = cast(Explorer, run.estimates), np.ones(1)
     while (move := explorer.move()) is not None:
         if run.steps >= budget:
             return Status.BUDGET

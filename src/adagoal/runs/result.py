@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from adagoal.core.status import Status
 from adagoal.core.errors import InputError
 from adagoal.core.policy import Policy
+from adagoal.runs.setting import Setting
 from adagoal.core.files import read_arrays, read_json, write_arrays, write_json
 
 FORMAT = 1
@@ -24,27 +25,6 @@ class Certificate(NamedTuple):
 
     lower: float
     upper: float
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What was asked for: enough to run it again."""
-
-    env: str
-    env_args: dict[str, Any] = field(default_factory=dict)
-    method: str = "certified"
-    method_args: dict[str, Any] = field(default_factory=dict)
-    goal_rule: str = "adagoal"
-    radius: float | str = 10.0
-    """A number of steps, or "auto" or "all" (see docs/guide.md)."""
-    epsilon: float = 1.0
-    delta: float = 0.1
-    seed: int = 0
-    budget: int | None = None
-    goal_space: tuple[int, ...] | None = None
-    """The goals to consider; None means every state."""
-    start_seed: int | None = None
-    max_states: int | None = None
 
 
 @dataclass(frozen=True)
@@ -76,6 +56,9 @@ class Result:
     wall_seconds: float
     reset_action: int
     warnings: list[str]
+    """What a user should know about the environment."""
+    void: list[str]
+    """Why the status is "void": checks that the certificates rest on have failed."""
     arrays: Mapping[str, NDArray[Any]]
     """policy [G', T, S] for ``policy_goals`` [G'], episode_goals, episode_reached, trace [*, 4], visits [S]"""
 
@@ -113,6 +96,7 @@ class Result:
             "wall_seconds",
             "reset_action",
             "warnings",
+            "void",
         )
         outcome = {name: getattr(self, name) for name in keep}
         setting = {**asdict(self.setting), "radius_setting": self.setting.radius}
@@ -155,6 +139,7 @@ def load(path: str | Path) -> Result:
             status=Status(data["status"]),
             **{name: data[name] for name in ("radius", "open_goals", "guarantee")},
             **{name: data[name] for name in ("steps", "episodes", "plans", "wall_seconds", "reset_action", "warnings")},
+            void=data.get("void", []),
         )
         if not _fits(result):
             raise InputError(f"{folder}: result.json and model.npz are damaged, or not of the same run")

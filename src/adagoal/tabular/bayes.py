@@ -112,6 +112,10 @@ class Bayes:
         """[1, S] greedy in the posterior mean."""
         return np.ascontiguousarray(self.greedy[MEMBERS][None, :, self.column[goal]])
 
+    def extras(self) -> dict[str, NDArray[Any]]:
+        """None."""
+        return {}
+
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Everything that the counts do not determine; draws depend on the number of the plan alone."""
         return {name: getattr(self, name) for name in self.ARRAYS}, {"plans": self.plans}

@@ -220,6 +220,10 @@ class Certified(Columns):
         self.probing[:, j] = probe
         self._offer(j, min(float(Y[self.counts.start]), value), gap)
 
+    def extras(self) -> dict[str, NDArray[Any]]:
+        """None."""
+        return {}
+
     # --- saving -----------------------------------------------------------------------------------------------
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:

@@ -43,6 +43,10 @@ class Stages:
         """[H, S]: H stages, then the reset, and again."""
         return np.ascontiguousarray(self.table[:, :, self.column[goal]])
 
+    def extras(self) -> dict[str, NDArray[Any]]:
+        """None."""
+        return {}
+
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """The last plan: it may be older than the counts."""
         return {"table": self.table, "D": self.D, "U": self.U, "planned": self.planned}, {"plans": self.plans}

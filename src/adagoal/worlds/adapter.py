@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces, wrappers
 
-from adagoal.core.errors import InputError
+from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.worlds.keys import Key, continuous, is_minigrid, minigrid_key, minigrid_label, observation_key
 
 MAX_STATES = 10_000
@@ -33,29 +33,28 @@ class Adapter:
         actions: Any = getattr(env, "action_space", None)
         space: Any = getattr(env, "observation_space", None)
         if not isinstance(actions, spaces.Discrete):
-            raise InputError(f"env: {name} has actions of type {type(actions).__name__}; they must be Discrete")
+            raise InputError(f"{name} has actions of type {type(actions).__name__}; they must be Discrete", "env")
         if actions.n > MOST_ACTIONS:
-            raise InputError(f"env: {name} has {actions.n} actions; at most {MOST_ACTIONS} are possible")
+            raise InputError(f"{name} has {actions.n} actions; at most {MOST_ACTIONS} are possible", "env")
         if continuous(space) and max_states is None:
             raise InputError(
-                f"env: {name} has continuous observations; if they take few values, say how many with --max-states"
+                f"{name} has continuous observations; if they take few values, say how many with max_states", "env"
             )
         self.name, self.n_actions, self.first_action = name, int(actions.n), int(actions.start)
         self.env = without_limits(env)
         self.actions: list[int] = []
         """What was done since the last reset of the environment."""
+        self.overdue = False
+        """Whether the environment ended the episode by itself, so that nothing but a reset is left."""
+        self.truncates = False
+        """Whether it ever did."""
         self._start_seed = start_seed
         self._base: Any = env.unwrapped
         self._minigrid = is_minigrid(self._base)
         self.read = (lambda observation: minigrid_key(self._base)) if self._minigrid else observation_key(space)
         """The key of the current state, from its observation."""
         self._before: dict[str, Any] = {}  # the generator before the last reset
-        try:
-            keys = self._find_starts()
-        except InputError:
-            raise
-        except Exception as error:
-            raise InputError(f"env: {name} cannot be reset ({type(error).__name__}: {error})") from error
+        keys = self._find_starts()
         self.virtual = len(keys) > 1
         """Whether the start is a state of its own, before the random first observation."""
         self.labels: tuple[str, ...] = ()
@@ -77,12 +76,12 @@ class Adapter:
     def _find_starts(self) -> set[Key]:
         """The keys of several first observations; one means that the start is fixed."""
         if self._start_seed is None:
-            return {self.read(self.env.reset(seed=seed)[0]) for seed in range(STARTS)}
+            return {self._key(self._reset(seed)) for seed in range(STARTS)}
         if not self._generator():
-            raise InputError(f"--start-seed: {self.name} does not use Gymnasium's random generator (np_random)")
-        keys = {self.read(self.env.reset(seed=self._start_seed)[0]) for _ in range(2)}
+            raise InputError(f"{self.name} does not use Gymnasium's random generator (np_random)", "start_seed")
+        keys = {self._key(self._reset(self._start_seed)) for _ in range(2)}
         if len(keys) > 1:
-            raise InputError(f"--start-seed: the start of {self.name} does not follow from the seed")
+            raise InputError(f"the start of {self.name} does not follow from the seed", "start_seed")
         return keys
 
     def end(self, key: Key) -> Key:
@@ -92,32 +91,95 @@ class Adapter:
     def number(self, key: Key, observation: Any) -> int:
         """A number for a state that has none."""
         if self._declared:
-            raise InputError(f"env: {self.name} gave the observation {observation}, which is not in its space")
+            raise InputError(f"{self.name} gave the observation {observation}, which is not in its space", "env")
         state = len(self.labels)
         if state >= self.state_bound:
             raise InputError(
-                f"--max-states: {self.name} has more than {self.state_bound} states; give a larger number "
-                "(if they never end, the observations are not discrete)"
+                f"{self.name} has more than {self.state_bound} states; give a larger number "
+                "(if they never end, the observations are not discrete)",
+                "max_states",
             )
         self.index[key] = state
         self.labels += (minigrid_label(self._base) if self._minigrid else str(observation)[:60],)
         return state
 
+    @property
+    def met(self) -> int:
+        """States that have a number."""
+        return len(self.labels) or self.initial_states
+
+    # --- the only places where code of the environment is called ----------------------------------------------
+
+    def _reset(self, seed: int | None = None) -> Any:
+        """``env.reset``: the first observation."""
+        try:
+            observation, _ = self.env.reset() if seed is None else self.env.reset(seed=seed)
+        except (Exception, SystemExit) as error:
+            raise EnvironmentFailure(f"{self.name} cannot be reset ({type(error).__name__}: {error})", "env") from error
+        return observation
+
+    def _step(self, action: int) -> tuple[Any, bool, bool]:
+        """``env.step``: observation, terminated, truncated."""
+        try:
+            observation, _, terminated, truncated, _ = self.env.step(action + self.first_action)
+        except (Exception, SystemExit) as error:
+            text = f"the environment {self.name} raised {type(error).__name__}: {error}"
+            raise EnvironmentFailure(text) from error
+        return observation, bool(terminated), bool(truncated)
+
+    def _key(self, observation: Any) -> Key:
+        """The key of the current state."""
+        try:
+            return self.read(observation)
+        except InputError:
+            raise
+        except Exception as error:
+            shown = f"{str(observation)[:60]!r}, which is not in its space ({type(error).__name__})"
+            raise EnvironmentFailure(f"{self.name} gave the observation {shown}", "env") from error
+
+    # --- moving -----------------------------------------------------------------------------------------------
+
     def seed(self, seed: int) -> None:
         """Seed all randomness of the environment, and go to the start."""
-        self.env.reset(seed=seed)
+        self._reset(seed)
+        self.overdue = False
         if not self.virtual:
             self.enter()
 
     def enter(self) -> Any:
         """Reset the environment; the first observation."""
         self.actions.clear()
+        self.overdue = False
         self._before = self._generator()
-        if self._start_seed is None:
-            return self.env.reset()[0]
-        observation = self.env.reset(seed=self._start_seed)[0]
-        self._base.np_random.bit_generator.state = self._before
+        observation = self._reset(self._start_seed)
+        if self._start_seed is not None:
+            self._base.np_random.bit_generator.state = self._before
         return observation
+
+    def home(self) -> int:
+        """The reset action: the state after it, which is the start unless something is wrong."""
+        if self.virtual:
+            self.actions.clear()
+            self.overdue = False
+            return self.start
+        return self._numbered(self.enter(), False)
+
+    def step(self, state: int, action: int) -> tuple[int, bool]:
+        """Take an action in a state: the state after it, and whether that one is terminated."""
+        if self.virtual and state == self.start:
+            return self._numbered(self.enter(), False), False
+        observation, terminated, truncated = self._step(action)
+        landed = self._numbered(observation, terminated)
+        self.actions.append(action)
+        self.overdue = truncated and not terminated
+        self.truncates |= self.overdue
+        return landed, terminated
+
+    def _numbered(self, observation: Any, terminated: bool) -> int:
+        key = self._key(observation)
+        key = self.end(key) if terminated else key
+        state = self.index.get(key)
+        return self.number(key, observation) if state is None else state
 
     def _generator(self) -> dict[str, Any]:
         """The state of the environment's random generator; empty where it does not use Gymnasium's."""
@@ -133,21 +195,22 @@ class Adapter:
             "labels": [] if self._declared else list(self.labels),
         }
 
-    def restore(self, snapshot: dict[str, Any]) -> tuple[int, bool]:
-        """Replay the episode under way; where it led (-1: to a state without number), and whether it was truncated."""
+    def restore(self, snapshot: dict[str, Any]) -> int:
+        """Replay the episode under way; the state to which it led, -1 for one without a number."""
         if not self._declared:
             self.index = {ast.literal_eval(key): s + self.virtual for s, key in enumerate(snapshot["keys"])}
             self.labels = tuple(snapshot["labels"])
         if snapshot["generator"]:
             self._base.np_random.bit_generator.state = snapshot["generator"]
         if snapshot["actions"] is None:
-            return self.start, False
+            return self.start
         observation, terminated, truncated = self.enter(), False, False
         for action in snapshot["actions"]:
-            observation, _, terminated, truncated, _ = self.env.step(action + self.first_action)
+            observation, terminated, truncated = self._step(action)
         self.actions = list(snapshot["actions"])
-        key = self.read(observation)
-        return self.index.get(self.end(key) if terminated else key, -1), truncated and not terminated
+        self.overdue = truncated and not terminated
+        key = self._key(observation)
+        return self.index.get(self.end(key) if terminated else key, -1)
 
 
 def without_limits(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:

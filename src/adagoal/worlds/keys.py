@@ -44,14 +44,14 @@ def observation_key(space: spaces.Space[Any]) -> Callable[[Any], Key]:
     if isinstance(space, spaces.Dict):
         named = [(name, observation_key(part)) for name, part in space.spaces.items()]
         return lambda observation: tuple(part(observation[name]) for name, part in named)
-    raise InputError(f"env: observations of type {type(space).__name__} cannot be told apart exactly")
+    raise InputError(f"observations of type {type(space).__name__} cannot be told apart exactly", "env")
 
 
 def _whole(observation: Any) -> int:
     try:
         return operator.index(observation)
     except TypeError:
-        raise InputError(f"env: gave the observation {observation!r}, which is not an integer") from None
+        raise InputError(f"gave the observation {observation!r}, which is not an integer", "env") from None
 
 
 def _bytes(dtype: np.dtype[Any], shape: tuple[int, ...], observation: Any) -> bytes:
@@ -59,13 +59,13 @@ def _bytes(dtype: np.dtype[Any], shape: tuple[int, ...], observation: Any) -> by
     given = np.asarray(observation)
     array = given if given.dtype == dtype else given.astype(dtype)
     if array.shape != shape:
-        raise InputError(f"env: gave an observation of shape {array.shape} in a space of shape {shape}")
+        raise InputError(f"gave an observation of shape {array.shape} in a space of shape {shape}", "env")
     if dtype.kind == "f":
         if np.isnan(array).any():
-            raise InputError(f"env: gave the observation {str(observation)[:60]}, which is not a number")
+            raise InputError(f"gave the observation {str(observation)[:60]}, which is not a number", "env")
         array = array + dtype.type(0)
     elif array is not given and not np.array_equal(array, given):
-        raise InputError(f"env: gave the observation {str(observation)[:60]}, which is no {dtype} as its space says")
+        raise InputError(f"gave the observation {str(observation)[:60]}, which is no {dtype} as its space says", "env")
     key: bytes = array.tobytes()
     return key
 

@@ -6,7 +6,6 @@ import difflib
 import functools
 import importlib
 import inspect
-import json
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -15,7 +14,7 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec, load_env_creator, parse_env_id
 
-from adagoal.core.errors import InputError
+from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.world import World
 from adagoal.worlds import families, grid, random_models, toys
 from adagoal.worlds.gym import GymWorld
@@ -71,7 +70,7 @@ class Row(NamedTuple):
     name: str
     description: str
     arguments: dict[str, Any]
-    """Accepted ``--env-arg`` names with their defaults ("required" where there is none)."""
+    """Accepted names of ``env_args`` with their defaults ("required" where there is none)."""
 
 
 def make_world(
@@ -82,11 +81,11 @@ def make_world(
     A name gives a compiled simulator where the model is known (built-in worlds, toy-text environments); an
     environment object is always stepped as it is.
     """
-    for option, value, least in (("--max-states", max_states, 2), ("--start-seed", start_seed, 0)):
+    for name, value, least in (("max_states", max_states, 2), ("start_seed", start_seed, 0)):
         if value is not None and (not isinstance(value, int | np.integer) or value < least):
-            raise InputError(f"{option}: must be a whole number >= {least}, got {value!r}")
+            raise InputError(f"must be a whole number >= {least}, got {value!r}", name)
     if not isinstance(env_args, Mapping):
-        raise InputError(f"--env-arg: must be names with their values, got {env_args!r}")
+        raise InputError(f"must be names with their values, got {env_args!r}", "env_args")
     if isinstance(env, str):
         if env in BUILT_IN:
             return ModelWorld(_build(env, env_args)), env
@@ -101,7 +100,7 @@ def make_world(
             stepped.note(line)
         return stepped, env
     if env_args:
-        raise InputError(f"--env-arg: {next(iter(env_args))} given, but the environment is an object, made already")
+        raise InputError(f"{next(iter(env_args))} given, but the environment is an object, made already", "env_args")
     if isinstance(env, gymnasium.Env):
         name = OBJECT + (env.spec.id if env.spec is not None else type(env.unwrapped).__name__)
         stepped, model = GymWorld(env, name, start_seed, max_states), toy_text_model(env, name, start_seed)
@@ -110,7 +109,7 @@ def make_world(
         return stepped, name
     if hasattr(env, "rollout"):
         return env, env.name
-    raise InputError(f"env: must be a name, a Gymnasium environment or a World, not {type(env).__name__}")
+    raise InputError(f"must be a name, a Gymnasium environment or a World, not {type(env).__name__}", "env")
 
 
 def make_model(
@@ -128,20 +127,6 @@ def describe() -> list[Row]:
     """What an environment can be: the built-in worlds with their arguments, then examples from Gymnasium."""
     rows = [Row(name, (inspect.getdoc(_plain(name)) or "").split("\n")[0], _arguments(name)) for name in BUILT_IN]
     return rows + [Row(name, text, {}) for name, text in EXAMPLES.items()]
-
-
-def parse_args(pairs: Iterable[str], option: str = "--env-arg") -> dict[str, Any]:
-    """``key=value`` texts as a dictionary; values are JSON (0.1, true, [1, 2]) or else plain text (8x8)."""
-    arguments = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not (key and equals):
-            raise InputError(f"{option}: must look like key=value, got {pair!r}")
-        try:
-            arguments[key] = json.loads(value)
-        except ValueError:
-            arguments[key] = {"True": True, "False": False, "None": None}.get(value, value)
-    return arguments
 
 
 def _plain(name: str) -> Callable[..., TabularMDP]:
@@ -163,25 +148,25 @@ def _build(name: str, arguments: Mapping[str, Any]) -> TabularMDP:
     _check_names(name, arguments, accepted)
     for argument, default in accepted.items():
         if default == "required" and argument not in arguments:
-            raise InputError(f"--env-arg: {name} needs {argument}=...")
+            raise InputError(f"{name} needs {argument}=...", "env_args")
     try:
         return BUILT_IN[name](**arguments)
     except InputError as error:
-        raise InputError(f"--env-arg {error}") from None
+        raise InputError(str(error), "env_args") from None
 
 
 def _check_names(env: str, arguments: Mapping[str, Any], accepted: Iterable[str]) -> None:
     for argument in arguments:
         if argument not in accepted:
             raise InputError(
-                f"--env-arg: {env} has no argument {argument!r}; it accepts {', '.join(accepted) or 'none'}"
+                f"{env} has no argument {argument!r}; it accepts {', '.join(accepted) or 'none'}", "env_args"
             )
 
 
 def _make(env: str, arguments: Mapping[str, Any]) -> tuple[Environment, list[str]]:
     """An environment by its Gymnasium id, without its time limit's checks, and what should be said about it."""
     if env.startswith(OBJECT):
-        raise InputError(f"env: {env} was an environment object of the program that ran it; give the object again")
+        raise InputError(f"{env} was an environment object of the program that ran it; give the object again", "env")
     if env.startswith(("MiniGrid-", "BabyAI-")):
         _import_minigrid(env)
     with warnings.catch_warnings():
@@ -189,20 +174,20 @@ def _make(env: str, arguments: Mapping[str, Any]) -> tuple[Environment, list[str
         try:
             spec, notes = _spec(env)
             if spec.entry_point is None:
-                raise InputError(f"env: {spec.id} cannot be made: it has no entry point")
+                raise InputError(f"{spec.id} cannot be made: it has no entry point", "env")
             creator: Any = spec.entry_point if callable(spec.entry_point) else load_env_creator(spec.entry_point)
             parameters = inspect.signature(creator).parameters
             if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
                 _check_names(env, arguments, [name for name in parameters if name != "render_mode"])
             return gymnasium.make(spec, disable_env_checker=True, **arguments), notes
         except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
-            raise InputError(f"env: {env} needs a package that is not installed ({error})") from None
+            raise InputError(f"{env} needs a package that is not installed ({error})", "env") from None
         except InputError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             given = ", ".join(f"{key}={value}" for key, value in arguments.items())
-            option = f"--env-arg {given}" if given else "env"
-            raise InputError(f"{option}: {env} cannot be made ({type(error).__name__}: {error})") from None
+            text = f"{env} cannot be made{f' with {given}' if given else ''} ({type(error).__name__}: {error})"
+            raise EnvironmentFailure(text, "env_args" if given else "env") from error
 
 
 def _import_minigrid(env: str) -> None:
@@ -212,7 +197,7 @@ def _import_minigrid(env: str) -> None:
         try:
             import minigrid  # noqa: F401
         except ImportError:
-            raise InputError(f"env: {env} needs the minigrid package: pip install minigrid") from None
+            raise InputError(f"{env} needs the minigrid package: pip install minigrid", "env") from None
 
 
 def _spec(env: str) -> tuple[EnvSpec, list[str]]:
@@ -226,11 +211,11 @@ def _spec(env: str) -> tuple[EnvSpec, list[str]]:
     try:
         namespace, name, version = parse_env_id(env)
     except gymnasium.error.Error:
-        raise InputError(_unknown(env)) from None
+        raise InputError(_unknown(env), "env") from None
     same = [spec for spec in gymnasium.registry.values() if (spec.namespace, spec.name) == (namespace, name)]
     newest = max(same, key=lambda spec: spec.version or 0, default=None)
     if newest is None or (version or 0) > (newest.version or 0):
-        raise InputError(_unknown(env))
+        raise InputError(_unknown(env), "env")
     return newest, [f"{env} is not in the installed Gymnasium: {newest.id} was used instead"]
 
 
@@ -239,4 +224,4 @@ def _unknown(env: str) -> str:
     folded = {name.lower(): name for name in names}
     close = [folded[match] for match in difflib.get_close_matches(env.lower(), folded, n=3, cutoff=0.5)]
     hint = f"did you mean {' or '.join(close)}?" if close else "`adagoal envs` lists what there is"
-    return f"env: unknown environment {env!r}; {hint}"
+    return f"unknown environment {env!r}; {hint}"

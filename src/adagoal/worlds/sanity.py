@@ -20,9 +20,12 @@ appears with probability at most ALPHA.
 from __future__ import annotations
 
 import math
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import numba
 import numpy as np
+from numpy.typing import NDArray
 
 from adagoal.core.types import Floats, Longs
 
@@ -38,7 +41,6 @@ AGES = 16
 """Powers of two of the age."""
 TESTS = 3
 
-VOID = "certificates of this run may be wrong"
 WORDS = (
     (
         "what an action does depends on the step before it, so the observation does not tell the whole state",
@@ -52,6 +54,45 @@ WORDS = (
     ),
 )
 """What looks wrong, for pairs in general and for first steps after a reset."""
+
+
+@dataclass
+class Doubts:
+    """What was noticed about a world beside the tests: warnings, and reasons for which certificates are void."""
+
+    notes: list[str] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+    lost: int = 0
+    """Transitions lost because of what happened in them."""
+
+    def note(self, line: str) -> None:
+        """A warning, once."""
+        _add(self.notes, line)
+
+    def add(self, line: str) -> None:
+        """A reason for which certificates are void; of lines that differ in a number only the first is kept."""
+        _add(self.reasons, line)
+
+    def go_on(self) -> None:
+        """Work goes on: what was lost before is now missing from the samples."""
+        if self.lost:
+            self.add(
+                "the environment raised in a step and the run went on, so that the samples lack what happened in it, "
+                f"{self.lost} transition{'s' if self.lost > 1 else ''} so far"
+            )
+
+    def state(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return asdict(self)
+
+    def restore(self, facts: dict[str, Any]) -> None:
+        """The inverse of :meth:`state`."""
+        self.notes, self.reasons, self.lost = list(facts["notes"]), list(facts["reasons"]), int(facts["lost"])
+
+
+def _add(lines: list[str], line: str) -> None:
+    if not any(line.split(",")[0] == old.split(",")[0] for old in lines):
+        lines.append(line)
 
 
 class Recorder:
@@ -70,6 +111,21 @@ class Recorder:
         self._score = np.zeros((64, TESTS))
 
     ARRAYS = ("_of", "_symbols", "_causes", "_used", "_pooled", "_classes", "_score")
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Everything, for a checkpoint; rows not in use are left out."""
+        rows = int(self._past[2])
+        return {"row": self._row, "past": self._past} | {name[1:]: getattr(self, name)[:rows] for name in self.ARRAYS}
+
+    def restore(self, arrays: dict[str, NDArray[Any]]) -> None:
+        """The inverse of :meth:`state`."""
+        self._row, self._past = np.array(arrays["row"]), np.array(arrays["past"])
+        for name in self.ARRAYS:
+            kept, array = arrays[name[1:]], getattr(self, name)
+            rows = max(len(array), 1 << (len(kept) - 1).bit_length()) if len(kept) else len(array)
+            fresh = np.full((rows, *array.shape[1:]), -1 if name == "_symbols" else 0, array.dtype)
+            fresh[: len(kept)] = kept
+            setattr(self, name, fresh)
 
     def add(self, moves: Longs, landed: Longs) -> None:
         """Steps in order. ``moves``: pairs s * A + a, or -1 - s for a reset taken in s; ``landed``: states after."""
@@ -96,7 +152,7 @@ class Recorder:
         evidence: Floats = self._score[:rows] - likelihood[:, None]
         return evidence
 
-    def warnings(self) -> list[str]:
+    def findings(self) -> list[str]:
         """One line for every kind of violation that was found."""
         wealth = self.wealth()
         j = np.arange(1, len(wealth) + 1)
@@ -112,7 +168,7 @@ class Recorder:
                     pairs = f"{len(hits)} state-action pair{'s' if len(hits) > 1 else ''}"
                     odds = int(wealth[worst, test] / math.log(10))
                     where = f"{pairs}, most clearly state {state}, action {action}: odds 1 : 10^{odds}"
-                    lines.append(f"{WORDS[first][test]} ({where}); {VOID}")
+                    lines.append(f"{WORDS[first][test]} ({where})")
         return lines
 
 

@@ -1,0 +1,241 @@
+"""What an episode is: one definition, executed in two ways.
+
+:func:`play` is the loop of goal-conditioned exploration. As a Python function it plays any world that can step, reset
+and say where nothing but a reset is allowed (:class:`Stage`); :data:`simulate` is the same function compiled, for the
+arrays of a known model. A new kind of world brings those three operations and never writes the loop again.
+
+An episode begins with the draw of a goal column in proportion to its weight. It ends when its goal is reached or after
+``limit`` steps, and then the agent goes back to the start with a reset, which is a step. The loop returns to its caller
+when a limit is met, when a pair has been tried often enough for a new plan, when a state is new and the plan is
+curious (one of its columns stands for all goals never seen), or when the world failed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Any, NamedTuple, Protocol
+
+import numba
+import numpy as np
+from numba.extending import overload
+
+from adagoal.core.counts import Counts, record
+from adagoal.core.types import Bools, Floats, Ints, Longs
+from adagoal.core.world import Outcome, Plan
+
+EPISODES = 4096
+"""Episodes of one call, at most."""
+FAILED = -1
+"""The state after a step that did not take place."""
+NOTHING, ENOUGH, NEW = 0, 1, 2
+"""What a move brought: nothing special, a pair's last try of the plan, or a state seen for the first time."""
+
+
+class Orders(NamedTuple):
+    """A plan as the loop reads it: arrays, or what indexes like them."""
+
+    policy: Any
+    """[T, S, columns] actions"""
+    stages: int
+    rows: int
+    """T and S: states from S on are newer than the plan"""
+    goal_state: Any
+    """[columns]"""
+    weights: Any
+    """[columns] cumulative weights of the columns"""
+    limit: int
+    curious: bool
+    n_actions: int
+    start: int
+
+
+class Stage(Protocol):
+    """A world in Python, as :func:`play` uses it. All three count what happens."""
+
+    def forced(self, state: int) -> bool:
+        """Whether nothing but a reset is allowed."""
+        ...
+
+    def home(self, state: int) -> int:
+        """Reset, taken in ``state``: the state after it, or FAILED."""
+        ...
+
+    def move(self, state: int, action: int, rng: np.random.Generator) -> tuple[int, int]:
+        """Take an action: the state after it, or FAILED, and what it brought."""
+        ...
+
+
+def orders(plan: Plan, weights: Floats, n_actions: int, start: int) -> Orders:
+    """The plan for the compiled loop."""
+    stages, rows, _ = plan.policy.shape
+    curious = bool(plan.goal_state.min() == -1)
+    return Orders(plan.policy, stages, rows, plan.goal_state, np.cumsum(weights), plan.limit, curious, n_actions, start)
+
+
+def in_python(given: Orders) -> Orders:
+    """The same for the loop in Python, where lists and memory views are read faster than arrays."""
+    return given._replace(
+        policy=memoryview(given.policy), goal_state=given.goal_state.tolist(), weights=given.weights.tolist()
+    )
+
+
+def outcome(steps: int, ended: int, log: Longs) -> Outcome:
+    """What the loop did, from what it returns and its log."""
+    return Outcome(steps, log[:ended, 0].tolist(), (log[:ended, 1] > 0).tolist())
+
+
+# --- the definition -------------------------------------------------------------------------------------------------
+
+
+def play(world: Any, plan: Orders, place: Any, rng: np.random.Generator, max_steps: int, log: Longs) -> tuple[int, int]:
+    """Play episodes from ``place`` on; returns the steps taken and the episodes that ended, which stand in ``log``.
+
+    ``place`` [3] is the state, the goal column aimed at (-1: none) and the steps of the episode; it is left where the
+    agent stands. ``log`` [n, 2] takes the goal state of every episode and whether it was reached.
+    """
+    state, aim, clock = place[0], place[1], place[2]
+    steps, ended = 0, 0
+    if aim >= 0 and plan.weights[aim] <= (plan.weights[aim - 1] if aim > 0 else 0.0):
+        aim = -1  # the goal lost its weight: choose another one, from here
+    while steps < max_steps:
+        if aim < 0:
+            aim = draw(plan.weights, rng.random() * plan.weights[-1])
+            clock = 0
+        goal = plan.goal_state[aim]
+        if state == goal or clock >= plan.limit:
+            landed = plan.start if state == plan.start else home(world, state)
+            if landed == FAILED:
+                break
+            steps += state != plan.start
+            log[ended, 0] = goal
+            log[ended, 1] = state == goal
+            ended += 1
+            aim = -1
+            state = landed
+            if ended == len(log) or state >= plan.rows:
+                break
+            continue
+        action = plan.n_actions if forced(world, state) else plan.policy[clock if plan.stages > 1 else 0, state, aim]
+        if action == plan.n_actions:
+            landed, news = home(world, state), NOTHING
+        else:
+            landed, news = move(world, state, action, rng)
+        if landed == FAILED:
+            break
+        state = landed
+        steps += 1
+        clock += 1
+        if news == NEW and goal == -1:
+            log[ended, 0], log[ended, 1] = -1, 1
+            ended += 1
+            aim = -1
+        if news == ENOUGH or (news == NEW and plan.curious) or state >= plan.rows:
+            break
+    place[0], place[1], place[2] = state, aim, clock
+    return steps, ended
+
+
+# --- executed in Python: by a Stage ---------------------------------------------------------------------------------
+
+
+def draw(weights: Any, u: float) -> int:
+    """The column whose share of the cumulative weights holds u."""
+    return min(bisect_right(weights, u), len(weights) - 1)
+
+
+def forced(world: Stage, state: int) -> bool:
+    """See :class:`Stage`."""
+    return world.forced(state)
+
+
+def home(world: Stage, state: int) -> int:
+    """See :class:`Stage`."""
+    return world.home(state)
+
+
+def move(world: Stage, state: int, action: int, rng: np.random.Generator) -> tuple[int, int]:
+    """See :class:`Stage`."""
+    return world.move(state, action, rng)
+
+
+# --- executed compiled: on the arrays of a known model --------------------------------------------------------------
+
+
+class Known(NamedTuple):
+    """A known model, and the counts of what is seen of it."""
+
+    indptr: Longs
+    successors: Ints
+    cumulative: Floats
+    """[nnz] cumulative probabilities inside each row, infinite at its end"""
+    terminal: Bools
+    start: int
+    threshold: Longs
+    """[X] the tries of each pair that ask for a new plan"""
+    seen_successor: Ints
+    counted: Longs
+    recent: Longs
+    support: Ints
+    n: Longs
+    settled: Longs
+    visits: Longs
+    seen: Bools
+
+    @staticmethod
+    def of(mdp: Any, cumulative: Floats, threshold: Longs, c: Counts) -> Known:
+        """The arrays of a model and of counts with room for all its successors."""
+        model = mdp.indptr, mdp.successors, cumulative, mdp.terminal, mdp.start, threshold
+        return Known(*model, c.successor, c.count, c.recent, c.support, c.n, c.settled, c.visits, c.seen)
+
+
+@overload(draw, inline="always")
+def _draw(weights, u):  # type: ignore[no-untyped-def]
+    return lambda weights, u: min(np.searchsorted(weights, u, side="right"), len(weights) - 1)
+
+
+@overload(forced, inline="always")
+def _forced(world, state):  # type: ignore[no-untyped-def]
+    return lambda world, state: world.terminal[state]
+
+
+@overload(home, inline="always")
+def _home(world, state):  # type: ignore[no-untyped-def]
+    def reset(world, state):  # type: ignore[no-untyped-def]
+        world.visits[state] += 1
+        return world.start
+
+    return reset
+
+
+@overload(move, inline="always")
+def _move(world, state, action, rng):  # type: ignore[no-untyped-def]
+    def step(world, state, action, rng):  # type: ignore[no-untyped-def]
+        world.visits[state] += 1
+        pair = state * (world.n.shape[0] // world.visits.shape[0]) + action
+        u = rng.random()
+        k = world.indptr[pair]
+        while world.cumulative[k] <= u:
+            k += 1
+        landed = np.int64(world.successors[k])
+        record(
+            pair,
+            landed,
+            world.seen_successor,
+            world.counted,
+            world.recent,
+            world.support,
+            world.n,
+            world.settled,
+        )
+        if not world.seen[landed]:
+            world.seen[landed] = True
+            return landed, NEW
+        return landed, ENOUGH if world.n[pair] >= world.threshold[pair] else NOTHING
+
+    return step
+
+
+COMPILED: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
+"""Without Numba's reference counts, which cost more than the steps themselves: nothing is allocated here."""
+simulate = numba.njit(**COMPILED)(play)
+"""The same definition, compiled."""

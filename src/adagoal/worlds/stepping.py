@@ -1,0 +1,116 @@
+"""Episodes in a Gymnasium environment: the three operations of :class:`adagoal.worlds.episode.Stage`, counted.
+
+Counts are brought up to date in batches: a step of a cheap environment takes about as long as counting it alone would.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+from adagoal.core.counts import Counts, record
+from adagoal.core.errors import EnvironmentFailure
+from adagoal.core.world import Plan
+from adagoal.worlds import episode
+from adagoal.worlds.adapter import Adapter
+from adagoal.worlds.sanity import Doubts, Recorder
+
+BATCH = 65_536
+"""Steps after which counts are brought up to date."""
+
+
+class Stepping:
+    """One rollout of a plan. What the environment raises ends it and is kept in ``failure``."""
+
+    def __init__(self, adapter: Adapter, plan: Plan, counts: Counts, recorder: Recorder, doubts: Doubts) -> None:
+        self.failure: BaseException | None = None
+        self._adapter, self._counts, self._recorder, self._doubts = adapter, counts, recorder, doubts
+        self._known = set(np.flatnonzero(counts.seen).tolist())
+        self._terminal = set(np.flatnonzero(counts.terminal).tolist())
+        self._missing, self._left = plan.threshold - counts.n[: len(plan.threshold)], dict[int, int]()
+        self._moves: list[int] = []  # pairs s * A + a, or -1 - s for a reset taken in s, not counted yet
+        self._landed: list[int] = []  # the states after them
+
+    def forced(self, state: int) -> bool:
+        """In a terminated state, or after the environment's own time limit, nothing but a reset is allowed."""
+        return self._adapter.overdue or state in self._terminal
+
+    def home(self, state: int) -> int:
+        """The reset action, taken in ``state``."""
+        try:
+            landed = self._adapter.home()
+            if landed != self._adapter.start:
+                self._make_room()
+                self._counts.seen[landed] = True
+                self._doubts.add(f"a reset led to another state than the start, the first time to state {landed}")
+        except BaseException as error:
+            self.failure = error
+            return episode.FAILED
+        self._moves.append(-1 - state)
+        self._landed.append(landed)
+        return landed
+
+    def move(self, state: int, action: int, rng: np.random.Generator) -> tuple[int, int]:
+        """One step of the environment; its draws are its own."""
+        try:
+            landed, terminated = self._adapter.step(state, action)
+        except BaseException as error:
+            if isinstance(error, EnvironmentFailure):
+                self._doubts.lost += 1  # what the environment did may have to do with why nothing came back
+            self.failure = error
+            return episode.FAILED, episode.NOTHING
+        pair = state * self._adapter.n_actions + action
+        self._moves.append(pair)
+        self._landed.append(landed)
+        self._left[pair] = more = self._left.get(pair, self._missing[pair]) - 1
+        if terminated != (landed in self._terminal):
+            self._end(landed, terminated)
+        if len(self._moves) >= BATCH:
+            self.flush()
+        if landed not in self._known:
+            self._make_room()
+            self._known.add(landed)
+            self._counts.seen[landed] = True
+            return landed, episode.NEW
+        return landed, episode.ENOUGH if more <= 0 else episode.NOTHING
+
+    def _make_room(self) -> None:
+        """Rows for the states met so far, and one kept free for the next."""
+        counts, met = self._counts, self._adapter.met
+        if met >= counts.n_states and counts.n_states < self._adapter.state_bound:
+            counts.grow_states(min(2 * counts.n_states, self._adapter.state_bound))
+
+    def _end(self, state: int, terminated: bool) -> None:
+        """A terminated state was entered for the first time, or one entered before did not terminate now."""
+        self._terminal.add(state)
+        self._counts.terminal[state] = True
+        if state in self._known or not terminated:
+            self._doubts.add(f"a state ended the episode at one visit and not at another, first state {state}")
+
+    def flush(self) -> None:
+        """Bring counts and sanity checks up to date."""
+        counts = self._counts
+        moves, landed = np.array(self._moves, np.int64), np.array(self._landed, np.int64)
+        self._moves.clear()
+        self._landed.clear()
+        states = np.where(moves >= 0, moves // counts.n_actions, -1 - moves)
+        counts.visits += np.bincount(states, minlength=counts.n_states)
+        self._recorder.add(moves, landed)
+        real = moves >= 0
+        pairs, successors, done = moves[real], landed[real], 0
+        while done < len(pairs):
+            done = _record_all(
+                *(pairs, successors, done, counts.successor, counts.count, counts.recent),
+                *(counts.support, counts.n, counts.settled),
+            )
+            if done < len(pairs):
+                counts.widen(2 * counts.successor.shape[1])
+
+
+@numba.njit(cache=True, nogil=True)
+def _record_all(pairs, landed, done, successor, count, recent, support, n, settled):  # type: ignore[no-untyped-def]
+    """Count transitions from number ``done`` on; returns where a row had no place left, or the end."""
+    for i in range(done, len(pairs)):
+        if not record(pairs[i], landed[i], successor, count, recent, support, n, settled):
+            return i
+    return len(pairs)
