@@ -8,24 +8,20 @@ import shutil
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
-from adagoal import methods
-from adagoal.api import explore as api
 from adagoal.cli import options
+from adagoal.core import status
 from adagoal.core.errors import InputError
-from adagoal.core.files import read_arrays, read_json
-from adagoal.runs.progress import Progress
-from adagoal.runs.result import Result, load
-from adagoal.runs.session import CHECKPOINT
-from adagoal.runs.setting import Setting
-from adagoal.worlds import registry
 
-UNFINISHED = ("budget", "interrupted")
+if TYPE_CHECKING:  # imported where they are used: --help should not wait for Numba
+    from adagoal.runs.progress import Progress
+    from adagoal.runs.result import Result
+    from adagoal.runs.setting import Setting
+
+CHECKPOINT = "checkpoint.npz"
 RADIUS_HELP = (
     "L >= 1, in expected steps; auto: double it until the budget is spent, all: until every goal is certified "
     "(auto:F, all:F: another factor)."
@@ -57,8 +53,13 @@ def explore(constants: str | None, out: Path | None, overwrite: bool, as_json: b
     """Find the goals of ENV that can be reached within a radius, a policy for each, and certificates.
 
     ENV is a built-in name or a Gymnasium id; adagoal envs lists them. Exit code 0: stopped by the rule; 3: budget
-    spent or interrupted, go on with adagoal resume DIR.
+    spent or interrupted, go on with adagoal resume DIR; 4: void, a check that the certificates rest on has failed.
     """
+    from adagoal import methods
+    from adagoal.api import explore as api
+    from adagoal.runs.progress import Progress
+    from adagoal.runs.setting import Setting
+
     (given["method_args"],) = methods.with_constants(constants, [(given["method"], given["method_args"])])
     setting = Setting(**given)
     env = re.sub(r"[^A-Za-z0-9._-]+", "-", setting.env)
@@ -78,6 +79,9 @@ def explore(constants: str | None, out: Path | None, overwrite: bool, as_json: b
 @options.QUIET
 def resume(folder: Path, budget: int | None, as_json: bool, quiet: bool) -> None:
     """Go on with the run in DIR; the result is as if it had never stopped."""
+    from adagoal.api import explore as api
+    from adagoal.runs.progress import Progress
+
     _must_exist(folder)
     with Progress(budget, quiet) as progress:
         result = api.resume(folder, budget, observe=progress)
@@ -92,10 +96,12 @@ def audit(folder: Path, as_json: bool) -> None:
 
     Exit code 0 where both hold and no certificate is broken, 1 where not, 2 where no exact model is known.
     """
+    from adagoal.api import explore as api
+
     verdict = api.audit(_load(folder))
     click.echo(json.dumps(verdict.to_dict(), indent=1) if as_json else verdict.table())
     if not verdict.ok:
-        raise click.exceptions.Exit(1)
+        raise click.exceptions.Exit(status.CONTRADICTED)
 
 
 @click.command(epilog="Example: adagoal play runs/lake --goal 14 --episodes 1000")
@@ -112,6 +118,9 @@ def play(folder: Path, goals: tuple[int, ...] | None, episodes: int, seed: int, 
     Needs no model, so it also works where audit cannot. Exit code 1 where a measurement contradicts a certificate
     (its 99% interval misses it, or an attempt was given up).
     """
+    from rich.console import Console
+    from rich.table import Table
+
     from adagoal.api.trial import play as try_out
 
     proven = _load(folder).guarantee
@@ -132,7 +141,7 @@ def play(folder: Path, goals: tuple[int, ...] | None, episodes: int, seed: int, 
             )
         Console().print(table)
     if not all(trial.agrees for trial in trials):
-        raise click.exceptions.Exit(1)
+        raise click.exceptions.Exit(status.CONTRADICTED)
 
 
 @click.command(epilog="Example: adagoal report runs/two-room")
@@ -148,6 +157,11 @@ def report(folder: Path) -> None:
 @options.JSON
 def envs(as_json: bool) -> None:
     """List what ENV can be, with the arguments that --env-arg takes."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from adagoal.worlds import registry
+
     rows = registry.describe()
     if as_json:
         click.echo(json.dumps([row._asdict() for row in rows], indent=1))
@@ -167,13 +181,15 @@ def _finish(result: Result, folder: Path, progress: Progress, as_json: bool) -> 
         click.echo(json.dumps({**result.to_dict(), "out": str(folder), "report": str(page)}, indent=1))
     else:
         click.echo(headline(result))
+        for reason in result.void:
+            click.echo(f"void: {reason}", err=True)
         for warning in result.warnings:
             click.echo(f"warning: {warning}", err=True)
         click.echo(f"report: {page}")
-        if result.status in UNFINISHED:
+        if not result.status.finished and result.status is not status.Status.VOID:
             click.echo(f"go on with: adagoal resume {quote(str(folder))}")
-    if result.status in UNFINISHED:
-        raise click.exceptions.Exit(3)
+    if result.status.exit_code:
+        raise click.exceptions.Exit(result.status.exit_code)
 
 
 def _load(folder: Path) -> Result:
@@ -185,6 +201,8 @@ def _load(folder: Path) -> Result:
         )
     if (folder / "policy.npz").exists():
         raise InputError(f"{folder}: a run of adagoal train; test it with: adagoal evaluate {quote(str(folder))}")
+    from adagoal.runs.result import load
+
     return load(folder)
 
 
@@ -218,12 +236,14 @@ def _make_room(folder: Path, setting: Setting, overwrite: bool) -> None:
 
 def _earlier(folder: Path) -> tuple[dict[str, Any], bool] | None:
     """The setting of the run in a folder, and whether it is finished."""
+    from adagoal.core.files import read_arrays, read_json
+
     try:
         if (folder / "result.json").exists():
             data = read_json(folder / "result.json")
-            return {**data, "radius": data["radius_setting"]}, data["status"] not in UNFINISHED
+            return {**data, "radius": data["radius_setting"]}, status.Status(data["status"]).finished
         if (folder / CHECKPOINT).exists():
             return dict(read_arrays(folder / CHECKPOINT)[1]["setting"]), False
-    except (InputError, KeyError, TypeError):
+    except (KeyError, TypeError, ValueError):
         raise InputError(f"--out: {folder} holds a damaged run; choose another folder, or --overwrite") from None
     return None

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from adagoal.core.files import write_text
+from adagoal.core.status import Status
 from adagoal.report.plots import figures
 from adagoal.report.view import View
 from adagoal.report.words import NO_GUARANTEE, headline
@@ -87,7 +88,7 @@ def _page(result: Result, view: View, folder: Path, images: dict[str, tuple[str,
 def _status(result: Result, folder: Path) -> str:
     head = headline(result)
     more = ""
-    if result.status in ("budget", "interrupted"):
+    if result.status in (Status.BUDGET, Status.INTERRUPTED):
         more = f"<p>Go on with <code>adagoal resume {escape(quote(str(folder)))}</code></p>"
     text = " ".join(head.sentences)
     text = escape(text[:1].upper() + text[1:])
@@ -95,10 +96,11 @@ def _status(result: Result, folder: Path) -> str:
 
 
 def _warnings(result: Result) -> str:
-    if not result.warnings:
-        return ""
-    items = "".join(f"<li>{escape(text)}</li>" for text in result.warnings)
-    return f'<section class="warning"><h2>Warnings: the certificates may not hold</h2><ul>{items}</ul></section>'
+    sections = (("Void: no certificate can be given", result.void), ("Warnings", result.warnings))
+    items = {title: "".join(f"<li>{escape(text)}</li>" for text in lines) for title, lines in sections if lines}
+    return "".join(
+        f'<section class="warning"><h2>{title}</h2><ul>{text}</ul></section>' for title, text in items.items()
+    )
 
 
 def _open(result: Result, view: View, badge: str) -> str:

@@ -147,7 +147,7 @@ def _selection_heat(result: Result, view: View, chosen: Longs) -> Figure:
 def progress(result: Result) -> Figure:
     """The largest error of an open goal, and the number of open goals, against the steps."""
     steps, _, error, still = result.arrays["trace"].T
-    if result.status in ("certified", "stopped") and not isinstance(result.setting.radius, str):
+    if result.status.finished and not isinstance(result.setting.radius, str):
         steps, error, still = (np.append(a, v) for a, v in ((steps, result.steps), (error, np.nan), (still, 0.0)))
     figure = Figure((9.0, 3.4), layout="constrained")
     left, right = figure.subplots(1, 2)

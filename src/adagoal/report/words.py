@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from adagoal.core.status import Status
 from adagoal.runs.result import Result
 
 NO_GUARANTEE = "no guarantee"
@@ -25,15 +26,18 @@ class Headline:
 def headline(result: Result) -> Headline:
     """The status, what it means, and what it cost."""
     cost = f"It took {result.steps:,} steps in {result.episodes:,} episodes and {result.wall_seconds:.1f} s."
-    if result.status == "certified":
+    if result.status is Status.CERTIFIED:
         return Headline("good", "Certified", (_promise(result), *_larger(result), cost))
-    if result.status == "stopped":
+    if result.status is Status.VOID:
+        claim = "a check that the certificates rest on has failed, so that nothing below is certified:"
+        return Headline("none", "Void", (claim, "; ".join(result.void) + ".", cost))
+    if result.status is Status.STOPPED:
         claim = (
             f"{_goals(len(result.goals))} within {result.radius:g} steps, by the rule of the method "
             f"{result.setting.method}, which proves nothing: treat the numbers as estimates."
         )
         return Headline("none", f"Stopped, {NO_GUARANTEE}", (claim, cost))
-    why = "budget spent" if result.status == "budget" else "interrupted"
+    why = "budget spent" if result.status is Status.BUDGET else "interrupted"
     return Headline("partial" if result.guarantee else "none", f"Not finished ({why})", (*_partial(result), cost))
 
 

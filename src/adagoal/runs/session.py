@@ -101,7 +101,7 @@ class Session:
             if observe is not None:
                 try:
                     wanted = observe(run) is not False
-                except (Exception, SystemExit) as error:
+                except Exception as error:
                     text = f"the function raised {type(error).__name__}: {error}"
                     raise EnvironmentFailure(text, "observe") from error
             if folder is not None and run.world.settled and time.monotonic() - self._saved > CHECKPOINT_SECONDS:
