@@ -45,6 +45,11 @@ class Counts:
         """Allocated states; an environment of unknown size may ask for more with :meth:`grow_states`."""
         return len(self.visits)
 
+    @property
+    def resets(self) -> int:
+        """Resets so far: every step is a transition that was counted, or one of them."""
+        return int(self.visits.sum() - self.n.sum())
+
     def record(self, state: int, action: int, successor: int) -> int:
         """Count one transition; returns the new count of the pair."""
         pair = state * self.n_actions + action

@@ -214,7 +214,7 @@ class Session:
         run = self.run
         if facts["stage"] > 1:
             self.certified = load(folder / "certified")
-        run.counts.restore({k: arrays[f"counts.{k}"] for k in Counts.ARRAYS})
+        run.counts.restore(_part("counts", arrays))
         while self.stage < facts["stage"]:
             self._enlarge()
         run.estimates.restore(_part("estimates", arrays), facts["estimates"])

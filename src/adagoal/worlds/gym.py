@@ -46,6 +46,7 @@ class GymWorld:
         self._place = [self.start, -1, 0]  # state, goal column aimed at (-1: none), steps of the episode
         self._seed: int | None = None  # of the environment's randomness; None before the first rollout
         self._failure: BaseException | None = None
+        self._adrift = False  # a signal came between a step and its place in the episode
         self._doubts, self._recorder = Doubts(), Recorder(self.n_actions)
 
     @property
@@ -70,11 +71,16 @@ class GymWorld:
         if self._seed is None:
             self.restart(int(rng.integers(2**31)))
         self._doubts.go_on()
+        if self._adrift:
+            self._go_back()
         stage = Stepping(self._adapter, plan, counts, self._recorder, self._doubts)
         log = np.zeros((min(max_episodes, episode.EPISODES), 2), np.int64)
         given = episode.in_python(episode.orders(plan, weights, self.n_actions, self.start))
         try:
             steps, ended = episode.play(stage, given, self._place, rng, max_steps, log)
+        except BaseException:
+            self._adrift = True
+            raise
         finally:
             stage.flush()
         self._failure = stage.failure
@@ -86,6 +92,13 @@ class GymWorld:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
+
+    def _go_back(self) -> None:
+        """From a reset on, because nobody knows where the agent stands."""
+        self.note("the environment could not be put back into the state it was in: the run went on from a reset")
+        self._place, self._adrift = [self.start, -1, 0], False
+        if not self._adapter.virtual:
+            self._adapter.enter()
 
     def restart(self, seed: int) -> None:
         """Back to the start, with the environment's randomness seeded anew."""
@@ -123,7 +136,12 @@ class GymWorld:
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Where the agent stands, how it got there from the last reset, and what the sanity checks know so far."""
         waiting = self._seed is None or (self._adapter.virtual and self._place[0] == self.start)
-        facts = {"place": [int(part) for part in self._place], "seed": self._seed, "doubts": self._doubts.state()}
+        facts = {
+            "place": [int(part) for part in self._place],
+            "adrift": self._adrift,
+            "seed": self._seed,
+            "doubts": self._doubts.state(),
+        }
         return self._recorder.state(), facts | self._adapter.snapshot(waiting)
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
@@ -138,8 +156,5 @@ class GymWorld:
             self._seed = int(facts["seed"]) + 1
             self._adapter.seed(self._seed)
         self._place = [int(part) for part in facts["place"]]
-        if self._adapter.restore(facts) != self._place[0]:
-            self.note("the environment could not be put back into the state it was in: the run went on from a reset")
-            self._place = [self.start, -1, 0]
-            if not self._adapter.virtual:
-                self._adapter.enter()
+        if self._adapter.restore(facts) != self._place[0] or facts["adrift"]:
+            self._go_back()

@@ -28,8 +28,7 @@ class Stepping:
         self._known = set(np.flatnonzero(counts.seen).tolist())
         self._terminal = set(np.flatnonzero(counts.terminal).tolist())
         self._missing, self._left = plan.threshold - counts.n[: len(plan.threshold)], dict[int, int]()
-        self._moves: list[int] = []  # pairs s * A + a, or -1 - s for a reset taken in s, not counted yet
-        self._landed: list[int] = []  # the states after them
+        self._trail: list[int] = []  # not counted yet: pairs s * A + a, or -1 - s for a reset in s; states after them
 
     def forced(self, state: int) -> bool:
         """In a terminated state, or after the environment's own time limit, nothing but a reset is allowed."""
@@ -46,8 +45,7 @@ class Stepping:
         except BaseException as error:
             self.failure = error
             return episode.FAILED
-        self._moves.append(-1 - state)
-        self._landed.append(landed)
+        self._trail += (-1 - state, landed)
         return landed
 
     def move(self, state: int, action: int, rng: np.random.Generator) -> tuple[int, int]:
@@ -59,20 +57,19 @@ class Stepping:
                 self._doubts.lost += 1  # what the environment did may have to do with why nothing came back
             self.failure = error
             return episode.FAILED, episode.NOTHING
-        pair = state * self._adapter.n_actions + action
-        self._moves.append(pair)
-        self._landed.append(landed)
-        self._left[pair] = more = self._left.get(pair, self._missing[pair]) - 1
         if terminated != (landed in self._terminal):
             self._end(landed, terminated)
-        if len(self._moves) >= BATCH:
-            self.flush()
-        if landed not in self._known:
+        new = landed not in self._known
+        if new:
             self._make_room()
             self._known.add(landed)
             self._counts.seen[landed] = True
-            return landed, episode.NEW
-        return landed, episode.ENOUGH if more <= 0 else episode.NOTHING
+        pair = state * self._adapter.n_actions + action
+        self._trail += (pair, landed)  # after the state was marked, and in one piece, whenever a signal comes
+        self._left[pair] = more = self._left.get(pair, self._missing[pair]) - 1
+        if len(self._trail) >= 2 * BATCH:
+            self.flush()
+        return landed, episode.NEW if new else episode.ENOUGH if more <= 0 else episode.NOTHING
 
     def _make_room(self) -> None:
         """Rows for the states met so far, and one kept free for the next."""
@@ -90,9 +87,8 @@ class Stepping:
     def flush(self) -> None:
         """Bring counts and sanity checks up to date."""
         counts = self._counts
-        moves, landed = np.array(self._moves, np.int64), np.array(self._landed, np.int64)
-        self._moves.clear()
-        self._landed.clear()
+        moves, landed = np.array(self._trail, np.int64).reshape(-1, 2).T
+        self._trail.clear()
         states = np.where(moves >= 0, moves // counts.n_actions, -1 - moves)
         counts.visits += np.bincount(states, minlength=counts.n_states)
         self._recorder.add(moves, landed)
