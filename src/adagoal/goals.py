@@ -166,6 +166,14 @@ def get(spec: str | Rule) -> Rule:
     return functools.partial(rule, **_options(name, rule, options)) if options else rule
 
 
+def installed(spec: str, trust: bool) -> str:
+    """The rule that a folder names, unless naming it would run a file that nobody but the folder has asked for."""
+    if ".py:" in spec and not trust:
+        text = f"the run has the rule {spec!r}, a file to run; give the rule again, or trust the folder"
+        raise InputError(text, "goal_rule")
+    return spec
+
+
 def source(spec: str) -> str:
     """The text of the file of a user's rule; empty for a rule of ours."""
     return Path(spec.rpartition(":")[0]).read_text() if ".py:" in spec else ""

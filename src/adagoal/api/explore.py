@@ -80,31 +80,39 @@ def resume(
     path: str | Path,
     budget: int | None = None,
     *,
-    env: gymnasium.Env[Any, Any] | World | None = None,
-    goal_rule: goal_rules.Rule | None = None,
+    env: str | gymnasium.Env[Any, Any] | World | None = None,
+    goal_rule: str | goal_rules.Rule | None = None,
+    trust: bool = False,
     observe: Observer | None = None,
 ) -> Result:
     """Go on with a run that was killed, interrupted, or ran out of budget; the result is as if it had not stopped.
 
     (After a budget the methods for mixtures plan once more than an unbroken run: as valid, not the same numbers.)
-    A run on an environment object, or with a rule that is a function, needs the same one again.
+    A run on an environment object, or with a rule that is a function, needs the same one again. Code that only the
+    folder names (an environment ``module:Id``, a rule ``FILE.py:FUNCTION``) is not run unless ``trust`` says so.
     """
     folder = Path(path)
-    return restored(folder, budget, env, goal_rule).finish(folder, observe)
+    return restored(folder, budget, env, goal_rule, trust).finish(folder, observe)
 
 
 def restored(
-    folder: Path, budget: int | None, env: gymnasium.Env[Any, Any] | World | None, goal_rule: goal_rules.Rule | None
+    folder: Path,
+    budget: int | None,
+    env: str | gymnasium.Env[Any, Any] | World | None,
+    goal_rule: str | goal_rules.Rule | None,
+    trust: bool,
 ) -> Session:
     """The session of a folder, where its checkpoint left it."""
     arrays, facts = read_arrays(folder / CHECKPOINT)
     try:
         setting = Setting(**{**facts["setting"], "goal_space": _tuple(facts["setting"]["goal_space"])})
         setting = setting if budget is None else replace(setting, budget=_whole(budget))
-        world, name = registry.make_world(env or setting.env, setting.env_args, setting.start_seed, setting.max_states)
+        env = registry.installed(setting.env, trust) if env is None else env
+        goal_rule = goal_rules.installed(setting.goal_rule, trust) if goal_rule is None else goal_rule
+        world, name = registry.make_world(env, setting.env_args, setting.start_seed, setting.max_states)
         if name != setting.env:
             raise InputError(f"the run in {folder} is on {setting.env}, not on {name}", "env")
-        session = Session.start(setting, world, goal_rules.get(goal_rule or setting.goal_rule))
+        session = Session.start(setting, world, goal_rules.get(goal_rule))
         session.restore(folder, arrays, facts)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         if isinstance(error, InputError):
@@ -113,11 +121,13 @@ def restored(
     return session
 
 
-def audit(result: Result, env: str | gymnasium.Env[Any, Any] | World | TabularMDP | None = None) -> Audit:
+def audit(
+    result: Result, env: str | gymnasium.Env[Any, Any] | World | TabularMDP | None = None, *, trust: bool = False
+) -> Audit:
     """Check a result exactly against the known model: the conditions C1 and C2, and every certificate.
 
     ``env`` is a model, an environment whose model is known (built-in or toy-text), or a name; without it the
-    environment is built again from the result's setting.
+    environment is built again from the result's setting, if its code is installed or ``trust`` allows to run it.
     """
     setting = result.setting
     if isinstance(env, TabularMDP):
@@ -125,7 +135,9 @@ def audit(result: Result, env: str | gymnasium.Env[Any, Any] | World | TabularMD
     else:
         known = env is None or isinstance(env, str)
         arguments, start_seed = (setting.env_args, setting.start_seed) if known else ({}, setting.start_seed)
-        model = registry.make_model(setting.env if env is None else env, arguments, start_seed)
+        model = registry.make_model(
+            registry.installed(setting.env, trust) if env is None else env, arguments, start_seed
+        )
     if model is None:
         name = setting.env if env is None else env
         raise InputError(f"audit: no exact model is known of {name}; it takes a built-in or a toy-text environment")

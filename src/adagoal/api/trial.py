@@ -22,6 +22,7 @@ from adagoal.core.errors import InputError
 from adagoal.core.types import Actions, Floats
 from adagoal.core.world import Plan, World
 from adagoal.runs.result import Certificate, Result, load
+from adagoal.worlds import registry
 
 PATIENCE = 100
 """An attempt is given up after so many times the steps that were certified (or the radius, where nothing is)."""
@@ -68,30 +69,52 @@ class Trial:
 
 
 def play(
-    path: str | Path,
+    run: str | Path | Result,
     goals: Sequence[int] | None = None,
     episodes: int = 100,
     *,
     seed: int = 0,
-    env: gymnasium.Env[Any, Any] | World | None = None,
+    env: str | gymnasium.Env[Any, Any] | World | None = None,
+    trust: bool = False,
 ) -> list[Trial]:
-    """Try the policies of the run in a folder, ``episodes`` times each, in its environment; nothing is saved.
+    """Try the policies of a run in its environment, ``episodes`` times each; nothing is saved.
 
-    ``goals``: which of the result's goals; all by default. ``env``: the environment, for a run on an object.
+    Parameters
+    ----------
+    run: the folder of the run; or its result, where the environment numbers its states by itself.
+    goals: which of the result's goals; all by default.
+    env: the environment, for a run on an object or on code that is not installed (or ``trust`` the folder's word).
     """
     integer("episodes", episodes, 1, 10**9)
     integer("seed", seed, 0, 2**31 - 1)
-    result = load(path)
+    result = run if isinstance(run, Result) else load(run)
     if not (goals is None or isinstance(goals, Sequence)) or isinstance(goals, str):
         raise InputError(f"must be a list of states, got {goals!r}", "goals")
     for goal in goals or ():
         if goal not in result.goals:
             raise InputError(f"{goal} is not among the {len(result.goals)} goals of the result", "goals")
-    session = api.restored(Path(path), None, env, lambda known: known.E)
-    world, counts = session.run.world, session.run.counts
+    world, counts = _fresh(result, env, trust) if isinstance(run, Result) else _restored(Path(run), env, trust)
     world.restart(seed)
     rng = np.random.default_rng(seed)
     return [_trial(result, goal, episodes, world, counts, rng) for goal in (result.goals if goals is None else goals)]
+
+
+def _restored(folder: Path, env: str | gymnasium.Env[Any, Any] | World | None, trust: bool) -> tuple[World, Counts]:
+    """The world of a folder, with the numbers that its states have there."""
+    session = api.restored(folder, None, env, lambda known: known.E, trust)
+    return session.run.world, session.run.counts
+
+
+def _fresh(result: Result, env: str | gymnasium.Env[Any, Any] | World | None, trust: bool) -> tuple[World, Counts]:
+    """The world of a result, made again."""
+    setting = result.setting
+    env = registry.installed(setting.env, trust) if env is None else env
+    arguments = setting.env_args if isinstance(env, str) else {}
+    world, _ = registry.make_world(env, arguments, setting.start_seed, setting.max_states)
+    if world.initial_states != world.state_bound:
+        text = f"the states of {world.name} have their numbers from the run: give the folder of the run"
+        raise InputError(text, "run")
+    return world, Counts(world.initial_states, world.n_actions, world.start)
 
 
 def _trial(result: Result, goal: int, episodes: int, world: World, counts: Counts, rng: np.random.Generator) -> Trial:

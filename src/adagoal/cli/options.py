@@ -124,6 +124,11 @@ CONSTANTS = click.option(
     "[default: paper]",
 )
 GOALS = goals("goal_space")
+ENV_AGAIN = click.option(
+    "--env", help="The environment, where the folder names code that is not installed (module:Id)."
+)
+RULE_AGAIN = click.option("--goal-rule", help="The goal rule, where the folder names a file (FILE.py:FUNCTION).")
+TRUST = click.option("--trust", is_flag=True, help="Run the code that the folder names.")
 FIRST_SEED = click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The first seed.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 QUIET = click.option("--quiet", is_flag=True, help="No progress display.")

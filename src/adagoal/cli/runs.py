@@ -75,30 +75,34 @@ def explore(constants: str | None, out: Path | None, overwrite: bool, as_json: b
 @click.option(
     "--budget", type=options.Count(), help="New limit on the steps, those done included.  [default: the old one]"
 )
+@options.ENV_AGAIN
+@options.RULE_AGAIN
+@options.TRUST
 @options.JSON
 @options.QUIET
-def resume(folder: Path, budget: int | None, as_json: bool, quiet: bool) -> None:
+def resume(folder: Path, budget: int | None, as_json: bool, quiet: bool, **code: Any) -> None:
     """Go on with the run in DIR; the result is as if it had never stopped."""
     from adagoal.api import explore as api
     from adagoal.runs.progress import Progress
 
     _must_exist(folder)
     with Progress(budget, quiet) as progress:
-        result = api.resume(folder, budget, observe=progress)
+        result = api.resume(folder, budget, observe=progress, **code)
     _finish(result, folder, progress, as_json)
 
 
 @click.command(epilog="Example: adagoal audit runs/two-room")
 @FOLDER
+@options.TRUST
 @options.JSON
-def audit(folder: Path, as_json: bool) -> None:
+def audit(folder: Path, trust: bool, as_json: bool) -> None:
     """Check the run in DIR exactly: C1 (every policy is within epsilon) and C2 (no goal missing, none too many).
 
     Exit code 0 where both hold and no certificate is broken, 1 where not, 2 where no exact model is known.
     """
     from adagoal.api import explore as api
 
-    verdict = api.audit(_load(folder))
+    verdict = api.audit(_load(folder), trust=trust)
     click.echo(json.dumps(verdict.to_dict(), indent=1) if as_json else verdict.table())
     if not verdict.ok:
         raise click.exceptions.Exit(status.CONTRADICTED)
@@ -111,8 +115,12 @@ def audit(folder: Path, as_json: bool) -> None:
     "--episodes", type=click.IntRange(1, 10**9), default=100, show_default=True, help="Attempts at each goal."
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of everything random.")
+@options.ENV_AGAIN
+@options.TRUST
 @options.JSON
-def play(folder: Path, goals: tuple[int, ...] | None, episodes: int, seed: int, as_json: bool) -> None:
+def play(
+    folder: Path, goals: tuple[int, ...] | None, episodes: int, seed: int, env: str | None, trust: bool, as_json: bool
+) -> None:
     """Try the policies of the run in DIR in its environment: measured steps beside certified ones.
 
     Needs no model, so it also works where audit cannot. Exit code 1 where a measurement contradicts a certificate
@@ -124,7 +132,7 @@ def play(folder: Path, goals: tuple[int, ...] | None, episodes: int, seed: int, 
     from adagoal.api.trial import play as try_out
 
     proven = _load(folder).guarantee
-    trials = try_out(folder, goals, episodes, seed=seed)
+    trials = try_out(folder, goals, episodes, seed=seed, env=env, trust=trust)
     if as_json:
         click.echo(json.dumps([trial.to_dict() for trial in trials], indent=1))
     else:

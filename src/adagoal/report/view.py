@@ -67,8 +67,7 @@ class View:
             return View.load(folder)
         setting = result.setting
         try:
-            return View.of(
-                registry.make_world(setting.env, setting.env_args, setting.start_seed, setting.max_states)[0]
-            )
+            env = registry.installed(setting.env, trust=False)
+            return View.of(registry.make_world(env, setting.env_args, setting.start_seed, setting.max_states)[0])
         except InputError:
             return View()

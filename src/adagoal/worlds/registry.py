@@ -112,6 +112,14 @@ def make_world(
     raise InputError(f"must be a name, a Gymnasium environment or a World, not {type(env).__name__}", "env")
 
 
+def installed(env: str, trust: bool) -> str:
+    """The environment that a folder names, unless naming it would run code that nobody but the folder has asked for."""
+    if ":" in env and not env.startswith(OBJECT) and not trust:
+        text = f"the run is on {env!r}, which names a module to import; give the environment again, or trust the folder"
+        raise InputError(text, "env")
+    return env
+
+
 def make_model(
     env: str | Environment | World, env_args: Mapping[str, Any], start_seed: int | None
 ) -> TabularMDP | None:
