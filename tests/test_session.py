@@ -1,0 +1,175 @@
+"""A run's life: whose fault it is, who may end it, what is kept, and when a certificate is void."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import adagoal
+from adagoal.cli.main import run as command
+from adagoal.core.errors import EnvironmentFailure
+from adagoal.core.run import Run
+from adagoal.core.status import Status
+from adagoal.tabular.certified import Certified
+from adagoal.worlds import toys
+from model_env import Drifting, ModelEnv
+
+
+class Fragile(ModelEnv):
+    """Raises in the 500th step, and is well again afterwards."""
+
+    steps, error = 0, RuntimeError("the motor is on fire")
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        if self.steps == 500:
+            raise self.error
+        return super().step(action)
+
+
+def fragile() -> Fragile:
+    return Fragile(toys.chain(n_states=6, slip=0.1))
+
+
+# --- whose fault it is ---
+
+
+def test_a_bug_of_ours_keeps_its_traceback_and_what_was_learnt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, calls = Certified.plan, []
+
+    def breaks(self: Certified) -> Any:
+        calls.append(1)
+        return plan(self) if len(calls) < 50 else self.no_such_thing  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(Certified, "plan", breaks)
+    with pytest.raises(AttributeError, match="no_such_thing") as caught:
+        adagoal.explore("grid", radius=8, epsilon=0.1, out=tmp_path)
+    assert "breaks" in [entry.name for entry in caught.traceback]
+    assert caught.value.__notes__ == [f"what had been learnt is in {tmp_path}"]
+    monkeypatch.undo()
+    kept = adagoal.load(tmp_path)
+    assert kept.status is Status.INTERRUPTED
+    assert kept.steps > 0
+    assert adagoal.resume(tmp_path, budget=kept.steps + 1000).steps > kept.steps
+
+
+def test_a_bug_of_ours_is_not_called_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Certified, "plan", lambda self: self.no_such_thing)
+    with pytest.raises(AttributeError):
+        command(["explore", "grid", "--radius", "5", "--quiet", "--out", str(tmp_path)])
+
+
+@pytest.mark.parametrize("error", [RuntimeError("the motor is on fire"), SystemExit(3)])
+def test_an_environment_that_raises_is_named_with_its_cause(error: BaseException) -> None:
+    env = fragile()
+    env.error = error  # type: ignore[assignment]
+    with pytest.raises(EnvironmentFailure, match=f"Fragile raised {type(error).__name__}") as caught:
+        adagoal.explore(env, radius=8, epsilon=0.1)
+    assert caught.value.__cause__ is error
+
+
+def test_a_rule_and_an_observer_that_raise_are_named() -> None:
+    def breaks(_: Any) -> Any:
+        raise KeyError("nothing")
+
+    with pytest.raises(EnvironmentFailure, match="goal_rule: the rule raised KeyError"):
+        adagoal.explore("grid", radius=8, goal_rule=breaks)
+    with pytest.raises(EnvironmentFailure, match="observe: the function raised KeyError"):
+        adagoal.explore("grid", radius=8, observe=breaks)
+
+
+# --- who may end it ---
+
+
+def test_an_observer_that_returns_false_ends_the_run() -> None:
+    calls: list[int] = []
+
+    def enough(run: Run) -> bool:
+        calls.append(run.steps)
+        return len(calls) < 5
+
+    result = adagoal.explore("grid", radius=8, observe=enough)
+    assert (result.status, len(calls), result.steps) == (Status.INTERRUPTED, 5, calls[-1])
+
+
+# --- void ---
+
+
+def test_a_lost_transition_voids_a_run_that_goes_on(tmp_path: Path) -> None:
+    env = fragile()
+    with pytest.raises(EnvironmentFailure):
+        adagoal.explore(env, radius=6, epsilon=1.0, out=tmp_path)
+    assert adagoal.load(tmp_path).status is Status.INTERRUPTED  # nothing was left out of what is known so far
+    result = adagoal.resume(tmp_path, env=env)
+    assert result.status is Status.VOID
+    assert "1 transition" in result.void[0]
+    assert result.certified_radius is None
+
+
+def test_drift_across_a_resume_is_seen(tmp_path: Path) -> None:
+    """Before the resume nothing has changed yet, after it nothing changes any more."""
+    env = Drifting(toys.chain(n_states=6, slip=0.1))
+    first = adagoal.explore(env, radius=8, epsilon=0.05, budget=3_990, out=tmp_path)
+    assert (first.status, first.void) == (Status.BUDGET, [])
+    second = adagoal.resume(tmp_path, budget=5_000, env=env)
+    assert second.status is Status.VOID
+    assert any("changed during the run" in reason for reason in second.void)
+
+
+def test_void_is_an_exit_code_and_a_headline(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("adagoal.worlds.simulator.ModelWorld.void", ["the sky fell"], raising=False)
+    monkeypatch.setattr("adagoal.worlds.simulator.ModelWorld.__setattr__", _all_but_void)
+    assert command(["explore", "chain", "--radius", "3", "--quiet", "--out", str(tmp_path)]) == 4
+    told = capsys.readouterr()
+    assert "Void" in told.out
+    assert "void: the sky fell" in told.err
+    assert adagoal.load(tmp_path).void == ["the sky fell"]
+    assert "the sky fell" in (tmp_path / "report.html").read_text()
+
+
+def _all_but_void(self: Any, name: str, value: Any) -> None:
+    if name != "void":
+        object.__setattr__(self, name, value)
+
+
+# --- no code from a folder ---
+
+
+def test_a_rule_file_that_only_the_folder_names_is_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mark, rule = tmp_path / "ran", tmp_path / "rule.py"
+    rule.write_text(
+        f"import pathlib; pathlib.Path({str(mark)!r}).touch()\ndef even(known):\n    return known.eligible.astype(float)\n"
+    )
+    spec, folder = f"{rule}:even", tmp_path / "run"
+    assert command(["explore", "chain", "--radius", "5", "--budget", "50", "--goal-rule", spec, "--quiet",
+                    "--out", str(folder)]) == 3  # fmt: skip
+    mark.unlink()
+    go_on = ["resume", str(folder), "--budget", "90", "--quiet"]
+    assert command(go_on) == 2
+    assert not mark.exists()
+    assert "--goal-rule: the run has the rule" in capsys.readouterr().err
+    assert command([*go_on, "--goal-rule", spec]) == 3
+    assert command(["resume", str(folder), "--budget", "130", "--quiet", "--trust"]) == 3
+    assert mark.exists()
+
+
+def test_a_module_that_only_the_folder_names_is_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mark = tmp_path / "ran"
+    (tmp_path / "evil_world.py").write_text(f"import pathlib; pathlib.Path({str(mark)!r}).touch()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    folder = tmp_path / "run"
+    assert (
+        command(["explore", "FrozenLake-v1", "--radius", "3", "--budget", "50", "--quiet", "--out", str(folder)]) == 3
+    )
+    result = folder / "result.json"
+    result.write_text(result.read_text().replace("FrozenLake-v1", "evil_world:FrozenLake-v1"))
+    (folder / "view.json").unlink()
+    command(["audit", str(folder)])
+    command(["report", str(folder)])
+    assert not mark.exists()
