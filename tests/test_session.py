@@ -141,11 +141,8 @@ def _all_but_void(self: Any, name: str, value: Any) -> None:
 
 def test_a_rule_file_that_only_the_folder_names_is_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mark, rule = tmp_path / "ran", tmp_path / "rule.py"
-    text = "def even(known):
-    return known.eligible.astype(float)
-"
-    rule.write_text(f"import pathlib; pathlib.Path({str(mark)!r}).touch()
-{text}")
+    text = "def even(known):\n    return known.eligible.astype(float)\n"
+    rule.write_text(f"import pathlib; pathlib.Path({str(mark)!r}).touch()\n{text}")
     spec, folder = f"{rule}:even", tmp_path / "run"
     assert command(["explore", "chain", "--radius", "5", "--budget", "50", "--goal-rule", spec, "--quiet",
                     "--out", str(folder)]) == 3  # fmt: skip
