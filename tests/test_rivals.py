@@ -233,8 +233,8 @@ def test_planner_is_optimistic_and_exact_without_widths() -> None:
                 counts.record(s, a, int(target))
     known, goal = np.arange(7) < 5, np.arange(7) == 6
     best = incremental.restricted_distances(mdp, known)[6]
-    low, _ = planning.solve(counts, planning.optimistic(counts, 1.0, 0.1), known, goal, 1e-6, 1e6)
-    near, policy = planning.solve(counts, planning.empirical(counts), known, goal, 1e-9, 1e6)
+    (low,), _ = planning.solve(counts, planning.optimistic(counts, 1.0, 0.1), known, goal[None], 1e-6, 1e6)
+    (near,), (policy,) = planning.solve(counts, planning.empirical(counts), known, goal[None], 1e-9, 1e6)
     assert low[0] <= best
     assert near[0] == pytest.approx(best, rel=0.1)
     assert (policy[[5]] == mdp.reset_action).all()
