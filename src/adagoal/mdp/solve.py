@@ -247,7 +247,7 @@ def _reversed_edges(mdp: TabularMDP) -> tuple[Longs, Ints]:
 def _goals(mdp: TabularMDP, goals: Sequence[int] | None) -> Longs:
     targets = np.arange(mdp.n_states) if goals is None else np.asarray(goals, np.int64)
     if targets.size and not 0 <= targets.min() <= targets.max() < mdp.n_states:
-        raise InputError(f"goals must be states in 0..{mdp.n_states - 1}")
+        raise InputError(f"must be states in 0..{mdp.n_states - 1}", name="goals")
     return targets
 
 

@@ -60,7 +60,7 @@ class Block(NamedTuple):
     """Goals whose certified bounds are swept together, and how far."""
 
     order: Longs
-    """[N] the states to sweep, in this order and backwards in turn; no other state is a successor of theirs"""
+    """[N] the states to sweep, in this order if order matters; those never seen, successors of none, are left out"""
     column: Longs
     """[S] the column of the block whose goal is s, or -1; a column may stand for goals that are no state yet"""
     cap: float

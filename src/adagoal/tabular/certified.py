@@ -187,9 +187,9 @@ class Certified(Columns):
         model, start = self.confidence.model(), self.counts.start
         tables: list[NDArray[Any]] = [self.V, self.optimistic, self.Y, self.best]
         rows = np.ix_(self.order, block)
-        parts = [np.empty((len(table), len(block)), table.dtype) for table in tables]
+        parts = [np.zeros((len(table), len(block)), table.dtype) for table in tables]
         for part, table in zip(parts, tables, strict=True):
-            part[self.order] = table[rows]  # no other row is read: states never seen are nobody's successors
+            part[self.order] = table[rows]
         column = np.full(len(self.V), -1)
         known = self.goal_state[block] >= 0
         column[self.goal_state[block][known]] = np.flatnonzero(known)
