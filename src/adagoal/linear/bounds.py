@@ -71,7 +71,7 @@ class Learner(Protocol):
 
 
 class MixtureBounds:
-    """Estimates (see :class:`adagoal.loop.Estimates`) from a learner; see the module's text."""
+    """Estimates (see :class:`adagoal.core.run.Estimates`) from a learner; see the module's text."""
 
     guarantee = True
 

@@ -52,6 +52,8 @@ class Backend(NamedTuple):
     """(features, region, reach, V, Y, greedy, policy), all [B, S]: both bounds of a linear mixture, improved"""
     mixture_stages: Callable[[Features, Ridge, Ridge, Longs, int], tuple[Actions, Floats, Floats]]
     """(features, value, error, goals [G], H): policy [H, S, G], V and U [2, S, G] of stages 1 and 2, of UCRL.VTR"""
+    block: int
+    """How many goals a lazy plan brings up to date together: ``lower``, ``upper`` and ``ensemble`` get so many"""
 
 
 NUMBA = Backend(
@@ -63,5 +65,6 @@ NUMBA = Backend(
     ensemble=ensemble.ensemble,
     mixture_bounds=mixtures.bounds,
     mixture_stages=mixtures.stages,
+    block=16,  # what the cache holds
 )
 """Compiled loops on the processor."""

@@ -35,8 +35,6 @@ from adagoal.planning.model import Members
 from adagoal.tabular.columns import one_each
 
 MEMBERS = 24
-BLOCK = 16
-"""Goals planned together."""
 LOW, HIGH = 0.1, 0.9
 """The quantiles of D and of D + E."""
 SWEEPS = 200
@@ -130,9 +128,9 @@ class Bayes:
         self.plans = facts["plans"]
 
     def _solve(self, wanted: Bools) -> None:
-        """Values of up to BLOCK stale goals in all members: wanted ones first, then by their error."""
+        """Values of a block of stale goals in all members: wanted ones first, then by their error."""
         todo = np.flatnonzero(self.stale)
-        block = np.sort(todo[np.lexsort((-self.E[todo], ~wanted[todo]))][:BLOCK])
+        block = np.sort(todo[np.lexsort((-self.E[todo], ~wanted[todo]))][: self._backend.block])
         counts, goals = self.counts, self.goals[block]
         V, greedy = np.take(self.V, block, axis=2), np.take(self.greedy, block, axis=2)  # goals stay innermost
         members = Members(counts.successor, self._places, self.p, self.atom, counts.terminal, counts.start, self._caps)

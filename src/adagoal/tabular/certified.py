@@ -15,7 +15,7 @@ so that E_g <= eps says exactly: V^{pi_g} <= V* + eps, and V^{pi_g} <= L + eps. 
 L + eps, each policy is eps-optimal, and all of it with probability 1 - delta, for any eps > 0.
 
 Planning is lazy: bounds that are out of date are still bounds, so only goals that the rule wants to play are brought up
-to date, :data:`BLOCK` at a time. All goals never seen so far look the same and share column 0.
+to date, a block at a time. All goals never seen so far look the same and share column 0.
 """
 
 from __future__ import annotations
@@ -36,8 +36,6 @@ from adagoal.tabular.columns import Columns
 from adagoal.tabular.confidence import Confidence
 from adagoal.tabular.resolvent import suboptimality
 
-BLOCK = 16
-"""Goals planned together."""
 THREADED = 100_000
 """Successors times goals of a block from which on its two bounds are swept side by side."""
 SWEEPS = 20
@@ -113,14 +111,14 @@ class Certified(Columns):
         self._catch_up()
         if len(wanted) < len(self.D):
             wanted = np.pad(wanted, (0, len(self.D) - len(wanted)))
-        E = self.E
+        E, most = self.E, self._backend.block
         todo = np.flatnonzero(self.stale & wanted)
         if not len(todo):
             return False
-        block = todo[np.argsort(-E[todo], kind="stable")][:BLOCK]
-        if len(block) < BLOCK:
+        block = todo[np.argsort(-E[todo], kind="stable")][:most]
+        if len(block) < most:
             others = np.flatnonzero(self.stale & ~wanted & (self.D <= self.L) & (E > self.epsilon))
-            block = np.append(block, others[np.argsort(-E[others], kind="stable")][: BLOCK - len(block)])
+            block = np.append(block, others[np.argsort(-E[others], kind="stable")][: most - len(block)])
         self._plan_block(np.sort(block))
         return True
 
@@ -184,6 +182,7 @@ class Certified(Columns):
         self.stale[block] = False
 
     def _sweep(self, block: Longs, exact: bool) -> None:
+        """Both bounds of the columns of the block."""
         model, start = self.confidence.model(), self.counts.start
         tables: list[NDArray[Any]] = [self.V, self.optimistic, self.Y, self.best]
         rows = np.ix_(self.order, block)
