@@ -105,7 +105,6 @@ def lower_sweep(order, model, block, V, policy):  # type: ignore[no-untyped-def]
     B, cap = V.shape[1], block.cap
     A = model.support.shape[0] // V.shape[0]
     mean, variance, Q, final = np.empty((A, B)), np.empty((A, B)), np.empty((A, B)), np.empty((A, B), np.bool_)
-    most = np.empty(B)
     rise = 0.0
     for s in order:
         for a in range(0 if model.terminal[s] else A):
@@ -115,7 +114,7 @@ def lower_sweep(order, model, block, V, policy):  # type: ignore[no-untyped-def]
                     Q[a, b] = 1.0
                     final[a, b] = True
                 continue
-            closed.moments(np.uintp(x), np.uintp(s), model, model.p, V, mean[a], variance[a], most)
+            closed.moments(np.uintp(x), np.uintp(s), model, model.p, V, mean[a], variance[a])
             r = model.r_low[x]
             sure = 1.0 - model.q[x] if model.support[x] == 1 else 0.0
             for b in range(B):
@@ -175,7 +174,8 @@ def upper_sweep(order, model, block, Y, policy):  # type: ignore[no-untyped-def]
                 for b in range(B):
                     Q[a, b] = np.inf
                 continue
-            closed.moments(np.uintp(x), np.uintp(s), model, model.p_split, Y, mean[a], variance[a], most[a])
+            closed.moments(np.uintp(x), np.uintp(s), model, model.p_split, Y, mean[a], variance[a])
+            closed.largest(np.uintp(x), model, Y, most[a])
             r, q = model.r[x], model.q[x]
             for b in range(B):
                 Q[a, b] = 1.0 + closed.up(mean[a, b], variance[a, b], most[a, b], r, q, top[b])

@@ -52,22 +52,31 @@ def _moments_of_four(own, y0, y1, y2, y3, w0, w1, w2, w3):  # type: ignore[no-un
 
 
 @numba.njit(**VECTOR)
-def moments(x, s, model, weight, F, mean, variance, most):  # type: ignore[no-untyped-def]
-    """Mean, variance and maximum [B] of F >= 0 [S, B] over any number of successors with their weights [X, K]."""
+def moments(x, s, model, weight, F, mean, variance):  # type: ignore[no-untyped-def]
+    """Mean and variance [B] of F [S, B] over any number of successors with their weights [X, K]; centred at F[s]."""
     for b in range(F.shape[1]):
         mean[b] = 0.0
         variance[b] = 0.0
-        most[b] = 0.0
     for k in range(model.support[x]):
         i, w = np.uintp(model.successor[x, k]), weight[x, k]
         for b in range(F.shape[1]):
             d = F[i, b] - F[s, b]
             mean[b] += w * d
             variance[b] += w * d * d
-            most[b] = max(most[b], F[i, b])
     for b in range(F.shape[1]):
         variance[b] = max(variance[b] - mean[b] * mean[b], 0.0)
         mean[b] += F[s, b]
+
+
+@numba.njit(**VECTOR)
+def largest(x, model, F, most):  # type: ignore[no-untyped-def]
+    """The largest value [B] of F >= 0 [S, B] over any number of successors."""
+    for b in range(F.shape[1]):
+        most[b] = 0.0
+    for k in range(model.support[x]):
+        i = np.uintp(model.successor[x, k])
+        for b in range(F.shape[1]):
+            most[b] = max(most[b], F[i, b])
 
 
 @numba.njit(**VECTOR)
@@ -76,7 +85,7 @@ def lower_sweep(order, model, block, V, policy):  # type: ignore[no-untyped-def]
     successor, p, support, r_low, q = model.successor, model.p, model.support, model.r_low, model.q
     B, cap, column = V.shape[1], block.cap, block.column
     A = support.shape[0] // V.shape[0]
-    mean, variance, most, best, rise = np.empty(B), np.empty(B), np.empty(B), np.empty(B), np.zeros(B)
+    mean, variance, best, rise = np.empty(B), np.empty(B), np.empty(B), np.zeros(B)
     action = np.empty(B, np.int16)
     for state in order:
         s = np.uintp(state)
@@ -103,7 +112,7 @@ def lower_sweep(order, model, block, V, policy):  # type: ignore[no-untyped-def]
                     action[b] = a if value < best[b] else action[b]
                     best[b] = min(value, best[b])
             else:
-                moments(x, s, model, p, V, mean, variance, most)
+                moments(x, s, model, p, V, mean, variance)
                 for b in range(B):
                     value = 1.0 + low(mean[b], variance[b], r, cap, sure)
                     action[b] = a if value < best[b] else action[b]
@@ -155,7 +164,8 @@ def upper_sweep(order, model, block, Y, policy):  # type: ignore[no-untyped-def]
                     action[b] = a if value < best[b] else action[b]
                     best[b] = min(value, best[b])
             else:
-                moments(x, s, model, p, Y, mean, variance, most)
+                moments(x, s, model, p, Y, mean, variance)
+                largest(x, model, Y, most)
                 for b in range(B):
                     value = 1.0 + up(mean[b], variance[b], most[b], r, q, top[b])
                     action[b] = a if value < best[b] else action[b]
