@@ -21,8 +21,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal.planning.backend import NUMBA
+from adagoal.planning.model import model_of, padded
 from adagoal.tabular.paper import bonuses
-from adagoal.tabular.paper_kernels import backward
 from adagoal.worlds import grid
 from adagoal.worlds.model import TabularMDP
 
@@ -33,17 +34,12 @@ HOME = Path(__file__).resolve().parent.parent
 
 def kernel_plan(mdp: TabularMDP) -> Callable[[], Floats]:
     """The batched kernel on ideal counts: returns D and U [2, S]."""
-    S, support = mdp.n_states, np.diff(mdp.indptr)
-    places = np.arange(support.max()) < support[:, None]
-    successor, p = np.zeros(places.shape, np.int32), np.zeros(places.shape)
-    successor[places], p[places] = mdp.successors, mdp.probabilities
-    policy, out, goals = np.zeros((H, S, S), np.int16), np.zeros((2, S)), np.arange(S)
-    n = np.full(S * mdp.n_actions, SAMPLES)
+    S, kernel = mdp.n_states, padded(model_of(mdp))
+    goals, n = np.arange(S), np.full(S * mdp.n_actions, SAMPLES)
 
     def plan() -> Floats:
-        terms = bonuses(n, S, S, H, 0.1, "simplified")
-        backward(successor, p, support, mdp.terminal, mdp.start, goals, H, *terms, policy, *out)
-        return out
+        _, D, U = NUMBA.stages(kernel, bonuses(n, S, S, H, 0.1, "simplified"), goals, H)
+        return np.array([D, U])
 
     return plan
 

@@ -21,8 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from adagoal.tabular import closed, kernels
-from adagoal.tabular.kernels import Model
+from adagoal.planning import closed
+from adagoal.planning.backend import NUMBA
+from adagoal.planning.model import Block, Empirical
 from adagoal.worlds import grid, random_models
 from adagoal.worlds.model import TabularMDP
 
@@ -37,8 +38,8 @@ BLOCKS = (16, 32)
 """Goals swept together; the planner takes 16."""
 
 
-def empirical(mdp: TabularMDP) -> Model:
-    """The model of the kernels after ``SAMPLES`` visits of every pair."""
+def empirical(mdp: TabularMDP) -> Empirical:
+    """The model of the sweeps after ``SAMPLES`` visits of every pair."""
     rng = np.random.default_rng(0)
     pairs, width = mdp.n_states * mdp.n_actions, int(np.diff(mdp.indptr).max())
     successor, p, support = np.zeros((pairs, width), np.int32), np.zeros((pairs, width)), np.zeros(pairs, np.int32)
@@ -49,13 +50,13 @@ def empirical(mdp: TabularMDP) -> Model:
         successor[x, : support[x]] = mdp.successors[row][counts > 0]
         p[x, : support[x]] = counts[counts > 0] / SAMPLES
     radius, none = np.full(pairs, 0.01), np.zeros(pairs)
-    return Model(successor, p, p, support, radius, radius, 0.1 * radius, none[None], 0.0, mdp.terminal, mdp.start)
+    return Empirical(successor, p, p, support, radius, radius, 0.1 * radius, none[None], 0.0, mdp.terminal, mdp.start)
 
 
 class Blocks:
     """The bounds of all goals, in blocks, as the planner keeps them while it sweeps."""
 
-    def __init__(self, states: int, model: Model, size: int) -> None:
+    def __init__(self, states: int, model: Empirical, size: int) -> None:
         self.model, self.order = model, np.arange(states)
         self.blocks = []
         for first in range(0, states, size):
@@ -73,12 +74,12 @@ class Blocks:
     def sweep_all(self, first: int = 0, stride: int = 1) -> None:
         """The same on one thread, or a thread's share of it."""
         for column, V, Y, optimistic, best in self.blocks[first::stride]:
-            setting = (self.order, column, self.model, CAP, False, SWEEPS, -1.0)
-            kernels.lower_sweeps(*setting, V, optimistic)
-            kernels.upper_sweeps(*setting, Y, best)
+            block = Block(self.order, column, CAP, exact=False, sweeps=SWEEPS, tolerance=-1.0)
+            NUMBA.lower(self.model, block, V, optimistic)
+            NUMBA.upper(self.model, block, Y, best)
 
 
-def matrix(model: Model) -> sparse.csr_matrix:
+def matrix(model: Empirical) -> sparse.csr_matrix:
     """p_hat as a sparse matrix [X, S]."""
     inside = np.arange(model.p.shape[1]) < model.support[:, None]
     indptr = np.concatenate([[0], np.cumsum(model.support)])
@@ -87,12 +88,12 @@ def matrix(model: Model) -> sparse.csr_matrix:
     )
 
 
-def with_scipy(model: Model, p: sparse.csr_matrix, V: Floats, Y: Floats) -> tuple[Floats, Floats]:
+def with_scipy(model: Empirical, p: sparse.csr_matrix, V: Floats, Y: Floats) -> tuple[Floats, Floats]:
     """The same operators with sparse products."""
     return _closed_forms(model, V, Y, (p @ V, p @ (V * V)), (p @ Y, p @ (Y * Y)), _most(model, Y))
 
 
-def with_numpy(model: Model, p: sparse.csr_matrix, V: Floats, Y: Floats) -> tuple[Floats, Floats]:
+def with_numpy(model: Empirical, p: sparse.csr_matrix, V: Floats, Y: Floats) -> tuple[Floats, Floats]:
     """The same operators with one gather per place of the successors."""
     moments = []
     for F in (V, Y):
@@ -105,7 +106,7 @@ def with_numpy(model: Model, p: sparse.csr_matrix, V: Floats, Y: Floats) -> tupl
     return _closed_forms(model, V, Y, moments[0], moments[1], _most(model, Y))
 
 
-def _most(model: Model, Y: Floats) -> Floats:
+def _most(model: Empirical, Y: Floats) -> Floats:
     """[X, G] the largest value over the successors."""
     most = Y[model.successor[:, 0]]
     for k in range(1, model.p.shape[1]):
@@ -114,7 +115,7 @@ def _most(model: Model, Y: Floats) -> Floats:
 
 
 def _closed_forms(
-    model: Model, V: Floats, Y: Floats, low: tuple[Floats, Floats], up: tuple[Floats, Floats], most: Floats
+    model: Empirical, V: Floats, Y: Floats, low: tuple[Floats, Floats], up: tuple[Floats, Floats], most: Floats
 ) -> tuple[Floats, Floats]:
     r, q = model.r[:, None], model.q[:, None]
     sure = np.where(model.support[:, None] == 1, 1.0 - q, 0.0)
@@ -152,7 +153,7 @@ def bandwidth() -> float:
     return float(3 * a.nbytes / seconds)
 
 
-def agree(model: Model, p: sparse.csr_matrix, states: int) -> None:
+def agree(model: Empirical, p: sparse.csr_matrix, states: int) -> None:
     """The package, SciPy and NumPy give the same backup of a state, on bounds half way."""
     blocks = Blocks(states, model, states)
     column, V, Y, optimistic, best = blocks.blocks[0]
@@ -161,8 +162,9 @@ def agree(model: Model, p: sparse.csr_matrix, states: int) -> None:
     twins = [twin(model, p, V, Y) for twin in (with_scipy, with_numpy)]
     for s in range(0, states, max(1, states // 20)):
         low, up, order = V.copy(), Y.copy(), np.array([s])
-        kernels.lower_sweep(order, column, model, CAP, False, low, optimistic)
-        kernels.upper_sweep(order, column, model, CAP, False, up, best)
+        block = Block(order, column, CAP, exact=False, sweeps=1, tolerance=0.0)
+        NUMBA.lower(model, block, low, optimistic)
+        NUMBA.upper(model, block, up, best)
         assert all(np.allclose(twin[0][s], low[s]) and np.allclose(twin[1][s], up[s]) for twin in twins)
 
 

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from adagoal.tabular import closed, kernels
+from adagoal.planning import bounds, closed
+from adagoal.planning.model import Empirical
+from adagoal.tabular.confidence import Radii, Tally, radii
 from adagoal.tabular.surprise import Quiet
 
 DELTA = 0.1
@@ -18,21 +20,20 @@ CAP = 10.0
 def refresh(counts, recent, settled, log, branching=10**6):
     """Radii of one pair from its counts [K] and those since the last new successor."""
     K = len(counts)
-    p, p_split = np.zeros((1, K)), np.zeros((1, K))
-    r_low, r, q = np.full(1, np.inf), np.full(1, np.inf), np.ones(1)
-    kernels.radii(
-        *(np.array([0]), counts[None].astype(np.int64), recent[None].astype(np.int64)),
-        *(np.array([np.count_nonzero(counts)], np.int32), np.array([counts.sum()]), np.array([settled])),
-        *(np.full(3, log), branching, p, p_split, r_low, r, q),
+    tally = Tally(
+        *(counts[None].astype(np.int64), recent[None].astype(np.int64), np.array([np.count_nonzero(counts)], np.int32)),
+        *(np.array([counts.sum()]), np.array([settled])),
     )
-    return p[0], p_split[0], r_low[0], r[0], q[0]
+    found = Radii(*np.zeros((2, 1, K)), np.full(1, np.inf), np.full(1, np.inf), np.ones(1))
+    radii(np.array([0]), tally, np.full(3, log), branching, found)
+    return tuple(array[0] for array in found)
 
 
 def model(p, r_low=1e-2, r=1e-2, q=0.0):
     """A model of one pair over len(p) successors."""
     K = len(p)
     rows = np.arange(K, dtype=np.int32)[None]
-    return kernels.Model(
+    return Empirical(
         *(rows, p[None], p[None], np.array([K], np.int32)),
         *(np.array([r_low]), np.array([r]), np.array([q]), np.zeros((0, 1)), 1.0, np.zeros(K, bool), 0),
     )
@@ -81,7 +82,7 @@ def test_fixed_function_coverage(p):
             V = f[known][:, None]
             mean = p_hat @ f[known]
             variance = p_hat @ (f[known] - mean) ** 2
-            low = kernels.low_exact(0, 0, model(p_hat, r_low=r_low), CAP, V, variance, mean)
+            low = bounds.low_exact(0, 0, model(p_hat, r_low=r_low), CAP, V, variance, mean)
             closed_form = closed.low(mean, variance, r_low, CAP, 0.0)
             missed |= max(low, closed_form) > p @ f + 1e-9
         misses += missed
@@ -200,8 +201,8 @@ def test_duals_against_a_solver(seed):
 
     mean, V = p @ f, f[:, None]
     variance = p @ (f - mean) ** 2
-    low = kernels.low_exact(0, 0, model(p, r_low=r), CAP, V, variance, mean)
-    up = kernels.up_exact(0, 0, model(p, r=r), V, variance, mean, f.max(), f.max())
+    low = bounds.low_exact(0, 0, model(p, r_low=r), CAP, V, variance, mean)
+    up = bounds.up_exact(0, 0, model(p, r=r), V, variance, mean, f.max(), f.max())
     exact_low, exact_up = worst(1), worst(-1)
     assert low <= exact_low + 1e-4
     assert low >= exact_low - 0.02 * (mean - exact_low) - 1e-4

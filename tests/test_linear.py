@@ -7,10 +7,11 @@ import pytest
 import adagoal
 from adagoal.core.errors import InputError
 from adagoal.core.mixture import from_kernels
-from adagoal.linear import kernels
 from adagoal.linear.fit import BARRIER, most_likely, p_value
 from adagoal.loop import explore
 from adagoal.mdp import solve
+from adagoal.planning import mixtures
+from adagoal.planning.model import Region, features_of
 from adagoal.worlds import families, grid, random_models
 from adagoal.worlds.combine import combine, from_models
 from adagoal.worlds.registry import BUILT_IN
@@ -124,16 +125,16 @@ def test_sweeps_against_their_twins(simplex):
     m = mdp.mixture
     rng = np.random.default_rng(1)
     _, N = m.known_part
-    region = kernels.Region(np.array([0.5, 0.3, 0.2]), 0.2 * N @ rng.normal(size=(2, 2)))
-    features = kernels.Features(m.indptr, m.successors, m.features, m.terminal, m.start, simplex)
+    region = Region(np.array([0.5, 0.3, 0.2]), 0.2 * N @ rng.normal(size=(2, 2)), simplex)
+    features = features_of(m)
     order, goal = rng.permutation(m.n_states), 6
     V, Y = 3 * rng.random(m.n_states), 3 + 3 * rng.random(m.n_states)
     V[goal] = Y[goal] = 0.0
     V_twin = lower_twin(m, region, 7.0, goal, V, simplex, order)
     Y_twin = upper_twin(m, region, 7.0, goal, Y, simplex, order)
     policy = np.zeros(m.n_states, np.int16)
-    kernels.lower_sweep(order, goal, features, region, 7.0, V, policy)
-    kernels.upper_sweep(order, goal, features, region, 7.0, Y, policy)
+    mixtures.lower_sweep(order, goal, features, region, 7.0, V, policy)
+    mixtures.upper_sweep(order, goal, features, region, 7.0, Y, policy)
     np.testing.assert_allclose(V, V_twin)
     np.testing.assert_allclose(Y, Y_twin)
 
@@ -141,7 +142,7 @@ def test_sweeps_against_their_twins(simplex):
 def test_width_ignores_constants():
     mdp, _ = random_mixture(5)
     _, N = mdp.mixture.known_part
-    region = kernels.Region(np.array([0.5, 0.3, 0.2]), N)
+    region = Region(np.array([0.5, 0.3, 0.2]), N, True)
     f = np.random.default_rng(2).random(mdp.n_states)
     low, up = np.array([interval(mdp.mixture, 3, g, region, True) for g in (f, f + 5.0)]).T
     np.testing.assert_allclose(low[1] - low[0], 5.0)

@@ -11,6 +11,8 @@ from scipy.optimize import linprog
 
 from adagoal.core.errors import InputError
 from adagoal.mdp import kernels, solve
+from adagoal.planning.exact import sweep
+from adagoal.planning.model import model_of
 from adagoal.worlds import grid, random_models, toys
 from adagoal.worlds.model import TabularMDP, from_rows
 
@@ -191,9 +193,9 @@ def test_policy_iteration_alone_gives_the_same_values(monkeypatch: pytest.Monkey
 
 def test_sweep_agrees_with_its_slow_twin() -> None:
     mdp = WORLDS["two-room"]
-    V = kernels.hop_counts(*solve._reversed_edges(mdp), mdp.start, True, np.array([47]))
+    V = kernels.hop_counts(model_of(mdp), *solve._reversed_edges(mdp), np.array([47]))
     twin, p = V[:, 0].copy(), with_reset(mdp)
-    kernels.sweep(*solve._model(mdp), True, np.array([47]), V, 0.0, 3)
+    sweep(model_of(mdp), np.array([47]), V, 0.0, 3)
     for order in (1, -1, 1):
         for s in range(mdp.n_states)[::order]:
             options = []

@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from adagoal.tabular import kernels, resolvent
+from adagoal.planning import bounds
+from adagoal.planning.model import Block, Empirical
+from adagoal.tabular import resolvent
+from adagoal.tabular.confidence import NOTHING_KNOWN
 
 S, A, CAP = 9, 2, 12.0
 GOALS = (3, -1, 5)
@@ -28,10 +31,10 @@ def random_model(seed, r=0.1, sizes=(0, 1, 1, 2, 3, 4, 5, 7)):
         counts[1] += 1e-9 * (counts[1].sum() == 0)
         p[x, :o], p_split[x, :o] = (c / c.sum() for c in counts) if o else (0, 0)
     r_low, r, q = rng.uniform(0.01 * r, r, (3, S * A))
-    r[3], q[3] = kernels.NOTHING_KNOWN, 1.0
+    r[3], q[3] = NOTHING_KNOWN, 1.0
     windows = rng.integers(0, 3, (2, S * A)) * 50.0
     terminal = np.arange(S) == 7
-    return kernels.Model(successor, p, p_split, support, r_low, r, q, windows, 3.0, terminal, 1)
+    return Empirical(successor, p, p_split, support, r_low, r, q, windows, 3.0, terminal, 1)
 
 
 def moments(model, kind, x, f):
@@ -121,6 +124,10 @@ def start(seed):
     return V, Y, column
 
 
+def block(column, exact):
+    return Block(ORDER, column, CAP, exact, sweeps=1, tolerance=0.0)
+
+
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("seed", range(20))
 def test_lower_sweep(seed, exact):
@@ -128,7 +135,7 @@ def test_lower_sweep(seed, exact):
     policy = np.full(V.shape, -1, np.int16)
     for _ in range(3):
         twin, actions = lower_twin(model, V, exact)
-        rise = kernels.lower_sweep(ORDER, column, model, CAP, exact, V, policy)
+        rise = bounds.lower_sweep(ORDER, model, block(column, exact), V, policy)
         np.testing.assert_allclose(V, twin, atol=1e-12)
         assert rise >= 0
         inside = actions >= 0
@@ -141,7 +148,7 @@ def test_upper_sweep(seed):
     best = np.full(Y.shape, A, np.int16)
     for _ in range(3):
         twin, actions = upper_twin(model, Y, best, exact=False)
-        kernels.upper_sweep(ORDER, column, model, CAP, False, Y, best)
+        bounds.upper_sweep(ORDER, model, block(column, False), Y, best)
         np.testing.assert_allclose(Y, twin, atol=1e-12)
         np.testing.assert_array_equal(best, actions)
 
@@ -152,7 +159,7 @@ def test_exact_upper_sweep(seed):
     model, (_, Y, column) = random_model(seed), start(seed)
     best = np.full(Y.shape, A, np.int16)
     least, most = (upper_twin(model, Y, best, exact)[0] for exact in (True, False))
-    kernels.upper_sweep(ORDER, column, model, CAP, True, Y, best)
+    bounds.upper_sweep(ORDER, model, block(column, True), Y, best)
     assert (least - 1e-6 <= Y).all()
     assert (most + 1e-9 >= Y).all()
     if (most - least).max() > 0.1:

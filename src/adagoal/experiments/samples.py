@@ -14,10 +14,9 @@ import numpy as np
 from adagoal.core.errors import InputError
 from adagoal.core.types import Longs
 from adagoal.linear import vtr
-from adagoal.linear.vtr_kernels import Ridge
-from adagoal.linear.vtr_kernels import backward as mixture_stages
+from adagoal.planning.backend import NUMBA
+from adagoal.planning.model import Ridge, features_of, model_of, padded
 from adagoal.tabular import paper
-from adagoal.tabular.paper_kernels import backward
 from adagoal.worlds.model import TabularMDP
 
 
@@ -33,15 +32,11 @@ def fewest(stops: Callable[[float], bool], precision: float) -> float:
 def for_ucbvi(mdp: TabularMDP, L: float, epsilon: float, delta: float, bonus: str) -> tuple[float, float]:
     """Samples (of each pair, in all) with which AdaGoal-UCBVI would stop if p_hat were the true kernel."""
     H, pairs, goals = paper.horizon(L, epsilon, bonus), mdp.n_states * mdp.n_actions, np.arange(mdp.n_states)
-    support = np.diff(mdp.indptr)
-    places = np.arange(support.max()) < support[:, None]
-    successor, p = np.zeros(places.shape, np.int32), np.zeros(places.shape)
-    successor[places], p[places] = mdp.successors, mdp.probabilities
-    policy, D, U = np.zeros((H, mdp.n_states, len(goals)), np.int16), np.zeros(len(goals)), np.zeros(len(goals))
+    kernel = padded(model_of(mdp))
 
     def stops(n: float) -> bool:
         terms = paper.bonuses(np.full(pairs, n), mdp.n_states, len(goals), H, delta, bonus)
-        backward(successor, p, support, mdp.terminal, mdp.start, goals, H, *terms, policy, D, U)
+        _, D, U = NUMBA.stages(kernel, terms, goals, H)
         return float(U[D <= L].max()) <= (1 - paper.SHARE[bonus]) * epsilon
 
     n = fewest(stops, 1e-3)
@@ -59,16 +54,14 @@ def for_vtr(mdp: TabularMDP, goals: Longs, L: float, epsilon: float, delta: floa
     H, G, d = paper.horizon(L, epsilon, "literal"), len(goals), m.d
     p = np.asarray(mdp.kernel()[m.pair_of, m.successors]).ravel()
     theta = np.tile(np.linalg.lstsq(m.features, p, rcond=None)[0], (G, 1))
-    table, V, U = np.zeros((H, m.n_states, G), np.int16), *np.zeros((2, 2, m.n_states, G))
-    model = m.indptr, m.successors, m.features, m.terminal, m.start
-    known = Ridge(theta, np.zeros((G, d, d)))
-    mixture_stages(*model, goals, H, known, known, table, V, U)
+    features, known = features_of(m), Ridge(theta, np.zeros((G, d, d)))
+    _, V, _ = NUMBA.mixture_stages(features, known, known, goals, H)
     gram = np.stack([phi.T @ phi for phi in (m.phi(f) for f in V[1].T)])
 
     def stops(n: float) -> bool:
         Sigma = np.eye(d) / (m.B + 1.0) ** 2 + n * gram
         regression = Ridge(theta, vtr.ridge(Sigma, np.zeros((G, d)), m.B, H, G, delta).root)
-        mixture_stages(*model, goals, H, regression, regression, table, V, U)
+        _, V, U = NUMBA.mixture_stages(features, regression, regression, goals, H)
         reachable = V[0, m.start] <= L
         return float(U[0, m.start, reachable].max(initial=0.0)) <= (1 - vtr.SHARE) * epsilon
 

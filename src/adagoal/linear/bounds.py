@@ -1,6 +1,6 @@
 """Certified bounds for linear mixtures: the planner that ``vtr-pooled`` and ``likelihood`` share.
 
-A *learner* turns transitions into a :class:`~adagoal.linear.kernels.Region` that holds theta* at all times with
+A *learner* turns transitions into a :class:`~adagoal.planning.model.Region` that holds theta* at all times with
 probability 1 - delta. All else is as in the tabular case (docs/theory.md has the proofs):
 
     D_g      from  V <- max(V, T_low V),   T_low V = min{ C, 1 + V(s0), min_a 1 + Low_sa(V) }
@@ -26,8 +26,9 @@ from adagoal.core.counts import Counts
 from adagoal.core.mixture import LinearMixture
 from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.core.world import Plan
-from adagoal.linear import kernels
 from adagoal.linear.ledger import Ledger
+from adagoal.planning.backend import NUMBA, Backend
+from adagoal.planning.model import Reach, Region, features_of
 from adagoal.tabular.columns import one_each
 
 GROWTH = 1.1
@@ -52,7 +53,7 @@ class Learner(Protocol):
         """Take in the transitions ``new`` [nnz] since the last call (``total``: all). f [S] was fixed before them."""
         ...
 
-    def region(self) -> kernels.Region:
+    def region(self) -> Region:
         """Where theta* lies now."""
         ...
 
@@ -70,7 +71,7 @@ class Learner(Protocol):
 
 
 class MixtureBounds:
-    """Estimates (see :class:`adagoal.loop.Estimates`) from a learner; see the module's text."""
+    """Estimates (see :class:`adagoal.core.run.Estimates`) from a learner; see the module's text."""
 
     guarantee = True
 
@@ -83,8 +84,10 @@ class MixtureBounds:
         epsilon: float,
         goals: Longs | None,
         note: Callable[[str], None],
+        backend: Backend = NUMBA,
     ) -> None:
         self.mixture, self.counts, self.learner, self.L, self.epsilon = mixture, counts, learner, L, epsilon
+        self._backend = backend
         self.name = learner.name
         self.cap = L + 1.0 + epsilon
         S, A = mixture.n_states, mixture.n_actions
@@ -103,10 +106,7 @@ class MixtureBounds:
         self.plans = 0
         self.episodes_per_plan = 1
         self._reachable = np.isfinite(csgraph.dijkstra(_graph(mixture), indices=[mixture.start], unweighted=True))[0]
-        self._features = kernels.Features(
-            *(mixture.indptr, mixture.successors, mixture.features, mixture.terminal, mixture.start),
-            simplex=learner.simplex,
-        )
+        self._features = features_of(mixture)
         self.set_radius(L, 1)
         self.ledger = Ledger(mixture, counts, note, learner.simplex)
         self._region = learner.region()
@@ -154,9 +154,7 @@ class MixtureBounds:
         if not len(todo):
             return False
         block = todo[np.argsort(-self.E[todo], kind="stable")][:BLOCK]
-        self.optimistic = self.optimistic.copy()  # the old one may be in the hands of a plan
-        for j in block:
-            self._sweep(int(j))
+        self._sweep(block)
         self.stale[block] = False
         self._wanted = int(block[np.argmax(self.E[block])])
         self.plans += 1
@@ -210,25 +208,17 @@ class MixtureBounds:
         self._absorbed += 1
         self._target = self._next_target()
 
-    def _sweep(self, j: int) -> None:
-        """Both bounds of one goal, from the goal outwards; elsewhere the reset is the best action."""
-        V, Y, best, start = self.V[j], self.Y[j], self.best[j], self.mixture.start
-        near = np.flatnonzero(self._direct[j] & self._reachable & (V < min(self.cap, 1.0 + Y[start])))
-        order = near[np.argsort(V[near], kind="stable")]
-        optimistic = self.optimistic[:, j].copy()
-        common = int(self.goals[j]), self._features, self._region, self.cap
-        tolerance = 5e-3 * self.epsilon
-        for _ in range(SWEEPS):
-            rise = kernels.lower_sweep(order, *common, V, optimistic)
-            V[~self._direct[j]] = min(self.cap, 1.0 + V[start])
-            if rise < tolerance:
-                break
-        order = order[V[order] < min(self.cap, 1.0 + Y[start])]
-        for _ in range(SWEEPS):
-            if kernels.upper_sweep(order, *common, Y, best) < tolerance:
-                break
-        self.optimistic[:, j] = optimistic
-        self.D[j] = max(self.D[j], V[start])
+    def _sweep(self, block: Longs) -> None:
+        """Both bounds of the goals of the block."""
+        reach = Reach(
+            self.goals[block], self._direct[block], self._reachable, self.cap, SWEEPS, tolerance=5e-3 * self.epsilon
+        )
+        bounds = self.V[block], self.Y[block], np.ascontiguousarray(self.optimistic.T[block]), self.best[block]
+        V, Y, optimistic, best = self._backend.mixture_bounds(self._features, self._region, reach, *bounds)
+        self.V[block], self.Y[block], self.best[block] = V, Y, best
+        self.optimistic = self.optimistic.copy()  # the old one may be in the hands of a plan
+        self.optimistic[:, block] = optimistic.T
+        self.D[block] = np.maximum(self.D[block], V[:, self.mixture.start])
 
     def _next_target(self) -> Floats:
         """[S] the function of the next rows: V of the goal last played and, every other time, its gap min(Y, C) - V."""

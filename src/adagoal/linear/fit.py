@@ -10,7 +10,7 @@ four, is compared with LEVEL: with a hundred looks a true mixture is accused wit
 from __future__ import annotations
 
 import numpy as np
-from scipy.stats import chi2
+from scipy.special import chdtrc
 
 from adagoal.core.mixture import LinearMixture
 from adagoal.core.types import Floats, Longs
@@ -59,13 +59,19 @@ def p_value(seen: Floats, expected: Floats, group: Longs) -> float:
     """Of the worst group, and of all together; seen and expected [items] with the group [items] of each. Times two."""
     E, possible = np.maximum(expected, 1e-9), (expected > 0) | (seen > 0)
     deviance = 2.0 * (seen * np.log(np.maximum(seen, 1e-9) / E) - (seen - expected))
-    G, free = np.bincount(group, deviance), np.bincount(group, possible) - 1.0
+    G, free = (np.bincount(group, values).astype(float) for values in (deviance, possible))
+    free -= 1.0
     testable = free > 0
-    worst = float(np.min(chi2.sf(G[testable], free[testable]), initial=1.0)) * max(int(testable.sum()), 1)
+    worst = float(np.min(chi2_tail(free[testable], G[testable]), initial=1.0)) * max(int(testable.sum()), 1)
     least = np.full(len(G), np.inf)
     np.minimum.at(least, group[possible], expected[possible])
     enough = testable & (least >= EXPECTED)
-    return 2.0 * min(worst, float(chi2.sf(G[enough].sum(), max(float(free[enough].sum()), 1.0))))
+    return 2.0 * min(worst, float(chi2_tail(max(float(free[enough].sum()), 1.0), G[enough].sum())))
+
+
+def chi2_tail(free: Floats | float, value: Floats | float) -> Floats:
+    """The probability that a chi-square variable with so many degrees of freedom exceeds the value; 1 below zero."""
+    return np.asarray(chdtrc(free, np.maximum(value, 0.0)), float)
 
 
 def most_likely(mixture: LinearMixture, counts: Floats) -> Floats:

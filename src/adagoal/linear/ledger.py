@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numba
 import numpy as np
 
 from adagoal.core.counts import Counts
 from adagoal.core.mixture import LinearMixture
 from adagoal.core.types import Longs
 from adagoal.linear.fit import ENDS, misfit
-from adagoal.linear.kernels import tally
 
 
 class Ledger:
@@ -35,3 +35,21 @@ class Ledger:
         if (c.terminal & ~m.terminal).any():
             self.note(ENDS)
         return new
+
+
+@numba.njit(cache=True, nogil=True)
+def tally(successor, count, support, indptr, successors, total):  # type: ignore[no-untyped-def]
+    """Counts by place of the features (``total`` [nnz]); returns how many transitions have no place there."""
+    lost = 0
+    for x in range(len(support)):
+        for k in range(support[x]):
+            place = -1
+            for j in range(indptr[x], indptr[x + 1]):
+                if successors[j] == successor[x, k]:
+                    place = j
+                    break
+            if place < 0:
+                lost += count[x, k]
+            else:
+                total[place] = count[x, k]
+    return lost

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from adagoal.core.errors import InputError
 from adagoal.core.mixture import LinearMixture
 from adagoal.core.types import Floats, Longs
-from adagoal.linear.kernels import Region
+from adagoal.planning.model import Region
 
 BARRIER = 1e-3
 """The maximiser is that of l + BARRIER sum ln theta_i: its duality gap is at most d BARRIER, and no theta_i is zero."""
@@ -48,7 +48,9 @@ class Likelihood:
 
     def __init__(self, mixture: LinearMixture, delta: float) -> None:
         if not mixture.simplex:
-            raise InputError("--method likelihood: needs kernels that are probability distributions; try vtr-pooled")
+            raise InputError(
+                "likelihood needs kernels that are probability distributions; try vtr-pooled", name="method"
+            )
         self.delta, d = delta, mixture.d
         self._kind, self._vectors = mixture.kinds
         self._informative = np.ptp(self._vectors, axis=1) > 0
@@ -68,7 +70,7 @@ class Likelihood:
         H, rho = enclose(self._vectors[used], self._c[used], self.theta, self._N, self.radius() / 2.0)
         L = np.linalg.cholesky(H) if len(H) else np.zeros((0, 0))
         half = np.linalg.solve(L, self._N.T)
-        return Region(self.theta, np.ascontiguousarray(math.sqrt(2.0 * rho) * half.T))
+        return Region(self.theta, np.ascontiguousarray(math.sqrt(2.0 * rho) * half.T), self.simplex)
 
     def radius(self) -> float:
         """2 rho: twice what theta* may be short of the best log-likelihood."""

@@ -24,7 +24,7 @@ from scipy.linalg import cho_factor, cho_solve, solve_triangular
 
 from adagoal.core.mixture import LinearMixture
 from adagoal.core.types import Floats, Longs
-from adagoal.linear.kernels import Region
+from adagoal.planning.model import Region
 
 
 class Pooled:
@@ -65,10 +65,10 @@ class Pooled:
         """The ellipsoid ||z - z_hat||_Sigma <= beta, as a set of theta."""
         k = len(self.b)
         if k == 0:
-            return Region(self.theta0, np.zeros((len(self.theta0), 1)))
+            return Region(self.theta0, np.zeros((len(self.theta0), 1)), self.simplex)
         factor = cho_factor(self.Sigma, lower=True)
         half = math.sqrt(self.radius()) * solve_triangular(np.tril(factor[0]), self.N.T, lower=True)
-        return Region(self.theta0 + self.N @ cho_solve(factor, self.b), np.ascontiguousarray(half.T))
+        return Region(self.theta0 + self.N @ cho_solve(factor, self.b), np.ascontiguousarray(half.T), self.simplex)
 
     def radius(self) -> float:
         """beta^2."""

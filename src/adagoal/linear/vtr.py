@@ -6,11 +6,11 @@ For every goal two ridge regressions over all transitions, one with the targets 
     beta_g  = (H/2) sqrt( 2 ln(3 G/delta) + ln(det Sigma_g / lambda^d) ) + 1         (for eq. ``eq_conf_radius_LM``)
     D(g) = V_{g,1}(s0),   E(g) = U_{g,1}(s0) + 8/9 epsilon                           (eq. ``eq_Dt_LFA``, ``eq_Et_LFA``)
 
-The recursions stand in vtr_kernels.py. Where the text is wrong or silent: the losses are squared; the radius has its G;
-the goal's own coordinate is always zero, so that everything lives in R^d; the reset is known and never regressed; Q is
-clipped to [1[s != g], H - h + 1]. Two choices are ours, and touch rates only, since the events hold for all functions
-fixed before the transition and all times: rows are made with the functions of stage 2 of the plan in force, whatever
-the stage, and a plan lasts until the data has grown by a tenth.
+The recursions stand in planning/mixtures.py. Where the text is wrong or silent: the losses are squared; the radius has
+its G; the goal's own coordinate is always zero, so that everything lives in R^d; the reset is known and never
+regressed; Q is clipped to [1[s != g], H - h + 1]. Two choices are ours, and touch rates only, since the events hold for
+all functions fixed before the transition and all times: rows are made with the functions of stage 2 of the plan in
+force, whatever the stage, and a plan lasts until the data has grown by a tenth.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from adagoal.core.mixture import LinearMixture
 from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.core.world import Plan
 from adagoal.linear.ledger import Ledger
-from adagoal.linear.vtr_kernels import Ridge, backward
+from adagoal.planning.backend import NUMBA, Backend
+from adagoal.planning.model import Ridge, features_of
 from adagoal.tabular.columns import one_each
 from adagoal.tabular.paper import horizon
 
@@ -55,7 +56,9 @@ class VTR:
         goals: Longs | None,
         note: Callable[[str], None],
         H: int | None = None,
+        backend: Backend = NUMBA,
     ) -> None:
+        self._backend, self._features = backend, features_of(mixture)
         self.mixture, self.counts, self.L, self.epsilon, self.delta = mixture, counts, L, epsilon, delta
         enough = horizon(L, epsilon, "literal")
         self.H = enough if H is None else H
@@ -66,8 +69,9 @@ class VTR:
         self.goal_state, G = self.goals, len(self.goals)
         if 2 * self.H * S * G > MOST_BYTES:
             raise InputError(
-                f"--method vtr: H = {self.H} stages, {S} states and {G} goals need a policy table of "
-                f"{2 * self.H * S * G / 2**30:.0f} GiB; give fewer goals"
+                f"vtr with H = {self.H} stages, {S} states and {G} goals needs a policy table of "
+                f"{2 * self.H * S * G / 2**30:.0f} GiB; give fewer goals",
+                name="method",
             )
         ridge = 1.0 / (mixture.B + 1.0) ** 2
         self.Sigma = np.tile(ridge * np.eye(d), (2, G, 1, 1))
@@ -139,9 +143,7 @@ class VTR:
         value, error = (
             ridge(Sigma, b, m.B, self.H, G, self.delta) for Sigma, b in zip(self.Sigma, self.b, strict=True)
         )
-        self.table = np.empty_like(self.table)  # the old one may be in the hands of a plan
-        self.V, self.U = np.empty_like(self.V), np.empty_like(self.U)
-        _backward(m, self.goals, self.H, value, error, self.table, self.V, self.U)
+        self.table, self.V, self.U = self._backend.mixture_stages(self._features, value, error, self.goals, self.H)
         self.D = self.V[0, m.start].copy()
         self.plans += 1
 
@@ -164,16 +166,3 @@ def _add_rows(m: LinearMixture, new: Longs, f: Floats, Sigma: Floats, b: Floats)
         phi = m.phi(f, pairs)
         Sigma += phi.T @ (phi * n[pairs, None])
         b += phi.T @ np.add.reduceat(new * f[m.successors], m.indptr[:-1])[pairs]
-
-
-def _backward(
-    m: LinearMixture,
-    goals: Longs,
-    H: int,
-    value: Ridge,
-    error: Ridge,
-    table: Actions,
-    V: Floats,
-    U: Floats,
-) -> None:
-    backward(m.indptr, m.successors, m.features, m.terminal, m.start, goals, H, value, error, table, V, U)

@@ -35,14 +35,15 @@ from adagoal.core.errors import InputError
 from adagoal.core.policy import Policy
 from adagoal.core.types import Actions, Bools, Floats, Ints, Longs
 from adagoal.mdp import kernels
+from adagoal.planning.backend import NUMBA, Backend
+from adagoal.planning.exact import improve
+from adagoal.planning.model import model_of
 from adagoal.worlds.model import TabularMDP
 
 RESIDUAL = 1e-12
 """Bellman residual at which sweeps stop: the relative error of the values."""
 SWEEPS = 2000
 """Sweeps after which a goal is left to policy iteration."""
-BLOCK = 64
-"""Goals that are swept together; a block of values stays in the cache."""
 MOST_PATIENCE = 1e14
 """Expected steps beyond which policies are not told apart."""
 FACTORISED = 1e5
@@ -60,25 +61,22 @@ def at_most(value: ArrayLike, bound: ArrayLike) -> Bools:
     return result
 
 
-def optimal_values(mdp: TabularMDP, goals: Sequence[int] | None = None, *, reset: bool = True) -> Floats:
+def optimal_values(
+    mdp: TabularMDP, goals: Sequence[int] | None = None, *, reset: bool = True, backend: Backend = NUMBA
+) -> Floats:
     """V*(s -> g) as [S, G], infinite where no policy reaches g surely; all states are goals unless given.
 
     ``reset=False`` takes the reset action away (the reset-free problem of ``lemma_exp_sep``).
     """
-    targets = _goals(mdp, goals)
-    V: Floats = kernels.hop_counts(*_reversed_edges(mdp), mdp.start, reset, targets)
+    targets, model = _goals(mdp, goals), model_of(mdp, reset)
+    V: Floats = kernels.hop_counts(model, *_reversed_edges(mdp), targets)
     for column in range(targets.size):
         if not (reset and np.isfinite(V[mdp.start, column])):
-            sure = kernels.almost_sure(*_graph(mdp), reset, int(targets[column]))
+            sure = kernels.almost_sure(model, int(targets[column]))
             V[:, column] = np.where(sure, V[:, column], np.inf)
-    for first in range(0, targets.size, BLOCK):
-        block = slice(first, first + BLOCK)
-        values = np.ascontiguousarray(V[:, block])
-        residual = kernels.sweep(*_model(mdp), reset, targets[block], values, RESIDUAL, SWEEPS)
-        for open_column in np.flatnonzero(residual > RESIDUAL):
-            goal = int(targets[first + open_column])
-            values[:, open_column] = _policy_iteration(mdp, values[:, open_column], goal, residual[open_column], reset)
-        V[:, block] = values
+    V, residual = backend.exact(model, targets, V, RESIDUAL, SWEEPS)
+    for j in np.flatnonzero(residual > RESIDUAL):
+        V[:, j] = _policy_iteration(mdp, V[:, j], int(targets[j]), residual[j], reset)
     return V
 
 
@@ -92,7 +90,7 @@ def optimal_policy(mdp: TabularMDP, V: Floats, goals: Sequence[int] | None = Non
     if V.shape != (mdp.n_states, targets.size):
         raise InputError(f"V must have the shape [S, G] = [{mdp.n_states}, {targets.size}], got {list(V.shape)}")
     actions = np.full(V.shape, -1, np.int16)
-    kernels.improve(*_model(mdp), reset, targets, V, actions, MARGIN, 0.0)
+    improve(model_of(mdp, reset), targets, V, actions, MARGIN, 0.0)
     return actions
 
 
@@ -113,7 +111,7 @@ def periodic_value(mdp: TabularMDP, actions: ArrayLike, goal: int) -> float:
     (goal,) = _goals(mdp, [goal])
     if goal == mdp.start:
         return 0.0
-    steps, success = kernels.one_period(*_model(mdp), goal, table)
+    steps, success = kernels.one_period(model_of(mdp), goal, table)
     return float(steps / success) if success > 0 else float("inf")
 
 
@@ -148,7 +146,7 @@ def diameter(mdp: TabularMDP, *, reset: bool = True) -> float:
 def _policy_iteration(mdp: TabularMDP, V: Floats, goal: int, residual: float, reset: bool) -> Floats:
     """Exact V* [S] from a lower bound V [S] whose infinite entries are right."""
     actions = np.full((mdp.n_states, 1), -1, np.int16)
-    kernels.improve(*_model(mdp), reset, np.array([goal]), V[:, None].copy(), actions, MARGIN, 0.0)
+    improve(model_of(mdp, reset), np.array([goal]), V[:, None].copy(), actions, MARGIN, 0.0)
     if residual > 0.5:  # else the greedy policy is proper, with V^pi <= 2 V
         _start_policy(mdp, actions, goal, np.isfinite(V), reset)
     return _improve_until_best(mdp, actions, goal, np.isfinite(V), reset, 0.0)
@@ -179,7 +177,7 @@ def _improve_until_best(
         if not V[finite].sum() < best[finite].sum() * (1 - RESIDUAL):
             return best if np.isfinite(best[finite]).all() else V
         best = V
-        if kernels.improve(*_model(mdp), reset, np.array([goal]), V[:, None].copy(), actions, MARGIN, halt) == 0:
+        if improve(model_of(mdp, reset), np.array([goal]), V[:, None].copy(), actions, MARGIN, halt) == 0:
             return best
 
 
@@ -236,16 +234,6 @@ def _expected_steps(P: sparse.csr_array[np.float64, tuple[int, int]], out: Float
     return kernels.eliminate(P.toarray(), out.copy())
 
 
-def _model(mdp: TabularMDP) -> tuple[Longs, Ints, Floats, Bools, int, int]:
-    """The leading arguments of the numerical kernels."""
-    return mdp.indptr, mdp.successors, mdp.probabilities, mdp.terminal, mdp.n_actions, mdp.start
-
-
-def _graph(mdp: TabularMDP) -> tuple[Longs, Ints, Bools, int, int]:
-    """The leading arguments of the kernels that look at the graph alone."""
-    return mdp.indptr, mdp.successors, mdp.terminal, mdp.n_actions, mdp.start
-
-
 def _reversed_edges(mdp: TabularMDP) -> tuple[Longs, Ints]:
     """The edges of all ordinary actions, backwards, as (indptr [S + 1], sources)."""
     origin = np.repeat(np.arange(mdp.n_states * mdp.n_actions) // mdp.n_actions, np.diff(mdp.indptr))
@@ -259,7 +247,7 @@ def _reversed_edges(mdp: TabularMDP) -> tuple[Longs, Ints]:
 def _goals(mdp: TabularMDP, goals: Sequence[int] | None) -> Longs:
     targets = np.arange(mdp.n_states) if goals is None else np.asarray(goals, np.int64)
     if targets.size and not 0 <= targets.min() <= targets.max() < mdp.n_states:
-        raise InputError(f"goals must be states in 0..{mdp.n_states - 1}")
+        raise InputError(f"must be states in 0..{mdp.n_states - 1}", name="goals")
     return targets
 
 

@@ -1,7 +1,7 @@
 """BPI-UCBVI (Menard et al. 2021, "Fast active learning for pure exploration in reinforcement learning"), for one goal.
 
 Best-policy identification over H stages, in costs: reach the goal g, one step costs one. With the recursion of
-:mod:`adagoal.tabular.paper_kernels` for the goal space {g}, of which it is the ancestor,
+:mod:`adagoal.planning.stages` for the goal space {g}, of which it is the ancestor,
 
     weight = beta* / n,   flat = 14 H^2 beta / n,   flat_u = 36 H^2 beta / n,   correction = 1/H,
     beta*  = c (log(3 S A H / delta) + log(8 e (n + 1))),    beta = c (log(3 S A H / delta) + S log(8 e (n + 1))),
@@ -30,6 +30,8 @@ from adagoal.core.counts import Counts
 from adagoal.core.errors import InputError
 from adagoal.core.types import Bools, Floats, Longs
 from adagoal.core.world import Plan
+from adagoal.planning.backend import NUMBA, Backend
+from adagoal.planning.model import Bonus
 from adagoal.rivals.planning import scale
 from adagoal.tabular.paper import horizon
 from adagoal.tabular.stages import Stages
@@ -54,10 +56,11 @@ class BPI(Stages):
         goals: Longs | None,
         constants: str = "paper",
         H: int | None = None,
+        backend: Backend = NUMBA,
     ) -> None:
         if goals is None or len(goals) != 1:
-            raise InputError("--method bpi-ucbvi: is for one goal; give --goal STATE")
-        super().__init__(counts, goals, horizon(L, epsilon, "literal") if H is None else H)
+            raise InputError("bpi-ucbvi is for one goal", name="method")
+        super().__init__(counts, goals, horizon(L, epsilon, "literal") if H is None else H, backend)
         self.L, self.epsilon, self.delta, self.c = L, epsilon, delta, scale(constants)
         self._plan()
 
@@ -95,4 +98,5 @@ class BPI(Stages):
         tried, n = self.counts.n > 0, np.maximum(self.counts.n, 1)
         star, beta = self.thresholds()
         weight, rate = np.where(tried, star / n, 0.0), np.where(tried, beta / n, np.inf)
-        self.replan((weight, 14.0 * self.H**2 * rate, 36.0 * self.H**2 * rate, np.zeros_like(rate), 1.0 / self.H))
+        flat, flat_u = 14.0 * self.H**2 * rate, 36.0 * self.H**2 * rate
+        self.replan(Bonus(weight, flat, flat_u, np.zeros_like(rate), correction=1.0 / self.H))

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from adagoal.core.counts import Counts
 from adagoal.core.run import Observer, Run, note
 from adagoal.core.status import Status
-from adagoal.core.types import Actions, Bools, Floats, Longs
+from adagoal.core.types import Actions, Bools, Floats, Ints, Longs
 from adagoal.core.world import Outcome, Plan
+from adagoal.planning.backend import NUMBA, Backend
 from adagoal.rivals import planning
 
 NEVER = 2**62
@@ -53,6 +54,7 @@ class Explorer(ABC):
     """The goals to consider; None means every state"""
     constants: str = "paper"
     """"paper", or "scaled=c" (:mod:`adagoal.rivals.planning`)"""
+    backend: Backend = field(default=NUMBA, kw_only=True)
 
     name = "explorer"
     guarantee = False
@@ -145,7 +147,8 @@ class Explorer(ABC):
         by_state = lacking.reshape(c.n_states, c.n_actions)
         target: Bools = np.asarray(by_state.any(1))
         rows = planning.optimistic(c, self.c, self.delta)
-        _, policy = planning.solve(c, rows, known, target, self.epsilon / (6 * self.L), cap)
+        precision = self.epsilon / (6 * self.L)
+        _, (policy,) = planning.solve(c, rows, known, target[None], precision, cap, backend=self.backend)
         rarest = np.where(by_state, c.n.reshape(by_state.shape), NEVER).argmin(1)
         policy[target] = rarest[target]
         self.plans += 1
@@ -184,13 +187,13 @@ class Incremental(Explorer):
         """Collect ``required`` samples of every pair of K x A; None once they are there."""
         return self.collect(np.full(len(self.counts.n), required), self.known, self._far)
 
-    def restricted(self, goals: Iterable[int]) -> Iterator[tuple[int, Floats, Actions]]:
+    def restricted(self, goals: Longs | Ints) -> Iterator[tuple[int, Floats, Actions]]:
         """For each goal its optimistic values [S] and policy [S] restricted to K, up to min(epsilon, 1)/(6L)."""
-        rows, precision = planning.optimistic(self.counts, self.c, self.delta), min(self.epsilon, 1.0) / (6 * self.L)
-        for goal in goals:
-            target = np.arange(self.counts.n_states) == goal
-            self.plans += 1
-            yield int(goal), *planning.solve(self.counts, rows, self.known, target, precision, self._far)
+        c, precision = self.counts, min(self.epsilon, 1.0) / (6 * self.L)
+        rows, targets = planning.optimistic(c, self.c, self.delta), goals[:, None] == np.arange(c.n_states)
+        V, policy = planning.solve(c, rows, self.known, targets, precision, self._far, backend=self.backend)
+        self.plans += len(goals)
+        return zip(goals.tolist(), V, policy, strict=True)
 
 
 def follow(run: Run, budget: int, observe: Observer = lambda run: None) -> Status:

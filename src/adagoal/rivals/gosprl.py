@@ -105,8 +105,8 @@ class Gosprl(Explorer):
         rows = planning.optimistic(c, self.c, self.delta)
         v = 0.0
         for goal in range(c.n_states):
-            target = np.arange(c.n_states) == goal
-            V, _ = planning.solve(c, rows, self._all, target, PRECISION, FARTHEST)
+            target = np.arange(c.n_states)[None] == goal
+            V, _ = planning.solve(c, rows, self._all, target, PRECISION, FARTHEST, backend=self.backend)
             self.plans += 1
             v = max(v, float(V.max()) * (1.0 + PRECISION))
             if v > self.W:
@@ -121,12 +121,11 @@ class Gosprl(Explorer):
         c, moment = self.counts, int(self.counts.n.sum())
         if moment == self._answered:
             return
-        rows, cap = planning.empirical(c), 4.0 * (self.L + 2.0)
+        rows, cap, goals = planning.empirical(c), 4.0 * (self.L + 2.0), np.flatnonzero(c.seen)
+        targets = goals[:, None] == np.arange(c.n_states)
+        V, policy = planning.solve(c, rows, self._all, targets, PRECISION, cap, untried=False, backend=self.backend)
         self._values, self._table = np.full(c.n_states, np.inf), np.zeros((c.n_states, c.n_states), np.int16)
-        for goal in np.flatnonzero(c.seen):
-            target = np.arange(c.n_states) == goal
-            V, self._table[goal] = planning.solve(c, rows, self._all, target, PRECISION, cap, untried=False)
-            self._values[goal] = V[c.start]
+        self._values[goals], self._table[goals] = V[:, c.start], policy
         self._answered = moment
 
     @property

@@ -1,4 +1,4 @@
-"""Unit-cost shortest paths on counts: the planner that UcbExplore, DisCo and GOSPRL share.
+"""Unit-cost shortest paths on counts (:mod:`adagoal.planning.paths`), as UcbExplore, DisCo and GOSPRL plan them.
 
 A problem has a set K of *known* states, in which every action may be played, and a set of targets. Elsewhere the reset
 is the only action (the policies "restricted to K" of Lim and Auer 2012). With the rows q of a model,
@@ -22,15 +22,13 @@ from __future__ import annotations
 
 import math
 
-import numba
 import numpy as np
 
 from adagoal.core.counts import Counts
 from adagoal.core.errors import InputError
 from adagoal.core.types import Actions, Bools, Floats
-
-SWEEPS = 5000
-"""Sweeps per plan, at most."""
+from adagoal.planning.backend import NUMBA, Backend
+from adagoal.planning.model import Kernel
 
 
 def scale(constants: str) -> float:
@@ -43,7 +41,7 @@ def scale(constants: str) -> float:
     except ValueError:
         c = math.nan
     if word != "scaled" or not 0 < c < math.inf:
-        raise InputError(f"--constants: must be paper or scaled=c with a number c > 0, got {constants!r}")
+        raise InputError(f"must be paper or scaled=c with a number c > 0, got {constants!r}", name="constants")
     return c
 
 
@@ -80,43 +78,19 @@ def spread(counts: Counts, inside: Bools) -> Floats:
 
 
 def solve(
-    counts: Counts, rows: Floats, known: Bools, target: Bools, precision: float, cap: float, untried: bool = True
+    counts: Counts,
+    rows: Floats,
+    known: Bools,
+    targets: Bools,
+    precision: float,
+    cap: float,
+    untried: bool = True,
+    backend: Backend = NUMBA,
 ) -> tuple[Floats, Actions]:
-    """V [S], from below, up to a residual of ``precision`` and cut at ``cap``; and its greedy policy [S].
+    """V [B, S], from below, up to a residual of ``precision`` and cut at ``cap``; and its greedy policies [B, S].
 
-    ``untried`` allows pairs never tried.
+    One problem for each set of ``targets`` [B, S]. ``untried`` allows pairs never tried.
     """
-    n_states = counts.n_states
-    V, policy = np.zeros(n_states), np.full(n_states, counts.n_actions, np.int16)
-    playable = known & ~counts.terminal & ~target
-    usable = np.repeat(playable, counts.n_actions) & (untried | (counts.n > 0))
-    sweep(counts.successor, rows, counts.support, usable, counts.start, target, precision, cap, SWEEPS, V, policy)
-    return V, policy
-
-
-@numba.njit(cache=True, nogil=True)
-def sweep(successor, rows, support, usable, start, target, precision, cap, most, V, policy):  # type: ignore[no-untyped-def]
-    """Gauss-Seidel value iteration in place; ties go to the lowest action, and to any action before the reset."""
-    n_states = V.shape[0]
-    n_actions = support.shape[0] // n_states
-    for _ in range(most):
-        change = 0.0
-        for s in range(n_states):
-            if target[s]:
-                continue
-            best, chosen = np.inf, n_actions
-            for a in range(n_actions):
-                x = s * n_actions + a
-                if usable[x]:
-                    q = 1.0
-                    for k in range(support[x]):
-                        q += rows[x, k] * V[successor[x, k]]
-                    if q < best:
-                        best, chosen = q, a
-            if 1.0 + V[start] < best:
-                best, chosen = 1.0 + V[start], n_actions
-            best = min(best, cap)
-            change = max(change, best - V[s])
-            V[s], policy[s] = best, chosen
-        if change <= precision:
-            break
+    usable = np.repeat(known & ~counts.terminal, counts.n_actions) & (untried | (counts.n > 0))
+    kernel = Kernel(counts.successor, rows, counts.support, counts.terminal, counts.start)
+    return backend.paths(kernel, usable, targets, precision, cap)

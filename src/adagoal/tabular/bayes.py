@@ -24,18 +24,17 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.counts import Counts
 from adagoal.core.types import Actions, Bools, Floats, Ints, Longs
 from adagoal.core.world import Plan
+from adagoal.planning.backend import NUMBA, Backend
+from adagoal.planning.model import Members
 from adagoal.tabular.columns import one_each
 
 MEMBERS = 24
-BLOCK = 16
-"""Goals planned together."""
 LOW, HIGH = 0.1, 0.9
 """The quantiles of D and of D + E."""
 SWEEPS = 200
@@ -58,8 +57,10 @@ class Bayes:
         L: float,
         epsilon: float,
         goals: Longs | None = None,
+        backend: Backend = NUMBA,
     ) -> None:
         self.counts, self.L, self.epsilon, self.cap = counts, L, epsilon, L + 1.0 + epsilon
+        self._backend = backend
         S, X, W = counts.n_states, len(counts.n), counts.successor.shape[1]
         self.goals, self.column = one_each(goals, S)
         self.goal_state = self.goals
@@ -127,19 +128,16 @@ class Bayes:
         self.plans = facts["plans"]
 
     def _solve(self, wanted: Bools) -> None:
-        """Values of up to BLOCK stale goals in all members: wanted ones first, then by their error."""
+        """Values of a block of stale goals in all members: wanted ones first, then by their error."""
         todo = np.flatnonzero(self.stale)
-        block = np.sort(todo[np.lexsort((-self.E[todo], ~wanted[todo]))][:BLOCK])
-        V, greedy = self.V[:, :, block], self.greedy[:, :, block]
-        counts, change = self.counts, np.full(MEMBERS + 1, np.inf)
-        model = counts.successor, self._places, self.p, self.atom, counts.terminal, counts.start, self.goals[block]
-        for i in range(SWEEPS):
-            sweep(*model, self._caps, i % 2 == 1, TOLERANCE * self.epsilon, change, V, greedy)
-            if change.max() < TOLERANCE * self.epsilon:
-                break
+        block = np.sort(todo[np.lexsort((-self.E[todo], ~wanted[todo]))][: self._backend.block])
+        counts, goals = self.counts, self.goals[block]
+        V, greedy = np.take(self.V, block, axis=2), np.take(self.greedy, block, axis=2)  # goals stay innermost
+        members = Members(counts.successor, self._places, self.p, self.atom, counts.terminal, counts.start, self._caps)
+        V, greedy = self._backend.ensemble(members, goals, TOLERANCE * self.epsilon, SWEEPS, V, greedy)
         self.V[:, :, block], self.greedy[:, :, block] = V, greedy
         self.D[block], upper = np.quantile(V[:MEMBERS, counts.start], (LOW, HIGH), axis=0)
-        self.upper[block] = np.where(counts.seen[self.goals[block]], upper, self.cap)
+        self.upper[block] = np.where(counts.seen[goals], upper, self.cap)
         self.stale[block] = False
         self.plans += 1
 
@@ -172,35 +170,3 @@ class Bayes:
         order = np.argsort(~free, axis=1, kind="stable")  # the free states first
         pick = (rng.random((MEMBERS, len(rows))) * np.maximum(S - support, 1)).astype(np.int64)
         self.atom[:MEMBERS, rows] = order[np.arange(len(rows)), pick]
-
-
-@numba.njit(cache=True, nogil=True)
-def sweep(  # type: ignore[no-untyped-def]
-    successor, places, p, atom, terminal, start, goals, caps, backwards, tolerance, change, V, greedy
-):  # fmt: skip
-    """One Gauss-Seidel sweep of V [M, S + 1, G], in place, in the members whose last ``change`` [M] was not small."""
-    n_states, n_actions, n_goals = terminal.shape[0], places.shape[0] // terminal.shape[0], goals.shape[0]
-    best, chosen, mean = np.zeros((3, n_goals))
-    for m in range(V.shape[0]):
-        if change[m] < tolerance:
-            continue
-        change[m] = 0.0
-        for i in range(n_states):
-            s = n_states - 1 - i if backwards else i
-            best[:] = V[m, start]
-            chosen[:] = n_actions
-            for a in range(-1 if terminal[s] else n_actions - 1, -1, -1):
-                x = s * n_actions + a
-                mean[:] = p[m, x, p.shape[2] - 1] * V[m, atom[m, x]]
-                for k in range(places[x]):
-                    q, t = p[m, x, k], successor[x, k]
-                    for j in range(n_goals):
-                        mean[j] += q * V[m, t, j]
-                for j in range(n_goals):
-                    chosen[j] = a if mean[j] <= best[j] else chosen[j]
-                    best[j] = mean[j] if mean[j] <= best[j] else best[j]
-            for j in range(n_goals):
-                value = 0.0 if s == goals[j] else min(1.0 + best[j], caps[m])
-                change[m] = max(change[m], abs(value - V[m, s, j]))
-                V[m, s, j] = value
-                greedy[m, s, j] = chosen[j]

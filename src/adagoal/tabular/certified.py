@@ -15,7 +15,7 @@ so that E_g <= eps says exactly: V^{pi_g} <= V* + eps, and V^{pi_g} <= L + eps. 
 L + eps, each policy is eps-optimal, and all of it with probability 1 - delta, for any eps > 0.
 
 Planning is lazy: bounds that are out of date are still bounds, so only goals that the rule wants to play are brought up
-to date, :data:`BLOCK` at a time. All goals never seen so far look the same and share column 0.
+to date, a block at a time. All goals never seen so far look the same and share column 0.
 """
 
 from __future__ import annotations
@@ -30,13 +30,12 @@ from numpy.typing import NDArray
 from adagoal.core.counts import Counts
 from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.core.world import Plan
-from adagoal.tabular import kernels
+from adagoal.planning.backend import NUMBA, Backend
+from adagoal.planning.model import Block
 from adagoal.tabular.columns import Columns
 from adagoal.tabular.confidence import Confidence
 from adagoal.tabular.resolvent import suboptimality
 
-BLOCK = 16
-"""Goals planned together."""
 THREADED = 100_000
 """Successors times goals of a block from which on its two bounds are swept side by side."""
 SWEEPS = 20
@@ -70,9 +69,10 @@ class Certified(Columns):
         delta: float,
         goals: Longs | None = None,
         branching: int | None = None,
+        backend: Backend = NUMBA,
     ) -> None:
         super().__init__(counts, state_bound, L + 1.0 + epsilon, goals)
-        self.L, self.epsilon = L, epsilon
+        self.L, self.epsilon, self._backend = L, epsilon, backend
         self.confidence = Confidence(
             counts,
             pairs=state_bound * counts.n_actions,
@@ -111,14 +111,14 @@ class Certified(Columns):
         self._catch_up()
         if len(wanted) < len(self.D):
             wanted = np.pad(wanted, (0, len(self.D) - len(wanted)))
-        E = self.E
+        E, most = self.E, self._backend.block
         todo = np.flatnonzero(self.stale & wanted)
         if not len(todo):
             return False
-        block = todo[np.argsort(-E[todo], kind="stable")][:BLOCK]
-        if len(block) < BLOCK:
+        block = todo[np.argsort(-E[todo], kind="stable")][:most]
+        if len(block) < most:
             others = np.flatnonzero(self.stale & ~wanted & (self.D <= self.L) & (E > self.epsilon))
-            block = np.append(block, others[np.argsort(-E[others], kind="stable")][: BLOCK - len(block)])
+            block = np.append(block, others[np.argsort(-E[others], kind="stable")][: most - len(block)])
         self._plan_block(np.sort(block))
         return True
 
@@ -182,27 +182,27 @@ class Certified(Columns):
         self.stale[block] = False
 
     def _sweep(self, block: Longs, exact: bool) -> None:
+        """Both bounds of the columns of the block."""
         model, start = self.confidence.model(), self.counts.start
-        tables: list[NDArray[Any]] = [self.V, self.Y, self.optimistic, self.best]
+        tables: list[NDArray[Any]] = [self.V, self.optimistic, self.Y, self.best]
         rows = np.ix_(self.order, block)
-        V, Y, optimistic, best = parts = [np.empty((len(table), len(block)), table.dtype) for table in tables]
+        parts = [np.zeros((len(table), len(block)), table.dtype) for table in tables]
         for part, table in zip(parts, tables, strict=True):
-            part[self.order] = table[rows]  # no other row is read: states never seen are nobody's successors
-        goal_column = np.full(len(V), -1)
+            part[self.order] = table[rows]
+        column = np.full(len(self.V), -1)
         known = self.goal_state[block] >= 0
-        goal_column[self.goal_state[block][known]] = np.flatnonzero(known)
-        setting = (self.order, goal_column, model, self.cap, exact, SWEEPS, 1e-3 * self.epsilon)
+        column[self.goal_state[block][known]] = np.flatnonzero(known)
+        setting = Block(self.order, column, self.cap, exact, SWEEPS, tolerance=1e-3 * self.epsilon)
         if exact or model.p.size * len(block) > THREADED:
-            second = self._threads.submit(kernels.upper_sweeps, *setting, Y, best)
-            kernels.lower_sweeps(*setting, V, optimistic)
-            second.result()
+            second = self._threads.submit(self._backend.upper, model, setting, *parts[2:])
+            parts = [*self._backend.lower(model, setting, *parts[:2]), *second.result()]
         else:
-            kernels.lower_sweeps(*setting, V, optimistic)
-            kernels.upper_sweeps(*setting, Y, best)
+            first = self._backend.lower(model, setting, *parts[:2])
+            parts = [*first, *self._backend.upper(model, setting, *parts[2:])]
         for part, table in zip(parts, tables, strict=True):
             table[rows] = part[self.order]
-        self.D[block] = np.maximum(self.D[block], V[start])
-        for j in block[Y[start] <= self.cap - 1.0]:
+        self.D[block] = np.maximum(self.D[block], self.V[start, block])
+        for j in block[self.Y[start, block] <= self.cap - 1.0]:
             self._offer(int(j), float(self.Y[start, j]), np.inf)
         self.plans += 1
 

@@ -1,19 +1,58 @@
-"""What the counts say about the kernel, with probability 1 - delta (docs/theory.md, lemmas 1 to 3)."""
+"""What the counts say about the kernel, with probability 1 - delta (docs/theory.md, lemmas 1 to 3).
+
+A pair with n transitions in all has the counts c of its o observed successors; n' transitions, with the counts c',
+came since the o-th successor was found, c0 = c - c' before. With the union logarithms l1, l2, l3 of the three lemmas,
+
+    r_low = [ l1 + ln LEVELS ] / n                                                                     (lemma 1)
+    r     = [ l2 + ln max(4, o(o-1) if o > 4) + sum_i c'_i ln(c'_i/n') - ln KT(c) + ln KT(c0) ] / n',
+            KT(c) = Gamma(o/2) / Gamma(n + o/2) prod_i Gamma(c_i + 1/2) / Gamma(1/2)                    (lemma 2)
+    q     = 1 - exp( -[l3 + ln o(o+1)] / n' ), and 0 where o is the known number of successors         (lemma 3)
+"""
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
+import numba
 import numpy as np
 
 from adagoal.core.counts import Counts
 from adagoal.core.errors import InputError
-from adagoal.core.types import Floats
-from adagoal.tabular import kernels
+from adagoal.core.types import Floats, Ints, Longs
+from adagoal.planning.closed import LEVELS
+from adagoal.planning.model import Empirical
 from adagoal.tabular.surprise import Quiet
 
 SHARES = (0.35, 0.35, 0.05, 0.25)
 """Of delta, for the events of lemmas 1, 2, 3a and 3b."""
+NOTHING_KNOWN = 1e3
+"""A radius that no bound survives, yet finite: infinity times a variance of zero is not a number."""
+
+
+class Tally(NamedTuple):
+    """The arrays of :class:`~adagoal.core.counts.Counts` that the radii depend on."""
+
+    counts: Longs
+    """[X, K] c"""
+    recent: Longs
+    """[X, K] c'"""
+    support: Ints
+    """[X] o"""
+    n: Longs
+    """[X]"""
+    settled: Longs
+    """[X] n - n'"""
+
+
+class Radii(NamedTuple):
+    """What is kept of every pair; the fields are those of :class:`~adagoal.planning.model.Empirical`."""
+
+    p: Floats
+    p_split: Floats
+    r_low: Floats
+    r: Floats
+    q: Floats
 
 
 class Confidence:
@@ -26,9 +65,9 @@ class Confidence:
         """ln of the unions of lemmas 1, 2 and 3a over their shares of delta"""
         self._first = float(self.logs[0])
         self.quiet = Quiet(SHARES[3] * delta)
-        self._p, self._p_split = np.zeros((2, *counts.successor.shape))
-        X = len(counts.n)
-        self._r, self._r_low, self._q, self._seen = np.full(X, np.inf), np.full(X, np.inf), np.ones(X), np.zeros(X, int)
+        X, places = len(counts.n), counts.successor.shape
+        self._known = Radii(np.zeros(places), np.zeros(places), np.full(X, np.inf), np.full(X, np.inf), np.ones(X))
+        self._seen = np.zeros(X, int)
         self._visits: Floats = np.zeros((0, X))
 
     def update(self) -> bool:
@@ -39,11 +78,11 @@ class Confidence:
         if not len(changed):
             return False
         if counts.support.max() > self.branching:
-            raise InputError(f"--method-arg branching={self.branching}: a pair with more successors has been observed")
-        kernels.radii(
-            *(changed, counts.count, counts.recent, counts.support, counts.n, counts.settled),
-            *(self.logs, self.branching, self._p, self._p_split, self._r_low, self._r, self._q),
-        )
+            raise InputError(
+                f"branching={self.branching}: a pair with more successors has been observed", name="method_args"
+            )
+        tally = Tally(counts.count, counts.recent, counts.support, counts.n, counts.settled)
+        radii(changed, tally, self.logs, self.branching, self._known)
         self._visits = self.quiet.visits(counts.n, counts.settled)
         self._seen[changed] = counts.n[changed]
         return True
@@ -57,19 +96,54 @@ class Confidence:
         self.logs[0] = self._first + math.log(stage * (stage + 1))
         self.forget()
 
-    def model(self) -> kernels.Model:
+    def model(self) -> Empirical:
         """For the sweeps."""
-        c, q = self.counts, np.minimum(self._q, self.quiet.bound(self._visits))
-        radii = (self._r_low, self._r, q, self._visits, self.quiet.log)
-        return kernels.Model(c.successor, self._p, self._p_split, c.support, *radii, c.terminal, c.start)
+        c, known = self.counts, self._known
+        return Empirical(
+            successor=c.successor,
+            p=known.p,
+            p_split=known.p_split,
+            support=c.support,
+            r_low=known.r_low,
+            r=known.r,
+            q=np.minimum(known.q, self.quiet.bound(self._visits)),
+            quiet=self._visits,
+            quiet_log=self.quiet.log,
+            terminal=c.terminal,
+            start=c.start,
+        )
 
     def _make_room(self) -> None:
         """Places for the pairs and the successors that the counts made room for."""
-        shape = self.counts.successor.shape
-        if self._p.shape == shape:
+        shape, old = self.counts.successor.shape, self._known.p.shape
+        if old == shape:
             return
-        room = [(0, new - old) for new, old in zip(shape, self._p.shape, strict=True)]
-        self._p, self._p_split = np.pad(self._p, room), np.pad(self._p_split, room)
-        self._visits = np.pad(self._visits, ((0, 0), room[0]))
-        for name, value in (("_r", np.inf), ("_r_low", np.inf), ("_q", 1.0), ("_seen", 0)):
-            setattr(self, name, np.pad(getattr(self, name), room[0], constant_values=value))
+        room = [(0, new - before) for new, before in zip(shape, old, strict=True)]
+        nothing = (0.0, 0.0, np.inf, np.inf, 1.0)
+        self._known = Radii(
+            *(np.pad(a, room[: a.ndim], constant_values=v) for a, v in zip(self._known, nothing, strict=True))
+        )
+        self._visits, self._seen = np.pad(self._visits, ((0, 0), room[0])), np.pad(self._seen, room[0])
+
+
+@numba.njit(cache=True, nogil=True)
+def radii(pairs, tally, logs, branching, out):  # type: ignore[no-untyped-def]
+    """Refresh the empirical kernels and the radii ``out`` (Radii) of the listed pairs; logs: [3] l1, l2, l3."""
+    for x in pairs:
+        total, o = tally.n[x], tally.support[x]
+        if total == 0:
+            continue
+        fresh = total - tally.settled[x]
+        regret = math.lgamma(total + o / 2) - math.lgamma(tally.settled[x] + o / 2)
+        for k in range(o):
+            c, count = tally.recent[x, k], tally.counts[x, k]
+            out.p[x, k] = count / total
+            out.p_split[x, k] = c / fresh if fresh > 0 else out.p[x, k]
+            if c > 0:
+                regret += c * math.log(c / fresh) - math.lgamma(count + 0.5) + math.lgamma(count - c + 0.5)
+        restart = math.log(4.0 if o <= 4 else o * (o - 1.0))
+        out.r_low[x] = (logs[0] + math.log(LEVELS)) / total
+        out.r[x] = (logs[1] + restart + regret) / fresh if fresh > 0 else NOTHING_KNOWN
+        out.q[x] = 1.0 - math.exp(-(logs[2] + math.log(o * (o + 1.0))) / fresh) if fresh > 0 else 1.0
+        if o >= branching:
+            out.q[x] = 0.0

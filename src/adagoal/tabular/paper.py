@@ -1,7 +1,7 @@
 """The estimates of AdaGoal-UCBVI, the paper's tabular algorithm (labels ``app_TAB``, ``subsect_choices``).
 
 A goal g is planned for a finite horizon H on the counts n and the empirical kernel p_hat, with A actions beside the
-reset, which is known and never estimated. The recursions for Q~ (eq. ``eq_Qt``), Q_ and U stand in paper_kernels.py,
+reset, which is known and never estimated. The recursions for Q~ (eq. ``eq_Qt``), Q_ and U stand in planning/stages.py,
 their thresholds (lemma ``lem:proba_master_event``) are
 
     beta*(n) = log(3 S A G H / delta) +   log(8 e (n + 1))     one value function for each (s, a, g, h)
@@ -37,6 +37,8 @@ from adagoal.core.counts import Counts
 from adagoal.core.errors import InputError
 from adagoal.core.types import Bools, Floats, Longs
 from adagoal.core.world import Plan
+from adagoal.planning.backend import NUMBA, Backend
+from adagoal.planning.model import Bonus
 from adagoal.tabular.stages import Stages
 
 SHARE = {"literal": 8 / 9, "rebalanced": 1 / 10, "simplified": 0.0}
@@ -54,21 +56,19 @@ def horizon(L: float, epsilon: float, bonus: str) -> int:
     return math.ceil(5 * B * math.log2(10 * B / epsilon))
 
 
-def bonuses(
-    n: Floats, n_states: int, n_goals: int, H: int, delta: float, bonus: str
-) -> tuple[Floats, Floats, Floats, Floats, float]:
-    """weight, flat, flat_u, slope [X] and the correction c of :func:`~adagoal.tabular.paper_kernels.backward`."""
+def bonuses(n: Floats, n_states: int, n_goals: int, H: int, delta: float, bonus: str) -> Bonus:
+    """The bonuses of pairs with the counts n [X]."""
     tried = n > 0
     n_or_1 = np.maximum(n, 1.0)
     if bonus == "simplified":
         root = np.where(tried, np.sqrt(1.0 / n_or_1), np.inf)
-        return np.zeros_like(root), root, 2.0 * root, np.where(tried, 1.0 / n_or_1, 0.0), 0.0
+        return Bonus(np.zeros_like(root), root, 2.0 * root, np.where(tried, 1.0 / n_or_1, 0.0), correction=0.0)
     pairs, growth = len(n), np.log(8 * math.e * (n + 1.0))
     beta = math.log(3 * pairs / delta) + n_states * growth
     beta_star = math.log(3 * pairs * n_goals * H / delta) + growth
     rate = np.where(tried, beta / n_or_1, np.inf)
     weight = np.where(tried, beta_star / n_or_1, 0.0)
-    return weight, 14.0 * H**2 * rate, 36.0 * H**2 * rate, np.zeros_like(rate), 1.0 / H
+    return Bonus(weight, 14.0 * H**2 * rate, 36.0 * H**2 * rate, np.zeros_like(rate), correction=1.0 / H)
 
 
 class UCBVI(Stages):
@@ -86,16 +86,18 @@ class UCBVI(Stages):
         bonus: str = "literal",
         H: int | None = None,
         lazy: bool = False,
+        backend: Backend = NUMBA,
     ) -> None:
         enough, S = horizon(L, epsilon, bonus), counts.n_states
         stages, G = enough if H is None else H, S if goals is None else len(goals)
         if 2 * stages * S * G > MOST_BYTES:
             raise InputError(
-                f"--method ucbvi: H = {stages} stages, {S} states and {G} goals need a policy table of "
-                f"{2 * stages * S * G / 2**30:.0f} GiB; give fewer goals or --method-arg horizon=H (which voids the "
-                "guarantee)"
+                f"ucbvi with H = {stages} stages, {S} states and {G} goals needs a policy table of "
+                f"{2 * stages * S * G / 2**30:.0f} GiB; give fewer goals, or its argument horizon (which voids the "
+                "guarantee)",
+                name="method",
             )
-        super().__init__(counts, goals, stages)
+        super().__init__(counts, goals, stages, backend)
         self.L, self.epsilon, self.delta, self.bonus, self.lazy = L, epsilon, delta, bonus, lazy
         self.guarantee = bonus != "simplified" and stages >= enough
         self.episodes_per_plan = 1_000_000 if lazy else 1

@@ -8,16 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.counts import Counts
-from adagoal.core.types import Actions, Floats, Longs
+from adagoal.core.types import Actions, Longs
+from adagoal.planning.backend import Backend
+from adagoal.planning.model import Bonus, Kernel
 from adagoal.tabular.columns import one_each
-from adagoal.tabular.paper_kernels import backward
 
 
 class Stages:
     """The last plan, with its policies [H, S], optimistic distances D and errors U."""
 
-    def __init__(self, counts: Counts, goals: Longs | None, H: int) -> None:
-        self.counts, self.H = counts, H
+    def __init__(self, counts: Counts, goals: Longs | None, H: int, backend: Backend) -> None:
+        self.counts, self.H, self._backend = counts, H, backend
         self.goals, self.column = one_each(goals, counts.n_states)
         self.goal_state = self.goals
         self.table: Actions = np.zeros((H, counts.n_states, len(self.goals)), np.int16)
@@ -27,15 +28,12 @@ class Stages:
         """[X] the counts of the plan"""
         self.plans = 0
 
-    def replan(self, terms: tuple[Floats, Floats, Floats, Floats, float]) -> None:
-        """Plan on the latest counts; ``terms`` are the bonuses of :func:`~adagoal.tabular.paper_kernels.backward`."""
+    def replan(self, bonus: Bonus) -> None:
+        """Plan on the latest counts."""
         c = self.counts
         p_hat = c.count / np.maximum(c.n, 1)[:, None]
-        self.table = np.empty_like(self.table)  # the old one may be in the hands of a plan
-        backward(
-            *(c.successor, p_hat, c.support, c.terminal, c.start, self.goals, self.H, *terms),
-            *(self.table, self.D, self.U),
-        )
+        kernel = Kernel(c.successor, p_hat, c.support, c.terminal, c.start)
+        self.table, self.D, self.U = self._backend.stages(kernel, bonus, self.goals, self.H)
         self.planned = c.n.copy()
         self.plans += 1
 

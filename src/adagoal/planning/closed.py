@@ -1,4 +1,4 @@
-"""Sweeps with the closed forms of :mod:`adagoal.tabular.kernels`, written so that loops over goals become vector code.
+"""Sweeps with the closed forms of :mod:`adagoal.planning.bounds`, written so that loops over goals become vector code.
 
 A pair with up to four successors, nearly all of them in practice, is one loop over the goals that keeps everything
 in registers; more successors are added up in scratch rows first. Indices are unsigned, so that none of them is
@@ -44,7 +44,7 @@ def _successor(x, k, successor, weight, support):  # type: ignore[no-untyped-def
 
 
 @numba.njit(**VECTOR)
-def _moments(own, y0, y1, y2, y3, w0, w1, w2, w3):  # type: ignore[no-untyped-def]
+def _moments_of_four(own, y0, y1, y2, y3, w0, w1, w2, w3):  # type: ignore[no-untyped-def]
     """Mean and variance of four values; centred at the state's own one against cancellation."""
     d0, d1, d2, d3 = y0 - own, y1 - own, y2 - own, y3 - own
     m = w0 * d0 + w1 * d1 + w2 * d2 + w3 * d3
@@ -52,28 +52,40 @@ def _moments(own, y0, y1, y2, y3, w0, w1, w2, w3):  # type: ignore[no-untyped-de
 
 
 @numba.njit(**VECTOR)
-def _add_up(x, s, successor, weight, support, F, mean, square, most):  # type: ignore[no-untyped-def]
-    """Moments of F - F[s], and the largest F, over the successors of a pair with many of them."""
+def moments(x, s, model, weight, F, mean, variance):  # type: ignore[no-untyped-def]
+    """Mean and variance [B] of F [S, B] over any number of successors with their weights [X, K]; centred at F[s]."""
     for b in range(F.shape[1]):
         mean[b] = 0.0
-        square[b] = 0.0
-        most[b] = 0.0
-    for k in range(support[x]):
-        i, w = np.uintp(successor[x, k]), weight[x, k]
+        variance[b] = 0.0
+    for k in range(model.support[x]):
+        i, w = np.uintp(model.successor[x, k]), weight[x, k]
         for b in range(F.shape[1]):
             d = F[i, b] - F[s, b]
             mean[b] += w * d
-            square[b] += w * d * d
+            variance[b] += w * d * d
+    for b in range(F.shape[1]):
+        variance[b] = max(variance[b] - mean[b] * mean[b], 0.0)
+        mean[b] += F[s, b]
+
+
+@numba.njit(**VECTOR)
+def largest(x, model, F, most):  # type: ignore[no-untyped-def]
+    """The largest value [B] of F >= 0 [S, B] over any number of successors."""
+    for b in range(F.shape[1]):
+        most[b] = 0.0
+    for k in range(model.support[x]):
+        i = np.uintp(model.successor[x, k])
+        for b in range(F.shape[1]):
             most[b] = max(most[b], F[i, b])
 
 
 @numba.njit(**VECTOR)
-def lower_sweep(order, goal_column, model, cap, V, policy):  # type: ignore[no-untyped-def]
+def lower_sweep(order, model, block, V, policy):  # type: ignore[no-untyped-def]
     """V <- max(V, T_low V) over the states of ``order``, policy <- the greedy actions; returns the largest rise."""
     successor, p, support, r_low, q = model.successor, model.p, model.support, model.r_low, model.q
-    B = V.shape[1]
+    B, cap, column = V.shape[1], block.cap, block.column
     A = support.shape[0] // V.shape[0]
-    mean, square, most, best, rise = np.empty(B), np.empty(B), np.empty(B), np.empty(B), np.zeros(B)
+    mean, variance, best, rise = np.empty(B), np.empty(B), np.empty(B), np.zeros(B)
     action = np.empty(B, np.int16)
     for state in order:
         s = np.uintp(state)
@@ -95,19 +107,18 @@ def lower_sweep(order, goal_column, model, cap, V, policy):  # type: ignore[no-u
                 i3, w3 = _successor(x, 3, successor, p, support)
                 for b in range(B):
                     y0, y1, y2, y3 = V[i0, b], V[i1, b], V[i2, b], V[i3, b]
-                    m, variance = _moments(V[s, b], y0, y1, y2, y3, w0, w1, w2, w3)
-                    value = 1.0 + low(m, variance, r, cap, sure)
+                    m, var = _moments_of_four(V[s, b], y0, y1, y2, y3, w0, w1, w2, w3)
+                    value = 1.0 + low(m, var, r, cap, sure)
                     action[b] = a if value < best[b] else action[b]
                     best[b] = min(value, best[b])
             else:
-                _add_up(x, s, successor, p, support, V, mean, square, most)
+                moments(x, s, model, p, V, mean, variance)
                 for b in range(B):
-                    variance = max(square[b] - mean[b] * mean[b], 0.0)
-                    value = 1.0 + low(mean[b] + V[s, b], variance, r, cap, sure)
+                    value = 1.0 + low(mean[b], variance[b], r, cap, sure)
                     action[b] = a if value < best[b] else action[b]
                     best[b] = min(value, best[b])
-        if goal_column[s] >= 0:
-            best[goal_column[s]] = 0.0
+        if column[s] >= 0:
+            best[column[s]] = 0.0
         for b in range(B):
             policy[s, b] = action[b]
             rise[b] = max(rise[b], best[b] - V[s, b])
@@ -116,14 +127,14 @@ def lower_sweep(order, goal_column, model, cap, V, policy):  # type: ignore[no-u
 
 
 @numba.njit(**VECTOR)
-def upper_sweep(order, goal_column, model, cap, Y, policy):  # type: ignore[no-untyped-def]
+def upper_sweep(order, model, block, Y, policy):  # type: ignore[no-untyped-def]
     """Y <- min(Y, T_up Y) over the states of ``order``, the policy follows where Y falls; returns the largest fall."""
     successor, p, support = model.successor, model.p_split, model.support
-    B = Y.shape[1]
+    B, column = Y.shape[1], block.column
     A = support.shape[0] // Y.shape[0]
-    mean, square, most, best, fall = np.empty(B), np.empty(B), np.empty(B), np.empty(B), np.zeros(B)
+    mean, variance, most, best, fall = np.empty(B), np.empty(B), np.empty(B), np.empty(B), np.zeros(B)
     action = np.empty(B, np.int16)
-    top = np.minimum(cap, 1.0 + Y[model.start])
+    top = np.minimum(block.cap, 1.0 + Y[model.start])
     for state in order:
         s = np.uintp(state)
         for b in range(B):
@@ -148,20 +159,20 @@ def upper_sweep(order, goal_column, model, cap, Y, policy):  # type: ignore[no-u
                 i3, w3 = _successor(x, 3, successor, p, support)
                 for b in range(B):
                     y0, y1, y2, y3 = Y[i0, b], Y[i1, b], Y[i2, b], Y[i3, b]
-                    m, variance = _moments(Y[s, b], y0, y1, y2, y3, w0, w1, w2, w3)
-                    value = 1.0 + up(m, variance, max(max(y0, y1), max(y2, y3)), r, q, top[b])
+                    m, var = _moments_of_four(Y[s, b], y0, y1, y2, y3, w0, w1, w2, w3)
+                    value = 1.0 + up(m, var, max(max(y0, y1), max(y2, y3)), r, q, top[b])
                     action[b] = a if value < best[b] else action[b]
                     best[b] = min(value, best[b])
             else:
-                _add_up(x, s, successor, p, support, Y, mean, square, most)
+                moments(x, s, model, p, Y, mean, variance)
+                largest(x, model, Y, most)
                 for b in range(B):
-                    variance = max(square[b] - mean[b] * mean[b], 0.0)
-                    value = 1.0 + up(mean[b] + Y[s, b], variance, most[b], r, q, top[b])
+                    value = 1.0 + up(mean[b], variance[b], most[b], r, q, top[b])
                     action[b] = a if value < best[b] else action[b]
                     best[b] = min(value, best[b])
-        if goal_column[s] >= 0:
-            best[goal_column[s]] = Y[s, goal_column[s]]
-            action[goal_column[s]] = policy[s, goal_column[s]]
+        if column[s] >= 0:
+            best[column[s]] = Y[s, column[s]]
+            action[column[s]] = policy[s, column[s]]
         for b in range(B):
             policy[s, b] = action[b]
             fall[b] = max(fall[b], Y[s, b] - best[b])

@@ -31,14 +31,12 @@ BLOCK = 64
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def backward(  # type: ignore[no-untyped-def]
-    successor, p, support, terminal, start,  # the model: [X, W], [X, W], [X], [S]
-    goals, horizon, weight, flat, flat_u, slope, correction,  # [G], H, four arrays [X], c
-    policy, distance, error,  # out: [H, S, G], [G], [G]
-):  # fmt: skip
-    """Fill ``policy`` with pi, ``distance`` with V~_1(s0) and ``error`` with U_1(s0, pi)."""
-    n_states = terminal.shape[0]
-    n_actions = support.shape[0] // n_states
+def stages(kernel, bonus, goals, horizon):  # type: ignore[no-untyped-def]
+    """The policies pi [H, S, G], V~_1(s0) [G] and U_1(s0, pi) [G]."""
+    start, n_states = kernel.start, kernel.terminal.shape[0]
+    n_actions = kernel.support.shape[0] // n_states
+    policy = np.empty((horizon, n_states, goals.shape[0]), np.int16)
+    distance, error = np.empty(goals.shape[0]), np.empty(goals.shape[0])
     for first in range(0, goals.shape[0], BLOCK):
         width = min(BLOCK, goals.shape[0] - first)
         column = np.full(n_states, -1)
@@ -55,46 +53,48 @@ def backward(  # type: ignore[no-untyped-def]
                 worst[:] = 1.0 + after[1, start]
                 gap[:] = after[2, start]
                 chosen[:] = n_actions
-                for a in range(-1 if terminal[s] else n_actions - 1, -1, -1):
+                for a in range(-1 if kernel.terminal[s] else n_actions - 1, -1, -1):
                     x = s * n_actions + a
-                    bonus, bonus_u = flat[x] + left * slope[x], flat_u[x] + 2.0 * left * slope[x]
-                    moments(successor[x, : support[x]], p[x], after, correction > 0, mean)
-                    improve(mean, weight[x], bonus, bonus_u, correction, left, a, best, worst, gap, chosen)
+                    _moments(x, kernel, after, bonus.correction > 0, mean)
+                    _improve(x, a, bonus, left, mean, best, worst, gap, chosen)
                 if column[s] >= 0:
                     best[column[s]] = worst[column[s]] = gap[column[s]] = 0.0
                 for j in range(width):
                     policy[h, s, first + j] = chosen[j]
         distance[first : first + width] = values[0, 0, start]
         error[first : first + width] = values[0, 2, start]
+    return policy, distance, error
 
 
 @numba.njit(cache=True, nogil=True)
-def moments(successor, p, values, pessimistic, out):  # type: ignore[no-untyped-def]
+def _moments(x, kernel, values, pessimistic, out):  # type: ignore[no-untyped-def]
     """Rows of out [4, G]: means of V~, V_, U under p, and the variance of V~, in two passes (no cancellation)."""
     out[:] = 0.0
-    for k in range(successor.shape[0]):
-        s, q = successor[k], p[k]
+    for k in range(kernel.support[x]):
+        s, q = kernel.successor[x, k], kernel.p[x, k]
         for j in range(out.shape[1]):
             out[0, j] += q * values[0, s, j]
             out[2, j] += q * values[2, s, j]
     if not pessimistic:
         return
-    for k in range(successor.shape[0]):
-        s, q = successor[k], p[k]
+    for k in range(kernel.support[x]):
+        s, q = kernel.successor[x, k], kernel.p[x, k]
         for j in range(out.shape[1]):
             out[1, j] += q * values[1, s, j]
             out[3, j] += q * (values[0, s, j] - out[0, j]) ** 2
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def improve(mean, weight, bonus, bonus_u, correction, left, action, best, worst, gap, chosen):  # type: ignore[no-untyped-def]
-    """Take the action wherever its Q~ is at most the best so far; all arrays [G]."""
+def _improve(x, action, bonus, left, mean, best, worst, gap, chosen):  # type: ignore[no-untyped-def]
+    """Take the action, that of the pair x, wherever its Q~ is at most the best so far; mean [4, G], the others [G]."""
+    weight, correction = bonus.weight[x], bonus.correction
+    flat, flat_u = bonus.flat[x] + left * bonus.slope[x], bonus.flat_u[x] + 2.0 * left * bonus.slope[x]
     for j in range(best.shape[0]):
         root = np.sqrt(weight * mean[3, j])
-        b = 3.0 * root + bonus + correction * (mean[1, j] - mean[0, j])
-        q = clip(1.0 - b + mean[0, j], 1.0, left)
-        r = clip(1.0 + b + mean[1, j], 1.0, left)
-        u = clip(6.0 * root + bonus_u + (1.0 + 3.0 * correction) * mean[2, j], 0.0, left)
+        b = 3.0 * root + flat + correction * (mean[1, j] - mean[0, j])
+        q = _clip(1.0 - b + mean[0, j], 1.0, left)
+        r = _clip(1.0 + b + mean[1, j], 1.0, left)
+        u = _clip(6.0 * root + flat_u + (1.0 + 3.0 * correction) * mean[2, j], 0.0, left)
         worst[j] = r if r < worst[j] else worst[j]
         gap[j] = u if q <= best[j] else gap[j]
         chosen[j] = action if q <= best[j] else chosen[j]
@@ -102,7 +102,7 @@ def improve(mean, weight, bonus, bonus_u, correction, left, action, best, worst,
 
 
 @numba.njit(cache=True, nogil=True)
-def clip(x, low, high):  # type: ignore[no-untyped-def]
+def _clip(x, low, high):  # type: ignore[no-untyped-def]
     """max(min(x, high), low)."""
     y = x if x < high else high
     return y if y > low else low

@@ -1,7 +1,7 @@
 """The bounding operators of the certified explorer, as compiled sweeps over blocks of goals.
 
 Layout: values are ``[S, B]`` with the B goals of a block innermost, so that one state-action pair is backed up for
-all of them with contiguous loads; a :class:`Model` holds the empirical kernel and the radii of every pair.
+all of them with contiguous loads; an :class:`~adagoal.planning.model.Empirical` model holds the radii of every pair.
 
 Bounds on p f for a pair (docs/theory.md):
 
@@ -10,7 +10,7 @@ Bounds on p f for a pair (docs/theory.md):
 * *whole range*: the ball of radius r_low, successors anywhere, for one fixed f per goal (lemma 1).
 
 Closed forms, with m and Var the mean and variance of f under p_hat (lemma 4; ``exact`` solves the
-one-dimensional dual instead; without it the sweeps are those of :mod:`adagoal.tabular.closed`):
+one-dimensional dual instead; without it the sweeps are those of :mod:`adagoal.planning.closed`):
 
     Low  = m - 1.02 sqrt(2 r_low Var) - r_low m, with a floor and a ceiling for Var where the levels t of lemma 1 end,
            and at least (1-q) f(s') where s' is the only successor observed
@@ -23,74 +23,13 @@ at any time.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numba
 import numpy as np
 
-from adagoal.core.types import Bools, Floats, Ints
-from adagoal.tabular import closed
+from adagoal.planning import closed
 
 NEWTON_STEPS = 6
-NOTHING_KNOWN = 1e3
-"""A radius that no bound survives, yet finite: infinity times a variance of zero is not a number."""
-
-
-class Model(NamedTuple):
-    """What the kernels know about the world. X = S * A pairs, K places for successors."""
-
-    successor: Ints
-    """[X, K]"""
-    p: Floats
-    """[X, K] empirical probabilities, from all transitions"""
-    p_split: Floats
-    """[X, K] those that go with r: from the transitions since the last new successor was found"""
-    support: Ints
-    """[X] number of successors in use; 0 for a pair never tried"""
-    r_low: Floats
-    """[X] radius for one fixed function per goal, successors anywhere (lemma 1)"""
-    r: Floats
-    """[X] radius for all functions at once, on the observed successors (lemma 2)"""
-    q: Floats
-    """[X] bound on the mass of successors never observed (lemma 3)"""
-    quiet: Floats
-    """[windows, X] visits of the pairs in each quiet window, 0 outside it (lemma 3b)"""
-    quiet_log: float
-    """sum_x quiet[w, x] * (unseen mass of x) is at most this, for every window w"""
-    terminal: Bools
-    """[S]"""
-    start: int
-
-
-@numba.njit(cache=True, nogil=True)
-def radii(pairs, count, recent, support, n, settled, logs, branching, p, p_split, r_low, r, q):  # type: ignore[no-untyped-def]
-    """Refresh the empirical kernels and the radii of the listed pairs.
-
-    With n transitions in all, n' of them (counts c') since the o-th successor was found, c in all, c0 = c - c' before:
-
-        r_low = [ logs[0] + ln LEVELS ] / n                                                                (lemma 1)
-        r     = [ logs[1] + ln max(4, o(o-1) if o > 4) + sum_i c'_i ln(c'_i/n') - ln KT(c) + ln KT(c0) ] / n',
-                KT(c) = Gamma(o/2) / Gamma(n + o/2) prod_i Gamma(c_i + 1/2) / Gamma(1/2)                    (lemma 2)
-        q     = 1 - exp( -[logs[2] + ln o(o+1)] / n' ), and 0 where o is the known number of successors    (lemma 3)
-    """
-    for x in pairs:
-        total, o = n[x], support[x]
-        if total == 0:
-            continue
-        fresh = total - settled[x]
-        regret = math.lgamma(total + o / 2) - math.lgamma(settled[x] + o / 2)
-        for k in range(o):
-            c = recent[x, k]
-            p[x, k] = count[x, k] / total
-            p_split[x, k] = c / fresh if fresh > 0 else p[x, k]
-            if c > 0:
-                regret += c * math.log(c / fresh) - math.lgamma(count[x, k] + 0.5) + math.lgamma(count[x, k] - c + 0.5)
-        restart = math.log(4.0 if o <= 4 else o * (o - 1.0))
-        r_low[x] = (logs[0] + math.log(closed.LEVELS)) / total
-        r[x] = (logs[1] + restart + regret) / fresh if fresh > 0 else NOTHING_KNOWN
-        q[x] = 1.0 - math.exp(-(logs[2] + math.log(o * (o + 1.0))) / fresh) if fresh > 0 else 1.0
-        if o >= branching:
-            q[x] = 0.0
 
 
 @numba.njit(cache=True, nogil=True)
@@ -155,35 +94,15 @@ def up_exact(x, b, model, Y, variance, mean, most, top):  # type: ignore[no-unty
     return (1.0 - q) * (most + t - math.exp(log_mean - r)) + q * top
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
-def _moments(x, s, model, p, F, mean, variance):  # type: ignore[no-untyped-def]
-    """Mean and variance of F under p[x]; centred at F[s] against cancellation."""
-    B = F.shape[1]
-    for b in range(B):
-        mean[b] = 0.0
-        variance[b] = 0.0
-    for k in range(model.support[x]):
-        weight = p[x, k]
-        row = F[model.successor[x, k]]
-        for b in range(B):
-            d = row[b] - F[s, b]
-            mean[b] += weight * d
-            variance[b] += weight * d * d
-    for b in range(B):
-        variance[b] = max(variance[b] - mean[b] * mean[b], 0.0)
-        mean[b] += F[s, b]
-
-
 @numba.njit(cache=True, nogil=True)
-def lower_sweep(order, goal_column, model, cap, exact, V, policy):  # type: ignore[no-untyped-def]
+def lower_sweep(order, model, block, V, policy):  # type: ignore[no-untyped-def]
     """V <- max(V, T_low V) over the states of ``order``, policy <- the greedy actions; returns the largest rise.
 
     T_low V(s) = min{ cap, 1 + V(start), min_a 1 + Low_sa(V) }, 0 at the goal; the reset is action A.
-    ``goal_column[s]`` is the column of the block whose goal is s, or -1.
     """
-    if not exact:
-        return closed.lower_sweep(order, goal_column, model, cap, V, policy)
-    B = V.shape[1]
+    if not block.exact:
+        return closed.lower_sweep(order, model, block, V, policy)
+    B, cap = V.shape[1], block.cap
     A = model.support.shape[0] // V.shape[0]
     mean, variance, Q, final = np.empty((A, B)), np.empty((A, B)), np.empty((A, B)), np.empty((A, B), np.bool_)
     rise = 0.0
@@ -195,7 +114,7 @@ def lower_sweep(order, goal_column, model, cap, exact, V, policy):  # type: igno
                     Q[a, b] = 1.0
                     final[a, b] = True
                 continue
-            _moments(x, s, model, model.p, V, mean[a], variance[a])
+            closed.moments(np.uintp(x), np.uintp(s), model, model.p, V, mean[a], variance[a])
             r = model.r_low[x]
             sure = 1.0 - model.q[x] if model.support[x] == 1 else 0.0
             for b in range(B):
@@ -219,28 +138,28 @@ def lower_sweep(order, goal_column, model, cap, exact, V, policy):  # type: igno
                 Q[candidate, b] = max(Q[candidate, b], 1.0 + low)
                 final[candidate, b] = True
             policy[s, b] = action
-            if goal_column[s] != b and best > V[s, b]:
+            if block.column[s] != b and best > V[s, b]:
                 rise = max(rise, best - V[s, b])
                 V[s, b] = best
     return rise
 
 
 @numba.njit(cache=True, nogil=True)
-def upper_sweep(order, goal_column, model, cap, exact, Y, policy):  # type: ignore[no-untyped-def]
+def upper_sweep(order, model, block, Y, policy):  # type: ignore[no-untyped-def]
     """Y <- min(Y, T_up Y) over the states of ``order``; where Y falls, the policy takes the action. Returns the fall.
 
     T_up Y(s) = min{ 1 + Y(start), min_a 1 + Up_sa(Y) }, 0 at the goal. States outside ``order`` (never seen) stand at
     the cap with the reset as their action.
     """
-    if not exact:
-        return closed.upper_sweep(order, goal_column, model, cap, Y, policy)
+    if not block.exact:
+        return closed.upper_sweep(order, model, block, Y, policy)
     B = Y.shape[1]
     A = model.support.shape[0] // Y.shape[0]
     mean, variance, most, Q = np.empty((A, B)), np.empty((A, B)), np.empty((A, B)), np.empty((A, B))
     top = np.empty(B)
     fall = 0.0
     for b in range(B):
-        top[b] = min(cap, 1.0 + Y[model.start, b])
+        top[b] = min(block.cap, 1.0 + Y[model.start, b])
     for s in order:
         for b in range(B):
             if Y[s, b] > top[b]:
@@ -255,18 +174,13 @@ def upper_sweep(order, goal_column, model, cap, exact, Y, policy):  # type: igno
                 for b in range(B):
                     Q[a, b] = np.inf
                 continue
-            _moments(x, s, model, model.p_split, Y, mean[a], variance[a])
-            for b in range(B):
-                most[a, b] = 0.0
-            for k in range(model.support[x]):
-                row = Y[model.successor[x, k]]
-                for b in range(B):
-                    most[a, b] = max(most[a, b], row[b])
+            closed.moments(np.uintp(x), np.uintp(s), model, model.p_split, Y, mean[a], variance[a])
+            closed.largest(np.uintp(x), model, Y, most[a])
             r, q = model.r[x], model.q[x]
             for b in range(B):
                 Q[a, b] = 1.0 + closed.up(mean[a, b], variance[a, b], most[a, b], r, q, top[b])
         for b in range(B):
-            if goal_column[s] == b:
+            if block.column[s] == b:
                 continue
             action = 0
             for a in range(1, A):
@@ -286,20 +200,25 @@ def upper_sweep(order, goal_column, model, cap, exact, Y, policy):  # type: igno
 
 
 @numba.njit(cache=True, nogil=True)
-def lower_sweeps(order, goal_column, model, cap, exact, sweeps, tolerance, V, policy):  # type: ignore[no-untyped-def]
-    """Sweeps of the lower bounds, forwards and backwards in turn, until they rise by less than the tolerance."""
-    backwards = order[::-1].copy()
-    for i in range(sweeps):
-        way = order if i % 2 == 0 else backwards
-        if lower_sweep(way, goal_column, model, cap, exact, V, policy) < tolerance:
+def lower(model, block, V, policy):  # type: ignore[no-untyped-def]
+    """V and its greedy policy after sweeps forwards and backwards in turn, until they rise by less than the tolerance.
+
+    V and policy: [S, B], changed in place.
+    """
+    backwards = block.order[::-1].copy()
+    for i in range(block.sweeps):
+        order = block.order if i % 2 == 0 else backwards
+        if lower_sweep(order, model, block, V, policy) < block.tolerance:
             break
+    return V, policy
 
 
 @numba.njit(cache=True, nogil=True)
-def upper_sweeps(order, goal_column, model, cap, exact, sweeps, tolerance, Y, policy):  # type: ignore[no-untyped-def]
-    """The same for the upper bounds (not one function of a sweep: Numba would compile that anew in every process)."""
-    backwards = order[::-1].copy()
-    for i in range(sweeps):
-        way = order if i % 2 == 0 else backwards
-        if upper_sweep(way, goal_column, model, cap, exact, Y, policy) < tolerance:
+def upper(model, block, Y, policy):  # type: ignore[no-untyped-def]
+    """The same for upper bounds (not one function of a sweep: Numba would compile that anew in every process)."""
+    backwards = block.order[::-1].copy()
+    for i in range(block.sweeps):
+        order = block.order if i % 2 == 0 else backwards
+        if upper_sweep(order, model, block, Y, policy) < block.tolerance:
             break
+    return Y, policy

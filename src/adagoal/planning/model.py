@@ -1,0 +1,189 @@
+"""What the sweeps read and write: named tuples of arrays, which a backend may hand on to its device as they are.
+
+S states, A actions beside the reset, G goals. The pair (s, a) has the number x = s * A + a, one of X = S * A. The reset
+is action number A: it leads to ``start``, costs one step, is known, and is the only action of a terminal state. A is
+nowhere stored: it is the number of pairs over that of states.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from adagoal.core.mixture import LinearMixture
+from adagoal.core.types import Bools, Floats, Ints, Longs
+from adagoal.worlds.model import TabularMDP
+
+
+class Kernel(NamedTuple):
+    """Probabilities of successors, with K places for those of a pair."""
+
+    successor: Ints
+    """[X, K]"""
+    p: Floats
+    """[X, K]"""
+    support: Ints
+    """[X] places in use; 0 for a pair never tried"""
+    terminal: Bools
+    """[S]"""
+    start: int
+
+
+class Empirical(NamedTuple):
+    """An empirical kernel, and what is known for sure about the true one (docs/theory.md)."""
+
+    successor: Ints
+    """[X, K]"""
+    p: Floats
+    """[X, K] empirical probabilities, from all transitions"""
+    p_split: Floats
+    """[X, K] those that go with r: from the transitions since the last new successor was found"""
+    support: Ints
+    """[X] number of successors in use; 0 for a pair never tried"""
+    r_low: Floats
+    """[X] radius for one fixed function per goal, successors anywhere (lemma 1)"""
+    r: Floats
+    """[X] radius for all functions at once, on the observed successors (lemma 2)"""
+    q: Floats
+    """[X] bound on the mass of successors never observed (lemma 3)"""
+    quiet: Floats
+    """[windows, X] visits of the pairs in each quiet window, 0 outside it (lemma 3b)"""
+    quiet_log: float
+    """sum_x quiet[w, x] * (unseen mass of x) is at most this, for every window w"""
+    terminal: Bools
+    """[S]"""
+    start: int
+
+
+class Block(NamedTuple):
+    """Goals whose certified bounds are swept together, and how far."""
+
+    order: Longs
+    """[N] the states to sweep, in this order if order matters; those never seen, successors of none, are left out"""
+    column: Longs
+    """[S] the column of the block whose goal is s, or -1; a column may stand for goals that are no state yet"""
+    cap: float
+    """C: values are cut here"""
+    exact: bool
+    """Whether to solve the one-dimensional duals of lemma 4, instead of their closed forms"""
+    sweeps: int
+    """At most so many"""
+    tolerance: float
+    """The change of a sweep that ends it earlier"""
+
+
+class Bonus(NamedTuple):
+    """The bonuses of the H-stage recursion (:mod:`adagoal.planning.stages` has the formulas)."""
+
+    weight: Floats
+    """[X] w"""
+    flat: Floats
+    """[X]"""
+    flat_u: Floats
+    """[X]"""
+    slope: Floats
+    """[X]"""
+    correction: float
+    """c"""
+
+
+class Sparse(NamedTuple):
+    """A known kernel: row x has the places indptr[x] to indptr[x + 1]."""
+
+    indptr: Longs
+    """[X + 1]"""
+    successors: Ints
+    """[nnz]"""
+    probabilities: Floats
+    """[nnz]"""
+    terminal: Bools
+    """[S]"""
+    start: int
+    reset: bool = True
+    """Whether the reset exists (assumption ``assumption_reset``)"""
+
+
+class Members(NamedTuple):
+    """M kernels on the same observed successors; what is left of a row goes to one state, its atom."""
+
+    successor: Ints
+    """[X, K]"""
+    support: Ints
+    """[X] places in use"""
+    p: Floats
+    """[M, X, K + 1] the mass of the successors and, in the last place, of the atom"""
+    atom: Ints
+    """[M, X] a state, or S: a virtual state beyond all others"""
+    terminal: Bools
+    """[S]"""
+    start: int
+    caps: Floats
+    """[M] where values are cut"""
+
+
+class Features(NamedTuple):
+    """d known kernels on their common support: p(s' | x) = <theta, features>, with an unknown theta."""
+
+    indptr: Longs
+    """[X + 1]"""
+    successors: Ints
+    """[nnz]"""
+    features: Floats
+    """[nnz, d]"""
+    terminal: Bools
+    """[S]"""
+    start: int
+
+
+class Region(NamedTuple):
+    """Where theta* lies: centre and width of every linear function of it."""
+
+    theta: Floats
+    """[d] the centre; <theta, row_sums[x]> = 1"""
+    root: Floats
+    """[d, k] the radius included: <theta* - theta, v> lies within +-||root^T v||"""
+    simplex: bool
+    """Whether theta* also lies in the simplex"""
+
+
+class Ridge(NamedTuple):
+    """One ridge regression per goal, as the H-stage recursion reads it."""
+
+    theta: Floats
+    """[G, d]"""
+    root: Floats
+    """[G, d, d]: ||root^T v|| = beta ||v||_{Sigma^-1}"""
+
+
+class Reach(NamedTuple):
+    """Goals of a mixture whose bounds are swept together, and how far."""
+
+    goals: Longs
+    """[B]"""
+    direct: Bools
+    """[B, S] where the goal may be reached, without a reset, in less than the cap; elsewhere the reset is best"""
+    reachable: Bools
+    """[S] where the start may lead"""
+    cap: float
+    sweeps: int
+    tolerance: float
+
+
+def model_of(mdp: TabularMDP, reset: bool = True) -> Sparse:
+    """A known world; ``reset=False`` takes the reset action away."""
+    return Sparse(mdp.indptr, mdp.successors, mdp.probabilities, mdp.terminal, mdp.start, reset)
+
+
+def features_of(mixture: LinearMixture) -> Features:
+    """The known kernels of a linear mixture."""
+    return Features(mixture.indptr, mixture.successors, mixture.features, mixture.terminal, mixture.start)
+
+
+def padded(model: Sparse) -> Kernel:
+    """A known kernel with as many places for each pair as the widest one needs."""
+    support = np.diff(model.indptr).astype(np.int32)
+    places = np.arange(support.max()) < support[:, None]
+    successor, p = np.zeros(places.shape, np.int32), np.zeros(places.shape)
+    successor[places], p[places] = model.successors, model.probabilities
+    return Kernel(successor, p, support, model.terminal, model.start)
