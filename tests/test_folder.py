@@ -81,7 +81,7 @@ def look_results(saved: Saved) -> int | None:
     model, _ = here.arrays("model.npz", {"policy": Array("i", ("G", "S"))})
     assert (model["policy"] == data["steps"]).all()
     with here._open("report.html") as (_, file, _):
-        assert file.read() == f"<p>{data['steps']}</p>".encode()
+        assert file.read(100) == f"<p>{data['steps']}</p>".encode()
     return int(data["steps"])
 
 
@@ -376,7 +376,7 @@ def try_damages(template: Path, tmp_path: Path, seed: int, flips: int) -> dict[s
             # A damaged file of the newest state is never read as if nothing had happened.
             needed = not label.startswith((BACKUP, f"{DATA}/checkpoint-000002"))
             assert (verdict != "accepted") == needed or "swapped" in label
-            if label != f"{NAME}: folder_instead":
+            if " bit " not in label and not label.startswith((f"{NAME}: folder", f"{BACKUP}: folder")):
                 with vault.within(20), hold(path, KIND) as folder:
                     folder.fresh()
                     folder.save(state(3))
@@ -552,7 +552,7 @@ def test_a_new_run_of_another_kind_replaces_the_old_one_and_its_results(tmp_path
         folder.fresh()
         folder.save(state(3), {"policy.npz": files.arrays_content({"w": np.ones(3)})})
     assert find(run).kind == "training"
-    assert vault.run_files(run) == [f"{DATA}/checkpoint-000004.npz", BACKUP, NAME, "policy.npz"]
+    assert vault.run_files(run) == [f"{DATA}/checkpoint-000003.npz", BACKUP, NAME, "policy.npz"]
 
 
 def test_a_folder_in_which_nothing_was_saved_is_not_left_behind(tmp_path):
