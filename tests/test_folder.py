@@ -24,7 +24,7 @@ from adagoal.runs.saved import DATA, Saved, find, read
 KIND = "exploration"
 SIZES = {"A": 2}
 STATE = {
-    "successor": Array("i", ("S*A", "K"), low=0, below="S"),
+    "successor": Array("int32", ("S*A", "K"), low=0, below="S"),
     "visits": Array("i", ("S",), low=0),
     "values": Array("f", ("S",), low=0, finite=False),
     "seen": Array("b", ("S",)),
@@ -442,6 +442,7 @@ def change(name, value):
         (change("successor", np.full((10, 3), 5, np.int32)), "'successor' holds 5, not below 5"),
         (change("successor", np.full((10, 3), -1, np.int32)), "'successor' holds -1, less than 0"),
         (change("successor", np.zeros((11, 3), np.int32)), r"'successor' has the shape \(11, 3\) instead of \(10, 3\)"),
+        (change("successor", np.zeros((10, 3), int)), "'successor' holds int64, which is of the wrong type"),
         (change("visits", np.zeros(5)), "'visits' holds float64, which is of the wrong type"),
         (change("values", np.array([np.nan, 0, 0, 0, 0])), "'values' holds NaN"),
         (change("values", np.array([-np.inf, 0, 0, 0, 0])), "'values' holds -inf, less than 0"),
@@ -487,7 +488,7 @@ def test_forged_archives_are_refused_before_they_are_unpacked(tmp_path, label):
     assert not vault.EVIL.exists()
 
 
-@pytest.mark.parametrize("label", [k for k in vault.JSON_TEXTS if k not in ("a lone surrogate", "a later format")])
+@pytest.mark.parametrize("label", vault.JSON_TEXTS)
 def test_forged_texts_are_refused(tmp_path, label):
     build(tmp_path, 1)
     vault.forged(tmp_path, "result.json", vault.JSON_TEXTS[label])
@@ -532,6 +533,30 @@ def test_the_lock_comes_first_and_dies_with_its_holder(tmp_path):
         folder.save(state(2))
     with hold(run, KIND):
         pass
+
+
+def test_the_lock_dies_with_its_holder_even_if_workers_live_on(tmp_path):
+    script = (
+        "import os, sys, time; from pathlib import Path; from adagoal.runs.folder import hold\n"
+        "with hold(Path(sys.argv[1]), 'training'):\n"
+        "    if os.fork() == 0: print('ready', flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "ready\n"
+        with pytest.raises(InputError, match="another run"), hold(tmp_path, KIND):
+            pass
+        process.kill()
+        process.wait()
+        build(tmp_path, 1)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
 
 
 def test_an_error_before_the_first_checkpoint_leaves_the_old_run_as_it_was(tmp_path):

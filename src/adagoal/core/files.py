@@ -186,7 +186,7 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def _short(error: ValueError) -> str:
-    named = isinstance(error, UnicodeDecodeError | json.JSONDecodeError)
+    named = isinstance(error, UnicodeError | json.JSONDecodeError)
     return type(error).__name__ if named else str(error)[:200]
 
 
@@ -218,6 +218,8 @@ def parsed(data: bytes, infinite: bool = False) -> Any:
         level = [y for x in inner for y in x]
     if level:
         _too_deep()
+    if b"\\ud" in data.lower():  # half of a pair is no text: it could not be printed
+        json.dumps(value, ensure_ascii=False).encode()
     return value
 
 
@@ -275,16 +277,26 @@ def alone_in(folder: Path | None) -> Iterator[None]:
         handle = os.open(folder, os.O_RDONLY)
     _held.add(handle)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"{folder}: another run is writing there") from None
-        except OSError:
-            pass  # a file system without locks
+        _lock(folder, handle)
         yield
     finally:
-        with contextlib.suppress(OSError):
-            for place in made:
-                place.rmdir()
-        _held.discard(handle)
-        os.close(handle)
+        if handle in _held:  # not so in a process that was forked meanwhile
+            try:
+                with contextlib.suppress(OSError):
+                    for place in made:
+                        place.rmdir()
+            finally:
+                _held.discard(handle)
+                os.close(handle)
+
+
+def _lock(folder: Path, handle: int) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        mine = folder.exists() and os.path.samestat(os.fstat(handle), folder.stat())
+    except BlockingIOError:
+        mine = False
+    except OSError:
+        mine = True  # a file system without locks
+    if not mine:  # locked, or removed by its last holder between our opening and our locking
+        raise InputError(f"{folder}: another run is writing there")

@@ -1,6 +1,6 @@
 """What a file must hold, said in one table: arrays with shapes that agree, and JSON by a part of JSON Schema.
 
-    COUNTS = {"successor": Array("i", ("S*A", "K"), low=0, below="S"), "visits": Array("i", ("S",), low=0)}
+    COUNTS = {"successor": Array("int32", ("S*A", "K"), low=0, below="S"), "visits": Array("i", ("S",), low=0)}
     sizes = check_heads(COUNTS, heads, {"A": 4})      # types and shapes, before anything is unpacked
     check_values(COUNTS, arrays, sizes)               # ranges, finiteness, order
 
@@ -29,8 +29,9 @@ Sizes = dict[str, int]
 class Array:
     """What an array must be."""
 
-    kinds: str
-    """NumPy's letters of the types that are accepted: "b" booleans, "i" integers, "u" unsigned, "f" floats."""
+    type: str
+    """A type by its name ("int32"), or letters of the kinds that are accepted: "b" booleans, "i" integers, "u" unsigned
+    ones, "f" floats."""
     shape: tuple[Size, ...] | None = None
     """Sizes; None accepts every shape."""
     low: float | str | None = None
@@ -60,7 +61,7 @@ def check_heads(schema: Schema, heads: Mapping[str, Head], sizes: Mapping[str, i
             raise ValueError(f"entry {name!r} is missing")
     for name, wanted in present.items():
         dtype, shape = heads[name].dtype, heads[name].shape
-        if dtype.kind not in wanted.kinds:
+        if not (dtype.kind in wanted.type if set(wanted.type) <= set("biuf") else dtype.name == wanted.type):
             raise ValueError(f"entry {name!r} holds {dtype}, which is of the wrong type")
         if wanted.shape is None:
             continue
