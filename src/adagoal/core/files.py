@@ -1,18 +1,26 @@
-"""Files that are either whole or not there: atomic writes, and reads that never execute code."""
+"""Files that are either whole or not there, and reads that never execute code, never hang and never take too much.
+
+A write goes to a file beside, is synced, and gets its name only once it is whole; what the system refuses (a full disk,
+a read-only folder, a name that is too long) is one line that names the file, and nothing is left behind. A read takes
+regular files only (a pipe or a device would hang), knows the size before it reads, and refuses what is not plain data.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
+import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal.core import npz
 from adagoal.core.errors import InputError
 
 try:
@@ -20,76 +28,44 @@ try:
 except ImportError:  # Windows: no locks
     fcntl = None  # type: ignore[assignment]
 
+JSON_SIZE = 2**27
+"""Bytes of the largest JSON file that is read."""
+JSON_DEPTH = 32
+JSON_DIGITS = 40
+"""Digits of the largest whole number: enough for the 128 bits of a random generator's state."""
 
-def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically."""
-    replace(path, lambda file: file.write(text.encode()))
+Content = Callable[[IO[bytes]], object]
+"""What a file will hold: a function that writes it."""
 
-
-def write_json(path: Path, data: object) -> None:
-    """Write JSON atomically; numbers that JSON cannot hold (inf, nan) are an error, so write None for them."""
-    write_text(path, _encoded(path, data, indent=1, allow_nan=False) + "\n")
-
-
-def write_arrays(path: Path, arrays: Mapping[str, NDArray[np.generic]], facts: object, compress: bool = True) -> None:
-    """Write named arrays and a JSON-ready object into one .npz, atomically."""
-    encoded = np.frombuffer(_encoded(path, facts).encode(), np.uint8)
-    save: Any = np.savez_compressed if compress else np.savez
-    replace(path, lambda file: save(file, __facts__=encoded, **arrays))
+# --- what a file holds ---
 
 
-def read_json(path: Path) -> Any:
-    """Read JSON; a missing or damaged file is one clear line."""
-    try:
-        return json.loads(path.read_text())
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InputError(f"{path}: damaged or not readable ({type(error).__name__})") from None
+def text_content(text: str) -> Content:
+    """A text, in UTF-8."""
+    return lambda file: file.write(text.encode())
 
 
-def read_arrays(path: Path) -> tuple[dict[str, NDArray[Any]], Any]:
-    """The inverse of :func:`write_arrays`; pickled objects are refused."""
-    try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-        facts = json.loads(arrays.pop("__facts__").tobytes())
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except Exception as error:  # zip, zlib, header and key errors all mean the same to the user
-        raise InputError(f"{path}: damaged or not readable ({type(error).__name__})") from None
-    return arrays, facts
+def json_content(data: object) -> Content:
+    """JSON; numbers that JSON cannot hold (inf, nan) are an error, so write None for them."""
+    return lambda file: file.write((_encoded(data, indent=1, allow_nan=False) + "\n").encode())
 
 
-@contextlib.contextmanager
-def alone_in(folder: Path | None) -> Iterator[None]:
-    """Keep other runs out of a folder while this one writes there; a killed run leaves no lock behind."""
-    if folder is None or fcntl is None:
-        yield
-        return
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder, os.O_RDONLY)
-    except (OSError, ValueError) as error:
-        raise _unwritable(folder, error) from None
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"{folder}: another run is writing there") from None
-        except OSError:
-            pass  # a file system without locks
-        yield
-    finally:
-        os.close(handle)
+def arrays_content(arrays: Mapping[str, NDArray[Any]], facts: object = None, compress: bool = True) -> Content:
+    """Named arrays and, unless it is None, a JSON-ready object, in one ``.npz``."""
+
+    def write(file: IO[bytes]) -> None:
+        encoded = {} if facts is None else {"__facts__": np.frombuffer(_encoded(facts).encode(), np.uint8)}
+        npz.write(file, {**encoded, **arrays}, compress)
+
+    return write
 
 
-def _encoded(path: Path, data: object, **options: Any) -> str:
+def _encoded(data: object, **options: Any) -> str:
     """JSON; NumPy's numbers and arrays become plain ones, and nothing else is bent into shape."""
     try:
         return json.dumps(data, default=_plain, **options)
     except TypeError as error:
-        raise InputError(f"{path}: cannot be written ({error})") from None
+        raise ValueError(str(error)) from None
 
 
 def _plain(value: Any) -> Any:
@@ -98,30 +74,229 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} {value!r} cannot be kept in a file")
 
 
-def replace(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+# --- writing ---
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically."""
+    replace(path, text_content(text))
+
+
+def write_json(path: Path, data: object) -> None:
+    """Write JSON atomically."""
+    replace(path, json_content(data))
+
+
+def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], facts: object, compress: bool = True) -> None:
+    """Write named arrays and a JSON-ready object into one .npz, atomically."""
+    replace(path, arrays_content(arrays, facts, compress))
+
+
+def replace(path: Path, write: Content) -> None:
     """Let ``write`` fill a file that gets its name only once it is whole; what the system refuses is one clear line."""
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                write(file)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(temporary).chmod(0o644)  # mkstemp makes files that only their owner can read
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """What goes wrong while this file is written is one line that names it."""
     try:
-        _replace(path, write)
-    except (OSError, ValueError) as error:
-        raise _unwritable(path, error) from None
-
-
-def _unwritable(path: Path, error: OSError | ValueError) -> InputError:
-    """ValueError: a name that no file can have."""
-    reason = error.strerror if isinstance(error, OSError) else None
-    return InputError(f"{path}: cannot be written ({reason or error})")
-
-
-def _replace(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)  # mkstemp makes files that only their owner can read
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        yield
+    except InputError:
         raise
+    except (OSError, ValueError) as error:  # ValueError: content that a file cannot hold, or a name it cannot have
+        reason = error.strerror if isinstance(error, OSError) else None
+        raise InputError(f"{path}: cannot be written ({reason or error})") from None
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder last: without this a file's new name may be lost with the power."""
+    if os.name == "nt":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+# --- reading ---
+
+
+def read_json(path: Path) -> Any:
+    """Read JSON; a missing or damaged file is one clear line."""
+    with regular(path) as (file, size), reading(path):
+        return parsed(_all(file, size))
+
+
+def read_arrays(path: Path) -> tuple[dict[str, NDArray[Any]], Any]:
+    """The inverse of :func:`write_arrays`; pickled objects are refused."""
+    with regular(path) as (file, size), reading(path):
+        arrays = npz.read(file, size)
+        return arrays, facts_of(arrays)
+
+
+def facts_of(arrays: dict[str, NDArray[Any]]) -> Any:
+    """Take the JSON-ready object out of the arrays that were read with it. It may hold infinities."""
+    return parsed(arrays.pop("__facts__").tobytes(), infinite=True)
+
+
+@contextlib.contextmanager
+def regular(path: Path) -> Iterator[tuple[IO[bytes], int]]:
+    """A file opened for reading, and its size; pipes and devices, which could hang the reader, are refused."""
+    try:
+        # Without O_NONBLOCK, opening a pipe would wait for a writer.
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: not readable ({getattr(error, 'strerror', None) or error})") from None
+    found = os.fstat(handle)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(handle)
+        raise InputError(f"{path}: not readable (not a regular file)")
+    with os.fdopen(handle, "rb") as file:
+        yield file, found.st_size
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """What goes wrong while this file is read is one line that names it."""
+    try:
+        yield
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(f"{path}: damaged or not readable ({_short(error)})") from None
+    except Exception as error:  # zip, zlib, header and key errors all mean the same to the user
+        raise InputError(f"{path}: damaged or not readable ({type(error).__name__})") from None
+
+
+def _short(error: ValueError) -> str:
+    named = isinstance(error, UnicodeError | json.JSONDecodeError)
+    return type(error).__name__ if named else str(error)[:200]
+
+
+def _all(file: IO[bytes], size: int) -> bytes:
+    if size > JSON_SIZE:
+        raise ValueError(f"larger than {JSON_SIZE} bytes")
+    return file.read(size)
+
+
+def parsed(data: bytes, infinite: bool = False) -> Any:
+    """JSON as data: no key twice, no NaN, no infinity (unless wanted), no huge number, no deep nesting."""
+
+    def constant(name: str) -> float:
+        if not infinite or name == "NaN":
+            raise ValueError(f"holds {name}")
+        return math.inf if name == "Infinity" else -math.inf
+
+    if len(data) > JSON_SIZE:
+        raise ValueError(f"larger than {JSON_SIZE} bytes")
+    try:
+        value = json.loads(
+            data.decode(), object_pairs_hook=_once, parse_constant=constant, parse_int=_whole, parse_float=_finite
+        )
+    except RecursionError:
+        _too_deep()
+    level = [value]
+    for _ in range(JSON_DEPTH):
+        inner = [list(x.values()) if isinstance(x, dict) else x for x in level if isinstance(x, dict | list)]
+        level = [y for x in inner for y in x]
+    if level:
+        _too_deep()
+    if b"\\ud" in data.lower():  # half of a pair is no text: it could not be printed
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
+def _too_deep() -> NoReturn:
+    raise ValueError(f"nested more than {JSON_DEPTH} deep")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("an object has a key twice")
+    return found
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > JSON_DIGITS:
+        raise ValueError(f"holds a number of {len(digits)} digits")
+    return int(digits)
+
+
+def _finite(digits: str) -> float:
+    value = float(digits) if len(digits) <= 400 else math.inf
+    if math.isinf(value):
+        raise ValueError("holds a number that is too large or too long")
+    return value
+
+
+# --- the lock ---
+
+_held: set[int] = set()
+
+
+def _let_go() -> None:
+    """A worker that was forked must not keep the lock of a run that was killed."""
+    while _held:
+        os.close(_held.pop())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go)
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path | None) -> Iterator[None]:
+    """Keep other runs out of a folder while this one writes there; a killed run leaves no lock behind.
+
+    Folders that are made for it are removed again if they are still empty at the end.
+    """
+    if folder is None or fcntl is None:
+        yield
+        return
+    made = [place for place in (folder, *folder.parents) if not os.path.lexists(place)]
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+    _held.add(handle)
+    try:
+        _lock(folder, handle)
+        yield
+    finally:
+        if handle in _held:  # not so in a process that was forked meanwhile
+            try:
+                with contextlib.suppress(OSError):
+                    for place in made:
+                        place.rmdir()
+            finally:
+                _held.discard(handle)
+                os.close(handle)
+
+
+def _lock(folder: Path, handle: int) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        mine = folder.exists() and os.path.samestat(os.fstat(handle), folder.stat())
+    except BlockingIOError:
+        mine = False
+    except OSError:
+        mine = True  # a file system without locks
+    if not mine:  # locked, or removed by its last holder between our opening and our locking
+        raise InputError(f"{folder}: another run is writing there")

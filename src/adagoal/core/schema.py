@@ -1,0 +1,175 @@
+"""What a file must hold, said in one table: arrays with shapes that agree, and JSON by a part of JSON Schema.
+
+    COUNTS = {"successor": Array("int32", ("S*A", "K"), low=0, below="S"), "visits": Array("i", ("S",), low=0)}
+    sizes = check_heads(COUNTS, heads, {"A": 4})      # types and shapes, before anything is unpacked
+    check_values(COUNTS, arrays, sizes)               # ranges, finiteness, order
+
+A size is a number, a letter that means the same number in the whole table, or a product of these; bounds may name sizes
+too, so that an index is known to be in range before it reaches a kernel. What is wrong is a ``ValueError`` that names
+the entry; the reader of the file adds the file's name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adagoal.core.npz import Head
+
+Size = int | str
+Sizes = dict[str, int]
+
+
+@dataclass(frozen=True)
+class Array:
+    """What an array must be."""
+
+    type: str
+    """A type by its name ("int32"), or letters of the kinds that are accepted: "b" booleans, "i" integers, "u" unsigned
+    ones, "f" floats."""
+    shape: tuple[Size, ...] | None = None
+    """Sizes; None accepts every shape."""
+    low: float | str | None = None
+    high: float | str | None = None
+    """Inclusive."""
+    below: float | str | None = None
+    """Exclusive, for indices."""
+    finite: bool = True
+    """Floats: whether infinities are refused. NaN is always refused."""
+    rising: bool = False
+    """One axis: every value is larger than the one before it."""
+    optional: bool = False
+
+
+Schema = Mapping[str, Array]
+
+
+def check_heads(schema: Schema, heads: Mapping[str, Head], sizes: Mapping[str, int] | None = None) -> Sizes:
+    """Names, types and shapes; returns the sizes. ``sizes`` are those that are known from elsewhere."""
+    for name in heads:
+        if name not in schema:
+            raise ValueError(f"entry {name[:80]!r} does not belong there")
+    found: Sizes = dict(sizes or {})
+    present = {name: wanted for name, wanted in schema.items() if name in heads}
+    for name, wanted in schema.items():
+        if name not in heads and not wanted.optional:
+            raise ValueError(f"entry {name!r} is missing")
+    for name, wanted in present.items():
+        dtype, shape = heads[name].dtype, heads[name].shape
+        if not (dtype.kind in wanted.type if set(wanted.type) <= set("biuf") else dtype.name == wanted.type):
+            raise ValueError(f"entry {name!r} holds {dtype}, which is of the wrong type")
+        if wanted.shape is None:
+            continue
+        if len(shape) != len(wanted.shape):
+            raise ValueError(f"entry {name!r} has {len(shape)} axes instead of {len(wanted.shape)}")
+        for have, size in zip(shape, wanted.shape, strict=True):
+            if isinstance(size, str) and size.isidentifier():
+                found.setdefault(size, have)
+    for name, wanted in present.items():
+        if wanted.shape is not None:
+            expected = tuple(_size(size, found) for size in wanted.shape)
+            if heads[name].shape != expected:
+                raise ValueError(f"entry {name!r} has the shape {heads[name].shape} instead of {expected}")
+    return found
+
+
+def check_values(schema: Schema, arrays: Mapping[str, NDArray[Any]], sizes: Mapping[str, int]) -> None:
+    """Ranges, finiteness and order of arrays whose heads are right."""
+    for name, wanted in schema.items():
+        array = arrays.get(name)
+        if array is None or array.size == 0:
+            continue
+        smallest, largest = array.min(), array.max()
+        if array.dtype.kind == "f":
+            if np.isnan(smallest):  # the minimum of an array with a NaN is NaN
+                raise ValueError(f"entry {name!r} holds NaN")
+            if wanted.finite and not (np.isfinite(smallest) and np.isfinite(largest)):
+                raise ValueError(f"entry {name!r} holds an infinity")
+        if wanted.low is not None and smallest < _bound(wanted.low, sizes):
+            raise ValueError(f"entry {name!r} holds {smallest}, less than {_bound(wanted.low, sizes)}")
+        if wanted.high is not None and largest > _bound(wanted.high, sizes):
+            raise ValueError(f"entry {name!r} holds {largest}, more than {_bound(wanted.high, sizes)}")
+        if wanted.below is not None and largest >= _bound(wanted.below, sizes):
+            raise ValueError(f"entry {name!r} holds {largest}, not below {_bound(wanted.below, sizes)}")
+        if wanted.rising and not (array[1:] > array[:-1]).all():
+            raise ValueError(f"entry {name!r} does not rise")
+
+
+def _bound(bound: float | str, sizes: Mapping[str, int]) -> float:
+    return _size(bound, sizes) if isinstance(bound, str) else bound
+
+
+def _size(size: Size, sizes: Mapping[str, int]) -> int:
+    if isinstance(size, int):
+        return size
+    return math.prod(int(part) if part.isdigit() else sizes[part] for part in size.split("*"))
+
+
+# --- JSON ---
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "object": (dict,),
+    "array": (list,),
+    "string": (str,),
+    "boolean": (bool,),
+    "null": (type(None),),
+    "integer": (int,),
+    "number": (int, float),
+}
+_ELSEWHERE = {"type", "required", "properties", "additionalProperties", "items", "$schema", "title", "description"}
+
+
+def check_json(schema: Mapping[str, Any], value: Any, where: str = "") -> None:
+    """``value`` conforms to the schema, which may use the words of JSON Schema that are handled here.
+
+    ``where`` is the path to the value. A whole number written as 1.0 is not an integer, and a number is finite.
+    """
+    names = schema.get("type", [])
+    names = [names] if isinstance(names, str) else names
+    if names and not any(_is(value, name) for name in names):
+        raise ValueError(f"{where or 'it'} must be {' or '.join(names)}")
+    for word, wanted in schema.items():
+        if word not in _ELSEWHERE and not _HOLDS[word](value, wanted):
+            raise ValueError(f"{where or 'it'} breaks the rule {word} {str(wanted)[:80]}")
+    if isinstance(value, dict):
+        for name in schema.get("required", ()):
+            if name not in value:
+                raise ValueError(f"{where or 'it'} has no entry {name!r}")
+        known, others = schema.get("properties", {}), schema.get("additionalProperties", True)
+        for name, inner in value.items():
+            rule = known.get(name, others)
+            if rule is False:
+                raise ValueError(f"{where or 'it'} has the unknown entry {name[:80]!r}")
+            if isinstance(rule, Mapping):
+                check_json(rule, inner, f"{where}.{name[:80]}" if where else name[:80])
+    if isinstance(value, list) and "items" in schema:
+        for place, inner in enumerate(value):
+            check_json(schema["items"], inner, f"{where}[{place}]")
+
+
+def _is(value: Any, name: str) -> bool:
+    if isinstance(value, bool) and name != "boolean":
+        return False
+    return isinstance(value, _TYPES[name]) and not (isinstance(value, float) and not math.isfinite(value))
+
+
+def _numeric(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+_HOLDS: dict[str, Any] = {
+    "enum": lambda value, wanted: any(type(value) is type(w) and value == w for w in wanted),
+    "minimum": lambda value, wanted: not _numeric(value) or value >= wanted,
+    "maximum": lambda value, wanted: not _numeric(value) or value <= wanted,
+    "exclusiveMinimum": lambda value, wanted: not _numeric(value) or value > wanted,
+    "exclusiveMaximum": lambda value, wanted: not _numeric(value) or value < wanted,
+    "minLength": lambda value, wanted: not isinstance(value, str) or len(value) >= wanted,
+    "maxLength": lambda value, wanted: not isinstance(value, str) or len(value) <= wanted,
+    "minItems": lambda value, wanted: not isinstance(value, list) or len(value) >= wanted,
+    "maxItems": lambda value, wanted: not isinstance(value, list) or len(value) <= wanted,
+}

@@ -1,0 +1,427 @@
+"""The run folder: old or new after a crash anywhere, nothing damaged accepted, an old run safe until the new one is."""
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import vault
+from adagoal.core import files
+from adagoal.core.errors import InputError
+from adagoal.runs import folder as folders
+from adagoal.runs.folder import due, hold
+from adagoal.runs.manifest import BACKUP, NAME
+from adagoal.runs.saved import DATA, find
+from specimen import KIND, RESULT, build, legacy, look, look_state, results, state
+
+
+@pytest.fixture
+def unsynced(monkeypatch):
+    """Many saves in little time: what syncing is for, no test can see."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+
+# --- saving ---
+
+
+def test_a_save_is_read_back_and_the_last_two_checkpoints_are_kept(tmp_path):
+    run = build(tmp_path / "a" / "run", 1, 2, 3)
+    assert look(run) == (3, 3)
+    assert sorted(os.listdir(run / DATA)) == ["checkpoint-000002.npz", "checkpoint-000003.npz"]
+    assert sorted(os.listdir(run)) == [DATA, BACKUP, NAME, "model.npz", "report.html", "result.json"]
+    assert find(run).kind == KIND
+
+
+def test_checkpoints_and_results_are_saved_apart(tmp_path):
+    with hold(tmp_path, KIND) as folder:
+        folder.save(state(1))
+        assert look(tmp_path) == (1, None)
+        folder.save(state(2))
+        folder.save(results=results(2))
+        folder.save(results={"report.html": files.text_content("<p>2</p>")})
+        assert look(tmp_path) == (2, 2)
+        folder.save(state(3))
+        assert look(tmp_path) == (3, 2)
+    vault.delete(tmp_path / DATA / "checkpoint-000005.npz")
+    assert look(tmp_path) == (2, 2)
+
+
+def test_what_did_not_change_is_carried_over_and_not_written_again(tmp_path):
+    with hold(tmp_path, KIND) as folder:
+        assert not folder.has("certified.npz")
+        folder.save({**state(1), "certified.npz": files.arrays_content({"x": np.arange(3)})})
+        before = (tmp_path / DATA / "certified-000001.npz").stat()
+        assert folder.has("certified.npz")
+        for number in (2, 3, 4):
+            folder.save(state(number), same=("certified.npz",))
+    after = (tmp_path / DATA / "certified-000001.npz").stat()
+    assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
+    found, _ = find(tmp_path).state().arrays("certified.npz")
+    assert (found["x"] == np.arange(3)).all()
+
+
+def test_equal_content_gives_equal_files(tmp_path):
+    a, b = (build(tmp_path / name, 1, 2) for name in "ab")
+    assert all((a / name).read_bytes() == (b / name).read_bytes() for name in vault.run_files(a))
+
+
+def test_saving_takes_a_small_share_of_the_time():
+    assert not due(9.0, 0.01)
+    assert due(10.0, 0.01)
+    assert not due(60.0, 6.0)
+    assert due(200.0, 6.0)
+
+
+def test_the_user_s_own_files_are_left_alone(tmp_path):
+    own = {"model.npz": b"mine", "notes.txt": b"years of work", "thesis.pdf.part": b"half"}
+    for name, data in own.items():
+        (tmp_path / name).write_bytes(data)
+    with hold(tmp_path, KIND) as folder:
+        folder.fresh()
+        folder.save(state(1))
+        folder.fresh()
+        folder.save(state(2))
+    assert all((tmp_path / name).read_bytes() == data for name, data in own.items())
+
+
+# --- one commit per save: a crash at every call ---
+
+CALLS = ("open", "fsync", "replace", "unlink", "mkdir", "rmdir")
+
+
+class Killed(BaseException):
+    pass
+
+
+class Killer:
+    """Raises at the k-th call into the system, and at every later one: the process is dead."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, after: int) -> None:
+        self.left, self.dead = after, False
+        for name in CALLS:
+            patch.setattr(os, name, self.wrapped(getattr(os, name) if name != "fsync" else lambda handle: None))
+        patch.setattr(folders._Sink, "write", self.wrapped(folders._Sink.write))
+
+    def wrapped(self, call):
+        def instead(*arguments, **options):
+            self.left -= 1
+            if self.left < 0:
+                self.dead = True
+                raise Killed
+            return call(*arguments, **options)
+
+        return instead
+
+
+def killed(path: Path, after: int, work) -> bool:
+    """Do the work in the folder until the k-th call; whether it was cut off."""
+    with pytest.MonkeyPatch.context() as patch:
+        killer = Killer(patch, after)
+        try:
+            with hold(path, KIND) as folder:
+                work(folder)
+        except Killed:
+            pass
+        except BaseException:
+            assert killer.dead
+    files._let_go()
+    return killer.dead
+
+
+def every_crash(template: Path, tmp_path: Path, work, allowed: set, final) -> None:
+    after, seen = 0, set()
+    while True:
+        path = tmp_path / f"crash{after}"
+        shutil.copytree(template, path)
+        if not killed(path, after, work):
+            assert look(path) == final
+            break
+        found = look(path)
+        assert found in allowed, f"after {after} calls: {found}"
+        seen.add(found)
+        before = set(vault.run_files(path))
+        with hold(path, KIND):  # opening cleans up and changes nothing
+            assert look(path) == found
+        assert set(vault.run_files(path)) <= before | {"result.json", "model.npz", "report.html", BACKUP}
+        leftovers = [name for name in vault.run_files(path) if name.startswith(DATA)]
+        if (path / NAME).exists():
+            assert len(leftovers) <= 2
+        with hold(path, KIND) as folder:
+            folder.save(state(9), results(9))
+        assert look(path) == (9, 9)
+        assert len(os.listdir(path / DATA)) <= 2
+        shutil.rmtree(path)
+        after += 1
+    assert seen == allowed
+    assert after > 20
+
+
+def test_a_crash_at_any_call_of_a_save_leaves_the_old_state_or_the_new_one(tmp_path, unsynced):
+    template = build(tmp_path / "template", 1, 2)
+    every_crash(template, tmp_path, lambda f: f.save(state(3), results(3)), {(2, 2), (3, 3)}, (3, 3))
+
+
+def test_a_crash_at_any_call_of_a_replacement_leaves_the_old_run_or_the_new_one(tmp_path, unsynced):
+    template = build(tmp_path / "template", 1, 2)
+
+    def replace(folder):
+        folder.fresh()
+        folder.save(state(7))
+
+    every_crash(template, tmp_path, replace, {(2, 2), (7, None)}, (7, None))
+    assert not (tmp_path / "crash0").exists()
+
+
+def test_a_crash_at_any_call_of_an_upgrade_leaves_a_run_that_is_read(tmp_path, unsynced):
+    template = legacy(tmp_path / "template", 4)
+    every_crash(template, tmp_path, lambda f: f.save(state(5)), {(4, 4), (5, 4)}, (5, 4))
+
+
+def test_a_crash_in_the_first_save_leaves_no_run_or_the_new_one(tmp_path, unsynced):
+    after = 0
+    while killed(path := tmp_path / f"new{after}", after, lambda folder: folder.save(state(1))):
+        saved = find(path)
+        assert saved is None or look_state(saved) == 1
+        build(path, 2)
+        assert look(path) == (2, 2)
+        after += 1
+    assert after > 15
+
+
+def test_everything_is_synced_before_the_commit_and_the_folder_after_it(tmp_path, monkeypatch):
+    calls, names = [], {}
+    real_open, real_sync, real_replace = os.open, os.fsync, os.replace
+
+    def opened(path, *rest, **options):
+        handle = real_open(path, *rest, **options)
+        names[handle] = str(path)
+        return handle
+
+    monkeypatch.setattr(os, "open", opened)
+    monkeypatch.setattr(os, "fsync", lambda handle: (calls.append(("sync", names[handle])), real_sync(handle)))
+    monkeypatch.setattr(os, "replace", lambda a, b: (calls.append(("name", str(b))), real_replace(a, b)))
+    build(tmp_path, 1)
+    commit = calls.index(("name", str(tmp_path / NAME)))
+    written = ("checkpoint.npz", "result.json", "model.npz", "report.html", "manifest.json")
+    synced = {name for what, name in calls[:commit] if what == "sync"}
+    assert synced == {str(tmp_path / DATA / n.replace(".", "-000001.")) for n in written} | {str(tmp_path / DATA)}
+    assert calls[commit + 1] == ("sync", str(tmp_path))
+
+
+KILL_ME = """
+import sys
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+from specimen import hold, state, results, KIND, look
+path = Path({path!r})
+with hold(path, KIND) as folder:
+    number = 0 if folder.saved is None else look(path)[0]
+    while True:
+        number += 1
+        folder.save(state(number), results(number))
+        print(number, flush=True)
+"""
+
+
+def kill_in_a_loop(path: Path, times: int) -> None:
+    script = KILL_ME.format(tests=str(Path(__file__).parent), path=str(path))
+    rng, last = np.random.default_rng(0), 0
+    for _ in range(times):
+        process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        deadline = time.monotonic() + rng.uniform(0, 0.05)
+        while time.monotonic() < deadline:
+            look(path)  # readers need no lock, and see one state at any time
+        process.send_signal(signal.SIGKILL)
+        said += process.stdout.read()
+        process.wait()
+        process.stdout.close()
+        confirmed = int(said.split()[-1])
+        number, result = look(path)
+        assert number == result
+        assert last < confirmed <= number <= confirmed + 1
+        last = number
+
+
+def test_kill_9_while_saving(tmp_path):
+    kill_in_a_loop(tmp_path / "run", 4)
+
+
+@pytest.mark.slow
+def test_kill_9_while_saving_often(tmp_path):
+    kill_in_a_loop(tmp_path / "run", 100)
+
+
+# --- the lock, replacement, failures ---
+
+
+def test_the_lock_comes_first_and_dies_with_its_holder(tmp_path):
+    run = build(tmp_path, 1)
+    with hold(run, KIND) as folder:
+        before = {name: (run / name).read_bytes() for name in vault.run_files(run)}
+        with pytest.raises(InputError, match="another run is writing there"), hold(run, KIND):
+            pass
+        assert before == {name: (run / name).read_bytes() for name in vault.run_files(run)}
+        folder.save(state(2))
+    with hold(run, KIND):
+        pass
+
+
+def test_the_lock_dies_with_its_holder_even_if_workers_live_on(tmp_path):
+    script = (
+        "import os, sys, time; from pathlib import Path; from adagoal.runs.folder import hold\n"
+        "with hold(Path(sys.argv[1]), 'training'):\n"
+        "    if os.fork() == 0: print('ready', flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "ready\n"
+        with pytest.raises(InputError, match="another run"), hold(tmp_path, KIND):
+            pass
+        process.kill()
+        process.wait()
+        build(tmp_path, 1)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+
+
+def test_an_error_before_the_first_checkpoint_leaves_the_old_run_as_it_was(tmp_path):
+    run = build(tmp_path, 1, 2)
+    before = {name: (run / name).read_bytes() for name in vault.run_files(run)}
+    with hold(run, "training") as folder:
+        folder.fresh()
+        with pytest.raises(InputError, match="cannot be kept in a file"):
+            folder.save({"checkpoint.npz": files.json_content(object())})
+    assert before == {name: (run / name).read_bytes() for name in vault.run_files(run)}
+
+
+def test_a_new_run_of_another_kind_replaces_the_old_one_and_its_results(tmp_path):
+    run = build(tmp_path, 1, 2)
+    with hold(run, "training") as folder:
+        with pytest.raises(InputError, match=r"holds a run of another kind \(exploration\)"):
+            folder.save(state(1))
+        folder.fresh()
+        folder.save(state(3), {"policy.npz": files.arrays_content({"w": np.ones(3)})})
+    assert find(run).kind == "training"
+    assert vault.run_files(run) == [f"{DATA}/checkpoint-000003.npz", BACKUP, NAME, "policy.npz"]
+
+
+def test_a_folder_in_which_nothing_was_saved_is_not_left_behind(tmp_path):
+    with pytest.raises(RuntimeError), hold(tmp_path / "runs" / "new", KIND):
+        raise RuntimeError
+    with pytest.raises(InputError), hold(tmp_path / "runs" / "new", KIND) as folder:
+        folder.save({"checkpoint.npz": files.json_content(object())})
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace", "open"])
+def test_what_the_system_refuses_is_one_line_and_leaves_the_old_state(tmp_path, monkeypatch, call):
+    run, real = build(tmp_path, 1), getattr(os, call)
+
+    def full(*arguments, **options):
+        if call != "open" or arguments[1] & os.O_CREAT:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(*arguments, **options)
+
+    with hold(run, KIND) as folder:
+        before = vault.run_files(run)
+        monkeypatch.setattr(os, call, full)
+        with pytest.raises(InputError, match=r"(checkpoint-\d+.npz|manifest.json): cannot be written \(No space left"):
+            folder.save(state(2), results(2))
+        monkeypatch.undo()
+        assert vault.run_files(run) == before
+        assert look(run) == (1, 1)
+        folder.save(state(2), results(2))
+    assert look(run) == (2, 2)
+
+
+def test_a_full_disk_in_the_middle_of_a_file(tmp_path):
+    script = (
+        "import resource; from pathlib import Path; import numpy as np\n"
+        "from adagoal.core import files; from adagoal.runs.folder import hold\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
+        "for write in (lambda p: files.write_arrays(p / 'x.npz', {'x': np.arange(10**6)}, {}, False), held):\n"
+        "    try: write(Path.cwd())\n"
+        "    except files.InputError as error: print(error)\n"
+    )
+    held = (
+        "def held(p):\n"
+        "    with hold(p, 'training') as f: f.save({'checkpoint.npz': files.arrays_content({'x': np.arange(10**6)})})\n"
+    )
+    done = subprocess.run([sys.executable, "-c", held + script], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stderr == ""
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2
+    assert lines[0].endswith("x.npz: cannot be written (File too large)")
+    assert lines[1].endswith("checkpoint-000001.npz: cannot be written (File too large)")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_name_that_is_too_long_or_impossible(tmp_path):
+    for name in ("x" * 300, "x\0y"):
+        with pytest.raises(InputError, match="cannot be written"):
+            files.write_text(tmp_path / name, "")
+        with pytest.raises(InputError, match="cannot be written"), hold(tmp_path / name, KIND):
+            pass
+    assert os.listdir(tmp_path) == []
+
+
+# --- folders of format 1 ---
+
+
+def test_a_folder_of_format_1_is_read_and_upgraded_by_the_next_save(tmp_path):
+    run = legacy(tmp_path / "run", 4)
+    (run / "certified" / "thesis.txt").write_text("years of work")
+    assert look(run) == (4, 4)
+    assert find(run).state().json("certified.json", RESULT)["steps"] == 4
+    with hold(run, KIND) as folder:
+        assert folder.saved.manifest is None
+        assert not folder.has("certified.json")
+        folder.save({**state(5), "certified.json": results(5)["result.json"]})
+    assert look(run) == (5, 4)
+    assert find(run).state().json("certified.json", RESULT)["steps"] == 5
+    assert not (run / "checkpoint.npz").exists()
+    assert os.listdir(run / "certified") == ["thesis.txt"]
+
+
+def test_a_training_of_format_1_is_known_as_one(tmp_path):
+    run = legacy(tmp_path / "run", 4, "training")
+    assert find(run).kind == "training"
+    vault.delete(run / "policy.npz")
+    assert find(run).kind == "training"
+
+
+def test_a_folder_of_format_1_is_replaced_at_the_first_save(tmp_path):
+    run = legacy(tmp_path / "run", 4)
+    with hold(run, KIND) as folder:
+        folder.fresh()
+        assert look(run) == (4, 4)
+        folder.save(state(1))
+    assert look(run) == (1, None)
+    assert vault.run_files(run) == [f"{DATA}/checkpoint-000001.npz", BACKUP, NAME]
+
+
+def test_no_run_is_one_line(tmp_path):
+    with pytest.raises(InputError, match="holds no run"):
+        look(tmp_path)
+    with pytest.raises(InputError, match="holds no run"):
+        look(tmp_path / "nowhere")
+    build(tmp_path, 1)
+    for name in (NAME, BACKUP):
+        vault.put(tmp_path / name, b'{"format": 99}')
+    with pytest.raises(InputError, match=r"format 99 is not known to this version \(it reads up to 2\)"):
+        look(tmp_path)

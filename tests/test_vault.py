@@ -1,0 +1,228 @@
+"""Damaged and forged run folders: nothing altered is accepted, nothing hangs or runs, and every error is a line."""
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import vault
+from adagoal.core import files
+from adagoal.core.errors import InputError
+from adagoal.runs import folder as folders
+from adagoal.runs.folder import hold
+from adagoal.runs.manifest import BACKUP, NAME
+from adagoal.runs.saved import DATA, Saved, find, read
+from specimen import KIND, RESULT, build, legacy, look, look_results, look_state, state
+
+
+@pytest.fixture
+def unsynced(monkeypatch):
+    """Many saves in little time: what syncing is for, no test can see."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+
+def names_it(error: InputError, path: Path) -> None:
+    """One line that names the file, or the folder."""
+    assert str(path) in str(error)
+    assert "\n" not in str(error)
+
+
+def outcome(path: Path) -> str:
+    """What a reader makes of a damaged folder; whatever is accepted must be genuine."""
+    try:
+        with vault.within(20):
+            notes: list[str] = []
+
+            def load(saved: Saved) -> int:
+                number = look_state(saved)
+                notes.extend(saved.notes)
+                return number
+
+            number = read(path, load)
+            assert number in (2, 3)
+            assert number == 3 or any("the checkpoint before it is used" in note for note in notes)
+            assert read(path, look_results) == 3
+    except InputError as error:
+        names_it(error, path)
+        return "refused"
+    return "accepted" if not notes else "fell back"
+
+
+def try_damages(template: Path, tmp_path: Path, seed: int, flips: int) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for label, damage in vault.cases(template, seed, flips):
+        path = tmp_path / "damaged"
+        shutil.copytree(template, path)
+        damage(path)
+        try:
+            verdict = outcome(path)
+            # A damaged file of the newest state is never read as if nothing had happened.
+            needed = not label.startswith((BACKUP, f"{DATA}/checkpoint-000002"))
+            assert (verdict != "accepted") == needed or "swapped" in label
+            if " bit " not in label and not label.startswith((f"{NAME}: folder", f"{BACKUP}: folder")):
+                with vault.within(20), hold(path, KIND) as folder:
+                    folder.fresh()
+                    folder.save(state(3))
+                assert look(path) == (3, None)  # every damaged run can be replaced
+        except BaseException as error:
+            raise AssertionError(f"{label}: {type(error).__name__}: {error}") from error
+        found[verdict] = found.get(verdict, 0) + 1
+        shutil.rmtree(path)
+    assert not vault.EVIL.exists()
+    return found
+
+
+def test_no_damage_is_taken_for_genuine(tmp_path, unsynced):
+    found = try_damages(build(tmp_path / "run", 1, 2, 3), tmp_path, seed=0, flips=15)
+    assert sum(found.values()) > 250
+    assert found["refused"] > 100
+    assert found["fell back"] > 50
+
+
+@pytest.mark.slow
+def test_no_single_bit_of_any_file_can_be_turned_unseen(tmp_path, unsynced):
+    run = build(tmp_path / "run", 1, 2, 3)
+    found = try_damages(run, tmp_path, seed=1, flips=1000)
+    assert sum(found.values()) > 5000
+
+
+def test_a_damaged_checkpoint_is_not_kept_as_the_older_one(tmp_path):
+    run = build(tmp_path, 1, 2, 3)
+    vault.flip(run / DATA / "checkpoint-000003.npz", 999)
+    with hold(run, KIND) as folder:
+        assert look_state(folder.saved) == 2
+        folder.save(state(4))
+    assert sorted(os.listdir(run / DATA)) == ["checkpoint-000002.npz", "checkpoint-000004.npz"]
+
+
+def test_a_damaged_manifest_is_replaced_by_its_copy_with_a_note(tmp_path):
+    run = build(tmp_path, 1, 2)
+    vault.flip(run / NAME, 100)
+    saved = find(run)
+    assert "its copy manifest.backup.json is used" in saved.notes[0]
+    assert look(run) == (2, 2)
+    with hold(run, KIND) as folder:
+        folder.save(state(3))
+    assert look(run) == (3, 2)
+    assert find(run).notes == []
+
+
+def test_both_checkpoints_damaged_is_one_line(tmp_path):
+    run = build(tmp_path, 1, 2)
+    for name in os.listdir(run / DATA):
+        vault.flip(run / DATA / name, 50)
+    with pytest.raises(InputError, match=r"checkpoint-000002.npz: altered or damaged \(its content does not match"):
+        find(run).state()
+
+
+def change(name, value):
+    return lambda data: data.__setitem__(name, value)
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (change("successor", np.full((10, 3), 5, np.int32)), "'successor' holds 5, not below 5"),
+        (change("successor", np.full((10, 3), -1, np.int32)), "'successor' holds -1, less than 0"),
+        (change("successor", np.zeros((11, 3), np.int32)), r"'successor' has the shape \(11, 3\) instead of \(10, 3\)"),
+        (change("successor", np.zeros((10, 3), int)), "'successor' holds int64, which is of the wrong type"),
+        (change("visits", np.zeros(5)), "'visits' holds float64, which is of the wrong type"),
+        (change("values", np.array([np.nan, 0, 0, 0, 0])), "'values' holds NaN"),
+        (change("values", np.array([-np.inf, 0, 0, 0, 0])), "'values' holds -inf, less than 0"),
+        (change("extra", np.array([np.inf])), "'extra' holds an infinity"),
+        (change("order", np.array([0, 4, 4])), "'order' does not rise"),
+        (change("order", np.zeros((1, 1), int)), "'order' has 2 axes instead of 1"),
+        (change("other", np.zeros(1)), "'other' does not belong there"),
+        (lambda data: data.pop("seen"), "'seen' is missing"),
+    ],
+)
+def test_forged_arrays_are_refused_by_the_schema(tmp_path, damage, reason):
+    vault.forged_arrays(build(tmp_path, 1), f"{DATA}/checkpoint-000001.npz", damage)
+    with pytest.raises(InputError, match=f"checkpoint-000001.npz: damaged or not readable .entry {reason}"):
+        look(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (change("status", "certified!"), "status breaks the rule enum"),
+        (change("steps", -5), "steps breaks the rule minimum 0"),
+        (change("steps", True), "steps must be integer"),
+        (change("steps", 1.0), "steps must be integer"),
+        (change("goals", [{"goal": "x"}]), r"goals\[0\].goal must be integer"),
+        (lambda data: data.pop("goals"), "it has no entry 'goals'"),
+    ],
+)
+def test_forged_json_is_refused_by_the_schema(tmp_path, damage, reason):
+    vault.forged_json(build(tmp_path, 1), "result.json", damage)
+    with pytest.raises(InputError, match=f"result.json: damaged or not readable .{reason}"):
+        look(tmp_path)
+
+
+@pytest.mark.parametrize("label", vault.ARCHIVES)
+def test_forged_archives_are_refused_before_they_are_unpacked(tmp_path, label):
+    build(tmp_path, 1)
+    vault.forged(tmp_path, f"{DATA}/checkpoint-000001.npz", vault.ARCHIVES[label]())
+    with vault.within(5), pytest.raises(InputError, match=r"checkpoint-000001.npz: damaged or not readable"):
+        look(tmp_path)
+    if label not in ("an empty zip", "a huge size times zero"):  # which hold nothing, and no harm
+        with pytest.raises(InputError, match=r"checkpoint-000001.npz: damaged or not readable"):
+            files.read_arrays(tmp_path / DATA / "checkpoint-000001.npz")
+    assert not vault.EVIL.exists()
+
+
+@pytest.mark.parametrize("label", vault.JSON_TEXTS)
+def test_forged_texts_are_refused(tmp_path, label):
+    build(tmp_path, 1)
+    vault.forged(tmp_path, "result.json", vault.JSON_TEXTS[label])
+    with vault.within(5), pytest.raises(InputError, match=r"result.json: damaged or not readable"):
+        look(tmp_path)
+
+
+def test_a_forged_manifest_cannot_name_files_outside_the_folder(tmp_path):
+    run, outside = build(tmp_path / "run", 1), tmp_path / "outside.txt"
+    outside.write_text("years of work")
+    manifest, _ = folders.manifests.read(run / NAME)
+    for name in ("../outside.txt", "/etc/passwd", ".hidden", "a/../../outside.txt"):
+        forged = folders.Manifest(KIND, 5, manifest.states, manifest.results, obsolete=(name,))
+        (run / NAME).write_bytes(forged.encoded())
+        with pytest.raises(InputError, match="names files that cannot be in a run folder"):
+            folders.manifests.read(run / NAME)
+        with hold(run, KIND) as folder:
+            assert "copy" in folder.saved.notes[0]
+    assert outside.exists()
+
+
+def test_a_link_in_place_of_the_data_folder_is_not_followed(tmp_path):
+    run, other = build(tmp_path / "run", 1), tmp_path / "other"
+    shutil.move(run / DATA, other)
+    (other / "notes-000001.txt").write_text("years of work")
+    (run / DATA).symlink_to(other)
+    with pytest.raises(InputError, match="a link, where the run's own folder should be"), hold(run, KIND):
+        pass
+    assert (other / "notes-000001.txt").exists()
+
+
+def test_damaged_folders_of_format_1_are_one_line(tmp_path, unsynced):
+    """There are no hashes: what breaks a file or its schema is refused, and the rest is as good as genuine."""
+    template = legacy(tmp_path / "run", 4)
+    for label, damage in vault.cases(template, seed=0, flips=3):
+        path = tmp_path / "damaged"
+        shutil.copytree(template, path)
+        damage(path)
+        try:
+            with vault.within(20):
+                look(path)
+                find(path).state().json("certified.json", RESULT)
+                with hold(path, KIND) as folder:
+                    folder.save(state(5))
+        except InputError as error:
+            names_it(error, path)
+        except AssertionError:
+            pass  # other numbers, of the right kind
+        except BaseException as error:
+            raise AssertionError(f"{label}: {type(error).__name__}: {error}") from error
+        shutil.rmtree(path)
+    assert not vault.EVIL.exists()
