@@ -13,8 +13,8 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from adagoal.core.world import World
 from adagoal.core.run import Run
+from adagoal.core.world import World
 
 REFRESH = 0.1
 """Seconds between two updates of the display."""

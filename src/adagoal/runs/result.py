@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core.status import Status
 from adagoal.core.errors import InputError
-from adagoal.core.policy import Policy
-from adagoal.runs.setting import Setting
 from adagoal.core.files import read_arrays, read_json, write_arrays, write_json
+from adagoal.core.policy import Policy
+from adagoal.core.status import Status
+from adagoal.runs.setting import Setting
 
 FORMAT = 1
 
