@@ -19,6 +19,12 @@ STATE = {
     "order": Array("i", ("M",), low=0, below="S", rising=True),
     "extra": Array("f", optional=True),
 }
+FACTS = {
+    "type": "object",
+    "required": ["steps", "rng"],
+    "additionalProperties": False,
+    "properties": {"steps": {"type": "integer", "minimum": 0}, "rng": {"type": "integer", "minimum": 0}},
+}
 RESULT = {
     "type": "object",
     "required": ["status", "steps", "goals"],
@@ -54,7 +60,7 @@ def results(number: int) -> dict[str, files.Content]:
 
 
 def look_state(saved: Saved) -> int:
-    found, facts = saved.state().arrays("checkpoint.npz", STATE, SIZES)
+    found, facts = saved.state().arrays("checkpoint.npz", STATE, SIZES, FACTS)
     assert facts["rng"] == 2**127
     for name, array in arrays(facts["steps"]).items():
         assert (found[name] == array).all()

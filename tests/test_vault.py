@@ -136,11 +136,22 @@ def change(name, value):
         (change("order", np.zeros((1, 1), int)), "'order' has 2 axes instead of 1"),
         (change("other", np.zeros(1)), "'other' does not belong there"),
         (lambda data: data.pop("seen"), "'seen' is missing"),
+        (lambda data: data.pop("__facts__"), "'__facts__' is missing"),
     ],
 )
 def test_forged_arrays_are_refused_by_the_schema(tmp_path, damage, reason):
     vault.forged_arrays(build(tmp_path, 1), f"{DATA}/checkpoint-000001.npz", damage)
     with pytest.raises(InputError, match=f"checkpoint-000001.npz: damaged or not readable .entry {reason}"):
+        look(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "facts", [b'{"steps": -1, "rng": 0}', b'{"steps": Infinity, "rng": 0}', b'{"steps": 1}', b"[]"]
+)
+def test_forged_facts_are_refused_by_the_schema(tmp_path, facts):
+    name = f"{DATA}/checkpoint-000001.npz"
+    vault.forged_arrays(build(tmp_path, 1), name, change("__facts__", np.frombuffer(facts, np.uint8)))
+    with pytest.raises(InputError, match=r"checkpoint-000001.npz: damaged or not readable \((it|steps) "):
         look(tmp_path)
 
 

@@ -139,7 +139,7 @@ def sync_folder(folder: Path) -> None:
 def read_json(path: Path) -> Any:
     """Read JSON; a missing or damaged file is one clear line."""
     with regular(path) as (file, size), reading(path):
-        return parsed(_all(file, size))
+        return parsed(file.read(min(size, JSON_SIZE + 1)))
 
 
 def read_arrays(path: Path) -> tuple[dict[str, NDArray[Any]], Any]:
@@ -188,12 +188,6 @@ def reading(path: Path) -> Iterator[None]:
 def _short(error: ValueError) -> str:
     named = isinstance(error, UnicodeError | json.JSONDecodeError)
     return type(error).__name__ if named else str(error)[:200]
-
-
-def _all(file: IO[bytes], size: int) -> bytes:
-    if size > JSON_SIZE:
-        raise ValueError(f"larger than {JSON_SIZE} bytes")
-    return file.read(size)
 
 
 def parsed(data: bytes, infinite: bool = False) -> Any:

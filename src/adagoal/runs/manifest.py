@@ -1,0 +1,130 @@
+"""The manifest of a run folder: which files belong to the run, with their sizes and hashes.
+
+    "format": 2, "kind": "exploration", "generation": 13,
+    "states":  [{"checkpoint.npz": {"generation": 13, "size": ..., "sha256": ...}}, {... the one before it}],
+    "results": {"result.json": {"generation": 12, "size": ..., "sha256": ...}, ...},
+    "obsolete": [...], "checksum": ...
+
+A generation is a save. An entry's generation is the save that wrote the file: what did not change is not written again.
+The checksum is over everything else; a manifest is accepted only if it is byte for byte what this module would write.
+It guards against damage, not against forgery: whoever alters a file can alter the manifest with it. That is why what
+was read is checked against its schema as well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from adagoal.core import files
+from adagoal.core.errors import InputError
+from adagoal.core.schema import check_json
+
+FORMAT = 2
+KINDS = ("exploration", "training")
+NAME, BACKUP = "manifest.json", "manifest.backup.json"
+
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\.[a-z]{1,8}")
+_OBSOLETE = re.compile(rf"(certified/)?{_PLAIN.pattern}")
+_ENTRY = {
+    "type": "object",
+    "required": ["generation", "size", "sha256"],
+    "additionalProperties": False,
+    "properties": {
+        "generation": {"type": "integer", "minimum": 0, "maximum": 10**12},
+        "size": {"type": "integer", "minimum": 0, "maximum": 2**50},
+        "sha256": {"type": "string", "minLength": 64, "maxLength": 64},
+    },
+}
+_ENTRIES = {"type": "object", "additionalProperties": _ENTRY}
+_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "required": ["format", "kind", "generation", "states", "results", "obsolete", "checksum"],
+    "additionalProperties": False,
+    "properties": {
+        "format": {"enum": [FORMAT]},
+        "kind": {"enum": list(KINDS)},
+        "generation": {"type": "integer", "minimum": 1, "maximum": 10**12},
+        "states": {"type": "array", "maxItems": 2, "items": _ENTRIES},
+        "results": _ENTRIES,
+        "obsolete": {"type": "array", "maxItems": 1000, "items": {"type": "string"}},
+        "checksum": {"type": "string"},
+    },
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One file, as it was written."""
+
+    generation: int
+    size: int
+    sha256: str
+
+
+Entries = dict[str, Entry]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a run folder holds."""
+
+    kind: str
+    generation: int
+    states: tuple[Entries, ...]
+    """The files of the last checkpoint and of the one before it."""
+    results: Entries
+    obsolete: tuple[str, ...] = ()
+    """Files of an earlier run or format, which this commit makes void."""
+
+    def encoded(self) -> bytes:
+        """The file; equal manifests give equal bytes."""
+        data = {
+            "format": FORMAT,
+            "kind": self.kind,
+            "generation": self.generation,
+            "states": [_plain(state) for state in self.states],
+            "results": _plain(self.results),
+            "obsolete": list(self.obsolete),
+        }
+        checksum = hashlib.sha256(_dumped(data)).hexdigest()
+        return _dumped({**data, "checksum": checksum}) + b"\n"
+
+
+def plain_name(name: str) -> bool:
+    """Whether a file may have this name in a run folder; nothing outside the folder can be named."""
+    return _PLAIN.fullmatch(name) is not None and name not in (NAME, BACKUP)
+
+
+def read(path: Path) -> tuple[Manifest, bytes]:
+    """A manifest and its bytes; what is wrong with it is one line."""
+    with files.regular(path) as (file, size), files.reading(path):
+        if size > 2**20:
+            raise ValueError("larger than a manifest can be")
+        raw = file.read(size)
+        data = files.parsed(raw)
+        found = data.get("format") if isinstance(data, dict) else None
+        if isinstance(found, int) and found > FORMAT:
+            raise InputError(f"{path}: format {found} is not known to this version (it reads up to {FORMAT})")
+        check_json(_SCHEMA, data)
+        states = tuple({name: Entry(**entry) for name, entry in state.items()} for state in data["states"])
+        results = {name: Entry(**entry) for name, entry in data["results"].items()}
+        names = [name for state in (*states, results) for name in state]
+        manifest = Manifest(data["kind"], data["generation"], states, results, tuple(data["obsolete"]))
+        if not all(map(plain_name, names)) or not all(map(_OBSOLETE.fullmatch, manifest.obsolete)):
+            raise ValueError("it names files that cannot be in a run folder")
+        if manifest.encoded() != raw:
+            raise InputError(f"{path}: altered or damaged (its checksum does not match)")
+    return manifest, raw
+
+
+def _plain(entries: Entries) -> dict[str, Any]:
+    return {name: vars(entry) for name, entry in entries.items()}
+
+
+def _dumped(data: object) -> bytes:
+    return json.dumps(data, indent=1).encode()
