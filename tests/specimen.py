@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import numpy as np
-from adagoal.runs.folder import hold
-from adagoal.runs.saved import Saved, read
 
 from adagoal.core import files
 from adagoal.core.schema import Array
+from adagoal.runs.folder import hold
+from adagoal.runs.saved import Saved, read
 
 KIND = "exploration"
 SIZES = {"A": 2}

@@ -113,7 +113,7 @@ def test_same_seed_same_run_and_resume() -> None:
     second.counts.restore({k: v.copy() for k, v in first.counts.state().items()})
     arrays, facts = first.estimates.state()
     second.estimates.restore({k: v.copy() for k, v in arrays.items()}, facts)
-    second.world.restore(first.world.snapshot())
+    second.world.restore(*first.world.state())
     second.rng.bit_generator.state = first.rng.bit_generator.state
     second.steps, second.episode_goals = first.steps, list(first.episode_goals)
     explore(second, 4000)

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from adagoal.runs.folder import due, hold
-from adagoal.runs.manifest import BACKUP, NAME
-from adagoal.runs.saved import DATA, find
 
 import vault
 from adagoal.core import files
 from adagoal.core.errors import InputError
 from adagoal.runs import folder as folders
+from adagoal.runs.folder import due, hold
+from adagoal.runs.manifest import BACKUP, NAME
+from adagoal.runs.saved import DATA, find
 from specimen import KIND, RESULT, build, legacy, look, look_state, results, state
 
 

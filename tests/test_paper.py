@@ -184,7 +184,7 @@ def test_same_seed_same_run_and_resume(lazy: bool) -> None:
     second.counts.restore({k: v.copy() for k, v in first.counts.state().items()})
     arrays, facts = first.estimates.state()
     second.estimates.restore({k: v.copy() for k, v in arrays.items()}, facts)
-    second.world.restore(first.world.snapshot())
+    second.world.restore(*first.world.state())
     second.rng.bit_generator.state = first.rng.bit_generator.state
     second.steps, second.episode_goals = first.steps, list(first.episode_goals)
     explore(second, 1500)
@@ -223,7 +223,7 @@ def test_literal_constants_reach_their_own_stop() -> None:
 
 def test_bad_arguments() -> None:
     for arguments in ({"bonus": "none"}, {"horizon": 0}, {"horizon": 2.5}):
-        with pytest.raises(InputError, match=f"--method-arg {next(iter(arguments))}"):
+        with pytest.raises(InputError, match=f"method_args: {next(iter(arguments))}"):
             run_of(toys.chain(n_states=3), 2.0, 1.0, **arguments)
     with pytest.raises(InputError, match="GiB"):
         run_of(toys.chain(n_states=3000), 40.0, 1.0)

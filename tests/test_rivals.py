@@ -116,7 +116,7 @@ def test_incremental_methods_miss_the_goal_of_the_fan() -> None:
 
 def collected(mdp: TabularMDP, explorer: Gosprl, seed: int) -> str:
     run = Run(ModelWorld(mdp), explorer, rule, np.random.default_rng(seed))
-    return follow(run, explorer, 10**8)
+    return follow(run, 10**8)
 
 
 def counts_of(mdp: TabularMDP) -> Counts:

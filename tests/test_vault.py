@@ -6,14 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from adagoal.runs.folder import hold
-from adagoal.runs.manifest import BACKUP, NAME
-from adagoal.runs.saved import DATA, Saved, find, read
 
 import vault
 from adagoal.core import files
 from adagoal.core.errors import InputError
 from adagoal.runs import folder as folders
+from adagoal.runs.folder import hold
+from adagoal.runs.manifest import BACKUP, NAME
+from adagoal.runs.saved import DATA, Saved, find, read
 from specimen import KIND, RESULT, build, legacy, look, look_results, look_state, state
 
 

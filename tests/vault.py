@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from adagoal.runs.saved import staged
 
 from adagoal.runs import manifest as manifests
+from adagoal.runs.saved import staged
 
 Damage = Callable[[Path], None]
 Case = tuple[str, Damage]
