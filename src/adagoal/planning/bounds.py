@@ -94,6 +94,28 @@ def up_exact(x, b, model, Y, variance, mean, most, top):  # type: ignore[no-unty
     return (1.0 - q) * (most + t - math.exp(log_mean - r)) + q * top
 
 
+@numba.njit(cache=True, nogil=True, inline="always")
+def _moments(x, s, model, p, F, mean, variance):  # type: ignore[no-untyped-def]
+    """Mean and variance of F under p[x]; centred at F[s] against cancellation.
+
+    Not that of :mod:`~adagoal.planning.closed`, whose unsigned indices cost a tenth of the time here.
+    """
+    B = F.shape[1]
+    for b in range(B):
+        mean[b] = 0.0
+        variance[b] = 0.0
+    for k in range(model.support[x]):
+        weight = p[x, k]
+        row = F[model.successor[x, k]]
+        for b in range(B):
+            d = row[b] - F[s, b]
+            mean[b] += weight * d
+            variance[b] += weight * d * d
+    for b in range(B):
+        variance[b] = max(variance[b] - mean[b] * mean[b], 0.0)
+        mean[b] += F[s, b]
+
+
 @numba.njit(cache=True, nogil=True)
 def lower_sweep(order, model, block, V, policy):  # type: ignore[no-untyped-def]
     """V <- max(V, T_low V) over the states of ``order``, policy <- the greedy actions; returns the largest rise.
@@ -114,7 +136,7 @@ def lower_sweep(order, model, block, V, policy):  # type: ignore[no-untyped-def]
                     Q[a, b] = 1.0
                     final[a, b] = True
                 continue
-            closed.moments(np.uintp(x), np.uintp(s), model, model.p, V, mean[a], variance[a])
+            _moments(x, s, model, model.p, V, mean[a], variance[a])
             r = model.r_low[x]
             sure = 1.0 - model.q[x] if model.support[x] == 1 else 0.0
             for b in range(B):
@@ -174,7 +196,7 @@ def upper_sweep(order, model, block, Y, policy):  # type: ignore[no-untyped-def]
                 for b in range(B):
                     Q[a, b] = np.inf
                 continue
-            closed.moments(np.uintp(x), np.uintp(s), model, model.p_split, Y, mean[a], variance[a])
+            _moments(x, s, model, model.p_split, Y, mean[a], variance[a])
             closed.largest(np.uintp(x), model, Y, most[a])
             r, q = model.r[x], model.q[x]
             for b in range(B):

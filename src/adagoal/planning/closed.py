@@ -52,7 +52,7 @@ def _moments_of_four(own, y0, y1, y2, y3, w0, w1, w2, w3):  # type: ignore[no-un
 
 
 @numba.njit(**VECTOR)
-def moments(x, s, model, weight, F, mean, variance):  # type: ignore[no-untyped-def]
+def _moments(x, s, model, weight, F, mean, variance):  # type: ignore[no-untyped-def]
     """Mean and variance [B] of F [S, B] over any number of successors with their weights [X, K]; centred at F[s]."""
     for b in range(F.shape[1]):
         mean[b] = 0.0
@@ -112,7 +112,7 @@ def lower_sweep(order, model, block, V, policy):  # type: ignore[no-untyped-def]
                     action[b] = a if value < best[b] else action[b]
                     best[b] = min(value, best[b])
             else:
-                moments(x, s, model, p, V, mean, variance)
+                _moments(x, s, model, p, V, mean, variance)
                 for b in range(B):
                     value = 1.0 + low(mean[b], variance[b], r, cap, sure)
                     action[b] = a if value < best[b] else action[b]
@@ -164,7 +164,7 @@ def upper_sweep(order, model, block, Y, policy):  # type: ignore[no-untyped-def]
                     action[b] = a if value < best[b] else action[b]
                     best[b] = min(value, best[b])
             else:
-                moments(x, s, model, p, Y, mean, variance)
+                _moments(x, s, model, p, Y, mean, variance)
                 largest(x, model, Y, most)
                 for b in range(B):
                     value = 1.0 + up(mean[b], variance[b], most[b], r, q, top[b])

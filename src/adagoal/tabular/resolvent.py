@@ -18,39 +18,13 @@ policy's pairs: whatever is unknown enters through the vector xi. Hence:
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numba
 import numpy as np
 
-from adagoal.core.types import Actions, Floats, Longs
-
 ITERATIONS = 100
 MOST = 1000.0
 """Empirical values beyond this multiple of the upper bounds give no bound."""
-
-
-class Case(NamedTuple):
-    """One goal and its policy, on the N seen states in their places 0..N-1."""
-
-    order: Longs
-    """[N] the state in every place"""
-    place: Longs
-    """[S] the place of every state, -1 where there is none"""
-    pair: Longs
-    """[N] the policy's pair in every place, -1 at the goal and where it resets"""
-    first: int
-    """The place of the start"""
-    last: int
-    """The place of the goal"""
-    top: float
-    """No upper bound, not even after a reset, is larger"""
-    V: Floats
-    """[S] <= V*"""
-    Y: Floats
-    """[S] >= V^pi"""
-    policy: Actions
-    """[S] pi"""
 
 
 @numba.njit(cache=True, nogil=True)
@@ -87,7 +61,8 @@ def suboptimality(order, goal, model, V, Y, policy, probe):  # type: ignore[no-u
     """
     N = len(order)
     A = model.support.shape[0] // V.shape[0]
-    place, pair = np.full(V.shape[0], -1), np.full(N, -1)
+    place = np.full(V.shape[0], -1)
+    pair = np.full(N, -1)  # the policy's pair in every place, -1 at the goal and where it resets
     top = 1.0 + Y[model.start]
     for i in range(N):
         s = order[i]
@@ -95,30 +70,28 @@ def suboptimality(order, goal, model, V, Y, policy, probe):  # type: ignore[no-u
         top = max(top, Y[s])
         if s != goal and policy[s] != A and not model.terminal[s]:
             pair[i] = s * A + policy[s]
-    case = Case(order, place, pair, place[model.start], place[goal], top, V, Y, policy)
     try:
-        F = _visits(case, model)
+        F = _visits(pair, place, place[goal], model)
     except Exception:  # the policy is not proper under the empirical kernel
         return np.inf, np.inf
     if not (F.min() >= -1e-9 and F[:, N].max() <= MOST * top):  # hardly proper: the inverse is not to be trusted
         return np.inf, np.inf
-    b, K, beta = _unknowns(case, model, F)
-    value = _value(case, model, F, b, K, beta)
-    gain = _gains(case, model, F, beta)
-    return _settle(case, model, gain, probe), value
+    b, K, beta = _unknowns(pair, place, model, F, top)
+    value = _value(pair, place[model.start], model, F, b, K, beta, top)
+    gain = _gains(order, place, place[goal], model, F, beta, top, V, Y, policy)
+    return _settle(order, place, place[goal], model, gain, top, V, Y, policy, probe), value
 
 
 @numba.njit(cache=True, nogil=True)
-def _visits(case, model):  # type: ignore[no-untyped-def]
+def _visits(pair, place, last, model):  # type: ignore[no-untyped-def]
     """F [N, N + 1]: W, the visits under the empirical kernel, zero at the goal, and in the last column v = W 1."""
-    pair, first, last = case.pair, case.first, case.last
-    N = len(pair)
+    N, first = len(pair), place[model.start]
     M = np.eye(N)
     for i in range(N):
         x = pair[i]
         if x >= 0:
             for k in range(model.support[x]):
-                j = case.place[model.successor[x, k]]
+                j = place[model.successor[x, k]]
                 if j != last:
                     M[i, j] -= model.p_split[x, k]
         elif i != last and first != last:
@@ -133,16 +106,16 @@ def _visits(case, model):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _unknowns(case, model, F):  # type: ignore[no-untyped-def]
+def _unknowns(pair, place, model, F, top):  # type: ignore[no-untyped-def]
     """b [N], K [N, N] and the bounds beta [N] on |xi| of lemma 7."""
-    N, top = len(case.pair), case.top
+    N = len(pair)
     sd, span, mean = np.empty(N + 1), np.empty(N + 1), np.empty(N + 1)
     b, K, beta = np.zeros(N), np.zeros((N, N)), np.zeros(N)
     for i in range(N):
-        x = case.pair[i]
+        x = pair[i]
         if x < 0:
             continue
-        _widths(x, model, case.place, F, sd, span, mean)
+        _widths(x, model, place, F, sd, span, mean)
         r, q = model.r[x], model.q[x]
         b[i] = math.sqrt(2.0 * r) * sd[N] + r * span[N] + q * top
         for y in range(N):
@@ -158,13 +131,13 @@ def _unknowns(case, model, F):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _value(case, model, F, b, K, beta):  # type: ignore[no-untyped-def]
+def _value(pair, first, model, F, b, K, beta, top):  # type: ignore[no-untyped-def]
     """The corollary of lemma 7: V^pi(start) = v + W xi, where the pairs of a quiet window share the unseen mass."""
-    N, first, top = len(case.pair), case.first, case.top
+    N = len(pair)
     value, unseen = F[first, N], 0.0
     alone, shared = np.zeros(len(model.quiet)), np.zeros(len(model.quiet))
     for i in range(N):
-        x = case.pair[i]
+        x = pair[i]
         if x < 0:
             continue
         value += F[first, i] * max(b[i] - model.q[x] * top + K[i] @ beta, 0.0)
@@ -180,10 +153,9 @@ def _value(case, model, F, b, K, beta):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _gains(case, model, F, beta):  # type: ignore[no-untyped-def]
+def _gains(order, place, last, model, F, beta, top, V, Y, policy):  # type: ignore[no-untyped-def]
     """gain [N, A + 1] of lemma 8, the reset last: how much better than the policy an action may be."""
-    order, place, first, last, top = case.order, case.place, case.first, case.last, case.top
-    V, Y, policy, N = case.V, case.Y, case.policy, len(case.order)
+    N, first = len(order), place[model.start]
     A = model.support.shape[0] // len(V)
     v = F[:, N]
     sd, span, mean = np.empty(N + 1), np.empty(N + 1), np.empty(N + 1)
@@ -217,10 +189,9 @@ def _gains(case, model, F, beta):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _settle(case, model, gain, probe):  # type: ignore[no-untyped-def]
+def _settle(order, place, last, model, gain, top, V, Y, policy, probe):  # type: ignore[no-untyped-def]
     """Z(start) after the iteration of lemma 9, from Y - V downwards; ``probe`` <- the actions that hold Z up."""
-    order, place, first, last, top = case.order, case.place, case.first, case.last, case.top
-    V, Y, policy, N = case.V, case.Y, case.policy, len(case.order)
+    N, first = len(order), place[model.start]
     A = model.support.shape[0] // len(V)
     Z = np.zeros(N)
     ceiling = top - 1.0
