@@ -93,5 +93,5 @@ def test_rule_from_a_file(tmp_path):
     "spec", ["nope", "raregoal:beta=1", "raregoal:alpha=x", "missing.py:f", f"{__file__}:no_such_function"]
 )
 def test_bad_rules_are_one_clear_line(spec):
-    with pytest.raises(InputError, match="--goal-rule"):
+    with pytest.raises(InputError, match="^goal_rule: "):
         goals.get(spec)
