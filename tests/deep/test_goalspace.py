@@ -48,7 +48,7 @@ def test_maze_goals() -> None:
 
 @pytest.mark.parametrize("text", ["scale", "scale=x", "size=3", "scale=0", "air=2", "scale=2;air=1"])
 def test_bad_goal_spaces_are_one_clear_line(text: str) -> None:
-    with pytest.raises(InputError, match="^train_goals: "):
+    with pytest.raises(InputError, match=r"^train_goals: "):
         goalspace.parse("train_goals", text)
 
 

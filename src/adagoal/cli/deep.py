@@ -45,7 +45,7 @@ def _settings(function: Callable[..., None]) -> Callable[..., None]:
         if name == "env":
             continue
         plain = about.kind if about.kind in (int, float, str) else Widths()
-        kind = click.Choice(about.choices) if about.choices else plain
+        kind = click.Choice(list(about.choices)) if about.choices else plain
         shown = defaults[name]
         shown = ",".join(map(str, shown)) if isinstance(shown, tuple) else shown
         option = f"--{name.replace('_', '-')}"

@@ -35,7 +35,7 @@ class Config:
     steps: int = setting(
         400_000, "Environment steps of training; test episodes are not counted.", low=1, high=1_000_000_000_000
     )
-    algorithm: str = setting("ddpg", "What learns to act.", choices=tuple(ALGORITHMS))
+    algorithm: str = setting("ddpg", "What learns to act.", choices=ALGORITHMS)
 
     goal_rule: str = setting(
         "adagoal-proportional",

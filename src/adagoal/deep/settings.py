@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Collection
 from typing import Any, NamedTuple, get_type_hints
 
 from adagoal.core.errors import InputError
@@ -26,7 +27,7 @@ class About(NamedTuple):
     help: str
     low: float
     high: float
-    choices: tuple[str, ...]
+    choices: Collection[str]
     per_run: bool
 
 
@@ -36,7 +37,7 @@ def setting(
     *,
     low: float = -math.inf,
     high: float = math.inf,
-    choices: tuple[str, ...] = (),
+    choices: Collection[str] = (),
     per_run: bool = False,
 ) -> Any:
     """A field; ``low`` and ``high`` are included, and hold for every entry of a tuple."""
@@ -59,9 +60,8 @@ def check(record: Any) -> None:
     """Every value has the declared type and lies in the declared range; what does not is named."""
     for name, about in declared(type(record)).items():
         value = getattr(record, name)
-        wanted = _wanted(about)
         if not _fits(about, value):
-            raise InputError(f"must be {wanted}, got {value!r}", name=name)
+            raise InputError(f"must be {_wanted(about)}, got {value!r}", name=name)
 
 
 def _fits(about: About, value: Any) -> bool:

@@ -185,7 +185,7 @@ def main(link: Connection, configs: Sequence[Config], slots: Sequence[tuple[int,
         while True:
             order = link.recv()
             link.send(own.start(order) if isinstance(order, int) else own.play(order))
-    except (EOFError, BrokenPipeError):
+    except (EOFError, ConnectionError):  # an environment's own are an EnvironmentFailure
         return
     except Exception as error:
         link.send(Failure.of(error))
