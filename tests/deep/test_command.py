@@ -141,6 +141,11 @@ def test_importing_adagoal_imports_no_jax() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_workers_and_policies_need_no_jax() -> None:
+    code = "import sys, adagoal.deep.worker, adagoal.runs.training_files; assert 'jax' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_missing_extra_names_the_install_command(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert run(["train", "point-mass"]) == 2

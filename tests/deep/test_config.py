@@ -108,5 +108,6 @@ def test_runs_of_one_program_may_differ_in_some_settings() -> None:
     one_program([first, dataclasses.replace(first, seed=1, goal_rule="unigoal", relabel=0.5)])
     with pytest.raises(InputError, match="may not differ in batch, gamma"):
         one_program([first, dataclasses.replace(first, batch=64, gamma=0.9)])
-    with pytest.raises(InputError, match=r"^configs: "):
-        one_program([])
+    for wrong in ([], first, [first, "point-mass"]):
+        with pytest.raises(InputError, match=r"^configs: must be a list of one or more Config"):
+            one_program(wrong)  # type: ignore[arg-type]

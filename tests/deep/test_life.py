@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 
@@ -19,7 +17,6 @@ from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.files import read_json
 from adagoal.deep import Config, algorithms, load, resume, train
 from adagoal.deep.fleet import Fleet
-from adagoal.deep.pointmass import PointMass
 from adagoal.deep.worker import Failure, Slots, main
 from adagoal.report import deep as report
 from adagoal.runs.signals import ENDING, stop_on_signals
@@ -32,24 +29,12 @@ TINY: dict[str, Any] = {
 CONFIG = Config("point-mass", **TINY)
 
 
-class Tired(PointMass):
-    """Raises while a file is there."""
-
-    def step(self, action: Any) -> Any:
-        if Path(os.environ["TIRED"]).exists():
-            raise RuntimeError("no more")
-        return super().step(action)
-
-
-gymnasium.register(id="Tired-v0", entry_point=Tired, max_episode_steps=25)
-
-
 def test_what_an_environment_raises_is_named_and_the_training_goes_on_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tired, folder = tmp_path / "tired", tmp_path / "run"
     monkeypatch.setenv("TIRED", str(tired))
-    config = Config("test_life:Tired-v0", **TINY)
+    config = Config("tired:Tired-v0", **TINY)
 
     def after_two(history: Any) -> None:
         if history.rows[-1]["cycle"] == 1:
@@ -57,10 +42,7 @@ def test_what_an_environment_raises_is_named_and_the_training_goes_on_later(
 
     with pytest.raises(EnvironmentFailure) as raised:
         train([config], folder, observe=after_two, workers=1)
-    assert (
-        str(raised.value)
-        == f"env: test_life:Tired-v0 raised RuntimeError: no more; what had been learnt is in {folder}"
-    )
+    assert str(raised.value) == f"env: tired:Tired-v0 raised RuntimeError: no more; what had been learnt is in {folder}"
     assert isinstance(raised.value.__cause__, RuntimeError)
     tired.unlink()
     finished = resume(folder, workers=1)

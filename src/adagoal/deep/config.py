@@ -195,8 +195,8 @@ cores. ``paper``: reference HER with the VDS ensemble, as the appendix ``app_dee
 
 def one_program(configs: Sequence[Config]) -> None:
     """Check that the runs may share one compiled program."""
-    if not configs:
-        raise InputError("at least one run is needed", name="configs")
+    if isinstance(configs, Config) or not configs or not all(isinstance(config, Config) for config in configs):
+        raise InputError("must be a list of one or more Config", name="configs")
     first = configs[0].to_json()
     for config in configs[1:]:
         other = {k for k, v in config.to_json().items() if v != first[k]} - settings.per_run(Config)

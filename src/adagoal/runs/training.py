@@ -121,12 +121,9 @@ def _finish(
         try:
             status = training.run(after_cycle)
         except Exception as error:
-            if not _rescued(training, folder, error):
-                raise
-            if not isinstance(error, InputError):
-                raise
-            reason = f"{error.reason}; what had been learnt is in {folder}"
-            raise type(error)(reason, error.name) from error.__cause__
+            if _rescued(training, folder, error) and isinstance(error, InputError):
+                raise _with_folder(error, folder) from error.__cause__
+            raise
     status = Status.BUDGET if out_of_time else status
     result = TrainResult(status, training.history, training.actors(), training.maps(), folder)
     if folder is not None:
@@ -169,3 +166,11 @@ def _rescued(training: Training, folder: Path | None, error: Exception) -> bool:
         return False
     error.add_note(f"what had been learnt is in {folder}")
     return True
+
+
+def _with_folder(error: InputError, folder: Path | None) -> InputError:
+    """The same line, which also says where the training can go on."""
+    longer = type(error)(f"{error.reason}; what had been learnt is in {folder}", error.name)
+    for note in error.__notes__:
+        longer.add_note(note)
+    return longer
