@@ -19,11 +19,11 @@ class TrainingProgress:
     def __init__(self) -> None:
         self._console = Console(stderr=True)
         self._live: Live | None = None
-        self._began, self._first = 0.0, -1
+        self._first: tuple[float, int] | None = None
+        """When the first cycle was seen, and its steps: what came before is start-up."""
         self._tested = ""
 
     def __enter__(self) -> TrainingProgress:
-        self._began = time.monotonic()
         if self._console.is_terminal:
             self._live = Live(Text("starting"), console=self._console, auto_refresh=False, transient=True)
             self._live.start()
@@ -39,8 +39,11 @@ class TrainingProgress:
         """Called after every cycle."""
         last = history.rows[-len(history.configs) :]
         done, planned = history.steps(last[0]["cycle"] + 1), history.configs[0].steps
-        self._first = done if self._first < 0 else self._first
-        speed = (done - self._first) / max(time.monotonic() - self._began, 1e-9)
+        now = time.monotonic()
+        if self._first is None:
+            self._first = now, done
+        then, before = self._first
+        speed = (done - before) / max(now - then, 1e-9)
         if "success" in last[0]:
             self._tested = " ".join(f"{row['success']:.2f}" for row in last)
         line = f"{done} / {planned} steps  {speed:.0f} steps/s a run  success {self._tested}"
