@@ -124,10 +124,10 @@ def _finish(
             if _rescued(training, folder, error) and isinstance(error, InputError):
                 raise _with_folder(error, folder) from error.__cause__
             raise
-    status = Status.BUDGET if out_of_time else status
-    result = TrainResult(status, training.history, training.actors(), training.maps(), folder)
-    if folder is not None:
-        files.write(folder, result.status, result.history, result.actors, result.maps)
+        status = Status.BUDGET if out_of_time else status
+        result = TrainResult(status, training.history, training.actors(), training.maps(), folder)
+        if folder is not None:
+            files.write(folder, result.status, result.history, result.actors, result.maps)
     return result
 
 
