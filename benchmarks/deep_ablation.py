@@ -68,10 +68,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
 
-    from adagoal.cli.deep import progress
-    from adagoal.deep import result
-    from adagoal.deep.config import Config
-    from adagoal.deep.training import train
+    from adagoal.core.files import write_json
+    from adagoal.deep import Config, train
+    from adagoal.deep.history import History
+    from adagoal.runs import training_files
+    from adagoal.runs.training_progress import TrainingProgress
 
     base, variants = GROUPS[options.group]
     seeds = range(options.first_seed, options.first_seed + options.seeds)
@@ -82,12 +83,17 @@ def main() -> None:
         for run, name in zip(data["runs"], names, strict=True):
             run["variant"] = name
 
-    with progress(options.steps) as show:
-        watch = result.recorded(options.out, show, name_runs)
-        trained = train(configs, minutes=options.minutes, workers=options.workers, watch=watch)
-    data = result.to_json(trained)
+    write_so_far = training_files.after_tests(options.out, name_runs)
+    with TrainingProgress() as show:
+
+        def observe(history: History) -> None:
+            show(history)
+            write_so_far(history)
+
+        trained = train(configs, minutes=options.minutes, workers=options.workers, observe=observe)
+    data = training_files.to_json(trained.status, trained.history)
     name_runs(data)
-    result.write_json(options.out, data)
+    write_json(options.out, data)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from adagoal.goals import Array, Known, adagoal, adagoal_proportional
+from adagoal.core.types import Floats
+from adagoal.goals import Known, adagoal, adagoal_proportional, rule
 
 
-def mixed(known: Known) -> Array:
+@rule("D", "E")
+def mixed(known: Known) -> Floats:
     """Half of the episodes at the most uncertain reachable goal, half in proportion to the uncertainty."""
     first, second = adagoal(known), adagoal_proportional(known)
     return 0.5 * first / first.sum() + 0.5 * second / second.sum()

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -44,12 +43,12 @@ class Clock:
         self.wall, self.cpu = time.monotonic(), self._cpu()
 
     def _cpu(self) -> float:
-        own = resource.getrusage(resource.RUSAGE_SELF)
+        own = os.times()
         ticks = 0
         for pid in self.children:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             ticks += int(fields[11]) + int(fields[12])
-        return own.ru_utime + own.ru_stime + ticks / os.sysconf("SC_CLK_TCK")
+        return own.user + own.system + ticks / os.sysconf("SC_CLK_TCK")
 
     def read(self, steps: int) -> dict[str, float]:
         wall, cpu = time.monotonic() - self.wall, self._cpu() - self.cpu
@@ -64,17 +63,17 @@ class Clock:
 
 def training(**changes: Any) -> Any:
     """A trainer that has compiled and played two cycles, with its rollout processes."""
-    from adagoal.deep import training as module
     from adagoal.deep.config import Config
     from adagoal.deep.fleet import Fleet
+    from adagoal.deep.training import Training
 
     config = Config(ENV, steps=PER_CYCLE, episodes=ENVS, eval_every=10**6, eval_episodes=1, **changes)
-    run = module._Training([config], None, 0, 10**9, None)
+    run = Training([config])
     run.rounds = 0
     fleet = Fleet([config], HORIZON, run.workers)
     starts = fleet.reset(0)
     for _ in range(2):
-        starts = run._cycle(fleet, starts)
+        starts = run.one_cycle(fleet, starts)
     return run, fleet, starts
 
 
@@ -86,8 +85,8 @@ def adagoal(options: argparse.Namespace) -> dict[str, Any]:
     )
     clock = Clock([p.pid for p in fleet._processes])
     for _ in range(options.cycles):
-        starts = run._cycle(fleet, starts)
-    jax.block_until_ready(run.state.actor.online)
+        starts = run.one_cycle(fleet, starts)
+    jax.block_until_ready(run.learnt.nets)
     found = clock.read(options.cycles * PER_CYCLE)
     fleet.close()
     return found
@@ -102,8 +101,8 @@ def rollouts(options: argparse.Namespace) -> dict[str, Any]:
 
     cycles = options.cycles
     run, fleet, starts = training(**RECIPES["light"])
-    goals, _ = run.selector.choose(run.state, starts, 0)
-    actors, none = run._actors(), np.zeros((0, *goals.shape))
+    goals, _ = run.selector.choose(run.learnt, starts, 0)
+    actors, none = run.actors(), np.zeros((0, *goals.shape))
     found = {}
     clock = Clock([p.pid for p in fleet._processes])
     for cycle in range(cycles):
@@ -111,15 +110,17 @@ def rollouts(options: argparse.Namespace) -> dict[str, Any]:
         fleet.wait()
     found["rollouts alone"] = clock.read(cycles * PER_CYCLE)
     clock = Clock([p.pid for p in fleet._processes])
+    played = run.pending
     for _ in range(cycles):
-        run._learn()
-    jax.block_until_ready(run.state.actor.online)
+        run.pending = played
+        run.learn_pending()
+    jax.block_until_ready(run.learnt.nets)
     found["learner alone"] = clock.read(cycles * PER_CYCLE)
     starts = fleet.reset(run.cycle)
     clock = Clock([p.pid for p in fleet._processes])
     for _ in range(cycles):
-        starts = run._cycle(fleet, starts)
-    jax.block_until_ready(run.state.actor.online)
+        starts = run.one_cycle(fleet, starts)
+    jax.block_until_ready(run.learnt.nets)
     found["overlapped"] = clock.read(cycles * PER_CYCLE)
     fleet.close()
     alone = found["rollouts alone"], found["learner alone"]

@@ -8,7 +8,6 @@ The run ends at the first test of 96 episodes with at least 90% success.
 from __future__ import annotations
 
 import argparse
-import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,10 +30,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
 
-    from adagoal.cli.deep import progress
-    from adagoal.deep import result
-    from adagoal.deep.config import Config
-    from adagoal.deep.training import train
+    from adagoal.core.files import write_json
+    from adagoal.deep import Config, train
+    from adagoal.runs import training_files
+    from adagoal.runs.training_progress import TrainingProgress
 
     config = Config(
         options.env,
@@ -46,21 +45,22 @@ def main() -> None:
     )
     seconds: float | None = None
 
-    with progress(options.steps) as show:
+    with TrainingProgress() as show:
 
-        def watch(history: History) -> None:
+        def observe(history: History) -> bool:
             nonlocal seconds
             show(history)
-            if history.rows[-1].get("success", 0.0) >= WANTED and seconds is None:
-                seconds = round(time.monotonic() - began, 1)
-                signal.raise_signal(signal.SIGINT)  # as Ctrl-C: the loop ends after this cycle
+            if history.rows[-1].get("success", 0.0) < WANTED:
+                return True
+            seconds = round(time.monotonic() - began, 1)
+            return False
 
-        trained = train([config], minutes=options.minutes, watch=watch)
-    data = result.to_json(trained)
+        trained = train([config], minutes=options.minutes, observe=observe)
+    data = training_files.to_json(trained.status, trained.history)
     reached = [row["steps"] for row in trained.history.rows if row.get("success", 0.0) >= WANTED]
     data |= {"seconds_to_90": seconds, "steps_to_90": reached[0] if reached else None}
     data["seconds_in_all"] = round(time.monotonic() - began, 1)
-    result.write_json(options.out, data)
+    write_json(options.out, data)
     print(data["seconds_to_90"], data["steps_to_90"], data["seconds_in_all"])
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from adagoal import goals
-from adagoal.core.errors import InputError
+from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.run import FAST, SLOW, Attempts
 
 
@@ -93,5 +93,44 @@ def test_rule_from_a_file(tmp_path):
     "spec", ["nope", "raregoal:beta=1", "raregoal:alpha=x", "missing.py:f", f"{__file__}:no_such_function"]
 )
 def test_bad_rules_are_one_clear_line(spec):
-    with pytest.raises(InputError, match="--goal-rule"):
+    with pytest.raises(InputError, match=r"^goal_rule: "):
         goals.get(spec)
+
+
+def test_a_users_rule_is_the_users_and_ours_is_ours(monkeypatch):
+    """What a user's rule raises is an EnvironmentFailure with its cause; a bug in one of ours stays what it is."""
+
+    def broken(known):
+        raise ZeroDivisionError("by nothing")
+
+    with pytest.raises(
+        EnvironmentFailure, match=r"^goal_rule: the rule raised ZeroDivisionError: by nothing"
+    ) as raised:
+        goals.weights(broken, known())
+    assert isinstance(raised.value.__cause__, ZeroDivisionError)
+    monkeypatch.setitem(goals.RULES, "broken", broken)
+    with pytest.raises(ZeroDivisionError):
+        goals.weights(goals.get("broken"), known())
+
+
+@pytest.mark.parametrize("weights", [[1.0], [0, 0, 0, 0], [0, -1, 2, 0], [0, np.nan, 1, 0], [0, np.inf, 1, 0]])
+def test_weights_are_checked(weights):
+    with pytest.raises(InputError, match=r"^goal_rule: a rule returns one finite weight >= 0 per goal"):
+        goals.weights(lambda known: np.array(weights), known())
+
+
+def test_rules_declare_what_they_need():
+    """Every rule of ours declares fields of Known; a function that declares nothing gets all that is available."""
+    fields = frozenset(goals.Known.__dataclass_fields__)
+    for rule in goals.RULES.values():
+        assert goals.needs(rule, frozenset({"none of these"})) <= fields
+    assert goals.needs(goals.get("raregoal:alpha=0.5"), fields) == {"visits"}
+    assert goals.needs(lambda known: known.E, frozenset({"D", "E"})) == {"D", "E"}
+
+
+@pytest.mark.parametrize("name", goals.RULES)
+def test_a_rule_can_do_without_what_it_does_not_declare(name):
+    """What is not declared may be nonsense; attempts may break ties, which there are none of."""
+    needed = goals.needs(goals.RULES[name], frozenset()) | {"L", "eligible", "attempts"}
+    nonsense = {f: np.full(4, 7.0) for f in goals.Known.__dataclass_fields__ if f not in needed}
+    np.testing.assert_array_equal(goals.RULES[name](known(**nonsense)), goals.RULES[name](known()))

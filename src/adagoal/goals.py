@@ -2,8 +2,9 @@
 
 A goal rule is a plain function ``rule(known) -> weights``: it looks at what is known about every goal and
 returns non-negative weights ``[G]``; the loop draws the goal of each episode in proportion to them. The
-same functions serve the tabular, the linear and the deep world, and a new rule is one function and one
-line in :data:`RULES`.
+same functions serve the tabular, the linear and the deep world. A new rule is one function and one line in
+:data:`RULES`. Its decorator :func:`rule` declares which fields of :class:`Known` it cannot do without, so that a
+world computes no more than that, and refuses a rule that needs what it does not have.
 
 ``adagoal`` is the paper's rule, eq. ``opt_pbm_constrained``:  argmax E(g)  subject to  D(g) <= L.
 ``unigoal`` and ``raregoal`` are the alternatives of its appendix ``app_exp``; the others are the goal
@@ -14,14 +15,14 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from adagoal.core.errors import InputError
+from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.types import Bools, Floats
 
 
@@ -50,38 +51,73 @@ class Known:
 
 
 Rule = Callable[[Known], Floats]
+AnyRule = TypeVar("AnyRule", bound=Callable[..., Floats])
 
 
+class Option(NamedTuple):
+    """A number that a rule takes beside what is known, and its range."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What a rule says about itself."""
+
+    needs: frozenset[str]
+    """Fields of :class:`Known` without which the rule means nothing. ``L`` and ``eligible`` are always there, and
+    ``attempts`` need not be declared by a rule that only breaks ties with them."""
+    options: dict[str, Option]
+
+
+def rule(*needs: str, **options: Option) -> Callable[[AnyRule], AnyRule]:
+    """Declare the needs and the options of a rule; a function without a declaration is a rule as well."""
+
+    def declare(function: AnyRule) -> AnyRule:
+        function.declaration = Declaration(frozenset(needs), options)  # type: ignore[attr-defined]
+        return function
+
+    return declare
+
+
+@rule("D", "E")
 def adagoal(known: Known) -> Floats:
     """The most uncertain goal among those believed reachable (eq. ``opt_pbm_constrained``)."""
     return _one(known, reachable(known)) if reachable(known).any() else known.eligible.astype(float)
 
 
+@rule("D", "E")
 def adagoal_proportional(known: Known) -> Floats:
     """In proportion to E among the goals with D <= L: the constraint of the paper, the draw of its deep section."""
     return _or_uniform(np.where(reachable(known), known.E, 0.0), reachable(known), known)
 
 
+@rule("E")
 def proportional(known: Known) -> Floats:
     """In proportion to E, without the constraint (section ``section_AdaGoal_deepRL``; VDS, Zhang et al. 2020)."""
     return _or_uniform(np.where(known.eligible, known.E, 0.0), known.eligible, known)
 
 
+@rule("E")
 def argmax(known: Known) -> Floats:
     """The most uncertain goal, without the constraint."""
     return _one(known, known.eligible)
 
 
+@rule()
 def unigoal(known: Known) -> Floats:
     """Uniform over all goals but s0 (appendix ``app_exp``); in the deep world this is plain HER."""
     return known.eligible.astype(float)
 
 
+@rule("visits", alpha=Option(1e-9, 1e9))
 def raregoal(known: Known, alpha: float = 0.1) -> Floats:
     """In proportion to 1 / max(visits, alpha) (appendix ``app_exp``)."""
     return np.where(known.eligible, 1.0 / np.maximum(known.visits, alpha), 0.0)
 
 
+@rule("visits", alpha=Option(-1.0, 0.0))
 def skewfit(known: Known, alpha: float = -1.0) -> Floats:
     """visits^(1 + alpha) over visited goals, alpha in [-1, 0): Skew-Fit (Pong et al. 2020) in tabular form.
 
@@ -93,6 +129,7 @@ def skewfit(known: Known, alpha: float = -1.0) -> Floats:
     return _or_uniform(weights, visited, known)
 
 
+@rule("D", "visits")
 def mega(known: Known) -> Floats:
     """The least visited goal among those believed reachable: MEGA (Pitis et al. 2020), cutoff D <= L."""
     candidates = reachable(known) & (known.visits > 0)
@@ -100,6 +137,7 @@ def mega(known: Known) -> Floats:
     return _or_uniform((candidates & (known.visits == fewest)).astype(float), candidates, known)
 
 
+@rule("attempts", "successes", low=Option(0.0, 1.0), high=Option(0.0, 1.0))
 def goid(known: Known, low: float = 0.1, high: float = 0.9) -> Floats:
     """Uniform over goals of intermediate difficulty (Florensa et al. 2018): success rate in [low, high]."""
     rate = known.successes / np.maximum(known.attempts, 1.0)
@@ -108,6 +146,7 @@ def goid(known: Known, low: float = 0.1, high: float = 0.9) -> Floats:
     return _or_uniform(good.astype(float), good, known)
 
 
+@rule("recent", "previous", uniform=Option(0.0, 1.0))
 def progress(known: Known, uniform: float = 0.4) -> Floats:
     """|recent - previous success rate| mixed with a uniform share (CURIOUS, Colas et al. 2019)."""
     gain = np.where(known.eligible, np.abs(known.recent - known.previous), 0.0)
@@ -116,20 +155,12 @@ def progress(known: Known, uniform: float = 0.4) -> Floats:
     return flat if total == 0 else uniform * flat + (1.0 - uniform) * gain / total
 
 
+@rule("visits")
 def goexplore(known: Known) -> Floats:
     """1 / sqrt(visits + 1) over visited goals: the cell weights of Go-Explore (Ecoffet et al. 2021)."""
     visited = known.eligible & (known.visits > 0)
     return _or_uniform(np.where(visited, 1.0 / np.sqrt(known.visits + 1.0), 0.0), visited, known)
 
-
-RANGES = {
-    ("raregoal", "alpha"): (1e-9, 1e9),
-    ("skewfit", "alpha"): (-1.0, 0.0),
-    ("goid", "low"): (0.0, 1.0),
-    ("goid", "high"): (0.0, 1.0),
-    ("progress", "uniform"): (0.0, 1.0),
-}
-"""What the options of the rules may be."""
 
 RULES: dict[str, Callable[..., Floats]] = {
     "adagoal": adagoal,
@@ -144,6 +175,7 @@ RULES: dict[str, Callable[..., Floats]] = {
     "progress": progress,
     "goexplore": goexplore,
 }
+"""The rules of this file, by the name that a setting gives them."""
 
 
 def reachable(known: Known) -> Bools:
@@ -156,14 +188,33 @@ def get(spec: str | Rule) -> Rule:
     if callable(spec):
         return spec
     if not isinstance(spec, str):
-        raise InputError(f"--goal-rule: must be a name or a function, got {spec!r}")
+        raise InputError(f"must be a name or a function, got {spec!r}", name="goal_rule")
     if ".py:" in spec:
         return _from_file(spec)
     name, _, options = spec.partition(":")
     if name not in RULES:
-        raise InputError(f"--goal-rule: unknown rule {name!r}; choose one of {', '.join(RULES)} or FILE.py:FUNCTION")
-    rule = RULES[name]
-    return functools.partial(rule, **_options(name, rule, options)) if options else rule
+        known = ", ".join(RULES)
+        raise InputError(f"unknown rule {name!r}; choose one of {known} or FILE.py:FUNCTION", name="goal_rule")
+    return functools.partial(RULES[name], **_options(name, options)) if options else RULES[name]
+
+
+def needs(rule: Rule, available: frozenset[str]) -> frozenset[str]:
+    """The fields of :class:`Known` that a rule needs: all that are available, where it declares nothing."""
+    declared = _declaration(rule)
+    return available if declared is None else declared.needs
+
+
+def weights(rule: Rule, known: Known) -> Floats:
+    """The rule's weights ``[G]``, checked; what a user's rule raises is the user's, what one of ours raises is not."""
+    try:
+        found = np.asarray(rule(known), float)
+    except Exception as error:
+        if _plain(rule) in RULES.values():
+            raise
+        raise EnvironmentFailure(f"the rule raised {type(error).__name__}: {error}", name="goal_rule") from error
+    if found.shape != known.D.shape or not np.isfinite(found).all() or (found < 0).any() or not found.sum() > 0:
+        raise InputError("a rule returns one finite weight >= 0 per goal, not all of them zero", name="goal_rule")
+    return found
 
 
 def installed(spec: str, trust: bool) -> str:
@@ -201,20 +252,33 @@ def _or_uniform(weights: Floats, candidates: Bools, known: Known) -> Floats:
     return (candidates if candidates.any() else known.eligible).astype(float)
 
 
-def _options(name: str, rule: Callable[..., Floats], text: str) -> dict[str, float]:
-    accepted = list(inspect.signature(rule).parameters)[1:]
+def _plain(rule: Rule) -> Callable[..., Floats]:
+    """The function itself, without the options that it was given."""
+    return rule.func if isinstance(rule, functools.partial) else rule
+
+
+def _declaration(rule: Rule) -> Declaration | None:
+    return getattr(_plain(rule), "declaration", None)
+
+
+def _options(name: str, text: str) -> dict[str, float]:
+    declared = _declaration(RULES[name])
+    accepted = declared.options if declared is not None else {}
     options = {}
     for item in text.split(","):
         key, _, value = item.partition("=")
+        if key not in accepted:
+            known = ", ".join(accepted) or "none"
+            raise InputError(f"{name} has no option {key!r}; accepted: {known}", name="goal_rule")
+        low, high = accepted[key]
         try:
             options[key] = float(value)
         except ValueError:
-            raise InputError(f"--goal-rule {name}: {key!r} needs a number, got {value!r}") from None
-        if key not in accepted:
-            raise InputError(f"--goal-rule {name}: unknown option {key!r}; accepted: {', '.join(accepted) or 'none'}")
-        low, high = RANGES.get((name, key), (-np.inf, np.inf))
+            options[key] = np.nan
         if not low <= options[key] <= high:
-            raise InputError(f"--goal-rule {name}: {key} must be a number in [{low:g}, {high:g}], got {value}")
+            raise InputError(
+                f"{name}: {key} must be a number in [{low:g}, {high:g}], got {value or 'nothing'}", name="goal_rule"
+            )
     return options
 
 
@@ -222,7 +286,7 @@ def _from_file(spec: str) -> Rule:
     file, _, function = spec.rpartition(":")
     path = Path(file)
     if not path.is_file():
-        raise InputError(f"--goal-rule: no such file {file!r}")
+        raise InputError(f"no such file {file!r}", name="goal_rule")
     module_spec = importlib.util.spec_from_file_location(path.stem, path)
     assert module_spec is not None
     assert module_spec.loader is not None
@@ -230,8 +294,9 @@ def _from_file(spec: str) -> Rule:
     try:
         module_spec.loader.exec_module(module)
     except Exception as error:
-        raise InputError(f"--goal-rule: {file} could not be loaded: {type(error).__name__}: {error}") from error
+        reason = f"{file} could not be loaded: {type(error).__name__}: {error}"
+        raise EnvironmentFailure(reason, name="goal_rule") from error
     rule: Rule | None = getattr(module, function, None)
     if not callable(rule):
-        raise InputError(f"--goal-rule: {file} has no function {function!r}")
+        raise InputError(f"{file} has no function {function!r}", name="goal_rule")
     return rule

@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 
 from adagoal.cli.main import run
-from adagoal.core.errors import InputError
+from adagoal.core.errors import EnvironmentFailure, InputError
+from adagoal.core.files import write_arrays
+from adagoal.deep.actor import Actor
 from adagoal.deep.config import Config
 from adagoal.deep.envs import World
 from adagoal.deep.pointmass import PointMass
-from adagoal.deep.worker import Actor, Order, main
+from adagoal.deep.worker import Failure, Order, main
 from adagoal.experiments import figure2
 
 
@@ -108,20 +110,22 @@ def test_what_an_environment_raises_is_one_line(monkeypatch: pytest.MonkeyPatch)
     main(there, [Config("test_command:Crashing-v0")], [(0, 0)], 5)
     assert isinstance(here.recv(), np.ndarray)
     answer = here.recv()
-    assert isinstance(answer, InputError)
-    assert str(answer).startswith("ENV: test_command:Crashing-v0 raised RuntimeError: the motor is hot; --resume")
+    assert isinstance(answer, Failure)
+    assert isinstance(answer.error, EnvironmentFailure)
+    assert str(answer.error) == "env: test_command:Crashing-v0 raised RuntimeError: the motor is hot"
+    assert isinstance(answer.cause, RuntimeError)
 
 
 @pytest.mark.parametrize("damage", [b"", b"garbage", None])
 def test_a_damaged_checkpoint_is_one_line(damage: bytes | None, tmp_path: Path, capsys: Any) -> None:
     file = tmp_path / "checkpoint.npz"
-    np.savez(file, format=np.array(1), rest=np.zeros(1000))
+    write_arrays(file, {"rest": np.zeros(1000)}, {"format": 2}, compress=False)
     file.write_bytes(file.read_bytes()[:1000] if damage is None else damage)
     assert run(["train", "--resume", str(tmp_path)]) == 2
-    np.savez(file, format=np.array(1))
+    write_arrays(file, {}, {"format": 2})
     assert run(["train", "--resume", str(tmp_path)]) == 2
     damaged, incomplete = capsys.readouterr().err.splitlines()
-    assert "checkpoint.npz is damaged or not readable" in damaged
+    assert "checkpoint.npz: damaged or not readable" in damaged
     assert "incomplete ('configs')" in incomplete
 
 
@@ -134,6 +138,11 @@ def test_a_damaged_policy_is_one_line(damage: bytes, tmp_path: Path, capsys: Any
 
 def test_importing_adagoal_imports_no_jax() -> None:
     code = "import sys, adagoal, adagoal.cli.main, adagoal.cli.deep; assert not {'jax', 'mujoco'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_workers_and_policies_need_no_jax() -> None:
+    code = "import sys, adagoal.deep.worker, adagoal.runs.training_files; assert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

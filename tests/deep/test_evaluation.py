@@ -76,7 +76,7 @@ def test_bad_input_gets_one_line(
 
 @pytest.mark.parametrize("wrong", [{"episodes": 0}, {"episodes": 2.5}, {"seed": -1}, {"run": -1}])
 def test_wrong_numbers_are_named(folder: Path, wrong: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match=f"--{next(iter(wrong))}"):
+    with pytest.raises(InputError, match=f"^{next(iter(wrong))}: "):
         evaluate(folder, **wrong)
 
 

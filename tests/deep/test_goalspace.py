@@ -16,7 +16,7 @@ def test_fetch_space_is_the_environments_own() -> None:
     env = make("FetchPickAndPlace-v4")
     env.reset(seed=0)
     own = np.stack([env.unwrapped._sample_goal() for _ in range(4000)])
-    ours = goalspace.goal_space(env, "--train-goals", "env")(np.random.default_rng(0), 4000)
+    ours = goalspace.goal_space(env, "train_goals", "env")(np.random.default_rng(0), 4000)
     np.testing.assert_allclose(ours.mean(0), own.mean(0), atol=0.01)
     np.testing.assert_allclose(ours.std(0), own.std(0), atol=0.01)
     assert (ours[:, 2] > ours[:, 2].min()).mean() == pytest.approx(0.5, abs=0.04)
@@ -24,8 +24,8 @@ def test_fetch_space_is_the_environments_own() -> None:
 
 def test_stretched_space_covers_the_test_space_as_in_the_paper() -> None:
     env = make("FetchPush-v4")
-    test = goalspace.bounding_box(goalspace.goal_space(env, "--test-goals", "env"))
-    train = goalspace.goal_space(env, "--train-goals", "scale=10")(np.random.default_rng(0), 50_000)
+    test = goalspace.bounding_box(goalspace.goal_space(env, "test_goals", "env"))
+    train = goalspace.goal_space(env, "train_goals", "scale=10")(np.random.default_rng(0), 50_000)
     assert goalspace.inside(test, train).mean() == pytest.approx(0.01, abs=0.002)
     np.testing.assert_allclose(np.ptp(train[:, :2], 0), 3.0, atol=0.01)
     assert np.ptp(train[:, 2]) == 0.0
@@ -33,14 +33,14 @@ def test_stretched_space_covers_the_test_space_as_in_the_paper() -> None:
 
 def test_air_is_an_option() -> None:
     env = make("FetchPickAndPlace-v4")
-    flat = goalspace.goal_space(env, "--train-goals", "scale=5,air=0")(np.random.default_rng(0), 1000)
+    flat = goalspace.goal_space(env, "train_goals", "scale=5,air=0")(np.random.default_rng(0), 1000)
     assert np.ptp(flat[:, 2]) == 0.0
 
 
 def test_maze_goals() -> None:
     env = make("PointMaze_UMaze-v3")
     env.reset(seed=0)
-    space = goalspace.goal_space(env, "--train-goals", "env")
+    space = goalspace.goal_space(env, "train_goals", "env")
     own = np.stack([env.reset(seed=s)[0]["desired_goal"] for s in range(300)])
     box = goalspace.bounding_box(space)
     assert goalspace.inside(box, own).all()
@@ -48,8 +48,8 @@ def test_maze_goals() -> None:
 
 @pytest.mark.parametrize("text", ["scale", "scale=x", "size=3", "scale=0", "air=2", "scale=2;air=1"])
 def test_bad_goal_spaces_are_one_clear_line(text: str) -> None:
-    with pytest.raises(InputError, match="--train-goals"):
-        goalspace.parse("--train-goals", text)
+    with pytest.raises(InputError, match=r"^train_goals: "):
+        goalspace.parse("train_goals", text)
 
 
 def test_rules_see_the_constraint() -> None:

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from adagoal.deep import learner, networks, normaliser, replay
+from adagoal.deep import ddpg, learner, networks, normaliser, replay
 from adagoal.deep.config import Config
 from adagoal.deep.envs import Dimensions
-from adagoal.deep.worker import Actor
+from adagoal.deep.networks import Learnt
 
 SIZES = Dimensions(observation=3, goal=2, action=2, horizon=6, success=0.1)
 
@@ -87,9 +87,8 @@ def test_workers_actor_is_the_learners_actor() -> None:
     config = Config("point-mass", hidden=(16, 16))
     state = learner.initial(config, SIZES, np.zeros((1, 2)))
     x, g = np.random.default_rng(0).normal(size=(4, 3)), np.random.default_rng(1).normal(size=(4, 2))
-    layers = [(np.asarray(w), np.asarray(b)) for w, b in state.actor.online]
-    actor = Actor(layers, np.zeros(3), np.ones(3), np.zeros(2), np.ones(2), normaliser.CLIP)
-    expected = networks.pi(state.actor.online, learner.inputs(state, jnp.asarray(x), jnp.asarray(g)))
+    (actor,) = learner.actors(config, jax.tree.map(lambda leaf: leaf[None], state))
+    expected = ddpg.act(state.nets, learner.inputs(state, jnp.asarray(x), jnp.asarray(g)))
     np.testing.assert_allclose(actor(x, g), expected, rtol=1e-5, atol=1e-6)
 
 
@@ -109,12 +108,12 @@ def test_a_cycle_learns_the_same_alone_and_beside_others() -> None:
 @pytest.mark.parametrize("count", [2, 3, 8, 9])
 def test_targets_move_after_every_so_many_updates(count: int) -> None:
     config = Config("point-mass", target_every=3, target_step=0.25)
-    nets = (learner.Learnt(jnp.array(1.0), jnp.array(0.0), ()), learner.Learnt(jnp.array(-1.0), jnp.array(2.0), ()))
+    nets = (Learnt(jnp.array(1.0), jnp.array(0.0), ()), Learnt(jnp.array(-1.0), jnp.array(2.0), ()))
 
-    def update(nets: tuple[learner.Learnt, ...], i: jnp.ndarray) -> tuple[tuple[learner.Learnt, ...], jnp.ndarray]:
+    def update(nets: tuple[Learnt, ...], i: jnp.ndarray) -> tuple[tuple[Learnt, ...], jnp.ndarray]:
         return tuple(net._replace(online=net.online * 1.5 + i) for net in nets), 1.0 * i
 
-    found, loss = learner.repeat(config, update, nets, count)
+    found, loss = networks.repeat(config, update, nets, count)
     for net, learnt in zip(nets, found, strict=True):
         online, target = float(net.online), float(net.target)
         for i in range(count):

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from adagoal.core.files import read_arrays
 from adagoal.deep import Config, load, resume, train
-from adagoal.deep.checkpoint import read_arrays
 
 SMALL: dict[str, Any] = {
     "hidden": (64, 64),
@@ -45,15 +45,16 @@ def test_interrupted_and_resumed_is_the_uninterrupted_run(tmp_path: Path) -> Non
         if history.rows[-1]["cycle"] == 2:
             os.kill(os.getpid(), signal.SIGINT)
 
-    stopped = train(configs, tmp_path / "parts", watch=interrupt)
+    stopped = train(configs, tmp_path / "parts", observe=interrupt)
     assert stopped.status == "interrupted"
     finished = resume(tmp_path / "parts")
     assert finished.status == "done"
     assert _curves(finished) == _curves(whole)
-    a, b = (read_arrays(tmp_path / name / "checkpoint.npz") for name in ("whole", "parts"))
+    (a, facts), (b, others) = (read_arrays(tmp_path / name / "checkpoint.npz") for name in ("whole", "parts"))
+    assert a.keys() == b.keys()
     for name in a:
-        if name not in ("history.wall_seconds", "history.rows"):
-            np.testing.assert_array_equal(a[name], b[name], err_msg=name)
+        np.testing.assert_array_equal(a[name], b[name], err_msg=name)
+    assert (facts["cycle"], facts["configs"]) == (others["cycle"], others["configs"])
 
 
 def test_runs_differ_by_seed_and_rule_in_one_program() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from adagoal.deep.actor import Actor
 from adagoal.deep.config import Config
-from adagoal.deep.worker import Actor, Order, Slots
+from adagoal.deep.worker import Order, Slots
 
 
 def actor(bias: float) -> Actor:

@@ -1,15 +1,14 @@
-"""``adagoal train``: the deep world from the command line."""
+"""``adagoal train`` and ``adagoal evaluate``: the deep world from the command line."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import math
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import re
+from collections.abc import Callable
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,50 +16,40 @@ from click.core import ParameterSource
 
 from adagoal.cli import options
 from adagoal.core.errors import InputError
-from adagoal.deep.config import NORMALISERS, RECIPES, VALUE_ACTIONS, Config
+from adagoal.deep import settings
+from adagoal.deep.config import RECIPES, Config
 
 if TYPE_CHECKING:
-    from adagoal.deep.history import History
+    from adagoal.runs.training import TrainResult
 
-BESIDE_RESUME = {"resumed", "steps", "workers", "minutes", "checkpoint_every", "as_json"}
-_FIELDS = {field.name: field for field in dataclasses.fields(Config)}
-_HELP = {
-    "steps": "Environment steps of training.",
-    "goal_rule": "unigoal (HER), proportional (VDS, the paper's), adagoal-proportional, adagoal, argmax, raregoal, ...",
-    "radius": "L in steps: the constraint D(g) <= L of the AdaGoal rules.",
-    "radius_ramp": "Steps over which L grows from a quarter to all of --radius; 0: fixed.",
-    "train_goals": "Goal space of training: env, or scale=K[,air=P].",
-    "test_goals": "Goal space of evaluation: env, or scale=K[,air=P].",
-    "episodes": "Episodes per cycle.",
-    "horizon": "Steps per episode; 0: the environment's own limit.",
-    "noise": "Gaussian action noise.",
-    "random": "Probability of a random action.",
-    "updates": "DDPG updates per cycle.",
-    "batch": "Transitions per update.",
-    "learning_rate": "Adam's step size.",
-    "gamma": "Discount.",
-    "action_l2": "Weight of the squared action in the actor's loss.",
-    "target_step": "How far target networks move each time.",
-    "target_every": "Updates between two moves.",
-    "buffer": "Replay capacity in transitions.",
-    "relabel": "Share of hindsight goals in a batch.",
-    "contact": "Share of a batch from episodes that moved the object.",
-    "members": "J: Q-functions in the ensemble.",
-    "candidates": "N: candidate goals per reset.",
-    "ensemble_updates": "Ensemble updates per cycle.",
-    "ensemble_batch": "Transitions per update and member.",
-    "ensemble_relabel": "Share of hindsight goals in the ensemble's batches; 0: original goals (VDS).",
-    "eval_every": "Cycles between two evaluations.",
-    "eval_episodes": "Test episodes per evaluation.",
-}
+BESIDE_RESUME = {"folder", "steps", "workers", "minutes", "checkpoint_every", "as_json"}
+
+
+class Widths(click.ParamType["tuple[int, ...]"]):
+    """Whole numbers with commas between them."""
+
+    name = "N,N,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """The numbers."""
+        try:
+            return tuple(int(width) for width in str(value).split(","))
+        except ValueError:
+            return self.fail(f"{value!r} needs widths such as 256,256,256", param, ctx)
 
 
 def _settings(function: Callable[..., None]) -> Callable[..., None]:
-    """One option per field of :class:`Config`; an option that is not given keeps the recipe's value."""
-    for name, text in reversed(_HELP.items()):
-        default = _FIELDS[name].default
-        option = click.option(f"--{name.replace('_', '-')}", type=type(default), help=f"{text} [default: {default}]")
-        function = option(function)
+    """One option per setting of :class:`Config` but the environment; one that is not given keeps the recipe's value."""
+    defaults = {field.name: field.default for field in dataclasses.fields(Config)}
+    for name, about in reversed(settings.declared(Config).items()):
+        if name == "env":
+            continue
+        plain = about.kind if about.kind in (int, float, str) else Widths()
+        kind = click.Choice(list(about.choices)) if about.choices else plain
+        shown = defaults[name]
+        shown = ",".join(map(str, shown)) if isinstance(shown, tuple) else shown
+        option = f"--{name.replace('_', '-')}"
+        function = click.option(option, type=kind, help=f"{about.help}  [default: {shown}]")(function)
     return function
 
 
@@ -70,36 +59,30 @@ def _settings(function: Callable[..., None]) -> Callable[..., None]:
 @click.argument("env", required=False)
 @click.option("--recipe", type=click.Choice(sorted(RECIPES)), default="adagoal", show_default=True,
               help="Named settings; single options override them.")  # fmt: skip
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="First seed.")
-@click.option("--seeds", type=click.IntRange(1, 256), default=1, show_default=True, help="Runs side by side.")
-@click.option("--hidden", help="Widths of the hidden layers. [default: 256,256,256]")
-@click.option("--normaliser", type=click.Choice(NORMALISERS), help="What the goal normaliser sees. [default: achieved]")
-@click.option("--value-action", type=click.Choice(VALUE_ACTIONS),
-              help="Read the ensemble at the policy's action, or min over sampled ones. [default: policy]")  # fmt: skip
+@click.option("--seeds", type=click.IntRange(1, 256), default=1, show_default=True,
+              help="Runs side by side, with consecutive seeds.")  # fmt: skip
 @_settings
-@click.option("--workers", type=click.IntRange(0, 1024), default=0, help="Rollout processes. [default: one a core]")
+@click.option("--workers", type=click.IntRange(0, 1024), default=0, help="Rollout processes.  [default: one per core]")
 @click.option("--minutes", type=options.Positive(), default=math.inf, help="Stop, resumable, after so long.")
 @click.option(
     "--checkpoint-every", type=click.IntRange(1), default=50, show_default=True, help="Cycles between checkpoints."
 )
 @click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), help="Folder of the run. [default: runs/ENV-...]"
+    "--out", type=click.Path(path_type=Path, file_okay=False), help="Folder of the run.  [default: runs/ENV-...]"
 )
-@click.option("--resume", "resumed", type=click.Path(path_type=Path, file_okay=False), help="Go on in this folder.")
+@click.option("--resume", "folder", type=click.Path(path_type=Path, file_okay=False), help="Go on in this folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print the final table as JSON.")
 def train(
     env: str | None,
     recipe: str,
-    seed: int,
     seeds: int,
-    hidden: str | None,
+    out: Path | None,
+    folder: Path | None,
+    as_json: bool,
     workers: int,
     minutes: float,
     checkpoint_every: int,
-    out: Path | None,
-    resumed: Path | None,
-    as_json: bool,
-    **settings: Any,
+    **given: Any,
 ) -> None:
     """Train a goal-conditioned policy on ENV with adaptive goals (DDPG + hindsight + value ensemble).
 
@@ -109,52 +92,62 @@ def train(
     from adagoal.deep import with_extra
 
     with_extra()
-    given = {name: value for name, value in settings.items() if value is not None}
-    common: dict[str, Any] = {"workers": workers, "minutes": minutes, "checkpoint_every": checkpoint_every}
-    from adagoal.deep import report, result, training
+    from adagoal.runs import training
+    from adagoal.runs.training_files import CHECKPOINT
+    from adagoal.runs.training_progress import TrainingProgress
 
-    if resumed is not None:
+    given = {name: value for name, value in given.items() if value is not None}
+    common: dict[str, Any] = {"workers": workers, "minutes": minutes, "checkpoint_every": checkpoint_every}
+    if folder is not None:
         _only_beside_resume()
-        with progress(given.get("steps", 0)) as watch:
-            trained = training.resume(resumed, steps=given.get("steps", 0), watch=watch, **common)
-        out = resumed
-    else:
-        if env is None:
-            raise InputError("ENV: missing; for example FetchReach-v4, FetchPush-v4 or point-mass")
-        if hidden is not None:
-            given["hidden"] = _widths(hidden)
-        first = Config(env, seed=seed, **{**RECIPES[recipe], **given})
-        configs = [dataclasses.replace(first, seed=seed + i) for i in range(seeds)]
-        out = out or Path("runs") / f"{env.replace(':', '-')}-{first.rule_name}-seed{seed}"
-        if (out / training.CHECKPOINT).exists():
-            raise InputError(f"--out: {out} already holds a run; go on with --resume {out}, or choose another folder")
-        with progress(first.steps) as watch:
-            trained = training.train(configs, out, watch=watch, **common)
-    result.write_folder(trained, out)
-    report.write(trained, out)
+        with TrainingProgress() as progress:
+            trained = training.resume(folder, steps=given.get("steps", 0), observe=progress, **common)
+        finish(trained, as_json)
+        return
+    if env is None:
+        raise InputError("missing; for example FetchReach-v4, FetchPush-v4 or point-mass", name="env")
+    first = Config(env, **{**RECIPES[recipe], **given})
+    configs = [dataclasses.replace(first, seed=first.seed + i) for i in range(seeds)]
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{env}-{first.rule_name}")
+    out = out or Path("runs") / f"{name}-seed{first.seed}"
+    if (out / CHECKPOINT).exists():
+        go_on = f"go on with: adagoal train --resume {quote(str(out))}"
+        raise InputError(f"{out} already holds a run; {go_on}, or choose another folder", name="out")
+    with TrainingProgress() as progress:
+        trained = training.train(configs, out, observe=progress, **common)
+    finish(trained, as_json)
+
+
+def finish(trained: TrainResult, as_json: bool) -> None:
+    """Write the report of a training with a folder, say what happened, and set the exit code."""
+    from adagoal.report import deep as report
+
+    assert trained.folder is not None
+    page = report.write(trained.folder)
+    history = trained.history
     rows = [
         {"seed": config.seed, "goal_rule": config.goal_rule}
-        | {k: v for k, v in trained.history.curve(run)[-1].items() if k in ("steps", "success", "success_any")}
-        for run, config in enumerate(trained.history.configs)
+        | {k: v for k, v in history.curve(run)[-1].items() if k in ("steps", "success", "success_any")}
+        for run, config in enumerate(history.configs)
     ]
     if as_json:
-        click.echo(json.dumps({"status": trained.status, "out": str(out), "runs": rows}, indent=1))
+        click.echo(json.dumps({"status": trained.status, "out": str(trained.folder), "runs": rows}, indent=1))
     else:
         for row in rows:
             click.echo(
                 f"seed {row['seed']}  {row['goal_rule']}  {row['steps']} steps  "
                 f"success {row['success']:.2f} (any step {row['success_any']:.2f})"
             )
-        click.echo(f"{trained.status}: {out}/report.html")
-    if trained.status != "done":
-        raise click.exceptions.Exit(3)
+        click.echo(f"{trained.status}: {page}")
+    if not trained.status.finished:
+        raise click.exceptions.Exit(trained.status.exit_code)
 
 
 @click.command(epilog="Example: adagoal evaluate runs/push --episodes 500 --test-goals scale=2")
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--run", type=click.IntRange(0), default=0, show_default=True, help="Which of the runs side by side.")
 @click.option("--episodes", type=click.IntRange(1, 1_000_000), default=200, show_default=True, help="Test episodes.")
-@click.option("--test-goals", help="Goal space: env, or scale=K[,air=P]. [default: that of the training]")
+@click.option("--test-goals", help="Goal space: env, or scale=K[,air=P].  [default: that of the training]")
 @click.option(
     "--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Seed of starts and goals."
 )
@@ -167,8 +160,8 @@ def evaluate(folder: Path, run: int, episodes: int, test_goals: str | None, seed
     from adagoal.deep import with_extra
 
     with_extra()
-    from adagoal.deep import figures
-    from adagoal.deep.evaluation import evaluate as play
+    from adagoal.report import deep_figures as figures
+    from adagoal.runs.training_files import evaluate as play
 
     found = play(folder, run=run, episodes=episodes, test_goals=test_goals, seed=seed)
     summary = found.summary()
@@ -195,37 +188,5 @@ def _only_beside_resume() -> None:
     for parameter in context.command.params:
         typed = context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
         if typed and parameter.name not in BESIDE_RESUME:
-            name = parameter.opts[0] if parameter.opts[0].startswith("--") else "ENV"
-            raise InputError(f"{name}: not beside --resume, which takes the folder's settings; --steps may be given")
-
-
-def _widths(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(width) for width in text.split(","))
-    except ValueError:
-        raise InputError(f"--hidden: {text!r} needs widths such as 256,256,256") from None
-
-
-@contextmanager
-def progress(steps: int) -> Iterator[Callable[[History], None]]:
-    """Live progress on standard error: a line that is rewritten on a terminal, one line per test elsewhere."""
-    live = sys.stderr.isatty()
-    began, first = time.monotonic(), -1
-    tested = ""
-
-    def watch(history: History) -> None:
-        nonlocal first, tested
-        runs = len(history.configs)
-        done = history.steps(history.rows[-1]["cycle"] + 1)
-        first = done if first < 0 else first
-        speed = (done - first) / max(time.monotonic() - began, 1e-9)
-        fresh = "success" in history.rows[-1]
-        if fresh:
-            tested = " ".join(f"{row['success']:.2f}" for row in history.rows[-runs:])
-        line = f"{done} / {steps or history.configs[0].steps} steps  {speed:.0f} steps/s a run  success {tested}"
-        if live or fresh:
-            click.echo(("\r\x1b[K" if live else "") + line, err=True, nl=not live)
-
-    yield watch
-    if live:
-        click.echo(err=True)
+            takes = "not beside --resume, which takes the folder's settings; --steps may be given"
+            raise InputError(takes, name=parameter.name)

@@ -1,12 +1,13 @@
 """Deep AdaGoal (section ``section_AdaGoal_deepRL``): goal-conditioned control with adaptive goals.
 
-DDPG with hindsight experience replay executes; an ensemble of goal-conditioned Q-functions gives every
+An algorithm with hindsight experience replay (DDPG) executes; an ensemble of goal-conditioned Q-functions gives every
 candidate goal a distance D and an error E; a rule of :mod:`adagoal.goals` picks the goal of each episode.
 
     from adagoal.deep import Config, train
     result = train([Config("FetchPush-v4", goal_rule="adagoal-proportional", train_goals="scale=10")])
 
-Needs the extra: ``pip install 'adagoal[deep]'``. JAX and MuJoCo are imported only when a name is used.
+Needs the extra: ``pip install 'adagoal[deep]'``. JAX and MuJoCo are imported only when a name is used. This is the
+front door of the deep world: what lives in a folder of a run comes from :mod:`adagoal.runs.training`.
 """
 
 from __future__ import annotations
@@ -19,22 +20,23 @@ from adagoal.core.errors import InputError
 
 if TYPE_CHECKING:
     from adagoal.deep.config import RECIPES, Config
-    from adagoal.deep.evaluation import Evaluation, evaluate
-    from adagoal.deep.policy import Policy, load
-    from adagoal.deep.training import TrainResult, resume, train
+    from adagoal.deep.evaluation import Evaluation
+    from adagoal.deep.policy import Policy
+    from adagoal.runs.training import TrainResult, resume, train
+    from adagoal.runs.training_files import evaluate, load
 
 __all__ = ["RECIPES", "Config", "Evaluation", "Policy", "TrainResult", "evaluate", "load", "resume", "train"]
 
 _HOME = {
-    "Config": "config",
-    "RECIPES": "config",
-    "Evaluation": "evaluation",
-    "evaluate": "evaluation",
-    "Policy": "policy",
-    "load": "policy",
-    "TrainResult": "training",
-    "resume": "training",
-    "train": "training",
+    "Config": "adagoal.deep.config",
+    "RECIPES": "adagoal.deep.config",
+    "Evaluation": "adagoal.deep.evaluation",
+    "Policy": "adagoal.deep.policy",
+    "TrainResult": "adagoal.runs.training",
+    "evaluate": "adagoal.runs.training_files",
+    "load": "adagoal.runs.training_files",
+    "resume": "adagoal.runs.training",
+    "train": "adagoal.runs.training",
 }
 _EXTRA = {"jax", "jaxlib", "optax", "mujoco", "gymnasium_robotics"}
 
@@ -43,7 +45,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with_extra()
-    return getattr(importlib.import_module(f"adagoal.deep.{_HOME[name]}"), name)
+    return getattr(importlib.import_module(_HOME[name]), name)
 
 
 def with_extra() -> None:

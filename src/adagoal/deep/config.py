@@ -1,7 +1,7 @@
-"""What a training run is: one frozen record, one line per field, and the named recipes.
+"""What a training run is: one frozen record, one declaration per field, and the named recipes.
 
-Several runs train side by side as one compiled program (:mod:`adagoal.deep.learner`) if they agree on
-everything but the fields in :data:`PER_RUN`.
+Several runs train side by side as one compiled program (:mod:`adagoal.deep.learner`) if they agree on everything but
+the fields declared ``per_run``. The help texts are those of the command line.
 """
 
 from __future__ import annotations
@@ -9,13 +9,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from adagoal import goals
 from adagoal.core.errors import InputError
+from adagoal.deep import settings
+from adagoal.deep.algorithms import ALGORITHMS
+from adagoal.deep.settings import setting
 
-NORMALISERS = ("achieved", "relabelled", "fixed")
-VALUE_ACTIONS = ("policy", "min")
+KNOWN = frozenset({"D", "E", "visits"})
+"""What a goal rule can know of continuous goals: nothing is counted goal by goal."""
 CONTACT_DISTANCE = 0.4
 """An episode counts as contact where the achieved goal moved this many success radii (2 cm for Fetch)."""
 
@@ -24,90 +28,113 @@ CONTACT_DISTANCE = 0.4
 class Config:
     """One training run. Lengths are in environment steps unless they say otherwise."""
 
-    env: str
-    """Gymnasium id of a goal-conditioned environment, ``module:Id``, or ``point-mass``."""
-    seed: int = 0
-    """Decides everything: same seed, same machine, same curve."""
-    steps: int = 400_000
-    """Environment steps of training (test episodes are not counted)."""
+    env: str = setting(help="Gymnasium id of a goal-conditioned environment, module:Id, or point-mass.")
+    seed: int = setting(
+        0, "Decides everything: same seed, same machine, same curve.", low=0, high=2**31 - 1, per_run=True
+    )
+    steps: int = setting(
+        400_000, "Environment steps of training; test episodes are not counted.", low=1, high=1_000_000_000_000
+    )
+    algorithm: str = setting("ddpg", "What learns to act.", choices=ALGORITHMS)
 
-    goal_rule: str = "adagoal-proportional"
-    """A rule of :mod:`adagoal.goals`; ``unigoal`` is plain HER, ``proportional`` the paper's deep recipe."""
-    radius: float = 40.0
-    """L, in steps: the constraint D(g) <= L of the AdaGoal rules."""
-    radius_ramp: int = 100_000
-    """L grows in a straight line from a quarter of ``radius`` to all of it over this many steps; 0: it is fixed."""
-    train_goals: str = "env"
-    """Goal space of training: ``env`` or ``scale=K[,air=P]`` (see :mod:`adagoal.deep.goalspace`)."""
-    test_goals: str = "env"
-    """Goal space of evaluation, same grammar."""
+    goal_rule: str = setting(
+        "adagoal-proportional",
+        "Which goal to try next: a rule of adagoal.goals (unigoal is plain HER, proportional the paper's deep recipe), "
+        "or FILE.py:FUNCTION.",
+        per_run=True,
+    )
+    radius: float = setting(
+        40.0, "L in steps: the constraint D(g) <= L of the AdaGoal rules.", low=1.0, high=1e9, per_run=True
+    )
+    radius_ramp: int = setting(
+        100_000,
+        "Steps over which L grows in a straight line from a quarter to all of the radius; 0: it is fixed.",
+        low=0,
+        high=1_000_000_000_000,
+        per_run=True,
+    )
+    train_goals: str = setting("env", "Goal space of training: env, or scale=K[,air=P].", per_run=True)
+    test_goals: str = setting("env", "Goal space of evaluation: env, or scale=K[,air=P].", per_run=True)
 
-    episodes: int = 16
-    """Episodes per cycle: a cycle is one round of rollouts and one compiled round of updates."""
-    horizon: int = 0
-    """Steps per episode; 0 takes the environment's own time limit."""
-    noise: float = 0.2
-    """Standard deviation of the Gaussian action noise, in units of half the action range."""
-    random: float = 0.3
-    """Probability of a uniformly random action."""
+    episodes: int = setting(
+        16, "Episodes per cycle: a cycle is one round of rollouts and one compiled round of updates.", low=1, high=4096
+    )
+    horizon: int = setting(0, "Steps per episode; 0: the environment's own limit.", low=0, high=1_000_000)
+    noise: float = setting(
+        0.2,
+        "Standard deviation of the Gaussian action noise, in units of half the action range.",
+        low=0.0,
+        high=10.0,
+        per_run=True,
+    )
+    random: float = setting(0.3, "Probability of a uniformly random action.", low=0.0, high=1.0, per_run=True)
 
-    updates: int = 160
-    """DDPG updates per cycle."""
-    batch: int = 1024
-    """Transitions per update."""
-    hidden: tuple[int, ...] = (256, 256, 256)
-    """Hidden layers of actor, critic and ensemble members."""
-    learning_rate: float = 1e-3
-    """Adam, for all networks."""
-    gamma: float = 0.98
-    """Discount; values lie in [-1/(1-gamma), 0]."""
-    action_l2: float = 1.0
-    """Weight of the squared action in the actor's loss."""
-    target_step: float = 0.05
-    """How far a target network moves each time (1 - polyak)."""
-    target_every: int = 10
-    """Updates between two moves of the target networks."""
-    buffer: int = 1_000_000
-    """Replay capacity in transitions."""
-    relabel: float = 0.8
-    """Share of a batch whose goal is replaced by one achieved later in the episode ('future', k = 4)."""
-    contact: float = 0.0
-    """Share of a batch drawn from episodes that moved the achieved goal (a trick, not standard HER)."""
-    normaliser: str = "achieved"
-    """What the goal normaliser sees: ``achieved`` goals, ``relabelled`` goals (reference HER), or ``fixed``."""
+    updates: int = setting(160, "Updates of the algorithm per cycle.", low=1, high=100_000)
+    batch: int = setting(1024, "Transitions per update.", low=1, high=1_000_000)
+    hidden: tuple[int, ...] = setting((256, 256, 256), "Widths of the hidden layers of all networks.", low=1, high=8192)
+    learning_rate: float = setting(1e-3, "Step size of Adam, for all networks.", low=1e-8, high=1.0)
+    gamma: float = setting(0.98, "Discount; values lie in [-1/(1 - gamma), 0].", low=0.5, high=0.9999)
+    action_l2: float = setting(
+        1.0, "Weight of the squared action in the actor's loss.", low=0.0, high=1e6, per_run=True
+    )
+    target_step: float = setting(0.05, "How far a target network moves each time (1 - polyak).", low=1e-6, high=1.0)
+    target_every: int = setting(10, "Updates between two moves of the target networks.", low=1, high=100_000)
+    buffer: int = setting(1_000_000, "Replay capacity in transitions.", low=1, high=100_000_000)
+    relabel: float = setting(
+        0.8,
+        "Share of a batch whose goal is replaced by one achieved later in the episode (hindsight).",
+        low=0.0,
+        high=1.0,
+        per_run=True,
+    )
+    contact: float = setting(
+        0.0,
+        "Share of a batch from episodes that moved the achieved goal (a trick, not standard HER).",
+        low=0.0,
+        high=1.0,
+        per_run=True,
+    )
+    normaliser: str = setting(
+        "achieved",
+        "What the goal normaliser sees: achieved goals, relabelled goals (reference HER), or a fixed sample of test "
+        "goals.",
+        choices=("achieved", "relabelled", "fixed"),
+        per_run=True,
+    )
 
-    members: int = 3
-    """J, the Q-functions of the ensemble."""
-    candidates: int = 1000
-    """N, the candidate goals of each reset."""
-    ensemble_updates: int = 320
-    """Ensemble updates per cycle."""
-    ensemble_batch: int = 1024
-    """Transitions per update and member, drawn independently."""
-    ensemble_relabel: float = 0.8
-    """Share of relabelled goals in the ensemble's batches; 0 trains on the original goals (VDS)."""
-    value_action: str = "policy"
-    """Where the ensemble is read: at the ``policy``'s action (VDS) or the ``min`` cost over sampled actions."""
+    members: int = setting(3, "J: Q-functions in the ensemble.", low=2, high=64)
+    candidates: int = setting(1000, "N: candidate goals of each reset.", low=1, high=1_000_000)
+    ensemble_updates: int = setting(320, "Ensemble updates per cycle.", low=1, high=100_000)
+    ensemble_batch: int = setting(
+        1024, "Transitions per update and member, drawn independently.", low=1, high=1_000_000
+    )
+    ensemble_relabel: float = setting(
+        0.8,
+        "Share of hindsight goals in the ensemble's batches; 0: the original goals (VDS).",
+        low=0.0,
+        high=1.0,
+        per_run=True,
+    )
+    value_action: str = setting(
+        "policy",
+        "Read the ensemble at the policy's action (VDS), or at the min cost over sampled actions.",
+        choices=("policy", "min"),
+    )
 
-    eval_every: int = 25
-    """Cycles between two evaluations."""
-    eval_episodes: int = 96
-    """Test episodes per evaluation, without noise; rounded up to a multiple of ``episodes``."""
+    eval_every: int = setting(25, "Cycles between two evaluations.", low=1, high=1_000_000)
+    eval_episodes: int = setting(
+        96,
+        "Test episodes per evaluation, without noise; rounded up to a multiple of the episodes of a cycle.",
+        low=1,
+        high=100_000,
+    )
 
     def __post_init__(self) -> None:
-        for name, low, high in _RANGES:
-            value = getattr(self, name)
-            if not low <= value <= high:
-                raise InputError(f"--{name.replace('_', '-')}: {value} is out of range; accepted {low} to {high}")
-        if not self.hidden or any(not 1 <= width <= 8192 for width in self.hidden):
-            raise InputError(f"--hidden: {self.hidden} needs one or more widths from 1 to 8192")
-        if self.normaliser not in NORMALISERS:
-            raise InputError(f"--normaliser: {self.normaliser!r}; choose one of {', '.join(NORMALISERS)}")
-        if self.value_action not in VALUE_ACTIONS:
-            raise InputError(f"--value-action: {self.value_action!r}; choose one of {', '.join(VALUE_ACTIONS)}")
-        if self.rule_name in ("goid", "progress"):
-            raise InputError(f"--goal-rule: {self.rule_name} counts successes goal by goal; deep goals are continuous")
-        goals.get(self.goal_rule)
+        settings.check(self)
+        if not self.needs <= KNOWN:
+            raise InputError(
+                f"{self.rule_name} counts successes goal by goal; deep goals are continuous", name="goal_rule"
+            )
 
     def radius_at(self, steps: int) -> float:
         """L after so many environment steps."""
@@ -115,45 +142,37 @@ class Config:
 
     @property
     def rule_name(self) -> str:
+        """The goal rule without its options."""
         return self.goal_rule.partition(":")[0]
 
     @property
+    def method(self) -> str:
+        """How a result names what learnt: the algorithm, with hindsight."""
+        return f"{self.algorithm}+her"
+
+    @cached_property
+    def needs(self) -> frozenset[str]:
+        """What the goal rule must know of a goal; a rule of a file is loaded once for it."""
+        return goals.needs(goals.get(self.goal_rule), KNOWN)
+
+    @property
     def needs_ensemble(self) -> bool:
-        return self.rule_name not in ("unigoal", "raregoal", "skewfit", "goexplore")
+        """Whether the goal rule looks at D or E."""
+        return bool(self.needs & {"D", "E"})
 
     @property
     def needs_density(self) -> bool:
-        return self.rule_name not in ("unigoal", "proportional", "argmax", "adagoal", "adagoal-proportional")
+        """Whether the goal rule looks at how often a goal was achieved."""
+        return "visits" in self.needs
 
     def to_json(self) -> dict[str, Any]:
+        """The settings as plain data."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Config:
+        """The inverse of :meth:`to_json`."""
         return cls(**{**data, "hidden": tuple(data["hidden"])})
-
-
-PER_RUN = {
-    "seed",
-    "goal_rule",
-    "radius",
-    "radius_ramp",
-    "train_goals",
-    "test_goals",
-    "noise",
-    "random",
-    "action_l2",
-    "relabel",
-    "contact",
-    "normaliser",
-    "ensemble_relabel",
-}
-"""Fields in which runs of one program may differ."""
-
-
-def recorded(data: dict[str, Any]) -> list[Config]:
-    """The settings of the runs in a ``result.json``."""
-    return [Config.from_json({**data["config"], **{k: run[k] for k in PER_RUN if k in run}}) for run in data["runs"]]
 
 
 RECIPES: dict[str, dict[str, Any]] = {
@@ -173,41 +192,13 @@ RECIPES: dict[str, dict[str, Any]] = {
 """``adagoal``: the defaults above, what figure 2 uses; made for a GPU. ``light``: six times cheaper, for a few CPU
 cores. ``paper``: reference HER with the VDS ensemble, as the appendix ``app_deepRL_exp`` describes it."""
 
-_RANGES: Sequence[tuple[str, float, float]] = (
-    ("seed", 0, 2**31 - 1),
-    ("steps", 1, 1e12),
-    ("radius", 1.0, 1e9),
-    ("radius_ramp", 0, 1e12),
-    ("episodes", 1, 4096),
-    ("horizon", 0, 1_000_000),
-    ("noise", 0.0, 10.0),
-    ("random", 0.0, 1.0),
-    ("updates", 1, 100_000),
-    ("batch", 1, 1_000_000),
-    ("learning_rate", 1e-8, 1.0),
-    ("gamma", 0.5, 0.9999),
-    ("action_l2", 0.0, 1e6),
-    ("target_step", 1e-6, 1.0),
-    ("target_every", 1, 100_000),
-    ("buffer", 1, 100_000_000),
-    ("relabel", 0.0, 1.0),
-    ("contact", 0.0, 1.0),
-    ("members", 2, 64),
-    ("candidates", 1, 1_000_000),
-    ("ensemble_updates", 1, 100_000),
-    ("ensemble_batch", 1, 1_000_000),
-    ("ensemble_relabel", 0.0, 1.0),
-    ("eval_every", 1, 1_000_000),
-    ("eval_episodes", 1, 100_000),
-)
-
 
 def one_program(configs: Sequence[Config]) -> None:
     """Check that the runs may share one compiled program."""
-    if not configs:
-        raise InputError("--seeds: at least one run is needed")
+    if isinstance(configs, Config) or not configs or not all(isinstance(config, Config) for config in configs):
+        raise InputError("must be a list of one or more Config", name="configs")
     first = configs[0].to_json()
     for config in configs[1:]:
-        other = {k for k, v in config.to_json().items() if v != first[k]} - PER_RUN
+        other = {k for k, v in config.to_json().items() if v != first[k]} - settings.per_run(Config)
         if other:
-            raise InputError(f"runs side by side may not differ in {', '.join(sorted(other))}")
+            raise InputError(f"runs side by side may not differ in {', '.join(sorted(other))}", name="configs")

@@ -2,7 +2,8 @@
 
 The goal stays outside the environment. Success and reward are those of ``compute_reward``, which must be
 sparse with a ball around the goal (Fetch, Maze, HandReach): :func:`success_distance` measures its radius
-and refuses anything else.
+and refuses anything else. What the environment itself raises becomes an
+:class:`~adagoal.core.errors.EnvironmentFailure` here, where it is called, and nowhere else.
 """
 
 from __future__ import annotations
@@ -10,14 +11,13 @@ from __future__ import annotations
 import contextlib
 import io
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
 import numpy as np
 
-from adagoal.core.errors import InputError
+from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.types import Floats
 from adagoal.deep.fetch import fetch_step, is_fetch
 
@@ -50,9 +50,16 @@ def make(env_id: str, **kwargs: Any) -> Any:
     try:
         return gymnasium.make(env_id, disable_env_checker=True, **kwargs)
     except gymnasium.error.DependencyNotInstalled as error:
-        raise InputError(f"ENV: {env_id} needs a package: {error}") from error
+        raise InputError(f"{env_id} needs a package: {error}", name="env") from error
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
-        raise InputError(f"ENV: {env_id!r} is not a known environment ({_one_line(error)})") from error
+        raise InputError(f"{env_id!r} is not a known environment ({_one_line(error)})", name="env") from error
+    except Exception as error:
+        raise failure(env_id, error) from error
+
+
+def failure(env_id: str, error: Exception) -> EnvironmentFailure:
+    """What the environment raised, as the user's."""
+    return EnvironmentFailure(f"{env_id} raised {type(error).__name__}: {error}", name="env")
 
 
 def dimensions(env: Any, env_id: str, horizon: int) -> Dimensions:
@@ -60,29 +67,34 @@ def dimensions(env: Any, env_id: str, horizon: int) -> Dimensions:
     space = env.observation_space
     keys = ("observation", "achieved_goal", "desired_goal")
     if not isinstance(space, gymnasium.spaces.Dict) or any(key not in space.spaces for key in keys):
-        raise InputError(f"ENV: {env_id} is not goal-conditioned; its observations must be a Dict of {', '.join(keys)}")
+        wanted = f"its observations must be a Dict of {', '.join(keys)}"
+        raise InputError(f"{env_id} is not goal-conditioned; {wanted}", name="env")
     action = env.action_space
     if not isinstance(action, gymnasium.spaces.Box) or len(action.shape) != 1 or not action.is_bounded():
-        raise InputError(f"ENV: {env_id} needs a bounded Box of actions, got {action}")
+        raise InputError(f"{env_id} needs a bounded Box of actions, got {action}", name="env")
     limit = horizon or (env.spec.max_episode_steps if env.spec is not None else None)
     if not limit:
-        raise InputError(f"--horizon: {env_id} has no time limit of its own; give 1 to 1000000 steps")
+        raise InputError(f"{env_id} has no time limit of its own; give 1 to 1000000 steps", name="horizon")
     try:
         start, _ = env.reset(seed=0)
         goal = np.asarray(start["desired_goal"], np.float64)
-        success = success_distance(env, env_id, goal)
-    except InputError:
-        raise
     except Exception as error:
-        raise InputError(f"ENV: {env_id} cannot be used ({type(error).__name__}: {error})") from error
+        raise failure(env_id, error) from error
+    success = success_distance(env, env_id, goal)
     return Dimensions(len(start["observation"]), len(goal), action.shape[0], int(limit), success)
 
 
 def success_distance(env: Any, env_id: str, goal: Floats) -> float:
     """Radius of the ball around ``goal`` in which ``compute_reward`` says success, found by bisection."""
     if not hasattr(env.unwrapped, "compute_reward"):
-        raise InputError(f"ENV: {env_id} has no compute_reward(achieved_goal, desired_goal, info)")
-    reward: Callable[[Floats], float] = lambda achieved: float(env.unwrapped.compute_reward(achieved, goal, {}))  # noqa: E731
+        raise InputError(f"{env_id} has no compute_reward(achieved_goal, desired_goal, info)", name="env")
+
+    def reward(achieved: Floats) -> float:
+        try:
+            return float(env.unwrapped.compute_reward(achieved, goal, {}))
+        except Exception as error:
+            raise failure(env_id, error) from error
+
     best, far = reward(goal), reward(goal + 1e3)
     rng = np.random.default_rng(0)
     radii = []
@@ -94,11 +106,13 @@ def success_distance(env: Any, env_id: str, goal: Floats) -> float:
             middle = 0.5 * (low + high)
             value = reward(goal + middle * direction)
             if value not in (best, far):
-                raise InputError(f"ENV: {env_id} has a dense reward; hindsight needs the sparse variant of the id")
+                raise InputError(
+                    f"{env_id} has a dense reward; hindsight needs the sparse variant of the id", name="env"
+                )
             low, high = (middle, high) if value == best else (low, middle)
         radii.append(low)
     if best <= far or max(radii) - min(radii) > 1e-6:
-        raise InputError(f"ENV: {env_id} does not reward a ball around the goal; such goals are not supported")
+        raise InputError(f"{env_id} does not reward a ball around the goal; such goals are not supported", name="env")
     return float(np.mean(radii))
 
 
@@ -113,20 +127,29 @@ class World:
         self._fast = fetch_step(self.env.unwrapped) if is_fetch(self.env.unwrapped) else None
 
     def reset(self, seed: int) -> tuple[Floats, Floats]:
-        start, _ = self.env.reset(seed=seed)
-        return self._checked(start["observation"], start["achieved_goal"])
+        """Start again."""
+        try:
+            start, _ = self.env.reset(seed=seed)
+            seen = start["observation"], start["achieved_goal"]
+        except Exception as error:
+            raise failure(self.env_id, error) from error
+        return self._checked(*seen)
 
     def step(self, action: Floats) -> tuple[Floats, Floats, bool]:
         """One step with an action in [-1, 1]."""
         scaled = (self._middle + self._half * action).astype(self._half.dtype)
         if self._fast is not None:
             return (*self._checked(*self._fast(scaled)), False)
-        seen, _, terminated, _, _ = self.env.step(scaled)
-        return (*self._checked(seen["observation"], seen["achieved_goal"]), bool(terminated))
+        try:
+            observation, _, terminated, _, _ = self.env.step(scaled)
+            seen = observation["observation"], observation["achieved_goal"]
+        except Exception as error:
+            raise failure(self.env_id, error) from error
+        return (*self._checked(*seen), bool(terminated))
 
     def _checked(self, observation: Floats, achieved: Floats) -> tuple[Floats, Floats]:
         if not math.isfinite(observation.sum() + achieved.sum()):
-            raise InputError(f"ENV: {self.env_id} returned an observation that is NaN or infinite")
+            raise InputError(f"{self.env_id} returned an observation that is NaN or infinite", name="env")
         return observation.clip(-CLIP, CLIP), achieved
 
 

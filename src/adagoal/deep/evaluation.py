@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import binomtest
 
 from adagoal.core.checks import integer
-from adagoal.core.errors import InputError
+from adagoal.core.intervals import clopper_pearson
 from adagoal.core.types import Bools, Floats
 from adagoal.deep import envs, goalspace
-from adagoal.deep.config import Config, recorded
-from adagoal.deep.policy import load
+from adagoal.deep.config import Config
+from adagoal.deep.policy import Policy
 from adagoal.deep.worker import Slots
 
 TOGETHER = 25
@@ -38,13 +35,13 @@ class Evaluation:
 
     def summary(self) -> dict[str, Any]:
         """Success with a 95% interval (Clopper-Pearson), and by distance and by each coordinate of the goal."""
-        low, high = binomtest(int(self.held.sum()), len(self.held)).proportion_ci(0.95, "exact")
+        low, high = clopper_pearson(int(self.held.sum()), len(self.held), 0.95)
         views = {"distance from the start": np.linalg.norm(self.goals - self.starts, axis=1)}
         views |= {f"goal coordinate {i}": self.goals[:, i] for i in range(self.goals.shape[1])}
         return {
             "episodes": len(self.held),
             "success": float(self.held.mean()),
-            "interval": [float(low), float(high)],
+            "interval": [low, high],
             "success_any": float(self.touched.mean()),
             "by": {name: self._binned(values) for name, values in views.items() if np.ptp(values) > 0},
         }
@@ -64,26 +61,16 @@ class Evaluation:
         ]
 
 
-def evaluate(
-    folder: Path | str, *, run: int = 0, episodes: int = 200, test_goals: str | None = None, seed: int = 0
-) -> Evaluation:
-    """Play ``episodes`` episodes of the policy of a training folder, without noise, on its test goals or on others."""
-    integer("--episodes", episodes, 1, 10**6)
-    integer("--seed", seed, 0, 2**31 - 1)
-    policy = load(folder, run)
-    try:
-        data = json.loads((Path(folder) / "result.json").read_text())
-        trained = recorded(data)[run]
-    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
-        raise InputError(f"FOLDER: {folder} holds no readable result.json of adagoal train") from error
+def play(policy: Policy, horizon: int, test_goals: str, episodes: int, seed: int) -> Evaluation:
+    """Episodes of a policy without noise; ``horizon`` 0 is the environment's own, ``test_goals`` a goal space."""
+    integer("episodes", episodes, 1, 10**6)
+    integer("seed", seed, 0, 2**31 - 1)
     env = envs.make(policy.env)
-    sizes = envs.dimensions(env, policy.env, trained.horizon)
-    option = "--test-goals"
-    goals = goalspace.goal_space(env, option, test_goals or trained.test_goals)(np.random.default_rng(seed), episodes)
+    sizes = envs.dimensions(env, policy.env, horizon)
+    goals = goalspace.goal_space(env, "test_goals", test_goals)(np.random.default_rng(seed), episodes)
     env.close()
     side_by_side = min(TOGETHER, episodes)
-    config = Config(policy.env, seed=seed)
-    slots = Slots([config], [(0, k) for k in range(side_by_side)], sizes.horizon)
+    slots = Slots([Config(policy.env, seed=seed)], [(0, k) for k in range(side_by_side)], sizes.horizon)
     rounds = -(-episodes // side_by_side)
     padded = np.resize(goals, (rounds, side_by_side, sizes.goal))
     played = [slots.test({0: policy.actor}, padded[i], 0, i) for i in range(rounds)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,16 +15,30 @@ from numpy.typing import NDArray
 
 from adagoal.core.errors import InputError
 from adagoal.core.types import Floats, Singles
+from adagoal.deep.actor import Actor
 from adagoal.deep.config import Config
-from adagoal.deep.worker import LATER, Actor, Episodes, Order, Played, main
+from adagoal.deep.worker import Episodes, Failure, Order, Played, main
 
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+NO_GUARD = 79
+"""Exit code of a worker that found itself running the script that started it."""
+
+
+def stop_if_imported() -> None:
+    """End a worker whose import of the main script has come back to a training: the script lacks its guard.
+
+    A new process imports the script that started it. Where that script trains outside ``if __name__ == "__main__":``
+    every worker would begin a training of its own; instead it leaves, and :class:`Fleet` says why.
+    """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        sys.exit(NO_GUARD)
 
 
 class Fleet:
     """Worker processes for S runs of ``episodes`` environments each; slots are dealt out in order."""
 
     def __init__(self, configs: Sequence[Config], horizon: int, workers: int) -> None:
+        stop_if_imported()
         self.shape = (len(configs), configs[0].episodes)
         slots = [(run, k) for run in range(self.shape[0]) for k in range(self.shape[1])]
         workers = max(1, min(workers, len(slots)))
@@ -45,7 +60,7 @@ class Fleet:
         """First observations of a cycle ``[S, episodes, observation]``."""
         for link in self._links:
             link.send(cycle)
-        return self._stack([self._receive(link) for link in self._links])
+        return self._stack(self._receive())
 
     def start(self, cycle: int, actors: Sequence[Actor], goals: Floats, tests: Floats) -> None:
         """Begin to play: training goals ``[S, episodes, goal]``, test goals ``[rounds, S, episodes, goal]``."""
@@ -56,7 +71,7 @@ class Fleet:
 
     def wait(self) -> tuple[Episodes, Floats, Singles]:
         """Collect: episodes ``[S, episodes, ...]``, test distances ``[rounds, S, episodes, T]``, next starts."""
-        played: list[Played] = [self._receive(link) for link in self._links]
+        played: list[Played] = self._receive()
         fields = ("observation", "achieved", "action", "goal", "length")
         episodes = Episodes(**{f: self._stack([getattr(p.episodes, f) for p in played]) for f in fields})
         distances = np.concatenate([p.distances for p in played], 1)
@@ -64,6 +79,7 @@ class Fleet:
         return episodes, distances, self._stack([p.starts for p in played])
 
     def close(self) -> None:
+        """End the workers."""
         for link in self._links:
             link.close()
         for process in self._processes:
@@ -71,18 +87,29 @@ class Fleet:
             if process.is_alive():
                 process.kill()
 
-    def _receive(self, link: Any) -> Any:
-        try:
-            answer = link.recv()
-        except EOFError:
-            raise InputError(f"a rollout worker died; {LATER}") from None
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+    def _receive(self) -> list[Any]:
+        """One answer of each worker."""
+        answers = []
+        for link, process in zip(self._links, self._processes, strict=True):
+            try:
+                answer = link.recv()
+            except (EOFError, ConnectionError):
+                process.join(timeout=10)
+                raise _died(process.exitcode) from None
+            if isinstance(answer, Failure):
+                raise answer.again()
+            answers.append(answer)
+        return answers
 
     def _stack(self, parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
         flat = np.concatenate(parts)
         return flat.reshape(*self.shape, *flat.shape[1:])
+
+
+def _died(exit_code: int | None) -> InputError:
+    if exit_code == NO_GUARD:
+        return InputError('a script that trains must do so under if __name__ == "__main__":, as its workers import it')
+    return InputError(f"a rollout worker died (exit code {exit_code}), perhaps for want of memory")
 
 
 @contextmanager

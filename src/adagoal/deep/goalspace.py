@@ -1,7 +1,7 @@
 """Goal spaces: where training and test goals are drawn from.
 
-A goal space is a function ``sample(rng, n) -> [n, goal]``. Its text form, for ``--train-goals`` and
-``--test-goals``, is ``env`` (the environment's own goals) or ``key=value`` pairs:
+A goal space is a function ``sample(rng, n) -> [n, goal]``. Its text form, for the settings ``train_goals``
+and ``test_goals``, is ``env`` (the environment's own goals) or ``key=value`` pairs:
 
     scale=K     stretch the space by K around its centre (section ``section_AdaGoal_deepRL``: x and y for
                 Fetch tasks with an object, every coordinate elsewhere)
@@ -18,6 +18,7 @@ import numpy as np
 
 from adagoal.core.errors import InputError
 from adagoal.core.types import Bools, Floats
+from adagoal.deep.envs import failure
 
 GoalSpace = Callable[[np.random.Generator, int], Floats]
 
@@ -27,34 +28,35 @@ POOL = 512
 """Goals collected by resetting an environment whose goal sampler has no closed form."""
 
 
-def parse(option: str, text: str) -> dict[str, float]:
-    """``env`` or ``scale=K,air=P`` as a dictionary."""
+def parse(name: str, text: str) -> dict[str, float]:
+    """``env`` or ``scale=K,air=P``, given as the setting ``name``, as a dictionary."""
     if text == "env":
         return {}
     found: dict[str, float] = {}
     for item in text.split(","):
         key, _, value = item.partition("=")
         if key not in ("scale", "air"):
-            raise InputError(f"{option}: {text!r}; write env or scale=K[,air=P]")
+            raise InputError(f"must be env or scale=K[,air=P], got {text!r}", name=name)
         try:
             found[key] = float(value)
         except ValueError:
-            raise InputError(f"{option}: {key} needs a number, got {value!r}") from None
+            raise InputError(f"{key} needs a number, got {value!r}", name=name) from None
     if not 0.0 < found.get("scale", 1.0) <= 1000.0:
-        raise InputError(f"{option}: scale must lie in (0, 1000]")
+        raise InputError("scale must lie in (0, 1000]", name=name)
     if not 0.0 <= found.get("air", 0.0) <= 1.0:
-        raise InputError(f"{option}: air must lie in [0, 1]")
+        raise InputError("air must lie in [0, 1]", name=name)
     return found
 
 
-def goal_space(env: Any, option: str, text: str) -> GoalSpace:
-    """The goal space ``text`` of a Gymnasium environment (any wrapper stack)."""
-    found = parse(option, text)
+def goal_space(env: Any, name: str, text: str) -> GoalSpace:
+    """The goal space ``text``, given as the setting ``name``, of a Gymnasium environment (any wrapper stack)."""
+    found = parse(name, text)
     core = env.unwrapped
-    if hasattr(core, "initial_gripper_xpos"):
+    fetch = hasattr(core, "initial_gripper_xpos")
+    if "air" in found and not (fetch and core.has_object):
+        raise InputError("air is for Fetch environments with an object", name=name)
+    if fetch:
         return fetch_goals(core, found)
-    if "air" in found:
-        raise InputError(f"{option}: air is for Fetch environments with an object")
     if hasattr(core, "maze"):
         return _scaled(maze_goals(core), found.get("scale", 1.0))
     return _scaled(reset_goals(env), found.get("scale", 1.0))
@@ -63,8 +65,6 @@ def goal_space(env: Any, option: str, text: str) -> GoalSpace:
 def fetch_goals(core: Any, found: dict[str, float]) -> GoalSpace:
     """``_sample_goal`` of the Fetch environments, vectorised, with a stretched range."""
     scale = found.get("scale", 1.0)
-    if not core.has_object and "air" in found:
-        raise InputError("--train-goals: air is for Fetch environments with an object")
     air = found.get("air", 0.5 if core.target_in_the_air else 0.0)
     centre = np.asarray(core.initial_gripper_xpos[:3], np.float64).copy()
     reach = scale * float(core.target_range)
@@ -90,7 +90,10 @@ def maze_goals(core: Any) -> GoalSpace:
 
 def reset_goals(env: Any) -> GoalSpace:
     """Any other environment: a pool of the goals that its own resets drew."""
-    pool = np.stack([np.asarray(env.reset(seed=seed)[0]["desired_goal"], np.float64) for seed in range(POOL)])
+    try:
+        pool = np.stack([np.asarray(env.reset(seed=seed)[0]["desired_goal"], np.float64) for seed in range(POOL)])
+    except Exception as error:
+        raise failure(env.spec.id, error) from error
     return lambda rng, n: pool[rng.integers(len(pool), size=n)]
 
 

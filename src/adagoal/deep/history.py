@@ -1,20 +1,18 @@
-"""What happened in a training: one row per run and cycle, the goals chosen, the test results."""
+"""What happened in a training: one record per run and cycle, the goals chosen, the test results."""
 
 from __future__ import annotations
 
 import csv
 import io
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core import files as storage
 from adagoal.core.types import Floats
-from adagoal.deep import checkpoint
 from adagoal.deep.config import CONTACT_DISTANCE, Config
 from adagoal.deep.envs import Dimensions
 from adagoal.deep.goalspace import GoalSpace, bounding_box, inside
@@ -22,8 +20,9 @@ from adagoal.deep.worker import Episodes
 
 COLUMNS = (
     "run", "seed", "goal_rule", "cycle", "steps", "wall_seconds", "success", "success_any", "train_success",
-    "inside_test", "on_table", "reachable", "distance", "error", "moved", "actor_loss", "critic_loss", "ensemble_loss",
+    "inside_test", "on_table", "reachable", "distance", "error", "moved",
 )  # fmt: skip
+"""What a row may hold, beside the losses that the algorithm and the ensemble name."""
 
 
 @dataclass
@@ -51,6 +50,7 @@ class History:
         table: Floats | None,
         sizes: Dimensions,
     ) -> History:
+        """Nothing yet."""
         return cls(configs, [bounding_box(f) for f in train], [bounding_box(f) for f in test], table, sizes)
 
     def steps(self, cycle: int) -> int:
@@ -116,21 +116,34 @@ class History:
             since.append(row)
         return points
 
-    def write_csv(self, path: Path) -> None:
+    def to_csv(self) -> str:
+        """All rows as a table; losses come last."""
+        losses = dict.fromkeys(name for row in self.rows for name in row if name not in COLUMNS)
         text = io.StringIO()
-        writer = csv.DictWriter(text, COLUMNS, restval="")
+        writer = csv.DictWriter(text, (*COLUMNS, *losses), restval="")
         writer.writeheader()
         writer.writerows(self.rows)
-        storage.write_text(path, text.getvalue())
+        return text.getvalue()
 
-    def to_arrays(self) -> dict[str, NDArray[Any]]:
-        return {
-            "history.rows": checkpoint.text(self.rows),
-            "history.goals": np.stack(self.goals),
-            "history.wall_seconds": np.array(self.wall_seconds),
-        }
+    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """Arrays and JSON-ready facts for :meth:`restore`."""
+        return {"goals": np.stack(self.goals)}, {"rows": self.rows, "wall_seconds": self.wall_seconds}
 
-    def restore(self, arrays: dict[str, NDArray[Any]]) -> None:
-        self.rows = checkpoint.untext(arrays["history.rows"])
-        self.goals = list(arrays["history.goals"])
-        self.wall_seconds = float(arrays["history.wall_seconds"])
+    def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
+        """The inverse of :meth:`state`."""
+        self.goals = list(arrays["goals"])
+        self.rows, self.wall_seconds = facts["rows"], float(facts["wall_seconds"])
+
+
+def reached(curves: Sequence[Sequence[dict[str, Any]]], share: float) -> int | None:
+    """Steps at which the median test success over runs first reaches a share; None if it never does."""
+    for points in zip(*curves, strict=False):
+        if statistics.median(p["success"] for p in points) >= share:
+            return int(points[0]["steps"])
+    return None
+
+
+def median_at(curves: Sequence[Sequence[dict[str, Any]]], steps: int) -> float | None:
+    """Median test success over runs at the last test not after ``steps``."""
+    known = [[p["success"] for p in points if p["steps"] <= steps] for points in curves]
+    return statistics.median(values[-1] for values in known) if all(known) else None

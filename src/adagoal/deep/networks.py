@@ -1,15 +1,46 @@
-"""Multi-layer perceptrons as plain functions: actor pi(o, g) in [-1, 1]^A and critic Q(o, g, a)."""
+"""Networks that learn: multi-layer perceptrons with Adam and a slow copy, the target network.
+
+Every critic (the algorithm's own, and each member of the ensemble) is fitted to
+
+    y = clip( r + gamma Q'(s', a', g),  -1/(1 - gamma),  0 ),     loss = mean (Q(s, a, g) - y)^2
+
+with Q' the target network and a' the action that a policy takes at s'. All functions act on one run.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax import Array
 
+from adagoal.deep import actor
+from adagoal.deep.config import Config
+
 Layers = list[tuple[Array, Array]]
+
+
+class Learnt(NamedTuple):
+    """A network with its target and the state of its optimiser."""
+
+    online: Any
+    target: Any
+    adam: Any
+
+
+class Transitions(NamedTuple):
+    """A batch as networks see it, ``[B, ...]``: goals relabelled, observations and goals normalised."""
+
+    og: Array
+    """(observation, goal) ``[B, O + G]``"""
+    action: Array
+    following: Array
+    """(next observation, goal) ``[B, O + G]``"""
+    reward: Array
 
 
 def init(key: Array, sizes: Sequence[int]) -> Layers:
@@ -24,19 +55,50 @@ def init(key: Array, sizes: Sequence[int]) -> Layers:
     return layers
 
 
-def forward(layers: Layers, x: Array) -> Array:
-    """``[..., sizes[0]] -> [..., sizes[-1]]`` with ReLU between the layers."""
-    for weight, bias in layers[:-1]:
-        x = jax.nn.relu(x @ weight + bias)
-    weight, bias = layers[-1]
-    return x @ weight + bias
-
-
-def pi(actor: Layers, og: Array) -> Array:
-    """Actions ``[..., A]`` in [-1, 1] for normalised (observation, goal) ``[..., O + G]``."""
-    return jnp.tanh(forward(actor, og))
+def fresh(config: Config, key: Array, sizes: Sequence[int]) -> Learnt:
+    """A network that has learnt nothing; its target is a copy."""
+    online = init(key, sizes)
+    return Learnt(online, jax.tree.map(jnp.copy, online), optax.adam(config.learning_rate).init(online))
 
 
 def q(critic: Layers, og: Array, action: Array) -> Array:
     """Values ``[...]``."""
-    return forward(critic, jnp.concatenate([og, action], -1))[..., 0]
+    return actor.mlp(critic, jnp.concatenate([og, action], -1), jax.nn.relu)[..., 0]
+
+
+def descend(config: Config, learnt: Learnt, loss: Callable[[Any], Array]) -> tuple[Learnt, Array]:
+    """One step of Adam on the online network, and the loss before it."""
+    value, gradient = jax.value_and_grad(loss)(learnt.online)
+    change, moments = optax.adam(config.learning_rate).update(gradient, learnt.adam)
+    return learnt._replace(online=optax.apply_updates(learnt.online, change), adam=moments), value
+
+
+def fit(config: Config, critic: Learnt, ahead: Array, batch: Transitions) -> tuple[Learnt, Array]:
+    """Fit a critic to the targets y, with the actions ``ahead [B, A]`` at the following states; returns its loss."""
+    floor = -1.0 / (1.0 - config.gamma)
+    y = jnp.clip(batch.reward + config.gamma * q(critic.target, batch.following, ahead), floor, 0.0)
+    return descend(config, critic, lambda p: jnp.mean((q(p, batch.og, batch.action) - y) ** 2))
+
+
+def toward(learnt: Learnt, step: float) -> Learnt:
+    """Move the target network by ``step`` towards the online one."""
+    return learnt._replace(target=jax.tree.map(lambda t, p: t + step * (p - t), learnt.target, learnt.online))
+
+
+def repeat(config: Config, update: Callable[[Any, Array], tuple[Any, Any]], nets: Any, count: int) -> tuple[Any, Any]:
+    """``count`` updates (nets, number) -> (nets, losses); targets move after every ``target_every``; mean losses."""
+
+    def block(nets: Any, first: Array) -> tuple[Any, Any]:
+        nets, losses = jax.lax.scan(update, nets, first + jnp.arange(config.target_every))
+        follow = lambda learnt: toward(learnt, config.target_step)  # noqa: E731
+        return jax.tree.map(follow, nets, is_leaf=lambda leaf: isinstance(leaf, Learnt)), losses
+
+    whole, rest = divmod(count, config.target_every)
+    parts = []
+    if whole:
+        nets, losses = jax.lax.scan(block, nets, config.target_every * jnp.arange(whole))
+        parts.append(jax.tree.map(jnp.ravel, losses))
+    if rest:
+        nets, losses = jax.lax.scan(update, nets, count - rest + jnp.arange(rest))
+        parts.append(losses)
+    return nets, jax.tree.map(lambda *loss: jnp.concatenate(loss).mean(), *parts)

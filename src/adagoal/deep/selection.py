@@ -45,7 +45,8 @@ class Selector:
         notes = []
         for s, (rule, rng) in enumerate(zip(self.rules, rngs, strict=True)):
             L = self.configs[s].radius_at(cycle * self.per_cycle)
-            picks = [goals.draw(rule(known(D[s, b], E[s, b], visits[s, b], L)), rng) for b in range(B)]
+            weights = [goals.weights(rule, known(D[s, b], E[s, b], visits[s, b], L)) for b in range(B)]
+            picks = [goals.draw(w, rng) for w in weights]
             chosen[s] = candidates[s, np.arange(B), picks]
             notes.append(
                 {

@@ -8,44 +8,23 @@ exact. This module must not import JAX.
 
 from __future__ import annotations
 
+import pickle
 import signal
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 import numpy as np
 
-from adagoal.core.errors import InputError
 from adagoal.core.types import Bools, Floats, Ints, Singles
+from adagoal.deep.actor import Actor
 from adagoal.deep.config import Config
 from adagoal.deep.envs import World
 
-Layers = Sequence[tuple[Singles, Singles]]
-
 TRAIN, TEST = 0, 1
-LATER = "--resume goes on from the last checkpoint, if there is one"
-
-
-@dataclass(frozen=True)
-class Actor:
-    """Weights of one run's actor, and the normalisers in front of it (eps and clip as in the learner)."""
-
-    layers: Layers
-    observation_mean: Singles
-    observation_std: Singles
-    goal_mean: Singles
-    goal_std: Singles
-    clip: float
-
-    def __call__(self, observation: Floats, goal: Floats) -> Singles:
-        """Noise-free actions ``[B, action]`` in [-1, 1]."""
-        o = np.clip((observation - self.observation_mean) / self.observation_std, -self.clip, self.clip)
-        g = np.clip((goal - self.goal_mean) / self.goal_std, -self.clip, self.clip)
-        x = np.concatenate([o, g], -1).astype(np.float32)
-        for weight, bias in self.layers[:-1]:
-            x = np.maximum(x @ weight + bias, 0.0)
-        weight, bias = self.layers[-1]
-        return np.tanh(x @ weight + bias)
+OF_THE_GROUP = {"SIGINT", "SIGTERM", "SIGHUP"}
+"""Signals that may reach a whole group of processes; the one that trains answers them, and closes the workers."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +113,7 @@ class Slots:
         achieved = np.zeros((count, T + 1, goals.shape[1]))
         length = np.full(count, T, np.int32)
         observation[:, 0], achieved[:, 0] = now, np.stack([a for _, a in first])
-        width = next(iter(actors.values())).layers[-1][1].shape[0]
+        width = next(iter(actors.values())).width
         actions = np.zeros((count, T, width), np.float32)
         noise = None if rng is None else self._noise(rng, width)
         for t in range(T):
@@ -166,17 +145,47 @@ class Slots:
         return random, normal, np.stack([r.uniform(-1.0, 1.0, (self.horizon, width)) for r in rng])
 
 
+@dataclass(frozen=True)
+class Failure:
+    """What went wrong in a worker, on its way to the process that waits for it."""
+
+    error: BaseException
+    cause: BaseException | None
+    text: str
+    """The worker's traceback."""
+
+    @classmethod
+    def of(cls, error: Exception) -> Failure:
+        """An exception as it is, where it can travel."""
+        cause = error.__cause__ if error.__cause__ is None else _portable(error.__cause__)
+        return cls(_portable(error), cause, "".join(traceback.format_exception(error)))
+
+    def again(self) -> BaseException:
+        """The exception to raise, with the worker's traceback as a note."""
+        self.error.__cause__ = self.cause
+        self.error.add_note(f"in a rollout worker:\n{self.text}")
+        return self.error
+
+
+def _portable(error: BaseException) -> BaseException:
+    """The exception, or its words where it cannot be pickled."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
+
+
 def main(link: Connection, configs: Sequence[Config], slots: Sequence[tuple[int, int]], horizon: int) -> None:
-    """A worker process: answer orders until the other end closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """A worker process: answer orders until the other end closes, or something fails."""
+    for name in OF_THE_GROUP & set(dir(signal)):  # there is no SIGHUP on Windows
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
     try:
         own = Slots(configs, slots, horizon)
         while True:
             order = link.recv()
             link.send(own.start(order) if isinstance(order, int) else own.play(order))
-    except (EOFError, BrokenPipeError):
+    except (EOFError, ConnectionError):  # an environment's own are an EnvironmentFailure
         return
-    except InputError as error:
-        link.send(error)
     except Exception as error:
-        link.send(InputError(f"ENV: {configs[0].env} raised {type(error).__name__}: {error}; {LATER}"))
+        link.send(Failure.of(error))

@@ -25,6 +25,7 @@ import click
 
 from adagoal.cli import options
 from adagoal.core.errors import InputError
+from adagoal.core.files import write_json
 
 ENVS = {"push": "FetchPush-v4", "pick": "FetchPickAndPlace-v4"}
 STRETCH = {"push": 10, "pick": 5}
@@ -64,31 +65,37 @@ def label(run: dict[str, Any]) -> str:
 
 def run_panel(panel: str, runs: list[Any], out: Path, minutes: float, workers: int) -> dict[str, Any]:
     """Train a panel, or return what is already there."""
-    from adagoal.cli.deep import progress
-    from adagoal.deep import report, result
-    from adagoal.deep.config import recorded
-    from adagoal.deep.training import CHECKPOINT, resume, train
+    from adagoal.report import deep as report
+    from adagoal.runs import training_files as kept
+    from adagoal.runs.training import resume, train
+    from adagoal.runs.training_files import CHECKPOINT
+    from adagoal.runs.training_progress import TrainingProgress
 
     file, folder = out / f"{panel}.json", out / panel
     if file.is_file():
         cached: dict[str, Any] = json.loads(file.read_text())
-        held = [replace(config, steps=runs[0].steps) for config in recorded(cached)]
+        held = [replace(config, steps=runs[0].steps) for config in kept.configs(cached)]
         if cached["status"] == "done" and cached["steps"] >= runs[0].steps and all(run in held for run in runs):
             return cached
         if (folder / CHECKPOINT).is_file() and held != runs:
             raise InputError(
                 f"--out: {folder} holds the panel with other seeds, rules or settings; choose another folder"
             )
-    with progress(runs[0].steps) as show:
-        watch = result.recorded(file, show, lambda data: data.update(panel=panel))
+    write_so_far = kept.after_tests(file, lambda data: data.update(panel=panel))
+    with TrainingProgress() as show:
+
+        def observe(history: Any) -> None:
+            show(history)
+            write_so_far(history)
+
+        common: dict[str, Any] = {"minutes": minutes, "workers": workers, "observe": observe}
         if (folder / CHECKPOINT).is_file():
-            trained = resume(folder, steps=runs[0].steps, minutes=minutes, workers=workers, watch=watch)
+            trained = resume(folder, steps=runs[0].steps, **common)
         else:
-            trained = train(runs, folder, minutes=minutes, workers=workers, checkpoint_every=250, watch=watch)
-    result.write_folder(trained, folder)
-    report.write(trained, folder)
-    data = result.to_json(trained) | {"panel": panel}
-    result.write_json(file, data)
+            trained = train(runs, folder, checkpoint_every=250, **common)
+    report.write(folder)
+    data = kept.to_json(trained.status, trained.history) | {"panel": panel}
+    write_json(file, data)
     return data
 
 
@@ -139,7 +146,8 @@ def command(
     data: Path | None,
     as_json: bool,
 ) -> None:
-    from adagoal.deep import figures, with_extra
+    from adagoal.deep import with_extra
+    from adagoal.report import deep_figures as figures
 
     with_extra()
     chosen = [p for p in PANELS if (not panel or p in panel) and (env is None or p.startswith(env))]
@@ -155,7 +163,7 @@ def command(
         if not any(file.is_file() for file in files):
             raise InputError(f"--data: {data} holds none of {', '.join(file.name for file in files)}")
     panels = [json.loads(file.read_text()) for file in files if file.is_file()]
-    figures.figure2(panels, out / "figure2.png")
+    figures.figure2(panels, out / "figure2.png", label)
     rows = table(panels)
     click.echo(json.dumps(rows, indent=1) if as_json else as_text(rows))
     if unfinished:
@@ -164,7 +172,7 @@ def command(
 
 def table(panels: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """One row per panel and rule: median success at some steps, steps to 90%, share of goals in the test space."""
-    from adagoal.deep.result import median_at, reached
+    from adagoal.deep.history import median_at, reached
 
     rows = []
     for data in panels:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import math
 from collections.abc import Iterable
 from html import escape
@@ -15,39 +13,13 @@ import numpy as np
 
 from adagoal.core.files import write_text
 from adagoal.core.status import Status
+from adagoal.report import frame
 from adagoal.report.plots import figures
 from adagoal.report.view import View
 from adagoal.report.words import NO_GUARANTEE, headline
 from adagoal.runs.result import Result
 
 PAGE = "report.html"
-DPI = 130
-STYLE = """
-body { font: 15px/1.5 system-ui, "DejaVu Sans", sans-serif; color: #1f2933; background: #f6f7f9; margin: 0; }
-main { max-width: 64rem; margin: 0 auto; padding: 1.5rem; }
-h1 { font-size: 1.5rem; margin: 0 0 1rem; } h2 { font-size: 1.1rem; margin: 0 0 .6rem; }
-section { background: white; border: 1px solid #e2e6ea; border-radius: 8px; padding: 1rem 1.25rem; margin: 0 0 1rem; }
-.good { border-left: 6px solid #31588a; } .partial { border-left: 6px solid #d1742f; }
-.none { border-left: 6px solid #8a8f98; }
-.warning { border-left: 6px solid #b3261e; background: #fdf3f2; }
-.badge { background: #ece2d3; color: #7a4a12; border-radius: 4px; padding: 0 .4rem; font-size: .8rem; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { text-align: right; padding: .2rem .8rem .2rem 0; border-bottom: 1px solid #eef0f2; }
-th:first-child, td:first-child { text-align: left; } thead th { cursor: pointer; border-bottom: 2px solid #d5dae0; }
-.scroll { max-height: 28rem; overflow: auto; } .scroll thead th { position: sticky; top: 0; background: white; }
-dl { display: grid; grid-template-columns: max-content 1fr max-content 1fr; gap: .15rem 1rem; margin: 0; }
-dt { color: #616e7c; } dd { margin: 0; overflow-wrap: anywhere; }
-figure { margin: 0; } figcaption { color: #616e7c; margin-bottom: .5rem; } img { max-width: 100%; height: auto; }
-code { background: #eef0f2; padding: .05rem .3rem; border-radius: 3px; }
-"""
-SCRIPT = """
-for (const head of document.querySelectorAll("thead th")) head.onclick = () => {
-  const body = head.closest("table").tBodies[0], k = head.cellIndex, up = head.dataset.up !== "1";
-  const key = row => parseFloat(row.cells[k].dataset.v ?? row.cells[k].textContent);
-  head.dataset.up = up ? "1" : "0";
-  body.append(...[...body.rows].sort((a, b) => (up ? 1 : -1) * (key(a) - key(b))));
-};
-"""
 
 
 def write_report(result: Result, folder: str | Path, view: View | None = None) -> Path:
@@ -57,32 +29,21 @@ def write_report(result: Result, folder: str | Path, view: View | None = None) -
     if view is None:
         view = View.for_result(result, folder)
     view.save(folder)
-    images = {}
-    for name, (figure, caption) in figures(result, view).items():
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=DPI)
-        (folder / f"{name}.png").write_bytes(buffer.getvalue())
-        images[name] = base64.b64encode(buffer.getvalue()).decode(), caption, round(96 * figure.get_figwidth())
-    write_text(folder / PAGE, _page(result, view, folder, images))
+    pictures = "".join(
+        frame.figure(drawn, caption, folder / f"{name}.png") for name, (drawn, caption) in figures(result, view).items()
+    )
+    write_text(folder / PAGE, _page(result, view, folder, pictures))
     return folder / PAGE
 
 
-def _page(result: Result, view: View, folder: Path, images: dict[str, tuple[str, str, int]]) -> str:
+def _page(result: Result, view: View, folder: Path, pictures: str) -> str:
     badge = "" if result.guarantee else f' <span class="badge">{NO_GUARANTEE}</span>'
-    title = f"adagoal: {result.setting.env}"
-    pictures = "".join(
-        f'<section><figure><figcaption>{escape(caption)}</figcaption><img width="{width}" alt="{escape(caption)}" '
-        f'src="data:image/png;base64,{data}"></figure></section>'
-        for data, caption, width in images.values()
-    )
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
-        f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head><body><main>'
-        f"<h1>{escape(title)}{badge}</h1>{_status(result, folder)}{_warnings(result)}{_open(result, view, badge)}"
+    body = (
+        f"{_status(result, folder)}{_warnings(result)}{_open(result, view, badge)}"
         f"{pictures}{_certificates(result, view, badge)}{_outside(result, view)}{_theta(result)}"
         f"{_parameters(result)}"
-        f"</main><script>{SCRIPT}</script></body></html>\n"
     )
+    return frame.page(f"adagoal: {result.setting.env}", body, badge)
 
 
 def _status(result: Result, folder: Path) -> str:
@@ -205,8 +166,7 @@ def _parameters(result: Result) -> str:
         "seconds": f"{result.wall_seconds:.2f}",
         "states seen": int((result.arrays["visits"] > 0).sum()),
     }
-    items = "".join(f"<dt>{name}</dt><dd>{escape(str(value))}</dd>" for name, value in shown.items())
-    return f"<section><h2>Parameters</h2><dl>{items}</dl></section>"
+    return frame.facts("Parameters", shown)
 
 
 def _pairs(arguments: dict[str, Any]) -> str:

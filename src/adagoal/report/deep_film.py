@@ -1,11 +1,10 @@
-"""A strip of frames of a trained policy, rendered without a display: ``python -m adagoal.deep.film FOLDER``.
+"""A strip of frames of a trained policy, rendered without a display: ``python -m adagoal.report.deep_film FOLDER``.
 
 Runs as a process of its own, so that a machine without a working renderer loses the strip and nothing else.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -14,6 +13,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from adagoal.core.files import read_json
+from adagoal.deep import envs, goalspace
+from adagoal.runs import training_files as files
 
 FRAMES = 6
 
@@ -25,7 +28,7 @@ def write(folder: Path) -> Path | None:
     path.unlink(missing_ok=True)
     try:
         subprocess.run(
-            [sys.executable, "-m", "adagoal.deep.film", str(folder)],
+            [sys.executable, "-m", "adagoal.report.deep_film", str(folder)],
             env=environment,
             capture_output=True,
             timeout=120,
@@ -38,14 +41,11 @@ def write(folder: Path) -> Path | None:
 
 def frames(folder: Path) -> NDArray[np.uint8]:
     """Pictures ``[FRAMES, height, width, 3]`` of one episode at a far test goal."""
-    from adagoal.deep import envs, goalspace
-    from adagoal.deep.policy import load
-
-    run = json.loads((folder / "result.json").read_text())["runs"][0]
-    policy = load(folder)
+    trained = files.configs(read_json(folder / files.RESULT))[0]
+    policy = files.load(folder)
     env = envs.make(policy.env, render_mode="rgb_array")
-    horizon = envs.dimensions(env, policy.env, 0).horizon
-    goals = goalspace.goal_space(env, "--test-goals", run["test_goals"])(np.random.default_rng(1), 32)
+    horizon = envs.dimensions(env, policy.env, trained.horizon).horizon
+    goals = goalspace.goal_space(env, "test_goals", trained.test_goals)(np.random.default_rng(1), 32)
     seen, _ = env.reset(seed=1)
     goal = goals[np.argmax(np.linalg.norm(goals - seen["achieved_goal"], axis=1))]
     core: Any = env.unwrapped
@@ -66,6 +66,7 @@ def frames(folder: Path) -> NDArray[np.uint8]:
 
 
 def main() -> None:
+    """Write the strip of a folder."""
     import matplotlib.image
 
     folder = Path(sys.argv[1])

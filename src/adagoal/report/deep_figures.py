@@ -2,55 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
-
-from adagoal.core.types import Bools, Floats
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 from matplotlib import patheffects
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from adagoal.core.types import Bools, Floats
+from adagoal.report.frame import DPI
+
+Curves = Sequence[Sequence[dict[str, Any]]]
+"""Per run, the points of its learning curve (see ``History.curve``)."""
 COLOURS = {"AdaGoal": "#0072b2", "HER": "#d55e00", "paper": "#7f7f7f"}
 NAMES = {"AdaGoal": "AdaGoal, D ≤ L", "HER": "HER (uniform)", "paper": "paper (disagreement, no constraint)"}
 
 
-def band(
-    axes: Axes, curves: Sequence[Sequence[dict[str, Any]]], key: str, colour: str, label: str, style: str = "-"
-) -> None:
+def band(axes: Axes, curves: Curves, key: str, colour: str, label: str, style: str = "-") -> None:
     """Mean over runs of a quantity against steps, with the range between the worst and the best run."""
     shared = min(len(c) for c in curves)
     points = [list(c[:shared]) for c in curves]
     rows = [i for i in range(shared) if all(key in c[i] for c in points)]
     steps = np.array([points[0][i]["steps"] for i in rows]) / 1000
-    values = np.array([[c[i][key] for i in rows] for c in points])
+    values = np.array([[c[i][key] for i in rows] for c in points], float)
     axes.plot(steps, values.mean(0), style, color=colour, label=label, lw=1.8)
     if len(values) > 1:
         axes.fill_between(steps, values.min(0), values.max(0), color=colour, alpha=0.15, lw=0)
 
 
-def figure2(panels: Sequence[dict[str, Any]], path: Path) -> None:
-    """Success (top) and what the goals were (bottom), one column per panel.
+def figure2(panels: Sequence[dict[str, Any]], path: Path, label: Callable[[dict[str, Any]], str]) -> None:
+    """Success (top) and what the goals were (bottom), one column per panel; ``label`` says the line of a run.
 
     Bottom: share of chosen goals in the test space and on the table; where training and test goals are the same
     (scale 1) that says nothing, and the share of candidates believed reachable is drawn instead.
     """
-    from adagoal.experiments.figure2 import RULES, label
-
     if not panels:
         return
-    figure, axes = plt.subplots(2, len(panels), figsize=(4.2 * len(panels), 6.6), squeeze=False, sharex="col")
+    figure = Figure((4.2 * len(panels), 6.6), layout="tight")
+    axes = figure.subplots(2, len(panels), squeeze=False, sharex="col")
     for column, data in enumerate(panels):
         env, scale = data["panel"].split("-")
         axes[0, column].set_title(f"Fetch{'Push' if env == 'push' else 'PickAndPlace'}, λ = {scale}")
-        for name in RULES:
+        for name in NAMES:
             curves = [run["curve"] for run in data["runs"] if label(run) == name]
             if curves:
                 seeds = f"{len(curves)} seed{'s' if len(curves) > 1 else ''}"
@@ -73,9 +69,10 @@ def figure2(panels: Sequence[dict[str, Any]], path: Path) -> None:
     save(figure, path)
 
 
-def learning_curves(curves: Sequence[Sequence[dict[str, Any]]]) -> Figure:
+def learning_curves(curves: Curves) -> Figure:
     """Success at the last and at any step, and where the goals lay."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4))
+    figure = Figure((10, 3.4), layout="tight")
+    left, right = figure.subplots(1, 2)
     band(left, curves, "success", "#0072b2", "last step")
     band(left, curves, "success_any", "#e69f00", "any step")
     left.set(ylim=(0, 1.02), xlabel="environment steps (thousands)", ylabel="test success")
@@ -96,7 +93,8 @@ def learning_curves(curves: Sequence[Sequence[dict[str, Any]]]) -> Figure:
 
 def goal_heat(chosen: Floats, train: Floats, test: Floats, table: Floats | None) -> Figure:
     """Chosen goals ``[cycles, B, goal]`` over the first two coordinates, in four quarters of the training."""
-    figure, axes = plt.subplots(1, 4, figsize=(12, 3.7), sharex=True, sharey=True)
+    figure = Figure((12, 3.7), layout="tight")
+    axes = figure.subplots(1, 4, sharex=True, sharey=True)
     edges = [np.linspace(train[0, i], train[1, i], 31) for i in (0, 1)]
     for k, (ax, part) in enumerate(zip(axes, np.array_split(chosen, 4), strict=True)):
         flat = part.reshape(-1, part.shape[-1])
@@ -114,7 +112,8 @@ def goal_heat(chosen: Floats, train: Floats, test: Floats, table: Floats | None)
 
 def value_maps(D: Floats, E: Floats, low: Floats, high: Floats, test: Floats, radius: float) -> Figure:
     """Final distance and disagreement over the training space ``[n, n]``, with the line D = L."""
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3.8))
+    figure = Figure((9, 3.8), layout="tight")
+    axes = figure.subplots(1, 2)
     extent = (float(low[0]), float(high[0]), float(low[1]), float(high[1]))
     for ax, values, name, top in ((axes[0], D, "D(g), steps", 2 * radius), (axes[1], E, "E(g), disagreement", np.inf)):
         cut = values.max() > top
@@ -132,7 +131,8 @@ def value_maps(D: Floats, E: Floats, low: Floats, high: Floats, test: Floats, ra
 def reached_and_missed(goals: Floats, reached: Bools) -> Figure:
     """Test goals ``[n, goal]``, reached ``[n]`` or missed: first against second coordinate, and against the third."""
     views = [(0, i) for i in range(1, min(goals.shape[1], 3))] or [(0, 0)]
-    figure, axes = plt.subplots(1, len(views), figsize=(4.6 * len(views), 4.2), squeeze=False)
+    figure = Figure((4.6 * len(views), 4.2), layout="tight")
+    axes = figure.subplots(1, len(views), squeeze=False)
     for ax, (i, j) in zip(axes[0], views, strict=True):
         ax.scatter(*goals[reached][:, [i, j]].T, s=22, c="#0072b2", marker="o", label=f"reached ({reached.sum()})")
         ax.scatter(*goals[~reached][:, [i, j]].T, s=26, c="#d55e00", marker="x", label=f"missed ({(~reached).sum()})")
@@ -143,13 +143,13 @@ def reached_and_missed(goals: Floats, reached: Bools) -> Figure:
 
 
 def outline(axes: Axes, box: Floats, colour: str) -> None:
+    """The first two coordinates of a box ``[2, goal]``."""
     low, high = box[0, :2], box[1, :2]
     halo = patheffects.withStroke(linewidth=3.5, foreground="black")  # to be seen on bright and on dark
     axes.add_patch(Rectangle((low[0], low[1]), *(high - low), fill=False, ec=colour, lw=1.4, path_effects=[halo]))
 
 
 def save(figure: Figure, path: Path) -> None:
+    """Write a figure as a file, with its folder if need be."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.tight_layout()
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    figure.savefig(path, dpi=DPI)

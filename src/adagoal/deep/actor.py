@@ -1,0 +1,75 @@
+"""The actor: what it computes, and how it is kept. The only place that knows its layout. Needs no JAX.
+
+    a = tanh( MLP( clip((o - mean_o) / std_o), clip((g - mean_g) / std_g) ) )    in [-1, 1]^A
+
+The networks learn with JAX and act with NumPy: :func:`mlp` and :func:`act` take arrays of either, with the functions
+that fit them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adagoal.core.types import Floats, Singles
+
+Elementwise = Callable[[Any], Any]
+
+
+def mlp(layers: Sequence[tuple[Any, Any]], x: Any, relu: Elementwise) -> Any:
+    """``[..., first width] -> [..., last width]`` with ``relu`` between the layers (weight, bias)."""
+    for weight, bias in layers[:-1]:
+        x = relu(x @ weight + bias)
+    weight, bias = layers[-1]
+    return x @ weight + bias
+
+
+def act(layers: Sequence[tuple[Any, Any]], og: Any, relu: Elementwise, tanh: Elementwise) -> Any:
+    """Actions ``[..., A]`` in [-1, 1] for normalised (observation, goal) ``[..., O + G]``."""
+    return tanh(mlp(layers, og, relu))
+
+
+@dataclass(frozen=True)
+class Actor:
+    """Weights of one run's actor, and the normalisers in front of it."""
+
+    layers: Sequence[tuple[Singles, Singles]]
+    observation_mean: Singles
+    observation_std: Singles
+    goal_mean: Singles
+    goal_std: Singles
+    clip: float
+
+    @property
+    def width(self) -> int:
+        """A: how many numbers an action has."""
+        return int(self.layers[-1][1].shape[0])
+
+    def __call__(self, observation: Floats, goal: Floats) -> Singles:
+        """Noise-free actions ``[B, A]`` for observations ``[B, O]`` and goals ``[B, G]``."""
+        o = np.clip((observation - self.observation_mean) / self.observation_std, -self.clip, self.clip)
+        g = np.clip((goal - self.goal_mean) / self.goal_std, -self.clip, self.clip)
+        og = np.concatenate([o, g], -1).astype(np.float32)
+        return np.asarray(act(self.layers, og, lambda x: np.maximum(x, 0.0), np.tanh))
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Named arrays for a file."""
+        arrays: dict[str, NDArray[Any]] = {}
+        for i, (weight, bias) in enumerate(self.layers):
+            arrays |= {f"weight{i}": weight, f"bias{i}": bias}
+        return arrays | {name: np.asarray(getattr(self, name)) for name in _NUMBERS}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Actor:
+        """The inverse of :meth:`to_arrays`."""
+        depth = sum(name.startswith("weight") for name in arrays)
+        layers = [(arrays[f"weight{i}"], arrays[f"bias{i}"]) for i in range(depth)]
+        numbers = {name: arrays[name] for name in _NUMBERS}
+        return cls(layers, **{**numbers, "clip": float(numbers["clip"])})  # type: ignore[arg-type]
+
+
+_NUMBERS = ("observation_mean", "observation_std", "goal_mean", "goal_std", "clip")

@@ -1,0 +1,49 @@
+"""The seam between the training loop and the algorithm that learns to act.
+
+An algorithm is a module with the four functions of :class:`Algorithm`, and a line in :data:`ALGORITHMS`. Goal
+selection, replay with hindsight, the normalisers and the value ensemble know nothing else of it; exploration noise is
+added by the workers. ``nets`` is whatever the algorithm keeps: a tree of arrays of one run, with every pair of online
+and target weights a :class:`adagoal.deep.networks.Learnt`, whose target the loop moves.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+if TYPE_CHECKING:
+    from jax import Array
+
+    from adagoal.deep.config import Config
+    from adagoal.deep.envs import Dimensions
+    from adagoal.deep.networks import Layers, Transitions
+
+ALGORITHMS = {"ddpg": "adagoal.deep.ddpg"}
+"""Modules by the name that the setting ``algorithm`` gives them; imported on use, as they need JAX."""
+
+
+class Algorithm(Protocol):
+    """What the loop asks of an algorithm."""
+
+    def init(self, config: Config, sizes: Dimensions, policy_key: Array, value_key: Array) -> Any:
+        """Fresh ``nets``."""
+        ...
+
+    def update(
+        self, config: Config, knobs: dict[str, Array], nets: Any, batch: Transitions, key: Array
+    ) -> tuple[Any, dict[str, Array]]:
+        """One update from one batch: the nets, and the losses by name. ``knobs``: the settings that are per run."""
+        ...
+
+    def act(self, nets: Any, og: Array) -> Array:
+        """Noise-free actions ``[..., A]`` in [-1, 1] for normalised (observation, goal) ``[..., O + G]``."""
+        ...
+
+    def actor_layers(self, nets: Any) -> Layers:
+        """The layers of :func:`adagoal.deep.actor.act` that give the same actions as :meth:`act`: for the workers."""
+        ...
+
+
+def get(name: str) -> Algorithm:
+    """The algorithm of a name."""
+    return cast(Algorithm, importlib.import_module(ALGORITHMS[name]))

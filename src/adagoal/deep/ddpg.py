@@ -1,0 +1,63 @@
+"""DDPG (Lillicrap et al. 2016): a deterministic actor that climbs its critic.
+
+The critic is fitted as :mod:`adagoal.deep.networks` says, with a' = pi'(s', g) of the actor's target network. The
+actor minimises -mean Q(s, pi(s, g), g) + c mean pi^2, with c the setting ``action_l2``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from adagoal.deep import actor, networks
+from adagoal.deep.config import Config
+from adagoal.deep.envs import Dimensions
+from adagoal.deep.networks import Layers, Learnt, Transitions
+
+
+class Nets(NamedTuple):
+    """What DDPG learns."""
+
+    actor: Learnt
+    critic: Learnt
+
+
+def init(config: Config, sizes: Dimensions, policy_key: Array, value_key: Array) -> Nets:
+    """Fresh networks."""
+    og = sizes.observation + sizes.goal
+    return Nets(
+        networks.fresh(config, policy_key, (og, *config.hidden, sizes.action)),
+        networks.fresh(config, value_key, (og + sizes.action, *config.hidden, 1)),
+    )
+
+
+def update(
+    config: Config, knobs: dict[str, Array], nets: Nets, batch: Transitions, key: Array
+) -> tuple[Nets, dict[str, Array]]:
+    """One step of the actor and one of the critic, both from the networks as they were."""
+
+    def actor_loss(layers: Layers) -> Array:
+        action = pi(layers, batch.og)
+        return -jnp.mean(networks.q(nets.critic.online, batch.og, action)) + knobs["action_l2"] * jnp.mean(action**2)
+
+    improved, value = networks.descend(config, nets.actor, actor_loss)
+    fitted, error = networks.fit(config, nets.critic, pi(nets.actor.target, batch.following), batch)
+    return Nets(improved, fitted), {"actor_loss": value, "critic_loss": error}
+
+
+def act(nets: Nets, og: Array) -> Array:
+    """The online actor's actions."""
+    return pi(nets.actor.online, og)
+
+
+def actor_layers(nets: Nets) -> Layers:
+    """The online actor's layers."""
+    return nets.actor.online
+
+
+def pi(layers: Layers, og: Array) -> Array:
+    """Actions ``[..., A]`` in [-1, 1] for normalised (observation, goal) ``[..., O + G]``."""
+    return actor.act(layers, og, jax.nn.relu, jnp.tanh)

@@ -1,0 +1,178 @@
+"""The life of a training: what fails is named, what was learnt is kept, and who may end it; another algorithm."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adagoal.core.errors import EnvironmentFailure, InputError
+from adagoal.core.files import read_json
+from adagoal.deep import Config, algorithms, load, resume, train
+from adagoal.deep.fleet import Fleet
+from adagoal.deep.worker import Failure, Slots, main
+from adagoal.report import deep as report
+from adagoal.runs.signals import ENDING, stop_on_signals
+from adagoal.runs.training_files import is_training
+
+TINY: dict[str, Any] = {
+    "hidden": (16,), "updates": 2, "batch": 32, "ensemble_updates": 2, "ensemble_batch": 32, "candidates": 20,
+    "buffer": 10_000, "eval_every": 100, "eval_episodes": 16, "steps": 1600,
+}  # fmt: skip
+CONFIG = Config("point-mass", **TINY)
+
+
+def test_what_an_environment_raises_is_named_and_the_training_goes_on_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tired, folder = tmp_path / "tired", tmp_path / "run"
+    monkeypatch.setenv("TIRED", str(tired))
+    config = Config("tired:Tired-v0", **TINY)
+
+    def after_two(history: Any) -> None:
+        if history.rows[-1]["cycle"] == 1:
+            tired.touch()
+
+    with pytest.raises(EnvironmentFailure) as raised:
+        train([config], folder, observe=after_two, workers=1)
+    assert str(raised.value) == f"env: tired:Tired-v0 raised RuntimeError: no more; what had been learnt is in {folder}"
+    assert isinstance(raised.value.__cause__, RuntimeError)
+    tired.unlink()
+    finished = resume(folder, workers=1)
+    assert finished.status == "done"
+    assert [row["cycle"] for row in finished.history.rows] == [0, 1, 2, 3, 4]
+
+
+def test_our_own_bugs_stay_what_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Fleet) -> Any:
+        raise AttributeError("a typo of ours")
+
+    def break_it(history: Any) -> None:
+        monkeypatch.setattr(Fleet, "wait", broken)
+
+    with pytest.raises(AttributeError) as raised:
+        train([CONFIG], tmp_path, observe=break_it, workers=1)
+    assert str(raised.value) == "a typo of ours"
+    assert f"what had been learnt is in {tmp_path}" in raised.value.__notes__
+    monkeypatch.undo()
+    assert resume(tmp_path, workers=1).status == "done"
+
+
+class Unpicklable(Exception):
+    """Cannot travel between processes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.link = lambda: None
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "words"),
+    [
+        (AttributeError("a typo of ours"), AttributeError, "a typo of ours"),
+        (InputError("must be good", name="noise"), InputError, "noise: must be good"),
+        (Unpicklable("a strange one"), RuntimeError, "Unpicklable: a strange one"),
+    ],
+)
+def test_a_bug_in_a_worker_travels_with_its_traceback(
+    error: Exception, kind: type[Exception], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: Slots, cycle: int) -> Any:
+        raise error
+
+    monkeypatch.setattr("signal.signal", lambda number, handler: None)  # a worker ignores Ctrl-C, we do not
+    monkeypatch.setattr(Slots, "start", broken)
+    here, there = multiprocessing.Pipe()
+    here.send(0)
+    main(there, [CONFIG], [(0, 0)], 5)
+    answer = here.recv()
+    assert isinstance(answer, Failure)
+    found = answer.again()
+    assert type(found) is kind
+    assert str(found) == words
+    assert "in broken\n    raise error" in found.__notes__[0]
+
+
+def test_an_observer_may_end_a_training(tmp_path: Path) -> None:
+    stopped = train([CONFIG], tmp_path, observe=lambda history: history.rows[-1]["cycle"] < 1, workers=1)
+    assert stopped.status == "interrupted"
+    assert len(stopped.history.goals) == 2
+    data = read_json(tmp_path / "result.json")
+    assert (data["kind"], data["status"], data["method"]) == ("training", "interrupted", "ddpg+her")
+    assert is_training(tmp_path)
+    (tmp_path / "result.json").unlink()
+    assert is_training(tmp_path), "its checkpoint says so as well"
+
+
+def test_what_an_observer_raises_is_the_observers() -> None:
+    with pytest.raises(EnvironmentFailure, match=r"^observe: the function raised ZeroDivisionError") as raised:
+        train([CONFIG], observe=lambda history: 1 // 0, workers=1)
+    assert isinstance(raised.value.__cause__, ZeroDivisionError)
+
+
+@pytest.mark.parametrize("wrong", [{"workers": -1}, {"workers": True}, {"minutes": 0}, {"checkpoint_every": 0}])
+def test_wrong_numbers_are_named(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=f"^{next(iter(wrong))}: "):
+        train([CONFIG], **wrong)
+
+
+def test_a_script_without_a_guard_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "script.py"
+    file.write_text(
+        "from adagoal.deep import Config, train\n"
+        f"train([Config('point-mass', **{TINY!r})], {str(tmp_path / 'run')!r}, workers=2)\n"
+    )
+    done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert done.stderr.count("Traceback") == 1, "that of the script itself, none of its workers"
+    assert 'a script that trains must do so under if __name__ == "__main__":' in done.stderr.splitlines()[-1]
+
+
+def test_signals_ask_first() -> None:
+    before = [signal.getsignal(number) for number in ENDING]
+    with stop_on_signals() as stop:
+        assert not stop.asked
+        signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGTERM)
+        assert stop.asked
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert [signal.getsignal(number) for number in ENDING] == before
+
+
+def test_an_ignored_signal_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stop_on_signals() as stop:
+            signal.raise_signal(signal.SIGHUP)
+            assert not stop.asked
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_another_algorithm_is_one_file_and_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(algorithms.ALGORITHMS, "twin", "twin")
+    config = Config("point-mass", algorithm="twin", **TINY)
+    whole = train([config], tmp_path / "whole", workers=1)
+    assert whole.status == "done"
+    assert read_json(tmp_path / "whole" / "result.json")["method"] == "twin+her"
+    log = (tmp_path / "whole" / "log.csv").read_text().splitlines()
+    assert log[0].endswith("ensemble_loss,policy_loss,twin_loss")
+    train([config], tmp_path / "parts", observe=lambda history: False, workers=1)
+    resume(tmp_path / "parts", workers=1)
+    a, b = (load(tmp_path / name) for name in ("whole", "parts"))
+    np.testing.assert_array_equal(a([0.1, 0.2, 0.0, 0.0], [0.5, 0.5]), b([0.1, 0.2, 0.0, 0.0], [0.5, 0.5]))
+
+
+def test_a_report_needs_a_training(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"result\.json: no such file"):
+        report.write(tmp_path)
+    (tmp_path / "result.json").write_text(json.dumps({"kind": "exploration"}))
+    assert not is_training(tmp_path)

@@ -1,0 +1,57 @@
+"""A second algorithm, as a newcomer would write it: DDPG with two critics, of which the smaller counts (TD3)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from adagoal.deep import actor, networks
+from adagoal.deep.config import Config
+from adagoal.deep.envs import Dimensions
+from adagoal.deep.networks import Layers, Learnt, Transitions
+
+
+class Nets(NamedTuple):
+    actor: Learnt
+    critics: tuple[Learnt, Learnt]
+
+
+def init(config: Config, sizes: Dimensions, policy_key: Array, value_key: Array) -> Nets:
+    og = sizes.observation + sizes.goal
+    first, second = (
+        networks.fresh(config, key, (og + sizes.action, *config.hidden, 1)) for key in jax.random.split(value_key)
+    )
+    return Nets(networks.fresh(config, policy_key, (og, *config.hidden, sizes.action)), (first, second))
+
+
+def update(
+    config: Config, knobs: dict[str, Array], nets: Nets, batch: Transitions, key: Array
+) -> tuple[Nets, dict[str, Array]]:
+    ahead = pi(nets.actor.target, batch.following)
+    least = jnp.minimum(*(networks.q(critic.target, batch.following, ahead) for critic in nets.critics))
+    y = jnp.clip(batch.reward + config.gamma * least, -1.0 / (1.0 - config.gamma), 0.0)
+
+    def loss(layers: Layers) -> Array:
+        return jnp.mean((networks.q(layers, batch.og, batch.action) - y) ** 2)
+
+    def cost(layers: Layers) -> Array:
+        return -jnp.mean(networks.q(nets.critics[0].online, batch.og, pi(layers, batch.og)))
+
+    (first, error), (second, _) = (networks.descend(config, critic, loss) for critic in nets.critics)
+    improved, value = networks.descend(config, nets.actor, cost)
+    return Nets(improved, (first, second)), {"policy_loss": value, "twin_loss": error}
+
+
+def act(nets: Nets, og: Array) -> Array:
+    return pi(nets.actor.online, og)
+
+
+def actor_layers(nets: Nets) -> Layers:
+    return nets.actor.online
+
+
+def pi(layers: Layers, og: Array) -> Array:
+    return actor.act(layers, og, jax.nn.relu, jnp.tanh)
