@@ -112,8 +112,8 @@ def rollouts(options: argparse.Namespace) -> dict[str, Any]:
     clock = Clock([p.pid for p in fleet._processes])
     played = run.pending
     for _ in range(cycles):
-        run.pending = played
         run.learn_pending()
+        run.pending = played  # to learn from again
     jax.block_until_ready(run.learnt.nets)
     found["learner alone"] = clock.read(cycles * PER_CYCLE)
     starts = fleet.reset(run.cycle)
