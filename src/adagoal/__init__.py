@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from adagoal.core.policy import Policy
     from adagoal.runs.result import Certificate, Result, load
     from adagoal.worlds.mixture import mixture
+    from adagoal.worlds.model import Model
 
 __version__ = "0.1.0"
 __all__ = [
     "Certificate",
     "InputError",
+    "Model",
     "Policy",
     "Result",
     "Trial",
@@ -35,6 +37,7 @@ _HOME = {
     **dict.fromkeys(("audit", "explore", "resume"), "api.explore"),
     **dict.fromkeys(("Certificate", "Result", "load"), "runs.result"),
     "InputError": "core.errors",
+    "Model": "worlds.model",
     "mixture": "worlds.mixture",
     "Policy": "core.policy",
     **dict.fromkeys(("Trial", "play"), "api.trial"),

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 
 from adagoal.api import explore as api
@@ -74,7 +73,7 @@ def play(
     episodes: int = 100,
     *,
     seed: int = 0,
-    env: str | gymnasium.Env[Any, Any] | World | None = None,
+    env: api.Again = None,
     trust: bool = False,
 ) -> list[Trial]:
     """Try the policies of a run in its environment, ``episodes`` times each; nothing is saved.
@@ -99,18 +98,18 @@ def play(
     return [_trial(result, goal, episodes, world, counts, rng) for goal in (result.goals if goals is None else goals)]
 
 
-def _restored(folder: Path, env: str | gymnasium.Env[Any, Any] | World | None, trust: bool) -> tuple[World, Counts]:
+def _restored(folder: Path, env: api.Again, trust: bool) -> tuple[World, Counts]:
     """The world of a folder, with the numbers that its states have there."""
     session = api.restored(folder, None, env, lambda known: known.E, trust)
     return session.run.world, session.run.counts
 
 
-def _fresh(result: Result, env: str | gymnasium.Env[Any, Any] | World | None, trust: bool) -> tuple[World, Counts]:
+def _fresh(result: Result, env: api.Again, trust: bool) -> tuple[World, Counts]:
     """The world of a result, made again."""
     setting = result.setting
-    env = registry.installed(setting.env, trust) if env is None else env
-    arguments = setting.env_args if isinstance(env, str) else {}
-    world, _ = registry.make_world(env, arguments, setting.start_seed, setting.max_states)
+    again = api.environment(setting, env, result.model, trust)
+    arguments = setting.env_args if isinstance(again, str) else {}
+    world, _ = registry.make_world(again, arguments, setting.start_seed, setting.max_states)
     if world.initial_states != world.state_bound:
         text = f"the states of {world.name} have their numbers from the run: give the folder of the run"
         raise InputError(text, "run")

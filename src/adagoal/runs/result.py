@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +16,8 @@ from adagoal.core.files import read_arrays, read_json, write_arrays, write_json
 from adagoal.core.policy import Policy
 from adagoal.core.status import Status
 from adagoal.runs.setting import Setting
+from adagoal.worlds import storage
+from adagoal.worlds.model import TabularMDP
 
 FORMAT = 1
 
@@ -61,6 +63,8 @@ class Result:
     """Why the status is "void": checks that the certificates rest on have failed."""
     arrays: Mapping[str, NDArray[Any]]
     """policy [G', T, S] for ``policy_goals`` [G'], episode_goals, episode_reached, trace [*, 4], visits [S]"""
+    model: TabularMDP | None = field(default=None, repr=False)
+    """The world itself, where the user brought it as a matrix, a Model or a file; it is saved with the run."""
 
     def certificate(self, goal: int) -> Certificate:
         """Lower and upper bound on the expected number of steps from s0 to the goal."""
@@ -111,6 +115,8 @@ class Result:
         """Write ``result.json`` and ``model.npz`` into a folder, each atomically."""
         folder = Path(path)
         write_arrays(folder / "model.npz", self.arrays, {})
+        if self.model is not None:
+            self.model.save(folder / storage.WORLD)
         write_json(folder / "result.json", self.to_dict())
         return folder
 
@@ -140,6 +146,7 @@ def load(path: str | Path) -> Result:
             **{name: data[name] for name in ("radius", "open_goals", "guarantee")},
             **{name: data[name] for name in ("steps", "episodes", "plans", "wall_seconds", "reset_action", "warnings")},
             void=data.get("void", []),
+            model=storage.stored(folder),
         )
         if not _fits(result):
             raise InputError(f"{folder}: result.json and model.npz are damaged, or not of the same run")

@@ -26,6 +26,7 @@ from adagoal.core.world import World
 from adagoal.goals import Rule
 from adagoal.runs.result import Certificate, Result, load
 from adagoal.runs.setting import UNLIMITED, Setting, check, growth
+from adagoal.worlds import storage
 
 CHECKPOINT = "checkpoint.npz"
 CHECKPOINT_SECONDS = 10.0
@@ -70,6 +71,7 @@ class Session:
         """
         with alone_in(folder):
             if folder is not None:
+                storage.keep(self.run.world, folder)
                 self.save(folder)
             status, failure = Status.INTERRUPTED, None
             with self._catch_signals():
@@ -173,6 +175,7 @@ class Session:
             reset_action=run.world.n_actions,
             warnings=[*run.world.warnings, *([] if estimates.guarantee else run.world.void)],
             void=[],
+            model=storage.own(run.world),
             arrays={
                 "policy": np.stack(policies) if policies else empty,
                 "policy_goals": np.array(chosen, np.int64),

@@ -122,11 +122,14 @@ class TabularMDP:
         return assembled(by_action[order], n_states, n_actions, **facts)
 
     @staticmethod
-    def load(path: str | Path) -> TabularMDP:
-        """The model in a file that :meth:`save` wrote; nothing in the file is executed, and all of it is checked."""
-        from adagoal.worlds import storage
+    def load(path: str | Path, **constants: Any) -> TabularMDP:
+        """The model in a file: one that :meth:`save` wrote, or of a verification tool, with values for its constants.
 
-        return storage.load(Path(path))
+        Nothing in the file is executed, and all of it is checked.
+        """
+        from adagoal.worlds import matrices
+
+        return matrices.read(str(path), constants)
 
     def save(self, path: str | Path) -> Path:
         """Write the model into one ``.npz``, atomically."""
@@ -166,6 +169,10 @@ class TabularMDP:
         return sparse.csr_matrix(
             (self.probabilities, self.successors, self.indptr), shape=(self.n_states * self.n_actions, self.n_states)
         )
+
+
+Model = TabularMDP
+"""The public name."""
 
 
 def from_rows(rows: Sequence[Mapping[int, float]], n_actions: int, **facts: Any) -> TabularMDP:

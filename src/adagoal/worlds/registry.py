@@ -16,7 +16,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator, parse_env_id
 
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.world import World
-from adagoal.worlds import families, grid, random_models, toys
+from adagoal.worlds import families, grid, matrices, random_models, toys
 from adagoal.worlds.gym import GymWorld
 from adagoal.worlds.model import TabularMDP
 from adagoal.worlds.simulator import ModelWorld
@@ -74,7 +74,10 @@ class Row(NamedTuple):
 
 
 def make_world(
-    env: str | Environment | World, env_args: Mapping[str, Any], start_seed: int | None, max_states: int | None
+    env: str | Environment | World | TabularMDP,
+    env_args: Mapping[str, Any],
+    start_seed: int | None,
+    max_states: int | None,
 ) -> tuple[World, str]:
     """The world to explore, and its name in results.
 
@@ -86,6 +89,9 @@ def make_world(
             raise InputError(f"must be a whole number >= {least}, got {value!r}", name)
     if not isinstance(env_args, Mapping):
         raise InputError(f"must be names with their values, got {env_args!r}", "env_args")
+    brought = matrices.model_of(env, env_args)
+    if brought is not None:
+        return ModelWorld(brought, own=True), env if isinstance(env, str) else OBJECT + brought.name
     if isinstance(env, str):
         if env in BUILT_IN:
             return ModelWorld(_build(env, env_args)), env
@@ -107,9 +113,10 @@ def make_world(
         if model is not None:
             stepped.labels, stepped.layout = model.labels, model.layout
         return stepped, name
-    if hasattr(env, "rollout"):
+    if hasattr(env, "rollout") and not isinstance(env, TabularMDP):
         return env, env.name
-    raise InputError(f"must be a name, a Gymnasium environment or a World, not {type(env).__name__}", "env")
+    text = f"must be a name, a file, a matrix, a Model, a Gymnasium environment or a World, not {type(env).__name__}"
+    raise InputError(text, "env")
 
 
 def installed(env: str, trust: bool) -> str:
@@ -121,14 +128,28 @@ def installed(env: str, trust: bool) -> str:
 
 
 def make_model(
-    env: str | Environment | World, env_args: Mapping[str, Any], start_seed: int | None
+    env: str | Environment | World | TabularMDP, env_args: Mapping[str, Any], start_seed: int | None
 ) -> TabularMDP | None:
     """The exact model with the same state numbers as :func:`make_world`'s, or None where nobody knows it."""
+    brought = matrices.model_of(env, env_args)
+    if brought is not None:
+        return brought
     if isinstance(env, str):
         return _build(env, env_args) if env in BUILT_IN else toy_text_model(_make(env, env_args)[0], env, start_seed)
     if isinstance(env, gymnasium.Env):
         return toy_text_model(env, OBJECT + type(env.unwrapped).__name__, start_seed)
     return env.mdp if isinstance(env, ModelWorld) else None
+
+
+def called(env: str, env_args: Mapping[str, Any], start_seed: int | None, labels: Iterable[str]) -> list[int]:
+    """The states that labels mean in an environment whose model is known (:meth:`TabularMDP.states`)."""
+    model = make_model(env, env_args, start_seed)
+    if model is None:
+        raise InputError(f"no model is known of {env}, so that its states have no labels", "goal_labels")
+    try:
+        return sorted({state for label in labels for state in model.states(label)})
+    except InputError as error:
+        raise InputError(error.reason, "goal_labels") from None
 
 
 def describe() -> list[Row]:

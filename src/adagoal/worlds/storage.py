@@ -84,7 +84,9 @@ def restored(arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> Ta
     return TabularMDP(
         len(arrays["terminal"]),
         facts["n_actions"],
-        *(arrays[name] for name in ("indptr", "successors", "probabilities")),
+        arrays["indptr"],
+        arrays["successors"],
+        arrays["probabilities"],
         start=facts["start"],
         terminal=arrays["terminal"],
         name=facts["name"],
@@ -121,6 +123,20 @@ def load(path: Path) -> TabularMDP:
             raise InputError(f"{path}: {error}") from None
 
 
-def kept(world: object) -> dict[str, files.Content]:
-    """The files that a run keeps of its world: its model, where nobody could build it again from its name."""
-    return {WORLD: content(world.mdp)} if isinstance(world, ModelWorld) and world.own else {}
+def own(world: object) -> TabularMDP | None:
+    """The model that the user brought, which nobody could build again from its name: a run must keep it."""
+    return world.mdp if isinstance(world, ModelWorld) and world.own else None
+
+
+def keep(world: object, folder: Path) -> None:
+    """Put the model of a world, if it is the user's own, into the folder of its run; remove that of an earlier run."""
+    model = own(world)
+    if model is not None:
+        save(model, folder / WORLD)
+    else:
+        (folder / WORLD).unlink(missing_ok=True)
+
+
+def stored(folder: Path) -> TabularMDP | None:
+    """The model that a run keeps in its folder, None where its world has a name."""
+    return load(folder / WORLD) if (folder / WORLD).exists() else None
