@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from adagoal.api.explore import audit, explore, resume
+    from adagoal.api.export import export
     from adagoal.api.trial import Trial, play
     from adagoal.core.errors import InputError
     from adagoal.core.policy import Policy
@@ -27,6 +28,7 @@ __all__ = [
     "Trial",
     "audit",
     "explore",
+    "export",
     "load",
     "mixture",
     "play",
@@ -36,6 +38,7 @@ __all__ = [
 _HOME = {
     **dict.fromkeys(("audit", "explore", "resume"), "api.explore"),
     **dict.fromkeys(("Certificate", "Result", "load"), "runs.result"),
+    "export": "api.export",
     "InputError": "core.errors",
     "Model": "worlds.model",
     "mixture": "worlds.mixture",

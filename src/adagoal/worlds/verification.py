@@ -4,7 +4,7 @@ Storm (the extra ``storm``) builds the model's matrix; the run then explores it 
 between its models and ours, and none of them changes the least expected number of steps between two states:
 
 * A state may have fewer actions than others. An action that it does not have leads to the start, as the reset does in
-  every state; it is called ``reset``, and is soon known to be nothing else. (Repeating one of the state's own actions
+  every state; it is called ``absent``, and is soon known to be nothing else. (Repeating one of the state's own actions
   would be as right, but as dear to learn as that action.)
 * A state that can never be left, deadlocks among them, is terminal: there is nothing but the reset to do.
 * Time is discrete, the state is observed, and there is one start. Models of other kinds are refused.
@@ -29,7 +29,7 @@ from adagoal.worlds.model import TabularMDP, assembled
 
 ENDINGS = (".prism", ".nm", ".pm", ".jani", ".drn", ".umb")
 """Of the files that Storm reads; the first three are PRISM programs."""
-RESET = "reset"
+ABSENT = "absent"
 
 
 def load(path: Path, constants: Mapping[str, Any]) -> TabularMDP:
@@ -99,7 +99,7 @@ def _plain(value: Any) -> str:
 
 def _actions(built: Any, pair: Any, pairs: int) -> list[str]:
     """[S * A] the names of the actions; one without a name is called by its number in the state."""
-    names = [RESET] * pairs
+    names = [ABSENT] * pairs
     width = pairs // built.nr_states
     for row, x in enumerate(pair):
         given = sorted(built.choice_labeling.get_labels_of_choice(row)) if built.has_choice_labeling() else []
