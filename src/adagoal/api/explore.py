@@ -121,7 +121,8 @@ def restored(
         setting = setting if budget is None else replace(setting, budget=_whole(budget))
         again = environment(setting, env, storage.stored(folder), trust)
         goal_rule = goal_rules.installed(setting.goal_rule, trust) if goal_rule is None else goal_rule
-        world, name = registry.make_world(again, setting.env_args, setting.start_seed, setting.max_states)
+        arguments = setting.env_args if isinstance(again, str) else {}
+        world, name = registry.make_world(again, arguments, setting.start_seed, setting.max_states)
         if name != setting.env and env is not None:
             raise InputError(f"the run in {folder} is on {setting.env}, not on {name}", "env")
         session = Session.start(setting, world, goal_rules.get(goal_rule))

@@ -10,12 +10,12 @@ from adagoal.cli import options
 
 
 @click.command(epilog="Example: adagoal export runs/two-room --format drn")
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("run", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--format", "format", default="drn", show_default=True, metavar="drn|umb", help="Which format to write.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the files.  [default: DIR/export]")
 @options.ENV_AGAIN
 @options.TRUST
-def export(folder: Path, format: str, out: Path | None, env: str | None, trust: bool) -> None:
+def export(run: Path, format: str, out: Path | None, env: str | None, trust: bool) -> None:
     """Write the certified interval MDP of the run in DIR, for model checkers.
 
     certified: every true transition probability lies in its interval, with probability 1 - delta. graph-preserving:
@@ -24,5 +24,5 @@ def export(folder: Path, format: str, out: Path | None, env: str | None, trust: 
     """
     from adagoal.api.export import export as write
 
-    for path in write(folder, format, out, env=env, trust=trust):
+    for path in write(run, format, out, env=env, trust=trust):
         click.echo(path)

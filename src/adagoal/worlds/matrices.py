@@ -36,6 +36,7 @@ def with_matrix(env: Any, start: int | None, terminal: ArrayLike | None) -> Any:
 def model_of(env: Any, env_args: Mapping[str, Any]) -> TabularMDP | None:
     """The model, where the user brings one: as an object, or in a file whose ending says so."""
     if isinstance(env, TabularMDP):
+        _no(env_args, env.name)
         return env
     return read(env, env_args) if isinstance(env, str) and env.endswith(ENDINGS) else None
 
@@ -44,6 +45,10 @@ def read(path: str, constants: Mapping[str, Any]) -> TabularMDP:
     """The model in a file; the ending says of which format it is."""
     if path.endswith(verification.ENDINGS):
         return verification.load(Path(path), constants)
-    if constants:
-        raise InputError(f"{next(iter(constants))} given, but {path} holds a model, made already", "env_args")
+    _no(constants, path)
     return storage.load(Path(path))
+
+
+def _no(arguments: Mapping[str, Any], name: str) -> None:
+    if arguments:
+        raise InputError(f"{next(iter(arguments))} given, but {name} is a model, made already", "env_args")
