@@ -121,7 +121,9 @@ def reproduce(ctx: click.Context) -> None:
 
 def _spelt(parameter: click.Parameter) -> str:
     """A parameter as it is typed."""
-    return parameter.opts[0] if isinstance(parameter, click.Option) else str(parameter.metavar or parameter.name).upper()
+    return (
+        parameter.opts[0] if isinstance(parameter, click.Option) else str(parameter.metavar or parameter.name).upper()
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
