@@ -3,15 +3,17 @@
 A task whose worker or machine dies is tried again on another. Every machine needs the same versions of adagoal, Python
 and Ray; tasks that keep files of their own (checkpoints) want a folder that all machines share.
 
-**Who can connect.** Ray does not ask who is there: whoever reaches a port of the cluster can run any code on all of its
-machines, as the user who started it. Start one only on a network where everybody is trusted (``ray start --head
---node-ip-address=...`` on a private address, behind a firewall), never on a public one. A cluster that the engine
-starts itself listens on this machine. Ray's usage reports are switched off, and no dashboard is started.
+**Who can connect.** By default Ray does not ask who is there: whoever reaches a port of the cluster can run any code on
+its machines, as the user who started it. That holds for a cluster that the engine starts itself too, which listens on
+all network interfaces of this machine while it runs. Use Ray where everybody on the network is trusted or kept out by a
+firewall, or have it ask for a token (``RAY_AUTH_MODE=token``, see Ray's documentation on token authentication).
+Usage reports are switched off, and no dashboard is started.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -22,14 +24,27 @@ from adagoal.engines import Interrupted, Losses, Needs, Tell
 
 def _ray() -> Any:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ.setdefault(
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"
-    )  # a task without a GPU leaves CUDA's settings alone
+    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"  # a task without a GPU leaves CUDA's settings alone
     try:
         import ray
     except ImportError:
         raise InputError("needs ray: pip install 'adagoal[ray]'", name="engine") from None
     return ray
+
+
+def _reach(address: str) -> None:
+    """Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"nobody answers at {address!r} ({error}); give HOST:PORT of a cluster", name="address"
+        ) from None
+
+
+def _call(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments)
 
 
 class RayCluster:
@@ -40,15 +55,15 @@ class RayCluster:
         self._own = not self._ray.is_initialized()
         if not self._own:
             return
-        options: dict[str, Any] = {"address": address} if address else {"address": "local", "include_dashboard": False}
-        if jobs and not address:
-            options["num_cpus"] = jobs
+        options: dict[str, Any] = {"address": address}
+        if address is None:
+            options = {"address": "local", "num_cpus": jobs, "include_dashboard": False}
+        elif address != "auto":
+            _reach(address)
         try:
             self._ray.init(**options, logging_level="ERROR")
-        except (OSError, RuntimeError, ValueError) as error:  # nobody there, other versions, no address
-            raise InputError(
-                f"no Ray cluster could be used at {address or 'this machine'} ({error})", name="address"
-            ) from None
+        except (OSError, RuntimeError, ValueError) as error:  # nobody there, or other versions
+            raise InputError(f"no Ray cluster can be used there ({error})", name="address") from None
 
     def map(
         self, function: Callable[..., Any], tasks: Mapping[str, tuple[Any, ...]], needs: Needs
@@ -56,14 +71,14 @@ class RayCluster:
         """See :class:`adagoal.engines.Engine`."""
         ray = self._ray
         errors = ray.exceptions
-        remote = ray.remote(**self._share(needs))(function)
+        remote = ray.remote(**self._share(needs))(_call)
         waiting, losses = deque(tasks), Losses(self._tell)
         flying: dict[Any, str] = {}
         try:
             while waiting or flying:
                 while waiting and len(flying) < (self._jobs or len(tasks)):
                     name = waiting.popleft()
-                    flying[remote.options(name=name).remote(*tasks[name])] = name
+                    flying[remote.options(name=name).remote(function, *tasks[name])] = name
                 (ended, *_), _ = ray.wait(list(flying), num_returns=1)
                 name = flying.pop(ended)
                 try:
