@@ -14,12 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
-
-from matplotlib.figure import Figure
-from rich.table import Table as Screen
+from typing import TYPE_CHECKING, Any
 
 from adagoal.engines import Needs
+
+if TYPE_CHECKING:  # a worker needs neither
+    from matplotlib.figure import Figure
+    from rich.table import Table as Screen
 
 Options = SimpleNamespace
 """What was asked for: ``out`` (a folder), ``quiet``, ``seeds`` (a range) and the experiment's own options."""
