@@ -10,7 +10,8 @@ import pytest
 
 from adagoal.cli.main import run
 from adagoal.engines.local import Local
-from adagoal.experiments import constants, figure3, price, runner, separation
+from adagoal.experiments import constants, figure3, runner, separation
+from adagoal.runs.result import Setting
 
 DATA = Path(__file__).parent.parent / "docs" / "figures"
 
@@ -30,7 +31,7 @@ def test_figure3_on_a_few_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (tmp_path / "figure3.png").stat().st_size > 10_000
     assert (tmp_path / "figure3.md").read_text().count("\n") == 11
     cell = figure3.Cell("AdaGoal", 1, 9)
-    assert figure3.selected_goals(cell, options) == json.loads((tmp_path / figure3.file(cell)).read_text())
+    assert figure3.selected_goals(cell, options) == json.loads((tmp_path / figure3.FIGURE3.place(cell)).read_text())
 
 
 def test_places_of_the_claim() -> None:
@@ -80,7 +81,7 @@ def test_time_to_the_fork_has_the_right_median() -> None:
 def test_constants_are_shown_as_a_table(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(constants, "WORLDS", [price.PricedWorld("chain", "chain", {"n_states": 3}, None, 4.0, 1.0)])
+    monkeypatch.setattr(constants, "WORLDS", {"chain": Setting("chain", {"n_states": 3}, radius=4.0, epsilon=1.0)})
     assert run(["reproduce", "constants", "--out", str(tmp_path)]) == 0
     assert "| chain | 4 | 1 | " in capsys.readouterr().out
     assert run(["reproduce", "constants", "--out", str(tmp_path), "--json"]) == 0

@@ -120,11 +120,10 @@ def asked(outcomes: Sequence[Outcome]) -> dict[tuple[str, str], float]:
     """By world and method: steps that a rival's own rule asks for, at least, with its paper's constants."""
     found = {}
     for (world, method, _), runs in group(outcomes).items():
-        setting = runs[0]["setting"]
-        if setting["method_args"].get("constants") == "paper":
-            rival = arena_bounds.RIVALS[setting["method"]]
-            mdp = model(setting["env"], setting["env_args"])
-            found[world, method] = rival(mdp, setting["radius"], setting["epsilon"], setting["delta"])
+        setting = Setting(**runs[0]["setting"])
+        if setting.method_args.get("constants") == "paper":
+            rival = arena_bounds.RIVALS[setting.method]
+            found[world, method] = rival(model(setting), float(setting.radius), setting.epsilon, setting.delta)
     return found
 
 
@@ -173,9 +172,9 @@ def drawn(outcomes: Sequence[Outcome]) -> list[Outcome]:
 ARENA = Experiment(
     "arena",
     cells,
-    compare.file,
     compare.measure,
     report,
+    file=compare.file,
     kept=compare.kept,
     line=compare.line,
     live=live,

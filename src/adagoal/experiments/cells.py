@@ -9,7 +9,7 @@ from adagoal.api import explore as api
 from adagoal.core.run import Run
 from adagoal.core.status import Status
 from adagoal.engines import Interrupted
-from adagoal.runs.result import Result
+from adagoal.runs.result import Result, Setting
 from adagoal.worlds import registry
 from adagoal.worlds.model import TabularMDP
 
@@ -45,8 +45,8 @@ def _whole(result: Result, watch: _Watched) -> Result:
     return result
 
 
-def model(env: str, env_args: dict[str, Any], start_seed: int | None = None) -> TabularMDP:
-    """The exact model of a world that has one."""
-    found = registry.make_model(env, env_args, start_seed)
-    assert found is not None, f"{env} has no model"
+def model(setting: Setting) -> TabularMDP:
+    """The exact model of a setting's world, which has one."""
+    found = registry.make_model(setting.env, setting.env_args, setting.start_seed)
+    assert found is not None, f"{setting.env} has no model"
     return found

@@ -128,4 +128,4 @@ def _model(env: str, env_args: Mapping[str, Any]) -> TabularMDP:
     return model
 
 
-COMPARE = Experiment("compare", cells, file, measure, report, kept=kept, line=line, live=live, stem="table")
+COMPARE = Experiment("compare", cells, measure, report, file=file, kept=kept, line=line, live=live, stem="table")

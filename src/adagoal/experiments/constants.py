@@ -8,54 +8,55 @@ where the price experiment uses one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from adagoal.experiments.declare import Experiment, Option, Options, Outcome, Report
+from adagoal.experiments.cells import model
+from adagoal.experiments.declare import Experiment, Option, Options, Report
 from adagoal.experiments.output import Table
-from adagoal.experiments.price import DELTA, WORLDS, PricedWorld
+from adagoal.experiments.price import DELTA, WORLDS
 from adagoal.experiments.samples import for_ucbvi
+from adagoal.runs.result import Setting
 from adagoal.tabular.paper import horizon
 
 LARGE = 100
 """Worlds with more states than this take minutes; ask for them with --all."""
 
 
-def cells(options: Options) -> list[PricedWorld]:
+class Cell(NamedTuple):
+    """A world."""
+
+    name: str
+    setting: Setting
+
+
+def cells(options: Options) -> list[Cell]:
     """The worlds of the price table."""
-    return [world for world in WORLDS if options.all or world.mdp.n_states <= LARGE]
+    found = [Cell(name, setting) for name, setting in WORLDS.items()]
+    return [cell for cell in found if options.all or model(cell.setting).n_states <= LARGE]
 
 
-def measure(world: PricedWorld, options: Options) -> dict[str, Any]:
+def measure(cell: Cell, options: Options) -> dict[str, Any]:
     """Both splits of the horizon and epsilon."""
-    row: dict[str, Any] = {"world": world.name, "L": world.L, "epsilon": world.epsilon, "delta": DELTA}
+    mdp, L, epsilon = model(cell.setting), float(cell.setting.radius), cell.setting.epsilon
+    row: dict[str, Any] = {"world": cell.name, "L": cell.setting.radius, "epsilon": epsilon, "delta": DELTA}
     for bonus in ("literal", "rebalanced"):
-        per_pair, total = for_ucbvi(world.mdp, world.L, world.epsilon, DELTA, bonus)
-        H = horizon(world.L, world.epsilon, bonus)
+        per_pair, total = for_ucbvi(mdp, L, epsilon, DELTA, bonus)
+        H = horizon(L, epsilon, bonus)
         row[bonus] = {"H": H, "per_pair": float(f"{per_pair:.3g}"), "total": float(f"{total:.3g}")}
     return row
 
 
-def report(rows: Sequence[Outcome], options: Options) -> Report:
-    """Steps in all, by world."""
-    lines = [
-        (
-            row["world"],
-            f"{row['L']:g}",
-            f"{row['epsilon']:g}",
-            *(f"{row[b]['total']:.1e}" for b in ("literal", "rebalanced")),
-        )
-        for row in rows
-    ]
-    return Report(rows, Table(("world", "L", "epsilon", "as printed", "rebalanced"), lines).markdown(), rows)
+COLUMNS = {
+    **{"world": "{world}", "L": "{L:g}", "epsilon": "{epsilon:g}"},
+    **{"as printed": "{literal[total]:.1e}", "rebalanced": "{rebalanced[total]:.1e}"},
+}
 
 
 CONSTANTS = Experiment(
     "constants",
     cells,
-    file=lambda world: f"constants-runs/{world.name.replace(', ', '-').replace(' ', '-')}.json",
     measure=measure,
-    report=report,
+    report=lambda rows, options: Report(rows, Table.of(rows, COLUMNS).markdown(), rows),
     options=(Option("all", bool, False, f"Also worlds of more than {LARGE} states."),),
     seeds=None,
 )

@@ -51,6 +51,8 @@ CONFIDENCE = 0.95
 NAMES = {"lower": "lower bound", "upper": "upper bound", "gap": "sub-optimality bound", "tables": "value tables"}
 KINDS = tuple(NAMES)
 """What may miss."""
+COLUMNS = {name: f"{{{name}}}" for name in ("delta", "family", "runs", "stopped", "broken")}
+COLUMNS |= {f"at most ({CONFIDENCE:.0%})": "{at_most:.4f}"} | {name: f"{{{name}}}" for name in (*KINDS, "c1", "c2")}
 
 
 class Task(NamedTuple):
@@ -196,14 +198,6 @@ def summary(records: Sequence[Outcome]) -> list[dict[str, Any]]:
     return rows
 
 
-def table(rows: Sequence[dict[str, Any]]) -> str:
-    """The summary as Markdown."""
-    names = ("delta", "family", "runs", "stopped", "broken", "at_most", *KINDS, "c1", "c2")
-    lines = [[f"{row[name]:.4f}" if name == "at_most" else str(row[name]) for name in names] for row in rows]
-    head = [f"at most ({CONFIDENCE:.0%})" if name == "at_most" else name for name in names]
-    return Table(head, lines, left=2).markdown()
-
-
 def figure(records: Sequence[Outcome], rows: Sequence[dict[str, Any]]) -> Figure:
     """Left: share of broken runs per family, with its upper bound, against delta. Right: how near misses came."""
     drawn, axes = panels(1 + len(DELTAS), (11.5, 4.6), width_ratios=[1.0] * len(DELTAS) + [1.1])
@@ -239,15 +233,15 @@ def report(outcomes: Sequence[Outcome], options: Options) -> Report:
     rows = summary(records)
     found = [record for record in records if record["delta"] > 0 and broken(record)]
     data = {"runs": options.runs, "control": options.control, "seed": options.seed, "rows": rows, "broken": found}
-    return Report(rows, table(rows), data, {"coverage.png": figure(records, rows)})
+    return Report(rows, Table.of(rows, COLUMNS, left=2).markdown(), data, {"coverage.png": figure(records, rows)})
 
 
 COVERAGE = Experiment(
     "coverage",
     chunks,
-    file,
     measure,
     report,
+    file=file,
     kept=same,
     options=(
         Option("runs", int, 2_200, "Honest runs.", low=1),

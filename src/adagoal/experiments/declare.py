@@ -1,11 +1,10 @@
 """What an experiment is: a declaration, from which one runner (:mod:`adagoal.experiments.runner`) does the rest.
 
     cells    the runs to make, as data; they may be of any kind that can be sent to another process
-    file     where the outcome of a cell is kept, below the folder of the experiment
     measure  what one cell measures: plain data for JSON. It runs anywhere (:mod:`adagoal.engines`)
     report   the table, the data and the figures, from all outcomes in the order of their cells
 
-A new experiment is one file with these four, and a line in the table of ``cli/main.py``.
+A new experiment is one file with these three, and a line in the table of ``cli/main.py``.
 """
 
 from __future__ import annotations
@@ -64,15 +63,22 @@ def _always(cell: Any, outcome: Outcome, options: Options) -> bool:
     return True
 
 
+def _flat(cell: Any) -> list[Any]:
+    return [part for field in cell for part in _flat(field)] if isinstance(cell, tuple) else [cell]
+
+
 @dataclass(frozen=True)
 class Experiment:
     """A declaration; see the top of this file. ``measure`` travels to other processes: a function of a module."""
 
     name: str
     cells: Callable[[Options], Sequence[Any]]
-    file: Callable[[Any], str]
     measure: Callable[[Any, Options], Outcome]
     report: Callable[[Sequence[Outcome], Options], Report]
+    folder: str = ""
+    """Of the outcomes, below OUT; NAME-runs unless told."""
+    file: Callable[[Any], str] | None = None
+    """Where the outcome of a cell is kept, unless by its fields (or its ``name``) in the folder."""
     more: Callable[[Sequence[Outcome], Options], Sequence[Any]] | None = None
     """Cells that depend on the outcomes of the first ones."""
     kept: Callable[[Any, Outcome, Options], bool] = _always
@@ -91,6 +97,13 @@ class Experiment:
     """Options of the example in the help."""
     stem: str = ""
     """NAME of NAME.json and NAME.md, where it is not the experiment's."""
+
+    def place(self, cell: Any) -> str:
+        """The file of a cell, below OUT."""
+        if self.file is not None:
+            return self.file(cell)
+        name = getattr(cell, "name", None) or "-".join(map(str, _flat(cell)))
+        return f"{self.folder or f'{self.name}-runs'}/{name.replace(', ', '-').replace(' ', '-')}.json"
 
     def chosen(self, **given: Any) -> Options:
         """The options, with the defaults of those that are not given; ``seeds`` may be a number."""

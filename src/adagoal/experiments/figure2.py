@@ -219,9 +219,9 @@ def _text(value: Any) -> str:
 FIGURE2 = Experiment(
     "figure2",
     cells,
-    file,
     train_panel,
     report,
+    file=file,
     kept=kept,
     needs=lambda options: Needs(cores=options.workers or os.cpu_count() or 1, gpu=True),
     options=(

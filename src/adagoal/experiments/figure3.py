@@ -11,7 +11,7 @@ The layout is not in the paper's text; ours is described in :mod:`adagoal.worlds
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +23,7 @@ from adagoal.core.run import Run
 from adagoal.core.types import Longs
 from adagoal.experiments.cells import explore
 from adagoal.experiments.declare import Experiment, Options, Outcome, Report
-from adagoal.experiments.output import Table
+from adagoal.experiments.output import Columns, Table
 from adagoal.mdp import solve
 from adagoal.report.maps import draw_map, map_size
 from adagoal.report.view import View
@@ -52,11 +52,6 @@ class Cell(NamedTuple):
 def cells(options: Options, rules: Sequence[str]) -> list[Cell]:
     """Every rule with every seed."""
     return [Cell(rule, seed, EPISODES) for rule in rules for seed in options.seeds]
-
-
-def file(cell: Cell) -> str:
-    """The same for both figures."""
-    return f"figure3-runs/{cell.rule}-{cell.seed}-{cell.episodes}.json"
 
 
 def selected_goals(cell: Cell, options: Options) -> list[int]:
@@ -98,7 +93,7 @@ def report(outcomes: Sequence[Outcome], options: Options, name: str, rules: Sequ
     setting = {"env": "two-room", "L": L, "H": H, "episodes": first, "bonus": "simplified", "rules": GOAL_RULES}
     data = {"setting": setting, "seeds": list(options.seeds), "rows": rows, "selected": selected}
     data |= {name: group.tolist() for name, group in groups.items()}
-    return Report(rows, table(rows), data, {f"{name}.png": figure(data)})
+    return Report(rows, Table.of(rows, COLUMNS).markdown(), data, {f"{name}.png": figure(data)})
 
 
 def _spread(share: np.ndarray[Any, Any]) -> dict[str, float | None]:
@@ -108,24 +103,15 @@ def _spread(share: np.ndarray[Any, Any]) -> dict[str, float | None]:
     return {"mean": mean, "sd": deviation, "min": least, "max": most}
 
 
-def table(rows: Sequence[dict[str, Any]]) -> str:
-    """The claim in words and numbers."""
-    head = ("rule", "episodes", "seeds", "bottom-right room", "10 farthest of room one")
-    lines = [
-        (
-            row["rule"],
-            f"{row['first']}-{row['last']}",
-            str(row["seeds"]),
-            _share(row["second_room"]),
-            _share(row["farthest"]),
-        )
-        for row in rows
-    ]
-    return Table(head, lines).markdown()
+def _share(name: str) -> Callable[[dict[str, Any]], str]:
+    """A column: the mean over the seeds, with its standard deviation."""
+    return lambda row: f"{row[name]['mean']:.1%}" + ("" if row[name]["sd"] is None else f" +- {row[name]['sd']:.1%}")
 
 
-def _share(share: dict[str, Any]) -> str:
-    return f"{share['mean']:.1%}" + ("" if share["sd"] is None else f" +- {share['sd']:.1%}")
+COLUMNS: Columns = {
+    **{"rule": "{rule}", "episodes": "{first}-{last}", "seeds": "{seeds}"},
+    **{"bottom-right room": _share("second_room"), "10 farthest of room one": _share("farthest")},
+}
 
 
 def figure(data: dict[str, Any]) -> Figure:
@@ -156,9 +142,9 @@ def _declared(name: str, rules: Sequence[str]) -> Experiment:
     return Experiment(
         name,
         functools.partial(cells, rules=rules),
-        file,
         selected_goals,
         functools.partial(report, name=name, rules=rules),
+        folder="figure3-runs",
         seeds=1,
         example="--seeds 20 --jobs 2 --out docs/figures",
     )

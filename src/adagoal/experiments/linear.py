@@ -15,28 +15,14 @@ Every run is audited on the true model, in a process of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from adagoal.engines import Needs
 from adagoal.experiments import linear_output, misfit
 from adagoal.experiments.declare import Experiment, Option, Options, Outcome, Report
 from adagoal.experiments.linear_output import KERNELS, LINEAR, METHODS
-from adagoal.experiments.linear_runs import (
-    DELTA,
-    EPSILON,
-    FOLDER,
-    RADIUS,
-    SIZES,
-    Cell,
-    goal_space,
-    line,
-    measure,
-    over,
-)
-from adagoal.experiments.samples import for_vtr
+from adagoal.experiments.linear_runs import FOLDER, SIZES, Cell, line, measure, over
 
 VTR_BUDGET = 100_000
-MINUTES = Option("minutes", float, 10.0, "Give a run up after so many; with more of them it goes on later.")
 
 
 def states_cells(options: Options) -> list[Cell]:
@@ -66,64 +52,28 @@ def methods_cells(options: Options) -> list[Cell]:
     return [*own, Cell("windy", min(SIZES), 4, "vtr", options.seeds[0], budget=VTR_BUDGET)]
 
 
-def states_report(rows: Sequence[Outcome], options: Options) -> Report:
-    """Steps against S."""
-    figures = {"linear-states.png": linear_output.states_figure(rows)}
-    return _report({"rows": rows}, linear_output.states_table(rows), figures)
-
-
-def kernels_report(rows: Sequence[Outcome], options: Options) -> Report:
-    """Steps against d."""
-    fits = linear_output.kernels_fits(rows)
-    figures = {"linear-kernels.png": linear_output.kernels_figure(rows, fits)}
-    return _report({"rows": rows, "fits": fits}, linear_output.kernels_table(fits), figures)
-
-
-def methods_report(rows: Sequence[Outcome], options: Options) -> Report:
-    """All methods on one world."""
-    cell = Cell("windy", min(SIZES), 4, "vtr", 0)
-    need = for_vtr(cell.model(), goal_space(cell), RADIUS, EPSILON, DELTA)
-    return _report({"rows": rows, "vtr_samples_needed": need}, linear_output.methods_table(rows, need))
-
-
-def misfit_report(rows: Sequence[Outcome], options: Options) -> Report:
-    """Worlds that are no mixture."""
-    return _report({"rows": rows}, misfit.table(rows))
-
-
-def _report(found: dict[str, Any], text: str, figures: Any = None) -> Report:
-    data = {"radius": RADIUS, "epsilon": EPSILON, "delta": DELTA, **found}
-    return Report(data, text, data, figures or {})
-
-
 def _part(
     name: str, cells: Callable[[Options], list[Cell]], report: Callable[[Sequence[Outcome], Options], Report]
 ) -> Experiment:
     return Experiment(
         f"linear-{name}",
         cells,
-        file=lambda cell: f"{FOLDER}/{cell.name}.json",
-        measure=measure,
-        report=report,
+        measure,
+        report,
+        folder=FOLDER,
         kept=over,
         line=line,
         needs=lambda options: Needs(fresh=True),
-        options=(MINUTES,),
+        options=(Option("minutes", float, 10.0, "Give a run up after so many; with more of them it goes on later."),),
         jobs=1,
     )
 
 
 PARTS = {
-    "states": _part("states", states_cells, states_report),
-    "kernels": _part("kernels", kernels_cells, kernels_report),
-    "methods": _part("methods", methods_cells, methods_report),
+    "states": _part("states", states_cells, linear_output.states),
+    "kernels": _part("kernels", kernels_cells, linear_output.kernels),
+    "methods": _part("methods", methods_cells, linear_output.methods),
     "misfit": Experiment(
-        "linear-misfit",
-        misfit.cells,
-        file=lambda point: f"{FOLDER}/{point.name}.json",
-        measure=misfit.measure,
-        report=misfit_report,
-        kept=misfit.kept,
-        jobs=1,
+        "linear-misfit", misfit.cells, misfit.measure, linear_output.misfits, folder=FOLDER, kept=misfit.kept, jobs=1
     ),
 }

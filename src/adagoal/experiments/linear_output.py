@@ -10,9 +10,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from adagoal.experiments.declare import Outcome
-from adagoal.experiments.linear_runs import SIZES
+from adagoal.experiments import misfit
+from adagoal.experiments.declare import Options, Outcome, Report
+from adagoal.experiments.linear_runs import DELTA, EPSILON, RADIUS, SIZES, Cell, goal_space
 from adagoal.experiments.output import COLOURS, GREY, Table
+from adagoal.experiments.samples import for_vtr
 
 KERNELS = (2, 4, 8, 16)
 LINEAR = ("likelihood", "vtr-pooled")
@@ -167,3 +169,32 @@ def methods_table(rows: Sequence[Outcome], need: float) -> str:
     short = next(row for row in rows if row["method"] == "vtr")
     note = f"`vtr` after {short['steps']:,} steps, {short['seconds']:.0f} s: largest error bound {short['error']:.1f}."
     return f"{Table(head, lines).markdown()}\n{note}\n"
+
+
+def states(rows: Sequence[Outcome], options: Options) -> Report:
+    """Steps against S."""
+    return _report({"rows": rows}, states_table(rows), {"linear-states.png": states_figure(rows)})
+
+
+def kernels(rows: Sequence[Outcome], options: Options) -> Report:
+    """Steps against d."""
+    fits = kernels_fits(rows)
+    figures = {"linear-kernels.png": kernels_figure(rows, fits)}
+    return _report({"rows": rows, "fits": fits}, kernels_table(fits), figures)
+
+
+def methods(rows: Sequence[Outcome], options: Options) -> Report:
+    """All methods on one world."""
+    cell = Cell("windy", min(SIZES), 4, "vtr", 0)
+    need = for_vtr(cell.model(), goal_space(cell), RADIUS, EPSILON, DELTA)
+    return _report({"rows": rows, "vtr_samples_needed": need}, methods_table(rows, need))
+
+
+def misfits(rows: Sequence[Outcome], options: Options) -> Report:
+    """Worlds that are no mixture."""
+    return _report({"rows": rows}, misfit.table(rows))
+
+
+def _report(found: dict[str, Any], text: str, figures: dict[str, Figure] | None = None) -> Report:
+    data = {"radius": RADIUS, "epsilon": EPSILON, "delta": DELTA, **found}
+    return Report(data, text, data, figures or {})

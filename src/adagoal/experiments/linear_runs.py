@@ -17,6 +17,7 @@ from adagoal.core.types import Longs
 from adagoal.experiments.cells import explore, model, resume
 from adagoal.experiments.declare import Options, Outcome
 from adagoal.mdp import solve
+from adagoal.runs.result import Setting
 from adagoal.runs.session import CHECKPOINT
 from adagoal.worlds.model import TabularMDP
 
@@ -60,7 +61,7 @@ class Cell(NamedTuple):
 
     def model(self) -> TabularMDP:
         """The true one."""
-        return model(f"mixture-{self.family}", self.env_args)
+        return model(Setting(f"mixture-{self.family}", self.env_args))
 
 
 def goal_space(cell: Cell) -> Longs:

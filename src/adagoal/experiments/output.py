@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -16,6 +17,9 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#0
 """Okabe and Ito's palette, which colour-blind people can tell apart."""
 GREY = "#666666"
 
+Columns = Mapping[str, str | Callable[[Any], str]]
+"""By its head, what a column shows of a row: a format of its fields ("{steps:.2e}"), or a function of the row."""
+
 
 @dataclass(frozen=True)
 class Table:
@@ -24,6 +28,12 @@ class Table:
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
     left: int = 1
+
+    @staticmethod
+    def of(rows: Iterable[Mapping[str, Any]], columns: Columns, left: int = 1) -> Table:
+        """From plain data."""
+        cells = [[c.format(**row) if isinstance(c, str) else c(row) for c in columns.values()] for row in rows]
+        return Table(list(columns), cells, left)
 
     def markdown(self) -> str:
         """As Markdown."""

@@ -16,6 +16,7 @@ import math
 import statistics
 import time
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,8 +30,9 @@ from adagoal.core.status import Status
 from adagoal.experiments.auditor import Auditor
 from adagoal.experiments.cells import explore, model
 from adagoal.experiments.declare import Experiment, Option, Options, Outcome, Report
-from adagoal.experiments.output import Table, panels
+from adagoal.experiments.output import Columns, Table, panels
 from adagoal.mdp import solve
+from adagoal.runs.result import Setting
 from adagoal.worlds.model import TabularMDP, from_rows
 
 DELTA = 0.1
@@ -48,48 +50,44 @@ STYLES = (
 )
 
 
-class PricedWorld(NamedTuple):
-    """One line of the table."""
-
-    name: str
-    env: str
-    env_args: dict[str, Any]
-    start_seed: int | None
-    L: float
-    epsilon: float
-
-    @property
-    def mdp(self) -> TabularMDP:
-        """Its model."""
-        return model(self.env, self.env_args, self.start_seed)
-
-
-WORLDS = (
-    PricedWorld("two-room", "two-room", {}, None, 40, 1.0),
-    PricedWorld("grid 4x5, slip 0.1", "grid", {"rows": 4, "cols": 5, "slip": 0.1}, None, 10, 0.5),
-    PricedWorld("FrozenLake 4x4", "FrozenLake-v1", {}, None, 20, 1.0),
-    PricedWorld("FrozenLake 8x8", "FrozenLake-v1", {"map_name": "8x8"}, None, 40, 2.0),
-    PricedWorld("CliffWalking", "CliffWalking-v1", {}, None, 20, 1.0),
-    PricedWorld("Taxi, start seed 0", "Taxi-v4", {}, 0, 20, 1.0),
-)
+WORLDS = {
+    "two-room": Setting("two-room", radius=40, epsilon=1.0),
+    "grid 4x5, slip 0.1": Setting("grid", {"rows": 4, "cols": 5, "slip": 0.1}, radius=10, epsilon=0.5),
+    "FrozenLake 4x4": Setting("FrozenLake-v1", radius=20, epsilon=1.0),
+    "FrozenLake 8x8": Setting("FrozenLake-v1", {"map_name": "8x8"}, radius=40, epsilon=2.0),
+    "CliffWalking": Setting("CliffWalking-v1", radius=20, epsilon=1.0),
+    "Taxi, start seed 0": Setting("Taxi-v4", radius=20, epsilon=1.0, start_seed=0),
+}
 
 
 class Cell(NamedTuple):
     """One run."""
 
-    world: PricedWorld
+    world: str
     rule: str
     seed: int
     budget: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Of its file."""
+        return f"{self.world}-{self.rule}-{self.seed}"
+
+    @property
+    def setting(self) -> Setting:
+        """The whole of it."""
+        world = replace(WORLDS[self.world], delta=DELTA, goal_rule=self.rule)
+        return replace(world, seed=self.seed, budget=self.budget)
 
 
 class Watch:
     """An observer that audits the empirical answer now and then, and ends runs that take too long."""
 
-    def __init__(self, world: PricedWorld, seconds: float, looking: bool) -> None:
-        self.auditor = Auditor(world.mdp, world.L, world.epsilon)
+    def __init__(self, setting: Setting, seconds: float, looking: bool) -> None:
+        L, epsilon = float(setting.radius), setting.epsilon
+        self.auditor = Auditor(model(setting), L, epsilon)
         self.run: Run | None = None
-        self._most = world.L + world.epsilon / 2
+        self._most = L + epsilon / 2
         self._next, self._limit = 100.0 if looking else math.inf, seconds
         self._began, self._looking = time.process_time(), 0.0
 
@@ -130,7 +128,7 @@ def empirical(counts: Counts) -> TabularMDP:
 def _compile() -> None:
     """Once in every process, so that no run's time holds it."""
     for rule in ("adagoal", *OTHERS):
-        _measure(Cell(WORLDS[0], rule, 0, 20_000), math.inf)
+        _measure(Cell("two-room", rule, 0, 20_000), math.inf)
 
 
 def measure(cell: Cell, options: Options) -> dict[str, Any]:
@@ -140,30 +138,22 @@ def measure(cell: Cell, options: Options) -> dict[str, Any]:
 
 
 def _measure(cell: Cell, seconds: float) -> dict[str, Any]:
-    world, looking = cell.world, cell.rule == "adagoal"
-    watch = Watch(world, seconds, looking)
-    result = explore(
-        *(world.env, world.L, world.epsilon, DELTA),
-        env_args=world.env_args,
-        start_seed=world.start_seed,
-        goal_rule=cell.rule,
-        seed=cell.seed,
-        budget=cell.budget,
-        observe=watch,
-    )
+    looking = cell.rule == "adagoal"
+    watch = Watch(cell.setting, seconds, looking)
+    result = explore(**asdict(cell.setting), observe=watch)
     taken = round(watch.seconds, 3)
     if looking and watch.run is not None:
         watch.look(watch.run)
-    verdict = audit(result, world.mdp)
+    verdict = audit(result)
     status = "seconds" if result.status is Status.INTERRUPTED else result.status
-    found = {"world": world.name, "rule": cell.rule, "seed": cell.seed, "status": status, "steps": result.steps}
+    found = {"world": cell.world, "rule": cell.rule, "seed": cell.seed, "status": status, "steps": result.steps}
     found |= {"plans": result.plans, "seconds": taken, "goals": len(result.goals), "audit": verdict.ok}
     return found | {"certificates": verdict.certificates, "audit_stop": watch.auditor.stop}
 
 
-def worlds(options: Options) -> list[PricedWorld]:
+def worlds(options: Options) -> list[str]:
     """Those that were asked for."""
-    return [world for world in WORLDS if not options.world or world.name in options.world]
+    return [name for name in WORLDS if not options.world or name in options.world]
 
 
 def cells(options: Options) -> list[Cell]:
@@ -176,24 +166,19 @@ def other_cells(outcomes: Sequence[Outcome], options: Options) -> list[Cell]:
     few = range(options.seeds[0], options.seeds[0] + options.other_seeds)
     found = []
     for world in worlds(options):
-        cap = int(CAP * statistics.median(r["steps"] for r in outcomes if r["world"] == world.name))
+        cap = int(CAP * statistics.median(r["steps"] for r in outcomes if r["world"] == world))
         found += [Cell(world, rule, seed, cap) for rule in OTHERS for seed in few]
     return found
 
 
-def file(cell: Cell) -> str:
-    """By world, rule and seed."""
-    return f"price-runs/{cell.world.name.replace(', ', '-').replace(' ', '-')}-{cell.rule}-{cell.seed}.json"
-
-
-def table_row(world: PricedWorld, records: Sequence[Outcome]) -> dict[str, Any]:
+def table_row(world: str, records: Sequence[Outcome]) -> dict[str, Any]:
     """A world's line of the table."""
-    of = {rule: [r for r in records if r["world"] == world.name and r["rule"] == rule] for rule in ("adagoal", *OTHERS)}
+    of = {rule: [r for r in records if r["world"] == world and r["rule"] == rule] for rule in ("adagoal", *OTHERS)}
     own = of["adagoal"]
     steps = [r["steps"] for r in own]
     audit_stops = [r["audit_stop"] for r in own if r["audit_stop"] is not None]
-    row: dict[str, Any] = {"world": world.name, "L": world.L, "epsilon": world.epsilon, "seeds": len(own)}
-    row |= {"steps": statistics.median(steps), "fewest": min(steps), "most": max(steps)}
+    row: dict[str, Any] = {"world": world, "L": WORLDS[world].radius, "epsilon": WORLDS[world].epsilon}
+    row |= {"seeds": len(own), "steps": statistics.median(steps), "fewest": min(steps), "most": max(steps)}
     row["stopped"] = sum(r["status"] == "certified" for r in own)
     row["seconds"] = statistics.median(r["seconds"] for r in own)
     row["audit_stop"] = statistics.median(audit_stops) if audit_stops else None
@@ -205,38 +190,37 @@ def table_row(world: PricedWorld, records: Sequence[Outcome]) -> dict[str, Any]:
         row[rule] = middle if math.isfinite(middle) else None
         row[f"{rule}_seconds"] = statistics.median(r["seconds"] for r in of[rule]) if reached else None
         row[f"{rule}_beyond"] = statistics.median(r["steps"] for r in of[rule]) if reached else None
-    done = [r for r in records if r["world"] == world.name and r["status"] == "certified"]
+    done = [r for r in records if r["world"] == world and r["status"] == "certified"]
     return row | {"audits_passed": sum(r["audit"] for r in done), "audits": len(done)}
+
+
+def _stop(row: dict[str, Any]) -> str:
+    unfinished = "" if row["stopped"] == row["seeds"] else f", {row['stopped']} of {row['seeds']} stopped"
+    return f"{row['steps']:.2e} ({row['fewest']:.2e} to {row['most']:.2e}{unfinished})"
+
+
+def _other(rule: str, row: dict[str, Any]) -> str:
+    beyond = row[f"{rule}_beyond"]
+    return f"{row[rule]:.2e}" if row[rule] else f"> {beyond:.1e}" if beyond else "-"
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """The table, and what its columns mean."""
-    head = ("world", "L", "eps", "AdaGoal: certified stop", "seconds", "audit-stop", "ratio", "UniGoal", "RareGoal")
-    lines = []
-    for row in rows:
-        others = [
-            f"{row[rule]:.2e}" if row[rule] else f"> {row[f'{rule}_beyond']:.1e}" if row[f"{rule}_beyond"] else "-"
-            for rule in OTHERS
-        ]
-        unfinished = "" if row["stopped"] == row["seeds"] else f", {row['stopped']} of {row['seeds']} stopped"
-        lines.append(
-            [
-                *(row["world"], f"{row['L']:g}", f"{row['epsilon']:g}"),
-                f"{row['steps']:.2e} ({row['fewest']:.2e} to {row['most']:.2e}{unfinished})",
-                f"{row['seconds']:.1f}",
-                f"{row['audit_stop']:.1e}" if row["audit_stop"] else "never",
-                f"{row['ratio']:.0f}" if row["ratio"] else "-",
-                *others,
-                f"{row['audits_passed']} of {row['audits']}",
-            ]
-        )
+    columns: Columns = {
+        **{"world": "{world}", "L": "{L:g}", "eps": "{epsilon:g}", "AdaGoal: certified stop": _stop},
+        "seconds": "{seconds:.1f}",
+        "audit-stop": lambda row: f"{row['audit_stop']:.1e}" if row["audit_stop"] else "never",
+        "ratio": lambda row: f"{row['ratio']:.0f}" if row["ratio"] else "-",
+        **{"UniGoal": functools.partial(_other, "unigoal"), "RareGoal": functools.partial(_other, "raregoal")},
+        "audits": "{audits_passed} of {audits}",
+    }
     note = (
         f"Environment steps, medians over {rows[0]['seeds']} seeds (fewest to most), delta = {DELTA}; processor "
         "seconds without compilation. Audit-stop: from here on the exact audit of the plain empirical answer holds for "
         "good; ratio: the price of knowing it. UniGoal, RareGoal: certified stop with that goal rule, or '> steps' "
         f"where most runs had not stopped after {CAP} times AdaGoal's steps, or in time. Audits: of certified runs."
     )
-    return f"{Table((*head, 'audits'), lines).markdown()}\n{note}\n"
+    return f"{Table.of(rows, columns).markdown()}\n{note}\n"
 
 
 def figure(rows: Sequence[dict[str, Any]]) -> Figure:
@@ -259,21 +243,19 @@ def figure(rows: Sequence[dict[str, Any]]) -> Figure:
 def report(outcomes: Sequence[Outcome], options: Options) -> Report:
     """World by world."""
     rows = [table_row(world, outcomes) for world in worlds(options)]
-    names = [world.name for world in WORLDS]
-    runs = sorted(outcomes, key=lambda r: names.index(r["world"]))
+    runs = sorted(outcomes, key=lambda r: list(WORLDS).index(r["world"]))
     return Report(rows, table(rows), {"delta": DELTA, "rows": rows, "runs": runs}, {"price.png": figure(rows)})
 
 
 PRICE = Experiment(
     "price",
     cells,
-    file,
     measure,
     report,
     more=other_cells,
     options=(
         Option("other_seeds", int, 3, "Seeds of other rules.", low=0),
-        Option("world", str, (), "Only these worlds.", choices=[world.name for world in WORLDS], many=True),
+        Option("world", str, (), "Only these worlds.", choices=list(WORLDS), many=True),
         Option("seconds", float, 60.0, "Most processor seconds of a run."),
     ),
     jobs=1,

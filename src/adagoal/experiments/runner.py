@@ -44,7 +44,7 @@ def outcomes(
     experiment: Experiment, cells: Sequence[Any], options: Options, engine: Engine, display: Display
 ) -> list[Outcome]:
     """What the cells measured, in their order."""
-    files = {experiment.file(cell): cell for cell in cells}
+    files = {experiment.place(cell): cell for cell in cells}
     found = {name: _kept(experiment, name, cell, options) for name, cell in files.items()}
     missing = {name: (cell, options) for name, cell in files.items() if found[name] is None}
     with display.over(experiment, [outcome for outcome in found.values() if outcome is not None], len(files)) as done:
@@ -52,7 +52,7 @@ def outcomes(
             write_json(options.out / name, measured)
             found[name] = read_json(options.out / name)
             done(name, found[name])
-    return [found[experiment.file(cell)] for cell in cells]
+    return [found[experiment.place(cell)] for cell in cells]
 
 
 def _kept(experiment: Experiment, name: str, cell: Any, options: Options) -> Outcome | None:

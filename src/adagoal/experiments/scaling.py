@@ -168,7 +168,6 @@ def report(outcomes: Sequence[Outcome], options: Options) -> Report:
 SCALING = Experiment(
     "scaling",
     cells,
-    file=lambda cell: "scaling-runs/" + "-".join(map(str, (*cell.point, cell.rule, cell.seed))) + ".json",
     measure=measure,
     report=report,
     options=(Option("full", bool, False, "Wider ranges; takes several times as long."),),

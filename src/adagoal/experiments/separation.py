@@ -34,6 +34,11 @@ RADIUS, EPSILON, DELTA = 10.0, 1.0, 0.1
 GOAL, FORK = 1, 3
 DRAWS = 10_000
 """Draws of the time at which the fork is first met."""
+COLUMNS = {
+    **{"eta": "{eta:.0e}", "diameter": "{diameter:.3g}", "steps, reset": "{reset_steps:.3g}"},
+    **{"audits": "{audits_passed}/{runs}", "met fork": "{met_fork}/{runs}"},
+    "steps, reset-free": "{reset_free_steps:.3g}",
+}
 
 
 class Cell(NamedTuple):
@@ -97,21 +102,8 @@ def report(outcomes: Sequence[Outcome], options: Options) -> Report:
         for row in data
     ]
     setting = {"radius": RADIUS, "epsilon": EPSILON, "delta": DELTA, "seeds": list(options.seeds), "draws": DRAWS}
-    return Report(rows, table(rows), setting | {"rows": data}, {"separation.png": figure(data)})
-
-
-def table(rows: Sequence[dict[str, Any]]) -> str:
-    """One line per eta, medians."""
-    head = ("eta", "diameter", "steps, reset", "audits", "met fork", "steps, reset-free")
-    lines = [
-        (
-            *(f"{row['eta']:.0e}", f"{row['diameter']:.3g}", f"{row['reset_steps']:.3g}"),
-            *(f"{row['audits_passed']}/{row['runs']}", f"{row['met_fork']}/{row['runs']}"),
-            f"{row['reset_free_steps']:.3g}",
-        )
-        for row in rows
-    ]
-    return Table(head, lines, left=0).markdown()
+    text = Table.of(rows, COLUMNS, left=0).markdown()
+    return Report(rows, text, setting | {"rows": data}, {"separation.png": figure(data)})
 
 
 def figure(rows: Sequence[dict[str, Any]]) -> Figure:
@@ -139,7 +131,6 @@ def figure(rows: Sequence[dict[str, Any]]) -> Figure:
 SEPARATION = Experiment(
     "separation",
     cells=lambda options: [Cell(eta, seed) for eta in ETAS for seed in options.seeds],
-    file=lambda cell: f"separation-runs/{cell.eta:g}-{cell.seed}.json",
     measure=with_reset,
     report=report,
     example="--seeds 20 --out docs/figures",
