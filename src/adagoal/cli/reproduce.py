@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,7 +15,7 @@ from adagoal.cli import options
 from adagoal.cli.main import REPRODUCE, LazyGroup
 from adagoal.core.status import UNFINISHED
 from adagoal.experiments import runner
-from adagoal.experiments.declare import Experiment, Option, Options
+from adagoal.experiments.declare import Experiment, Option
 
 GOES_ON = "Finished runs are kept as files in the folder: stopped by Ctrl-C, the same command goes on where it was."
 
@@ -79,22 +80,20 @@ def conduct(
 ) -> None:
     """Run one experiment, or the parts of one, and print the tables."""
     display = runner.Display(given["quiet"])
+    usual = next(iter(parts.values())).jobs if engine == "local" else None
     reports = {}
-    for name, experiment in parts.items():
-        chosen = experiment.chosen(**given)
-        used = engines.make(engine, jobs or (experiment.jobs if engine == "local" else None), address, display.say)
-        try:
-            report = reports[name] = runner.run(experiment, chosen, used, display)
-        except KeyboardInterrupt:
-            if not display.done:
-                raise
-            _stopped("interrupted", display, chosen)
-        except engines.WorkerLost as error:
-            _stopped(f"error: {error}", display, chosen)
-        finally:
-            used.close()
-        if not as_json:
-            click.echo(report.text)
+    with contextlib.closing(engines.make(engine, jobs or usual, address, display.say)) as used:
+        for name, experiment in parts.items():
+            try:
+                report = reports[name] = runner.run(experiment, experiment.chosen(**given), used, display)
+            except KeyboardInterrupt:
+                if not display.done:
+                    raise
+                _stopped("interrupted", display, given["out"])
+            except engines.WorkerLost as error:
+                _stopped(f"error: {error}", display, given["out"])
+            if not as_json:
+                click.echo(report.text)
     if as_json:
         rows = {name: report.rows for name, report in reports.items()}
         click.echo(json.dumps(rows if len(parts) > 1 or "" not in parts else rows[""], indent=1))
@@ -102,9 +101,9 @@ def conduct(
         raise click.exceptions.Exit(UNFINISHED)
 
 
-def _stopped(reason: str, display: runner.Display, chosen: Options) -> NoReturn:
+def _stopped(reason: str, display: runner.Display, out: Path) -> NoReturn:
     """Say what is kept."""
-    kept = f"{display.done} of {display.total} runs are kept in {chosen.out}"
+    kept = f"{display.done} of {display.total} runs are kept in {out}"
     click.echo(f"{reason}: {kept}; the same command goes on", err=True)
     raise click.exceptions.Exit(UNFINISHED) from None
 

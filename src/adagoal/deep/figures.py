@@ -1,4 +1,4 @@
-"""Figures of deep runs: learning curves, where goals were chosen, disagreement maps, figure 2."""
+"""Figures of deep runs: learning curves, where goals were chosen, disagreement maps."""
 
 from __future__ import annotations
 
@@ -17,9 +17,6 @@ from matplotlib import patheffects
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-
-COLOURS = {"AdaGoal": "#0072b2", "HER": "#d55e00", "paper": "#7f7f7f"}
-NAMES = {"AdaGoal": "AdaGoal, D ≤ L", "HER": "HER (uniform)", "paper": "paper (disagreement, no constraint)"}
 
 
 def band(

@@ -117,7 +117,7 @@ def train_panel(cell: Cell, options: Options) -> dict[str, Any]:
             print(f"{cell.panel}: {tested[0]['steps']} of {options.steps} steps, success {success}", file=sys.stderr)
 
     folder = options.out / cell.panel
-    watch = result.recorded(options.out / file(cell), say, lambda data: data.update(panel=cell.panel))
+    watch = result.recorded(options.out / f"{cell.panel}.json", say, lambda data: data.update(panel=cell.panel))
     shared: dict[str, Any] = {"minutes": options.minutes, "workers": options.workers, "watch": watch}
     if (folder / CHECKPOINT).is_file():
         trained = resume(folder, steps=options.steps, **shared)
@@ -128,11 +128,6 @@ def train_panel(cell: Cell, options: Options) -> dict[str, Any]:
         raise Interrupted("the training was told to stop; its checkpoint is kept")
     report.write(trained, folder)
     return result.to_json(trained) | {"panel": cell.panel}
-
-
-def file(cell: Cell) -> str:
-    """By the panel."""
-    return f"{cell.panel}.json"
 
 
 def label(run: dict[str, Any]) -> str:
@@ -221,7 +216,7 @@ FIGURE2 = Experiment(
     cells,
     train_panel,
     report,
-    file=file,
+    file=lambda cell: f"{cell.panel}.json",
     kept=kept,
     needs=lambda options: Needs(cores=options.workers or os.cpu_count() or 1, gpu=True),
     options=(

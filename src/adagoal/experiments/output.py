@@ -40,9 +40,9 @@ class Table:
         rule = ["---"] * self.left + ["---:"] * (len(self.head) - self.left)
         return "\n".join("| " + " | ".join(line) + " |" for line in (self.head, rule, *self.rows)) + "\n"
 
-    def screen(self, caption: str = "") -> Screen:
+    def screen(self) -> Screen:
         """For a terminal."""
-        table = Screen(box=None, pad_edge=False, header_style="bold", caption=caption, caption_justify="left")
+        table = Screen(box=None, pad_edge=False, header_style="bold", caption_justify="left")
         for i, name in enumerate(self.head):
             table.add_column(name, justify="left" if i < self.left else "right", overflow="fold")
         for row in self.rows:

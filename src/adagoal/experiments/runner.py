@@ -90,7 +90,7 @@ class Display:
             state = f"{len(found)} of {total} runs, {time.monotonic() - began:,.0f} s"
             if experiment.live is not None:
                 table = experiment.live(found.copy(), self._console.height - 3)
-                table.caption, table.caption_justify = state, "left"
+                table.caption = state
                 return table
             bar = ProgressBar(total=max(total, 1), completed=len(found), width=60)
             return Group(Text(f"{state}   {last}", overflow="crop", no_wrap=True), bar)
