@@ -166,10 +166,7 @@ class Experiments(LazyGroup):
 
 
 @click.group(
-    cls=Experiments,
-    lazy=REPRODUCE,
-    invoke_without_command=True,
-    epilog="Example: adagoal reproduce figure3 --seeds 20",
+    cls=Experiments, lazy=REPRODUCE, invoke_without_command=True, epilog="Example: adagoal reproduce figure3 --seeds 20"
 )
 @click.pass_context
 def reproduce(ctx: click.Context) -> None:
