@@ -118,7 +118,7 @@ def test_an_experiment_goes_on_after_an_interrupt(
     assert "2 of 4 runs are there already" in capsys.readouterr().err
     left[0] = 0
     monkeypatch.setattr(runner, "write_json", stop)
-    assert run([*line, "--seed", "1"]) == 130, "nothing is kept"
+    assert run([*line[:-1], str(tmp_path / "other")]) == 130, "nothing is kept"
 
 
 def small(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,35 +31,26 @@ class Whole(options.Count):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """The number."""
         number = super().convert(value, param, ctx)
-        return (
-            number if number >= self._low else self.fail(f"{number} is not in the range x>={self._low:g}", param, ctx)
-        )
+        if number < self._low:
+            self.fail(f"{number} is not in the range x>={self._low:g}", param, ctx)
+        return number
 
 
 def shared(name: str, experiment: Experiment) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """The options that all experiments have; the function gets them as it is to hand them to :func:`conduct`."""
-    jobs = "one for every core" if experiment.jobs is None else experiment.jobs
-    out = Path("runs") / name
+    many, folder = click.IntRange(1, 10_000), click.Path(path_type=Path, file_okay=False)
+    seeds = click.option("--seeds", type=many, default=experiment.seeds, show_default=True, help="Runs of each.")
+    usual = f"[default: {experiment.jobs or 'one for every core'}; ray: all cores]"
+    where = click.Choice(engines.NAMES)
     found = [
-        click.option(
-            "--jobs", type=click.IntRange(1, 1024), help=f"Runs at a time.  [default: {jobs}; ray: all cores]"
-        ),
-        click.option(
-            "--engine", type=click.Choice(engines.NAMES), default="local", show_default=True, help="Where runs run."
-        ),
+        *([seeds, options.FIRST_SEED] if experiment.seeds is not None else []),
+        click.option("--jobs", type=click.IntRange(1, 1024), help=f"Runs at a time.  {usual}"),
+        click.option("--engine", type=where, default="local", show_default=True, help="Where they run."),
         click.option("--address", metavar="HOST:PORT", help="A Ray cluster.  [default: a new one on this machine]"),
-        click.option(
-            "--out", type=click.Path(path_type=Path, file_okay=False), default=out, show_default=True, help="Folder."
-        ),
+        click.option("--out", type=folder, default=Path("runs") / name, show_default=True, help="Folder."),
         click.option("--json", "as_json", is_flag=True, help="Print the table as JSON."),
         options.QUIET,
     ]
-    if experiment.seeds is not None:
-        many = click.IntRange(1, 10_000)
-        found.insert(0, options.FIRST_SEED)
-        found.insert(
-            0, click.option("--seeds", type=many, default=experiment.seeds, show_default=True, help="Runs of each.")
-        )
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(found):
@@ -87,7 +78,7 @@ def conduct(
             try:
                 report = reports[name] = runner.run(experiment, experiment.chosen(**given), used, display)
             except KeyboardInterrupt:
-                if not display.done:
+                if not any(given["out"].glob("*")):  # no run, and no checkpoint of one
                     raise
                 _stopped("interrupted", display, given["out"])
             except engines.WorkerLost as error:
