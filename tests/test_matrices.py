@@ -150,3 +150,12 @@ def test_the_command_line_takes_files(tmp_path, monkeypatch, capsys):
 def test_other_things_are_not_models():
     assert model_of("two-room", {}) is None
     assert model_of(3, {}) is None
+
+
+def test_a_matrix_that_was_altered_in_the_folder_is_noticed(tmp_path):
+    adagoal.explore(P, 20, 2.0, budget=500, out=tmp_path / "run")
+    path = tmp_path / "run" / "world.npz"
+    path.write_bytes(path.read_bytes()[:-40])
+    for read in (adagoal.load, adagoal.resume):
+        with pytest.raises(adagoal.InputError, match=r"world\.npz: "):
+            read(tmp_path / "run")

@@ -183,7 +183,7 @@ def test_intervals_of_two_point_distributions():
     ("arguments", "line"),
     [
         (["export", "RUN", "--format", "csv"], "--format: must be one of drn, umb, got 'csv'"),
-        (["export", "nowhere"], "nowhere/result.json: no such file"),
+        (["export", "nowhere"], "error: nowhere"),
         (["export", "BAYES"], "DIR: the method bayes has no intervals"),
     ],
 )
