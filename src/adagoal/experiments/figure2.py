@@ -68,7 +68,6 @@ def run_panel(panel: str, runs: list[Any], out: Path, minutes: float, workers: i
     from adagoal.report import deep as report
     from adagoal.runs import training_files as kept
     from adagoal.runs.training import resume, train
-    from adagoal.runs.training_files import CHECKPOINT
     from adagoal.runs.training_progress import TrainingProgress
 
     file, folder = out / f"{panel}.json", out / panel
@@ -77,7 +76,7 @@ def run_panel(panel: str, runs: list[Any], out: Path, minutes: float, workers: i
         held = [replace(config, steps=runs[0].steps) for config in kept.configs(cached)]
         if cached["status"] == "done" and cached["steps"] >= runs[0].steps and all(run in held for run in runs):
             return cached
-        if (folder / CHECKPOINT).is_file() and held != runs:
+        if kept.is_training(folder) and held != runs:
             raise InputError(
                 f"--out: {folder} holds the panel with other seeds, rules or settings; choose another folder"
             )
@@ -89,7 +88,7 @@ def run_panel(panel: str, runs: list[Any], out: Path, minutes: float, workers: i
             write_so_far(history)
 
         common: dict[str, Any] = {"minutes": minutes, "workers": workers, "observe": observe}
-        if (folder / CHECKPOINT).is_file():
+        if kept.is_training(folder):
             trained = resume(folder, steps=runs[0].steps, **common)
         else:
             trained = train(runs, folder, checkpoint_every=250, **common)
