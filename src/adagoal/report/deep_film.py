@@ -5,6 +5,7 @@ Runs as a process of its own, so that a machine without a working renderer loses
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -78,7 +79,9 @@ def main() -> None:
     folder = Path(sys.argv[1])
     pictures = frames(folder)[:, ::2, ::2]
     strip = np.concatenate(list(pictures), 1)
-    replace(folder / "strip.png", lambda file: matplotlib.image.imsave(file, strip, format="png"))
+    picture = io.BytesIO()
+    matplotlib.image.imsave(picture, strip, format="png")
+    replace(folder / "strip.png", lambda file: file.write(picture.getvalue()))
 
 
 if __name__ == "__main__":

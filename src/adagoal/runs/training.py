@@ -31,6 +31,7 @@ from adagoal.runs import training_format1 as format1
 from adagoal.runs.folder import Folder, hold
 from adagoal.runs.saved import Saved
 from adagoal.runs.signals import stop_on_signals
+from adagoal.runs.training_schema import KIND
 
 CHECKPOINT = "checkpoint.npz"
 _DECIDED_BY_THE_FOLDER = {"configs", *settings.declared(Config)} - {"env", "goal_rule", "steps"}
@@ -120,7 +121,7 @@ def _held(path: Path, name: str) -> Iterator[Folder]:
     """The folder, with the lock; a path that cannot be one is told as the argument ``name``."""
     if path.exists() and not path.is_dir():
         raise InputError(f"{path} is not a folder", name=name)
-    with hold(path, files.KIND) as folder:
+    with hold(path, KIND) as folder:
         yield folder
 
 
@@ -144,8 +145,8 @@ def _restored(saved: Saved, steps: int, env: str | None, goal_rule: str | None, 
         configs = checkpoint.configs(facts)
     name = files.environment(saved.path, configs[0], env, trust)
     rules = _rules(configs, goal_rule, trust)
-    longer = {"steps": steps} if steps else {}
-    configs = [replace(c, env=name, goal_rule=rule, **longer) for c, rule in zip(configs, rules, strict=True)]
+    length = steps or configs[0].steps
+    configs = [replace(c, env=name, goal_rule=rule, steps=length) for c, rule in zip(configs, rules, strict=True)]
     try:
         return Training(configs, workers, (arrays, facts))
     except ValueError as error:

@@ -29,7 +29,7 @@ def checkpoint(arrays: Arrays) -> tuple[Arrays, dict[str, Any]]:
     _check_format(arrays)
     configs, rows = (parsed(arrays.pop(name).tobytes()) for name in ("configs", "history.rows"))
     cycle, seconds = arrays.pop("cycle"), arrays.pop("history.wall_seconds")
-    if (cycle.dtype, cycle.shape, seconds.dtype, seconds.shape) != (np.int64, (), np.float64, ()):
+    if (cycle.dtype.name, cycle.shape, seconds.dtype.name, seconds.shape) != ("int64", (), "float64", ()):
         raise ValueError("the number of cycles or seconds is not a number")
     algorithm = {"algorithm": "ddpg"}
     facts = {

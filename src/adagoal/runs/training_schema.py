@@ -18,7 +18,7 @@ from adagoal.core.status import Status
 from adagoal.deep import settings
 from adagoal.deep.actor import Actor
 from adagoal.deep.config import Config
-from adagoal.deep.history import LENGTH, MEASURED
+from adagoal.deep.history import LENGTH, MEASURED, SHARE
 
 FORMAT = 2
 KIND = "training"
@@ -29,12 +29,7 @@ FAR = 1e12
 Arrays = Mapping[str, NDArray[Any]]
 
 _TEXT = {"type": "string", "maxLength": 100_000}
-_POINT = {
-    "steps": COUNT,
-    "wall_seconds": LENGTH,
-    "success": MEASURED["success"],
-    "success_any": MEASURED["success_any"],
-}
+_POINT = {"steps": COUNT, "wall_seconds": LENGTH, "success": SHARE, "success_any": SHARE}
 _CURVE = {"type": "array", "minItems": 1, "items": record(**_POINT) | {"properties": _POINT | MEASURED}}
 POLICY_FACTS = record(env=_TEXT, runs={**COUNT, "minimum": 1})
 
@@ -97,13 +92,12 @@ def check_policy(arrays: Arrays, runs: int) -> None:
 
 def check_goals(arrays: Arrays, runs: int, episodes: int) -> None:
     """The chosen goals, the goal spaces and, at the end of a run, the maps of D and E."""
-    bounded = {"low": -FAR, "high": FAR}
-    rules = {"chosen": Array("float64", ("C", "S", "B", "G"), **bounded)}
+    rules = {"chosen": _places("C", "S", "B", "G")}
     for run in range(runs):
-        rules |= {f"{which}_box_{run}": Array("float64", (2, "G"), **bounded) for which in ("train", "test")}
-    rules["table"] = Array("float64", (2, 2), **bounded, optional=True)
+        rules |= {f"{which}_box_{run}": _places(2, "G") for which in ("train", "test")}
+    rules["table"] = _places(2, 2, optional=True)
     rules |= {name: Array("float64", low=0.0, high=FAR, optional=True) for name in ("D", "E")}
-    rules |= {name: Array("float64", ("G",), **bounded, optional=True) for name in ("low", "high")}
+    rules |= {name: _places("G", optional=True) for name in ("low", "high")}
     sizes = _exactly(rules, arrays, {"S": runs, "B": episodes})
     if min(sizes.values()) == 0:
         raise ValueError("no goals were chosen")
@@ -119,6 +113,10 @@ def check_goals(arrays: Arrays, runs: int, episodes: int) -> None:
             raise ValueError("the maps of D and E do not have one grid per run")
         if (arrays["low"] > arrays["high"]).any():
             raise ValueError("the maps end before they begin")
+
+
+def _places(*shape: int | str, optional: bool = False) -> Array:
+    return Array("float64", shape, low=-FAR, high=FAR, optional=optional)
 
 
 def _exactly(rules: Schema, arrays: Arrays, sizes: dict[str, int]) -> dict[str, int]:
