@@ -197,7 +197,7 @@ def goals(saved: Saved, about: Record) -> dict[str, NDArray[Any]]:
     results = saved.results()
     with naming(results, GOALS):
         arrays, _ = results.arrays(GOALS)
-        schema.check_goals(arrays, len(about.configs), about.configs[0].episodes)
+        schema.check_goals(arrays, len(about.configs), about.configs[0].episodes, about.data["episodes"])
     return arrays
 
 

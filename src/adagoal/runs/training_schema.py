@@ -90,17 +90,17 @@ def check_policy(arrays: Arrays, runs: int) -> None:
         raise ValueError("the layers of an actor do not fit its observations and goals")
 
 
-def check_goals(arrays: Arrays, runs: int, episodes: int) -> None:
-    """The chosen goals, the goal spaces and, at the end of a run, the maps of D and E."""
+def check_goals(arrays: Arrays, runs: int, per_cycle: int, episodes: int) -> None:
+    """The chosen goals of all ``episodes``, the goal spaces and, at the end of a run, the maps of D and E."""
     rules = {"chosen": _places("C", "S", "B", "G")}
     for run in range(runs):
         rules |= {f"{which}_box_{run}": _places(2, "G") for which in ("train", "test")}
     rules["table"] = _places(2, 2, optional=True)
     rules |= {name: Array("float64", low=0.0, high=FAR, optional=True) for name in ("D", "E")}
     rules |= {name: _places("G", optional=True) for name in ("low", "high")}
-    sizes = _exactly(rules, arrays, {"S": runs, "B": episodes})
-    if min(sizes.values()) == 0:
-        raise ValueError("no goals were chosen")
+    sizes = _exactly(rules, arrays, {"S": runs, "B": per_cycle})
+    if min(sizes.values()) == 0 or sizes["C"] * per_cycle != episodes:
+        raise ValueError("there is not one chosen goal per episode")
     for name, box in arrays.items():
         if ("box" in name or name == "table") and (box[0] > box[1]).any():
             raise ValueError(f"entry {name!r} is a box that ends before it begins")
@@ -109,7 +109,7 @@ def check_goals(arrays: Arrays, runs: int, episodes: int) -> None:
         raise ValueError("the maps are incomplete")
     if all(maps):
         D, axes = arrays["D"], min(2, sizes["G"])
-        if D.shape != arrays["E"].shape or D.ndim != 1 + axes or len(D) != runs or D.size == 0:
+        if D.shape != arrays["E"].shape or D.ndim != 1 + axes or len(D) != runs or min(D.shape[1:]) < 2:
             raise ValueError("the maps of D and E do not have one grid per run")
         if (arrays["low"] > arrays["high"]).any():
             raise ValueError("the maps end before they begin")
