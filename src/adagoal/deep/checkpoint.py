@@ -21,22 +21,21 @@ from adagoal.deep.history import HEAD, LENGTH, MEASURED
 from adagoal.deep.learner import State
 
 ROW = record(**HEAD) | {"properties": HEAD | MEASURED, "additionalProperties": {"type": "number"}}
-FACTS = record(
-    configs={
-        "type": "array",
-        "minItems": 1,
-        "maxItems": 10_000,
-        "items": record(**settings.json_schema(Config, settings.declared(Config))),
-    },
-    cycle={**COUNT, "minimum": 1},
-    history=record(rows={"type": "array", "items": ROW}, wall_seconds=LENGTH),
-)
-"""The facts of :meth:`adagoal.deep.training.Training.state`."""
+
+
+def fact_rules() -> dict[str, Any]:
+    """The schema of the facts of :meth:`adagoal.deep.training.Training.state`."""
+    config = record(**settings.json_schema(Config, settings.declared(Config)))
+    return record(
+        configs={"type": "array", "minItems": 1, "maxItems": 10_000, "items": config},
+        cycle={**COUNT, "minimum": 1},
+        history=record(rows={"type": "array", "items": ROW}, wall_seconds=LENGTH),
+    )
 
 
 def configs(facts: Any) -> list[Config]:
     """The settings of the runs; a ``ValueError`` where the facts are not those of a checkpoint."""
-    check_json(FACTS, facts)
+    check_json(fact_rules(), facts)
     return [Config.from_json(data) for data in facts["configs"]]
 
 
