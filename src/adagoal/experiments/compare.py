@@ -29,6 +29,9 @@ from adagoal.runs.setting import Setting
 from adagoal.worlds import registry
 from adagoal.worlds.model import TabularMDP
 
+SEVERAL = {"method": "methods", "method_args": "methods", "goal_rule": "goal_rules", "env": "worlds"}
+"""Arguments of a run, and those of a comparison that stand for several of them."""
+
 
 def settings(
     worlds: Mapping[str, Mapping[str, Any]],
@@ -55,7 +58,10 @@ def settings(
             for rule in rules[:1] if method in methods.EXPLORERS else rules:
                 choice: dict[str, Any] = {"env": env, "method": method, "method_args": arguments, "goal_rule": rule}
                 runs = [Setting(**choice, **options, **common, seed=seed + i) for i in range(seeds)]
-                Session.start(runs[0], world, goal_rules.get(rule))  # what is wrong is said before anything is run
+                try:  # what is wrong is said before anything is run
+                    Session.start(runs[0], world, goal_rules.get(rule))
+                except InputError as error:
+                    raise InputError(error.reason, SEVERAL.get(error.name or "", error.name)) from None
                 found += runs
     return found
 

@@ -90,9 +90,10 @@ def measure(point: Point, options: Options) -> dict[str, Any]:
             goal_space=among,
             budget=budget,
         )
-        bad = result.status is Status.CERTIFIED and not audit(result, world).ok
-        warned, wrong = warned + bool(result.warnings), wrong + bad
-        silent += bad and not result.warnings
+        stopped = result.status is Status.CERTIFIED or (result.status is Status.VOID and not result.open_goals)
+        bad = stopped and not audit(result, world).ok
+        warned, wrong = warned + bool(result.void), wrong + bad
+        silent += bad and not result.void
         steps.append(result.steps)
     outcome = {"runs": len(steps), "warned": warned, "wrong": wrong, "wrong_unwarned": silent}
     return {**point._asdict(), **outcome, "steps": float(np.median(steps))}
