@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 from dataclasses import asdict
@@ -123,11 +124,12 @@ def play(
 ) -> None:
     """Try the policies of the run in DIR in its environment: measured steps beside certified ones.
 
-    Needs no model, so it also works where audit cannot. Exit code 1 where a measurement contradicts a certificate
-    (its 99% interval misses it, or an attempt was given up).
+    Needs no model, so it also works where audit cannot. Exit code 1 where a measurement contradicts a certificate: its
+    interval misses it. All intervals hold together with probability 99%, however few the attempts are.
     """
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from adagoal.api.trial import play as try_out
 
@@ -141,10 +143,10 @@ def play(
         for trial in trials:
             low, high = trial.interval
             table.add_row(
-                *(str(trial.goal), trial.label),
+                *(str(trial.goal), Text(trial.label)),
                 f"{trial.certificate.lower:.2f} to {trial.certificate.upper:.2f}",
                 f"{trial.mean:.2f}",
-                f"{low:.2f} to {high:.2f}",
+                f"{low:.2f} to {high:.2f}" if math.isfinite(high) else f"{low:.2f} or more",
                 "" if trial.agrees else "contradicts",
             )
         Console().print(table)
