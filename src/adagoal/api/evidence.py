@@ -1,18 +1,19 @@
 """What few attempts of a heavy-tailed number of steps say about its mean: a confidence interval by betting.
 
 Let T >= 0 be the steps of one attempt, cut off at some number M where it was given up, and mu its mean. Neither a
-normal approximation nor a variance is of use: three attempts may all be short where the fourth takes a hundred times as
-long. Two gamblers bet against a hypothesis instead. Whoever starts with 1 and plays a fair or losing game holds
-1/alpha or more in the end with probability at most alpha (Markov); a hypothesis under which that happened is rejected.
+normal approximation nor a variance is of use: three attempts may all be short where the fourth takes a hundred times
+as long. Two gamblers bet against a hypothesis instead. Whoever starts with 1 and plays a fair or losing game holds
+1/alpha or more in the end with probability at most alpha (Markov); a hypothesis under which that happened is
+rejected.
 
-*mu <= m.* The wealth prod_i (1 + b (T_i/m - 1)), 0 <= b <= 1, never has an expectation above 1, because E T <= m; cutting T
-off only lowers it. The least m that is not rejected is the lower end. (One attempt with T >= m/alpha rejects m: this is
-Markov's inequality, so that an attempt given up after M steps counts for as much as it should.)
+*mu <= m.* The wealth prod_i (1 + b (T_i/m - 1)), 0 <= b <= 1, never has an expectation above 1, because E T <= m;
+cutting T off only lowers it. The least m that is not rejected is the lower end. (With b = 1 one attempt with
+T >= m/alpha rejects m, which is Markov's inequality: an attempt that was given up counts for as much as it should.)
 
-*mu >= m.* Rare long attempts that were never seen may carry any mean, unless something bounds them. For a certified policy
-something does: from wherever it stands it needs at most R further steps in expectation. So Z = min(T, R) + R [T > R] has
-E Z >= mu, lies in [0, 2R], and the wealth prod_i (1 - b (Z_i - m)/(2R - m)) is fair or losing where E Z >= m. The largest
-m that is not rejected is the upper end; without such an R there is none.
+*mu >= m.* Rare long attempts that were never seen may carry any mean, unless something bounds them. For a certified
+policy something does: from wherever it stands it needs at most R further steps in expectation. So
+Z = min(T, R) + R [T > R] has E Z >= mu and lies in [0, 2R], and the wealth prod_i (1 - b (Z_i - m)/(2R - m)) is fair or
+losing where E Z >= m. The largest m that is not rejected is the upper end; without such an R there is none.
 
 The final wealth is averaged over several b, which is the wealth of somebody who splits the first coin among them.
 """

@@ -91,6 +91,7 @@ def play(
     seed: int = 0,
     env: str | gymnasium.Env[Any, Any] | World | None = None,
     trust: bool = False,
+    step_timeout: float | None = None,
 ) -> list[Trial]:
     """Try the policies of a run in its environment, ``episodes`` times each; nothing is saved.
 
@@ -99,6 +100,7 @@ def play(
     run: the folder of the run; or its result, where the environment numbers its states by itself.
     goals: which of the result's goals; all by default.
     env: the environment, for a run on an object or on code that is not installed (or ``trust`` the folder's word).
+    step_timeout: as in :func:`adagoal.explore`.
     """
     integer("episodes", episodes, 1, 10**9)
     integer("seed", seed, 0, 2**31 - 1)
@@ -108,25 +110,25 @@ def play(
     for goal in goals or ():
         if goal not in result.goals:
             raise InputError(f"{goal} is not among the {len(result.goals)} goals of the result", "goals")
-    world, counts = _fresh(result, env, trust) if isinstance(run, Result) else _restored(Path(run), env, trust)
+    if isinstance(run, Result):
+        world, counts = _fresh(result, env, trust, step_timeout)
+    else:
+        session = api.restored(Path(run), None, env, lambda known: known.E, trust, step_timeout)
+        world, counts = session.run.world, session.run.counts
     world.restart(seed)
     chosen = result.goals if goals is None else goals
     tries = Tries(episodes, ALPHA / max(len(chosen), 1), np.random.default_rng(seed))
     return [_trial(result, goal, tries, world, counts) for goal in chosen]
 
 
-def _restored(folder: Path, env: str | gymnasium.Env[Any, Any] | World | None, trust: bool) -> tuple[World, Counts]:
-    """The world of a folder, with the numbers that its states have there."""
-    session = api.restored(folder, None, env, lambda known: known.E, trust)
-    return session.run.world, session.run.counts
-
-
-def _fresh(result: Result, env: str | gymnasium.Env[Any, Any] | World | None, trust: bool) -> tuple[World, Counts]:
+def _fresh(
+    result: Result, env: str | gymnasium.Env[Any, Any] | World | None, trust: bool, step_timeout: float | None
+) -> tuple[World, Counts]:
     """The world of a result, made again."""
     setting = result.setting
     env = registry.installed(setting.env, trust) if env is None else env
     arguments = setting.env_args if isinstance(env, str) else {}
-    world, _ = registry.make_world(env, arguments, setting.start_seed, setting.max_states)
+    world, _ = registry.make_world(env, arguments, setting.start_seed, setting.max_states, step_timeout)
     if world.initial_states != world.state_bound:
         text = f"the states of {world.name} have their numbers from the run: give the folder of the run"
         raise InputError(text, "run")

@@ -70,12 +70,15 @@ class Local:
         actions: Any = getattr(env, "action_space", None)
         space: Any = getattr(env, "observation_space", None)
         if not isinstance(actions, spaces.Discrete):
-            raise InputError(f"{name} has actions of type {type(actions).__name__}; they must be Discrete", "env")
+            kind = type(actions).__name__
+            raise InputError(f"{name} has actions of type {kind}; they must be Discrete, or try adagoal train", "env")
         if actions.n > MOST_ACTIONS:
             raise InputError(f"{name} has {actions.n} actions; at most {MOST_ACTIONS} are possible", "env")
         if continuous(space) and max_states is None:
             raise InputError(
-                f"{name} has continuous observations; if they take few values, say how many with max_states", "env"
+                f"{name} has continuous observations; if they take few values, say how many with max_states, "
+                "else make them discrete with a wrapper, or try adagoal train",
+                "env",
             )
         self._name, self._first, self.env = name, int(actions.start), without_limits(env)
         self._base: Any = env.unwrapped

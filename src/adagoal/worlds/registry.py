@@ -96,11 +96,7 @@ def make_world(
         number("step_timeout", step_timeout, 0, 1e6, closed="(]")
         if not isinstance(env, str):
             raise InputError("an environment object cannot be sent to another process; give its name", "step_timeout")
-    for name, value, least in (("max_states", max_states, 2), ("start_seed", start_seed, 0)):
-        if value is not None and (not isinstance(value, int | np.integer) or value < least):
-            raise InputError(f"must be a whole number >= {least}, got {value!r}", name)
-    if not isinstance(env_args, Mapping):
-        raise InputError(f"must be names with their values, got {env_args!r}", "env_args")
+    check_arguments(env_args, start_seed, max_states)
     if isinstance(env, str):
         if env in BUILT_IN:
             return ModelWorld(_build(env, env_args)), env
@@ -127,6 +123,15 @@ def make_world(
     if hasattr(env, "rollout"):
         return env, env.name
     raise InputError(f"must be a name, a Gymnasium environment or a World, not {type(env).__name__}", "env")
+
+
+def check_arguments(env_args: Any, start_seed: Any, max_states: Any) -> None:
+    """Types and ranges of what is said about an environment."""
+    for name, value, least in (("max_states", max_states, 2), ("start_seed", start_seed, 0)):
+        if value is not None and (not isinstance(value, int | np.integer) or value < least):
+            raise InputError(f"must be a whole number >= {least}, got {value!r}", name)
+    if not isinstance(env_args, Mapping):
+        raise InputError(f"must be names with their values, got {env_args!r}", "env_args")
 
 
 def installed(env: str, trust: bool) -> str:
