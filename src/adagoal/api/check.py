@@ -158,7 +158,7 @@ def _try_name(check: Check, name: str, env_args: Mapping[str, Any], given: Limit
         Local(made, name, given.max_states).close()
         return
     check.known_model, check.n_actions, check.n_states = True, model.n_actions, model.n_states
-    check.fixed_start = made is None or model.n_states == getattr(made.observation_space, "n", None)
+    check.fixed_start = made is None or bool(model.n_states == getattr(made.observation_space, "n", None))
     check.time_limit = None if made is None else probe.time_limit(made)
     check.plan += _plan(check, ModelWorld(model))
 
@@ -171,7 +171,7 @@ def _try_object(check: Check, env: Any, given: Limits) -> None:
     check.time_limit, check.observations = probe.time_limit(env), plain(env.observation_space, 100)
     watched = probe.Watched(env)
     body = Local(watched, check.env, given.max_states)
-    world = GymWorld(watched, check.env, given.start_seed, given.max_states)
+    world = GymWorld(env, check.env, given.start_seed, given.max_states)  # not watched, as that takes time
     check.n_actions, check.fixed_start = world.n_actions, not world.sure_start
     check.n_states = None if body.facts.states is None else world.state_bound
     _step(check, world, body, watched.seen, given)

@@ -87,7 +87,7 @@ class Remote:
         try:
             if not self._pipe.poll(seconds):
                 self._end()
-                raise EnvironmentFailure(f"the environment {self._name} took longer than {seconds:g} seconds")
+                raise EnvironmentFailure(f"the environment {self._name} took longer than {seconds:g} s")
             answer = self._pipe.recv()
         except (EOFError, OSError):
             raise self._gone() from None
