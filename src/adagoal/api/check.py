@@ -202,6 +202,10 @@ def _step(check: Check, world: GymWorld, body: Local, seen: probe.Seen, given: L
         check.warnings.append(
             "not all randomness comes from np_random, so a resumed run is valid but not the same bit for bit"
         )
+        if given.start_seed is not None:
+            check.void.append(
+                "start_seed seeds a generator of its own at every reset: all episodes draw the same numbers"
+            )
     if check.action_masks:
         check.warnings.append("action masks (in info) are not used: masked actions are tried too")
 
