@@ -152,9 +152,9 @@ def test_stray_prints_are_counted_and_leave_the_json_alone(capfd: pytest.Capture
 
 
 def test_wrong_arguments_are_named() -> None:
-    with pytest.raises(adagoal.InputError, match="^steps: "):
+    with pytest.raises(adagoal.InputError, match=r"^steps: "):
         adagoal.check_env("chain", steps=0)
-    with pytest.raises(adagoal.InputError, match="^max_states: "):
+    with pytest.raises(adagoal.InputError, match=r"^max_states: "):
         adagoal.check_env("chain", max_states=1)
     assert "must be a name" in adagoal.check_env(5).errors[0]  # type: ignore[arg-type]
     odd = ModelEnv(SLIPPERY)

@@ -107,7 +107,7 @@ def test_an_object_cannot_be_sent() -> None:
 
     with pytest.raises(InputError, match=r"^step_timeout: an environment object cannot be sent to another process"):
         api.explore(ModelEnv(toys.chain(**CHAIN)), **EXPLORE, step_timeout=5)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="^step_timeout: must be a number"):
+    with pytest.raises(InputError, match=r"^step_timeout: must be a number"):
         api.explore("odd_envs:Chain-v0", **EXPLORE, step_timeout=-1)
 
 

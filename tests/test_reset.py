@@ -159,7 +159,7 @@ def test_models_keep_the_whole_delta_and_objects_pay() -> None:
         counts = Counts(world.initial_states, world.n_actions, world.start)
         built.append(methods.build("certified", methods.Problem(world, counts, 4.0, 1.0, 0.1, None), {}))
     assert [type(estimates) for estimates in built] == [Certified, BelievedReset, Certified]
-    logs = [getattr(estimates, "confidence").logs for estimates in built[:2]]
+    logs = [estimates.confidence.logs for estimates in built[:2]]
     np.testing.assert_allclose(logs[1] - logs[0], -math.log(1 - SHARE))
 
 
