@@ -176,7 +176,7 @@ def test_figure2_does_not_go_on_with_other_settings(
 ) -> None:
     small = {"hidden": (8,), "updates": 1, "batch": 8, "buffer": 10_000, "ensemble_updates": 1, "candidates": 2}
     monkeypatch.setitem(figure2.ENVS, "push", "point-mass")
-    monkeypatch.setitem(figure2.RULES, "HER", figure2.RULES["HER"] | small)
+    monkeypatch.setitem(figure2.LINES, "HER", figure2.LINES["HER"] | small)
     words = ["reproduce", "figure2", "--panel", "push-1", "--rule", "HER", "--out", str(tmp_path), "--json"]
     assert run([*words, "--seeds", "1", "--steps", "1000"]) == 0
     first = json.loads(capsys.readouterr().out)
