@@ -16,6 +16,7 @@ from click.core import ParameterSource
 
 from adagoal.cli import options
 from adagoal.core.errors import InputError
+from adagoal.core.streams import aside
 from adagoal.deep import settings
 from adagoal.deep.config import RECIPES, Config
 
@@ -100,7 +101,7 @@ def train(
     common: dict[str, Any] = {"workers": workers, "minutes": minutes, "checkpoint_every": checkpoint_every}
     if folder is not None:
         _only_beside_resume()
-        with TrainingProgress() as progress:
+        with aside(), TrainingProgress() as progress:
             trained = training.resume(folder, steps=given.get("steps", 0), observe=progress, **common)
         finish(trained, as_json)
         return
@@ -113,7 +114,7 @@ def train(
     if (out / CHECKPOINT).exists():
         go_on = f"go on with: adagoal train --resume {quote(str(out))}"
         raise InputError(f"{out} already holds a run; {go_on}, or choose another folder", name="out")
-    with TrainingProgress() as progress:
+    with aside(), TrainingProgress() as progress:
         trained = training.train(configs, out, observe=progress, **common)
     finish(trained, as_json)
 
@@ -163,7 +164,8 @@ def evaluate(folder: Path, run: int, episodes: int, test_goals: str | None, seed
     from adagoal.report import deep_figures as figures
     from adagoal.runs.training_files import evaluate as play
 
-    found = play(folder, run=run, episodes=episodes, test_goals=test_goals, seed=seed)
+    with aside():
+        found = play(folder, run=run, episodes=episodes, test_goals=test_goals, seed=seed)
     summary = found.summary()
     figures.save(figures.reached_and_missed(found.goals, found.held), folder / "evaluation.png")
     if as_json:
