@@ -160,6 +160,9 @@ def test_states_that_are_numbered_as_they_are_found(tmp_path):
     assert model.sets["unseen"][unseen]
     assert model.sets["elsewhere"][elsewhere]
     assert model.names[model.first[unseen] : model.first[unseen + 1]] == ("untried", "reset")
+    reset = slice(model.indptr[-3], model.indptr[-2])
+    assert model.successors[reset].tolist() == [0, elsewhere]  # nobody vouches for the start of this environment
+    assert 0 < model.low[reset][0] < 1
     last = slice(model.indptr[-2], model.indptr[-1])
     assert model.successors[last].tolist() == list(range(elsewhere))
 

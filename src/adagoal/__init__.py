@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from adagoal.api.check import Check, check_env
     from adagoal.api.explore import audit, explore, resume
     from adagoal.api.export import export
     from adagoal.api.trial import Trial, play
@@ -21,12 +22,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Certificate",
+    "Check",
     "InputError",
     "Model",
     "Policy",
     "Result",
     "Trial",
     "audit",
+    "check_env",
     "explore",
     "export",
     "load",
@@ -37,6 +40,7 @@ __all__ = [
 
 _HOME = {
     **dict.fromkeys(("audit", "explore", "resume"), "api.explore"),
+    **dict.fromkeys(("Check", "check_env"), "api.check"),
     **dict.fromkeys(("Certificate", "Result", "load"), "runs.result"),
     "export": "api.export",
     "InputError": "core.errors",

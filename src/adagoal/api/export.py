@@ -7,13 +7,15 @@ Three models with the same states (the numbers are those of the run) and the res
     (:mod:`adagoal.tabular.transitions`). Two states stand for what is not known. The mass of successors never observed
     goes to the state *elsewhere*, from which anything may follow: its one choice costs nothing and leads to every
     state with a probability in [0, 1]. A pair never tried leads there too. Where the number of states is not known,
-    one state *unseen* stands for all that have never been entered. So nature, who picks the probabilities, can do
-    whatever the true world may do, and robust values enclose the true ones.
+    one state *unseen* stands for all that have never been entered. Where the world cannot vouch for its start, the
+    reset too leads *elsewhere* with a probability of at most :attr:`BelievedReset.q` (lemma 10). So nature, who picks
+    the probabilities, can do whatever the true world may do, and robust values enclose the true ones.
 
 ``graph-preserving``
     Model checkers decide by the graph which states can be reached at all, and want lower ends above zero. This model
     assumes that every successor of a pair that was tried has been observed (there is no *elsewhere*), that each has a
-    probability of at least :data:`FLOOR`, and that pairs never tried need not be considered (they are left out).
+    probability of at least :data:`FLOOR`, that the reset leads to the start, and that pairs never tried need not be
+    considered (they are left out).
 
 ``empirical``
     The frequencies, without any guarantee. Pairs never tried are left out.
@@ -39,6 +41,7 @@ from adagoal.core.world import World
 from adagoal.planning.model import Empirical
 from adagoal.runs.result import Result, load
 from adagoal.tabular.certified import Certified
+from adagoal.tabular.reset import BelievedReset
 from adagoal.tabular.transitions import conditional
 from adagoal.worlds import explicit
 from adagoal.worlds.explicit import Explicit
@@ -49,8 +52,8 @@ FLOOR = 1e-9
 """The least lower end of the graph-preserving model."""
 RESET, UNTRIED, ANYTHING = "reset", "untried", "anything"
 ASSUMPTION = (
-    f"It assumes that every successor of a tried pair has been observed and has a probability of at least {FLOOR:g}. "
-    "Pairs never tried are left out."
+    f"It assumes that every successor of a tried pair has been observed and has a probability of at least {FLOOR:g}, "
+    "and that the reset leads to the start. Pairs never tried are left out."
 )
 
 
@@ -60,6 +63,8 @@ class Known(NamedTuple):
     world: World
     counts: Counts
     empirical: Empirical
+    reset_q: float
+    """A bound on the probability with which the reset leads elsewhere; 0 where the world vouches for its start"""
     states: int
     """N: the states of the run that are written"""
     sets: dict[str, Bools]
@@ -118,6 +123,9 @@ def _known(folder: Path, result: Result, env: api.Again, trust: bool) -> Known:
     """The counts of a run and what they say, as its last checkpoint left them."""
     session = api.restored(folder, None, env, lambda known: known.E, trust)
     estimates, world = session.run.estimates, session.run.world
+    reset_q = 0.0
+    if isinstance(estimates, BelievedReset):
+        reset_q, estimates = estimates.q, estimates.exact
     if not isinstance(estimates, Certified):
         text = f"the method {result.setting.method} has no intervals for single transitions, only certified has"
         raise InputError(text, "run")
@@ -130,7 +138,7 @@ def _known(folder: Path, result: Result, env: api.Again, trust: bool) -> Known:
     sets = {f"goal_{g}": np.arange(states) == g for g in result.goals}
     if isinstance(world, ModelWorld):
         sets |= {name: members for name, members in world.mdp.sets.items() if name != "init"}
-    return Known(world, counts, estimates.confidence.model(), states, sets)
+    return Known(world, counts, estimates.confidence.model(), reset_q, states, sets)
 
 
 # --- the three models ---
@@ -142,7 +150,7 @@ def _certified(known: Known, comment: str) -> Explicit:
     unseen = [] if known.complete else [known.states]
     elsewhere = known.states + len(unseen)
     rows = [_choices(known, s, low, high, elsewhere) for s in range(known.states)]
-    rows += [[_sure(UNTRIED, elsewhere), _sure(RESET, known.counts.start)] for _ in unseen]
+    rows += [[_sure(UNTRIED, elsewhere), _reset(known, elsewhere)] for _ in unseen]
     anywhere = np.arange(elsewhere)
     rows.append([Choice(ANYTHING, 0.0, anywhere, np.zeros(elsewhere), np.ones(elsewhere))])
     return _assembled(known, comment, rows, ["unseen", "elsewhere"][-1 - len(unseen) :])
@@ -177,7 +185,15 @@ def _choices(known: Known, state: int, low: Floats, high: Floats, elsewhere: int
             unseen = [elsewhere] if q > 0 else []
             bounds = np.append((1 - q) * ends[0], [0.0] * len(unseen)), np.append(ends[1], [q] * len(unseen))
             choices.append(Choice(_action_name(known, x), 1.0, np.append(successors, unseen).astype(np.int64), *bounds))
-    return [*choices, _sure(RESET, counts.start)]
+    return [*choices, _reset(known, elsewhere)]
+
+
+def _reset(known: Known, elsewhere: int | None) -> Choice:
+    """The reset, which may lead ``elsewhere`` where the world cannot vouch for its start."""
+    if elsewhere is None or known.reset_q == 0.0:
+        return _sure(RESET, known.counts.start)
+    successors = np.array([known.counts.start, elsewhere])
+    return Choice(RESET, 1.0, successors, np.array([1 - known.reset_q, 0.0]), np.array([1.0, known.reset_q]))
 
 
 def _sure(name: str, successor: int) -> Choice:

@@ -20,6 +20,8 @@ from adagoal.worlds.model import TabularMDP
 class ModelWorld:
     """A :class:`~adagoal.core.world.World` that samples from a known model."""
 
+    sure_start = True
+
     def __init__(self, mdp: TabularMDP, own: bool = False) -> None:
         """``own``: the user brought the model, so that a run must keep it (:mod:`adagoal.worlds.storage`)."""
         self.own = own
