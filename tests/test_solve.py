@@ -11,7 +11,7 @@ from scipy.optimize import linprog
 
 from adagoal.core.errors import InputError
 from adagoal.mdp import kernels, solve
-from adagoal.planning.exact import sweep
+from adagoal.planning import exact
 from adagoal.planning.model import model_of
 from adagoal.worlds import grid, random_models, toys
 from adagoal.worlds.model import TabularMDP, from_rows
@@ -191,20 +191,35 @@ def test_policy_iteration_alone_gives_the_same_values(monkeypatch: pytest.Monkey
         np.testing.assert_allclose(solve.optimal_values(mdp), expected[name], rtol=1e-10)
 
 
-def test_sweep_agrees_with_its_slow_twin() -> None:
-    mdp = WORLDS["two-room"]
-    V = kernels.hop_counts(model_of(mdp), *solve._reversed_edges(mdp), np.array([47]))
-    twin, p = V[:, 0].copy(), with_reset(mdp)
-    sweep(model_of(mdp), np.array([47]), V, 0.0, 3)
-    for order in (1, -1, 1):
-        for s in range(mdp.n_states)[::order]:
-            options = []
-            for a in range(mdp.n_actions + 1):
-                others = np.arange(mdp.n_states) != s
-                leaving = p[s, a, others].sum()
-                if leaving > 0:
-                    options.append((1 + p[s, a, others] @ twin[others]) / leaving)
-            twin[s] = 0.0 if s == 47 else min(options)
+@pytest.mark.parametrize("cap", [math.inf, 15.0])
+def test_sweeps_agree_with_their_slow_twin(cap: float) -> None:
+    mdp, goal = WORLDS["two-room"], 30
+    model = model_of(mdp)
+    hops = kernels.hop_counts(model, *kernels.reversed_edges(model), np.array([goal]), math.inf)
+    twin, p = np.minimum(hops[:, 0], cap), with_reset(mdp)
+    V, _ = exact.exact(model, np.array([goal]), hops, cap, 0.0, 3)
+    order = [s for s in np.argsort(twin, kind="stable") if s != goal and twin[s] < cap]
+    others = [s for s in range(mdp.n_states) if s != goal and s not in order]
+    assert len(others) == (4 if cap == math.inf else 14)
+    twin[others] = min(cap, 1.0 + twin[mdp.start])
+
+    def Q(s: int, a: int) -> float:
+        away = np.arange(mdp.n_states) != s
+        leaving = p[s, a, away].sum()
+        return float((1 + p[s, a, away] @ twin[away]) / leaving) if leaving > 0 else math.inf
+
+    def update(s: int, a: int) -> None:
+        twin[s] = min(cap, Q(s, a))
+        twin[others] = min(cap, 1.0 + twin[mdp.start])
+
+    for _ in range(3):
+        choice = {}
+        for s in order:
+            choice[s] = min((mdp.reset_action, *range(mdp.n_actions)), key=lambda a, s=s: Q(s, a))  # type: ignore[misc]
+            update(s, choice[s])
+        for _ in range(exact.EVALUATIONS):
+            for s in order:
+                update(s, choice[s])
     np.testing.assert_allclose(V[:, 0], twin, rtol=1e-13)
 
 
