@@ -133,28 +133,32 @@ def distances(
     """V*(s0 -> g) as [G]."""
     targets = _goals(mdp, goals)
     blocks = [
-        optimal_values(mdp, targets[i : i + BLOCK], reset=reset, backend=backend)[mdp.start]
+        optimal_values(mdp, targets[i : i + BLOCK].tolist(), reset=reset, backend=backend)[mdp.start]
         for i in range(0, targets.size, BLOCK)
     ]
     return np.concatenate([np.empty(0), *blocks])
 
 
-def distances_within(mdp: TabularMDP, radius: float, goals: Sequence[int] | None = None, *, backend: Backend = NUMBA) -> Floats:
-    """V*(s0 -> g) as [G] for the goals where it is at most ``radius``; infinite where it is more.
+def distances_within(
+    mdp: TabularMDP, radius: float, goals: Sequence[int] | None = None, *, backend: Backend = NUMBA
+) -> Floats:
+    """V*(s0 -> g) as [G] where it is at most ``radius`` up to rounding; infinite where it is more.
 
-    Goals with more hops from s0 are never looked at. For the others every state may be left for good at the cost
-    C > radius + 1, which makes all states alike that are more than C hops away. Where the value W of that problem is
-    at most C - 1 at s0, the reset is nowhere worse than leaving, hence W = V*; else V* > C - 1 as well.
+    Goals with more hops from s0 are not looked at. For the others, every state may be left for good at a cost
+    C > radius + 1, which changes nothing where it matters: let W be the values of that problem. If W(s0) <= C - 1, the
+    reset is nowhere worse than leaving, hence W = V*; otherwise V*(s0) >= W(s0) > C - 1. States that are at least C
+    hops from the goal, most of them in a large world, are all worth min(C, 1 + W(s0)), and no sweep looks at them.
     """
     model, targets = model_of(mdp), _goals(mdp, goals)
     cap = 2.0 + radius * (1.0 + 2.0 * FLOAT_ERROR)
     backwards = kernels.reversed_edges(model)
+    # terminal states are taken for open here: hops that are too few leave out too little
     near = kernels.hops(mdp.indptr[:: mdp.n_actions], mdp.successors, mdp.start, cap)[targets] < np.inf
     best = np.full(targets.size, np.inf)
     for block in np.array_split(np.flatnonzero(near), range(BLOCK, near.sum(), BLOCK)):
         V = kernels.hop_counts(model, *backwards, targets[block], cap)
         best[block] = _solve(model, targets[block], V, cap, backend)[mdp.start]
-    return np.where(best <= cap - 1.0, best, np.inf)
+    return np.where(at_most(best, radius), best, np.inf)
 
 
 def reachable_set(mdp: TabularMDP, radius: float) -> Longs:

@@ -52,9 +52,7 @@ class Rows(NamedTuple):
     """[n A] 1 / leaving probability"""
 
 
-def exact(
-    model: Sparse, goals: Longs, V: Floats, cap: float, tolerance: float, sweeps: int
-) -> tuple[Floats, Floats]:
+def exact(model: Sparse, goals: Longs, V: Floats, cap: float, tolerance: float, sweeps: int) -> tuple[Floats, Floats]:
     """V [S, G] after value iteration from V, and a bound [G] on each goal's Bellman residual.
 
     A goal is finished once its residual is at most ``tolerance``. Every state may be left for good at the cost
@@ -118,7 +116,7 @@ def outwards(goal: int, V: Floats, cap: float, order: Ints, place: Ints) -> int:
     begin[0] = 1
     for level in range(n_states + 1):
         begin[level + 1] += begin[level]
-    n = begin[n_states + 1]
+    n = int(begin[n_states + 1])
     for s in range(n_states):
         if V[s] < cap and s != goal:
             level = int(min(V[s], n_states))
@@ -160,7 +158,7 @@ def renumber(model: Sparse, order: Ints, place: Ints, rows: Rows) -> None:
 @numba.njit(**COMPILED)
 def action_value(rows: Rows, x: int, V: Floats) -> float:
     """Q of a pair."""
-    q, k, end = rows.costs[x], np.uintp(rows.indptr[x]), np.uintp(rows.indptr[x + np.uintp(1)])
+    q, k, end = float(rows.costs[x]), np.uintp(rows.indptr[x]), np.uintp(rows.indptr[x + np.uintp(1)])
     while k < end:
         q += (
             rows.weights[k] * V[np.uintp(rows.successors[k])]
@@ -182,16 +180,16 @@ def iterate(
     moved by more. ``start`` is where the reset leads, or n where that is no better than leaving for good. The last
     entry of V is the value of both, and A their number in ``policy`` [n], which is for the actions chosen.
     """
-    A, n, start = np.uintp(n_actions), np.uintp(V.size - 1), np.uintp(start)
+    A, n = np.uintp(n_actions), np.uintp(V.size - 1)
     V[n] = cap if start == n else min(cap, 1.0 + V[start])
     change = np.inf
     for _ in range(sweeps):
         change = 0.0
         for i in range(np.uintp(1), n):
-            best, choice = cap if i == start else V[n], A
+            best, choice = cap if i == start else V[n], n_actions
             for a in range(A):
                 q = action_value(rows, i * A + a, V)
-                choice = a if q < best else choice
+                choice = int(a) if q < best else choice
                 best = q if q < best else best
             if abs(best - V[i]) > change:
                 change = abs(best - V[i])
