@@ -149,7 +149,7 @@ def periodic(horizon: int) -> None:
 def audits(radii: tuple[float, ...]) -> None:
     mdp = grid.maze(rows=70, cols=70)
     for radius in radii:
-        X = np.flatnonzero(np.isfinite(solve.distances_within(mdp, radius))).tolist()
+        X = solve.reachable_set(mdp, radius).tolist()
         actions = solve.optimal_policy(mdp, solve.optimal_values(mdp, X), X)
         policies = {g: Policy(g, actions[None, :, i], mdp.reset_action) for i, g in enumerate(X)}
         seconds = timed(functools.partial(audit_policies, mdp, X, policies, radius, 1.0))

@@ -253,12 +253,13 @@ def test_goals_may_be_a_subset_in_any_order() -> None:
 def test_distances_within_a_radius(name: str, backend: Backend) -> None:
     mdp = WORLDS[name]
     distances = solve.distances(mdp)
+    np.testing.assert_allclose(distances, solve.optimal_values(mdp)[mdp.start], rtol=1e-12)
     reached = np.unique(distances[np.isfinite(distances)])
     for radius in (0.0, *reached[:: reached.size // 3], reached[-1] * 1.01):  # the boundary itself included
         expected = np.where(solve.at_most(distances, radius), distances, math.inf)
-        np.testing.assert_allclose(solve.distances_within(mdp, radius, backend=backend), expected, rtol=1e-9)
-    assert solve.distances_within(mdp, 5.0, []).shape == (0,)
-    assert solve.distances_within(mdp, 0.0, [mdp.start]).tolist() == [0.0]
+        np.testing.assert_allclose(solve.distances(mdp, within=radius, backend=backend), expected, rtol=1e-9)
+    assert solve.distances(mdp, [], within=5.0).shape == (0,)
+    assert solve.distances(mdp, [mdp.start], within=0.0).tolist() == [0.0]
 
 
 def test_bad_input() -> None:

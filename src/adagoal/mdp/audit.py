@@ -10,7 +10,7 @@ hold too:  lower(g) <= V*(s0 -> g)  and  V^pi_g(s0 -> g) <= upper(g).
 
 Values come from :mod:`adagoal.mdp.solve`, on the known model; nothing of a learner is used. Comparisons leave
 room for rounding only (``solve.FLOAT_ERROR``). Of a goal outside X nothing is asked but whether it belongs to G_L,
-so that goals beyond L + epsilon are told from the others without their values (``solve.distances_within``).
+so that goals beyond L + epsilon are told from the others without their values (``solve.distances``).
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def audit_policies(
     X = {int(g) for g in goals}
     space = set(range(mdp.n_states)) if goal_space is None else {int(g) for g in goal_space}
     looked_at = sorted(space | X)
-    optimal = solve.distances_within(mdp, radius + epsilon, looked_at)
+    optimal = solve.distances(mdp, looked_at, within=radius + epsilon)
     beyond = [i for i, g in enumerate(looked_at) if g in X and optimal[i] == math.inf]
     optimal[beyond] = solve.distances(mdp, [looked_at[i] for i in beyond])
     rows = []

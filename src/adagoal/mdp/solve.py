@@ -16,8 +16,9 @@ s != g, then the greedy policy pi of V reaches g with probability one, and
     V / (1 + r)  <=  V*  <=  V^pi  <=  V / (1 - r).
 
 (V >= T_pi V - r says that V falls by 1 - r at every step of pi; V <= TV + r that it falls by at most 1 + r
-at every step of any policy.) Sweeps from the number of hops, a lower bound, stop at r <= ``RESIDUAL``; goals
-that they leave open are finished by policy iteration with a sparse factorisation.
+at every step of any policy.) Sweeps that start from the number of hops stop at r <= ``RESIDUAL``; goals that they
+leave open are finished by policy iteration with a sparse factorisation. A stationary policy is a model with one
+action, so that the same holds of its values; those that the sweeps leave open come from a factorisation, too.
 
 This is ground truth for tests and audits; learners never import it.
 """
@@ -128,42 +129,32 @@ def policy_value(mdp: TabularMDP, policy: Policy, goal: int | None = None) -> fl
 
 
 def distances(
-    mdp: TabularMDP, goals: Sequence[int] | None = None, *, reset: bool = True, backend: Backend = NUMBA
+    mdp: TabularMDP, goals: Sequence[int] | None = None, *, within: float = np.inf, backend: Backend = NUMBA
 ) -> Floats:
-    """V*(s0 -> g) as [G]."""
-    targets = _goals(mdp, goals)
-    blocks = [
-        optimal_values(mdp, targets[i : i + BLOCK].tolist(), reset=reset, backend=backend)[mdp.start]
-        for i in range(0, targets.size, BLOCK)
-    ]
-    return np.concatenate([np.empty(0), *blocks])
-
-
-def distances_within(
-    mdp: TabularMDP, radius: float, goals: Sequence[int] | None = None, *, backend: Backend = NUMBA
-) -> Floats:
-    """V*(s0 -> g) as [G] where it is at most ``radius`` up to rounding; infinite where it is more.
+    """V*(s0 -> g) as [G] where it is at most ``within``, up to rounding; infinite where it is more.
 
     Goals with more hops from s0 are not looked at. For the others, every state may be left for good at a cost
-    C > radius + 1, which changes nothing where it matters: let W be the values of that problem. If W(s0) <= C - 1, the
+    C > within + 1, which changes nothing where it matters: let W be the values of that problem. If W(s0) <= C - 1, the
     reset is nowhere worse than leaving, hence W = V*; otherwise V*(s0) >= W(s0) > C - 1. States that are at least C
     hops from the goal, most of them in a large world, are all worth min(C, 1 + W(s0)), and no sweep looks at them.
     """
     model, targets = model_of(mdp), _goals(mdp, goals)
-    cap = 2.0 + radius * (1.0 + 2.0 * FLOAT_ERROR)
+    cap = 2.0 + within * (1.0 + 2.0 * FLOAT_ERROR)
     backwards = kernels.reversed_edges(model)
     # terminal states are taken for open here: hops that are too few leave out too little
-    near = kernels.hops(mdp.indptr[:: mdp.n_actions], mdp.successors, mdp.start, cap)[targets] < np.inf
+    forwards = np.ascontiguousarray(mdp.indptr[:: mdp.n_actions]), mdp.successors
+    near = kernels.hops(*forwards, mdp.start, cap)[targets] < np.inf
     best = np.full(targets.size, np.inf)
     for block in np.array_split(np.flatnonzero(near), range(BLOCK, near.sum(), BLOCK)):
         V = kernels.hop_counts(model, *backwards, targets[block], cap)
-        best[block] = _solve(model, targets[block], V, cap, backend)[mdp.start]
-    return np.where(at_most(best, radius), best, np.inf)
+        reached = V[mdp.start] < cap
+        best[block[reached]] = _solve(model, targets[block[reached]], V[:, reached], cap, backend)[mdp.start]
+    return np.where(at_most(best, within), best, np.inf)
 
 
 def reachable_set(mdp: TabularMDP, radius: float) -> Longs:
     """G_L: the states g with V*(s0 -> g) <= L, in increasing order."""
-    return np.flatnonzero(at_most(distances(mdp), radius))
+    return np.flatnonzero(np.isfinite(distances(mdp, within=radius)))
 
 
 def d0(mdp: TabularMDP) -> float:

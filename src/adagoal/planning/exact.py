@@ -58,7 +58,7 @@ def exact(model: Sparse, goals: Longs, V: Floats, cap: float, tolerance: float, 
     A goal is finished once its residual is at most ``tolerance``. Every state may be left for good at the cost
     ``cap``. Where V is not below the cap at first, nothing is better than that or the reset: such states are not swept.
     """
-    residual = np.zeros(goals.size)
+    V, residual = np.ascontiguousarray(V), np.zeros(goals.size)
 
     def solve(first: int) -> None:
         last = min(first + TASK, goals.size)
@@ -132,27 +132,29 @@ def outwards(goal: int, V: Floats, cap: float, order: Ints, place: Ints) -> int:
 
 @numba.njit(**COMPILED)
 def renumber(model: Sparse, order: Ints, place: Ints, rows: Rows) -> None:
-    """The rows of the states of ``order``, without staying."""
-    indptr, n_actions = model.indptr, (model.indptr.size - 1) // place.size
-    end = 0
-    for i in range(order.size):
-        s = order[i]
-        for a in range(n_actions):
-            x, begin, leaving = s * n_actions + a, end, 0.0
-            for k in range(indptr[x], indptr[x] if model.terminal[s] else indptr[x + 1]):
-                if model.successors[k] != s:
+    """The rows of the states of ``order``, without staying. Indices are unsigned: none is checked for its sign."""
+    A = np.uintp((model.indptr.size - 1) // place.size)
+    pair, end = np.uintp(0), np.uintp(0)
+    for state in order:
+        s = np.uintp(state)
+        for x in range(s * A, (s + np.uintp(1)) * A):
+            begin, leaving = end, 0.0
+            last = model.indptr[x] if model.terminal[s] else model.indptr[x + np.uintp(1)]
+            for k in range(np.uintp(model.indptr[x]), np.uintp(last)):
+                if model.successors[k] != state:
                     leaving += model.probabilities[k]
-                    rows.successors[end] = place[model.successors[k]]
+                    rows.successors[end] = place[np.uintp(model.successors[k])]
                     rows.weights[end] = model.probabilities[k]
-                    end += 1
-            while (end - begin) % LANES:
+                    end += np.uintp(1)
+            rows.costs[pair] = 1.0 / leaving if leaving > 0.0 else np.inf
+            for k in range(begin, end):
+                rows.weights[k] *= rows.costs[pair]
+            while (end - begin) % np.uintp(LANES) != 0:
                 rows.successors[end] = 0
                 rows.weights[end] = 0.0
-                end += 1
-            for k in range(begin, end):
-                rows.weights[k] /= leaving
-            rows.costs[i * n_actions + a] = 1.0 / leaving if leaving > 0.0 else np.inf
-            rows.indptr[i * n_actions + a + 1] = end
+                end += np.uintp(1)
+            pair += np.uintp(1)
+            rows.indptr[pair] = end
 
 
 @numba.njit(**COMPILED)
