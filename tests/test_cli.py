@@ -98,7 +98,7 @@ def one_line(capsys: pytest.CaptureFixture[str]) -> str:
         (["two-room", "--radius", "5", "--env-arg", "layout=[1]"], "--env-arg: layout: must be one of left, right"),
         (["grid-file", "--radius", "5", "--env-arg", "path=5"], "--env-arg: path"),
         (["grid", "--radius", "5", "--goal-rule", "raregoal:alpha=nan"], "alpha must be a number in [1e-09, 1e+09]"),
-        (["grid", "--radius", "5", "--goal-rule", "goid:low=2"], "--goal-rule goid: low must be a number in [0, 1]"),
+        (["grid", "--radius", "5", "--goal-rule", "goid:low=2"], "--goal-rule: goid: low must be a number in [0, 1]"),
         (["grid", "--radius", "5", "--goal", "20"], "--goal: goals must be states in 0..19"),
         (["grid", "--radius", "5", "--goal", "-1"], "--goal"),
         (["grid", "--radius", "5", "--goal", "a"], "--goal"),
