@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from adagoal.core.errors import InputError
 from adagoal.core.policy import Policy
@@ -81,7 +81,7 @@ class Audit:
     def to_dict(self) -> dict[str, object]:
         """Plain types for JSON; an infinite number becomes None."""
         rows = [
-            {key: _json(value) for key, value in asdict(row).items()} | {"ok": row.ok, "failures": list(row.failures)}
+            {key: _json(value) for key, value in vars(row).items()} | {"ok": row.ok, "failures": list(row.failures)}
             for row in self.rows
         ]
         verdict = {"ok": self.ok, "c1": self.c1, "c2": self.c2, "certificates": self.certificates}
