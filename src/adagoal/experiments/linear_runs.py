@@ -20,7 +20,7 @@ from adagoal.core.run import Run
 from adagoal.core.types import Longs
 from adagoal.experiments.pool import finish
 from adagoal.mdp import solve
-from adagoal.runs.session import CHECKPOINT
+from adagoal.runs.saved import find
 from adagoal.worlds import registry
 from adagoal.worlds.model import TabularMDP
 
@@ -86,7 +86,7 @@ def measure(task: Task, folder: Path, minutes: float) -> Row:
             raise KeyboardInterrupt
 
     place = folder / task.name
-    if (place / CHECKPOINT).exists():
+    if find(place) is not None:
         result = api.resume(place, observe=watch)
     else:
         result = api.explore(

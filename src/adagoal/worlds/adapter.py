@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import copy
 import sys
 from typing import Any
@@ -12,6 +11,8 @@ import numpy as np
 from gymnasium import spaces, wrappers
 
 from adagoal.core.errors import EnvironmentFailure, InputError
+from adagoal.core.generator import put_back
+from adagoal.worlds import keys
 from adagoal.worlds.keys import Key, continuous, is_minigrid, minigrid_key, minigrid_label, observation_key
 
 MAX_STATES = 10_000
@@ -54,8 +55,8 @@ class Adapter:
         self.read = (lambda observation: minigrid_key(self._base)) if self._minigrid else observation_key(space)
         """The key of the current state, from its observation."""
         self._before: dict[str, Any] = {}  # the generator before the last reset
-        keys = self._find_starts()
-        self.virtual = len(keys) > 1
+        starts = self._find_starts()
+        self.virtual = len(starts) > 1
         """Whether the start is a state of its own, before the random first observation."""
         self.labels: tuple[str, ...] = ()
         self.index: dict[Key, int] = {}
@@ -63,14 +64,14 @@ class Adapter:
         self._declared = isinstance(space, spaces.Discrete) and space.n <= MAX_STATES and not self._minigrid
         if isinstance(space, spaces.Discrete) and self._declared:
             self.index = {int(space.start) + s: s for s in range(int(space.n))}
-            for key in keys - self.index.keys():
+            for key in starts - self.index.keys():
                 self.number(key, key)
-            self.start = len(self.index) if self.virtual else self.index[keys.pop()]
+            self.start = len(self.index) if self.virtual else self.index[starts.pop()]
             self.state_bound = self.initial_states = len(self.index) + self.virtual
         else:
             self.start, self.state_bound = 0, max_states or MAX_STATES
             self.initial_states = min(FIRST_STATES, self.state_bound)
-            self.index = {} if self.virtual else {keys.pop(): 0}
+            self.index = {} if self.virtual else {starts.pop(): 0}
             self.labels = ("start",)
 
     def _find_starts(self) -> set[Key]:
@@ -79,10 +80,10 @@ class Adapter:
             return {self._key(self._reset(seed)) for seed in range(STARTS)}
         if not self._generator():
             raise InputError(f"{self.name} does not use Gymnasium's random generator (np_random)", "start_seed")
-        keys = {self._key(self._reset(self._start_seed)) for _ in range(2)}
-        if len(keys) > 1:
+        starts = {self._key(self._reset(self._start_seed)) for _ in range(2)}
+        if len(starts) > 1:
             raise InputError(f"the start of {self.name} does not follow from the seed", "start_seed")
-        return keys
+        return starts
 
     def end(self, key: Key) -> Key:
         """The key of a terminated state."""
@@ -191,17 +192,20 @@ class Adapter:
         return {
             "generator": self._generator() if waiting else self._before,
             "actions": None if waiting else list(self.actions),
-            "keys": [] if self._declared else [repr(key) for key in self.index],
+            "states": [] if self._declared else [keys.to_json(key) for key in self.index],
             "labels": [] if self._declared else list(self.labels),
         }
 
     def restore(self, snapshot: dict[str, Any]) -> int:
         """Replay the episode under way; the state to which it led, -1 for one without a number."""
+        if any(action >= self.n_actions for action in snapshot["actions"] or ()):
+            raise ValueError("there is no such action")
         if not self._declared:
-            self.index = {ast.literal_eval(key): s + self.virtual for s, key in enumerate(snapshot["keys"])}
-            self.labels = tuple(snapshot["labels"])
+            self._renumber(snapshot)
         if snapshot["generator"]:
-            self._base.np_random.bit_generator.state = snapshot["generator"]
+            if not self._generator():
+                raise ValueError("the environment has no random generator")
+            put_back(self._base.np_random, snapshot["generator"])
         if snapshot["actions"] is None:
             return self.start
         observation, terminated, truncated = self.enter(), False, False
@@ -211,6 +215,18 @@ class Adapter:
         self.overdue = truncated and not terminated
         key = self._key(observation)
         return self.index.get(self.end(key) if terminated else key, -1)
+
+    def _renumber(self, snapshot: dict[str, Any]) -> None:
+        """The states as they were numbered."""
+        old = "keys" in snapshot  # format 1
+        found = [keys.from_repr(key) for key in snapshot["keys"]] if old else map(keys.from_json, snapshot["states"])
+        index = {key: s + self.virtual for s, key in enumerate(found)}
+        labels = tuple(snapshot["labels"])
+        if not len(labels) - self.virtual == len(index) == len(snapshot["keys" if old else "states"]):
+            raise ValueError("the states do not have one number and one label each")
+        if len(labels) > self.state_bound or not (self.virtual or list(index)[:1] == list(self.index)[:1]):
+            raise ValueError("the states are not those of this environment")
+        self.index, self.labels = index, labels
 
 
 def without_limits(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
