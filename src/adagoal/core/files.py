@@ -45,6 +45,11 @@ def text_content(text: str) -> Content:
     return lambda file: file.write(text.encode())
 
 
+def bytes_content(data: bytes) -> Content:
+    """Bytes, as they are."""
+    return lambda file: file.write(data)
+
+
 def json_content(data: object) -> Content:
     """JSON; numbers that JSON cannot hold (inf, nan) are an error, so write None for them."""
     return lambda file: file.write(_encoded(data, infinite=False, indent=1) + b"\n")

@@ -11,6 +11,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from adagoal.core.files import bytes_content, replace
+
 DPI = 130
 STYLE = """
 body { font: 15px/1.5 system-ui, "DejaVu Sans", sans-serif; color: #1f2933; background: #f6f7f9; margin: 0; }
@@ -52,10 +54,21 @@ def page(title: str, body: str, badge: str = "") -> str:
 
 def figure(drawn: Figure, caption: str, path: Path) -> str:
     """A section with a figure, which is also written as a file of its own."""
+    image = png(drawn)
+    replace(path, bytes_content(image))
+    return picture(image, caption, width(drawn))
+
+
+def png(drawn: Figure) -> bytes:
+    """A figure as a picture."""
     buffer = io.BytesIO()
     drawn.savefig(buffer, format="png", dpi=DPI)
-    path.write_bytes(buffer.getvalue())
-    return picture(buffer.getvalue(), caption, round(96 * drawn.get_figwidth()))
+    return buffer.getvalue()
+
+
+def width(drawn: Figure) -> int:
+    """The width of a figure on a page, in pixels."""
+    return round(96 * drawn.get_figwidth())
 
 
 def picture(png: bytes, caption: str, width: int) -> str:
