@@ -106,6 +106,9 @@ def one_line(capsys: pytest.CaptureFixture[str]) -> str:
         (["grid", "--radius", "5", "--goal", "20"], "--goal: goals must be states in 0..19"),
         (["grid", "--radius", "5", "--goal", "-1"], "--goal"),
         (["grid", "--radius", "5", "--goal", "a"], "--goal"),
+        (["grid", "--radius", "5", "--goal", "9" * 30], "--goal: goals must be states in 0..19"),
+        (["grid", "--radius", "5", "--env-arg", "rows=" + "[" * 900 + "]" * 900], "--env-arg: rows: must be"),
+        (["grid", "--radius", "5", "--env-arg", "rows=" + "[" * 100_000], "--env-arg: rows: must be"),
         (["grid", "--radius", "5", "--budget", "0"], "--budget: must be at least 1"),
         (["grid", "--radius", "5", "--budget", "1.5"], "--budget"),
         (["grid", "--radius", "5", "--seed", "-1"], "--seed"),
@@ -200,7 +203,7 @@ def test_model_that_does_not_fit(name: str, done: Path, tmp_path: Path, capsys: 
 @pytest.mark.parametrize("damage", ["truncated", "garbage", "missing"])
 def test_damaged_checkpoint(damage: str, done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = shutil.copytree(done, tmp_path / "run")
-    newer, older = sorted((folder / DATA).iterdir(), reverse=True)
+    newer = max((folder / DATA).iterdir())
     _damage(newer, damage)
     assert run(["resume", str(folder), "--quiet"]) == 0, "the checkpoint before it is used"
     told = capsys.readouterr().err

@@ -117,10 +117,10 @@ def test_overwrite_replaces_the_old_run_with_the_first_checkpoint_of_the_new_one
 
 
 def test_python_does_not_lose_another_run_either(runs: dict[str, Path]) -> None:
-    with pytest.raises(adagoal.InputError, match=r"out: .* holds another run \(radius, env_args differ\)"):
+    with pytest.raises(adagoal.InputError, match=r"out: .* holds another run \(env_args, radius differ\)"):
         adagoal.explore("chain", 3, out=runs["certified"])
     with pytest.raises(adagoal.InputError, match=r"out: .* holds this run, unfinished; use adagoal resume"):
-        adagoal.explore(**SETTINGS["bayes"], out=runs["bayes"])
+        adagoal.explore(**SETTINGS["auto"], out=runs["auto"])
     with pytest.raises(adagoal.InputError, match="holds another run"):
         adagoal.explore("chain", 3).save(runs["certified"])
     result = adagoal.load(runs["certified"])
@@ -359,12 +359,18 @@ def test_keys_of_states_are_read_back(key: keys.Key) -> None:
     assert keys.from_repr(repr(key)) == key
 
 
-@pytest.mark.parametrize("text", ["(((", "(" * 60_000, "-" * 60_000 + "1", "1.5", "[1]", "open('x')", "x", "1" * 70_000, 5])
+@pytest.mark.parametrize(
+    "text", ["(((", "(" * 60_000, "-" * 60_000 + "1", "1.5", "[1]", "open('x')", "x", "1" * 70_000, 5]
+)
 def test_what_is_no_key_is_a_value_error(text: Any) -> None:
     with pytest.raises(ValueError, match="key of a state"):
         keys.from_repr(text)
+
+
+@pytest.mark.parametrize("data", [1.5, True, None, {"hex": "zz"}, {"hex": 5}, {"hex": "", "more": 1}, [[None]]])
+def test_what_is_no_key_as_json_is_a_value_error(data: Any) -> None:
     with pytest.raises(ValueError):
-        keys.from_json({"hex": text} if isinstance(text, str) else 1.5)
+        keys.from_json(data)
 
 
 # --- what a generator of its own means, and format 1 ---

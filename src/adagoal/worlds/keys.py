@@ -97,7 +97,7 @@ def from_repr(text: Any) -> Key:
         raise ValueError("the key of a state is not a text, or too long")
     try:
         return _checked(ast.literal_eval(text))
-    except (SyntaxError, MemoryError, RecursionError, TypeError):
+    except (SyntaxError, ValueError, MemoryError, RecursionError, TypeError):
         raise ValueError(f"{text[:40]!r} is not the key of a state") from None
 
 
