@@ -9,6 +9,7 @@ that might be genuine; a segmentation fault, a traceback or a hang is not. ``tes
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import io
 import json
@@ -118,32 +119,35 @@ def packed(arrays: dict[str, Any], facts: Any = None, at: tuple[Any, ...] = (), 
     return buffer.getvalue()
 
 
-def use(folder: Path, env: Any, budget: int) -> None:
-    """Everything that reads a folder; bad input is fine."""
+def use(folder: Path, file: str, env: Any, budget: int) -> None:
+    """Everything that reads the file; bad input is fine."""
 
     def report() -> None:
         write_report(adagoal.load(folder), folder)
 
-    for work in (
-        lambda: adagoal.play(folder, episodes=1, env=env),
-        lambda: adagoal.audit(adagoal.load(folder)),
-        report,
-        lambda: adagoal.resume(folder, budget, env=env),
-    ):
-        try:
+    def play() -> None:
+        adagoal.play(folder, episodes=1, env=env)
+
+    def resume() -> None:
+        adagoal.resume(folder, budget, env=env)
+
+    def audit() -> None:
+        adagoal.audit(adagoal.load(folder))
+
+    works = {"view.json": (report,), "model.npz": (play, audit, report), "result.json": (play, audit)}
+    for work in works.get(file, (play, resume)):
+        with contextlib.suppress(adagoal.InputError):
             work()
-        except adagoal.InputError:
-            pass
 
 
-def in_a_child(folder: Path, env: Any, budget: int) -> str:
+def in_a_child(folder: Path, file: str, env: Any, budget: int) -> str:
     """What went wrong, or nothing."""
     child = os.fork()
     if not child:
         signal.alarm(PATIENCE)
         try:
             np.seterr(all="ignore")
-            use(folder, env, budget)
+            use(folder, file, env, budget)
         except BaseException:
             traceback.print_exc()
             os._exit(1)
@@ -169,13 +173,16 @@ def main(seed: int, wanted: int) -> int:
             path = Path(place) / name
             found = adagoal.explore(env if make is None else make(), **{**arguments, "budget": 700}, out=path)
             write_report(found, path)
+            warm = shutil.copytree(path, Path(place) / "warm" / name)
+            for file in ("model.npz", "checkpoint"):
+                use(warm, file, make and make(), found.steps + 50)  # compiles
             cases += [(name, path, make, found.steps + 50, *one) for one in forgeries(path, rng)]
         print(f"{len(cases)} forgeries of {', '.join(names)}", flush=True)
         chosen = rng.sample(cases, min(wanted, len(cases)))
         for name, path, make, budget, what, file, content in chosen:
             forged = shutil.copytree(path, Path(place) / "forged")
             vault.forged(forged, file, content())
-            problem = in_a_child(forged, None if make is None else make(), budget)
+            problem = in_a_child(forged, file, make and make(), budget)
             if problem:
                 wrong += 1
                 print(f"{name}: {what}: {problem}", flush=True)
