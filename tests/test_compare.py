@@ -14,14 +14,24 @@ from adagoal.cli.main import run
 from adagoal.core.errors import InputError
 from adagoal.core.policy import Policy
 from adagoal.core.run import Run
-from adagoal.experiments import compare, compare_command, pool
-from adagoal.experiments.compare import Auditor, Check
-from adagoal.experiments.compare_output import figure, markdown, rows
+from adagoal.engines.local import Local
+from adagoal.experiments import auditor, compare, runner
+from adagoal.experiments.auditor import Auditor, Check
+from adagoal.experiments.compare_output import figure, live, scores, table
 from adagoal.mdp.audit import audit_policies
 from adagoal.runs.setting import Setting
 from adagoal.worlds import registry
 
 GRID = Setting("grid", {"rows": 3, "cols": 3}, radius=3.5, epsilon=0.5, budget=1_000_000)
+
+
+def outcomes(cells: list[Setting], folder: Path) -> list[Any]:
+    options = compare.COMPARE.chosen(out=folder)
+    return runner.outcomes(compare.COMPARE, cells, options, Local(1, print), runner.Display(quiet=True))
+
+
+def measure(setting: Setting) -> dict[str, Any]:
+    return compare.measure(setting, compare.COMPARE.chosen())
 
 
 class Twin(Auditor):
@@ -70,14 +80,12 @@ def test_finished_runs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     cells = compare.settings(
         {"grid": {"radius": 6.0, "env_args": GRID.env_args}}, ["certified"], ["adagoal"], 2, budget=500
     )
-    done: list[Any] = []
-    records = compare.run_all(cells, tmp_path, 1, done.append)
-    assert records == done
+    records = outcomes(cells, tmp_path)
     assert [record["setting"]["seed"] for record in records] == [0, 1]
     assert all(record["own_stop"] is None for record in records), "500 steps are too few"
-    monkeypatch.setattr(pool, "ProcessPoolExecutor", None)
-    assert compare.run_all(cells, tmp_path, 1) == json.loads(json.dumps(records))
-    assert len({compare.cell_file(cell) for cell in [*cells, GRID]}) == 3
+    monkeypatch.setattr(compare, "explore", None)
+    assert outcomes(cells, tmp_path) == records
+    assert len({compare.file(cell) for cell in [*cells, GRID]}) == 3
 
 
 def test_seeds_start_where_they_are_told_to() -> None:
@@ -87,45 +95,42 @@ def test_seeds_start_where_they_are_told_to() -> None:
 
 def test_a_damaged_run_is_named(tmp_path: Path) -> None:
     (cell,) = compare.settings({"chain": {"radius": 5.0}}, ["certified"], ["adagoal"], 1)
-    file = tmp_path / compare.cell_file(cell)
+    file = tmp_path / compare.file(cell)
     file.parent.mkdir()
     file.write_text("{}")
     with pytest.raises(InputError, match=f"{file.name}: damaged"):
-        compare.run_all([cell], tmp_path, 1)
+        outcomes([cell], tmp_path)
 
 
 def test_a_rule_that_was_changed_is_run_again(tmp_path: Path) -> None:
     file = tmp_path / "rule.py"
     file.write_text("def f(known):\n    return known.eligible.astype(float)\n")
     setting = Setting("chain", goal_rule=f"{file}:f")
-    before = compare.cell_file(setting)
-    assert compare.cell_file(setting) == before
+    before = compare.file(setting)
+    assert compare.file(setting) == before
     file.write_text(file.read_text() + "# better\n")
-    assert compare.cell_file(setting) != before
+    assert compare.file(setting) != before
 
 
 def test_audit_stop_of_a_run_that_ended_wrong_is_never() -> None:
     """On the fan DisCo stops by itself without the goal: no budget would help."""
-    record = compare.run_cell(Setting("fan", method="disco", method_args={"constants": "scaled=0.01"}, radius=4.0))
-    assert record is not None
-    assert "| never | - | 0/1 |" in markdown(rows([record]))
+    record = measure(Setting("fan", method="disco", method_args={"constants": "scaled=0.01"}, radius=4.0))
+    assert "| never | - | 0/1 |" in table(scores([record])).markdown()
 
 
 def test_table_and_figure_show_everyone() -> None:
     won, lost = (
-        compare.run_cell(GRID),
-        compare.run_cell(Setting(**{**GRID.__dict__, "goal_rule": "unigoal", "budget": 400})),
+        measure(GRID),
+        measure(Setting(**{**GRID.__dict__, "goal_rule": "unigoal", "budget": 400})),
     )
-    assert won is not None
-    assert lost is not None
     assert won["own_stop"] == won["steps"]
     assert won["audit_stop"] <= won["own_stop"]
     assert won["final"]["ok"]
-    table = rows([won, lost])
-    text = markdown(table)
+    found = scores([won, lost])
+    text = table(found).markdown()
     assert "> 400 (0/1)" in text
     assert f"{won['own_stop']:,}" in text
-    assert table[1].to_dict()["own_stop"] is None
+    assert found[1].to_dict()["own_stop"] is None
     assert len(figure([won, lost]).axes) == 1
 
 
@@ -144,9 +149,9 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "said"),
     [
         (["gird"], "unknown environment"),
-        (["chain", "--methods", "magic"], "--methods: unknown method 'magic'"),
-        (["chain", "--methods", "certified:x"], "--methods: must look like key=value"),
-        (["chain", "--goal-rules", "best"], "--goal-rule"),
+        (["chain", "--methods", "magic"], "methods: unknown method 'magic'"),
+        (["chain", "--methods", "certified:x"], "methods: must look like key=value"),
+        (["chain", "--goal-rules", "best"], "--goal-rules: unknown rule"),
         (["chain", "--radius", "-1"], "--radius"),
         (["chain", "grid", "fan", "--radius", "1,2"], "--radius: give one number"),
         (["chain", "--budget", "0"], "--budget"),
@@ -155,9 +160,9 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["chain", "chain", "--radius", "5,6"], "ENV: chain is given twice"),
         (["chain", "--out", __file__], "--out"),
         (["chain", "--goal", "99"], "--goal"),
-        (["chain", "--methods", "certified,bpi-ucbvi"], "--method bpi-ucbvi: is for one goal"),
-        (["chain", "--methods", "certified,ucbvi:x=1"], "--method-arg: ucbvi has no argument 'x'"),
-        (["chain", "--methods", "certified,likelihood"], "--method likelihood"),
+        (["chain", "--methods", "certified,bpi-ucbvi"], "--methods: bpi-ucbvi is for one goal"),
+        (["chain", "--methods", "certified,ucbvi:x=1"], "--methods: ucbvi has no argument 'x'"),
+        (["chain", "--methods", "certified,likelihood"], "--methods: chain is not a linear mixture"),
         (["chain", "--methods", "certified,disco:constants=half"], "--constants"),
         (["chain", "--constants", "paper"], "--constants: is for ucbexplore, disco, gosprl, bpi-ucbvi"),
     ],
@@ -173,13 +178,13 @@ def test_bad_input(arguments: list[str], said: str, tmp_path: Path, capsys: pyte
 
 def test_a_small_screen_shows_what_ended_last() -> None:
     """Five rules end, then the first one again with another seed: there is room for three rows."""
-    record = compare.run_cell(Setting("chain", radius=5.0, budget=200))
-    assert record is not None
+    record = measure(Setting("chain", radius=5.0, budget=200))
     ended = ["adagoal", "unigoal", "raregoal", "mega", "goid", "adagoal"]
     records = [{**record, "setting": {**record["setting"], "goal_rule": rule}} for rule in ended]
-    assert [row.goal_rule for row in compare_command.fitting(records, 3)] == ["adagoal", "mega", "goid"]
-    assert [row.runs for row in compare_command.fitting(records, 3)] == [2, 1, 1]
-    assert len(compare_command.fitting(records, 5)) == 5
+    shown = [list(column.cells) for column in live(records, 3).columns]
+    assert shown[2] == ["adagoal", "mega", "goid"]
+    assert shown[3] == ["2", "1", "1"]
+    assert live(records, 5).row_count == 5
 
 
 def test_one_goal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -227,4 +232,4 @@ def test_looks_are_few() -> None:
         counting(run)
 
     api.explore("chain", 5.0, budget=20_000, observe=observe)
-    assert len(looks) <= compare.PER_DECADE * math.log10(max(rollouts) / compare.FIRST) + 2
+    assert len(looks) <= auditor.PER_DECADE * math.log10(max(rollouts) / auditor.FIRST) + 2

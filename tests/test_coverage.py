@@ -7,16 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from scipy.stats import binomtest
 
-from adagoal import goals
+from adagoal.cli.main import run
 from adagoal.core.counts import Counts
-from adagoal.experiments import coverage, coverage_worlds, price, scaling
+from adagoal.core.intervals import clopper_pearson
+from adagoal.engines.local import Local
+from adagoal.experiments import arena, coverage, coverage_worlds, price, runner, scaling
 from adagoal.mdp import solve
 
 
 def test_tasks_cover_every_family_rule_and_delta_and_extend_each_other():
-    cells = len(coverage_worlds.FAMILIES) * len(goals.RULES) * len(coverage.DELTAS)
+    cells = len(coverage_worlds.FAMILIES) * len(arena.GOAL_RULES) * len(coverage.DELTAS)
     found = coverage.tasks(cells, 0, 5)
     assert len({task[:3] for task in found}) == cells
     assert coverage.tasks(10, 0, 5) == found[:10]
@@ -59,20 +61,21 @@ def test_the_check_is_not_blind(monkeypatch):
 
 
 def test_clopper_pearson():
-    assert coverage.clopper_pearson(0, 100) == pytest.approx(1 - 0.05 ** (1 / 100))
-    assert coverage.clopper_pearson(100, 100) == 1.0
-    assert coverage.clopper_pearson(3, 50) > 3 / 50
+    assert coverage.at_most(0, 100) == pytest.approx(1 - 0.05 ** (1 / 100))
+    assert coverage.at_most(100, 100) == 1.0
+    assert coverage.at_most(3, 50) > 3 / 50
+    exact = binomtest(3, 50).proportion_ci(0.95, "exact")
+    assert clopper_pearson(3, 50, 0.95) == pytest.approx(tuple(exact))
+    assert clopper_pearson(0, 5, 0.9)[0] == 0.0
 
 
 def test_command_resumes_and_draws(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(coverage, "_run_chunk", None)  # nothing may be left to run
     records = [coverage.run_task(task) for task in coverage.tasks(3, 1, 0)]
+    monkeypatch.setattr(coverage, "run_task", None)  # nothing may be left to run
     file = tmp_path / "coverage-chunks" / "chunk-run-000000-4.json"
     file.parent.mkdir()
     file.write_text(json.dumps(records))
-    arguments = ["--runs", "3", "--control", "1", "--out", str(tmp_path), "--json"]
-    answer = CliRunner().invoke(coverage.coverage, arguments, catch_exceptions=False)
-    assert answer.exit_code == 0
+    assert run(["reproduce", "coverage", "--runs", "3", "--control", "1", "--out", str(tmp_path), "--json"]) == 0
     assert (tmp_path / "coverage.png").stat().st_size > 10_000
     rows = json.loads((tmp_path / "coverage.json").read_text())["rows"]
     assert {"delta": 0.1, "family": "all", "runs": 3}.items() <= rows[0].items()
@@ -97,7 +100,10 @@ def test_scaling_fit():
 @pytest.mark.slow
 def test_two_thousand_runs(tmp_path: Path):
     """At most delta of the runs are broken, for each delta, with confidence."""
-    records = coverage.run_all(coverage.tasks(2_200, 0, 0), tmp_path, 2)
+    options = coverage.COVERAGE.chosen(control=0, out=tmp_path)
+    cells = coverage.COVERAGE.cells(options)
+    found = runner.outcomes(coverage.COVERAGE, cells, options, Local(2, print), runner.Display(quiet=True))
+    records = [record for chunk in found for record in chunk]
     for row in coverage.summary(records):
         if row["family"] == "all":
             assert row["at_most"] <= row["delta"]

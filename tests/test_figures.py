@@ -4,33 +4,34 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from adagoal.cli.main import run
-from adagoal.experiments import constants, figure3, price, separation
+from adagoal.engines.local import Local
+from adagoal.experiments import constants, figure3, runner, separation
+from adagoal.runs.setting import Setting
 
 DATA = Path(__file__).parent.parent / "docs" / "figures"
 
 
-def test_figure3_on_a_few_episodes(tmp_path: Path) -> None:
-    data = figure3.reproduce(figure3.RULES, range(2), jobs=1, episodes=9)
+def test_figure3_on_a_few_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figure3, "EPISODES", 9)
+    options = figure3.FIGURE3.chosen(seeds=2, out=tmp_path)
+    data = runner.run(figure3.FIGURE3, options, Local(1, print), runner.Display(quiet=True)).data
     assert [(row["rule"], row["first"], row["last"]) for row in data["rows"][:3]] == [
         ("UniGoal", 0, 2),
         ("UniGoal", 3, 5),
         ("UniGoal", 6, 8),
     ]
-    for rule in figure3.RULES:
+    for rule in figure3.GOAL_RULES:
         assert [sum(window) for window in data["selected"][rule]] == [6, 6, 6]
         assert all(window[0] == 0 for window in data["selected"][rule])  # s0 is no goal
-    figure3.draw(data, tmp_path / "figure3.png")
     assert (tmp_path / "figure3.png").stat().st_size > 10_000
-    assert figure3.table(data["rows"]).count("\n") == 9
-    again = figure3.selected_goals(figure3.Task("AdaGoal", 1, 9))
-    assert again == figure3.selected_goals(figure3.Task("AdaGoal", 1, 9))
+    assert (tmp_path / "figure3.md").read_text().count("\n") == 11
+    cell = figure3.Cell("AdaGoal", 1, 9)
+    assert figure3.selected_goals(cell, options) == json.loads((tmp_path / figure3.FIGURE3.place(cell)).read_text())
 
 
 def test_places_of_the_claim() -> None:
@@ -51,20 +52,20 @@ def test_committed_figure3_shows_the_claim() -> None:
     assert last["UniGoal"]["second_room"]["mean"] == pytest.approx(4 / 51, abs=0.02)
 
 
-@pytest.mark.parametrize("command", [figure3.figure1, figure3.figure3])
-def test_figure_commands(command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(figure3.reproduce, "__defaults__", (6,))
-    answer = CliRunner().invoke(command, ["--out", str(tmp_path), "--json"])
-    assert answer.exit_code == 0, answer.output
-    assert json.loads(answer.stdout)[-1]["rule"] == "AdaGoal"
-    assert {path.suffix for path in tmp_path.iterdir()} == {".png", ".json"}
+@pytest.mark.parametrize("name", ["figure1", "figure3"])
+def test_figure_commands(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(figure3, "EPISODES", 6)
+    assert run(["reproduce", name, "--jobs", "1", "--out", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[-1]["rule"] == "AdaGoal"
+    assert {path.name for path in tmp_path.iterdir()} == {f"{name}.png", f"{name}.json", f"{name}.md", "figure3-runs"}
 
 
-def test_separation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_separation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(separation, "ETAS", (1e-2, 1e-6))
-    answer = CliRunner().invoke(separation.separation, ["--seeds", "1", "--out", str(tmp_path), "--json"])
-    assert answer.exit_code == 0, answer.output
-    near, far = json.loads(answer.stdout)
+    assert run(["reproduce", "separation", "--seeds", "1", "--jobs", "1", "--out", str(tmp_path), "--json"]) == 0
+    near, far = json.loads(capsys.readouterr().out)
     assert near["audits_passed"] == far["audits_passed"] == 1
     assert far["reset_steps"] < 10 * near["reset_steps"]
     assert far["reset_free_steps"] > 1000 * near["reset_free_steps"]
@@ -80,7 +81,7 @@ def test_time_to_the_fork_has_the_right_median() -> None:
 def test_constants_are_shown_as_a_table(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(constants, "WORLDS", [price.World("chain", "chain", {"n_states": 3}, None, 4.0, 1.0)])
+    monkeypatch.setattr(constants, "WORLDS", {"chain": Setting("chain", {"n_states": 3}, radius=4.0, epsilon=1.0)})
     assert run(["reproduce", "constants", "--out", str(tmp_path)]) == 0
     assert "| chain | 4 | 1 | " in capsys.readouterr().out
     assert run(["reproduce", "constants", "--out", str(tmp_path), "--json"]) == 0

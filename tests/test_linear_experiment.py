@@ -1,19 +1,20 @@
 """The linear experiment in small."""
 
+import dataclasses
 import json
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from adagoal.experiments import linear as experiment
-from adagoal.experiments import linear_output, linear_runs, misfit, pool
+from adagoal.cli.main import run
+from adagoal.engines import Needs
+from adagoal.engines.local import Local
+from adagoal.experiments import linear, linear_output, linear_runs, misfit, runner
 
 
 def replace(monkeypatch, name, value):
     """In every module of the experiment that knows the name."""
-    for module in (experiment, linear_output, linear_runs, pool):
+    for module in (linear, linear_output, linear_runs):
         if hasattr(module, name):
             monkeypatch.setattr(module, name, value)
 
@@ -27,42 +28,49 @@ def small(monkeypatch):
     replace(monkeypatch, "BEYOND", 1)
     replace(monkeypatch, "EPSILON", 2.0)
     replace(monkeypatch, "VTR_BUDGET", 1_000)
-    replace(monkeypatch, "ProcessPoolExecutor", lambda *a, **k: ThreadPoolExecutor(1))
+    for name, part in linear.PARTS.items():
+        monkeypatch.setitem(linear.PARTS, name, dataclasses.replace(part, needs=lambda options: Needs()))
 
 
 @pytest.mark.parametrize("part", ["states", "kernels", "methods"])
-def test_parts(small, part, tmp_path):
-    arguments = ["--part", part, "--seeds", "1", "--out", str(tmp_path)]
-    done = CliRunner().invoke(experiment.linear, arguments)
-    assert done.exit_code == 0, done.output
+def test_parts(small, part, tmp_path, capsys):
+    arguments = ["reproduce", "linear", "--part", part, "--seeds", "1", "--out", str(tmp_path)]
+    assert run(arguments) == 0
     data = json.loads((tmp_path / f"linear-{part}.json").read_text())
     rows = [row for row in data["rows"] if row["method"] != "vtr"]
     assert {row["status"] for row in rows} == {"certified"}
     assert all(row["audit"] and row["width"] > 0 for row in rows)
-    assert "audit ok" in done.output
+    assert "audit ok" in capsys.readouterr().err
     if part != "methods":
         assert (tmp_path / f"linear-{part}.png").stat().st_size > 0
-    again = CliRunner().invoke(experiment.linear, arguments)
-    assert "audit ok" not in again.output  # nothing was run a second time
-    assert (tmp_path / f"linear-{part}.md").read_text() in again.output
+    assert run(arguments) == 0
+    again = capsys.readouterr()
+    assert "audit ok" not in again.err  # nothing was run a second time
+    assert (tmp_path / f"linear-{part}.md").read_text() in again.out
 
 
 def test_a_run_that_was_given_up_goes_on(small, tmp_path):
-    task = experiment.Task("windy", 60, 4, "likelihood", 0)
-    (short,) = experiment.run_all([task], tmp_path, 1, 1e-6, True)
+    cell = linear_runs.Cell("windy", 60, 4, "likelihood", 0)
+
+    def outcome(folder, minutes):
+        part = linear.PARTS["states"]
+        options = part.chosen(out=folder, minutes=minutes)
+        (found,) = runner.outcomes(part, [cell], options, Local(1, print), runner.Display(quiet=True))
+        return found
+
+    short = outcome(tmp_path, 1e-6)
     assert short["status"] == "interrupted"
     assert short["audit"] is None
-    (whole,) = experiment.run_all([task], tmp_path, 1, 10.0, True)
-    (fresh,) = experiment.run_all([task], tmp_path / "other", 1, 10.0, True)
+    whole, fresh = outcome(tmp_path, 10.0), outcome(tmp_path / "other", 10.0)
     assert whole["status"] == "certified"
     assert (whole["steps"], whole["width"]) == (fresh["steps"], fresh["width"])
 
 
 def test_the_goals_are_the_same_in_every_world():
     spots = []
-    for S, shape in experiment.SIZES.items():
+    for S, shape in linear_runs.SIZES.items():
         rows, cols = map(int, shape.split("x"))
-        goals = experiment.goal_space(experiment.Task("windy", S, 4, "likelihood", 0))
+        goals = linear_runs.goal_space(linear_runs.Cell("windy", S, 4, "likelihood", 0))
         spots.append({(g // cols - rows // 2, g % cols - cols // 2) for g in goals.tolist()})
     assert len(spots[0]) == 50
     assert spots[0] == spots[1] == spots[2]
@@ -73,15 +81,14 @@ def test_misfit_part(monkeypatch, tmp_path):
     monkeypatch.setattr(misfit, "PLACES", {"everywhere": tuple(range(100))})
     monkeypatch.setattr(misfit, "FALSE_ALARM_BUDGET", 1_000)
     replace(monkeypatch, "EPSILON", 2.0)
-    done = CliRunner().invoke(experiment.linear, ["--part", "misfit", "--seeds", "1", "--out", str(tmp_path)])
-    assert done.exit_code == 0, done.output
+    assert run(["reproduce", "linear", "--part", "misfit", "--seeds", "1", "--out", str(tmp_path)]) == 0
     rows = json.loads((tmp_path / "linear-misfit.json").read_text())["rows"]
     assert [row["warned"] for row in rows if row["eta"]] == [4, 4]
     assert [row["warned"] for row in rows if not row["eta"]] == [0, 0]
 
 
 def test_stray_worlds_are_no_mixtures_but_have_the_same_transitions():
-    mdp = experiment.Task("windy", 100, 4, "likelihood", 0).model()
+    mdp = linear_runs.Cell("windy", 100, 4, "likelihood", 0).model()
     changed = misfit.stray(mdp, 0.3, (55,))
     difference = abs(changed.kernel() - mdp.kernel()).sum(axis=1)
     assert np.flatnonzero(np.asarray(difference).ravel() > 1e-12).tolist() == [220, 221, 222, 223]

@@ -301,7 +301,7 @@ def test_comparisons_run_a_rival_once_a_seed() -> None:
 def test_arena(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A small arena, twice: the second time nothing is run again."""
     monkeypatch.setattr(arena, "WORLDS", ({"env": "chain", "env_args": {"n_states": 4}, "radius": 3.0},))
-    monkeypatch.setattr(arena, "RULES", ("adagoal",))
+    monkeypatch.setattr(arena, "GOAL_RULES", ("adagoal",))
     monkeypatch.setattr(arena, "OTHERS", ("disco:constants=scaled=0.01", "gosprl:constants=paper"))
     line = ["reproduce", "arena", "--seeds", "2", "--jobs", "1", "--budget", "50000", "--out", str(tmp_path), "--quiet"]
     assert command(line) == 0

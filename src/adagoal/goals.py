@@ -208,7 +208,7 @@ def weights(rule: Rule, known: Known) -> Floats:
     """The rule's weights ``[G]``, checked; what a user's rule raises is the user's, what one of ours raises is not."""
     try:
         found = np.asarray(rule(known), float)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if _plain(rule) in RULES.values():
             raise
         raise EnvironmentFailure(f"the rule raised {type(error).__name__}: {error}", name="goal_rule") from error

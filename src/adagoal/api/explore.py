@@ -41,6 +41,7 @@ def explore(
     method_args: dict[str, Any] | None = None,
     start_seed: int | None = None,
     max_states: int | None = None,
+    step_timeout: float | None = None,
     out: str | Path | None = None,
     overwrite: bool = False,
     observe: Observer | None = None,
@@ -58,12 +59,13 @@ def explore(
     goal_space: the states to consider as goals; all by default.
     start_seed: draw the start state with this seed at every reset (for environments with a random start).
     max_states: a bound on the number of states, for environments that do not declare it.
+    step_timeout: step the environment in a process of its own, and give up where a step takes longer (in seconds).
     out: a folder for checkpoints and the result; a run that was killed goes on with :func:`resume`.
     overwrite: whether the folder may hold an unfinished run or one of another setting, which is then replaced in the
         moment in which the new one has its first checkpoint.
     observe: called after every rollout, for progress displays.
     """
-    world, name = registry.make_world(env, env_args or {}, start_seed, max_states)
+    world, name = registry.make_world(env, env_args or {}, start_seed, max_states, step_timeout)
     setting = Setting(
         env=name,
         env_args=env_args or {},
@@ -107,6 +109,7 @@ def resume(
     env: str | gymnasium.Env[Any, Any] | World | None = None,
     goal_rule: str | goal_rules.Rule | None = None,
     trust: bool = False,
+    step_timeout: float | None = None,
     observe: Observer | None = None,
 ) -> Result:
     """Go on with a run that was killed, interrupted, or ran out of budget; the result is as if it had not stopped.
@@ -118,7 +121,7 @@ def resume(
     with hold(must_exist(path), KIND) as folder:
         if folder.saved is None:
             raise InputError(f"{folder.path}: holds no run")
-        return _restored(folder.saved, budget, env, goal_rule, trust).finish(folder, observe)
+        return _restored(folder.saved, budget, env, goal_rule, trust, step_timeout).finish(folder, observe)
 
 
 def restored(
@@ -127,9 +130,10 @@ def restored(
     env: str | gymnasium.Env[Any, Any] | World | None,
     goal_rule: str | goal_rules.Rule | None,
     trust: bool,
+    step_timeout: float | None = None,
 ) -> Session:
     """The session of a folder, where its checkpoint left it."""
-    return read(must_exist(folder), lambda saved: _restored(saved, budget, env, goal_rule, trust))
+    return read(must_exist(folder), lambda saved: _restored(saved, budget, env, goal_rule, trust, step_timeout))
 
 
 def _restored(
@@ -138,6 +142,7 @@ def _restored(
     env: str | gymnasium.Env[Any, Any] | World | None,
     goal_rule: str | goal_rules.Rule | None,
     trust: bool,
+    step_timeout: float | None,
 ) -> Session:
     must_be_exploration(saved)
     state = saved.state()
@@ -148,7 +153,7 @@ def _restored(
     setting = setting if budget is None else replace(setting, budget=_whole(budget))
     env = registry.installed(setting.env, trust) if env is None else env
     goal_rule = goal_rules.installed(setting.goal_rule, trust) if goal_rule is None else goal_rule
-    world, name = registry.make_world(env, setting.env_args, setting.start_seed, setting.max_states)
+    world, name = registry.make_world(env, setting.env_args, setting.start_seed, setting.max_states, step_timeout)
     if name != setting.env:
         raise InputError(f"the run in {saved.path} is on {setting.env}, not on {name}", "env")
     session = Session.start(setting, world, goal_rules.get(goal_rule))

@@ -11,7 +11,6 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import BrokenExecutor
 from typing import Any, TextIO, cast
 
 import click
@@ -37,7 +36,7 @@ class LazyGroup(click.Group):
             return None
         module, _, attribute = self.lazy[cmd_name][0].partition(":")
         try:
-            command = getattr(importlib.import_module(module), attribute)
+            command = self.as_command(cmd_name, getattr(importlib.import_module(module), attribute))
         except ImportError as error:
             hint = f": it needs {error.name}" if error.name and not error.name.startswith("adagoal") else ""
             raise InputError(f"{ctx.command_path} {cmd_name}: not available in this installation{hint}") from None
@@ -60,6 +59,10 @@ class LazyGroup(click.Group):
                 raise
             raise InputError(error.reason, _spelt(options[error.name])) from error
 
+    def as_command(self, name: str, found: Any) -> Any:
+        """What the module holds under the attribute, as a command."""
+        return found
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The table of commands, without importing any."""
         with formatter.section("Commands"):
@@ -67,16 +70,16 @@ class LazyGroup(click.Group):
 
 
 REPRODUCE = {
-    "figure1": ("adagoal.experiments.figure3:figure1", "The goals that AdaGoal selects, over time."),
-    "figure2": ("adagoal.experiments.figure2:command", "The deep runs: HER against AdaGoal on Fetch."),
-    "figure3": ("adagoal.experiments.figure3:figure3", "UniGoal, RareGoal and AdaGoal in three time windows."),
-    "separation": ("adagoal.experiments.separation:separation", "What the reset is worth."),
-    "arena": ("adagoal.experiments.arena:arena", "UcbExplore, DisCo, GOSPRL and every goal rule, on the same worlds."),
-    "scaling": ("adagoal.experiments.scaling:scaling", "Steps to the certified stop against L, S, A and 1/epsilon."),
-    "price": ("adagoal.experiments.price:price", "Steps to the certified stop over the steps that sufficed."),
-    "constants": ("adagoal.experiments.constants:constants", "What the paper's own constants would need."),
-    "linear": ("adagoal.experiments.linear:linear", "Linear mixtures: steps to the stop against S and against d."),
-    "coverage": ("adagoal.experiments.coverage:coverage", "How often a certificate is broken, over random worlds."),
+    "figure1": ("adagoal.experiments.figure3:FIGURE1", "The goals that AdaGoal selects, over time."),
+    "figure2": ("adagoal.experiments.figure2:FIGURE2", "The deep runs: HER against AdaGoal on Fetch."),
+    "figure3": ("adagoal.experiments.figure3:FIGURE3", "UniGoal, RareGoal and AdaGoal in three time windows."),
+    "separation": ("adagoal.experiments.separation:SEPARATION", "What the reset is worth."),
+    "arena": ("adagoal.experiments.arena:ARENA", "UcbExplore, DisCo, GOSPRL and every goal rule, on the same worlds."),
+    "scaling": ("adagoal.experiments.scaling:SCALING", "Steps to the certified stop against L, S, A and 1/epsilon."),
+    "price": ("adagoal.experiments.price:PRICE", "Steps to the certified stop over the steps that sufficed."),
+    "constants": ("adagoal.experiments.constants:CONSTANTS", "What the paper's own constants would need."),
+    "linear": ("adagoal.experiments.linear:PARTS", "Linear mixtures: steps to the stop against S and against d."),
+    "coverage": ("adagoal.experiments.coverage:COVERAGE", "How often a certificate is broken, over random worlds."),
 }
 
 COMMANDS = {
@@ -85,11 +88,12 @@ COMMANDS = {
     "audit": ("adagoal.cli.runs:audit", "Check a run exactly against the known model."),
     "play": ("adagoal.cli.runs:play", "Try the policies of a run in its environment, beside their certificates."),
     "report": ("adagoal.cli.runs:report", "Write report.html and its figures again."),
-    "compare": ("adagoal.experiments.compare_command:compare", "Methods and goal rules side by side, over seeds."),
-    "reproduce": ("adagoal.cli.main:reproduce", "The paper's figures, and our own."),
+    "compare": ("adagoal.cli.compare:compare", "Methods and goal rules side by side, over seeds."),
+    "reproduce": ("adagoal.cli.reproduce:reproduce", "The paper's figures, and our own."),
     "train": ("adagoal.cli.deep:train", "Deep goal-conditioned policies with adaptive goals."),
     "evaluate": ("adagoal.cli.deep:evaluate", "Test a trained policy: how often it succeeds, and where it fails."),
     "envs": ("adagoal.cli.runs:envs", "What ENV can be."),
+    "check": ("adagoal.cli.check:check", "Try an environment before a run."),
 }
 
 
@@ -108,22 +112,11 @@ def cli(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-@click.group(
-    cls=LazyGroup,
-    lazy=REPRODUCE,
-    invoke_without_command=True,
-    epilog="Example: adagoal reproduce figure3 --seeds 20",
-)
-@click.pass_context
-def reproduce(ctx: click.Context) -> None:
-    """Run an experiment again: its figure, its table, and the data behind them."""
-    if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
-
-
 def _spelt(parameter: click.Parameter) -> str:
     """A parameter as it is typed."""
-    return parameter.opts[0] if isinstance(parameter, click.Option) else str(parameter.metavar or parameter.name)
+    return (
+        parameter.opts[0] if isinstance(parameter, click.Option) else str(parameter.metavar or parameter.name).upper()
+    )
 
 
 LONGEST = 1000
@@ -184,8 +177,6 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return status.INTERRUPTED
     except OSError as error:
         return _fail(f"{error.filename}: {error.strerror}" if error.filename is not None else str(error))
-    except BrokenExecutor:
-        return _fail("a worker process was killed, perhaps for want of memory; finished runs are kept")
     except MemoryError as error:
         return _fail(f"not enough memory for a problem of this size ({error or 'nothing left'})")
     return code if isinstance(code, int) else 0

@@ -16,6 +16,14 @@ PLAIN = ("PCG64", "PCG64DXSM", "SFC64")
 """Generators that keep none."""
 
 
+def check(state: Any) -> None:
+    """A ``ValueError`` where this is not the state of a generator."""
+    kind = state.get("bit_generator") if isinstance(state, dict) else None
+    if kind not in PLACES and kind not in PLAIN:
+        raise ValueError("the state of the random generator is of an unknown kind")
+    put_back(np.random.Generator(getattr(np.random, kind)(0)), state)
+
+
 def put_back(generator: np.random.Generator, state: Any) -> None:
     """Give a generator a state that was saved; a ``ValueError`` where it is not one of this kind of generator."""
     bits = generator.bit_generator

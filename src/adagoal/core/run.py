@@ -10,8 +10,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal import goals
 from adagoal.core.counts import Counts
-from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.status import Status
 from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.core.world import Outcome, Plan, World
@@ -187,15 +187,7 @@ class Run:
 
     def column_weights(self) -> Floats:
         """The rule's weights, summed over the goals that share a column."""
-        known = self.known()
-        try:
-            weights = np.asarray(self.rule(known), float)
-        except (Exception, SystemExit) as error:
-            text = f"the rule raised {type(error).__name__}: {error}"
-            raise EnvironmentFailure(text, "goal_rule") from error
-        right = weights.shape == self.estimates.goals.shape and np.isfinite(weights).all()
-        if not (right and (weights >= 0).all() and weights.sum() > 0):
-            raise InputError("a rule returns one finite weight >= 0 per goal, not all of them zero", "goal_rule")
+        weights = goals.weights(self.rule, self.known())
         columns = self.estimates.column[self.estimates.goals]
         return np.bincount(columns, weights, minlength=len(self.estimates.D)).astype(float)
 

@@ -1,4 +1,4 @@
-"""What a comparison says: a table for the terminal and for Markdown, and a figure."""
+"""What a comparison says: a table and a figure."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from rich.table import Table
+from rich.table import Table as Screen
 
-from adagoal.experiments.compare import PER_DECADE, Record
+from adagoal.experiments.auditor import PER_DECADE
+from adagoal.experiments.declare import Outcome
+from adagoal.experiments.output import COLOURS, GREY, Table
 from adagoal.methods import EXPLORERS
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-"""Okabe and Ito's palette, which colour-blind people can tell apart."""
 STYLES = ("-", "--", ":", "-.")
 LOWEST, HIGHEST = 1e-3, 1e3
 """Errors drawn, in units of epsilon: what is smaller or larger is drawn there."""
@@ -30,7 +30,7 @@ NOTE = (
 
 
 @dataclass(frozen=True)
-class Row:
+class Score:
     """One method with one goal rule on one world, over its seeds."""
 
     world: str
@@ -47,8 +47,13 @@ class Row:
     seconds: float
     budget: int | None
 
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What the runs have in common."""
+        return self.world, self.method, self.goal_rule
+
     def cells(self) -> tuple[str, ...]:
-        """The row as text, in the order of ``HEAD``."""
+        """As text, in the order of ``HEAD``."""
         price = self.own_stop / self.audit_stop if math.isfinite(self.own_stop) and self.audit_stop > 0 else math.nan
         method = self.method if self.guarantee else f"{self.method} (no guarantee)"
         return (
@@ -70,9 +75,9 @@ class Row:
         return f"{steps:,.0f}" if math.isfinite(steps) else over
 
 
-def group(records: Iterable[Record]) -> dict[tuple[str, str, str], list[Record]]:
-    """Records by world, method and goal rule."""
-    found: dict[tuple[str, str, str], list[Record]] = {}
+def group(records: Iterable[Outcome]) -> dict[tuple[str, str, str], list[Outcome]]:
+    """Outcomes by world, method and goal rule."""
+    found: dict[tuple[str, str, str], list[Outcome]] = {}
     for record in records:
         setting = record["setting"]
         world = " ".join([setting["env"], *(f"{k}={v}" for k, v in setting["env_args"].items())])
@@ -82,10 +87,10 @@ def group(records: Iterable[Record]) -> dict[tuple[str, str, str], list[Record]]
     return found
 
 
-def rows(records: Iterable[Record]) -> list[Row]:
-    """One row per world, method and goal rule, as they come."""
+def scores(records: Iterable[Outcome]) -> list[Score]:
+    """One per world, method and goal rule, as they come."""
     return [
-        Row(
+        Score(
             *key,
             guarantee=runs[0]["guarantee"],
             runs=len(runs),
@@ -104,23 +109,21 @@ def _median(steps: Iterable[int | None]) -> float:
     return float(statistics.median(math.inf if s is None else s for s in steps))
 
 
-def terminal(found: Sequence[Row], caption: str = "") -> Table:
-    """The table for a terminal."""
-    table = Table(box=None, pad_edge=False, header_style="bold", caption=caption, caption_justify="left")
-    for i, name in enumerate(HEAD):
-        table.add_column(name, justify="left" if i < 3 else "right", overflow="fold")
-    for row in found:
-        table.add_row(*row.cells())
-    return table
+def table(found: Sequence[Score]) -> Table:
+    """The table."""
+    return Table(HEAD, [score.cells() for score in found], left=3)
 
 
-def markdown(found: Sequence[Row]) -> str:
-    """The table in Markdown, with its note."""
-    lines = [HEAD, ["---"] * 3 + ["---:"] * (len(HEAD) - 3), *(row.cells() for row in found)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + f"\n\n{NOTE}\n"
+def live(records: Sequence[Outcome], most: int) -> Screen:
+    """The table so far; if it is too long for the screen, the lines whose runs ended last."""
+    found = scores(records)
+    if len(found) > most:
+        latest = [score.key for score in scores(reversed(records))[: max(most, 1)]]
+        found = [score for score in found if score.key in latest]
+    return table(found).screen()
 
 
-def figure(records: Sequence[Record]) -> Figure:
+def figure(records: Sequence[Outcome]) -> Figure:
     """The true error of the current output against steps, a panel per world: median and quartiles over the seeds."""
     groups = group(records)
     worlds = list(dict.fromkeys(world for world, _, _ in groups))
@@ -139,7 +142,7 @@ def figure(records: Sequence[Record]) -> Figure:
         floor, ceiling = LOWEST * epsilon, min(4.0 * max([epsilon, *finite]), HIGHEST * epsilon)
         for kind, runs in inside.items():
             _curve(ax, runs, floor, ceiling, *looks[kind], ", ".join(kind))
-        ax.axhline(epsilon, color="#666666", linewidth=0.8)
+        ax.axhline(epsilon, color=GREY, linewidth=0.8)
         ax.annotate("epsilon", (1, epsilon), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=7)
         ax.axhline(ceiling, color="#cccccc", linewidth=0.8)
         ax.annotate("a goal is missing, or reached badly", (0.02, ceiling), xycoords=("axes fraction", "data"),
@@ -148,7 +151,7 @@ def figure(records: Sequence[Record]) -> Figure:
         ax.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel("true error of the current output, in steps")
     handles, labels = axes[0].get_legend_handles_labels()
-    handles.append(Line2D([], [], color="#666666", linestyle="", marker="o", markersize=4))
+    handles.append(Line2D([], [], color=GREY, linestyle="", marker="o", markersize=4))
     names = [*labels, "all runs have stopped by themselves"]
     drawn.legend(
         handles, names, loc="outside lower center", ncols=min(columns + 1, len(names)), frameon=False, fontsize=8
@@ -167,7 +170,9 @@ def _looks(kinds: Sequence[tuple[str, str]]) -> dict[tuple[str, str], tuple[str,
     }
 
 
-def _curve(ax: Axes, runs: Sequence[Record], floor: float, ceiling: float, colour: str, style: str, label: str) -> None:
+def _curve(
+    ax: Axes, runs: Sequence[Outcome], floor: float, ceiling: float, colour: str, style: str, label: str
+) -> None:
     """Median and quartiles of the runs' errors; a run that has stopped keeps its last output; a dot where all have."""
     last = max(run["checks"][-1][0] for run in runs)
     first = min(run["checks"][0][0] for run in runs)

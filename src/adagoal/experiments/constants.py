@@ -8,49 +8,55 @@ where the price experiment uses one.
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import click
-
-from adagoal.core.files import write_json
+from adagoal.experiments.cells import model
+from adagoal.experiments.declare import Experiment, Option, Options, Report
+from adagoal.experiments.output import Table
 from adagoal.experiments.price import DELTA, WORLDS
 from adagoal.experiments.samples import for_ucbvi
+from adagoal.runs.setting import Setting
 from adagoal.tabular.paper import horizon
-from adagoal.worlds import registry
 
 LARGE = 100
 """Worlds with more states than this take minutes; ask for them with --all."""
 
 
-@click.command("constants", epilog="Example: adagoal reproduce constants")
-@click.option("--all", "everything", is_flag=True, help=f"Also worlds of more than {LARGE} states.")
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("runs/constants"))
-@click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
-def constants(everything: bool, out: Path, as_json: bool) -> None:
-    """Samples that the paper's own constants need, as printed and rebalanced, on the worlds of the price table."""
-    rows: list[dict[str, Any]] = []
-    for world in WORLDS:
-        mdp = registry.make_model(world.env, world.env_args, world.start_seed)
-        assert mdp is not None
-        if mdp.n_states > LARGE and not everything:
-            continue
-        row: dict[str, Any] = {"world": world.name, "L": world.L, "epsilon": world.epsilon, "delta": DELTA}
-        for bonus in ("literal", "rebalanced"):
-            per_pair, total = for_ucbvi(mdp, world.L, world.epsilon, DELTA, bonus)
-            H = horizon(world.L, world.epsilon, bonus)
-            row[bonus] = {"H": H, "per_pair": float(f"{per_pair:.3g}"), "total": float(f"{total:.3g}")}
-        rows.append(row)
-        click.echo(f"{world.name}: done", err=True)
-    write_json(out / "constants.json", rows)
-    click.echo(json.dumps(rows, indent=1) if as_json else table(rows))
+class Cell(NamedTuple):
+    """A world."""
+
+    name: str
+    setting: Setting
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """Markdown: steps in all, by world."""
-    lines = ["| world | L | epsilon | as printed | rebalanced |", "| --- | ---: | ---: | ---: | ---: |"]
-    for row in rows:
-        totals = f"{row['literal']['total']:.1e} | {row['rebalanced']['total']:.1e}"
-        lines.append(f"| {row['world']} | {row['L']:g} | {row['epsilon']:g} | {totals} |")
-    return "\n".join(lines)
+def cells(options: Options) -> list[Cell]:
+    """The worlds of the price table."""
+    found = [Cell(name, setting) for name, setting in WORLDS.items()]
+    return [cell for cell in found if options.all or model(cell.setting).n_states <= LARGE]
+
+
+def measure(cell: Cell, options: Options) -> dict[str, Any]:
+    """Both splits of the horizon and epsilon."""
+    mdp, L, epsilon = model(cell.setting), float(cell.setting.radius), cell.setting.epsilon
+    row: dict[str, Any] = {"world": cell.name, "L": cell.setting.radius, "epsilon": epsilon, "delta": DELTA}
+    for bonus in ("literal", "rebalanced"):
+        per_pair, total = for_ucbvi(mdp, L, epsilon, DELTA, bonus)
+        H = horizon(L, epsilon, bonus)
+        row[bonus] = {"H": H, "per_pair": float(f"{per_pair:.3g}"), "total": float(f"{total:.3g}")}
+    return row
+
+
+COLUMNS = {
+    **{"world": "{world}", "L": "{L:g}", "epsilon": "{epsilon:g}"},
+    **{"as printed": "{literal[total]:.1e}", "rebalanced": "{rebalanced[total]:.1e}"},
+}
+
+
+CONSTANTS = Experiment(
+    "constants",
+    cells,
+    measure=measure,
+    report=lambda rows, options: Report(rows, Table.of(rows, COLUMNS).markdown(), rows),
+    options=(Option("all", bool, False, f"Also worlds of more than {LARGE} states."),),
+    seeds=None,
+)

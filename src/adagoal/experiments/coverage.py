@@ -15,27 +15,24 @@ or the check would be blind.
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import click
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from rich.console import Console
-from rich.progress import track
-from scipy.stats import beta
 
 from adagoal import goals as goal_rules
 from adagoal.core.counts import Counts
-from adagoal.core.files import read_json, write_json
+from adagoal.core.intervals import clopper_pearson
 from adagoal.core.policy import Policy
 from adagoal.core.run import Run
+from adagoal.core.status import Status
+from adagoal.experiments.arena import GOAL_RULES
 from adagoal.experiments.coverage_worlds import FAMILIES, case
-from adagoal.experiments.pool import finish
+from adagoal.experiments.declare import Experiment, Option, Options, Outcome, Report
+from adagoal.experiments.output import COLOURS, GREY, Table, panels
 from adagoal.loop import explore
 from adagoal.mdp import solve
 from adagoal.mdp.audit import audit_policies
@@ -54,8 +51,8 @@ CONFIDENCE = 0.95
 NAMES = {"lower": "lower bound", "upper": "upper bound", "gap": "sub-optimality bound", "tables": "value tables"}
 KINDS = tuple(NAMES)
 """What may miss."""
-
-Record = dict[str, Any]
+COLUMNS = {name: f"{{{name}}}" for name in ("delta", "family", "runs", "stopped", "broken")}
+COLUMNS |= {f"at most ({CONFIDENCE:.0%})": "{at_most:.4f}"} | {name: f"{{{name}}}" for name in (*KINDS, "c1", "c2")}
 
 
 class Task(NamedTuple):
@@ -114,7 +111,7 @@ class Truth:
             self.first_miss.setdefault(kind, run.steps)
 
 
-def run_task(task: Task) -> Record:
+def run_task(task: Task) -> dict[str, Any]:
     """One run, checked throughout and audited at the stop."""
     mdp, L, epsilon = case(task.family, task.seed)
     world = ModelWorld(mdp)
@@ -124,21 +121,16 @@ def run_task(task: Task) -> Record:
     run = Run(world, estimates, goal_rules.get(task.rule), np.random.default_rng([task.seed, 11]))
     truth = Truth(mdp)
     if task.family == "every-step":
-        while (status := explore(run, run.steps + 1, truth)) == "budget" and run.steps < EVERY_STEP_BUDGET:
+        while (status := explore(run, run.steps + 1, truth)) is Status.BUDGET and run.steps < EVERY_STEP_BUDGET:
             estimates.polished[:] = 0.0  # tighten every bound again, not only when it pays
     else:
         status = explore(run, BUDGET, truth)
     truth(run)
-    record: Record = {
-        **task._asdict(),
-        "n_states": mdp.n_states,
-        "n_actions": mdp.n_actions,
-        "L": L,
-        "epsilon": epsilon,
-    }
-    record |= {"status": status, "steps": run.steps, "first_miss": truth.first_miss, "c1": None, "c2": None}
+    size = {"n_states": mdp.n_states, "n_actions": mdp.n_actions, "L": L, "epsilon": epsilon}
+    record: dict[str, Any] = {**task._asdict(), **size, "status": status, "steps": run.steps}
+    record |= {"first_miss": truth.first_miss, "c1": None, "c2": None}
     record["slack"] = {kind: slack if math.isfinite(slack) else None for kind, slack in truth.slack.items()}
-    if status == "certified":
+    if status is Status.CERTIFIED:
         X = [int(g) for g in np.flatnonzero(estimates.D[estimates.column] <= L)]
         policies = {g: Policy(g, estimates.policy(g), mdp.reset_action) for g in X}
         verdict = audit_policies(mdp, X, policies, L, epsilon)
@@ -146,14 +138,14 @@ def run_task(task: Task) -> Record:
     return record
 
 
-def broken(record: Record) -> bool:
+def broken(record: Outcome) -> bool:
     """Whether anything that the run claimed was false."""
     return bool(record["first_miss"]) or record["c1"] is False or record["c2"] is False
 
 
 def tasks(runs: int, control: int, seed: int) -> list[Task]:
     """All combinations in turn, so that more runs extend fewer; then the control."""
-    rules, n = list(goal_rules.RULES), len(FAMILIES)
+    rules, n = GOAL_RULES, len(FAMILIES)
     found = [
         Task(FAMILIES[i % n], rules[i // n % len(rules)], DELTAS[i // (n * len(rules)) % len(DELTAS)], seed + i)
         for i in range(runs)
@@ -161,36 +153,36 @@ def tasks(runs: int, control: int, seed: int) -> list[Task]:
     return found + [Task(FAMILIES[i % 8], rules[i // 8 % len(rules)], 0.0, seed + i) for i in range(control)]
 
 
-def run_all(wanted: list[Task], folder: Path, jobs: int) -> list[Record]:
-    """Run what the folder does not hold yet, a chunk at a time; every finished chunk is a file."""
-    chunks = [wanted[first : first + CHUNK] for first in range(0, len(wanted), CHUNK)]
-    files = [folder / f"chunk-{'control' if c[0].delta == 0 else 'run'}-{c[0].seed:06d}-{len(c)}.json" for c in chunks]
-    both = zip(files, chunks, strict=True)
-    missing = {file: (chunk,) for file, chunk in both if not (file.exists() and _same(read_json(file), chunk))}
-    about = f"{len(missing)} of {len(chunks)} chunks of {CHUNK} runs"
-    for _ in track(finish(_run_chunk, missing, jobs), about, len(missing), console=Console(stderr=True)):
-        pass
-    return [record for file in files for record in read_json(file)]
+def chunks(options: Options) -> list[list[Task]]:
+    """The cells: many short runs each."""
+    wanted = tasks(options.runs, options.control, options.seed)
+    return [wanted[first : first + CHUNK] for first in range(0, len(wanted), CHUNK)]
 
 
-def _run_chunk(chunk: list[Task]) -> list[Record]:
+def file(chunk: list[Task]) -> str:
+    """By what it begins with, and its length."""
+    kind = "control" if chunk[0].delta == 0 else "run"
+    return f"coverage-chunks/chunk-{kind}-{chunk[0].seed:06d}-{len(chunk)}.json"
+
+
+def measure(chunk: list[Task], options: Options) -> list[dict[str, Any]]:
+    """Every run of a chunk."""
     return [run_task(task) for task in chunk]
 
 
-def _same(records: list[Record], chunk: list[Task]) -> bool:
+def same(chunk: list[Task], records: Outcome, options: Options) -> bool:
     """Whether a file holds the records of these tasks."""
     return [Task(*(record[name] for name in Task._fields)) for record in records] == chunk
 
 
-def clopper_pearson(failures: int, runs: int) -> float:
+def at_most(failures: int, runs: int) -> float:
     """The largest probability of failure that the outcome does not rule out, at level ``CONFIDENCE``."""
-    return 1.0 if failures >= runs else float(beta.ppf(CONFIDENCE, failures + 1, runs - failures))
+    return clopper_pearson(failures, runs, 2 * CONFIDENCE - 1)[1]
 
 
-def summary(records: Iterable[Record]) -> list[dict[str, Any]]:
+def summary(records: Sequence[Outcome]) -> list[dict[str, Any]]:
     """One row per family and delta, and one over all families."""
     rows = []
-    records = list(records)
     for delta in sorted({record["delta"] for record in records}, reverse=True):
         for family in ("all", *FAMILIES):
             some = [r for r in records if r["delta"] == delta and family in ("all", r["family"])]
@@ -199,73 +191,63 @@ def summary(records: Iterable[Record]) -> list[dict[str, Any]]:
             row: dict[str, Any] = {"delta": delta or "control", "family": family, "runs": len(some)}
             row["stopped"] = sum(r["status"] == "certified" for r in some)
             row["broken"] = sum(broken(r) for r in some)
-            row["at_most"] = clopper_pearson(row["broken"], len(some))
+            row["at_most"] = at_most(row["broken"], len(some))
             row |= {kind: sum(kind in r["first_miss"] for r in some) for kind in KINDS}
             row |= {name: sum(r[name] is False for r in some) for name in ("c1", "c2")}
             rows.append(row)
     return rows
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """The summary as Markdown."""
-    names = ("delta", "family", "runs", "stopped", "broken", "at_most", *KINDS, "c1", "c2")
-    lines = [
-        "| " + " | ".join(names).replace("at_most", f"at most ({CONFIDENCE:.0%})") + " |",
-        "| " + "--- | " * len(names),
-    ]
-    for row in rows:
-        cells = [f"{row[name]:.4f}" if name == "at_most" else str(row[name]) for name in names]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(line.rstrip() for line in lines)
-
-
-def draw(records: list[Record], rows: list[dict[str, Any]], path: Path) -> None:
+def figure(records: Sequence[Outcome], rows: Sequence[dict[str, Any]]) -> Figure:
     """Left: share of broken runs per family, with its upper bound, against delta. Right: how near misses came."""
-    figure = Figure((11.5, 4.6), layout="constrained")
-    axes = figure.subplots(1, 1 + len(DELTAS), width_ratios=[1.0] * len(DELTAS) + [1.1])
+    drawn, axes = panels(1 + len(DELTAS), (11.5, 4.6), width_ratios=[1.0] * len(DELTAS) + [1.1])
     for ax, delta in zip(axes, DELTAS, strict=False):
         _draw_families(ax, [row for row in rows if row["delta"] == delta], delta, named=ax is axes[0])
     ax = axes[-1]
-    for kind, colour in zip(("lower", "upper", "gap"), ("#0072b2", "#d55e00", "#009e73"), strict=True):
+    for kind, colour in zip(("lower", "upper", "gap"), COLOURS, strict=False):
         nearest = np.sort([r["slack"][kind] for r in records if r["delta"] > 0 and r["slack"][kind] is not None])
         ax.plot(nearest, np.arange(1, len(nearest) + 1) / len(nearest), color=colour, label=NAMES[kind])
-    ax.axvline(0.0, color="#666666", linewidth=0.8)
+    ax.axvline(0.0, color=GREY, linewidth=0.8)
     ax.set_xscale("symlog", linthresh=1e-3)
     ax.set(xlabel="nearest it came to a miss, in steps", ylabel="share of runs", ylim=(0, 1), xlim=(-1e-3, None))
     ax.legend(frameon=False, fontsize=8, loc="upper left")
-    ax.spines[["top", "right"]].set_visible(False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    return drawn
 
 
-def _draw_families(ax: Axes, rows: list[dict[str, Any]], delta: float, named: bool) -> None:
+def _draw_families(ax: Axes, rows: Sequence[dict[str, Any]], delta: float, named: bool) -> None:
     places = np.arange(len(rows))[::-1]
     for y, row in zip(places, rows, strict=True):
-        ax.plot([row["broken"] / row["runs"], row["at_most"]], [y, y], color="#0072b2", linewidth=2)
-        ax.plot(row["broken"] / row["runs"], y, "o", color="#0072b2", markersize=4)
-    ax.axvline(delta, color="#d55e00", linestyle="--")
+        ax.plot([row["broken"] / row["runs"], row["at_most"]], [y, y], color=COLOURS[0], linewidth=2)
+        ax.plot(row["broken"] / row["runs"], y, "o", color=COLOURS[0], markersize=4)
+    ax.axvline(delta, color=COLOURS[1], linestyle="--")
     ax.annotate(f"delta = {delta:g}", (delta, 1.005), xycoords=("data", "axes fraction"), ha="center", fontsize=8)
     names = [f"{row['family']}:  " if named else "" for row in rows]
     ax.set_yticks(places, [f"{n}{row['broken']} of {row['runs']}" for n, row in zip(names, rows, strict=True)])
     widest = max([delta, *(row["at_most"] for row in rows)])
     ax.set(xlabel=f"broken runs: share, and {CONFIDENCE:.0%} upper bound", xlim=(-0.03 * widest, 1.1 * widest))
-    ax.spines[["top", "right"]].set_visible(False)
 
 
-@click.command("coverage", epilog="Example: adagoal reproduce coverage --runs 2200 --jobs 2 --out docs/figures")
-@click.option("--runs", type=click.IntRange(1, 1_000_000), default=2_200, show_default=True, help="Honest runs.")
-@click.option("--control", type=click.IntRange(0, 100_000), default=100, show_default=True, help="Runs of the control.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The first seed.")
-@click.option("--jobs", type=click.IntRange(1, 1024), default=2, show_default=True, help="Processes.")
-@click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), default=Path("runs/coverage"), show_default=True
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
-def coverage(runs: int, control: int, seed: int, jobs: int, out: Path, as_json: bool) -> None:
-    """How often a certificate is broken, over random worlds and all goal rules."""
-    records = run_all(tasks(runs, control, seed), out / "coverage-chunks", jobs)
+def report(outcomes: Sequence[Outcome], options: Options) -> Report:
+    """By family and delta, with every broken run."""
+    records = [record for chunk in outcomes for record in chunk]
     rows = summary(records)
     found = [record for record in records if record["delta"] > 0 and broken(record)]
-    write_json(out / "coverage.json", {"runs": runs, "control": control, "seed": seed, "rows": rows, "broken": found})
-    draw(records, rows, out / "coverage.png")
-    click.echo(json.dumps(rows, indent=1) if as_json else table(rows))
+    data = {"runs": options.runs, "control": options.control, "seed": options.seed, "rows": rows, "broken": found}
+    return Report(rows, Table.of(rows, COLUMNS, left=2).markdown(), data, {"coverage.png": figure(records, rows)})
+
+
+COVERAGE = Experiment(
+    "coverage",
+    chunks,
+    measure,
+    report,
+    file=file,
+    kept=same,
+    options=(
+        Option("runs", int, 2_200, "Honest runs.", low=1),
+        Option("control", int, 100, "Runs of the control.", low=0),
+        Option("seed", int, 0, "The first seed.", low=0),
+    ),
+    seeds=None,
+    example="--runs 2200 --jobs 2 --out docs/figures",
+)

@@ -8,175 +8,140 @@ goal rules in each with the same learner:
               how the paper's deep section reads AdaGoal
     AdaGoal   the same draw under the constraint D(g) <= L that the deep section drops, ensemble with hindsight
 
-All runs of a panel train side by side as one program. A panel that is done is kept as ``OUT/<panel>.json``
-and not run again; one that was stopped goes on from its checkpoint. ``--data docs/data`` draws what is there.
+All runs of a panel train side by side as one program: a panel is a cell, kept as ``OUT/<panel>.json``. One that was
+stopped goes on from its checkpoint. ``--data docs/data`` trains nothing and draws what is there.
 """
 
 from __future__ import annotations
 
-import json
-import math
+import os
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import click
+from matplotlib.figure import Figure
 
-from adagoal.cli import options
 from adagoal.core.errors import InputError
-from adagoal.core.files import write_json
+from adagoal.core.files import read_json
+from adagoal.core.status import Status
+from adagoal.engines import Interrupted, Needs
+from adagoal.experiments.declare import Experiment, Option, Options, Outcome, Report
+from adagoal.experiments.output import Table
 
 ENVS = {"push": "FetchPush-v4", "pick": "FetchPickAndPlace-v4"}
 STRETCH = {"push": 10, "pick": 5}
 PANELS = tuple(f"{env}-{scale}" for env in ENVS for scale in (1, STRETCH[env]))
-RULES: dict[str, dict[str, Any]] = {
+LINES: dict[str, dict[str, Any]] = {
     "AdaGoal": {"goal_rule": "adagoal-proportional"},
     "HER": {"goal_rule": "unigoal"},
     "paper": {"goal_rule": "proportional", "ensemble_relabel": 0.0},
 }
+"""Of every panel, with their settings."""
+COLOURS = {"AdaGoal": "#0072b2", "HER": "#d55e00", "paper": "#7f7f7f"}
+NAMES = {"AdaGoal": "AdaGoal, D ≤ L", "HER": "HER (uniform)", "paper": "paper (disagreement, no constraint)"}
 CYCLES_A_TEST = {"push": 30, "pick": 50}
 TEST_EPISODES = 48
 
 
-def configs(
-    panel: str, rules: Sequence[str], seeds: int, baseline_seeds: int, first: int, **settings: Any
-) -> list[Any]:
-    """The runs of a panel, seeds ``first`` on, with ``settings`` (steps, radius, ...) for all of them."""
+class Cell(NamedTuple):
+    """A panel and its runs, of the type :class:`adagoal.deep.config.Config`."""
+
+    panel: str
+    runs: list[Any]
+
+
+def cells(options: Options) -> list[Cell]:
+    """The panels that were asked for; none with ``--data``."""
+    from adagoal.deep import with_extra
+
+    with_extra()
+    if options.data is not None:
+        return []
+    settings = {"steps": options.steps, "radius": options.radius, "radius_ramp": options.radius_ramp}
+    return [Cell(panel, configs(panel, options, **settings)) for panel in chosen(options)]
+
+
+def chosen(options: Options) -> list[str]:
+    """Panels by ``--panel`` and ``--env``."""
+    wanted = [panel for panel in PANELS if not options.panel or panel in options.panel]
+    return [panel for panel in wanted if options.env is None or panel.startswith(options.env)]
+
+
+def configs(panel: str, options: Options, **settings: Any) -> list[Any]:
+    """The runs of a panel, with ``settings`` (steps, radius, ...) for all of them."""
     from adagoal.deep.config import Config
 
     env, scale = panel.split("-")
+    seeds = options.seeds
+    fewer = range(seeds[0], seeds[0] + options.baseline_seeds) if options.baseline_seeds else seeds
     shared = settings | {
         "train_goals": f"scale={scale}",
         "eval_every": CYCLES_A_TEST[env],
         "eval_episodes": TEST_EPISODES,
     }
     return [
-        Config(ENVS[env], seed=seed, **RULES[name], **shared)
-        for name in rules
-        for seed in range(first, first + (seeds if name == "AdaGoal" else baseline_seeds))
+        Config(ENVS[env], seed=seed, **LINES[name], **shared)
+        for name in options.rule or LINES
+        for seed in (seeds if name == "AdaGoal" else fewer)
     ]
+
+
+def kept(cell: Cell, outcome: Outcome, options: Options) -> bool:
+    """Whether the panel is done, with these runs and as many steps."""
+    from adagoal.runs.training_files import configs, is_training
+
+    held = [replace(config, steps=options.steps) for config in configs(outcome)]
+    if outcome["status"] == Status.DONE and outcome["steps"] >= options.steps and all(run in held for run in cell.runs):
+        return True
+    folder = options.out / cell.panel
+    if is_training(folder) and held != cell.runs:
+        raise InputError(
+            f"{folder} holds the panel with other seeds, rules or settings; choose another folder", name="out"
+        )
+    return False
+
+
+def train_panel(cell: Cell, options: Options) -> dict[str, Any]:
+    """Train a panel, from its checkpoint where there is one; its folder gets a report of its own."""
+    from adagoal.report import deep as page
+    from adagoal.runs.training import resume, train
+    from adagoal.runs.training_files import after_tests, is_training, to_json
+
+    write_so_far = after_tests(options.out / f"{cell.panel}.json", lambda data: data.update(panel=cell.panel))
+
+    def observe(history: Any) -> None:
+        write_so_far(history)
+        tested = history.rows[-len(cell.runs) :]
+        if "success" in tested[0] and not options.quiet:
+            success = " ".join(f"{row['success']:.2f}" for row in tested)
+            print(f"{cell.panel}: {tested[0]['steps']} of {options.steps} steps, success {success}", file=sys.stderr)
+
+    folder = options.out / cell.panel
+    shared: dict[str, Any] = {"minutes": options.minutes, "workers": options.workers, "observe": observe}
+    if is_training(folder):
+        trained = resume(folder, steps=options.steps, **shared)
+    else:
+        trained = train(cell.runs, folder, **shared)
+    if trained.status == Status.INTERRUPTED:
+        raise Interrupted("the training was told to stop; its checkpoint is kept")
+    page.write(folder)
+    return to_json(trained.status, trained.history) | {"panel": cell.panel}
 
 
 def label(run: dict[str, Any]) -> str:
     """Which line of the figure a run belongs to."""
-    return next(name for name, rule in RULES.items() if rule["goal_rule"] == run["goal_rule"])
+    return next(name for name, rule in LINES.items() if rule["goal_rule"] == run["goal_rule"])
 
 
-def run_panel(panel: str, runs: list[Any], out: Path, minutes: float, workers: int) -> dict[str, Any]:
-    """Train a panel, or return what is already there."""
-    from adagoal.report import deep as report
-    from adagoal.runs import training_files as kept
-    from adagoal.runs.training import resume, train
-    from adagoal.runs.training_files import CHECKPOINT
-    from adagoal.runs.training_progress import TrainingProgress
-
-    file, folder = out / f"{panel}.json", out / panel
-    if file.is_file():
-        cached: dict[str, Any] = json.loads(file.read_text())
-        held = [replace(config, steps=runs[0].steps) for config in kept.configs(cached)]
-        if cached["status"] == "done" and cached["steps"] >= runs[0].steps and all(run in held for run in runs):
-            return cached
-        if (folder / CHECKPOINT).is_file() and held != runs:
-            raise InputError(
-                f"--out: {folder} holds the panel with other seeds, rules or settings; choose another folder"
-            )
-    write_so_far = kept.after_tests(file, lambda data: data.update(panel=panel))
-    with TrainingProgress() as show:
-
-        def observe(history: Any) -> None:
-            show(history)
-            write_so_far(history)
-
-        common: dict[str, Any] = {"minutes": minutes, "workers": workers, "observe": observe}
-        if (folder / CHECKPOINT).is_file():
-            trained = resume(folder, steps=runs[0].steps, **common)
-        else:
-            trained = train(runs, folder, checkpoint_every=250, **common)
-    report.write(folder)
-    data = kept.to_json(trained.status, trained.history) | {"panel": panel}
-    write_json(file, data)
-    return data
-
-
-@click.command(
-    "figure2",
-    help=__doc__.split("\n")[0] if __doc__ else "",
-    epilog="Example: adagoal reproduce figure2 --env push --seeds 5 --baseline-seeds 3 --steps 300000",
-)
-@click.option("--env", type=click.Choice(sorted(ENVS)), help="Only the panels of this task.")
-@click.option("--panel", type=click.Choice(PANELS), multiple=True, help="Only these panels.")
-@click.option("--rule", type=click.Choice(list(RULES)), multiple=True, help="Only these lines.")
-@click.option("--seeds", type=click.IntRange(1, 100), default=5, show_default=True, help="Runs of AdaGoal.")
-@options.FIRST_SEED
-@click.option("--baseline-seeds", type=click.IntRange(1, 100), help="Runs of the other rules. [default: --seeds]")
-@click.option("--radius", type=click.FloatRange(1), default=40.0, show_default=True, help="L in steps.")
-@click.option(
-    "--radius-ramp",
-    type=click.IntRange(0),
-    default=100_000,
-    show_default=True,
-    help="Steps over which L grows to it; 0: fixed.",
-)
-@click.option("--steps", type=click.IntRange(1000), default=400_000, show_default=True, help="Training steps a run.")
-@click.option("--minutes", type=options.Positive(), default=math.inf, help="Stop each panel after so long.")
-@click.option("--workers", type=click.IntRange(0, 1024), default=0, help="Rollout processes. [default: one a core]")
-@click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), default=Path("runs/figure2"), show_default=True
-)
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Train nothing: draw the panels deep-figure2-PANEL.json of this folder (docs/data) into OUT/figure2.png.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
-def command(
-    env: str | None,
-    panel: tuple[str, ...],
-    rule: tuple[str, ...],
-    seeds: int,
-    seed: int,
-    baseline_seeds: int | None,
-    radius: float,
-    radius_ramp: int,
-    steps: int,
-    minutes: float,
-    workers: int,
-    out: Path,
-    data: Path | None,
-    as_json: bool,
-) -> None:
-    from adagoal.deep import with_extra
-    from adagoal.report import deep_figures as figures
-
-    with_extra()
-    chosen = [p for p in PANELS if (not panel or p in panel) and (env is None or p.startswith(env))]
-    unfinished = False
-    if data is None:
-        for name in chosen:
-            settings = {"steps": steps, "radius": radius, "radius_ramp": radius_ramp}
-            runs = configs(name, rule or list(RULES), seeds, baseline_seeds or seeds, seed, **settings)
-            unfinished |= run_panel(name, runs, out, minutes, workers)["status"] != "done"
-        files = [out / f"{p}.json" for p in PANELS]
-    else:
-        files = [data / f"deep-figure2-{p}.json" for p in chosen]
-        if not any(file.is_file() for file in files):
-            raise InputError(f"--data: {data} holds none of {', '.join(file.name for file in files)}")
-    panels = [json.loads(file.read_text()) for file in files if file.is_file()]
-    figures.figure2(panels, out / "figure2.png", label)
-    rows = table(panels)
-    click.echo(json.dumps(rows, indent=1) if as_json else as_text(rows))
-    if unfinished:
-        raise click.exceptions.Exit(3)
-
-
-def table(panels: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def rows(panels: Sequence[Outcome]) -> list[dict[str, Any]]:
     """One row per panel and rule: median success at some steps, steps to 90%, share of goals in the test space."""
     from adagoal.deep.history import median_at, reached
 
-    rows = []
+    found = []
     for data in panels:
-        for name in RULES:
+        for name in LINES:
             curves = [run["curve"] for run in data["runs"] if label(run) == name]
             if not curves:
                 continue
@@ -187,15 +152,85 @@ def table(panels: list[dict[str, Any]]) -> list[dict[str, Any]]:
             row["steps_to_90"] = reached(curves, 0.9)
             last = [c[-1].get("inside_test") for c in curves if c[-1].get("inside_test") is not None]
             row["inside_test"] = round(sum(last) / len(last), 3) if last else None
-            rows.append(row)
-    return rows
+            found.append(row)
+    return found
 
 
-def as_text(rows: list[dict[str, Any]]) -> str:
-    lines = [list(rows[0])] + [[_cell(value) for value in row.values()] for row in rows]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)) for line in lines)
+def figure(panels: Sequence[Outcome]) -> Figure:
+    """Success (top) and what the goals were (bottom), one column per panel.
+
+    Bottom: share of chosen goals in the test space and on the table; where training and test goals are the same
+    (scale 1) that says nothing, and the share of candidates believed reachable is drawn instead.
+    """
+    from adagoal.report.deep_figures import band
+
+    drawn = Figure((4.2 * len(panels), 6.6), layout="constrained")
+    axes = drawn.subplots(2, len(panels), squeeze=False, sharex="col")
+    for column, data in enumerate(panels):
+        env, scale = data["panel"].split("-")
+        axes[0, column].set_title(f"Fetch{'Push' if env == 'push' else 'PickAndPlace'}, λ = {scale}")
+        for name in LINES:
+            curves = [run["curve"] for run in data["runs"] if label(run) == name]
+            if curves:
+                seeds = f"{len(curves)} seed{'s' if len(curves) > 1 else ''}"
+                band(axes[0, column], curves, "success", COLOURS[name], f"{NAMES[name]}, {seeds}")
+                if scale == "1":
+                    band(axes[1, column], curves, "reachable", COLOURS[name], NAMES[name], style=":")
+                else:
+                    band(axes[1, column], curves, "inside_test", COLOURS[name], NAMES[name])
+                    band(axes[1, column], curves, "on_table", COLOURS[name], NAMES[name], style="--")
+        axes[1, column].set_xlabel("environment steps (thousands)")
+        axes[1, column].set_ylabel(
+            "candidates with D ≤ L" if scale == "1" else "chosen goals in the test space\n(dashed: on the table)"
+        )
+        for row in (0, 1):
+            axes[row, column].set_ylim(0, 1.02)
+            axes[row, column].grid(alpha=0.25)
+    axes[0, 0].set_ylabel("test success, last step")
+    for column in range(len(panels)):
+        axes[0, column].legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.04), frameon=False)
+    return drawn
 
 
-def _cell(value: Any) -> str:
+def report(outcomes: Sequence[Outcome], options: Options) -> Report:
+    """All panels that there are, also those of earlier commands."""
+    files = [options.out / f"{panel}.json" for panel in PANELS]
+    if options.data is not None:
+        files = [options.data / f"deep-figure2-{panel}.json" for panel in chosen(options)]
+    panels = [read_json(file) for file in files if file.is_file()]
+    if not panels:
+        raise InputError(f"{options.data} holds none of {', '.join(file.name for file in files)}", name="data")
+    found = rows(panels)
+    lines = [[_text(value) for value in row.values()] for row in found]
+    finished = all(outcome["status"] == Status.DONE for outcome in outcomes)
+    text = Table(list(found[0]), lines, left=2).markdown()
+    return Report(found, text, found, {"figure2.png": figure(panels)}, finished)
+
+
+def _text(value: Any) -> str:
     return "-" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+FIGURE2 = Experiment(
+    "figure2",
+    cells,
+    train_panel,
+    report,
+    file=lambda cell: f"{cell.panel}.json",
+    kept=kept,
+    needs=lambda options: Needs(cores=options.workers or os.cpu_count() or 1, gpu=True),
+    options=(
+        Option("env", str, None, "Only the panels of this task.", choices=sorted(ENVS)),
+        Option("panel", str, (), "Only these panels.", choices=PANELS, many=True),
+        Option("rule", str, (), "Only these lines.", choices=list(LINES), many=True),
+        Option("baseline_seeds", int, None, "Runs of the other rules.  [default: --seeds]", low=1),
+        Option("radius", float, 40.0, "L in steps.", low=1),
+        Option("radius_ramp", int, 100_000, "Steps over which L grows to it; 0: fixed.", low=0),
+        Option("steps", int, 400_000, "Training steps a run.", low=1000),
+        Option("minutes", float, float("inf"), "Stop each panel after so long."),
+        Option("workers", int, 0, "Rollout processes.  [default: one for every core]", low=0),
+        Option("data", Path, None, "Train nothing: draw the panels deep-figure2-PANEL.json of this folder."),
+    ),
+    jobs=1,
+    example="--env push --seeds 5 --baseline-seeds 3 --steps 300000",
+)

@@ -10,35 +10,28 @@ The layout is not in the paper's text; ours is described in :mod:`adagoal.worlds
 
 from __future__ import annotations
 
-import contextlib
-import json
-import time
-from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
-from pathlib import Path
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import click
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.colors import ListedColormap, PowerNorm
 from matplotlib.figure import Figure
 
-from adagoal import goals as goal_rules
-from adagoal.core.counts import Counts
-from adagoal.core.files import write_json
 from adagoal.core.run import Run
 from adagoal.core.types import Longs
-from adagoal.loop import explore
+from adagoal.experiments.cells import explore
+from adagoal.experiments.declare import Experiment, Options, Outcome, Report
+from adagoal.experiments.output import Columns, Table
 from adagoal.mdp import solve
 from adagoal.report.maps import draw_map, map_size
 from adagoal.report.view import View
-from adagoal.tabular.paper import UCBVI
 from adagoal.worlds import grid
 from adagoal.worlds.simulator import ModelWorld
 
-RULES = {"UniGoal": "unigoal", "RareGoal": "raregoal:alpha=0.1", "AdaGoal": "adagoal"}
+GOAL_RULES = {"UniGoal": "unigoal", "RareGoal": "raregoal:alpha=0.1", "AdaGoal": "adagoal"}
+"""By their names in the figure."""
 L, H, EPISODES = 40.0, 50, 1000
 WINDOWS = 3
 FARTHEST = 10
@@ -48,7 +41,7 @@ NEVER = 1e-9
 """An accuracy that stops no run before its last episode."""
 
 
-class Task(NamedTuple):
+class Cell(NamedTuple):
     """One run: a goal rule by its name in the figure, a seed, and a number of episodes."""
 
     rule: str
@@ -56,24 +49,22 @@ class Task(NamedTuple):
     episodes: int
 
 
-class _Enough(Exception):
-    """All episodes were played."""
+def cells(options: Options, rules: Sequence[str]) -> list[Cell]:
+    """Every rule with every seed."""
+    return [Cell(rule, seed, EPISODES) for rule in rules for seed in options.seeds]
 
 
-def selected_goals(task: Task) -> list[int]:
+def selected_goals(cell: Cell, options: Options) -> list[int]:
     """The goal of every episode of one run."""
-    world = ModelWorld(grid.two_room())
-    counts = Counts(world.initial_states, world.n_actions, world.start)
-    estimates = UCBVI(counts, L, NEVER, 0.1, None, "simplified", H)
-    run = Run(world, estimates, goal_rules.get(RULES[task.rule]), np.random.default_rng(task.seed))
 
-    def stop(run: Run) -> None:
-        if len(run.episode_goals) >= task.episodes:
-            raise _Enough
+    def go_on(run: Run) -> bool:
+        return len(run.episode_goals) < cell.episodes
 
-    with contextlib.suppress(_Enough):
-        explore(run, 2**62, stop)
-    return run.episode_goals
+    method = {"method": "ucbvi", "method_args": {"bonus": "simplified", "horizon": H}}
+    rule = GOAL_RULES[cell.rule]
+    result = explore("two-room", L, NEVER, 0.1, **method, goal_rule=rule, seed=cell.seed, observe=go_on)
+    goals: list[int] = result.arrays["episode_goals"].tolist()
+    return goals
 
 
 def places() -> dict[str, Longs]:
@@ -86,38 +77,44 @@ def places() -> dict[str, Longs]:
     return {"second_room": np.flatnonzero(second), "farthest": np.sort(np.argsort(distance)[-FARTHEST:])}
 
 
-def reproduce(rules: Iterable[str], seeds: Iterable[int], jobs: int, episodes: int = EPISODES) -> dict[str, Any]:
-    """Run every rule with every seed; selections by window and state, and the table of the claim."""
-    tasks = [Task(rule, seed, episodes) for rule in rules for seed in seeds]
-    if jobs > 1:
-        with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-            chosen = list(pool.map(selected_goals, tasks))
-    else:
-        chosen = [selected_goals(task) for task in tasks]
-    states = grid.two_room().n_states
-    groups = places()
+def report(outcomes: Sequence[Outcome], options: Options, name: str, rules: Sequence[str]) -> Report:
+    """Selections by window and state, and the table of the claim."""
+    states, groups = grid.two_room().n_states, places()
     selected: dict[str, list[list[int]]] = {}
     rows = []
-    for rule in rules:
-        runs = np.array([goals for task, goals in zip(tasks, chosen, strict=True) if task.rule == rule])
+    for rule, runs in zip(rules, np.array(outcomes).reshape(len(rules), len(options.seeds), -1), strict=True):
         parts = np.array_split(runs, WINDOWS, axis=1)
         selected[rule] = [np.bincount(part.ravel(), minlength=states).tolist() for part in parts]
         first = 0
         for part in parts:
             row: dict[str, Any] = {"rule": rule, "first": first, "last": first + part.shape[1] - 1, "seeds": len(runs)}
-            for name, group in groups.items():
-                share = np.isin(part, group).mean(axis=1)
-                row[name] = {"mean": round(float(share.mean()), 4)}
-                row[name]["sd"] = round(float(share.std(ddof=1)), 4) if len(share) > 1 else None
-                row[name] |= {"min": round(float(share.min()), 4), "max": round(float(share.max()), 4)}
-            rows.append(row)
+            rows.append(row | {name: _spread(np.isin(part, group).mean(axis=1)) for name, group in groups.items()})
             first += part.shape[1]
-    setting = {"env": "two-room", "L": L, "H": H, "episodes": episodes, "bonus": "simplified", "rules": RULES}
-    data = {"setting": setting, "seeds": sorted({task.seed for task in tasks}), "rows": rows, "selected": selected}
-    return data | {name: group.tolist() for name, group in groups.items()}
+    setting = {"env": "two-room", "L": L, "H": H, "episodes": first, "bonus": "simplified", "rules": GOAL_RULES}
+    data = {"setting": setting, "seeds": list(options.seeds), "rows": rows, "selected": selected}
+    data |= {name: group.tolist() for name, group in groups.items()}
+    return Report(rows, Table.of(rows, COLUMNS).markdown(), data, {f"{name}.png": figure(data)})
 
 
-def draw(data: dict[str, Any], path: Path) -> None:
+def _spread(share: np.ndarray[Any, Any]) -> dict[str, float | None]:
+    """Of a share over the seeds."""
+    deviation = round(float(share.std(ddof=1)), 4) if len(share) > 1 else None
+    mean, least, most = (round(float(value), 4) for value in (share.mean(), share.min(), share.max()))
+    return {"mean": mean, "sd": deviation, "min": least, "max": most}
+
+
+def _share(name: str) -> Callable[[dict[str, Any]], str]:
+    """A column: the mean over the seeds, with its standard deviation."""
+    return lambda row: f"{row[name]['mean']:.1%}" + ("" if row[name]["sd"] is None else f" +- {row[name]['sd']:.1%}")
+
+
+COLUMNS: Columns = {
+    **{"rule": "{rule}", "episodes": "{first}-{last}", "seeds": "{seeds}"},
+    **{"bottom-right room": _share("second_room"), "10 farthest of room one": _share("farthest")},
+}
+
+
+def figure(data: dict[str, Any]) -> Figure:
     """One row of maps per rule, one column per window."""
     world = ModelWorld(grid.two_room())
     view = View.of(world)
@@ -126,8 +123,8 @@ def draw(data: dict[str, Any], path: Path) -> None:
     shares = {rule: [np.array(s) / max(sum(s), 1) for s in data["selected"][rule]] for rule in rules}
     norm = PowerNorm(0.5, 0.0, max(float(share.max()) for rule in rules for share in shares[rule]))
     width, height = map_size(view.layout, WINDOWS)
-    figure = Figure((width + 1.2, len(rules) * (height + 0.3)), layout="constrained")
-    axes = figure.subplots(len(rules), WINDOWS, squeeze=False)
+    drawn = Figure((width + 1.2, len(rules) * (height + 0.3)), layout="constrained")
+    axes = drawn.subplots(len(rules), WINDOWS, squeeze=False)
     everywhere = np.ones(len(view.layout.cells), bool)
     for i, rule in enumerate(rules):
         windows = [row for row in data["rows"] if row["rule"] == rule]
@@ -137,45 +134,21 @@ def draw(data: dict[str, Any], path: Path) -> None:
             ax.set_title(f"{rule}, episodes {row['first']} to {row['last']}", fontsize=9)
     seeds = len(data["seeds"])
     label = "share of episodes" + (f", mean of {seeds} seeds" if seeds > 1 else "")
-    figure.colorbar(image, ax=axes, shrink=0.6, label=label)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    drawn.colorbar(image, ax=axes, shrink=0.6, label=label)
+    return drawn
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """The claim in words and numbers."""
-    head = f"{'rule':<9} {'episodes':>9} {'seeds':>5}   {'bottom-right room':<22} {'10 farthest of room one':<22}"
-    lines = [head]
-    for row in rows:
-        cells = [_cell(row[name]) for name in ("second_room", "farthest")]
-        span = f"{row['first']}-{row['last']}"
-        lines.append(f"{row['rule']:<9} {span:>9} {row['seeds']:>5}   {cells[0]:<22} {cells[1]:<22}".rstrip())
-    return "\n".join(lines)
-
-
-def _cell(share: dict[str, Any]) -> str:
-    return f"{share['mean']:6.1%}" + ("" if share["sd"] is None else f" +- {share['sd']:5.1%}")
-
-
-def _command(name: str, rules: tuple[str, ...], about: str) -> click.Command:
-    @click.command(name, help=about, epilog=f"Example: adagoal reproduce {name} --seeds 20 --jobs 2 --out docs/figures")
-    @click.option("--seeds", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Runs per rule.")
-    @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The first seed.")
-    @click.option("--jobs", type=click.IntRange(1, 1024), default=1, show_default=True, help="Processes.")
-    @click.option(
-        "--out", type=click.Path(path_type=Path, file_okay=False), default=Path("runs") / name, show_default=True
+def _declared(name: str, rules: Sequence[str]) -> Experiment:
+    return Experiment(
+        name,
+        functools.partial(cells, rules=rules),
+        selected_goals,
+        functools.partial(report, name=name, rules=rules),
+        folder="figure3-runs",
+        seeds=1,
+        example="--seeds 20 --jobs 2 --out docs/figures",
     )
-    @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
-    def command(seeds: int, seed: int, jobs: int, out: Path, as_json: bool) -> None:
-        began = time.perf_counter()
-        data = reproduce(rules, range(seed, seed + seeds), jobs)
-        write_json(out / f"{name}.json", data)
-        draw(data, out / f"{name}.png")
-        click.echo(json.dumps(data["rows"], indent=1) if as_json else table(data["rows"]))
-        click.echo(f"{out / name}.png, {out / name}.json, {time.perf_counter() - began:.1f} s", err=True)
-
-    return command
 
 
-figure1 = _command("figure1", ("AdaGoal",), "Figure 1: the goals that AdaGoal selects over 1000 episodes.")
-figure3 = _command("figure3", tuple(RULES), "Figure 3: the goals that UniGoal, RareGoal and AdaGoal select.")
+FIGURE1 = _declared("figure1", ("AdaGoal",))
+FIGURE3 = _declared("figure3", tuple(GOAL_RULES))

@@ -1,22 +1,25 @@
-"""Tables and figures of ``adagoal reproduce linear``, from its rows."""
+"""Tables and figures of ``adagoal reproduce linear``, from its outcomes."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from adagoal.experiments.linear_runs import SIZES, Row
+from adagoal.experiments import misfit
+from adagoal.experiments.declare import Options, Outcome, Report
+from adagoal.experiments.linear_runs import DELTA, EPSILON, RADIUS, SIZES, Cell, goal_space
+from adagoal.experiments.output import COLOURS, GREY, Table
+from adagoal.experiments.samples import for_vtr
 
 KERNELS = (2, 4, 8, 16)
 LINEAR = ("likelihood", "vtr-pooled")
-COLOURS = {"likelihood": "#0072b2", "vtr-pooled": "#009e73", "certified": "#d55e00"}
-"""Of Okabe and Ito's palette."""
+METHODS = {"likelihood": COLOURS[0], "vtr-pooled": COLOURS[2], "certified": COLOURS[1]}
+"""With their colours."""
 PARTS_OF_THE_STEPS = {
     "radius": "squared radius r²",
     "half_range": "half range h",
@@ -35,32 +38,32 @@ def exponent(x: Sequence[float], y: Sequence[float]) -> float:
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
-def middle(rows: Iterable[Row], key: str = "steps") -> float:
+def middle(rows: Iterable[Outcome], key: str = "steps") -> float:
     """The median of a column over the seeds."""
     return float(statistics.median(row[key] for row in rows))
 
 
-def states_table(rows: list[Row]) -> str:
+def states_table(rows: Sequence[Outcome]) -> str:
     """Markdown."""
-    lines = ["| world | method | " + " | ".join(f"S = {S:,}" for S in SIZES) + " |", "|---|---|" + "---|" * len(SIZES)]
+    lines = []
     for family in ("windy", "tree"):
-        for method in COLOURS:
-            cells = []
-            for S in SIZES:
-                own = [r for r in rows if (r["family"], r["method"], r["states"]) == (family, method, S)]
-                done = [r for r in own if r["status"] == "certified"]
-                passed = sum(r["audit"] for r in done)
-                spread = (
-                    f" [{min(r['steps'] for r in own):,}, {max(r['steps'] for r in own):,}]" if len(own) > 1 else ""
-                )
-                text = f"{'' if len(done) == len(own) else '> '}{middle(own):,.0f}{spread}"
-                text += f"; audits {passed}/{len(done)}" if done else "; given up"
-                cells.append(f"{text}; {middle(own, 'seconds'):.0f} s, {max(r['megabytes'] for r in own):,} MB")
-            lines.append(f"| {family} | `{method}` | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+        for method in METHODS:
+            own = [[r for r in rows if (r["family"], r["method"], r["states"]) == (family, method, S)] for S in SIZES]
+            lines.append([family, f"`{method}`", *map(_point, own)])
+    return Table(["world", "method", *(f"S = {S:,}" for S in SIZES)], lines, left=2).markdown()
 
 
-def states_figure(rows: list[Row], path: Path) -> None:
+def _point(own: Sequence[Outcome]) -> str:
+    """Steps with their range, audits, seconds and memory."""
+    done = [r for r in own if r["status"] == "certified"]
+    steps = [r["steps"] for r in own]
+    spread = f" [{min(steps):,}, {max(steps):,}]" if len(own) > 1 else ""
+    text = f"{'' if len(done) == len(own) else '> '}{middle(own):,.0f}{spread}"
+    text += f"; audits {sum(r['audit'] for r in done)}/{len(done)}" if done else "; given up"
+    return f"{text}; {middle(own, 'seconds'):.0f} s, {max(r['megabytes'] or 0 for r in own):,} MB"
+
+
+def states_figure(rows: Sequence[Outcome]) -> Figure:
     """Two panels, one per family."""
     figure = Figure((9.5, 3.9), layout="constrained")
     axes = figure.subplots(1, 2, sharey=True)
@@ -72,12 +75,12 @@ def states_figure(rows: list[Row], path: Path) -> None:
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=8)
     figure.suptitle("d = 4, A = 4, L = 10, ε = 1, the same 50 goals near the start", fontsize=9)
-    save(figure, path)
+    return figure
 
 
-def curves(ax: Axes, rows: list[Row], over: str) -> None:
+def curves(ax: Axes, rows: Sequence[Outcome], over: str) -> None:
     """Medians and ranges; hollow triangles where a run was given up before its stop."""
-    for method, colour in COLOURS.items():
+    for method, colour in METHODS.items():
         own = [row for row in rows if row["method"] == method]
         done = [row for row in own if row["status"] == "certified"]
         xs = sorted({row[over] for row in done})
@@ -94,13 +97,7 @@ def curves(ax: Axes, rows: list[Row], over: str) -> None:
     ax.grid(alpha=0.3)
 
 
-def save(figure: Figure, path: Path) -> None:
-    """As a PNG."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-
-
-def kernels_fits(rows: list[Row]) -> list[dict[str, Any]]:
+def kernels_fits(rows: Sequence[Outcome]) -> list[dict[str, Any]]:
     """Per family and method: medians, exponents in d and in d - 1, and the parts of the steps (docs/linear.md)."""
     fits = []
     for family in ("windy", "weather"):
@@ -121,27 +118,20 @@ def kernels_fits(rows: list[Row]) -> list[dict[str, Any]]:
 
 def kernels_table(fits: list[dict[str, Any]]) -> str:
     """Markdown: the steps with their exponents, and what they are made of."""
-    lines = ["| world | method | " + " | ".join(f"d = {d}" for d in KERNELS) + " | exponent of d | of d − 1 |"]
-    lines.append("|---|---|" + "---|" * (len(KERNELS) + 2))
+    over = [f"d = {d}" for d in KERNELS]
+    steps, parts = [], []
     for f in fits:
-        steps = " | ".join(f"{p['steps']:,.0f}" for p in f["points"])
-        fit = f"{f['exponent']:.1f} | {f['exponent_in_d_minus_1']:.1f}"
-        lines.append(f"| {f['family']} | `{f['method']}` | {steps} | {fit} |")
-    lines += ["", "| world | method | part | " + " | ".join(f"d = {d}" for d in KERNELS) + " |"]
-    lines.append("|---|---|---|" + "---|" * len(KERNELS))
-    for f in fits:
+        name = [f["family"], f"`{f['method']}`"]
+        exponents = f"{f['exponent']:.1f}", f"{f['exponent_in_d_minus_1']:.1f}"
+        steps.append([*name, *(f"{p['steps']:,.0f}" for p in f["points"]), *exponents])
         for key, words in PARTS_OF_THE_STEPS.items():
-            if key == "half_range" and f["method"] == "likelihood":
-                continue  # it has no part in the likelihood
-            lines.append(
-                f"| {f['family']} | `{f['method']}` | {words} | "
-                + " | ".join(f"{p[key]:.3g}" for p in f["points"])
-                + " |"
-            )
-    return "\n".join(lines) + "\n"
+            if key != "half_range" or f["method"] != "likelihood":  # it has no part in the likelihood
+                parts.append([*name, words, *(f"{p[key]:.3g}" for p in f["points"])])
+    first = Table(["world", "method", *over, "exponent of d", "of d − 1"], steps, left=2)
+    return f"{first.markdown()}\n{Table(['world', 'method', 'part', *over], parts, left=3).markdown()}"
 
 
-def kernels_figure(rows: list[Row], fits: list[dict[str, Any]], path: Path) -> None:
+def kernels_figure(rows: Sequence[Outcome], fits: list[dict[str, Any]]) -> Figure:
     """Two panels, one per family, with the slope 2."""
     figure = Figure((9.5, 3.9), layout="constrained")
     axes = figure.subplots(1, 2, sharey=True)
@@ -152,30 +142,59 @@ def kernels_figure(rows: list[Row], fits: list[dict[str, Any]], path: Path) -> N
                 last = f["points"][-1]
                 text = f"$d^{{{f['exponent']:.1f}}}$, $(d-1)^{{{f['exponent_in_d_minus_1']:.1f}}}$"
                 at = {"textcoords": "offset points", "xytext": (-4, 7), "ha": "right", "fontsize": 8}
-                ax.annotate(text, (last["d"], last["steps"]), color=COLOURS[f["method"]], **at)
+                ax.annotate(text, (last["d"], last["steps"]), color=METHODS[f["method"]], **at)
         guide = 500 * (np.array(KERNELS, float) / KERNELS[0]) ** 2
-        ax.plot(KERNELS, guide, ":", color="#666666", label="slope 2")
+        ax.plot(KERNELS, guide, ":", color=GREY, label="slope 2")
         ax.set(xlabel="number of kernels d", title=TITLES[family])
         ax.title.set_fontsize(9)
         ax.set_xticks(KERNELS, [str(d) for d in KERNELS])
         ax.minorticks_off()
     axes[0].set_ylabel("steps to the certified stop")
     axes[0].legend(frameon=False, fontsize=8)
-    save(figure, path)
+    return figure
 
 
-def methods_table(rows: list[Row], need: float) -> str:
+def methods_table(rows: Sequence[Outcome], need: float) -> str:
     """Markdown."""
-    lines = ["| method | samples | seconds | mean width upper − lower at the stop | runs | audits passed |"]
-    lines.append("|---|---|---|---|---|---|")
-    for method in COLOURS:
+    lines = []
+    for method in METHODS:
         own = [row for row in rows if row["method"] == method]
         done = [row for row in own if row["status"] == "certified"]
+        samples = f"{'' if len(done) == len(own) else '> '}{middle(own):,.0f}"
         width = f"{middle(done, 'width'):.2f}" if done else "–"
-        steps, more = middle(own), "" if len(done) == len(own) else "> "
-        verdict = f"{len(done)}/{len(own)} stopped | {sum(row['audit'] for row in done)}/{len(done)}"
-        lines.append(f"| `{method}` | {more}{steps:,.0f} | {middle(own, 'seconds'):.1f} | {width} | {verdict} |")
+        verdict = f"{len(done)}/{len(own)} stopped", f"{sum(row['audit'] for row in done)}/{len(done)}"
+        lines.append([f"`{method}`", samples, f"{middle(own, 'seconds'):.1f}", width, *verdict])
+    lines.append(["`vtr`", f"{need:.2g} (computed)", *"––––"])
+    head = ["method", "samples", "seconds", "mean width upper − lower at the stop", "runs", "audits passed"]
     short = next(row for row in rows if row["method"] == "vtr")
-    lines.append(f"| `vtr` | {need:.2g} (computed) | – | – | – | – |")
     note = f"`vtr` after {short['steps']:,} steps, {short['seconds']:.0f} s: largest error bound {short['error']:.1f}."
-    return "\n".join([*lines, "", note]) + "\n"
+    return f"{Table(head, lines).markdown()}\n{note}\n"
+
+
+def states(rows: Sequence[Outcome], options: Options) -> Report:
+    """Steps against S."""
+    return _report({"rows": rows}, states_table(rows), {"linear-states.png": states_figure(rows)})
+
+
+def kernels(rows: Sequence[Outcome], options: Options) -> Report:
+    """Steps against d."""
+    fits = kernels_fits(rows)
+    figures = {"linear-kernels.png": kernels_figure(rows, fits)}
+    return _report({"rows": rows, "fits": fits}, kernels_table(fits), figures)
+
+
+def methods(rows: Sequence[Outcome], options: Options) -> Report:
+    """All methods on one world."""
+    cell = Cell("windy", min(SIZES), 4, "vtr", 0)
+    need = for_vtr(cell.model(), goal_space(cell), RADIUS, EPSILON, DELTA)
+    return _report({"rows": rows, "vtr_samples_needed": need}, methods_table(rows, need))
+
+
+def misfits(rows: Sequence[Outcome], options: Options) -> Report:
+    """Worlds that are no mixture."""
+    return _report({"rows": rows}, misfit.table(rows))
+
+
+def _report(found: dict[str, Any], text: str, figures: dict[str, Figure] | None = None) -> Report:
+    data = {"radius": RADIUS, "epsilon": EPSILON, "delta": DELTA, **found}
+    return Report(data, text, data, figures or {})

@@ -8,14 +8,18 @@ grids with random weather maps and random weights.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from adagoal.api import explore as api
-from adagoal.core.files import read_json, write_json
+from adagoal.api.explore import audit
+from adagoal.core.status import Status
+from adagoal.experiments import linear_runs
+from adagoal.experiments.cells import explore
+from adagoal.experiments.declare import Options, Outcome
+from adagoal.experiments.output import Table
 from adagoal.worlds import families
 from adagoal.worlds.model import TabularMDP
 from adagoal.worlds.simulator import ModelWorld
@@ -24,18 +28,6 @@ ETAS = (0.05, 0.1, 0.2, 0.4)
 PLACES = {"everywhere": tuple(range(100)), "five cells": (44, 45, 54, 56, 65), "the start": (55,)}
 METHODS = ("likelihood", "vtr-pooled")
 FALSE_ALARM_BUDGET = 20_000
-
-Row = dict[str, Any]
-
-
-class Setting(NamedTuple):
-    """What all runs share."""
-
-    mdp: TabularMDP
-    goals: list[int]
-    radius: float
-    epsilon: float
-    delta: float
 
 
 class Point(NamedTuple):
@@ -52,10 +44,21 @@ class Point(NamedTuple):
         return "misfit-" + "-".join(map(str, self)).replace(" ", "_")
 
 
-def points(epsilon: float) -> list[Point]:
+def cells(options: Options) -> list[Point]:
     """All of them."""
+    epsilon = linear_runs.EPSILON
     strays = [Point(method, place, eta, epsilon) for method in METHODS for place in PLACES for eta in ETAS]
     return [Point(method, "nowhere", 0.0, 0.3) for method in METHODS] + strays
+
+
+def runs(point: Point, options: Options) -> int:
+    """Four per seed; true mixtures get ten times as many."""
+    return len(options.seeds) * (4 if point.eta else 40)
+
+
+def kept(point: Point, outcome: Outcome, options: Options) -> bool:
+    """Whether there were as many runs."""
+    return bool(outcome["runs"] == runs(point, options))
 
 
 def stray(mdp: TabularMDP, eta: float, cells: tuple[int, ...]) -> TabularMDP:
@@ -68,51 +71,42 @@ def stray(mdp: TabularMDP, eta: float, cells: tuple[int, ...]) -> TabularMDP:
     return replace(mdp, indptr=m.indptr, successors=m.successors, probabilities=changed)
 
 
-def measure(point: Point, runs: int, setting: Setting) -> Row:
+def measure(point: Point, options: Options) -> dict[str, Any]:
     """How many of the runs warned, and how many were wrong (C1, C2, or a certificate)."""
+    cell = linear_runs.Cell("windy", min(linear_runs.SIZES), 4, "likelihood", 0)
+    mdp, goals = cell.model(), linear_runs.goal_space(cell).tolist()
     warned = wrong = silent = 0
     steps = []
-    for seed in range(runs):
-        world, among, budget = stray(setting.mdp, point.eta, PLACES.get(point.place, ())), setting.goals, None
+    for seed in range(runs(point, options)):
+        world, among, budget = stray(mdp, point.eta, PLACES.get(point.place, ())), goals, None
         if point.eta == 0.0:
             theta = np.random.default_rng(seed).dirichlet(np.ones(4)).tolist()
             world, budget = families.weather(shape="4x5", seed=seed, theta=theta), FALSE_ALARM_BUDGET
             among = list(range(world.n_states))
-        result = api.explore(
-            *(ModelWorld(world), setting.radius, point.epsilon, setting.delta),
+        result = explore(
+            *(ModelWorld(world), linear_runs.RADIUS, point.epsilon, linear_runs.DELTA),
             method=point.method,
             seed=seed,
             goal_space=among,
             budget=budget,
         )
-        bad = result.status == "certified" and not api.audit(result, world).ok
-        warned, wrong = warned + bool(result.warnings), wrong + bad
-        silent += bad and not result.warnings
+        stopped = result.status is Status.CERTIFIED or (result.status is Status.VOID and not result.open_goals)
+        bad = stopped and not audit(result, world).ok
+        warned, wrong = warned + bool(result.void), wrong + bad
+        silent += bad and not result.void
         steps.append(result.steps)
-    outcome = {"runs": runs, "warned": warned, "wrong": wrong, "wrong_unwarned": silent}
+    outcome = {"runs": len(steps), "warned": warned, "wrong": wrong, "wrong_unwarned": silent}
     return {**point._asdict(), **outcome, "steps": float(np.median(steps))}
 
 
-def run_all(folder: Path, runs: int, setting: Setting) -> list[Row]:
-    """Every point is a file, and is not made again. True mixtures get ten times as many runs."""
-    rows = []
-    for point in points(setting.epsilon):
-        file = folder / f"{point.name}.json"
-        many = runs if point.eta else 10 * runs
-        if not (file.exists() and read_json(file)["runs"] == many):
-            write_json(file, measure(point, many, setting))
-        rows.append(read_json(file))
-    return rows
-
-
-def table(rows: list[Row]) -> str:
+def table(rows: Sequence[Outcome]) -> str:
     """Markdown."""
-    lines = ["| method | strays | " + " | ".join(f"η = {eta:g}" for eta in ETAS) + " |"]
-    lines.append("|---|---|" + "---|" * len(ETAS))
+    lines = []
     for method in METHODS:
         for place in PLACES:
             own = [r for r in rows if (r["method"], r["place"]) == (method, place)]
-            cells = [f"{r['warned']} / {r['wrong']} / {r['wrong_unwarned']} of {r['runs']}" for r in own]
-            lines.append(f"| `{method}` | {place} | " + " | ".join(cells) + " |")
+            texts = [f"{r['warned']} / {r['wrong']} / {r['wrong_unwarned']} of {r['runs']}" for r in own]
+            lines.append([f"`{method}`", place, *texts])
     true = ", ".join(f"`{r['method']}` {r['warned']} of {r['runs']}" for r in rows if not r["eta"])
-    return "\n".join(lines) + f"\n\nWarned / wrong answers / wrong and not warned. True mixtures accused: {true}.\n"
+    shown = Table(["method", "strays", *(f"η = {eta:g}" for eta in ETAS)], lines, left=2).markdown()
+    return f"{shown}\nWarned / wrong answers / wrong and not warned. True mixtures accused: {true}.\n"

@@ -9,36 +9,23 @@ instance does not change along the way; the slope in S is taken against n, the s
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import click
 import numpy as np
 from matplotlib.figure import Figure
-from rich.console import Console
-from rich.progress import track
 
-from adagoal import goals as goal_rules
-from adagoal.cli import options
-from adagoal.core.counts import Counts
-from adagoal.core.files import read_json, write_json, write_text
-from adagoal.core.run import Run
-from adagoal.experiments.pool import finish
-from adagoal.loop import explore
-from adagoal.tabular.certified import Certified
+from adagoal.experiments.cells import explore
+from adagoal.experiments.declare import Experiment, Option, Options, Outcome, Report
+from adagoal.experiments.output import COLOURS, GREY, Table, panels
 from adagoal.worlds.simulator import ModelWorld
 from adagoal.worlds.toys import lower_bound
 
 DELTA = 0.1
-RULES = {"adagoal": "#0072b2", "unigoal": "#d55e00", "raregoal": "#009e73"}
-"""Goal rules and their colours."""
-BUDGET = 2**62
-
-Record = dict[str, Any]
+GOAL_RULES = dict(zip(("adagoal", "unigoal", "raregoal"), COLOURS, strict=False))
+"""With their colours."""
 
 
 class Point(NamedTuple):
@@ -76,31 +63,35 @@ AXES = {
 }  # fmt: skip
 
 
-def measure(point: Point, rule: str, seed: int) -> Record:
+class Cell(NamedTuple):
+    """One run."""
+
+    point: Point
+    rule: str
+    seed: int
+
+
+def along(name: str, options: Options) -> tuple[Point, ...]:
+    """The points of an axis."""
+    return AXES[name].points + (AXES[name].more if options.full else ())
+
+
+def cells(options: Options) -> list[Cell]:
+    """Every point with every rule and seed; the base point lies on several axes."""
+    points = dict.fromkeys(point for name in AXES for point in along(name, options))
+    return [Cell(point, rule, seed) for point in points for rule in GOAL_RULES for seed in options.seeds]
+
+
+def measure(cell: Cell, options: Options) -> dict[str, Any]:
     """One run to the certified stop."""
-    best = int(np.random.default_rng([seed, 3]).integers(point.n * point.A))
-    mdp = lower_bound(n_decisions=point.n, n_actions=point.A, radius=point.L, epsilon=point.epsilon, best=best)
-    world = ModelWorld(mdp)
-    counts = Counts(world.initial_states, world.n_actions, world.start)
-    estimates = Certified(counts, world.state_bound, point.L, point.epsilon, DELTA)
-    run = Run(world, estimates, goal_rules.get(rule), np.random.default_rng(seed))
-    explore(run, BUDGET)
-    return {**point._asdict(), "rule": rule, "seed": seed, "steps": run.steps, "plans": estimates.plans}
+    p, seed = cell.point, cell.seed
+    best = int(np.random.default_rng([seed, 3]).integers(p.n * p.A))
+    mdp = lower_bound(n_decisions=p.n, n_actions=p.A, radius=p.L, epsilon=p.epsilon, best=best)
+    result = explore(ModelWorld(mdp), p.L, p.epsilon, DELTA, goal_rule=cell.rule, seed=seed)
+    return {**p._asdict(), "rule": cell.rule, "seed": seed, "steps": result.steps, "plans": result.plans}
 
 
-def run_all(axes: dict[str, tuple[Point, ...]], seeds: range, folder: Path, jobs: int) -> list[Record]:
-    """Every point with every rule and seed; each run is a file, and is not run again."""
-    points = list(dict.fromkeys(point for points in axes.values() for point in points))
-    wanted = [(point, rule, seed) for point in points for rule in RULES for seed in seeds]
-    files = {task: folder / ("-".join(map(str, (*task[0], *task[1:]))) + ".json") for task in wanted}
-    missing = {file: task for task, file in files.items() if not file.exists()}
-    done = finish(measure, missing, jobs)
-    for _ in track(done, f"{len(missing)} runs", len(missing), console=Console(stderr=True)):
-        pass
-    return [read_json(file) for file in files.values()]
-
-
-def fit(points: Sequence[Point], name: str, rule: str, records: Sequence[Record]) -> dict[str, Any]:
+def fit(points: Sequence[Point], name: str, rule: str, records: Sequence[Outcome]) -> dict[str, Any]:
     """Medians along an axis, and the exponent with its standard error."""
     rows = []
     for point in points:
@@ -116,14 +107,13 @@ def fit(points: Sequence[Point], name: str, rule: str, records: Sequence[Record]
     return data | {"points": [dict(zip(("x", "steps", "fewest", "most"), row, strict=True)) for row in rows]}
 
 
-def markdown(fits: Sequence[dict[str, Any]], seeds: int) -> str:
+def table(fits: Sequence[dict[str, Any]], seeds: int) -> str:
     """Exponents beside the theory's."""
-    names = {"L": "L", "S": "S", "A": "A", "epsilon": "1/epsilon"}
-    lines = ["| exponent of | theory | " + " | ".join(RULES) + " |", "| --- | ---: |" + " ---: |" * len(RULES)]
-    for axis, name in names.items():
+    lines = []
+    for axis in AXES:
         own = {f["rule"]: f for f in fits if f["axis"] == axis}
-        cells = [f"{own[rule]['exponent']:.2f} +- {own[rule]['standard_error']:.2f}" for rule in RULES]
-        lines.append(f"| {name} | {AXES[axis].theory:g} | " + " | ".join(cells) + " |")
+        found = [f"{own[rule]['exponent']:.2f} +- {own[rule]['standard_error']:.2f}" for rule in GOAL_RULES]
+        lines.append(["1/epsilon" if axis == "epsilon" else axis, f"{AXES[axis].theory:g}", *found])
     base = next(p for p in fits[0]["points"] if p["x"] == Point().L)
     ratios = [
         statistics.median(
@@ -133,23 +123,23 @@ def markdown(fits: Sequence[dict[str, Any]], seeds: int) -> str:
             if f["rule"] == "adagoal" and g["rule"] == rule and f["axis"] == g["axis"]
             for p, q in zip(f["points"], g["points"], strict=True)
         )
-        for rule in RULES
+        for rule in GOAL_RULES
     ]
-    lines.append("| steps, relative to AdaGoal (median) | | " + " | ".join(f"{ratio:.2f}" for ratio in ratios) + " |")
+    lines.append(["steps, relative to AdaGoal (median)", "", *(f"{ratio:.2f}" for ratio in ratios)])
     p = Point()
     note = (
         f"Lower-bound instance, goal space all states, delta = {DELTA}, medians of {seeds} seeds. Base point: "
         f"L = {p.L:g}, {p.n} decision states, A = {p.A}, epsilon = {p.epsilon:g}, where AdaGoal takes "
         f"{base['steps']:.2e} steps."
     )
-    return "\n".join(lines) + f"\n\n{note}\n"
+    return f"{Table(('exponent of', 'theory', *GOAL_RULES), lines).markdown()}\n{note}\n"
 
 
-def draw(fits: Sequence[dict[str, Any]], path: Path) -> None:
+def figure(fits: Sequence[dict[str, Any]]) -> Figure:
     """Four panels: steps against L, S, A and 1/epsilon, with the theory's slope."""
-    figure = Figure((11.5, 3.6), layout="constrained")
-    for ax, (name, axis) in zip(figure.subplots(1, 4), AXES.items(), strict=True):
-        for rule, colour in RULES.items():
+    drawn, panes = panels(4, (11.5, 3.6))
+    for ax, (name, axis) in zip(panes, AXES.items(), strict=True):
+        for rule, colour in GOAL_RULES.items():
             data = next(f for f in fits if (f["axis"], f["rule"]) == (name, rule))
             x, y = (np.array([p[key] for p in data["points"]]) for key in ("x", "steps"))
             low, high = (np.array([p[key] for p in data["points"]]) for key in ("fewest", "most"))
@@ -158,32 +148,27 @@ def draw(fits: Sequence[dict[str, Any]], path: Path) -> None:
             ax.plot(x, data["factor"] * x ** data["exponent"], color=colour, linewidth=1)
             if rule == "adagoal":
                 guide = 0.5 * y[0] * (x / x[0]) ** axis.theory
-                ax.plot(x, guide, color="#666666", linestyle=":", label=f"theory: {axis.theory:g}")
+                ax.plot(x, guide, color=GREY, linestyle=":", label=f"theory: {axis.theory:g}")
         ax.set(xscale="log", yscale="log", xlabel=axis.label)
         ax.set_xticks(x, [f"{value:.3g}" for value in x])
         ax.minorticks_off()
         ax.legend(frameon=False, fontsize=7, title="exponent", title_fontsize=7)
-        ax.spines[["top", "right"]].set_visible(False)
-    figure.axes[0].set_ylabel("steps to the certified stop")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    panes[0].set_ylabel("steps to the certified stop")
+    return drawn
 
 
-@click.command("scaling", epilog="Example: adagoal reproduce scaling --jobs 2 --out runs/scaling")
-@click.option("--full", is_flag=True, help="Wider ranges; takes several times as long.")
-@click.option("--seeds", type=click.IntRange(1, 1000), default=5, show_default=True, help="Runs per point and rule.")
-@options.FIRST_SEED
-@click.option("--jobs", type=click.IntRange(1, 1024), default=2, show_default=True, help="Processes.")
-@click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), default=Path("runs/scaling"), show_default=True
+def report(outcomes: Sequence[Outcome], options: Options) -> Report:
+    """The fits."""
+    fits = [fit(along(name, options), name, rule, outcomes) for name in AXES for rule in GOAL_RULES]
+    seeds = len(options.seeds)
+    data = {"delta": DELTA, "seeds": seeds, "fits": fits, "runs": outcomes}
+    return Report(fits, table(fits, seeds), data, {"scaling.png": figure(fits)})
+
+
+SCALING = Experiment(
+    "scaling",
+    cells,
+    measure=measure,
+    report=report,
+    options=(Option("full", bool, False, "Wider ranges; takes several times as long."),),
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the fits as JSON.")
-def scaling(full: bool, seeds: int, seed: int, jobs: int, out: Path, as_json: bool) -> None:
-    """Steps to the certified stop against L, S, A and 1/epsilon, beside the theory's exponents."""
-    axes = {name: axis.points + (axis.more if full else ()) for name, axis in AXES.items()}
-    records = run_all(axes, range(seed, seed + seeds), out / "scaling-runs", jobs)
-    fits = [fit(points, name, rule, records) for name, points in axes.items() for rule in RULES]
-    write_json(out / "scaling.json", {"delta": DELTA, "seeds": seeds, "fits": fits, "runs": records})
-    write_text(out / "scaling.md", markdown(fits, seeds))
-    draw(fits, out / "scaling.png")
-    click.echo(json.dumps(fits, indent=1) if as_json else markdown(fits, seeds))

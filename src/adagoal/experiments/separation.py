@@ -13,25 +13,18 @@ Two curves over the diameter D of the reset-free problem, of the order 1/eta:
 
 from __future__ import annotations
 
-import json
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-import click
 import numpy as np
 from matplotlib.figure import Figure
 
-from adagoal import goals as goal_rules
-from adagoal.core.counts import Counts
-from adagoal.core.files import write_json
-from adagoal.core.policy import Policy
+from adagoal.api.explore import audit
 from adagoal.core.run import Run
-from adagoal.loop import explore
+from adagoal.experiments.cells import explore
+from adagoal.experiments.declare import Experiment, Options, Outcome, Report
+from adagoal.experiments.output import Table
 from adagoal.mdp import solve
-from adagoal.mdp.audit import audit_policies
-from adagoal.methods import Problem, build
 from adagoal.worlds import toys
 from adagoal.worlds.model import TabularMDP
 from adagoal.worlds.simulator import ModelWorld
@@ -41,6 +34,18 @@ RADIUS, EPSILON, DELTA = 10.0, 1.0, 0.1
 GOAL, FORK = 1, 3
 DRAWS = 10_000
 """Draws of the time at which the fork is first met."""
+COLUMNS = {
+    **{"eta": "{eta:.0e}", "diameter": "{diameter:.3g}", "steps, reset": "{reset_steps:.3g}"},
+    **{"audits": "{audits_passed}/{runs}", "met fork": "{met_fork}/{runs}"},
+    "steps, reset-free": "{reset_free_steps:.3g}",
+}
+
+
+class Cell(NamedTuple):
+    """One run with the reset."""
+
+    eta: float
+    seed: int
 
 
 def instance(eta: float, seed: int = 0) -> TabularMDP:
@@ -48,24 +53,19 @@ def instance(eta: float, seed: int = 0) -> TabularMDP:
     return toys.separation(n_actions=4, radius=RADIUS, eta=eta, best=seed % 4)
 
 
-def with_reset(task: tuple[float, int]) -> dict[str, Any]:
+def with_reset(cell: Cell, options: Options) -> dict[str, Any]:
     """One run of the certified explorer with the goal space {g}, and its audit."""
-    eta, seed = task
-    mdp = instance(eta, seed)
-    world = ModelWorld(mdp)
-    counts = Counts(world.initial_states, world.n_actions, world.start)
-    estimates = build("certified", Problem(world, counts, RADIUS, EPSILON, DELTA, np.array([GOAL])), {})
-    run = Run(world, estimates, goal_rules.adagoal, np.random.default_rng(seed))
-    status = explore(run, 2**62)
-    policy = Policy(GOAL, estimates.policy(GOAL), mdp.reset_action)
-    audit = audit_policies(mdp, [GOAL], {GOAL: policy}, RADIUS, EPSILON, [GOAL])
-    return {
-        "status": status,
-        "steps": run.steps,
-        "audit": audit.ok,
-        "gap": audit.rows[0].gap,
-        "met_fork": bool(counts.seen[FORK]),
-    }
+    mdp = instance(*cell)
+    met = False
+
+    def watch(run: Run) -> None:
+        nonlocal met
+        met = bool(run.counts.seen[FORK])
+
+    result = explore(ModelWorld(mdp), RADIUS, EPSILON, DELTA, seed=cell.seed, goal_space=[GOAL], observe=watch)
+    verdict = audit(result, mdp)
+    outcome = {"status": result.status, "steps": result.steps, "audit": verdict.ok, "gap": verdict.rows[0].gap}
+    return outcome | {"met_fork": met}
 
 
 def first_met(eta: float, seed: int) -> list[float]:
@@ -81,36 +81,36 @@ def first_met(eta: float, seed: int) -> list[float]:
     return [float(q) for q in np.quantile(steps, (0.1, 0.5, 0.9))]
 
 
-def reproduce(etas: tuple[float, ...], seeds: range, jobs: int) -> dict[str, Any]:
-    """All runs, by eta."""
-    tasks = [(eta, seed) for eta in etas for seed in seeds]
-    if jobs > 1:
-        with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-            runs = list(pool.map(with_reset, tasks))
-    else:
-        runs = [with_reset(task) for task in tasks]
-    rows = []
-    for eta in etas:
-        own = [run for task, run in zip(tasks, runs, strict=True) if task[0] == eta]
-        steps = np.array([run["steps"] for run in own])
-        rows.append(
-            {
-                "eta": eta,
-                "diameter": solve.diameter(instance(eta), reset=False),
-                "reset_steps": [float(q) for q in np.quantile(steps, (0.1, 0.5, 0.9))],
-                "reset_runs": own,
-                "reset_free_steps": first_met(eta, seeds[0]),
-            }
-        )
-    return {"radius": RADIUS, "epsilon": EPSILON, "delta": DELTA, "seeds": list(seeds), "draws": DRAWS, "rows": rows}
+def report(outcomes: Sequence[Outcome], options: Options) -> Report:
+    """Both curves, by eta."""
+    data = []
+    for eta, own in zip(ETAS, np.array(outcomes, object).reshape(len(ETAS), -1).tolist(), strict=True):
+        steps = np.quantile([run["steps"] for run in own], (0.1, 0.5, 0.9))
+        diameter = solve.diameter(instance(eta), reset=False)
+        row = {"eta": eta, "diameter": diameter, "reset_steps": steps.tolist(), "reset_runs": own}
+        data.append(row | {"reset_free_steps": first_met(eta, options.seeds[0])})
+    rows = [
+        {
+            "eta": row["eta"],
+            "diameter": row["diameter"],
+            "reset_steps": row["reset_steps"][1],
+            "audits_passed": sum(run["audit"] for run in row["reset_runs"]),
+            "runs": len(row["reset_runs"]),
+            "met_fork": sum(run["met_fork"] for run in row["reset_runs"]),
+            "reset_free_steps": row["reset_free_steps"][1],
+        }
+        for row in data
+    ]
+    setting = {"radius": RADIUS, "epsilon": EPSILON, "delta": DELTA, "seeds": list(options.seeds), "draws": DRAWS}
+    text = Table.of(rows, COLUMNS, left=0).markdown()
+    return Report(rows, text, setting | {"rows": data}, {"separation.png": figure(data)})
 
 
-def draw(data: dict[str, Any], path: Path) -> None:
+def figure(rows: Sequence[dict[str, Any]]) -> Figure:
     """Both curves over the diameter."""
-    rows = data["rows"]
     x = [row["diameter"] for row in rows]
-    figure = Figure((6.4, 4.0), layout="constrained")
-    ax = figure.subplots()
+    drawn = Figure((6.4, 4.0), layout="constrained")
+    ax = drawn.subplots()
     curves = (
         ("reset_free_steps", "#b35806", "without the reset: until the fork is met, a floor for every learner"),
         ("reset_steps", "#2166ac", "with the reset: certified stop, measured"),
@@ -125,50 +125,13 @@ def draw(data: dict[str, Any], path: Path) -> None:
     )
     ax.legend(frameon=False, fontsize=8)
     ax.grid(alpha=0.3)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    return drawn
 
 
-def table(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One line per eta."""
-    return [
-        {
-            "eta": row["eta"],
-            "diameter": row["diameter"],
-            "reset_steps": row["reset_steps"][1],
-            "audits_passed": sum(run["audit"] for run in row["reset_runs"]),
-            "runs": len(row["reset_runs"]),
-            "met_fork": sum(run["met_fork"] for run in row["reset_runs"]),
-            "reset_free_steps": row["reset_free_steps"][1],
-        }
-        for row in rows
-    ]
-
-
-@click.command(
+SEPARATION = Experiment(
     "separation",
-    help="What the reset is worth: steps with and without it on the instance of the separation lemma.",
-    epilog="Example: adagoal reproduce separation --seeds 20 --out docs/figures",
+    cells=lambda options: [Cell(eta, seed) for eta in ETAS for seed in options.seeds],
+    measure=with_reset,
+    report=report,
+    example="--seeds 20 --out docs/figures",
 )
-@click.option("--seeds", type=click.IntRange(1, 10_000), default=5, show_default=True, help="Runs per eta.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The first seed.")
-@click.option("--jobs", type=click.IntRange(1, 1024), default=1, show_default=True, help="Processes.")
-@click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), default=Path("runs/separation"), show_default=True
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
-def separation(seeds: int, seed: int, jobs: int, out: Path, as_json: bool) -> None:
-    data = reproduce(ETAS, range(seed, seed + seeds), jobs)
-    write_json(out / "separation.json", data)
-    draw(data, out / "separation.png")
-    rows = table(data["rows"])
-    if as_json:
-        click.echo(json.dumps(rows, indent=1))
-        return
-    click.echo(
-        f"{'eta':>7} {'diameter':>10} {'steps, reset':>13} {'audits':>7} {'met fork':>9} {'steps, reset-free':>18}"
-    )
-    for row in rows:
-        audits, met = f"{row['audits_passed']}/{row['runs']}", f"{row['met_fork']}/{row['runs']}"
-        numbers = f"{row['eta']:>7.0e} {row['diameter']:>10.3g} {row['reset_steps']:>13.3g}"
-        click.echo(f"{numbers} {audits:>7} {met:>9} {row['reset_free_steps']:>18.3g}")

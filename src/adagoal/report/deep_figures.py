@@ -1,8 +1,8 @@
-"""Figures of deep runs: learning curves, where goals were chosen, disagreement maps, figure 2."""
+"""Figures of deep runs: learning curves, where goals were chosen, disagreement maps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from adagoal.core.files import replace
 from adagoal.core.types import Bools, Floats
 from adagoal.report.frame import DPI
 
 Curves = Sequence[Sequence[dict[str, Any]]]
 """Per run, the points of its learning curve (see ``History.curve``)."""
-COLOURS = {"AdaGoal": "#0072b2", "HER": "#d55e00", "paper": "#7f7f7f"}
-NAMES = {"AdaGoal": "AdaGoal, D ≤ L", "HER": "HER (uniform)", "paper": "paper (disagreement, no constraint)"}
 
 
 def band(axes: Axes, curves: Curves, key: str, colour: str, label: str, style: str = "-") -> None:
@@ -31,42 +30,6 @@ def band(axes: Axes, curves: Curves, key: str, colour: str, label: str, style: s
     axes.plot(steps, values.mean(0), style, color=colour, label=label, lw=1.8)
     if len(values) > 1:
         axes.fill_between(steps, values.min(0), values.max(0), color=colour, alpha=0.15, lw=0)
-
-
-def figure2(panels: Sequence[dict[str, Any]], path: Path, label: Callable[[dict[str, Any]], str]) -> None:
-    """Success (top) and what the goals were (bottom), one column per panel; ``label`` says the line of a run.
-
-    Bottom: share of chosen goals in the test space and on the table; where training and test goals are the same
-    (scale 1) that says nothing, and the share of candidates believed reachable is drawn instead.
-    """
-    if not panels:
-        return
-    figure = Figure((4.2 * len(panels), 6.6), layout="tight")
-    axes = figure.subplots(2, len(panels), squeeze=False, sharex="col")
-    for column, data in enumerate(panels):
-        env, scale = data["panel"].split("-")
-        axes[0, column].set_title(f"Fetch{'Push' if env == 'push' else 'PickAndPlace'}, λ = {scale}")
-        for name in NAMES:
-            curves = [run["curve"] for run in data["runs"] if label(run) == name]
-            if curves:
-                seeds = f"{len(curves)} seed{'s' if len(curves) > 1 else ''}"
-                band(axes[0, column], curves, "success", COLOURS[name], f"{NAMES[name]}, {seeds}")
-                if scale == "1":
-                    band(axes[1, column], curves, "reachable", COLOURS[name], NAMES[name], style=":")
-                else:
-                    band(axes[1, column], curves, "inside_test", COLOURS[name], NAMES[name])
-                    band(axes[1, column], curves, "on_table", COLOURS[name], NAMES[name], style="--")
-        axes[1, column].set_xlabel("environment steps (thousands)")
-        axes[1, column].set_ylabel(
-            "candidates with D ≤ L" if scale == "1" else "chosen goals in the test space\n(dashed: on the table)"
-        )
-        for row in (0, 1):
-            axes[row, column].set_ylim(0, 1.02)
-            axes[row, column].grid(alpha=0.25)
-    axes[0, 0].set_ylabel("test success, last step")
-    for column in range(len(panels)):
-        axes[0, column].legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.04), frameon=False)
-    save(figure, path)
 
 
 def learning_curves(curves: Curves) -> Figure:
@@ -150,6 +113,5 @@ def outline(axes: Axes, box: Floats, colour: str) -> None:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure as a file, with its folder if need be."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=DPI)
+    """Write a figure as a file, whole or not at all, with its folder if need be."""
+    replace(path, lambda file: figure.savefig(file, dpi=DPI, format="png"))

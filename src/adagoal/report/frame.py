@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import warnings
 from collections.abc import Mapping
 from html import escape
 from pathlib import Path
@@ -62,7 +63,9 @@ def figure(drawn: Figure, caption: str, path: Path) -> str:
 def png(drawn: Figure) -> bytes:
     """A figure as a picture."""
     buffer = io.BytesIO()
-    drawn.savefig(buffer, format="png", dpi=DPI)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph")  # names of states may be in any script
+        drawn.savefig(buffer, format="png", dpi=DPI)
     return buffer.getvalue()
 
 

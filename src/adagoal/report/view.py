@@ -12,6 +12,7 @@ from adagoal.core import files
 from adagoal.core.errors import InputError
 from adagoal.core.layout import Layout
 from adagoal.core.schema import COUNT, nullable, record
+from adagoal.core.text import plain
 from adagoal.core.world import World
 from adagoal.runs.result import Result
 from adagoal.runs.saved import Saved, find, read
@@ -44,8 +45,8 @@ class View:
     layout: Layout | None = None
 
     def label(self, state: int) -> str:
-        """The state's number, with its name if it has one."""
-        return f"{state} {self.labels[state]}" if state < len(self.labels) else str(state)
+        """The state's number, with its name if it has one: whatever an environment calls it, plain text."""
+        return f"{state} {plain(self.labels[state])}" if state < len(self.labels) else str(state)
 
     @staticmethod
     def of(world: World) -> View:

@@ -24,6 +24,8 @@ FACTS = record(place=episode.PLACE, warnings=LINES, void=LINES) | {"required": [
 class ModelWorld:
     """A :class:`~adagoal.core.world.World` that samples from a known model."""
 
+    sure_start = True
+
     def __init__(self, mdp: TabularMDP) -> None:
         self.mdp, self.name, self.labels, self.layout = mdp, mdp.name, mdp.labels, mdp.layout
         self.mixture = mdp.mixture

@@ -1,0 +1,110 @@
+"""Runs a declared experiment: every cell once, each finished one a file; then the tables, the data and the figures.
+
+What the folder holds already is not run again, so that an experiment that was stopped goes on where it was, with more
+seeds too. Tables are always made from what the files say, wherever and whenever the cells were run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.text import Text
+
+from adagoal.core.errors import InputError
+from adagoal.core.files import alone_in, read_json, write_json, write_text
+from adagoal.engines import Engine
+from adagoal.experiments.declare import Experiment, Options, Outcome, Report
+from adagoal.experiments.output import save_figure
+
+
+def run(experiment: Experiment, options: Options, engine: Engine, display: Display) -> Report:
+    """Run what is missing; write NAME.json, NAME.md and the figures into the folder ``options.out``."""
+    cells = experiment.cells(options)
+    options.out = options.out.absolute()  # other processes may stand elsewhere
+    with alone_in(options.out):
+        found = outcomes(experiment, cells, options, engine, display)
+        if experiment.more is not None:
+            found += outcomes(experiment, experiment.more(found, options), options, engine, display)
+        report = experiment.report(found, options)
+        stem = experiment.stem or experiment.name
+        write_json(options.out / f"{stem}.json", report.data)
+        write_text(options.out / f"{stem}.md", report.text)
+        for name, figure in report.figures.items():
+            save_figure(figure, options.out / name)
+    return report
+
+
+def outcomes(
+    experiment: Experiment, cells: Sequence[Any], options: Options, engine: Engine, display: Display
+) -> list[Outcome]:
+    """What the cells measured, in their order."""
+    files = {experiment.place(cell): cell for cell in cells}
+    found = {name: _kept(experiment, name, cell, options) for name, cell in files.items()}
+    missing = {name: (cell, options) for name, cell in files.items() if found[name] is None}
+    with display.over(experiment, [outcome for outcome in found.values() if outcome is not None], len(files)) as done:
+        for name, measured in engine.map(experiment.measure, missing, experiment.needs(options)):
+            write_json(options.out / name, measured)
+            found[name] = read_json(options.out / name)
+            done(name, found[name])
+    return [found[experiment.place(cell)] for cell in cells]
+
+
+def _kept(experiment: Experiment, name: str, cell: Any, options: Options) -> Outcome | None:
+    """The outcome of a cell that the folder holds, None where it is to be run."""
+    file = options.out / name
+    if not file.exists():
+        return None
+    outcome = read_json(file)
+    try:
+        return outcome if experiment.kept(cell, outcome, options) else None
+    except (KeyError, TypeError, IndexError, AttributeError):
+        raise InputError(f"{file}: damaged or incomplete; remove it to run this again") from None
+
+
+class Display:
+    """Progress on standard error: a live display on a terminal, a line for every finished cell elsewhere."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self._console = Console(stderr=True, quiet=quiet)
+        self._live = self._console.is_terminal and not quiet
+        self.done = self.total = 0
+        """Cells."""
+
+    def say(self, line: str) -> None:
+        """A line of its own."""
+        self._console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+    @contextlib.contextmanager
+    def over(self, experiment: Experiment, kept: list[Outcome], total: int) -> Iterator[Callable[[str, Outcome], None]]:
+        """Around the run of some cells; what is yielded is told of every outcome."""
+        found, last, began = list(kept), "", time.monotonic()
+        self.done, self.total = len(found), total
+
+        def screen() -> RenderableType:
+            state = f"{len(found)} of {total} runs, {time.monotonic() - began:,.0f} s"
+            if experiment.live is not None:
+                table = experiment.live(found.copy(), self._console.height - 3)
+                table.caption = state
+                return table
+            bar = ProgressBar(total=max(total, 1), completed=len(found), width=60)
+            return Group(Text(f"{state}   {last}", overflow="crop", no_wrap=True), bar)
+
+        def done(name: str, outcome: Outcome) -> None:
+            nonlocal last
+            found.append(outcome)
+            self.done = len(found)
+            last = experiment.line(outcome) if experiment.line is not None else name
+            if not self._live:
+                self.say(f"{len(found)} of {total} runs: {last}")
+
+        if kept and len(kept) < total:
+            self.say(f"{len(kept)} of {total} runs are there already")
+        live = Live(get_renderable=screen, console=self._console, refresh_per_second=1, transient=True)
+        with live if self._live else contextlib.nullcontext():
+            yield done

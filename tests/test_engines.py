@@ -1,0 +1,207 @@
+"""Engines: every task has its outcome, whoever dies on the way, and the tables do not say where they were made."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adagoal import engines
+from adagoal.cli.main import run
+from adagoal.core.errors import InputError
+from adagoal.engines import Engine, Interrupted, Needs, WorkerLost
+from adagoal.engines.local import Local
+from adagoal.experiments import arena, runner
+from adagoal.experiments.declare import Experiment
+from engine_tasks import begun, die, refuse, slowly, square
+
+FRESH = Needs(fresh=True)
+
+
+@pytest.mark.parametrize(("jobs", "needs", "processes"), [(1, Needs(), 1), (2, Needs(), 2), (1, FRESH, 5)])
+def test_local_tasks(jobs: int, needs: Needs, processes: int) -> None:
+    found = dict(Local(jobs, print).map(square, {str(x): (x,) for x in range(5)}, needs))
+    assert {name: outcome[0] for name, outcome in found.items()} == {"0": 0, "1": 1, "2": 4, "3": 9, "4": 16}
+    where = {outcome[1] for outcome in found.values()}
+    assert len(where) <= processes
+    assert (os.getpid() in where) == (jobs == 1 and not needs.fresh)
+    assert len(where) == processes or not needs.fresh
+    assert list(Local(jobs, print).map(square, {}, needs)) == []
+
+
+def test_a_task_whose_worker_is_killed_is_tried_again_and_given_up_at_last(tmp_path: Path) -> None:
+    said: list[str] = []
+    tasks = {"once": (tmp_path / "once", 1), "always": (tmp_path / "always", 99), "never": (tmp_path / "never", 0)}
+    found = []
+    with pytest.raises(WorkerLost, match=r"always lost 3 workers \(killed by signal 9\)"):
+        found.extend(Local(2, said.append).map(die, tasks, Needs()))
+    assert sorted(found) == [("never", "alive"), ("once", "alive")]
+    assert (
+        sum(line.startswith("always: its worker was lost (killed by signal 9); it is tried again") for line in said)
+        == 2
+    )
+    assert sum(line.startswith("once: ") for line in said) == 1
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_what_a_task_raises_ends_everything(jobs: int) -> None:
+    tasks = {"a": (InputError("no", name="radius"),), "b": (InputError("no", name="radius"),)}
+    with pytest.raises(InputError, match="radius: no"):
+        list(Local(jobs, print).map(refuse, tasks, Needs()))
+    assert not multiprocessing.active_children()
+
+
+def test_a_task_that_was_told_to_stop() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        list(Local(1, print).map(refuse, {"a": (Interrupted("asked"),)}, Needs()))
+    with pytest.raises(WorkerLost, match=r"(a|b) and 1 more lost 3 workers \(asked\)"):
+        list(
+            Local(2, lambda line: None).map(
+                refuse, {"a": (Interrupted("asked"),), "b": (Interrupted("asked"),)}, Needs()
+            )
+        )
+
+
+def test_leaving_early_ends_the_workers() -> None:
+    began = time.monotonic()
+    found = Local(2, print).map(time.sleep, {"short": (0.01,), "long": (600.0,)}, Needs())
+    assert next(iter(found)) == ("short", None)
+    found.close()  # type: ignore[attr-defined]
+    assert time.monotonic() - began < 60
+    assert not multiprocessing.active_children()
+
+
+def test_importing_adagoal_imports_no_ray() -> None:
+    code = "import sys, adagoal, adagoal.cli.main, adagoal.engines.cluster; assert 'ray' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_bad_engines_are_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    compare = ["compare", "chain", "--radius", "5", "--out", str(tmp_path)]
+    assert run([*compare, "--engine", "ray"]) == 2
+    assert capsys.readouterr().err.endswith("engine: needs ray: pip install 'adagoal[ray]'\n")
+    assert run([*compare, "--address", "here:1"]) == 2
+    assert "address: is for" in capsys.readouterr().err
+    with pytest.raises(InputError, match="engine: must be one of local, ray"):
+        engines.make("magic")
+
+
+def test_an_experiment_goes_on_after_an_interrupt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small(monkeypatch)
+    line = ["reproduce", "arena", "--seeds", "1", "--jobs", "1", "--budget", "5000", "--out", str(tmp_path)]
+    measure, left = runner.write_json, [2]
+
+    def stop(path: Path, data: object) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        measure(path, data)
+
+    monkeypatch.setattr(runner, "write_json", stop)
+    assert run(line) == 3
+    assert "interrupted: 2 of 4 runs are kept" in capsys.readouterr().err
+    monkeypatch.setattr(runner, "write_json", measure)
+    assert run(line) == 0
+    assert "2 of 4 runs are there already" in capsys.readouterr().err
+    left[0] = 0
+    monkeypatch.setattr(runner, "write_json", stop)
+    assert run([*line[:-1], str(tmp_path / "other")]) == 130, "nothing is kept"
+
+
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two methods on two worlds."""
+    monkeypatch.setattr(arena, "WORLDS", ({"env": "chain", "radius": 5.0}, {"env": "grid", "radius": 6.0}))
+    monkeypatch.setattr(arena, "GOAL_RULES", ("adagoal",))
+    monkeypatch.setattr(arena, "OTHERS", ("gosprl:constants=paper",))
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A head and a second node, of one core each."""
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), *sys.path]))  # of the workers
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    room = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
+    soon = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 2}
+    head = {"include_dashboard": False, "_system_config": soon, **room}
+    found = Cluster(initialize_head=True, head_node_args=head)
+    found.add_node(**room)
+    yield found
+    ray.shutdown()
+    found.shutdown()
+
+
+class Sabotage:
+    """An engine that loses its second node after the first outcome, while that node is at work."""
+
+    def __init__(self, engine: Engine, cluster: Any, folder: Path) -> None:
+        self.engine, self.cluster = engine, cluster
+        (self.node,) = cluster.worker_nodes
+        self.place = begun(folder, self.node.node_id)
+
+    def map(self, *arguments: Any) -> Iterator[tuple[str, Any]]:
+        found = iter(self.engine.map(*arguments))
+        yield next(found)
+        before = self.begun()
+        while self.begun() == before:
+            time.sleep(0.01)
+        self.cluster.remove_node(self.node, allow_graceful=False)
+        yield from found
+
+    def begun(self) -> int:
+        return self.place.stat().st_size if self.place.exists() else 0
+
+    def close(self) -> None:
+        self.engine.close()
+
+
+def tables(experiment: Experiment, folder: Path, engine: Engine, **given: Any) -> tuple[str, set[str]]:
+    """What an arena says, and the names of its cells."""
+    runner.run(experiment, experiment.chosen(out=folder, **given), engine, runner.Display(quiet=True))
+    engine.close()
+    return (folder / "arena.md").read_text(), {file.name for file in (folder / "cells").iterdir()}
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_ray_loses_a_node_and_no_cell(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small(monkeypatch)
+    said: list[str] = []
+    ray = Sabotage(engines.make("ray", None, cluster.address, said.append), cluster, tmp_path / "ray")
+    there = tables(replace(arena.ARENA, measure=slowly), tmp_path / "ray", ray, seeds=2, budget=2_000)
+    assert any("its worker was lost" in line for line in said)
+    assert there == tables(arena.ARENA, tmp_path / "local", Local(1, print), seeds=2, budget=2_000)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_the_arena_on_ray_with_a_node_less(cluster: Any, tmp_path: Path) -> None:
+    """The command, all worlds and methods with one seed; half-way a node is killed."""
+    out = tmp_path / "ray"
+    line = ["-m", "adagoal", "reproduce", "arena", "--engine", "ray", "--address", cluster.address]
+    line += ["--seeds", "1", "--budget", "20000", "--out", str(out)]
+    child = subprocess.Popen([sys.executable, *line])
+    wanted = len(arena.ARENA.cells(arena.ARENA.chosen(seeds=1, budget=20_000)))
+    while len(list(out.glob("cells/*.json"))) < wanted // 2:
+        assert child.poll() is None
+        time.sleep(0.05)
+    cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
+    assert child.wait(600) == 0
+    there = (out / "arena.md").read_text(), {file.name for file in (out / "cells").iterdir()}
+    assert there == tables(arena.ARENA, tmp_path / "local", Local(2, print), seeds=1, budget=20_000)
+    assert len(there[1]) == wanted
