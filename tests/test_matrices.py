@@ -125,7 +125,7 @@ def test_a_run_keeps_the_matrix(tmp_path):
 
 def test_a_later_run_in_the_folder_does_not_find_the_matrix(tmp_path):
     adagoal.explore(P, 20, 2.0, budget=500, out=tmp_path / "run")
-    adagoal.explore("chain", 4, budget=500, out=tmp_path / "run")
+    adagoal.explore("chain", 4, budget=500, out=tmp_path / "run", overwrite=True)
     assert not (tmp_path / "run" / "world.npz").exists()
     assert adagoal.load(tmp_path / "run").model is None
 

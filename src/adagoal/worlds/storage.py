@@ -128,15 +128,6 @@ def own(world: object) -> TabularMDP | None:
     return world.mdp if isinstance(world, ModelWorld) and world.own else None
 
 
-def keep(world: object, folder: Path) -> None:
-    """Put the model of a world, if it is the user's own, into the folder of its run; remove that of an earlier run."""
-    model = own(world)
-    if model is not None:
-        save(model, folder / WORLD)
-    else:
-        (folder / WORLD).unlink(missing_ok=True)
-
-
-def stored(folder: Path) -> TabularMDP | None:
-    """The model that a run keeps in its folder, None where its world has a name."""
-    return load(folder / WORLD) if (folder / WORLD).exists() else None
+def contents(model: TabularMDP | None) -> dict[str, files.Content]:
+    """The file of a model in the folder of a run, if there is one."""
+    return {} if model is None else {WORLD: content(model)}
