@@ -284,6 +284,59 @@ def test_an_environment_that_cannot_be_reset_is_one_clear_line() -> None:
         GymWorld(Unstartable(toys.chain()), "dead")
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "OldStep",
+            r"step\(\) must return \(observation, reward, terminated, truncated, info\), it returned 4 values; this is",
+        ),
+        (
+            "OldReset",
+            r"reset\(\) must return \(observation, info\), it returned int; this is the interface of the older gym",
+        ),
+        ("PairReset", r"reset\(\) must return \(observation, info\), it returned 2 values"),
+        ("NoStep", "it returned NoneType"),
+        ("LongStep", "it returned 6 values"),
+        ("Exits", "raised SystemExit: 7"),
+        ("Unmakeable", r"cannot be made \(SystemExit: no licence\)"),
+    ],
+)
+def test_wrong_answers_and_exits_are_one_clear_line(name: str, said: str) -> None:
+    with pytest.raises(InputError, match=said) as caught:
+        api.explore(f"odd_envs:{name}-v0", 6, epsilon=0.1, budget=3000)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_message_in_colours_is_plain() -> None:
+    class Colourful(ModelEnv):
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            raise ValueError("\x1b[31mred\x1b[0m\n\u202esdrawkcab " + "x" * 10_000)
+
+    with pytest.raises(InputError) as caught:
+        api.explore(Colourful(toys.chain()), 6)
+    assert "red" in str(caught.value)
+    assert not set("\x1b\n\u202e") & set(str(caught.value))
+    assert len(str(caught.value)) < 700
+
+
+def test_a_start_that_is_left_while_the_run_begins_is_noticed() -> None:
+    """Also the resets that are no steps of the run must lead to the start."""
+
+    class Wanders(ModelEnv):
+        resets = 0
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+            super().reset(seed=seed)
+            self.resets += 1
+            self.state = 2 if self.resets == 18 else 0
+            return self.observe(), {}
+
+    world = GymWorld(Wanders(toys.chain()), "wanders")
+    play(world, 1)
+    assert any("a reset led to another state than the start" in line for line in world.void)
+
+
 def test_more_actions_than_a_policy_can_hold() -> None:
     env = ModelEnv(toys.chain())
     env.action_space = spaces.Discrete(40_000)

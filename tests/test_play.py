@@ -13,6 +13,8 @@ import pytest
 import adagoal
 from adagoal.api import explore as api
 from adagoal.cli.main import run
+from adagoal.core.errors import EnvironmentFailure
+from adagoal.core.types import Floats
 from adagoal.mdp.solve import policy_value
 from adagoal.worlds import toys
 from model_env import ModelEnv, PairEnv
@@ -86,6 +88,123 @@ def test_a_wrong_certificate_is_found_out(folder: Path, tmp_path: Path, capsys: 
     assert "contradicts" not in capsys.readouterr().out
     assert run(["play", str(tmp_path), "--goal", str(row["goal"])]) == 1
     assert "contradicts" in capsys.readouterr().out
+
+
+# --- how much few attempts say ---
+
+
+def geometric(rng: np.random.Generator, n: int) -> Floats:
+    """Mean 20, and 20 from anywhere."""
+    return rng.geometric(0.05, n).astype(float)
+
+
+def rarely(rng: np.random.Generator, n: int) -> Floats:
+    """Nearly always one step, now and then hundreds: mean 10.98, and at most 500 from anywhere."""
+    return np.where(rng.random(n) < 0.02, rng.geometric(1 / 500, n), 1.0)
+
+
+def tried(steps: Floats, lower: float, upper: float, rest: float) -> adagoal.Trial:
+    patience = 100 * max(upper, 1.0)
+    return adagoal.Trial(
+        1, "", adagoal.Certificate(lower, upper), np.where(steps > patience, np.inf, steps), patience, rest
+    )
+
+
+@pytest.mark.parametrize("episodes", [1, 2, 3, 10, 100])
+@pytest.mark.parametrize(("draw", "mean", "rest"), [(geometric, 20.0, 20.0), (rarely, 10.98, 500.0)])
+def test_true_certificates_are_rarely_contradicted(draw: Any, mean: float, rest: float, episodes: int) -> None:
+    """Nominally 1% at most; 2,000 trials with 1% have more than 40 contradictions once in ten million."""
+    rng = np.random.default_rng(episodes)
+    wrong = sum(not tried(draw(rng, episodes), mean, mean, rest).agrees for _ in range(2000))
+    assert wrong <= 20
+
+
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_certificates_off_by_a_factor_of_two_are_found_out(factor: float) -> None:
+    rng = np.random.default_rng(0)
+    found = 0
+    for _ in range(100):
+        lower = upper = 20.0 * factor
+        found += not tried(geometric(rng, 1000), lower, upper, 42.0).agrees
+    assert found == 100
+
+
+def test_an_attempt_that_is_given_up_counts_for_as_much_as_it_should() -> None:
+    """P(T > 100 upper) <= 1/100: once is no contradiction at 99%, three times of three is."""
+    once, always = np.array([math.inf]), np.full(3, math.inf)
+    assert tried(once, 1.0, 5.0, 12.0).agrees
+    assert not tried(always, 1.0, 5.0, 12.0).agrees
+    assert tried(np.zeros(3), 0.0, 0.0, 12.0).agrees
+
+
+def test_few_episodes_of_an_honest_run(folder: Path) -> None:
+    for seed in range(20):
+        assert all(trial.agrees for trial in adagoal.play(folder, episodes=3, seed=seed))
+
+
+# --- environments that misbehave ---
+
+
+class Moody(ModelEnv):
+    """Raises now and then, by its own generator."""
+
+    error: type[BaseException] = RuntimeError
+    calm = 3000
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.calm -= 1
+        if self.calm < 0 and self.np_random.random() < 0.01:
+            raise self.error("not today")
+        return super().step(action)
+
+
+class Leaving(Moody):
+    error = SystemExit
+
+
+@pytest.mark.parametrize("kind", [Moody, Leaving])
+def test_an_environment_that_raises_at_random_is_one_line(kind: type[Moody], tmp_path: Path) -> None:
+    with pytest.raises(
+        adagoal.InputError, match=rf"raised {kind.error.__name__}: not today; what had been learnt is in"
+    ):
+        api.explore(kind(SLIPPERY), radius=8, epsilon=0.1, out=tmp_path)
+    nervous = kind(SLIPPERY)
+    nervous.calm = 100
+    with pytest.raises(EnvironmentFailure, match=f"raised {kind.error.__name__}: not today$"):
+        adagoal.play(tmp_path, episodes=1000, env=nervous)
+    result = api.resume(tmp_path, 6000, env=kind(SLIPPERY))
+    assert (result.steps, result.status) == (6000, "void")
+    assert any("the samples lack what happened in it" in line for line in result.void)
+    assert any("went on from a reset" in line for line in result.warnings)
+
+
+class Fickle(ModelEnv):
+    """Raises in the first ``angry`` steps."""
+
+    angry = 0
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.angry:
+            self.angry -= 1
+            raise RuntimeError("not now")
+        return super().step(action)
+
+
+def test_a_replay_that_raises_is_not_the_checkpoint_s_fault(tmp_path: Path) -> None:
+    """The episode under way cannot be replayed: the run goes on from a reset, and nothing that was counted is lost."""
+    went_on = 0
+    for budget in range(1000, 1004):
+        folder = tmp_path / str(budget)
+        api.explore(Fickle(SLIPPERY), radius=8, epsilon=0.1, budget=budget, out=folder)
+        angry = Fickle(SLIPPERY)
+        angry.angry = 1
+        try:
+            result = api.resume(folder, budget + 50, env=angry)
+        except EnvironmentFailure:  # there was nothing to replay: it raised in a step of the run
+            continue
+        assert (result.steps, result.void) == (budget + 50, [])
+        went_on += any("went on from a reset" in line for line in result.warnings)
+    assert went_on
 
 
 @pytest.mark.parametrize("wrong", [{"goals": 5}, {"goals": ["4"]}, {"episodes": 2.5}, {"episodes": "3"}, {"seed": -1}])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import json
 import math
 import re
 from dataclasses import replace
@@ -11,7 +13,9 @@ import numpy as np
 import pytest
 
 from adagoal.api import explore as api
+from adagoal.cli.main import run
 from adagoal.core.run import Run
+from adagoal.core.text import plain
 from adagoal.report import View, headline, write_report
 from adagoal.runs.progress import Progress, expected_total
 from adagoal.runs.result import Result, load
@@ -114,6 +118,45 @@ def test_report_is_the_same_from_the_stored_view(certified: Result, tmp_path: Pa
     assert view.layout is not None
     np.testing.assert_array_equal(stored.layout.cells, view.layout.cells)
     np.testing.assert_array_equal(stored.layout.walls, view.layout.walls)
+
+
+def test_names_of_states_are_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Markup of the terminal, of mathtext and of pages, escape sequences, and letters that turn a line around."""
+    assert run(["explore", "odd_envs:Named-v0", "--radius", "6", "--budget", "2000", "--out", str(tmp_path)]) == 3
+    page = (tmp_path / "report.html").read_text()
+    assert "&lt;script&gt;alert(1)" in page
+    assert "<script>alert" not in page
+    assert not set("\u202e\x1b\x07") & set(page)
+    assert "$\\frac{0$" in page
+    capsys.readouterr()
+    assert run(["play", str(tmp_path), "--episodes", "2", "--trust"]) == 0
+    shown = capsys.readouterr().out
+    assert "[/x]0" in shown or "start" in shown
+    assert "[bold]a b" in shown
+    assert "$\\frac{0$" in shown
+    assert not set("\u202e\x1b\x07") & set(shown)
+
+
+@pytest.mark.parametrize(
+    "label", ["[/x]0", "$\\frac{0$", "$", "\u202egnp", "\x1b[31m", "\ud800", "x" * 10_000, "a\nb\tc"]
+)
+def test_any_label_can_be_drawn(partial: Result, label: str, tmp_path: Path) -> None:
+    labels = tuple(f"{label}{state}" for state in range(9))
+    page = write_report(partial, tmp_path, View(0, labels, None)).read_text()
+    assert len(page) < 10_000_000
+    assert plain(label + "0").split("0")[0][:50] in html.unescape(page)
+
+
+def test_what_an_environment_prints_is_not_in_the_json(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    folder = str(tmp_path)
+    assert run(["explore", "odd_envs:Chatty-v0", "--radius", "6", "--budget", "500", "--out", folder, "--json"]) == 3
+    out, err = capfd.readouterr()
+    assert json.loads(out)["steps"] == 500
+    assert "from C" in err
+    assert "welcome" in err
+    for command in (["resume", folder, "--budget", "600"], ["play", folder, "--episodes", "1"]):
+        run([*command, "--trust", "--json"])
+        json.loads(capfd.readouterr().out)
 
 
 def test_worlds_without_a_map(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from adagoal.api.check import Check, check_env
     from adagoal.api.explore import audit, explore, resume
     from adagoal.api.trial import Trial, play
     from adagoal.core.errors import InputError
@@ -19,11 +20,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Certificate",
+    "Check",
     "InputError",
     "Policy",
     "Result",
     "Trial",
     "audit",
+    "check_env",
     "explore",
     "load",
     "mixture",
@@ -33,6 +36,7 @@ __all__ = [
 
 _HOME = {
     **dict.fromkeys(("audit", "explore", "resume"), "api.explore"),
+    **dict.fromkeys(("Check", "check_env"), "api.check"),
     **dict.fromkeys(("Certificate", "Result", "load"), "runs.result"),
     "InputError": "core.errors",
     "mixture": "worlds.mixture",

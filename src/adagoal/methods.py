@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from adagoal.core.counts import Counts
 from adagoal.core.errors import InputError
@@ -28,6 +28,8 @@ from adagoal.rivals.ucbexplore import UcbExplore
 from adagoal.tabular.bayes import Bayes
 from adagoal.tabular.certified import Certified
 from adagoal.tabular.paper import SHARE, UCBVI
+from adagoal.tabular.reset import SHARE as SHARE_OF_RESET
+from adagoal.tabular.reset import BelievedReset, Bounded
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,9 @@ def certified(problem: Problem, branching: int | None = None) -> Estimates:
     p = problem
     if branching is not None:
         p.world.note(f"the certificate rests on your word that no pair has more than {branching} successors")
-    return Certified(p.counts, p.world.state_bound, p.L, p.epsilon, p.delta, p.goals, branching)
+    return _vouched(
+        p, lambda delta: Certified(p.counts, p.world.state_bound, p.L, p.epsilon, delta, p.goals, branching)
+    )
 
 
 def ucbvi(problem: Problem, bonus: str = "literal", horizon: int | None = None, lazy: bool = False) -> Estimates:
@@ -109,13 +113,21 @@ def vtr(problem: Problem, horizon: int | None = None) -> Estimates:
 def vtr_pooled(problem: Problem) -> Estimates:
     """Linear mixtures, certified: one value-targeted regression for all goals."""
     p, mixture = problem, _mixture("vtr-pooled", problem.world)
-    return MixtureBounds(mixture, p.counts, Pooled(mixture, p.delta), p.L, p.epsilon, p.goals, p.world.doubt)
+    return _vouched(
+        p,
+        lambda delta: MixtureBounds(mixture, p.counts, Pooled(mixture, delta), p.L, p.epsilon, p.goals, p.world.doubt),
+    )
 
 
 def likelihood(problem: Problem) -> Estimates:
     """Linear mixtures of probability kernels, certified: a likelihood set for the weights."""
     p, mixture = problem, _mixture("likelihood", problem.world)
-    return MixtureBounds(mixture, p.counts, Likelihood(mixture, p.delta), p.L, p.epsilon, p.goals, p.world.doubt)
+    return _vouched(
+        p,
+        lambda delta: MixtureBounds(
+            mixture, p.counts, Likelihood(mixture, delta), p.L, p.epsilon, p.goals, p.world.doubt
+        ),
+    )
 
 
 class Method(NamedTuple):
@@ -161,7 +173,10 @@ def build(method: str, problem: Problem, arguments: dict[str, Any]) -> Answer:
             raise InputError(
                 f"{method} has no argument {name!r}; it accepts {', '.join(names) or 'none'}", "method_args"
             )
-    return get(method).build(problem, **arguments)
+    answer = get(method).build(problem, **arguments)
+    if answer.guarantee and not problem.world.sure_start and not isinstance(answer, BelievedReset):
+        problem.world.note(f"the proof of {method} takes it for granted that every reset leads to the same start")
+    return answer
 
 
 def accepted(method: str) -> list[str]:
@@ -196,6 +211,14 @@ def _whole(name: str, value: int | None) -> None:
 
 def _rival(p: Problem) -> tuple[Counts, float, float, float, Longs | None]:
     return p.counts, p.L, p.epsilon, p.delta, p.goals
+
+
+def _vouched(p: Problem, build: Callable[[float], Bounded]) -> Estimates:
+    """Estimates built with delta, or with what the reset leaves of it where the world cannot vouch for its start."""
+    if p.world.sure_start:
+        return build(p.delta)
+    wider = BelievedReset(build((1.0 - SHARE_OF_RESET) * p.delta), SHARE_OF_RESET * p.delta)
+    return cast(Estimates, wider)
 
 
 def _known_size(method: str, world: World) -> None:

@@ -37,6 +37,7 @@ def explore(
     method_args: dict[str, Any] | None = None,
     start_seed: int | None = None,
     max_states: int | None = None,
+    step_timeout: float | None = None,
     out: str | Path | None = None,
     observe: Observer | None = None,
 ) -> Result:
@@ -53,10 +54,11 @@ def explore(
     goal_space: the states to consider as goals; all by default.
     start_seed: draw the start state with this seed at every reset (for environments with a random start).
     max_states: a bound on the number of states, for environments that do not declare it.
+    step_timeout: step the environment in a process of its own, and give up where a step takes longer (in seconds).
     out: a folder for checkpoints and the result; a run that was killed goes on with :func:`resume`.
     observe: called after every rollout, for progress displays.
     """
-    world, name = registry.make_world(env, env_args or {}, start_seed, max_states)
+    world, name = registry.make_world(env, env_args or {}, start_seed, max_states, step_timeout)
     setting = Setting(
         env=name,
         env_args=env_args or {},
@@ -83,6 +85,7 @@ def resume(
     env: str | gymnasium.Env[Any, Any] | World | None = None,
     goal_rule: str | goal_rules.Rule | None = None,
     trust: bool = False,
+    step_timeout: float | None = None,
     observe: Observer | None = None,
 ) -> Result:
     """Go on with a run that was killed, interrupted, or ran out of budget; the result is as if it had not stopped.
@@ -92,7 +95,7 @@ def resume(
     folder names (an environment ``module:Id``, a rule ``FILE.py:FUNCTION``) is not run unless ``trust`` says so.
     """
     folder = Path(path)
-    return restored(folder, budget, env, goal_rule, trust).finish(folder, observe)
+    return restored(folder, budget, env, goal_rule, trust, step_timeout).finish(folder, observe)
 
 
 def restored(
@@ -101,6 +104,7 @@ def restored(
     env: str | gymnasium.Env[Any, Any] | World | None,
     goal_rule: str | goal_rules.Rule | None,
     trust: bool,
+    step_timeout: float | None = None,
 ) -> Session:
     """The session of a folder, where its checkpoint left it."""
     arrays, facts = read_arrays(folder / CHECKPOINT)
@@ -109,7 +113,7 @@ def restored(
         setting = setting if budget is None else replace(setting, budget=_whole(budget))
         env = registry.installed(setting.env, trust) if env is None else env
         goal_rule = goal_rules.installed(setting.goal_rule, trust) if goal_rule is None else goal_rule
-        world, name = registry.make_world(env, setting.env_args, setting.start_seed, setting.max_states)
+        world, name = registry.make_world(env, setting.env_args, setting.start_seed, setting.max_states, step_timeout)
         if name != setting.env:
             raise InputError(f"the run in {folder} is on {setting.env}, not on {name}", "env")
         session = Session.start(setting, world, goal_rules.get(goal_rule))

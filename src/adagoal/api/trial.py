@@ -2,23 +2,28 @@
 
 Where no exact model is known there is nothing to audit against; playing is the evidence that is left. The number of
 steps to a goal is counted as in the theory: from s0, every reset on the way one step, the reset after the goal none.
+A true certificate of any goal is contradicted with probability :data:`ALPHA` at most, however few the attempts are
+(see :mod:`adagoal.api.evidence`).
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
 
+from adagoal.api import evidence
 from adagoal.api import explore as api
 from adagoal.core.checks import integer
 from adagoal.core.counts import Counts
 from adagoal.core.errors import InputError
+from adagoal.core.text import plain
 from adagoal.core.types import Actions, Floats
 from adagoal.core.world import Plan, World
 from adagoal.runs.result import Certificate, Result, load
@@ -26,8 +31,8 @@ from adagoal.worlds import registry
 
 PATIENCE = 100
 """An attempt is given up after so many times the steps that were certified (or the radius, where nothing is)."""
-Z99 = 2.576
-"""99% of a normal distribution lie within so many standard deviations."""
+ALPHA = 0.01
+"""How often true certificates are contradicted, all goals together."""
 
 
 @dataclass(frozen=True)
@@ -39,25 +44,27 @@ class Trial:
     certificate: Certificate
     steps: Floats
     """Steps of each attempt ``[n]``; infinite where it was given up."""
+    patience: float
+    """Steps after which an attempt was given up."""
+    rest: float
+    """A bound on the expected steps from anywhere that comes with the certificate; infinite where none does."""
+    alpha: float = ALPHA
+    """This goal's share of the probability of a false contradiction."""
 
     @property
     def mean(self) -> float:
         return float(self.steps.mean())
 
-    @property
+    @functools.cached_property
     def interval(self) -> tuple[float, float]:
-        """A 99% interval for the expected steps (normal approximation); from the attempts that were not given up."""
-        done = self.steps[np.isfinite(self.steps)]
-        if len(done) < 2:
-            return (0.0, math.inf)
-        half = Z99 * float(done.std(ddof=1)) / math.sqrt(len(done))
-        return (float(done.mean()) - half, float(done.mean()) + half)
+        """An interval that holds the expected steps with probability 1 - alpha, for any number of attempts."""
+        return evidence.interval(self.steps, self.patience, self.rest, self.alpha)
 
     @property
     def agrees(self) -> bool:
-        """Whether the interval meets the certificate [lower, upper] and no attempt was given up."""
+        """Whether the interval meets the certificate [lower, upper]."""
         low, high = self.interval
-        return bool(np.isfinite(self.steps).all()) and low <= self.certificate.upper and high >= self.certificate.lower
+        return low <= self.certificate.upper and high >= self.certificate.lower
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
@@ -68,6 +75,14 @@ class Trial:
         return facts | dict(zip(names, finite, strict=True)) | {"gave_up": gave_up, "agrees": self.agrees}
 
 
+class Tries(NamedTuple):
+    """How every goal is tried."""
+
+    episodes: int
+    alpha: float
+    rng: np.random.Generator
+
+
 def play(
     run: str | Path | Result,
     goals: Sequence[int] | None = None,
@@ -76,6 +91,7 @@ def play(
     seed: int = 0,
     env: str | gymnasium.Env[Any, Any] | World | None = None,
     trust: bool = False,
+    step_timeout: float | None = None,
 ) -> list[Trial]:
     """Try the policies of a run in its environment, ``episodes`` times each; nothing is saved.
 
@@ -84,6 +100,7 @@ def play(
     run: the folder of the run; or its result, where the environment numbers its states by itself.
     goals: which of the result's goals; all by default.
     env: the environment, for a run on an object or on code that is not installed (or ``trust`` the folder's word).
+    step_timeout: as in :func:`adagoal.explore`.
     """
     integer("episodes", episodes, 1, 10**9)
     integer("seed", seed, 0, 2**31 - 1)
@@ -93,37 +110,42 @@ def play(
     for goal in goals or ():
         if goal not in result.goals:
             raise InputError(f"{goal} is not among the {len(result.goals)} goals of the result", "goals")
-    world, counts = _fresh(result, env, trust) if isinstance(run, Result) else _restored(Path(run), env, trust)
+    if isinstance(run, Result):
+        world, counts = _fresh(result, env, trust, step_timeout)
+    else:
+        session = api.restored(Path(run), None, env, lambda known: known.E, trust, step_timeout)
+        world, counts = session.run.world, session.run.counts
     world.restart(seed)
-    rng = np.random.default_rng(seed)
-    return [_trial(result, goal, episodes, world, counts, rng) for goal in (result.goals if goals is None else goals)]
+    chosen = result.goals if goals is None else goals
+    tries = Tries(episodes, ALPHA / max(len(chosen), 1), np.random.default_rng(seed))
+    return [_trial(result, goal, tries, world, counts) for goal in chosen]
 
 
-def _restored(folder: Path, env: str | gymnasium.Env[Any, Any] | World | None, trust: bool) -> tuple[World, Counts]:
-    """The world of a folder, with the numbers that its states have there."""
-    session = api.restored(folder, None, env, lambda known: known.E, trust)
-    return session.run.world, session.run.counts
-
-
-def _fresh(result: Result, env: str | gymnasium.Env[Any, Any] | World | None, trust: bool) -> tuple[World, Counts]:
+def _fresh(
+    result: Result, env: str | gymnasium.Env[Any, Any] | World | None, trust: bool, step_timeout: float | None
+) -> tuple[World, Counts]:
     """The world of a result, made again."""
     setting = result.setting
     env = registry.installed(setting.env, trust) if env is None else env
     arguments = setting.env_args if isinstance(env, str) else {}
-    world, _ = registry.make_world(env, arguments, setting.start_seed, setting.max_states)
+    world, _ = registry.make_world(env, arguments, setting.start_seed, setting.max_states, step_timeout)
     if world.initial_states != world.state_bound:
         text = f"the states of {world.name} have their numbers from the run: give the folder of the run"
         raise InputError(text, "run")
     return world, Counts(world.initial_states, world.n_actions, world.start)
 
 
-def _trial(result: Result, goal: int, episodes: int, world: World, counts: Counts, rng: np.random.Generator) -> Trial:
-    table, certificate = result.policy(goal).actions, result.certificate(goal)
-    usual = certificate.upper if math.isfinite(certificate.upper) else result.radius
-    patience = math.ceil(PATIENCE * max(usual, 1.0))
-    steps = np.array([_attempt(table, goal, patience, world, counts, rng) for _ in range(episodes)])
-    label = world.labels[goal] if goal < len(world.labels) else ""
-    return Trial(goal, label, certificate, steps)
+def _trial(result: Result, goal: int, tries: Tries, world: World, counts: Counts) -> Trial:
+    policy, certificate = result.policy(goal), result.certificate(goal)
+    known = math.isfinite(certificate.upper)
+    patience = math.ceil(PATIENCE * max(certificate.upper if known else result.radius, 1.0))
+    steps = [_attempt(policy.actions, goal, patience, world, counts, tries.rng) for _ in range(tries.episodes)]
+    label = plain(world.labels[goal]) if goal < len(world.labels) else ""
+    # a certified policy needs at most radius + 1 + epsilon steps from anywhere (lemmas 6 and M4), half of that margin
+    # being for a reset that is only believed; a policy of several stages starts again after the last of them
+    anywhere = 2.0 * (result.radius + 1.0 + result.setting.epsilon)
+    rest = anywhere if policy.stationary else len(policy.actions) + 1.0 + certificate.upper
+    return Trial(goal, label, certificate, np.array(steps), patience, rest if known else math.inf, tries.alpha)
 
 
 def _attempt(table: Actions, goal: int, patience: int, world: World, counts: Counts, rng: np.random.Generator) -> float:

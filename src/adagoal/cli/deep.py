@@ -16,6 +16,7 @@ from click.core import ParameterSource
 
 from adagoal.cli import options
 from adagoal.core.errors import InputError
+from adagoal.core.streams import aside
 from adagoal.deep import settings
 from adagoal.deep.config import RECIPES, Config
 
@@ -118,7 +119,7 @@ def train(
     configs = [dataclasses.replace(first, seed=first.seed + i) for i in range(seeds)]
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{env}-{first.rule_name}")
     out = out or Path("runs") / f"{name}-seed{first.seed}"
-    with TrainingProgress() as progress:
+    with aside(), TrainingProgress() as progress:
         trained = training.train(configs, out, overwrite=overwrite, observe=progress, **common)
     finish(trained, as_json)
 
@@ -131,7 +132,7 @@ def resume_training(folder: Path, *, as_json: bool, **given: Any) -> None:
     from adagoal.runs import training
     from adagoal.runs.training_progress import TrainingProgress
 
-    with TrainingProgress() as progress:
+    with aside(), TrainingProgress() as progress:
         trained = training.resume(folder, observe=progress, **given)
     finish(trained, as_json)
 
@@ -196,7 +197,8 @@ def evaluate(
     from adagoal.report import deep_figures as figures
     from adagoal.runs.training_files import evaluate as play
 
-    found = play(folder, run=run, episodes=episodes, test_goals=test_goals, seed=seed, env=env, trust=trust)
+    with aside():
+        found = play(folder, run=run, episodes=episodes, test_goals=test_goals, seed=seed, env=env, trust=trust)
     summary = found.summary()
     figures.save(figures.reached_and_missed(found.goals, found.held), folder / "evaluation.png")
     if as_json:

@@ -91,6 +91,7 @@ COMMANDS = {
     "train": ("adagoal.cli.deep:train", "Deep goal-conditioned policies with adaptive goals."),
     "evaluate": ("adagoal.cli.deep:evaluate", "Test a trained policy: how often it succeeds, and where it fails."),
     "envs": ("adagoal.cli.runs:envs", "What ENV can be."),
+    "check": ("adagoal.cli.check:check", "Try an environment before a run."),
 }
 
 

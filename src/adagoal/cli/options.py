@@ -129,6 +129,12 @@ ENV_AGAIN = click.option(
 )
 RULE_AGAIN = click.option("--goal-rule", help="The goal rule, where the folder names a file (FILE.py:FUNCTION).")
 TRUST = click.option("--trust", is_flag=True, help="Run the code that the folder names.")
+STEP_TIMEOUT = click.option(
+    "--step-timeout",
+    type=Positive(),
+    metavar="SECONDS",
+    help="Step ENV in a process of its own, and give up where a step takes longer.  [default: wait]",
+)
 FIRST_SEED = click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The first seed.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 QUIET = click.option("--quiet", is_flag=True, help="No progress display.")

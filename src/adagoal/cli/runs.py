@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 from dataclasses import asdict
@@ -15,6 +16,7 @@ import click
 from adagoal.cli import options
 from adagoal.core import status
 from adagoal.core.errors import InputError
+from adagoal.core.streams import aside
 
 if TYPE_CHECKING:  # imported where they are used: --help should not wait for Numba
     from adagoal.runs.progress import Progress
@@ -47,9 +49,18 @@ FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path)
 @options.GOALS
 @click.option("--start-seed", type=int, help="Draw the start state with this seed at every reset.")
 @click.option("--max-states", type=int, help="Bound on the number of states, where the environment has none.")
+@options.STEP_TIMEOUT
 @options.JSON
 @options.QUIET
-def explore(constants: str | None, out: Path | None, overwrite: bool, as_json: bool, quiet: bool, **given: Any) -> None:
+def explore(
+    constants: str | None,
+    out: Path | None,
+    overwrite: bool,
+    step_timeout: float | None,
+    as_json: bool,
+    quiet: bool,
+    **given: Any,
+) -> None:
     """Find the goals of ENV that can be reached within a radius, a policy for each, and certificates.
 
     ENV is a built-in name or a Gymnasium id; adagoal envs lists them. Exit code 0: stopped by the rule; 3: budget
@@ -65,8 +76,8 @@ def explore(constants: str | None, out: Path | None, overwrite: bool, as_json: b
     env = re.sub(r"[^A-Za-z0-9._-]+", "-", setting.env)
     folder = out or Path("runs") / f"{env}-{setting.method}-seed{setting.seed}"
     _make_room(folder, setting, overwrite)
-    with Progress(setting.budget, quiet) as progress:
-        result = api.explore(**asdict(setting), out=folder, observe=progress)
+    with aside(), Progress(setting.budget, quiet) as progress:
+        result = api.explore(**asdict(setting), step_timeout=step_timeout, out=folder, observe=progress)
     _finish(result, folder, progress, as_json)
 
 
@@ -78,16 +89,17 @@ def explore(constants: str | None, out: Path | None, overwrite: bool, as_json: b
 @options.ENV_AGAIN
 @options.RULE_AGAIN
 @options.TRUST
+@options.STEP_TIMEOUT
 @options.JSON
 @options.QUIET
-def resume(folder: Path, budget: int | None, as_json: bool, quiet: bool, **code: Any) -> None:
+def resume(folder: Path, budget: int | None, as_json: bool, quiet: bool, **given: Any) -> None:
     """Go on with the run in DIR; the result is as if it had never stopped."""
     from adagoal.api import explore as api
     from adagoal.runs.progress import Progress
 
     _must_exist(folder)
-    with Progress(budget, quiet) as progress:
-        result = api.resume(folder, budget, observe=progress, **code)
+    with aside(), Progress(budget, quiet) as progress:
+        result = api.resume(folder, budget, observe=progress, **given)
     _finish(result, folder, progress, as_json)
 
 
@@ -102,7 +114,8 @@ def audit(folder: Path, trust: bool, as_json: bool) -> None:
     """
     from adagoal.api import explore as api
 
-    verdict = api.audit(_load(folder), trust=trust)
+    with aside():
+        verdict = api.audit(_load(folder), trust=trust)
     click.echo(json.dumps(verdict.to_dict(), indent=1) if as_json else verdict.table())
     if not verdict.ok:
         raise click.exceptions.Exit(status.CONTRADICTED)
@@ -117,22 +130,23 @@ def audit(folder: Path, trust: bool, as_json: bool) -> None:
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of everything random.")
 @options.ENV_AGAIN
 @options.TRUST
+@options.STEP_TIMEOUT
 @options.JSON
-def play(
-    folder: Path, goals: tuple[int, ...] | None, episodes: int, seed: int, env: str | None, trust: bool, as_json: bool
-) -> None:
+def play(folder: Path, as_json: bool, **given: Any) -> None:
     """Try the policies of the run in DIR in its environment: measured steps beside certified ones.
 
-    Needs no model, so it also works where audit cannot. Exit code 1 where a measurement contradicts a certificate
-    (its 99% interval misses it, or an attempt was given up).
+    Needs no model, so it also works where audit cannot. Exit code 1 where a measurement contradicts a certificate: its
+    interval misses it. All intervals hold together with probability 99%, however few the attempts are.
     """
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from adagoal.api.trial import play as try_out
 
     proven = _load(folder).guarantee
-    trials = try_out(folder, goals, episodes, seed=seed, env=env, trust=trust)
+    with aside():
+        trials = try_out(folder, **given)
     if as_json:
         click.echo(json.dumps([trial.to_dict() for trial in trials], indent=1))
     else:
@@ -141,10 +155,10 @@ def play(
         for trial in trials:
             low, high = trial.interval
             table.add_row(
-                *(str(trial.goal), trial.label),
+                *(str(trial.goal), Text(trial.label)),
                 f"{trial.certificate.lower:.2f} to {trial.certificate.upper:.2f}",
                 f"{trial.mean:.2f}",
-                f"{low:.2f} to {high:.2f}",
+                f"{low:.2f} to {high:.2f}" if math.isfinite(high) else f"{low:.2f} or more",
                 "" if trial.agrees else "contradicts",
             )
         Console().print(table)
@@ -158,7 +172,9 @@ def report(folder: Path) -> None:
     """Write report.html and its figures in DIR again."""
     from adagoal.report import write_report
 
-    click.echo(write_report(_load(folder), folder))
+    with aside():
+        page = write_report(_load(folder), folder)
+    click.echo(page)
 
 
 @click.command(epilog="Example: adagoal envs --json")

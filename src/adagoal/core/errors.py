@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from adagoal.core.text import plain
+
+MOST = 2000
+"""Characters of a message, at most."""
+
 
 class InputError(ValueError):
     """Bad input, in one line that says what is accepted.
@@ -12,7 +17,7 @@ class InputError(ValueError):
 
     def __init__(self, message: str, name: str | None = None) -> None:
         self.name = name
-        self.reason = " ".join(message.split())  # what others raised, and is quoted, may have several lines
+        self.reason = plain(message, MOST)  # what others raised, and is quoted, may have several lines
         super().__init__(self.reason if name is None else f"{name}: {self.reason}")
 
     def __reduce__(self) -> tuple[type[InputError], tuple[str, str | None]]:

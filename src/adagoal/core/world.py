@@ -55,6 +55,8 @@ class World(Protocol):
     start: int
     state_bound: int
     """An upper bound on the number of states, for the union bounds."""
+    sure_start: bool
+    """Whether a reset leads to ``start`` by definition; where that is only believed, a certificate pays for it."""
     initial_states: int
     """How many states to allocate at first."""
     layout: Layout | None

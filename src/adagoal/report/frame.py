@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import warnings
 from collections.abc import Mapping
 from html import escape
 from pathlib import Path
@@ -53,7 +54,9 @@ def page(title: str, body: str, badge: str = "") -> str:
 def figure(drawn: Figure, caption: str, path: Path) -> str:
     """A section with a figure, which is also written as a file of its own."""
     buffer = io.BytesIO()
-    drawn.savefig(buffer, format="png", dpi=DPI)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph")  # names of states may be in any script
+        drawn.savefig(buffer, format="png", dpi=DPI)
     path.write_bytes(buffer.getvalue())
     return picture(buffer.getvalue(), caption, round(96 * drawn.get_figwidth()))
 

@@ -13,6 +13,7 @@ from matplotlib.colors import LogNorm, Normalize, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from adagoal.core.text import plain
 from adagoal.core.types import Longs
 from adagoal.report.maps import OUTSIDE, UNSEEN, WALL, draw_map, map_size
 from adagoal.report.view import View
@@ -27,6 +28,8 @@ ROWS = 120
 """Goals of the heat map, at most; more are drawn in groups."""
 LABELS = 40
 """Goals up to which their names are written."""
+NAME = 28
+"""Characters of a name beside an axis, at most."""
 
 
 def figures(result: Result, view: View) -> dict[str, tuple[Figure, str]]:
@@ -92,7 +95,7 @@ def intervals(result: Result, view: View) -> Figure:
     ax.annotate("L and L + epsilon", (0, L), xytext=(2, 3), textcoords="offset points", fontsize=8)
     ax.set(xlim=(-1, len(order)), ylim=(0, top), ylabel="expected steps from the start", xlabel="goals, sorted")
     if len(order) <= LABELS:
-        ax.set_xticks(place, [view.label(g) for g in order], rotation=90, fontsize=7)
+        ax.set_xticks(place, [_name(view, g) for g in order], rotation=90, fontsize=7, parse_math=False)
     names = {BLUE: "in X, finished", ORANGE: "in X, open", GREY: "outside X"}
     used = [Patch(color=colour, label=text) for colour, text in names.items() if colour in colours]
     figure.legend(handles=used, loc="outside upper right", ncols=3, frameon=False, fontsize=8)
@@ -137,7 +140,8 @@ def _selection_heat(result: Result, view: View, chosen: Longs) -> Figure:
     image = ax.imshow(share, aspect="auto", cmap=MAP, norm=PowerNorm(0.5), interpolation="nearest", extent=extent)
     ax.set(xlabel="episode", ylabel="goals, near ones first")
     if len(groups) <= LABELS:
-        ax.set_yticks(range(len(groups)), [view.label(g) if g >= 0 else "never seen" for g in order], fontsize=7)
+        names = [_name(view, g) if g >= 0 else "never seen" for g in order]
+        ax.set_yticks(range(len(groups)), names, fontsize=7, parse_math=False)
     else:
         ax.set_yticks([])
     figure.colorbar(image, ax=ax, label="share of episodes")
@@ -178,6 +182,11 @@ def visits(result: Result, view: View) -> Figure:
     ax.step(np.arange(1, len(ranked) + 1), ranked, where="mid", color=BLUE)
     ax.set(yscale="log", xlabel="states, most visited first", ylabel="visits")
     return _clean(figure)
+
+
+def _name(view: View, goal: int) -> str:
+    """A goal beside an axis, where there is little room."""
+    return plain(view.label(goal), NAME)
 
 
 def _clean(figure: Figure) -> Figure:

@@ -11,6 +11,7 @@ import numpy as np
 from adagoal.core.errors import InputError
 from adagoal.core.files import read_json, write_json
 from adagoal.core.layout import Layout
+from adagoal.core.text import plain
 from adagoal.core.world import World
 from adagoal.runs.result import Result
 from adagoal.worlds import registry
@@ -27,8 +28,8 @@ class View:
     layout: Layout | None = None
 
     def label(self, state: int) -> str:
-        """The state's number, with its name if it has one."""
-        return f"{state} {self.labels[state]}" if state < len(self.labels) else str(state)
+        """The state's number, with its name if it has one: whatever an environment calls it, plain text."""
+        return f"{state} {plain(self.labels[state])}" if state < len(self.labels) else str(state)
 
     @staticmethod
     def of(world: World) -> View:

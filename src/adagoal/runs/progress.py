@@ -64,7 +64,7 @@ class Progress:
         self._next = now + (REFRESH if self._live else LINE)
         facts, share = self._facts(run, now)
         if self._live is None:
-            self._console.print("  ".join(facts.values()), soft_wrap=True, highlight=False)
+            self._console.print("  ".join(facts.values()), soft_wrap=True, highlight=False, markup=False)
         else:
             self._live.update(_display(facts, share), refresh=True)
 

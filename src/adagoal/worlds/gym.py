@@ -17,28 +17,40 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.counts import Counts
+from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.layout import Layout
 from adagoal.core.mixture import LinearMixture
 from adagoal.core.types import Floats
 from adagoal.core.world import Outcome, Plan
 from adagoal.worlds import episode
 from adagoal.worlds.adapter import Adapter
+from adagoal.worlds.body import Local
+from adagoal.worlds.process import Killed, Remote
 from adagoal.worlds.sanity import Doubts, Recorder
 from adagoal.worlds.stepping import Stepping
 
 REPLAY = 100_000
 """Steps since the last reset that a snapshot can hold."""
+DEATHS = 3
+"""Times in a row that the process of an environment may be killed before it has made a step."""
 
 
 class GymWorld:
     """A :class:`~adagoal.core.world.World` that steps a Gymnasium environment."""
 
     def __init__(
-        self, env: gymnasium.Env[Any, Any], name: str, start_seed: int | None = None, max_states: int | None = None
+        self,
+        env: gymnasium.Env[Any, Any] | Remote,
+        name: str,
+        start_seed: int | None = None,
+        max_states: int | None = None,
     ) -> None:
-        self._adapter = adapter = Adapter(env, name, start_seed, max_states)
+        body = env if isinstance(env, Remote) else Local(env, name, max_states)
+        self._adapter = adapter = Adapter(body, name, start_seed, max_states)
         self.name, self.n_actions, self.start = name, adapter.n_actions, adapter.start
         self.state_bound, self.initial_states = adapter.state_bound, adapter.initial_states
+        self.sure_start = adapter.virtual
+        """A fixed start is inferred from resets that agreed; a virtual one is where every reset leads by definition."""
         self.layout: Layout | None = None
         self.mixture: LinearMixture | None = None
         """The kernels of which the environment is said to be a mixture."""
@@ -46,7 +58,8 @@ class GymWorld:
         self._place = [self.start, -1, 0]  # state, goal column aimed at (-1: none), steps of the episode
         self._seed: int | None = None  # of the environment's randomness; None before the first rollout
         self._failure: BaseException | None = None
-        self._adrift = False  # a signal came between a step and its place in the episode
+        self._adrift = False  # nobody knows where the agent stands: a step failed, or a signal came in its middle
+        self._deaths = 0
         self._doubts, self._recorder = Doubts(), Recorder(self.n_actions)
 
     @property
@@ -83,10 +96,19 @@ class GymWorld:
             raise
         finally:
             stage.flush()
-        self._failure = stage.failure
+        self._take(stage.failure, steps)
         if not steps:
             self._raise_failure()
         return episode.outcome(steps, ended, log)
+
+    def _take(self, failure: BaseException | None, steps: int) -> None:
+        """What a rollout failed with. A process that was killed is begun anew, as nothing is missing but time."""
+        self._adrift = isinstance(failure, InputError)
+        self._deaths = 0 if steps else self._deaths + 1
+        if isinstance(failure, Killed) and self._deaths <= DEATHS:
+            self.note(f"{failure.reason}; the run went on from a reset in a new one")
+            return
+        self._failure = failure
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -96,14 +118,16 @@ class GymWorld:
     def _go_back(self) -> None:
         """From a reset on, because nobody knows where the agent stands."""
         self.note("the environment could not be put back into the state it was in: the run went on from a reset")
-        self._place, self._adrift = [self.start, -1, 0], False
-        if not self._adapter.virtual:
-            self._adapter.enter()
+        self._adrift = False
+        self.restart((self._seed or 0) + 1)  # another seed: samples that repeat themselves would be counted as new ones
 
     def restart(self, seed: int) -> None:
         """Back to the start, with the environment's randomness seeded anew."""
-        self._seed, self._place = seed, [self.start, -1, 0]
-        self._adapter.seed(seed)
+        self._seed = seed
+        landed = self._adapter.seed(seed)
+        if landed != self.start:
+            self._doubts.astray(landed)
+        self._place = [self.start, -1, 0]
 
     # --- what is said about it --------------------------------------------------------------------------------
 
@@ -119,7 +143,7 @@ class GymWorld:
     def warnings(self) -> list[str]:
         """What a user should know about the environment."""
         late = ["the environment ends episodes by itself (truncated); each time it was reset"]
-        return [*self._doubts.notes, *(late if self._adapter.truncates else [])]
+        return [*self._doubts.warnings(), *(late if self._adapter.truncates else [])]
 
     @property
     def void(self) -> list[str]:
@@ -142,7 +166,7 @@ class GymWorld:
             "seed": self._seed,
             "doubts": self._doubts.state(),
         }
-        return self._recorder.state(), facts | self._adapter.snapshot(waiting)
+        return self._recorder.state(), facts | self._adapter.snapshot(waiting, self._adrift)
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """Back to where the agent stood; exact for environments whose randomness is all in ``np_random``.
@@ -152,9 +176,16 @@ class GymWorld:
         """
         self._doubts.restore(facts["doubts"])
         self._recorder.restore(arrays)
+        self._adapter.recall(facts)
         if facts["seed"] is not None:
-            self._seed = int(facts["seed"]) + 1
-            self._adapter.seed(self._seed)
+            self.restart(int(facts["seed"]) + 1)
         self._place = [int(part) for part in facts["place"]]
-        if self._adapter.restore(facts) != self._place[0] or facts["adrift"]:
+        if facts["adrift"] or not self._replayed(facts):
             self._go_back()
+
+    def _replayed(self, facts: dict[str, Any]) -> bool:
+        """Whether the episode under way could be replayed."""
+        try:
+            return self._adapter.replay(facts) == self._place[0]
+        except EnvironmentFailure:
+            return False

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import importlib
 import inspect
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec, load_env_creator, parse_env_id
 
+from adagoal.core.checks import number
 from adagoal.core.errors import EnvironmentFailure, InputError
+from adagoal.core.text import told
 from adagoal.core.world import World
 from adagoal.worlds import families, grid, random_models, toys
+from adagoal.worlds.body import Local
 from adagoal.worlds.gym import GymWorld
 from adagoal.worlds.model import TabularMDP
+from adagoal.worlds.process import Remote
 from adagoal.worlds.simulator import ModelWorld
 from adagoal.worlds.toy_text import toy_text_model
 
 Environment = gymnasium.Env[Any, Any]
+TOY_TEXT = "gymnasium.envs.toy_text."
 OBJECT = "object:"
 """Begins the name, in results, of an environment that was given as an object."""
 
@@ -74,31 +80,38 @@ class Row(NamedTuple):
 
 
 def make_world(
-    env: str | Environment | World, env_args: Mapping[str, Any], start_seed: int | None, max_states: int | None
+    env: str | Environment | World,
+    env_args: Mapping[str, Any],
+    start_seed: int | None,
+    max_states: int | None,
+    step_timeout: float | None = None,
 ) -> tuple[World, str]:
     """The world to explore, and its name in results.
 
     A name gives a compiled simulator where the model is known (built-in worlds, toy-text environments); an
-    environment object is always stepped as it is.
+    environment object is always stepped as it is. With ``step_timeout`` an environment is made and stepped in a
+    process of its own, which a step that takes longer does not survive.
     """
-    for name, value, least in (("max_states", max_states, 2), ("start_seed", start_seed, 0)):
-        if value is not None and (not isinstance(value, int | np.integer) or value < least):
-            raise InputError(f"must be a whole number >= {least}, got {value!r}", name)
-    if not isinstance(env_args, Mapping):
-        raise InputError(f"must be names with their values, got {env_args!r}", "env_args")
+    if step_timeout is not None:
+        number("step_timeout", step_timeout, 0, 1e6, closed="(]")
+        if not isinstance(env, str):
+            raise InputError("an environment object cannot be sent to another process; give its name", "step_timeout")
+    check_arguments(env_args, start_seed, max_states)
     if isinstance(env, str):
         if env in BUILT_IN:
             return ModelWorld(_build(env, env_args)), env
-        made, notes = _make(env, env_args)
-        model = toy_text_model(made, env, start_seed)
-        if model is not None:
-            world = ModelWorld(model)
-            world.warnings.extend(notes)
-            return world, env
-        stepped = GymWorld(made, env, start_seed, max_states)
+        spec, notes = look_up(env)
+        world: World
+        if step_timeout is not None and not str(spec.entry_point).startswith(TOY_TEXT):
+            body = Remote(functools.partial(_body, env, dict(env_args), max_states), env, step_timeout)
+            world = GymWorld(body, env, start_seed, max_states)
+        else:
+            made = make(env, env_args)
+            model = toy_text_model(made, env, start_seed)
+            world = GymWorld(made, env, start_seed, max_states) if model is None else ModelWorld(model)
         for line in notes:
-            stepped.note(line)
-        return stepped, env
+            world.note(line)
+        return world, env
     if env_args:
         raise InputError(f"{next(iter(env_args))} given, but the environment is an object, made already", "env_args")
     if isinstance(env, gymnasium.Env):
@@ -110,6 +123,15 @@ def make_world(
     if hasattr(env, "rollout"):
         return env, env.name
     raise InputError(f"must be a name, a Gymnasium environment or a World, not {type(env).__name__}", "env")
+
+
+def check_arguments(env_args: Any, start_seed: Any, max_states: Any) -> None:
+    """Types and ranges of what is said about an environment."""
+    for name, value, least in (("max_states", max_states, 2), ("start_seed", start_seed, 0)):
+        if value is not None and (not isinstance(value, int | np.integer) or value < least):
+            raise InputError(f"must be a whole number >= {least}, got {value!r}", name)
+    if not isinstance(env_args, Mapping):
+        raise InputError(f"must be names with their values, got {env_args!r}", "env_args")
 
 
 def installed(env: str, trust: bool) -> str:
@@ -125,7 +147,7 @@ def make_model(
 ) -> TabularMDP | None:
     """The exact model with the same state numbers as :func:`make_world`'s, or None where nobody knows it."""
     if isinstance(env, str):
-        return _build(env, env_args) if env in BUILT_IN else toy_text_model(_make(env, env_args)[0], env, start_seed)
+        return _build(env, env_args) if env in BUILT_IN else toy_text_model(make(env, env_args), env, start_seed)
     if isinstance(env, gymnasium.Env):
         return toy_text_model(env, OBJECT + type(env.unwrapped).__name__, start_seed)
     return env.mdp if isinstance(env, ModelWorld) else None
@@ -171,30 +193,49 @@ def _check_names(env: str, arguments: Mapping[str, Any], accepted: Iterable[str]
             )
 
 
-def _make(env: str, arguments: Mapping[str, Any]) -> tuple[Environment, list[str]]:
-    """An environment by its Gymnasium id, without its time limit's checks, and what should be said about it."""
+def look_up(env: str) -> tuple[EnvSpec, list[str]]:
+    """What Gymnasium knows under an id, and what should be said about it."""
     if env.startswith(OBJECT):
         raise InputError(f"{env} was an environment object of the program that ran it; give the object again", "env")
     if env.startswith(("MiniGrid-", "BabyAI-")):
         _import_minigrid(env)
+    with _blamed(env, {}):
+        spec, notes = _spec(env)
+        if spec.entry_point is None:
+            raise InputError(f"{spec.id} cannot be made: it has no entry point", "env")
+        return spec, notes
+
+
+def make(env: str, arguments: Mapping[str, Any]) -> Environment:
+    """An environment by its Gymnasium id, without Gymnasium's checks."""
+    spec, _ = look_up(env)
+    with _blamed(env, arguments):
+        creator: Any = spec.entry_point if callable(spec.entry_point) else load_env_creator(str(spec.entry_point))
+        parameters = inspect.signature(creator).parameters
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+            _check_names(env, arguments, [name for name in parameters if name != "render_mode"])
+        return gymnasium.make(spec, disable_env_checker=True, **arguments)
+
+
+def _body(env: str, arguments: Mapping[str, Any], max_states: int | None) -> Local:
+    """An environment for a process of its own."""
+    return Local(make(env, arguments), env, max_states)
+
+
+@contextlib.contextmanager
+def _blamed(env: str, arguments: Mapping[str, Any]) -> Iterator[None]:
+    """Code of an environment's package: without its notices, and whatever it raises is one clear line."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            spec, notes = _spec(env)
-            if spec.entry_point is None:
-                raise InputError(f"{spec.id} cannot be made: it has no entry point", "env")
-            creator: Any = spec.entry_point if callable(spec.entry_point) else load_env_creator(spec.entry_point)
-            parameters = inspect.signature(creator).parameters
-            if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-                _check_names(env, arguments, [name for name in parameters if name != "render_mode"])
-            return gymnasium.make(spec, disable_env_checker=True, **arguments), notes
+            yield
         except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
             raise InputError(f"{env} needs a package that is not installed ({error})", "env") from None
-        except InputError:
+        except (KeyboardInterrupt, InputError):
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             given = ", ".join(f"{key}={value}" for key, value in arguments.items())
-            text = f"{env} cannot be made{f' with {given}' if given else ''} ({type(error).__name__}: {error})"
+            text = f"{env} cannot be made{f' with {given}' if given else ''} ({told(error)})"
             raise EnvironmentFailure(text, "env_args" if given else "env") from error
 
 

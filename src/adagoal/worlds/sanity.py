@@ -73,13 +73,26 @@ class Doubts:
         """A reason for which certificates are void; of lines that differ in a number only the first is kept."""
         _add(self.reasons, line)
 
+    def astray(self, landed: int) -> None:
+        """A reset did not lead to the start."""
+        self.add(f"a reset led to another state than the start, the first time to state {landed}")
+
     def go_on(self) -> None:
         """Work goes on: what was lost before is now missing from the samples."""
         if self.lost:
             self.add(
-                "the environment raised in a step and the run went on, so that the samples lack what happened in it, "
-                f"{self.lost} transition{'s' if self.lost > 1 else ''} so far"
+                "the environment failed in a step and the run went on, so that the samples lack what happened in it, "
+                f"{self._transitions} so far"
             )
+
+    def warnings(self) -> list[str]:
+        """The notes, and what will void the run if it goes on."""
+        failed = f"the environment failed in {self._transitions}: the samples lack what happened in them"
+        return [*self.notes, *([failed] if self.lost else [])]
+
+    @property
+    def _transitions(self) -> str:
+        return f"{self.lost} transition{'s' if self.lost > 1 else ''}"
 
     def state(self) -> dict[str, Any]:
         """JSON-ready."""

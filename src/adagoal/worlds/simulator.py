@@ -20,6 +20,8 @@ from adagoal.worlds.model import TabularMDP
 class ModelWorld:
     """A :class:`~adagoal.core.world.World` that samples from a known model."""
 
+    sure_start = True
+
     def __init__(self, mdp: TabularMDP) -> None:
         self.mdp, self.name, self.labels, self.layout = mdp, mdp.name, mdp.labels, mdp.layout
         self.mixture = mdp.mixture

@@ -9,10 +9,11 @@ import numba
 import numpy as np
 
 from adagoal.core.counts import Counts, record
-from adagoal.core.errors import EnvironmentFailure
+from adagoal.core.errors import InputError
 from adagoal.core.world import Plan
 from adagoal.worlds import episode
 from adagoal.worlds.adapter import Adapter
+from adagoal.worlds.process import Killed
 from adagoal.worlds.sanity import Doubts, Recorder
 
 BATCH = 65_536
@@ -41,9 +42,9 @@ class Stepping:
             if landed != self._adapter.start:
                 self._make_room()
                 self._counts.seen[landed] = True
-                self._doubts.add(f"a reset led to another state than the start, the first time to state {landed}")
+                self._doubts.astray(landed)
         except BaseException as error:
-            self.failure = error
+            self._fail(error)
             return episode.FAILED
         self._trail += (-1 - state, landed)
         return landed
@@ -53,9 +54,7 @@ class Stepping:
         try:
             landed, terminated = self._adapter.step(state, action)
         except BaseException as error:
-            if isinstance(error, EnvironmentFailure):
-                self._doubts.lost += 1  # what the environment did may have to do with why nothing came back
-            self.failure = error
+            self._fail(error)
             return episode.FAILED, episode.NOTHING
         if terminated != (landed in self._terminal):
             self._end(landed, terminated)
@@ -70,6 +69,11 @@ class Stepping:
         if len(self._trail) >= 2 * BATCH:
             self.flush()
         return landed, episode.NEW if new else episode.ENOUGH if more <= 0 else episode.NOTHING
+
+    def _fail(self, error: BaseException) -> None:
+        if isinstance(error, InputError) and not isinstance(error, Killed):
+            self._doubts.lost += 1  # what the environment did may have to do with why nothing came back
+        self.failure = error
 
     def _make_room(self) -> None:
         """Rows for the states met so far, and one kept free for the next."""

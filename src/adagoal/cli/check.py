@@ -1,0 +1,31 @@
+"""The command that tries an environment before a run."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from adagoal.cli import options
+
+
+@click.command(epilog="Example: adagoal check MiniGrid-Empty-5x5-v0")
+@click.argument("env", metavar="ENV")
+@options.ENV_ARGS
+@click.option("--start-seed", type=int, help="Draw the start state with this seed at every reset.")
+@click.option("--max-states", type=int, help="Bound on the number of states, where the environment has none.")
+@click.option("--steps", type=options.Count(), default=2000, show_default=True, help="Steps to try.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of everything random.")
+@options.JSON
+def check(env: str, as_json: bool, **given: Any) -> None:
+    """Try ENV: can it be used, would something void a certificate, and what would a run do with it?
+
+    Exit code 0: fine; 1: something would void a certificate; 2: it cannot be used.
+    """
+    from adagoal.api.check import check_env
+
+    found = check_env(env, **given)
+    click.echo(json.dumps(found.to_dict(), indent=1) if as_json else str(found))
+    if found.exit_code:
+        raise click.exceptions.Exit(found.exit_code)

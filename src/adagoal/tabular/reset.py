@@ -1,0 +1,85 @@
+"""What it costs that the reset is only believed to lead to the start (docs/theory.md, section "The reset").
+
+Bounds are computed for the world in which the reset is exact. In the real one it leads elsewhere with an unknown
+probability q. As long as it never has, in n resets, with probability 1 - delta_r at all times (one window of lemma 3b):
+
+    q <= 1 - exp(-ln(1/delta_r) / n)
+
+and with C = L + 1 + eps, which bounds the value of a recorded policy everywhere,
+
+    lower' = lower / (1 + q lower)
+    upper' = upper / (1 - q (C - upper))                        (infinite where q C >= 1)
+    E'     = E + q upper (C - lower + upper) / (1 - q C)
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Protocol
+
+import numpy as np
+
+from adagoal.core.run import Growing
+from adagoal.core.types import Floats
+
+SHARE = 0.05
+"""Of delta, for the event that the reset leads elsewhere less often than is believed."""
+
+
+class Bounded(Growing, Protocol):
+    """Estimates of a world with an exact reset."""
+
+    cap: float
+    """C: the value of every recorded policy is at most this, from everywhere"""
+
+    @property
+    def upper(self) -> Floats:
+        """[columns] bounds on the values of the recorded policies; infinite where there is none"""
+        ...
+
+
+class BelievedReset:
+    """Estimates for a world that cannot vouch for its start: those for an exact reset, made wider."""
+
+    def __init__(self, exact: Bounded, delta: float) -> None:
+        """``delta`` is the share of this event; ``exact`` has the rest."""
+        self.exact = exact
+        self._log = math.log(1.0 / delta)
+
+    @property
+    def q(self) -> float:
+        """A bound on the probability with which the reset leads elsewhere."""
+        resets = self.exact.counts.resets
+        return -math.expm1(-self._log / resets) if resets else 1.0
+
+    @property
+    def D(self) -> Floats:
+        """[columns] lower bounds; column 0 stays infinite where no goal is left for it."""
+        D, nobody = self.exact.D, self.exact.goal_state < 0
+        with np.errstate(divide="ignore"):
+            return np.where(nobody & np.isinf(D), np.inf, 1.0 / (1.0 / D + self.q))
+
+    @property
+    def E(self) -> Floats:
+        """[columns] error estimates; where no policy is recorded there is nothing to add."""
+        C, upper = self.exact.cap, self.exact.upper
+        recorded = np.isfinite(upper) & (upper > 0.0)
+        room = 1.0 - self.q * C
+        E: Floats = self.exact.E.copy()
+        if room <= 0.0:
+            E[recorded] = np.inf
+        else:
+            U = upper[recorded]
+            E[recorded] += self.q * U * (C - self.exact.D[recorded] + U) / room
+        return E
+
+    def bounds(self, goal: int) -> tuple[float, float]:
+        """[lower, upper]: the best policy takes at least lower, the returned one at most upper expected steps."""
+        lower, upper = self.exact.bounds(goal)
+        room = 1.0 - self.q * (self.exact.cap - upper)
+        wider = upper if upper in (0.0, math.inf) else upper / room if room > 0.0 else math.inf
+        return (lower / (1.0 + self.q * lower) if math.isfinite(lower) else 1.0 / self.q), wider
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is as it is for an exact reset."""
+        return getattr(self.exact, name)

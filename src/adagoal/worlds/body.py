@@ -1,0 +1,178 @@
+"""The code of an environment, and the only place where it is called: spaces, resets, steps, observations as keys.
+
+Whatever that code raises, returns in a wrong form, or shows outside of what it declared becomes an
+:class:`~adagoal.core.errors.InputError` of one line. :class:`Local` calls it in this process;
+:class:`adagoal.worlds.process.Remote` has a ``Local`` in another one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces, wrappers
+
+from adagoal.core.errors import EnvironmentFailure, InputError
+from adagoal.core.text import plain, told
+from adagoal.worlds.keys import Key, continuous, is_minigrid, minigrid_key, minigrid_label, observation_key
+
+MAX_STATES = 10_000
+"""Default bound on the number of states of an environment that does not declare it."""
+MOST_ACTIONS = 32_766
+"""Policies are tables of 16-bit numbers, and the reset is one more action."""
+CHECKS = (wrappers.TimeLimit, wrappers.OrderEnforcing, wrappers.PassiveEnvChecker)
+"""Wrappers that do not change what an environment does, apart from its time limit."""
+
+
+class Facts(NamedTuple):
+    """What an environment declares."""
+
+    n_actions: int
+    states: range | None
+    """The observations that there are, where they are declared as few whole numbers."""
+
+
+class Body(Protocol):
+    """An environment, wherever its code runs."""
+
+    facts: Facts
+
+    def reset(self, seed: int | None = None, keep: bool = False) -> tuple[Key, dict[str, Any]]:
+        """Reset: the key of the first state, and the generator as it was before; ``keep`` puts that back afterwards."""
+        ...
+
+    def step(self, action: int) -> tuple[Key, bool, bool]:
+        """Take an action 0, 1, ...: the key of the state after it, terminated, truncated."""
+        ...
+
+    def label(self) -> str:
+        """The last observation in a few words."""
+        ...
+
+    def generator(self) -> dict[str, Any]:
+        """The state of the environment's random generator; empty where it does not use Gymnasium's."""
+        ...
+
+    def put_back(self, generator: dict[str, Any]) -> None:
+        """The inverse of :meth:`generator`."""
+        ...
+
+
+class Local:
+    """An environment in this process."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], name: str, max_states: int | None = None) -> None:
+        actions: Any = getattr(env, "action_space", None)
+        space: Any = getattr(env, "observation_space", None)
+        if not isinstance(actions, spaces.Discrete):
+            kind = type(actions).__name__
+            raise InputError(f"{name} has actions of type {kind}; they must be Discrete, or try adagoal train", "env")
+        if actions.n > MOST_ACTIONS:
+            raise InputError(f"{name} has {actions.n} actions; at most {MOST_ACTIONS} are possible", "env")
+        if continuous(space) and max_states is None:
+            raise InputError(
+                f"{name} has continuous observations; if they take few values, say how many with max_states, "
+                "else make them discrete with a wrapper, or try adagoal train",
+                "env",
+            )
+        self._name, self._first, self.env = name, int(actions.start), without_limits(env)
+        self._base: Any = env.unwrapped
+        self._minigrid = is_minigrid(self._base)
+        self._read = (lambda observation: minigrid_key(self._base)) if self._minigrid else observation_key(space)
+        self._observation: Any = None
+        few = isinstance(space, spaces.Discrete) and space.n <= MAX_STATES and not self._minigrid
+        self.facts = Facts(int(actions.n), range(int(space.start), int(space.start + space.n)) if few else None)
+
+    def reset(self, seed: int | None = None, keep: bool = False) -> tuple[Key, dict[str, Any]]:
+        """See :class:`Body`."""
+        before = self.generator()
+        with self._blamed("cannot be reset"):
+            given = self.env.reset() if seed is None else self.env.reset(seed=seed)
+        if not (isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Mapping)):
+            raise self._malformed("reset", "(observation, info)", given)
+        if keep:
+            self.put_back(before)
+        return self._key(given[0]), before
+
+    def step(self, action: int) -> tuple[Key, bool, bool]:
+        """See :class:`Body`."""
+        try:
+            given = self.env.step(action + self._first)
+            if not (isinstance(given, tuple) and len(given) == 5):
+                raise self._malformed("step", "(observation, reward, terminated, truncated, info)", given)
+            return self._key(given[0]), bool(given[2]), bool(given[3])
+        except (KeyboardInterrupt, InputError):
+            raise
+        except BaseException as error:
+            raise EnvironmentFailure(f"the environment {self._name} raised {told(error)}") from error
+
+    def label(self) -> str:
+        """See :class:`Body`."""
+        return plain(minigrid_label(self._base) if self._minigrid else self._observation)
+
+    def generator(self) -> dict[str, Any]:
+        """See :class:`Body`."""
+        with self._blamed("has a random generator (np_random) that cannot be read"):
+            generator = getattr(self._base, "np_random", None)
+            return dict(generator.bit_generator.state) if isinstance(generator, np.random.Generator) else {}
+
+    def put_back(self, generator: dict[str, Any]) -> None:
+        """See :class:`Body`."""
+        with self._blamed("has a random generator (np_random) that cannot be put back"):
+            self._base.np_random.bit_generator.state = generator
+
+    def close(self) -> None:
+        """Close it; what it raises then is of no interest to anybody."""
+        with contextlib.suppress(InputError), self._blamed("cannot be closed"):
+            self.env.close()
+
+    @contextlib.contextmanager
+    def _blamed(self, what: str) -> Iterator[None]:
+        """Exceptions of any kind, SystemExit included, are the environment's."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            raise EnvironmentFailure(f"{self._name} {what} ({told(error)})", "env") from error
+
+    def _malformed(self, method: str, right: str, given: Any) -> InputError:
+        got = f"{len(given)} values" if isinstance(given, tuple) else type(given).__name__
+        old = (method == "step" and got == "4 values") or (method == "reset" and not isinstance(given, tuple))
+        hint = "; this is the interface of the older gym: use a version or a wrapper for Gymnasium" if old else ""
+        return EnvironmentFailure(f"{self._name}: {method}() must return {right}, it returned {got}{hint}", "env")
+
+    def _key(self, observation: Any) -> Key:
+        """The key of the current state."""
+        self._observation = observation
+        try:
+            return self._read(observation)
+        except InputError:
+            raise
+        except Exception as error:
+            shown = f"{plain(observation)!r}, which is not in its space ({type(error).__name__})"
+            raise EnvironmentFailure(f"{self._name} gave the observation {shown}", "env") from error
+
+
+def without_limits(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+    """The environment without time limits and checks.
+
+    Wrappers around them are copied, not changed; MiniGrid's own limit, an attribute, is raised out of reach.
+    """
+    if isinstance(env, gymnasium.Wrapper):
+        inner = without_limits(env.env)
+        if isinstance(env, CHECKS):
+            return inner
+        if inner is not env.env:
+            outer = copy.copy(env)
+            outer.env = inner
+            return outer
+        return env
+    if is_minigrid(env):
+        env.max_steps = sys.maxsize  # type: ignore[attr-defined]
+    return env

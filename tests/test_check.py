@@ -1,0 +1,162 @@
+"""``check_env`` tells before a run what the run would meet."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces, wrappers
+
+import adagoal
+from adagoal.cli.main import run
+from adagoal.worlds import toys
+from model_env import Aliased, Breaking, Impatient, ModelEnv, NoReset, PairEnv, with_terminal
+
+SLIPPERY = toys.chain(n_states=6, slip=0.1)
+
+
+def test_a_clean_environment() -> None:
+    check = adagoal.check_env(ModelEnv(with_terminal(toys.chain(n_states=6, slip=0.1), 5)))
+    assert check.ok
+    assert (check.errors, check.void, check.warnings, check.exit_code) == ([], [], [], 0)
+    assert (check.n_actions, check.n_states, check.states_met, check.ends_met) == (2, 6, 6, 1)
+    assert check.fixed_start
+    assert check.seed_decides
+    assert check.one_generator
+    assert check.in_space
+    assert not check.action_masks
+    assert not check.known_model
+    assert check.time_limit is None
+    assert check.steps == 2000
+    assert check.steps_per_second is not None
+    assert check.steps_per_second > 0
+    assert any("share of delta" in line for line in check.plan)
+    assert "fine" in str(check).splitlines()[0]
+
+
+def test_numbers_on_the_fly_and_a_random_start() -> None:
+    check = adagoal.check_env(PairEnv(SLIPPERY, (0, 3)), max_states=50)
+    assert check.ok
+    assert check.n_states is None
+    assert not check.fixed_start
+    assert any("as they are met, at most 50" in line for line in check.plan)
+    assert any("virtual start" in line for line in check.plan)
+    fixed = adagoal.check_env(PairEnv(SLIPPERY, (0, 3)), start_seed=2)
+    assert fixed.fixed_start
+
+
+@pytest.mark.parametrize("kind", [Aliased, NoReset])
+def test_what_would_void_a_certificate(kind: type[ModelEnv]) -> None:
+    check = adagoal.check_env(kind(toys.chain(n_states=12, slip=0.1)), steps=10_000)
+    assert not check.ok
+    assert check.exit_code == 1
+    assert check.void
+    assert "would be void" in str(check)
+
+
+def test_ends_that_are_not_always_ends() -> None:
+    class Merged(ModelEnv):
+        def observe(self) -> int:
+            return min(self.state, 2)
+
+    check = adagoal.check_env(Merged(with_terminal(toys.chain(n_states=6), 3)))
+    assert any("ended the episode at one visit and not at another" in line for line in check.void)
+
+
+def test_an_environment_that_raises() -> None:
+    check = adagoal.check_env(Breaking(SLIPPERY))
+    assert (check.exit_code, check.errors) == (1, [])
+    assert any("the motor is on fire" in line for line in check.void)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("CartPole-v1", "continuous observations"),
+        ("Pendulum-v1", "actions of type Box; they must be Discrete"),
+        ("odd_envs:OldStep-v0", "step() must return (observation, reward, terminated, truncated, info), it returned 4"),
+        ("odd_envs:OldReset-v0", "reset() must return (observation, info), it returned int; this is the interface"),
+        ("odd_envs:PairReset-v0", "reset() must return (observation, info), it returned 2 values"),
+        ("odd_envs:NoStep-v0", "it returned NoneType"),
+        ("odd_envs:LongStep-v0", "it returned 6 values"),
+        ("odd_envs:Unmakeable-v0", "cannot be made (SystemExit: no licence)"),
+        ("NoSuch-v0", "unknown environment"),
+    ],
+)
+def test_what_cannot_be_used(name: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["check", name, "--json"]) == 2
+    told = json.loads(capsys.readouterr().out)
+    assert not told["ok"]
+    assert said in " ".join(told["errors"])
+
+
+def test_a_generator_of_the_environment_s_own_and_seeds_that_do_not_decide() -> None:
+    class Own(ModelEnv):
+        dice = np.random.default_rng(0)
+
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            return super().step(int(self.dice.integers(2)))
+
+    class Seeded(Own):
+        def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+            if seed is not None:
+                self.dice = np.random.default_rng(seed)
+            return super().reset(seed=seed)
+
+    for kind, decides in ((Own, False), (Seeded, True)):
+        check = adagoal.check_env(kind(SLIPPERY))
+        assert (check.seed_decides, check.one_generator, check.ok) == (decides, False, True)
+        assert any("bit for bit" in line for line in check.warnings)
+    assert any("all episodes draw the same" in line for line in adagoal.check_env(Seeded(SLIPPERY), start_seed=1).void)
+
+
+def test_limits_masks_and_observations_outside_their_space() -> None:
+    class Masked(ModelEnv):
+        def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+            return super().reset(seed=seed)[0], {"action_mask": np.ones(2, np.int8)}
+
+    class Outside(PairEnv):
+        def observe(self) -> Any:
+            return super().observe() + 2000
+
+    assert adagoal.check_env(wrappers.TimeLimit(ModelEnv(SLIPPERY), 7)).time_limit == 7
+    masked = adagoal.check_env(Masked(SLIPPERY))
+    assert masked.action_masks
+    assert any("action masks" in line for line in masked.warnings)
+    outside = adagoal.check_env(Outside(SLIPPERY))
+    assert outside.in_space is False
+    assert outside.ok
+    assert any("truncated" in line for line in adagoal.check_env(Impatient(SLIPPERY)).warnings)
+
+
+def test_known_models_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, states, fixed in (("two-room", 52, True), ("FrozenLake-v1", 16, True), ("Taxi-v4", 501, False)):
+        check = adagoal.check_env(name)
+        assert (check.ok, check.known_model, check.n_states, check.fixed_start) == (True, True, states, fixed)
+        assert "can be audited" in check.plan
+    stepped = adagoal.check_env(gymnasium.make("FrozenLake-v1"))
+    assert stepped.known_model
+    assert stepped.time_limit == 100
+    assert run(["check", "chain", "--env-arg", "n_states=4"]) == 0
+    assert "states declared       4" in capsys.readouterr().out
+
+
+def test_stray_prints_are_counted_and_leave_the_json_alone(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["check", "odd_envs:Chatty-v0", "--json", "--steps", "300"]) == 0
+    told = json.loads(capfd.readouterr().out)
+    assert told["printed"] > 10
+    assert any("it prints" in line for line in told["warnings"])
+
+
+def test_wrong_arguments_are_named() -> None:
+    with pytest.raises(adagoal.InputError, match=r"^steps: "):
+        adagoal.check_env("chain", steps=0)
+    with pytest.raises(adagoal.InputError, match=r"^max_states: "):
+        adagoal.check_env("chain", max_states=1)
+    assert "must be a name" in adagoal.check_env(5).errors[0]  # type: ignore[arg-type]
+    odd = ModelEnv(SLIPPERY)
+    odd.observation_space = spaces.Graph(spaces.Box(0, 1), None)
+    assert "cannot be told apart" in adagoal.check_env(odd).errors[0]

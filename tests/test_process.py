@@ -1,0 +1,115 @@
+"""Environments in a process of their own: the same run, and what happens when the process does not answer."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adagoal.api import explore as api
+from adagoal.cli.main import run
+from adagoal.core.errors import EnvironmentFailure, InputError
+from adagoal.runs.result import load
+from adagoal.worlds import registry
+from adagoal.worlds.gym import GymWorld
+from model_env import ModelEnv, play, same_counts
+from odd_envs import CHAIN
+
+EXPLORE: dict[str, Any] = {"radius": 8, "epsilon": 2.0}
+
+
+def remote(name: str, seconds: float = 20.0, **arguments: Any) -> GymWorld:
+    world, _ = registry.make_world(f"odd_envs:{name}-v0", arguments, None, None, seconds)
+    assert isinstance(world, GymWorld)
+    return world
+
+
+def test_the_same_run_as_in_this_process(tmp_path: Path) -> None:
+    here, there = (
+        api.explore("odd_envs:Chain-v0", **EXPLORE, budget=3000, step_timeout=seconds) for seconds in (None, 20.0)
+    )
+    assert here.to_dict() | {"wall_seconds": 0} == there.to_dict() | {"wall_seconds": 0}
+    for name, array in here.arrays.items():
+        assert array.tolist() == there.arrays[name].tolist()
+
+
+def test_states_without_declared_numbers_have_their_names_there_too() -> None:
+    pytest.importorskip("minigrid")
+    here, there = (registry.make_world("MiniGrid-Empty-5x5-v0", {}, None, None, s)[0] for s in (None, 60.0))
+    assert same_counts(play(here, 500)[0], play(there, 500)[0])
+    assert here.labels == there.labels
+
+
+def test_a_step_that_hangs_ends_the_run_and_voids_what_goes_on_after_it(tmp_path: Path) -> None:
+    began = time.monotonic()
+    arguments = ["explore", "odd_envs:Hangs-v0", "--radius", "8", "--epsilon", "0.5", "--out", str(tmp_path)]
+    assert run([*arguments, "--step-timeout", "1", "--quiet"]) == 2
+    assert time.monotonic() - began < 60
+    kept = load(tmp_path)
+    assert kept.status == "interrupted"
+    assert 699 <= kept.steps < 1200
+    assert any("failed in 1 transition" in line for line in kept.warnings)
+    assert run(["resume", str(tmp_path), "--budget", "1200", "--trust", "--quiet"]) == 4
+    after = load(tmp_path)
+    assert after.steps == 1200
+    assert any("the samples lack what happened in it, 1 transition" in line for line in after.void)
+
+
+@pytest.mark.parametrize(("name", "said"), [("Exits", "SystemExit: 7"), ("Crashes", "exit code 11")])
+def test_an_environment_that_ends_its_process_is_one_line_and_void_afterwards(
+    name: str, said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    env = f"odd_envs:{name}-v0"
+    assert run(["explore", env, "--radius", "8", "--epsilon", "0.5", "--step-timeout", "20", "--quiet", "--out",
+                str(tmp_path)]) == 2  # fmt: skip
+    error = capfd.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert api.resume(tmp_path, 1200, trust=True).status == "void"
+
+
+def test_a_process_that_was_killed_is_begun_anew_and_voids_nothing() -> None:
+    result = api.explore("odd_envs:Dies-v0", **EXPLORE, env_args={"after": 500}, step_timeout=20, budget=1200)
+    assert (result.status, result.steps, result.void) == ("budget", 1200, [])
+    assert any("was killed (SIGKILL)" in line and "went on from a reset" in line for line in result.warnings)
+    assert len([line for line in result.warnings if "was killed" in line]) == 1
+
+
+def test_a_kill_from_outside_between_two_steps() -> None:
+    world = remote("Chain")
+    counts, _ = play(world, 400)
+    body: Any = world._adapter.body
+    os.kill(body._process.pid, signal.SIGKILL)
+    play(world, 400, counts=counts)
+    assert counts.visits.sum() == 800
+    assert world.void == []
+    assert any("was killed" in line for line in world.warnings)
+
+
+def test_a_process_that_is_killed_again_and_again_is_given_up() -> None:
+    with pytest.raises(EnvironmentFailure, match="was killed"):
+        play(remote("Dies", after=1), 100)
+
+
+def test_an_environment_that_cannot_be_made_or_reset_in_time() -> None:
+    with pytest.raises(EnvironmentFailure, match=r"cannot be made \(SystemExit: no licence\)"):
+        remote("Unmakeable")
+    with pytest.raises(EnvironmentFailure, match="took longer than 1 s"):
+        remote("Slow", 1.0)
+
+
+def test_an_object_cannot_be_sent() -> None:
+    from adagoal.worlds import toys
+
+    with pytest.raises(InputError, match=r"^step_timeout: an environment object cannot be sent to another process"):
+        api.explore(ModelEnv(toys.chain(**CHAIN)), **EXPLORE, step_timeout=5)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"^step_timeout: must be a number"):
+        api.explore("odd_envs:Chain-v0", **EXPLORE, step_timeout=-1)
+
+
+def test_a_known_model_needs_no_process() -> None:
+    assert api.explore("FrozenLake-v1", 3, budget=100, step_timeout=5).steps == 100

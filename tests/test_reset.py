@@ -1,0 +1,168 @@
+"""A start that is only believed to be fixed: the lemma on exact values, its event, and whole runs."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adagoal import methods
+from adagoal.api import explore as api
+from adagoal.core.counts import Counts
+from adagoal.core.types import Floats
+from adagoal.runs.result import Result
+from adagoal.tabular.certified import Certified
+from adagoal.tabular.reset import SHARE, BelievedReset
+from adagoal.worlds import random_models, toys
+from adagoal.worlds.gym import GymWorld
+from adagoal.worlds.model import TabularMDP
+from adagoal.worlds.simulator import ModelWorld
+from model_env import ModelEnv, with_terminal
+
+
+def values(mdp: TabularMDP, goal: int, landing: Floats, policy: Any = None) -> Floats:
+    """[S] the least expected steps to the goal, or those of a policy, where a reset leads to ``landing`` [S]."""
+    S, A = mdp.n_states, mdp.n_actions
+    rows = np.concatenate([mdp.kernel().toarray().reshape(S, A, S), np.tile(landing, (S, 1, 1))], axis=1)
+    V = np.zeros(S)
+    for _ in range(100_000):
+        Q = 1.0 + rows @ V
+        Q[mdp.terminal, :A] = np.inf
+        new = Q.min(axis=1) if policy is None else Q[np.arange(S), policy]
+        new[goal] = 0.0
+        if np.abs(new - V).max() < 1e-12:
+            break
+        V = np.minimum(new, 1e9)
+    return V
+
+
+def landing(S: int, start: int, q: float, others: Floats) -> Floats:
+    """[S] where a reset leads."""
+    row = q * others
+    row[start] += 1.0 - q
+    return row
+
+
+def believed(D: float, upper: float, cap: float, q: float) -> BelievedReset:
+    """One goal, with exact values and exactly this bound on q."""
+    exact = SimpleNamespace(
+        D=np.array([D]), upper=np.array([upper]), E=np.array([upper - D]), cap=cap, goal_state=np.array([1])
+    )
+    exact.bounds = lambda goal: (D, upper)
+    exact.counts = SimpleNamespace(resets=1)
+    return BelievedReset(exact, 1.0 - q)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_lemma_on_exact_values(seed: int) -> None:
+    """Random worlds, random places elsewhere, the best policy and others that reset often."""
+    rng = np.random.default_rng(seed)
+    mdp = toys.trap_chain(n_states=5, p=0.3)
+    if seed % 2:
+        mdp = with_terminal(random_models.random_sparse(n_states=8, n_actions=2, seed=seed), 5)
+    S, goal, q = mdp.n_states, 2, float(rng.choice([0.001, 0.01, 0.05]))
+    others = rng.dirichlet(np.full(S, 0.3)) if seed % 3 else np.eye(S)[rng.integers(S)]
+    others[mdp.start] = 0.0
+    if others.sum() == 0.0 or goal == mdp.start:
+        return
+    others /= others.sum()
+    truth, exact = landing(S, mdp.start, q, others), landing(S, mdp.start, 0.0, others)
+    best, best_here = (values(mdp, goal, row)[mdp.start] for row in (truth, exact))
+    V = values(mdp, goal, exact)
+    rows = np.concatenate([mdp.kernel().toarray().reshape(S, -1, S), np.tile(exact, (S, 1, 1))], axis=1)
+    greedy = (1.0 + rows @ V + np.where(mdp.terminal[:, None] & (np.arange(rows.shape[1]) < 2), 1e9, 0)).argmin(axis=1)
+    for policy in (greedy, np.where(rng.random(S) < 0.3, mdp.n_actions, greedy)):
+        policy[mdp.terminal] = mdp.n_actions
+        if policy[mdp.start] == mdp.n_actions:
+            continue
+        here = values(mdp, goal, exact, policy)
+        if here.max() > 1e6:
+            continue
+        true = values(mdp, goal, truth, policy)[mdp.start]
+        wide = believed(best_here, here[mdp.start], float(here.max()), q)
+        lower, upper = wide.bounds(0)
+        assert lower <= best + 1e-9
+        assert true <= upper * (1 + 1e-9)
+        assert true - best <= wide.E[0] * (1 + 1e-9) + 1e-9
+        assert wide.D[0] == pytest.approx(lower)
+
+
+def test_the_event_fails_as_rarely_as_it_should() -> None:
+    """The share of streams in which the bound is below the truth before the first reset leads elsewhere."""
+    rng, delta, q = np.random.default_rng(0), 0.3, 0.02
+    first_astray = rng.geometric(q, size=20_000)
+    counts = Counts(2, 1, 0)
+    wide = BelievedReset(SimpleNamespace(counts=counts), delta)  # type: ignore[arg-type]
+    resets = np.arange(1, 2000)
+    bound = np.empty(len(resets))
+    for i, n in enumerate(resets):
+        counts.visits[0] = n
+        bound[i] = wide.q
+    too_early = resets[np.argmax(bound < q)]
+    assert bound[0] == pytest.approx(1 - delta)
+    assert 0.9 * delta < (first_astray > too_early).mean() <= 1.02 * delta
+
+
+class Elsewhere(ModelEnv):
+    """A reset leads to another state with a small probability."""
+
+    def __init__(self, mdp: TabularMDP, other: int, q: float) -> None:
+        super().__init__(mdp)
+        self.other, self.q = other, q
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        if self.np_random.random() < self.q:
+            self.state = self.other
+        return self.observe(), {}
+
+
+def holds(result: Result, mdp: TabularMDP, other: int, q: float) -> bool:
+    """Every certificate, and every policy of a certified answer, in the world as it is."""
+    row = landing(mdp.n_states, mdp.start, q, np.eye(mdp.n_states)[other])
+    for goal, (lower, upper) in result.certificates.items():
+        best = values(mdp, goal, row)[mdp.start]
+        if lower > best + 1e-9:
+            return False
+        if goal in result.goals and math.isfinite(upper):
+            true = values(mdp, goal, row, result.policy(goal).actions[0].astype(int))[mdp.start]
+            if true > upper + 1e-9 or (result.status == "certified" and true > best + result.setting.epsilon + 1e-9):
+                return False
+    return True
+
+
+@pytest.mark.parametrize("world", ["trap", "chain"])
+def test_runs_with_a_rare_other_start_are_void_or_right(world: str) -> None:
+    """At delta = 0.3: of 20 runs at most a few may break; most see the other start and are void."""
+    mdp, other = (toys.trap_chain(n_states=4, p=0.3), 2) if world == "trap" else (toys.chain(n_states=12), 11)
+    broken, kinds = 0, set[str]()
+    for seed in range(20):
+        q = (0.015, 0.004)[seed % 2]
+        env = Elsewhere(mdp, other, q)
+        if not GymWorld(env, "model").sure_start:
+            result = api.explore(env, 12, 3.0, delta=0.3, seed=seed, budget=8_000)
+            kinds.add(result.status)
+            broken += result.status != "void" and not holds(result, mdp, other, q)
+    assert "void" in kinds
+    assert broken <= 20 * 0.3
+
+
+def test_models_keep_the_whole_delta_and_objects_pay() -> None:
+    mdp = toys.chain(n_states=5)
+    sure, unsure, virtual = ModelWorld(mdp), GymWorld(ModelEnv(mdp), "e"), GymWorld(ModelEnv(mdp, (0, 2)), "v")
+    assert (sure.sure_start, unsure.sure_start, virtual.sure_start) == (True, False, True)
+    built = []
+    for world in (sure, unsure, virtual):
+        counts = Counts(world.initial_states, world.n_actions, world.start)
+        built.append(methods.build("certified", methods.Problem(world, counts, 4.0, 1.0, 0.1, None), {}))
+    assert [type(estimates) for estimates in built] == [Certified, BelievedReset, Certified]
+    logs = [estimates.confidence.logs for estimates in built[:2]]
+    np.testing.assert_allclose(logs[1] - logs[0], -math.log(1 - SHARE))
+
+
+def test_a_method_that_takes_the_reset_for_granted_says_so() -> None:
+    result = api.explore(ModelEnv(toys.chain(n_states=3)), 2, 1.0, method="ucbvi", budget=50)
+    assert any("takes it for granted" in line for line in result.warnings) == result.guarantee
