@@ -1,13 +1,30 @@
-"""Skip the deep tests where the extra is not installed; compile equal programs only once."""
+"""Skip the deep tests where the extra is not installed; compile equal programs only once; one small training."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 import tempfile
+from pathlib import Path
+
+import pytest
 
 EXTRA = ("jax", "optax", "mujoco", "gymnasium_robotics")
 collect_ignore_glob = [] if all(importlib.util.find_spec(name) for name in EXTRA) else ["test_*"]
 
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.path.join(tempfile.gettempdir(), "adagoal-test-programs"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
+sys.path.append(str(Path(__file__).parents[1]))  # where the mutator of run folders is
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished training (see ``small``), with two checkpoints; to be copied, not changed."""
+    from small import CONFIG
+
+    from adagoal.deep import train
+
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    train([CONFIG], folder, workers=1, checkpoint_every=1)
+    return folder

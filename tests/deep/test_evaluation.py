@@ -87,4 +87,4 @@ def test_it_is_the_command_for_deep_runs(folder: Path, capsys: pytest.CaptureFix
 
 def test_a_folder_without_a_policy_gets_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["evaluate", str(tmp_path)]) == 2
-    assert "policy.npz" in capsys.readouterr().err
+    assert capsys.readouterr().err == f"error: {tmp_path}: holds no run\n"

@@ -45,7 +45,9 @@ def test_what_an_environment_raises_is_named_and_the_training_goes_on_later(
     assert str(raised.value) == f"env: tired:Tired-v0 raised RuntimeError: no more; what had been learnt is in {folder}"
     assert isinstance(raised.value.__cause__, RuntimeError)
     tired.unlink()
-    finished = resume(folder, workers=1)
+    with pytest.raises(InputError, match=r"^env: the run is on 'tired:Tired-v0', which names a module to import"):
+        resume(folder, workers=1)
+    finished = resume(folder, env="tired:Tired-v0", workers=1)
     assert finished.status == "done"
     assert [row["cycle"] for row in finished.history.rows] == [0, 1, 2, 3, 4]
 
@@ -107,8 +109,7 @@ def test_an_observer_may_end_a_training(tmp_path: Path) -> None:
     data = read_json(tmp_path / "result.json")
     assert (data["kind"], data["status"], data["method"]) == ("training", "interrupted", "ddpg+her")
     assert is_training(tmp_path)
-    (tmp_path / "result.json").unlink()
-    assert is_training(tmp_path), "its checkpoint says so as well"
+    assert not is_training(tmp_path / "nowhere")
 
 
 def test_what_an_observer_raises_is_the_observers() -> None:
@@ -117,7 +118,7 @@ def test_what_an_observer_raises_is_the_observers() -> None:
     assert isinstance(raised.value.__cause__, ZeroDivisionError)
 
 
-@pytest.mark.parametrize("wrong", [{"workers": -1}, {"workers": True}, {"minutes": 0}, {"checkpoint_every": 0}])
+@pytest.mark.parametrize("wrong", [{"workers": -1}, {"workers": True}, {"minutes": 0}, {"checkpoint_every": -1}])
 def test_wrong_numbers_are_named(wrong: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=f"^{next(iter(wrong))}: "):
         train([CONFIG], **wrong)
@@ -172,7 +173,9 @@ def test_another_algorithm_is_one_file_and_one_line(tmp_path: Path, monkeypatch:
 
 
 def test_a_report_needs_a_training(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"result\.json: no such file"):
+    with pytest.raises(InputError, match=r": holds no run"):
         report.write(tmp_path)
-    (tmp_path / "result.json").write_text(json.dumps({"kind": "exploration"}))
+    (tmp_path / "result.json").write_text(json.dumps({"status": "certified"}))
     assert not is_training(tmp_path)
+    with pytest.raises(InputError, match=r": holds a run of another kind \(exploration\)"):
+        report.write(tmp_path)

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adagoal.core.files import read_arrays
+from adagoal.core.files import read_json
 from adagoal.deep import Config, load, resume, train
+from adagoal.runs.saved import find
 
 SMALL: dict[str, Any] = {
     "hidden": (64, 64),
@@ -50,7 +51,7 @@ def test_interrupted_and_resumed_is_the_uninterrupted_run(tmp_path: Path) -> Non
     finished = resume(tmp_path / "parts")
     assert finished.status == "done"
     assert _curves(finished) == _curves(whole)
-    (a, facts), (b, others) = (read_arrays(tmp_path / name / "checkpoint.npz") for name in ("whole", "parts"))
+    (a, facts), (b, others) = (_checkpoint(tmp_path / name) for name in ("whole", "parts"))
     assert a.keys() == b.keys()
     for name in a:
         np.testing.assert_array_equal(a[name], b[name], err_msg=name)
@@ -93,12 +94,16 @@ def test_kill_nine_and_resume_gives_the_same_curve(tmp_path: Path) -> None:
         time.sleep(0.05)
     killed.kill()
     killed.wait()
-    assert not (tmp_path / "parts" / "result.json").exists()
+    assert read_json(tmp_path / "parts" / "result.json")["status"] == "interrupted"
     subprocess.run([*start, "--resume", str(tmp_path / "parts")], check=True, capture_output=True)
     one, two = (_rows(tmp_path / name / "log.csv") for name in ("whole", "parts"))
     assert one == two
     a, b = (load(tmp_path / name) for name in ("whole", "parts"))
     np.testing.assert_array_equal(a([0.1, 0.2, 0.0, 0.0], [0.5, 0.5]), b([0.1, 0.2, 0.0, 0.0], [0.5, 0.5]))
+
+
+def _checkpoint(folder: Path) -> tuple[dict[str, Any], Any]:
+    return find(folder).state().arrays("checkpoint.npz")  # type: ignore[union-attr]
 
 
 def _rows(path: Path) -> list[list[str]]:

@@ -23,7 +23,7 @@ from adagoal.deep.config import RECIPES, Config
 if TYPE_CHECKING:
     from adagoal.runs.training import TrainResult
 
-BESIDE_RESUME = {"folder", "steps", "workers", "minutes", "checkpoint_every", "as_json"}
+BESIDE_RESUME = {"folder", "env", "goal_rule", "trust", "steps", "workers", "minutes", "checkpoint_every", "as_json"}
 
 
 class Widths(click.ParamType["tuple[int, ...]"]):
@@ -66,19 +66,27 @@ def _settings(function: Callable[..., None]) -> Callable[..., None]:
 @click.option("--workers", type=click.IntRange(0, 1024), default=0, help="Rollout processes.  [default: one per core]")
 @click.option("--minutes", type=options.Positive(), default=math.inf, help="Stop, resumable, after so long.")
 @click.option(
-    "--checkpoint-every", type=click.IntRange(1), default=50, show_default=True, help="Cycles between checkpoints."
+    "--checkpoint-every",
+    type=click.IntRange(0),
+    default=0,
+    help="Cycles between checkpoints.  [default: as often as their size allows]",
 )
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), help="Folder of the run.  [default: runs/ENV-...]"
 )
-@click.option("--resume", "folder", type=click.Path(path_type=Path, file_okay=False), help="Go on in this folder.")
+@click.option("--overwrite", is_flag=True, help="Replace the run in the folder, once this one has a checkpoint.")
+@click.option("--resume", "folder", type=click.Path(path_type=Path, file_okay=False),
+              help="Go on in this folder, as adagoal resume does.")  # fmt: skip
+@options.TRUST
 @click.option("--json", "as_json", is_flag=True, help="Print the final table as JSON.")
 def train(
     env: str | None,
     recipe: str,
     seeds: int,
     out: Path | None,
+    overwrite: bool,
     folder: Path | None,
+    trust: bool,
     as_json: bool,
     workers: int,
     minutes: float,
@@ -90,32 +98,42 @@ def train(
     ENV is a Gymnasium id with goal-conditioned observations (FetchReach-v4, FetchPush-v4,
     FetchPickAndPlace-v4, PointMaze_UMaze-v3, AntMaze_UMaze-v5, ...), module:Id, or point-mass.
     """
-    from adagoal.deep import with_extra
-
-    with_extra()
-    from adagoal.runs import training
-    from adagoal.runs.training_files import CHECKPOINT
-    from adagoal.runs.training_progress import TrainingProgress
-
     given = {name: value for name, value in given.items() if value is not None}
     common: dict[str, Any] = {"workers": workers, "minutes": minutes, "checkpoint_every": checkpoint_every}
     if folder is not None:
         _only_beside_resume()
-        with aside(), TrainingProgress() as progress:
-            trained = training.resume(folder, steps=given.get("steps", 0), observe=progress, **common)
-        finish(trained, as_json)
+        known = {name: given[name] for name in ("steps", "goal_rule") if name in given}
+        resume_training(folder, as_json=as_json, env=env, trust=trust, **known, **common)
         return
+    if trust:
+        raise InputError("is for --resume: a new training runs what you name", name="trust")
     if env is None:
         raise InputError("missing; for example FetchReach-v4, FetchPush-v4 or point-mass", name="env")
+    from adagoal.deep import with_extra
+
+    with_extra()
+    from adagoal.runs import training
+    from adagoal.runs.training_progress import TrainingProgress
+
     first = Config(env, **{**RECIPES[recipe], **given})
     configs = [dataclasses.replace(first, seed=first.seed + i) for i in range(seeds)]
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{env}-{first.rule_name}")
     out = out or Path("runs") / f"{name}-seed{first.seed}"
-    if (out / CHECKPOINT).exists():
-        go_on = f"go on with: adagoal train --resume {quote(str(out))}"
-        raise InputError(f"{out} already holds a run; {go_on}, or choose another folder", name="out")
     with aside(), TrainingProgress() as progress:
-        trained = training.train(configs, out, observe=progress, **common)
+        trained = training.train(configs, out, overwrite=overwrite, observe=progress, **common)
+    finish(trained, as_json)
+
+
+def resume_training(folder: Path, *, as_json: bool, **given: Any) -> None:
+    """Go on with the training in a folder and report; ``given`` is what :func:`adagoal.runs.training.resume` takes."""
+    from adagoal.deep import with_extra
+
+    with_extra()
+    from adagoal.runs import training
+    from adagoal.runs.training_progress import TrainingProgress
+
+    with aside(), TrainingProgress() as progress:
+        trained = training.resume(folder, observe=progress, **given)
     finish(trained, as_json)
 
 
@@ -124,8 +142,10 @@ def finish(trained: TrainResult, as_json: bool) -> None:
     from adagoal.report import deep as report
 
     assert trained.folder is not None
-    page = report.write(trained.folder)
     history = trained.history
+    page = report.write(trained.folder, env=history.configs[0].env)
+    for note in trained.notes:
+        click.echo(f"note: {note}", err=True)
     rows = [
         {"seed": config.seed, "goal_rule": config.goal_rule}
         | {k: v for k, v in history.curve(run)[-1].items() if k in ("steps", "success", "success_any")}
@@ -140,6 +160,8 @@ def finish(trained: TrainResult, as_json: bool) -> None:
                 f"success {row['success']:.2f} (any step {row['success_any']:.2f})"
             )
         click.echo(f"{trained.status}: {page}")
+        if not trained.status.finished:
+            click.echo(f"go on with: adagoal resume {quote(str(trained.folder))}")
     if not trained.status.finished:
         raise click.exceptions.Exit(trained.status.exit_code)
 
@@ -152,8 +174,19 @@ def finish(trained: TrainResult, as_json: bool) -> None:
 @click.option(
     "--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Seed of starts and goals."
 )
+@options.ENV_AGAIN
+@options.TRUST
 @click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON.")
-def evaluate(folder: Path, run: int, episodes: int, test_goals: str | None, seed: int, as_json: bool) -> None:
+def evaluate(
+    folder: Path,
+    run: int,
+    episodes: int,
+    test_goals: str | None,
+    seed: int,
+    env: str | None,
+    trust: bool,
+    as_json: bool,
+) -> None:
     """Test the policy that adagoal train left in FOLDER: how often it succeeds, and which goals it misses.
 
     Writes FOLDER/evaluation.png: every test goal, reached or missed.
@@ -165,7 +198,7 @@ def evaluate(folder: Path, run: int, episodes: int, test_goals: str | None, seed
     from adagoal.runs.training_files import evaluate as play
 
     with aside():
-        found = play(folder, run=run, episodes=episodes, test_goals=test_goals, seed=seed)
+        found = play(folder, run=run, episodes=episodes, test_goals=test_goals, seed=seed, env=env, trust=trust)
     summary = found.summary()
     figures.save(figures.reached_and_missed(found.goals, found.held), folder / "evaluation.png")
     if as_json:

@@ -78,6 +78,14 @@ def check_heads(schema: Schema, heads: Mapping[str, Head], sizes: Mapping[str, i
     return found
 
 
+def check_arrays(schema: Schema, arrays: Mapping[str, NDArray[Any]], sizes: Mapping[str, int] | None = None) -> Sizes:
+    """Arrays that were read already: everything that the schema says of those it names; returns the sizes."""
+    heads = {name: Head(array.dtype, array.shape, False, 0) for name, array in arrays.items() if name in schema}
+    found = check_heads(schema, heads, sizes)
+    check_values(schema, arrays, found)
+    return found
+
+
 def check_values(schema: Schema, arrays: Mapping[str, NDArray[Any]], sizes: Mapping[str, int]) -> None:
     """Ranges, finiteness and order of arrays whose heads are right."""
     for name, wanted in schema.items():
@@ -111,6 +119,25 @@ def _size(size: Size, sizes: Mapping[str, int]) -> int:
 
 
 # --- JSON ---
+
+COUNT: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": 2**62}
+"""A number of something."""
+
+
+def record(**properties: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of an object with exactly these entries."""
+    return {
+        "type": "object",
+        "required": list(properties),
+        "additionalProperties": False,
+        "properties": properties,
+    }
+
+
+def nullable(rule: Mapping[str, Any]) -> dict[str, Any]:
+    """The same, or null."""
+    return {**rule, "type": [rule["type"], "null"]}
+
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "object": (dict,),

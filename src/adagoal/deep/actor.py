@@ -15,8 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal.core.schema import Array
 from adagoal.core.types import Floats, Singles
 
+SMALLEST = 1e-6
+"""Standard deviations and clips are at least this: they divide, and bound what is divided."""
+LARGEST = 1e6
+"""No weight, bias or mean is larger: products of them must not overflow."""
 Elementwise = Callable[[Any], Any]
 
 
@@ -63,6 +68,16 @@ class Actor:
             arrays |= {f"weight{i}": weight, f"bias{i}": bias}
         return arrays | {name: np.asarray(getattr(self, name)) for name in _NUMBERS}
 
+    @staticmethod
+    def rules(prefix: str, depth: int) -> dict[str, Array]:
+        """What the named arrays of an actor of ``depth`` layers must be: W0 = O + G, W1, ... are the widths."""
+        kinds = {f"{prefix}weight{i}": _weights(f"W{i}", f"W{i + 1}") for i in range(depth)}
+        kinds |= {f"{prefix}bias{i}": _weights(f"W{i + 1}") for i in range(depth)}
+        for name, size in (("observation", "O"), ("goal", "G")):
+            kinds[f"{prefix}{name}_mean"] = _weights(size)
+            kinds[f"{prefix}{name}_std"] = Array("float32", (size,), low=SMALLEST)
+        return kinds | {f"{prefix}clip": Array("float64", (), low=SMALLEST)}
+
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Actor:
         """The inverse of :meth:`to_arrays`."""
@@ -73,3 +88,7 @@ class Actor:
 
 
 _NUMBERS = ("observation_mean", "observation_std", "goal_mean", "goal_std", "clip")
+
+
+def _weights(*shape: str) -> Array:
+    return Array("float32", shape, low=-LARGEST, high=LARGEST)

@@ -131,6 +131,11 @@ class Config:
 
     def __post_init__(self) -> None:
         settings.check(self)
+        if not self.rule_is_a_file:  # whose code runs when a training begins, not when its settings are looked at
+            self.check_rule()
+
+    def check_rule(self) -> None:
+        """The goal rule exists, and deep goals can give it what it needs."""
         if not self.needs <= KNOWN:
             raise InputError(
                 f"{self.rule_name} counts successes goal by goal; deep goals are continuous", name="goal_rule"
@@ -144,6 +149,11 @@ class Config:
     def rule_name(self) -> str:
         """The goal rule without its options."""
         return self.goal_rule.partition(":")[0]
+
+    @property
+    def rule_is_a_file(self) -> bool:
+        """Whether the goal rule is a function in a file of the user's."""
+        return ".py:" in self.goal_rule
 
     @property
     def method(self) -> str:
@@ -194,7 +204,7 @@ cores. ``paper``: reference HER with the VDS ensemble, as the appendix ``app_dee
 
 
 def one_program(configs: Sequence[Config]) -> None:
-    """Check that the runs may share one compiled program."""
+    """Check that the runs may share one compiled program, and that their goal rules can be asked."""
     if isinstance(configs, Config) or not configs or not all(isinstance(config, Config) for config in configs):
         raise InputError("must be a list of one or more Config", name="configs")
     first = configs[0].to_json()
@@ -202,3 +212,5 @@ def one_program(configs: Sequence[Config]) -> None:
         other = {k for k, v in config.to_json().items() if v != first[k]} - settings.per_run(Config)
         if other:
             raise InputError(f"runs side by side may not differ in {', '.join(sorted(other))}", name="configs")
+    for config in configs:
+        config.check_rule()

@@ -53,11 +53,11 @@ def make(env_id: str, **kwargs: Any) -> Any:
         raise InputError(f"{env_id} needs a package: {error}", name="env") from error
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
         raise InputError(f"{env_id!r} is not a known environment ({_one_line(error)})", name="env") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise failure(env_id, error) from error
 
 
-def failure(env_id: str, error: Exception) -> EnvironmentFailure:
+def failure(env_id: str, error: BaseException) -> EnvironmentFailure:
     """What the environment raised, as the user's."""
     return EnvironmentFailure(f"{env_id} raised {type(error).__name__}: {error}", name="env")
 
@@ -78,7 +78,7 @@ def dimensions(env: Any, env_id: str, horizon: int) -> Dimensions:
     try:
         start, _ = env.reset(seed=0)
         goal = np.asarray(start["desired_goal"], np.float64)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise failure(env_id, error) from error
     success = success_distance(env, env_id, goal)
     return Dimensions(len(start["observation"]), len(goal), action.shape[0], int(limit), success)
@@ -92,7 +92,7 @@ def success_distance(env: Any, env_id: str, goal: Floats) -> float:
     def reward(achieved: Floats) -> float:
         try:
             return float(env.unwrapped.compute_reward(achieved, goal, {}))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise failure(env_id, error) from error
 
     best, far = reward(goal), reward(goal + 1e3)
@@ -131,7 +131,7 @@ class World:
         try:
             start, _ = self.env.reset(seed=seed)
             seen = start["observation"], start["achieved_goal"]
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise failure(self.env_id, error) from error
         return self._checked(*seen)
 
@@ -143,7 +143,7 @@ class World:
         try:
             observation, _, terminated, _, _ = self.env.step(scaled)
             seen = observation["observation"], observation["achieved_goal"]
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise failure(self.env_id, error) from error
         return (*self._checked(*seen), bool(terminated))
 

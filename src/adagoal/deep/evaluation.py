@@ -67,6 +67,7 @@ def play(policy: Policy, horizon: int, test_goals: str, episodes: int, seed: int
     integer("seed", seed, 0, 2**31 - 1)
     env = envs.make(policy.env)
     sizes = envs.dimensions(env, policy.env, horizon)
+    policy.check(sizes)
     goals = goalspace.goal_space(env, "test_goals", test_goals)(np.random.default_rng(seed), episodes)
     env.close()
     side_by_side = min(TOGETHER, episodes)

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing.context import SpawnProcess
 from typing import Any
 
 import numpy as np
@@ -58,16 +59,19 @@ class Fleet:
 
     def reset(self, cycle: int) -> Singles:
         """First observations of a cycle ``[S, episodes, observation]``."""
-        for link in self._links:
-            link.send(cycle)
+        self._send([cycle] * len(self._links))
         return self._stack(self._receive())
 
     def start(self, cycle: int, actors: Sequence[Actor], goals: Floats, tests: Floats) -> None:
         """Begin to play: training goals ``[S, episodes, goal]``, test goals ``[rounds, S, episodes, goal]``."""
         flat = goals.reshape(-1, goals.shape[-1])
         flat_tests = tests.reshape(tests.shape[0], len(flat), goals.shape[-1])
-        for link, part, runs in zip(self._links, self._parts, self._runs, strict=True):
-            link.send(Order(cycle, {run: actors[run] for run in runs}, flat[part], flat_tests[:, part]))
+        self._send(
+            [
+                Order(cycle, {run: actors[run] for run in runs}, flat[part], flat_tests[:, part])
+                for part, runs in zip(self._parts, self._runs, strict=True)
+            ]
+        )
 
     def wait(self) -> tuple[Episodes, Floats, Singles]:
         """Collect: episodes ``[S, episodes, ...]``, test distances ``[rounds, S, episodes, T]``, next starts."""
@@ -87,15 +91,18 @@ class Fleet:
             if process.is_alive():
                 process.kill()
 
+    def _send(self, orders: Sequence[Order | int]) -> None:
+        """One order to each worker."""
+        for link, process, order in zip(self._links, self._processes, orders, strict=True):
+            with _alive(process):
+                link.send(order)
+
     def _receive(self) -> list[Any]:
         """One answer of each worker."""
         answers = []
         for link, process in zip(self._links, self._processes, strict=True):
-            try:
+            with _alive(process):
                 answer = link.recv()
-            except (EOFError, ConnectionError):
-                process.join(timeout=10)
-                raise _died(process.exitcode) from None
             if isinstance(answer, Failure):
                 raise answer.again()
             answers.append(answer)
@@ -106,10 +113,18 @@ class Fleet:
         return flat.reshape(*self.shape, *flat.shape[1:])
 
 
-def _died(exit_code: int | None) -> InputError:
-    if exit_code == NO_GUARD:
-        return InputError('a script that trains must do so under if __name__ == "__main__":, as its workers import it')
-    return InputError(f"a rollout worker died (exit code {exit_code}), perhaps for want of memory")
+@contextmanager
+def _alive(process: SpawnProcess) -> Iterator[None]:
+    """Talk to a worker; one that is no more is told in a line."""
+    try:
+        yield
+    except (EOFError, ConnectionError):
+        process.join(timeout=10)
+        if process.exitcode == NO_GUARD:
+            guard = 'a script that trains must do so under if __name__ == "__main__":, as its workers import it'
+            raise InputError(guard) from None
+        reason = f"a rollout worker died (exit code {process.exitcode}), perhaps for want of memory"
+        raise InputError(reason) from None
 
 
 @contextmanager

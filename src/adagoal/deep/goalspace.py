@@ -92,7 +92,7 @@ def reset_goals(env: Any) -> GoalSpace:
     """Any other environment: a pool of the goals that its own resets drew."""
     try:
         pool = np.stack([np.asarray(env.reset(seed=seed)[0]["desired_goal"], np.float64) for seed in range(POOL)])
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise failure(env.spec.id, error) from error
     return lambda rng, n: pool[rng.integers(len(pool), size=n)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,17 +13,37 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal.core.schema import COUNT
 from adagoal.core.types import Floats
 from adagoal.deep.config import CONTACT_DISTANCE, Config
 from adagoal.deep.envs import Dimensions
 from adagoal.deep.goalspace import GoalSpace, bounding_box, inside
 from adagoal.deep.worker import Episodes
 
-COLUMNS = (
-    "run", "seed", "goal_rule", "cycle", "steps", "wall_seconds", "success", "success_any", "train_success",
-    "inside_test", "on_table", "reachable", "distance", "error", "moved",
-)  # fmt: skip
-"""What a row may hold, beside the losses that the algorithm and the ensemble name."""
+SHARE: dict[str, Any] = {"type": "number", "minimum": 0, "maximum": 1}
+LENGTH: dict[str, Any] = {"type": "number", "minimum": 0}
+HEAD: dict[str, Any] = {
+    "run": COUNT,
+    "seed": COUNT,
+    "goal_rule": {"type": "string"},
+    "cycle": COUNT,
+    "steps": COUNT,
+    "wall_seconds": LENGTH,
+}
+"""What every row has, and how a file must give it (see :mod:`adagoal.core.schema`)."""
+MEASURED: dict[str, Any] = {
+    "success": SHARE,
+    "success_any": SHARE,
+    "train_success": SHARE,
+    "inside_test": SHARE,
+    "on_table": SHARE,
+    "reachable": SHARE,
+    "distance": LENGTH,
+    "error": LENGTH,
+    "moved": SHARE,
+}
+"""What a row may know of its cycle; whatever else it has is a loss that the algorithm or the ensemble names."""
+COLUMNS = (*HEAD, *MEASURED)
 
 
 @dataclass
@@ -67,13 +88,13 @@ class History:
         distances: Floats,
     ) -> None:
         """One cycle: goals ``[S, B, goal]``, what was known of them, losses ``[S]``, test distances."""
-        self.goals.append(goals)
         arrived = np.linalg.norm(episodes.achieved[:, :, -1] - episodes.goal, axis=-1) <= self.sizes.success
         far = (
             np.linalg.norm(episodes.achieved - episodes.achieved[:, :, :1], axis=-1).max(-1)
             > CONTACT_DISTANCE * self.sizes.success
         )
         per_run = {name: np.asarray(loss) for name, loss in losses.items()}
+        rows = []
         for run in range(len(self.configs)):
             row = self._row(run, cycle) | notes[run] | {name: float(loss[run]) for name, loss in per_run.items()}
             row["train_success"] = float(arrived[run].mean())
@@ -81,7 +102,9 @@ class History:
             row["inside_test"] = float(inside(self.test_boxes[run], goals[run]).mean())
             if self.table is not None:
                 row["on_table"] = float(inside(self.table, goals[run][:, :2]).mean())
-            self.rows.append(row | self._tested(distances, run))
+            rows.append(_finite(row) | self._tested(distances, run))
+        self.goals.append(goals)
+        self.rows += rows
 
     def add_test(self, cycle: int, distances: Floats) -> None:
         """The final test, after the last cycle."""
@@ -133,6 +156,11 @@ class History:
         """The inverse of :meth:`state`."""
         self.goals = list(arrays["goals"])
         self.rows, self.wall_seconds = facts["rows"], float(facts["wall_seconds"])
+
+
+def _finite(row: dict[str, Any]) -> dict[str, Any]:
+    """What a training that diverged cannot say (NaN, infinities) is left out of its log: no file could hold it."""
+    return {name: x for name, x in row.items() if not isinstance(x, float) or math.isfinite(x)}
 
 
 def reached(curves: Sequence[Sequence[dict[str, Any]]], share: float) -> int | None:

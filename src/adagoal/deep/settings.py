@@ -5,8 +5,8 @@
         gamma: float = setting(0.98, "Discount.", low=0.5, high=0.9999)
 
 Everything else follows from it: :func:`check` refuses a value of another type or out of range, also for a caller
-from Python; the command line makes an option of every field; :func:`per_run` says in which fields runs that share a
-compiled program may differ.
+from Python; the command line makes an option of every field; :func:`json_schema` says what a file may hold;
+:func:`per_run` says in which fields runs that share a compiled program may differ.
 """
 
 from __future__ import annotations
@@ -62,6 +62,20 @@ def check(record: Any) -> None:
         value = getattr(record, name)
         if not _fits(about, value):
             raise InputError(f"must be {_wanted(about)}, got {value!r}", name=name)
+
+
+def json_schema(record: type[Any], names: Collection[str]) -> dict[str, Any]:
+    """The rules of these settings in a file (see :func:`adagoal.core.schema.check_json`), by name."""
+    return {name: _rule(about) for name, about in declared(record).items() if name in names}
+
+
+def _rule(about: About) -> dict[str, Any]:
+    if about.kind is str:
+        return {"type": "string", "maxLength": 1000} | ({"enum": list(about.choices)} if about.choices else {})
+    if about.kind in (int, float):
+        kind = "integer" if about.kind is int else "number"
+        return {"type": kind, "minimum": about.low, "maximum": about.high}
+    return {"type": "array", "minItems": 1, "maxItems": 1000, "items": _rule(about._replace(kind=int))}
 
 
 def _fits(about: About, value: Any) -> bool:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from adagoal.core.errors import InputError
 from adagoal.core.status import Status
 from adagoal.core.types import Floats, Singles
-from adagoal.deep import envs, goalspace, learner, trees
+from adagoal.deep import checkpoint, envs, goalspace, learner, trees
 from adagoal.deep.actor import Actor
 from adagoal.deep.config import Config, one_program
 from adagoal.deep.fleet import Fleet
@@ -29,14 +29,19 @@ from adagoal.deep.worker import Episodes
 
 Observer = Callable[[History], bool | None]
 """Called after every cycle; False ends the training, with everything learnt so far."""
+Kept = tuple[dict[str, NDArray[Any]], dict[str, Any]]
+"""What :meth:`Training.state` gave: arrays, and JSON-ready facts."""
 GRID = 41
 """Points per axis of the final maps of D and E."""
 
 
 class Training:
-    """S runs side by side, between two cycles: all that they have learnt and seen, and what they will play next."""
+    """S runs side by side, between two cycles: all that they have learnt and seen, and what they will play next.
 
-    def __init__(self, configs: Sequence[Config], workers: int = 0) -> None:
+    ``kept`` is the state to go on from; what does not fit the configurations is a ``ValueError``.
+    """
+
+    def __init__(self, configs: Sequence[Config], workers: int = 0, kept: Kept | None = None) -> None:
         one_program(configs)
         self.configs, self.workers = list(configs), workers or os.cpu_count() or 1
         first = configs[0]
@@ -54,15 +59,24 @@ class Training:
         self.selector = Selector(configs, train_spaces, test_spaces, self.per_cycle)
         self.history = History.start(configs, train_spaces, test_spaces, goalspace.table(env), self.sizes)
         env.close()
-        fixed = [space(np.random.default_rng(0), 4096) for space in test_spaces]
-        states = [learner.initial(c, self.sizes, goals) for c, goals in zip(configs, fixed, strict=True)]
-        self.learnt: learner.State = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
         self.knobs = learner.knobs(configs)
         self.learn = learner.compile_cycle(configs, self.sizes)
         self.pending: Episodes | None = None
         """Episodes that were played and not learnt from yet."""
         self.cycle = 0
+        self.learnt: learner.State
         self._starts: Singles
+        fixed = [space(np.random.default_rng(0), 4096) for space in test_spaces]
+
+        def begin() -> learner.State:
+            states = [learner.initial(c, self.sizes, goals) for c, goals in zip(configs, fixed, strict=True)]
+            stacked: learner.State = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+            return stacked
+
+        if kept is None:
+            self.learnt = begin()
+        else:
+            self._restore(jax.eval_shape(begin), *kept)
 
     @property
     def played(self) -> bool:
@@ -133,8 +147,8 @@ class Training:
         shape = (len(self.configs), *grid.shape[:-1])
         return {"D": D.reshape(shape), "E": E.reshape(shape), "low": low, "high": high}
 
-    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        """Arrays and JSON-ready facts from which :meth:`restore` goes on, bit for bit where a cycle had ended."""
+    def state(self) -> Kept:
+        """Arrays and facts from which another training goes on, bit for bit where a cycle had ended."""
         memory = self.learnt.replay
         held = int(min(int(memory.added[0]), memory.goal.shape[1]))
         ring = {name: getattr(memory, name)[:, :held] for name in memory._fields if name != "added"}
@@ -145,9 +159,10 @@ class Training:
         arrays |= {f"history.{name}": array for name, array in past.items()}
         return arrays, {"configs": [c.to_json() for c in self.configs], "cycle": self.cycle, "history": facts}
 
-    def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
-        """The inverse of :meth:`state`, for a training of the same configurations."""
-        self.learnt = jax.tree.map(jnp.asarray, trees.unflatten(self.learnt, arrays, "learnt"))
+    def _restore(self, like: learner.State, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
+        """The inverse of :meth:`state`; ``like`` has the shapes of what is learnt."""
+        checkpoint.check(like, arrays, facts, self.configs, self.sizes)
+        self.learnt = jax.tree.map(jnp.asarray, trees.unflatten(like, arrays, "learnt"))
         waiting = _under("pending.", arrays)
         self.pending = Episodes(**waiting) if waiting else None
         self.history.restore(_under("history.", arrays), facts["history"])

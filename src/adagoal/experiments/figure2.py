@@ -43,7 +43,6 @@ COLOURS = {"AdaGoal": "#0072b2", "HER": "#d55e00", "paper": "#7f7f7f"}
 NAMES = {"AdaGoal": "AdaGoal, D ≤ L", "HER": "HER (uniform)", "paper": "paper (disagreement, no constraint)"}
 CYCLES_A_TEST = {"push": 30, "pick": 50}
 TEST_EPISODES = 48
-CYCLES_A_CHECKPOINT = 250
 
 
 class Cell(NamedTuple):
@@ -91,13 +90,13 @@ def configs(panel: str, options: Options, **settings: Any) -> list[Any]:
 
 def kept(cell: Cell, outcome: Outcome, options: Options) -> bool:
     """Whether the panel is done, with these runs and as many steps."""
-    from adagoal.runs.training_files import CHECKPOINT, configs
+    from adagoal.runs.training_files import configs, is_training
 
     held = [replace(config, steps=options.steps) for config in configs(outcome)]
     if outcome["status"] == Status.DONE and outcome["steps"] >= options.steps and all(run in held for run in cell.runs):
         return True
     folder = options.out / cell.panel
-    if (folder / CHECKPOINT).is_file() and held != cell.runs:
+    if is_training(folder) and held != cell.runs:
         raise InputError(
             f"{folder} holds the panel with other seeds, rules or settings; choose another folder", name="out"
         )
@@ -108,7 +107,7 @@ def train_panel(cell: Cell, options: Options) -> dict[str, Any]:
     """Train a panel, from its checkpoint where there is one; its folder gets a report of its own."""
     from adagoal.report import deep as page
     from adagoal.runs.training import resume, train
-    from adagoal.runs.training_files import CHECKPOINT, after_tests, to_json
+    from adagoal.runs.training_files import after_tests, is_training, to_json
 
     write_so_far = after_tests(options.out / f"{cell.panel}.json", lambda data: data.update(panel=cell.panel))
 
@@ -121,10 +120,10 @@ def train_panel(cell: Cell, options: Options) -> dict[str, Any]:
 
     folder = options.out / cell.panel
     shared: dict[str, Any] = {"minutes": options.minutes, "workers": options.workers, "observe": observe}
-    if (folder / CHECKPOINT).is_file():
+    if is_training(folder):
         trained = resume(folder, steps=options.steps, **shared)
     else:
-        trained = train(cell.runs, folder, checkpoint_every=CYCLES_A_CHECKPOINT, **shared)
+        trained = train(cell.runs, folder, **shared)
     if trained.status == Status.INTERRUPTED:
         raise Interrupted("the training was told to stop; its checkpoint is kept")
     page.write(folder)

@@ -7,41 +7,44 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from adagoal.core.errors import InputError
-from adagoal.core.files import read_arrays, read_json, write_text
+from numpy.typing import NDArray
+
+from adagoal.core.files import write_text
 from adagoal.core.status import Status
 from adagoal.deep.config import Config
 from adagoal.report import deep_figures as figures
 from adagoal.report import deep_film as film
 from adagoal.report import frame
 from adagoal.runs import training_files as files
+from adagoal.runs.saved import Saved, read
 
 PAGE = "report.html"
 TITLES = {Status.DONE: "Finished", Status.BUDGET: "Stopped by the time limit", Status.INTERRUPTED: "Interrupted"}
 
 
-def write(folder: str | Path) -> Path:
-    """Draw the figures of a training into its folder and put them, with the numbers, on one page."""
+def write(folder: str | Path, env: str | None = None, trust: bool = False) -> Path:
+    """Draw the figures of a training into its folder and put them, with the numbers, on one page.
+
+    The strip of pictures is left out where the environment's code is not installed (``module:Id``), unless ``env``
+    names it again or ``trust`` allows it.
+    """
     folder = Path(folder)
-    data = read_json(folder / files.RESULT)
-    arrays, _ = read_arrays(folder / files.GOALS)
-    try:
-        if data["kind"] != files.KIND:
-            raise InputError(f"{folder}: not a training")
-        configs, curves = files.configs(data), [run["curve"] for run in data["runs"]]
-        body = _status(data, curves, folder) + _table(configs, curves)
-        body += frame.figure(
-            figures.learning_curves(curves),
-            "Test success, and where the goals of training lay, over the steps.",
-            folder / "curves.png",
-        )
-        if arrays["chosen"].shape[-1] >= 2:
-            body += _places(configs[0], arrays, folder)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{folder}: {files.RESULT} or {files.GOALS} is damaged or incomplete ({error})") from error
-    strip = film.write(folder)
+
+    def found(saved: Saved) -> tuple[files.Record, dict[str, NDArray[Any]]]:
+        about = files.record(saved)
+        return about, files.goals(saved, about)
+
+    about, arrays = read(folder, found)
+    data, configs, curves = about.data, about.configs, about.curves
+    body = _status(data, curves, folder) + _table(configs, curves)
+    body += frame.figure(
+        figures.learning_curves(curves),
+        "Test success, and where the goals of training lay, over the steps.",
+        folder / "curves.png",
+    )
+    if arrays["chosen"].shape[-1] >= 2:
+        body += _places(configs[0], arrays, folder)
+    strip = film.write(about, env, trust)
     if strip is not None:
         body += frame.picture(strip.read_bytes(), "The final policy on a far test goal.", 960)
     body += frame.facts("Settings of the first run", configs[0].to_json() | {"method": data["method"]})
@@ -78,10 +81,13 @@ def _places(config: Config, arrays: dict[str, Any], folder: Path) -> str:
     """Where the first run chose its goals, and what its ensemble believes in the end."""
     train, test = arrays["train_box_0"], arrays["test_box_0"]
     heat = figures.goal_heat(arrays["chosen"][:, 0], train, test, arrays.get("table"))
-    maps = figures.value_maps(arrays["D"][0], arrays["E"][0], arrays["low"], arrays["high"], test, config.radius)
-    believed = f"What the ensemble believes in the end. White: D = L = {config.radius:g} steps. Yellow: test space."
-    if not config.needs_ensemble:
-        believed += " This rule needs no ensemble: it was not trained, and the maps say nothing."
     chosen = "Where goals were chosen: first two goal coordinates, brighter: more often. Yellow: test space."
     chosen += " Blue: table." if "table" in arrays else ""
-    return frame.figure(heat, chosen, folder / "goals.png") + frame.figure(maps, believed, folder / "maps.png")
+    drawn = frame.figure(heat, chosen, folder / "goals.png")
+    if "D" not in arrays:
+        return drawn  # the run has not ended yet
+    maps = figures.value_maps(arrays["D"][0], arrays["E"][0], arrays["low"], arrays["high"], test, config.radius)
+    believed = f"What the ensemble believes in the end. White: D = L = {config.radius:g} steps. Yellow: test space."
+    if not (config.rule_is_a_file or config.needs_ensemble):
+        believed += " This rule needs no ensemble: it was not trained, and the maps say nothing."
+    return drawn + frame.figure(maps, believed, folder / "maps.png")

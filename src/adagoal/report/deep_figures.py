@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from adagoal.core.files import replace
 from adagoal.core.types import Bools, Floats
 from adagoal.report.frame import DPI
 
@@ -112,6 +113,5 @@ def outline(axes: Axes, box: Floats, colour: str) -> None:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure as a file, with its folder if need be."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=DPI)
+    """Write a figure as a file, whole or not at all, with its folder if need be."""
+    replace(path, lambda file: figure.savefig(file, dpi=DPI, format="png"))

@@ -5,6 +5,7 @@ Runs as a process of its own, so that a machine without a working renderer loses
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -14,21 +15,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core.files import read_json
+from adagoal.core.errors import InputError
+from adagoal.core.files import replace
 from adagoal.deep import envs, goalspace
 from adagoal.runs import training_files as files
+from adagoal.runs.saved import read
 
 FRAMES = 6
 
 
-def write(folder: Path) -> Path | None:
-    """Render ``FOLDER/strip.png`` in a child process; None where no renderer works."""
+def write(about: files.Record, env: str | None, trust: bool) -> Path | None:
+    """Render ``FOLDER/strip.png`` in a child process; None where no renderer works, or the code may not be run."""
     environment = {"MUJOCO_GL": "egl", **os.environ}
-    path = folder / "strip.png"
+    path = about.path / "strip.png"
     path.unlink(missing_ok=True)
     try:
+        about.environment(env, trust)
+    except InputError:
+        return None
+    try:
         subprocess.run(
-            [sys.executable, "-m", "adagoal.report.deep_film", str(folder)],
+            [sys.executable, "-m", "adagoal.report.deep_film", str(about.path)],
             env=environment,
             capture_output=True,
             timeout=120,
@@ -40,8 +47,8 @@ def write(folder: Path) -> Path | None:
 
 
 def frames(folder: Path) -> NDArray[np.uint8]:
-    """Pictures ``[FRAMES, height, width, 3]`` of one episode at a far test goal."""
-    trained = files.configs(read_json(folder / files.RESULT))[0]
+    """Pictures ``[FRAMES, height, width, 3]`` of one episode at a far test goal; makes the folder's environment."""
+    trained = read(folder, files.record).configs[0]
     policy = files.load(folder)
     env = envs.make(policy.env, render_mode="rgb_array")
     horizon = envs.dimensions(env, policy.env, trained.horizon).horizon
@@ -71,7 +78,10 @@ def main() -> None:
 
     folder = Path(sys.argv[1])
     pictures = frames(folder)[:, ::2, ::2]
-    matplotlib.image.imsave(folder / "strip.png", np.concatenate(list(pictures), 1))
+    strip = np.concatenate(list(pictures), 1)
+    picture = io.BytesIO()
+    matplotlib.image.imsave(picture, strip, format="png")
+    replace(folder / "strip.png", lambda file: file.write(picture.getvalue()))
 
 
 if __name__ == "__main__":

@@ -1,25 +1,41 @@
-"""The life of a training: its folder, checkpoints, signals, time limit, and how it goes on. Imports JAX."""
+"""The life of a training: its folder, checkpoints, signals, time limit, and how it goes on. Imports JAX.
+
+Nothing in a folder is touched before the lock is held and the settings, the environment and the goal rule are known to
+be right. Every save is one commit of the checkpoint and of the result files that belong to it
+(:mod:`adagoal.runs.folder`), so that a killed training can be resumed, tested and looked at as it was at its last save.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from adagoal import goals
 from adagoal.core.checks import integer, number
 from adagoal.core.errors import EnvironmentFailure, InputError
-from adagoal.core.files import alone_in, read_arrays, write_arrays, write_text
+from adagoal.core.files import Content, arrays_content
 from adagoal.core.status import Status
 from adagoal.core.types import Floats
+from adagoal.deep import checkpoint, settings
 from adagoal.deep.actor import Actor
 from adagoal.deep.config import Config
 from adagoal.deep.fleet import stop_if_imported
 from adagoal.deep.history import History
 from adagoal.deep.training import Observer, Training
 from adagoal.runs import training_files as files
+from adagoal.runs import training_format1 as format1
+from adagoal.runs.folder import Folder, hold
+from adagoal.runs.saved import Saved
 from adagoal.runs.signals import stop_on_signals
+from adagoal.runs.training_schema import KIND
+
+CHECKPOINT = "checkpoint.npz"
+_DECIDED_BY_THE_FOLDER = {"configs", *settings.declared(Config)} - {"env", "goal_rule", "steps"}
+"""Arguments that no caller has given, so that what is wrong with them is wrong with the file."""
 
 
 @dataclass(frozen=True)
@@ -33,27 +49,37 @@ class TrainResult:
     maps: dict[str, Floats]
     """Final D and E over the training space (see :meth:`Training.maps`)."""
     folder: Path | None
+    notes: Sequence[str] = ()
+    """What was found damaged in the folder of a resumed training, and what was used instead."""
 
 
 def train(
     configs: Sequence[Config],
     out: str | Path | None = None,
     *,
+    overwrite: bool = False,
     workers: int = 0,
     minutes: float = math.inf,
-    checkpoint_every: int = 50,
+    checkpoint_every: int = 0,
     observe: Observer | None = None,
 ) -> TrainResult:
     """Train S runs side by side, and keep everything in the folder ``out``.
 
-    ``workers`` 0 takes one process per core; a checkpoint is written every so many cycles. ``observe(history)`` is
-    called after every cycle, and ends the training by returning False. A script needs the guard
+    With ``overwrite`` the run that is in the folder is replaced when this one has its first checkpoint. ``workers`` 0
+    takes one process per core. A checkpoint is written every so many cycles; 0 follows from how long one takes.
+    ``observe(history)`` is called after every cycle, and ends the training by returning False. A script needs the guard
     ``if __name__ == "__main__":`` around the call, because every worker imports it.
     """
     stop_if_imported()
     _check(workers, minutes, checkpoint_every)
-    folder = None if out is None else Path(out)
-    with alone_in(folder):
+    if out is None:
+        return _finish(Training(configs, workers), None, minutes, checkpoint_every, observe)
+    with _held(Path(out), "out") as folder:
+        if overwrite:
+            folder.fresh()
+        elif folder.saved is not None:
+            text = f"{folder.path} already holds a run; resume it, overwrite it, or choose another folder"
+            raise InputError(text, name="out")
         return _finish(Training(configs, workers), folder, minutes, checkpoint_every, observe)
 
 
@@ -61,48 +87,88 @@ def resume(
     folder: str | Path,
     *,
     steps: int = 0,
+    env: str | None = None,
+    goal_rule: str | None = None,
+    trust: bool = False,
     workers: int = 0,
     minutes: float = math.inf,
-    checkpoint_every: int = 50,
+    checkpoint_every: int = 0,
     observe: Observer | None = None,
 ) -> TrainResult:
-    """Go on where a folder's last checkpoint stopped; ``steps`` 0 keeps the planned length."""
+    """Go on where a folder's last checkpoint stopped; ``steps`` 0 keeps the planned length.
+
+    Code that only the folder names (an environment ``module:Id``, a goal rule ``FILE.py:FUNCTION``) runs where ``env``
+    or ``goal_rule`` names it again, or ``trust`` allows it.
+    """
     stop_if_imported()
     _check(workers, minutes, checkpoint_every)
-    folder = Path(folder)
-    path = folder / files.CHECKPOINT
-    if not path.is_file():
-        raise InputError(f"{folder} holds no {files.CHECKPOINT}", name="folder")
-    with alone_in(folder):
-        return _finish(_restored(path, steps, workers), folder, minutes, checkpoint_every, observe)
+    path = Path(folder)
+    if not path.is_dir():
+        raise InputError(f"{path} is not a folder", name="folder")
+    with _held(path, "folder") as held:
+        if held.saved is None:
+            raise InputError(f"{path} holds no run", name="folder")
+        saved = files.of_training(held.saved)
+        training = _restored(saved, steps, env, goal_rule, trust, workers)
+        if saved.manifest is None:
+            _save(training, held)  # from now on it is a folder of today's format
+        finished = _finish(training, held, minutes, checkpoint_every, observe)
+        return replace(finished, notes=saved.notes)
+
+
+@contextlib.contextmanager
+def _held(path: Path, name: str) -> Iterator[Folder]:
+    """The folder, with the lock; a path that cannot be one is told as the argument ``name``."""
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{path} is not a folder", name=name)
+    with hold(path, KIND) as folder:
+        yield folder
 
 
 def _check(workers: int, minutes: float, checkpoint_every: int) -> None:
     integer("workers", workers, 0, 1024)
     number("minutes", minutes, 0.0, math.inf, closed="(]")
-    integer("checkpoint_every", checkpoint_every, 1, 10**9)
+    integer("checkpoint_every", checkpoint_every, 0, 10**9)
 
 
-def _restored(path: Path, steps: int, workers: int) -> Training:
-    """The training of a checkpoint."""
-    arrays, facts = read_arrays(path)
+# --- going on ---
+
+
+def _restored(saved: Saved, steps: int, env: str | None, goal_rule: str | None, trust: bool, workers: int) -> Training:
+    """The training of a checkpoint; what the folder may not decide alone is asked before anything of it is run."""
+    state = saved.state()
+    place = state.places[CHECKPOINT][0]
+    with files.naming(state, CHECKPOINT):
+        arrays, facts = state.arrays(CHECKPOINT)
+        if saved.manifest is None:
+            arrays, facts = format1.checkpoint(arrays)
+        configs = checkpoint.configs(facts)
+    name = files.environment(saved.path, configs[0], env, trust)
+    rules = _rules(configs, goal_rule, trust)
+    length = steps or configs[0].steps
+    configs = [replace(c, env=name, goal_rule=rule, steps=length) for c, rule in zip(configs, rules, strict=True)]
     try:
-        if facts["format"] != files.FORMAT:
-            raise InputError(f"{path}: not a checkpoint of this version")
-        configs = [Config.from_json(data) for data in facts["configs"]]
-        if steps:
-            configs = [replace(config, steps=steps) for config in configs]
-        training = Training(configs, workers)
-        training.restore(arrays, facts)
-    except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, InputError):
+        return Training(configs, workers, (arrays, facts))
+    except ValueError as error:
+        if isinstance(error, InputError) and error.name not in _DECIDED_BY_THE_FOLDER:
             raise
-        raise InputError(f"{path}: damaged or incomplete ({error})") from error
-    return training
+        raise InputError(f"{place}: damaged or not readable ({error})") from None
+
+
+def _rules(configs: Sequence[Config], goal_rule: str | None, trust: bool) -> list[str]:
+    """The goal rules to ask: where a run has a file for a rule, the one that the caller names stands for it."""
+    if goal_rule is None:
+        return [goals.installed(config.goal_rule, trust) for config in configs]
+    if not any(config.rule_is_a_file or config.goal_rule == goal_rule for config in configs):
+        raise InputError(f"the run has the rule {configs[0].goal_rule!r}, not {goal_rule!r}", name="goal_rule")
+    return [goal_rule if config.rule_is_a_file else config.goal_rule for config in configs]
+
+
+# --- running ---
 
 
 def _finish(
-    training: Training, folder: Path | None, minutes: float, checkpoint_every: int, observe: Observer | None
+    training: Training, folder: Folder | None, minutes: float, checkpoint_every: int, observe: Observer | None
 ) -> TrainResult:
     """Run to the end, the time limit or an interrupt; save and return the result."""
     began = time.monotonic()
@@ -114,21 +180,37 @@ def _finish(
             wanted = _wanted(observe, history) and not stop.asked
             out_of_time = wanted and time.monotonic() - began >= 60.0 * minutes
             going = wanted and not out_of_time
-            if not going or training.played or training.cycle % checkpoint_every == 0:
+            if folder is not None and going and (training.played or _due(training, folder, checkpoint_every)):
                 _save(training, folder)
             return going
 
         try:
             status = training.run(after_cycle)
         except Exception as error:
-            if _rescued(training, folder, error) and isinstance(error, InputError):
-                raise _with_folder(error, folder) from error.__cause__
+            if folder is not None and _rescued(training, folder, error) and isinstance(error, InputError):
+                raise _with_folder(error, folder.path) from error.__cause__
             raise
         status = Status.BUDGET if out_of_time else status
-        result = TrainResult(status, training.history, training.actors(), training.maps(), folder)
+        path = None if folder is None else folder.path
+        result = TrainResult(status, training.history, training.actors(), training.maps(), path)
         if folder is not None:
-            files.write(folder, result.status, result.history, result.actors, result.maps)
+            ended = files.contents(status, result.history, result.actors, result.maps)
+            # The checkpoint of a finished training is from before its last test, so that it can be made longer.
+            folder.save({} if status is Status.DONE else _state(training), ended)
     return result
+
+
+def _due(training: Training, folder: Folder, checkpoint_every: int) -> bool:
+    return training.cycle % checkpoint_every == 0 if checkpoint_every else folder.due()
+
+
+def _state(training: Training) -> dict[str, Content]:
+    return {CHECKPOINT: arrays_content(*training.state(), compress=False)}
+
+
+def _save(training: Training, folder: Folder) -> None:
+    """A checkpoint and the result so far: interrupted, which is what it is should nobody save again."""
+    folder.save(_state(training), files.contents(Status.INTERRUPTED, training.history, training.actors(), {}))
 
 
 def _wanted(observe: Observer | None, history: History) -> bool:
@@ -141,34 +223,24 @@ def _wanted(observe: Observer | None, history: History) -> bool:
         raise EnvironmentFailure(f"the function raised {type(error).__name__}: {error}", name="observe") from error
 
 
-def _save(training: Training, folder: Path | None) -> None:
-    """A checkpoint, and the log up to it."""
-    if folder is None:
-        return
-    arrays, facts = training.state()
-    facts = {"format": files.FORMAT, "kind": files.KIND, **facts}
-    write_arrays(folder / files.CHECKPOINT, arrays, facts, compress=False)
-    write_text(folder / "log.csv", training.history.to_csv())
-
-
-def _rescued(training: Training, folder: Path | None, error: Exception) -> bool:
+def _rescued(training: Training, folder: Folder, error: Exception) -> bool:
     """Keep what was learnt before something failed; whether there was anything, and it could be kept.
 
     A cycle that failed is played again on resuming, with what was learnt while it ran: as good, but not bit for bit
     the training that had not failed.
     """
-    if folder is None or training.cycle == 0:
+    if training.cycle == 0:
         return False
     try:
         _save(training, folder)
     except Exception as second:
         error.add_note(f"what had been learnt could not be saved: {type(second).__name__}: {second}")
         return False
-    error.add_note(f"what had been learnt is in {folder}")
+    error.add_note(f"what had been learnt is in {folder.path}")
     return True
 
 
-def _with_folder(error: InputError, folder: Path | None) -> InputError:
+def _with_folder(error: InputError, folder: Path) -> InputError:
     """The same line, which also says where the training can go on."""
     longer = type(error)(f"{error.reason}; what had been learnt is in {folder}", error.name)
     for note in error.__notes__:

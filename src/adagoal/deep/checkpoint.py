@@ -1,0 +1,97 @@
+"""What a checkpoint of a training must hold, checked before anything is built from it.
+
+The shapes and types are those that the learner would make itself (``like``, a tree of shapes), so that an index into
+the memory is in range and no update meets a number that is not finite. The facts beside the arrays must tell the same
+story: one row per run and cycle, as many goals and episodes as cycles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from adagoal.core import npz
+from adagoal.core.schema import COUNT, Array, check_arrays, check_json, record
+from adagoal.deep import settings, trees
+from adagoal.deep.config import Config
+from adagoal.deep.envs import Dimensions
+from adagoal.deep.history import HEAD, LENGTH, MEASURED
+from adagoal.deep.learner import State
+
+ROW = record(**HEAD) | {"properties": HEAD | MEASURED, "additionalProperties": {"type": "number"}}
+
+
+def fact_rules() -> dict[str, Any]:
+    """The schema of the facts of :meth:`adagoal.deep.training.Training.state`."""
+    config = record(**settings.json_schema(Config, settings.declared(Config)))
+    return record(
+        configs={"type": "array", "minItems": 1, "maxItems": 10_000, "items": config},
+        cycle={**COUNT, "minimum": 1},
+        history=record(rows={"type": "array", "items": ROW}, wall_seconds=LENGTH),
+    )
+
+
+def configs(facts: Any) -> list[Config]:
+    """The settings of the runs; a ``ValueError`` where the facts are not those of a checkpoint."""
+    check_json(fact_rules(), facts)
+    return [Config.from_json(data) for data in facts["configs"]]
+
+
+def check(
+    like: State, arrays: Mapping[str, NDArray[Any]], facts: dict[str, Any], runs: Sequence[Config], sizes: Dimensions
+) -> None:
+    """Whether arrays and facts fit these runs and each other; a ``ValueError`` says what does not."""
+    cycle, first = int(facts["cycle"]), runs[0]
+    schema = _of_learnt(like, sizes.horizon) | _of_pending(len(runs), first.episodes, sizes)
+    schema["history.goals"] = Array("float64", (cycle, len(runs), first.episodes, sizes.goal))
+    unknown = arrays.keys() - schema
+    if unknown:
+        raise ValueError(f"entry {min(unknown)[:80]!r} does not belong there")
+    found = check_arrays(schema, arrays)
+    waiting = [name for name in arrays if name.startswith("pending.")]
+    if waiting and len(waiting) < 5:
+        raise ValueError("the episodes that wait are incomplete")
+    added = (cycle - bool(waiting)) * first.episodes
+    capacity = like.replay.goal.shape[1]
+    if (arrays["learnt.replay.added"] != added).any() or found["H"] != min(added, capacity):
+        raise ValueError("the memory does not hold as many episodes as were played")
+    if sum(leaf.size * leaf.dtype.itemsize for leaf in trees.named(like, "").values()) > npz.memory():
+        raise ValueError("the memory of the run is larger than that of this machine")
+    _check_rows(facts["history"]["rows"], cycle, runs, first.episodes * sizes.horizon)
+
+
+def _of_learnt(like: State, horizon: int) -> dict[str, Array]:
+    schema: dict[str, Array] = {}
+    for name, leaf in trees.named(like, "learnt").items():
+        shape: tuple[int | str, ...] = leaf.shape
+        if name.startswith("learnt.replay.") and not name.endswith(".added"):
+            shape = (shape[0], "H", *shape[2:])  # saved without the empty part
+        positive = name.endswith((".weight", ".squares", ".count", ".added")) or ".nu" in name
+        low: float | None = 1 if name.endswith(".length") else 0 if positive else None
+        schema[name] = Array(leaf.dtype.name, shape, low=low, high=horizon if name.endswith(".length") else None)
+    return schema
+
+
+def _of_pending(runs: int, episodes: int, sizes: Dimensions) -> dict[str, Array]:
+    """The episodes that were played and not learnt from yet (:class:`adagoal.deep.worker.Episodes`)."""
+    steps, head = sizes.horizon, (runs, episodes)
+    return {
+        "pending.observation": Array("float32", (*head, steps + 1, sizes.observation), optional=True),
+        "pending.achieved": Array("float32", (*head, steps + 1, sizes.goal), optional=True),
+        "pending.action": Array("float32", (*head, steps, sizes.action), optional=True),
+        "pending.goal": Array("float32", (*head, sizes.goal), optional=True),
+        "pending.length": Array("int32", head, low=1, high=steps, optional=True),
+    }
+
+
+def _check_rows(rows: list[dict[str, Any]], cycle: int, runs: Sequence[Config], per_cycle: int) -> None:
+    if len(rows) != cycle * len(runs):
+        raise ValueError("the log does not have one row per run and cycle")
+    for place, row in enumerate(rows):
+        at, run = divmod(place, len(runs))
+        told = row["run"], row["cycle"], row["steps"], row["seed"]
+        tested = ("success" in row, "success_any" in row)
+        if told != (run, at, at * per_cycle, runs[run].seed) or tested != 2 * (at % runs[run].eval_every == 0,):
+            raise ValueError(f"row {place} of the log is not that of its run and cycle")

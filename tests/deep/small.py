@@ -1,0 +1,40 @@
+"""The smallest training that does everything: four cycles of two short episodes, tests at 0, 2 and the end.
+
+``format1/`` holds the same training, stopped after its first cycle by the version before there were manifests.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from adagoal.deep import Config
+from adagoal.runs import training
+
+FORMAT1 = Path(__file__).parent / "format1"
+SETTINGS: dict[str, Any] = {
+    "hidden": (4,), "updates": 2, "batch": 8, "ensemble_updates": 2, "ensemble_batch": 8, "candidates": 5, "members": 2,
+    "episodes": 2, "horizon": 5, "buffer": 100, "eval_every": 2, "eval_episodes": 2, "steps": 40,
+}  # fmt: skip
+CONFIG = Config("point-mass", **SETTINGS)
+
+
+def equal(one: Path, other: Path) -> bool:
+    """Whether two trainings learnt and saw the same, byte for byte; how long it took may differ."""
+    same = all((one / name).read_bytes() == (other / name).read_bytes() for name in ("policy.npz", "goals.npz"))
+    return same and log(one) == log(other)
+
+
+def log(folder: Path) -> list[list[str]]:
+    """The rows of a log without their wall-clock seconds."""
+    rows = [line.split(",") for line in (folder / "log.csv").read_text().splitlines()]
+    at = rows[0].index("wall_seconds")
+    return [row[:at] + row[at + 1 :] for row in rows]
+
+
+def restored(folder: Path, **code: Any) -> training.Training:
+    """What ``resume`` builds from a folder before it runs anything."""
+    found = training.files.find(folder)
+    assert found is not None
+    given = {"steps": 0, "env": None, "goal_rule": None, "trust": False, "workers": 1} | code
+    return training._restored(found, **given)

@@ -1,0 +1,252 @@
+"""What a training keeps: nothing is lost to a kill, a full disk, a dead worker, a new run or an old format."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from small import CONFIG, FORMAT1, SETTINGS, equal, restored
+
+import vault
+from adagoal.cli.main import run as command
+from adagoal.core.errors import InputError
+from adagoal.core.files import alone_in
+from adagoal.deep import Config, evaluate, load, resume, train
+from adagoal.report import deep as report
+from adagoal.runs import folder as folders
+from adagoal.runs.saved import DATA, find, read
+from adagoal.runs.training_files import record
+
+CODE = """
+import os, signal, sys
+from pathlib import Path
+from adagoal.deep import Config, resume, train
+sys.path.insert(0, sys.argv[4])
+from small import CONFIG
+
+if __name__ == "__main__":
+    left = int(sys.argv[1])
+    calls = {"replace": os.replace, "fsync": os.fsync, "unlink": os.unlink}
+    def mortal(real):
+        def call(*arguments, **options):
+            global left
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*arguments, **options)
+        return call
+    for name, real in calls.items():
+        setattr(os, name, mortal(real))
+    folder = Path(sys.argv[3])
+    if sys.argv[2] == "resume":
+        resume(folder, workers=1, checkpoint_every=1)
+    else:
+        train([CONFIG], folder, workers=1, checkpoint_every=1)
+    print(left)
+"""
+"""A training, or the resumption of one, that dies at its n-th call to the file system; prints what was left of n."""
+
+
+def mortal(moment: int, what: str, folder: Path) -> int | None:
+    """Run :data:`CODE`; the calls that were left, None where it was killed."""
+    script = folder.parent / "mortal.py"
+    script.write_text(CODE)
+    words = [sys.executable, str(script), str(moment), what, str(folder), str(Path(__file__).parent)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+    if done.returncode == -signal.SIGKILL:
+        return None
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)
+
+
+def end(folder: Path) -> None:
+    """Finish what was killed."""
+    if find(folder) is None:
+        train([CONFIG], folder, workers=1)
+    else:
+        resume(folder, workers=1)
+
+
+def test_a_training_killed_while_it_writes_is_the_undisturbed_one(finished: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    assert mortal(25, "train", folder) is None
+    assert find(folder) is not None
+    end(folder)
+    assert equal(folder, finished)
+
+
+def test_a_training_killed_while_it_is_upgraded_is_the_undisturbed_one(finished: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(FORMAT1, tmp_path / "run"))
+    assert mortal(8, "resume", folder) is None
+    end(folder)
+    assert equal(folder, finished)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["train", "resume"])
+def test_kill_nine_at_any_call_to_the_file_system(what: str, finished: Path, tmp_path: Path) -> None:
+    whole = tmp_path / "whole"
+    if what == "resume":
+        shutil.copytree(FORMAT1, whole)
+    left = mortal(10**6, what, whole)
+    assert left is not None
+    calls = 10**6 - left
+    for moment in np.random.default_rng(0).choice(np.arange(1, calls + 1), min(20, calls), replace=False).tolist():
+        folder = tmp_path / f"killed-{moment}"
+        if what == "resume":
+            shutil.copytree(FORMAT1, folder)
+        assert mortal(moment, what, folder) is None
+        end(folder)
+        assert equal(folder, finished), moment
+
+
+@pytest.mark.slow
+def test_kill_nine_at_any_time(finished: Path, tmp_path: Path) -> None:
+    code = CODE.replace("left = int(sys.argv[1])", "left = -1")
+    script = tmp_path / "timed.py"
+    script.write_text(code)
+    rng = np.random.default_rng(1)
+    began = time.monotonic()
+    words = [sys.executable, str(script), "0", "train"]
+    subprocess.run([*words, str(tmp_path / "whole"), str(Path(__file__).parent)], check=True, capture_output=True)
+    length = time.monotonic() - began
+    for number in range(10):
+        folder = tmp_path / f"killed-{number}"
+        started = subprocess.Popen([*words, str(folder), str(Path(__file__).parent)], stdout=subprocess.DEVNULL)
+        time.sleep(rng.uniform(0.3, 1.0) * length)
+        started.kill()
+        started.wait()
+        end(folder)
+        assert equal(folder, finished), number
+
+
+def test_a_folder_of_format_1_is_read_and_upgraded(finished: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(FORMAT1, tmp_path / "run"))
+    assert load(folder)([0.1, 0.2, 0.0, 0.0], [0.5, 0.5]).shape == (2,)
+    assert len(evaluate(folder, episodes=3).held) == 3
+    assert report.write(folder).is_file()
+    assert find(folder).manifest is None  # type: ignore[union-attr]
+    assert resume(folder, workers=1).status == "done"
+    assert equal(folder, finished)
+    assert not (folder / "checkpoint.npz").exists()
+    assert find(folder).manifest is not None  # type: ignore[union-attr]
+
+
+def test_a_killed_training_can_be_tested_and_looked_at(finished: Path, tmp_path: Path) -> None:
+    train([CONFIG], tmp_path, workers=1, checkpoint_every=1, observe=lambda history: history.rows[-1]["cycle"] < 1)
+    assert len(evaluate(tmp_path, episodes=3).held) == 3
+    assert "Interrupted" in report.write(tmp_path).read_text()
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
+def test_a_disk_that_takes_no_more_is_one_line_and_the_last_checkpoint_stays(
+    code: int, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.fsync
+
+    def refuse(handle: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    def full(history: Any) -> None:
+        monkeypatch.setattr(os, "fsync", refuse if history.rows[-1]["cycle"] == 2 else real)
+
+    with pytest.raises(InputError, match=rf"checkpoint-000003\.npz: cannot be written \({os.strerror(code)}\)"):
+        train([CONFIG], tmp_path, workers=1, checkpoint_every=1, observe=full)
+    monkeypatch.setattr(os, "fsync", real)
+    assert sorted(os.listdir(tmp_path / DATA)) == ["checkpoint-000001.npz", "checkpoint-000002.npz"]
+    resume(tmp_path, workers=1)
+    assert equal(tmp_path, finished)
+
+
+def test_a_killed_worker_is_one_line_and_what_was_learnt_is_kept(tmp_path: Path) -> None:
+    def kill(history: Any) -> None:
+        if history.rows[-1]["cycle"] == 1:
+            multiprocessing.active_children()[0].kill()
+
+    with pytest.raises(InputError, match=r"a rollout worker died \(exit code -9\).*; what had been learnt is in "):
+        train([CONFIG], tmp_path, workers=1, observe=kill)
+    assert restored(tmp_path).cycle == 2
+    assert resume(tmp_path, workers=1).status == "done"
+
+
+# --- an old run and a new one ---
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in vault.run_files(folder)}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["point-mass", "--buffer", "3"],
+        ["point-mass", "--train-goals", "scale=-1"],
+        ["point-mass", "--goal-rule", "nonsense"],
+        ["point-mass", "--minutes", "-1"],
+        ["NoSuchEnv-v0"],
+        ["CartPole-v1"],
+    ],
+)
+def test_bad_input_touches_nothing(wrong: list[str], finished: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(finished, tmp_path / "run"))
+    before = snapshot(folder)
+    for more in ([], ["--overwrite"]):
+        assert command(["train", *wrong, "--out", str(folder), *more]) == 2
+        assert snapshot(folder) == before
+    assert command(["train", *wrong, "--out", str(tmp_path / "new")]) == 2
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_run_is_not_lost_to_another_one(finished: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(finished, tmp_path / "run"))
+    before = snapshot(folder)
+    with pytest.raises(InputError, match=r"^out: .* already holds a run; resume it, overwrite it, or choose another"):
+        train([CONFIG], folder)
+    with alone_in(folder):
+        for call in (lambda: train([CONFIG], folder, overwrite=True), lambda: resume(folder)):
+            found: list[BaseException] = []
+
+            def tried(call: Any = call, found: list[BaseException] = found) -> None:
+                try:
+                    call()
+                except InputError as error:
+                    found.append(error)
+
+            other = threading.Thread(target=tried)
+            other.start()
+            other.join()
+            assert "another run is writing there" in str(found[0])
+    assert snapshot(folder) == before
+
+
+def test_an_old_run_stays_until_the_new_one_has_a_checkpoint(finished: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(finished, tmp_path / "run"))
+    before, seen = snapshot(folder), []
+    other = Config("point-mass", seed=1, **SETTINGS)
+
+    def look(history: Any) -> None:
+        seen.append(snapshot(folder) == before)
+
+    train([other], folder, overwrite=True, workers=1, checkpoint_every=2, observe=look)
+    assert seen == [True, True, False, False]
+    assert read(folder, record).configs == [other]
+    assert sorted(os.listdir(folder / DATA)) == ["checkpoint-000006.npz", "checkpoint-000007.npz"]
+
+
+def test_how_often_it_saves_follows_from_how_long_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(folders, "due", lambda since, cost: bool(asked.append(cost)))
+    train([CONFIG], tmp_path, workers=1)
+    assert len(asked) == 3, "after every cycle but the last, which is always saved"
+    assert sorted(os.listdir(tmp_path / DATA)) == ["checkpoint-000001.npz"]
