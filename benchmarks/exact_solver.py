@@ -2,9 +2,11 @@
 
     python benchmarks/exact_solver.py
 
-Times the values of all goals on Taxi (500 states, 500 goals), FrozenLake and grids, and the audit's evaluation
-of periodic policies on the two-room grid; then compares values with a linear program (HiGHS) and, where
-stormpy 2 is installed, with the model checker Storm.
+Times the values of all goals on Taxi (500 states, 500 goals), FrozenLake and grids, the evaluation of periodic
+policies on the two-room grid, and the audit of a maze with 10,027 states. Compares values with a linear program
+(HiGHS). Where stormpy 2 is installed, it also compares values and times with the model checker Storm, run by run in
+alternation; times against Storm are processor time, which other work on the machine does not lengthen, and leave out
+what builds the model on either side.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.optimize import linprog
 
+from adagoal.core.policy import Policy
 from adagoal.mdp import solve
+from adagoal.mdp.audit import audit_policies
 from adagoal.worlds import grid, random_models, toys
 from adagoal.worlds.model import TabularMDP, from_rows
 
@@ -48,16 +52,12 @@ def from_gymnasium(name: str, **options: Any) -> TabularMDP:
 
 def with_reset(mdp: TabularMDP) -> tuple[sparse.csr_matrix, NDArray[np.int64]]:
     """All usable pairs, the reset included, as a matrix [pairs, S], and the state of each, in order."""
-    kernel = mdp.kernel()
-    blocks, states = [], []
-    to_start = sparse.csr_matrix(([1.0], ([0], [mdp.start])), shape=(1, mdp.n_states))
-    for s in range(mdp.n_states):
-        if not mdp.terminal[s]:
-            blocks.append(kernel[s * mdp.n_actions : (s + 1) * mdp.n_actions])
-            states += [s] * mdp.n_actions
-        blocks.append(to_start)
-        states.append(s)
-    return sparse.csr_matrix(sparse.vstack(blocks)), np.array(states)
+    n, to_start = mdp.n_states, (np.arange(mdp.n_states), np.full(mdp.n_states, mdp.start))
+    p = sparse.vstack([mdp.kernel(), sparse.csr_matrix((np.ones(n), to_start), shape=(n, n))], format="csr")
+    states = np.concatenate([np.repeat(np.arange(n), mdp.n_actions), np.arange(n)])
+    order = np.argsort(states, kind="stable")
+    order = order[~mdp.terminal[states[order]] | (order >= n * mdp.n_actions)]
+    return sparse.csr_matrix(p[order]), states[order]
 
 
 def linear_program(mdp: TabularMDP, goals: list[int]) -> Floats:
@@ -78,29 +78,44 @@ def linear_program(mdp: TabularMDP, goals: list[int]) -> Floats:
     return np.array(columns).T
 
 
-def storm(mdp: TabularMDP, goals: list[int]) -> Floats:
-    """V* [S, G] by Storm: the least expected number of steps until "goal"."""
-    stormpy: Any = importlib.import_module("stormpy")
-    p, states = with_reset(mdp)
-    groups = np.searchsorted(states, np.arange(mdp.n_states)).tolist()
-    matrix = stormpy.datastructures.build_sparse_matrix(p.toarray(), groups)
-    environment = stormpy.environments.sound()
-    environment.solver().min_max().precision = stormpy.Rational(1e-9)
-    formula = stormpy.parse_property('R{"steps"}min=? [F "goal"]')
-    columns = []
-    for goal in goals:
-        labels = stormpy.models.StateLabeling(mdp.n_states)
-        for label, state in (("init", mdp.start), ("goal", goal)):
-            labels.add_label(label)
-            labels.add_label_to_state(label, state)
-        steps = stormpy.models.SparseRewardModel(optional_state_reward_vector=[1.0] * mdp.n_states)
-        parts = stormpy.models.SparseModelComponents(
-            transition_matrix=matrix, state_labeling=labels, reward_models={"steps": steps}
+class Storm:
+    """The least expected number of steps until "goal", by Storm; ``seconds`` adds up its processor time."""
+
+    def __init__(self, mdp: TabularMDP) -> None:
+        self.stormpy: Any = importlib.import_module("stormpy")
+        self.mdp, self.seconds = mdp, 0.0
+        p, states = with_reset(mdp)
+        p.sort_indices()
+        cells = p.tocoo()
+        builder = self.stormpy.datastructures.SparseMatrixBuilder(
+            rows=p.shape[0], columns=p.shape[1], entries=p.nnz, has_custom_row_grouping=True, row_groups=mdp.n_states
         )
-        model = stormpy.models.SparseMdp(parts)
-        answer = stormpy.model_checking(model, formula, environment=environment)
-        columns.append([answer.get_value(s) for s in range(mdp.n_states)])
-    return np.array(columns).T
+        groups = np.searchsorted(states, np.arange(mdp.n_states))
+        builder.add_next_values(cells.row.tolist(), cells.col.tolist(), cells.data.tolist(), groups.tolist())
+        self.matrix = builder.build()
+        self.formula = self.stormpy.parse_property('R{"steps"}min=? [F "goal"]')
+
+    def __call__(self, goals: list[int], precision: float = 1e-9, sound: bool = True) -> Floats:
+        """V* [S, G]."""
+        environments, models = self.stormpy.environments, self.stormpy.models
+        environment = environments.sound() if sound else environments.Environment()
+        environment.solver().min_max().precision = self.stormpy.Rational(precision)
+        columns = []
+        for goal in goals:
+            labels = models.StateLabeling(self.mdp.n_states)
+            for label, state in (("init", self.mdp.start), ("goal", goal)):
+                labels.add_label(label)
+                labels.add_label_to_state(label, state)
+            steps = models.SparseRewardModel(optional_state_reward_vector=[1.0] * self.mdp.n_states)
+            parts = models.SparseModelComponents(
+                transition_matrix=self.matrix, state_labeling=labels, reward_models={"steps": steps}
+            )
+            model = models.SparseMdp(parts)
+            begin = time.process_time()
+            answer = self.stormpy.model_checking(model, self.formula, environment=environment)
+            self.seconds += time.process_time() - begin
+            columns.append([answer.get_value(s) for s in range(self.mdp.n_states)])
+        return np.array(columns).T
 
 
 def timed(work: Callable[[], Any], repeats: int = 3) -> float:
@@ -131,10 +146,40 @@ def periodic(horizon: int) -> None:
     print(f"two-room, 52 periodic policies, H = {horizon}: {seconds:.3f} s")
 
 
+def audits(radii: tuple[float, ...]) -> None:
+    mdp = grid.maze(rows=70, cols=70)
+    for radius in radii:
+        X = solve.reachable_set(mdp, radius).tolist()
+        actions = solve.optimal_policy(mdp, solve.optimal_values(mdp, X), X)
+        policies = {g: Policy(g, actions[None, :, i], mdp.reset_action) for i, g in enumerate(X)}
+        seconds = timed(functools.partial(audit_policies, mdp, X, policies, radius, 1.0))
+        print(f"{mdp.name}, {mdp.n_states} states, radius {radius:g}: audit of {len(X)} policies: {seconds:.2f} s")
+
+
+def against_storm(cases: list[tuple[TabularMDP, list[int]]], rounds: int = 3) -> None:
+    settings = {"plain 1e-6": (1e-6, False), "sound 1e-6": (1e-6, True), "sound 1e-12": (1e-12, True)}
+    print(f"{'processor seconds':<24} {'states':>6} {'goals':>6} {'ours 1e-12':>12} ", end="")
+    print(" ".join(f"{'Storm ' + name:>18}" for name in settings) + f" {'difference':>11}")
+    for mdp, goals in cases:
+        storm, ours = Storm(mdp), []
+        theirs: dict[str, list[float]] = {name: [] for name in settings}
+        for _ in range(rounds):
+            begin = time.process_time()
+            V = solve.optimal_values(mdp, goals)
+            ours.append(time.process_time() - begin)
+            for name, setting in settings.items():
+                storm.seconds = 0.0
+                values = storm(goals, *setting)
+                theirs[name].append(storm.seconds)
+        difference = (np.abs(values - V) / np.maximum(V, 1.0)).max()
+        print(f"{mdp.name:<24} {mdp.n_states:>6} {len(goals):>6} {min(ours):>12.4f} ", end="")
+        print(" ".join(f"{min(times):>18.4f}" for times in theirs.values()) + f" {difference:>11.1e}", flush=True)
+
+
 def agreement(worlds: list[TabularMDP]) -> None:
     solvers = {"linear program": linear_program}
     if importlib.util.find_spec("stormpy"):
-        solvers["storm"] = storm
+        solvers["storm"] = lambda mdp, goals: Storm(mdp)(goals)
     else:
         print("(stormpy is not installed: Storm is left out)")
     print(f"{'relative difference':<24} {'goals':>6} " + " ".join(f"{name:>15}" for name in solvers))
@@ -154,6 +199,12 @@ def main() -> None:
     speed([*small, grid.maze(rows=32, cols=31)])
     for horizon in (50, 1000):
         periodic(horizon)
+    audits((20.0, 140.0))
+    if importlib.util.find_spec("stormpy"):
+        middling, large = grid.open_grid(rows=100, cols=100), grid.open_grid(rows=300, cols=300)
+        singles = [(mdp, [goal]) for mdp in (middling, large) for goal in (mdp.n_states - 1, mdp.n_states // 3)]
+        all_goals = grid.open_grid(rows=30, cols=30)
+        against_storm([*singles, (all_goals, list(range(all_goals.n_states)))])
     agreement([*small, *toy, random_models.random_traps(), random_models.random_rare_exits()])
 
 

@@ -63,7 +63,7 @@ def upper(model, block, Y, policy):
     return Y, policy
 
 
-def exact(model, goals, V, tolerance, sweeps):
+def exact(model, goals, V, cap, tolerance, sweeps):
     """Value iteration; a Bellman operator never increases a residual, so that the last change bounds the next."""
     S = len(model.terminal)
     X = len(model.indptr) - 1
@@ -75,6 +75,7 @@ def exact(model, goals, V, tolerance, sweeps):
     for _ in range(sweeps):
         Q = np.divide(1.0 + p @ V, leaving, out=np.full((X, goals.size), np.inf), where=leaving > 0)
         best = np.minimum(by_state(model, Q, np.inf).min(axis=1), np.where(other, 1.0 + V[model.start], np.inf))
+        best = np.minimum(best, cap)
         best[goals, np.arange(goals.size)] = 0.0
         change = np.abs(np.where(np.isfinite(V), best, 0.0) - np.where(np.isfinite(V), V, 0.0)).max(axis=0)
         V = best

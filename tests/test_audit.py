@@ -111,6 +111,9 @@ def test_extra_goal_fails_c2_alone(mdp: TabularMDP, best: dict[int, Policy]) -> 
     audit = audit_policies(mdp, [*X, extra], best, RADIUS, EPSILON)
     assert (audit.ok, audit.c1, audit.c2) == (False, True, False)
     assert "L + epsilon" in row_of(audit, extra)
+    optimal = {row.goal: row.optimal for row in audit.rows}
+    assert optimal[extra] == pytest.approx(solve.distances(mdp, [extra])[0])  # known, since it is in X
+    assert all((value is None) == (g not in {*X, extra}) for g, value in optimal.items())
 
 
 def test_goals_between_the_radii_are_free() -> None:

@@ -111,6 +111,34 @@ def test_long_period_tends_to_the_stationary_value() -> None:
         np.testing.assert_allclose(solve.policy_value(mdp, stationary), V[mdp.start, goal], rtol=1e-10)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_value_from_the_start_is_that_among_all_states(seed: int) -> None:
+    mdp = random_models.random_traps(n_states=12, n_actions=2, traps=3, branching=2, seed=seed)
+    rng = np.random.default_rng(seed)
+    for goal in range(12):
+        actions = rng.integers(0, 3, size=12).astype(np.int16)
+        value = solve.policy_value(mdp, Policy(goal, actions[None], mdp.reset_action))
+        np.testing.assert_allclose(value, solve.policy_values(mdp, actions, goal)[mdp.start], rtol=1e-10)
+        np.testing.assert_allclose(value, by_a_dense_solve(mdp, actions, goal), rtol=1e-10)
+
+
+def by_a_dense_solve(mdp: TabularMDP, actions: NDArray[np.int16], goal: int) -> float:
+    """V^pi(s0 -> g): one linear system over the states that s0 leads to, infinite where one of them has no way."""
+    n = mdp.n_states
+    p = np.zeros((n, n))
+    for s in range(n):
+        resets = mdp.terminal[s] or actions[s] == mdp.reset_action
+        successors, probabilities = ([mdp.start], [1.0]) if resets else mdp.row(s, int(actions[s]))
+        p[s, successors] = probabilities
+    p[goal] = 0.0
+    leads = np.linalg.matrix_power(np.eye(n) + p, n) > 0
+    met = np.flatnonzero(leads[mdp.start])
+    if not leads[met, goal].all():
+        return math.inf
+    cost = (met != goal).astype(float)
+    return float(np.linalg.solve(np.eye(met.size) - p[np.ix_(met, met)], cost)[met == mdp.start][0])
+
+
 @pytest.mark.parametrize("state", [-1, 10])
 def test_a_state_that_is_none_has_no_action(state: int) -> None:
     policy = Policy(3, np.ones((1, 10), np.int16), 2)

@@ -11,10 +11,12 @@ from scipy.optimize import linprog
 
 from adagoal.core.errors import InputError
 from adagoal.mdp import kernels, solve
-from adagoal.planning.exact import sweep
+from adagoal.planning import exact
+from adagoal.planning.backend import NUMBA, Backend
 from adagoal.planning.model import model_of
 from adagoal.worlds import grid, random_models, toys
 from adagoal.worlds.model import TabularMDP, from_rows
+from numpy_backend import NUMPY
 
 WORLDS = {
     "two-room": grid.two_room(),
@@ -191,20 +193,37 @@ def test_policy_iteration_alone_gives_the_same_values(monkeypatch: pytest.Monkey
         np.testing.assert_allclose(solve.optimal_values(mdp), expected[name], rtol=1e-10)
 
 
-def test_sweep_agrees_with_its_slow_twin() -> None:
+@pytest.mark.parametrize(("goal", "cap", "left_out"), [(30, math.inf, 4), (5, 8.0, 38), (20, 20.0, 22)])
+def test_sweeps_agree_with_their_slow_twin(goal: int, cap: float, left_out: int) -> None:
     mdp = WORLDS["two-room"]
-    V = kernels.hop_counts(model_of(mdp), *solve._reversed_edges(mdp), np.array([47]))
-    twin, p = V[:, 0].copy(), with_reset(mdp)
-    sweep(model_of(mdp), np.array([47]), V, 0.0, 3)
-    for order in (1, -1, 1):
-        for s in range(mdp.n_states)[::order]:
-            options = []
-            for a in range(mdp.n_actions + 1):
-                others = np.arange(mdp.n_states) != s
-                leaving = p[s, a, others].sum()
-                if leaving > 0:
-                    options.append((1 + p[s, a, others] @ twin[others]) / leaving)
-            twin[s] = 0.0 if s == 47 else min(options)
+    model = model_of(mdp)
+    hops = kernels.hop_counts(model, *kernels.reversed_edges(model), np.array([goal]), cap)
+    twin, p = np.minimum(hops[:, 0], cap), with_reset(mdp)
+    V, _ = exact.exact(model, np.array([goal]), hops, cap, 0.0, 3)
+    order = [s for s in np.argsort(twin, kind="stable") if s != goal and twin[s] < cap]
+    others = [s for s in range(mdp.n_states) if s != goal and s not in order]
+    assert len(others) == left_out
+    twin[others] = min(cap, 1.0 + twin[mdp.start])
+
+    def Q(s: int, a: int) -> float:
+        if a == mdp.reset_action:
+            return cap if s == mdp.start else min(cap, 1.0 + twin[mdp.start])
+        away = np.arange(mdp.n_states) != s
+        leaving = p[s, a, away].sum()
+        return float((1 + p[s, a, away] @ twin[away]) / leaving) if leaving > 0 else math.inf
+
+    def update(s: int, a: int) -> None:
+        twin[s] = Q(s, a)
+        twin[others] = min(cap, 1.0 + twin[mdp.start])
+
+    for _ in range(3):
+        choice = {}
+        for s in order:
+            choice[s] = min((mdp.reset_action, *range(mdp.n_actions)), key=lambda a, s=s: Q(s, a))  # type: ignore[misc]
+            update(s, choice[s])
+        for _ in range(exact.EVALUATIONS):
+            for s in order:
+                update(s, choice[s])
     np.testing.assert_allclose(V[:, 0], twin, rtol=1e-13)
 
 
@@ -227,6 +246,20 @@ def test_goals_may_be_a_subset_in_any_order() -> None:
     V = solve.optimal_values(mdp)
     np.testing.assert_array_equal(solve.optimal_values(mdp, [40, 3, 51]), V[:, [40, 3, 51]])
     assert solve.optimal_policy(mdp, V[:, [5]], [5]).shape == (52, 1)
+
+
+@pytest.mark.parametrize("backend", [NUMBA, NUMPY])
+@pytest.mark.parametrize("name", WORLDS)
+def test_distances_within_a_radius(name: str, backend: Backend) -> None:
+    mdp = WORLDS[name]
+    distances = solve.distances(mdp)
+    np.testing.assert_allclose(distances, solve.optimal_values(mdp)[mdp.start], rtol=1e-12)
+    reached = np.unique(distances[np.isfinite(distances)])
+    for radius in (0.0, *reached[:: reached.size // 3], reached[-1] * 1.01):  # the boundary itself included
+        expected = np.where(solve.at_most(distances, radius), distances, math.inf)
+        np.testing.assert_allclose(solve.distances(mdp, within=radius, backend=backend), expected, rtol=1e-9)
+    assert solve.distances(mdp, [], within=5.0).shape == (0,)
+    assert solve.distances(mdp, [mdp.start], within=0.0).tolist() == [0.0]
 
 
 def test_bad_input() -> None:

@@ -9,14 +9,15 @@ where G_L holds the goals g of the goal space with V*(s0 -> g) <= L. Where certi
 hold too:  lower(g) <= V*(s0 -> g)  and  V^pi_g(s0 -> g) <= upper(g).
 
 Values come from :mod:`adagoal.mdp.solve`, on the known model; nothing of a learner is used. Comparisons leave
-room for rounding only (``solve.FLOAT_ERROR``).
+room for rounding only (``solve.FLOAT_ERROR``). Of a goal outside X nothing is asked but whether it belongs to G_L,
+so that goals beyond L + epsilon are told from the others without their values (``solve.distances``).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from adagoal.core.errors import InputError
 from adagoal.core.policy import Policy
@@ -30,8 +31,8 @@ class Row:
 
     goal: int
     label: str
-    optimal: float
-    """V*(s0 -> g)"""
+    optimal: float | None
+    """V*(s0 -> g); None where g is not in X and it is more than L + epsilon: how much more is not worked out."""
     value: float | None
     """V^pi_g(s0 -> g) of the returned policy; None where g is not in X or has no policy."""
     gap: float | None
@@ -80,7 +81,7 @@ class Audit:
     def to_dict(self) -> dict[str, object]:
         """Plain types for JSON; an infinite number becomes None."""
         rows = [
-            {key: _json(value) for key, value in asdict(row).items()} | {"ok": row.ok, "failures": list(row.failures)}
+            {key: _json(value) for key, value in vars(row).items()} | {"ok": row.ok, "failures": list(row.failures)}
             for row in self.rows
         ]
         verdict = {"ok": self.ok, "c1": self.c1, "c2": self.c2, "certificates": self.certificates}
@@ -97,7 +98,7 @@ class Audit:
                 continue
             where = f"{'X' if row.in_X else '-'} {'G_L' if row.in_G_L else 'G_L+' if row.in_G_L_eps else '-'}"
             numbers = (
-                f"{row.label:>12} {row.optimal:>10.4f} {_cell(row.value, 10)} {_cell(row.gap, 9)} "
+                f"{row.label:>12} {_cell(row.optimal, 10)} {_cell(row.value, 10)} {_cell(row.gap, 9)} "
                 f"{_cell(row.margin, 9)} {_cell(row.lower, 9)} {_cell(row.upper, 9)}"
             )
             lines.append(f"{numbers}  {where:<6}  {'; '.join(row.failures) or 'ok'}")
@@ -122,7 +123,9 @@ def audit_policies(
     X = {int(g) for g in goals}
     space = set(range(mdp.n_states)) if goal_space is None else {int(g) for g in goal_space}
     looked_at = sorted(space | X)
-    optimal = solve.distances(mdp, looked_at)
+    optimal = solve.distances(mdp, looked_at, within=radius + epsilon)
+    beyond = [i for i, g in enumerate(looked_at) if g in X and optimal[i] == math.inf]
+    optimal[beyond] = solve.distances(mdp, [looked_at[i] for i in beyond])
     rows = []
     c1 = c2 = certificates = True
     for g, best in zip(looked_at, optimal.tolist(), strict=True):
@@ -141,7 +144,7 @@ def audit_policies(
             Row(
                 goal=g,
                 label=mdp.labels[g] if mdp.labels else str(g),
-                optimal=best,
+                optimal=best if g in X or in_G_L_eps else None,
                 value=value,
                 gap=gap,
                 margin=None if gap is None else epsilon - gap,

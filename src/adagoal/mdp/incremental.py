@@ -22,16 +22,16 @@ def restricted(mdp: TabularMDP, known: Bools) -> TabularMDP:
     return replace(mdp, terminal=mdp.terminal | ~known)
 
 
-def restricted_distances(mdp: TabularMDP, known: Bools) -> Floats:
-    """V*_K(s0 -> g) [S]: the best expected time of a policy restricted to K; infinite where there is none."""
-    return solve.distances(restricted(mdp, known))
+def restricted_distances(mdp: TabularMDP, known: Bools, within: float = np.inf) -> Floats:
+    """V*_K(s0 -> g) [S]: the best expected time of a policy restricted to K; infinite where it is not ``within``."""
+    return solve.distances(restricted(mdp, known), within=within)
 
 
 def incremental_set(mdp: TabularMDP, radius: float) -> Longs:
     """The incrementally L-reachable states, in increasing order; a subset of G_L."""
     known = np.arange(mdp.n_states) == mdp.start
     while True:
-        more = known | solve.at_most(restricted_distances(mdp, known), radius)
+        more = known | np.isfinite(restricted_distances(mdp, known, radius))
         if (more == known).all():
             return np.flatnonzero(known)
         known = more

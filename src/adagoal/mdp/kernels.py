@@ -10,34 +10,84 @@ from adagoal.planning.model import Sparse
 
 
 @njit(cache=True)
-def hop_counts(model: Sparse, indptr: Longs, sources: Ints, goals: Longs) -> Floats:
-    """[S, G]: the fewest steps with which luck could lead from s to g; infinite where no path exists.
+def reversed_edges(model: Sparse) -> tuple[Longs, Ints]:
+    """The edges of all ordinary actions, backwards, as (indptr [S + 1], sources): the states that lead to s."""
+    n_states = model.terminal.size
+    rows = model.indptr[:: (model.indptr.size - 1) // n_states]  # those of all actions of a state
+    indptr = np.zeros(n_states + 2, np.int64)
+    sources = np.empty(0, np.int32)
+    for fill in (False, True):  # count the edges first
+        last = np.full(n_states, -1, np.int32)  # the state that an edge to s was last found from
+        for s in range(n_states):
+            for k in range(rows[s], rows[s] if model.terminal[s] else rows[s + 1]):
+                successor = model.successors[k]
+                if last[successor] != s:
+                    last[successor] = s
+                    if fill:
+                        sources[indptr[successor + 1]] = s
+                        indptr[successor + 1] += 1
+                    else:
+                        indptr[successor + 2] += 1
+        if not fill:
+            indptr = np.cumsum(indptr)
+            sources = np.empty(indptr[-1], np.int32)
+    return indptr[:-1], sources
 
-    ``indptr`` [S + 1] and ``sources`` are the reversed graph: the states with an edge to s.
+
+@njit(cache=True)
+def hops(indptr: Longs, neighbours: Ints, source: int, limit: float) -> Floats:
+    """[S]: the fewest edges from the source; infinite where no path has at most ``limit`` of them."""
+    distance = np.full(indptr.size - 1, np.inf)
+    queue = np.empty(distance.size, np.int32)
+    distance[source], queue[0] = 0.0, source
+    head, tail = 0, 1
+    while head < tail and distance[queue[head]] < limit:
+        state = queue[head]
+        head += 1
+        for k in range(indptr[state], indptr[state + 1]):
+            if distance[neighbours[k]] == np.inf:
+                distance[neighbours[k]] = distance[state] + 1.0
+                queue[tail] = neighbours[k]
+                tail += 1
+    return distance
+
+
+@njit(cache=True)
+def hop_counts(model: Sparse, indptr: Longs, sources: Ints, goals: Longs, limit: float) -> Floats:
+    """[S, G]: the fewest steps with which luck could lead from s to g, one reset at once included.
+
+    Infinite where no path without a reset exists that has at most ``limit`` steps. ``indptr`` and ``sources`` are the
+    :func:`reversed_edges`.
     """
-    n_states = indptr.size - 1
-    hops = np.full((n_states, goals.size), np.inf)
-    queue = np.empty(n_states, np.int64)
+    counts = np.empty((indptr.size - 1, goals.size))
     for column in range(goals.size):
-        queue[0] = goals[column]
-        hops[goals[column], column] = 0.0
-        head, tail = 0, 1
-        while head < tail:
-            state = queue[head]
-            head += 1
-            next_hop = hops[state, column] + 1.0
-            for k in range(indptr[state], indptr[state + 1]):
-                if hops[sources[k], column] == np.inf:
-                    hops[sources[k], column] = next_hop
-                    queue[tail] = sources[k]
-                    tail += 1
-            if model.reset and state == model.start:
-                for other in range(n_states):
-                    if hops[other, column] == np.inf:
-                        hops[other, column] = next_hop
-                        queue[tail] = other
-                        tail += 1
-    return hops
+        distance = hops(indptr, sources, goals[column], limit)
+        most = 1.0 + distance[model.start] if model.reset else np.inf
+        for s in range(distance.size):
+            counts[s, column] = min(distance[s], most) if distance[s] < np.inf else np.inf
+    return counts
+
+
+@njit(cache=True)
+def chain(model: Sparse, actions: Actions, goal: int) -> tuple[Longs, Ints, Floats]:
+    """A stationary policy [S] as rows (indptr [S + 1], successors, probabilities); the goal's row is empty."""
+    n_states = actions.size
+    n_actions = (model.indptr.size - 1) // n_states
+    indptr = np.zeros(n_states + 1, np.int64)
+    successors = np.empty(model.successors.size + n_states, np.int32)
+    probabilities = np.empty(successors.size)
+    end = 0
+    for s in range(n_states):
+        if s != goal and (model.terminal[s] or actions[s] == n_actions):
+            successors[end], probabilities[end] = model.start, 1.0
+            end += 1
+        elif s != goal:
+            x = s * n_actions + actions[s]
+            for k in range(model.indptr[x], model.indptr[x + 1]):
+                successors[end], probabilities[end] = model.successors[k], model.probabilities[k]
+                end += 1
+        indptr[s + 1] = end
+    return indptr, successors[:end].copy(), probabilities[:end].copy()
 
 
 @njit(cache=True)

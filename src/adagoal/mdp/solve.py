@@ -16,8 +16,9 @@ s != g, then the greedy policy pi of V reaches g with probability one, and
     V / (1 + r)  <=  V*  <=  V^pi  <=  V / (1 - r).
 
 (V >= T_pi V - r says that V falls by 1 - r at every step of pi; V <= TV + r that it falls by at most 1 + r
-at every step of any policy.) Sweeps from the number of hops, a lower bound, stop at r <= ``RESIDUAL``; goals
-that they leave open are finished by policy iteration with a sparse factorisation.
+at every step of any policy.) Sweeps that start from the number of hops stop at r <= ``RESIDUAL``; goals that they
+leave open are finished by policy iteration with a sparse factorisation. A stationary policy is a model with one
+action, so that the same holds of its values; those that the sweeps leave open come from a factorisation, too.
 
 This is ground truth for tests and audits; learners never import it.
 """
@@ -33,17 +34,19 @@ from scipy.sparse.linalg import splu
 
 from adagoal.core.errors import InputError
 from adagoal.core.policy import Policy
-from adagoal.core.types import Actions, Bools, Floats, Ints, Longs
+from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.mdp import kernels
 from adagoal.planning.backend import NUMBA, Backend
-from adagoal.planning.exact import improve
-from adagoal.planning.model import model_of
+from adagoal.planning.exact import exact, improve
+from adagoal.planning.model import Sparse, model_of
 from adagoal.worlds.model import TabularMDP
 
 RESIDUAL = 1e-12
 """Bellman residual at which sweeps stop: the relative error of the values."""
-SWEEPS = 2000
-"""Sweeps after which a goal is left to policy iteration."""
+SWEEPS = 300
+"""Sweeps over all actions after which a goal is left to policy iteration."""
+BLOCK = 256
+"""Goals whose values in all states are held at a time where only those of s0 are asked for."""
 MOST_PATIENCE = 1e14
 """Expected steps beyond which policies are not told apart."""
 FACTORISED = 1e5
@@ -69,15 +72,12 @@ def optimal_values(
     ``reset=False`` takes the reset action away (the reset-free problem of ``lemma_exp_sep``).
     """
     targets, model = _goals(mdp, goals), model_of(mdp, reset)
-    V: Floats = kernels.hop_counts(model, *_reversed_edges(mdp), targets)
+    V: Floats = kernels.hop_counts(model, *kernels.reversed_edges(model), targets, np.inf)
     for column in range(targets.size):
         if not (reset and np.isfinite(V[mdp.start, column])):
             sure = kernels.almost_sure(model, int(targets[column]))
             V[:, column] = np.where(sure, V[:, column], np.inf)
-    V, residual = backend.exact(model, targets, V, RESIDUAL, SWEEPS)
-    for j in np.flatnonzero(residual > RESIDUAL):
-        V[:, j] = _policy_iteration(mdp, V[:, j], int(targets[j]), residual[j], reset)
-    return V
+    return _solve(model, targets, V, np.inf, backend)
 
 
 def optimal_policy(mdp: TabularMDP, V: Floats, goals: Sequence[int] | None = None, *, reset: bool = True) -> Actions:
@@ -98,7 +98,8 @@ def policy_values(mdp: TabularMDP, actions: ArrayLike, goal: int) -> Floats:
     """V^pi(s -> g) [S] of the stationary policy ``actions`` [S], infinite where it may miss the goal."""
     table = _table(mdp, actions, 1)
     (goal,) = _goals(mdp, [goal])
-    return _evaluate(mdp, table, int(goal))
+    chain = _chain(model_of(mdp), table, int(goal))
+    return _evaluate(chain, int(goal), _surely(chain, int(goal)))
 
 
 def periodic_value(mdp: TabularMDP, actions: ArrayLike, goal: int) -> float:
@@ -118,19 +119,42 @@ def periodic_value(mdp: TabularMDP, actions: ArrayLike, goal: int) -> float:
 def policy_value(mdp: TabularMDP, policy: Policy, goal: int | None = None) -> float:
     """V^pi(s0 -> g) of a stationary or periodic policy; its own goal unless given."""
     target = policy.goal if goal is None else goal
-    if policy.stationary:
-        return float(policy_values(mdp, policy.actions[0], target)[mdp.start])
-    return periodic_value(mdp, policy.actions, target)
+    if not policy.stationary:
+        return periodic_value(mdp, policy.actions, target)
+    (goal,) = _goals(mdp, [target])
+    chain = _chain(model_of(mdp), _table(mdp, policy.actions[0], 1), int(goal))
+    met = kernels.closure(chain.indptr, chain.successors, np.arange(mdp.n_states) == mdp.start)
+    # no other state matters to s0: they are left out as if they could not be finished
+    return float(_evaluate(chain, int(goal), np.where(met, _surely(chain, int(goal)), np.inf))[mdp.start])
 
 
-def distances(mdp: TabularMDP, goals: Sequence[int] | None = None, *, reset: bool = True) -> Floats:
-    """V*(s0 -> g) as [G]."""
-    return np.array(optimal_values(mdp, goals, reset=reset)[mdp.start])
+def distances(
+    mdp: TabularMDP, goals: Sequence[int] | None = None, *, within: float = np.inf, backend: Backend = NUMBA
+) -> Floats:
+    """V*(s0 -> g) as [G] where it is at most ``within``, up to rounding; infinite where it is more.
+
+    Goals with more hops from s0 are not looked at. For the others, every state may be left for good at a cost
+    C > within + 1, which changes nothing where it matters: let W be the values of that problem. If W(s0) <= C - 1, the
+    reset is nowhere worse than leaving, hence W = V*; otherwise V*(s0) >= W(s0) > C - 1. States that are at least C
+    hops from the goal, most of them in a large world, are all worth min(C, 1 + W(s0)), and no sweep looks at them.
+    """
+    model, targets = model_of(mdp), _goals(mdp, goals)
+    cap = 2.0 + within * (1.0 + 2.0 * FLOAT_ERROR)
+    backwards = kernels.reversed_edges(model)
+    # terminal states are taken for open here: hops that are too few leave out too little
+    forwards = np.ascontiguousarray(mdp.indptr[:: mdp.n_actions]), mdp.successors
+    near = kernels.hops(*forwards, mdp.start, cap)[targets] < np.inf
+    best = np.full(targets.size, np.inf)
+    for block in np.array_split(np.flatnonzero(near), range(BLOCK, near.sum(), BLOCK)):
+        V = kernels.hop_counts(model, *backwards, targets[block], cap)
+        reached = V[mdp.start] < cap
+        best[block[reached]] = _solve(model, targets[block[reached]], V[:, reached], cap, backend)[mdp.start]
+    return np.where(at_most(best, within), best, np.inf)
 
 
 def reachable_set(mdp: TabularMDP, radius: float) -> Longs:
     """G_L: the states g with V*(s0 -> g) <= L, in increasing order."""
-    return np.flatnonzero(at_most(distances(mdp), radius))
+    return np.flatnonzero(np.isfinite(distances(mdp, within=radius)))
 
 
 def d0(mdp: TabularMDP) -> float:
@@ -143,16 +167,24 @@ def diameter(mdp: TabularMDP, *, reset: bool = True) -> float:
     return float(optimal_values(mdp, reset=reset).max())
 
 
-def _policy_iteration(mdp: TabularMDP, V: Floats, goal: int, residual: float, reset: bool) -> Floats:
-    """Exact V* [S] from a lower bound V [S] whose infinite entries are right."""
-    actions = np.full((mdp.n_states, 1), -1, np.int16)
-    improve(model_of(mdp, reset), np.array([goal]), V[:, None].copy(), actions, MARGIN, 0.0)
+def _solve(model: Sparse, goals: Longs, V: Floats, cap: float, backend: Backend) -> Floats:
+    """V* [S, G] from the hops V [S, G], whose infinite entries are right; above the cap anything larger will do."""
+    V, residual = backend.exact(model, goals, V, cap, RESIDUAL, SWEEPS)
+    for j in np.flatnonzero(residual > RESIDUAL):
+        V[:, j] = _policy_iteration(model, V[:, j], int(goals[j]), residual[j])
+    return V
+
+
+def _policy_iteration(model: Sparse, V: Floats, goal: int, residual: float) -> Floats:
+    """Exact V* [S] from values V [S] whose infinite entries are right."""
+    actions = np.full((V.size, 1), -1, np.int16)
+    improve(model, np.array([goal]), V[:, None].copy(), actions, MARGIN, 0.0)
     if residual > 0.5:  # else the greedy policy is proper, with V^pi <= 2 V
-        _start_policy(mdp, actions, goal, np.isfinite(V), reset)
-    return _improve_until_best(mdp, actions, goal, np.isfinite(V), reset, 0.0)
+        _start_policy(model, actions, goal, np.isfinite(V))
+    return _improve_until_best(model, actions, goal, np.isfinite(V), 0.0)
 
 
-def _start_policy(mdp: TabularMDP, actions: Actions, goal: int, finite: Bools, reset: bool) -> None:
+def _start_policy(model: Sparse, actions: Actions, goal: int, finite: Bools) -> None:
     """Make ``actions`` [S, 1] a good proper policy, in place.
 
     Policy iteration must not start from any proper policy: its values may be too large for arithmetic.
@@ -161,60 +193,60 @@ def _start_policy(mdp: TabularMDP, actions: Actions, goal: int, finite: Bools, r
     hence V^pi <= K without it. Otherwise try a larger K.
     """
     patience = 100.0
-    while _improve_until_best(mdp, actions, goal, finite, reset, 1 / patience)[finite].max() > patience / 2:
+    while _improve_until_best(model, actions, goal, finite, 1 / patience)[finite].max() > patience / 2:
         if patience >= MOST_PATIENCE:
             break
         patience *= 100
 
 
-def _improve_until_best(
-    mdp: TabularMDP, actions: Actions, goal: int, finite: Bools, reset: bool, halt: float
-) -> Floats:
+def _improve_until_best(model: Sparse, actions: Actions, goal: int, finite: Bools, halt: float) -> Floats:
     """Howard's policy iteration from ``actions`` [S, 1], which it leaves at their best; the values [S]."""
-    best = np.full(mdp.n_states, np.inf)
+    best = np.full(finite.size, np.inf)
     while True:
-        V = np.where(finite, _evaluate(mdp, actions[:, 0], goal, halt), np.inf)
+        chain = _chain(model, actions[:, 0], goal)
+        sure = np.ones(finite.size, bool) if halt else np.isfinite(_surely(chain, goal))
+        V = np.where(finite, _factorise(chain, goal, sure, halt), np.inf)
         if not V[finite].sum() < best[finite].sum() * (1 - RESIDUAL):
             return best if np.isfinite(best[finite]).all() else V
         best = V
-        if improve(model_of(mdp, reset), np.array([goal]), V[:, None].copy(), actions, MARGIN, halt) == 0:
+        if improve(model, np.array([goal]), V[:, None].copy(), actions, MARGIN, halt) == 0:
             return best
 
 
-def _evaluate(mdp: TabularMDP, actions: Actions, goal: int, halt: float = 0.0) -> Floats:
-    """V^pi [S] of one stationary policy: graph analysis, then one sparse solve over the proper states.
+def _chain(model: Sparse, actions: Actions, goal: int) -> Sparse:
+    """A stationary policy [S] as a model with one action and no reset; the goal's row is empty."""
+    return Sparse(*kernels.chain(model, actions, goal), np.zeros(actions.size, bool), model.start, False)
+
+
+def _surely(chain: Sparse, goal: int) -> Floats:
+    """[S]: the hops to the goal where the chain reaches it with probability one; infinite elsewhere."""
+    backwards = kernels.reversed_edges(chain)
+    hops = kernels.hops(*backwards, goal, np.inf)
+    missed = kernels.closure(*backwards, hops == np.inf)
+    return np.where(missed, np.inf, hops)
+
+
+def _evaluate(chain: Sparse, goal: int, hops: Floats) -> Floats:
+    """V^pi [S] of a chain that reaches the goal surely where its ``hops`` [S] are finite; infinite elsewhere."""
+    V, residual = exact(chain, np.array([goal]), hops[:, None].copy(), np.inf, RESIDUAL, SWEEPS)
+    return V[:, 0] if residual[0] <= RESIDUAL else _factorise(chain, goal, np.isfinite(hops))
+
+
+def _factorise(chain: Sparse, goal: int, sure: Bools, halt: float = 0.0) -> Floats:
+    """V^pi [S] of a chain by one sparse solve over the states of ``sure`` [S]; infinite elsewhere.
 
     ``halt`` is the probability with which every step is the last.
     """
-    n = mdp.n_states
-    with_reset = sparse.vstack(
-        [mdp.kernel(), sparse.csr_matrix(([1.0], ([0], [mdp.start])), shape=(1, n))], format="csr"
-    )
-    resets = mdp.terminal | (actions == mdp.reset_action)
-    P = with_reset[np.where(resets, n * mdp.n_actions, np.arange(n) * mdp.n_actions + actions)]
-    away = (np.arange(n) != goal).astype(float) * (1 - halt)
-    P = sparse.csr_array(sparse.diags_array(away) @ P)
-    P.eliminate_zeros()
-    proper = np.ones(n, bool) if halt else _proper(P, goal)
-    V = np.where(proper, 0.0, np.inf)
-    inner = np.flatnonzero(proper & (away > 0))
+    V = np.where(sure, 0.0, np.inf)
+    inner = np.flatnonzero(sure & (np.arange(sure.size) != goal))
     if inner.size == 0:
         return V
+    P = sparse.csr_array((chain.probabilities * (1 - halt), chain.successors, chain.indptr), shape=(sure.size,) * 2)
     P.setdiag(0.0)
     P.eliminate_zeros()
-    among = P[inner][:, inner]
     out = halt + P[inner][:, [goal]].toarray()[:, 0]
-    V[inner] = _expected_steps(among, out)
+    V[inner] = _expected_steps(P[inner][:, inner], out)
     return V
-
-
-def _proper(P: sparse.csr_array[np.float64, tuple[int, int]], goal: int) -> Bools:
-    """[S]: where the chain P, whose goal has an empty row, reaches the goal with probability one."""
-    backwards = sparse.csr_array(P.T)
-    graph = backwards.indptr.astype(np.int64), backwards.indices.astype(np.int32)
-    hopeful = kernels.closure(*graph, np.arange(backwards.shape[0]) == goal)
-    missed: Bools = kernels.closure(*graph, ~hopeful)
-    return ~missed
 
 
 def _expected_steps(P: sparse.csr_array[np.float64, tuple[int, int]], out: Floats) -> Floats:
@@ -232,16 +264,6 @@ def _expected_steps(P: sparse.csr_array[np.float64, tuple[int, int]], out: Float
     if 0 < steps.min() <= steps.max() < FACTORISED:
         return steps
     return kernels.eliminate(P.toarray(), out.copy())
-
-
-def _reversed_edges(mdp: TabularMDP) -> tuple[Longs, Ints]:
-    """The edges of all ordinary actions, backwards, as (indptr [S + 1], sources)."""
-    origin = np.repeat(np.arange(mdp.n_states * mdp.n_actions) // mdp.n_actions, np.diff(mdp.indptr))
-    usable = ~mdp.terminal[origin]
-    edges = sparse.csr_matrix(
-        (np.ones(usable.sum()), (mdp.successors[usable], origin[usable])), shape=(mdp.n_states, mdp.n_states)
-    )
-    return edges.indptr.astype(np.int64), edges.indices.astype(np.int32)
 
 
 def _goals(mdp: TabularMDP, goals: Sequence[int] | None) -> Longs:

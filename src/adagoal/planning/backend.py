@@ -38,8 +38,8 @@ class Backend(NamedTuple):
     """(model, block, V [S, B], policy [S, B]): raised lower bounds and their greedy policy (lemma 5)"""
     upper: Callable[[Empirical, Block, Floats, Actions], tuple[Floats, Actions]]
     """(model, block, Y [S, B], policy [S, B]): lowered upper bounds and the policy that they hold for (lemma 6)"""
-    exact: Callable[[Sparse, Longs, Floats, float, int], tuple[Floats, Floats]]
-    """(model, goals [G], V [S, G], tolerance, sweeps): values of a known model, and the residual [G] of each goal"""
+    exact: Callable[[Sparse, Longs, Floats, float, float, int], tuple[Floats, Floats]]
+    """(model, goals [G], V [S, G], cap, tolerance, sweeps): values of a known model, and each goal's residual [G]"""
     stages: Callable[[Kernel, Bonus, Longs, int], tuple[Actions, Floats, Floats]]
     """(kernel, bonus, goals [G], H): policy [H, S, G], distance D [G] and error U [G] of AdaGoal-UCBVI"""
     paths: Callable[[Kernel, Bools, Bools, float, float], tuple[Floats, Actions]]
