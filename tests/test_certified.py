@@ -206,7 +206,7 @@ def test_same_seed_same_run():
 def test_resume_is_bit_for_bit(tmp_path, radius, monkeypatch):
     """A run cut off at any checkpoint ends as if it had not been."""
     whole = adagoal.explore("grid", radius, 1.0, seed=3, budget=200_000)
-    monkeypatch.setattr("adagoal.runs.session.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("adagoal.runs.folder.due", lambda since, cost: True)
     count = 0
 
     def crash(run):
@@ -227,12 +227,12 @@ def test_a_kill_between_two_stages_loses_nothing(tmp_path, monkeypatch):
     """Whatever was on disk when the answer of the first stage was about to be written, the run goes on."""
     whole = adagoal.explore("grid", "auto", 1.0, seed=3, budget=60_000)
     with monkeypatch.context() as patch:
-        patch.setattr("adagoal.runs.session.CHECKPOINT_SECONDS", 0.0)
+        patch.setattr("adagoal.runs.folder.due", lambda since, cost: True)
 
-        def kill(result, path):
+        def kill(result):
             raise SystemExit
 
-        patch.setattr("adagoal.runs.result.Result.save", kill)
+        patch.setattr("adagoal.runs.result.Result.contents", kill)
         with pytest.raises(SystemExit):
             adagoal.explore("grid", "auto", 1.0, seed=3, budget=60_000, out=tmp_path)
     again = adagoal.resume(tmp_path)
@@ -249,7 +249,7 @@ def test_partial_results_are_honest():
 
 def test_resume_right_after_a_surprise_in_a_quiet_window(tmp_path, monkeypatch):
     """The window has had its surprise, also for the resumed run (lemma 3b)."""
-    monkeypatch.setattr("adagoal.runs.session.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("adagoal.runs.folder.due", lambda since, cost: True)
     whole = adagoal.explore("two-room", 40, 1.0, seed=0, budget=3000)
     for stop in range(5, 60, 5):
         seen = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,14 +17,17 @@ import numpy as np
 import pytest
 
 import adagoal
+import vault
 from adagoal.cli.main import COMMANDS, REPRODUCE, run
-from adagoal.core.files import alone_in, read_arrays, write_arrays
+from adagoal.core.files import alone_in
+from adagoal.runs.manifest import NAME
 from adagoal.runs.result import load
+from adagoal.runs.saved import DATA
 
 SMALL = ("explore", "grid", "--radius", "6", "--env-arg", "rows=3", "--env-arg", "cols=3")
 LONG = ("explore", "two-room", "--radius", "40", "--quiet")
 CHILD = (
-    "import adagoal.runs.session as session; session.CHECKPOINT_SECONDS = 0.1; "
+    "import adagoal.runs.folder as folder; folder.due = lambda since, cost: since > 0.1; "
     "from adagoal.cli.main import main; main()"
 )
 
@@ -102,6 +106,9 @@ def one_line(capsys: pytest.CaptureFixture[str]) -> str:
         (["grid", "--radius", "5", "--goal", "20"], "--goal: goals must be states in 0..19"),
         (["grid", "--radius", "5", "--goal", "-1"], "--goal"),
         (["grid", "--radius", "5", "--goal", "a"], "--goal"),
+        (["grid", "--radius", "5", "--goal", "9" * 30], "--goal: goals must be states in 0..19"),
+        (["grid", "--radius", "5", "--env-arg", "rows=" + "[" * 900 + "]" * 900], "--env-arg: rows: must be"),
+        (["grid", "--radius", "5", "--env-arg", "rows=" + "[" * 100_000], "--env-arg: rows: must be"),
         (["grid", "--radius", "5", "--budget", "0"], "--budget: must be at least 1"),
         (["grid", "--radius", "5", "--budget", "1.5"], "--budget"),
         (["grid", "--radius", "5", "--seed", "-1"], "--seed"),
@@ -163,10 +170,9 @@ def test_rule_that_raises(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
 def test_damaged_folder(
     command: str, file: str, damage: str, done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("result.json", "model.npz"):
-        (tmp_path / name).write_bytes((done / name).read_bytes())
-    _damage(tmp_path / file, damage)
-    assert run([command, str(tmp_path)]) == 2
+    folder = shutil.copytree(done, tmp_path / "run")
+    _damage(folder / file, damage)
+    assert run([command, str(folder)]) == 2
     assert file in one_line(capsys)
 
 
@@ -187,20 +193,26 @@ def test_result_that_does_not_fit(
 
 @pytest.mark.parametrize("name", ["policy", "policy_goals", "visits", "trace", "episode_goals"])
 def test_model_that_does_not_fit(name: str, done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arrays, facts = read_arrays(done / "model.npz")
-    write_arrays(tmp_path / "model.npz", {key: array for key, array in arrays.items() if key != name}, facts)
-    (tmp_path / "result.json").write_bytes((done / "result.json").read_bytes())
+    folder = shutil.copytree(done, tmp_path / "run")
+    vault.forged_arrays(folder, "model.npz", lambda arrays: arrays.pop(name))
     for command in ("audit", "report"):
-        assert run([command, str(tmp_path)]) == 2
+        assert run([command, str(folder)]) == 2
         assert "damaged" in one_line(capsys)
 
 
 @pytest.mark.parametrize("damage", ["truncated", "garbage", "missing"])
 def test_damaged_checkpoint(damage: str, done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "checkpoint.npz").write_bytes((done / "checkpoint.npz").read_bytes())
-    _damage(tmp_path / "checkpoint.npz", damage)
-    assert run(["resume", str(tmp_path), "--quiet"]) == 2
-    assert "checkpoint.npz" in one_line(capsys)
+    folder = shutil.copytree(done, tmp_path / "run")
+    newer = max((folder / DATA).iterdir())
+    _damage(newer, damage)
+    assert run(["resume", str(folder), "--quiet"]) == 0, "the checkpoint before it is used"
+    told = capsys.readouterr().err
+    assert told.startswith(f"warning: {newer}: ")
+    assert "the checkpoint before it is used" in told
+    for file in (folder / DATA).iterdir():
+        _damage(file, damage)
+    assert run(["resume", str(folder), "--quiet"]) == 2
+    assert "checkpoint-0" in one_line(capsys)
 
 
 def _damage(file: Path, how: str) -> None:
@@ -297,7 +309,7 @@ def _start(arguments: list[str]) -> subprocess.Popen[bytes]:
 
 def _wait_for_checkpoints(child: subprocess.Popen[bytes], folder: Path, times: int) -> None:
     """Until the child has written so many checkpoints."""
-    file, seen, deadline = folder / "checkpoint.npz", 0, time.monotonic() + 120
+    file, seen, deadline = folder / NAME, 0, time.monotonic() + 120
     before = os.stat(file).st_mtime_ns if file.exists() else 0
     while seen < times:
         assert child.poll() is None, "the run must not end by itself"

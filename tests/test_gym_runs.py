@@ -14,7 +14,7 @@ import pytest
 from adagoal.api import explore as api
 from adagoal.core.counts import Counts
 from adagoal.core.errors import InputError
-from adagoal.runs import session
+from adagoal.runs import folder
 from adagoal.runs.result import Result, load
 from adagoal.worlds import random_models, registry, toys
 from adagoal.worlds.gym import GymWorld
@@ -200,7 +200,7 @@ def test_minigrid_is_certified(tmp_path: Path) -> None:
 
 def test_a_killed_run_resumes_to_the_same_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("minigrid")
-    monkeypatch.setattr(session, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(folder, "due", lambda since, cost: True)
     rollouts = 0
 
     def copy_now_and_then(run: Any) -> None:
@@ -208,7 +208,7 @@ def test_a_killed_run_resumes_to_the_same_result(tmp_path: Path, monkeypatch: py
         rollouts += 1
         if rollouts == 12:
             shutil.copytree(tmp_path / "run", tmp_path / "killed")
-            monkeypatch.setattr(session, "CHECKPOINT_SECONDS", 1e9)
+            monkeypatch.setattr(folder, "due", lambda since, cost: False)
 
     arguments: dict[str, Any] = {"radius": 2, "epsilon": 2.0, "seed": 3}
     whole = api.explore("MiniGrid-Empty-5x5-v0", **arguments, out=tmp_path / "run", observe=copy_now_and_then)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import adagoal
+import vault
 from adagoal.api import explore as api
 from adagoal.cli.main import run
 from adagoal.core.errors import EnvironmentFailure
@@ -77,16 +79,12 @@ def test_the_seed_decides_and_the_run_stays_as_it_was(folder: Path) -> None:
 
 
 def test_a_wrong_certificate_is_found_out(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = json.loads((folder / "result.json").read_text())
-    row = data["goals"][-1]
-    row["lower"], row["upper"] = 1.0, row["lower"] / 2
-    for file in folder.iterdir():
-        if file.is_file():
-            (tmp_path / file.name).write_bytes(file.read_bytes())
-    (tmp_path / "result.json").write_text(json.dumps(data))
+    row = json.loads((folder / "result.json").read_text())["goals"][-1]
+    forged = shutil.copytree(folder, tmp_path / "forged")
+    vault.forged_json(forged, "result.json", lambda data: data["goals"][-1].update(lower=1.0, upper=row["lower"] / 2))
     assert run(["play", str(folder), "--goal", str(row["goal"])]) == 0
     assert "contradicts" not in capsys.readouterr().out
-    assert run(["play", str(tmp_path), "--goal", str(row["goal"])]) == 1
+    assert run(["play", str(forged), "--goal", str(row["goal"])]) == 1
     assert "contradicts" in capsys.readouterr().out
 
 

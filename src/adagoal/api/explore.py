@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import gymnasium
@@ -11,12 +12,15 @@ import numpy as np
 
 from adagoal import goals as goal_rules
 from adagoal.core.errors import InputError
-from adagoal.core.files import read_arrays
 from adagoal.core.run import Observer
 from adagoal.core.world import World
 from adagoal.mdp.audit import Audit, audit_policies
-from adagoal.runs.result import Result
-from adagoal.runs.session import CHECKPOINT, Session
+from adagoal.runs import schemas
+from adagoal.runs.folder import Folder, hold
+from adagoal.runs.result import Result, must_be_exploration, read_result, refuse_another, stored_setting
+from adagoal.runs.saved import Saved, read, tell
+from adagoal.runs.schemas import KIND
+from adagoal.runs.session import CHECKPOINT, STAGE, Session
 from adagoal.runs.setting import Setting
 from adagoal.worlds import registry
 from adagoal.worlds.model import TabularMDP
@@ -39,6 +43,7 @@ def explore(
     max_states: int | None = None,
     step_timeout: float | None = None,
     out: str | Path | None = None,
+    overwrite: bool = False,
     observe: Observer | None = None,
 ) -> Result:
     """Find the goals that can be reached within ``radius`` steps, a policy for each, and certificates.
@@ -56,6 +61,8 @@ def explore(
     max_states: a bound on the number of states, for environments that do not declare it.
     step_timeout: step the environment in a process of its own, and give up where a step takes longer (in seconds).
     out: a folder for checkpoints and the result; a run that was killed goes on with :func:`resume`.
+    overwrite: whether the folder may hold an unfinished run or one of another setting, which is then replaced in the
+        moment in which the new one has its first checkpoint.
     observe: called after every rollout, for progress displays.
     """
     world, name = registry.make_world(env, env_args or {}, start_seed, max_states, step_timeout)
@@ -75,7 +82,24 @@ def explore(
         max_states=_plain(max_states),
     )
     session = Session.start(setting, world, goal_rules.get(goal_rule))
-    return session.finish(Path(out) if out is not None else None, observe)
+    if out is None:
+        return session.finish(None, observe)
+    with hold(Path(out), KIND) as folder:
+        if not overwrite:
+            _lose_nothing(folder, setting)
+        folder.fresh()
+        return session.finish(folder, observe)
+
+
+def _lose_nothing(folder: Folder, setting: Setting) -> None:
+    """A run may be begun again once it is finished; any other one in the folder is not touched."""
+    if folder.saved is None:
+        return
+    earlier, finished = stored_setting(folder.saved)
+    refuse_another(folder.path, earlier, setting)
+    if not finished:
+        go_on = f"adagoal resume {quote(str(folder.path))}"
+        raise InputError(f"{folder.path} holds this run, unfinished; use {go_on}, or overwrite it", "out")
 
 
 def resume(
@@ -94,8 +118,10 @@ def resume(
     A run on an environment object, or with a rule that is a function, needs the same one again. Code that only the
     folder names (an environment ``module:Id``, a rule ``FILE.py:FUNCTION``) is not run unless ``trust`` says so.
     """
-    folder = Path(path)
-    return restored(folder, budget, env, goal_rule, trust, step_timeout).finish(folder, observe)
+    with hold(must_exist(path), KIND) as folder:
+        if folder.saved is None:
+            raise InputError(f"{folder.path}: holds no run")
+        return _restored(folder.saved, budget, env, goal_rule, trust, step_timeout).finish(folder, observe)
 
 
 def restored(
@@ -107,22 +133,45 @@ def restored(
     step_timeout: float | None = None,
 ) -> Session:
     """The session of a folder, where its checkpoint left it."""
-    arrays, facts = read_arrays(folder / CHECKPOINT)
+    return read(must_exist(folder), lambda saved: _restored(saved, budget, env, goal_rule, trust, step_timeout))
+
+
+def _restored(
+    saved: Saved,
+    budget: int | None,
+    env: str | gymnasium.Env[Any, Any] | World | None,
+    goal_rule: str | goal_rules.Rule | None,
+    trust: bool,
+    step_timeout: float | None,
+) -> Session:
+    must_be_exploration(saved)
+    state = saved.state()
+    arrays, facts = state.arrays(CHECKPOINT, fact_rules=schemas.CHECKPOINT)
+    certified = read_result(state, *STAGE) if facts["stage"] > 1 else None
+    tell(saved)
+    setting = Setting(**{**facts["setting"], "goal_space": _tuple(facts["setting"]["goal_space"])})
+    setting = setting if budget is None else replace(setting, budget=_whole(budget))
+    env = registry.installed(setting.env, trust) if env is None else env
+    goal_rule = goal_rules.installed(setting.goal_rule, trust) if goal_rule is None else goal_rule
+    world, name = registry.make_world(env, setting.env_args, setting.start_seed, setting.max_states, step_timeout)
+    if name != setting.env:
+        raise InputError(f"the run in {saved.path} is on {setting.env}, not on {name}", "env")
+    session = Session.start(setting, world, goal_rules.get(goal_rule))
     try:
-        setting = Setting(**{**facts["setting"], "goal_space": _tuple(facts["setting"]["goal_space"])})
-        setting = setting if budget is None else replace(setting, budget=_whole(budget))
-        env = registry.installed(setting.env, trust) if env is None else env
-        goal_rule = goal_rules.installed(setting.goal_rule, trust) if goal_rule is None else goal_rule
-        world, name = registry.make_world(env, setting.env_args, setting.start_seed, setting.max_states, step_timeout)
-        if name != setting.env:
-            raise InputError(f"the run in {folder} is on {setting.env}, not on {name}", "env")
-        session = Session.start(setting, world, goal_rules.get(goal_rule))
-        session.restore(folder, arrays, facts)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+        session.restore(arrays, facts, certified)
+    except ValueError as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{folder / CHECKPOINT}: damaged or incomplete ({error})") from None
+        raise InputError(f"{state.places[CHECKPOINT][0]}: damaged, or not of this run ({error})") from None
     return session
+
+
+def must_exist(path: str | Path) -> Path:
+    """The folder of a run."""
+    folder = Path(path)
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder", "folder")
+    return folder
 
 
 def audit(

@@ -7,14 +7,16 @@ with the name of the option (``--radius: ...``), which only this layer knows.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
-from collections.abc import Sequence
-from typing import Any
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, TextIO, cast
 
 import click
 
 from adagoal.core import status
-from adagoal.core.errors import InputError
+from adagoal.core.errors import FolderWarning, InputError
 
 
 class LazyGroup(click.Group):
@@ -117,15 +119,52 @@ def _spelt(parameter: click.Parameter) -> str:
     )
 
 
+LONGEST = 1000
+"""Characters of an error, at most: what was typed is quoted in it."""
+
+
+class Patient:
+    """Standard output whose reader may go away (``| head``): what is written after that is dropped, and no error."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write, if there is a reader."""
+        return self._try(lambda: self._stream.write(text)) or len(text)
+
+    def flush(self) -> None:
+        """Flush, if there is a reader."""
+        self._try(self._stream.flush)
+
+    def _try(self, action: Callable[[], int | None]) -> int | None:
+        try:
+            return action()
+        except BrokenPipeError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
+            return None
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point: runs a command and exits with its code; whatever the user got wrong is one line."""
-    sys.exit(run(arguments))
+    sys.stdout = cast(TextIO, Patient(sys.stdout))
+    code = run(arguments)
+    sys.stdout.flush()
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code."""
     try:
-        code = cli.main(None if arguments is None else list(arguments), "adagoal", standalone_mode=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", FolderWarning)
+            warnings.showwarning = _warn(warnings.showwarning)
+            code = cli.main(None if arguments is None else list(arguments), "adagoal", standalone_mode=False)
     except InputError as error:
         return _fail(str(error))
     except click.UsageError as error:
@@ -143,6 +182,19 @@ def run(arguments: Sequence[str] | None = None) -> int:
     return code if isinstance(code, int) else 0
 
 
+def _warn(usual: Callable[..., None]) -> Callable[..., None]:
+    """What was found damaged in a folder, and what is used instead, is a line; other warnings are shown as usual."""
+
+    def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
+        if issubclass(category, FolderWarning):
+            click.echo(f"warning: {message}", err=True)
+        else:
+            usual(message, category, *where)
+
+    return show
+
+
 def _fail(message: str) -> int:
-    click.echo("error: " + " ".join(message.split()), err=True)
+    text = " ".join(message.split())
+    click.echo("error: " + (text if len(text) <= LONGEST else text[:LONGEST] + " ..."), err=True)
     return status.BAD_INPUT

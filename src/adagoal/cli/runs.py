@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import shutil
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
@@ -15,15 +14,12 @@ import click
 
 from adagoal.cli import options
 from adagoal.core import status
-from adagoal.core.errors import InputError
 from adagoal.core.streams import aside
 
 if TYPE_CHECKING:  # imported where they are used: --help should not wait for Numba
     from adagoal.runs.progress import Progress
     from adagoal.runs.result import Result
-    from adagoal.runs.setting import Setting
 
-CHECKPOINT = "checkpoint.npz"
 RADIUS_HELP = (
     "L >= 1, in expected steps; auto: double it until the budget is spent, all: until every goal is certified "
     "(auto:F, all:F: another factor)."
@@ -75,9 +71,10 @@ def explore(
     setting = Setting(**given)
     env = re.sub(r"[^A-Za-z0-9._-]+", "-", setting.env)
     folder = out or Path("runs") / f"{env}-{setting.method}-seed{setting.seed}"
-    _make_room(folder, setting, overwrite)
     with aside(), Progress(setting.budget, quiet) as progress:
-        result = api.explore(**asdict(setting), step_timeout=step_timeout, out=folder, observe=progress)
+        result = api.explore(
+            **asdict(setting), step_timeout=step_timeout, out=folder, overwrite=overwrite, observe=progress
+        )
     _finish(result, folder, progress, as_json)
 
 
@@ -97,7 +94,6 @@ def resume(folder: Path, budget: int | None, as_json: bool, quiet: bool, **given
     from adagoal.api import explore as api
     from adagoal.runs.progress import Progress
 
-    _must_exist(folder)
     with aside(), Progress(budget, quiet) as progress:
         result = api.resume(folder, budget, observe=progress, **given)
     _finish(result, folder, progress, as_json)
@@ -217,57 +213,8 @@ def _finish(result: Result, folder: Path, progress: Progress, as_json: bool) -> 
 
 
 def _load(folder: Path) -> Result:
-    """The result in a folder; a run that was cut off before it had one, or a deep one, is pointed elsewhere."""
-    _must_exist(folder)
-    if not (folder / "result.json").exists() and (folder / CHECKPOINT).exists():
-        raise InputError(
-            f"{folder}: the run was cut off before its end; go on with: adagoal resume {quote(str(folder))}"
-        )
-    if (folder / "policy.npz").exists():
-        raise InputError(f"{folder}: a run of adagoal train; test it with: adagoal evaluate {quote(str(folder))}")
+    """The result in a folder."""
+    from adagoal.api.explore import must_exist
     from adagoal.runs.result import load
 
-    return load(folder)
-
-
-def _must_exist(folder: Path) -> None:
-    if not folder.is_dir():
-        raise InputError(f"DIR: {folder} is not a folder")
-
-
-def _make_room(folder: Path, setting: Setting, overwrite: bool) -> None:
-    """Clear what an equal or unwanted run left in the folder; refuse to lose another one."""
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"--out: {folder} is not a folder")
-    found = None if overwrite else _earlier(folder)
-    if found is not None:
-        old, finished = found
-        wanted = json.loads(json.dumps(asdict(setting)))
-        differs = ", ".join(name for name in wanted if name != "budget" and old.get(name) != wanted[name])
-        if differs:
-            raise InputError(
-                f"--out: {folder} holds another run ({differs} differ); give another folder, or --overwrite"
-            )
-        if not finished:
-            go_on = f"adagoal resume {quote(str(folder))}"
-            raise InputError(f"--out: {folder} holds this run, unfinished; use {go_on}, or --overwrite")
-    if not any((folder / name).exists() for name in ("result.json", CHECKPOINT)):
-        return  # no run was here: whatever else is, it is not ours
-    for name in ("result.json", "model.npz", CHECKPOINT, "view.json", "report.html"):
-        (folder / name).unlink(missing_ok=True)
-    shutil.rmtree(folder / "certified", ignore_errors=True)
-
-
-def _earlier(folder: Path) -> tuple[dict[str, Any], bool] | None:
-    """The setting of the run in a folder, and whether it is finished."""
-    from adagoal.core.files import read_arrays, read_json
-
-    try:
-        if (folder / "result.json").exists():
-            data = read_json(folder / "result.json")
-            return {**data, "radius": data["radius_setting"]}, status.Status(data["status"]).finished
-        if (folder / CHECKPOINT).exists():
-            return dict(read_arrays(folder / CHECKPOINT)[1]["setting"]), False
-    except (KeyError, TypeError, ValueError):
-        raise InputError(f"--out: {folder} holds a damaged run; choose another folder, or --overwrite") from None
-    return None
+    return load(must_exist(folder))

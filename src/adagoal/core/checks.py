@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
 import numpy as np
 
 from adagoal.core.errors import InputError
+from adagoal.core.files import parsed
 
 MOST_TOGETHER = 20_000_000
 """Entries of the largest model that is built."""
@@ -46,6 +46,6 @@ def pair(text: str) -> tuple[str, Any]:
     if not (key and equals):
         raise InputError(f"must look like key=value, got {text[:100]!r}")
     try:
-        return key, json.loads(value)
-    except (ValueError, RecursionError):
+        return key, parsed(value.encode())
+    except ValueError:
         return key, {"True": True, "False": False, "None": None}.get(value, value)

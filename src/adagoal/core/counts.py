@@ -7,17 +7,34 @@ counted: it is known.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal.core.schema import Array, Schema, check_arrays
 from adagoal.core.types import Bools, Floats, Ints, Longs
+
+MOST = 2**53
+"""Transitions of a pair, at most: sums stay exact."""
 
 
 class Counts:
     """Growing transition counts over S states (allocated, not necessarily all seen) and A actions."""
 
-    ARRAYS = ("successor", "count", "recent", "support", "n", "settled", "visits", "seen", "terminal")
+    SCHEMA: ClassVar[Schema] = {
+        "successor": Array("int32", ("S*A", "K"), low=0, below="S"),
+        "count": Array("int64", ("S*A", "K"), low=0, high=MOST),
+        "recent": Array("int64", ("S*A", "K"), low=0, high=MOST),
+        "support": Array("int32", ("S*A",), low=0, high="K"),
+        "n": Array("int64", ("S*A",), low=0, high=MOST),
+        "settled": Array("int64", ("S*A",), low=0, high=MOST),
+        "visits": Array("int64", ("S",), low=0, high=MOST),
+        "seen": Array("bool", ("S",)),
+        "terminal": Array("bool", ("S",)),
+    }
+    """What a checkpoint holds."""
 
     def __init__(self, n_states: int, n_actions: int, start: int, width: int = 4) -> None:
         self.n_actions, self.start = n_actions, start
@@ -68,7 +85,7 @@ class Counts:
     def grow_states(self, n_states: int) -> None:
         """Make room for more states; the new ones are unseen."""
         states, pairs = n_states - self.n_states, (n_states - self.n_states) * self.n_actions
-        for name in self.ARRAYS:
+        for name in self.SCHEMA:
             array = getattr(self, name)
             rows = states if name in ("visits", "seen", "terminal") else pairs
             setattr(self, name, np.pad(array, [(0, rows)] + [(0, 0)] * (array.ndim - 1)))
@@ -83,15 +100,38 @@ class Counts:
 
     def state(self) -> dict[str, NDArray[np.generic]]:
         """Everything, for a checkpoint."""
-        return {name: getattr(self, name) for name in self.ARRAYS}
+        return {name: getattr(self, name) for name in self.SCHEMA}
 
     def restore(self, arrays: dict[str, NDArray[np.generic]]) -> None:
-        """The inverse of :meth:`state`."""
-        states = len(arrays["visits"])
-        if any(len(arrays[name]) not in (states, states * self.n_actions) for name in self.ARRAYS):
-            raise ValueError("the counts do not fit together")
-        for name in self.ARRAYS:
-            setattr(self, name, np.array(arrays[name]))
+        """The inverse of :meth:`state`; what does not fit together is a ``ValueError``, and nothing is changed."""
+        check_arrays(self.SCHEMA, arrays, {"A": self.n_actions})
+        other = object.__new__(Counts)
+        other.n_actions, other.start = self.n_actions, self.start
+        for name in self.SCHEMA:
+            setattr(other, name, np.array(arrays[name]))
+        other._check()
+        vars(self).update(vars(other))
+
+    def _check(self) -> None:
+        """Every array says the same about the same transitions."""
+        places = np.arange(self.successor.shape[1])
+        inside = places < self.support[:, None]
+        named = np.sort(np.where(inside, self.successor, -1 - places), axis=1)
+        tried = self.n.reshape(self.n_states, self.n_actions).sum(axis=1)
+        rules = {
+            "a count beyond the support": (self.count > 0) == inside,
+            "a successor twice": named[:, 1:] != named[:, :-1],
+            "an n that is not the sum of the counts": self.n == self.count.sum(axis=1),
+            "more recent transitions than transitions": self.recent <= self.count,
+            "recent transitions that do not add up": self.recent.sum(axis=1) == self.n - self.settled,
+            "fewer visits than transitions": self.visits >= tried,
+            "a state that was visited and not seen": self.seen | (self.visits == 0),
+            "a successor that was not seen": self.seen[self.successor[inside]],
+            "a start that was not seen": self.seen[self.start : self.start + 1],
+        }
+        for problem, holds in rules.items():
+            if not holds.all():
+                raise ValueError(f"the counts have {problem}")
 
 
 @numba.njit(cache=True, nogil=True)

@@ -24,6 +24,10 @@ class InputError(ValueError):
         return type(self), (self.reason, self.name)  # so that it can come from another process
 
 
+class FolderWarning(UserWarning):
+    """Something in a run folder was found damaged, and something else is used instead; the text says what."""
+
+
 class EnvironmentFailure(InputError):
     """Code that the user brought (environment, goal rule, observer) raised; the cause is kept as ``__cause__``.
 

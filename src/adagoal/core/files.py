@@ -45,27 +45,39 @@ def text_content(text: str) -> Content:
     return lambda file: file.write(text.encode())
 
 
+def bytes_content(data: bytes) -> Content:
+    """Bytes, as they are."""
+    return lambda file: file.write(data)
+
+
 def json_content(data: object) -> Content:
     """JSON; numbers that JSON cannot hold (inf, nan) are an error, so write None for them."""
-    return lambda file: file.write((_encoded(data, indent=1, allow_nan=False) + "\n").encode())
+    return lambda file: file.write(_encoded(data, infinite=False, indent=1) + b"\n")
 
 
 def arrays_content(arrays: Mapping[str, NDArray[Any]], facts: object = None, compress: bool = True) -> Content:
     """Named arrays and, unless it is None, a JSON-ready object, in one ``.npz``."""
 
     def write(file: IO[bytes]) -> None:
-        encoded = {} if facts is None else {"__facts__": np.frombuffer(_encoded(facts).encode(), np.uint8)}
+        encoded = {} if facts is None else {"__facts__": np.frombuffer(_encoded(facts, infinite=True), np.uint8)}
         npz.write(file, {**encoded, **arrays}, compress)
 
     return write
 
 
-def _encoded(data: object, **options: Any) -> str:
-    """JSON; NumPy's numbers and arrays become plain ones, and nothing else is bent into shape."""
+def _encoded(data: object, infinite: bool, **options: Any) -> bytes:
+    """JSON; NumPy's numbers and arrays become plain ones, and nothing else is bent into shape.
+
+    What could not be read again (NaN, deep nesting, a huge number) is not written.
+    """
     try:
-        return json.dumps(data, default=_plain, **options)
+        encoded = json.dumps(data, default=_plain, **options).encode()
     except TypeError as error:
         raise ValueError(str(error)) from None
+    except RecursionError:
+        _too_deep()
+    parsed(encoded, infinite)
+    return encoded
 
 
 def _plain(value: Any) -> Any:

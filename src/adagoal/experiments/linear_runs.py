@@ -17,7 +17,7 @@ from adagoal.core.types import Longs
 from adagoal.experiments.cells import explore, model, resume
 from adagoal.experiments.declare import Options, Outcome
 from adagoal.mdp import solve
-from adagoal.runs.session import CHECKPOINT
+from adagoal.runs.saved import find
 from adagoal.runs.setting import Setting
 from adagoal.worlds.model import TabularMDP
 
@@ -84,7 +84,7 @@ def measure(cell: Cell, options: Options) -> dict[str, Any]:
         return bool(run.seconds <= 60 * options.minutes)
 
     place = options.out / FOLDER / cell.name
-    if (place / CHECKPOINT).exists():
+    if find(place) is not None:
         result = resume(place, in_time)
     else:
         result = explore(

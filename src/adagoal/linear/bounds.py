@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from scipy.sparse import csgraph
 
 from adagoal.core.counts import Counts
 from adagoal.core.mixture import LinearMixture
+from adagoal.core.schema import COUNT, Array, Schema, check_arrays, check_json, record
 from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.core.world import Plan
 from adagoal.linear.ledger import Ledger
@@ -229,20 +230,34 @@ class MixtureBounds:
 
     # --- saving -----------------------------------------------------------------------------------------------
 
-    ARRAYS = ("V", "Y", "optimistic", "best", "D", "stale", "_target")
+    SCHEMA: ClassVar[Schema] = {
+        "V": Array("float64", ("G", "S"), low=0),
+        "Y": Array("float64", ("G", "S"), low=0),
+        "optimistic": Array("int16", ("S", "G"), low=0, high="A"),
+        "best": Array("int16", ("G", "S"), low=0, high="A"),
+        "D": Array("float64", ("G",), low=0, finite=False),
+        "stale": Array("bool", ("G",)),
+        "_target": Array("float64", ("S",)),
+    }
+    FACTS = record(plans=COUNT, planned={"type": "integer", "minimum": -1}, wanted=COUNT, absorbed=COUNT)
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """The bounds, the counts that they know, and what the learner keeps."""
-        arrays = {name: getattr(self, name) for name in self.ARRAYS} | {"total": self.ledger.total}
+        arrays = {name: getattr(self, name) for name in self.SCHEMA} | {"total": self.ledger.total}
         learnt = {f"learner.{name}": array for name, array in self.learner.state().items()}
         facts = {"plans": self.plans, "planned": self._planned, "wanted": self._wanted, "absorbed": self._absorbed}
         return arrays | learnt, facts
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """The inverse of :meth:`state`."""
-        for name in self.ARRAYS:
+        m, G = self.mixture, len(self.goals)
+        check_json(self.FACTS, facts)
+        check_arrays(self.SCHEMA, arrays, {"S": m.n_states, "A": m.n_actions, "G": G})
+        if facts["wanted"] >= G:
+            raise ValueError(f"there is no goal {facts['wanted']}")
+        for name in self.SCHEMA:
             setattr(self, name, np.array(arrays[name]))
-        self.ledger.total = np.array(arrays["total"])
+        self.ledger.restore(arrays)
         prefix = "learner."
         self.learner.restore({k.removeprefix(prefix): np.array(v) for k, v in arrays.items() if k.startswith(prefix)})
         self._region = self.learner.region()

@@ -6,13 +6,16 @@ function does not change, so that the difference of two count tables says all th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numba
 import numpy as np
+from numpy.typing import NDArray
 
 from adagoal.core.counts import Counts
 from adagoal.core.mixture import LinearMixture
+from adagoal.core.schema import Array, check_arrays
 from adagoal.core.types import Longs
 from adagoal.linear.fit import ENDS, misfit
 
@@ -23,6 +26,15 @@ class Ledger:
     def __init__(self, mixture: LinearMixture, counts: Counts, note: Callable[[str], None], simplex: bool) -> None:
         self.mixture, self.counts, self.note, self.simplex = mixture, counts, note, simplex
         self.total = np.zeros(len(mixture.successors), np.int64)
+
+    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take ``total`` out of a checkpoint; the counts are restored already."""
+        c, m, now = self.counts, self.mixture, np.zeros_like(self.total)
+        check_arrays({"total": Array("int64", (len(now),), low=0)}, arrays)
+        tally(c.successor, c.count, c.support, m.indptr, m.successors, now)
+        if (arrays["total"] > now).any():
+            raise ValueError("more transitions were taken in than there are")
+        self.total = np.array(arrays["total"])
 
     def news(self) -> Longs:
         """[nnz] the transitions since the last call."""

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from adagoal.core.errors import InputError
 from adagoal.core.mixture import LinearMixture
+from adagoal.core.schema import Array, check_arrays
 from adagoal.core.types import Floats, Longs
 from adagoal.planning.model import Region
 
@@ -83,6 +84,10 @@ class Likelihood:
 
     def restore(self, arrays: dict[str, NDArray[Any]]) -> None:
         """The inverse of :meth:`state`."""
+        wanted = {"c": Array("float64", self._c.shape, low=0), "theta": Array("float64", self.theta.shape, low=0)}
+        check_arrays(wanted, arrays)
+        if arrays["theta"].min() <= 0 or abs(arrays["theta"].sum() - 1.0) > 1e-6:
+            raise ValueError("the weights do not lie inside the simplex")
         self._c, self.theta = arrays["c"], arrays["theta"]
 
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 
 from adagoal.core.mixture import LinearMixture
+from adagoal.core.schema import Array, check_arrays
 from adagoal.core.types import Floats, Longs
 from adagoal.planning.model import Region
 
@@ -81,4 +82,6 @@ class Pooled:
 
     def restore(self, arrays: dict[str, NDArray[Any]]) -> None:
         """The inverse of :meth:`state`."""
+        check_arrays({"Sigma": Array("float64", ("k", "k")), "b": Array("float64", ("k",))}, arrays, {"k": len(self.b)})
+        np.linalg.cholesky(arrays["Sigma"])  # which raises where it is not positive definite
         self.Sigma, self.b = arrays["Sigma"], arrays["b"]

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from adagoal.core.counts import Counts
 from adagoal.core.errors import InputError
 from adagoal.core.mixture import LinearMixture
+from adagoal.core.schema import COUNT, Array, Schema, check_arrays, check_json, record
 from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.core.world import Plan
 from adagoal.linear.ledger import Ledger
@@ -45,6 +46,15 @@ class VTR:
     """AdaGoal-UCRL.VTR on shared counts; see the module's text."""
 
     name = "vtr"
+    SCHEMA: ClassVar[Schema] = {
+        "Sigma": Array("float64", (2, "G", "d", "d")),
+        "b": Array("float64", (2, "G", "d")),
+        "V": Array("float64", (2, "S", "G"), low=0),
+        "U": Array("float64", (2, "S", "G"), low=0),
+        "D": Array("float64", ("G",), low=0),
+        "table": Array("int16", ("H", "S", "G"), low=0, high="A"),
+    }
+    FACTS = record(plans=COUNT, planned=COUNT)
 
     def __init__(
         self,
@@ -128,14 +138,19 @@ class VTR:
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """The regressions and the last plan, which may be older than the counts."""
-        arrays = {name: getattr(self, name) for name in ("Sigma", "b", "V", "U", "D", "table")}
+        arrays = {name: getattr(self, name) for name in self.SCHEMA}
         return arrays | {"total": self.ledger.total}, {"plans": self.plans, "planned": self._planned}
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """The inverse of :meth:`state`."""
-        for name in ("Sigma", "b", "V", "U", "D", "table"):
+        m = self.mixture
+        check_json(self.FACTS, facts)
+        sizes = {"H": self.H, "S": m.n_states, "A": m.n_actions, "G": len(self.goals), "d": m.d}
+        check_arrays(self.SCHEMA, arrays, sizes)
+        np.linalg.cholesky(arrays["Sigma"])  # which raises where it is not positive definite
+        for name in self.SCHEMA:
             setattr(self, name, np.array(arrays[name]))
-        self.ledger.total = np.array(arrays["total"])
+        self.ledger.restore(arrays)
         self.plans, self._planned = facts["plans"], facts["planned"]
 
     def _plan(self) -> None:

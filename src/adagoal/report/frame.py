@@ -12,6 +12,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from adagoal.core.files import bytes_content, replace
+
 DPI = 130
 STYLE = """
 body { font: 15px/1.5 system-ui, "DejaVu Sans", sans-serif; color: #1f2933; background: #f6f7f9; margin: 0; }
@@ -53,12 +55,23 @@ def page(title: str, body: str, badge: str = "") -> str:
 
 def figure(drawn: Figure, caption: str, path: Path) -> str:
     """A section with a figure, which is also written as a file of its own."""
+    image = png(drawn)
+    replace(path, bytes_content(image))
+    return picture(image, caption, width(drawn))
+
+
+def png(drawn: Figure) -> bytes:
+    """A figure as a picture."""
     buffer = io.BytesIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")  # names of states may be in any script
         drawn.savefig(buffer, format="png", dpi=DPI)
-    path.write_bytes(buffer.getvalue())
-    return picture(buffer.getvalue(), caption, round(96 * drawn.get_figwidth()))
+    return buffer.getvalue()
+
+
+def width(drawn: Figure) -> int:
+    """The width of a figure on a page, in pixels."""
+    return round(96 * drawn.get_figwidth())
 
 
 def picture(png: bytes, caption: str, width: int) -> str:

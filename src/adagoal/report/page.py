@@ -11,28 +11,36 @@ from typing import Any
 
 import numpy as np
 
-from adagoal.core.files import write_text
+from adagoal.core.files import bytes_content, json_content, text_content
 from adagoal.core.status import Status
 from adagoal.report import frame
 from adagoal.report.plots import figures
+from adagoal.report.view import FILE as VIEW
 from adagoal.report.view import View
 from adagoal.report.words import NO_GUARANTEE, headline
+from adagoal.runs.folder import hold
 from adagoal.runs.result import Result
+from adagoal.runs.schemas import KIND
 
 PAGE = "report.html"
 
 
 def write_report(result: Result, folder: str | Path, view: View | None = None) -> Path:
-    """Write the figures and the page into the folder; the view is stored beside them, or read if not given."""
+    """Write the figures and the page into the folder, in one commit; the view is stored beside them, or read."""
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     if view is None:
         view = View.for_result(result, folder)
-    view.save(folder)
-    pictures = "".join(
-        frame.figure(drawn, caption, folder / f"{name}.png") for name, (drawn, caption) in figures(result, view).items()
-    )
-    write_text(folder / PAGE, _page(result, view, folder, pictures))
+    drawn = figures(result, view)
+    images = {name: frame.png(figure) for name, (figure, _) in drawn.items()}
+    pictures = "".join(frame.picture(images[name], text, frame.width(figure)) for name, (figure, text) in drawn.items())
+    with hold(folder, KIND) as held:
+        held.save(
+            results={
+                **{f"{name}.png": bytes_content(image) for name, image in images.items()},
+                VIEW: json_content(view.to_dict()),
+                PAGE: text_content(_page(result, view, folder, pictures)),
+            }
+        )
     return folder / PAGE
 
 

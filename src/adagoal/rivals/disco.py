@@ -104,4 +104,5 @@ class DisCo(Incremental):
 
     def remember(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """The inverse of :meth:`memory`."""
+        self.check_known(arrays["known"])
         self.known = np.array(arrays["known"])

@@ -13,13 +13,14 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.counts import Counts
 from adagoal.core.run import Observer, Run, note
+from adagoal.core.schema import COUNT, Array, Schema, check_arrays, check_json, record
 from adagoal.core.status import Status
 from adagoal.core.types import Actions, Bools, Floats, Ints, Longs
 from adagoal.core.world import Outcome, Plan
@@ -55,6 +56,13 @@ class Explorer(ABC):
     constants: str = "paper"
     """"paper", or "scaled=c" (:mod:`adagoal.rivals.planning`)"""
     backend: Backend = field(default=NUMBA, kw_only=True)
+
+    SCHEMA: ClassVar[Schema] = {
+        "way": Array("int16", ("N",), low=0, high="A"),
+        "until": Array("int64", ("M",), low=0),
+    }
+    FACTS: ClassVar[dict[str, Any]] = {"plans": COUNT, "stopped": {"type": "boolean"}}
+    """What a checkpoint holds; methods add what they remember."""
 
     name = "explorer"
     guarantee = False
@@ -112,7 +120,7 @@ class Explorer(ABC):
 
     @abstractmethod
     def remember(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
-        """The inverse of :meth:`memory`."""
+        """The inverse of :meth:`memory`; types, shapes and ranges are checked already."""
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Everything but the counts, to go on bit for bit."""
@@ -121,6 +129,11 @@ class Explorer(ABC):
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """The inverse of :meth:`state`."""
+        c = self.counts
+        check_json(record(**self.FACTS), facts)
+        sizes = check_arrays(self.SCHEMA, arrays, {"S": c.n_states, "A": c.n_actions})
+        if (sizes["N"], sizes["M"]) not in ((0, sizes["M"]), (c.n_states, len(c.n))):
+            raise ValueError("the way under way is not one through these states")
         self._way, self._until = np.array(arrays["way"]), np.array(arrays["until"])
         self.plans, self.stopped = facts["plans"], facts["stopped"]
         self.remember(arrays, facts)
@@ -163,6 +176,8 @@ class Explorer(ABC):
 class Incremental(Explorer):
     """Methods that answer a set K of states, grown from s0 state by state with policies restricted to K."""
 
+    SCHEMA: ClassVar[Schema] = {**Explorer.SCHEMA, "known": Array("bool", ("S",))}
+
     def __post_init__(self) -> None:
         super().__post_init__()
         self.known: Bools = np.arange(self.counts.n_states) == self.counts.start
@@ -174,6 +189,11 @@ class Incremental(Explorer):
     def D(self) -> Floats:
         """[S] 0 on K."""
         return np.where(self.known, 0.0, np.inf)
+
+    def check_known(self, known: Bools) -> None:
+        """A set K from a checkpoint holds the start, and nothing that was never seen."""
+        if not known[self.counts.start] or (known & ~self.counts.seen).any():
+            raise ValueError("the known states are not states that were seen, from the start on")
 
     def discovery(self) -> float:
         """Trials of every pair of K x A that find every state reachable from K within L: L log(4 |K|^2 / delta).

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +56,12 @@ class Gosprl(Explorer):
 
     samples: Longs | int | None = None
     """[X] or one number: the requirement b of a plain collection"""
+
+    FACTS: ClassVar[dict[str, Any]] = {
+        **Explorer.FACTS,
+        "W": {"type": "number", "minimum": 1, "maximum": 2**62},
+        "diameter": {"type": ["number", "null"], "exclusiveMinimum": 0},
+    }
 
     name = "gosprl"
 
@@ -145,4 +151,6 @@ class Gosprl(Explorer):
 
     def remember(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """The inverse of :meth:`memory`."""
+        if facts["diameter"] is not None and facts["diameter"] > facts["W"]:
+            raise ValueError("the diameter is larger than its guess")
         self.W, self.diameter = facts["W"], facts["diameter"]

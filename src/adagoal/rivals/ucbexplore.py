@@ -23,11 +23,12 @@ certain by then), the Bernstein widths of its successors, and discovery on the w
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal.core.schema import Array, Schema
 from adagoal.core.types import Actions
 from adagoal.core.world import Outcome, Plan
 from adagoal.rivals.explorer import NEVER, Incremental, Move
@@ -37,6 +38,11 @@ class UcbExplore(Incremental):
     """See the module's text."""
 
     name = "ucbexplore"
+    SCHEMA: ClassVar[Schema] = {**Incremental.SCHEMA, "table": Array("int16", ("S", "S"), low=0, high="A")}
+    FACTS: ClassVar[dict[str, Any]] = {
+        **Incremental.FACTS,
+        "trial": {"type": "array", "minItems": 3, "maxItems": 3, "items": {"type": "integer", "minimum": -1}},
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -105,5 +111,9 @@ class UcbExplore(Incremental):
 
     def remember(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """The inverse of :meth:`memory`."""
+        self.check_known(arrays["known"])
+        target, episodes, steps = facts["trial"]
+        if target >= self.counts.n_states or min(episodes, steps) < 0 or max(episodes, steps) > NEVER:
+            raise ValueError("the evaluation under way is not one")
         self.known, self.table = np.array(arrays["known"]), np.array(arrays["table"])
-        self._target, self._episodes, self._steps = facts["trial"]
+        self._target, self._episodes, self._steps = target, episodes, steps

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.errors import InputError
-from adagoal.core.files import read_arrays, read_json, write_arrays, write_json
+from adagoal.core.files import Content, arrays_content, json_content
 from adagoal.core.policy import Policy
 from adagoal.core.status import Status
+from adagoal.runs.folder import hold
+from adagoal.runs.saved import Files, Saved, read, tell
+from adagoal.runs.schemas import CHECKPOINT, FORMAT, KIND, MODEL, RESULT
 from adagoal.runs.setting import Setting
-
-FORMAT = 1
 
 
 class Certificate(NamedTuple):
@@ -100,77 +103,150 @@ class Result:
         )
         outcome = {name: getattr(self, name) for name in keep}
         setting = {**asdict(self.setting), "radius_setting": self.setting.radius}
-        return {"format": FORMAT, **setting, **outcome, "radius": self.radius, "goals": rows, "other_goals": others}
+        return {
+            "format": FORMAT,
+            "kind": KIND,
+            **setting,
+            **outcome,
+            "radius": self.radius,
+            "goals": rows,
+            "other_goals": others,
+        }
 
     def _row(self, goal: int) -> dict[str, Any]:
         low, up = self.certificates[goal]
         row = {"goal": goal, "lower": _finite(low), "upper": _finite(up)}
         return {**row, "error": _finite(self.errors[goal])} if goal in self.errors else row
 
+    def contents(self) -> dict[str, Content]:
+        """The files of a result: ``result.json`` and ``model.npz``."""
+        return {"result.json": json_content(self.to_dict()), "model.npz": arrays_content(self.arrays)}
+
     def save(self, path: str | Path) -> Path:
-        """Write ``result.json`` and ``model.npz`` into a folder, each atomically."""
+        """Write ``result.json`` and ``model.npz`` into a folder, in one commit; another run is not overwritten."""
         folder = Path(path)
-        write_arrays(folder / "model.npz", self.arrays, {})
-        write_json(folder / "result.json", self.to_dict())
+        with hold(folder, KIND) as held:
+            if held.saved is not None:
+                earlier = stored_setting(held.saved)[0]
+                refuse_another(folder, earlier, self.setting)
+            held.save(results=self.contents())
         return folder
 
 
+# --- reading ---
+
+
 def load(path: str | Path) -> Result:
-    """Read a saved result; nothing in the files is executed."""
-    folder = Path(path)
-    data = read_json(folder / "result.json")
-    arrays, _ = read_arrays(folder / "model.npz")
-    try:
-        if data["format"] != FORMAT:
-            raise InputError(f"{folder}: format {data['format']} is not known to this version (it reads {FORMAT})")
-        names = Setting.__dataclass_fields__
-        setting = {name: data[name] for name in names if name != "radius"} | {"radius": data["radius_setting"]}
-        if setting["goal_space"] is not None:
-            setting["goal_space"] = tuple(setting["goal_space"])
-        rows = [*data["goals"], *data["other_goals"]]
-        certificates = {row["goal"]: Certificate(_number(row["lower"]), _number(row["upper"])) for row in rows}
-        result = Result(
-            setting=Setting(**setting),
-            goals=[row["goal"] for row in data["goals"]],
-            certificates=certificates,
-            errors={row["goal"]: _number(row["error"]) for row in data["goals"]},
-            arrays=arrays,
-            certified_radius=data.get("certified_radius"),  # results of earlier versions do not say
-            status=Status(data["status"]),
-            **{name: data[name] for name in ("radius", "open_goals", "guarantee")},
-            **{name: data[name] for name in ("steps", "episodes", "plans", "wall_seconds", "reset_action", "warnings")},
-            void=data.get("void", []),
-        )
-        if not _fits(result):
-            raise InputError(f"{folder}: result.json and model.npz are damaged, or not of the same run")
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{folder / 'result.json'}: damaged or incomplete ({error})") from None
+    """Read a saved result; nothing in the files is executed, and nothing that does not fit together is accepted."""
+    return read(Path(path), _load)
+
+
+def _load(saved: Saved) -> Result:
+    must_be_exploration(saved)
+    here = saved.results()
+    if "result.json" not in here:
+        again = f"adagoal resume {quote(str(saved.path))}"
+        raise InputError(f"{saved.path}: the run was cut off before its end; go on with: {again}")
+    result = read_result(here, "result.json", "model.npz")
+    tell(saved)
     return result
 
 
-def _fits(result: Result) -> bool:
-    """Whether the parts are of the right kind and speak of the same states and goals."""
-    setting, arrays = result.setting, result.arrays
-    numbers = (result.radius, setting.epsilon, setting.delta, result.steps, result.episodes, result.wall_seconds)
-    if not all(isinstance(value, int | float) for value in numbers):
-        return False
-    policy, policy_goals, visits = (arrays.get(name, np.zeros(0)) for name in ("policy", "policy_goals", "visits"))
-    reached, tried, trace = (arrays.get(name, np.zeros(1)) for name in ("episode_reached", "episode_goals", "trace"))
-    return bool(
-        policy.dtype.kind == "i"
-        and policy.ndim == 3
-        and len(policy) == len(policy_goals)
-        and visits.shape == policy.shape[2:]
-        and reached.shape == tried.shape
-        and trace.shape[1:] == (4,)
-        and set(result.goals) <= set(policy_goals.tolist())
-        and set(result.open_goals) <= set(result.goals)
-        and all(isinstance(g, int) and 0 <= g < len(visits) for g in result.certificates)
-        and all(isinstance(pairs, dict) for pairs in (setting.env_args, setting.method_args))
-        and all(isinstance(line, str) for line in result.warnings)
+def must_be_exploration(saved: Saved) -> None:
+    """A training is pointed elsewhere."""
+    if saved.kind != KIND:
+        raise InputError(
+            f"{saved.path}: a run of adagoal train; test it with: adagoal evaluate {quote(str(saved.path))}"
+        )
+
+
+def read_result(here: Files, text: str, model: str) -> Result:
+    """The result in two files of a folder."""
+    data = here.json(text, RESULT)
+    arrays, _ = here.arrays(model, MODEL, {"A": data["reset_action"]})
+    try:
+        result = _from_data(data, arrays)
+        _check(result, data["format"])
+    except ValueError as error:
+        raise InputError(f"{here.folder / text}: damaged, or not of the same run as {model} ({error})") from None
+    return result
+
+
+def stored_setting(saved: Saved) -> tuple[Setting, bool]:
+    """The setting of the run in a folder, and whether it is finished."""
+    must_be_exploration(saved)
+    here = saved.results()
+    if "result.json" in here:
+        data = here.json("result.json", RESULT)
+        return _setting(data | {"radius": data["radius_setting"]}), Status(data["status"]).finished
+    _, facts = saved.state().arrays("checkpoint.npz", fact_rules=CHECKPOINT)
+    return _setting(facts["setting"]), False
+
+
+def refuse_another(folder: Path, earlier: Setting, setting: Setting) -> None:
+    """A folder that holds a run of another setting (whatever its budget) is not for this one."""
+    old, new = (json.loads(json.dumps(asdict(each))) for each in (earlier, setting))
+    differs = ", ".join(name for name in new if name != "budget" and old[name] != new[name])
+    if differs:
+        raise InputError(f"{folder} holds another run ({differs} differ); give another folder, or overwrite it", "out")
+
+
+def _setting(data: Mapping[str, Any]) -> Setting:
+    found = {name: data[name] for name in Setting.__dataclass_fields__}
+    return Setting(**found | {"goal_space": None if found["goal_space"] is None else tuple(found["goal_space"])})
+
+
+def _from_data(data: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Result:
+    rows = [*data["goals"], *data["other_goals"]]
+    certificates = {row["goal"]: Certificate(_number(row["lower"]), _number(row["upper"])) for row in rows}
+    if len(certificates) < len(rows):
+        raise ValueError("a goal is there twice")
+    return Result(
+        setting=_setting({**data, "radius": data["radius_setting"]}),
+        goals=[row["goal"] for row in data["goals"]],
+        certificates=certificates,
+        errors={row["goal"]: _number(row["error"]) for row in data["goals"]},
+        arrays=arrays,
+        certified_radius=data.get("certified_radius"),
+        status=Status(data["status"]),
+        **{name: data[name] for name in ("radius", "open_goals", "guarantee")},
+        **{name: data[name] for name in ("steps", "episodes", "plans", "wall_seconds", "reset_action", "warnings")},
+        void=data.get("void", []),
     )
+
+
+def _check(result: Result, form: int) -> None:
+    """The parts speak of the same states, goals and run."""
+    arrays, status = result.arrays, result.status
+    goals, policy_goals = set(result.goals), arrays["policy_goals"].tolist()
+    past = arrays["trace"][:, 0]
+    rules = {
+        "a goal that is no state": all(g < len(arrays["visits"]) for g in result.certificates),
+        "a goal without a policy": goals <= set(policy_goals),
+        "two policies for a goal": len(set(policy_goals)) == len(policy_goals),
+        "an open goal that is none": set(result.open_goals) <= goals,
+        "an open goal twice": len(set(result.open_goals)) == len(result.open_goals),
+        "a lower bound above the upper one": status is Status.VOID or not contradicted(result.certificates),
+        "more episodes in its history than episodes": len(arrays["episode_goals"]) <= result.episodes,
+        "a history that goes back": (np.diff(past) >= 0).all() and past.max(initial=0) <= result.steps,
+        "a certificate with open goals": status is not Status.CERTIFIED or not result.open_goals,
+        "a status that its method cannot give": status not in (Status.CERTIFIED, Status.STOPPED)
+        or result.guarantee == (status is Status.CERTIFIED),
+    }
+    if form > 1:
+        rules |= {
+            "another certified radius": result.certified_radius in (None, result.radius)
+            and (status is not Status.CERTIFIED or result.certified_radius is not None),
+            "reasons to be void, or none": bool(result.void) == (status is Status.VOID),
+        }
+    for problem, holds in rules.items():
+        if not holds:
+            raise ValueError(f"it has {problem}")
+
+
+def contradicted(certificates: Mapping[int, Certificate]) -> list[int]:
+    """Goals whose lower bound lies above the upper one, by more than rounding."""
+    return [g for g, (low, up) in certificates.items() if low > up + 1e-6 * (1.0 + up)]
 
 
 def _finite(value: float) -> float | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from typing import IO, Any, TypeVar
 from numpy.typing import NDArray
 
 from adagoal.core import files, npz, schema
-from adagoal.core.errors import InputError
+from adagoal.core.errors import FolderWarning, InputError
 from adagoal.runs import manifest as manifests
 from adagoal.runs.manifest import Entries, Entry, Manifest
 
@@ -203,6 +204,13 @@ def read(path: Path, load: Callable[[Saved], T]) -> T:
         except InputError:
             if _stamp(path) == before:
                 raise
+
+
+def tell(saved: Saved) -> None:
+    """Warn about what was found damaged, and what is used instead."""
+    for note in saved.notes:
+        warnings.warn(note, FolderWarning, stacklevel=3)
+    saved.notes.clear()
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:

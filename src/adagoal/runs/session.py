@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
-import threading
-import time
-from collections.abc import Iterator
+import math
 from dataclasses import dataclass, replace
-from pathlib import Path
-from types import FrameType
 from typing import Any, cast
 
 import numpy as np
@@ -18,17 +12,23 @@ from numpy.typing import NDArray
 from adagoal import methods
 from adagoal.core.counts import Counts
 from adagoal.core.errors import EnvironmentFailure, InputError
-from adagoal.core.files import alone_in, write_arrays
+from adagoal.core.files import arrays_content
+from adagoal.core.generator import put_back
 from adagoal.core.run import Attempts, Growing, Observer, Run
+from adagoal.core.schema import check_arrays
 from adagoal.core.status import Status
 from adagoal.core.types import Longs
 from adagoal.core.world import World
 from adagoal.goals import Rule
-from adagoal.runs.result import Certificate, Result, load
+from adagoal.runs.folder import Folder
+from adagoal.runs.result import Certificate, Result, contradicted
+from adagoal.runs.schemas import HISTORY
 from adagoal.runs.setting import UNLIMITED, Setting, check, growth
+from adagoal.runs.signals import Stop, stop_on_signals
 
 CHECKPOINT = "checkpoint.npz"
-CHECKPOINT_SECONDS = 10.0
+STAGE = ("certified.json", "certified.npz")
+"""The answer of the last finished stage of a curriculum, beside the checkpoint."""
 FIRST_RADIUS = 2.0
 """Where a curriculum begins."""
 
@@ -42,8 +42,8 @@ class Session:
     stage: int = 1
     certified: Result | None = None
     """The answer for the largest radius certified so far, in a curriculum."""
-    _stop: bool = False
-    _saved: float = 0.0
+    _kept: Result | None = None
+    """The one that is in the folder already."""
 
     @staticmethod
     def start(setting: Setting, world: World, rule: Rule) -> Session:
@@ -62,39 +62,36 @@ class Session:
 
     # --- running ------------------------------------------------------------------------------------------------
 
-    def finish(self, folder: Path | None, observe: Observer | None) -> Result:
+    def finish(self, folder: Folder | None, observe: Observer | None) -> Result:
         """Run to the end, a budget or an interrupt; save and return the result.
 
         Whatever is raised on the way, what was learnt is saved first. An error of the user's own code is told in one
         line; an exception of ours is raised unchanged.
         """
-        with alone_in(folder):
+        status, failure = Status.INTERRUPTED, None
+        with stop_on_signals() as stop:
             if folder is not None:
                 self.save(folder)
-            status, failure = Status.INTERRUPTED, None
-            with self._catch_signals():
-                try:
-                    status = self._stages(self._after_rollout(folder, observe))
-                except KeyboardInterrupt:
-                    pass
-                except Exception as error:
-                    failure = error
-            result = self._result(status)
-            if folder is not None:
-                self.save(folder)
-                result.save(folder)
+            try:
+                status = self._stages(self._after_rollout(folder, observe, stop))
+            except KeyboardInterrupt:
+                pass
+            except Exception as error:
+                failure = error
+        result = self._result(status)
+        if folder is not None:
+            self.save(folder, result)
         if failure is None:
             return result
-        kept = "" if folder is None else f"what had been learnt is in {folder}"
+        kept = "" if folder is None else f"what had been learnt is in {folder.path}"
         if isinstance(failure, InputError) and kept:
             raise type(failure)(f"{failure.reason}; {kept}", failure.name) from failure
         if kept:
             failure.add_note(kept)
         raise failure
 
-    def _after_rollout(self, folder: Path | None, observe: Observer | None) -> Observer:
+    def _after_rollout(self, folder: Folder | None, observe: Observer | None, stop: Stop) -> Observer:
         """Tell the user's observer, save now and then, and say whether to go on."""
-        self._saved = time.monotonic()
 
         def after(run: Run) -> bool:
             wanted = True
@@ -104,9 +101,9 @@ class Session:
                 except Exception as error:
                     text = f"the function raised {type(error).__name__}: {error}"
                     raise EnvironmentFailure(text, "observe") from error
-            if folder is not None and run.world.settled and time.monotonic() - self._saved > CHECKPOINT_SECONDS:
+            if folder is not None and run.world.settled and folder.due():
                 self.save(folder)
-            return wanted and not self._stop
+            return wanted and not stop.asked
 
         return after
 
@@ -145,8 +142,11 @@ class Session:
             )
         else:
             result = self._answer(status)
-        if estimates.guarantee and run.world.void:
-            result = replace(result, status=Status.VOID, certified_radius=None, void=list(run.world.void))
+        reasons = list(run.world.void)
+        if crossed := contradicted(result.certificates):
+            reasons.append(f"the bounds contradict each other, first those of goal {crossed[0]}")
+        if estimates.guarantee and reasons:
+            result = replace(result, status=Status.VOID, certified_radius=None, void=reasons)
         return result
 
     def _answer(self, status: Status) -> Result:
@@ -186,18 +186,25 @@ class Session:
 
     # --- checkpoints: everything from which the run goes on bit for bit -------------------------------------------
 
-    def save(self, folder: Path) -> None:
-        """Write a checkpoint, after the answer of the last finished stage, which a later stage needs."""
-        run = self.run
+    def save(self, folder: Folder, result: Result | None = None) -> None:
+        """Commit a checkpoint, with the answer of the last finished stage, and the result if there is one."""
+        state, unchanged = {CHECKPOINT: arrays_content(*self.state(), compress=False)}, False
         if self.certified is not None:
-            self.certified.save(folder / "certified")
+            unchanged = self._kept is self.certified and folder.has(STAGE[1])
+            state |= {} if unchanged else dict(zip(STAGE, self.certified.contents().values(), strict=True))
+        folder.save(state, None if result is None else result.contents(), STAGE if unchanged else ())
+        self._kept = self.certified
+
+    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """Arrays and JSON-ready facts from which :meth:`restore` goes on."""
+        run = self.run
         arrays, facts = run.estimates.state()
         seen, place = run.world.state()
         named = _under("estimates", arrays) | _under("counts", run.counts.state()) | _under("world", seen)
         named |= {f"attempts.{k}": getattr(run.attempts, k) for k in Attempts.ARRAYS}
         named |= {"episode_goals": np.array(run.episode_goals, np.int32), "trace": np.array(run.trace, float)}
         named |= {"episode_reached": np.array(run.episode_reached, bool)}
-        state = {
+        return named, {
             "setting": {**self.setting.__dict__},
             "estimates": facts,
             "rng": run.rng.bit_generator.state,
@@ -206,45 +213,50 @@ class Session:
             "seconds": run.seconds,
             "stage": self.stage,
         }
-        write_arrays(folder / CHECKPOINT, named, state, compress=False)
-        self._saved = time.monotonic()
 
-    def restore(self, folder: Path, arrays: dict[str, Any], facts: dict[str, Any]) -> None:
-        """Back to a checkpoint."""
-        run = self.run
-        if facts["stage"] > 1:
-            self.certified = load(folder / "certified")
+    def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any], certified: Result | None) -> None:
+        """Back to a checkpoint, whose facts have the schema CHECKPOINT, and the answer of the stage before its own.
+
+        What does not fit together is a ``ValueError``. Nothing reaches a kernel before it has been checked.
+        """
+        run, world = self.run, self.run.world
         run.counts.restore(_part("counts", arrays))
-        while self.stage < facts["stage"]:
-            self._enlarge()
+        S = run.counts.n_states
+        if not world.initial_states <= S <= world.state_bound:
+            raise ValueError(f"it has {S} states, the environment {world.state_bound}")
+        self._restore_stage(facts["stage"], certified)
         run.estimates.restore(_part("estimates", arrays), facts["estimates"])
+        check_arrays(HISTORY, arrays, {"S": S})
         for name in Attempts.ARRAYS:
             setattr(run.attempts, name, np.array(arrays[f"attempts.{name}"]))
         run.episode_goals = arrays["episode_goals"].tolist()
         run.episode_reached = arrays["episode_reached"].tolist()
         run.trace = [(int(s), int(e), float(m), int(o)) for s, e, m, o in arrays["trace"].reshape(-1, 4)]
-        run.rng.bit_generator.state = facts["rng"]
-        run.world.restore(_part("world", arrays), facts["world"])
+        put_back(run.rng, facts["rng"])
+        world.restore(_part("world", arrays), facts["world"])
         run.steps, run.seconds = facts["steps"], facts["seconds"]
+        columns = len(run.estimates.goal_state) if methods.get(self.setting.method).asks_rule else 1
+        state, aim, clock = facts["world"]["place"]
+        if not (0 <= state < S and run.counts.seen[state] and aim < columns and clock >= 0):
+            raise ValueError("the agent is nowhere")
+        if run.steps > run.counts.visits.sum() or len(world.labels) > S:
+            raise ValueError("it has more steps or states than its counts")
 
-    @contextlib.contextmanager
-    def _catch_signals(self) -> Iterator[None]:
-        """Ctrl-C and SIGTERM end the run after the current rollout; a second Ctrl-C ends it at once."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
+    def _restore_stage(self, stage: int, certified: Result | None) -> None:
+        """The radius of a stage of the curriculum, as :meth:`_enlarge` would have set it."""
+        if stage == 1:
             return
-
-        def ask(number: int, frame: FrameType | None) -> None:
-            if self._stop:
-                raise KeyboardInterrupt
-            self._stop = True
-
-        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        if not self.setting.growing or certified is None:
+            raise ValueError(f"there is no stage {stage} without the answer of the one before it")
+        radii = [FIRST_RADIUS]
+        while len(radii) < stage and math.isfinite(radii[-1]):
+            radii.append(growth(str(self.setting.radius)) * radii[-1])
+        same = replace(certified.setting, budget=self.setting.budget) == self.setting
+        if not same or len(radii) < stage or certified.certified_radius != radii[-2] or math.isinf(radii[-1]):
+            raise ValueError("the answer of the stage before is not of this run")
+        self.stage, self.certified = stage, certified
+        self._kept = certified
+        cast(Growing, self.run.estimates).set_radius(radii[-1], stage)
 
 
 def _goals(setting: Setting, world: World) -> Longs | None:

@@ -22,12 +22,13 @@ the others in turn (posterior sampling), one per plan.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.counts import Counts
+from adagoal.core.schema import COUNT, Array, Schema, check_arrays, check_json, record
 from adagoal.core.types import Actions, Bools, Floats, Ints, Longs
 from adagoal.core.world import Plan
 from adagoal.planning.backend import NUMBA, Backend
@@ -49,7 +50,19 @@ class Bayes:
     name = "bayes"
     guarantee = False
     episodes_per_plan = 1_000_000
-    ARRAYS = ("p", "atom", "V", "greedy", "D", "upper", "stale", "_drawn", "_places")
+    SCHEMA: ClassVar[Schema] = {
+        "p": Array("float64", ("M", "S*A", "W"), low=0, high=1.0 + 1e-9),
+        "atom": Array("int32", ("M", "S*A"), low=0, high="S"),
+        "V": Array("float64", ("M", "T", "G"), low=0),
+        "greedy": Array("int16", ("M", "S", "G"), low=0, high="A"),
+        "D": Array("float64", ("G",), low=0),
+        "upper": Array("float64", ("G",), low=0),
+        "stale": Array("bool", ("G",)),
+        "_drawn": Array("int64", ("S*A",), low=-1),
+        "_places": Array("int32", ("S*A",), low=0),
+    }
+    """What a checkpoint holds; T = S + 1."""
+    FACTS = record(plans=COUNT)
 
     def __init__(
         self,
@@ -119,11 +132,21 @@ class Bayes:
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Everything that the counts do not determine; draws depend on the number of the plan alone."""
-        return {name: getattr(self, name) for name in self.ARRAYS}, {"plans": self.plans}
+        return {name: getattr(self, name) for name in self.SCHEMA}, {"plans": self.plans}
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """The inverse of :meth:`state`."""
-        for name in self.ARRAYS:
+        c = self.counts
+        check_json(self.FACTS, facts)
+        sizes = {"M": MEMBERS + 1, "S": c.n_states, "T": c.n_states + 1, "A": c.n_actions, "G": len(self.goals)}
+        width = check_arrays(self.SCHEMA, arrays, sizes)["W"] - 1
+        if (
+            not 1 <= width <= c.successor.shape[1]
+            or (arrays["_places"] > np.minimum(c.support, width)).any()
+            or (arrays["_drawn"] > c.n).any()
+        ):
+            raise ValueError("the draws do not fit the counts")
+        for name in self.SCHEMA:
             setattr(self, name, np.array(arrays[name]))
         self.plans = facts["plans"]
 

@@ -22,12 +22,13 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.counts import Counts
+from adagoal.core.schema import COUNT, Array, Schema, check_arrays, check_json, record
 from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.core.world import Plan
 from adagoal.planning.backend import NUMBA, Backend
@@ -35,6 +36,7 @@ from adagoal.planning.model import Block
 from adagoal.tabular.columns import Columns
 from adagoal.tabular.confidence import Confidence
 from adagoal.tabular.resolvent import suboptimality
+from adagoal.tabular.surprise import OUTSIDE, WINDOWS
 
 THREADED = 100_000
 """Successors times goals of a block from which on its two bounds are swept side by side."""
@@ -226,6 +228,15 @@ class Certified(Columns):
 
     # --- saving -----------------------------------------------------------------------------------------------
 
+    QUIET: ClassVar[Schema] = {"quiet_windows": Array("int64", ("W", "P"), low=0, high=OUTSIDE)}
+    FACTS = record(
+        probed={"type": "number", "minimum": 0},
+        planned_at={"type": "number", "minimum": 0},
+        probing_now={"type": "boolean"},
+        plans=COUNT,
+        windows={"type": "integer", "minimum": 0, "maximum": WINDOWS},
+    )
+
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Everything that the counts do not determine."""
         facts: dict[str, Any] = {
@@ -238,6 +249,10 @@ class Certified(Columns):
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """The inverse of :meth:`state`, on restored counts; the next plan takes them in as it would have."""
+        check_json(self.FACTS, facts)
+        sizes = check_arrays(self.QUIET, arrays)
+        if sizes["W"] > facts["windows"] or sizes["P"] > len(self.counts.n):
+            raise ValueError("the windows do not fit the counts")
         self.restore_columns(arrays)
         self.confidence.quiet.started, self.confidence.quiet.starts = (
             facts["windows"],

@@ -6,12 +6,13 @@ when it is seen for the first time.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.counts import Counts
+from adagoal.core.schema import Array, Schema, check_arrays
 from adagoal.core.types import Longs
 
 
@@ -28,6 +29,19 @@ class Columns:
 
     TABLES = ("V", "Y", "optimistic", "probing", "best", "returned")
     ROWS = ("goal_state", "D", "upper", "gap", "stale", "polished")
+
+    SCHEMA: ClassVar[Schema] = {
+        **dict.fromkeys(("V", "Y"), Array("float64", ("R", "C"), low=0, finite=False)),
+        **dict.fromkeys(("optimistic", "best", "returned"), Array("int16", ("R", "C"), low=0, high="A")),
+        "probing": Array("int16", ("R", "C"), low=-1, high="A"),
+        "goal_state": Array("int64", ("C",), low=-1, below="R"),
+        **dict.fromkeys(("D", "upper", "gap"), Array("float64", ("C",), low=0, finite=False)),
+        "stale": Array("bool", ("C",)),
+        "polished": Array("float64", ("C",), low=0),
+        "column": Array("int64", ("R",), low=0, below="C"),
+        "_is_goal": Array("bool", ("R",)),
+    }
+    """What a checkpoint holds; R states, fewer than the counts have where some were found since the last plan."""
 
     def __init__(self, counts: Counts, state_bound: int, cap: float, goals: Longs | None) -> None:
         states, actions = counts.n_states, counts.n_actions
@@ -106,7 +120,21 @@ class Columns:
         return {name: getattr(self, name) for name in (*self.TABLES, *self.ROWS, "column", "_is_goal")}
 
     def restore_columns(self, arrays: dict[str, NDArray[Any]]) -> None:
-        """The inverse of :meth:`column_state`."""
+        """The inverse of :meth:`column_state`; the counts are restored already."""
+        sizes = check_arrays(self.SCHEMA, arrays, {"A": self.counts.n_actions})
+        column, goal_state, is_goal = arrays["column"], arrays["goal_state"], arrays["_is_goal"]
+        shown = np.flatnonzero(column)
+        known = len(self._is_goal)
+        if not (
+            known <= sizes["R"] <= self.counts.n_states
+            and goal_state[0] == -1
+            and len(shown) == sizes["C"] - 1
+            and np.array_equal(goal_state[column[shown]], shown)
+            and self.counts.seen[shown].all()
+            and np.array_equal(is_goal[:known], self._is_goal)
+            and (is_goal[known:] == self._all_states).all()
+        ):
+            raise ValueError("the columns and the goals do not belong together")
         for name in self.column_state():
             setattr(self, name, np.array(arrays[name]))
         self._room = len(self.D)

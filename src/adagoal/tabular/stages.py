@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.counts import Counts
+from adagoal.core.schema import COUNT, Array, Schema, check_arrays, check_json, record
 from adagoal.core.types import Actions, Longs
 from adagoal.planning.backend import Backend
 from adagoal.planning.model import Bonus, Kernel
@@ -16,6 +17,14 @@ from adagoal.tabular.columns import one_each
 
 class Stages:
     """The last plan, with its policies [H, S], optimistic distances D and errors U."""
+
+    SCHEMA: ClassVar[Schema] = {
+        "table": Array("int16", ("H", "S", "G"), low=0, high="A"),
+        "D": Array("float64", ("G",), low=0),
+        "U": Array("float64", ("G",), low=0),
+        "planned": Array("int64", ("S*A",), low=-1),
+    }
+    FACTS = record(plans=COUNT)
 
     def __init__(self, counts: Counts, goals: Longs | None, H: int, backend: Backend) -> None:
         self.counts, self.H, self._backend = counts, H, backend
@@ -51,5 +60,10 @@ class Stages:
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """The inverse of :meth:`state`."""
+        c = self.counts
+        check_json(self.FACTS, facts)
+        check_arrays(self.SCHEMA, arrays, {"H": self.H, "S": c.n_states, "A": c.n_actions, "G": len(self.goals)})
+        if (arrays["planned"] > c.n).any():
+            raise ValueError("the plan knows more transitions than there are")
         self.table, self.D, self.U = (np.array(arrays[name]) for name in ("table", "D", "U"))
         self.planned, self.plans = np.array(arrays["planned"]), facts["plans"]

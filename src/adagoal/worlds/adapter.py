@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 from typing import Any
 
+from adagoal.core import generator
 from adagoal.core.errors import InputError
 from adagoal.core.text import plain
+from adagoal.worlds import keys
 from adagoal.worlds.body import MAX_STATES, Body
 from adagoal.worlds.keys import Key
 
@@ -29,8 +30,8 @@ class Adapter:
         """Whether it ever did."""
         self._start_seed = start_seed
         self._before: dict[str, Any] = {}  # the generator before the last reset
-        keys = self._find_starts()
-        self.virtual = len(keys) > 1
+        starts = self._find_starts()
+        self.virtual = len(starts) > 1
         """Whether the start is a state of its own, before the random first observation."""
         self.labels: tuple[str, ...] = ()
         self.index: dict[Key, int] = {}
@@ -39,14 +40,14 @@ class Adapter:
         self._declared = states is not None
         if states is not None:
             self.index = {key: s for s, key in enumerate(states)}
-            for key in keys - self.index.keys():
+            for key in starts - self.index.keys():
                 self.number(key, str(key))
-            self.start = len(self.index) if self.virtual else self.index[keys.pop()]
+            self.start = len(self.index) if self.virtual else self.index[starts.pop()]
             self.state_bound = self.initial_states = len(self.index) + self.virtual
         else:
             self.start, self.state_bound = 0, max_states or MAX_STATES
             self.initial_states = min(FIRST_STATES, self.state_bound)
-            self.index = {} if self.virtual else {keys.pop(): 0}
+            self.index = {} if self.virtual else {starts.pop(): 0}
             self.labels = ("start",)
 
     def _find_starts(self) -> set[Key]:
@@ -55,10 +56,10 @@ class Adapter:
             return {self.body.reset(seed)[0] for seed in range(STARTS)}
         if not self.body.generator():
             raise InputError(f"{self.name} does not use Gymnasium's random generator (np_random)", "start_seed")
-        keys = {self.body.reset(self._start_seed)[0] for _ in range(2)}
-        if len(keys) > 1:
+        starts = {self.body.reset(self._start_seed)[0] for _ in range(2)}
+        if len(starts) > 1:
             raise InputError(f"the start of {self.name} does not follow from the seed", "start_seed")
-        return keys
+        return starts
 
     def end(self, key: Key) -> Key:
         """The key of a terminated state."""
@@ -128,15 +129,27 @@ class Adapter:
         return {
             "generator": {} if adrift else self.body.generator() if waiting else self._before,
             "actions": None if waiting or adrift else list(self.actions),
-            "keys": [] if self._declared else [repr(key) for key in self.index],
+            "states": [] if self._declared else [keys.to_json(key) for key in self.index],
             "labels": [] if self._declared else list(self.labels),
         }
 
     def recall(self, snapshot: dict[str, Any]) -> None:
-        """The numbers and names that states have in a snapshot."""
-        if not self._declared:
-            self.index = {ast.literal_eval(key): s + self.virtual for s, key in enumerate(snapshot["keys"])}
-            self.labels = tuple(plain(label) for label in snapshot["labels"])
+        """The numbers and names that states have in a snapshot; what is no snapshot of it is a ``ValueError``."""
+        if snapshot["generator"]:
+            generator.check(snapshot["generator"])
+        if any(action >= self.n_actions for action in snapshot["actions"] or ()):
+            raise ValueError("there is no such action")
+        if self._declared:
+            return
+        old = "keys" in snapshot  # format 1
+        given = snapshot["keys" if old else "states"]
+        index = {(keys.from_repr if old else keys.from_json)(key): s + self.virtual for s, key in enumerate(given)}
+        labels = tuple(plain(label) for label in snapshot["labels"])
+        if not len(labels) - self.virtual == len(index) == len(given):
+            raise ValueError("the states do not have one number and one label each")
+        if len(labels) > self.state_bound or not (self.virtual or list(index)[:1] == list(self.index)[:1]):
+            raise ValueError("the states are not those of this environment")
+        self.index, self.labels = index, labels
 
     def replay(self, snapshot: dict[str, Any]) -> int:
         """Replay the episode under way; the state to which it led, -1 for one without a number."""

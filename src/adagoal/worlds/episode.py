@@ -31,6 +31,15 @@ NOTHING, ENOUGH, NEW = 0, 1, 2
 """What a move brought: nothing special, a pair's last try of the plan, or a state seen for the first time."""
 
 
+PLACE: dict[str, Any] = {
+    "type": "array",
+    "minItems": 3,
+    "maxItems": 3,
+    "items": {"type": "integer", "minimum": -1, "maximum": 2**62},
+}
+"""What a checkpoint holds of an agent's place: state, goal column (-1: none), steps of the episode."""
+
+
 class Orders(NamedTuple):
     """A plan as the loop reads it: arrays, or what indexes like them."""
 

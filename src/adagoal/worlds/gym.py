@@ -14,12 +14,14 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
 from adagoal.core.counts import Counts
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.layout import Layout
 from adagoal.core.mixture import LinearMixture
+from adagoal.core.schema import COUNT, check_json, record
 from adagoal.core.types import Floats
 from adagoal.core.world import Outcome, Plan
 from adagoal.worlds import episode
@@ -31,6 +33,22 @@ from adagoal.worlds.stepping import Stepping
 
 REPLAY = 100_000
 """Steps since the last reset that a snapshot can hold."""
+FACTS = record(
+    place=episode.PLACE,
+    adrift={"type": "boolean"},
+    seed={"type": ["integer", "null"], "minimum": 0, "maximum": 2**63},
+    doubts=Doubts.FACTS,
+    generator={"type": "object"},
+    actions={"type": ["array", "null"], "maxItems": REPLAY, "items": COUNT},
+    states={"type": "array"},
+    keys={"type": "array"},
+    labels={"type": "array", "items": {"type": "string"}},
+) | {"required": ["place", "adrift", "seed", "doubts", "generator", "actions", "labels"]}
+"""What a checkpoint holds. ``states`` are the keys of the states as JSON; format 1 had ``keys``, as Python's texts."""
+OWN_DICE = (
+    "the environment draws at random without Gymnasium's generator (np_random), which alone can be put back: a run "
+    "that was resumed is as valid as one that was not, but not the same"
+)
 DEATHS = 3
 """Times in a row that the process of an environment may be killed before it has made a step."""
 
@@ -179,9 +197,14 @@ class GymWorld:
         A generator of the environment's own cannot be put back. It gets another seed, so that what it draws from now
         on is not what it drew before: samples that repeat themselves would be counted as new ones.
         """
+        check_json(FACTS, facts)
+        if ("states" in facts) == ("keys" in facts):
+            raise ValueError("the states are missing, or there twice")
         self._doubts.restore(facts["doubts"])
         self._recorder.restore(arrays)
         self._adapter.recall(facts)
+        if facts["seed"] is not None and self._recorder.random and facts["generator"] == _untouched(facts["seed"]):
+            self.note(OWN_DICE)
         if facts["seed"] is not None:
             self.restart(int(facts["seed"]) + 1)
         self._place = [int(part) for part in facts["place"]]
@@ -194,3 +217,8 @@ class GymWorld:
             return self._adapter.replay(facts) == self._place[0]
         except EnvironmentFailure:
             return False
+
+
+def _untouched(seed: int) -> dict[str, Any]:
+    """The state of a generator of Gymnasium's that was seeded and not used since."""
+    return dict(seeding.np_random(seed)[0].bit_generator.state)

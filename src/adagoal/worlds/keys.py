@@ -8,6 +8,7 @@ agent's place and direction, what it carries, and the mission.
 
 from __future__ import annotations
 
+import ast
 import functools
 import operator
 from collections.abc import Callable
@@ -19,6 +20,8 @@ from gymnasium import spaces
 from adagoal.core.errors import InputError
 
 Key = int | str | bytes | tuple["Key", ...]
+LONGEST = 2**16
+"""Characters of a key in a folder of format 1, at most."""
 DIRECTIONS = ("right", "down", "left", "up")
 
 
@@ -67,6 +70,42 @@ def _bytes(dtype: np.dtype[Any], shape: tuple[int, ...], observation: Any) -> by
     elif array is not given and not np.array_equal(array, given):
         raise InputError(f"gave the observation {str(observation)[:60]}, which is no {dtype} as its space says", "env")
     key: bytes = array.tobytes()
+    return key
+
+
+def to_json(key: Key) -> Any:
+    """A key as JSON: bytes in hexadecimal digits, tuples as lists."""
+    if isinstance(key, bytes):
+        return {"hex": key.hex()}
+    return [to_json(part) for part in key] if isinstance(key, tuple) else key
+
+
+def from_json(data: Any) -> Key:
+    """The inverse of :func:`to_json`; a ``ValueError`` for anything else."""
+    if isinstance(data, dict) and list(data) == ["hex"] and isinstance(data["hex"], str):
+        return bytes.fromhex(data["hex"])
+    if isinstance(data, list):
+        return tuple(from_json(part) for part in data)
+    if isinstance(data, bool) or not isinstance(data, int | str):
+        raise ValueError(f"{str(data)[:40]!r} is not the key of a state")
+    return data
+
+
+def from_repr(text: Any) -> Key:
+    """A key as folders of format 1 hold it: Python's own notation, read as data and up to :data:`LONGEST`."""
+    if not isinstance(text, str) or len(text) > LONGEST:
+        raise ValueError("the key of a state is not a text, or too long")
+    try:
+        return _checked(ast.literal_eval(text))
+    except (SyntaxError, ValueError, MemoryError, RecursionError, TypeError):
+        raise ValueError(f"{text[:40]!r} is not the key of a state") from None
+
+
+def _checked(key: Any) -> Key:
+    if isinstance(key, tuple):
+        return tuple(_checked(part) for part in key)
+    if isinstance(key, bool) or not isinstance(key, int | str | bytes):
+        raise ValueError(f"{str(key)[:40]!r} is not the key of a state")
     return key
 
 

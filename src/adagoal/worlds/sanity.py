@@ -21,12 +21,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal.core.schema import COUNT, Array, Schema, check_arrays, check_json, record
 from adagoal.core.types import Floats, Longs
 
 ALPHA = 1e-6
@@ -62,6 +63,11 @@ class Doubts:
 
     notes: list[str] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
+    FACTS: ClassVar[dict[str, Any]] = record(
+        notes={"type": "array", "items": {"type": "string"}},
+        reasons={"type": "array", "items": {"type": "string"}},
+        lost=COUNT,
+    )
     lost: int = 0
     """Transitions lost because of what happened in them."""
 
@@ -100,6 +106,7 @@ class Doubts:
 
     def restore(self, facts: dict[str, Any]) -> None:
         """The inverse of :meth:`state`."""
+        check_json(self.FACTS, facts)
         self.notes, self.reasons, self.lost = list(facts["notes"]), list(facts["reasons"]), int(facts["lost"])
 
 
@@ -124,6 +131,18 @@ class Recorder:
         self._score = np.zeros((64, TESTS))
 
     ARRAYS = ("_of", "_symbols", "_causes", "_used", "_pooled", "_classes", "_score")
+    SCHEMA: ClassVar[Schema] = {
+        "row": Array("int32", ("P",), low=-1, below="R"),
+        "past": Array("int64", (3,), low=-(2**62), high=2**62),
+        "of": Array("int64", ("R", 2), low=0),
+        "symbols": Array("int32", ("R", SYMBOLS), low=-1),
+        "causes": Array("int64", ("R", CLASSES)),
+        "used": Array("int64", ("R", 2), low=0, high=max(SYMBOLS, CLASSES)),
+        "pooled": Array("int64", ("R", SYMBOLS + 1), low=0, high=2**53),
+        "classes": Array("int32", ("R", CLASSES + 1 + AGES + 1, SYMBOLS + 1), low=0),
+        "score": Array("float64", ("R", TESTS)),
+    }
+    """What a checkpoint holds."""
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Everything, for a checkpoint; rows not in use are left out."""
@@ -132,6 +151,17 @@ class Recorder:
 
     def restore(self, arrays: dict[str, NDArray[Any]]) -> None:
         """The inverse of :meth:`state`."""
+        rows = check_arrays(self.SCHEMA, arrays)["R"]
+        row, past, watched = arrays["row"], arrays["past"], arrays["of"] @ np.array([2, 1])
+        if not (
+            past[2] == rows <= ROWS
+            and past[1] >= 0
+            and (arrays["of"][:, 1] <= 1).all()
+            and (watched < len(row)).all()
+            and np.array_equal(row[watched], np.arange(rows))
+            and (row >= 0).sum() == rows
+        ):
+            raise ValueError("the pairs that are watched are not those that were met")
         self._row, self._past = np.array(arrays["row"]), np.array(arrays["past"])
         for name in self.ARRAYS:
             kept, array = arrays[name[1:]], getattr(self, name)
@@ -155,6 +185,11 @@ class Recorder:
             for name in self.ARRAYS:
                 array = getattr(self, name)
                 setattr(self, name, np.pad(array, [(0, len(array))] + [(0, 0)] * (array.ndim - 1)))
+
+    @property
+    def random(self) -> bool:
+        """Whether some pair had more than one successor."""
+        return bool((self._used[: int(self._past[2]), 0] > 1).any())
 
     def wealth(self) -> Floats:
         """[rows, tests]: log wealth, the evidence against a clean world."""

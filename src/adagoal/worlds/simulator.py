@@ -11,10 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.counts import Counts
+from adagoal.core.schema import check_json, record
 from adagoal.core.types import Floats
 from adagoal.core.world import Outcome, Plan
 from adagoal.worlds import episode
 from adagoal.worlds.model import TabularMDP
+
+LINES = {"type": "array", "items": {"type": "string"}}
+FACTS = record(place=episode.PLACE, warnings=LINES, void=LINES) | {"required": ["place"]}
 
 
 class ModelWorld:
@@ -73,14 +77,17 @@ class ModelWorld:
         return True
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        """Where the agent stands."""
-        return {}, {"place": self._place.tolist()}
+        """Where the agent stands, and what was noticed on the way."""
+        return {}, {"place": self._place.tolist(), "warnings": list(self.warnings), "void": list(self.void)}
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
-        """Back to where the agent stood."""
+        """Back to where the agent stood; folders of format 1 do not say what was noticed."""
+        check_json(FACTS, facts)
+        for line in facts.get("warnings", ()):
+            self.note(line)
+        for line in facts.get("void", ()):
+            self.doubt(line)
         self._place[:] = facts["place"]
-        if not 0 <= self._place[0] < self.mdp.n_states:
-            raise ValueError(f"no state {self._place[0]}")
 
 
 def _row_cumsum(mdp: TabularMDP) -> Floats:

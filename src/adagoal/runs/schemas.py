@@ -1,0 +1,111 @@
+"""What the files of an exploration must hold. docs/result.schema.json is :data:`RESULT`; docs/folder.md explains it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from adagoal.core.schema import COUNT, Array, nullable, record
+
+KIND = "exploration"
+FORMAT = 2
+"""Of result.json; 1 had no ``kind`` and, in early versions, no ``certified_radius`` and no ``void``."""
+
+_TEXT = {"type": "string", "maxLength": 10_000}
+_LINES = {"type": "array", "items": {"type": "string"}}
+_OBJECT = {"type": "object"}
+_AT_LEAST_0 = {"type": "number", "minimum": 0}
+_BOUND = nullable(_AT_LEAST_0)
+_SEED = {"type": "integer", "minimum": 0}
+_STATES = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 2**31}}
+
+SETTING: dict[str, Any] = {
+    "env": _TEXT,
+    "env_args": _OBJECT,
+    "method": _TEXT,
+    "method_args": _OBJECT,
+    "goal_rule": _TEXT,
+    "radius": {"type": ["number", "string"], "minimum": 1, "maximum": 1e9, "maxLength": 100},
+    "epsilon": {"type": "number", "minimum": 1e-9, "maximum": 1e9},
+    "delta": {"type": "number", "minimum": 1e-300, "exclusiveMaximum": 1},
+    "seed": _SEED,
+    "budget": nullable(COUNT),
+    "goal_space": nullable(_STATES),
+    "start_seed": nullable(_SEED),
+    "max_states": nullable(COUNT),
+}
+"""The fields of :class:`adagoal.runs.setting.Setting`."""
+
+_ROW: dict[str, Any] = {
+    "type": "object",
+    "required": ["goal", "lower", "upper"],
+    "properties": {
+        "goal": {"type": "integer", "minimum": 0, "maximum": 2**31, "description": "the state"},
+        "lower": {**_BOUND, "description": "the best policy needs at least so many expected steps; null: no bound"},
+        "upper": {**_BOUND, "description": "the returned policy needs at most so many; null: none is known yet"},
+        "error": {**_BOUND, "description": "how much worse than the best policy the returned one may be"},
+    },
+}
+
+_OUTCOME: dict[str, Any] = {
+    "format": {"enum": [1, 2]},
+    "kind": {"enum": [KIND]},
+    "radius_setting": {**SETTING["radius"], "description": "what was asked for: a number, auto or all"},
+    "status": {"enum": ["certified", "stopped", "budget", "interrupted", "void"]},
+    "radius": {"type": "number", "minimum": 1, "description": "the radius that the answer is about"},
+    "certified_radius": {**nullable(_AT_LEAST_0), "minimum": 1, "description": "the radius that is certified, or null"},
+    "guarantee": {"type": "boolean", "description": "whether the method proves its certificates"},
+    "goals": {"type": "array", "items": _ROW | {"required": ["goal", "lower", "upper", "error"]}},
+    "other_goals": {"type": "array", "items": _ROW, "description": "goals that were seen, beyond the radius"},
+    "open_goals": {**_STATES, "description": "members of goals whose certificate is not finished"},
+    "steps": COUNT,
+    "episodes": COUNT,
+    "plans": COUNT,
+    "wall_seconds": _AT_LEAST_0,
+    "reset_action": {"type": "integer", "minimum": 1, "maximum": 32_767},
+    "warnings": _LINES,
+    "void": {**_LINES, "description": "why the status is void"},
+}
+
+RESULT: dict[str, Any] = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "title": "result.json of an exploration",
+    "type": "object",
+    "required": [name for name in (*SETTING, *_OUTCOME) if name not in ("kind", "certified_radius", "void")],
+    "properties": {**SETTING, **_OUTCOME},
+}
+"""Entries that are not named are ignored: a later version may add some."""
+
+MODEL = {
+    "policy": Array("int16", ("G", "T", "S"), low=0, high="A"),
+    "policy_goals": Array("int64", ("G",), low=0, below="S"),
+    "episode_goals": Array("int32", ("E",), low=-2, below="S"),
+    "episode_reached": Array("bool", ("E",)),
+    "trace": Array("float64", ("N", 4), low=0),
+    "visits": Array("int64", ("S",), low=0),
+    "theta": Array("float64", ("d", 3), optional=True),
+    "theta_region": Array("float64", ("d", "k"), optional=True),
+    "theta_radius": Array("float64", (1,), low=0, optional=True),
+}
+"""model.npz: S states, G goals with policies of T stages, A the reset."""
+
+STAGES = 100_000
+"""Stages of a curriculum, at most."""
+
+CHECKPOINT = record(
+    setting=record(**SETTING),
+    estimates=_OBJECT,
+    rng=_OBJECT,
+    world=_OBJECT,
+    steps=COUNT,
+    seconds=_AT_LEAST_0,
+    stage={"type": "integer", "minimum": 1, "maximum": STAGES},
+)
+"""The facts of checkpoint.npz; each part checks what is its own."""
+
+HISTORY = {
+    "episode_goals": Array("int32", ("E",), low=-2, below="S"),
+    "episode_reached": Array("bool", ("E",)),
+    "trace": Array("float64", None, low=0),
+    **{f"attempts.{name}": Array("float64", ("N",), low=0) for name in ("total", "reached", "recent", "previous")},
+}
+"""The arrays of checkpoint.npz that are the run's own."""

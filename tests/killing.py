@@ -1,0 +1,141 @@
+"""Runs that are killed (SIGKILL) at random moments and go on, beside the same runs left in peace.
+
+    python tests/killing.py SEED KILLS      # prints one line per difference, and how many kills there were
+
+Every run saves after every rollout, so that many kills fall into the middle of a save. It is a script and not a test,
+because it forks: a child of a process that has compiled everything needs no start-up time. ``test_killed.py`` calls it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import adagoal
+from adagoal.runs import folder as folders
+from adagoal.runs.saved import find
+from adagoal.worlds import toys
+from model_env import ModelEnv, PairEnv
+
+Make = Callable[[], Any]
+CHAIN = {"n_states": 5, "slip": 0.1}
+WINDY: dict[str, Any] = {"env": "mixture-windy", "radius": 3, "budget": 1_500}
+CASES: dict[str, dict[str, Any]] = {
+    "certified": {"env": "chain", "radius": 6, "env_args": CHAIN},
+    "certified-auto": {"env": "chain", "radius": "auto", "env_args": CHAIN, "budget": 3_000},
+    "certified-all": {"env": "grid", "radius": "all:3", "env_args": {"rows": 2, "cols": 3}, "budget": 3_000},
+    "ucbvi": {"env": "chain", "env_args": CHAIN, "radius": 4, "method": "ucbvi", "budget": 1_500,
+              "method_args": {"bonus": "simplified", "horizon": 20}},
+    "bayes": {"env": "chain", "env_args": CHAIN, "radius": 6, "method": "bayes", "budget": 3_000},
+    "ucbexplore": {"env": "chain", "env_args": CHAIN, "radius": 4, "method": "ucbexplore", "budget": 20_000,
+                   "method_args": {"constants": "scaled=0.001"}},
+    "disco": {"env": "chain", "env_args": CHAIN, "radius": 4, "method": "disco", "budget": 20_000,
+              "method_args": {"constants": "scaled=0.0001"}},
+    "gosprl": {"env": "chain", "env_args": CHAIN, "radius": 4, "method": "gosprl", "budget": 20_000,
+               "method_args": {"constants": "scaled=0.001"}},
+    "bpi-ucbvi": {"env": "chain", "env_args": {"n_states": 4}, "radius": 3, "method": "bpi-ucbvi", "goal_space": [2],
+                  "method_args": {"horizon": 12, "constants": "scaled=0.01"}, "budget": 1_000},
+    "likelihood": {**WINDY, "method": "likelihood"},
+    "likelihood-auto": {**WINDY, "method": "likelihood", "radius": "auto"},
+    "vtr-pooled": {**WINDY, "method": "vtr-pooled"},
+    "vtr": {**WINDY, "method": "vtr", "radius": 2, "method_args": {"horizon": 6}, "budget": 500},
+    "frozen-lake": {"env": "FrozenLake-v1", "radius": 4, "budget": 2_000},
+    "numbered": {"env": lambda: ModelEnv(toys.chain(**CHAIN)), "radius": 5, "budget": 2_000},
+    "on-the-fly": {"env": lambda: PairEnv(toys.chain(**CHAIN), (0, 2)), "radius": 5, "budget": 1_500},
+    "on-the-fly-auto": {"env": lambda: PairEnv(toys.chain(**CHAIN)), "radius": "auto", "budget": 1_500},
+}  # fmt: skip
+FORMAT_1 = Path(__file__).parent / "format1"
+UPGRADES = {
+    "upgrade-auto": ("auto", 4_000, None),
+    "upgrade-pairs": ("pairs", 900, lambda: PairEnv(toys.chain(n_states=4, slip=0.1), (0, 2))),
+}
+
+
+def begin_or_go_on(case: str, path: Path) -> None:
+    """What a user would do: begin, or go on with what is there."""
+    if case in UPGRADES:
+        _, budget, make = UPGRADES[case]
+        adagoal.resume(path, budget, env=None if make is None else make())
+        return
+    arguments = dict(CASES[case])
+    make = arguments.pop("env") if callable(arguments["env"]) else None
+    if path.exists() and find(path) is not None:
+        adagoal.resume(path, env=None if make is None else make())
+    else:
+        adagoal.explore(**(arguments if make is None else {"env": make(), **arguments}), out=path)
+
+
+def prepare(case: str, path: Path) -> Path:
+    """A folder of format 1, where the run is to go on from one."""
+    if case in UPGRADES:
+        shutil.copytree(FORMAT_1 / UPGRADES[case][0], path)
+    return path
+
+
+def in_a_child(case: str, path: Path, patience: float) -> bool:
+    """Whether the run came to its end before it was killed."""
+    child = os.fork()
+    if not child:
+        try:
+            begin_or_go_on(case, path)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    time.sleep(patience)
+    os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status):
+        raise AssertionError(f"{case}: the run ended with an error")
+    return os.WIFEXITED(status)
+
+
+def outcome(path: Path) -> tuple[dict[str, Any], bytes]:
+    """Everything that must be the same, byte for byte."""
+    adagoal.load(path)
+    return json.loads((path / "result.json").read_text()) | {"wall_seconds": 0}, (path / "model.npz").read_bytes()
+
+
+def main(seed: int, kills: int) -> int:
+    """As the module says; the number of differences."""
+    folders.due = lambda since, cost: True
+    os.fsync = lambda handle: None  # a kill loses no page of the system
+    rng, wrong, done = random.Random(seed), 0, 0
+    with tempfile.TemporaryDirectory() as place:
+        peace: dict[str, float] = {}
+        cases = [*CASES, *UPGRADES]
+        rng.shuffle(cases)
+        while done < kills:
+            case = cases.pop(0)
+            cases.append(case)
+            if case not in peace:
+                begin_or_go_on(case, prepare(case, Path(place) / "warm" / case))  # compiles
+                whole, began = prepare(case, Path(place) / "whole" / case), time.monotonic()
+                begin_or_go_on(case, whole)
+                peace[case] = time.monotonic() - began
+            path, dead = prepare(case, Path(place) / "cut" / case), 0
+            while dead < 4 and done < kills:
+                if in_a_child(case, path, rng.uniform(0.0, 0.6 * peace[case])):
+                    break
+                dead, done = dead + 1, done + 1
+            begin_or_go_on(case, path)
+            if outcome(path) != outcome(Path(place) / "whole" / case):
+                wrong += 1
+                print(f"{case}: another result after {dead} kills")
+            shutil.rmtree(path)
+    print(f"{done} kills of {', '.join(peace)}: {wrong} differences")
+    return wrong
+
+
+if __name__ == "__main__":
+    sys.exit(min(main(int(sys.argv[1]), int(sys.argv[2])), 1))
