@@ -68,6 +68,11 @@ class Slow(Chain):
         return super().reset(seed=seed)
 
 
+class Unclosable(Chain):
+    def close(self) -> None:
+        sys.exit("never")
+
+
 class Chatty(Chain):
     """Prints wherever it can, from Python and past it."""
 
@@ -128,6 +133,6 @@ class LongStep(Chain):
         return (*super().step(action), None)
 
 
-for kind in (Chain, Hangs, Exits, Crashes, Dies, Unmakeable, Slow, Chatty, Named, OldStep, OldReset, PairReset, NoStep,
-             LongStep):  # fmt: skip
+for kind in (Chain, Hangs, Exits, Crashes, Dies, Unmakeable, Slow, Unclosable, Chatty, Named, OldStep, OldReset,
+             PairReset, NoStep, LongStep):  # fmt: skip
     gymnasium.register(f"{kind.__name__}-v0", kind)

@@ -144,6 +144,21 @@ def test_known_models_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert "states declared       4" in capsys.readouterr().out
 
 
+def test_an_environment_that_hangs() -> None:
+    check = adagoal.check_env("odd_envs:Hangs-v0", step_timeout=1)
+    assert check.exit_code == 1
+    assert any("took longer than 1 s" in line for line in check.void)
+    slow = adagoal.check_env("odd_envs:Slow-v0", step_timeout=1)
+    assert slow.exit_code == 2
+    fine = adagoal.check_env("odd_envs:Chain-v0", step_timeout=20, steps=300)
+    assert (fine.ok, fine.one_generator, fine.in_space) == (True, True, None)
+    assert "cannot be sent" in adagoal.check_env(ModelEnv(SLIPPERY), step_timeout=1).errors[0]
+
+
+def test_an_environment_that_cannot_be_closed() -> None:
+    assert adagoal.check_env("odd_envs:Unclosable-v0", steps=100).ok
+
+
 def test_stray_prints_are_counted_and_leave_the_json_alone(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["check", "odd_envs:Chatty-v0", "--json", "--steps", "300"]) == 0
     told = json.loads(capfd.readouterr().out)

@@ -293,7 +293,7 @@ def _from_file(spec: str) -> Rule:
     module = importlib.util.module_from_spec(module_spec)
     try:
         module_spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         reason = f"{file} could not be loaded: {type(error).__name__}: {error}"
         raise EnvironmentFailure(reason, name="goal_rule") from error
     rule: Rule | None = getattr(module, function, None)

@@ -39,6 +39,13 @@ class Unstartable(PointMass):
         raise RuntimeError("no power\nat all")
 
 
+class Quitting(PointMass):
+    """Ends the program at its first reset."""
+
+    def reset(self, **_: Any) -> Any:
+        raise SystemExit(0)
+
+
 class Crashing(PointMass):
     """Raises at its first step."""
 
@@ -48,6 +55,7 @@ class Crashing(PointMass):
 
 gymnasium.register(id="Broken-v0", entry_point=Broken, max_episode_steps=5)
 gymnasium.register(id="Unstartable-v0", entry_point=Unstartable, max_episode_steps=5)
+gymnasium.register(id="Quitting-v0", entry_point=Quitting, max_episode_steps=5)
 gymnasium.register(id="Crashing-v0", entry_point=Crashing, max_episode_steps=5)
 
 
@@ -67,6 +75,7 @@ gymnasium.register(id="Crashing-v0", entry_point=Crashing, max_episode_steps=5)
         (["point-mass", "--hidden", "a"], "--hidden"),
         (["point-mass", "--minutes", "nan"], "--minutes"),
         (["Unstartable-v0"], "no power"),
+        (["Quitting-v0"], "Quitting-v0 raised SystemExit: 0"),
         (["--resume", ".", "--seed", "1"], "--seed: not beside --resume"),
         (["--resume", ".", "--hidden", "8"], "--hidden: not beside --resume"),
         (["--resume", ".", "--out", "x"], "--out: not beside --resume"),

@@ -16,7 +16,7 @@ from adagoal.core.streams import aside
 from adagoal.core.text import plain
 from adagoal.core.world import World
 from adagoal.worlds import probe, registry
-from adagoal.worlds.body import Local
+from adagoal.worlds.body import Body, Local
 from adagoal.worlds.gym import GymWorld
 from adagoal.worlds.simulator import ModelWorld
 
@@ -109,12 +109,14 @@ def check_env(
     env_args: Mapping[str, Any] | None = None,
     start_seed: int | None = None,
     max_states: int | None = None,
+    step_timeout: float | None = None,
     steps: int = STEPS,
     seed: int = 0,
 ) -> Check:
     """Try an environment, as :func:`adagoal.explore` would use it, for some ``steps`` with random actions.
 
-    An environment object is reset and stepped, so give one that is not in use.
+    An environment object is reset and stepped, so give one that is not in use. ``step_timeout`` is that of ``explore``;
+    with it observations are not compared with their space, and action masks not looked for.
     """
     integer("steps", steps, 1, 10**9)
     integer("seed", seed, 0, 2**31 - 1)
@@ -124,10 +126,8 @@ def check_env(
     with tempfile.TemporaryFile("w+", errors="replace") as printed:
         with aside(printed):
             try:
-                if isinstance(env, str):
-                    _try_name(check, env, arguments, Limits(start_seed, max_states, steps, seed))
-                else:
-                    _try_object(check, env, Limits(start_seed, max_states, steps, seed))
+                given = Limits(arguments, start_seed, max_states, step_timeout, steps, seed)
+                _try_name(check, env, given) if isinstance(env, str) else _try_object(check, env, env, given)
             except InputError as error:
                 check.errors.append(str(error))
         printed.seek(0)
@@ -138,23 +138,25 @@ def check_env(
 
 
 class Limits(NamedTuple):
-    """What was said about the trial."""
+    """What was said about the environment and the trial."""
 
+    env_args: Mapping[str, Any]
     start_seed: int | None
     max_states: int | None
+    step_timeout: float | None
     steps: int
     seed: int
 
 
-def _try_name(check: Check, name: str, env_args: Mapping[str, Any], given: Limits) -> None:
+def _try_name(check: Check, name: str, given: Limits) -> None:
     """A model is simulated, anything else is made and stepped."""
-    model = registry.make_model(name, env_args, given.start_seed)
+    model = registry.make_model(name, given.env_args, given.start_seed)
     own = name in registry.BUILT_IN
-    made = None if own else registry.make(name, env_args)
+    made = None if own else registry.make(name, given.env_args)
     check.warnings += [] if own else registry.look_up(name)[1]
     if model is None:
         assert made is not None
-        _try_object(check, made, given)
+        _try_object(check, name, made, given)
         Local(made, name, given.max_states).close()
         return
     check.known_model, check.n_actions, check.n_states = True, model.n_actions, model.n_states
@@ -163,24 +165,31 @@ def _try_name(check: Check, name: str, env_args: Mapping[str, Any], given: Limit
     check.plan += _plan(check, ModelWorld(model))
 
 
-def _try_object(check: Check, env: Any, given: Limits) -> None:
-    """Step an environment as it is."""
+def _try_object(check: Check, named: Any, env: Any, given: Limits) -> None:
+    """Step an environment as it is; ``named`` is how the user gave it."""
     if not isinstance(env, gymnasium.Env):
         raise InputError(f"must be a name or a Gymnasium environment, not {type(env).__name__}", "env")
     check.known_model = registry.make_model(env, {}, given.start_seed) is not None
     check.time_limit, check.observations = probe.time_limit(env), plain(env.observation_space, 100)
     watched = probe.Watched(env)
-    body = Local(watched, check.env, given.max_states)
-    world = GymWorld(env, check.env, given.start_seed, given.max_states)  # not watched, as that takes time
+    body: Body = Local(watched, check.env, given.max_states)
+    if given.step_timeout is None:
+        world = GymWorld(env, check.env, given.start_seed, given.max_states)  # not watched, as that takes time
+    else:
+        made, _ = registry.make_world(named, *given[:4])
+        assert isinstance(made, GymWorld)
+        world, body = made, made.body
     check.n_actions, check.fixed_start = world.n_actions, not world.sure_start
     check.n_states = None if body.facts.states is None else world.state_bound
-    _step(check, world, body, watched.seen, given)
+    _step(check, world, body, given)
+    if given.step_timeout is None and check.one_generator is not None:
+        _remark(check, watched.seen)
     check.warnings += world.warnings
     check.void += world.void
     check.plan += _plan(check, world)
 
 
-def _step(check: Check, world: GymWorld, body: Local, seen: probe.Seen, given: Limits) -> None:
+def _step(check: Check, world: GymWorld, body: Body, given: Limits) -> None:
     """Everything that an environment does when it is stepped."""
     found = probe.tour(world, given.steps, given.seed)
     check.steps, check.states_met, check.ends_met = found.steps, found.states, found.ends
@@ -193,9 +202,6 @@ def _step(check: Check, world: GymWorld, body: Local, seen: probe.Seen, given: L
     except InputError as error:
         check.void.append(str(error))
         return
-    check.in_space, check.action_masks = seen.outside is None, seen.masks
-    if seen.outside is not None:
-        check.warnings.append(f"the observation {seen.outside} does not lie in its space")
     if not check.seed_decides:
         check.warnings.append("the same seed does not give the same steps, so a run cannot be repeated")
     if not check.one_generator:
@@ -206,7 +212,14 @@ def _step(check: Check, world: GymWorld, body: Local, seen: probe.Seen, given: L
             check.void.append(
                 "start_seed seeds a generator of its own at every reset: all episodes draw the same numbers"
             )
-    if check.action_masks:
+
+
+def _remark(check: Check, seen: probe.Seen) -> None:
+    """What it showed beside its states."""
+    check.in_space, check.action_masks = seen.outside is None, seen.masks
+    if seen.outside is not None:
+        check.warnings.append(f"the observation {seen.outside} does not lie in its space")
+    if seen.masks:
         check.warnings.append("action masks (in info) are not used: masked actions are tried too")
 
 

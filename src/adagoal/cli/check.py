@@ -15,6 +15,7 @@ from adagoal.cli import options
 @options.ENV_ARGS
 @click.option("--start-seed", type=int, help="Draw the start state with this seed at every reset.")
 @click.option("--max-states", type=int, help="Bound on the number of states, where the environment has none.")
+@options.STEP_TIMEOUT
 @click.option("--steps", type=options.Count(), default=2000, show_default=True, help="Steps to try.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of everything random.")
 @options.JSON

@@ -39,7 +39,8 @@ class Backend(NamedTuple):
     upper: Callable[[Empirical, Block, Floats, Actions], tuple[Floats, Actions]]
     """(model, block, Y [S, B], policy [S, B]): lowered upper bounds and the policy that they hold for (lemma 6)"""
     exact: Callable[[Sparse, Longs, Floats, float, float, int], tuple[Floats, Floats]]
-    """(model, goals [G], V [S, G], cap, tolerance, sweeps): values of a known model, and each goal's residual [G]"""
+    """(model, goals [G], V [S, G], cap, tolerance, sweeps): values of a known model, and each goal's residual [G];
+    every state may be left for good at the cost ``cap``; where V is not below it, that or the reset is best"""
     stages: Callable[[Kernel, Bonus, Longs, int], tuple[Actions, Floats, Floats]]
     """(kernel, bonus, goals [G], H): policy [H, S, G], distance D [G] and error U [G] of AdaGoal-UCBVI"""
     paths: Callable[[Kernel, Bools, Bools, float, float], tuple[Floats, Actions]]

@@ -93,7 +93,8 @@ def _solve(
     for g in range(first, last):
         n = outwards(goals[g], V[:, g], cap, order, place)
         renumber(model, order[:n], place, rows)
-        for i in range(n):
+        values[0] = 0.0
+        for i in range(1, n):
             values[i] = V[order[i], g]
         start = place[model.start] if model.reset else n
         residual[g] = iterate(rows, n_pairs // n_states, start, values[: n + 1], policy, cap, tolerance, sweeps)
@@ -159,7 +160,7 @@ def renumber(model: Sparse, order: Ints, place: Ints, rows: Rows) -> None:
 
 @numba.njit(**COMPILED)
 def action_value(rows: Rows, x: int, V: Floats) -> float:
-    """Q of a pair."""
+    """Q of a pair; the places of a row are LANES at a time, written out."""
     q, k, end = float(rows.costs[x]), np.uintp(rows.indptr[x]), np.uintp(rows.indptr[x + np.uintp(1)])
     while k < end:
         q += (
@@ -168,7 +169,7 @@ def action_value(rows: Rows, x: int, V: Floats) -> float:
             + rows.weights[k + np.uintp(2)] * V[np.uintp(rows.successors[k + np.uintp(2)])]
             + rows.weights[k + np.uintp(3)] * V[np.uintp(rows.successors[k + np.uintp(3)])]
         )
-        k += np.uintp(4)
+        k += np.uintp(LANES)
     return q
 
 

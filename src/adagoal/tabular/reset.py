@@ -8,8 +8,8 @@ probability q. As long as it never has, in n resets, with probability 1 - delta_
 and with C = L + 1 + eps, which bounds the value of a recorded policy everywhere,
 
     lower' = lower / (1 + q lower)
-    upper' = upper / (1 - q (C - upper))                        (infinite where q C >= 1)
-    E'     = E + q upper (C - lower + upper) / (1 - q C)
+    upper' = upper / (1 - q (C - upper))                        (infinite where that is beyond C)
+    E'     = E + q upper (C - lower + upper) / (1 - q C),  at most C - lower'
 """
 
 from __future__ import annotations
@@ -60,25 +60,29 @@ class BelievedReset:
             return np.where(nobody & np.isinf(D), np.inf, 1.0 / (1.0 / D + self.q))
 
     @property
+    def upper(self) -> Floats:
+        """[columns] bounds on the values of the recorded policies; infinite beyond C, where they say nothing."""
+        C, U = self.exact.cap, self.exact.upper
+        with np.errstate(divide="ignore", invalid="ignore"):
+            wider = np.where(U > 0.0, U / (1.0 - self.q * (C - U)), 0.0)
+        return np.where((wider >= U) & (wider <= C), wider, np.inf)
+
+    @property
     def E(self) -> Floats:
-        """[columns] error estimates; where no policy is recorded there is nothing to add."""
-        C, upper = self.exact.cap, self.exact.upper
-        recorded = np.isfinite(upper) & (upper > 0.0)
-        room = 1.0 - self.q * C
-        E: Floats = self.exact.E.copy()
-        if room <= 0.0:
-            E[recorded] = np.inf
-        else:
-            U = upper[recorded]
-            E[recorded] += self.q * U * (C - self.exact.D[recorded] + U) / room
+        """[columns] error estimates; C - D' where nothing is known of a policy."""
+        C, D, U = self.exact.cap, self.exact.D, self.exact.upper
+        known = np.isfinite(self.upper)
+        E: Floats = np.maximum(C - self.D, 0.0)
+        if self.q * C < 1.0:
+            wider = self.exact.E[known] + self.q * U[known] * (C - D[known] + U[known]) / (1.0 - self.q * C)
+            E[known] = np.minimum(E[known], wider)
+        E[U == 0.0] = 0.0
         return E
 
     def bounds(self, goal: int) -> tuple[float, float]:
         """[lower, upper]: the best policy takes at least lower, the returned one at most upper expected steps."""
-        lower, upper = self.exact.bounds(goal)
-        room = 1.0 - self.q * (self.exact.cap - upper)
-        wider = upper if upper in (0.0, math.inf) else upper / room if room > 0.0 else math.inf
-        return (lower / (1.0 + self.q * lower) if math.isfinite(lower) else 1.0 / self.q), wider
+        j = self.exact.column[goal]
+        return float(self.D[j]), float(self.upper[j])
 
     def __getattr__(self, name: str) -> Any:
         """Everything else is as it is for an exact reset."""

@@ -26,7 +26,7 @@ from adagoal.core.types import Floats
 from adagoal.core.world import Outcome, Plan
 from adagoal.worlds import episode
 from adagoal.worlds.adapter import Adapter
-from adagoal.worlds.body import Local
+from adagoal.worlds.body import Body, Local
 from adagoal.worlds.process import Killed, Remote
 from adagoal.worlds.sanity import Doubts, Recorder
 from adagoal.worlds.stepping import Stepping
@@ -79,6 +79,11 @@ class GymWorld:
         self._adrift = False  # nobody knows where the agent stands: a step failed, or a signal came in its middle
         self._deaths = 0
         self._doubts, self._recorder = Doubts(), Recorder(self.n_actions)
+
+    @property
+    def body(self) -> Body:
+        """The environment itself."""
+        return self._adapter.body
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -136,8 +141,8 @@ class GymWorld:
     def _go_back(self) -> None:
         """From a reset on, because nobody knows where the agent stands."""
         self.note("the environment could not be put back into the state it was in: the run went on from a reset")
-        self._adrift = False
         self.restart((self._seed or 0) + 1)  # another seed: samples that repeat themselves would be counted as new ones
+        self._adrift = False
 
     def restart(self, seed: int) -> None:
         """Back to the start, with the environment's randomness seeded anew."""
