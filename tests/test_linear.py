@@ -198,7 +198,7 @@ def test_misspecification_is_noticed(method):
     assert any("no kernel of the mixture allows" in line for line in outside.void)
     # the same support, but even states are entered more often than any slip explains
     p = grid.open_grid(**base, slip=0.3).kernel().toarray() * np.where(np.arange(16) % 2, 1.0, 2.0)
-    truth = adagoal.worlds.model.from_dense((p / p.sum(axis=1, keepdims=True)).reshape(16, 4, 16))
+    truth = adagoal.worlds.model.TabularMDP.from_dense((p / p.sum(axis=1, keepdims=True)).reshape(16, 4, 16))
     inside = adagoal.explore(adagoal.mixture(envs, world=truth), 4.0, 0.3, method=method, budget=60_000)
     assert any("do not fit" in line for line in inside.void)
 

@@ -21,7 +21,7 @@ from adagoal.planning.model import model_of, padded
 from adagoal.planning.stages import stages
 from adagoal.tabular.paper import SHARE, UCBVI, bonuses, horizon
 from adagoal.worlds import grid, random_models, toys
-from adagoal.worlds.model import TabularMDP, from_dense
+from adagoal.worlds.model import TabularMDP
 from adagoal.worlds.simulator import ModelWorld
 from paper_twin import Floats, random_counts, random_mdp, sampled, twin
 
@@ -199,7 +199,7 @@ def test_same_seed_same_run_and_resume(lazy: bool) -> None:
 
 @pytest.mark.parametrize("rule", ["adagoal", "unigoal", "raregoal"])
 def test_simplified_stops_by_its_rule(rule: str) -> None:
-    mdp = from_dense(np.eye(3)[np.array([[1, 0], [2, 0], [2, 0]])])
+    mdp = TabularMDP.from_dense(np.eye(3)[np.array([[1, 0], [2, 0], [2, 0]])])
     run = run_of(mdp, 2.0, 1.0, rule=rule, bonus="simplified", horizon=10)
     assert explore(run, UNLIMITED) == "stopped"
     assert audit_ok(mdp, run.estimates)  # type: ignore[arg-type]

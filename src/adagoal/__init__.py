@@ -11,23 +11,27 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from adagoal.api.check import Check, check_env
     from adagoal.api.explore import audit, explore, resume
+    from adagoal.api.export import export
     from adagoal.api.trial import Trial, play
     from adagoal.core.errors import InputError
     from adagoal.core.policy import Policy
     from adagoal.runs.result import Certificate, Result, load
     from adagoal.worlds.mixture import mixture
+    from adagoal.worlds.model import Model
 
 __version__ = "0.1.0"
 __all__ = [
     "Certificate",
     "Check",
     "InputError",
+    "Model",
     "Policy",
     "Result",
     "Trial",
     "audit",
     "check_env",
     "explore",
+    "export",
     "load",
     "mixture",
     "play",
@@ -38,7 +42,9 @@ _HOME = {
     **dict.fromkeys(("audit", "explore", "resume"), "api.explore"),
     **dict.fromkeys(("Check", "check_env"), "api.check"),
     **dict.fromkeys(("Certificate", "Result", "load"), "runs.result"),
+    "export": "api.export",
     "InputError": "core.errors",
+    "Model": "worlds.model",
     "mixture": "worlds.mixture",
     "Policy": "core.policy",
     **dict.fromkeys(("Trial", "play"), "api.trial"),

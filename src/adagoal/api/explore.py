@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
@@ -9,6 +10,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from numpy.typing import ArrayLike
 
 from adagoal import goals as goal_rules
 from adagoal.core.errors import InputError
@@ -17,17 +19,22 @@ from adagoal.core.world import World
 from adagoal.mdp.audit import Audit, audit_policies
 from adagoal.runs import schemas
 from adagoal.runs.folder import Folder, hold
-from adagoal.runs.result import Result, must_be_exploration, read_result, refuse_another, stored_setting
+from adagoal.runs.result import Result, must_be_exploration, read_result, refuse_another, stored_model, stored_setting
 from adagoal.runs.saved import Saved, read, tell
 from adagoal.runs.schemas import KIND
 from adagoal.runs.session import CHECKPOINT, STAGE, Session
 from adagoal.runs.setting import Setting
-from adagoal.worlds import registry
+from adagoal.worlds import matrices, registry
 from adagoal.worlds.model import TabularMDP
+
+Given = str | gymnasium.Env[Any, Any] | World | TabularMDP
+"""What there is to explore."""
+Again = Given | None
+"""The environment of a run, given again; None where the run knows it."""
 
 
 def explore(
-    env: str | gymnasium.Env[Any, Any] | World,
+    env: Given | ArrayLike | Sequence[Any],
     radius: float | str,
     epsilon: float = 1.0,
     delta: float = 0.1,
@@ -37,6 +44,8 @@ def explore(
     budget: int | None = None,
     seed: int = 0,
     goal_space: list[int] | None = None,
+    start: int | None = None,
+    terminal: ArrayLike | None = None,
     env_args: dict[str, Any] | None = None,
     method_args: dict[str, Any] | None = None,
     start_seed: int | None = None,
@@ -50,7 +59,9 @@ def explore(
 
     Parameters
     ----------
-    env: a built-in name, a Gymnasium id, a Gymnasium environment with discrete actions, or a World.
+    env: a built-in name, a Gymnasium id, a Gymnasium environment with discrete actions, or a World; or a model
+        (docs/models.md): a matrix P[s, a, s'], a list of sparse matrices (one per action), a Model, or a file of one.
+    start, terminal: of a matrix, the start state (0 by default) and the states in which the reset is the only action.
     radius: L >= 1, in expected steps from the start; "auto" doubles it until the budget is spent, "all" until every
         goal is certified.
     epsilon, delta: accuracy in steps, and the probability with which the answer may be wrong.
@@ -65,7 +76,8 @@ def explore(
         moment in which the new one has its first checkpoint.
     observe: called after every rollout, for progress displays.
     """
-    world, name = registry.make_world(env, env_args or {}, start_seed, max_states, step_timeout)
+    given: Given = matrices.with_matrix(env, start, terminal)
+    world, name = registry.make_world(given, env_args or {}, start_seed, max_states, step_timeout)
     setting = Setting(
         env=name,
         env_args=env_args or {},
@@ -106,7 +118,7 @@ def resume(
     path: str | Path,
     budget: int | None = None,
     *,
-    env: str | gymnasium.Env[Any, Any] | World | None = None,
+    env: Again = None,
     goal_rule: str | goal_rules.Rule | None = None,
     trust: bool = False,
     step_timeout: float | None = None,
@@ -127,7 +139,7 @@ def resume(
 def restored(
     folder: Path,
     budget: int | None,
-    env: str | gymnasium.Env[Any, Any] | World | None,
+    env: Again,
     goal_rule: str | goal_rules.Rule | None,
     trust: bool,
     step_timeout: float | None = None,
@@ -139,7 +151,7 @@ def restored(
 def _restored(
     saved: Saved,
     budget: int | None,
-    env: str | gymnasium.Env[Any, Any] | World | None,
+    env: Again,
     goal_rule: str | goal_rules.Rule | None,
     trust: bool,
     step_timeout: float | None,
@@ -151,10 +163,11 @@ def _restored(
     tell(saved)
     setting = Setting(**{**facts["setting"], "goal_space": _tuple(facts["setting"]["goal_space"])})
     setting = setting if budget is None else replace(setting, budget=_whole(budget))
-    env = registry.installed(setting.env, trust) if env is None else env
+    again = environment(setting, env, stored_model(saved.results()), trust)
     goal_rule = goal_rules.installed(setting.goal_rule, trust) if goal_rule is None else goal_rule
-    world, name = registry.make_world(env, setting.env_args, setting.start_seed, setting.max_states, step_timeout)
-    if name != setting.env:
+    arguments = setting.env_args if isinstance(again, str) else {}
+    world, name = registry.make_world(again, arguments, setting.start_seed, setting.max_states, step_timeout)
+    if name != setting.env and env is not None:
         raise InputError(f"the run in {saved.path} is on {setting.env}, not on {name}", "env")
     session = Session.start(setting, world, goal_rules.get(goal_rule))
     try:
@@ -174,23 +187,22 @@ def must_exist(path: str | Path) -> Path:
     return folder
 
 
-def audit(
-    result: Result, env: str | gymnasium.Env[Any, Any] | World | TabularMDP | None = None, *, trust: bool = False
-) -> Audit:
+def environment(setting: Setting, env: Again, own: TabularMDP | None, trust: bool) -> Given:
+    """The environment of a run: what is given again, the model that the run keeps, or else what its setting names."""
+    if env is not None:
+        return env
+    return own if own is not None else registry.installed(setting.env, trust)
+
+
+def audit(result: Result, env: Again = None, *, trust: bool = False) -> Audit:
     """Check a result exactly against the known model: the conditions C1 and C2, and every certificate.
 
     ``env`` is a model, an environment whose model is known (built-in or toy-text), or a name; without it the
     environment is built again from the result's setting, if its code is installed or ``trust`` allows to run it.
     """
     setting = result.setting
-    if isinstance(env, TabularMDP):
-        model: TabularMDP | None = env
-    else:
-        known = env is None or isinstance(env, str)
-        arguments, start_seed = (setting.env_args, setting.start_seed) if known else ({}, setting.start_seed)
-        model = registry.make_model(
-            registry.installed(setting.env, trust) if env is None else env, arguments, start_seed
-        )
+    again = environment(setting, env, result.model, trust)
+    model = registry.make_model(again, setting.env_args if isinstance(again, str) else {}, setting.start_seed)
     if model is None:
         name = setting.env if env is None else env
         raise InputError(f"audit: no exact model is known of {name}; it takes a built-in or a toy-text environment")

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import gymnasium
 import numpy as np
 
 from adagoal.api import evidence
@@ -89,7 +88,7 @@ def play(
     episodes: int = 100,
     *,
     seed: int = 0,
-    env: str | gymnasium.Env[Any, Any] | World | None = None,
+    env: api.Again = None,
     trust: bool = False,
     step_timeout: float | None = None,
 ) -> list[Trial]:
@@ -121,14 +120,12 @@ def play(
     return [_trial(result, goal, tries, world, counts) for goal in chosen]
 
 
-def _fresh(
-    result: Result, env: str | gymnasium.Env[Any, Any] | World | None, trust: bool, step_timeout: float | None
-) -> tuple[World, Counts]:
+def _fresh(result: Result, env: api.Again, trust: bool, step_timeout: float | None) -> tuple[World, Counts]:
     """The world of a result, made again."""
     setting = result.setting
-    env = registry.installed(setting.env, trust) if env is None else env
-    arguments = setting.env_args if isinstance(env, str) else {}
-    world, _ = registry.make_world(env, arguments, setting.start_seed, setting.max_states, step_timeout)
+    again = api.environment(setting, env, result.model, trust)
+    arguments = setting.env_args if isinstance(again, str) else {}
+    world, _ = registry.make_world(again, arguments, setting.start_seed, setting.max_states, step_timeout)
     if world.initial_states != world.state_bound:
         text = f"the states of {world.name} have their numbers from the run: give the folder of the run"
         raise InputError(text, "run")

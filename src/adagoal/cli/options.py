@@ -101,6 +101,16 @@ def pairs(option: str, name: str, text: str) -> Callable[[Callable[..., Any]], C
     )
 
 
+class Constants(click.ParamType["dict[str, Any]"]):
+    """Several KEY=VALUE with commas between them."""
+
+    name = "KEY=VALUE,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
+        """The dictionary."""
+        return dict(Pair().convert(part.strip(), param, ctx) for part in str(value).split(","))
+
+
 def goals(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """The repeatable option --goal, which arrives as the argument ``name``."""
     return click.option(
@@ -124,6 +134,13 @@ CONSTANTS = click.option(
     "[default: paper]",
 )
 GOALS = goals("goal_space")
+GOAL_LABELS = click.option(
+    "--goal-label",
+    "goal_labels",
+    metavar="LABEL",
+    multiple=True,
+    help="Only the states that the model calls so, by its labels or by their own; repeatable.",
+)
 ENV_AGAIN = click.option(
     "--env", help="The environment, where the folder names code that is not installed (module:Id)."
 )
@@ -139,3 +156,6 @@ FIRST_SEED = click.option("--seed", type=click.IntRange(0), default=0, show_defa
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 QUIET = click.option("--quiet", is_flag=True, help="No progress display.")
 ENV_ARGS = pairs("--env-arg", "env_args", "Argument of the environment; repeatable.")
+MODEL_CONSTANTS = click.option(
+    "--model-constants", type=Constants(), help="Constants of a PRISM or JANI model: N=4,K=2 for --env-arg N=4 ..."
+)

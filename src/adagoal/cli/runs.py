@@ -43,7 +43,9 @@ FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path)
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the run.  [default: runs/ENV-METHOD-seedN]")
 @click.option("--overwrite", is_flag=True, help="Replace what another run left in the folder.")
 @options.ENV_ARGS
+@options.MODEL_CONSTANTS
 @options.GOALS
+@options.GOAL_LABELS
 @click.option("--start-seed", type=int, help="Draw the start state with this seed at every reset.")
 @click.option("--max-states", type=int, help="Bound on the number of states, where the environment has none.")
 @options.STEP_TIMEOUT
@@ -56,18 +58,26 @@ def explore(
     step_timeout: float | None,
     as_json: bool,
     quiet: bool,
+    model_constants: dict[str, Any] | None,
+    goal_labels: tuple[str, ...],
     **given: Any,
 ) -> None:
     """Find the goals of ENV that can be reached within a radius, a policy for each, and certificates.
 
-    ENV is a built-in name or a Gymnasium id; adagoal envs lists them. Exit code 0: stopped by the rule; 3: budget
+    ENV is a built-in name, a Gymnasium id (adagoal envs lists them), or a file with a model: .npz, or .prism, .nm, .pm,
+    .jani, .drn and .umb with the extra storm. Exit code 0: stopped by the rule; 3: budget
     spent or interrupted, go on with adagoal resume DIR; 4: void, a check that the certificates rest on has failed.
     """
     from adagoal import methods
     from adagoal.api import explore as api
     from adagoal.runs.progress import Progress
     from adagoal.runs.setting import Setting
+    from adagoal.worlds import registry
 
+    given["env_args"] |= model_constants or {}
+    if goal_labels:
+        states = registry.called(given["env"], given["env_args"], given["start_seed"], goal_labels)
+        given["goal_space"] = (*(given["goal_space"] or ()), *states)
     (given["method_args"],) = methods.with_constants(constants, [(given["method"], given["method_args"])])
     setting = Setting(**given)
     env = re.sub(r"[^A-Za-z0-9._-]+", "-", setting.env)

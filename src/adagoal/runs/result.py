@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
@@ -21,6 +21,8 @@ from adagoal.runs.folder import hold
 from adagoal.runs.saved import Files, Saved, read, tell
 from adagoal.runs.schemas import CHECKPOINT, FORMAT, KIND, MODEL, RESULT
 from adagoal.runs.setting import Setting
+from adagoal.worlds import storage
+from adagoal.worlds.model import TabularMDP
 
 
 class Certificate(NamedTuple):
@@ -64,6 +66,8 @@ class Result:
     """Why the status is "void": checks that the certificates rest on have failed."""
     arrays: Mapping[str, NDArray[Any]]
     """policy [G', T, S] for ``policy_goals`` [G'], episode_goals, episode_reached, trace [*, 4], visits [S]"""
+    model: TabularMDP | None = field(default=None, repr=False)
+    """The world itself, where the user brought it as a matrix, a Model or a file; it is saved with the run."""
 
     def certificate(self, goal: int) -> Certificate:
         """Lower and upper bound on the expected number of steps from s0 to the goal."""
@@ -129,7 +133,7 @@ class Result:
             if held.saved is not None:
                 earlier = stored_setting(held.saved)[0]
                 refuse_another(folder, earlier, self.setting)
-            held.save(results=self.contents())
+            held.save(results=self.contents() | storage.contents(self.model))
         return folder
 
 
@@ -147,7 +151,7 @@ def _load(saved: Saved) -> Result:
     if "result.json" not in here:
         again = f"adagoal resume {quote(str(saved.path))}"
         raise InputError(f"{saved.path}: the run was cut off before its end; go on with: {again}")
-    result = read_result(here, "result.json", "model.npz")
+    result = replace(read_result(here, "result.json", "model.npz"), model=stored_model(here))
     tell(saved)
     return result
 
@@ -170,6 +174,17 @@ def read_result(here: Files, text: str, model: str) -> Result:
     except ValueError as error:
         raise InputError(f"{here.folder / text}: damaged, or not of the same run as {model} ({error})") from None
     return result
+
+
+def stored_model(here: Files) -> TabularMDP | None:
+    """The world of a run, where the user brought it."""
+    if storage.WORLD not in here:
+        return None
+    arrays, facts = here.arrays(storage.WORLD, storage.ARRAYS, fact_rules=storage.FACTS)
+    try:
+        return storage.restored(arrays, facts)
+    except ValueError as error:
+        raise InputError(f"{here.folder / storage.WORLD}: damaged ({error})") from None
 
 
 def stored_setting(saved: Saved) -> tuple[Setting, bool]:

@@ -25,6 +25,7 @@ from adagoal.runs.result import Certificate, Result, contradicted
 from adagoal.runs.schemas import HISTORY
 from adagoal.runs.setting import UNLIMITED, Setting, check, growth
 from adagoal.runs.signals import Stop, stop_on_signals
+from adagoal.worlds import storage
 
 CHECKPOINT = "checkpoint.npz"
 STAGE = ("certified.json", "certified.npz")
@@ -44,6 +45,8 @@ class Session:
     """The answer for the largest radius certified so far, in a curriculum."""
     _kept: Result | None = None
     """The one that is in the folder already."""
+    _begun: bool = False
+    """Whether the folder has a checkpoint of this session, and with it the world."""
 
     @staticmethod
     def start(setting: Setting, world: World, rule: Rule) -> Session:
@@ -139,6 +142,7 @@ class Session:
                 episodes=len(run.episode_goals),
                 plans=estimates.plans,
                 wall_seconds=run.seconds,
+                model=storage.own(run.world),
             )
         else:
             result = self._answer(status)
@@ -173,6 +177,7 @@ class Session:
             reset_action=run.world.n_actions,
             warnings=[*run.world.warnings, *([] if estimates.guarantee else run.world.void)],
             void=[],
+            model=storage.own(run.world),
             arrays={
                 "policy": np.stack(policies) if policies else empty,
                 "policy_goals": np.array(chosen, np.int64),
@@ -192,8 +197,11 @@ class Session:
         if self.certified is not None:
             unchanged = self._kept is self.certified and folder.has(STAGE[1])
             state |= {} if unchanged else dict(zip(STAGE, self.certified.contents().values(), strict=True))
-        folder.save(state, None if result is None else result.contents(), STAGE if unchanged else ())
-        self._kept = self.certified
+        results = {} if result is None else result.contents()
+        if not self._begun:
+            results |= storage.contents(storage.own(self.run.world))
+        folder.save(state, results, STAGE if unchanged else ())
+        self._kept, self._begun = self.certified, True
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Arrays and JSON-ready facts from which :meth:`restore` goes on."""

@@ -1,4 +1,4 @@
-"""A finite Markov decision process with a reset, as sparse arrays.
+"""A finite Markov decision process with a reset, as sparse arrays. Its public name is ``adagoal.Model``.
 
 States are ``0..S-1``, the actions that the environment offers ``0..A-1``. The reset is one more action,
 number ``A`` (:attr:`TabularMDP.reset_action`): it leads to ``start`` from every state, with certainty, and costs
@@ -6,12 +6,17 @@ one step (assumption ``assumption_reset`` of the paper). In a *terminal* state i
 
 The pair (s, a) has the number ``x = s * A + a``; the successors of x are
 ``successors[indptr[x]:indptr[x + 1]]`` with the probabilities ``probabilities[...]`` in the same places.
+
+A model is checked when it is made, whatever it is made from: what is wrong is named by state and action, with their
+labels where they have any.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,6 +26,9 @@ from adagoal.core.errors import InputError
 from adagoal.core.layout import Layout
 from adagoal.core.mixture import LinearMixture
 from adagoal.core.types import Bools, Floats, Ints, Longs
+
+ROUNDING = 1e-9
+"""How far from one the probabilities of a pair may sum."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +49,10 @@ class TabularMDP:
     name: str = "mdp"
     labels: tuple[str, ...] = ()
     """[S] names of states for people, or empty."""
+    actions: tuple[str, ...] = ()
+    """[S * A] names of the pairs' actions for people, or empty; the same action may have another name elsewhere."""
+    sets: Mapping[str, Bools] = field(default_factory=dict, compare=False, repr=False)
+    """Named sets of states, each [S]: what the verification community calls the labels of a model."""
     layout: Layout | None = None
     mixture: LinearMixture | None = field(default=None, compare=False, repr=False)
     """The known kernels that this model is a mixture of, where it is one; the weights are not kept."""
@@ -49,18 +61,98 @@ class TabularMDP:
         if self.n_states < 1 or self.n_actions < 1:
             raise InputError("a model needs at least one state and one action")
         if not 0 <= self.start < self.n_states:
-            raise InputError(f"start state {self.start} outside 0..{self.n_states - 1}")
-        if self.indptr.shape != (self.n_states * self.n_actions + 1,):
-            raise InputError("indptr must have S * A + 1 entries")
-        if self.probabilities.size and not (np.isfinite(self.probabilities).all() and self.probabilities.min() > 0):
-            raise InputError("probabilities must be positive and finite")
-        if self.successors.size and not (0 <= self.successors.min() <= self.successors.max() < self.n_states):
-            raise InputError("a successor lies outside the state space")
-        sums = np.add.reduceat(self.probabilities, self.indptr[:-1]) if self.probabilities.size else np.zeros(1)
-        if (np.diff(self.indptr) < 1).any() or np.abs(sums - 1).max() > 1e-9:
-            raise InputError("the probabilities of every state-action pair must sum to one")
+            raise InputError(f"must be a state in 0..{self.n_states - 1}, got {self.start}", "start")
         if self.terminal.size == 0:
             object.__setattr__(self, "terminal", np.zeros(self.n_states, bool))
+        pairs = self.n_states * self.n_actions
+        for name, size in (("terminal", self.n_states), ("labels", self.n_states), ("actions", pairs)):
+            if len(getattr(self, name)) not in (0, size):
+                raise InputError(f"must be {size} in number, got {len(getattr(self, name))}", name)
+        for name, members in self.sets.items():
+            if members.shape != (self.n_states,) or members.dtype != bool:
+                raise InputError(f"{name!r} must be {self.n_states} booleans, one per state", "sets")
+        if self.indptr.shape != (pairs + 1,) or self.indptr[0] != 0 or self.indptr[-1] != len(self.successors):
+            raise InputError("indptr must have S * A + 1 entries, from 0 to the number of successors")
+        if len(self.probabilities) != len(self.successors) or (np.diff(self.indptr) < 0).any():
+            raise InputError("indptr, successors and probabilities do not fit together")
+        self._check_rows()
+
+    def _check_rows(self) -> None:
+        """Every row is a distribution over the states; the first that is not is named."""
+        wrong = np.flatnonzero(~((self.probabilities > 0) & np.isfinite(self.probabilities)))
+        if len(wrong):
+            pair = int(np.searchsorted(self.indptr, wrong[0], "right")) - 1
+            raise InputError(f"{self.pair_name(pair)}: {self.probabilities[wrong[0]]:g} is not a probability")
+        wrong = np.flatnonzero((self.successors < 0) | (self.successors >= self.n_states))
+        if len(wrong):
+            pair = int(np.searchsorted(self.indptr, wrong[0], "right")) - 1
+            raise InputError(f"{self.pair_name(pair)}: there is no state {self.successors[wrong[0]]}")
+        sums = np.zeros(len(self.indptr) - 1)
+        filled = np.diff(self.indptr) > 0  # reduceat takes an empty row for its neighbour
+        if filled.any():
+            sums[filled] = np.add.reduceat(self.probabilities, self.indptr[:-1][filled])
+        wrong = np.flatnonzero(np.abs(sums - 1) > ROUNDING)
+        if len(wrong):
+            text = f"the probabilities sum to {sums[wrong[0]]:.12g}, not to one"
+            raise InputError(f"{self.pair_name(int(wrong[0]))}: {text}")
+
+    @staticmethod
+    def from_dense(P: ArrayLike, **facts: Any) -> TabularMDP:
+        """A model from an array P[s, a, s']; ``facts`` are those of :func:`assembled`."""
+        try:
+            dense = np.asarray(P, float)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"must be an array of numbers P[s, a, s'] ({error})", "P") from None
+        if dense.ndim != 3 or dense.shape[0] != dense.shape[2]:
+            raise InputError(f"must have the shape [S, A, S], got {list(dense.shape)}", "P")
+        n_states, n_actions, _ = dense.shape
+        return assembled(sparse.csr_matrix(dense.reshape(-1, n_states)), n_states, n_actions, **facts)
+
+    @staticmethod
+    def from_sparse(P: Sequence[Any], **facts: Any) -> TabularMDP:
+        """A model from SciPy's sparse matrices, one [S, S] per action; ``facts`` are those of :func:`assembled`."""
+        if len(P) == 0 or not all(sparse.issparse(p) for p in P):
+            raise InputError("must be a list of sparse matrices, one per action", "P")
+        n_states, n_actions = P[0].shape[0], len(P)
+        for action, p in enumerate(P):
+            if p.shape != (n_states, n_states):
+                raise InputError(f"action {action}: must have the shape [S, S], got {list(p.shape)}", "P")
+        by_action = sparse.csr_matrix(sparse.vstack(P, format="csr", dtype=float))
+        order = np.arange(n_states * n_actions).reshape(n_actions, n_states).T.ravel()
+        return assembled(by_action[order], n_states, n_actions, **facts)
+
+    @staticmethod
+    def load(path: str | Path, **constants: Any) -> TabularMDP:
+        """The model in a file: one that :meth:`save` wrote, or of a verification tool, with values for its constants.
+
+        Nothing in the file is executed, and all of it is checked.
+        """
+        from adagoal.worlds import matrices
+
+        return matrices.read(str(path), constants)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the model into one ``.npz``, atomically."""
+        from adagoal.worlds import storage
+
+        return storage.save(self, Path(path))
+
+    def states(self, label: str) -> list[int]:
+        """The states that a label means: those of the set of that name, or the one state with that name."""
+        if label in self.sets:
+            return [int(s) for s in np.flatnonzero(self.sets[label])]
+        found = [s for s, name in enumerate(self.labels) if name == label]
+        if not found:
+            known = ", ".join(self.sets) or "none"
+            raise InputError(f"{self.name} has no state and no set of states called {label!r} (sets: {known})", "label")
+        return found
+
+    def pair_name(self, pair: int) -> str:
+        """State and action of a pair in words, for messages."""
+        state, action = divmod(pair, self.n_actions)
+        state_name = f" ({self.labels[state]})" if self.labels else ""
+        action_name = f" ({self.actions[pair]})" if self.actions else ""
+        return f"state {state}{state_name}, action {action}{action_name}"
 
     @property
     def reset_action(self) -> int:
@@ -79,33 +171,66 @@ class TabularMDP:
         )
 
 
-def from_dense(p: ArrayLike, **kwargs: object) -> TabularMDP:
-    """A model from an array p[s, a, s']."""
-    dense = np.asarray(p, float)
-    if dense.ndim != 3 or dense.shape[0] != dense.shape[2]:
-        raise InputError("p must have the shape [S, A, S]")
-    n_states, n_actions, _ = dense.shape
-    matrix = sparse.csr_matrix(dense.reshape(n_states * n_actions, n_states))
-    return _from_csr(matrix, n_states, n_actions, kwargs)
+Model = TabularMDP
+"""The public name."""
 
 
-def from_rows(rows: Sequence[Mapping[int, float]], n_actions: int, **kwargs: object) -> TabularMDP:
+def from_rows(rows: Sequence[Mapping[int, float]], n_actions: int, **facts: Any) -> TabularMDP:
     """A model from one mapping {successor: probability} per pair, in the order of x = s * A + a."""
     indptr = np.cumsum([0, *(len(row) for row in rows)])
     successors = np.array([s for row in rows for s in row], np.int32)
     probabilities = np.array([p for row in rows for p in row.values()], float)
     matrix = sparse.csr_matrix((probabilities, successors, indptr), shape=(len(rows), len(rows) // n_actions))
-    return _from_csr(matrix, len(rows) // n_actions, n_actions, kwargs)
+    return assembled(matrix, len(rows) // n_actions, n_actions, **facts)
 
 
-def _from_csr(matrix: sparse.csr_matrix, n_states: int, n_actions: int, kwargs: dict[str, object]) -> TabularMDP:
+def assembled(
+    matrix: sparse.csr_matrix,
+    n_states: int,
+    n_actions: int,
+    *,
+    terminal: ArrayLike | None = None,
+    actions: Sequence[str] = (),
+    labels: Sequence[str] = (),
+    **facts: Any,
+) -> TabularMDP:
+    """A model from a sparse matrix [S * A, S] and the other fields of :class:`TabularMDP`.
+
+    ``terminal`` are states, or booleans [S]; their rows may be empty, since nothing but the reset is possible there.
+    ``actions`` are A names, which are then the same everywhere, or S * A.
+    """
+    matrix = matrix.copy()
     matrix.sum_duplicates()
     matrix.eliminate_zeros()
+    ends = _mask(terminal, n_states)
+    empty = np.flatnonzero(np.repeat(ends, n_actions) & (np.diff(matrix.indptr) == 0))
+    if len(empty):
+        stay = (np.ones(len(empty)), (empty, empty // n_actions))
+        matrix = sparse.csr_matrix(matrix + sparse.csr_matrix(stay, shape=matrix.shape))
     return TabularMDP(
         n_states,
         n_actions,
         matrix.indptr.astype(np.int64),
         matrix.indices.astype(np.int32),
         matrix.data.astype(float),
-        **kwargs,  # type: ignore[arg-type]
+        terminal=ends,
+        labels=tuple(map(str, labels)),
+        actions=tuple(map(str, actions)) * (n_states if len(actions) == n_actions else 1),
+        **facts,
     )
+
+
+def _mask(states: ArrayLike | None, n_states: int) -> Bools:
+    """[S] where a state is among the given ones (numbers, or booleans already)."""
+    try:
+        given = np.atleast_1d(np.asarray([] if states is None else states))
+        if given.dtype == bool and given.shape in ((n_states,), (0,)):
+            return given if len(given) else np.zeros(n_states, bool)
+        numbers = given.astype(np.int64)
+        if (numbers != given).any() or given.ndim != 1 or ((numbers < 0) | (numbers >= n_states)).any():
+            raise ValueError
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(f"must be states in 0..{n_states - 1}, got {states!r}", "terminal") from None
+    mask = np.zeros(n_states, bool)
+    mask[numbers] = True
+    return mask

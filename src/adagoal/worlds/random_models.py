@@ -6,7 +6,7 @@ import numpy as np
 
 from adagoal.core.checks import integer, number, together
 from adagoal.core.types import Longs
-from adagoal.worlds.model import TabularMDP, from_dense, from_rows
+from adagoal.worlds.model import TabularMDP, from_rows
 
 MOST_DENSE = 2_000
 MOST_STATES = 100_000
@@ -18,7 +18,7 @@ def random_dense(*, n_states: int = 10, n_actions: int = 3, seed: int = 0) -> Ta
     rng = _rng(n_states, n_actions, seed, MOST_DENSE)
     together("n_states twice, n_actions", n_states, n_states, n_actions)
     p = rng.dirichlet(np.ones(n_states), size=(n_states, n_actions))
-    return from_dense(p, name="random-dense")
+    return TabularMDP.from_dense(p, name="random-dense")
 
 
 def random_sparse(*, n_states: int = 20, n_actions: int = 3, branching: int = 3, seed: int = 0) -> TabularMDP:

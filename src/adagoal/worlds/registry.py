@@ -19,7 +19,7 @@ from adagoal.core.checks import number
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.text import told
 from adagoal.core.world import World
-from adagoal.worlds import families, grid, random_models, toys
+from adagoal.worlds import families, grid, matrices, random_models, toys
 from adagoal.worlds.body import Local
 from adagoal.worlds.gym import GymWorld
 from adagoal.worlds.model import TabularMDP
@@ -80,7 +80,7 @@ class Row(NamedTuple):
 
 
 def make_world(
-    env: str | Environment | World,
+    env: str | Environment | World | TabularMDP,
     env_args: Mapping[str, Any],
     start_seed: int | None,
     max_states: int | None,
@@ -94,9 +94,12 @@ def make_world(
     """
     if step_timeout is not None:
         number("step_timeout", step_timeout, 0, 1e6, closed="(]")
-        if not isinstance(env, str):
+        if not isinstance(env, str | TabularMDP):
             raise InputError("an environment object cannot be sent to another process; give its name", "step_timeout")
     check_arguments(env_args, start_seed, max_states)
+    brought = matrices.model_of(env, env_args)
+    if brought is not None:
+        return ModelWorld(brought, own=True), env if isinstance(env, str) else OBJECT + brought.name
     if isinstance(env, str):
         if env in BUILT_IN:
             return ModelWorld(_build(env, env_args)), env
@@ -120,9 +123,10 @@ def make_world(
         if model is not None:
             stepped.labels, stepped.layout = model.labels, model.layout
         return stepped, name
-    if hasattr(env, "rollout"):
+    if hasattr(env, "rollout") and not isinstance(env, TabularMDP):
         return env, env.name
-    raise InputError(f"must be a name, a Gymnasium environment or a World, not {type(env).__name__}", "env")
+    text = f"must be a name, a file, a matrix, a Model, a Gymnasium environment or a World, not {type(env).__name__}"
+    raise InputError(text, "env")
 
 
 def check_arguments(env_args: Any, start_seed: Any, max_states: Any) -> None:
@@ -143,14 +147,28 @@ def installed(env: str, trust: bool) -> str:
 
 
 def make_model(
-    env: str | Environment | World, env_args: Mapping[str, Any], start_seed: int | None
+    env: str | Environment | World | TabularMDP, env_args: Mapping[str, Any], start_seed: int | None
 ) -> TabularMDP | None:
     """The exact model with the same state numbers as :func:`make_world`'s, or None where nobody knows it."""
+    brought = matrices.model_of(env, env_args)
+    if brought is not None:
+        return brought
     if isinstance(env, str):
         return _build(env, env_args) if env in BUILT_IN else toy_text_model(make(env, env_args), env, start_seed)
     if isinstance(env, gymnasium.Env):
         return toy_text_model(env, OBJECT + type(env.unwrapped).__name__, start_seed)
     return env.mdp if isinstance(env, ModelWorld) else None
+
+
+def called(env: str, env_args: Mapping[str, Any], start_seed: int | None, labels: Iterable[str]) -> list[int]:
+    """The states that labels mean in an environment whose model is known (:meth:`TabularMDP.states`)."""
+    model = make_model(env, env_args, start_seed)
+    if model is None:
+        raise InputError(f"no model is known of {env}, so that its states have no labels", "goal_labels")
+    try:
+        return sorted({state for label in labels for state in model.states(label)})
+    except InputError as error:
+        raise InputError(error.reason, "goal_labels") from None
 
 
 def describe() -> list[Row]:

@@ -26,7 +26,9 @@ class ModelWorld:
 
     sure_start = True
 
-    def __init__(self, mdp: TabularMDP) -> None:
+    def __init__(self, mdp: TabularMDP, own: bool = False) -> None:
+        """``own``: the user brought the model, so that a run must keep it (:mod:`adagoal.worlds.storage`)."""
+        self.own = own
         self.mdp, self.name, self.labels, self.layout = mdp, mdp.name, mdp.labels, mdp.layout
         self.mixture = mdp.mixture
         """What a learner of linear mixtures is told: the kernels, not their weights."""

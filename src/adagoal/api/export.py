@@ -1,0 +1,258 @@
+"""What a run knows about its world, for model checkers: intervals that hold the true kernel, and the empirical one.
+
+Three models with the same states (the numbers are those of the run) and the reset as an action of every state:
+
+``certified``
+    Every probability of the true kernel lies in its interval, all of them at once, with probability 1 - delta
+    (:mod:`adagoal.tabular.transitions`). Two states stand for what is not known. The mass of successors never observed
+    goes to the state *elsewhere*, from which anything may follow: its one choice costs nothing and leads to every
+    state with a probability in [0, 1]. A pair never tried leads there too. Where the number of states is not known,
+    one state *unseen* stands for all that have never been entered. Where the world cannot vouch for its start, the
+    reset too leads *elsewhere* with a probability of at most :attr:`BelievedReset.q` (lemma 10). So nature, who picks
+    the probabilities, can do whatever the true world may do, and robust values enclose the true ones.
+
+``graph-preserving``
+    Model checkers decide by the graph which states can be reached at all, and want lower ends above zero. This model
+    assumes that every successor of a pair that was tried has been observed (there is no *elsewhere*), that each has a
+    probability of at least :data:`FLOOR`, that the reset leads to the start, and that pairs never tried need not be
+    considered (they are left out).
+
+``empirical``
+    The frequencies, without any guarantee. Pairs never tried are left out.
+
+``policies.json`` has the goals of the result with their certificates and policies. In the models, the goal g has the
+label ``goal_g``.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from adagoal.api import explore as api
+from adagoal.core.counts import Counts
+from adagoal.core.errors import InputError
+from adagoal.core.files import write_json
+from adagoal.core.types import Bools, Floats, Longs
+from adagoal.core.world import World
+from adagoal.planning.model import Empirical
+from adagoal.runs.result import Result, load
+from adagoal.tabular.certified import Certified
+from adagoal.tabular.reset import BelievedReset
+from adagoal.tabular.transitions import conditional
+from adagoal.worlds import explicit
+from adagoal.worlds.explicit import Explicit
+from adagoal.worlds.simulator import ModelWorld
+
+FORMATS = ("drn", "umb")
+FLOOR = 1e-9
+"""The least lower end of the graph-preserving model."""
+RESET, UNTRIED, ANYTHING = "reset", "untried", "anything"
+ASSUMPTION = (
+    f"It assumes that every successor of a tried pair has been observed and has a probability of at least {FLOOR:g}, "
+    "and that the reset leads to the start. Pairs never tried are left out."
+)
+
+
+class Known(NamedTuple):
+    """What the three models are made of."""
+
+    world: World
+    counts: Counts
+    empirical: Empirical
+    reset_q: float
+    """A bound on the probability with which the reset leads elsewhere; 0 where the world vouches for its start"""
+    states: int
+    """N: the states of the run that are written"""
+    sets: dict[str, Bools]
+    """Labels, each [N]"""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the number of states is known."""
+        return self.world.initial_states == self.world.state_bound
+
+
+class Choice(NamedTuple):
+    """One choice of a state, as it will be written."""
+
+    name: str
+    cost: float
+    successors: Longs
+    low: Floats
+    high: Floats
+
+
+def export(
+    run: str | Path, format: str = "drn", out: str | Path | None = None, *, env: api.Again = None, trust: bool = False
+) -> list[Path]:
+    """Write the certified interval MDP of a run, a graph-preserving one, the empirical model, and the policies.
+
+    Parameters
+    ----------
+    run: the folder of a run of the method "certified".
+    format: "drn" (Storm's text format) or "umb" (needs the extra ``storm``).
+    out: a folder; ``export`` in the folder of the run by default.
+    env: the environment, for a run on an object or on code that is not installed (or ``trust`` the folder's word).
+    """
+    if format not in FORMATS:
+        raise InputError(f"must be one of {', '.join(FORMATS)}, got {format!r}", "format")
+    folder = Path(run)
+    target = folder / "export" if out is None else Path(out)
+    result = load(folder)
+    known = _known(folder, result, env, trust)
+    level = f"probability {1 - result.setting.delta:g}"
+    models = {
+        "certified": _certified(known, f"With {level} every true transition probability lies in its interval."),
+        "graph-preserving": _graph_preserving(known, f"With {level}, and under an assumption. {ASSUMPTION}"),
+        "empirical": _empirical(known, "Frequencies, without a guarantee. Pairs never tried are left out."),
+    }
+    paths = []
+    for name, model in models.items():
+        paths.append(target / f"{name}.{format}")
+        explicit.write(model, paths[-1])
+    paths.append(target / "policies.json")
+    write_json(paths[-1], _policies(known, result))
+    return paths
+
+
+def _known(folder: Path, result: Result, env: api.Again, trust: bool) -> Known:
+    """The counts of a run and what they say, as its last checkpoint left them."""
+    session = api.restored(folder, None, env, lambda known: known.E, trust)
+    estimates, world = session.run.estimates, session.run.world
+    reset_q = 0.0
+    if isinstance(estimates, BelievedReset):
+        reset_q, estimates = estimates.q, estimates.exact
+    if not isinstance(estimates, Certified):
+        text = f"the method {result.setting.method} has no intervals for single transitions, only certified has"
+        raise InputError(text, "run")
+    if world.void:
+        raise InputError(f"the certificates of this run are void ({world.void[0]}), so its intervals are too", "run")
+    estimates.confidence.update()
+    counts = estimates.counts
+    fixed = world.initial_states == world.state_bound
+    states = counts.n_states if fixed else int(np.flatnonzero(counts.seen).max()) + 1
+    sets = {f"goal_{g}": np.arange(states) == g for g in result.goals}
+    if isinstance(world, ModelWorld):
+        sets |= {name: members for name, members in world.mdp.sets.items() if name != "init"}
+    return Known(world, counts, estimates.confidence.model(), reset_q, states, sets)
+
+
+# --- the three models ---
+
+
+def _certified(known: Known, comment: str) -> Explicit:
+    """The full model; see the module's text."""
+    low, high = conditional(known.empirical)
+    unseen = [] if known.complete else [known.states]
+    elsewhere = known.states + len(unseen)
+    rows = [_choices(known, s, low, high, elsewhere) for s in range(known.states)]
+    rows += [[_sure(UNTRIED, elsewhere), _reset(known, elsewhere)] for _ in unseen]
+    anywhere = np.arange(elsewhere)
+    rows.append([Choice(ANYTHING, 0.0, anywhere, np.zeros(elsewhere), np.ones(elsewhere))])
+    return _assembled(known, comment, rows, ["unseen", "elsewhere"][-1 - len(unseen) :])
+
+
+def _graph_preserving(known: Known, comment: str) -> Explicit:
+    low, high = conditional(known.empirical)
+    rows = [_choices(known, s, np.maximum(low, FLOOR), high, None) for s in range(known.states)]
+    return _assembled(known, comment, rows, [])
+
+
+def _empirical(known: Known, comment: str) -> Explicit:
+    p = known.empirical.p
+    rows = [_choices(known, s, p, p, None) for s in range(known.states)]
+    return _assembled(known, comment, rows, [])
+
+
+def _choices(known: Known, state: int, low: Floats, high: Floats, elsewhere: int | None) -> list[Choice]:
+    """The choices of a state of the run; bounds [X, K] are on p(. | O). Without ``elsewhere`` nothing is unseen."""
+    model, counts, choices = known.empirical, known.counts, []
+    for action in range(0 if counts.terminal[state] else counts.n_actions):
+        x = state * counts.n_actions + action
+        used = slice(int(model.support[x]))
+        successors, ends = model.successor[x, used].astype(np.int64), (low[x, used], high[x, used])
+        if elsewhere is None:
+            if model.support[x]:
+                choices.append(Choice(_action_name(known, x), 1.0, successors, *ends))
+        elif not model.support[x]:
+            choices.append(_sure(_action_name(known, x), elsewhere))
+        else:
+            q = float(model.q[x])
+            unseen = [elsewhere] if q > 0 else []
+            bounds = np.append((1 - q) * ends[0], [0.0] * len(unseen)), np.append(ends[1], [q] * len(unseen))
+            choices.append(Choice(_action_name(known, x), 1.0, np.append(successors, unseen).astype(np.int64), *bounds))
+    return [*choices, _reset(known, elsewhere)]
+
+
+def _reset(known: Known, elsewhere: int | None) -> Choice:
+    """The reset, which may lead ``elsewhere`` where the world cannot vouch for its start."""
+    if elsewhere is None or known.reset_q == 0.0:
+        return _sure(RESET, known.counts.start)
+    successors = np.array([known.counts.start, elsewhere])
+    return Choice(RESET, 1.0, successors, np.array([1 - known.reset_q, 0.0]), np.array([1.0, known.reset_q]))
+
+
+def _sure(name: str, successor: int) -> Choice:
+    """A choice with one successor."""
+    return Choice(name, 1.0, np.array([successor]), np.ones(1), np.ones(1))
+
+
+def _assembled(known: Known, comment: str, rows: list[list[Choice]], extra: list[str]) -> Explicit:
+    """The choices of every state, joined; ``extra`` are the names of the states that the run does not have."""
+    choices = [choice for row in rows for choice in row]
+    mine = [_state_name(known, s) for s in range(known.states)]
+    room = (0, len(extra))
+    return Explicit(
+        comment=comment,
+        start=known.counts.start,
+        state_names=(*mine, *extra),
+        first=np.cumsum([0, *map(len, rows)]),
+        names=tuple(choice.name for choice in choices),
+        cost=np.array([choice.cost for choice in choices]),
+        indptr=np.cumsum([0, *(len(choice.successors) for choice in choices)]),
+        successors=np.concatenate([choice.successors for choice in choices]),
+        low=np.concatenate([choice.low for choice in choices]),
+        high=np.concatenate([choice.high for choice in choices]),
+        sets={name: np.pad(members, room) for name, members in known.sets.items()}
+        | {name: np.array([*[""] * known.states, *extra]) == name for name in extra},
+    )
+
+
+# --- names and policies ---
+
+
+def _state_name(known: Known, state: int) -> str:
+    labels = known.world.labels
+    return labels[state] if state < len(labels) else ""
+
+
+def _action_name(known: Known, pair: int) -> str:
+    names = known.world.mdp.actions if isinstance(known.world, ModelWorld) else ()
+    return names[pair] if names else f"a{pair % known.counts.n_actions}"
+
+
+def _policies(known: Known, result: Result) -> dict[str, Any]:
+    """The goals with their certificates and policies; actions are numbers, the last one is the reset."""
+
+    def row(goal: int) -> dict[str, Any]:
+        lower, upper = result.certificate(goal)
+        return {
+            "goal": goal,
+            "label": f"goal_{goal}",
+            "name": _state_name(known, goal),
+            "lower": lower,
+            "upper": upper if math.isfinite(upper) else None,
+            "actions": result.policy(goal).actions[0, : known.states].tolist(),
+        }
+
+    return {
+        "delta": result.setting.delta,
+        "radius": result.radius,
+        "status": result.status,
+        "reset_action": result.reset_action,
+        "goals": [row(goal) for goal in result.goals],
+    }

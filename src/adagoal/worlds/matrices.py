@@ -1,0 +1,54 @@
+"""Models that a user brings: matrices, :class:`~adagoal.worlds.model.TabularMDP` objects, and files of models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import sparse
+
+from adagoal.core.errors import InputError
+from adagoal.worlds import storage, verification
+from adagoal.worlds.model import TabularMDP
+
+ENDINGS = (".npz", *verification.ENDINGS)
+
+
+def with_matrix(env: Any, start: int | None, terminal: ArrayLike | None) -> Any:
+    """``env`` as it is, except that matrices become a model.
+
+    A matrix is an array P[s, a, s'] (nested lists will do) or a list of sparse matrices, one per action. ``start``
+    (state 0 by default) and ``terminal`` belong to matrices alone: every other environment has its own.
+    """
+    if isinstance(env, np.ndarray | list | tuple):
+        facts = {"start": 0 if start is None else start, "terminal": terminal, "name": "matrix"}
+        listed = not isinstance(env, np.ndarray) and len(env) > 0 and sparse.issparse(env[0])
+        return TabularMDP.from_sparse(list(env), **facts) if listed else TabularMDP.from_dense(env, **facts)
+    for name, value in (("start", start), ("terminal", terminal)):
+        if value is not None:
+            raise InputError("is for matrices P[s, a, s']; other environments say it themselves", name)
+    return env
+
+
+def model_of(env: Any, env_args: Mapping[str, Any]) -> TabularMDP | None:
+    """The model, where the user brings one: as an object, or in a file whose ending says so."""
+    if isinstance(env, TabularMDP):
+        _no(env_args, env.name)
+        return env
+    return read(env, env_args) if isinstance(env, str) and env.endswith(ENDINGS) else None
+
+
+def read(path: str, constants: Mapping[str, Any]) -> TabularMDP:
+    """The model in a file; the ending says of which format it is."""
+    if path.endswith(verification.ENDINGS):
+        return verification.load(Path(path), constants)
+    _no(constants, path)
+    return storage.load(Path(path))
+
+
+def _no(arguments: Mapping[str, Any], name: str) -> None:
+    if arguments:
+        raise InputError(f"{next(iter(arguments))} given, but {name} is a model, made already", "env_args")

@@ -1,0 +1,133 @@
+"""Models in files: one ``.npz`` of plain arrays, with names and facts as JSON inside it.
+
+The same file is what a user saves (``Model.save``) and what a run keeps beside its checkpoint under the name
+:data:`WORLD`, so that a run on a matrix needs nothing given again. (``model.npz`` in a run's folder is something else:
+the policies and the history of the result.)
+
+Types, shapes and ranges are checked against :data:`ARRAYS` and :data:`FACTS`; that every row sums to one is checked by
+the model itself. The kernels of a linear mixture are not stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adagoal.core import files, npz, schema
+from adagoal.core.errors import InputError
+from adagoal.core.layout import Layout
+from adagoal.core.schema import Array
+from adagoal.worlds.model import TabularMDP
+from adagoal.worlds.simulator import ModelWorld
+
+WORLD = "world.npz"
+"""The name of the file in a run's folder."""
+
+ARRAYS: schema.Schema = {
+    "indptr": Array("int64", ("N",), low=0),
+    "successors": Array("int32", ("nnz",), low=0, below="S"),
+    "probabilities": Array("float64", ("nnz",), low=0),
+    "terminal": Array("b", ("S",)),
+    "sets": Array("b", ("K", "S")),
+    "cells": Array("int64", ("S", 2), low=-1, optional=True),
+    "walls": Array("b", ("rows", "columns"), optional=True),
+}
+_TEXTS = {"type": "array", "items": {"type": "string"}}
+FACTS: dict[str, Any] = {
+    "type": "object",
+    "required": ["format", "name", "n_actions", "start", "labels", "actions", "sets"],
+    "additionalProperties": False,
+    "properties": {
+        "format": {"enum": [1]},
+        "name": {"type": "string"},
+        "n_actions": {"type": "integer", "minimum": 1, "maximum": 2**31},
+        "start": {"type": "integer", "minimum": 0},
+        "labels": _TEXTS,
+        "actions": _TEXTS,
+        "sets": _TEXTS,
+    },
+}
+
+
+def content(model: TabularMDP) -> files.Content:
+    """What the file of a model holds."""
+    arrays: dict[str, NDArray[Any]] = {
+        "indptr": model.indptr,
+        "successors": model.successors,
+        "probabilities": model.probabilities,
+        "terminal": model.terminal,
+        "sets": np.array(list(model.sets.values()), bool).reshape(len(model.sets), model.n_states),
+    }
+    if model.layout is not None:
+        arrays |= {"cells": np.asarray(model.layout.cells, np.int64), "walls": model.layout.walls}
+    facts = {
+        "format": 1,
+        "name": model.name,
+        "n_actions": model.n_actions,
+        "start": model.start,
+        "labels": list(model.labels),
+        "actions": list(model.actions),
+        "sets": list(model.sets),
+    }
+    return files.arrays_content(arrays, facts)
+
+
+def restored(arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> TabularMDP:
+    """The model of arrays and facts that have been found to follow :data:`ARRAYS` and :data:`FACTS`."""
+    layout = Layout(arrays["walls"].shape, arrays["cells"], arrays["walls"]) if "walls" in arrays else None
+    if len(facts["sets"]) != len(arrays["sets"]):
+        raise ValueError("the sets of states and their names do not fit together")
+    return TabularMDP(
+        len(arrays["terminal"]),
+        facts["n_actions"],
+        arrays["indptr"],
+        arrays["successors"],
+        arrays["probabilities"],
+        start=facts["start"],
+        terminal=arrays["terminal"],
+        name=facts["name"],
+        labels=tuple(facts["labels"]),
+        actions=tuple(facts["actions"]),
+        sets=dict(zip(facts["sets"], arrays["sets"], strict=True)),
+        layout=layout,
+    )
+
+
+def save(model: TabularMDP, path: Path) -> Path:
+    """Write a model into one file, atomically."""
+    if path.suffix != ".npz":
+        raise InputError(f"must end in .npz, got {str(path)!r}", "path")
+    files.replace(path, content(model))
+    return path
+
+
+def load(path: Path) -> TabularMDP:
+    """The model in a file; what is wrong with the file, or with the model in it, is one line."""
+    sizes: schema.Sizes = {}
+
+    def fits(heads: Mapping[str, npz.Head]) -> None:
+        sizes.update(schema.check_heads({"__facts__": Array("u"), **ARRAYS}, heads))
+
+    with files.regular(path) as (file, size), files.reading(path):
+        arrays = npz.read(file, size, fits)
+        facts = files.facts_of(arrays)
+        schema.check_json(FACTS, facts)
+        schema.check_values(ARRAYS, arrays, sizes)
+        try:
+            return restored(arrays, facts)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
+
+
+def own(world: object) -> TabularMDP | None:
+    """The model that the user brought, which nobody could build again from its name: a run must keep it."""
+    return world.mdp if isinstance(world, ModelWorld) and world.own else None
+
+
+def contents(model: TabularMDP | None) -> dict[str, files.Content]:
+    """The file of a model in the folder of a run, if there is one."""
+    return {} if model is None else {WORLD: content(model)}

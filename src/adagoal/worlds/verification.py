@@ -1,0 +1,172 @@
+"""Models of the verification community: PRISM and JANI programs, and the explicit formats DRN and UMB.
+
+Storm (the extra ``storm``) builds the model's matrix; the run then explores it as a black box. Three things differ
+between its models and ours, and none of them changes the least expected number of steps between two states:
+
+* A state may have fewer actions than others. An action that it does not have leads to the start, as the reset does in
+  every state; it is called ``absent``, and is soon known to be nothing else. (Repeating one of the state's own actions
+  would be as right, but as dear to learn as that action.)
+* A state that can never be left, deadlocks among them, is terminal: there is nothing but the reset to do.
+* Time is discrete, the state is observed, and there is one start. Models of other kinds are refused.
+
+States are labelled by the values of their variables, actions by their names, and the labels of the model are its named
+sets of states (``Model.sets``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from adagoal.core import files
+from adagoal.core.errors import InputError
+from adagoal.worlds.model import TabularMDP, assembled
+
+ENDINGS = (".prism", ".nm", ".pm", ".jani", ".drn", ".umb")
+"""Of the files that Storm reads; the first three are PRISM programs."""
+ABSENT = "absent"
+
+
+def load(path: Path, constants: Mapping[str, Any]) -> TabularMDP:
+    """The model in a file; ``constants`` are the values of the undefined constants of a program."""
+    with files.regular(path):
+        pass  # it is there, and can be read
+    storm = _storm(path)
+    with _quietly(storm, path):
+        if path.suffix in (".drn", ".umb"):
+            if constants:
+                raise InputError(f"{path.name} is built already and has no constants", "env_args")
+            built = _explicit(storm, path)
+        else:
+            built = _program(storm, path, constants)
+        return converted(built, path.stem)
+
+
+def converted(built: Any, name: str) -> TabularMDP:
+    """Storm's sparse model as one of ours; see the module's text."""
+    kind = built.model_type.name
+    if kind not in ("DTMC", "MDP") or built.is_partially_observable:
+        raise InputError(f"{name} is a {kind}; only DTMCs and MDPs can be explored", "env")
+    if built.supports_uncertainty or built.supports_parameters:
+        raise InputError(f"{name} has intervals or parameters for probabilities; only numbers can be explored", "env")
+    if len(built.initial_states) != 1:
+        raise InputError(f"{name} has {len(built.initial_states)} initial states; it must have one", "env")
+    matrix, states, (start,) = built.transition_matrix, built.nr_states, built.initial_states
+    first = np.array([matrix.get_row_group_start(s) for s in range(states)] + [matrix.nr_rows])
+    width = int(np.diff(first).max())
+    state = np.repeat(np.arange(states), np.diff(first))
+    pair = state * width + np.arange(len(state)) - first[state]
+    entries = [(row, entry.column, entry.value) for row in range(len(pair)) for entry in matrix.get_row(row)]
+    rows, columns, values = (np.array(part) for part in zip(*entries, strict=True))
+    absent = np.setdiff1d(np.arange(states * width), pair)
+    kernel = sparse.csr_matrix(
+        (np.r_[values, np.ones(len(absent))], (np.r_[pair[rows], absent], np.r_[columns, np.full(len(absent), start)])),
+        shape=(states * width, states),
+    )
+    leaves = np.zeros(states, bool)
+    leaves[state[rows[columns != state[rows]]]] = True
+    return assembled(
+        *(kernel, states, width),
+        start=start,
+        terminal=~leaves,
+        name=name,
+        labels=_labels(built),
+        actions=_actions(built, pair, states * width),
+        sets={label: _members(built, label) for label in sorted(built.labeling.get_labels())},
+    )
+
+
+def _labels(built: Any) -> list[str]:
+    """[S] the variables of every state with their values, or nothing where the file has none."""
+    if not built.has_state_valuations():
+        return []
+    values = built.state_valuations
+    variables = list(values.get_all_variables())
+    return [
+        ",".join(f"{variable.name}={_plain(values.get_value(s, variable))}" for variable in variables)
+        for s in range(built.nr_states)
+    ]
+
+
+def _plain(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _actions(built: Any, pair: Any, pairs: int) -> list[str]:
+    """[S * A] the names of the actions; one without a name is called by its number in the state."""
+    names = [ABSENT] * pairs
+    width = pairs // built.nr_states
+    for row, x in enumerate(pair):
+        given = sorted(built.choice_labeling.get_labels_of_choice(row)) if built.has_choice_labeling() else []
+        names[x] = ",".join(given) or str(x % width)
+    return names
+
+
+def _members(built: Any, label: str) -> Any:
+    found = np.zeros(built.nr_states, bool)
+    found[list(built.labeling.get_states(label))] = True
+    return found
+
+
+def _program(storm: Any, path: Path, constants: Mapping[str, Any]) -> Any:
+    """A PRISM or JANI program, built."""
+    jani = path.suffix == ".jani"
+    program = storm.parse_jani_model(path)[0] if jani else storm.parse_prism_program(path, prism_compatibility=True)
+    open_constants = [constant.name for constant in program.constants if not constant.defined]
+    for name in constants:
+        if name not in open_constants:
+            raise InputError(f"{path.name} has no open constant {name!r}; {_needs(open_constants)}", "env_args")
+    missing = [name for name in open_constants if name not in constants]
+    if missing:
+        raise InputError(f"{path.name} needs values of its constants {', '.join(missing)}", "env_args")
+    if constants:
+        program, _ = storm.instantiate_constants(program, dict(constants))
+    options = storm.BuilderOptions()
+    options.set_build_all_labels()
+    options.set_build_state_valuations()
+    options.set_build_choice_labels()
+    return storm.build_model(program, options=options)
+
+
+def _needs(names: list[str]) -> str:
+    return f"it needs {', '.join(names)}" if names else "it needs none"
+
+
+def _explicit(storm: Any, path: Path) -> Any:
+    """A DRN or UMB file, built."""
+    if path.suffix == ".umb":
+        options = storm.io.UmbImportOptions()
+        options.build_choice_labeling = options.build_state_valuations = True
+        return storm.build_model_from_umb(path, options=options)
+    options = storm.io.DirectEncodingParserOptions()
+    options.build_choice_labeling = True
+    return storm.build_model_from_drn(path, options=options)
+
+
+def _storm(path: Path) -> Any:
+    """The stormpy package, which is an extra."""
+    try:
+        import stormpy
+    except ImportError:
+        raise InputError(f"{path.name} needs the stormpy package: pip install 'adagoal[storm]'", "env") from None
+    return stormpy
+
+
+@contextlib.contextmanager
+def _quietly(storm: Any, path: Path) -> Iterator[None]:
+    """What Storm finds wrong is one line, and nothing is printed beside it."""
+    levels: Any = storm.developer.LogLevel
+    set_level: Callable[[Any], None] = storm.developer.set_log_level
+    before = storm.developer.get_log_level()
+    set_level(levels.OFF)
+    try:
+        yield
+    except (RuntimeError, storm.exceptions.StormError) as error:
+        raise InputError(f"{path} cannot be built by Storm ({error})", "env") from None
+    finally:
+        set_level(before)

@@ -1,0 +1,161 @@
+"""Models from matrices and files: what is right is kept bit for bit, what is wrong is one line."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+import adagoal
+from adagoal.cli.main import run
+from adagoal.core.files import write_arrays
+from adagoal.worlds import grid
+from adagoal.worlds.matrices import model_of
+from adagoal.worlds.random_models import random_dense
+
+P = np.array(random_dense(n_states=5, n_actions=2, seed=3).kernel().toarray()).reshape(5, 2, 5)
+NAMES = {"labels": list("abcde"), "actions": ["left", "right"]}
+
+
+def test_dense_and_sparse_are_the_same_model():
+    dense = adagoal.Model.from_dense(P, start=2, terminal=[4])
+    listed = adagoal.Model.from_sparse([sparse.coo_matrix(P[:, a]) for a in range(2)], start=2, terminal=[4])
+    for name in ("indptr", "successors", "probabilities", "terminal"):
+        assert (getattr(dense, name) == getattr(listed, name)).all()
+    assert np.array_equal(dense.kernel().toarray().reshape(5, 2, 5), P)
+
+
+def test_rows_of_terminal_states_may_be_empty():
+    empty = P.copy()
+    empty[4] = 0.0
+    model = adagoal.Model.from_dense(empty, terminal=np.arange(5) == 4)
+    assert (model.kernel().toarray()[8:] == np.eye(5)[[4, 4]]).all()
+
+
+@pytest.mark.parametrize("model", [grid.two_room(), adagoal.Model.from_dense(P, sets={"x": np.arange(5) > 2}, **NAMES)])
+def test_a_file_gives_back_the_model(tmp_path, model):
+    again = adagoal.Model.load(model.save(tmp_path / "m.npz"))
+    for name in ("indptr", "successors", "probabilities", "terminal"):
+        assert (getattr(again, name) == getattr(model, name)).all()
+        assert getattr(again, name).dtype == getattr(model, name).dtype
+    for name in ("n_states", "n_actions", "start", "name", "labels", "actions"):
+        assert getattr(again, name) == getattr(model, name)
+    assert {name: list(members) for name, members in again.sets.items()} == {
+        name: list(members) for name, members in model.sets.items()
+    }
+    assert (again.layout is None) == (model.layout is None)
+    if model.layout is not None:
+        assert again.layout.shape == model.layout.shape
+        assert (again.layout.cells == model.layout.cells).all()
+        assert (again.layout.walls == model.layout.walls).all()
+
+
+def broken(place, value):
+    wrong = P.copy()
+    wrong[place] = value
+    return wrong
+
+
+@pytest.mark.parametrize(
+    ("make", "line"),
+    [
+        (lambda: adagoal.Model.from_dense(broken((1, 1, 2), np.nan), **NAMES), "state 1 (b), action 1 (right): nan is"),
+        (lambda: adagoal.Model.from_dense(broken((2, 0, 0), -0.1)), "state 2, action 0: -0.1 is not a probability"),
+        (lambda: adagoal.Model.from_dense(broken((0, 1), 0.1)), "state 0, action 1: the probabilities sum to 0.5, not"),
+        (lambda: adagoal.Model.from_dense(broken((4, 0), 0.0)), "state 4, action 0: the probabilities sum to 0, not"),
+        (lambda: adagoal.Model.from_dense(P[0]), "P: must have the shape [S, A, S], got [2, 5]"),
+        (lambda: adagoal.Model.from_dense("P"), "P: must be an array of numbers"),
+        (lambda: adagoal.Model.from_dense(P, start=5), "start: must be a state in 0..4, got 5"),
+        (lambda: adagoal.Model.from_dense(P, terminal=[7]), "terminal: must be states in 0..4"),
+        (lambda: adagoal.Model.from_dense(P, terminal=["a"]), "terminal: must be states in 0..4"),
+        (lambda: adagoal.Model.from_dense(P, labels=["a"]), "labels: must be 5 in number, got 1"),
+        (lambda: adagoal.Model.from_dense(P, sets={"x": np.arange(5)}), "sets: 'x' must be 5 booleans"),
+        (lambda: adagoal.Model.from_sparse([]), "P: must be a list of sparse matrices"),
+        (lambda: adagoal.Model.from_sparse([P[:, 0]]), "P: must be a list of sparse matrices"),
+        (
+            lambda: adagoal.Model.from_sparse([sparse.eye(5), sparse.eye(4)]),
+            "P: action 1: must have the shape [S, S], got [4, 4]",
+        ),
+        (lambda: adagoal.Model.from_dense(P, **NAMES).states("f"), "has no state and no set of states called 'f'"),
+        (lambda: adagoal.Model.from_dense(P).save("model.txt"), "path: must end in .npz"),
+        (lambda: adagoal.explore("chain", 4, start=1), "start: is for matrices"),
+        (lambda: adagoal.explore(adagoal.Model.from_dense(P), 4, terminal=[1]), "terminal: is for matrices"),
+        (lambda: adagoal.explore("no.npz", 4), "no.npz: no such file"),
+        (lambda: adagoal.explore(P, 4, env_args={"a": 1}), "env_args: a given, but matrix is a model, made already"),
+    ],
+)
+def test_what_is_wrong_is_one_line(make, line):
+    with pytest.raises(adagoal.InputError) as caught:
+        make()
+    assert line in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_are_checked(tmp_path):
+    model = adagoal.Model.from_dense(P)
+    path = model.save(tmp_path / "m.npz")
+    damaged = path.read_bytes()
+    (tmp_path / "cut.npz").write_bytes(damaged[: len(damaged) // 2])
+    (tmp_path / "text.npz").write_text("no zip")
+    facts = {"format": 1, "name": "m", "n_actions": 2, "start": 0, "labels": [], "actions": [], "sets": []}
+    arrays = {name: getattr(model, name) for name in ("indptr", "successors", "probabilities", "terminal")}
+    arrays["sets"] = np.zeros((0, 5), bool)
+    write_arrays(tmp_path / "sums.npz", arrays | {"probabilities": model.probabilities / 2}, facts)
+    write_arrays(tmp_path / "far.npz", arrays | {"successors": model.successors + 1}, facts)
+    write_arrays(tmp_path / "short.npz", arrays | {"indptr": model.indptr[:-1]}, facts)
+    write_arrays(tmp_path / "start.npz", arrays, facts | {"start": 9})
+    write_arrays(tmp_path / "names.npz", arrays, facts | {"labels": ["a"]})
+    write_arrays(tmp_path / "facts.npz", arrays, {})
+    for name in ("cut", "text", "sums", "far", "short", "start", "names", "facts"):
+        with pytest.raises(adagoal.InputError, match=f"{name}.npz: "):
+            adagoal.Model.load(tmp_path / f"{name}.npz")
+
+
+def test_a_run_keeps_the_matrix(tmp_path):
+    """Cut off, gone on with, audited and played like the same world by its name; nothing is given again."""
+    named = {"n_states": 5, "n_actions": 2, "seed": 3}
+    for folder, env, arguments in (("named", "random-dense", named), ("run", P, {})):
+        adagoal.explore(env, 20, 2.0, seed=1, budget=500, env_args=arguments, out=tmp_path / folder)
+        adagoal.resume(tmp_path / folder, 10**7)
+    result = adagoal.load(tmp_path / "run")
+    assert result.status == "certified"
+    assert result.certificates == adagoal.load(tmp_path / "named").certificates
+    assert adagoal.audit(result).ok
+    for run_or_result in (tmp_path / "run", result):
+        assert [trial.goal for trial in adagoal.play(run_or_result, episodes=5)] == result.goals
+
+
+def test_a_later_run_in_the_folder_does_not_find_the_matrix(tmp_path):
+    adagoal.explore(P, 20, 2.0, budget=500, out=tmp_path / "run")
+    adagoal.explore("chain", 4, budget=500, out=tmp_path / "run", overwrite=True)
+    assert not (tmp_path / "run" / "world.npz").exists()
+    assert adagoal.load(tmp_path / "run").model is None
+
+
+def test_the_command_line_takes_files(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    adagoal.Model.from_dense(P, name="five", sets={"far": np.arange(5) > 2}, **NAMES).save("five.npz")
+    assert run(["explore", "five.npz", "--radius", "20", "--epsilon", "2", "--goal-label", "far", "--out", "r"]) == 0
+    (tmp_path / "five.npz").unlink()
+    assert adagoal.load("r").goals == [3, 4]
+    for command in ("audit", "play", "report", "export"):
+        assert run([command, "r"]) == 0
+    capsys.readouterr()
+    assert run(["explore", "five.npz", "--radius", "20"]) == 2
+    assert run(["explore", "grid", "--radius", "20", "--goal-label", "far"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "error: five.npz: no such file"
+    assert lines[1].startswith("error: --goal-label: ")
+    assert len(lines) == 2
+
+
+def test_other_things_are_not_models():
+    assert model_of("two-room", {}) is None
+    assert model_of(3, {}) is None
+
+
+def test_a_matrix_that_was_altered_in_the_folder_is_noticed(tmp_path):
+    adagoal.explore(P, 20, 2.0, budget=500, out=tmp_path / "run")
+    path = tmp_path / "run" / "world.npz"
+    path.write_bytes(path.read_bytes()[:-40])
+    for read in (adagoal.load, adagoal.resume):
+        with pytest.raises(adagoal.InputError, match=r"world\.npz: "):
+            read(tmp_path / "run")
