@@ -289,6 +289,7 @@ def at(name: str, value: Any) -> Any:
         ("certified", fact("setting", "method", value="magic"), "unknown method 'magic'"),
         ("certified", fact("setting", "env_args", value={"n_states": 50}), "it has 5 states, the environment 50"),
         ("certified", at("attempts.total", -1.0), "'attempts.total' holds -1.0"),
+        ("certified", at("trace", np.inf), "infinite numbers"),
         ("certified", at("episode_goals", 99), "'episode_goals' holds 99"),
     ],
 )
@@ -311,7 +312,7 @@ def test_a_forged_checkpoint_is_one_line(
 
 
 def test_a_forged_policy_is_one_line(runs: dict[str, Path], tmp_path: Path) -> None:
-    for name, value in (("policy", 99), ("policy", -1), ("policy_goals", 99), ("visits", -1), ("trace", np.inf)):
+    for name, value in (("policy", 99), ("policy", -1), ("policy_goals", 99), ("visits", -1), ("trace", np.nan)):
         folder = shutil.copytree(runs["certified"], tmp_path / f"{name}{value}")
         vault.forged_arrays(folder, "model.npz", at(name, value))
         with pytest.raises(adagoal.InputError, match=f"model.npz: damaged or not readable .entry '{name}' holds"):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from adagoal.worlds.mixture import mixture
     from adagoal.worlds.model import Model
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 __all__ = [
     "Certificate",
     "Check",

@@ -14,6 +14,7 @@ import click
 
 from adagoal.cli import options
 from adagoal.core import status
+from adagoal.core.errors import InputError
 from adagoal.core.streams import aside
 
 if TYPE_CHECKING:  # imported where they are used: --help should not wait for Numba
@@ -99,13 +100,22 @@ def explore(
 @options.STEP_TIMEOUT
 @options.JSON
 @options.QUIET
-def resume(folder: Path, budget: int | None, as_json: bool, quiet: bool, **given: Any) -> None:
-    """Go on with the run in DIR; the result is as if it had never stopped."""
+def resume(
+    folder: Path, budget: int | None, step_timeout: float | None, as_json: bool, quiet: bool, **given: Any
+) -> None:
+    """Go on with the run in DIR, an exploration or a training; the result is as if it had never stopped."""
+    if _is_training(folder):
+        from adagoal.cli.deep import resume_training
+
+        if step_timeout is not None:
+            raise InputError("is for explorations; this is a training", "step_timeout")
+        resume_training(folder, as_json=as_json, steps=budget or 0, **given)
+        return
     from adagoal.api import explore as api
     from adagoal.runs.progress import Progress
 
     with aside(), Progress(budget, quiet) as progress:
-        result = api.resume(folder, budget, observe=progress, **given)
+        result = api.resume(folder, budget, step_timeout=step_timeout, observe=progress, **given)
     _finish(result, folder, progress, as_json)
 
 
@@ -142,8 +152,17 @@ def play(folder: Path, as_json: bool, **given: Any) -> None:
     """Try the policies of the run in DIR in its environment: measured steps beside certified ones.
 
     Needs no model, so it also works where audit cannot. Exit code 1 where a measurement contradicts a certificate: its
-    interval misses it. All intervals hold together with probability 99%, however few the attempts are.
+    interval misses it. All intervals hold together with probability 99%, however few the attempts are. For a training
+    this is adagoal evaluate.
     """
+    if _is_training(folder):
+        from adagoal.cli.deep import evaluate
+
+        for name in ("goals", "step_timeout"):
+            if given.pop(name) is not None:
+                raise InputError("is for explorations; this is a training", name)
+        click.get_current_context().invoke(evaluate, folder=folder, as_json=as_json, **given)
+        return
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -175,7 +194,12 @@ def play(folder: Path, as_json: bool, **given: Any) -> None:
 @click.command(epilog="Example: adagoal report runs/two-room")
 @FOLDER
 def report(folder: Path) -> None:
-    """Write report.html and its figures in DIR again."""
+    """Write report.html and its figures in DIR again, for an exploration or a training."""
+    if _is_training(folder):
+        from adagoal.report.deep import write
+
+        click.echo(write(folder))
+        return
     from adagoal.report import write_report
 
     with aside():
@@ -220,6 +244,13 @@ def _finish(result: Result, folder: Path, progress: Progress, as_json: bool) -> 
             click.echo(f"go on with: adagoal resume {quote(str(folder))}")
     if result.status.exit_code:
         raise click.exceptions.Exit(result.status.exit_code)
+
+
+def _is_training(folder: Path) -> bool:
+    from adagoal.api.explore import must_exist
+    from adagoal.runs.training_files import is_training
+
+    return is_training(must_exist(folder))
 
 
 def _load(folder: Path) -> Result:

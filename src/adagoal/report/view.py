@@ -59,8 +59,7 @@ class View:
         if self.layout is not None:
             walls = np.argwhere(self.layout.walls).tolist()
             layout = {"shape": list(self.layout.shape), "cells": self.layout.cells.tolist(), "walls": walls}
-        labels = [plain(label) for label in self.labels]
-        return {"start": self.start, "labels": labels, "layout": layout}
+        return {"start": self.start, "labels": [plain(label) for label in self.labels], "layout": layout}
 
     @staticmethod
     def load(folder: Path) -> View | None:

@@ -80,7 +80,7 @@ MODEL = {
     "policy_goals": Array("int64", ("G",), low=0, below="S"),
     "episode_goals": Array("int32", ("E",), low=-2, below="S"),
     "episode_reached": Array("bool", ("E",)),
-    "trace": Array("float64", ("N", 4), low=0),
+    "trace": Array("float64", ("N", 4), low=0, finite=False),
     "visits": Array("int64", ("S",), low=0),
     "theta": Array("float64", ("d", 3), optional=True),
     "theta_region": Array("float64", ("d", "k"), optional=True),
@@ -105,7 +105,7 @@ CHECKPOINT = record(
 HISTORY = {
     "episode_goals": Array("int32", ("E",), low=-2, below="S"),
     "episode_reached": Array("bool", ("E",)),
-    "trace": Array("float64", None, low=0),
+    "trace": Array("float64", None, low=0, finite=False),
     **{f"attempts.{name}": Array("float64", ("N",), low=0) for name in ("total", "reached", "recent", "previous")},
 }
 """The arrays of checkpoint.npz that are the run's own."""

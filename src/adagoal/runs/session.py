@@ -239,7 +239,10 @@ class Session:
             setattr(run.attempts, name, np.array(arrays[f"attempts.{name}"]))
         run.episode_goals = arrays["episode_goals"].tolist()
         run.episode_reached = arrays["episode_reached"].tolist()
-        run.trace = [(int(s), int(e), float(m), int(o)) for s, e, m, o in arrays["trace"].reshape(-1, 4)]
+        trace = arrays["trace"].reshape(-1, 4)
+        if not np.isfinite(trace[:, [0, 1, 3]]).all():
+            raise ValueError("the trace has infinite numbers of steps, episodes or goals")
+        run.trace = [(int(s), int(e), float(m), int(o)) for s, e, m, o in trace]
         put_back(run.rng, facts["rng"])
         world.restore(_part("world", arrays), facts["world"])
         run.steps, run.seconds = facts["steps"], facts["seconds"]

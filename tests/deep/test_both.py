@@ -1,0 +1,36 @@
+"""Commands that do the right thing on the folder of either house."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from adagoal.cli.main import run
+
+TRAIN = ["train", "point-mass", "--hidden", "16,16", "--updates", "2", "--ensemble-updates", "2", "--batch", "32",
+         "--ensemble-batch", "32", "--eval-episodes", "8", "--workers", "1", "--steps", "800"]  # fmt: skip
+
+
+def test_resume_report_and_play_on_a_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(tmp_path / "run")
+    assert run([*TRAIN, "--out", folder]) == 0
+    assert run(["resume", folder, "--budget", "1600", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.split("\n", 2)[2])["status"] == "done"
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["steps"] >= 1600
+    (tmp_path / "run" / "report.html").unlink()
+    assert run(["report", folder]) == 0
+    assert (tmp_path / "run" / "report.html").is_file()
+    capsys.readouterr()
+    assert run(["play", folder, "--episodes", "10", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["episodes"] == 10
+    assert run(["play", folder, "--goal", "3"]) == 2
+    assert "--goal: is for explorations" in capsys.readouterr().err
+    assert run(["audit", folder]) == 2
+
+
+def test_evaluate_on_an_exploration_points_to_play(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explore", "chain", "--radius", "3", "--quiet", "--out", str(tmp_path)]) == 0
+    assert run(["evaluate", str(tmp_path)]) == 2
+    assert "exploration" in capsys.readouterr().err
