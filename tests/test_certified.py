@@ -206,7 +206,6 @@ def test_same_seed_same_run():
 def test_resume_is_bit_for_bit(tmp_path, radius, monkeypatch):
     """A run cut off at any checkpoint ends as if it had not been."""
     whole = adagoal.explore("grid", radius, 1.0, seed=3, budget=200_000)
-    monkeypatch.setattr("adagoal.runs.folder.due", lambda since, cost: True)
     count = 0
 
     def crash(run):
@@ -215,7 +214,8 @@ def test_resume_is_bit_for_bit(tmp_path, radius, monkeypatch):
         if count == 150:
             raise SystemExit  # like a kill: nothing is saved after the last checkpoint
 
-    with pytest.raises(SystemExit):
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr("adagoal.runs.folder.due", lambda since, cost: True)
         adagoal.explore("grid", radius, 1.0, seed=3, budget=200_000, out=tmp_path, observe=crash)
     again = adagoal.resume(tmp_path)
     assert again.to_dict() | {"wall_seconds": 0} == whole.to_dict() | {"wall_seconds": 0}
@@ -249,7 +249,6 @@ def test_partial_results_are_honest():
 
 def test_resume_right_after_a_surprise_in_a_quiet_window(tmp_path, monkeypatch):
     """The window has had its surprise, also for the resumed run (lemma 3b)."""
-    monkeypatch.setattr("adagoal.runs.folder.due", lambda since, cost: True)
     whole = adagoal.explore("two-room", 40, 1.0, seed=0, budget=3000)
     for stop in range(5, 60, 5):
         seen = 0
@@ -260,7 +259,8 @@ def test_resume_right_after_a_surprise_in_a_quiet_window(tmp_path, monkeypatch):
             if seen == stop:
                 raise SystemExit
 
-        with pytest.raises(SystemExit):
+        with monkeypatch.context() as patch, pytest.raises(SystemExit):
+            patch.setattr("adagoal.runs.folder.due", lambda since, cost: True)
             adagoal.explore("two-room", 40, 1.0, seed=0, budget=3000, out=tmp_path / str(stop), observe=crash)
         again = adagoal.resume(tmp_path / str(stop))
         assert again.to_dict() | {"wall_seconds": 0} == whole.to_dict() | {"wall_seconds": 0}

@@ -126,7 +126,8 @@ def resume(
 ) -> Result:
     """Go on with a run that was killed, interrupted, or ran out of budget; the result is as if it had not stopped.
 
-    (After a budget the methods for mixtures plan once more than an unbroken run: as valid, not the same numbers.)
+    (A budget ends a rollout where an unbroken run would have gone on, so that after a budget the plans come at other
+    moments: as valid, not the same numbers.)
     A run on an environment object, or with a rule that is a function, needs the same one again. Code that only the
     folder names (an environment ``module:Id``, a rule ``FILE.py:FUNCTION``) is not run unless ``trust`` says so.
     """
