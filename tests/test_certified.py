@@ -214,9 +214,10 @@ def test_resume_is_bit_for_bit(tmp_path, radius, monkeypatch):
         if count == 150:
             raise SystemExit  # like a kill: nothing is saved after the last checkpoint
 
-    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+    with monkeypatch.context() as patch:
         patch.setattr("adagoal.runs.folder.due", lambda since, cost: True)
-        adagoal.explore("grid", radius, 1.0, seed=3, budget=200_000, out=tmp_path, observe=crash)
+        with pytest.raises(SystemExit):
+            adagoal.explore("grid", radius, 1.0, seed=3, budget=200_000, out=tmp_path, observe=crash)
     again = adagoal.resume(tmp_path)
     assert again.to_dict() | {"wall_seconds": 0} == whole.to_dict() | {"wall_seconds": 0}
     for name, array in whole.arrays.items():
@@ -259,9 +260,10 @@ def test_resume_right_after_a_surprise_in_a_quiet_window(tmp_path, monkeypatch):
             if seen == stop:
                 raise SystemExit
 
-        with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        with monkeypatch.context() as patch:
             patch.setattr("adagoal.runs.folder.due", lambda since, cost: True)
-            adagoal.explore("two-room", 40, 1.0, seed=0, budget=3000, out=tmp_path / str(stop), observe=crash)
+            with pytest.raises(SystemExit):
+                adagoal.explore("two-room", 40, 1.0, seed=0, budget=3000, out=tmp_path / str(stop), observe=crash)
         again = adagoal.resume(tmp_path / str(stop))
         assert again.to_dict() | {"wall_seconds": 0} == whole.to_dict() | {"wall_seconds": 0}
 
