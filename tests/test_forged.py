@@ -138,6 +138,8 @@ def test_ctrl_c_during_the_start_leaves_no_folder(tmp_path: Path, monkeypatch: p
 
 
 def test_a_closed_terminal_is_a_request_to_end(tmp_path: Path) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # it may be ignored where the tests are run
+
     def hang_up(run: Any) -> None:
         os.kill(os.getpid(), signal.SIGHUP)
 

@@ -80,11 +80,6 @@ def test_wrong_numbers_are_named(folder: Path, wrong: dict[str, Any]) -> None:
         evaluate(folder, **wrong)
 
 
-def test_it_is_the_command_for_deep_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["play", str(folder)]) == 2
-    assert "adagoal evaluate" in capsys.readouterr().err
-
-
 def test_a_folder_without_a_policy_gets_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["evaluate", str(tmp_path)]) == 2
     assert capsys.readouterr().err == f"error: {tmp_path}: holds no run\n"

@@ -12,6 +12,10 @@ ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP")
 """Ctrl-C, a request to end, a terminal that was closed (not on Windows)."""
 
 
+ALWAYS = (signal.SIGINT, signal.SIGTERM)
+"""Caught even where they were ignored, as shells have it for what they run in the background."""
+
+
 class Stop:
     """Whether a signal has asked the run to end."""
 
@@ -23,7 +27,7 @@ class Stop:
 def stop_on_signals() -> Iterator[Stop]:
     """Catch :data:`ENDING` meanwhile: the first one asks, a second Ctrl-C ends at once (KeyboardInterrupt).
 
-    A signal that is ignored stays ignored, so that ``nohup`` means what it says. Outside the main thread nothing is
+    A hang-up that is ignored stays ignored, so that ``nohup`` means what it says. Outside the main thread nothing is
     caught, as Python allows no handler there.
     """
     stop = Stop()
@@ -35,7 +39,7 @@ def stop_on_signals() -> Iterator[Stop]:
 
     caught = ENDING if threading.current_thread() is threading.main_thread() else ()
     before = {number: signal.getsignal(number) for number in caught}
-    before = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
+    before = {n: handler for n, handler in before.items() if n in ALWAYS or handler is not signal.SIG_IGN}
     for number in before:
         signal.signal(number, ask)
     try:
