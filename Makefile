@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo test test-core test-deep lint format check-slow bench reproduce clean
+.PHONY: help demo test test-first test-second lint format check-slow bench reproduce clean
 
 help:
 	@echo "make demo        explore the two-room world with live progress, and write its report"
@@ -41,14 +41,15 @@ lint: $(VENV)/stamp-dev
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
+# Two halves of about the same length, one for each core.
 test: lint
-	@$(MAKE) --no-print-directory -j2 --output-sync test-core test-deep
+	@$(MAKE) --no-print-directory -j2 --output-sync test-first test-second
 
-test-core: $(VENV)/stamp-dev
-	$(BIN)/pytest --ignore tests/deep
+test-first: $(VENV)/stamp-dev
+	$(BIN)/pytest tests/test_[a-l]*.py
 
-test-deep: $(VENV)/stamp-dev
-	$(BIN)/pytest tests/deep
+test-second: $(VENV)/stamp-dev
+	$(BIN)/pytest tests/test_[m-z]*.py tests/deep
 
 format: $(VENV)/stamp-dev
 	$(BIN)/ruff check --fix
