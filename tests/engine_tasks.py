@@ -26,16 +26,18 @@ def refuse(error: Exception) -> None:
 
 
 def slowly(cell: Any, options: Any) -> Any:
-    """A cell of a comparison on Ray that takes its time, and says on which node it has begun."""
+    """A cell of a comparison on Ray; on the node that is to die it says that it has begun, and waits for the end."""
     import ray
 
     from adagoal.experiments import compare
 
-    with begun(options.out, ray.get_runtime_context().get_node_id()).open("a") as file:
-        file.write(".")
-    time.sleep(0.5)
+    place = begun(options.out, ray.get_runtime_context().get_node_id())
+    if place.exists():
+        place.write_text("begun")
+        time.sleep(600)
     return compare.measure(cell, options)
 
 
 def begun(folder: Path, node: str) -> Path:
-    return folder / f"begun-{node}"
+    """A file that marks the node that is to die."""
+    return folder / f"doomed-{node}"

@@ -154,18 +154,16 @@ class Sabotage:
         self.engine, self.cluster = engine, cluster
         (self.node,) = cluster.worker_nodes
         self.place = begun(folder, self.node.node_id)
+        folder.mkdir()
+        self.place.touch()
 
     def map(self, *arguments: Any) -> Iterator[tuple[str, Any]]:
         found = iter(self.engine.map(*arguments))
         yield next(found)
-        before = self.begun()
-        while self.begun() == before:
+        while not self.place.stat().st_size:
             time.sleep(0.01)
         self.cluster.remove_node(self.node, allow_graceful=False)
         yield from found
-
-    def begun(self) -> int:
-        return self.place.stat().st_size if self.place.exists() else 0
 
     def close(self) -> None:
         self.engine.close()
