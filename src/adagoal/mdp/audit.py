@@ -26,7 +26,7 @@ from adagoal.worlds.model import TabularMDP
 
 
 @dataclass(frozen=True)
-class Row:
+class Finding:
     """What the audit found for one goal."""
 
     goal: int
@@ -66,7 +66,7 @@ class Audit:
     """No given certificate is broken."""
     radius: float
     epsilon: float
-    rows: tuple[Row, ...]
+    rows: tuple[Finding, ...]
 
     @property
     def ok(self) -> bool:
@@ -141,7 +141,7 @@ def audit_policies(
         broken = _certificate_failures(best, value, *bounds)
         c1, c2, certificates = c1 and not unreliable, c2 and not misplaced, certificates and not broken
         rows.append(
-            Row(
+            Finding(
                 goal=g,
                 label=mdp.labels[g] if mdp.labels else str(g),
                 optimal=best if g in X or in_G_L_eps else None,

@@ -70,7 +70,7 @@ EXAMPLES = {
 }
 
 
-class Row(NamedTuple):
+class Entry(NamedTuple):
     """One line of ``adagoal envs``."""
 
     name: str
@@ -171,10 +171,10 @@ def called(env: str, env_args: Mapping[str, Any], start_seed: int | None, labels
         raise InputError(error.reason, "goal_labels") from None
 
 
-def describe() -> list[Row]:
+def describe() -> list[Entry]:
     """What an environment can be: the built-in worlds with their arguments, then examples from Gymnasium."""
-    rows = [Row(name, (inspect.getdoc(_plain(name)) or "").split("\n")[0], _arguments(name)) for name in BUILT_IN]
-    return rows + [Row(name, text, {}) for name, text in EXAMPLES.items()]
+    rows = [Entry(name, (inspect.getdoc(_plain(name)) or "").split("\n")[0], _arguments(name)) for name in BUILT_IN]
+    return rows + [Entry(name, text, {}) for name, text in EXAMPLES.items()]
 
 
 def _plain(name: str) -> Callable[..., TabularMDP]:
