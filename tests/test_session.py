@@ -172,3 +172,12 @@ def test_a_module_that_only_the_folder_names_is_not_imported(
     command(["audit", str(folder)])
     command(["report", str(folder)])
     assert not mark.exists()
+
+
+# --- careless callers ---
+
+
+@pytest.mark.parametrize("function", [adagoal.play, adagoal.load, adagoal.resume])
+def test_what_is_no_path_is_one_line(function: Any) -> None:
+    with pytest.raises(adagoal.InputError, match="must be the path of a run's folder, got 5"):
+        function(5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -182,6 +183,8 @@ def _restored(
 
 def must_exist(path: str | Path) -> Path:
     """The folder of a run."""
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(f"must be the path of a run's folder, got {path!r}", "folder")
     folder = Path(path)
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder", "folder")

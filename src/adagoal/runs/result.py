@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -142,6 +143,8 @@ class Result:
 
 def load(path: str | Path) -> Result:
     """Read a saved result; nothing in the files is executed, and nothing that does not fit together is accepted."""
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(f"must be the path of a run's folder, got {path!r}", "path")
     return read(Path(path), _load)
 
 
