@@ -124,7 +124,7 @@ def train(
     finish(trained, as_json)
 
 
-def resume_training(folder: Path, *, as_json: bool, **given: Any) -> None:
+def resume_training(folder: Path, *, as_json: bool, quiet: bool = False, **given: Any) -> None:
     """Go on with the training in a folder and report; ``given`` is what :func:`adagoal.runs.training.resume` takes."""
     from adagoal.deep import with_extra
 
@@ -132,7 +132,7 @@ def resume_training(folder: Path, *, as_json: bool, **given: Any) -> None:
     from adagoal.runs import training
     from adagoal.runs.training_progress import TrainingProgress
 
-    with aside(), TrainingProgress() as progress:
+    with aside(), TrainingProgress(quiet) as progress:
         trained = training.resume(folder, observe=progress, **given)
     finish(trained, as_json)
 

@@ -109,7 +109,7 @@ def resume(
 
         if step_timeout is not None:
             raise InputError("is for explorations; this is a training", "step_timeout")
-        resume_training(folder, as_json=as_json, steps=budget or 0, **given)
+        resume_training(folder, as_json=as_json, quiet=quiet, steps=budget or 0, **given)
         return
     from adagoal.api import explore as api
     from adagoal.runs.progress import Progress

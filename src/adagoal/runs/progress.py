@@ -8,13 +8,10 @@ from collections import deque
 from types import TracebackType
 
 import numpy as np
-from rich.console import Console, Group
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.text import Text
 
 from adagoal.core.run import Run
 from adagoal.core.world import World
+from adagoal.runs.display import Display
 
 REFRESH = 0.1
 """Seconds between two updates of the display."""
@@ -37,23 +34,19 @@ class Progress:
         self.world: World | None = None
         """The world of the run, once it has begun."""
         self._budget, self._quiet = budget, quiet
-        self._console = Console(stderr=True)
-        self._live: Live | None = None
+        self._display = Display(quiet)
         self._next = 0.0
         self._marks: deque[tuple[float, int]] = deque()
 
     def __enter__(self) -> Progress:
-        if not self._quiet and self._console.is_terminal:
-            self._live = Live(Text("starting"), console=self._console, auto_refresh=False, transient=True)
-            self._live.start()
-        self._next = time.monotonic() + (0.0 if self._live else LINE)
+        self._display.__enter__()
+        self._next = time.monotonic() + (0.0 if self._display.live else LINE)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._live is not None:
-            self._live.stop()
+        self._display.__exit__(kind, error, trace)
 
     def __call__(self, run: Run) -> None:
         """Called after every rollout."""
@@ -61,12 +54,13 @@ class Progress:
         now = time.monotonic()
         if self._quiet or now < self._next:
             return
-        self._next = now + (REFRESH if self._live else LINE)
+        self._next = now + (REFRESH if self._display.live else LINE)
         facts, share = self._facts(run, now)
-        if self._live is None:
-            self._console.print("  ".join(facts.values()), soft_wrap=True, highlight=False, markup=False)
+        if self._display.live:
+            first = "   ".join(facts[name] for name in ("steps", "episodes", "left") if name in facts)
+            self._display.update([first, "   ".join(facts[name] for name in ("goals", "error"))], share)
         else:
-            self._live.update(_display(facts, share), refresh=True)
+            self._display.say("  ".join(facts.values()))
 
     def _facts(self, run: Run, now: float) -> tuple[dict[str, str], float | None]:
         """What to show, and the share of the run that is done, if it can be guessed."""
@@ -110,13 +104,6 @@ def expected_total(trace: list[tuple[int, int, float, int]], epsilon: float) -> 
     if exponent < 0.2:
         return None
     return float(recent[-1, 0] * max(recent[-1, 1] / epsilon, 1.0) ** (1.0 / np.clip(exponent, *EXPONENTS)))
-
-
-def _display(facts: dict[str, str], share: float | None) -> Group:
-    first = "   ".join(facts[name] for name in ("steps", "episodes", "left") if name in facts)
-    second = "   ".join(facts[name] for name in ("goals", "error"))
-    bar = ProgressBar(total=1.0, completed=share or 0.0, width=60, pulse=share is None)
-    return Group(Text(first, overflow="crop", no_wrap=True), Text(second, overflow="crop", no_wrap=True), bar)
 
 
 def _duration(seconds: float) -> str:

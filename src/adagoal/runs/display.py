@@ -1,0 +1,47 @@
+"""What a run shows while it goes on, on standard error: a display on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.text import Text
+
+
+class Display:
+    """A few lines and a bar that are rewritten; a context manager. Without a terminal, or quiet, nothing is live."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self._console = Console(stderr=True, quiet=quiet)
+        terminal = self._console.is_terminal and not quiet
+        self._live = (
+            Live(Text("starting"), console=self._console, auto_refresh=False, transient=True) if terminal else None
+        )
+
+    @property
+    def live(self) -> bool:
+        """Whether there is a display to update; else :meth:`say` a line now and then."""
+        return self._live is not None
+
+    def __enter__(self) -> Display:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def update(self, lines: list[str], share: float | None) -> None:
+        """Show the lines and the share of the run that is done, None where nobody knows."""
+        if self._live is not None:
+            bar = ProgressBar(total=1.0, completed=share or 0.0, width=60, pulse=share is None)
+            self._live.update(Group(*(Text(line, overflow="crop", no_wrap=True) for line in lines), bar), refresh=True)
+
+    def say(self, line: str) -> None:
+        """A plain line."""
+        self._console.print(line, soft_wrap=True, highlight=False, markup=False)
