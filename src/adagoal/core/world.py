@@ -8,10 +8,13 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal.core.backup import Local
 from adagoal.core.counts import Counts
 from adagoal.core.layout import Layout
 from adagoal.core.mixture import LinearMixture
 from adagoal.core.types import Actions, Floats, Longs
+
+NEVER = 2**62
 
 
 @dataclass(frozen=True)
@@ -22,14 +25,17 @@ class Plan:
     all goals never seen so far: it is reached when any new state is.
     """
 
-    policy: Actions
-    """[T, S, columns]: actions; T = 1 is stationary, T = H has one table per stage of the episode."""
+    policy: Actions | Local
+    """[T, S, columns]: actions; T = 1 is stationary, T = H has one table per stage of the episode. Or lower bounds,
+    which every step raises where it is taken, and greedy actions for them."""
     goal_state: Longs
     """[columns]"""
     limit: int
     """Steps after which an episode ends without success."""
     threshold: Longs
     """[X]: come back as soon as a pair has been tried this often."""
+    steps: int = NEVER
+    """Come back after so many steps, at the latest."""
 
 
 @dataclass

@@ -27,32 +27,39 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal.core.backup import Local
 from adagoal.core.counts import Counts
 from adagoal.core.schema import COUNT, Array, Schema, check_arrays, check_json, record
 from adagoal.core.types import Actions, Bools, Floats, Longs
-from adagoal.core.world import Plan
+from adagoal.core.world import NEVER, Plan
 from adagoal.planning.backend import NUMBA, Backend
 from adagoal.planning.model import Block
-from adagoal.tabular.columns import Columns
+from adagoal.tabular.columns import Columns, gather, scatter
 from adagoal.tabular.confidence import Confidence
 from adagoal.tabular.resolvent import suboptimality
 from adagoal.tabular.surprise import OUTSIDE, WINDOWS
 
-THREADED = 100_000
-"""Successors times goals of a block from which on its two bounds are swept side by side."""
-SWEEPS = 20
+import os
+THREADED = 1_000_000
+"""Operations of a sweep from which on both bounds of a block are swept side by side."""
+SWEEPS = int(os.environ.get("SWEEPS", 4))
 """Sweeps per plan, at most; the next plan goes on from where this one stopped."""
-GROWTH = 1.1
-"""Plan again once some pair has been tried this many times as often; twice as often up to :data:`YOUNG` tries."""
-YOUNG = 64
-POLISH = 1.05
+STEP = float(os.environ.get("STEP", 80))
+FLOAT = float(os.environ.get("FLOAT", 1e8))
+EXACT = float(os.environ.get("EXACT", 10))
+OVERHEAD = float(os.environ.get("OVERHEAD", 1e5))
+GAP = float(os.environ.get("GAP", 1))
+GRAIN = int(os.environ.get("GRAIN", 512))
+LEAST_STEPS = int(os.environ.get("CHUNK", 16))
+POLISH = float(os.environ.get("POLISH", 1.05))
 """Exact duals and action gaps once the step count has grown by this factor since the goal's last time."""
 LEAST = 1.01
-"""Errors fall like one over the root of the counts: near the end both factors shrink to what is missing, to this."""
-PROBE = 0.1
+"""Errors fall like one over the root of the counts: near the end the factor shrinks to what is missing, to this."""
+PROBE = float(os.environ.get("PROBE", 0.1))
 """Share of the steps spent on probing action gaps."""
-DENSE = 400
+DENSE = int(os.environ.get("DENSE", 400))
 """Action gaps need a dense [S, S] inverse: up to this many seen states."""
+CLOSED, DUALS, GAPS = 0, 1, 2
 
 
 class Certified(Columns):
@@ -84,6 +91,9 @@ class Certified(Columns):
         )
         self._probed, self._planned_at, self._probing_now = 0.0, 0.0, False
         self.plans = 0
+        self.purses = np.full(3, FLOAT)
+        self._paid_at = 0.0
+        self._q = np.ones(len(counts.n))
         self._threads = ThreadPoolExecutor(1)
         self._catch_up()
 
@@ -113,6 +123,10 @@ class Certified(Columns):
         self._catch_up()
         if len(wanted) < len(self.D):
             wanted = np.pad(wanted, (0, len(self.D) - len(wanted)))
+        if self.purses[CLOSED] < 0.0:
+            return False
+        if self.confidence.update():
+            self.stale[:] = True
         E, most = self.E, self._backend.block
         todo = np.flatnonzero(self.stale & wanted)
         if not len(todo):
@@ -131,13 +145,11 @@ class Certified(Columns):
         self._probed += (steps - self._planned_at) * self._probing_now
         self._planned_at = steps
         self._probing_now = self._probed < PROBE * steps
-        policy = self.optimistic
-        if self._probing_now and len(self.order) <= DENSE:
-            policy = np.where(self.probing >= 0, self.probing, policy)
         limit = min(math.ceil(4 * self.cap * (self.L + 1) / self.epsilon), 2**62)
-        growth = min(GROWTH, self._missing()[self.D <= self.L].max(initial=LEAST))
-        threshold = np.maximum(n + 1, np.where(n < YOUNG, 2 * n, (n * growth).astype(np.int64)))
-        return Plan(policy[None], self.goal_state, limit, threshold)
+        probing = self._probing_now and len(self.order) <= DENSE
+        tables = self.V.T, self.probing.T, probing, self._q
+        local = Local(*tables, *self.confidence.local_logs, self.cap, self.counts.start, self.counts.n_actions)
+        return Plan(local, self.goal_state, limit, np.full(len(n), NEVER), max(LEAST_STEPS, int(steps) // GRAIN))
 
     def set_radius(self, L: float, stage: int) -> None:
         """Go on with a larger radius as stage 1, 2, ... of a curriculum (label ``cor_UB_increasingL``).
@@ -157,13 +169,15 @@ class Certified(Columns):
     # --- planning ---------------------------------------------------------------------------------------------
 
     def _catch_up(self) -> None:
-        """Take in new counts: room for what is new, fresh radii, everything stale."""
+        """Take in new counts: room for what is new, and lower bounds that were raised on the way."""
         self.add_rows()
         self.add_columns()
         self.order = np.flatnonzero(self.counts.seen)
         """The states to sweep"""
-        if self.confidence.update():
-            self.stale[:] = True
+        np.maximum(self.D, self.V[self.counts.start], out=self.D)
+        steps = float(self.counts.n.sum())
+        self.purses += STEP * (steps - self._paid_at)
+        self._paid_at = steps
 
     def _missing(self) -> Floats:
         """[columns] the factor by which the counts behind a goal must still grow, roughly."""
@@ -175,34 +189,35 @@ class Certified(Columns):
         steps = float(self.counts.n.sum())
         looking = (self.D[block] <= self.L) & (self.E[block] > self.epsilon)
         due = block[looking & (steps >= np.minimum(POLISH, self._missing()[block]) * self.polished[block])]
-        if len(due):
+        if len(due) and self.purses[DUALS] >= 0.0:
             self.polished[due] = steps
             self._sweep(due, exact=True)
             if len(self.order) <= DENSE:
                 for j in due[self.Y[self.counts.start, due] <= self.cap - 1.0]:
-                    self._probe_gaps(int(j))
+                    if self.purses[GAPS] >= 0:
+                        self._probe_gaps(int(j))
         self.stale[block] = False
 
     def _sweep(self, block: Longs, exact: bool) -> None:
         """Both bounds of the columns of the block."""
         model, start = self.confidence.model(), self.counts.start
+        self._q = model.q
+        work = float(model.support.sum()) * len(block) * SWEEPS * (EXACT if exact else 1.0)
+        self.purses[DUALS if exact else CLOSED] -= OVERHEAD + 2.0 * work
         tables: list[NDArray[Any]] = [self.V, self.optimistic, self.Y, self.best]
-        rows = np.ix_(self.order, block)
-        parts = [np.zeros((len(table), len(block)), table.dtype) for table in tables]
-        for part, table in zip(parts, tables, strict=True):
-            part[self.order] = table[rows]
+        parts = [gather(table.T, self.order, block) for table in tables]
         column = np.full(len(self.V), -1)
         known = self.goal_state[block] >= 0
         column[self.goal_state[block][known]] = np.flatnonzero(known)
         setting = Block(self.order, column, self.cap, exact, SWEEPS, tolerance=1e-3 * self.epsilon)
-        if exact or model.p.size * len(block) > THREADED:
+        if work > THREADED:
             second = self._threads.submit(self._backend.upper, model, setting, *parts[2:])
             parts = [*self._backend.lower(model, setting, *parts[:2]), *second.result()]
         else:
             first = self._backend.lower(model, setting, *parts[:2])
             parts = [*first, *self._backend.upper(model, setting, *parts[2:])]
         for part, table in zip(parts, tables, strict=True):
-            table[rows] = part[self.order]
+            scatter(part, self.order, block, table.T)
         self.D[block] = np.maximum(self.D[block], self.V[start, block])
         for j in block[self.Y[start, block] <= self.cap - 1.0]:
             self._offer(int(j), float(self.Y[start, j]), np.inf)
@@ -218,6 +233,7 @@ class Certified(Columns):
         """Bound the sub-optimality of the policy of Y, for a goal with Y(s0) <= C - 1."""
         V, Y, policy = (np.ascontiguousarray(a[:, j]) for a in (self.V, self.Y, self.best))
         probe = np.full(len(V), -1, np.int16)
+        self.purses[GAPS] -= OVERHEAD + 0.1 * float(len(self.order)) ** 3 + 40.0 * len(self.order) ** 2
         gap, value = suboptimality(self.order, self.goal_state[j], self.confidence.model(), V, Y, policy, probe)
         self.probing[:, j] = probe
         self._offer(j, min(float(Y[self.counts.start]), value), gap)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -51,6 +52,8 @@ class Columns:
         self._is_goal = np.ones(states, bool) if goals is None else np.isin(np.arange(states), goals)
         self._all_states = goals is None
         self._room = 1
+        self._wide: dict[str, NDArray[Any]] = {}
+        """The tables and rows with room for more columns, each column in one piece: a backup reads no other one"""
         self.column = np.zeros(states, np.int64)
         """[S] column of every state as a goal; 0 for those never seen"""
         self.V = np.zeros((states, 1))
@@ -89,7 +92,8 @@ class Columns:
         for name, value in (fill | {"column": 0, "_is_goal": self._all_states}).items():
             array = getattr(self, name)
             room = [(0, states - len(array))] + [(0, 0)] * (array.ndim - 1)
-            setattr(self, name, np.pad(array, room, constant_values=value))
+            setattr(self, name, np.asfortranarray(np.pad(array, room, constant_values=value)))
+            self._wide.pop(name, None)
 
     def add_columns(self) -> None:
         """Columns for the goals seen for the first time."""
@@ -99,13 +103,14 @@ class Columns:
     def _add_column(self, state: int) -> None:
         columns = len(self.D)
         if columns == self._room:
-            self._room = 2 * columns
+            self._room = min(2 * columns, self.n_goals + 1)
+            self._wide.clear()
         for name in (*self.TABLES, *self.ROWS):
-            array = getattr(self, name)
-            wide = array.base if array.base is not None and array.base.shape[-1] == self._room else None
-            if wide is None:
-                wide = np.empty((*array.shape[:-1], self._room), array.dtype)
-                wide[..., :columns] = array
+            if name not in self._wide:
+                table = getattr(self, name)
+                self._wide[name] = np.empty((*table.shape[:-1], self._room), table.dtype, order="F")
+                self._wide[name][..., :columns] = table
+            wide = self._wide[name]
             wide[..., columns] = wide[..., 0]
             setattr(self, name, wide[..., : columns + 1])
         self.column[state], self.goal_state[-1] = columns, state
@@ -136,5 +141,24 @@ class Columns:
         ):
             raise ValueError("the columns and the goals do not belong together")
         for name in self.column_state():
-            setattr(self, name, np.array(arrays[name]))
+            setattr(self, name, np.array(arrays[name], order="F"))
         self._room = len(self.D)
+        self._wide.clear()
+
+
+@numba.njit(cache=True, nogil=True)
+def gather(table, order, block):  # type: ignore[no-untyped-def]
+    """[S, B] the columns of a block of a table [columns, S], at the states of ``order``; 0 elsewhere."""
+    part = np.zeros((table.shape[1], len(block)), table.dtype)
+    for s in order:
+        for b in range(len(block)):
+            part[s, b] = table[block[b], s]
+    return part
+
+
+@numba.njit(cache=True, nogil=True)
+def scatter(part, order, block, table):  # type: ignore[no-untyped-def]
+    """Put them back."""
+    for b in range(len(block)):
+        for s in order:
+            table[block[b], s] = part[s, b]

@@ -17,10 +17,10 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
+from adagoal.core.backup import LEVELS
 from adagoal.core.counts import Counts
 from adagoal.core.errors import InputError
 from adagoal.core.types import Floats, Ints, Longs
-from adagoal.planning.closed import LEVELS
 from adagoal.planning.model import Empirical
 from adagoal.tabular.surprise import Quiet
 
@@ -86,6 +86,11 @@ class Confidence:
         self._visits = self.quiet.visits(counts.n, counts.settled)
         self._seen[changed] = counts.n[changed]
         return True
+
+    @property
+    def local_logs(self) -> tuple[float, float]:
+        """(l, l'): with n tries of a pair r_low is l/n, and q is 1 - exp(-l'/(n - 1)) where all had one outcome."""
+        return float(self.logs[0]) + math.log(LEVELS), float(self.logs[2]) + math.log(2.0)
 
     def forget(self) -> None:
         """Compute everything anew at the next update."""

@@ -55,7 +55,7 @@ class ModelWorld:
         log = np.zeros((min(max_episodes, episode.EPISODES), 2), np.int64)
         given = episode.orders(plan, weights, self.n_actions, self.start)
         known = episode.Known.of(self.mdp, self._cumulative, plan.threshold, counts)
-        steps, ended = episode.simulate(known, given, self._place, rng, max_steps, log)
+        steps, ended = episode.simulate(known, given, self._place, rng, min(max_steps, plan.steps), log)
         counts.terminal |= self.mdp.terminal & counts.seen
         return episode.outcome(steps, ended, log)
 

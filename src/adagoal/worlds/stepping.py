@@ -8,8 +8,10 @@ from __future__ import annotations
 import numba
 import numpy as np
 
+from adagoal.core.backup import Local, back_up
 from adagoal.core.counts import Counts, record
 from adagoal.core.errors import InputError
+from adagoal.core.types import Longs
 from adagoal.core.world import Plan
 from adagoal.worlds import episode
 from adagoal.worlds.adapter import Adapter
@@ -29,7 +31,8 @@ class Stepping:
         self._known = set(np.flatnonzero(counts.seen).tolist())
         self._terminal = set(np.flatnonzero(counts.terminal).tolist())
         self._missing, self._left = plan.threshold - counts.n[: len(plan.threshold)], dict[int, int]()
-        self._trail: list[int] = []  # not counted yet: pairs s * A + a, or -1 - s for a reset in s; states after them
+        self._trail: list[int] = []  # the last steps: pairs s * A + a, or -1 - s for a reset in s; states after them
+        self._counted = np.zeros(1, np.int64)  # how many of them are in the counts of pairs already
 
     def forced(self, state: int) -> bool:
         """In a terminated state, or after the environment's own time limit, nothing but a reset is allowed."""
@@ -70,6 +73,13 @@ class Stepping:
             self.flush()
         return landed, episode.NEW if new else episode.ENOUGH if more <= 0 else episode.NOTHING
 
+    def back_up(self, local: Local, state: int, column: int) -> int:
+        """With counts up to the last step."""
+        counts, trail = self._counts, self._trail
+        for i in range(2 * int(self._counted[0]), len(trail), 2):
+            self._count(np.array(trail[i : i + 1]), np.array(trail[i + 1 : i + 2]), i // 2)
+        return int(back_up(state, column, local, counts.successor, counts.count, counts.support, counts.n))
+
     def _fail(self, error: BaseException) -> None:
         if isinstance(error, InputError) and not isinstance(error, Killed):
             self._doubts.lost += 1  # what the environment did may have to do with why nothing came back
@@ -96,21 +106,26 @@ class Stepping:
         states = np.where(moves >= 0, moves // counts.n_actions, -1 - moves)
         counts.visits += np.bincount(states, minlength=counts.n_states)
         self._recorder.add(moves, landed)
-        real = moves >= 0
-        pairs, successors, done = moves[real], landed[real], 0
-        while done < len(pairs):
-            done = _record_all(
-                *(pairs, successors, done, counts.successor, counts.count, counts.recent),
-                *(counts.support, counts.n, counts.settled),
-            )
-            if done < len(pairs):
-                counts.widen(2 * counts.successor.shape[1])
+        self._count(moves, landed, 0)
+        self._counted[0] = 0
+
+    def _count(self, moves: Longs, landed: Longs, first: int) -> None:
+        """Count transitions, of which the trail has number ``first`` in the first place."""
+        c = self._counts
+        arrays = (c.successor, c.count, c.recent, c.support, c.n, c.settled)
+        while not _count_from(moves, landed, first, self._counted, *arrays):
+            c.widen(2 * c.successor.shape[1])
+            arrays = (c.successor, c.count, c.recent, c.support, c.n, c.settled)
 
 
 @numba.njit(cache=True, nogil=True)
-def _record_all(pairs, landed, done, successor, count, recent, support, n, settled):  # type: ignore[no-untyped-def]
-    """Count transitions from number ``done`` on; returns where a row had no place left, or the end."""
-    for i in range(done, len(pairs)):
-        if not record(pairs[i], landed[i], successor, count, recent, support, n, settled):
-            return i
-    return len(pairs)
+def _count_from(moves, landed, first, counted, *arrays):  # type: ignore[no-untyped-def]
+    """Count transitions after the ``counted`` first ones of the trail; False where a row has no place left.
+
+    ``counted`` [1] is kept here, so that no signal comes between a transition and its mark.
+    """
+    for i in range(counted[0] - first, len(moves)):
+        if moves[i] >= 0 and not record(moves[i], landed[i], *arrays):
+            return False
+        counted[0] += 1
+    return True
