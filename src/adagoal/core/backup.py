@@ -42,8 +42,6 @@ class Local(NamedTuple):
     """[X] bounds on the mass of successors never observed"""
     log: float
     """l: the radius of a pair with n tries is l/n"""
-    surprise: float
-    """l': the mass beyond the only successor found in n tries is at most 1 - exp(-l'/(n - 1)) (lemma 3a)"""
     cap: float
     """C"""
     start: int
@@ -62,13 +60,12 @@ def low(mean, variance, r, cap, sure):  # type: ignore[no-untyped-def]
 def back_up(state, column, local, successor, count, support, n):  # type: ignore[no-untyped-def]
     """Raise V at a state off the goal where not only the reset is allowed; returns the action to take, A: the reset."""
     V, s, A = local.V[column], np.uintp(state), np.uintp(local.n_actions)
-    best, action, tries = min(local.cap, 1.0 + V[local.start]), np.int64(A), np.int64(0)
+    best, action = min(local.cap, 1.0 + V[local.start]), np.int64(A)
     for a in range(local.n_actions):
         x = s * A + np.uintp(a)
         value = 1.0
         if support[x] == 1:
-            sure = max(1.0 - local.q[x], math.exp(-local.surprise / max(n[x] - 1.0, 1e-9)))
-            value += low(V[np.uintp(successor[x, 0])], 0.0, local.log / n[x], local.cap, sure)
+            value += low(V[np.uintp(successor[x, 0])], 0.0, local.log / n[x], local.cap, 1.0 - local.q[x])
         elif support[x] > 1:
             m, square, own, scale = 0.0, 0.0, V[s], 1.0 / n[x]
             for k in range(support[x]):
@@ -77,8 +74,8 @@ def back_up(state, column, local, successor, count, support, n):  # type: ignore
                 square += count[x, k] * d * d
             m, square = m * scale, square * scale
             value += low(m + own, max(square - m * m, 0.0), local.log * scale, local.cap, 0.0)
-        if value < best or (value == best and n[x] < tries):
-            best, action, tries = value, np.int64(a), n[x]
+        if value < best:
+            best, action = value, np.int64(a)
     if best > V[s]:
         V[s] = best
     if local.probing and local.probe[column, state] >= 0:

@@ -37,29 +37,21 @@ from adagoal.planning.model import Block
 from adagoal.tabular.columns import Columns, gather, scatter
 from adagoal.tabular.confidence import Confidence
 from adagoal.tabular.resolvent import suboptimality
+from adagoal.tabular.schedule import CLOSED, DUALS, GAPS, Schedule
 from adagoal.tabular.surprise import OUTSIDE, WINDOWS
 
-import os
-THREADED = 1_000_000
-"""Operations of a sweep from which on both bounds of a block are swept side by side."""
-SWEEPS = int(os.environ.get("SWEEPS", 4))
+THREADED = 1e7
+"""Operations of a plan from which on its two bounds are swept side by side."""
+SWEEPS = 4
 """Sweeps per plan, at most; the next plan goes on from where this one stopped."""
-STEP = float(os.environ.get("STEP", 80))
-FLOAT = float(os.environ.get("FLOAT", 1e8))
-EXACT = float(os.environ.get("EXACT", 10))
-OVERHEAD = float(os.environ.get("OVERHEAD", 1e5))
-GAP = float(os.environ.get("GAP", 1))
-GRAIN = int(os.environ.get("GRAIN", 512))
-LEAST_STEPS = int(os.environ.get("CHUNK", 16))
-POLISH = float(os.environ.get("POLISH", 1.05))
+POLISH = 1.05
 """Exact duals and action gaps once the step count has grown by this factor since the goal's last time."""
 LEAST = 1.01
 """Errors fall like one over the root of the counts: near the end the factor shrinks to what is missing, to this."""
-PROBE = float(os.environ.get("PROBE", 0.1))
+PROBE = 0.1
 """Share of the steps spent on probing action gaps."""
-DENSE = int(os.environ.get("DENSE", 400))
+DENSE = 400
 """Action gaps need a dense [S, S] inverse: up to this many seen states."""
-CLOSED, DUALS, GAPS = 0, 1, 2
 
 
 class Certified(Columns):
@@ -91,9 +83,7 @@ class Certified(Columns):
         )
         self._probed, self._planned_at, self._probing_now = 0.0, 0.0, False
         self.plans = 0
-        self.purses = np.full(3, FLOAT)
-        self._paid_at = 0.0
-        self._q = np.ones(len(counts.n))
+        self.schedule = Schedule()
         self._threads = ThreadPoolExecutor(1)
         self._catch_up()
 
@@ -119,14 +109,13 @@ class Certified(Columns):
         return np.ascontiguousarray(table[None, :, j])
 
     def refresh(self, wanted: Bools) -> bool:
-        """Bring one block of goals up to date, ``wanted`` [columns] first; False if none of those was stale."""
+        """Bring one block of goals up to date, ``wanted`` [columns] first; False if none was stale or it does not pay."""
         self._catch_up()
-        if len(wanted) < len(self.D):
-            wanted = np.pad(wanted, (0, len(self.D) - len(wanted)))
-        if self.purses[CLOSED] < 0.0:
+        if not self.schedule.pays(CLOSED):
             return False
         if self.confidence.update():
             self.stale[:] = True
+        wanted = np.pad(wanted, (0, len(self.D) - len(wanted)))
         E, most = self.E, self._backend.block
         todo = np.flatnonzero(self.stale & wanted)
         if not len(todo):
@@ -139,17 +128,24 @@ class Certified(Columns):
         return True
 
     def plan(self) -> Plan:
-        """The policies to explore with: optimistic, and for a share of the steps those that probe the action gaps."""
-        n = self.counts.n
-        steps = float(n.sum())
+        """What to explore with: the lower bounds, and for a share of the steps actions that probe the action gaps."""
+        counts, steps = self.counts, float(self.counts.n.sum())
         self._probed += (steps - self._planned_at) * self._probing_now
         self._planned_at = steps
         self._probing_now = self._probed < PROBE * steps
-        limit = min(math.ceil(4 * self.cap * (self.L + 1) / self.epsilon), 2**62)
-        probing = self._probing_now and len(self.order) <= DENSE
-        tables = self.V.T, self.probing.T, probing, self._q
-        local = Local(*tables, *self.confidence.local_logs, self.cap, self.counts.start, self.counts.n_actions)
-        return Plan(local, self.goal_state, limit, np.full(len(n), NEVER), max(LEAST_STEPS, int(steps) // GRAIN))
+        local = Local(
+            V=self.V.T,
+            probe=self.probing.T,
+            probing=self._probing_now and len(self.order) <= DENSE,
+            q=self.confidence.q,
+            log=self.confidence.low_log,
+            cap=self.cap,
+            start=counts.start,
+            n_actions=counts.n_actions,
+        )
+        limit = min(math.ceil(4 * self.cap * (self.L + 1) / self.epsilon), NEVER)
+        never = np.full(len(counts.n), NEVER)
+        return Plan(local, self.goal_state, limit, never, self.schedule.patience(steps))
 
     def set_radius(self, L: float, stage: int) -> None:
         """Go on with a larger radius as stage 1, 2, ... of a curriculum (label ``cor_UB_increasingL``).
@@ -169,15 +165,14 @@ class Certified(Columns):
     # --- planning ---------------------------------------------------------------------------------------------
 
     def _catch_up(self) -> None:
-        """Take in new counts: room for what is new, and lower bounds that were raised on the way."""
+        """Take in what the last rollout brought: room for what is new, and the lower bounds that it has raised."""
         self.add_rows()
         self.add_columns()
+        self.confidence.make_room()
         self.order = np.flatnonzero(self.counts.seen)
         """The states to sweep"""
         np.maximum(self.D, self.V[self.counts.start], out=self.D)
-        steps = float(self.counts.n.sum())
-        self.purses += STEP * (steps - self._paid_at)
-        self._paid_at = steps
+        self.schedule.earn(float(self.counts.n.sum()))
 
     def _missing(self) -> Floats:
         """[columns] the factor by which the counts behind a goal must still grow, roughly."""
@@ -186,24 +181,24 @@ class Certified(Columns):
     def _plan_block(self, block: Longs) -> None:
         """Sweep the columns of the block with closed forms, and polish those whose time has come."""
         self._sweep(block, exact=False)
+        self.stale[block] = False
         steps = float(self.counts.n.sum())
         looking = (self.D[block] <= self.L) & (self.E[block] > self.epsilon)
         due = block[looking & (steps >= np.minimum(POLISH, self._missing()[block]) * self.polished[block])]
-        if len(due) and self.purses[DUALS] >= 0.0:
-            self.polished[due] = steps
+        if not len(due) or not self.schedule.pays(DUALS):
+            return
+        self.polished[due] = steps
+        if self.counts.support.max() > 1:  # else nothing varies, and the closed forms are exact
             self._sweep(due, exact=True)
-            if len(self.order) <= DENSE:
-                for j in due[self.Y[self.counts.start, due] <= self.cap - 1.0]:
-                    if self.purses[GAPS] >= 0:
-                        self._probe_gaps(int(j))
-        self.stale[block] = False
+        if len(self.order) <= DENSE:
+            for j in due[self.Y[self.counts.start, due] <= self.cap - 1.0]:
+                if self.schedule.pays(GAPS):
+                    self._probe_gaps(int(j))
 
     def _sweep(self, block: Longs, exact: bool) -> None:
         """Both bounds of the columns of the block."""
         model, start = self.confidence.model(), self.counts.start
-        self._q = model.q
-        work = float(model.support.sum()) * len(block) * SWEEPS * (EXACT if exact else 1.0)
-        self.purses[DUALS if exact else CLOSED] -= OVERHEAD + 2.0 * work
+        work = self.schedule.sweeps(exact, SWEEPS * len(block) * float(model.support.sum()))
         tables: list[NDArray[Any]] = [self.V, self.optimistic, self.Y, self.best]
         parts = [gather(table.T, self.order, block) for table in tables]
         column = np.full(len(self.V), -1)
@@ -219,24 +214,28 @@ class Certified(Columns):
         for part, table in zip(parts, tables, strict=True):
             scatter(part, self.order, block, table.T)
         self.D[block] = np.maximum(self.D[block], self.V[start, block])
-        for j in block[self.Y[start, block] <= self.cap - 1.0]:
-            self._offer(int(j), float(self.Y[start, j]), np.inf)
+        proper = block[self.Y[start, block] <= self.cap - 1.0]
+        self._offer(proper, self.Y[start, proper], np.full(len(proper), np.inf))
         self.plans += 1
 
-    def _offer(self, j: int, upper: float, gap: float) -> None:
-        """Return the policy of Y instead of the recorded one, if that leaves less to be done."""
-        old = max(min(self.upper[j] - self.D[j], self.gap[j]), self.upper[j] - self.L)
-        if max(min(upper - self.D[j], gap), upper - self.L) < old:
-            self.upper[j], self.gap[j], self.returned[:, j] = upper, gap, self.best[:, j]
+    def _offer(self, columns: Longs, upper: Floats, gap: Floats) -> None:
+        """Return the policies of Y instead of the recorded ones, where that leaves less to be done."""
+        D = self.D[columns]
+        old = np.maximum(np.minimum(self.upper[columns] - D, self.gap[columns]), self.upper[columns] - self.L)
+        better = np.maximum(np.minimum(upper - D, gap), upper - self.L) < old
+        columns = columns[better]
+        self.upper[columns], self.gap[columns] = upper[better], gap[better]
+        for j in columns:
+            self.returned[:, j] = self.best[:, j]
 
     def _probe_gaps(self, j: int) -> None:
         """Bound the sub-optimality of the policy of Y, for a goal with Y(s0) <= C - 1."""
         V, Y, policy = (np.ascontiguousarray(a[:, j]) for a in (self.V, self.Y, self.best))
         probe = np.full(len(V), -1, np.int16)
-        self.purses[GAPS] -= OVERHEAD + 0.1 * float(len(self.order)) ** 3 + 40.0 * len(self.order) ** 2
+        self.schedule.gaps(len(self.order))
         gap, value = suboptimality(self.order, self.goal_state[j], self.confidence.model(), V, Y, policy, probe)
         self.probing[:, j] = probe
-        self._offer(j, min(float(Y[self.counts.start]), value), gap)
+        self._offer(np.array([j]), np.array([min(float(Y[self.counts.start]), value)]), np.array([gap]))
 
     def extras(self) -> dict[str, NDArray[Any]]:
         """None."""
@@ -245,13 +244,16 @@ class Certified(Columns):
     # --- saving -----------------------------------------------------------------------------------------------
 
     QUIET: ClassVar[Schema] = {"quiet_windows": Array("int64", ("W", "P"), low=0, high=OUTSIDE)}
+    UNSEEN: ClassVar[Schema] = {"unseen": Array("float64", ("X",), low=0, high=1)}
+    """Only in folders that were written since there are local backups; so is the schedule."""
     FACTS = record(
         probed={"type": "number", "minimum": 0},
         planned_at={"type": "number", "minimum": 0},
         probing_now={"type": "boolean"},
         plans=COUNT,
         windows={"type": "integer", "minimum": 0, "maximum": WINDOWS},
-    )
+        schedule=Schedule.FACTS,
+    ) | {"required": ["probed", "planned_at", "probing_now", "plans", "windows"]}
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Everything that the counts do not determine."""
@@ -260,8 +262,9 @@ class Certified(Columns):
             "planned_at": self._planned_at,
             "probing_now": self._probing_now,
         }
-        facts |= {"plans": self.plans, "windows": self.confidence.quiet.started}
-        return self.column_state() | {"quiet_windows": self.confidence.quiet.starts}, facts
+        facts |= {"plans": self.plans, "windows": self.confidence.quiet.started, "schedule": self.schedule.state()}
+        arrays = {"quiet_windows": self.confidence.quiet.starts, "unseen": self.confidence.q}
+        return self.column_state() | arrays, facts
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """The inverse of :meth:`state`, on restored counts; the next plan takes them in as it would have."""
@@ -270,10 +273,16 @@ class Certified(Columns):
         if sizes["W"] > facts["windows"] or sizes["P"] > len(self.counts.n):
             raise ValueError("the windows do not fit the counts")
         self.restore_columns(arrays)
+        self.confidence.make_room()
         self.confidence.quiet.started, self.confidence.quiet.starts = (
             facts["windows"],
             np.array(arrays["quiet_windows"]),
         )
         self.confidence.forget()
+        if "schedule" in facts:
+            if check_arrays(self.UNSEEN, arrays)["X"] != len(self.confidence.q):
+                raise ValueError("the bounds on the unseen mass do not fit the counts")
+            self.confidence.q = np.array(arrays["unseen"])
+            self.schedule.restore(facts["schedule"])
         self._probed, self._planned_at = facts["probed"], facts["planned_at"]
         self._probing_now, self.plans = facts["probing_now"], facts["plans"]

@@ -148,8 +148,8 @@ class Columns:
 
 @numba.njit(cache=True, nogil=True)
 def gather(table, order, block):  # type: ignore[no-untyped-def]
-    """[S, B] the columns of a block of a table [columns, S], at the states of ``order``; 0 elsewhere."""
-    part = np.zeros((table.shape[1], len(block)), table.dtype)
+    """[S, B] the columns of a block of a table [columns, S], at the states of ``order``; anything elsewhere."""
+    part = np.empty((table.shape[1], len(block)), table.dtype)
     for s in order:
         for b in range(len(block)):
             part[s, b] = table[block[b], s]

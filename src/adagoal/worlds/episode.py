@@ -82,7 +82,7 @@ class Stage(Protocol):
 def orders(plan: Plan, weights: Floats, n_actions: int, start: int) -> Orders:
     """The plan for the compiled loop."""
     stages, rows = (1, plan.policy.V.shape[1]) if isinstance(plan.policy, Local) else plan.policy.shape[:2]
-    curious = bool(plan.goal_state.min() == -1)
+    curious = bool(plan.goal_state.min() == -1) and not isinstance(plan.policy, Local)
     return Orders(plan.policy, stages, rows, plan.goal_state, np.cumsum(weights), plan.limit, curious, n_actions, start)
 
 
@@ -107,7 +107,7 @@ def play(world: Any, plan: Orders, place: Any, rng: np.random.Generator, max_ste
     agent stands. ``log`` [n, 2] takes the goal state of every episode and whether it was reached.
     """
     state, aim, clock = place[0], place[1], place[2]
-    steps, ended = 0, 0
+    steps, ended, found = 0, 0, False
     if aim >= 0 and plan.weights[aim] <= (plan.weights[aim - 1] if aim > 0 else 0.0):
         aim = -1  # the goal lost its weight: choose another one, from here
     while steps < max_steps:
@@ -115,6 +115,8 @@ def play(world: Any, plan: Orders, place: Any, rng: np.random.Generator, max_ste
             aim = draw(plan.weights, rng.random() * plan.weights[-1])
             clock = 0
         goal = plan.goal_state[aim]
+        if goal == -1 and found:
+            break  # a goal of this column has been seen since the plan
         if state == goal or clock >= plan.limit:
             landed = plan.start if state == plan.start else home(world, state)
             if landed == FAILED:
@@ -142,6 +144,7 @@ def play(world: Any, plan: Orders, place: Any, rng: np.random.Generator, max_ste
             log[ended, 0], log[ended, 1] = -1, 1
             ended += 1
             aim = -1
+        found = found or news == NEW
         if news == ENOUGH or (news == NEW and plan.curious) or state >= plan.rows:
             break
     place[0], place[1], place[2] = state, aim, clock
