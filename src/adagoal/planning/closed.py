@@ -14,6 +14,7 @@ import numpy as np
 
 from adagoal.core.backup import VECTOR, low
 
+
 @numba.njit(**VECTOR)
 def up(mean, variance, most, r, q, top):  # type: ignore[no-untyped-def]
     """Up_x of lemma 4."""

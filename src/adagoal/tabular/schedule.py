@@ -26,7 +26,7 @@ from adagoal.core.schema import record
 from adagoal.core.types import Floats
 
 CLOSED, DUALS, GAPS = 0, 1, 2
-FLOATS = (1e9, 2e8, 2e8)
+FLOATS = (1e9, 2e8, 1e9)
 """What the purses hold at first, and at most."""
 STEP = 100.0
 """What each purse earns by a step."""
