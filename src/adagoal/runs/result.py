@@ -239,6 +239,7 @@ def _check(result: Result, form: int) -> None:
     goals, policy_goals = set(result.goals), arrays["policy_goals"].tolist()
     past = arrays["trace"][:, 0]
     rules = {
+        "a radius that was not asked for": result.setting.growing or result.radius == result.setting.radius,
         "a goal that is no state": all(g < len(arrays["visits"]) for g in result.certificates),
         "a goal without a policy": goals <= set(policy_goals),
         "two policies for a goal": len(set(policy_goals)) == len(policy_goals),

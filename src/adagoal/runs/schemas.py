@@ -51,7 +51,7 @@ _OUTCOME: dict[str, Any] = {
     "kind": {"enum": [KIND]},
     "radius_setting": {**SETTING["radius"], "description": "what was asked for: a number, auto or all"},
     "status": {"enum": ["certified", "stopped", "budget", "interrupted", "void"]},
-    "radius": {"type": "number", "minimum": 1, "description": "the radius that the answer is about"},
+    "radius": {"type": "number", "minimum": 1, "maximum": 1e9, "description": "the radius that the answer is about"},
     "certified_radius": {**nullable(_AT_LEAST_0), "minimum": 1, "description": "the radius that is certified, or null"},
     "guarantee": {"type": "boolean", "description": "whether the method proves its certificates"},
     "goals": {"type": "array", "items": _ROW | {"required": ["goal", "lower", "upper", "error"]}},
