@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, cast
 
 from adagoal.core.counts import Counts
 from adagoal.core.errors import InputError
+from adagoal.core.goalspace import GoalSpace
 from adagoal.core.mixture import LinearMixture
 from adagoal.core.run import Answer, Estimates, Observer, Run
 from adagoal.core.status import Status
-from adagoal.core.types import Longs
 from adagoal.core.world import World
 from adagoal.linear.bounds import MixtureBounds
 from adagoal.linear.likelihood import Likelihood
@@ -41,7 +41,7 @@ class Problem:
     L: float
     epsilon: float
     delta: float
-    goals: Longs | None
+    goals: GoalSpace
 
 
 def certified(problem: Problem, branching: int | None = None) -> Estimates:
@@ -209,7 +209,7 @@ def _whole(name: str, value: int | None) -> None:
         raise InputError(f"{name} must be a whole number >= 1, got {value!r}", "method_args")
 
 
-def _rival(p: Problem) -> tuple[Counts, float, float, float, Longs | None]:
+def _rival(p: Problem) -> tuple[Counts, float, float, float, GoalSpace]:
     return p.counts, p.L, p.epsilon, p.delta, p.goals
 
 

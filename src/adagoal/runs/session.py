@@ -14,6 +14,7 @@ from adagoal.core.counts import Counts
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.files import arrays_content
 from adagoal.core.generator import put_back
+from adagoal.core.goalspace import GoalSpace
 from adagoal.core.run import Attempts, Growing, Observer, Run
 from adagoal.core.schema import check_arrays
 from adagoal.core.status import Status
@@ -57,11 +58,13 @@ class Session:
             raise InputError(f"{setting.radius} is not available with the method {setting.method}", "radius")
         counts = Counts(world.initial_states, world.n_actions, world.start)
         first = FIRST_RADIUS if setting.growing else float(setting.radius)
-        problem = methods.Problem(world, counts, first, setting.epsilon, setting.delta, _goals(setting, world))
+        space = GoalSpace.states(counts.n_states, world.state_bound, _goals(setting, world))
+        problem = methods.Problem(world, counts, first, setting.epsilon, setting.delta, space)
         estimates = methods.build(setting.method, problem, setting.method_args)
         if setting.growing:
             cast(Growing, estimates).set_radius(first, 1)
-        return Session(setting, Run(world, estimates, rule, np.random.default_rng(setting.seed)))
+        rng = np.random.default_rng(setting.seed)
+        return Session(setting, Run(world, estimates, rule, rng, space=space))
 
     # --- running ------------------------------------------------------------------------------------------------
 
