@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from adagoal.core import past
+from adagoal.core.counts import MOVES
 from adagoal.core.schema import COUNT, Array, nullable, record
 
 KIND = "exploration"
@@ -85,6 +87,8 @@ MODEL = {
     "theta": Array("float64", ("d", 3), optional=True),
     "theta_region": Array("float64", ("d", "k"), optional=True),
     "theta_radius": Array("float64", (1,), low=0, optional=True),
+    **past.SCHEMA,
+    **MOVES,
 }
 """model.npz: S states, G goals with policies of T stages, A the reset."""
 
@@ -107,5 +111,6 @@ HISTORY = {
     "episode_reached": Array("bool", ("E",)),
     "trace": Array("float64", None, low=0, finite=False),
     **{f"attempts.{name}": Array("float64", ("N",), low=0) for name in ("total", "reached", "recent", "previous")},
+    **past.SCHEMA,
 }
 """The arrays of checkpoint.npz that are the run's own."""

@@ -15,6 +15,7 @@ from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.files import arrays_content
 from adagoal.core.generator import put_back
 from adagoal.core.goalspace import GoalSpace
+from adagoal.core.past import Past
 from adagoal.core.run import Attempts, Growing, Observer, Run
 from adagoal.core.schema import check_arrays
 from adagoal.core.status import Status
@@ -188,6 +189,8 @@ class Session:
                 "episode_reached": np.array(run.episode_reached, bool),
                 "trace": np.array(run.trace, float).reshape(-1, 4),
                 "visits": run.counts.visits.copy(),
+                **run.past.arrays(),
+                **run.counts.moves(),
                 **estimates.extras(),
             },
         )
@@ -214,7 +217,7 @@ class Session:
         named = _under("estimates", arrays) | _under("counts", run.counts.state()) | _under("world", seen)
         named |= {f"attempts.{k}": getattr(run.attempts, k) for k in Attempts.ARRAYS}
         named |= {"episode_goals": np.array(run.episode_goals, np.int32), "trace": np.array(run.trace, float)}
-        named |= {"episode_reached": np.array(run.episode_reached, bool)}
+        named |= {"episode_reached": np.array(run.episode_reached, bool)} | run.past.arrays()
         return named, {
             "setting": {**self.setting.__dict__},
             "estimates": facts,
@@ -246,6 +249,7 @@ class Session:
         if not np.isfinite(trace[:, [0, 1, 3]]).all():
             raise ValueError("the trace has infinite numbers of steps, episodes or goals")
         run.trace = [(int(s), int(e), float(m), int(o)) for s, e, m, o in trace]
+        run.past = Past.of(arrays)
         put_back(run.rng, facts["rng"])
         world.restore(_part("world", arrays), facts["world"])
         run.steps, run.seconds = facts["steps"], facts["seconds"]
