@@ -59,7 +59,7 @@ check-slow: $(VENV)/stamp-dev
 	$(BIN)/pytest -m slow
 
 bench: $(VENV)/stamp-dev
-	@for file in $(filter-out benchmarks/deep_%,$(wildcard benchmarks/*.py)); do \
+	@for file in $(filter-out benchmarks/deep_% benchmarks/gpu.py,$(wildcard benchmarks/*.py)); do \
 	  echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
 reproduce: $(VENV)/stamp-core

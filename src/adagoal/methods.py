@@ -19,6 +19,7 @@ from adagoal.linear.likelihood import Likelihood
 from adagoal.linear.pooled import Pooled
 from adagoal.linear.vtr import VTR
 from adagoal.loop import explore
+from adagoal.planning.backend import NUMBA, Backend
 from adagoal.rivals.bpi import BPI
 from adagoal.rivals.disco import DisCo
 from adagoal.rivals.explorer import Explorer, follow
@@ -42,6 +43,7 @@ class Problem:
     epsilon: float
     delta: float
     goals: GoalSpace
+    backend: Backend = NUMBA
 
 
 def certified(problem: Problem, branching: int | None = None) -> Estimates:
@@ -51,7 +53,7 @@ def certified(problem: Problem, branching: int | None = None) -> Estimates:
     if branching is not None:
         p.world.note(f"the certificate rests on your word that no pair has more than {branching} successors")
     return _vouched(
-        p, lambda delta: Certified(p.counts, p.world.state_bound, p.L, p.epsilon, delta, p.goals, branching)
+        p, lambda delta: Certified(p.counts, p.world.state_bound, p.L, p.epsilon, delta, p.goals, branching, p.backend)
     )
 
 
@@ -140,10 +142,12 @@ class Method(NamedTuple):
     """False where the method decides by itself where to go."""
     grows: bool = False
     """Whether its estimates are :class:`~adagoal.core.run.Growing`, for radius "auto" and "all"."""
+    on_device: bool = False
+    """Whether its plans can be made elsewhere than on the processor."""
 
 
 METHODS = {
-    "certified": Method(certified, grows=True),
+    "certified": Method(certified, grows=True, on_device=True),
     "ucbvi": Method(ucbvi),
     "bayes": Method(bayes),
     "ucbexplore": Method(ucbexplore, follow, asks_rule=False),

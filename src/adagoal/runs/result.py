@@ -214,7 +214,7 @@ def refuse_another(folder: Path, earlier: Setting, setting: Setting) -> None:
 
 
 def _setting(data: Mapping[str, Any]) -> Setting:
-    found = {name: data[name] for name in Setting.__dataclass_fields__}
+    found = {name: data[name] for name in Setting.__dataclass_fields__ if name in data}
     return Setting(**found | {"goal_space": None if found["goal_space"] is None else tuple(found["goal_space"])})
 
 

@@ -22,6 +22,7 @@ from adagoal.core.status import Status
 from adagoal.core.types import Longs
 from adagoal.core.world import World
 from adagoal.goals import Rule
+from adagoal.planning import device
 from adagoal.runs.folder import Folder
 from adagoal.runs.result import Certificate, Result, contradicted
 from adagoal.runs.schemas import HISTORY
@@ -59,8 +60,12 @@ class Session:
             raise InputError(f"{setting.radius} is not available with the method {setting.method}", "radius")
         counts = Counts(world.initial_states, world.n_actions, world.start)
         first = FIRST_RADIUS if setting.growing else float(setting.radius)
+        if setting.device != "cpu" and not method.on_device:
+            able = ", ".join(name for name, method in methods.METHODS.items() if method.on_device)
+            raise InputError(f"{setting.device} is for the method {able}, not for {setting.method}", "device")
         space = GoalSpace.states(counts.n_states, world.state_bound, _goals(setting, world))
-        problem = methods.Problem(world, counts, first, setting.epsilon, setting.delta, space)
+        backend = device.backend(setting.device, world.note)
+        problem = methods.Problem(world, counts, first, setting.epsilon, setting.delta, space, backend)
         estimates = methods.build(setting.method, problem, setting.method_args)
         if setting.growing:
             cast(Growing, estimates).set_radius(first, 1)
