@@ -91,7 +91,7 @@ def test_the_wheel_works_in_an_empty_environment(wheel: Path, extras: str, tmp_p
     assert found.returncode == 0, found.stderr
     assert (tmp_path / "runs/grid/report.html").stat().st_size > 10_000
     assert "corridor" in adagoal("envs").stdout
-    trained = adagoal("train", "point-mass", "--steps", "400", "--recipe", "light", "--out", "runs/point", "--quiet")
+    trained = adagoal("train", "point-mass", "--steps", "400", "--recipe", "light", "--out", "runs/point")
     minigrid = adagoal("explore", "MiniGrid-Empty-5x5-v0", "--radius", "3", "--budget", "200", "--quiet")
     if extras:
         assert trained.returncode in (0, 3), trained.stderr
