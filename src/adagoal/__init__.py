@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from adagoal.api.check import Check, check_env
-    from adagoal.api.explore import audit, explore, resume
+    from adagoal.api.explore import audit, explore, resume, transitions
     from adagoal.api.export import export
     from adagoal.api.trial import Trial, play
     from adagoal.core.errors import InputError
@@ -36,10 +36,11 @@ __all__ = [
     "mixture",
     "play",
     "resume",
+    "transitions",
 ]
 
 _HOME = {
-    **dict.fromkeys(("audit", "explore", "resume"), "api.explore"),
+    **dict.fromkeys(("audit", "explore", "resume", "transitions"), "api.explore"),
     **dict.fromkeys(("Check", "check_env"), "api.check"),
     **dict.fromkeys(("Certificate", "Result", "load"), "runs.result"),
     "export": "api.export",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
+from adagoal.core import plugins
 from adagoal.core.counts import Counts
 from adagoal.core.errors import InputError
 from adagoal.core.goalspace import GoalSpace
@@ -158,15 +159,19 @@ METHODS = {
     "vtr-pooled": Method(vtr_pooled, grows=True),
     "vtr": Method(vtr),
 }
-EXPLORERS = tuple(name for name, method in METHODS.items() if not method.asks_rule)
-"""Those that ignore the goal rule."""
 
 
 def get(name: str) -> Method:
-    """The method of that name."""
-    if name not in list(METHODS):
-        raise InputError(f"unknown method {name!r}; choose one of {', '.join(METHODS)}", "method")
-    return METHODS[name]
+    """The method of that name: one of :data:`METHODS`, or of an installed package (:mod:`adagoal.core.plugins`)."""
+    if name in list(METHODS):
+        return METHODS[name]
+    found = plugins.find(plugins.METHODS, name, "method") if isinstance(name, str) else None
+    if found is None:
+        known = ", ".join([*METHODS, *plugins.names(plugins.METHODS)])
+        raise InputError(f"unknown method {name!r}; choose one of {known}", "method")
+    if not isinstance(found, Method):
+        raise InputError(f"{name!r} of an installed package is not an adagoal.methods.Method", "method")
+    return found
 
 
 def build(method: str, problem: Problem, arguments: dict[str, Any]) -> Answer:

@@ -50,6 +50,7 @@ FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path)
 @click.option("--max-states", type=int, help="Bound on the number of states, where the environment has none.")
 @options.DEVICE
 @options.STEP_TIMEOUT
+@click.option("--record", is_flag=True, help="Keep every step in the folder, 10 bytes each (transitions.npz).")
 @options.JSON
 @options.QUIET
 def explore(
@@ -57,6 +58,7 @@ def explore(
     out: Path | None,
     overwrite: bool,
     step_timeout: float | None,
+    record: bool,
     as_json: bool,
     quiet: bool,
     model_constants: dict[str, Any] | None,
@@ -85,7 +87,12 @@ def explore(
     folder = out or Path("runs") / f"{env}-{setting.method}-seed{setting.seed}"
     with aside(), Progress(setting.budget, quiet) as progress:
         result = api.explore(
-            **asdict(setting), step_timeout=step_timeout, out=folder, overwrite=overwrite, observe=progress
+            **asdict(setting),
+            step_timeout=step_timeout,
+            out=folder,
+            overwrite=overwrite,
+            record=record,
+            observe=progress,
         )
     _finish(result, folder, progress, as_json)
 

@@ -19,6 +19,7 @@ from adagoal.core.past import Past
 from adagoal.core.run import Attempts, Growing, Observer, Run
 from adagoal.core.schema import check_arrays
 from adagoal.core.status import Status
+from adagoal.core.trail import Trail
 from adagoal.core.types import Longs
 from adagoal.core.world import World
 from adagoal.goals import Rule
@@ -33,6 +34,8 @@ from adagoal.worlds import storage
 CHECKPOINT = "checkpoint.npz"
 STAGE = ("certified.json", "certified.npz")
 """The answer of the last finished stage of a curriculum, beside the checkpoint."""
+STEPS = "transitions.npz"
+"""Every step of the run, where it keeps them (:mod:`adagoal.core.trail`)."""
 FIRST_RADIUS = 2.0
 """Where a curriculum begins."""
 
@@ -71,6 +74,13 @@ class Session:
             cast(Growing, estimates).set_radius(first, 1)
         rng = np.random.default_rng(setting.seed)
         return Session(setting, Run(world, estimates, rule, rng, space=space))
+
+    def record(self, steps: dict[str, NDArray[Any]] | None = None) -> None:
+        """Keep every step from now on, after those that a folder holds; a ``ValueError`` where they do not fit."""
+        trail = Trail(self.run.world.n_actions)
+        if steps is not None:
+            trail.restore(steps, self.run.counts)
+        self.run.counts.trail = trail
 
     # --- running ------------------------------------------------------------------------------------------------
 
@@ -209,6 +219,8 @@ class Session:
             unchanged = self._kept is self.certified and folder.has(STAGE[1])
             state |= {} if unchanged else dict(zip(STAGE, self.certified.contents().values(), strict=True))
         results = {} if result is None else result.contents()
+        if self.run.counts.trail is not None:
+            results[STEPS] = arrays_content(self.run.counts.trail.arrays(), compress=False)
         if not self._begun:
             results |= storage.contents(storage.own(self.run.world))
         folder.save(state, results, STAGE if unchanged else ())
