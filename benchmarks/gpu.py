@@ -20,7 +20,7 @@ import numpy as np
 
 from adagoal.planning import jax_bounds
 from adagoal.planning.jax_backend import JAX
-from adagoal.planning.model import Block, model_of
+from adagoal.planning.model import Block, Targets, model_of
 from adagoal.worlds import grid
 from sweep import CAP, empirical
 

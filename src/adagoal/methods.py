@@ -25,6 +25,8 @@ from adagoal.rivals.bpi import BPI
 from adagoal.rivals.disco import DisCo
 from adagoal.rivals.explorer import Explorer, follow
 from adagoal.rivals.gosprl import Gosprl
+from adagoal.rivals.intervals import Intervals
+from adagoal.rivals.looks import BOUNDS
 from adagoal.rivals.planning import scale
 from adagoal.rivals.ucbexplore import UcbExplore
 from adagoal.tabular.bayes import Bayes
@@ -49,10 +51,8 @@ class Problem:
 
 def certified(problem: Problem, branching: int | None = None) -> Estimates:
     """Certified bounds (the default). branching: no pair has more than this many successors, if you know it."""
-    _whole("branching", branching)
     p = problem
-    if branching is not None:
-        p.world.note(f"the certificate rests on your word that no pair has more than {branching} successors")
+    _branching(p.world, branching)
     return _vouched(
         p, lambda delta: Certified(p.counts, p.world.state_bound, p.L, p.epsilon, delta, p.goals, branching, p.backend)
     )
@@ -102,6 +102,19 @@ def bpi_ucbvi(problem: Problem, constants: str = "paper", horizon: int | None = 
     _whole("horizon", horizon)
     _known_size("bpi-ucbvi", problem.world)
     return BPI(*_rival(problem), constants, horizon)
+
+
+def intervals(problem: Problem, bound: str = "clopper-pearson", branching: int | None = None) -> Estimates:
+    """Interval MDPs and L1 balls, as model checkers use them, with robust value iteration; certified. bound:
+    clopper-pearson, hoeffding or weissman. branching: no pair has more than this many successors, if you know it.
+    """
+    p = problem
+    if bound not in list(BOUNDS):
+        raise InputError(f"bound must be one of {', '.join(BOUNDS)}, got {bound!r}", "method_args")
+    _branching(p.world, branching)
+    return _vouched(
+        p, lambda delta: Intervals(p.counts, p.world.state_bound, p.L, p.epsilon, delta, p.goals, bound, branching)
+    )
 
 
 def vtr(problem: Problem, horizon: int | None = None) -> Estimates:
@@ -155,6 +168,7 @@ METHODS = {
     "disco": Method(disco, follow, asks_rule=False),
     "gosprl": Method(gosprl, follow, asks_rule=False),
     "bpi-ucbvi": Method(bpi_ucbvi),
+    "intervals": Method(intervals, grows=True),
     "likelihood": Method(likelihood, grows=True),
     "vtr-pooled": Method(vtr_pooled, grows=True),
     "vtr": Method(vtr),
@@ -216,6 +230,13 @@ def _whole(name: str, value: int | None) -> None:
     """An argument that is a number of something, or not given."""
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
         raise InputError(f"{name} must be a whole number >= 1, got {value!r}", "method_args")
+
+
+def _branching(world: World, branching: int | None) -> None:
+    """The most successors of a pair, if the user vouches for a number."""
+    _whole("branching", branching)
+    if branching is not None:
+        world.note(f"the certificate rests on your word that no pair has more than {branching} successors")
 
 
 def _rival(p: Problem) -> tuple[Counts, float, float, float, GoalSpace]:
