@@ -1,4 +1,4 @@
-"""Certificates of trained policies: cells that are a partition, verdicts that are right, a command that keeps its word."""
+"""Certificates of trained policies: cells are a partition, verdicts are right, the command keeps its word."""
 
 from __future__ import annotations
 
@@ -299,5 +299,5 @@ def test_an_observer_that_raises_is_told_as_the_users(finished: Path) -> None:
     def angry(open_cells: int, played: int) -> None:
         raise RuntimeError("no")
 
-    with pytest.raises(InputError, match="^observe: the function raised RuntimeError: no"):
+    with pytest.raises(InputError, match=r"^observe: the function raised RuntimeError: no"):
         adagoal.certify(finished, radius=5, observe=angry)
