@@ -49,6 +49,7 @@ FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path)
 @click.option("--start-seed", type=int, help="Draw the start state with this seed at every reset.")
 @click.option("--max-states", type=int, help="Bound on the number of states, where the environment has none.")
 @options.STEP_TIMEOUT
+@click.option("--live", is_flag=True, help="Serve the page of the run on this machine while it goes on.")
 @options.JSON
 @options.QUIET
 def explore(
@@ -56,6 +57,7 @@ def explore(
     out: Path | None,
     overwrite: bool,
     step_timeout: float | None,
+    live: bool,
     as_json: bool,
     quiet: bool,
     model_constants: dict[str, Any] | None,
@@ -70,6 +72,7 @@ def explore(
     """
     from adagoal import methods
     from adagoal.api import explore as api
+    from adagoal.cli.watch import showing
     from adagoal.runs.progress import Progress
     from adagoal.runs.setting import Setting
     from adagoal.worlds import registry
@@ -82,9 +85,9 @@ def explore(
     setting = Setting(**given)
     env = re.sub(r"[^A-Za-z0-9._-]+", "-", setting.env)
     folder = out or Path("runs") / f"{env}-{setting.method}-seed{setting.seed}"
-    with aside(), Progress(setting.budget, quiet) as progress:
+    with aside(), Progress(setting.budget, quiet) as progress, showing(live, setting, folder, progress) as observe:
         result = api.explore(
-            **asdict(setting), step_timeout=step_timeout, out=folder, overwrite=overwrite, observe=progress
+            **asdict(setting), step_timeout=step_timeout, out=folder, overwrite=overwrite, observe=observe
         )
     _finish(result, folder, progress, as_json)
 
