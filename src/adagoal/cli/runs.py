@@ -48,8 +48,10 @@ FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path)
 @options.GOAL_LABELS
 @click.option("--start-seed", type=int, help="Draw the start state with this seed at every reset.")
 @click.option("--max-states", type=int, help="Bound on the number of states, where the environment has none.")
+@options.DEVICE
 @options.STEP_TIMEOUT
 @click.option("--live", is_flag=True, help="Serve the page of the run on this machine while it goes on.")
+@click.option("--record", is_flag=True, help="Keep every step in the folder, 10 bytes each (transitions.npz).")
 @options.JSON
 @options.QUIET
 def explore(
@@ -58,6 +60,7 @@ def explore(
     overwrite: bool,
     step_timeout: float | None,
     live: bool,
+    record: bool,
     as_json: bool,
     quiet: bool,
     model_constants: dict[str, Any] | None,
@@ -87,7 +90,12 @@ def explore(
     folder = out or Path("runs") / f"{env}-{setting.method}-seed{setting.seed}"
     with aside(), Progress(setting.budget, quiet) as progress, showing(live, setting, folder, progress) as observe:
         result = api.explore(
-            **asdict(setting), step_timeout=step_timeout, out=folder, overwrite=overwrite, observe=observe
+            **asdict(setting),
+            step_timeout=step_timeout,
+            out=folder,
+            overwrite=overwrite,
+            record=record,
+            observe=observe,
         )
     _finish(result, folder, progress, as_json)
 

@@ -7,7 +7,7 @@ counted: it is known.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numba
 import numpy as np
@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 
 from adagoal.core.schema import Array, Schema, check_arrays
 from adagoal.core.types import Bools, Floats, Ints, Longs
+
+if TYPE_CHECKING:
+    from adagoal.core.trail import Trail
 
 MOST = 2**53
 """Transitions of a pair, at most: sums stay exact."""
@@ -63,6 +66,8 @@ class Counts:
         self.terminal: Bools = np.zeros(n_states, bool)
         """[S] states in which the environment allowed nothing but the reset"""
         self.seen[start] = True
+        self.trail: Trail | None = None
+        """Every step that was counted, where a run is to keep them"""
 
     @property
     def n_states(self) -> int:

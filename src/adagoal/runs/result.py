@@ -214,7 +214,7 @@ def refuse_another(folder: Path, earlier: Setting, setting: Setting) -> None:
 
 
 def _setting(data: Mapping[str, Any]) -> Setting:
-    found = {name: data[name] for name in Setting.__dataclass_fields__}
+    found = {name: data[name] for name in Setting.__dataclass_fields__ if name in data}
     return Setting(**found | {"goal_space": None if found["goal_space"] is None else tuple(found["goal_space"])})
 
 
@@ -243,6 +243,7 @@ def _check(result: Result, form: int) -> None:
     goals, policy_goals = set(result.goals), arrays["policy_goals"].tolist()
     then = arrays["trace"][:, 0]
     rules = {
+        "a radius that was not asked for": result.setting.growing or result.radius == result.setting.radius,
         "a goal that is no state": all(g < len(arrays["visits"]) for g in result.certificates),
         "a goal without a policy": goals <= set(policy_goals),
         "two policies for a goal": len(set(policy_goals)) == len(policy_goals),
