@@ -87,7 +87,7 @@ class ChooseGoals(BaseCallback):
         if "E" in self.needs and self.model.critic.n_critics < 2:
             text = "this rule needs E, the disagreement of two critics or more: policy_kwargs={'n_critics': 3}"
             raise InputError(text, "model")
-        seen = self.model._last_obs
+        seen: Any = self.model._last_obs
         self._achieved = np.asarray(seen["achieved_goal"], np.float64)
         self._choose(seen, range(self.training_env.num_envs))
 
