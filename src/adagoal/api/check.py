@@ -162,6 +162,7 @@ def _try_name(check: Check, name: str, given: Limits) -> None:
     check.known_model, check.n_actions, check.n_states = True, model.n_actions, model.n_states
     check.fixed_start = made is None or bool(model.n_states == getattr(made.observation_space, "n", None))
     check.time_limit = None if made is None else probe.time_limit(made)
+    check.action_masks = bool(model.absent.any())
     check.plan += _plan(check, ModelWorld(model))
 
 
@@ -219,8 +220,6 @@ def _remark(check: Check, seen: probe.Seen) -> None:
     check.in_space, check.action_masks = seen.outside is None, seen.masks
     if seen.outside is not None:
         check.warnings.append(f"the observation {seen.outside} does not lie in its space")
-    if seen.masks:
-        check.warnings.append("action masks (in info) are not used: masked actions are tried too")
 
 
 def _plan(check: Check, world: World) -> list[str]:
@@ -237,6 +236,8 @@ def _plan(check: Check, world: World) -> list[str]:
         plan.append(f"begins at a virtual start, state {world.start}, where every action draws a start of its own")
     if not world.sure_start:
         plan.append("keeps a share of delta for resets that might lead elsewhere")
+    if check.action_masks:
+        plan.append("leaves out the actions that masks (action_mask in info) rule out")
     if check.time_limit is not None:
         plan.append(f"ignores the time limit of {check.time_limit} steps")
     plan.append("can be audited" if check.known_model else "cannot be audited, as no exact model is known, but played")

@@ -77,6 +77,7 @@ REPRODUCE = {
     "arena": ("adagoal.experiments.arena:ARENA", "UcbExplore, DisCo, GOSPRL and every goal rule, on the same worlds."),
     "scaling": ("adagoal.experiments.scaling:SCALING", "Steps to the certified stop against L, S, A and 1/epsilon."),
     "price": ("adagoal.experiments.price:PRICE", "Steps to the certified stop over the steps that sufficed."),
+    "intervals": ("adagoal.experiments.intervals:INTERVALS", "Certified steps beside those of model checkers' bounds."),
     "constants": ("adagoal.experiments.constants:CONSTANTS", "What the paper's own constants would need."),
     "linear": ("adagoal.experiments.linear:PARTS", "Linear mixtures: steps to the stop against S and against d."),
     "coverage": ("adagoal.experiments.coverage:COVERAGE", "How often a certificate is broken, over random worlds."),

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from adagoal.core.counts import Counts
 from adagoal.core.schema import Array, Schema, check_arrays
-from adagoal.core.types import Longs
+from adagoal.core.types import Actions, Longs
 
 
 def one_each(goals: Longs | None, n_states: int) -> tuple[Longs, Longs]:
@@ -114,6 +114,13 @@ class Columns:
             self.D[-1] = self.upper[-1] = self.gap[-1] = 0.0
         if columns == self.n_goals:
             self.D[0] = np.inf  # no goal is left unseen
+
+    def offered(self, table: Actions, j: int) -> Actions:
+        """[1, S] a column of a table of actions; the reset stands in for those that a state does not have."""
+        actions, A = table[:, j].copy(), self.counts.n_actions
+        own = np.flatnonzero(actions < A)
+        actions[own[self.counts.absent[own * A + actions[own]]]] = A
+        return actions[None]
 
     def column_state(self) -> dict[str, NDArray[Any]]:
         """For a checkpoint."""

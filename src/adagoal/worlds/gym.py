@@ -67,8 +67,10 @@ class GymWorld:
         self._adapter = adapter = Adapter(body, name, start_seed, max_states)
         self.name, self.n_actions, self.start = name, adapter.n_actions, adapter.start
         self.state_bound, self.initial_states = adapter.state_bound, adapter.initial_states
+        self.pair_bound = adapter.state_bound * adapter.n_actions
         self.sure_start = adapter.virtual
         """A fixed start is inferred from resets that agreed; a virtual one is where every reset leads by definition."""
+        self.masked = True
         self.layout: Layout | None = None
         self.mixture: LinearMixture | None = None
         """The kernels of which the environment is said to be a mixture."""
@@ -109,7 +111,7 @@ class GymWorld:
         self._doubts.go_on()
         if self._adrift:
             self._go_back()
-        stage = Stepping(self._adapter, plan, counts, self._recorder, self._doubts)
+        stage = Stepping(self._adapter, plan, counts, self._recorder, self._doubts, self.masked)
         log = np.zeros((min(max_episodes, episode.EPISODES), 2), np.int64)
         given = episode.in_python(episode.orders(plan, weights, self.n_actions, self.start))
         try:

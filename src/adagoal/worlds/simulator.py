@@ -38,6 +38,9 @@ class ModelWorld:
         self._width = int(np.diff(mdp.indptr).max())
         self.warnings: list[str] = []
         self.void: list[str] = []
+        self._absent = np.flatnonzero(mdp.absent)
+        self.pair_bound = mdp.n_states * mdp.n_actions - len(self._absent)
+        self.masked = True
         self._place = np.array([mdp.start, -1, 0])  # state, goal column aimed at (-1: none), steps of the episode
 
     def rollout(
@@ -52,6 +55,8 @@ class ModelWorld:
         """Play until a threshold is met, a state is new, or ``max_steps`` or ``max_episodes`` is spent."""
         counts.widen(self._width)
         counts.terminal |= self.mdp.terminal & counts.seen
+        if self.masked and len(self._absent) and not counts.absent[self._absent[0]]:
+            counts.leave_out(self._absent)
         log = np.zeros((min(max_episodes, episode.EPISODES), 2), np.int64)
         given = episode.orders(plan, weights, self.n_actions, self.start)
         known = episode.Known.of(self.mdp, self._cumulative, plan.threshold, counts)

@@ -2,7 +2,7 @@
 
 A state that some transition enters with the done flag is terminal. The states keep the numbers that the
 environment gives them; if the initial state is random, one more state, the last, is the virtual start, all of
-whose actions lead to the initial distribution.
+whose actions lead to the initial distribution. Taxi says which actions its states have.
 """
 
 from __future__ import annotations
@@ -49,7 +49,11 @@ def toy_text_model(env: gymnasium.Env[Any, Any], name: str, start_seed: int | No
         labels = (*labels, "start") if labels else ()
         if layout is not None:
             layout = Layout(layout.shape, np.vstack([layout.cells, [-1, -1]]), layout.walls)
-    return from_rows(rows, n_actions, start=start, terminal=terminal, name=name, labels=labels, layout=layout)
+    mask = np.ones((n_states, n_actions), bool)
+    if hasattr(base, "action_mask"):
+        mask[: len(base.P)] = [base.action_mask(state) for state in range(len(base.P))]
+    facts: dict[str, Any] = {"start": start, "terminal": terminal, "action_mask": mask}
+    return from_rows(rows, n_actions, **facts, name=name, labels=labels, layout=layout)
 
 
 def _layout(base: Any) -> Layout | None:

@@ -3,9 +3,8 @@
 Storm (the extra ``storm``) builds the model's matrix; the run then explores it as a black box. Three things differ
 between its models and ours, and none of them changes the least expected number of steps between two states:
 
-* A state may have fewer actions than others. An action that it does not have leads to the start, as the reset does in
-  every state; it is called ``absent``, and is soon known to be nothing else. (Repeating one of the state's own actions
-  would be as right, but as dear to learn as that action.)
+* A state may have fewer actions than others. An action that it does not have is marked as absent
+  (``Model.absent``): it leads to the start, as the reset does in every state, and a run need not learn that.
 * A state that can never be left, deadlocks among them, is terminal: there is nothing but the reset to do.
 * Time is discrete, the state is observed, and there is one start. Models of other kinds are refused.
 
@@ -63,17 +62,16 @@ def converted(built: Any, name: str) -> TabularMDP:
     pair = state * width + np.arange(len(state)) - first[state]
     entries = [(row, entry.column, entry.value) for row in range(len(pair)) for entry in matrix.get_row(row)]
     rows, columns, values = (np.array(part) for part in zip(*entries, strict=True))
-    absent = np.setdiff1d(np.arange(states * width), pair)
-    kernel = sparse.csr_matrix(
-        (np.r_[values, np.ones(len(absent))], (np.r_[pair[rows], absent], np.r_[columns, np.full(len(absent), start)])),
-        shape=(states * width, states),
-    )
+    kernel = sparse.csr_matrix((values, (pair[rows], columns)), shape=(states * width, states))
+    has = np.zeros(states * width, bool)
+    has[pair] = True
     leaves = np.zeros(states, bool)
     leaves[state[rows[columns != state[rows]]]] = True
     return assembled(
         *(kernel, states, width),
         start=start,
         terminal=~leaves,
+        action_mask=has.reshape(states, width),
         name=name,
         labels=_labels(built),
         actions=_actions(built, pair, states * width),
