@@ -107,7 +107,8 @@ def check_env(
     env: str | gymnasium.Env[Any, Any],
     *,
     env_args: Mapping[str, Any] | None = None,
-    start_seed: int | None = None,
+    start: str | None = None,
+    start_seed: int | str | None = None,
     max_states: int | None = None,
     step_timeout: float | None = None,
     steps: int = STEPS,
@@ -120,7 +121,7 @@ def check_env(
     """
     integer("steps", steps, 1, 10**9)
     integer("seed", seed, 0, 2**31 - 1)
-    arguments = env_args or {}
+    arguments, start_seed = env_args or {}, registry.start_of(start, start_seed)
     registry.check_arguments(arguments, start_seed, max_states)
     check = Check(plain(env if isinstance(env, str) else type(getattr(env, "unwrapped", env)).__name__, 200))
     with tempfile.TemporaryFile("w+", errors="replace") as printed:
@@ -141,7 +142,7 @@ class Limits(NamedTuple):
     """What was said about the environment and the trial."""
 
     env_args: Mapping[str, Any]
-    start_seed: int | None
+    start_seed: int | str | None
     max_states: int | None
     step_timeout: float | None
     steps: int
@@ -209,7 +210,7 @@ def _step(check: Check, world: GymWorld, body: Body, given: Limits) -> None:
         check.warnings.append(
             "not all randomness comes from np_random, so a resumed run is valid but not the same bit for bit"
         )
-        if given.start_seed is not None:
+        if isinstance(given.start_seed, int):
             check.void.append(
                 "start_seed seeds a generator of its own at every reset: all episodes draw the same numbers"
             )

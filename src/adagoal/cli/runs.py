@@ -46,7 +46,8 @@ FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path)
 @options.MODEL_CONSTANTS
 @options.GOALS
 @options.GOAL_LABELS
-@click.option("--start-seed", type=int, help="Draw the start state with this seed at every reset.")
+@options.START
+@options.START_SEED
 @click.option("--max-states", type=int, help="Bound on the number of states, where the environment has none.")
 @options.STEP_TIMEOUT
 @options.JSON
@@ -60,6 +61,7 @@ def explore(
     quiet: bool,
     model_constants: dict[str, Any] | None,
     goal_labels: tuple[str, ...],
+    start: str | None,
     **given: Any,
 ) -> None:
     """Find the goals of ENV that can be reached within a radius, a policy for each, and certificates.
@@ -75,6 +77,7 @@ def explore(
     from adagoal.worlds import registry
 
     given["env_args"] |= model_constants or {}
+    given["start_seed"] = registry.start_of(start, given["start_seed"])
     if goal_labels:
         states = registry.called(given["env"], given["env_args"], given["start_seed"], goal_labels)
         given["goal_space"] = (*(given["goal_space"] or ()), *states)

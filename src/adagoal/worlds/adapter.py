@@ -15,12 +15,16 @@ FIRST_STATES = 64
 """States allocated at first, where the number is not declared."""
 STARTS = 16
 """Resets that must agree for the start to count as fixed."""
+RANDOM = "random"
+"""In place of a start seed: the user declares that the start is random, whatever the first resets show."""
+StartSeed = int | str | None
+"""How the first observation is drawn: with this seed, at random by declaration, or as the first resets show."""
 
 
 class Adapter:
     """Numbers the states of an environment and resets it; :mod:`adagoal.worlds.gym` says by which conventions."""
 
-    def __init__(self, body: Body, name: str, start_seed: int | None, max_states: int | None) -> None:
+    def __init__(self, body: Body, name: str, start_seed: StartSeed, max_states: int | None) -> None:
         self.name, self.body, self.n_actions = name, body, body.facts.n_actions
         self.actions: list[int] = []
         """What was done since the last reset of the environment."""
@@ -30,10 +34,10 @@ class Adapter:
         """Whether it ever did."""
         self.mask: Mask = None
         """The actions of the state that was entered last."""
-        self._start_seed = start_seed
+        self._start_seed = start_seed if isinstance(start_seed, int) else None
         self._before: dict[str, Any] = {}  # the generator before the last reset
         starts = self._find_starts()
-        self.virtual = len(starts) > 1
+        self.virtual = start_seed == RANDOM or len(starts) > 1
         """Whether the start is a state of its own, before the random first observation."""
         self.labels: tuple[str, ...] = ()
         self.index: dict[Key, int] = {}

@@ -14,13 +14,14 @@ import numpy as np
 
 from adagoal.core.layout import Layout
 from adagoal.core.types import Longs
+from adagoal.worlds.adapter import RANDOM, StartSeed
 from adagoal.worlds.model import TabularMDP, from_rows
 
 PLACES = ("red", "green", "yellow", "blue")
 """Where Taxi's passengers wait and want to go."""
 
 
-def toy_text_model(env: gymnasium.Env[Any, Any], name: str, start_seed: int | None) -> TabularMDP | None:
+def toy_text_model(env: gymnasium.Env[Any, Any], name: str, start_seed: StartSeed) -> TabularMDP | None:
     """The exact model, or None where ``env`` is no toy-text environment, wrapped, or does not play by its own table."""
     base: Any = env.unwrapped
     known = type(base).__module__.startswith("gymnasium.envs.toy_text.") and hasattr(base, "P")
@@ -38,9 +39,9 @@ def toy_text_model(env: gymnasium.Env[Any, Any], name: str, start_seed: int | No
             rows.append(row)
     first = np.flatnonzero(base.initial_state_distrib)
     labels, layout = _labels(base, n_states), _layout(base)
-    if start_seed is not None:
+    if isinstance(start_seed, int):
         start = int(env.reset(seed=start_seed)[0])
-    elif len(first) == 1:
+    elif len(first) == 1 and start_seed != RANDOM:
         start = int(first[0])
     else:
         start, n_states = n_states, n_states + 1
