@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
@@ -79,17 +81,29 @@ def explore(
     given["env_args"] |= model_constants or {}
     given["start_seed"] = registry.start_of(start, given["start_seed"])
     if goal_labels:
-        states = registry.called(given["env"], given["env_args"], given["start_seed"], goal_labels)
+        with _constants(given["env"]):
+            states = registry.called(given["env"], given["env_args"], given["start_seed"], goal_labels)
         given["goal_space"] = (*(given["goal_space"] or ()), *states)
     (given["method_args"],) = methods.with_constants(constants, [(given["method"], given["method_args"])])
     setting = Setting(**given)
     env = re.sub(r"[^A-Za-z0-9._-]+", "-", setting.env)
     folder = out or Path("runs") / f"{env}-{setting.method}-seed{setting.seed}"
-    with aside(), Progress(setting.budget, quiet) as progress:
+    with aside(), _constants(setting.env), Progress(setting.budget, quiet) as progress:
         result = api.explore(
             **asdict(setting), step_timeout=step_timeout, out=folder, overwrite=overwrite, observe=progress
         )
     _finish(result, folder, progress, as_json)
+
+
+@contextlib.contextmanager
+def _constants(env: str) -> Iterator[None]:
+    """The arguments of a program, PRISM's or JANI's, are its constants, which have an option of their own."""
+    try:
+        yield
+    except InputError as error:
+        if error.name == "env_args" and env.endswith((".prism", ".nm", ".pm", ".jani")):
+            raise InputError(error.reason, "model_constants") from error
+        raise
 
 
 @click.command(epilog="Example: adagoal resume runs/two-room --budget 1e7")
