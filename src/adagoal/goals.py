@@ -38,9 +38,9 @@ class Known:
     L: float
     """The radius."""
     eligible: Bools
-    """False where the goal may not be chosen (the start state itself)."""
+    """False where the goal may not be chosen (the start is one of its states)."""
     visits: Floats
-    """How often the goal state was visited, on purpose or not (deep: density of achieved goals)."""
+    """How often states of the goal were visited, on purpose or not (deep: density of achieved goals)."""
     attempts: Floats
     """Episodes that aimed at the goal."""
     successes: Floats

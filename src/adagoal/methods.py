@@ -10,20 +10,23 @@ from typing import Any, NamedTuple, cast
 from adagoal.core import plugins
 from adagoal.core.counts import Counts
 from adagoal.core.errors import InputError
+from adagoal.core.goalspace import GoalSpace
 from adagoal.core.mixture import LinearMixture
 from adagoal.core.run import Answer, Estimates, Observer, Run
 from adagoal.core.status import Status
-from adagoal.core.types import Longs
 from adagoal.core.world import World
 from adagoal.linear.bounds import MixtureBounds
 from adagoal.linear.likelihood import Likelihood
 from adagoal.linear.pooled import Pooled
 from adagoal.linear.vtr import VTR
 from adagoal.loop import explore
+from adagoal.planning.backend import NUMBA, Backend
 from adagoal.rivals.bpi import BPI
 from adagoal.rivals.disco import DisCo
 from adagoal.rivals.explorer import Explorer, follow
 from adagoal.rivals.gosprl import Gosprl
+from adagoal.rivals.intervals import Intervals
+from adagoal.rivals.looks import BOUNDS
 from adagoal.rivals.planning import scale
 from adagoal.rivals.ucbexplore import UcbExplore
 from adagoal.tabular.bayes import Bayes
@@ -42,17 +45,16 @@ class Problem:
     L: float
     epsilon: float
     delta: float
-    goals: Longs | None
+    goals: GoalSpace
+    backend: Backend = NUMBA
 
 
 def certified(problem: Problem, branching: int | None = None) -> Estimates:
     """Certified bounds (the default). branching: no pair has more than this many successors, if you know it."""
-    _whole("branching", branching)
     p = problem
-    if branching is not None:
-        p.world.note(f"the certificate rests on your word that no pair has more than {branching} successors")
+    _branching(p.world, branching)
     return _vouched(
-        p, lambda delta: Certified(p.counts, p.world.state_bound, p.L, p.epsilon, delta, p.goals, branching)
+        p, lambda delta: Certified(p.counts, p.world.state_bound, p.L, p.epsilon, delta, p.goals, branching, p.backend)
     )
 
 
@@ -102,6 +104,19 @@ def bpi_ucbvi(problem: Problem, constants: str = "paper", horizon: int | None = 
     return BPI(*_rival(problem), constants, horizon)
 
 
+def intervals(problem: Problem, bound: str = "clopper-pearson", branching: int | None = None) -> Estimates:
+    """Interval MDPs and L1 balls, as model checkers use them, with robust value iteration; certified. bound:
+    clopper-pearson, hoeffding or weissman. branching: no pair has more than this many successors, if you know it.
+    """
+    p = problem
+    if bound not in list(BOUNDS):
+        raise InputError(f"bound must be one of {', '.join(BOUNDS)}, got {bound!r}", "method_args")
+    _branching(p.world, branching)
+    return _vouched(
+        p, lambda delta: Intervals(p.counts, p.world.state_bound, p.L, p.epsilon, delta, p.goals, bound, branching)
+    )
+
+
 def vtr(problem: Problem, horizon: int | None = None) -> Estimates:
     """The paper's AdaGoal-UCRL.VTR, for linear mixtures. horizon: H, instead of the formula's (a smaller one voids the
     guarantee).
@@ -141,16 +156,19 @@ class Method(NamedTuple):
     """False where the method decides by itself where to go."""
     grows: bool = False
     """Whether its estimates are :class:`~adagoal.core.run.Growing`, for radius "auto" and "all"."""
+    on_device: bool = False
+    """Whether its plans can be made elsewhere than on the processor."""
 
 
 METHODS = {
-    "certified": Method(certified, grows=True),
+    "certified": Method(certified, grows=True, on_device=True),
     "ucbvi": Method(ucbvi),
     "bayes": Method(bayes),
     "ucbexplore": Method(ucbexplore, follow, asks_rule=False),
     "disco": Method(disco, follow, asks_rule=False),
     "gosprl": Method(gosprl, follow, asks_rule=False),
     "bpi-ucbvi": Method(bpi_ucbvi),
+    "intervals": Method(intervals, grows=True),
     "likelihood": Method(likelihood, grows=True),
     "vtr-pooled": Method(vtr_pooled, grows=True),
     "vtr": Method(vtr),
@@ -214,7 +232,14 @@ def _whole(name: str, value: int | None) -> None:
         raise InputError(f"{name} must be a whole number >= 1, got {value!r}", "method_args")
 
 
-def _rival(p: Problem) -> tuple[Counts, float, float, float, Longs | None]:
+def _branching(world: World, branching: int | None) -> None:
+    """The most successors of a pair, if the user vouches for a number."""
+    _whole("branching", branching)
+    if branching is not None:
+        world.note(f"the certificate rests on your word that no pair has more than {branching} successors")
+
+
+def _rival(p: Problem) -> tuple[Counts, float, float, float, GoalSpace]:
     return p.counts, p.L, p.epsilon, p.delta, p.goals
 
 

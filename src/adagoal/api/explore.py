@@ -62,6 +62,7 @@ def explore(
     method_args: dict[str, Any] | None = None,
     start_seed: int | None = None,
     max_states: int | None = None,
+    device: str = "cpu",
     step_timeout: float | None = None,
     out: str | Path | None = None,
     overwrite: bool = False,
@@ -83,6 +84,7 @@ def explore(
     goal_space: the states to consider as goals; all by default.
     start_seed: draw the start state with this seed at every reset (for environments with a random start).
     max_states: a bound on the number of states, for environments that do not declare it.
+    device: "gpu" plans on a GPU (extra gpu, method certified); without one the run says so and uses the processor.
     step_timeout: step the environment in a process of its own, and give up where a step takes longer (in seconds).
     out: a folder for checkpoints and the result; a run that was killed goes on with :func:`resume`.
     overwrite: whether the folder may hold an unfinished run or one of another setting, which is then replaced in the
@@ -106,6 +108,7 @@ def explore(
         goal_space=_goals(goal_space),
         start_seed=_plain(start_seed),
         max_states=_plain(max_states),
+        device=device,
     )
     session = Session.start(setting, world, goal_rules.get(goal_rule))
     if record:

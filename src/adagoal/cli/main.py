@@ -88,6 +88,7 @@ COMMANDS = {
     "reproduce": ("adagoal.cli.reproduce:reproduce", "The paper's figures, and our own."),
     "train": ("adagoal.cli.deep:train", "Deep goal-conditioned policies with adaptive goals."),
     "evaluate": ("adagoal.cli.deep:evaluate", "Test a trained policy: how often it succeeds, and where it fails."),
+    "certify": ("adagoal.cli.certify:certify", "Which goals a trained policy reaches, with a certificate."),
     "envs": ("adagoal.cli.runs:envs", "What ENV can be."),
     "check": ("adagoal.cli.check:check", "Try an environment before a run."),
 }

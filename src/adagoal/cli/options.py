@@ -146,6 +146,9 @@ ENV_AGAIN = click.option(
 )
 RULE_AGAIN = click.option("--goal-rule", help="The goal rule, where the folder names a file (FILE.py:FUNCTION).")
 TRUST = click.option("--trust", is_flag=True, help="Run the code that the folder names.")
+DEVICE = click.option(
+    "--device", default="cpu", show_default=True, help="Where to plan: cpu, or gpu (extra gpu, method certified)."
+)
 STEP_TIMEOUT = click.option(
     "--step-timeout",
     type=Positive(),

@@ -48,6 +48,7 @@ FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path)
 @options.GOAL_LABELS
 @click.option("--start-seed", type=int, help="Draw the start state with this seed at every reset.")
 @click.option("--max-states", type=int, help="Bound on the number of states, where the environment has none.")
+@options.DEVICE
 @options.STEP_TIMEOUT
 @click.option("--record", is_flag=True, help="Keep every step in the folder, 10 bytes each (transitions.npz).")
 @options.JSON

@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 MOST = 2**53
 """Transitions of a pair, at most: sums stay exact."""
 
+MOVES: Schema = {
+    "moves_pair": Array("int64", ("M",), low=0, below="S*A", optional=True),
+    "moves_to": Array("int32", ("M",), low=0, below="S", optional=True),
+    "moves_count": Array("int64", ("M",), low=1, high=MOST, optional=True),
+}
+"""What a result keeps of the counts; results of earlier versions have nothing."""
+
 
 class Counts:
     """Growing transition counts over S states (allocated, not necessarily all seen) and A actions."""
@@ -102,6 +109,12 @@ class Counts:
         inside = np.arange(self.successor.shape[1]) < self.support[:, None]
         p_hat[rows, self.successor[inside]] = self.count[inside] / self.n[rows]
         return p_hat
+
+    def moves(self) -> dict[str, NDArray[np.generic]]:
+        """The empirical model as three arrays [M] (:data:`MOVES`): pair x, successor, and how often it followed."""
+        inside = np.arange(self.successor.shape[1]) < self.support[:, None]
+        pair = np.repeat(np.arange(len(self.n)), self.support)
+        return {"moves_pair": pair, "moves_to": self.successor[inside], "moves_count": self.count[inside]}
 
     def state(self) -> dict[str, NDArray[np.generic]]:
         """Everything, for a checkpoint."""

@@ -14,6 +14,8 @@ from adagoal.core.counts import Counts
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.files import arrays_content
 from adagoal.core.generator import put_back
+from adagoal.core.goalspace import GoalSpace
+from adagoal.core.past import Past
 from adagoal.core.run import Attempts, Growing, Observer, Run
 from adagoal.core.schema import check_arrays
 from adagoal.core.status import Status
@@ -21,6 +23,7 @@ from adagoal.core.trail import Trail
 from adagoal.core.types import Longs
 from adagoal.core.world import World
 from adagoal.goals import Rule
+from adagoal.planning import device
 from adagoal.runs.folder import Folder
 from adagoal.runs.result import Certificate, Result, contradicted
 from adagoal.runs.schemas import HISTORY
@@ -60,11 +63,17 @@ class Session:
             raise InputError(f"{setting.radius} is not available with the method {setting.method}", "radius")
         counts = Counts(world.initial_states, world.n_actions, world.start)
         first = FIRST_RADIUS if setting.growing else float(setting.radius)
-        problem = methods.Problem(world, counts, first, setting.epsilon, setting.delta, _goals(setting, world))
+        if setting.device != "cpu" and not method.on_device:
+            able = ", ".join(name for name, method in methods.METHODS.items() if method.on_device)
+            raise InputError(f"{setting.device} is for the method {able}, not for {setting.method}", "device")
+        space = GoalSpace.states(counts.n_states, world.state_bound, _goals(setting, world))
+        backend = device.backend(setting.device, world.note)
+        problem = methods.Problem(world, counts, first, setting.epsilon, setting.delta, space, backend)
         estimates = methods.build(setting.method, problem, setting.method_args)
         if setting.growing:
             cast(Growing, estimates).set_radius(first, 1)
-        return Session(setting, Run(world, estimates, rule, np.random.default_rng(setting.seed)))
+        rng = np.random.default_rng(setting.seed)
+        return Session(setting, Run(world, estimates, rule, rng, space=space))
 
     def record(self, steps: dict[str, NDArray[Any]] | None = None) -> None:
         """Keep every step from now on, after those that a folder holds; a ``ValueError`` where they do not fit."""
@@ -195,6 +204,8 @@ class Session:
                 "episode_reached": np.array(run.episode_reached, bool),
                 "trace": np.array(run.trace, float).reshape(-1, 4),
                 "visits": run.counts.visits.copy(),
+                **run.past.arrays(),
+                **run.counts.moves(),
                 **estimates.extras(),
             },
         )
@@ -223,7 +234,7 @@ class Session:
         named = _under("estimates", arrays) | _under("counts", run.counts.state()) | _under("world", seen)
         named |= {f"attempts.{k}": getattr(run.attempts, k) for k in Attempts.ARRAYS}
         named |= {"episode_goals": np.array(run.episode_goals, np.int32), "trace": np.array(run.trace, float)}
-        named |= {"episode_reached": np.array(run.episode_reached, bool)}
+        named |= {"episode_reached": np.array(run.episode_reached, bool)} | run.past.arrays()
         return named, {
             "setting": {**self.setting.__dict__},
             "estimates": facts,
@@ -255,6 +266,7 @@ class Session:
         if not np.isfinite(trace[:, [0, 1, 3]]).all():
             raise ValueError("the trace has infinite numbers of steps, episodes or goals")
         run.trace = [(int(s), int(e), float(m), int(o)) for s, e, m, o in trace]
+        run.past = Past.of(arrays)
         put_back(run.rng, facts["rng"])
         world.restore(_part("world", arrays), facts["world"])
         run.steps, run.seconds = facts["steps"], facts["seconds"]
