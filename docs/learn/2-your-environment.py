@@ -89,7 +89,8 @@ path
 
 # %%
 (trial,) = adagoal.play(result, [9], env=Lift(), episodes=300, seed=2)
-print(f"measured {trial.mean:.2f} steps, certified {result.certificate(9).lower:.2f} to {result.certificate(9).upper:.2f}")
+low, up = result.certificate(9)
+print(f"measured {trial.mean:.2f} steps, certified {low:.2f} to {up:.2f}")
 trial.agrees
 
 # %% [markdown]

@@ -75,7 +75,7 @@ def page(played: list[Cell], pictures: Path, name: str) -> str:
             continue
         parts.append(f"```python\n{cell.source}\n```")
         if cell.output:
-            parts.append(f'```text title="output"\n{cell.output}\n```')
+            parts.append(f"```{{ .text .output }}\n{cell.output}\n```")
         if cell.picture:
             (pictures / f"{name}-{i}.png").write_bytes(cell.picture)
             parts.append(f"![what the cell draws]({name}-{i}.png)")

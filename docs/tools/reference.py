@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 from typing import Any
@@ -33,15 +34,20 @@ def commands() -> str:
 def _command(command: click.Command, context: click.Context, about: str, level: int) -> list[str]:
     usage = " ".join(["adagoal", str(context.info_name), *command.collect_usage_pieces(context)])
     records = [record for p in command.params if (record := p.get_help_record(context)) is not None]
-    rows = [f"| `{_cell(left)}` | {_cell(right)} |" for left, right in records if left != "-h, --help"]
+    rows = [f"| <code>{_cell(left)}</code> | {_cell(right)} |" for left, right in records if left.startswith("--")]
     table = "\n".join(["| option | meaning |", "| --- | --- |", *rows]) if rows else ""
     example = (command.epilog or "").removeprefix("Example: ")
-    parts = [f"{'#' * level} adagoal {context.info_name}", about, f"```console\n$ {usage}\n```", command.help or ""]
+    parts = [
+        f"{'#' * level} adagoal {context.info_name}",
+        about,
+        f"```console\n$ {usage}\n```",
+        inspect.cleandoc(command.help or ""),
+    ]
     return [part for part in [*parts, table, f"```console\n$ {example}\n```" if example else ""] if part]
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|").replace("*", "\\*").replace("<", "&lt;")
+    return " ".join(text.split()).replace("|", "&#124;").replace("*", "\\*").replace("<", "&lt;")
 
 
 def names() -> str:
@@ -54,30 +60,37 @@ def names() -> str:
 
 def _name(name: str, found: Any, level: int) -> list[str]:
     plain = inspect.unwrap(found)
-    kind = "class" if inspect.isclass(plain) else "def"
-    parts = [f"{'#' * level} {name}", f"```python\n{kind} {name}{_signature(plain)}\n```", _told(inspect.getdoc(plain))]
+    head, about = f"{'#' * level} {name}", _told(inspect.getdoc(plain))
     if not inspect.isclass(plain):
-        return parts
+        return [head, f"```python\ndef {name}{_signature(plain)}\n```", about]
+    parts = [head, about, _fields(plain)]
     for member, value in vars(plain).items():
         function = value.__func__ if isinstance(value, staticmethod) else value
         if member.startswith("_") or not (inspect.isfunction(function) or isinstance(function, property)):
             continue
-        about = _told(inspect.getdoc(function))
         if isinstance(function, property):
-            parts += [f"{'#' * (level + 1)} {name}.{member}", about]
+            parts += [f"{'#' * (level + 1)} {name}.{member}", _told(inspect.getdoc(function))]
         else:
             parts += _name(f"{name}.{member}", function, level + 1)
     return parts
 
 
+def _fields(found: type) -> str:
+    """The fields of a class with the texts that stand below them, as a list."""
+    (tree,) = ast.parse(inspect.cleandoc(inspect.getsource(found))).body
+    assert isinstance(tree, ast.ClassDef)
+    lines = []
+    for node, after in zip(tree.body, [*tree.body[1:], None], strict=True):
+        if isinstance(node, ast.AnnAssign) and not ast.unparse(node.target).startswith("_"):
+            text = ast.literal_eval(after.value) if isinstance(after, ast.Expr) else ""
+            told = f": {' '.join(_told(text).split())}" if isinstance(text, str) and text else ""
+            lines.append(f"- `{ast.unparse(node.target)}`, `{ast.unparse(node.annotation)}`{told}")
+    return "\n".join(lines)
+
+
 def _signature(found: Any) -> str:
-    try:
-        whole = inspect.signature(found)
-    except ValueError:  # an exception or a tuple, whose arguments are its own
-        return ""
+    whole = inspect.signature(found)
     arguments = [str(p).replace("'", "") for p in whole.parameters.values() if p.name != "self"]
-    if inspect.isclass(found):
-        return "(...)" if len(arguments) > 4 else f"({', '.join(arguments)})"
     back = f" -> {whole.return_annotation}" if whole.return_annotation is not whole.empty else ""
     flat = f"({', '.join(arguments)}){back}"
     return flat if len(flat) < 80 else "(\n" + "".join(f"    {argument},\n" for argument in arguments) + f"){back}"

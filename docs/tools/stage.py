@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -25,8 +26,8 @@ _LINK = re.compile(r"\]\((?P<path>[^)\s:#]+)(?P<anchor>#[^)\s]*)?\)")
 _LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json"}
 
 
-def stage(target: Path) -> None:
-    """Write every page into the folder, which is made anew."""
+def stage(target: Path, tutorials: Mapping[str, list[notebooks.Cell]]) -> None:
+    """Write every page into the folder, which is made anew; ``tutorials`` are those of docs/learn, played."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(DOCS, target, ignore=shutil.ignore_patterns("*.md", "*.py", "__pycache__", "tools"))
     for page in sorted(DOCS.rglob("*.md")):
@@ -35,13 +36,16 @@ def stage(target: Path) -> None:
     _write(target, Path("contributing.md"), (ROOT / "CONTRIBUTING.md").read_text(), ROOT)
     _write(target, Path("reference/commands.md"), reference.commands(), DOCS / "reference")
     _write(target, Path("reference/python.md"), reference.names(), DOCS / "reference")
-    for file in sorted((DOCS / "learn").glob("*.py")):
-        print(f"playing {file.name} ...", flush=True)
-        played = notebooks.play(file)
-        (target / "learn" / f"{file.stem}.ipynb").write_text(notebooks.notebook(played))
-        text = notebooks.page(played, target / "learn", file.stem)
-        more = f"\n---\n\n[This page as a Jupyter notebook]({file.stem}.ipynb){{ download }}\n"
-        _write(target, Path("learn") / f"{file.stem}.md", text + more, DOCS / "learn")
+    for name, played in tutorials.items():
+        (target / "learn" / f"{name}.ipynb").write_text(notebooks.notebook(played))
+        text = notebooks.page(played, target / "learn", name)
+        more = f"\n---\n\n[This page as a Jupyter notebook]({name}.ipynb){{ download }}\n"
+        _write(target, Path("learn") / f"{name}.md", text + more, DOCS / "learn")
+
+
+def tutorials() -> list[Path]:
+    """Their files, in order."""
+    return sorted((DOCS / "learn").glob("*.py"))
 
 
 def _write(target: Path, name: Path, text: str, home: Path) -> None:
@@ -49,11 +53,11 @@ def _write(target: Path, name: Path, text: str, home: Path) -> None:
 
     def moved(match: re.Match[str]) -> str:
         linked = (home / match["path"]).resolve()
-        if linked.is_relative_to(DOCS) or not linked.exists():
-            if home != DOCS.joinpath(name).parent and linked.is_relative_to(DOCS):
-                return f"]({_relative(linked.relative_to(DOCS), name)}{match['anchor'] or ''})"
+        if linked.parent == DOCS / "learn" and linked.suffix == ".py":
+            linked = linked.with_suffix(".md")
+        if not linked.is_relative_to(ROOT) or not (linked.is_relative_to(DOCS) or linked.exists()):
             return match[0]
-        place = _shown(target, linked)
+        place = linked.relative_to(DOCS) if linked.is_relative_to(DOCS) else _shown(target, linked)
         return f"]({_relative(place, name)}{match['anchor'] or ''})"
 
     path = target / name
@@ -84,4 +88,4 @@ def _relative(place: Path, page: Path) -> str:
 
 
 if __name__ == "__main__":
-    stage(Path(sys.argv[1]).resolve())
+    stage(Path(sys.argv[1]).resolve(), {file.stem: notebooks.play(file) for file in tutorials()})
