@@ -48,6 +48,9 @@ FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path)
 @options.GOAL_LABELS
 @click.option("--start-seed", type=int, help="Draw the start state with this seed at every reset.")
 @click.option("--max-states", type=int, help="Bound on the number of states, where the environment has none.")
+@options.WORKERS
+@options.ENGINE
+@options.ADDRESS
 @options.DEVICE
 @options.STEP_TIMEOUT
 @options.JSON
@@ -57,6 +60,8 @@ def explore(
     out: Path | None,
     overwrite: bool,
     step_timeout: float | None,
+    engine: str,
+    address: str | None,
     as_json: bool,
     quiet: bool,
     model_constants: dict[str, Any] | None,
@@ -84,9 +89,8 @@ def explore(
     env = re.sub(r"[^A-Za-z0-9._-]+", "-", setting.env)
     folder = out or Path("runs") / f"{env}-{setting.method}-seed{setting.seed}"
     with aside(), Progress(setting.budget, quiet) as progress:
-        result = api.explore(
-            **asdict(setting), step_timeout=step_timeout, out=folder, overwrite=overwrite, observe=progress
-        )
+        where: dict[str, Any] = {"step_timeout": step_timeout, "engine": engine, "address": address}
+        result = api.explore(**asdict(setting), **where, out=folder, overwrite=overwrite, observe=progress)
     _finish(result, folder, progress, as_json)
 
 
@@ -99,24 +103,35 @@ def explore(
 @options.RULE_AGAIN
 @options.TRUST
 @options.STEP_TIMEOUT
+@options.ENGINE
+@options.ADDRESS
 @options.JSON
 @options.QUIET
 def resume(
-    folder: Path, budget: int | None, step_timeout: float | None, as_json: bool, quiet: bool, **given: Any
+    folder: Path,
+    budget: int | None,
+    step_timeout: float | None,
+    engine: str,
+    address: str | None,
+    as_json: bool,
+    quiet: bool,
+    **given: Any,
 ) -> None:
     """Go on with the run in DIR, an exploration or a training; the result is as if it had never stopped."""
     if _is_training(folder):
         from adagoal.cli.deep import resume_training
 
-        if step_timeout is not None:
-            raise InputError("is for explorations; this is a training", "step_timeout")
+        for name, asked in (("step_timeout", step_timeout is not None), ("engine", engine != "local" or address)):
+            if asked:
+                raise InputError("is for explorations; this is a training", name)
         resume_training(folder, as_json=as_json, quiet=quiet, steps=budget or 0, **given)
         return
     from adagoal.api import explore as api
     from adagoal.runs.progress import Progress
 
     with aside(), Progress(budget, quiet) as progress:
-        result = api.resume(folder, budget, step_timeout=step_timeout, observe=progress, **given)
+        where: dict[str, Any] = {"step_timeout": step_timeout, "engine": engine, "address": address}
+        result = api.resume(folder, budget, **where, observe=progress, **given)
     _finish(result, folder, progress, as_json)
 
 

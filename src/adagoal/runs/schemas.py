@@ -6,6 +6,7 @@ from typing import Any
 
 from adagoal.core.schema import COUNT, Array, nullable, record
 from adagoal.planning.device import DEVICES
+from adagoal.worlds.many import MOST
 
 KIND = "exploration"
 FORMAT = 2
@@ -33,10 +34,11 @@ SETTING: dict[str, Any] = {
     "goal_space": nullable(_STATES),
     "start_seed": nullable(_SEED),
     "max_states": nullable(COUNT),
+    "workers": {"type": "integer", "minimum": 1, "maximum": MOST},
     "device": {"enum": list(DEVICES)},
 }
 """The fields of :class:`adagoal.runs.setting.Setting`."""
-_LATER = ("device",)
+_LATER = ("workers", "device")
 """Those that older folders lack."""
 
 _ROW: dict[str, Any] = {

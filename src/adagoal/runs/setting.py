@@ -32,6 +32,8 @@ class Setting:
     """The goals to consider; None means every state."""
     start_seed: int | None = None
     max_states: int | None = None
+    workers: int = 1
+    """Copies of the environment that are played at once."""
     device: str = "cpu"
     """Where plans are made: cpu or gpu."""
 
