@@ -69,6 +69,8 @@ class Seen(NamedTuple):
     truncates: bool
     age: int
     """Steps since the last reset of the environment"""
+    drew: bool
+    """Whether Gymnasium's generator was ever used"""
     failure: InputError | None
     """What the environment raised in the end"""
 
@@ -89,6 +91,7 @@ class Copy:
         self._terminal: set[int] = set()
         self._told = len(adapter.labels)  # labels that all copies share
         self._columns: list[int] = []
+        self._sown: dict[str, Any] = {}  # the generator of the environment after the last seed
         self._trail: list[int] = []
         self._failure: InputError | None = None
 
@@ -99,7 +102,7 @@ class Copy:
         mine, theirs = np.random.SeedSequence(seed).spawn(2)
         self._rng = np.random.default_rng(mine)
         landed = self._adapter.seed(int(theirs.generate_state(1)[0] >> 1))
-        self._place = [self._adapter.start, -1, 0]
+        self._place, self._sown = [self._adapter.start, -1, 0], self._body.generator()
         return landed
 
     def play(self, part: Part, news: Met, steps: int, episodes: int) -> Seen:
@@ -113,7 +116,8 @@ class Copy:
         _, ended = episode.play(self, orders, place, self._rng, steps, log)
         self._place = [int(place[0]), self._columns[place[1]] if place[1] >= 0 else -1, int(place[2])]
         trail = np.array(self._trail, np.int64).reshape(-1, 3)
-        facts = self._adapter.truncates, len(self._adapter.actions), self._failure
+        drew = self._body.generator() != self._sown
+        facts = self._adapter.truncates, len(self._adapter.actions), drew, self._failure
         return Seen(trail, log[:ended], self._first_met(), *facts)
 
     def _take(self, part: Part) -> episode.Orders:
@@ -191,7 +195,9 @@ class Copy:
         generator.put_back(self._rng, snapshot["rng"])
         self._place = list(snapshot["place"])
         try:
-            return self._adapter.replay(snapshot) == self._place[0]
+            there = self._adapter.replay(snapshot) == self._place[0]
+            self._sown = self._body.generator()
+            return there
         except EnvironmentFailure:
             return False
 

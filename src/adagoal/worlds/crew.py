@@ -35,6 +35,10 @@ from adagoal.worlds.process import Killed, Process
 from adagoal.worlds.roster import Hire, Roster
 from adagoal.worlds.sanity import Doubts, Recorder
 
+OWN_DICE = (
+    "the environment draws at random without Gymnasium's generator (np_random): the certificates rest on your word that "
+    "its copies do not draw the same numbers"
+)
 FEWEST, LONGEST, GRAIN = 32, 4096, 128
 """Steps of a copy in a round: all copies together take 1/GRAIN of the steps so far, each in these limits."""
 SNAPSHOT = record(
@@ -49,6 +53,7 @@ FACTS = record(
     copies={"type": "array", "items": SNAPSHOT | {"type": ["object", "null"]}},
     doubts=Doubts.FACTS,
     truncates={"type": "boolean"},
+    drew={"type": "boolean"},
     states={"type": "array"},
     labels={"type": "array", "items": {"type": "string"}},
 )
@@ -72,7 +77,7 @@ class CrewWorld:
         self._threads = np.zeros((len(makers), 2), np.int64)  # where the recorder stands with each copy
         self._failure: BaseException | None = None
         self._deaths = 0
-        self._truncates = False
+        self._truncates = self._drew = False
         self._doubts, self._recorder = Doubts(), Recorder(self.n_actions)
 
     @property
@@ -154,6 +159,7 @@ class CrewWorld:
         self._threads[i] = self._recorder.add(moves, landed, self._threads[i])
         counts.record_all(moves[real], landed[real])
         self._truncates |= seen.truncates
+        self._drew |= seen.drew
         self._ages[i] = seen.age
         if seen.failure is not None:
             self._copies.adrift[i] = True
@@ -231,7 +237,8 @@ class CrewWorld:
     def warnings(self) -> list[str]:
         """What a user should know about the environment."""
         late = ["the environment ends episodes by itself (truncated); each time it was reset"]
-        return [*self._doubts.warnings(), *(late if self._truncates else [])]
+        dice = [OWN_DICE] if self._recorder.random and not self._drew else []
+        return [*self._doubts.warnings(), *(late if self._truncates else []), *dice]
 
     @property
     def void(self) -> list[str]:
@@ -256,6 +263,7 @@ class CrewWorld:
             "copies": [found.get(i) for i in range(len(copies))],
             "doubts": self._doubts.state(),
             "truncates": self._truncates,
+            "drew": self._drew,
             "states": [keys.to_json(key) for key, _ in self._met],
             "labels": [label for _, label in self._met],
         }
@@ -273,7 +281,8 @@ class CrewWorld:
         self._doubts.restore(facts["doubts"])
         self._recorder.restore({name: array for name, array in arrays.items() if name != "threads"})
         self._recall(facts)
-        self._threads, self._truncates = np.array(arrays["threads"]), facts["truncates"]
+        self._threads = np.array(arrays["threads"])
+        self._truncates, self._drew = facts["truncates"], facts["drew"]
         copies.seed, copies.lives = facts["seed"], list(facts["lives"])
         if copies.seed is None:
             return
