@@ -36,8 +36,8 @@ from adagoal.worlds.roster import Hire, Roster
 from adagoal.worlds.sanity import Doubts, Recorder
 
 OWN_DICE = (
-    "the environment draws at random without Gymnasium's generator (np_random): the certificates rest on your word that "
-    "its copies do not draw the same numbers"
+    "the environment draws at random without Gymnasium's generator (np_random): the certificates rest on your word "
+    "that its copies do not draw the same numbers"
 )
 FEWEST, LONGEST, GRAIN = 32, 4096, 128
 """Steps of a copy in a round: all copies together take 1/GRAIN of the steps so far, each in these limits."""
