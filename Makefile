@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo test test-first test-second lint format check-slow bench reproduce clean
+.PHONY: help demo test test-first test-second lint format check-slow check-package package bench reproduce clean
 
 help:
 	@echo "make demo        explore the two-room world with live progress, and write its report"
@@ -12,6 +12,8 @@ help:
 	@echo "make lint        lint and types only"
 	@echo "make format      format the code"
 	@echo "make check-slow  the heavier statistical checks"
+	@echo "make package     the wheel and the source archive, in dist/"
+	@echo "make check-package  the wheel in empty environments (part of check-slow)"
 	@echo "make bench       benchmarks of the solver and the planner"
 	@echo "make reproduce   the paper's tabular figures"
 	@echo "make clean       remove the environment, caches and build outputs (not runs/)"
@@ -57,6 +59,12 @@ format: $(VENV)/stamp-dev
 
 check-slow: $(VENV)/stamp-dev
 	$(BIN)/pytest -m slow
+
+package: $(VENV)/stamp-dev
+	$(BIN)/python -m build --outdir dist
+
+check-package: $(VENV)/stamp-dev
+	$(BIN)/pytest -m slow tests/test_package.py
 
 bench: $(VENV)/stamp-dev
 	@for file in $(filter-out benchmarks/deep_% benchmarks/gpu.py,$(wildcard benchmarks/*.py)); do \

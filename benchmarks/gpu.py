@@ -20,7 +20,7 @@ import numpy as np
 
 from adagoal.planning import jax_bounds
 from adagoal.planning.jax_backend import JAX
-from adagoal.planning.model import Block, model_of
+from adagoal.planning.model import Block, Targets, model_of
 from adagoal.worlds import grid
 from sweep import CAP, empirical
 
@@ -51,10 +51,10 @@ def sweeps(rows: int, speed: float) -> None:
     mdp = grid.open_grid(rows=rows, cols=rows)
     S, model = mdp.n_states, empirical(mdp)
     for goals in sorted({S, min(S, 1024), min(S, 256)}):
-        column = np.full(S, -1)
-        column[:goals] = np.arange(goals)
+        column = np.full((S, 1), -1)
+        column[:goals, 0] = np.arange(goals)
         block = Block(np.arange(S), column, CAP, exact=False, sweeps=SWEEPS // jax_bounds.PATIENCE, tolerance=-1.0)
-        start = {"lower": np.zeros((S, goals)), "upper": np.where(column[:, None] == np.arange(goals), 0.0, CAP)}
+        start = {"lower": np.zeros((S, goals)), "upper": np.where(column == np.arange(goals), 0.0, CAP)}
         for dtype in (np.float32, np.float64):
             parts = {
                 "lower": (jax_bounds.raise_bounds, jax_bounds.down, model.p, jax_bounds.lower_terms),
@@ -85,9 +85,11 @@ def exact(rows: int, goals: np.ndarray[Any, Any], title: str) -> np.ndarray[Any,
     cell = np.stack(np.divmod(np.arange(mdp.n_states), rows))
     hops = np.abs(cell[:, :, None] - cell[:, None, goals]).sum(axis=0)
     V = np.minimum(hops, 1 + hops[mdp.start]).astype(float)
+    column = np.full((mdp.n_states, 1), -1)
+    column[goals, 0] = np.arange(goals.size)
     for again in ("with", "without"):
         began = time.perf_counter()
-        values, residual = JAX.exact(model_of(mdp), goals, V.copy(), np.inf, 1e-12, 300)
+        values, residual = JAX.exact(model_of(mdp), Targets(goals.size, column), V.copy(), np.inf, 1e-12, 300)
         took = time.perf_counter() - began
         print(f"{title}: {took:.2f} s {again} compilation, largest residual {residual.max():.1e}", flush=True)
     return values

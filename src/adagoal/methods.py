@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
+from adagoal.core import plugins
 from adagoal.core.counts import Counts
 from adagoal.core.errors import InputError
+from adagoal.core.goalspace import GoalSpace
 from adagoal.core.mixture import LinearMixture
 from adagoal.core.run import Answer, Estimates, Observer, Run
 from adagoal.core.status import Status
-from adagoal.core.types import Longs
 from adagoal.core.world import World
 from adagoal.linear.bounds import MixtureBounds
 from adagoal.linear.likelihood import Likelihood
@@ -24,6 +25,8 @@ from adagoal.rivals.bpi import BPI
 from adagoal.rivals.disco import DisCo
 from adagoal.rivals.explorer import Explorer, follow
 from adagoal.rivals.gosprl import Gosprl
+from adagoal.rivals.intervals import Intervals
+from adagoal.rivals.looks import BOUNDS
 from adagoal.rivals.planning import scale
 from adagoal.rivals.ucbexplore import UcbExplore
 from adagoal.tabular.bayes import Bayes
@@ -42,16 +45,14 @@ class Problem:
     L: float
     epsilon: float
     delta: float
-    goals: Longs | None
+    goals: GoalSpace
     backend: Backend = NUMBA
 
 
 def certified(problem: Problem, branching: int | None = None) -> Estimates:
     """Certified bounds (the default). branching: no pair has more than this many successors, if you know it."""
-    _whole("branching", branching)
     p = problem
-    if branching is not None:
-        p.world.note(f"the certificate rests on your word that no pair has more than {branching} successors")
+    _branching(p.world, branching)
     return _vouched(
         p, lambda delta: Certified(p.counts, p.world.state_bound, p.L, p.epsilon, delta, p.goals, branching, p.backend)
     )
@@ -101,6 +102,19 @@ def bpi_ucbvi(problem: Problem, constants: str = "paper", horizon: int | None = 
     _whole("horizon", horizon)
     _known_size("bpi-ucbvi", problem.world)
     return BPI(*_rival(problem), constants, horizon)
+
+
+def intervals(problem: Problem, bound: str = "clopper-pearson", branching: int | None = None) -> Estimates:
+    """Interval MDPs and L1 balls, as model checkers use them, with robust value iteration; certified. bound:
+    clopper-pearson, hoeffding or weissman. branching: no pair has more than this many successors, if you know it.
+    """
+    p = problem
+    if bound not in list(BOUNDS):
+        raise InputError(f"bound must be one of {', '.join(BOUNDS)}, got {bound!r}", "method_args")
+    _branching(p.world, branching)
+    return _vouched(
+        p, lambda delta: Intervals(p.counts, p.world.state_bound, p.L, p.epsilon, delta, p.goals, bound, branching)
+    )
 
 
 def vtr(problem: Problem, horizon: int | None = None) -> Estimates:
@@ -154,19 +168,24 @@ METHODS = {
     "disco": Method(disco, follow, asks_rule=False),
     "gosprl": Method(gosprl, follow, asks_rule=False),
     "bpi-ucbvi": Method(bpi_ucbvi),
+    "intervals": Method(intervals, grows=True),
     "likelihood": Method(likelihood, grows=True),
     "vtr-pooled": Method(vtr_pooled, grows=True),
     "vtr": Method(vtr),
 }
-EXPLORERS = tuple(name for name, method in METHODS.items() if not method.asks_rule)
-"""Those that ignore the goal rule."""
 
 
 def get(name: str) -> Method:
-    """The method of that name."""
-    if name not in list(METHODS):
-        raise InputError(f"unknown method {name!r}; choose one of {', '.join(METHODS)}", "method")
-    return METHODS[name]
+    """The method of that name: one of :data:`METHODS`, or of an installed package (:mod:`adagoal.core.plugins`)."""
+    if name in list(METHODS):
+        return METHODS[name]
+    found = plugins.find(plugins.METHODS, name, "method") if isinstance(name, str) else None
+    if found is None:
+        known = ", ".join([*METHODS, *plugins.names(plugins.METHODS)])
+        raise InputError(f"unknown method {name!r}; choose one of {known}", "method")
+    if not isinstance(found, Method):
+        raise InputError(f"{name!r} of an installed package is not an adagoal.methods.Method", "method")
+    return found
 
 
 def build(method: str, problem: Problem, arguments: dict[str, Any]) -> Answer:
@@ -213,7 +232,14 @@ def _whole(name: str, value: int | None) -> None:
         raise InputError(f"{name} must be a whole number >= 1, got {value!r}", "method_args")
 
 
-def _rival(p: Problem) -> tuple[Counts, float, float, float, Longs | None]:
+def _branching(world: World, branching: int | None) -> None:
+    """The most successors of a pair, if the user vouches for a number."""
+    _whole("branching", branching)
+    if branching is not None:
+        world.note(f"the certificate rests on your word that no pair has more than {branching} successors")
+
+
+def _rival(p: Problem) -> tuple[Counts, float, float, float, GoalSpace]:
     return p.counts, p.L, p.epsilon, p.delta, p.goals
 
 

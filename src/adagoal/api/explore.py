@@ -11,24 +11,35 @@ from shlex import quote
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from adagoal import engines
 from adagoal import goals as goal_rules
+from adagoal.core import trail
 from adagoal.core.errors import InputError
 from adagoal.core.run import Observer
 from adagoal.core.world import World
 from adagoal.mdp.audit import Audit, audit_policies
 from adagoal.runs import schemas
 from adagoal.runs.folder import Folder, hold
-from adagoal.runs.result import Result, must_be_exploration, read_result, refuse_another, stored_model, stored_setting
+from adagoal.runs.result import (
+    Result,
+    load,
+    must_be_exploration,
+    read_result,
+    refuse_another,
+    stored_model,
+    stored_setting,
+)
 from adagoal.runs.saved import Saved, read, tell
 from adagoal.runs.schemas import KIND
-from adagoal.runs.session import CHECKPOINT, STAGE, Session
+from adagoal.runs.session import CHECKPOINT, STAGE, STEPS, Session
 from adagoal.runs.setting import Setting
 from adagoal.worlds import many, matrices, registry
 from adagoal.worlds.crew import CrewWorld
+from adagoal.worlds.gym import GymWorld
 from adagoal.worlds.model import TabularMDP
+from adagoal.worlds.simulator import ModelWorld
 
 Given = many.Single | many.Vector
 """What there is to explore."""
@@ -60,6 +71,7 @@ def explore(
     step_timeout: float | None = None,
     out: str | Path | None = None,
     overwrite: bool = False,
+    record: bool = False,
     observe: Observer | None = None,
 ) -> Result:
     """Find the goals that can be reached within ``radius`` steps, a policy for each, and certificates.
@@ -85,6 +97,7 @@ def explore(
     out: a folder for checkpoints and the result; a run that was killed goes on with :func:`resume`.
     overwrite: whether the folder may hold an unfinished run or one of another setting, which is then replaced in the
         moment in which the new one has its first checkpoint.
+    record: keep every step in the folder as plain arrays, which :func:`transitions` reads (10 bytes a step).
     observe: called after every rollout, for progress displays.
     """
     given: Given = matrices.with_matrix(env, start, terminal)
@@ -107,6 +120,12 @@ def explore(
             device=device,
         )
         session = Session.start(setting, world, goal_rules.get(goal_rule))
+        if record:
+            if out is None:
+                raise InputError("needs a folder for the steps: give out as well", "record")
+            if not isinstance(world, ModelWorld | GymWorld):
+                raise InputError(f"{name} is a world of several workers or of your own, which keeps no steps", "record")
+            session.record()
         if out is None:
             return session.finish(None, observe)
         with hold(Path(out), KIND) as folder:
@@ -173,7 +192,9 @@ def resume(
         if folder.saved is None:
             raise InputError(f"{folder.path}: holds no run")
         where = step_timeout, engine, address
-        return _restored(folder.saved, budget, env, goal_rule, trust, where, stack).finish(folder, observe)
+        session = _restored(folder.saved, budget, env, goal_rule, trust, where, stack)
+        _go_on_recording(session, folder.saved)
+        return session.finish(folder, observe)
 
 
 @contextlib.contextmanager
@@ -222,6 +243,37 @@ def _restored(
             raise
         raise InputError(f"{state.places[CHECKPOINT][0]}: damaged, or not of this run ({error})") from None
     return session
+
+
+def _go_on_recording(session: Session, saved: Saved) -> None:
+    """A run that keeps its steps goes on doing so."""
+    if STEPS not in saved.results():
+        return
+    try:
+        session.record(_steps(saved, session.run.counts.n_states, session.run.world.n_actions))
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{saved.path / STEPS}: not of this run ({error})") from None
+
+
+def _steps(saved: Saved, n_states: int, n_actions: int) -> dict[str, NDArray[Any]]:
+    return saved.results().arrays(STEPS, trail.SCHEMA, {"S": n_states, "A": n_actions})[0]
+
+
+def transitions(path: str | Path) -> dict[str, NDArray[Any]]:
+    """The steps of a run that was told to ``record`` them: arrays [N] ``state``, ``action`` and ``next_state``.
+
+    The reset is the action ``result.reset_action``. Steps are in the order in which they were taken.
+    """
+
+    def stored(saved: Saved) -> dict[str, NDArray[Any]]:
+        result = load(saved.path)
+        if STEPS not in saved.results():
+            raise InputError(f"{saved.path}: the run was not told to record its steps", "folder")
+        return _steps(saved, len(result.arrays["visits"]), result.reset_action)
+
+    return read(must_exist(path), stored)
 
 
 def must_exist(path: str | Path) -> Path:

@@ -53,6 +53,7 @@ FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path)
 @options.ADDRESS
 @options.DEVICE
 @options.STEP_TIMEOUT
+@click.option("--record", is_flag=True, help="Keep every step in the folder, 10 bytes each (transitions.npz).")
 @options.JSON
 @options.QUIET
 def explore(
@@ -62,6 +63,7 @@ def explore(
     step_timeout: float | None,
     engine: str,
     address: str | None,
+    record: bool,
     as_json: bool,
     quiet: bool,
     model_constants: dict[str, Any] | None,
@@ -90,7 +92,8 @@ def explore(
     folder = out or Path("runs") / f"{env}-{setting.method}-seed{setting.seed}"
     with aside(), Progress(setting.budget, quiet) as progress:
         where: dict[str, Any] = {"step_timeout": step_timeout, "engine": engine, "address": address}
-        result = api.explore(**asdict(setting), **where, out=folder, overwrite=overwrite, observe=progress)
+        kept: dict[str, Any] = {"out": folder, "overwrite": overwrite, "record": record}
+        result = api.explore(**asdict(setting), **where, **kept, observe=progress)
     _finish(result, folder, progress, as_json)
 
 

@@ -143,7 +143,7 @@ def arguments(
     closed = np.pad(model.terminal[block.order], (0, states - N), constant_values=True)
     terms[0][np.repeat(closed, A)] = np.inf
     inside = np.ones((states, columns), bool)
-    inside[:N, :B] = block.column[block.order, None] == np.arange(B)
+    inside[:N, :B] = (block.column[block.order][:, :, None] == np.arange(B)).any(axis=1)
     values, actions = np.zeros((states, columns), dtype), np.zeros((states, columns), np.int16)
     values[:N, :B], actions[:N, :B] = outwards(F[block.order], dtype), policy[block.order]
     away = 1.0 if outwards is up else -1.0

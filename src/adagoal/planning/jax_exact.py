@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from adagoal.core.types import Floats, Longs
+from adagoal.core.types import Floats
 from adagoal.planning.jax_bounds import choose
 from adagoal.planning.jax_rows import LANES, Places, Rows, groups
-from adagoal.planning.model import Sparse
+from adagoal.planning.model import Sparse, Targets
 
 PATIENCE = 64
 CHECK = 32
@@ -25,16 +25,19 @@ VALUES = 2**27
 """Entries [S, goals] on the device at a time: 1 GiB."""
 
 
-def exact(model: Sparse, goals: Longs, V: Floats, cap: float, tolerance: float, sweeps: int) -> tuple[Floats, Floats]:
+def exact(
+    model: Sparse, targets: Targets, V: Floats, cap: float, tolerance: float, sweeps: int
+) -> tuple[Floats, Floats]:
     """V [S, G] after value iteration from V, and a bound [G] on each goal's Bellman residual."""
-    S, residual = len(V), np.zeros(goals.size)
+    S, residual = len(V), np.zeros(targets.size)
     with jax.enable_x64(True):
         rows = _leaving(model)
         again = np.where(model.reset & (np.arange(S) != model.start), 1.0, np.inf)
-        for first in range(0, goals.size, max(1, VALUES // S)):
+        for first in range(0, targets.size, max(1, VALUES // S)):
             part = slice(first, first + max(1, VALUES // S))
+            column = targets.column - first  # what is not in this part is the place of no column
             limits = cap, tolerance, PATIENCE * sweeps // CHECK
-            V[:, part], residual[part] = iterate(rows, V[:, part], goals[part], again, model.start, *limits)
+            V[:, part], residual[part] = iterate(rows, V[:, part], column, again, model.start, *limits)
     return V, residual
 
 
@@ -61,9 +64,12 @@ def _value(rows: Rows, a: int, V: jax.Array, own: jax.Array) -> jax.Array:
 
 
 @jax.jit
-def iterate(rows, V, goals, again, start, cap, tolerance, rounds):  # type: ignore[no-untyped-def]
-    """V [S, B] and the residuals [B] after at most ``rounds`` times CHECK sweeps; again [S]: what the reset costs."""
-    inside = jnp.arange(len(V))[:, None] == goals
+def iterate(rows, V, column, again, start, cap, tolerance, rounds):  # type: ignore[no-untyped-def]
+    """V [S, B] and the residuals [B] after at most ``rounds`` times CHECK sweeps.
+
+    column: [S, W] the columns whose goals hold each state; again: [S] what the reset costs.
+    """
+    inside = (column[:, :, None] == jnp.arange(V.shape[1])).any(axis=1)
 
     def sweep(V: jax.Array) -> jax.Array:
         reset = jnp.minimum(cap, again[:, None] + V[start])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from adagoal.core import past
+from adagoal.core.counts import MOVES
 from adagoal.core.schema import COUNT, Array, nullable, record
 from adagoal.planning.device import DEVICES
 from adagoal.worlds.many import MOST
@@ -57,7 +59,7 @@ _OUTCOME: dict[str, Any] = {
     "kind": {"enum": [KIND]},
     "radius_setting": {**SETTING["radius"], "description": "what was asked for: a number, auto or all"},
     "status": {"enum": ["certified", "stopped", "budget", "interrupted", "void"]},
-    "radius": {"type": "number", "minimum": 1, "description": "the radius that the answer is about"},
+    "radius": {"type": "number", "minimum": 1, "maximum": 1e9, "description": "the radius that the answer is about"},
     "certified_radius": {**nullable(_AT_LEAST_0), "minimum": 1, "description": "the radius that is certified, or null"},
     "guarantee": {"type": "boolean", "description": "whether the method proves its certificates"},
     "goals": {"type": "array", "items": _ROW | {"required": ["goal", "lower", "upper", "error"]}},
@@ -91,6 +93,8 @@ MODEL = {
     "theta": Array("float64", ("d", 3), optional=True),
     "theta_region": Array("float64", ("d", "k"), optional=True),
     "theta_radius": Array("float64", (1,), low=0, optional=True),
+    **past.SCHEMA,
+    **MOVES,
 }
 """model.npz: S states, G goals with policies of T stages, A the reset."""
 
@@ -113,5 +117,6 @@ HISTORY = {
     "episode_reached": Array("bool", ("E",)),
     "trace": Array("float64", None, low=0, finite=False),
     **{f"attempts.{name}": Array("float64", ("N",), low=0) for name in ("total", "reached", "recent", "previous")},
+    **past.SCHEMA,
 }
 """The arrays of checkpoint.npz that are the run's own."""

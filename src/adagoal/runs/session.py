@@ -14,9 +14,12 @@ from adagoal.core.counts import Counts
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.files import arrays_content
 from adagoal.core.generator import put_back
+from adagoal.core.goalspace import GoalSpace
+from adagoal.core.past import Past
 from adagoal.core.run import Attempts, Growing, Observer, Run
 from adagoal.core.schema import check_arrays
 from adagoal.core.status import Status
+from adagoal.core.trail import Trail
 from adagoal.core.types import Longs
 from adagoal.core.world import World
 from adagoal.goals import Rule
@@ -31,6 +34,8 @@ from adagoal.worlds import storage
 CHECKPOINT = "checkpoint.npz"
 STAGE = ("certified.json", "certified.npz")
 """The answer of the last finished stage of a curriculum, beside the checkpoint."""
+STEPS = "transitions.npz"
+"""Every step of the run, where it keeps them (:mod:`adagoal.core.trail`)."""
 FIRST_RADIUS = 2.0
 """Where a curriculum begins."""
 
@@ -61,12 +66,21 @@ class Session:
         if setting.device != "cpu" and not method.on_device:
             able = ", ".join(name for name, method in methods.METHODS.items() if method.on_device)
             raise InputError(f"{setting.device} is for the method {able}, not for {setting.method}", "device")
-        goals, backend = _goals(setting, world), device.backend(setting.device, world.note)
-        problem = methods.Problem(world, counts, first, setting.epsilon, setting.delta, goals, backend)
+        space = GoalSpace.states(counts.n_states, world.state_bound, _goals(setting, world))
+        backend = device.backend(setting.device, world.note)
+        problem = methods.Problem(world, counts, first, setting.epsilon, setting.delta, space, backend)
         estimates = methods.build(setting.method, problem, setting.method_args)
         if setting.growing:
             cast(Growing, estimates).set_radius(first, 1)
-        return Session(setting, Run(world, estimates, rule, np.random.default_rng(setting.seed)))
+        rng = np.random.default_rng(setting.seed)
+        return Session(setting, Run(world, estimates, rule, rng, space=space))
+
+    def record(self, steps: dict[str, NDArray[Any]] | None = None) -> None:
+        """Keep every step from now on, after those that a folder holds; a ``ValueError`` where they do not fit."""
+        trail = Trail(self.run.world.n_actions)
+        if steps is not None:
+            trail.restore(steps, self.run.counts)
+        self.run.counts.trail = trail
 
     # --- running ------------------------------------------------------------------------------------------------
 
@@ -190,6 +204,8 @@ class Session:
                 "episode_reached": np.array(run.episode_reached, bool),
                 "trace": np.array(run.trace, float).reshape(-1, 4),
                 "visits": run.counts.visits.copy(),
+                **run.past.arrays(),
+                **run.counts.moves(),
                 **estimates.extras(),
             },
         )
@@ -203,6 +219,8 @@ class Session:
             unchanged = self._kept is self.certified and folder.has(STAGE[1])
             state |= {} if unchanged else dict(zip(STAGE, self.certified.contents().values(), strict=True))
         results = {} if result is None else result.contents()
+        if self.run.counts.trail is not None:
+            results[STEPS] = arrays_content(self.run.counts.trail.arrays(), compress=False)
         if not self._begun:
             results |= storage.contents(storage.own(self.run.world))
         folder.save(state, results, STAGE if unchanged else ())
@@ -216,7 +234,7 @@ class Session:
         named = _under("estimates", arrays) | _under("counts", run.counts.state()) | _under("world", seen)
         named |= {f"attempts.{k}": getattr(run.attempts, k) for k in Attempts.ARRAYS}
         named |= {"episode_goals": np.array(run.episode_goals, np.int32), "trace": np.array(run.trace, float)}
-        named |= {"episode_reached": np.array(run.episode_reached, bool)}
+        named |= {"episode_reached": np.array(run.episode_reached, bool)} | run.past.arrays()
         return named, {
             "setting": {**self.setting.__dict__},
             "estimates": facts,
@@ -248,6 +266,7 @@ class Session:
         if not np.isfinite(trace[:, [0, 1, 3]]).all():
             raise ValueError("the trace has infinite numbers of steps, episodes or goals")
         run.trace = [(int(s), int(e), float(m), int(o)) for s, e, m, o in trace]
+        run.past = Past.of(arrays)
         put_back(run.rng, facts["rng"])
         world.restore(_part("world", arrays), facts["world"])
         run.steps, run.seconds = facts["steps"], facts["seconds"]

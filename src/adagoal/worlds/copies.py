@@ -15,7 +15,7 @@ import numpy as np
 
 from adagoal.core import generator
 from adagoal.core.errors import EnvironmentFailure, InputError
-from adagoal.core.types import Actions, Floats, Longs
+from adagoal.core.types import Longs
 from adagoal.worlds import episode
 from adagoal.worlds.adapter import Adapter
 from adagoal.worlds.body import Local
@@ -41,16 +41,10 @@ class Traits(NamedTuple):
 class Part(NamedTuple):
     """The part of a plan that is played: its columns of positive weight."""
 
-    policy: Actions
-    """[T, S, columns]"""
-    columns: Longs
-    """[columns] their numbers in the plan"""
-    goal_state: Longs
-    """[columns]"""
-    weights: Floats
-    """[columns]"""
-    limit: int
-    curious: bool
+    orders: episode.Orders
+    """For these columns"""
+    columns: list[int]
+    """Their numbers in the plan"""
     seen: list[int]
     """The states that are not new"""
     terminal: list[int]
@@ -90,7 +84,6 @@ class Copy:
         self._known: set[int] = set()
         self._terminal: set[int] = set()
         self._told = len(adapter.labels)  # labels that all copies share
-        self._columns: list[int] = []
         self._sown: dict[str, Any] = {}  # the generator of the environment after the last seed
         self._trail: list[int] = []
         self._failure: InputError | None = None
@@ -108,24 +101,18 @@ class Copy:
     def play(self, part: Part, news: Met, steps: int, episodes: int) -> Seen:
         """Play so many steps and episodes, at most."""
         self._learn(news)
-        orders = self._take(part)
+        orders, columns = episode.in_python(part.orders), part.columns
+        self._known, self._terminal = set(part.seen), set(part.terminal)
         self._trail, self._failure = [], None
         state, aim, clock = self._place
-        place = [state, self._columns.index(aim) if aim in self._columns else -1, clock]
+        place = [state, columns.index(aim) if aim in columns else -1, clock]
         log = np.zeros((min(episodes, episode.EPISODES), 2), np.int64)
         _, ended = episode.play(self, orders, place, self._rng, steps, log)
-        self._place = [int(place[0]), self._columns[place[1]] if place[1] >= 0 else -1, int(place[2])]
+        self._place = [int(place[0]), columns[place[1]] if place[1] >= 0 else -1, int(place[2])]
         trail = np.array(self._trail, np.int64).reshape(-1, 3)
         drew = self._body.generator() != self._sown
         facts = self._adapter.truncates, len(self._adapter.actions), drew, self._failure
         return Seen(trail, log[:ended], self._first_met(), *facts)
-
-    def _take(self, part: Part) -> episode.Orders:
-        stages, rows, _ = part.policy.shape
-        self._columns, self._known, self._terminal = part.columns.tolist(), set(part.seen), set(part.terminal)
-        end = self._adapter.n_actions, self._adapter.start
-        given = part.policy, stages, rows, part.goal_state, np.cumsum(part.weights), part.limit, part.curious, *end
-        return episode.in_python(episode.Orders(*given))
 
     def _first_met(self) -> Met:
         labels = self._adapter.labels[self._told :]

@@ -124,10 +124,13 @@ class CrewWorld:
 
     def _part(self, plan: Plan, weights: Floats, counts: Counts) -> Part:
         columns = np.flatnonzero(weights > 0)
-        policy = np.ascontiguousarray(plan.policy[:, :, columns])
-        curious = bool(plan.goal_state.min() == -1)
+        orders = episode.orders(plan, weights, self.n_actions, self.start)._replace(
+            policy=np.ascontiguousarray(plan.policy[:, :, columns]),
+            goal_state=plan.goal_state[columns],
+            weights=np.cumsum(weights[columns]),
+        )
         known = np.flatnonzero(counts.seen).tolist(), np.flatnonzero(counts.terminal).tolist()
-        return Part(policy, columns, plan.goal_state[columns], weights[columns], plan.limit, curious, *known)
+        return Part(orders, columns.tolist(), *known)
 
     def _round(self, part: Part, counts: Counts, steps: int, episodes: int) -> dict[int, Seen]:
         """What every copy saw; so many steps and episodes of all together, at most."""
