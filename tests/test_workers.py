@@ -22,7 +22,7 @@ from adagoal import engines
 from adagoal.api.trial import play as try_out
 from adagoal.cli.main import run
 from adagoal.core.errors import EnvironmentFailure, InputError
-from adagoal.worlds import many, toys
+from adagoal.worlds import many, random_models, toys
 from adagoal.worlds.copies import Copy
 from adagoal.worlds.crew import CrewWorld
 from adagoal.worlds.process import Killed
@@ -211,6 +211,19 @@ def test_the_same_counts_after_a_checkpoint(here: type[Here]) -> None:
     for broken in ({"lives": [1]}, {"copies": [None]}, {"labels": []}, {"states": [1, 1]}):
         with pytest.raises(ValueError):
             crew(make).restore(arrays, facts | broken)
+
+
+def test_more_states_than_were_promised(here: type[Here], tmp_path: Path) -> None:
+    make = lambda: PairEnv(random_models.random_sparse(n_states=30))  # noqa: E731
+    with pytest.raises(InputError, match=r"max_states: .* has more than 6 states"):
+        adagoal.explore(vector(make), radius=9, max_states=6, out=tmp_path)
+    assert len(adagoal.load(tmp_path).arrays["visits"]) == 6
+
+
+def test_the_steps_that_are_kept(here: type[Here], tmp_path: Path) -> None:
+    result = adagoal.explore(**LAKE | {"budget": 500}, out=tmp_path, record=True)
+    with np.load(next(tmp_path.glob("**/transitions*.npz"))) as kept:
+        assert np.array_equal(np.bincount(kept["state"], minlength=16), result.arrays["visits"])
 
 
 @pytest.mark.parametrize(

@@ -123,8 +123,8 @@ def explore(
         if record:
             if out is None:
                 raise InputError("needs a folder for the steps: give out as well", "record")
-            if not isinstance(world, ModelWorld | GymWorld):
-                raise InputError(f"{name} is a world of several workers or of your own, which keeps no steps", "record")
+            if not isinstance(world, ModelWorld | GymWorld | CrewWorld):
+                raise InputError(f"{name} is a world of your own, which does not keep its steps", "record")
             session.record()
         if out is None:
             return session.finish(None, observe)

@@ -149,6 +149,9 @@ class CrewWorld:
 
     def _merge(self, i: int, seen: Seen, counts: Counts, threshold: Longs) -> bool:
         """Count what copy i saw; whether that ends the rollout."""
+        if self._too_many(seen):
+            text = f"{self.name} has more than {self.state_bound} states; give a larger number"
+            seen = seen._replace(trail=seen.trail[:0], met=[], failure=InputError(text, "max_states"))
         moves, landed, ended = self._numbered(i, seen)
         self._make_room(counts)
         new = not counts.seen[landed].all()
@@ -160,6 +163,8 @@ class CrewWorld:
         states = np.where(real, moves // self.n_actions, -1 - moves)
         counts.visits += np.bincount(states, minlength=counts.n_states)
         self._threads[i] = self._recorder.add(moves, landed, self._threads[i])
+        if counts.trail is not None:
+            counts.trail.add(moves, landed)
         counts.record_all(moves[real], landed[real])
         self._truncates |= seen.truncates
         self._drew |= seen.drew
@@ -187,12 +192,13 @@ class CrewWorld:
             self._met.append((key, label))
         return self._index[key]
 
+    def _too_many(self, seen: Seen) -> bool:
+        """Whether there is no number left for a state that a copy met."""
+        new = sum(key not in self._index for key, _ in seen.met)
+        return len(self._index) + self._traits.virtual + new > self.state_bound
+
     def _make_room(self, counts: Counts) -> None:
         """Rows for the states met so far, and one kept free for the next."""
-        if self._traits.met is None:
-            return
-        if len(self._index) + self._traits.virtual > self.state_bound:
-            raise InputError(f"{self.name} has more than {self.state_bound} states; give a larger number", "max_states")
         while len(self._index) + self._traits.virtual >= counts.n_states < self.state_bound:
             counts.grow_states(min(2 * counts.n_states, self.state_bound))
 

@@ -53,19 +53,28 @@ class Roster:
 
     def __init__(self, makers: Sequence[Callable[[], Copy]], name: str, hire: Hire = Process) -> None:
         self._members = [hire(make, name) for make in makers]
-        for member in self._members:
-            member.begin()
-        found = [member.receive(MAKING) for member in self._members]
-        if any(traits != found[0] for traits in found):
-            raise InputError(f"the copies of {name} are not alike: they start in different states", "workers")
-        self.traits: Traits = found[0]
+        self.adrift = [False] * len(makers)
+        """Whether nobody knows where a copy stands"""
+        self.traits: Traits = self._first_traits(name)
         self.seed: int | None = None
         """Of the run's copies; None before the first rollout"""
         self.lives = [0] * len(makers)
-        self.adrift = [False] * len(makers)
-        """Whether nobody knows where a copy stands"""
         self.told = [len(self.traits.met or ())] * len(makers)
         """How many of the states that have been met a copy knows"""
+
+    def _first_traits(self, name: str) -> Traits:
+        try:
+            for member in self._members:
+                member.begin()
+            found = [member.receive(MAKING) for member in self._members]
+        except BaseException:
+            self.close()
+            raise
+        first: Traits = found[0]
+        if any(traits != first for traits in found):
+            self.close()
+            raise InputError(f"the copies of {name} are not alike: they start in different states", "workers")
+        return first
 
     def __len__(self) -> int:
         return len(self._members)
@@ -111,8 +120,10 @@ class Roster:
                 self._members[i].begin()
                 self._members[i].receive(MAKING)
                 self.told[i] = len(self.traits.met or ())
+        landed = self.ask({i: ("begin", self.new_life(i)) for i in gone}, lost)
+        for i in landed:
             self.adrift[i] = False
-        return self.ask({i: ("begin", self.new_life(i)) for i in gone}, lost)
+        return landed
 
     def new_life(self, i: int) -> int:
         """The seed of another life of copy i."""
