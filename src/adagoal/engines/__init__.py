@@ -12,11 +12,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from adagoal.core.errors import InputError
-from adagoal.worlds.process import Process
-from adagoal.worlds.roster import Hire
+
+if TYPE_CHECKING:  # imported where they are used: --help should not wait for Numba
+    from adagoal.worlds.roster import Hire
 
 TRIES = 3
 """How often a task is begun, at most, where its workers die."""
@@ -92,6 +93,8 @@ def hiring(name: str = "local", address: str | None = None) -> Iterator[Hire]:
     """Where the workers of a run live (:mod:`adagoal.worlds.roster`)."""
     _check(name, address)
     if name == "local":
+        from adagoal.worlds.process import Process
+
         yield Process
         return
     from adagoal.engines.cluster import Actor, RayCluster
