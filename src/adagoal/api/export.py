@@ -144,8 +144,8 @@ def _table(result: Result) -> str:
 
 def _known(folder: Path, result: Result, env: api.Again, trust: bool) -> Known:
     """The counts of a run and what they say, as its last checkpoint left them."""
-    session = api.restored(folder, None, env, lambda known: known.E, trust)
-    estimates, world = session.run.estimates, session.run.world
+    with api.restored(folder, env, lambda known: known.E, trust) as session:
+        estimates, world = session.run.estimates, session.run.world
     reset_q = 0.0
     if isinstance(estimates, BelievedReset):
         reset_q, estimates = estimates.q, estimates.exact

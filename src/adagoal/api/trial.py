@@ -8,6 +8,7 @@ A true certificate of any goal is contradicted with probability :data:`ALPHA` at
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Sequence
@@ -26,7 +27,7 @@ from adagoal.core.text import plain
 from adagoal.core.types import Actions, Floats
 from adagoal.core.world import Plan, World
 from adagoal.runs.result import Certificate, Result, load
-from adagoal.worlds import registry
+from adagoal.worlds import many, registry
 
 PATIENCE = 100
 """An attempt is given up after so many times the steps that were certified (or the radius, where nothing is)."""
@@ -111,21 +112,22 @@ def play(
     for goal in goals or ():
         if goal not in result.goals:
             raise InputError(f"{goal} is not among the {len(result.goals)} goals of the result", "goals")
-    if isinstance(run, Result):
-        world, counts = _fresh(result, env, trust, step_timeout)
-    else:
-        session = api.restored(Path(run), None, env, lambda known: known.E, trust, step_timeout)
-        world, counts = session.run.world, session.run.counts
-    world.restart(seed)
     chosen = result.goals if goals is None else goals
     tries = Tries(episodes, ALPHA / max(len(chosen), 1), np.random.default_rng(seed))
-    return [_trial(result, goal, tries, world, counts) for goal in chosen]
+    with contextlib.ExitStack() as stack:
+        if isinstance(run, Result):
+            world, counts = _fresh(result, env, trust, step_timeout)
+        else:
+            session = stack.enter_context(api.restored(Path(run), env, lambda known: known.E, trust, step_timeout))
+            world, counts = session.run.world, session.run.counts
+        world.restart(seed)
+        return [_trial(result, goal, tries, world, counts) for goal in chosen]
 
 
 def _fresh(result: Result, env: api.Again, trust: bool, step_timeout: float | None) -> tuple[World, Counts]:
     """The world of a result, made again."""
     setting = result.setting
-    again = api.environment(setting, env, result.model, trust)
+    again = many.single(api.environment(setting, env, result.model, trust))
     arguments = setting.env_args if isinstance(again, str) else {}
     world, _ = registry.make_world(again, arguments, setting.start_seed, setting.max_states, step_timeout)
     if world.initial_states != world.state_bound:

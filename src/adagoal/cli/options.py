@@ -146,9 +146,20 @@ ENV_AGAIN = click.option(
 )
 RULE_AGAIN = click.option("--goal-rule", help="The goal rule, where the folder names a file (FILE.py:FUNCTION).")
 TRUST = click.option("--trust", is_flag=True, help="Run the code that the folder names.")
+WORKERS = click.option(
+    "--workers", type=int, default=1, show_default=True, help="Step so many copies of ENV at once, in processes."
+)
 DEVICE = click.option(
     "--device", default="cpu", show_default=True, help="Where to plan: cpu, or gpu (extra gpu, method certified)."
 )
+ENGINE = click.option(
+    "--engine",
+    metavar="local|ray",
+    default="local",
+    show_default=True,
+    help="Where the workers live: processes of this machine, or of a Ray cluster (extra ray).",
+)
+ADDRESS = click.option("--address", metavar="HOST:PORT", help="A Ray cluster.  [default: a new one on this machine]")
 STEP_TIMEOUT = click.option(
     "--step-timeout",
     type=Positive(),

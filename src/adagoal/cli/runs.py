@@ -51,6 +51,9 @@ FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path)
 @options.START
 @options.START_SEED
 @click.option("--max-states", type=int, help="Bound on the number of states, where the environment has none.")
+@options.WORKERS
+@options.ENGINE
+@options.ADDRESS
 @options.DEVICE
 @options.STEP_TIMEOUT
 @click.option("--live", is_flag=True, help="Serve the page of the run on this machine while it goes on.")
@@ -62,6 +65,8 @@ def explore(
     out: Path | None,
     overwrite: bool,
     step_timeout: float | None,
+    engine: str,
+    address: str | None,
     live: bool,
     record: bool,
     as_json: bool,
@@ -94,20 +99,15 @@ def explore(
     setting = Setting(**given)
     env = re.sub(r"[^A-Za-z0-9._-]+", "-", setting.env)
     folder = out or Path("runs") / f"{env}-{setting.method}-seed{setting.seed}"
+    where: dict[str, Any] = {"step_timeout": step_timeout, "engine": engine, "address": address}
+    kept: dict[str, Any] = {"out": folder, "overwrite": overwrite, "record": record}
     with (
         aside(),
         _constants(setting.env),
         Progress(setting.budget, quiet) as progress,
         showing(live, setting, folder, progress) as observe,
     ):
-        result = api.explore(
-            **asdict(setting),
-            step_timeout=step_timeout,
-            out=folder,
-            overwrite=overwrite,
-            record=record,
-            observe=observe,
-        )
+        result = api.explore(**asdict(setting), **where, **kept, observe=observe)
     _finish(result, folder, progress, as_json)
 
 
@@ -131,24 +131,35 @@ def _constants(env: str) -> Iterator[None]:
 @options.RULE_AGAIN
 @options.TRUST
 @options.STEP_TIMEOUT
+@options.ENGINE
+@options.ADDRESS
 @options.JSON
 @options.QUIET
 def resume(
-    folder: Path, budget: int | None, step_timeout: float | None, as_json: bool, quiet: bool, **given: Any
+    folder: Path,
+    budget: int | None,
+    step_timeout: float | None,
+    engine: str,
+    address: str | None,
+    as_json: bool,
+    quiet: bool,
+    **given: Any,
 ) -> None:
     """Go on with the run in DIR, an exploration or a training; the result is as if it had never stopped."""
     if _is_training(folder):
         from adagoal.cli.deep import resume_training
 
-        if step_timeout is not None:
-            raise InputError("is for explorations; this is a training", "step_timeout")
+        for name, asked in (("step_timeout", step_timeout is not None), ("engine", engine != "local" or address)):
+            if asked:
+                raise InputError("is for explorations; this is a training", name)
         resume_training(folder, as_json=as_json, quiet=quiet, steps=budget or 0, **given)
         return
     from adagoal.api import explore as api
     from adagoal.runs.progress import Progress
 
     with aside(), Progress(budget, quiet) as progress:
-        result = api.resume(folder, budget, step_timeout=step_timeout, observe=progress, **given)
+        where: dict[str, Any] = {"step_timeout": step_timeout, "engine": engine, "address": address}
+        result = api.resume(folder, budget, **where, observe=progress, **given)
     _finish(result, folder, progress, as_json)
 
 

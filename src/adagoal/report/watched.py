@@ -100,8 +100,8 @@ class FolderRun:
         if saved.read(self._folder, _answered):
             result = load(self._folder)
             return result, View.for_result(result, self._folder)
-        session = api.restored(self._folder, None, self._env, lambda known: known.E, self._trust)
-        return session.result(Status.INTERRUPTED), View.of(session.run.world)
+        with api.restored(self._folder, self._env, lambda known: known.E, self._trust) as session:
+            return session.result(Status.INTERRUPTED), View.of(session.run.world)
 
 
 def _answered(found: Saved) -> bool:

@@ -8,6 +8,7 @@ from adagoal.core import past
 from adagoal.core.counts import MOVES
 from adagoal.core.schema import COUNT, Array, nullable, record
 from adagoal.planning.device import DEVICES
+from adagoal.worlds.many import MOST
 
 KIND = "exploration"
 FORMAT = 2
@@ -35,10 +36,11 @@ SETTING: dict[str, Any] = {
     "goal_space": nullable(_STATES),
     "start_seed": {"type": ["integer", "string", "null"], "minimum": 0, "maxLength": 6},
     "max_states": nullable(COUNT),
+    "workers": {"type": "integer", "minimum": 1, "maximum": MOST},
     "device": {"enum": list(DEVICES)},
 }
 """The fields of :class:`adagoal.runs.setting.Setting`."""
-_LATER = ("device",)
+_LATER = ("workers", "device")
 """Those that older folders lack."""
 
 _ROW: dict[str, Any] = {

@@ -234,9 +234,10 @@ class Session:
         world.restore(_part("world", arrays), facts["world"])
         run.steps, run.seconds = facts["steps"], facts["seconds"]
         columns = len(run.estimates.goal_state) if methods.get(self.setting.method).asks_rule else 1
-        state, aim, clock = facts["world"]["place"]
-        if not (0 <= state < S and run.counts.seen[state] and aim < columns and clock >= 0):
-            raise ValueError("the agent is nowhere")
+        for agent in facts["world"].get("copies", [facts["world"]]):
+            state, aim, clock = agent["place"] if agent is not None else (world.start, -1, 0)
+            if not (0 <= state < S and run.counts.seen[state] and aim < columns and clock >= 0):
+                raise ValueError("the agent is nowhere")
         if run.steps > run.counts.visits.sum() or len(world.labels) > S:
             raise ValueError("it has more steps or states than its counts")
 

@@ -33,6 +33,8 @@ class Setting:
     start_seed: int | str | None = None
     """Of the first state: with this seed at every reset, "random" by declaration, or None: found out."""
     max_states: int | None = None
+    workers: int = 1
+    """Copies of the environment that are played at once."""
     device: str = "cpu"
     """Where plans are made: cpu or gpu."""
 
