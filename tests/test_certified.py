@@ -5,6 +5,7 @@ import pytest
 
 import adagoal
 from adagoal.core.counts import Counts
+from adagoal.core.goalspace import GoalSpace
 from adagoal.core.run import Run
 from adagoal.goals import RULES
 from adagoal.loop import explore
@@ -30,7 +31,8 @@ SMALL = {
 
 def start(mdp, L, epsilon, rule=RULES["adagoal"], seed=0, delta=0.1, goals=None, branching=None):
     counts = Counts(mdp.n_states, mdp.n_actions, mdp.start)
-    estimates = Certified(counts, mdp.n_states, L, epsilon, delta, goals, branching)
+    space = GoalSpace.states(mdp.n_states, mdp.n_states, goals)
+    estimates = Certified(counts, mdp.n_states, L, epsilon, delta, space, branching)
     return Run(ModelWorld(mdp), estimates, rule, np.random.default_rng(seed))
 
 
@@ -103,7 +105,9 @@ def test_gap_bounds_the_worst_model(leak):
         if g == mdp.start or not e.Y[mdp.start, j] <= e.cap - 1:
             continue
         policy, probe = e.best[:, j].copy(), np.zeros(5, np.int16)
-        gap, upper = suboptimality(e.order, g, m, e.V[:, j].copy(), e.Y[:, j].copy(), policy, probe)
+        gap, upper = suboptimality(
+            e.order, np.arange(mdp.n_states) == g, m, e.V[:, j].copy(), e.Y[:, j].copy(), policy, probe
+        )
         for other in others:
             best = solve.optimal_values(other, np.array([g]))[:, 0]
             value = solve.policy_values(other, policy, g)

@@ -296,6 +296,9 @@ def at(name: str, value: Any) -> Any:
         ("certified", at("attempts.total", -1.0), "'attempts.total' holds -1.0"),
         ("certified", at("trace", np.inf), "infinite numbers"),
         ("certified", at("episode_goals", 99), "'episode_goals' holds 99"),
+        ("certified", at("past_lower", np.nan), "'past_lower' holds NaN"),
+        ("certified", at("past_goals", 99), "'past_goals' holds 99"),
+        ("certified", at("past_steps", 10**12), "'past_steps' does not rise"),
     ],
 )
 def test_a_forged_checkpoint_is_one_line(
@@ -317,7 +320,9 @@ def test_a_forged_checkpoint_is_one_line(
 
 
 def test_a_forged_policy_is_one_line(runs: dict[str, Path], tmp_path: Path) -> None:
-    for name, value in (("policy", 99), ("policy", -1), ("policy_goals", 99), ("visits", -1), ("trace", np.nan)):
+    for name, value in (("policy", 99), ("policy", -1), ("policy_goals", 99), ("visits", -1), ("trace", np.nan),
+                        ("past_stand", 9), ("past_upper", -1.0), ("moves_to", 99), ("moves_pair", 99),
+                        ("moves_count", 0)):  # fmt: skip
         folder = shutil.copytree(runs["certified"], tmp_path / f"{name}{value}")
         vault.forged_arrays(folder, "model.npz", at(name, value))
         with pytest.raises(adagoal.InputError, match=f"model.npz: damaged or not readable .entry '{name}' holds"):

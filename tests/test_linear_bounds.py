@@ -12,6 +12,7 @@ from adagoal.linear.pooled import Pooled
 from adagoal.linear.vtr import ridge
 from adagoal.loop import explore
 from adagoal.mdp import solve
+from adagoal.mdp.targets import targets_of
 from adagoal.planning.mixtures import stages
 from adagoal.planning.model import Ridge, features_of
 from adagoal.report.page import write_report
@@ -204,7 +205,7 @@ def test_vtr_backward_against_its_twin():
     value, error = (
         Ridge(theta[None] + 0.01 * rng.normal(size=(1, 3)), 0.02 * rng.normal(size=(1, 3, 3))) for _ in "ab"
     )
-    policy, V, U = stages(features_of(m), value, error, np.array([goal]), H)
+    policy, V, U = stages(features_of(m), value, error, targets_of(mdp, [goal]), H)
     V_twin, U_twin, policy_twin = backward_twin(m, goal, H, value, error)
     np.testing.assert_allclose(V[0, :, 0], V_twin)
     np.testing.assert_allclose(U[0, :, 0], U_twin)
@@ -290,7 +291,7 @@ def test_vtr_knows_more_with_more_data():
     m, H = mdp.mixture, 15
     Sigma = 1e16 * np.eye(3)[None]
     exact = ridge(Sigma, Sigma[:, 0, 0, None] * theta[None], m.B, H, 1, 0.1)
-    _, V, U = stages(features_of(m), exact, exact, np.array([4]), H)
+    _, V, U = stages(features_of(m), exact, exact, targets_of(mdp, [4]), H)
     np.testing.assert_allclose(V[0, :, 0], finite_values(mdp, 4, H), atol=1e-3)
     assert U[0].max() < 1e-2
 

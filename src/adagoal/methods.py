@@ -7,18 +7,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
+from adagoal.core import plugins
 from adagoal.core.counts import Counts
 from adagoal.core.errors import InputError
+from adagoal.core.goalspace import GoalSpace
 from adagoal.core.mixture import LinearMixture
 from adagoal.core.run import Answer, Estimates, Observer, Run
 from adagoal.core.status import Status
-from adagoal.core.types import Longs
 from adagoal.core.world import World
 from adagoal.linear.bounds import MixtureBounds
 from adagoal.linear.likelihood import Likelihood
 from adagoal.linear.pooled import Pooled
 from adagoal.linear.vtr import VTR
 from adagoal.loop import explore
+from adagoal.planning.backend import NUMBA, Backend
 from adagoal.rivals.bpi import BPI
 from adagoal.rivals.disco import DisCo
 from adagoal.rivals.explorer import Explorer, follow
@@ -43,14 +45,15 @@ class Problem:
     L: float
     epsilon: float
     delta: float
-    goals: Longs | None
+    goals: GoalSpace
+    backend: Backend = NUMBA
 
 
 def certified(problem: Problem, branching: int | None = None) -> Estimates:
     """Certified bounds (the default). branching: no pair has more than this many successors, if you know it."""
     p = problem
     _branching(p.world, branching)
-    rest = p.goals, branching, p.world.pair_bound
+    rest = p.goals, branching, p.world.pair_bound, p.backend
     return _vouched(p, lambda delta: Certified(p.counts, p.world.state_bound, p.L, p.epsilon, delta, *rest))
 
 
@@ -153,10 +156,12 @@ class Method(NamedTuple):
     """Whether its estimates are :class:`~adagoal.core.run.Growing`, for radius "auto" and "all"."""
     masks: bool = False
     """Whether it can leave out actions that a state does not have."""
+    on_device: bool = False
+    """Whether its plans can be made elsewhere than on the processor."""
 
 
 METHODS = {
-    "certified": Method(certified, grows=True, masks=True),
+    "certified": Method(certified, grows=True, masks=True, on_device=True),
     "ucbvi": Method(ucbvi),
     "bayes": Method(bayes),
     "ucbexplore": Method(ucbexplore, follow, asks_rule=False),
@@ -168,15 +173,19 @@ METHODS = {
     "vtr-pooled": Method(vtr_pooled, grows=True),
     "vtr": Method(vtr),
 }
-EXPLORERS = tuple(name for name, method in METHODS.items() if not method.asks_rule)
-"""Those that ignore the goal rule."""
 
 
 def get(name: str) -> Method:
-    """The method of that name."""
-    if name not in list(METHODS):
-        raise InputError(f"unknown method {name!r}; choose one of {', '.join(METHODS)}", "method")
-    return METHODS[name]
+    """The method of that name: one of :data:`METHODS`, or of an installed package (:mod:`adagoal.core.plugins`)."""
+    if name in list(METHODS):
+        return METHODS[name]
+    found = plugins.find(plugins.METHODS, name, "method") if isinstance(name, str) else None
+    if found is None:
+        known = ", ".join([*METHODS, *plugins.names(plugins.METHODS)])
+        raise InputError(f"unknown method {name!r}; choose one of {known}", "method")
+    if not isinstance(found, Method):
+        raise InputError(f"{name!r} of an installed package is not an adagoal.methods.Method", "method")
+    return found
 
 
 def build(method: str, problem: Problem, arguments: dict[str, Any]) -> Answer:
@@ -231,7 +240,7 @@ def _branching(world: World, branching: int | None) -> None:
         world.note(f"the certificate rests on your word that no pair has more than {branching} successors")
 
 
-def _rival(p: Problem) -> tuple[Counts, float, float, float, Longs | None]:
+def _rival(p: Problem) -> tuple[Counts, float, float, float, GoalSpace]:
     return p.counts, p.L, p.epsilon, p.delta, p.goals
 
 

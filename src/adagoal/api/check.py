@@ -152,7 +152,7 @@ class Limits(NamedTuple):
 def _try_name(check: Check, name: str, given: Limits) -> None:
     """A model is simulated, anything else is made and stepped."""
     model = registry.make_model(name, given.env_args, given.start_seed)
-    own = name in registry.BUILT_IN
+    own = registry.modelled(name)
     made = None if own else registry.make(name, given.env_args)
     check.warnings += [] if own else registry.look_up(name)[1]
     if model is None:

@@ -11,22 +11,33 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from adagoal import goals as goal_rules
+from adagoal.core import trail
 from adagoal.core.errors import InputError
 from adagoal.core.run import Observer
 from adagoal.core.world import World
 from adagoal.mdp.audit import Audit, audit_policies
 from adagoal.runs import schemas
 from adagoal.runs.folder import Folder, hold
-from adagoal.runs.result import Result, must_be_exploration, read_result, refuse_another, stored_model, stored_setting
+from adagoal.runs.result import (
+    Result,
+    load,
+    must_be_exploration,
+    read_result,
+    refuse_another,
+    stored_model,
+    stored_setting,
+)
 from adagoal.runs.saved import Saved, read, tell
 from adagoal.runs.schemas import KIND
-from adagoal.runs.session import CHECKPOINT, STAGE, Session
+from adagoal.runs.session import CHECKPOINT, STAGE, STEPS, Session
 from adagoal.runs.setting import Setting
 from adagoal.worlds import matrices, registry
+from adagoal.worlds.gym import GymWorld
 from adagoal.worlds.model import TabularMDP
+from adagoal.worlds.simulator import ModelWorld
 
 Given = str | gymnasium.Env[Any, Any] | World | TabularMDP
 """What there is to explore."""
@@ -51,9 +62,11 @@ def explore(
     method_args: dict[str, Any] | None = None,
     start_seed: int | str | None = None,
     max_states: int | None = None,
+    device: str = "cpu",
     step_timeout: float | None = None,
     out: str | Path | None = None,
     overwrite: bool = False,
+    record: bool = False,
     observe: Observer | None = None,
 ) -> Result:
     """Find the goals that can be reached within ``radius`` steps, a policy for each, and certificates.
@@ -73,10 +86,12 @@ def explore(
     goal_space: the states to consider as goals; all by default.
     start_seed: draw the start state with this seed at every reset (for environments with a random start).
     max_states: a bound on the number of states, for environments that do not declare it.
+    device: "gpu" plans on a GPU (extra gpu, method certified); without one the run says so and uses the processor.
     step_timeout: step the environment in a process of its own, and give up where a step takes longer (in seconds).
     out: a folder for checkpoints and the result; a run that was killed goes on with :func:`resume`.
     overwrite: whether the folder may hold an unfinished run or one of another setting, which is then replaced in the
         moment in which the new one has its first checkpoint.
+    record: keep every step in the folder as plain arrays, which :func:`transitions` reads (10 bytes a step).
     observe: called after every rollout, for progress displays.
     """
     start_seed = registry.start_of(start, start_seed)
@@ -96,8 +111,15 @@ def explore(
         goal_space=_goals(goal_space),
         start_seed=_plain(start_seed),
         max_states=_plain(max_states),
+        device=device,
     )
     session = Session.start(setting, world, goal_rules.get(goal_rule))
+    if record:
+        if out is None:
+            raise InputError("needs a folder for the steps: give out as well", "record")
+        if not isinstance(world, ModelWorld | GymWorld):
+            raise InputError(f"{name} is a world of your own, which does not keep its steps", "record")
+        session.record()
     if out is None:
         return session.finish(None, observe)
     with hold(Path(out), KIND) as folder:
@@ -138,7 +160,9 @@ def resume(
     with hold(must_exist(path), KIND) as folder:
         if folder.saved is None:
             raise InputError(f"{folder.path}: holds no run")
-        return _restored(folder.saved, budget, env, goal_rule, trust, step_timeout).finish(folder, observe)
+        session = _restored(folder.saved, budget, env, goal_rule, trust, step_timeout)
+        _go_on_recording(session, folder.saved)
+        return session.finish(folder, observe)
 
 
 def restored(
@@ -182,6 +206,37 @@ def _restored(
             raise
         raise InputError(f"{state.places[CHECKPOINT][0]}: damaged, or not of this run ({error})") from None
     return session
+
+
+def _go_on_recording(session: Session, saved: Saved) -> None:
+    """A run that keeps its steps goes on doing so."""
+    if STEPS not in saved.results():
+        return
+    try:
+        session.record(_steps(saved, session.run.counts.n_states, session.run.world.n_actions))
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{saved.path / STEPS}: not of this run ({error})") from None
+
+
+def _steps(saved: Saved, n_states: int, n_actions: int) -> dict[str, NDArray[Any]]:
+    return saved.results().arrays(STEPS, trail.SCHEMA, {"S": n_states, "A": n_actions})[0]
+
+
+def transitions(path: str | Path) -> dict[str, NDArray[Any]]:
+    """The steps of a run that was told to ``record`` them: arrays [N] ``state``, ``action`` and ``next_state``.
+
+    The reset is the action ``result.reset_action``. Steps are in the order in which they were taken.
+    """
+
+    def stored(saved: Saved) -> dict[str, NDArray[Any]]:
+        result = load(saved.path)
+        if STEPS not in saved.results():
+            raise InputError(f"{saved.path}: the run was not told to record its steps", "folder")
+        return _steps(saved, len(result.arrays["visits"]), result.reset_action)
+
+    return read(must_exist(path), stored)
 
 
 def must_exist(path: str | Path) -> Path:

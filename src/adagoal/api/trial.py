@@ -30,6 +30,8 @@ from adagoal.worlds import registry
 
 PATIENCE = 100
 """An attempt is given up after so many times the steps that were certified (or the radius, where nothing is)."""
+LONGEST = 10**6
+"""And after so many in any case: a number in a file is no reason to play for days."""
 ALPHA = 0.01
 """How often true certificates are contradicted, all goals together."""
 
@@ -135,7 +137,7 @@ def _fresh(result: Result, env: api.Again, trust: bool, step_timeout: float | No
 def _trial(result: Result, goal: int, tries: Tries, world: World, counts: Counts) -> Trial:
     policy, certificate = result.policy(goal), result.certificate(goal)
     known = math.isfinite(certificate.upper)
-    patience = math.ceil(PATIENCE * max(certificate.upper if known else result.radius, 1.0))
+    patience = math.ceil(min(PATIENCE * max(certificate.upper if known else result.radius, 1.0), LONGEST))
     steps = [_attempt(policy.actions, goal, patience, world, counts, tries.rng) for _ in range(tries.episodes)]
     label = plain(world.labels[goal]) if goal < len(world.labels) else ""
     # a certified policy needs at most radius + 1 + epsilon steps from anywhere (lemmas 6 and M4), half of that margin

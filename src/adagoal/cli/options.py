@@ -146,6 +146,9 @@ ENV_AGAIN = click.option(
 )
 RULE_AGAIN = click.option("--goal-rule", help="The goal rule, where the folder names a file (FILE.py:FUNCTION).")
 TRUST = click.option("--trust", is_flag=True, help="Run the code that the folder names.")
+DEVICE = click.option(
+    "--device", default="cpu", show_default=True, help="Where to plan: cpu, or gpu (extra gpu, method certified)."
+)
 STEP_TIMEOUT = click.option(
     "--step-timeout",
     type=Positive(),
@@ -153,6 +156,9 @@ STEP_TIMEOUT = click.option(
     help="Step ENV in a process of its own, and give up where a step takes longer.  [default: wait]",
 )
 FIRST_SEED = click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The first seed.")
+PORT = click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, help="Of the page on this machine.  [default: any that is free]"
+)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 QUIET = click.option("--quiet", is_flag=True, help="No progress display.")
 START = click.option(

@@ -7,7 +7,7 @@ counted: it is known.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numba
 import numpy as np
@@ -16,8 +16,18 @@ from numpy.typing import NDArray
 from adagoal.core.schema import Array, Schema, check_arrays
 from adagoal.core.types import Bools, Floats, Ints, Longs
 
+if TYPE_CHECKING:
+    from adagoal.core.trail import Trail
+
 MOST = 2**53
 """Transitions of a pair, at most: sums stay exact."""
+
+MOVES: Schema = {
+    "moves_pair": Array("int64", ("M",), low=0, below="S*A", optional=True),
+    "moves_to": Array("int32", ("M",), low=0, below="S", optional=True),
+    "moves_count": Array("int64", ("M",), low=1, high=MOST, optional=True),
+}
+"""What a result keeps of the counts; results of earlier versions have nothing."""
 
 
 class Counts:
@@ -59,6 +69,8 @@ class Counts:
         self.absent: Bools = np.zeros(pairs, bool)
         """[X] pairs that do not exist, as the state does not have the action: the reset stands in for it"""
         self.seen[start] = True
+        self.trail: Trail | None = None
+        """Every step that was counted, where a run is to keep them"""
 
     @property
     def n_states(self) -> int:
@@ -100,10 +112,16 @@ class Counts:
     def kernel(self) -> Floats:
         """[X, S] empirical transition probabilities, zero where a pair was never tried. For small S only."""
         p_hat = np.zeros((len(self.n), self.n_states))
-        rows = np.repeat(np.arange(len(self.n)), self.support)
-        inside = np.arange(self.successor.shape[1]) < self.support[:, None]
+        inside = self.count > 0
+        rows = np.repeat(np.arange(len(self.n)), inside.sum(axis=1))
         p_hat[rows, self.successor[inside]] = self.count[inside] / self.n[rows]
         return p_hat
+
+    def moves(self) -> dict[str, NDArray[np.generic]]:
+        """The empirical model as three arrays [M] (:data:`MOVES`): pair x, successor, and how often it followed."""
+        inside = self.count > 0
+        pair = np.repeat(np.arange(len(self.n)), inside.sum(axis=1))
+        return {"moves_pair": pair, "moves_to": self.successor[inside], "moves_count": self.count[inside]}
 
     def state(self) -> dict[str, NDArray[np.generic]]:
         """Everything, for a checkpoint."""

@@ -19,7 +19,8 @@ class Plan:
     """Goal-conditioned exploration policies, and when to come back for new ones.
 
     The columns are the goals that the learner tells apart. A column whose ``goal_state`` is -1 stands for
-    all goals never seen so far: it is reached when any new state is.
+    all goals never seen so far: it is reached when any new state is. Where goals are sets of states, ``goal_state`` is
+    the number of the goal.
     """
 
     policy: Actions
@@ -30,6 +31,8 @@ class Plan:
     """Steps after which an episode ends without success."""
     threshold: Longs
     """[X]: come back as soon as a pair has been tried this often."""
+    at: Longs | None = None
+    """[S, W]: the goals that each state belongs to (:mod:`adagoal.core.goalspace`); each its own where not given."""
 
 
 @dataclass

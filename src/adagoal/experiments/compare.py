@@ -55,7 +55,7 @@ def settings(
         _model(env, options.get("env_args", {}))
         world, _ = registry.make_world(env, options.get("env_args", {}), None, None)
         for method, arguments in zip(names, methods.with_constants(constants, choices), strict=True):
-            for rule in rules[:1] if method in methods.EXPLORERS else rules:
+            for rule in rules if methods.get(method).asks_rule else rules[:1]:
                 choice: dict[str, Any] = {"env": env, "method": method, "method_args": arguments, "goal_rule": rule}
                 runs = [Setting(**choice, **options, **common, seed=seed + i) for i in range(seeds)]
                 try:  # what is wrong is said before anything is run
@@ -69,9 +69,8 @@ def settings(
 def parse_method(spec: str) -> tuple[str, dict[str, Any]]:
     """A method and its arguments from ``name:key=value:key=value``."""
     name, *pairs = spec.split(":")
-    if name not in methods.METHODS:
-        raise InputError(f"unknown method {name!r}; choose from {', '.join(methods.METHODS)}", name="methods")
     try:
+        methods.get(name)
         return name, dict(map(pair, pairs))
     except InputError as error:
         raise InputError(error.reason, "methods") from None

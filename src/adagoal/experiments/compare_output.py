@@ -13,10 +13,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from rich.table import Table as Screen
 
+from adagoal import methods
 from adagoal.experiments.auditor import PER_DECADE
 from adagoal.experiments.declare import Outcome
 from adagoal.experiments.output import COLOURS, GREY, Table
-from adagoal.methods import EXPLORERS
 
 STYLES = ("-", "--", ":", "-.")
 LOWEST, HIGHEST = 1e-3, 1e3
@@ -82,7 +82,7 @@ def group(records: Iterable[Outcome]) -> dict[tuple[str, str, str], list[Outcome
         setting = record["setting"]
         world = " ".join([setting["env"], *(f"{k}={v}" for k, v in setting["env_args"].items())])
         method = ":".join([setting["method"], *(f"{k}={v}" for k, v in setting["method_args"].items())])
-        rule = "own" if setting["method"] in EXPLORERS else setting["goal_rule"]
+        rule = setting["goal_rule"] if methods.get(setting["method"]).asks_rule else "own"
         found.setdefault((world, method, rule), []).append(record)
     return found
 

@@ -4,7 +4,7 @@
     measure  what one cell measures: plain data for JSON. It runs anywhere (:mod:`adagoal.engines`)
     report   the table, the data and the figures, from all outcomes in the order of their cells
 
-A new experiment is one file with these three, and a line in the table of ``cli/main.py``.
+A new experiment is one file with these three, and an entry in :mod:`adagoal.experiments.catalogue`.
 """
 
 from __future__ import annotations
@@ -41,6 +41,25 @@ class Option:
     choices: Sequence[str] = ()
     many: bool = False
     """May be given several times; the value is a tuple."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What an experiment asks of its user: all that the command line needs to know before it is run."""
+
+    home: str = ""
+    """``module:NAME`` of the declaration, or of a dictionary of parts."""
+    about: str = ""
+    """One line."""
+    options: tuple[Option, ...] = ()
+    seeds: int | None = 5
+    """How many, unless told; None where an experiment has no seeds."""
+    jobs: int | None = None
+    """How many cells at a time on this machine, unless told; None: one for every core."""
+    example: str = ""
+    """Options of the example in the help."""
+    parts: tuple[str, ...] = ()
+    """Names of the parts, where it has some."""
 
 
 @dataclass(frozen=True)
@@ -88,13 +107,7 @@ class Experiment:
     live: Callable[[Sequence[Outcome], int], Screen] | None = None
     """The outcomes so far as a table of at most so many lines, for the progress on a terminal."""
     needs: Callable[[Options], Needs] = lambda options: Needs()
-    options: tuple[Option, ...] = ()
-    seeds: int | None = 5
-    """How many, unless told; None where an experiment has no seeds."""
-    jobs: int | None = None
-    """How many cells at a time on this machine, unless told; None: one for every core."""
-    example: str = ""
-    """Options of the example in the help."""
+    asks: Asked = Asked()
     stem: str = ""
     """NAME of NAME.json and NAME.md, where it is not the experiment's."""
 
@@ -108,9 +121,9 @@ class Experiment:
     def chosen(self, **given: Any) -> Options:
         """The options, with the defaults of those that are not given; ``seeds`` may be a number."""
         known = {"out": Path("runs") / self.name, "quiet": False} | {
-            option.name: option.default for option in self.options
+            option.name: option.default for option in self.asks.options
         }
-        options = Options(**known | {"seed": 0, "seeds": self.seeds} | given)
+        options = Options(**known | {"seed": 0, "seeds": self.asks.seeds} | given)
         if isinstance(options.seeds, int):
             options.seeds = range(options.seed, options.seed + options.seeds)
         return options

@@ -18,7 +18,6 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
@@ -27,7 +26,8 @@ from adagoal.core.errors import InputError
 from adagoal.core.files import read_json
 from adagoal.core.status import Status
 from adagoal.engines import Interrupted, Needs
-from adagoal.experiments.declare import Experiment, Option, Options, Outcome, Report
+from adagoal.experiments.catalogue import CATALOGUE
+from adagoal.experiments.declare import Experiment, Options, Outcome, Report
 from adagoal.experiments.output import Table
 
 ENVS = {"push": "FetchPush-v4", "pick": "FetchPickAndPlace-v4"}
@@ -219,18 +219,5 @@ FIGURE2 = Experiment(
     file=lambda cell: f"{cell.panel}.json",
     kept=kept,
     needs=lambda options: Needs(cores=options.workers or os.cpu_count() or 1, gpu=True),
-    options=(
-        Option("env", str, None, "Only the panels of this task.", choices=sorted(ENVS)),
-        Option("panel", str, (), "Only these panels.", choices=PANELS, many=True),
-        Option("rule", str, (), "Only these lines.", choices=list(LINES), many=True),
-        Option("baseline_seeds", int, None, "Runs of the other rules.  [default: --seeds]", low=1),
-        Option("radius", float, 40.0, "L in steps.", low=1),
-        Option("radius_ramp", int, 100_000, "Steps over which L grows to it; 0: fixed.", low=0),
-        Option("steps", int, 400_000, "Training steps a run.", low=1000),
-        Option("minutes", float, float("inf"), "Stop each panel after so long."),
-        Option("workers", int, 0, "Rollout processes.  [default: one for every core]", low=0),
-        Option("data", Path, None, "Train nothing: draw the panels deep-figure2-PANEL.json of this folder."),
-    ),
-    jobs=1,
-    example="--env push --seeds 5 --baseline-seeds 3 --steps 300000",
+    asks=CATALOGUE["figure2"],
 )

@@ -16,14 +16,14 @@ import numpy as np
 
 from adagoal.api.explore import audit
 from adagoal.core.status import Status
+from adagoal.experiments.catalogue import CATALOGUE
 from adagoal.experiments.cells import explore, model
-from adagoal.experiments.declare import Experiment, Option, Options, Outcome, Report
+from adagoal.experiments.declare import Experiment, Options, Outcome, Report
 from adagoal.experiments.output import Table
 from adagoal.rivals.looks import BOUNDS
 from adagoal.runs.setting import Setting
 
 DELTA = 0.1
-BUDGET = 100_000_000
 WORLDS = {
     "chain of 10, slip 0.1": Setting("chain", {"slip": 0.1}, radius=8, epsilon=1.0),
     "grid 4x5, slip 0.1": Setting("grid", radius=10, epsilon=1.0),
@@ -137,6 +137,5 @@ INTERVALS = Experiment(
     measure=measure,
     report=report,
     kept=lambda cell, outcome, options: outcome["certified"] or outcome["steps"] >= options.budget,
-    options=(Option("budget", int, BUDGET, "Steps of a run, at most.", low=1),),
-    example="--seeds 5 --jobs 1",
+    asks=CATALOGUE["intervals"],
 )

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from adagoal.core.types import Actions, Bools, Floats, Longs
+from adagoal.core.types import Actions, Bools, Floats
 from adagoal.planning import bounds, ensemble, exact, mixtures, paths, robust, stages
 from adagoal.planning.model import (
     Ambiguous,
@@ -29,6 +29,7 @@ from adagoal.planning.model import (
     Region,
     Ridge,
     Sparse,
+    Targets,
 )
 
 
@@ -43,21 +44,21 @@ class Backend(NamedTuple):
     """The same as ``lower`` for the best kernel of a set"""
     robust_upper: Callable[[Ambiguous, Block, Floats, Actions], tuple[Floats, Actions]]
     """The same as ``upper`` for the worst kernel of a set"""
-    exact: Callable[[Sparse, Longs, Floats, float, float, int], tuple[Floats, Floats]]
-    """(model, goals [G], V [S, G], cap, tolerance, sweeps): values of a known model, and each goal's residual [G];
+    exact: Callable[[Sparse, Targets, Floats, float, float, int], tuple[Floats, Floats]]
+    """(model, targets, V [S, G], cap, tolerance, sweeps): values of a known model, and each goal's residual [G];
     every state may be left for good at the cost ``cap``; where V is not below it, that or the reset is best"""
-    stages: Callable[[Kernel, Bonus, Longs, int], tuple[Actions, Floats, Floats]]
-    """(kernel, bonus, goals [G], H): policy [H, S, G], distance D [G] and error U [G] of AdaGoal-UCBVI"""
+    stages: Callable[[Kernel, Bonus, Targets, int], tuple[Actions, Floats, Floats]]
+    """(kernel, bonus, targets, H): policy [H, S, G], distance D [G] and error U [G] of AdaGoal-UCBVI"""
     paths: Callable[[Kernel, Bools, Bools, float, float], tuple[Floats, Actions]]
     """(kernel, usable [X], targets [B, S], precision, cap): values [B, S] and policies [B, S] to sets of states"""
-    ensemble: Callable[[Members, Longs, float, int, Floats, Actions], tuple[Floats, Actions]]
-    """(members, goals [G], tolerance, sweeps, V [M, S + 1, G], greedy [M, S, G]): both, improved in every member"""
+    ensemble: Callable[[Members, Targets, float, int, Floats, Actions], tuple[Floats, Actions]]
+    """(members, targets, tolerance, sweeps, V [M, S + 1, G], greedy [M, S, G]): both, improved in every member"""
     mixture_bounds: Callable[
         [Features, Region, Reach, Floats, Floats, Actions, Actions], tuple[Floats, Floats, Actions, Actions]
     ]
     """(features, region, reach, V, Y, greedy, policy), all [B, S]: both bounds of a linear mixture, improved"""
-    mixture_stages: Callable[[Features, Ridge, Ridge, Longs, int], tuple[Actions, Floats, Floats]]
-    """(features, value, error, goals [G], H): policy [H, S, G], V and U [2, S, G] of stages 1 and 2, of UCRL.VTR"""
+    mixture_stages: Callable[[Features, Ridge, Ridge, Targets, int], tuple[Actions, Floats, Floats]]
+    """(features, value, error, targets, H): policy [H, S, G], V and U [2, S, G] of stages 1 and 2, of UCRL.VTR"""
     block: int
     """How many goals a lazy plan brings up to date together: ``lower``, ``upper`` (robust or not) and
     ``ensemble`` get so many"""

@@ -20,6 +20,8 @@ from __future__ import annotations
 import numba
 import numpy as np
 
+from adagoal.planning.model import inside
+
 
 @numba.njit(cache=True, nogil=True)
 def extreme(x, b, model, F, outside, sign, value, order):  # type: ignore[no-untyped-def]
@@ -78,7 +80,7 @@ def lower_sweep(order, model, block, V, policy):  # type: ignore[no-untyped-def]
                 if 1.0 + low < best:
                     best, action = 1.0 + low, a
             policy[s, b] = action
-            if block.column[s] != b and best > V[s, b]:
+            if best > V[s, b] and not inside(block.column, s, b):
                 rise = max(rise, best - V[s, b])
                 V[s, b] = best
     return rise
@@ -100,7 +102,7 @@ def upper_sweep(order, model, block, Y, policy):  # type: ignore[no-untyped-def]
                 Y[s, b] = top
                 policy[s, b] = A
         for s in order:
-            if block.column[s] == b or model.terminal[s]:
+            if model.terminal[s] or inside(block.column, s, b):
                 continue
             for a in range(A):
                 x = s * A + a

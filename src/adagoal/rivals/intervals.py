@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.counts import MOST, Counts
+from adagoal.core.goalspace import GoalSpace
 from adagoal.core.schema import COUNT, Array, Schema, check_arrays, check_json, record
 from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.core.world import Plan
@@ -47,13 +48,13 @@ class Intervals(Columns):
         L: float,
         epsilon: float,
         delta: float,
-        goals: Longs | None = None,
+        space: GoalSpace | None = None,
         bound: str = "clopper-pearson",
         branching: int | None = None,
         pairs: int | None = None,
         backend: Backend = NUMBA,
     ) -> None:
-        super().__init__(counts, state_bound, L + 1.0 + epsilon, goals)
+        super().__init__(counts, L + 1.0 + epsilon, space or GoalSpace.states(counts.n_states, state_bound))
         self.L, self.epsilon, self._backend = L, epsilon, backend
         pairs = pairs or state_bound * counts.n_actions
         self.looks = Looks(counts, pairs, delta, branching or state_bound, bound)
@@ -91,15 +92,14 @@ class Intervals(Columns):
     def plan(self) -> Plan:
         """The optimistic policies, until a pair is to be looked at."""
         limit = min(math.ceil(4 * self.cap * (self.L + 1) / self.epsilon), 2**62)
-        return Plan(self.optimistic[None], self.goal_state, limit, self.looks.due)
+        return Plan(self.optimistic[None], self.goal_state, limit, self.looks.due, self.space.at)
 
     def set_radius(self, L: float, stage: int) -> None:
         """Go on with a larger radius (label ``cor_UB_increasingL``); the sets of kernels do not depend on it."""
         unfinished = ~np.isfinite(self.upper)
         self.L, self.cap = L, L + 1.0 + self.epsilon
         self.Y[:, unfinished], self.best[:, unfinished] = self.cap, self.counts.n_actions
-        known = np.flatnonzero(unfinished & (self.goal_state >= 0))
-        self.Y[self.goal_state[known], known] = 0.0
+        self.pin(np.flatnonzero(unfinished))
         self.stale[:] = True
 
     def extras(self) -> dict[str, NDArray[Any]]:
@@ -116,10 +116,7 @@ class Intervals(Columns):
     def _sweep(self, block: Longs) -> None:
         """Both bounds of the columns of the block."""
         model, start, order = self.looks.model(), self.counts.start, np.flatnonzero(self.counts.seen)
-        column = np.full(len(self.V), -1)
-        known = self.goal_state[block] >= 0
-        column[self.goal_state[block][known]] = np.flatnonzero(known)
-        setting = Block(order, column, self.cap, True, SWEEPS, tolerance=1e-3 * self.epsilon)
+        setting = Block(order, self.pin(block), self.cap, True, SWEEPS, tolerance=1e-3 * self.epsilon)
         V, optimistic = self._backend.robust_lower(model, setting, self.V[:, block], self.optimistic[:, block])
         Y, best = self._backend.robust_upper(model, setting, self.Y[:, block], self.best[:, block])
         self.V[:, block], self.optimistic[:, block], self.Y[:, block], self.best[:, block] = V, optimistic, Y, best

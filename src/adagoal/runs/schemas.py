@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from adagoal.core import past
+from adagoal.core.counts import MOVES
 from adagoal.core.schema import COUNT, Array, nullable, record
+from adagoal.planning.device import DEVICES
 
 KIND = "exploration"
 FORMAT = 2
@@ -32,8 +35,11 @@ SETTING: dict[str, Any] = {
     "goal_space": nullable(_STATES),
     "start_seed": {"type": ["integer", "string", "null"], "minimum": 0, "maxLength": 6},
     "max_states": nullable(COUNT),
+    "device": {"enum": list(DEVICES)},
 }
 """The fields of :class:`adagoal.runs.setting.Setting`."""
+_LATER = ("device",)
+"""Those that older folders lack."""
 
 _ROW: dict[str, Any] = {
     "type": "object",
@@ -51,7 +57,7 @@ _OUTCOME: dict[str, Any] = {
     "kind": {"enum": [KIND]},
     "radius_setting": {**SETTING["radius"], "description": "what was asked for: a number, auto or all"},
     "status": {"enum": ["certified", "stopped", "budget", "interrupted", "void"]},
-    "radius": {"type": "number", "minimum": 1, "description": "the radius that the answer is about"},
+    "radius": {"type": "number", "minimum": 1, "maximum": 1e9, "description": "the radius that the answer is about"},
     "certified_radius": {**nullable(_AT_LEAST_0), "minimum": 1, "description": "the radius that is certified, or null"},
     "guarantee": {"type": "boolean", "description": "whether the method proves its certificates"},
     "goals": {"type": "array", "items": _ROW | {"required": ["goal", "lower", "upper", "error"]}},
@@ -70,7 +76,7 @@ RESULT: dict[str, Any] = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
     "title": "result.json of an exploration",
     "type": "object",
-    "required": [name for name in (*SETTING, *_OUTCOME) if name not in ("kind", "certified_radius", "void")],
+    "required": [name for name in (*SETTING, *_OUTCOME) if name not in ("kind", "certified_radius", "void", *_LATER)],
     "properties": {**SETTING, **_OUTCOME},
 }
 """Entries that are not named are ignored: a later version may add some."""
@@ -85,6 +91,8 @@ MODEL = {
     "theta": Array("float64", ("d", 3), optional=True),
     "theta_region": Array("float64", ("d", "k"), optional=True),
     "theta_radius": Array("float64", (1,), low=0, optional=True),
+    **past.SCHEMA,
+    **MOVES,
 }
 """model.npz: S states, G goals with policies of T stages, A the reset."""
 
@@ -92,7 +100,7 @@ STAGES = 100_000
 """Stages of a curriculum, at most."""
 
 CHECKPOINT = record(
-    setting=record(**SETTING),
+    setting=record(**SETTING) | {"required": [name for name in SETTING if name not in _LATER]},
     estimates=_OBJECT,
     rng=_OBJECT,
     world=_OBJECT,
@@ -107,5 +115,6 @@ HISTORY = {
     "episode_reached": Array("bool", ("E",)),
     "trace": Array("float64", None, low=0, finite=False),
     **{f"attempts.{name}": Array("float64", ("N",), low=0) for name in ("total", "reached", "recent", "previous")},
+    **past.SCHEMA,
 }
 """The arrays of checkpoint.npz that are the run's own."""

@@ -15,6 +15,7 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec, load_env_creator, parse_env_id
 
+from adagoal.core import plugins
 from adagoal.core.checks import number
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.text import told
@@ -104,7 +105,7 @@ def make_world(
     if brought is not None:
         return ModelWorld(brought, own=True), env if isinstance(env, str) else OBJECT + brought.name
     if isinstance(env, str):
-        if env in BUILT_IN:
+        if modelled(env):
             return ModelWorld(_build(env, env_args)), env
         spec, notes = look_up(env)
         world: World
@@ -169,7 +170,7 @@ def make_model(
     if brought is not None:
         return brought
     if isinstance(env, str):
-        return _build(env, env_args) if env in BUILT_IN else toy_text_model(make(env, env_args), env, start_seed)
+        return _build(env, env_args) if modelled(env) else toy_text_model(make(env, env_args), env, start_seed)
     if isinstance(env, gymnasium.Env):
         return toy_text_model(env, OBJECT + type(env.unwrapped).__name__, start_seed)
     return env.mdp if isinstance(env, ModelWorld) else None
@@ -187,35 +188,63 @@ def called(env: str, env_args: Mapping[str, Any], start_seed: StartSeed, labels:
 
 
 def describe() -> list[Entry]:
-    """What an environment can be: the built-in worlds with their arguments, then examples from Gymnasium."""
-    rows = [Entry(name, (inspect.getdoc(_plain(name)) or "").split("\n")[0], _arguments(name)) for name in BUILT_IN]
+    """What an environment can be: built-in worlds with their arguments, those of installed packages, and examples."""
+    rows = [_entry(name) for name in BUILT_IN]
+    for name in plugins.names(plugins.WORLDS):
+        try:
+            rows.append(_entry(name))
+        except InputError as error:
+            rows.append(Entry(name, error.reason, {}))
     return rows + [Entry(name, text, {}) for name, text in EXAMPLES.items()]
 
 
+def modelled(name: str) -> bool:
+    """Whether a name means a known model: a built-in world, or one that an installed package declares."""
+    return name in BUILT_IN or name in plugins.names(plugins.WORLDS)
+
+
+def _entry(name: str) -> Entry:
+    return Entry(name, (inspect.getdoc(_plain(name)) or "").split("\n")[0], _arguments(name))
+
+
+def _builder(name: str) -> Callable[..., TabularMDP]:
+    found = BUILT_IN.get(name) or plugins.find(plugins.WORLDS, name, "env")
+    if not callable(found):
+        raise InputError(f"{name!r} of an installed package is not a function", "env")
+    return found
+
+
 def _plain(name: str) -> Callable[..., TabularMDP]:
-    builder = BUILT_IN[name]
+    builder = _builder(name)
     return builder.func if isinstance(builder, functools.partial) else builder
 
 
 def _arguments(name: str) -> dict[str, Any]:
-    """The arguments that a user may give to a built-in world, with their defaults."""
-    builder = BUILT_IN[name]
+    """The arguments that a user may give to a known model, with their defaults."""
+    builder = _builder(name)
     fixed = builder.keywords if isinstance(builder, functools.partial) else {}
     parameters = inspect.signature(_plain(name)).parameters.values()
     return {p.name: "required" if p.default is p.empty else p.default for p in parameters if p.name not in fixed}
 
 
 def _build(name: str, arguments: Mapping[str, Any]) -> TabularMDP:
-    """A built-in model; wrong arguments are one clear line."""
+    """A known model by its name; wrong arguments are one clear line."""
     accepted = _arguments(name)
     _check_names(name, arguments, accepted)
     for argument, default in accepted.items():
         if default == "required" and argument not in arguments:
             raise InputError(f"{name} needs {argument}=...", "env_args")
     try:
-        return BUILT_IN[name](**arguments)
+        model = _builder(name)(**arguments)
     except InputError as error:
         raise InputError(str(error), "env_args") from None
+    except Exception as error:
+        if name in BUILT_IN:
+            raise
+        raise EnvironmentFailure(f"{name} cannot be made ({told(error)})", "env") from error
+    if not isinstance(model, TabularMDP):
+        raise InputError(f"{name} of an installed package gave a {type(model).__name__}, not a Model", "env")
+    return model
 
 
 def _check_names(env: str, arguments: Mapping[str, Any], accepted: Iterable[str]) -> None:
@@ -302,7 +331,7 @@ def _spec(env: str) -> tuple[EnvSpec, list[str]]:
 
 
 def _unknown(env: str) -> str:
-    names = [*BUILT_IN, *gymnasium.registry]
+    names = [*BUILT_IN, *plugins.names(plugins.WORLDS), *gymnasium.registry]
     folded = {name.lower(): name for name in names}
     close = [folded[match] for match in difflib.get_close_matches(env.lower(), folded, n=3, cutoff=0.5)]
     hint = f"did you mean {' or '.join(close)}?" if close else "`adagoal envs` lists what there is"

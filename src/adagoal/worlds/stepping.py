@@ -5,6 +5,8 @@ Counts are brought up to date in batches: a step of a cheap environment takes ab
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numba
 import numpy as np
 
@@ -12,7 +14,6 @@ from adagoal.core.counts import Counts, record
 from adagoal.core.errors import InputError
 from adagoal.core.world import Plan
 from adagoal.worlds import episode
-from adagoal.worlds.adapter import Adapter
 from adagoal.worlds.body import Mask
 from adagoal.worlds.process import Killed
 from adagoal.worlds.sanity import Doubts, Recorder
@@ -21,12 +22,47 @@ BATCH = 65_536
 """Steps after which counts are brought up to date."""
 
 
+class Stepped(Protocol):
+    """What is stepped: :class:`adagoal.worlds.adapter.Adapter`, or a known model."""
+
+    n_actions: int
+    start: int
+    state_bound: int
+    overdue: bool
+    """Whether the environment ended the episode by itself"""
+
+    virtual: bool
+    """Whether the start is a state of its own, before the first observation"""
+    mask: Mask
+    """The actions of the state that was entered last"""
+
+    @property
+    def met(self) -> int:
+        """States that have a number."""
+        ...
+
+    def home(self) -> int:
+        """The reset action: the state after it."""
+        ...
+
+    def step(self, state: int, action: int) -> tuple[int, bool]:
+        """Take an action in a state: the state after it, and whether that one is terminated."""
+        ...
+
+
 class Stepping:
     """One rollout of a plan. What the environment raises ends it and is kept in ``failure``."""
 
     def __init__(
-        self, adapter: Adapter, plan: Plan, counts: Counts, recorder: Recorder, doubts: Doubts, masked: bool
+        self,
+        adapter: Stepped,
+        plan: Plan,
+        counts: Counts,
+        recorder: Recorder | None,
+        doubts: Doubts,
+        masked: bool = False,
     ) -> None:
+        """``masked``: what a state does not have is to be found out from the masks of the environment."""
         self.failure: BaseException | None = None
         self._adapter, self._counts, self._recorder, self._doubts = adapter, counts, recorder, doubts
         self._known = set(np.flatnonzero(counts.seen).tolist())
@@ -47,8 +83,9 @@ class Stepping:
         """The reset action, taken in ``state``."""
         try:
             landed = self._adapter.home()
-            self._compare(landed)
-            if landed != self._adapter.start:
+            if landed == self._adapter.start:
+                self._compare(landed)
+            else:
                 self._make_room()
                 self._counts.seen[landed] = True
                 self._doubts.astray(landed)
@@ -127,7 +164,10 @@ class Stepping:
         self._trail.clear()
         states = np.where(moves >= 0, moves // counts.n_actions, -1 - moves)
         counts.visits += np.bincount(states, minlength=counts.n_states)
-        self._recorder.add(moves, landed)
+        if self._recorder is not None:
+            self._recorder.add(moves, landed)
+        if counts.trail is not None:
+            counts.trail.add(moves, landed)
         real = moves >= 0
         pairs, successors, done = moves[real], landed[real], 0
         while done < len(pairs):
