@@ -121,15 +121,15 @@ class Counts:
     def kernel(self) -> Floats:
         """[X, S] empirical transition probabilities, zero where a pair was never tried. For small S only."""
         p_hat = np.zeros((len(self.n), self.n_states))
-        rows = np.repeat(np.arange(len(self.n)), self.support)
-        inside = np.arange(self.successor.shape[1]) < self.support[:, None]
+        inside = self.count > 0
+        rows = np.repeat(np.arange(len(self.n)), inside.sum(axis=1))
         p_hat[rows, self.successor[inside]] = self.count[inside] / self.n[rows]
         return p_hat
 
     def moves(self) -> dict[str, NDArray[np.generic]]:
         """The empirical model as three arrays [M] (:data:`MOVES`): pair x, successor, and how often it followed."""
-        inside = np.arange(self.successor.shape[1]) < self.support[:, None]
-        pair = np.repeat(np.arange(len(self.n)), self.support)
+        inside = self.count > 0
+        pair = np.repeat(np.arange(len(self.n)), inside.sum(axis=1))
         return {"moves_pair": pair, "moves_to": self.successor[inside], "moves_count": self.count[inside]}
 
     def state(self) -> dict[str, NDArray[np.generic]]:

@@ -74,8 +74,9 @@ class Stepping:
         """The reset action, taken in ``state``."""
         try:
             landed = self._adapter.home()
-            self._compare(landed)
-            if landed != self._adapter.start:
+            if landed == self._adapter.start:
+                self._compare(landed)
+            else:
                 self._make_room()
                 self._counts.seen[landed] = True
                 self._doubts.astray(landed)
