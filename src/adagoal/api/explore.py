@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +17,12 @@ from numpy.typing import ArrayLike
 from adagoal import goals as goal_rules
 from adagoal.core.errors import InputError
 from adagoal.core.run import Observer
+from adagoal.core.sorters import Stored
 from adagoal.core.world import World
 from adagoal.mdp.audit import Audit, audit_policies
 from adagoal.runs import schemas
+from adagoal.runs.asked import Given as Goals
+from adagoal.runs.asked import asked, given_again
 from adagoal.runs.folder import Folder, hold
 from adagoal.runs.result import Result, must_be_exploration, read_result, refuse_another, stored_model, stored_setting
 from adagoal.runs.saved import Saved, read, tell
@@ -44,7 +48,8 @@ def explore(
     goal_rule: str | goal_rules.Rule = "adagoal",
     budget: int | None = None,
     seed: int = 0,
-    goal_space: list[int] | None = None,
+    goals: Goals | None = None,
+    goal_space: Sequence[int] | None = None,
     start: int | None = None,
     terminal: ArrayLike | None = None,
     env_args: dict[str, Any] | None = None,
@@ -68,7 +73,10 @@ def explore(
     epsilon, delta: accuracy in steps, and the probability with which the answer may be wrong.
     method, method_args, goal_rule: how uncertainty is measured, and which goal to try next.
     budget: stop after this many environment steps (resets count), with everything learnt so far.
-    goal_space: the states to consider as goals; all by default.
+    goals: what to consider as goals (docs/goals.md), every state by default: a list of states or of labels; a function
+        observation -> goal or None, so that states with the same value are one goal; {"name": predicate, ...};
+        "keys:0,1" for entries of the observation; or "FILE.py:NAME". A goal is reached when any of its states is.
+    goal_space: the older name of ``goals``, for states.
     start_seed: draw the start state with this seed at every reset (for environments with a random start).
     max_states: a bound on the number of states, for environments that do not declare it.
     step_timeout: step the environment in a process of its own, and give up where a step takes longer (in seconds).
@@ -78,6 +86,11 @@ def explore(
     observe: called after every rollout, for progress displays.
     """
     given: Given = matrices.with_matrix(env, start, terminal)
+    if goal_space is not None:
+        warnings.warn("goal_space is now called goals", DeprecationWarning, stacklevel=2)
+        if goals is not None:
+            raise InputError("is the older name of goals: give one of the two", "goal_space")
+    wanted = asked(goal_space if goals is None else goals)
     world, name = registry.make_world(given, env_args or {}, start_seed, max_states, step_timeout)
     setting = Setting(
         env=name,
@@ -90,11 +103,12 @@ def explore(
         delta=_plain(delta),
         seed=_plain(seed),
         budget=_whole(budget),
-        goal_space=_goals(goal_space),
+        goal_space=wanted.states,
+        goal_sets=wanted.spec,
         start_seed=_plain(start_seed),
         max_states=_plain(max_states),
     )
-    session = Session.start(setting, world, goal_rules.get(goal_rule))
+    session = Session.start(setting, world, goal_rules.get(goal_rule), wanted.code)
     if out is None:
         return session.finish(None, observe)
     with hold(Path(out), KIND) as folder:
@@ -121,6 +135,7 @@ def resume(
     *,
     env: Again = None,
     goal_rule: str | goal_rules.Rule | None = None,
+    goals: Goals | None = None,
     trust: bool = False,
     step_timeout: float | None = None,
     observe: Observer | None = None,
@@ -129,25 +144,26 @@ def resume(
 
     (A budget ends a rollout where an unbroken run would have gone on, so that after a budget the plans come at other
     moments: as valid, not the same numbers.)
-    A run on an environment object, or with a rule that is a function, needs the same one again. Code that only the
-    folder names (an environment ``module:Id``, a rule ``FILE.py:FUNCTION``) is not run unless ``trust`` says so.
+    A run on an environment object, or with a rule or goals that are functions, needs the same ones again. Code that
+    only the folder names (an environment ``module:Id``, a rule ``FILE.py:FUNCTION``, goals ``FILE.py:NAME``) is not run
+    unless ``trust`` says so.
     """
     with hold(must_exist(path), KIND) as folder:
         if folder.saved is None:
             raise InputError(f"{folder.path}: holds no run")
-        return _restored(folder.saved, budget, env, goal_rule, trust, step_timeout).finish(folder, observe)
+        return _restored(folder.saved, budget, env, goal_rule, goals, trust, step_timeout).finish(folder, observe)
 
 
 def restored(
     folder: Path,
     budget: int | None,
     env: Again,
-    goal_rule: str | goal_rules.Rule | None,
     trust: bool,
     step_timeout: float | None = None,
 ) -> Session:
-    """The session of a folder, where its checkpoint left it."""
-    return read(must_exist(folder), lambda saved: _restored(saved, budget, env, goal_rule, trust, step_timeout))
+    """The session of a folder, where its checkpoint left it, to look at: no goal rule, and no code of its goals."""
+    rule, none = (lambda known: known.E), Stored()
+    return read(must_exist(folder), lambda saved: _restored(saved, budget, env, rule, none, trust, step_timeout))
 
 
 def _restored(
@@ -155,6 +171,7 @@ def _restored(
     budget: int | None,
     env: Again,
     goal_rule: str | goal_rules.Rule | None,
+    goals: Goals | None,
     trust: bool,
     step_timeout: float | None,
 ) -> Session:
@@ -171,7 +188,9 @@ def _restored(
     world, name = registry.make_world(again, arguments, setting.start_seed, setting.max_states, step_timeout)
     if name != setting.env and env is not None:
         raise InputError(f"the run in {saved.path} is on {setting.env}, not on {name}", "env")
-    session = Session.start(setting, world, goal_rules.get(goal_rule))
+    look = isinstance(goals, Stored)
+    code = Stored(facts.get("goal_names") or ()) if look else given_again(setting, goals, trust)
+    session = Session.start(setting, world, goal_rules.get(goal_rule), code)
     try:
         session.restore(arrays, facts, certified)
     except ValueError as error:
@@ -220,17 +239,12 @@ def audit(result: Result, env: Again = None, *, trust: bool = False) -> Audit:
     lower, upper = ({g: c[i] for g, c in proven.items()} for i in (0, 1))
     return audit_policies(
         *(model, result.goals, {g: result.policy(g) for g in result.goals}, result.radius, setting.epsilon),
-        goal_space=setting.goal_space,
+        goal_space=setting.goal_space if result.goal_names is None else None,
         lower=lower,
         upper=upper,
+        sets=None if result.goal_names is None else {g: result.members(g) for g in range(len(result.goal_names))},
+        names=result.goal_names or (),
     )
-
-
-def _goals(goal_space: Any) -> tuple[Any, ...] | None:
-    try:
-        return None if goal_space is None else tuple(_plain(g) for g in goal_space)
-    except TypeError:
-        raise InputError(f"must be a list of states, got {goal_space!r}", "goal_space") from None
 
 
 def _tuple(values: list[int] | None) -> tuple[int, ...] | None:

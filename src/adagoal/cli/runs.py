@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -44,8 +43,7 @@ FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path)
 @click.option("--overwrite", is_flag=True, help="Replace what another run left in the folder.")
 @options.ENV_ARGS
 @options.MODEL_CONSTANTS
-@options.GOALS
-@options.GOAL_LABELS
+@options.which_goals
 @click.option("--start-seed", type=int, help="Draw the start state with this seed at every reset.")
 @click.option("--max-states", type=int, help="Bound on the number of states, where the environment has none.")
 @options.STEP_TIMEOUT
@@ -59,7 +57,6 @@ def explore(
     as_json: bool,
     quiet: bool,
     model_constants: dict[str, Any] | None,
-    goal_labels: tuple[str, ...],
     **given: Any,
 ) -> None:
     """Find the goals of ENV that can be reached within a radius, a policy for each, and certificates.
@@ -71,21 +68,14 @@ def explore(
     from adagoal import methods
     from adagoal.api import explore as api
     from adagoal.runs.progress import Progress
-    from adagoal.runs.setting import Setting
-    from adagoal.worlds import registry
 
     given["env_args"] |= model_constants or {}
-    if goal_labels:
-        states = registry.called(given["env"], given["env_args"], given["start_seed"], goal_labels)
-        given["goal_space"] = (*(given["goal_space"] or ()), *states)
     (given["method_args"],) = methods.with_constants(constants, [(given["method"], given["method_args"])])
-    setting = Setting(**given)
-    env = re.sub(r"[^A-Za-z0-9._-]+", "-", setting.env)
-    folder = out or Path("runs") / f"{env}-{setting.method}-seed{setting.seed}"
-    with aside(), Progress(setting.budget, quiet) as progress:
-        result = api.explore(
-            **asdict(setting), step_timeout=step_timeout, out=folder, overwrite=overwrite, observe=progress
-        )
+    env = re.sub(r"[^A-Za-z0-9._-]+", "-", given["env"])
+    folder = out or Path("runs") / f"{env}-{given['method']}-seed{given['seed']}"
+    with options.goals_blamed(dict(given)), aside(), Progress(given["budget"], quiet) as progress:
+        given["goals"] = options.asked_goals(given)
+        result = api.explore(**given, step_timeout=step_timeout, out=folder, overwrite=overwrite, observe=progress)
     _finish(result, folder, progress, as_json)
 
 
@@ -96,6 +86,7 @@ def explore(
 )
 @options.ENV_AGAIN
 @options.RULE_AGAIN
+@options.GOALS_AGAIN
 @options.TRUST
 @options.STEP_TIMEOUT
 @options.JSON
@@ -107,8 +98,9 @@ def resume(
     if _is_training(folder):
         from adagoal.cli.deep import resume_training
 
-        if step_timeout is not None:
-            raise InputError("is for explorations; this is a training", "step_timeout")
+        for name, value in (("step_timeout", step_timeout), ("goals", given.pop("goals"))):
+            if value is not None:
+                raise InputError("is for explorations; this is a training", name)
         resume_training(folder, as_json=as_json, quiet=quiet, steps=budget or 0, **given)
         return
     from adagoal.api import explore as api
@@ -139,7 +131,8 @@ def audit(folder: Path, trust: bool, as_json: bool) -> None:
 
 @click.command(epilog="Example: adagoal play runs/lake --goal 14 --episodes 1000")
 @FOLDER
-@options.goals("goals")
+@options.GOALS
+@options.GOAL_LABELS
 @click.option(
     "--episodes", type=click.IntRange(1, 10**9), default=100, show_default=True, help="Attempts at each goal."
 )
@@ -158,8 +151,8 @@ def play(folder: Path, as_json: bool, **given: Any) -> None:
     if _is_training(folder):
         from adagoal.cli.deep import evaluate
 
-        for name in ("goals", "step_timeout"):
-            if given.pop(name) is not None:
+        for name in ("goals", "goal_labels", "step_timeout"):
+            if given.pop(name):
                 raise InputError("is for explorations; this is a training", name)
         click.get_current_context().invoke(evaluate, folder=folder, as_json=as_json, **given)
         return
@@ -170,6 +163,7 @@ def play(folder: Path, as_json: bool, **given: Any) -> None:
     from adagoal.api.trial import play as try_out
 
     proven = _load(folder).guarantee
+    given["goals"] = [*(given["goals"] or ()), *given.pop("goal_labels")] or None
     with aside():
         trials = try_out(folder, **given)
     if as_json:
@@ -228,9 +222,9 @@ def envs(as_json: bool) -> None:
 
 def _finish(result: Result, folder: Path, progress: Progress, as_json: bool) -> None:
     """Write the report, say what happened, and set the exit code."""
-    from adagoal.report import View, headline, write_report
+    from adagoal.report import headline, write_report
 
-    page = write_report(result, folder, View.of(progress.world) if progress.world is not None else None)
+    page = write_report(result, folder)
     if as_json:
         click.echo(json.dumps({**result.to_dict(), "out": str(folder), "report": str(page)}, indent=1))
     else:

@@ -11,16 +11,18 @@ from typing import Any
 
 import numpy as np
 
+from adagoal.core.errors import InputError
 from adagoal.core.files import bytes_content, json_content, text_content
 from adagoal.core.status import Status
 from adagoal.report import frame
-from adagoal.report.plots import figures
-from adagoal.report.view import FILE as VIEW
-from adagoal.report.view import View
+from adagoal.report.plots import figures, goal_name
 from adagoal.report.words import NO_GUARANTEE, headline
 from adagoal.runs.folder import hold
 from adagoal.runs.result import Result
 from adagoal.runs.schemas import KIND
+from adagoal.runs.view import FILE as VIEW
+from adagoal.runs.view import View
+from adagoal.worlds import registry
 
 PAGE = "report.html"
 
@@ -29,7 +31,7 @@ def write_report(result: Result, folder: str | Path, view: View | None = None) -
     """Write the figures and the page into the folder, in one commit; the view is stored beside them, or read."""
     folder = Path(folder)
     if view is None:
-        view = View.for_result(result, folder)
+        view = result.view if result.view.start is not None else _built_again(result)
     drawn = figures(result, view)
     images = {name: frame.png(figure) for name, (figure, _) in drawn.items()}
     pictures = "".join(frame.picture(images[name], text, frame.width(figure)) for name, (figure, text) in drawn.items())
@@ -42,6 +44,16 @@ def write_report(result: Result, folder: str | Path, view: View | None = None) -
             }
         )
     return folder / PAGE
+
+
+def _built_again(result: Result) -> View:
+    """For a run that did not keep its view: that of the environment made again, or a bare one."""
+    setting = result.setting
+    try:
+        env = registry.installed(setting.env, trust=False)
+        return View.of(registry.make_world(env, setting.env_args, setting.start_seed, setting.max_states)[0])
+    except InputError:
+        return View()
 
 
 def _page(result: Result, view: View, folder: Path, pictures: str) -> str:
@@ -112,9 +124,10 @@ def _goal_table(result: Result, view: View, goals: Iterable[int]) -> str:
         up = f'<td data-v="{upper}">{upper:.3f}</td>' if math.isfinite(upper) else '<td data-v="1e300">none yet</td>'
         times = int(aimed[goal]) if goal < len(aimed) else 0
         hits = int(reached[goal]) if goal < len(reached) else 0
-        visits = int(result.arrays["visits"][goal])
+        visits = int(result.arrays["visits"][result.members(goal)].sum())
         rows.append(
-            f'<tr><td data-v="{goal}">{escape(view.label(goal))}</td><td data-v="{lower}">{lower:.3f}</td>{up}'
+            f'<tr><td data-v="{goal}">{escape(goal_name(result, view, goal))}</td>'
+            f'<td data-v="{lower}">{lower:.3f}</td>{up}'
             + "".join(f'<td data-v="{count}">{count:,}</td>' for count in (visits, times, hits))
             + "</tr>"
         )
@@ -160,7 +173,7 @@ def _parameters(result: Result) -> str:
         "method": setting.method,
         "method arguments": _pairs(setting.method_args),
         "goal rule": setting.goal_rule,
-        "goals considered": "all states" if setting.goal_space is None else len(setting.goal_space),
+        "goals considered": _goals(result),
         "radius": result.radius if setting.radius == result.radius else f"{result.radius:g} ({setting.radius})",
         "epsilon": setting.epsilon,
         "delta": setting.delta,
@@ -175,6 +188,13 @@ def _parameters(result: Result) -> str:
         "states seen": int((result.arrays["visits"] > 0).sum()),
     }
     return frame.facts("Parameters", shown)
+
+
+def _goals(result: Result) -> str:
+    setting = result.setting
+    if result.goal_names is not None:
+        return f"{len(result.goal_names)} sets of states ({', '.join(setting.goal_sets or ())})"
+    return "all states" if setting.goal_space is None else str(len(setting.goal_space))
 
 
 def _pairs(arguments: dict[str, Any]) -> str:

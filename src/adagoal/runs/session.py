@@ -14,18 +14,19 @@ from adagoal.core.counts import Counts
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.files import arrays_content
 from adagoal.core.generator import put_back
-from adagoal.core.goalspace import GoalSpace
 from adagoal.core.run import Attempts, Growing, Observer, Run
 from adagoal.core.schema import check_arrays
 from adagoal.core.status import Status
-from adagoal.core.types import Longs
 from adagoal.core.world import World
 from adagoal.goals import Rule
+from adagoal.runs import asked
+from adagoal.runs.asked import Code
 from adagoal.runs.folder import Folder
 from adagoal.runs.result import Certificate, Result, contradicted
 from adagoal.runs.schemas import HISTORY
 from adagoal.runs.setting import UNLIMITED, Setting, check, growth
 from adagoal.runs.signals import Stop, stop_on_signals
+from adagoal.runs.view import View
 from adagoal.worlds import storage
 
 CHECKPOINT = "checkpoint.npz"
@@ -50,15 +51,15 @@ class Session:
     """Whether the folder has a checkpoint of this session, and with it the world."""
 
     @staticmethod
-    def start(setting: Setting, world: World, rule: Rule) -> Session:
-        """A fresh run of the setting."""
+    def start(setting: Setting, world: World, rule: Rule, goals: Code | None = None) -> Session:
+        """A fresh run of the setting; ``goals`` is the code of goals that are sets, where the setting asks for it."""
         check(setting)
         method = methods.get(setting.method)
         if setting.growing and not method.grows:
             raise InputError(f"{setting.radius} is not available with the method {setting.method}", "radius")
         counts = Counts(world.initial_states, world.n_actions, world.start)
         first = FIRST_RADIUS if setting.growing else float(setting.radius)
-        space = GoalSpace.states(counts.n_states, world.state_bound, _goals(setting, world))
+        space = asked.space(setting, world, goals)
         problem = methods.Problem(world, counts, first, setting.epsilon, setting.delta, space)
         estimates = methods.build(setting.method, problem, setting.method_args)
         if setting.growing:
@@ -146,6 +147,7 @@ class Session:
                 plans=estimates.plans,
                 wall_seconds=run.seconds,
                 model=storage.own(run.world),
+                view=View.of(run.world),
             )
         else:
             result = self._answer(status)
@@ -162,7 +164,10 @@ class Session:
         chosen = [g for g in seen if estimates.D[estimates.column[g]] <= estimates.L]
         still = run.open_columns()
         policies = [estimates.policy(g) for g in chosen]
-        empty = np.zeros((0, 1, run.counts.n_states), np.int16)
+        S = run.counts.n_states
+        run.space.grow(S)
+        observed = run.world.observed() if hasattr(run.world, "observed") else None
+        empty = np.zeros((0, 1, S), np.int16)
         return Result(
             setting=self.setting,
             status=status,
@@ -181,6 +186,8 @@ class Session:
             warnings=[*run.world.warnings, *([] if estimates.guarantee else run.world.void)],
             void=[],
             model=storage.own(run.world),
+            goal_names=None if run.space.names is None else tuple(run.space.names),
+            view=View.of(run.world),
             arrays={
                 "policy": np.stack(policies) if policies else empty,
                 "policy_goals": np.array(chosen, np.int64),
@@ -188,6 +195,8 @@ class Session:
                 "episode_reached": np.array(run.episode_reached, bool),
                 "trace": np.array(run.trace, float).reshape(-1, 4),
                 "visits": run.counts.visits.copy(),
+                **({} if run.space.own else {"goals_at": run.space.at[:S].astype(np.int32)}),
+                **({"observations": observed.digests} if observed is not None and len(observed.digests) else {}),
                 **estimates.extras(),
             },
         )
@@ -200,7 +209,7 @@ class Session:
         if self.certified is not None:
             unchanged = self._kept is self.certified and folder.has(STAGE[1])
             state |= {} if unchanged else dict(zip(STAGE, self.certified.contents().values(), strict=True))
-        results = {} if result is None else result.contents()
+        results = {} if result is None else result.contents() | result.view.contents()
         if not self._begun:
             results |= storage.contents(storage.own(self.run.world))
         folder.save(state, results, STAGE if unchanged else ())
@@ -212,6 +221,8 @@ class Session:
         arrays, facts = run.estimates.state()
         seen, place = run.world.state()
         named = _under("estimates", arrays) | _under("counts", run.counts.state()) | _under("world", seen)
+        members, names = run.space.state()
+        named |= _under("goals", members)
         named |= {f"attempts.{k}": getattr(run.attempts, k) for k in Attempts.ARRAYS}
         named |= {"episode_goals": np.array(run.episode_goals, np.int32), "trace": np.array(run.trace, float)}
         named |= {"episode_reached": np.array(run.episode_reached, bool)}
@@ -223,6 +234,7 @@ class Session:
             "steps": run.steps,
             "seconds": run.seconds,
             "stage": self.stage,
+            "goal_names": names,
         }
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any], certified: Result | None) -> None:
@@ -235,9 +247,11 @@ class Session:
         S = run.counts.n_states
         if not world.initial_states <= S <= world.state_bound:
             raise ValueError(f"it has {S} states, the environment {world.state_bound}")
+        run.space.restore(_part("goals", arrays), facts.get("goal_names"))
+        run.space.grow(S)
         self._restore_stage(facts["stage"], certified)
         run.estimates.restore(_part("estimates", arrays), facts["estimates"])
-        check_arrays(HISTORY, arrays, {"S": S})
+        check_arrays(HISTORY, arrays, {"N": run.space.size})
         for name in Attempts.ARRAYS:
             setattr(run.attempts, name, np.array(arrays[f"attempts.{name}"]))
         run.episode_goals = arrays["episode_goals"].tolist()
@@ -271,23 +285,6 @@ class Session:
         self.stage, self.certified = stage, certified
         self._kept = certified
         cast(Growing, self.run.estimates).set_radius(radii[-1], stage)
-
-
-def _goals(setting: Setting, world: World) -> Longs | None:
-    """The goal space as states, checked against the world."""
-    if world.initial_states < world.state_bound:
-        found = "the states of this environment are numbered as they are found"
-        if setting.goal_space is not None:
-            raise InputError(f"{found}, so goals cannot be named in advance", "goal_space")
-        if str(setting.radius).startswith("all"):
-            raise InputError(f'{found}; use "auto" with a budget instead of "all"', "radius")
-    if setting.goal_space is None:
-        return None
-    whole = all(isinstance(g, int) and not isinstance(g, bool) and abs(g) < 2**62 for g in setting.goal_space)
-    goals = np.unique(np.asarray(setting.goal_space if whole else [], np.int64))
-    if len(goals) == 0 or goals.min() < 0 or goals.max() >= world.state_bound:
-        raise InputError(f"goals must be states in 0..{world.state_bound - 1}, at least one", "goal_space")
-    return goals
 
 
 def _under(prefix: str, arrays: dict[str, Any]) -> dict[str, Any]:

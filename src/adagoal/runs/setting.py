@@ -28,7 +28,9 @@ class Setting:
     seed: int = 0
     budget: int | None = None
     goal_space: tuple[int, ...] | None = None
-    """The goals to consider; None means every state."""
+    """The states to consider as goals; None means every state, or what ``goal_sets`` says."""
+    goal_sets: dict[str, Any] | None = None
+    """Goals that are not given as states (:mod:`adagoal.runs.asked`)."""
     start_seed: int | None = None
     max_states: int | None = None
 
