@@ -15,6 +15,7 @@ import numpy as np
 
 from adagoal.core import generator
 from adagoal.core.errors import EnvironmentFailure, InputError
+from adagoal.core.names import Observed
 from adagoal.core.types import Longs
 from adagoal.worlds import episode
 from adagoal.worlds.adapter import Adapter, StartSeed
@@ -36,6 +37,8 @@ class Traits(NamedTuple):
     """Whether the start is a state of its own, before the random first observation"""
     met: Met | None
     """States known at first, after the virtual start; None where their numbers are declared"""
+    observed: Observed
+    """How the states are known by their observations; the digests are those of the beginning"""
 
 
 class Part(NamedTuple):
@@ -78,7 +81,7 @@ class Copy:
         declared = body.facts.states is not None
         met = None if declared else list(zip(adapter.index, adapter.labels[adapter.virtual :], strict=True))
         bounds = adapter.state_bound, adapter.initial_states
-        self.facts = Traits(adapter.n_actions, adapter.start, *bounds, adapter.virtual, met)
+        self.facts = Traits(adapter.n_actions, adapter.start, *bounds, adapter.virtual, met, adapter.observed())
         self._place = [adapter.start, -1, 0]
         self._rng = np.random.default_rng()
         self._known: set[int] = set()

@@ -119,6 +119,10 @@ class Remote:
         """See :class:`~adagoal.worlds.body.Body`."""
         return str(self._ask("label"))
 
+    def observation(self) -> Any:
+        """See :class:`~adagoal.worlds.body.Body`."""
+        return self._ask("observation")
+
     def generator(self) -> dict[str, Any]:
         """See :class:`~adagoal.worlds.body.Body`."""
         return dict(self._ask("generator"))
