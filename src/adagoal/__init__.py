@@ -12,10 +12,11 @@ if TYPE_CHECKING:
     from adagoal.api.check import Check, check_env
     from adagoal.api.explore import audit, explore, resume
     from adagoal.api.export import export
+    from adagoal.api.train import load, train
     from adagoal.api.trial import Trial, play
     from adagoal.core.errors import InputError
     from adagoal.core.policy import Policy
-    from adagoal.runs.result import Certificate, Result, load
+    from adagoal.runs.result import Certificate, Result
     from adagoal.worlds.mixture import mixture
     from adagoal.worlds.model import Model
 
@@ -36,18 +37,20 @@ __all__ = [
     "mixture",
     "play",
     "resume",
+    "train",
 ]
 
 _HOME = {
     **dict.fromkeys(("audit", "explore", "resume"), "api.explore"),
     **dict.fromkeys(("Check", "check_env"), "api.check"),
-    **dict.fromkeys(("Certificate", "Result", "load"), "runs.result"),
+    **dict.fromkeys(("Certificate", "Result"), "runs.result"),
     "export": "api.export",
     "InputError": "core.errors",
     "Model": "worlds.model",
     "mixture": "worlds.mixture",
     "Policy": "core.policy",
     **dict.fromkeys(("Trial", "play"), "api.trial"),
+    **dict.fromkeys(("load", "train"), "api.train"),
 }
 
 
