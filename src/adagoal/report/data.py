@@ -51,7 +51,7 @@ def collected(result: Result, view: View) -> tuple[dict[str, Any], Arrays]:
         "epsilon": result.setting.epsilon,
         "steps": result.steps,
         "reset": result.reset_action,
-        "start": view.start,
+        "start": None if view.start is None else int(view.start),
         "grid": view.layout is not None,
         "shape": drawn,
         "history": "past_steps" in result.arrays,
