@@ -156,6 +156,9 @@ STEP_TIMEOUT = click.option(
     help="Step ENV in a process of its own, and give up where a step takes longer.  [default: wait]",
 )
 FIRST_SEED = click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The first seed.")
+PORT = click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, help="Of the page on this machine.  [default: any that is free]"
+)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 QUIET = click.option("--quiet", is_flag=True, help="No progress display.")
 ENV_ARGS = pairs("--env-arg", "env_args", "Argument of the environment; repeatable.")

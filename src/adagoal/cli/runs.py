@@ -50,6 +50,7 @@ FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path)
 @click.option("--max-states", type=int, help="Bound on the number of states, where the environment has none.")
 @options.DEVICE
 @options.STEP_TIMEOUT
+@click.option("--live", is_flag=True, help="Serve the page of the run on this machine while it goes on.")
 @click.option("--record", is_flag=True, help="Keep every step in the folder, 10 bytes each (transitions.npz).")
 @options.JSON
 @options.QUIET
@@ -58,6 +59,7 @@ def explore(
     out: Path | None,
     overwrite: bool,
     step_timeout: float | None,
+    live: bool,
     record: bool,
     as_json: bool,
     quiet: bool,
@@ -73,6 +75,7 @@ def explore(
     """
     from adagoal import methods
     from adagoal.api import explore as api
+    from adagoal.cli.watch import showing
     from adagoal.runs.progress import Progress
     from adagoal.runs.setting import Setting
     from adagoal.worlds import registry
@@ -85,14 +88,14 @@ def explore(
     setting = Setting(**given)
     env = re.sub(r"[^A-Za-z0-9._-]+", "-", setting.env)
     folder = out or Path("runs") / f"{env}-{setting.method}-seed{setting.seed}"
-    with aside(), Progress(setting.budget, quiet) as progress:
+    with aside(), Progress(setting.budget, quiet) as progress, showing(live, setting, folder, progress) as observe:
         result = api.explore(
             **asdict(setting),
             step_timeout=step_timeout,
             out=folder,
             overwrite=overwrite,
             record=record,
-            observe=progress,
+            observe=observe,
         )
     _finish(result, folder, progress, as_json)
 

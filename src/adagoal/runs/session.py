@@ -24,8 +24,9 @@ from adagoal.core.types import Longs
 from adagoal.core.world import World
 from adagoal.goals import Rule
 from adagoal.planning import device
+from adagoal.runs.answer import answer
 from adagoal.runs.folder import Folder
-from adagoal.runs.result import Certificate, Result, contradicted
+from adagoal.runs.result import Result, contradicted
 from adagoal.runs.schemas import HISTORY
 from adagoal.runs.setting import UNLIMITED, Setting, check, growth
 from adagoal.runs.signals import Stop, stop_on_signals
@@ -91,7 +92,7 @@ class Session:
         line; an exception of ours is raised unchanged.
         """
         status, failure = Status.INTERRUPTED, None
-        with stop_on_signals() as stop:
+        with stop_on_signals(None if folder is None else folder.path) as stop:
             if folder is not None:
                 self.save(folder)
             try:
@@ -100,7 +101,7 @@ class Session:
                 pass
             except Exception as error:
                 failure = error
-        result = self._result(status)
+        result = self.result(status)
         if folder is not None:
             self.save(folder, result)
         if failure is None:
@@ -137,7 +138,7 @@ class Session:
             status = loop(self.run, budget, observe)
             if status is not Status.CERTIFIED or not self.setting.growing:
                 return status
-            self.certified = self._answer(status)
+            self.certified = answer(self.setting, self.run, status)
             if ((estimates.D <= estimates.L) | np.isinf(estimates.D)).all():
                 return status  # every goal is certified or out of reach: no larger radius has more to say
             self._enlarge()
@@ -150,7 +151,7 @@ class Session:
 
     # --- the result ---------------------------------------------------------------------------------------------
 
-    def _result(self, status: Status) -> Result:
+    def result(self, status: Status) -> Result:
         """The answer as it stands, or that of the last finished stage of a curriculum; void where a check failed."""
         run, estimates = self.run, self.run.estimates
         if status is not Status.CERTIFIED and self.certified is not None:
@@ -164,51 +165,13 @@ class Session:
                 model=storage.own(run.world),
             )
         else:
-            result = self._answer(status)
+            result = answer(self.setting, self.run, status)
         reasons = list(run.world.void)
         if crossed := contradicted(result.certificates):
             reasons.append(f"the bounds contradict each other, first those of goal {crossed[0]}")
         if estimates.guarantee and reasons:
             result = replace(result, status=Status.VOID, certified_radius=None, void=reasons)
         return result
-
-    def _answer(self, status: Status) -> Result:
-        run, estimates = self.run, self.run.estimates
-        seen = [int(g) for g in estimates.goals if estimates.goal_state[estimates.column[g]] >= 0]
-        chosen = [g for g in seen if estimates.D[estimates.column[g]] <= estimates.L]
-        still = run.open_columns()
-        policies = [estimates.policy(g) for g in chosen]
-        empty = np.zeros((0, 1, run.counts.n_states), np.int16)
-        return Result(
-            setting=self.setting,
-            status=status,
-            radius=float(estimates.L),
-            certified_radius=float(estimates.L) if status is Status.CERTIFIED else None,
-            goals=chosen,
-            certificates={g: Certificate(*estimates.bounds(g)) for g in seen},
-            errors={g: float(estimates.E[estimates.column[g]]) for g in chosen},
-            open_goals=[g for g in chosen if still[estimates.column[g]]],
-            guarantee=estimates.guarantee,
-            steps=run.steps,
-            episodes=len(run.episode_goals),
-            plans=estimates.plans,
-            wall_seconds=run.seconds,
-            reset_action=run.world.n_actions,
-            warnings=[*run.world.warnings, *([] if estimates.guarantee else run.world.void)],
-            void=[],
-            model=storage.own(run.world),
-            arrays={
-                "policy": np.stack(policies) if policies else empty,
-                "policy_goals": np.array(chosen, np.int64),
-                "episode_goals": np.array(run.episode_goals, np.int32),
-                "episode_reached": np.array(run.episode_reached, bool),
-                "trace": np.array(run.trace, float).reshape(-1, 4),
-                "visits": run.counts.visits.copy(),
-                **run.past.arrays(),
-                **run.counts.moves(),
-                **estimates.extras(),
-            },
-        )
 
     # --- checkpoints: everything from which the run goes on bit for bit -------------------------------------------
 

@@ -162,7 +162,7 @@ function listen(update) {
       }
     } catch (error) {
       if (!(error instanceof TypeError)) throw error;
-      say("The server has ended; the page shows what it last heard.");
+      say("The run has ended, or its server has. Its report is report.html in its folder.");
     }
     setTimeout(ask, 1500);
   };
