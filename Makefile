@@ -5,7 +5,7 @@ SB3 ?= .venv-sb3
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo test test-first test-second lint format check-slow check-package check-sb3 package docs bench reproduce clean
+.PHONY: help demo test test-first test-second lint format docs check-slow check-package check-sb3 package bench reproduce clean
 
 help:
 	@echo "make demo        explore the two-room world with live progress, and write its report"

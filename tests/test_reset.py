@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 
 from adagoal import methods
 from adagoal.api import explore as api
+from adagoal.api.check import check_env
 from adagoal.core.counts import Counts
+from adagoal.core.errors import InputError
 from adagoal.core.types import Floats
 from adagoal.runs.result import Result
 from adagoal.tabular.certified import Certified
@@ -20,7 +23,7 @@ from adagoal.worlds import random_models, toys
 from adagoal.worlds.gym import GymWorld
 from adagoal.worlds.model import TabularMDP
 from adagoal.worlds.simulator import ModelWorld
-from model_env import ModelEnv, with_terminal
+from model_env import ModelEnv, PairEnv, with_terminal
 
 
 def values(mdp: TabularMDP, goal: int, landing: Floats, policy: Any = None) -> Floats:
@@ -167,3 +170,56 @@ def test_models_keep_the_whole_delta_and_objects_pay() -> None:
 def test_a_method_that_takes_the_reset_for_granted_says_so() -> None:
     result = api.explore(ModelEnv(toys.chain(n_states=3)), 2, 1.0, method="ucbvi", budget=50)
     assert any("takes it for granted" in line for line in result.warnings) == result.guarantee
+
+
+@pytest.mark.parametrize("kind", [ModelEnv, PairEnv])
+def test_a_random_start_can_be_declared(kind: type[ModelEnv], tmp_path: Path) -> None:
+    """A rare other start would void a run that believes in a fixed one; declared, it is one more thing to learn."""
+    mdp = toys.chain(n_states=4, slip=0.1)
+
+    class Rare(kind):  # type: ignore[misc, valid-type]
+        def reset(
+            self, *, seed: int | None = None, options: dict[str, Any] | None = None
+        ) -> tuple[Any, dict[str, Any]]:
+            super().reset(seed=seed)
+            self.state = 2 if self.np_random.random() < 0.02 else 0
+            return self.observe(), {}
+
+    fixed = api.explore(Rare(mdp), 8, 2.0, seed=1)
+    assert fixed.status == "void"
+    declared = api.explore(Rare(mdp), 8, 2.0, seed=1, start="random", out=tmp_path)
+    assert declared.status == "certified"
+    assert declared.setting.start_seed == "random"
+    if kind is ModelEnv:
+        to_the_end = values(mdp, 3, np.eye(4)[0])  # a reset is of no use on the way
+        best = 1.0 + 0.98 * to_the_end[0] + 0.02 * to_the_end[2]
+        assert declared.certificate(3).lower <= best <= declared.certificate(3).upper
+    assert api.resume(tmp_path, env=Rare(mdp)).to_dict() == declared.to_dict()
+
+
+def test_a_declared_start_of_a_toy_text_environment() -> None:
+    result = api.explore("FrozenLake-v1", 5, start="random", budget=30_000)
+    assert len(result.arrays["visits"]) == 17
+    assert result.certificate(16) == (0.0, 0.0)
+    assert api.audit(result).certificates
+    assert check_env("FrozenLake-v1", start="random").fixed_start is False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"env": "chain", "start": "random"}, "start: random is for Gymnasium environments; a model has one start"),
+        ({"env": np.ones((1, 1, 1)), "start": "random"}, "start: must be a state, got 'random'"),
+        (
+            {"env": "FrozenLake-v1", "start": "anywhere"},
+            "start: must be random, or a state of a matrix, got 'anywhere'",
+        ),
+        ({"env": "FrozenLake-v1", "start": "random", "start_seed": 1}, "start: a start that is random is not drawn"),
+        ({"env": "FrozenLake-v1", "start_seed": "often"}, "start_seed: must be a whole number >= 0, got 'often'"),
+        ({"env": "FrozenLake-v1", "start": 3}, "start: is for matrices"),
+    ],
+)
+def test_a_wrong_start_is_one_line(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        api.explore(**arguments, radius=4)
+    assert str(caught.value).startswith(said)

@@ -53,9 +53,8 @@ def certified(problem: Problem, branching: int | None = None) -> Estimates:
     """Certified bounds (the default). branching: no pair has more than this many successors, if you know it."""
     p = problem
     _branching(p.world, branching)
-    return _vouched(
-        p, lambda delta: Certified(p.counts, p.world.state_bound, p.L, p.epsilon, delta, p.goals, branching, p.backend)
-    )
+    rest = p.goals, branching, p.world.pair_bound, p.backend
+    return _vouched(p, lambda delta: Certified(p.counts, p.world.state_bound, p.L, p.epsilon, delta, *rest))
 
 
 def ucbvi(problem: Problem, bonus: str = "literal", horizon: int | None = None, lazy: bool = False) -> Estimates:
@@ -112,9 +111,8 @@ def intervals(problem: Problem, bound: str = "clopper-pearson", branching: int |
     if bound not in list(BOUNDS):
         raise InputError(f"bound must be one of {', '.join(BOUNDS)}, got {bound!r}", "method_args")
     _branching(p.world, branching)
-    return _vouched(
-        p, lambda delta: Intervals(p.counts, p.world.state_bound, p.L, p.epsilon, delta, p.goals, bound, branching)
-    )
+    rest = p.goals, bound, branching, p.world.pair_bound
+    return _vouched(p, lambda delta: Intervals(p.counts, p.world.state_bound, p.L, p.epsilon, delta, *rest))
 
 
 def vtr(problem: Problem, horizon: int | None = None) -> Estimates:
@@ -158,17 +156,19 @@ class Method(NamedTuple):
     """Whether its estimates are :class:`~adagoal.core.run.Growing`, for radius "auto" and "all"."""
     on_device: bool = False
     """Whether its plans can be made elsewhere than on the processor."""
+    masks: bool = False
+    """Whether it can leave out actions that a state does not have."""
 
 
 METHODS = {
-    "certified": Method(certified, grows=True, on_device=True),
+    "certified": Method(certified, grows=True, on_device=True, masks=True),
     "ucbvi": Method(ucbvi),
     "bayes": Method(bayes),
     "ucbexplore": Method(ucbexplore, follow, asks_rule=False),
     "disco": Method(disco, follow, asks_rule=False),
     "gosprl": Method(gosprl, follow, asks_rule=False),
     "bpi-ucbvi": Method(bpi_ucbvi),
-    "intervals": Method(intervals, grows=True),
+    "intervals": Method(intervals, grows=True, masks=True),
     "likelihood": Method(likelihood, grows=True),
     "vtr-pooled": Method(vtr_pooled, grows=True),
     "vtr": Method(vtr),
@@ -196,6 +196,7 @@ def build(method: str, problem: Problem, arguments: dict[str, Any]) -> Answer:
             raise InputError(
                 f"{method} has no argument {name!r}; it accepts {', '.join(names) or 'none'}", "method_args"
             )
+    problem.world.masked = get(method).masks
     answer = get(method).build(problem, **arguments)
     if answer.guarantee and not problem.world.sure_start and not isinstance(answer, BelievedReset):
         problem.world.note(f"the proof of {method} takes it for granted that every reset leads to the same start")

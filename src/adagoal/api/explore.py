@@ -56,11 +56,11 @@ def explore(
     budget: int | None = None,
     seed: int = 0,
     goal_space: list[int] | None = None,
-    start: int | None = None,
+    start: int | str | None = None,
     terminal: ArrayLike | None = None,
     env_args: dict[str, Any] | None = None,
     method_args: dict[str, Any] | None = None,
-    start_seed: int | None = None,
+    start_seed: int | str | None = None,
     max_states: int | None = None,
     device: str = "cpu",
     step_timeout: float | None = None,
@@ -76,6 +76,8 @@ def explore(
     env: a built-in name, a Gymnasium id, a Gymnasium environment with discrete actions, or a World; or a model
         (docs/models.md): a matrix P[s, a, s'], a list of sparse matrices (one per action), a Model, or a file of one.
     start, terminal: of a matrix, the start state (0 by default) and the states in which the reset is the only action.
+        Of a Gymnasium environment, start="random" declares that every reset draws the first state anew; otherwise a few
+        resets decide whether the start counts as fixed.
     radius: L >= 1, in expected steps from the start; "auto" doubles it until the budget is spent, "all" until every
         goal is certified.
     epsilon, delta: accuracy in steps, and the probability with which the answer may be wrong.
@@ -92,6 +94,7 @@ def explore(
     record: keep every step in the folder as plain arrays, which :func:`transitions` reads (10 bytes a step).
     observe: called after every rollout, for progress displays.
     """
+    start_seed = registry.start_of(start, start_seed)
     given: Given = matrices.with_matrix(env, start, terminal)
     world, name = registry.make_world(given, env_args or {}, start_seed, max_states, step_timeout)
     setting = Setting(

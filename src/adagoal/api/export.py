@@ -196,6 +196,8 @@ def _choices(known: Known, state: int, low: Floats, high: Floats, elsewhere: int
     model, counts, choices = known.empirical, known.counts, []
     for action in range(0 if counts.terminal[state] else counts.n_actions):
         x = state * counts.n_actions + action
+        if counts.absent[x]:
+            continue
         used = slice(int(model.support[x]))
         successors, ends = model.successor[x, used].astype(np.int64), (low[x, used], high[x, used])
         if elsewhere is None:

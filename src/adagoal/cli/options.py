@@ -161,6 +161,10 @@ PORT = click.option(
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 QUIET = click.option("--quiet", is_flag=True, help="No progress display.")
+START = click.option(
+    "--start", type=click.Choice(["random"]), help="Declare that every reset draws the first state.  [default: try it]"
+)
+START_SEED = click.option("--start-seed", type=int, help="Draw the start state with this seed at every reset.")
 ENV_ARGS = pairs("--env-arg", "env_args", "Argument of the environment; repeatable.")
 MODEL_CONSTANTS = click.option(
     "--model-constants", type=Constants(), help="Constants of a PRISM or JANI model: N=4,K=2 for --env-arg N=4 ..."

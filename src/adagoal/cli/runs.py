@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
@@ -46,7 +48,8 @@ FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path)
 @options.MODEL_CONSTANTS
 @options.GOALS
 @options.GOAL_LABELS
-@click.option("--start-seed", type=int, help="Draw the start state with this seed at every reset.")
+@options.START
+@options.START_SEED
 @click.option("--max-states", type=int, help="Bound on the number of states, where the environment has none.")
 @options.DEVICE
 @options.STEP_TIMEOUT
@@ -65,6 +68,7 @@ def explore(
     quiet: bool,
     model_constants: dict[str, Any] | None,
     goal_labels: tuple[str, ...],
+    start: str | None,
     **given: Any,
 ) -> None:
     """Find the goals of ENV that can be reached within a radius, a policy for each, and certificates.
@@ -81,14 +85,21 @@ def explore(
     from adagoal.worlds import registry
 
     given["env_args"] |= model_constants or {}
+    given["start_seed"] = registry.start_of(start, given["start_seed"])
     if goal_labels:
-        states = registry.called(given["env"], given["env_args"], given["start_seed"], goal_labels)
+        with _constants(given["env"]):
+            states = registry.called(given["env"], given["env_args"], given["start_seed"], goal_labels)
         given["goal_space"] = (*(given["goal_space"] or ()), *states)
     (given["method_args"],) = methods.with_constants(constants, [(given["method"], given["method_args"])])
     setting = Setting(**given)
     env = re.sub(r"[^A-Za-z0-9._-]+", "-", setting.env)
     folder = out or Path("runs") / f"{env}-{setting.method}-seed{setting.seed}"
-    with aside(), Progress(setting.budget, quiet) as progress, showing(live, setting, folder, progress) as observe:
+    with (
+        aside(),
+        _constants(setting.env),
+        Progress(setting.budget, quiet) as progress,
+        showing(live, setting, folder, progress) as observe,
+    ):
         result = api.explore(
             **asdict(setting),
             step_timeout=step_timeout,
@@ -98,6 +109,17 @@ def explore(
             observe=observe,
         )
     _finish(result, folder, progress, as_json)
+
+
+@contextlib.contextmanager
+def _constants(env: str) -> Iterator[None]:
+    """The arguments of a program, PRISM's or JANI's, are its constants, which have an option of their own."""
+    try:
+        yield
+    except InputError as error:
+        if error.name == "env_args" and env.endswith((".prism", ".nm", ".pm", ".jani")):
+            raise InputError(error.reason, "model_constants") from error
+        raise
 
 
 @click.command(epilog="Example: adagoal resume runs/two-room --budget 1e7")

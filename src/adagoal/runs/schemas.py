@@ -33,7 +33,7 @@ SETTING: dict[str, Any] = {
     "seed": _SEED,
     "budget": nullable(COUNT),
     "goal_space": nullable(_STATES),
-    "start_seed": nullable(_SEED),
+    "start_seed": {"type": ["integer", "string", "null"], "minimum": 0, "maxLength": 6},
     "max_states": nullable(COUNT),
     "device": {"enum": list(DEVICES)},
 }

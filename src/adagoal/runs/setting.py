@@ -30,7 +30,8 @@ class Setting:
     budget: int | None = None
     goal_space: tuple[int, ...] | None = None
     """The goals to consider; None means every state."""
-    start_seed: int | None = None
+    start_seed: int | str | None = None
+    """Of the first state: with this seed at every reset, "random" by declaration, or None: found out."""
     max_states: int | None = None
     device: str = "cpu"
     """Where plans are made: cpu or gpu."""

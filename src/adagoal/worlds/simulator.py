@@ -16,6 +16,7 @@ from adagoal.core.schema import check_json, record
 from adagoal.core.types import Floats
 from adagoal.core.world import Outcome, Plan
 from adagoal.worlds import episode
+from adagoal.worlds.body import Mask
 from adagoal.worlds.model import TabularMDP
 from adagoal.worlds.sanity import Doubts
 from adagoal.worlds.stepping import Stepping
@@ -41,6 +42,9 @@ class ModelWorld:
         self._width = int(np.diff(mdp.indptr).max())
         self.warnings: list[str] = []
         self.void: list[str] = []
+        self._absent = np.flatnonzero(mdp.absent)
+        self.pair_bound = mdp.n_states * mdp.n_actions - len(self._absent)
+        self.masked = True
         self._place = np.array([mdp.start, -1, 0])  # state, goal column aimed at (-1: none), steps of the episode
 
     def rollout(
@@ -53,6 +57,8 @@ class ModelWorld:
         max_episodes: int,
     ) -> Outcome:
         """Play until a threshold is met, a state is new, or ``max_steps`` or ``max_episodes`` is spent."""
+        if self.masked and len(self._absent) and not counts.absent[self._absent[0]]:
+            counts.leave_out(self._absent)
         if counts.trail is not None:
             return self._in_python(plan, weights, counts, rng, max_steps, max_episodes)
         counts.widen(self._width)
@@ -68,7 +74,8 @@ class ModelWorld:
         self, plan: Plan, weights: Floats, counts: Counts, rng: np.random.Generator, max_steps: int, max_episodes: int
     ) -> Outcome:
         counts.terminal |= self.mdp.terminal & counts.seen
-        stage = Stepping(_Sampled(self.mdp, self._cumulative, rng), plan, counts, None, Doubts())
+        sampled = _Sampled(self.mdp, self._cumulative, rng)
+        stage = Stepping(sampled, plan, counts, None, Doubts(), masked=False)  # what is absent is known already
         log = np.zeros((min(max_episodes, episode.EPISODES), 2), np.int64)
         given = episode.in_python(episode.orders(plan, weights, self.n_actions, self.start))
         try:
@@ -113,7 +120,8 @@ class ModelWorld:
 class _Sampled:
     """A known model as :class:`~adagoal.worlds.stepping.Stepping` steps it."""
 
-    overdue = False
+    overdue = virtual = False
+    mask: Mask = None
 
     def __init__(self, mdp: TabularMDP, cumulative: Floats, rng: np.random.Generator) -> None:
         self.n_actions, self.start, self.state_bound = mdp.n_actions, mdp.start, mdp.n_states
