@@ -171,7 +171,7 @@ def controlled(goals: Floats, rng: np.random.Generator, radius: int) -> Bools:
     position, velocity = rng.uniform(-0.5, 0.5, goals.shape), np.zeros(goals.shape)
     reached = np.zeros(len(goals), bool)
     for _ in range(radius):
-        action = np.clip(2.0 * (goals - position) - 2.0 * velocity + rng.normal(0.0, 0.8, goals.shape), -1.0, 1.0)
+        action = np.clip(4.0 * (goals - position) - velocity + rng.normal(0.0, 0.5, goals.shape), -1.0, 1.0)
         velocity = 0.5 * velocity + 0.1 * action
         position = np.clip(position + velocity, -1.5, 1.5)
         reached |= np.linalg.norm(position - goals, axis=1) <= 0.1
@@ -180,15 +180,15 @@ def controlled(goals: Floats, rng: np.random.Generator, radius: int) -> Bools:
 
 @pytest.mark.slow
 def test_at_most_delta_of_300_certificates_of_a_point_mass_have_a_false_verdict() -> None:
-    claim = Claim(radius=10, delta=0.1, halvings=4)
+    claim = Claim(radius=8, delta=0.1, halvings=4)  # its cells reach between 0.85 and 0.96
     many = square(np.random.default_rng(0), 400_000)
     truth = controlled(many, np.random.default_rng(1), claim.radius)
     false = 0
     for seed in range(300):
         rng = np.random.default_rng([seed, 2])
-        found = certification.certify(claim, square, lambda goals, _, rng=rng: controlled(goals, rng, 10), seed)
+        found = certification.certify(claim, square, lambda goals, _, rng=rng: controlled(goals, rng, 8), seed)
         assert found.count("open") == 0
-        assert min(found.count("certified"), found.count("refuted")) > 0
+        assert found.count("certified") > 3
         for cell in found.cells:
             own = truth[((many > cell.low) & (many <= cell.high)).all(1)]
             error = 3.0 * np.sqrt(own.mean() * (1.0 - own.mean()) / len(own))
