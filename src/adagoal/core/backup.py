@@ -57,13 +57,15 @@ def low(mean, variance, r, cap, sure):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(**VECTOR)
-def back_up(state, column, local, successor, count, support, n):  # type: ignore[no-untyped-def]
-    """Raise V at a state off the goal where not only the reset is allowed; returns the action to take, A: the reset."""
-    V, s, A = local.V[column], np.uintp(state), np.uintp(local.n_actions)
+def _greedy(state, V, local, successor, count, support, n):  # type: ignore[no-untyped-def]
+    """T_low V(s) for the bounds V [S] of one column, off its goal, and the greedy action; A is the reset."""
+    s, A = np.uintp(state), np.uintp(local.n_actions)
     best, action = min(local.cap, 1.0 + V[local.start]), np.int64(A)
     for a in range(local.n_actions):
         x = s * A + np.uintp(a)
         value = 1.0
+        if n[x] == 0 and support[x] == 1:
+            continue  # the state does not have this action: it is the reset
         if support[x] == 1:
             value += low(V[np.uintp(successor[x, 0])], 0.0, local.log / n[x], local.cap, 1.0 - local.q[x])
         elif support[x] > 1:
@@ -76,8 +78,29 @@ def back_up(state, column, local, successor, count, support, n):  # type: ignore
             value += low(m + own, max(square - m * m, 0.0), local.log * scale, local.cap, 0.0)
         if value < best:
             best, action = value, np.int64(a)
-    if best > V[s]:
-        V[s] = best
+    return best, action
+
+
+@numba.njit(**VECTOR)
+def back_up(state, column, local, successor, count, support, n):  # type: ignore[no-untyped-def]
+    """Raise V at a state off the goal where not only the reset is allowed; returns the action to take, A: the reset."""
+    V = local.V[column]
+    best, action = _greedy(state, V, local, successor, count, support, n)
+    if best > V[state]:
+        V[state] = best
     if local.probing and local.probe[column, state] >= 0:
         return np.int64(local.probe[column, state])
     return action
+
+
+@numba.njit(**VECTOR)
+def table(columns, states, local, successor, count, support, n):  # type: ignore[no-untyped-def]
+    """[1, S, columns] the actions of :func:`back_up` in these states, for those who cannot ask on the way."""
+    actions = np.zeros((1, local.V.shape[1], len(columns)), np.int16)
+    for j in range(len(columns)):
+        column = columns[j]
+        for s in states:
+            action = _greedy(s, local.V[column], local, successor, count, support, n)[1]
+            probed = local.probing and local.probe[column, s] >= 0
+            actions[0, s, j] = local.probe[column, s] if probed else action
+    return actions
