@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from model_env import ModelEnv
 
 from adagoal.core.backup import BETWEEN, FINEST, Local, back_up
 from adagoal.core.counts import Counts
@@ -18,6 +17,7 @@ from adagoal.tabular.schedule import CLOSED, FLOATS, STEP, Schedule
 from adagoal.worlds import grid, random_models
 from adagoal.worlds.gym import GymWorld
 from adagoal.worlds.simulator import ModelWorld
+from model_env import ModelEnv
 
 CAP, LOG = 12.0, 9.0
 
@@ -122,7 +122,7 @@ def test_the_same_backups_in_python_and_compiled():
 
 
 def test_a_column_is_not_raised_once_one_of_its_goals_was_found():
-    """Column 0 bounds goals never seen: after a discovery it must not be played before its copy was made."""
+    """Column 0 bounds goals never seen: after a discovery it must not be raised before its copy was made."""
     mdp = random_models.random_deterministic(n_states=12, n_actions=2, seed=0)
     counts, V = Counts(mdp.n_states, mdp.n_actions, mdp.start), np.zeros((1, mdp.n_states))
     plan = Plan(local(counts, V, np.zeros(len(counts.n))), np.array([-1]), 50, np.full(len(counts.n), 2**62))

@@ -15,7 +15,8 @@ so that E_g <= eps says exactly: V^{pi_g} <= V* + eps, and V^{pi_g} <= L + eps. 
 L + eps, each policy is eps-optimal, and all of it with probability 1 - delta, for any eps > 0.
 
 Planning is lazy: bounds that are out of date are still bounds, so only goals that the rule wants to play are brought up
-to date, a block at a time. All goals never seen so far look the same and share column 0.
+to date, a block at a time, and only when that pays (schedule.py). On the way the agent itself raises the lower bound of
+the goal that it plays (core/backup.py). All goals never seen so far look the same and share column 0.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ class Certified(Columns):
         return self.offered(table, int(j))
 
     def refresh(self, wanted: Bools) -> bool:
-        """Bring one block of goals up to date, ``wanted`` [columns] first; False if none was stale or it does not pay."""
+        """Bring one block of goals up to date, ``wanted`` [columns] first; False if none is stale, or it does not pay."""
         self._catch_up()
         if not self.schedule.pays(CLOSED):
             return False

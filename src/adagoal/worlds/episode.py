@@ -2,7 +2,10 @@
 
 :func:`play` is the loop of goal-conditioned exploration. As a Python function it plays any world that can step, reset
 and say where nothing but a reset is allowed (:class:`Stage`); :data:`simulate` is the same function compiled, for the
-arrays of a known model. A new kind of world brings those three operations and never writes the loop again.
+arrays of a known model. A new kind of world brings those operations and never writes the loop again.
+
+Actions come from a table, or from lower bounds that are backed up at every state on the way
+(:mod:`adagoal.core.backup`); the latter asks a world for its counts as they are at this moment.
 
 An episode begins with the draw of a goal column in proportion to its weight. It ends when its goal is reached or after
 ``limit`` steps, and then the agent goes back to the start with a reset, which is a step. The loop returns to its caller
@@ -85,9 +88,10 @@ class Stage(Protocol):
 
 def orders(plan: Plan, weights: Floats, n_actions: int, start: int) -> Orders:
     """The plan for the compiled loop."""
-    local = isinstance(plan.policy, Local)
-    stages, rows = (1, plan.policy.V.shape[1]) if local else plan.policy.shape[:2]
-    curious = bool(plan.goal_state.min() == -1) or local
+    if isinstance(plan.policy, Local):  # a new state may belong to the goals of any column: come back before a backup
+        stages, rows, curious = 1, plan.policy.V.shape[1], True
+    else:
+        stages, rows, curious = *plan.policy.shape[:2], bool(plan.goal_state.min() == -1)
     at = np.arange(rows)[:, None] if plan.at is None else plan.at
     goals = plan.goal_state, at, at.shape[1]
     return Orders(plan.policy, stages, rows, *goals, np.cumsum(weights), plan.limit, curious, n_actions, start)

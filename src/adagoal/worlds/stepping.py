@@ -1,6 +1,7 @@
-"""Episodes in a Gymnasium environment: the three operations of :class:`adagoal.worlds.episode.Stage`, counted.
+"""Episodes in a Gymnasium environment: the operations of :class:`adagoal.worlds.episode.Stage`, counted.
 
 Counts are brought up to date in batches: a step of a cheap environment takes about as long as counting it alone would.
+Only local backups need them at every step.
 """
 
 from __future__ import annotations
