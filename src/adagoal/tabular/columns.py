@@ -95,7 +95,7 @@ class Columns:
 
     def add_columns(self) -> None:
         """Columns for the goals seen for the first time: one of their states was."""
-        seen = np.count_nonzero(self.counts.seen)
+        seen = int(np.count_nonzero(self.counts.seen))
         if seen == self._seen:
             return
         self._seen = seen
