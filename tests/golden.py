@@ -41,6 +41,7 @@ GOLDEN: dict[str, dict[str, Any]] = {
               "budget": 50_000},
     "gosprl": {"env": "chain", "radius": 4, "method": "gosprl", "method_args": {"constants": "scaled=0.001"},
                "budget": 50_000},
+    "intervals": {"env": "grid", "env_args": {"rows": 3, "cols": 3}, "radius": 6, "method": "intervals"},
     "bpi": {"env": "chain", "env_args": {"n_states": 4}, "radius": 3, "method": "bpi-ucbvi", "goals": [2],
             "method_args": {"horizon": 12, "constants": "scaled=0.01"}, "budget": 5_000},
 }  # fmt: skip

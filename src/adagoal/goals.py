@@ -21,6 +21,7 @@ from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 
+from adagoal.core import plugins
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.types import Bools, Floats
 from adagoal.core.usercode import from_file, names_file
@@ -184,21 +185,27 @@ def reachable(known: Known) -> Bools:
 
 
 def get(spec: str | Rule) -> Rule:
-    """A rule from its name, ``name:key=value,...``, or ``path/to/file.py:function``; a function passes through."""
+    """A rule from its name, ``name:key=value,...``, or ``path/to/file.py:function``; a function passes through.
+
+    A name is one of :data:`RULES`, or one that an installed package declares (:mod:`adagoal.core.plugins`).
+    """
     if callable(spec):
         return spec
     if not isinstance(spec, str):
         raise InputError(f"must be a name or a function, got {spec!r}", name="goal_rule")
     if names_file(spec):
-        found = from_file(spec, "goal_rule")
-        if not callable(found):
+        loaded = from_file(spec, "goal_rule")
+        if not callable(loaded):
             raise InputError(f"{spec} is not a function", name="goal_rule")
-        return cast(Rule, found)
+        return cast(Rule, loaded)
     name, _, options = spec.partition(":")
-    if name not in RULES:
-        known = ", ".join(RULES)
+    found: Callable[..., Floats] | None = RULES.get(name) or plugins.find(plugins.GOAL_RULES, name, "goal_rule")
+    if found is None:
+        known = ", ".join([*RULES, *plugins.names(plugins.GOAL_RULES)])
         raise InputError(f"unknown rule {name!r}; choose one of {known} or FILE.py:FUNCTION", name="goal_rule")
-    return functools.partial(RULES[name], **_options(name, options)) if options else RULES[name]
+    if not callable(found):
+        raise InputError(f"{name!r} of an installed package is not a function", name="goal_rule")
+    return functools.partial(found, **_options(name, found, options)) if options else found
 
 
 def needs(rule: Rule, available: frozenset[str]) -> frozenset[str]:
@@ -264,8 +271,8 @@ def _declaration(rule: Rule) -> Declaration | None:
     return getattr(_plain(rule), "declaration", None)
 
 
-def _options(name: str, text: str) -> dict[str, float]:
-    declared = _declaration(RULES[name])
+def _options(name: str, rule: Rule, text: str) -> dict[str, float]:
+    declared = _declaration(rule)
     accepted = declared.options if declared is not None else {}
     options = {}
     for item in text.split(","):

@@ -8,6 +8,7 @@ A true certificate of any goal is contradicted with probability :data:`ALPHA` at
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Sequence
@@ -26,10 +27,12 @@ from adagoal.core.goalspace import places
 from adagoal.core.types import Actions, Floats
 from adagoal.core.world import Plan, World
 from adagoal.runs.result import Certificate, Result, load
-from adagoal.worlds import registry
+from adagoal.worlds import many, registry
 
 PATIENCE = 100
 """An attempt is given up after so many times the steps that were certified (or the radius, where nothing is)."""
+LONGEST = 10**6
+"""And after so many in any case: a number in a file is no reason to play for days."""
 ALPHA = 0.01
 """How often true certificates are contradicted, all goals together."""
 
@@ -105,14 +108,15 @@ def play(
     integer("seed", seed, 0, 2**31 - 1)
     result = run if isinstance(run, Result) else load(run)
     chosen = result.goals if goals is None else _chosen(result, goals)
-    if isinstance(run, Result):
-        world, counts = _fresh(result, env, trust, step_timeout)
-    else:
-        session = api.restored(Path(run), None, env, trust, step_timeout)
-        world, counts = session.run.world, session.run.counts
-    world.restart(seed)
     tries = Tries(episodes, ALPHA / max(len(chosen), 1), np.random.default_rng(seed))
-    return [_trial(result, goal, tries, world, counts) for goal in chosen]
+    with contextlib.ExitStack() as stack:
+        if isinstance(run, Result):
+            world, counts = _fresh(result, env, trust, step_timeout)
+        else:
+            session = stack.enter_context(api.restored(Path(run), env, trust, step_timeout))
+            world, counts = session.run.world, session.run.counts
+        world.restart(seed)
+        return [_trial(result, goal, tries, world, counts) for goal in chosen]
 
 
 def _chosen(result: Result, goals: Any) -> list[int]:
@@ -132,7 +136,7 @@ def _chosen(result: Result, goals: Any) -> list[int]:
 def _fresh(result: Result, env: api.Again, trust: bool, step_timeout: float | None) -> tuple[World, Counts]:
     """The world of a result, made again."""
     setting = result.setting
-    again = api.environment(setting, env, result.model, trust)
+    again = many.single(api.environment(setting, env, result.model, trust))
     arguments = setting.env_args if isinstance(again, str) else {}
     world, _ = registry.make_world(again, arguments, setting.start_seed, setting.max_states, step_timeout)
     if world.initial_states != world.state_bound:
@@ -144,7 +148,7 @@ def _fresh(result: Result, env: api.Again, trust: bool, step_timeout: float | No
 def _trial(result: Result, goal: int, tries: Tries, world: World, counts: Counts) -> Trial:
     policy, certificate = result.policy(goal), result.certificate(goal)
     known = math.isfinite(certificate.upper)
-    patience = math.ceil(PATIENCE * max(certificate.upper if known else result.radius, 1.0))
+    patience = math.ceil(min(PATIENCE * max(certificate.upper if known else result.radius, 1.0), LONGEST))
     states = result.members(goal)
     steps = [_attempt(policy.actions, states, patience, world, counts, tries.rng) for _ in range(tries.episodes)]
     named = result.goal_names is not None or goal < len(result.view.labels)

@@ -9,7 +9,7 @@ import click
 from adagoal.cli import options
 from adagoal.cli.reproduce import GOES_ON, conduct, shared
 from adagoal.core.errors import InputError
-from adagoal.experiments.compare import COMPARE
+from adagoal.experiments.catalogue import COMPARE
 
 
 class Numbers(click.ParamType["tuple[float, ...]"]):
@@ -60,7 +60,7 @@ def compare(
     given["goals"] = options.asked_goals(given)
     given["common"] = {name: given.pop(name) for name in ("delta", "constants", "budget", "goals")}
     given["common"]["seed"] = given["seed"]
-    conduct({"": COMPARE}, given, jobs=jobs, engine=engine, address=address, as_json=as_json)
+    conduct(COMPARE, "all", given, jobs=jobs, engine=engine, address=address, as_json=as_json)
 
 
 def _each(option: str, numbers: tuple[float, ...], worlds: tuple[str, ...]) -> tuple[float, ...]:

@@ -16,12 +16,13 @@ from click.core import ParameterSource
 
 from adagoal.cli import options
 from adagoal.core.errors import InputError
+from adagoal.core.files import write_json
 from adagoal.core.streams import aside
 from adagoal.deep import settings
 from adagoal.deep.config import RECIPES, Config
 
 if TYPE_CHECKING:
-    from adagoal.runs.training import TrainResult
+    from adagoal.runs.trained import TrainResult
 
 BESIDE_RESUME = {"folder", "env", "goal_rule", "trust", "steps", "workers", "minutes", "checkpoint_every", "as_json"}
 
@@ -189,7 +190,8 @@ def evaluate(
 ) -> None:
     """Test the policy that adagoal train left in FOLDER: how often it succeeds, and which goals it misses.
 
-    Writes FOLDER/evaluation.png: every test goal, reached or missed.
+    Writes FOLDER/evaluation.png, every test goal, reached or missed, and FOLDER/evaluation.json, from which adagoal
+    report draws the success by distance.
     """
     from adagoal.deep import with_extra
 
@@ -201,6 +203,7 @@ def evaluate(
         found = play(folder, run=run, episodes=episodes, test_goals=test_goals, seed=seed, env=env, trust=trust)
     summary = found.summary()
     figures.save(figures.reached_and_missed(found.goals, found.held), folder / "evaluation.png")
+    write_json(folder / "evaluation.json", summary)
     if as_json:
         click.echo(json.dumps(summary, indent=1))
         return

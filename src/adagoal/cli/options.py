@@ -182,6 +182,20 @@ ENV_AGAIN = click.option(
 )
 RULE_AGAIN = click.option("--goal-rule", help="The goal rule, where the folder names a file (FILE.py:FUNCTION).")
 TRUST = click.option("--trust", is_flag=True, help="Run the code that the folder names.")
+WORKERS = click.option(
+    "--workers", type=int, default=1, show_default=True, help="Step so many copies of ENV at once, in processes."
+)
+DEVICE = click.option(
+    "--device", default="cpu", show_default=True, help="Where to plan: cpu, or gpu (extra gpu, method certified)."
+)
+ENGINE = click.option(
+    "--engine",
+    metavar="local|ray",
+    default="local",
+    show_default=True,
+    help="Where the workers live: processes of this machine, or of a Ray cluster (extra ray).",
+)
+ADDRESS = click.option("--address", metavar="HOST:PORT", help="A Ray cluster.  [default: a new one on this machine]")
 STEP_TIMEOUT = click.option(
     "--step-timeout",
     type=Positive(),
@@ -189,8 +203,15 @@ STEP_TIMEOUT = click.option(
     help="Step ENV in a process of its own, and give up where a step takes longer.  [default: wait]",
 )
 FIRST_SEED = click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The first seed.")
+PORT = click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, help="Of the page on this machine.  [default: any that is free]"
+)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 QUIET = click.option("--quiet", is_flag=True, help="No progress display.")
+START = click.option(
+    "--start", type=click.Choice(["random"]), help="Declare that every reset draws the first state.  [default: try it]"
+)
+START_SEED = click.option("--start-seed", type=int, help="Draw the start state with this seed at every reset.")
 ENV_ARGS = pairs("--env-arg", "env_args", "Argument of the environment; repeatable.")
 MODEL_CONSTANTS = click.option(
     "--model-constants", type=Constants(), help="Constants of a PRISM or JANI model: N=4,K=2 for --env-arg N=4 ..."

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -44,9 +46,16 @@ FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path)
 @options.ENV_ARGS
 @options.MODEL_CONSTANTS
 @options.which_goals
-@click.option("--start-seed", type=int, help="Draw the start state with this seed at every reset.")
+@options.START
+@options.START_SEED
 @click.option("--max-states", type=int, help="Bound on the number of states, where the environment has none.")
+@options.WORKERS
+@options.ENGINE
+@options.ADDRESS
+@options.DEVICE
 @options.STEP_TIMEOUT
+@click.option("--live", is_flag=True, help="Serve the page of the run on this machine while it goes on.")
+@click.option("--record", is_flag=True, help="Keep every step in the folder, 10 bytes each (transitions.npz).")
 @options.JSON
 @options.QUIET
 def explore(
@@ -54,9 +63,14 @@ def explore(
     out: Path | None,
     overwrite: bool,
     step_timeout: float | None,
+    engine: str,
+    address: str | None,
+    live: bool,
+    record: bool,
     as_json: bool,
     quiet: bool,
     model_constants: dict[str, Any] | None,
+    start: str | None,
     **given: Any,
 ) -> None:
     """Find the goals of ENV that can be reached within a radius, a policy for each, and certificates.
@@ -67,16 +81,40 @@ def explore(
     """
     from adagoal import methods
     from adagoal.api import explore as api
+    from adagoal.cli.watch import showing
     from adagoal.runs.progress import Progress
+    from adagoal.runs.setting import Setting
+    from adagoal.worlds import registry
 
     given["env_args"] |= model_constants or {}
+    given["start_seed"] = registry.start_of(start, given["start_seed"])
     (given["method_args"],) = methods.with_constants(constants, [(given["method"], given["method_args"])])
     env = re.sub(r"[^A-Za-z0-9._-]+", "-", given["env"])
     folder = out or Path("runs") / f"{env}-{given['method']}-seed{given['seed']}"
-    with options.goals_blamed(dict(given)), aside(), Progress(given["budget"], quiet) as progress:
+    setting = Setting(**{name: given[name] for name in Setting.__dataclass_fields__ if name in given})
+    where: dict[str, Any] = {"step_timeout": step_timeout, "engine": engine, "address": address}
+    kept: dict[str, Any] = {"out": folder, "overwrite": overwrite, "record": record}
+    with (
+        options.goals_blamed(dict(given)),
+        aside(),
+        _constants(given["env"]),
+        Progress(given["budget"], quiet) as progress,
+        showing(live, setting, folder, progress) as observe,
+    ):
         given["goals"] = options.asked_goals(given)
-        result = api.explore(**given, step_timeout=step_timeout, out=folder, overwrite=overwrite, observe=progress)
+        result = api.explore(**given, **where, **kept, observe=observe)
     _finish(result, folder, progress, as_json)
+
+
+@contextlib.contextmanager
+def _constants(env: str) -> Iterator[None]:
+    """The arguments of a program, PRISM's or JANI's, are its constants, which have an option of their own."""
+    try:
+        yield
+    except InputError as error:
+        if error.name == "env_args" and env.endswith((".prism", ".nm", ".pm", ".jani")):
+            raise InputError(error.reason, "model_constants") from error
+        raise
 
 
 @click.command(epilog="Example: adagoal resume runs/two-room --budget 1e7")
@@ -89,17 +127,27 @@ def explore(
 @options.GOALS_AGAIN
 @options.TRUST
 @options.STEP_TIMEOUT
+@options.ENGINE
+@options.ADDRESS
 @options.JSON
 @options.QUIET
 def resume(
-    folder: Path, budget: int | None, step_timeout: float | None, as_json: bool, quiet: bool, **given: Any
+    folder: Path,
+    budget: int | None,
+    step_timeout: float | None,
+    engine: str,
+    address: str | None,
+    as_json: bool,
+    quiet: bool,
+    **given: Any,
 ) -> None:
     """Go on with the run in DIR, an exploration or a training; the result is as if it had never stopped."""
     if _is_training(folder):
         from adagoal.cli.deep import resume_training
 
-        for name, value in (("step_timeout", step_timeout), ("goals", given.pop("goals"))):
-            if value is not None:
+        said = {"step_timeout": step_timeout is not None, "engine": engine != "local" or address}
+        for name, asked in (said | {"goals": given.pop("goals") is not None}).items():
+            if asked:
                 raise InputError("is for explorations; this is a training", name)
         resume_training(folder, as_json=as_json, quiet=quiet, steps=budget or 0, **given)
         return
@@ -107,7 +155,8 @@ def resume(
     from adagoal.runs.progress import Progress
 
     with aside(), Progress(budget, quiet) as progress:
-        result = api.resume(folder, budget, step_timeout=step_timeout, observe=progress, **given)
+        where: dict[str, Any] = {"step_timeout": step_timeout, "engine": engine, "address": address}
+        result = api.resume(folder, budget, **where, observe=progress, **given)
     _finish(result, folder, progress, as_json)
 
 

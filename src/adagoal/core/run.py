@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from adagoal import goals
 from adagoal.core.counts import Counts
 from adagoal.core.goalspace import GoalSpace
+from adagoal.core.past import Past
 from adagoal.core.status import Status
 from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.core.world import Outcome, Plan, World
@@ -152,6 +153,8 @@ class Run:
     episode_reached: list[bool] = field(default_factory=list)
     trace: list[tuple[int, int, float, int]] = field(default_factory=list)
     """(steps, episodes, largest error of an open goal, open goals) whenever the steps have grown by 2%."""
+    past: Past = field(default_factory=Past)
+    """The bounds of all goals, whenever the steps have grown by a quarter."""
     attempts: Attempts = field(default_factory=lambda: Attempts(0))
     space: GoalSpace = field(default_factory=lambda: GoalSpace.states(0, 0))
     """The goals; every state is one unless something else was asked for."""
@@ -214,3 +217,5 @@ def note(run: Run, outcome: Outcome, seconds: float) -> None:
         still = run.open_columns()
         largest = float(run.estimates.E[still].max(initial=0.0))
         run.trace.append((run.steps, len(run.episode_goals), largest, int(still.sum())))
+        if run.past.due(run.steps):
+            run.past.add(run.steps, len(run.episode_goals), run.estimates)

@@ -60,8 +60,13 @@ class World(Protocol):
     start: int
     state_bound: int
     """An upper bound on the number of states, for the union bounds."""
+    pair_bound: int
+    """An upper bound on the number of pairs of a state and an action that it has."""
     sure_start: bool
     """Whether a reset leads to ``start`` by definition; where that is only believed, a certificate pays for it."""
+    masked: bool
+    """Whether actions that a state does not have are left out (:meth:`Counts.leave_out`), which not every method can.
+    If not, a known model has them lead to the start, and an environment is given them to do as it likes."""
     initial_states: int
     """How many states to allocate at first."""
     layout: Layout | None

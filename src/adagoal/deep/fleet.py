@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.context import SpawnProcess
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,8 @@ from adagoal.core.errors import InputError
 from adagoal.core.types import Floats, Singles
 from adagoal.deep.actor import Actor
 from adagoal.deep.config import Config
-from adagoal.deep.worker import Episodes, Failure, Order, Played, main
+from adagoal.deep.envs import Dimensions, Source
+from adagoal.deep.worker import Episodes, Exam, Failure, Order, Played, main
 
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 NO_GUARD = 79
@@ -35,12 +36,25 @@ def stop_if_imported() -> None:
         sys.exit(NO_GUARD)
 
 
+class Collected(NamedTuple):
+    """What the workers of S runs have played in a cycle."""
+
+    episodes: Episodes
+    """``[S, episodes, ...]``"""
+    distances: Floats
+    """To the test goals ``[rounds, S, episodes, T]``."""
+    tested: Singles
+    """First observations of the tests ``[rounds, S, episodes, observation]``."""
+    starts: Singles
+    """First observations of the next cycle ``[S, episodes, observation]``."""
+
+
 class Fleet:
     """Worker processes for S runs of ``episodes`` environments each; slots are dealt out in order."""
 
-    def __init__(self, configs: Sequence[Config], horizon: int, workers: int) -> None:
+    def __init__(self, configs: Sequence[Config], source: Source, sizes: Dimensions, workers: int) -> None:
         stop_if_imported()
-        self.shape = (len(configs), configs[0].episodes)
+        self.shape, self.horizon = (len(configs), configs[0].episodes), sizes.horizon
         slots = [(run, k) for run in range(self.shape[0]) for k in range(self.shape[1])]
         workers = max(1, min(workers, len(slots)))
         bounds = np.linspace(0, len(slots), workers + 1).astype(int)
@@ -51,7 +65,7 @@ class Fleet:
         with _environment():
             for part in self._parts:
                 here, there = context.Pipe()
-                process = context.Process(target=main, args=(there, configs, slots[part], horizon), daemon=True)
+                process = context.Process(target=main, args=(there, configs, slots[part], source, sizes), daemon=True)
                 process.start()
                 there.close()
                 self._links.append(here)
@@ -73,14 +87,33 @@ class Fleet:
             ]
         )
 
-    def wait(self) -> tuple[Episodes, Floats, Singles]:
-        """Collect: episodes ``[S, episodes, ...]``, test distances ``[rounds, S, episodes, T]``, next starts."""
+    def wait(self) -> Collected:
+        """Collect what was played."""
         played: list[Played] = self._receive()
-        fields = ("observation", "achieved", "action", "goal", "length")
+        fields = ("observation", "achieved", "action", "goal", "length", "terminated")
         episodes = Episodes(**{f: self._stack([getattr(p.episodes, f) for p in played]) for f in fields})
-        distances = np.concatenate([p.distances for p in played], 1)
-        distances = distances.reshape(distances.shape[0], *self.shape, distances.shape[-1])
-        return episodes, distances, self._stack([p.starts for p in played])
+        distances, tested = (np.concatenate([getattr(p, name) for p in played], 1) for name in ("distances", "tested"))
+        return Collected(
+            episodes,
+            distances.reshape(distances.shape[0], *self.shape, distances.shape[-1]),
+            tested.reshape(tested.shape[0], *self.shape, tested.shape[-1]),
+            self._stack([p.starts for p in played]),
+        )
+
+    def examine(self, cycle: int, actor: Actor, goals: Floats) -> Floats:
+        """Distances ``[n, T]`` to the goals ``[n, goal]``, each played for from a start of its own, without noise.
+
+        For a fleet whose workers have one run each, all with the same configuration. The goals are dealt out in blocks
+        of ``episodes``, of which n is a multiple; what is played does not depend on the number of workers.
+        """
+        workers, size = self.shape
+        blocks = goals.reshape(-1, size, goals.shape[-1])
+        dealt = [list(range(worker, len(blocks), workers)) for worker in range(workers)]
+        self._send([Exam(cycle, {worker: actor}, own, blocks[own]) for worker, own in enumerate(dealt)])
+        found = np.zeros((*blocks.shape[:2], self.horizon))
+        for own, distances in zip(dealt, self._receive(), strict=True):
+            found[own] = distances
+        return found.reshape(-1, self.horizon)
 
     def close(self) -> None:
         """End the workers."""
@@ -91,7 +124,7 @@ class Fleet:
             if process.is_alive():
                 process.kill()
 
-    def _send(self, orders: Sequence[Order | int]) -> None:
+    def _send(self, orders: Sequence[Order | Exam | int]) -> None:
         """One order to each worker."""
         for link, process, order in zip(self._links, self._processes, orders, strict=True):
             with _alive(process):

@@ -22,7 +22,7 @@ from adagoal.core.checks import pair
 from adagoal.core.errors import InputError
 from adagoal.experiments.auditor import Auditor
 from adagoal.experiments.cells import explore
-from adagoal.experiments.compare_output import NOTE, figure, live, scores, table
+from adagoal.experiments.compare_output import NOTE, figure, live, panels, scores, table
 from adagoal.experiments.declare import Experiment, Options, Outcome, Report
 from adagoal.runs.asked import Given as Goals
 from adagoal.runs.asked import as_given, asked, space
@@ -60,7 +60,7 @@ def settings(
         _model(env, options.get("env_args", {}))
         world, _ = registry.make_world(env, options.get("env_args", {}), None, None)
         for method, arguments in zip(names, methods.with_constants(constants, choices), strict=True):
-            for rule in rules[:1] if method in methods.EXPLORERS else rules:
+            for rule in rules if methods.get(method).asks_rule else rules[:1]:
                 choice: dict[str, Any] = {"env": env, "method": method, "method_args": arguments, "goal_rule": rule}
                 runs = [Setting(**choice, **options, **common, seed=seed + i) for i in range(seeds)]
                 try:  # what is wrong is said before anything is run
@@ -74,9 +74,8 @@ def settings(
 def parse_method(spec: str) -> tuple[str, dict[str, Any]]:
     """A method and its arguments from ``name:key=value:key=value``."""
     name, *pairs = spec.split(":")
-    if name not in methods.METHODS:
-        raise InputError(f"unknown method {name!r}; choose from {', '.join(methods.METHODS)}", name="methods")
     try:
+        methods.get(name)
         return name, dict(map(pair, pairs))
     except InputError as error:
         raise InputError(error.reason, "methods") from None
@@ -136,7 +135,8 @@ def report(outcomes: Sequence[Outcome], options: Options) -> Report:
     """One table and one figure."""
     rows = [score.to_dict() for score in scores(outcomes)]
     text = f"{table(scores(outcomes)).markdown()}\n{NOTE}\n"
-    return Report(rows, text, {"rows": rows, "runs": outcomes}, {"figure.png": figure(outcomes)})
+    data, figures = {"rows": rows, "runs": outcomes}, {"figure.png": figure(outcomes)}
+    return Report(rows, text, data, figures, panels=panels(outcomes))
 
 
 def _model(env: str, env_args: Mapping[str, Any]) -> TabularMDP:

@@ -39,6 +39,8 @@ SHARE = 8 / 9
 GROWTH = 1.1
 """Plan again once the number of transitions has grown by this factor."""
 NEVER = 2**62
+MOST = 1e30
+"""Sums in a checkpoint, at most: larger ones would make their quotients infinite."""
 MOST_BYTES = 2**31
 """Largest policy table [H, S, G]."""
 
@@ -48,8 +50,8 @@ class VTR:
 
     name = "vtr"
     SCHEMA: ClassVar[Schema] = {
-        "Sigma": Array("float64", (2, "G", "d", "d")),
-        "b": Array("float64", (2, "G", "d")),
+        "Sigma": Array("float64", (2, "G", "d", "d"), low=-MOST, high=MOST),
+        "b": Array("float64", (2, "G", "d"), low=-MOST, high=MOST),
         "V": Array("float64", (2, "S", "G"), low=0),
         "U": Array("float64", (2, "S", "G"), low=0),
         "D": Array("float64", ("G",), low=0),

@@ -16,8 +16,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from adagoal.core.types import Actions, Bools, Floats
-from adagoal.planning import bounds, ensemble, exact, mixtures, paths, stages
+from adagoal.planning import bounds, ensemble, exact, mixtures, paths, robust, stages
 from adagoal.planning.model import (
+    Ambiguous,
     Block,
     Bonus,
     Empirical,
@@ -39,6 +40,10 @@ class Backend(NamedTuple):
     """(model, block, V [S, B], policy [S, B]): raised lower bounds and their greedy policy (lemma 5)"""
     upper: Callable[[Empirical, Block, Floats, Actions], tuple[Floats, Actions]]
     """(model, block, Y [S, B], policy [S, B]): lowered upper bounds and the policy that they hold for (lemma 6)"""
+    robust_lower: Callable[[Ambiguous, Block, Floats, Actions], tuple[Floats, Actions]]
+    """The same as ``lower`` for the best kernel of a set"""
+    robust_upper: Callable[[Ambiguous, Block, Floats, Actions], tuple[Floats, Actions]]
+    """The same as ``upper`` for the worst kernel of a set"""
     exact: Callable[[Sparse, Targets, Floats, float, float, int], tuple[Floats, Floats]]
     """(model, targets, V [S, G], cap, tolerance, sweeps): values of a known model, and each goal's residual [G];
     every state may be left for good at the cost ``cap``; where V is not below it, that or the reset is best"""
@@ -55,12 +60,15 @@ class Backend(NamedTuple):
     mixture_stages: Callable[[Features, Ridge, Ridge, Targets, int], tuple[Actions, Floats, Floats]]
     """(features, value, error, targets, H): policy [H, S, G], V and U [2, S, G] of stages 1 and 2, of UCRL.VTR"""
     block: int
-    """How many goals a lazy plan brings up to date together: ``lower``, ``upper`` and ``ensemble`` get so many"""
+    """How many goals a lazy plan brings up to date together: ``lower``, ``upper`` (robust or not) and
+    ``ensemble`` get so many"""
 
 
 NUMBA = Backend(
     lower=bounds.lower,
     upper=bounds.upper,
+    robust_lower=robust.lower,
+    robust_upper=robust.upper,
     exact=exact.exact,
     stages=stages.stages,
     paths=paths.paths,

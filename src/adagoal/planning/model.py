@@ -57,6 +57,28 @@ class Empirical(NamedTuple):
     start: int
 
 
+class Ambiguous(NamedTuple):
+    """What is known about a kernel as a set of distributions per pair (:mod:`adagoal.planning.robust`)."""
+
+    successor: Ints
+    """[X, K]"""
+    p: Floats
+    """[X, K] the centre: empirical probabilities"""
+    low: Floats
+    """[X, K]"""
+    high: Floats
+    """[X, K] low <= p' <= high for every p' of the set"""
+    support: Ints
+    """[X] places in use; 0 for a pair of which nothing is known"""
+    q: Floats
+    """[X] the most that p' may give to successors which are not listed"""
+    moved: Floats
+    """[X] half the largest L1 distance between p and p'; 1 where the ends say it all"""
+    terminal: Bools
+    """[S]"""
+    start: int
+
+
 class Block(NamedTuple):
     """Goals whose certified bounds are swept together, and how far."""
 

@@ -126,7 +126,7 @@ def selection(result: Result, view: View) -> Figure:
 
 
 def _selection_heat(result: Result, view: View, chosen: Longs) -> Figure:
-    order = sorted({int(g) for g in chosen}, key=lambda g: (result.certificates[g] if g >= 0 else (-1.0, 0.0), g))
+    order = sorted({int(g) for g in chosen}, key=lambda g: (result.certificates.get(g, (-1.0, 0.0)), g))
     columns = min(COLUMNS, len(chosen))
     groups = np.array_split(np.array(order), min(ROWS, len(order)))
     row = {int(g): i for i, group in enumerate(groups) for g in group}

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal.core import past
+from adagoal.core.counts import MOVES
 from adagoal.core.errors import InputError
 from adagoal.core.files import Content, arrays_content, json_content
 from adagoal.core.goalspace import membership
@@ -71,7 +73,9 @@ class Result:
     void: list[str]
     """Why the status is "void": checks that the certificates rest on have failed."""
     arrays: Mapping[str, NDArray[Any]]
-    """policy [G', T, S] for ``policy_goals`` [G'], episode_goals, episode_reached, trace [*, 4], visits [S]"""
+    """policy [G', T, S] for ``policy_goals`` [G'], episode_goals, episode_reached, trace [*, 4], visits [S],
+    and what the report draws: how the intervals shrank (:mod:`adagoal.core.past`) and the empirical model
+    (:data:`adagoal.core.counts.MOVES`)"""
     model: TabularMDP | None = field(default=None, repr=False)
     """The world itself, where the user brought it as a matrix, a Model or a file; it is saved with the run."""
 
@@ -311,21 +315,28 @@ def _check(result: Result, form: int) -> None:
     """The parts speak of the same states, goals and run."""
     arrays, status = result.arrays, result.status
     goals, policy_goals = set(result.goals), arrays["policy_goals"].tolist()
-    past = arrays["trace"][:, 0]
+    then = arrays["trace"][:, 0]
     sets = result.goal_names is not None
     numbers = len(result.goal_names or ()) if sets else len(arrays["visits"])
     used = (*result.certificates, *policy_goals, arrays["episode_goals"].max(initial=-1))
     rules = {
+        "a radius that was not asked for": result.setting.growing or result.radius == result.setting.radius,
         f"a goal that {'has no name' if sets else 'is no state'}": max(used, default=-1) < numbers,
         "goals with names and no states, or the reverse": sets == ("goals_at" in arrays),
         "a state of a goal without a name": "goals_at" not in arrays or arrays["goals_at"].max(initial=-1) < numbers,
+        "a past of other goals": arrays.get("past_goals", arrays["episode_goals"]).max(initial=-1) < numbers,
         "a goal without a policy": goals <= set(policy_goals),
         "two policies for a goal": len(set(policy_goals)) == len(policy_goals),
         "an open goal that is none": set(result.open_goals) <= goals,
         "an open goal twice": len(set(result.open_goals)) == len(result.open_goals),
         "a lower bound above the upper one": status is Status.VOID or not contradicted(result.certificates),
         "more episodes in its history than episodes": len(arrays["episode_goals"]) <= result.episodes,
-        "a history that goes back": (np.diff(past) >= 0).all() and past.max(initial=0) <= result.steps,
+        "a history that goes back": (np.diff(then) >= 0).all() and then.max(initial=0) <= result.steps,
+        "a part of its past, or of its moves": all(
+            len(part.keys() & arrays.keys()) in (0, len(part)) for part in (past.SCHEMA, MOVES)
+        ),
+        "a past that is longer than the run": np.max(arrays.get("past_steps", 0), initial=0) <= result.steps
+        and np.max(arrays.get("past_episodes", 0), initial=0) <= result.episodes,
         "a certificate with open goals": status is not Status.CERTIFIED or not result.open_goals,
         "a status that its method cannot give": status not in (Status.CERTIFIED, Status.STOPPED)
         or result.guarantee == (status is Status.CERTIFIED),

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from adagoal.core import past
+from adagoal.core.counts import MOVES
 from adagoal.core.goalspace import NAMES
 from adagoal.core.names import DIGEST
 from adagoal.core.schema import COUNT, Array, nullable, record
+from adagoal.planning.device import DEVICES
+from adagoal.worlds.many import MOST
 
 KIND = "exploration"
 FORMAT = 2
@@ -33,8 +37,10 @@ SETTING: dict[str, Any] = {
     "budget": nullable(COUNT),
     "goal_space": nullable(_STATES),
     "goal_sets": {**nullable(_OBJECT), "description": "how goals were asked for that are not single states"},
-    "start_seed": nullable(_SEED),
+    "start_seed": {"type": ["integer", "string", "null"], "minimum": 0, "maxLength": 6},
     "max_states": nullable(COUNT),
+    "workers": {"type": "integer", "minimum": 1, "maximum": MOST},
+    "device": {"enum": list(DEVICES)},
 }
 """The fields of :class:`adagoal.runs.setting.Setting`."""
 
@@ -56,7 +62,7 @@ _OUTCOME: dict[str, Any] = {
     "kind": {"enum": [KIND]},
     "radius_setting": {**SETTING["radius"], "description": "what was asked for: a number, auto or all"},
     "status": {"enum": ["certified", "stopped", "budget", "interrupted", "void"]},
-    "radius": {"type": "number", "minimum": 1, "description": "the radius that the answer is about"},
+    "radius": {"type": "number", "minimum": 1, "maximum": 1e9, "description": "the radius that the answer is about"},
     "certified_radius": {**nullable(_AT_LEAST_0), "minimum": 1, "description": "the radius that is certified, or null"},
     "guarantee": {"type": "boolean", "description": "whether the method proves its certificates"},
     "goals": {"type": "array", "items": _ROW | {"required": ["goal", "lower", "upper", "error"]}},
@@ -72,7 +78,7 @@ _OUTCOME: dict[str, Any] = {
     "void": {**_LINES, "description": "why the status is void"},
 }
 
-LATER = ("kind", "certified_radius", "void", "goal_sets", "goal_names")
+LATER = ("kind", "certified_radius", "void", "goal_sets", "goal_names", "workers", "device")
 """What the first versions did not write."""
 
 RESULT: dict[str, Any] = {
@@ -96,6 +102,8 @@ MODEL = {
     "theta": Array("float64", ("d", 3), optional=True),
     "theta_region": Array("float64", ("d", "k"), optional=True),
     "theta_radius": Array("float64", (1,), low=0, optional=True),
+    **past.SCHEMA,
+    **MOVES,
 }
 """model.npz: S states, G goals with policies of T stages, A the reset. ``goals_at`` says which goals each state belongs
 to, -1 in places not used; without it, every state is a goal of its own. ``observations`` are digests of the
@@ -121,5 +129,6 @@ HISTORY = {
     "episode_reached": Array("bool", ("E",)),
     "trace": Array("float64", None, low=0, finite=False),
     **{f"attempts.{name}": Array("float64", ("K",), low=0) for name in ("total", "reached", "recent", "previous")},
+    **past.SCHEMA,
 }
 """The arrays of checkpoint.npz that are the run's own; N goals."""

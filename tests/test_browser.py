@@ -1,0 +1,200 @@
+"""The pages in a real browser: what is clicked, moved, played and read there is what the run's files say."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import browser as driver
+from adagoal.api import explore as api
+from adagoal.report import View, write_report
+from adagoal.runs.result import Result, load
+
+pytestmark = pytest.mark.skipif(driver.found() is None, reason=driver.HOW)
+
+HOSTILE = (
+    "<script>window.hit = 1</script>",
+    '"><img src=x onerror="window.hit=1">',
+    "$\\frac{",
+    "$$\\unicode{x}$$",
+    "שלום עולם",
+    "{{ 7 * 7 }} ${window.hit=1}",
+    "</script><svg onload=window.hit=1>",
+    "@name{safe} &lt;b&gt;",
+    "javascript:window.hit=1",
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[driver.Browser]:
+    with driver.Browser() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run on a grid."""
+    folder = tmp_path_factory.mktemp("run")
+    write_report(api.explore("grid", 6, env_args={"rows": 3, "cols": 3}, out=folder), folder)
+    return folder
+
+
+def opened(browser: driver.Browser, folder: Path, **options: Any) -> driver.Page:
+    page = browser.open((folder / "report.html").as_uri(), **options)
+    page.wait("document.body.dataset.ready === 'yes'")
+    return page
+
+
+def text(page: driver.Page, element: str) -> str:
+    return str(page.evaluate(f"document.getElementById('{element}').textContent"))
+
+
+def click_state(page: driver.Page, state: int) -> None:
+    """Where the state lies on the map, once the map lies still."""
+    page.evaluate("document.getElementById('map').scrollIntoView({block: 'center'})")
+    places: list[Any] = [None]
+    while len(places) < 2 or places[-1] != places[-2]:
+        places.append(
+            page.evaluate(f"""new Promise(tell => requestAnimationFrame(() => setTimeout(() => {{
+            const view = [...Bokeh.index].find(view => view.model.name === "map");
+            const box = view.el.getBoundingClientRect();
+            const place = page.places[page.at[{state}]];
+            tell([box.x + view.frame.x_scale.compute(place.x), box.y + view.frame.y_scale.compute(place.y)]);
+        }}, 30)))""")
+        )
+    time.sleep(0.35)  # Bokeh takes two clicks within 300 ms for a double one
+    page.click(*places[-1])
+
+
+def told(lower: float, upper: float) -> str:
+    return f"{lower:.3f} to {upper:.3f} expected steps"
+
+
+def test_a_goal_that_is_clicked_tells_its_certificate(browser: driver.Browser, run: Path) -> None:
+    page = opened(browser, run)
+    rows = {row["goal"]: row for row in json.loads((run / "result.json").read_text())["goals"]}
+    for goal in (4, 8):
+        click_state(page, goal)
+        page.wait(f"document.getElementById('goal-title').textContent.startsWith('Goal {goal} ')")
+        assert text(page, "interval-text") == told(rows[goal]["lower"], rows[goal]["upper"])
+        assert f"error at most {rows[goal]['error']:.3f}" in text(page, "goal-text")
+    walked = page.evaluate("[part('path').data.x.length, part('arrows').data.x0.length]")
+    assert walked[0] >= 3, "the most likely path to the far corner"
+    assert walked[1] > 0
+    assert page.troubles() == []
+
+
+def test_the_slider_goes_back_in_time(browser: driver.Browser, run: Path) -> None:
+    page = opened(browser, run)
+    arrays = _arrays(run)
+    page.evaluate("choose(page.row[8])")
+    place = len(arrays["past_steps"]) // 2
+    page.evaluate(f"$('moment').value = {place}; $('moment').dispatchEvent(new Event('input'))")
+    assert f"after {arrays['past_steps'][place]:,} steps" in text(page, "moment-text")
+    lower, upper = (float(arrays[f"past_{name}"][place][8]) for name in ("lower", "upper"))
+    shown = text(page, "interval-text")
+    assert f"{lower:.3f}" in shown
+    assert (f"{upper:.3f}" in shown) == (upper < 1e300)
+    assert page.evaluate("part('now-shrink').location") == arrays["past_steps"][place]
+    page.evaluate("$('play-time').click()")
+    page.wait(f"page.moment > {place}")
+    page.evaluate("$('play-time').click()")
+    assert page.troubles() == []
+
+
+def test_the_policy_plays_and_its_steps_pile_up(browser: driver.Browser, run: Path) -> None:
+    page = opened(browser, run)
+    result = _result(run)
+    page.evaluate("choose(page.row[8]); for (let i = 0; i < 20; i++) $('try-many').click()")
+    steps = page.evaluate("page.tries[page.goal].steps")
+    assert len(steps) == 2000
+    mean, (lower, upper) = sum(steps) / len(steps), result.certificate(8)
+    assert lower - 1 < mean < upper + 1, "the observed model is close to the world by now"
+    assert f"Measured: {mean:.2f} ±" in text(page, "try-text")
+    assert f"certified: {lower:.2f} to {upper:.2f}" in text(page, "try-text")
+    assert sum(page.evaluate("part('bars').data.top")) == 2000
+    page.evaluate("$('try-one').click()")
+    page.wait("page.tries[page.goal].steps.length === 2001")
+    page.evaluate("$('try-clear').click()")
+    assert "Nothing measured yet" in text(page, "try-text")
+    assert page.troubles() == []
+
+
+def test_the_table_is_searched_sorted_and_linked(browser: driver.Browser, run: Path) -> None:
+    page = opened(browser, run)
+    result = _result(run)
+    first = "document.querySelector('#table tbody tr td').textContent"
+    page.evaluate("document.querySelectorAll('#table th button')[2].click()")
+    page.evaluate("document.querySelectorAll('#table th button')[2].click()")
+    assert page.evaluate("document.querySelectorAll('#table th')[2].getAttribute('aria-sort')") == "descending"
+    farthest = max(result.certificates, key=lambda g: result.certificates[g].upper)
+    assert page.evaluate(first).split()[0] == str(farthest)
+    page.evaluate("$('search').value = '5 '; $('search').dispatchEvent(new Event('input'))")
+    assert page.evaluate(first).split()[0] == "5"
+    page.evaluate("document.querySelector('#table tbody button').click()")
+    assert text(page, "interval-text") == told(*result.certificate(5))
+    assert page.troubles() == []
+
+
+def test_the_keyboard_is_enough(browser: driver.Browser, run: Path) -> None:
+    page = opened(browser, run)
+    page.evaluate("choose(page.row[4]); $('map-frame').focus()")
+    for key, goal in (("ArrowRight", 5), ("ArrowUp", 2), ("ArrowLeft", 1), ("ArrowDown", 4)):
+        page.press(key)
+        assert page.evaluate("page.data.goal[page.goal]") == goal
+    named = "[...document.querySelectorAll('button, input, select, [tabindex]')]"
+    nameless = (
+        f"{named}.filter(e => !(e.textContent.trim() || e.getAttribute('aria-label') || e.labels?.length)).length"
+    )
+    assert page.evaluate(nameless) == 0, "everything that can be focused has a name"
+    assert page.troubles() == []
+
+
+@pytest.mark.parametrize("measure", ["lower", "upper", "width", "stand", "visits", "choices"])
+def test_the_map_has_other_colours(browser: driver.Browser, run: Path, measure: str) -> None:
+    page = opened(browser, run, width=390, height=800, dark=True)
+    page.evaluate(f"$('measure').value = '{measure}'; $('measure').dispatchEvent(new Event('change'))")
+    fills = page.evaluate("part('places').data.fill")
+    assert len(fills) == 9
+    assert (len(set(fills)) == 1) == (measure == "stand"), "all are finished, and differ in everything else"
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390, "nothing sticks out on a phone"
+    assert page.troubles() == []
+
+
+def test_hostile_names_do_nothing(browser: driver.Browser, tmp_path: Path) -> None:
+    result = api.explore("chain", 5, budget=2000, env_args={"n_states": 9})
+    write_report(result, tmp_path, View(0, HOSTILE, None))
+    page = opened(browser, tmp_path)
+    for state in range(3):
+        click_state(page, state)
+        page.wait(f"page.goal >= 0 && page.data.goal[page.goal] === {state}")
+    page.evaluate("for (let g = 0; g < page.data.goal.length; g++) choose(g)")
+    assert page.evaluate("window.hit === undefined && document.querySelector('img, svg[onload]') === null")
+    names = page.evaluate("[...document.querySelectorAll('#table tbody td:first-child')].map(cell => cell.textContent)")
+    assert set(names) == {f"{state} {HOSTILE[state]}" for state in result.certificates}
+    assert page.troubles() == []
+
+
+def test_an_unfinished_run_says_what_is_missing(browser: driver.Browser, tmp_path: Path) -> None:
+    result = api.explore("grid", 6, env_args={"rows": 3, "cols": 3}, budget=3000)
+    write_report(result, tmp_path)
+    page = opened(browser, tmp_path)
+    assert f"Open goals: {len(result.open_goals)} of {len(result.goals)}" in text(page, "unknown")
+    assert f"adagoal resume {tmp_path}" in text(page, "unknown")
+    worst = max(result.errors, key=lambda g: result.errors[g])
+    page.evaluate("document.querySelector('#unknown button').click()")
+    assert page.evaluate("page.data.goal[page.goal]") == worst
+    assert page.troubles() == []
+
+
+def _result(folder: Path) -> Result:
+    return load(folder)
+
+
+def _arrays(folder: Path) -> Any:
+    return _result(folder).arrays
