@@ -20,13 +20,7 @@ from adagoal.worlds.keys import minigrid_key, minigrid_view
 
 PLACES = ("red", "green", "yellow", "blue", "aboard")
 TAXI: dict[str, Any] = {"env": "Taxi-v4", "radius": 20, "start_seed": 0}
-ROOMS: dict[str, Any] = {
-    "env": "MiniGrid-FourRooms-v0",
-    "radius": 4,
-    "epsilon": 1.0,
-    "start_seed": 0,
-    "max_states": 2000,
-}
+ROOMS: dict[str, Any] = {"env": "MiniGrid-FourRooms-v0", "radius": 4, "start_seed": 0, "max_states": 2000}
 
 
 def passenger(state: int) -> str:
@@ -39,9 +33,8 @@ def run(name: str, right: Any, **setting: Any) -> None:
     began = time.process_time()
     result = adagoal.explore(**setting)
     seconds = time.process_time() - began
-    print(
-        f"{name}: {result.status}, {len(result.goals)} goals, {result.steps:,} steps, {seconds:.0f} s, {right(result)}"
-    )
+    found = f"{len(result.goals)} goals, {result.steps:,} steps, {seconds:.0f} s"
+    print(f"{name}: {result.status}, {found}, {right(result)}", flush=True)
 
 
 def audited(result: adagoal.Result) -> str:

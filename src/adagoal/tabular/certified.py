@@ -187,14 +187,12 @@ class Certified(Columns):
     def _sweep(self, block: Longs, exact: bool) -> None:
         """Both bounds of the columns of the block."""
         model, start = self.confidence.model(), self.counts.start
-        if not self.space.whole:
-            self.pin(block)  # some of their states may be new
+        column = self.block_columns(block)
         tables: list[NDArray[Any]] = [self.V, self.optimistic, self.Y, self.best]
         rows = np.ix_(self.order, block)
         parts = [np.zeros((len(table), len(block)), table.dtype) for table in tables]
         for part, table in zip(parts, tables, strict=True):
             part[self.order] = table[rows]
-        column = self.space.columns(self.goal_state[block])
         setting = Block(self.order, column, self.cap, exact, SWEEPS, tolerance=1e-3 * self.epsilon)
         if exact or model.p.size * len(block) > THREADED:
             second = self._threads.submit(self._backend.upper, model, setting, *parts[2:])

@@ -107,6 +107,12 @@ class Columns:
         if len(self.D) > known:
             self.pin(np.arange(known, len(self.D)))
 
+    def block_columns(self, block: Longs) -> Longs:
+        """[S, W] the places in ``block`` of the goals of every state, -1 where there is none: what a sweep reads."""
+        if not self.space.whole:
+            self.pin(block)  # some of their states may be new
+        return self.space.columns(self.goal_state[block])
+
     def pin(self, columns: Longs) -> None:
         """Both bounds are zero in the states of a goal."""
         at = self.space.columns(self.goal_state[columns])
