@@ -18,6 +18,7 @@ from adagoal.core.errors import InputError
 from adagoal.core.streams import aside
 
 if TYPE_CHECKING:  # imported where they are used: --help should not wait for Numba
+    from adagoal.runs.estimate import Estimate
     from adagoal.runs.progress import Progress
     from adagoal.runs.result import Result
 
@@ -53,6 +54,7 @@ FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path)
 @options.ADDRESS
 @options.DEVICE
 @options.STEP_TIMEOUT
+@click.option("--estimate", is_flag=True, help="Stop as soon as the cost of the whole run can be told, and tell it.")
 @click.option("--record", is_flag=True, help="Keep every step in the folder, 10 bytes each (transitions.npz).")
 @options.JSON
 @options.QUIET
@@ -63,6 +65,7 @@ def explore(
     step_timeout: float | None,
     engine: str,
     address: str | None,
+    estimate: bool,
     record: bool,
     as_json: bool,
     quiet: bool,
@@ -78,6 +81,7 @@ def explore(
     """
     from adagoal import methods
     from adagoal.api import explore as api
+    from adagoal.runs.estimate import Estimating
     from adagoal.runs.progress import Progress
     from adagoal.runs.setting import Setting
     from adagoal.worlds import registry
@@ -93,8 +97,9 @@ def explore(
     with aside(), Progress(setting.budget, quiet) as progress:
         where: dict[str, Any] = {"step_timeout": step_timeout, "engine": engine, "address": address}
         kept: dict[str, Any] = {"out": folder, "overwrite": overwrite, "record": record}
-        result = api.explore(**asdict(setting), **where, **kept, observe=progress)
-    _finish(result, folder, progress, as_json)
+        observe = Estimating(progress)
+        result = api.explore(**asdict(setting), **where, **kept, observe=observe if estimate else progress)
+    _finish(result, folder, progress, as_json, observe.found)
 
 
 @click.command(epilog="Example: adagoal resume runs/two-room --budget 1e7")
@@ -245,15 +250,18 @@ def envs(as_json: bool) -> None:
     Console().print(table)
 
 
-def _finish(result: Result, folder: Path, progress: Progress, as_json: bool) -> None:
+def _finish(result: Result, folder: Path, progress: Progress, as_json: bool, estimate: Estimate | None = None) -> None:
     """Write the report, say what happened, and set the exit code."""
     from adagoal.report import View, headline, write_report
 
     page = write_report(result, folder, View.of(progress.world) if progress.world is not None else None)
     if as_json:
-        click.echo(json.dumps({**result.to_dict(), "out": str(folder), "report": str(page)}, indent=1))
+        cost = {} if estimate is None else {"estimate": asdict(estimate)}
+        click.echo(json.dumps({**result.to_dict(), "out": str(folder), "report": str(page), **cost}, indent=1))
     else:
         click.echo(headline(result))
+        if estimate is not None:
+            click.echo(f"estimate: {estimate}")
         for reason in result.void:
             click.echo(f"void: {reason}", err=True)
         for warning in result.warnings:
