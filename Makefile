@@ -83,15 +83,7 @@ docs: $(VENV)/stamp-dev
 package: $(VENV)/stamp-dev
 	$(BIN)/python -m build --outdir dist
 
-check-# The pages are gathered in build/docs: those of docs/, the tutorials as they were played, the reference, the demo.
-docs: $(VENV)/stamp-dev
-	$(BIN)/python docs/tools/stage.py build/docs
-	$(BIN)/adagoal explore two-room --radius 40 --epsilon 1 --delta 0.1 --seed 0 --out build/demo --overwrite --quiet
-	mkdir -p build/docs/demo && cp build/demo/report.html build/docs/demo/
-	$(BIN)/zensical build --strict
-	@echo "open $(CURDIR)/site/index.html"
-
-package: $(VENV)/stamp-dev
+check-package: $(VENV)/stamp-dev
 	$(BIN)/pytest -m slow tests/test_package.py
 
 bench: $(VENV)/stamp-dev

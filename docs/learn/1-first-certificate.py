@@ -82,4 +82,4 @@ adagoal.audit(result).ok
 #
 # Open `runs/rooms/report.html` in a browser.
 #
-# Next: [your own environment](2-your-environment.md).
+# Next: [your own environment](2-your-environment.py).

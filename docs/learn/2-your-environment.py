@@ -104,4 +104,4 @@ trial.agrees
 # $ adagoal play runs/lift --env lift:Lift-v0
 # ```
 #
-# Next: [how to read a certificate](3-reading-a-certificate.md).
+# Next: [how to read a certificate](3-reading-a-certificate.py).

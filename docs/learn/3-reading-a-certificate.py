@@ -105,4 +105,4 @@ print(next(reason for reason in worn.void if "stationary" in reason))
 # %% [markdown]
 # Silence is not a proof: a small change may go unnoticed. But nothing that is noticed is passed over.
 #
-# Next: [linear mixtures](4-linear-mixtures.md), for worlds of which you have simulators.
+# Next: [linear mixtures](4-linear-mixtures.py), for worlds of which you have simulators.

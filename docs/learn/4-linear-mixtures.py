@@ -63,4 +63,4 @@ print(result.status)
 print(*result.void, sep="\n")
 
 # %% [markdown]
-# Next: [deep goals](5-deep-goals.md).
+# Next: [deep goals](5-deep-goals.py).

@@ -70,15 +70,26 @@ tested = evaluate(folder, episodes=100, test_goals="scale=1.5")
 print(f"{tested.held.mean():.0%} of the wider goals")
 
 # %% [markdown]
-# A rate is not a certificate. `adagoal.certify(folder, radius=25, success=0.9)` cuts the goal space into cells and
-# plays until it can say, for every cell and with a probability of your choice, whether the policy reaches its goals
-# ([deep goals in full](../deep.md)).
+# ## Certify it
+#
+# A rate is not a certificate. `certify` cuts the goal space into cells and plays until it can say of every cell
+# whether the policy reaches its goals. All verdicts are right together, with probability 0.95.
+
+# %%
+import adagoal
+
+found = adagoal.certify(folder, radius=25, success=0.6, slack=0.2, halvings=2, workers=1)
+for cell in found.cells:
+    corners = ", ".join(f"{low:+.1f} to {high:+.1f}" for low, high in zip(cell.low, cell.high, strict=True))
+    print(f"goals in {corners}: {cell.verdict}")
+
+# %% [markdown]
+# Train longer, and more cells are certified ([certificates of policies](../certify.md)).
 #
 # ## If you train with another library
 #
-# Nothing here depends on how a policy was trained. A goal rule is a function of $D$, $E$ and what else is known: call
-# it in a training loop of your own, for instance one of Stable-Baselines3, and hand the goals that it draws to your
-# environments.
+# A goal rule is a function of $D$, $E$ and what else is known. For Stable-Baselines3 there is a wrapper and a callback
+# ([beside Stable-Baselines3](../sb3.md)). In a training loop of your own, call the rule yourself:
 
 # %%
 import numpy as np

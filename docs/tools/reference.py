@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import textwrap
 from typing import Any
 
 import click
@@ -77,7 +78,7 @@ def _name(name: str, found: Any, level: int) -> list[str]:
 
 def _fields(found: type) -> str:
     """The fields of a class with the texts that stand below them, as a list."""
-    (tree,) = ast.parse(inspect.cleandoc(inspect.getsource(found))).body
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(found))).body
     assert isinstance(tree, ast.ClassDef)
     lines = []
     for node, after in zip(tree.body, [*tree.body[1:], None], strict=True):

@@ -16,6 +16,7 @@ from click.core import ParameterSource
 
 from adagoal.cli import options
 from adagoal.core.errors import InputError
+from adagoal.core.files import write_json
 from adagoal.core.status import UNFINISHED
 from adagoal.core.streams import aside
 from adagoal.deep import settings
@@ -230,7 +231,8 @@ def evaluate(
 ) -> None:
     """Test the policy that adagoal train left in FOLDER: how often it succeeds, and which goals it misses.
 
-    Writes FOLDER/evaluation.png: every test goal, reached or missed.
+    Writes FOLDER/evaluation.png, every test goal, reached or missed, and FOLDER/evaluation.json, from which adagoal
+    report draws the success by distance.
     """
     from adagoal.deep import with_extra
 
@@ -242,6 +244,7 @@ def evaluate(
         found = play(folder, run=run, episodes=episodes, test_goals=test_goals, seed=seed, env=env, trust=trust)
     summary = found.summary()
     figures.save(figures.reached_and_missed(found.goals, found.held), folder / "evaluation.png")
+    write_json(folder / "evaluation.json", summary)
     if as_json:
         click.echo(json.dumps(summary, indent=1))
         return

@@ -107,7 +107,7 @@ class Config:
         0.0, "Discount; values lie in [-1/(1 - gamma), 0]; 0: 1 - 1/T, T the steps of an episode.", low=0.0, high=0.9999
     )
     action_l2: float = setting(
-        1.0, "Weight of the squared action in the actor's loss.", low=0.0, high=1e6, per_run=True
+        0.1, "Weight of the squared action in the actor's loss; 1 for Fetch.", low=0.0, high=1e6, per_run=True
     )
     target_step: float = setting(0.05, "How far a target network moves each time (1 - polyak).", low=1e-6, high=1.0)
     target_every: int = setting(10, "Updates between two moves of the target networks.", low=1, high=100_000)

@@ -37,8 +37,8 @@ def rollouts(
     env.close()
     stream = int(np.random.SeedSequence([seed, CERTIFY]).generate_state(1)[0] // 2)
     workers = min(workers, BLOCKS)
-    config = Config(source.name, seed=stream, episodes=BLOCK)
-    fleet = Fleet([config] * workers, source, replace(sizes, horizon=radius), workers)
+    configs, sizes = [Config(policy.env, seed=stream, episodes=BLOCK)] * workers, replace(sizes, horizon=radius)
+    fleet = Fleet(configs, source, sizes, workers)
 
     def reach(goals: Floats, round_: int) -> Bools:
         return np.asarray((fleet.examine(round_, policy.actor, goals) <= sizes.success).any(1))

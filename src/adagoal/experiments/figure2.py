@@ -16,6 +16,7 @@ stopped goes on from its checkpoint. ``--data docs/data`` trains nothing and dra
 from __future__ import annotations
 
 import os
+import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,6 +31,7 @@ from adagoal.engines import Interrupted, Needs
 from adagoal.experiments.catalogue import CATALOGUE
 from adagoal.experiments.declare import Experiment, Options, Outcome, Report
 from adagoal.experiments.output import Table
+from adagoal.report.curves import Line, Panel
 
 ENVS = {"push": "FetchPush-v4", "pick": "FetchPickAndPlace-v4"}
 STRETCH = {"push": 10, "pick": 5}
@@ -207,7 +209,25 @@ def report(outcomes: Sequence[Outcome], options: Options) -> Report:
     lines = [[_text(value) for value in row.values()] for row in found]
     finished = all(outcome["status"] == Status.DONE for outcome in outcomes)
     text = Table(list(found[0]), lines, left=2).markdown()
-    return Report(found, text, found, {"figure2.png": figure(panels)}, finished)
+    return Report(found, text, found, {"figure2.png": figure(panels)}, finished, curves(panels))
+
+
+def curves(panels: Sequence[dict[str, Any]]) -> list[Panel]:
+    """Test success over the steps, with every seed."""
+    found = []
+    for data in panels:
+        lines = []
+        for name in LINES:
+            runs = [run for run in data["runs"] if label(run) == name]
+            for run in runs:
+                steps, success = zip(*((point["steps"], point["success"]) for point in run["curve"]), strict=True)
+                lines.append(Line(NAMES[name], steps, success, run["seed"]))
+            if runs:
+                each = [line.y for line in lines[-len(runs) :]]
+                middle = [statistics.median(points) for points in zip(*each, strict=False)]
+                lines.append(Line(NAMES[name], lines[-1].x[: len(middle)], middle))
+        found.append(Panel(data["panel"], "environment steps", "test success, last step", lines, log=False))
+    return found
 
 
 def _text(value: Any) -> str:

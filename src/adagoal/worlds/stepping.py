@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import numba
 import numpy as np
 
-from adagoal.core.counts import Counts, record
+from adagoal.core.counts import Counts
 from adagoal.core.errors import InputError
 from adagoal.core.world import Plan
 from adagoal.worlds import episode
@@ -75,8 +74,9 @@ class Stepping:
         """The reset action, taken in ``state``."""
         try:
             landed = self._adapter.home()
-            self._compare(landed)
-            if landed != self._adapter.start:
+            if landed == self._adapter.start:
+                self._compare(landed)
+            else:
                 self._make_room()
                 self._counts.seen[landed] = True
                 self._doubts.astray(landed)
@@ -161,21 +161,4 @@ class Stepping:
             self._recorder.add(moves, landed)
         if counts.trail is not None:
             counts.trail.add(moves, landed)
-        real = moves >= 0
-        pairs, successors, done = moves[real], landed[real], 0
-        while done < len(pairs):
-            done = _record_all(
-                *(pairs, successors, done, counts.successor, counts.count, counts.recent),
-                *(counts.support, counts.n, counts.settled),
-            )
-            if done < len(pairs):
-                counts.widen(2 * counts.successor.shape[1])
-
-
-@numba.njit(cache=True, nogil=True)
-def _record_all(pairs, landed, done, successor, count, recent, support, n, settled):  # type: ignore[no-untyped-def]
-    """Count transitions from number ``done`` on; returns where a row had no place left, or the end."""
-    for i in range(done, len(pairs)):
-        if not record(pairs[i], landed[i], successor, count, recent, support, n, settled):
-            return i
-    return len(pairs)
+        counts.record_all(moves[moves >= 0], landed[moves >= 0])

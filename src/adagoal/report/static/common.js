@@ -30,6 +30,7 @@ const plots = {};
 async function drawFigures() {
   const items = JSON.parse($("figures").textContent);
   for (const [name, item] of Object.entries(items)) {
+    if (!$(name)) continue;
     await Bokeh.embed.embed_item(item, name);
     const doc = Bokeh.documents[Bokeh.documents.length - 1];
     plots[name] = doc.roots()[0];
@@ -113,7 +114,7 @@ class SortedTable {
     return this.rows.filter(row => !words || this.columns.some(c => String(c.text(row)).toLowerCase().includes(words)));
   }
   show() {
-    const {value} = this.columns[this.by], sign = this.up ? 1 : -1;
+    const value = this.by < 0 ? () => 0 : this.columns[this.by].value, sign = this.up ? 1 : -1;  // -1: as they came
     const number = x => Number.isNaN(x) ? Infinity : x;
     const rows = this.found().map(row => [value(row), row]).sort(([a], [b]) =>
       sign * (typeof a === "string" ? a.localeCompare(b) : (number(a) > number(b)) - (number(a) < number(b))));
@@ -155,7 +156,7 @@ function listen(update) {
       if (answer.status === 200) {
         stamp = answer.headers.get("X-Stamp") || "";
         const data = await unpack(await answer.arrayBuffer());
-        $("stop").hidden = !data.facts.running;
+        $("stop").hidden = !data.facts.running || data.facts.stops === false;
         say(data.facts.running ? "Live: the run goes on, and this page follows it."
           : "The run is not going on at the moment; this page follows it when it does.");
         update(data);
