@@ -256,11 +256,13 @@ def test_a_bomb_is_not_inflated(old: Path) -> None:
     """3 MB that would become 3 GB: refused while 2 GB of addresses are all there is."""
     head = io.BytesIO()
     np.lib.format.write_array_header_1_0(head, {"descr": "|u1", "fortran_order": False, "shape": (3 * 2**30,)})
-    with zipfile.ZipFile(old / "model.npz", "w", zipfile.ZIP_DEFLATED) as archive:
-        with archive.open("visits.npy", "w", force_zip64=True) as stream:
-            stream.write(head.getvalue())
-            for _ in range(3 * 2**6):
-                stream.write(bytes(2**24))
+    with (
+        zipfile.ZipFile(old / "model.npz", "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("visits.npy", "w", force_zip64=True) as stream,
+    ):
+        stream.write(head.getvalue())
+        for _ in range(3 * 2**6):
+            stream.write(bytes(2**24))
     script = f"ulimit -v 8000000; exec {sys.executable} -m adagoal report {old}"
     done = subprocess.run(["bash", "-c", script], env=environment(), capture_output=True, text=True, timeout=PATIENCE)
     refused(done)

@@ -43,7 +43,7 @@ def test_a_backup_is_rounded_to_the_safe_side_and_hardly_more(monkeypatch, dtype
     monkeypatch.setattr(jax_bounds, "PATIENCE", 1)
     monkeypatch.setattr(jax_bounds, "precision", lambda model, block: dtype)
     inside = np.arange(S)[:, None] == np.arange(B)
-    column = np.where(np.arange(S) < B, np.arange(S), -1)
+    column = np.where(np.arange(S) < B, np.arange(S), -1)[:, None]
     for seed in range(10):
         rng = np.random.default_rng(seed)
         model, none = random_empirical(rng), np.zeros((S, B), np.int16)
@@ -70,7 +70,7 @@ def test_states_outside_the_order_are_left_alone():
     unseen = ~counts.seen
     assert unseen.any()
     model, order = estimates.confidence.model(), np.flatnonzero(counts.seen)
-    block = Block(order, np.arange(mdp.n_states), 8.0, exact=False, sweeps=20, tolerance=1e-3)
+    block = Block(order, np.arange(mdp.n_states)[:, None], 8.0, exact=False, sweeps=20, tolerance=1e-3)
     V, Y = np.zeros((25, 25)), np.where(np.eye(25, dtype=bool), 0.0, 8.0)
     V, _ = jax_backend.JAX.lower(model, block, V, np.zeros((25, 25), np.int16))
     Y, policy = jax_backend.JAX.upper(model, block, Y, np.full((25, 25), mdp.n_actions, np.int16))
@@ -111,7 +111,7 @@ def test_the_certified_explorer_keeps_its_promise():
 def test_float64_where_float32_would_cost_too_much():
     model = random_empirical(np.random.default_rng(0))
     for tolerance, dtype in ((1e-2, np.float32), (1e-6, np.float64)):
-        block = Block(np.arange(S), np.full(S, -1), CAP, exact=False, sweeps=1, tolerance=tolerance)
+        block = Block(np.arange(S), np.full((S, 1), -1), CAP, exact=False, sweeps=1, tolerance=tolerance)
         assert jax_bounds.precision(model, block) is dtype
 
 

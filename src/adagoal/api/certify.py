@@ -7,7 +7,7 @@ import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,7 +35,7 @@ def certify(
     run: int = 0,
     test_goals: str | None = None,
     seed: int = 0,
-    env: str | None = None,
+    env: Any = None,
     trust: bool = False,
     workers: int = 0,
     observe: Callable[[int, int], bool | None] | None = None,
@@ -61,7 +61,6 @@ def certify(
     integer("workers", workers, 0, 1024)
     with_extra()
     from adagoal.deep import certification
-    from adagoal.deep.policy import Policy
     from adagoal.deep.rollouts import rollouts as playing
     from adagoal.runs import training_files
     from adagoal.runs.saved import read
@@ -70,11 +69,13 @@ def certify(
         about = training_files.record(saved)
         return about, training_files.policy(saved, about, run)
 
-    about, trained = read(Path(folder), read_in)
-    config = about.configs[run]
-    policy = Policy(about.environment(env, trust), trained.actor)
+    about, policy = read(Path(folder), read_in)
+    config, source = about.configs[run], about.source(env, trust)
     goals, processes = test_goals or config.test_goals, workers or os.cpu_count() or 1
-    with stop_on_signals() as stop, playing(policy, config.horizon, goals, radius, seed, processes) as (space, reach):
+    with (
+        stop_on_signals() as stop,
+        playing(policy, source, config.horizon, goals, radius, seed, processes) as (space, reach),
+    ):
 
         def going(open_cells: int, played: int) -> bool:
             return not stop.asked and _wanted(observe, open_cells, played)

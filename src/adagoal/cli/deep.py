@@ -22,7 +22,7 @@ from adagoal.deep import settings
 from adagoal.deep.config import RECIPES, Config
 
 if TYPE_CHECKING:
-    from adagoal.runs.training import TrainResult
+    from adagoal.runs.trained import TrainResult
 
 BESIDE_RESUME = {"folder", "env", "goal_rule", "trust", "steps", "workers", "minutes", "checkpoint_every", "as_json"}
 

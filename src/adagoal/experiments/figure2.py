@@ -8,6 +8,7 @@ goal rules in each with the same learner:
               how the paper's deep section reads AdaGoal
     AdaGoal   the same draw under the constraint D(g) <= L that the deep section drops, ensemble with hindsight
 
+The learner is DDPG with an ensemble beside it, which the documented figure was made with.
 All runs of a panel train side by side as one program: a panel is a cell, kept as ``OUT/<panel>.json``. One that was
 stopped goes on from its checkpoint. ``--data docs/data`` trains nothing and draws what is there.
 """
@@ -79,6 +80,7 @@ def configs(panel: str, options: Options, **settings: Any) -> list[Any]:
     seeds = options.seeds
     fewer = range(seeds[0], seeds[0] + options.baseline_seeds) if options.baseline_seeds else seeds
     shared = settings | {
+        "algorithm": "ddpg",
         "train_goals": f"scale={scale}",
         "eval_every": CYCLES_A_TEST[env],
         "eval_episodes": TEST_EPISODES,
@@ -95,10 +97,11 @@ def kept(cell: Cell, outcome: Outcome, options: Options) -> bool:
     from adagoal.runs.training_files import configs, is_training
 
     held = [replace(config, steps=options.steps) for config in configs(outcome)]
-    if outcome["status"] == Status.DONE and outcome["steps"] >= options.steps and all(run in held for run in cell.runs):
+    wanted = [run.on_time_scale(held[0].horizon) for run in cell.runs]
+    if outcome["status"] == Status.DONE and outcome["steps"] >= options.steps and all(run in held for run in wanted):
         return True
     folder = options.out / cell.panel
-    if is_training(folder) and held != cell.runs:
+    if is_training(folder) and held != wanted:
         raise InputError(
             f"{folder} holds the panel with other seeds, rules or settings; choose another folder", name="out"
         )

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from adagoal.core.counts import Counts
 from adagoal.core.goalspace import GoalSpace
 from adagoal.core.schema import Array, Schema, check_arrays
-from adagoal.core.types import Longs
+from adagoal.core.types import Actions, Longs
 
 
 def one_each(space: GoalSpace) -> tuple[Longs, Longs]:
@@ -129,6 +129,13 @@ class Columns:
             self.D[-1] = self.upper[-1] = self.gap[-1] = 0.0
         if columns == self.space.bound:
             self.D[0] = np.inf  # no goal is left unseen
+
+    def offered(self, table: Actions, j: int) -> Actions:
+        """[1, S] a column of a table of actions; the reset stands in for those that a state does not have."""
+        actions, A = table[:, j].copy(), self.counts.n_actions
+        own = np.flatnonzero(actions < A)
+        actions[own[self.counts.absent[own * A + actions[own]]]] = A
+        return actions[None]
 
     def column_state(self) -> dict[str, NDArray[Any]]:
         """For a checkpoint."""
