@@ -256,6 +256,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "light": {"hidden": (128, 128, 128), "batch": 512},
     "paper": {
         "algorithm": "ddpg",
+        "action_l2": 1.0,
         "goal_rule": "proportional",
         "updates": 40,
         "batch": 2048,
