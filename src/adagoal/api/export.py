@@ -131,7 +131,7 @@ def export(
 
 
 def _table(result: Result) -> str:
-    """The rows of :meth:`Result.table`. A number that is not known is left empty; ``within`` and ``open`` are 0 or 1."""
+    """The rows of :meth:`Result.table`. A number that is not known is left empty; truths are 0 or 1."""
     text = io.StringIO()
     rows = [{name: _shown(value) for name, value in row.items()} for row in result.table()]
     table = csv.DictWriter(text, rows[0] if rows else ["goal"], lineterminator="\n")
