@@ -5,7 +5,7 @@ SB3 ?= .venv-sb3
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo test test-first test-second lint format check-slow check-package check-sb3 package bench reproduce clean
+.PHONY: help demo test test-first test-second lint format docs check-slow check-package check-sb3 package bench reproduce clean
 
 help:
 	@echo "make demo        explore the two-room world with live progress, and write its report"
@@ -13,6 +13,7 @@ help:
 	@echo "make lint        lint and types only"
 	@echo "make format      format the code"
 	@echo "make check-slow  the heavier statistical checks"
+	@echo "make docs        the documentation site, in site/"
 	@echo "make package     the wheel and the source archive, in dist/"
 	@echo "make check-package  the wheel in empty environments (part of check-slow)"
 	@echo "make check-sb3   the goal rules in Stable-Baselines3, in an environment of their own (PyTorch)"
@@ -31,7 +32,7 @@ $(VENV)/stamp-core: $(VENV)/stamp-python pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/stamp-dev: $(VENV)/stamp-python pyproject.toml constraints.txt
-	$(PIP) install --constraint constraints.txt --editable '.[dev,minigrid,deep]'
+	$(PIP) install --constraint constraints.txt --editable '.[dev,docs,minigrid,deep]'
 	@touch $@ $(VENV)/stamp-core
 
 demo: $(VENV)/stamp-core
@@ -71,6 +72,14 @@ $(SB3)/stamp: $(VENV)/stamp-python pyproject.toml constraints.txt
 check-sb3: $(SB3)/stamp
 	$(SB3)/bin/pytest tests/sb3
 
+# The pages are gathered in build/docs: those of docs/, the tutorials as they were played, the reference, the demo.
+docs: $(VENV)/stamp-dev
+	$(BIN)/python docs/tools/stage.py build/docs
+	$(BIN)/adagoal explore two-room --radius 40 --epsilon 1 --delta 0.1 --seed 0 --out build/demo --overwrite --quiet
+	mkdir -p build/docs/demo && cp build/demo/report.html build/docs/demo/
+	$(BIN)/zensical build --strict
+	@echo "open $(CURDIR)/site/index.html"
+
 package: $(VENV)/stamp-dev
 	$(BIN)/python -m build --outdir dist
 
@@ -87,5 +96,5 @@ reproduce: $(VENV)/stamp-core
 	$(BIN)/adagoal reproduce separation
 
 clean:
-	rm -rf $(VENV) $(SB3) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(SB3) build dist site .pytest_cache .mypy_cache .ruff_cache
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

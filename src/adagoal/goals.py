@@ -14,17 +14,17 @@ rules of the deep literature in the same form.
 from __future__ import annotations
 
 import functools
-import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 
 from adagoal.core import plugins
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.types import Bools, Floats
+from adagoal.core.usercode import from_file, names_file
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,14 @@ class Known:
     """Success rate, fast moving average."""
     previous: Floats
     """Success rate, slow moving average."""
+    experienced: Bools | None = None
+    """Which goals were achieved before. None where every goal is on the list and ``visits`` says it; a deep run draws
+    half of the candidates from experience for a rule that needs this, and the others from the goal space."""
+    divergence: float | None = None
+    """KL(p_wanted || p_achieved) between the goal space and what was achieved; None where ``visits`` says it."""
+    onward_D: Floats | None = None
+    """D from the goal onwards to the target of this episode, a test goal; None where there is no target."""
+    onward_E: Floats | None = None
 
 
 Rule = Callable[[Known], Floats]
@@ -130,12 +138,47 @@ def skewfit(known: Known, alpha: float = -1.0) -> Floats:
     return _or_uniform(weights, visited, known)
 
 
-@rule("D", "visits")
+@rule("D", "visits", "experienced")
 def mega(known: Known) -> Floats:
-    """The least visited goal among those believed reachable: MEGA (Pitis et al. 2020), cutoff D <= L."""
-    candidates = reachable(known) & (known.visits > 0)
+    """The least visited goal among those achieved before and believed reachable: MEGA (Pitis et al. 2020).
+
+    Goals with D > L are cut off, where MEGA moves a cutoff of its own with the success rate. Checked against the
+    authors' code (spitis/mrl, ``DensityAchievedGoalCuriosity``).
+    """
+    candidates = reachable(known) & achieved(known)
     fewest = known.visits[candidates].min(initial=np.inf)
     return _or_uniform((candidates & (known.visits == fewest)).astype(float), candidates, known)
+
+
+@rule("D", "visits", "experienced", "divergence", b=Option(-1e6, 1e6))
+def omega(known: Known, b: float = -3.0) -> Floats:
+    """MEGA, and ever more goals of the goal space as they come near: OMEGA (Pitis et al. 2020).
+
+    With probability alpha = 1 / max(b + KL(p_wanted || p_achieved), 1) a goal of the goal space, unless it is beyond L;
+    a goal of :func:`mega` otherwise. Checked against the authors' code (``CuriosityAlphaMixtureModule``, b = -3).
+    """
+    alpha = 1.0 / max(b + divergence(known), 1.0)
+    wanted = known.eligible if known.experienced is None else known.eligible & ~known.experienced
+    share = alpha * (wanted & reachable(known)) / max(wanted.sum(), 1)
+    rare = mega(known)
+    return np.asarray(share + (1.0 - share.sum()) * rare / rare.sum())
+
+
+@rule("D", "E", "experienced", "onward_D", "onward_E", alpha=Option(0.0, 1e6), beta=Option(0.0, 1e6))
+def discover(known: Known, alpha: float = 1.0, beta: float = 1.0) -> Floats:
+    """Towards a target g*: DISCOVER (Diaz-Bone et al. 2025), argmax over goals g achieved before of
+
+        V(s0, g) + alpha sigma(s0, g) + beta (V(g, g*) + alpha sigma(g, g*)),     here V = -D and sigma = E:
+
+    achievable, novel and relevant. The adaptation of alpha to a success rate of one half is left out. Checked against a
+    published summary of the paper (arXiv 2505.19850), not against its code.
+    """
+    if known.onward_D is None or known.onward_E is None:
+        raise InputError("discover needs a target, which trainings have and explorations do not", name="goal_rule")
+    candidates = known.eligible & achieved(known)
+    score = alpha * known.E - known.D + beta * (alpha * known.onward_E - known.onward_D)
+    best = np.max(score[candidates], initial=-np.inf)
+    return _or_uniform((candidates & (score == best)).astype(float), candidates, known)
 
 
 @rule("attempts", "successes", low=Option(0.0, 1.0), high=Option(0.0, 1.0))
@@ -172,6 +215,8 @@ RULES: dict[str, Callable[..., Floats]] = {
     "raregoal": raregoal,
     "skewfit": skewfit,
     "mega": mega,
+    "omega": omega,
+    "discover": discover,
     "goid": goid,
     "progress": progress,
     "goexplore": goexplore,
@@ -184,6 +229,19 @@ def reachable(known: Known) -> Bools:
     return known.eligible & (known.D <= known.L)
 
 
+def achieved(known: Known) -> Bools:
+    """Goals that were achieved before."""
+    return known.visits > 0 if known.experienced is None else known.experienced
+
+
+def divergence(known: Known) -> float:
+    """KL(p_wanted || p_achieved); from counts: uniform over the eligible goals against the visits, plus one each."""
+    if known.divergence is not None:
+        return known.divergence
+    visits = known.visits[known.eligible] + 1.0
+    return float(-np.log(len(visits) * visits / visits.sum()).mean()) if len(visits) else 0.0
+
+
 def get(spec: str | Rule) -> Rule:
     """A rule from its name, ``name:key=value,...``, or ``path/to/file.py:function``; a function passes through.
 
@@ -193,8 +251,11 @@ def get(spec: str | Rule) -> Rule:
         return spec
     if not isinstance(spec, str):
         raise InputError(f"must be a name or a function, got {spec!r}", name="goal_rule")
-    if ".py:" in spec:
-        return _from_file(spec)
+    if names_file(spec):
+        loaded = from_file(spec, "goal_rule")
+        if not callable(loaded):
+            raise InputError(f"{spec} is not a function", name="goal_rule")
+        return cast(Rule, loaded)
     name, _, options = spec.partition(":")
     found: Callable[..., Floats] | None = RULES.get(name) or plugins.find(plugins.GOAL_RULES, name, "goal_rule")
     if found is None:
@@ -226,7 +287,7 @@ def weights(rule: Rule, known: Known) -> Floats:
 
 def installed(spec: str, trust: bool) -> str:
     """The rule that a folder names, unless naming it would run a file that nobody but the folder has asked for."""
-    if ".py:" in spec and not trust:
+    if names_file(spec) and not trust:
         text = f"the run has the rule {spec!r}, a file to run; give the rule again, or trust the folder"
         raise InputError(text, "goal_rule")
     return spec
@@ -234,7 +295,7 @@ def installed(spec: str, trust: bool) -> str:
 
 def source(spec: str) -> str:
     """The text of the file of a user's rule; empty for a rule of ours."""
-    return Path(spec.rpartition(":")[0]).read_text() if ".py:" in spec else ""
+    return Path(spec.rpartition(":")[0]).read_text() if names_file(spec) else ""
 
 
 def draw(weights: Floats, rng: np.random.Generator) -> int:
@@ -287,23 +348,3 @@ def _options(name: str, rule: Rule, text: str) -> dict[str, float]:
                 f"{name}: {key} must be a number in [{low:g}, {high:g}], got {value or 'nothing'}", name="goal_rule"
             )
     return options
-
-
-def _from_file(spec: str) -> Rule:
-    file, _, function = spec.rpartition(":")
-    path = Path(file)
-    if not path.is_file():
-        raise InputError(f"no such file {file!r}", name="goal_rule")
-    module_spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert module_spec is not None
-    assert module_spec.loader is not None
-    module = importlib.util.module_from_spec(module_spec)
-    try:
-        module_spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        reason = f"{file} could not be loaded: {type(error).__name__}: {error}"
-        raise EnvironmentFailure(reason, name="goal_rule") from error
-    rule: Rule | None = getattr(module, function, None)
-    if not callable(rule):
-        raise InputError(f"{file} has no function {function!r}", name="goal_rule")
-    return rule

@@ -65,25 +65,25 @@ def ucbvi(problem: Problem, bonus: str = "literal", horizon: int | None = None, 
     if bonus not in list(SHARE):
         raise InputError(f"bonus must be one of {', '.join(SHARE)}, got {bonus!r}", "method_args")
     _whole("horizon", horizon)
-    _known_size("ucbvi", p.world)
+    _known_size("ucbvi", p)
     return UCBVI(p.counts, p.L, p.epsilon, p.delta, p.goals, bonus, horizon, lazy)
 
 
 def bayes(problem: Problem) -> Estimates:
     """Bayesian, no guarantee: quantiles over posterior samples of the model."""
-    _known_size("bayes", problem.world)
+    _known_size("bayes", problem)
     return Bayes(problem.counts, problem.L, problem.epsilon, problem.goals)
 
 
 def ucbexplore(problem: Problem, constants: str = "paper") -> Explorer:
     """Lim and Auer's UcbExplore. constants: paper, or scaled=c (see rivals/planning.py)."""
-    _known_size("ucbexplore", problem.world)
+    _known_size("ucbexplore", problem)
     return UcbExplore(*_rival(problem), constants)
 
 
 def disco(problem: Problem, constants: str = "paper") -> Explorer:
     """DisCo. constants: paper, or scaled=c (see rivals/planning.py)."""
-    _known_size("disco", problem.world)
+    _known_size("disco", problem)
     return DisCo(*_rival(problem), constants)
 
 
@@ -92,14 +92,14 @@ def gosprl(problem: Problem, constants: str = "paper", samples: int | None = Non
     samples: collect so many samples of every pair, and nothing else.
     """
     _whole("samples", samples)
-    _known_size("gosprl", problem.world)
+    _known_size("gosprl", problem)
     return Gosprl(*_rival(problem), constants, samples)
 
 
 def bpi_ucbvi(problem: Problem, constants: str = "paper", horizon: int | None = None) -> Estimates:
     """BPI-UCBVI, for one goal. constants: paper, or scaled=c. horizon: H, instead of AdaGoal-UCBVI's."""
     _whole("horizon", horizon)
-    _known_size("bpi-ucbvi", problem.world)
+    _known_size("bpi-ucbvi", problem)
     return BPI(*_rival(problem), constants, horizon)
 
 
@@ -154,14 +154,14 @@ class Method(NamedTuple):
     """False where the method decides by itself where to go."""
     grows: bool = False
     """Whether its estimates are :class:`~adagoal.core.run.Growing`, for radius "auto" and "all"."""
-    masks: bool = False
-    """Whether it can leave out actions that a state does not have."""
     on_device: bool = False
     """Whether its plans can be made elsewhere than on the processor."""
+    masks: bool = False
+    """Whether it can leave out actions that a state does not have."""
 
 
 METHODS = {
-    "certified": Method(certified, grows=True, masks=True, on_device=True),
+    "certified": Method(certified, grows=True, on_device=True, masks=True),
     "ucbvi": Method(ucbvi),
     "bayes": Method(bayes),
     "ucbexplore": Method(ucbexplore, follow, asks_rule=False),
@@ -252,8 +252,9 @@ def _vouched(p: Problem, build: Callable[[float], Bounded]) -> Estimates:
     return cast(Estimates, wider)
 
 
-def _known_size(method: str, world: World) -> None:
-    if world.state_bound != world.initial_states:
+def _known_size(method: str, problem: Problem) -> None:
+    world = problem.world
+    if world.state_bound != world.initial_states or not problem.goals.whole:
         raise InputError(f"{method} needs a known number of states, which {world.name} does not have", "method")
 
 

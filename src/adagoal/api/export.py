@@ -131,21 +131,25 @@ def export(
 
 
 def _table(result: Result) -> str:
-    """One row per goal that was seen; a bound that is not known is left empty, ``within`` and ``open`` are 0 or 1."""
+    """The rows of :meth:`Result.table`. A number that is not known is left empty; truths are 0 or 1."""
     text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(("goal", "lower", "upper", "error", "within", "open"))
-    for goal in sorted(result.certificates):
-        numbers = (*result.certificate(goal), result.errors.get(goal, math.inf))
-        shown = (repr(float(x)) if math.isfinite(x) else "" for x in numbers)
-        table.writerow((goal, *shown, int(goal in result.goals), int(goal in result.open_goals)))
+    rows = [{name: _shown(value) for name, value in row.items()} for row in result.table()]
+    table = csv.DictWriter(text, rows[0] if rows else ["goal"], lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
     return text.getvalue()
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, bool):
+        return int(value)
+    return "" if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _known(folder: Path, result: Result, env: api.Again, trust: bool) -> Known:
     """The counts of a run and what they say, as its last checkpoint left them."""
-    session = api.restored(folder, None, env, lambda known: known.E, trust)
-    estimates, world = session.run.estimates, session.run.world
+    with api.restored(folder, env, trust) as session:
+        estimates, world = session.run.estimates, session.run.world
     reset_q = 0.0
     if isinstance(estimates, BelievedReset):
         reset_q, estimates = estimates.q, estimates.exact
@@ -158,7 +162,7 @@ def _known(folder: Path, result: Result, env: api.Again, trust: bool) -> Known:
     counts = estimates.counts
     fixed = world.initial_states == world.state_bound
     states = counts.n_states if fixed else int(np.flatnonzero(counts.seen).max()) + 1
-    sets = {f"goal_{g}": np.arange(states) == g for g in result.goals}
+    sets = {f"goal_{g}": np.isin(np.arange(states), result.members(g)) for g in result.goals}
     if isinstance(world, ModelWorld):
         sets |= {name: members for name, members in world.mdp.sets.items() if name != "init"}
     return Known(world, counts, estimates.confidence.model(), reset_q, states, sets)
@@ -268,7 +272,8 @@ def _policies(known: Known, result: Result) -> dict[str, Any]:
         return {
             "goal": goal,
             "label": f"goal_{goal}",
-            "name": _state_name(known, goal),
+            "name": result.goal_label(goal) if result.goal_names else _state_name(known, goal),
+            "states": result.members(goal),
             "lower": lower,
             "upper": upper if math.isfinite(upper) else None,
             "actions": result.policy(goal).actions[0, : known.states].tolist(),

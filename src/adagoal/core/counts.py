@@ -93,6 +93,15 @@ class Counts:
         """These pairs do not exist: each is known to be the reset, with the start as its successor and no counts."""
         self.absent[pairs], self.support[pairs], self.successor[pairs, 0] = True, 1, self.start
 
+    def record_all(self, pairs: Longs, successors: Longs) -> None:
+        """Count transitions, in order."""
+        done = 0
+        while done < len(pairs):
+            arrays = self.successor, self.count, self.recent, self.support, self.n, self.settled
+            done = record_from(pairs, successors, done, *arrays)
+            if done < len(pairs):
+                self.widen(2 * self.successor.shape[1])
+
     def widen(self, width: int) -> None:
         """Make room for more successors per pair."""
         if width <= self.successor.shape[1]:
@@ -182,3 +191,12 @@ def record(pair, successor, successors, count, recent, support, n, settled):  # 
     for k in range(places):
         recent[pair, k] = 0
     return True
+
+
+@numba.njit(cache=True, nogil=True)
+def record_from(pairs, landed, done, successor, count, recent, support, n, settled):  # type: ignore[no-untyped-def]
+    """Count transitions from number ``done`` on; returns where a row had no place left, or the end."""
+    for i in range(done, len(pairs)):
+        if not record(pairs[i], landed[i], successor, count, recent, support, n, settled):
+            return i
+    return len(pairs)

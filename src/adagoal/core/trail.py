@@ -1,7 +1,8 @@
 """Every step of a run, in order: the data from which its counts were made.
 
 Three arrays [N] with one entry per step: ``state``, ``action`` and ``next_state``. The reset is a step like any other;
-its action is A, the number after the last one of the environment. That makes 10 bytes a step, in memory and on disk.
+its action is A, the number after the last one of the environment. Those of several workers follow one another, round
+by round. That makes 10 bytes a step, in memory and on disk.
 """
 
 from __future__ import annotations

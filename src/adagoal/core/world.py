@@ -9,8 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.counts import Counts
+from adagoal.core.goalspace import GoalSpace
 from adagoal.core.layout import Layout
 from adagoal.core.mixture import LinearMixture
+from adagoal.core.names import Observed
 from adagoal.core.types import Actions, Floats, Longs
 
 
@@ -81,6 +83,17 @@ class World(Protocol):
     @property
     def void(self) -> list[str]:
         """Reasons for which no certificate can be given, one line each: checks that it rests on have failed."""
+        ...
+
+    def classify(self, space: GoalSpace) -> bool:
+        """Add every state to the goal space, with its observation and label: those known now, others when found.
+
+        A state that is no observation (a virtual start) belongs to no goal. True where all states are known now.
+        """
+        ...
+
+    def observed(self) -> Observed | None:
+        """How states are known by their observations; None where they have none."""
         ...
 
     def note(self, line: str) -> None:

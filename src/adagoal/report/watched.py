@@ -11,12 +11,12 @@ from adagoal.core.files import busy
 from adagoal.core.status import Status
 from adagoal.report import data
 from adagoal.report.packed import packed
-from adagoal.report.page import block, page
-from adagoal.report.view import View
+from adagoal.report.page import block, page, view_of
 from adagoal.runs import saved
 from adagoal.runs.result import Result, load, must_be_exploration
 from adagoal.runs.saved import Saved
 from adagoal.runs.signals import ask_to_stop
+from adagoal.runs.view import View
 
 Shown = tuple[Result, View]
 
@@ -99,9 +99,9 @@ class FolderRun:
     def _read(self) -> Shown:
         if saved.read(self._folder, _answered):
             result = load(self._folder)
-            return result, View.for_result(result, self._folder)
-        session = api.restored(self._folder, None, self._env, lambda known: known.E, self._trust)
-        return session.result(Status.INTERRUPTED), View.of(session.run.world)
+            return result, view_of(result)
+        with api.restored(self._folder, self._env, self._trust) as session:
+            return session.result(Status.INTERRUPTED), View.of(session.run.world)
 
 
 def _answered(found: Saved) -> bool:

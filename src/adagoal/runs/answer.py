@@ -8,6 +8,7 @@ from adagoal.core.run import Run
 from adagoal.core.status import Status
 from adagoal.runs.result import Certificate, Result
 from adagoal.runs.setting import Setting
+from adagoal.runs.view import View
 from adagoal.worlds import storage
 
 
@@ -18,7 +19,10 @@ def answer(setting: Setting, run: Run, status: Status) -> Result:
     chosen = [g for g in seen if estimates.D[estimates.column[g]] <= estimates.L]
     still = run.open_columns()
     policies = [estimates.policy(g) for g in chosen]
-    empty = np.zeros((0, 1, run.counts.n_states), np.int16)
+    S = run.counts.n_states
+    run.space.grow(S)
+    observed = run.world.observed() if hasattr(run.world, "observed") else None
+    empty = np.zeros((0, 1, S), np.int16)
     return Result(
         setting=setting,
         status=status,
@@ -37,6 +41,8 @@ def answer(setting: Setting, run: Run, status: Status) -> Result:
         warnings=[*run.world.warnings, *([] if estimates.guarantee else run.world.void)],
         void=[],
         model=storage.own(run.world),
+        goal_names=None if run.space.names is None else tuple(run.space.names),
+        view=View.of(run.world),
         arrays={
             "policy": np.stack(policies) if policies else empty,
             "policy_goals": np.array(chosen, np.int64),
@@ -44,6 +50,8 @@ def answer(setting: Setting, run: Run, status: Status) -> Result:
             "episode_reached": np.array(run.episode_reached, bool),
             "trace": np.array(run.trace, float).reshape(-1, 4),
             "visits": run.counts.visits.copy(),
+            **({} if run.space.own else {"goals_at": run.space.at[:S].astype(np.int32)}),
+            **({"observations": observed.digests} if observed is not None and len(observed.digests) else {}),
             **run.past.arrays(),
             **run.counts.moves(),
             **estimates.extras(),

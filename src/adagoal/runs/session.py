@@ -14,22 +14,23 @@ from adagoal.core.counts import Counts
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.files import arrays_content
 from adagoal.core.generator import put_back
-from adagoal.core.goalspace import GoalSpace
 from adagoal.core.past import Past
 from adagoal.core.run import Attempts, Growing, Observer, Run
 from adagoal.core.schema import check_arrays
 from adagoal.core.status import Status
 from adagoal.core.trail import Trail
-from adagoal.core.types import Longs
 from adagoal.core.world import World
 from adagoal.goals import Rule
 from adagoal.planning import device
+from adagoal.runs import asked
 from adagoal.runs.answer import answer
+from adagoal.runs.asked import Code
 from adagoal.runs.folder import Folder
 from adagoal.runs.result import Result, contradicted
 from adagoal.runs.schemas import HISTORY
 from adagoal.runs.setting import UNLIMITED, Setting, check, growth
 from adagoal.runs.signals import Stop, stop_on_signals
+from adagoal.runs.view import View
 from adagoal.worlds import storage
 
 CHECKPOINT = "checkpoint.npz"
@@ -56,8 +57,8 @@ class Session:
     """Whether the folder has a checkpoint of this session, and with it the world."""
 
     @staticmethod
-    def start(setting: Setting, world: World, rule: Rule) -> Session:
-        """A fresh run of the setting."""
+    def start(setting: Setting, world: World, rule: Rule, goals: Code | None = None) -> Session:
+        """A fresh run of the setting; ``goals`` is the code of goals that are sets, where the setting asks for it."""
         check(setting)
         method = methods.get(setting.method)
         if setting.growing and not method.grows:
@@ -67,7 +68,7 @@ class Session:
         if setting.device != "cpu" and not method.on_device:
             able = ", ".join(name for name, method in methods.METHODS.items() if method.on_device)
             raise InputError(f"{setting.device} is for the method {able}, not for {setting.method}", "device")
-        space = GoalSpace.states(counts.n_states, world.state_bound, _goals(setting, world))
+        space = asked.space(setting, world, goals)
         backend = device.backend(setting.device, world.note)
         problem = methods.Problem(world, counts, first, setting.epsilon, setting.delta, space, backend)
         estimates = methods.build(setting.method, problem, setting.method_args)
@@ -163,6 +164,7 @@ class Session:
                 plans=estimates.plans,
                 wall_seconds=run.seconds,
                 model=storage.own(run.world),
+                view=View.of(run.world),
             )
         else:
             result = answer(self.setting, self.run, status)
@@ -181,7 +183,7 @@ class Session:
         if self.certified is not None:
             unchanged = self._kept is self.certified and folder.has(STAGE[1])
             state |= {} if unchanged else dict(zip(STAGE, self.certified.contents().values(), strict=True))
-        results = {} if result is None else result.contents()
+        results = {} if result is None else result.contents() | result.view.contents()
         if self.run.counts.trail is not None:
             results[STEPS] = arrays_content(self.run.counts.trail.arrays(), compress=False)
         if not self._begun:
@@ -195,6 +197,8 @@ class Session:
         arrays, facts = run.estimates.state()
         seen, place = run.world.state()
         named = _under("estimates", arrays) | _under("counts", run.counts.state()) | _under("world", seen)
+        members, names = run.space.state()
+        named |= _under("goals", members)
         named |= {f"attempts.{k}": getattr(run.attempts, k) for k in Attempts.ARRAYS}
         named |= {"episode_goals": np.array(run.episode_goals, np.int32), "trace": np.array(run.trace, float)}
         named |= {"episode_reached": np.array(run.episode_reached, bool)} | run.past.arrays()
@@ -206,6 +210,7 @@ class Session:
             "steps": run.steps,
             "seconds": run.seconds,
             "stage": self.stage,
+            "goal_names": names,
         }
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any], certified: Result | None) -> None:
@@ -218,9 +223,11 @@ class Session:
         S = run.counts.n_states
         if not world.initial_states <= S <= world.state_bound:
             raise ValueError(f"it has {S} states, the environment {world.state_bound}")
+        run.space.restore(_part("goals", arrays), facts.get("goal_names"))
+        run.space.grow(S)
         self._restore_stage(facts["stage"], certified)
         run.estimates.restore(_part("estimates", arrays), facts["estimates"])
-        check_arrays(HISTORY, arrays, {"S": S})
+        check_arrays(HISTORY, arrays, {"N": run.space.size})
         for name in Attempts.ARRAYS:
             setattr(run.attempts, name, np.array(arrays[f"attempts.{name}"]))
         run.episode_goals = arrays["episode_goals"].tolist()
@@ -234,9 +241,10 @@ class Session:
         world.restore(_part("world", arrays), facts["world"])
         run.steps, run.seconds = facts["steps"], facts["seconds"]
         columns = len(run.estimates.goal_state) if methods.get(self.setting.method).asks_rule else 1
-        state, aim, clock = facts["world"]["place"]
-        if not (0 <= state < S and run.counts.seen[state] and aim < columns and clock >= 0):
-            raise ValueError("the agent is nowhere")
+        for agent in facts["world"].get("copies", [facts["world"]]):
+            state, aim, clock = agent["place"] if agent is not None else (world.start, -1, 0)
+            if not (0 <= state < S and run.counts.seen[state] and aim < columns and clock >= 0):
+                raise ValueError("the agent is nowhere")
         if run.steps > run.counts.visits.sum() or len(world.labels) > S:
             raise ValueError("it has more steps or states than its counts")
 
@@ -255,23 +263,6 @@ class Session:
         self.stage, self.certified = stage, certified
         self._kept = certified
         cast(Growing, self.run.estimates).set_radius(radii[-1], stage)
-
-
-def _goals(setting: Setting, world: World) -> Longs | None:
-    """The goal space as states, checked against the world."""
-    if world.initial_states < world.state_bound:
-        found = "the states of this environment are numbered as they are found"
-        if setting.goal_space is not None:
-            raise InputError(f"{found}, so goals cannot be named in advance", "goal_space")
-        if str(setting.radius).startswith("all"):
-            raise InputError(f'{found}; use "auto" with a budget instead of "all"', "radius")
-    if setting.goal_space is None:
-        return None
-    whole = all(isinstance(g, int) and not isinstance(g, bool) and abs(g) < 2**62 for g in setting.goal_space)
-    goals = np.unique(np.asarray(setting.goal_space if whole else [], np.int64))
-    if len(goals) == 0 or goals.min() < 0 or goals.max() >= world.state_bound:
-        raise InputError(f"goals must be states in 0..{world.state_bound - 1}, at least one", "goal_space")
-    return goals
 
 
 def _under(prefix: str, arrays: dict[str, Any]) -> dict[str, Any]:

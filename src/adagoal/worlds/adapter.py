@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from adagoal.core import generator
 from adagoal.core.errors import InputError
+from adagoal.core.goalspace import GoalSpace
+from adagoal.core.names import DIGEST, Observed
 from adagoal.core.text import plain
 from adagoal.worlds import keys
 from adagoal.worlds.body import MAX_STATES, Body, Mask
@@ -13,6 +17,8 @@ from adagoal.worlds.keys import Key
 
 FIRST_STATES = 64
 """States allocated at first, where the number is not declared."""
+TERMINATED = " (end)"
+"""Ends the label of a state that ended the episode: the same observation may be one that does not."""
 STARTS = 16
 """Resets that must agree for the start to count as fixed."""
 RANDOM = "random"
@@ -36,7 +42,9 @@ class Adapter:
         """The actions of the state that was entered last."""
         self._start_seed = start_seed if isinstance(start_seed, int) else None
         self._before: dict[str, Any] = {}  # the generator before the last reset
+        self._space: GoalSpace | None = None  # to which states that are found belong
         starts = self._find_starts()
+        self._first = body.observation()  # of the start, unless that is virtual
         self.virtual = start_seed == RANDOM or len(starts) > 1
         """Whether the start is a state of its own, before the random first observation."""
         self.labels: tuple[str, ...] = ()
@@ -82,9 +90,31 @@ class Adapter:
                 "(if they never end, the observations are not discrete)",
                 "max_states",
             )
+        if self._space is not None:
+            self._space.add(state, self.body.observation(), label)
         self.index[key] = state
         self.labels += (label,)
         return state
+
+    def classify(self, space: GoalSpace, labels: tuple[str, ...]) -> bool:
+        """Add all states to the goal space, those that are not known yet when they get their numbers."""
+        if self._declared:
+            for key, state in self.index.items():
+                space.add(state, key, labels[state] if labels else str(key))
+            return True
+        self._space = space
+        if not self.virtual:
+            space.add(self.start, self._first, labels[self.start])
+        return False
+
+    def observed(self) -> Observed:
+        """How the states are known by their observations."""
+        if self._declared:
+            return Observed({"kind": "states", "first": next(iter(self.index))})
+        digests = np.zeros((len(self.labels), DIGEST), np.uint8)
+        for key, state in self.index.items():
+            digests[state] = np.frombuffer(keys.digest(key), np.uint8)
+        return Observed(self.body.facts.space, digests)
 
     @property
     def met(self) -> int:
@@ -118,15 +148,18 @@ class Adapter:
         if self.virtual and state == self.start:
             return self._numbered(self.enter()), False
         key, self.mask, terminated, truncated = self.body.step(action)
-        landed = self._numbered(self.end(key) if terminated else key)
+        landed = self._numbered(key, terminated)
         self.actions.append(action)
         self.overdue = truncated and not terminated
         self.truncates |= self.overdue
         return landed, terminated
 
-    def _numbered(self, key: Key) -> int:
+    def _numbered(self, key: Key, terminated: bool = False) -> int:
+        key = self.end(key) if terminated else key
         state = self.index.get(key)
-        return self.number(key, self.body.label()) if state is None else state
+        if state is None:
+            return self.number(key, self.body.label() + (TERMINATED if terminated else ""))
+        return state
 
     # --- saving -----------------------------------------------------------------------------------------------
 

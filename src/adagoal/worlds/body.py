@@ -19,7 +19,16 @@ from gymnasium import spaces, wrappers
 
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.text import plain, told
-from adagoal.worlds.keys import Key, continuous, is_minigrid, minigrid_key, minigrid_label, observation_key
+from adagoal.worlds.keys import (
+    Key,
+    continuous,
+    describe,
+    is_minigrid,
+    minigrid_key,
+    minigrid_label,
+    minigrid_view,
+    reader,
+)
 
 MAX_STATES = 10_000
 """Default bound on the number of states of an environment that does not declare it."""
@@ -40,6 +49,8 @@ class Facts(NamedTuple):
     n_actions: int
     states: range | None
     """The observations that there are, where they are declared as few whole numbers."""
+    space: dict[str, Any]
+    """How observations become keys (:func:`adagoal.worlds.keys.reader`)"""
 
 
 class Body(Protocol):
@@ -60,6 +71,10 @@ class Body(Protocol):
 
     def label(self) -> str:
         """The last observation in a few words."""
+        ...
+
+    def observation(self) -> Any:
+        """The last observation as goals see it; of MiniGrid the whole state (:func:`.keys.minigrid_view`)."""
         ...
 
     def generator(self) -> dict[str, Any]:
@@ -91,10 +106,11 @@ class Local:
         self._name, self._first, self.env = name, int(actions.start), without_limits(env)
         self._base: Any = env.unwrapped
         self._minigrid = is_minigrid(self._base)
-        self._read = (lambda observation: minigrid_key(self._base)) if self._minigrid else observation_key(space)
+        how = {"kind": "minigrid"} if self._minigrid else describe(space)
+        self._read = (lambda observation: minigrid_key(self._base)) if self._minigrid else reader(how)
         self._observation: Any = None
         few = isinstance(space, spaces.Discrete) and space.n <= MAX_STATES and not self._minigrid
-        self.facts = Facts(int(actions.n), range(int(space.start), int(space.start + space.n)) if few else None)
+        self.facts = Facts(int(actions.n), range(int(space.start), int(space.start + space.n)) if few else None, how)
 
     def reset(self, seed: int | None = None, keep: bool = False) -> tuple[Key, Mask, dict[str, Any]]:
         """See :class:`Body`."""
@@ -122,6 +138,10 @@ class Local:
     def label(self) -> str:
         """See :class:`Body`."""
         return plain(minigrid_label(self._base) if self._minigrid else self._observation)
+
+    def observation(self) -> Any:
+        """See :class:`Body`."""
+        return minigrid_view(self._base) if self._minigrid else self._observation
 
     def generator(self) -> dict[str, Any]:
         """See :class:`Body`."""

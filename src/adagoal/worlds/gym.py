@@ -20,8 +20,10 @@ from numpy.typing import NDArray
 
 from adagoal.core.counts import Counts
 from adagoal.core.errors import EnvironmentFailure, InputError
+from adagoal.core.goalspace import GoalSpace
 from adagoal.core.layout import Layout
 from adagoal.core.mixture import LinearMixture
+from adagoal.core.names import Observed
 from adagoal.core.schema import COUNT, check_json, record
 from adagoal.core.types import Floats
 from adagoal.core.world import Outcome, Plan
@@ -154,6 +156,14 @@ class GymWorld:
         if landed != self.start:
             self._doubts.astray(landed)
         self._place = [self.start, -1, 0]
+
+    def classify(self, space: GoalSpace) -> bool:
+        """The observation is what the environment gives; of MiniGrid it is the whole state, not the window."""
+        return self._adapter.classify(space, self.labels)
+
+    def observed(self) -> Observed:
+        """How the states are known by their observations."""
+        return self._adapter.observed()
 
     # --- what is said about it --------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator, parse_env_id
 from adagoal.core import plugins
 from adagoal.core.checks import number
 from adagoal.core.errors import EnvironmentFailure, InputError
-from adagoal.core.text import told
+from adagoal.core.text import OBJECT, told
 from adagoal.core.world import World
 from adagoal.worlds import families, grid, matrices, random_models, toys
 from adagoal.worlds.adapter import RANDOM, StartSeed
@@ -31,8 +31,6 @@ from adagoal.worlds.toy_text import toy_text_model
 
 Environment = gymnasium.Env[Any, Any]
 TOY_TEXT = "gymnasium.envs.toy_text."
-OBJECT = "object:"
-"""Begins the name, in results, of an environment that was given as an object."""
 
 BUILT_IN: dict[str, Callable[..., TabularMDP]] = {
     "two-room": grid.two_room,
@@ -115,7 +113,10 @@ def make_world(
         else:
             made = make(env, env_args)
             model = toy_text_model(made, env, start_seed)
-            world = GymWorld(made, env, start_seed, max_states) if model is None else ModelWorld(model)
+            if model is None:
+                world = GymWorld(made, env, start_seed, max_states)
+            else:
+                world = ModelWorld(model, observations=int(made.observation_space.n))  # type: ignore[attr-defined]
         for line in notes:
             world.note(line)
         return world, env
@@ -174,17 +175,6 @@ def make_model(
     if isinstance(env, gymnasium.Env):
         return toy_text_model(env, OBJECT + type(env.unwrapped).__name__, start_seed)
     return env.mdp if isinstance(env, ModelWorld) else None
-
-
-def called(env: str, env_args: Mapping[str, Any], start_seed: StartSeed, labels: Iterable[str]) -> list[int]:
-    """The states that labels mean in an environment whose model is known (:meth:`TabularMDP.states`)."""
-    model = make_model(env, env_args, start_seed)
-    if model is None:
-        raise InputError(f"no model is known of {env}, so that its states have no labels", "goal_labels")
-    try:
-        return sorted({state for label in labels for state in model.states(label)})
-    except InputError as error:
-        raise InputError(error.reason, "goal_labels") from None
 
 
 def describe() -> list[Entry]:

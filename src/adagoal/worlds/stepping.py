@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import numba
 import numpy as np
 
-from adagoal.core.counts import Counts, record
+from adagoal.core.counts import Counts
 from adagoal.core.errors import InputError
 from adagoal.core.world import Plan
 from adagoal.worlds import episode
@@ -30,11 +29,10 @@ class Stepped(Protocol):
     state_bound: int
     overdue: bool
     """Whether the environment ended the episode by itself"""
-
     virtual: bool
-    """Whether the start is a state of its own, before the first observation"""
+    """Whether the start is a state of its own, before the first draw of the environment's"""
     mask: Mask
-    """The actions of the state that was entered last"""
+    """The actions that the present state has, where the environment says so"""
 
     @property
     def met(self) -> int:
@@ -54,15 +52,8 @@ class Stepping:
     """One rollout of a plan. What the environment raises ends it and is kept in ``failure``."""
 
     def __init__(
-        self,
-        adapter: Stepped,
-        plan: Plan,
-        counts: Counts,
-        recorder: Recorder | None,
-        doubts: Doubts,
-        masked: bool = False,
+        self, adapter: Stepped, plan: Plan, counts: Counts, recorder: Recorder | None, doubts: Doubts, masked: bool
     ) -> None:
-        """``masked``: what a state does not have is to be found out from the masks of the environment."""
         self.failure: BaseException | None = None
         self._adapter, self._counts, self._recorder, self._doubts = adapter, counts, recorder, doubts
         self._known = set(np.flatnonzero(counts.seen).tolist())
@@ -141,8 +132,10 @@ class Stepping:
 
     def _leave_out(self, state: int) -> None:
         """A state was entered for the first time: what it does not have is left out from now on."""
+        if not self._masked:
+            return
         self._masks[state] = mask = self._adapter.mask
-        if self._masked and mask is not None:
+        if mask is not None:
             pairs = state * self._counts.n_actions + np.flatnonzero(np.frombuffer(mask, np.uint8) == 0)
             self._counts.leave_out(pairs)
             self._absent.update(pairs.tolist())
@@ -168,21 +161,4 @@ class Stepping:
             self._recorder.add(moves, landed)
         if counts.trail is not None:
             counts.trail.add(moves, landed)
-        real = moves >= 0
-        pairs, successors, done = moves[real], landed[real], 0
-        while done < len(pairs):
-            done = _record_all(
-                *(pairs, successors, done, counts.successor, counts.count, counts.recent),
-                *(counts.support, counts.n, counts.settled),
-            )
-            if done < len(pairs):
-                counts.widen(2 * counts.successor.shape[1])
-
-
-@numba.njit(cache=True, nogil=True)
-def _record_all(pairs, landed, done, successor, count, recent, support, n, settled):  # type: ignore[no-untyped-def]
-    """Count transitions from number ``done`` on; returns where a row had no place left, or the end."""
-    for i in range(done, len(pairs)):
-        if not record(pairs[i], landed[i], successor, count, recent, support, n, settled):
-            return i
-    return len(pairs)
+        counts.record_all(moves[moves >= 0], landed[moves >= 0])
