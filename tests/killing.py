@@ -43,7 +43,7 @@ CASES: dict[str, dict[str, Any]] = {
               "method_args": {"constants": "scaled=0.0001"}},
     "gosprl": {"env": "chain", "env_args": CHAIN, "radius": 4, "method": "gosprl", "budget": 20_000,
                "method_args": {"constants": "scaled=0.001"}},
-    "bpi-ucbvi": {"env": "chain", "env_args": {"n_states": 4}, "radius": 3, "method": "bpi-ucbvi", "goal_space": [2],
+    "bpi-ucbvi": {"env": "chain", "env_args": {"n_states": 4}, "radius": 3, "method": "bpi-ucbvi", "goals": [2],
                   "method_args": {"horizon": 12, "constants": "scaled=0.01"}, "budget": 1_000},
     "intervals": {"env": "chain", "env_args": CHAIN, "radius": 6, "method": "intervals", "budget": 3_000},
     "likelihood": {**WINDY, "method": "likelihood"},

@@ -170,7 +170,7 @@ def test_a_promise_by_the_user_is_said_in_the_result():
 
 def test_goal_subset_and_branching():
     mdp, L, epsilon = SMALL["grid"]
-    some = adagoal.explore(ModelWorld(mdp), L, epsilon, goal_space=[2, 8], seed=0)
+    some = adagoal.explore(ModelWorld(mdp), L, epsilon, goals=[2, 8], seed=0)
     everything = adagoal.explore(ModelWorld(mdp), L, epsilon, seed=0)
     known = adagoal.explore(ModelWorld(mdp), L, epsilon, seed=0, method_args={"branching": 4})
     assert set(some.goals) <= {2, 8}
@@ -305,6 +305,6 @@ def test_wrong_types_are_one_clear_line(name, value):
 
 
 def test_numpy_numbers_and_round_budgets_are_numbers(tmp_path):
-    numbers = {"radius": np.float64(5), "seed": np.int64(1), "budget": 1e3, "goal_space": np.array([3, 4])}
+    numbers = {"radius": np.float64(5), "seed": np.int64(1), "budget": 1e3, "goals": np.array([3, 4])}
     result = adagoal.explore("grid", **numbers, out=tmp_path)
     assert adagoal.load(tmp_path).setting == result.setting

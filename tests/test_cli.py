@@ -392,6 +392,17 @@ def test_envs(capsys: pytest.CaptureFixture[str]) -> None:
     assert "two-room" in capsys.readouterr().out
 
 
+def test_a_random_start_is_declared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["explore", "FrozenLake-v1", "--radius", "3", "--budget", "2000", "--out", str(tmp_path), "--quiet"]
+    assert run([*line, "--start", "random", "--start-seed", "1"]) == 2
+    assert "error: --start: a start that is random is not drawn with a seed" in capsys.readouterr().err
+    assert run([*line, "--start", "random"]) in (0, 3)
+    assert load(tmp_path).setting.start_seed == "random"
+    assert run(["audit", str(tmp_path)]) in (0, 1)
+    assert run(["check", "FrozenLake-v1", "--start", "random"]) == 0
+    assert "virtual start, state 16" in capsys.readouterr().out
+
+
 def test_an_estimate_of_the_whole_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = ["explore", "grid", "--radius", "8", "--epsilon", "1", "--quiet", "--estimate"]
     assert run([*line, "--out", str(tmp_path / "run"), "--json"]) == 3

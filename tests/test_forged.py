@@ -217,6 +217,7 @@ def test_nothing_hangs(name: str, way: Any, runs: dict[str, Path], tmp_path: Pat
         ({"open_goals": [1]}, "a certificate with open goals"),
         ({"goals": [{"goal": 1, "lower": 5.0, "upper": 1.0, "error": 0.0}]}, "a lower bound above the upper one"),
         ({"goals": [{"goal": 99, "lower": 0.0, "upper": 1.0, "error": 0.0}]}, "a goal that is no state"),
+        ({"goal_names": ["one", "two"]}, "goals with names and no states"),
         ({"goals": [{"goal": 1, "lower": 0.0, "upper": 1.0, "error": 0.0}] * 2}, "a goal is there twice"),
         ({"episodes": 0}, "more episodes in its history"),
         ({"reset_action": 0}, "reset_action breaks the rule minimum 1"),
@@ -320,7 +321,7 @@ def test_a_forged_checkpoint_is_one_line(
 
 
 def test_a_forged_policy_is_one_line(runs: dict[str, Path], tmp_path: Path) -> None:
-    for name, value in (("policy", 99), ("policy", -1), ("policy_goals", 99), ("visits", -1), ("trace", np.nan),
+    for name, value in (("policy", 99), ("policy", -1), ("policy_goals", -1), ("visits", -1), ("trace", np.nan),
                         ("past_stand", 9), ("past_upper", -1.0), ("moves_to", 99), ("moves_pair", 99),
                         ("moves_count", 0)):  # fmt: skip
         folder = shutil.copytree(runs["certified"], tmp_path / f"{name}{value}")
@@ -417,7 +418,7 @@ def test_a_folder_of_format_1_is_read_and_upgraded(name: str, tmp_path: Path) ->
     assert not (folder / NAME).exists(), "reading changes nothing"
     new = adagoal.resume(folder, old.steps + 500, env=env)
     assert new.steps > old.steps
-    assert sorted(os.listdir(folder)) == [DATA, "manifest.backup.json", NAME, "model.npz", "result.json"]
+    assert sorted(os.listdir(folder)) == [DATA, "manifest.backup.json", NAME, "model.npz", "result.json", "view.json"]
     assert adagoal.load(folder).to_dict() == new.to_dict()
 
 

@@ -114,7 +114,7 @@ def test_states_are_not_paid_for():
         mdp = families.windy(shape=shape)
         side = int(shape.split("x")[0])
         goals = [mdp.start + 1, mdp.start - 2, mdp.start + 2 * side, mdp.start - 3 * side]
-        result = adagoal.explore(ModelWorld(mdp), 6.0, 1.0, method="likelihood", goal_space=goals)
+        result = adagoal.explore(ModelWorld(mdp), 6.0, 1.0, method="likelihood", goals=goals)
         assert adagoal.audit(result, mdp).ok
         steps.append(result.steps)
     assert steps[1] <= 2 * steps[0]
@@ -122,7 +122,7 @@ def test_states_are_not_paid_for():
 
 @pytest.mark.parametrize("method", [*CERTIFIED, "vtr"])
 def test_resume_goes_on_bit_for_bit(method, tmp_path):
-    setting = {"env_args": {"shape": "5x5"}, "method": method, "goal_space": [3, 7, 11], "seed": 3}
+    setting = {"env_args": {"shape": "5x5"}, "method": method, "goals": [3, 7, 11], "seed": 3}
     whole = adagoal.explore("mixture-windy", 5.0, 0.5, **setting, budget=8_000)
     adagoal.explore("mixture-windy", 5.0, 0.5, **setting, budget=3_000, out=tmp_path)
     parts = adagoal.resume(tmp_path, budget=8_000)

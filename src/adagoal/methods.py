@@ -53,9 +53,8 @@ def certified(problem: Problem, branching: int | None = None) -> Estimates:
     """Certified bounds (the default). branching: no pair has more than this many successors, if you know it."""
     p = problem
     _branching(p.world, branching)
-    return _vouched(
-        p, lambda delta: Certified(p.counts, p.world.state_bound, p.L, p.epsilon, delta, p.goals, branching, p.backend)
-    )
+    rest = p.goals, branching, p.world.pair_bound, p.backend
+    return _vouched(p, lambda delta: Certified(p.counts, p.world.state_bound, p.L, p.epsilon, delta, *rest))
 
 
 def ucbvi(problem: Problem, bonus: str = "literal", horizon: int | None = None, lazy: bool = False) -> Estimates:
@@ -66,25 +65,25 @@ def ucbvi(problem: Problem, bonus: str = "literal", horizon: int | None = None, 
     if bonus not in list(SHARE):
         raise InputError(f"bonus must be one of {', '.join(SHARE)}, got {bonus!r}", "method_args")
     _whole("horizon", horizon)
-    _known_size("ucbvi", p.world)
+    _known_size("ucbvi", p)
     return UCBVI(p.counts, p.L, p.epsilon, p.delta, p.goals, bonus, horizon, lazy)
 
 
 def bayes(problem: Problem) -> Estimates:
     """Bayesian, no guarantee: quantiles over posterior samples of the model."""
-    _known_size("bayes", problem.world)
+    _known_size("bayes", problem)
     return Bayes(problem.counts, problem.L, problem.epsilon, problem.goals)
 
 
 def ucbexplore(problem: Problem, constants: str = "paper") -> Explorer:
     """Lim and Auer's UcbExplore. constants: paper, or scaled=c (see rivals/planning.py)."""
-    _known_size("ucbexplore", problem.world)
+    _known_size("ucbexplore", problem)
     return UcbExplore(*_rival(problem), constants)
 
 
 def disco(problem: Problem, constants: str = "paper") -> Explorer:
     """DisCo. constants: paper, or scaled=c (see rivals/planning.py)."""
-    _known_size("disco", problem.world)
+    _known_size("disco", problem)
     return DisCo(*_rival(problem), constants)
 
 
@@ -93,14 +92,14 @@ def gosprl(problem: Problem, constants: str = "paper", samples: int | None = Non
     samples: collect so many samples of every pair, and nothing else.
     """
     _whole("samples", samples)
-    _known_size("gosprl", problem.world)
+    _known_size("gosprl", problem)
     return Gosprl(*_rival(problem), constants, samples)
 
 
 def bpi_ucbvi(problem: Problem, constants: str = "paper", horizon: int | None = None) -> Estimates:
     """BPI-UCBVI, for one goal. constants: paper, or scaled=c. horizon: H, instead of AdaGoal-UCBVI's."""
     _whole("horizon", horizon)
-    _known_size("bpi-ucbvi", problem.world)
+    _known_size("bpi-ucbvi", problem)
     return BPI(*_rival(problem), constants, horizon)
 
 
@@ -112,9 +111,8 @@ def intervals(problem: Problem, bound: str = "clopper-pearson", branching: int |
     if bound not in list(BOUNDS):
         raise InputError(f"bound must be one of {', '.join(BOUNDS)}, got {bound!r}", "method_args")
     _branching(p.world, branching)
-    return _vouched(
-        p, lambda delta: Intervals(p.counts, p.world.state_bound, p.L, p.epsilon, delta, p.goals, bound, branching)
-    )
+    rest = p.goals, bound, branching, p.world.pair_bound
+    return _vouched(p, lambda delta: Intervals(p.counts, p.world.state_bound, p.L, p.epsilon, delta, *rest))
 
 
 def vtr(problem: Problem, horizon: int | None = None) -> Estimates:
@@ -158,17 +156,19 @@ class Method(NamedTuple):
     """Whether its estimates are :class:`~adagoal.core.run.Growing`, for radius "auto" and "all"."""
     on_device: bool = False
     """Whether its plans can be made elsewhere than on the processor."""
+    masks: bool = False
+    """Whether it can leave out actions that a state does not have."""
 
 
 METHODS = {
-    "certified": Method(certified, grows=True, on_device=True),
+    "certified": Method(certified, grows=True, on_device=True, masks=True),
     "ucbvi": Method(ucbvi),
     "bayes": Method(bayes),
     "ucbexplore": Method(ucbexplore, follow, asks_rule=False),
     "disco": Method(disco, follow, asks_rule=False),
     "gosprl": Method(gosprl, follow, asks_rule=False),
     "bpi-ucbvi": Method(bpi_ucbvi),
-    "intervals": Method(intervals, grows=True),
+    "intervals": Method(intervals, grows=True, masks=True),
     "likelihood": Method(likelihood, grows=True),
     "vtr-pooled": Method(vtr_pooled, grows=True),
     "vtr": Method(vtr),
@@ -196,6 +196,7 @@ def build(method: str, problem: Problem, arguments: dict[str, Any]) -> Answer:
             raise InputError(
                 f"{method} has no argument {name!r}; it accepts {', '.join(names) or 'none'}", "method_args"
             )
+    problem.world.masked = get(method).masks
     answer = get(method).build(problem, **arguments)
     if answer.guarantee and not problem.world.sure_start and not isinstance(answer, BelievedReset):
         problem.world.note(f"the proof of {method} takes it for granted that every reset leads to the same start")
@@ -251,8 +252,9 @@ def _vouched(p: Problem, build: Callable[[float], Bounded]) -> Estimates:
     return cast(Estimates, wider)
 
 
-def _known_size(method: str, world: World) -> None:
-    if world.state_bound != world.initial_states:
+def _known_size(method: str, problem: Problem) -> None:
+    world = problem.world
+    if world.state_bound != world.initial_states or not problem.goals.whole:
         raise InputError(f"{method} needs a known number of states, which {world.name} does not have", "method")
 
 

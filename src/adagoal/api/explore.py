@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +19,12 @@ from adagoal import goals as goal_rules
 from adagoal.core import trail
 from adagoal.core.errors import InputError
 from adagoal.core.run import Observer
+from adagoal.core.sorters import Stored
 from adagoal.core.world import World
 from adagoal.mdp.audit import Audit, audit_policies
 from adagoal.runs import schemas
+from adagoal.runs.asked import Given as Goals
+from adagoal.runs.asked import asked, given_again
 from adagoal.runs.folder import Folder, hold
 from adagoal.runs.result import (
     Result,
@@ -36,6 +40,7 @@ from adagoal.runs.schemas import KIND
 from adagoal.runs.session import CHECKPOINT, STAGE, STEPS, Session
 from adagoal.runs.setting import Setting
 from adagoal.worlds import many, matrices, registry
+from adagoal.worlds.adapter import StartSeed
 from adagoal.worlds.crew import CrewWorld
 from adagoal.worlds.gym import GymWorld
 from adagoal.worlds.model import TabularMDP
@@ -57,12 +62,13 @@ def explore(
     goal_rule: str | goal_rules.Rule = "adagoal",
     budget: int | None = None,
     seed: int = 0,
-    goal_space: list[int] | None = None,
-    start: int | None = None,
+    goals: Goals | None = None,
+    goal_space: Sequence[int] | None = None,
+    start: int | str | None = None,
     terminal: ArrayLike | None = None,
     env_args: dict[str, Any] | None = None,
     method_args: dict[str, Any] | None = None,
-    start_seed: int | None = None,
+    start_seed: int | str | None = None,
     max_states: int | None = None,
     workers: int = 1,
     engine: str = "local",
@@ -81,12 +87,17 @@ def explore(
     env: a built-in name, a Gymnasium id, a Gymnasium environment with discrete actions, or a World; or a model
         (docs/models.md): a matrix P[s, a, s'], a list of sparse matrices (one per action), a Model, or a file of one.
     start, terminal: of a matrix, the start state (0 by default) and the states in which the reset is the only action.
+        Of a Gymnasium environment, start="random" declares that every reset draws the first state anew; otherwise a few
+        resets decide whether the start counts as fixed.
     radius: L >= 1, in expected steps from the start; "auto" doubles it until the budget is spent, "all" until every
         goal is certified.
     epsilon, delta: accuracy in steps, and the probability with which the answer may be wrong.
     method, method_args, goal_rule: how uncertainty is measured, and which goal to try next.
     budget: stop after this many environment steps (resets count), with everything learnt so far.
-    goal_space: the states to consider as goals; all by default.
+    goals: what to consider as goals (docs/goals.md), every state by default: a list of states or of labels; a function
+        observation -> goal or None, so that states with the same value are one goal; {"name": predicate, ...};
+        "keys:0,1" for entries of the observation; or "FILE.py:NAME". A goal is reached when any of its states is.
+    goal_space: the older name of ``goals``, for states.
     start_seed: draw the start state with this seed at every reset (for environments with a random start).
     max_states: a bound on the number of states, for environments that do not declare it.
     workers: so many copies of the environment, given by its name, play each plan at once, in processes of this machine
@@ -100,7 +111,13 @@ def explore(
     record: keep every step in the folder as plain arrays, which :func:`transitions` reads (10 bytes a step).
     observe: called after every rollout, for progress displays.
     """
+    start_seed = registry.start_of(start, start_seed)
     given: Given = matrices.with_matrix(env, start, terminal)
+    if goal_space is not None:
+        warnings.warn("goal_space is now called goals", DeprecationWarning, stacklevel=2)
+        if goals is not None:
+            raise InputError("is the older name of goals: give one of the two", "goal_space")
+    wanted = asked(goal_space if goals is None else goals)
     with _made(given, env_args or {}, start_seed, max_states, step_timeout, workers, engine, address) as (world, name):
         setting = Setting(
             env=name,
@@ -113,13 +130,14 @@ def explore(
             delta=_plain(delta),
             seed=_plain(seed),
             budget=_whole(budget),
-            goal_space=_goals(goal_space),
+            goal_space=wanted.states,
+            goal_sets=wanted.spec,
             start_seed=_plain(start_seed),
             max_states=_plain(max_states),
             workers=world.size if isinstance(world, CrewWorld) else 1,
             device=device,
         )
-        session = Session.start(setting, world, goal_rules.get(goal_rule))
+        session = Session.start(setting, world, goal_rules.get(goal_rule), wanted.code)
         if record:
             if out is None:
                 raise InputError("needs a folder for the steps: give out as well", "record")
@@ -139,7 +157,7 @@ def explore(
 def _made(
     env: Given,
     env_args: dict[str, Any],
-    start_seed: int | None,
+    start_seed: StartSeed,
     max_states: int | None,
     step_timeout: float | None,
     workers: int,
@@ -174,6 +192,7 @@ def resume(
     *,
     env: Again = None,
     goal_rule: str | goal_rules.Rule | None = None,
+    goals: Goals | None = None,
     trust: bool = False,
     step_timeout: float | None = None,
     engine: str = "local",
@@ -184,15 +203,16 @@ def resume(
 
     (A budget ends a rollout where an unbroken run would have gone on, so that after a budget the plans come at other
     moments: as valid, not the same numbers.)
-    A run on an environment object, or with a rule that is a function, needs the same one again. Code that only the
-    folder names (an environment ``module:Id``, a rule ``FILE.py:FUNCTION``) is not run unless ``trust`` says so.
+    A run on an environment object, or with a rule or goals that are functions, needs the same ones again. Code that
+    only the folder names (an environment ``module:Id``, a rule ``FILE.py:FUNCTION``, goals ``FILE.py:NAME``) is not run
+    unless ``trust`` says so.
     The workers of a run live where ``engine`` and ``address`` say now: that changes no number.
     """
     with hold(must_exist(path), KIND) as folder, contextlib.ExitStack() as stack:
         if folder.saved is None:
             raise InputError(f"{folder.path}: holds no run")
         where = step_timeout, engine, address
-        session = _restored(folder.saved, budget, env, goal_rule, trust, where, stack)
+        session = _restored(folder.saved, budget, env, goal_rule, goals, trust, where, stack)
         _go_on_recording(session, folder.saved)
         return session.finish(folder, observe)
 
@@ -201,14 +221,16 @@ def resume(
 def restored(
     folder: Path,
     env: Again,
-    goal_rule: str | goal_rules.Rule | None,
     trust: bool,
     step_timeout: float | None = None,
 ) -> Iterator[Session]:
-    """The session of a folder, where its checkpoint left it; its workers end with the block."""
-    where = step_timeout, "local", None
+    """The session of a folder, where its checkpoint left it, to look at: no goal rule, and no code of its goals.
+
+    Its workers end with the block.
+    """
+    rule, none, where = (lambda known: known.E), Stored(), (step_timeout, "local", None)
     with contextlib.ExitStack() as stack:
-        yield read(must_exist(folder), lambda saved: _restored(saved, None, env, goal_rule, trust, where, stack))
+        yield read(must_exist(folder), lambda saved: _restored(saved, None, env, rule, none, trust, where, stack))
 
 
 def _restored(
@@ -216,6 +238,7 @@ def _restored(
     budget: int | None,
     env: Again,
     goal_rule: str | goal_rules.Rule | None,
+    goals: Goals | None,
     trust: bool,
     where: tuple[float | None, str, str | None],
     stack: contextlib.ExitStack,
@@ -235,7 +258,9 @@ def _restored(
     world, name = stack.enter_context(_made(*given, engine, address))
     if name != setting.env and env is not None:
         raise InputError(f"the run in {saved.path} is on {setting.env}, not on {name}", "env")
-    session = Session.start(setting, world, goal_rules.get(goal_rule))
+    look = isinstance(goals, Stored)
+    code = Stored(facts.get("goal_names") or ()) if look else given_again(setting, goals, trust)
+    session = Session.start(setting, world, goal_rules.get(goal_rule), code)
     try:
         session.restore(arrays, facts, certified)
     except ValueError as error:
@@ -317,17 +342,12 @@ def audit(result: Result, env: Again = None, *, trust: bool = False) -> Audit:
     lower, upper = ({g: c[i] for g, c in proven.items()} for i in (0, 1))
     return audit_policies(
         *(model, result.goals, {g: result.policy(g) for g in result.goals}, result.radius, setting.epsilon),
-        goal_space=setting.goal_space,
+        goal_space=setting.goal_space if result.goal_names is None else None,
         lower=lower,
         upper=upper,
+        sets=None if result.goal_names is None else {g: result.members(g) for g in range(len(result.goal_names))},
+        names=result.goal_names or (),
     )
-
-
-def _goals(goal_space: Any) -> tuple[Any, ...] | None:
-    try:
-        return None if goal_space is None else tuple(_plain(g) for g in goal_space)
-    except TypeError:
-        raise InputError(f"must be a list of states, got {goal_space!r}", "goal_space") from None
 
 
 def _tuple(values: list[int] | None) -> tuple[int, ...] | None:

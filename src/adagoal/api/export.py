@@ -144,7 +144,7 @@ def _table(result: Result) -> str:
 
 def _known(folder: Path, result: Result, env: api.Again, trust: bool) -> Known:
     """The counts of a run and what they say, as its last checkpoint left them."""
-    with api.restored(folder, env, lambda known: known.E, trust) as session:
+    with api.restored(folder, env, trust) as session:
         estimates, world = session.run.estimates, session.run.world
     reset_q = 0.0
     if isinstance(estimates, BelievedReset):
@@ -158,7 +158,7 @@ def _known(folder: Path, result: Result, env: api.Again, trust: bool) -> Known:
     counts = estimates.counts
     fixed = world.initial_states == world.state_bound
     states = counts.n_states if fixed else int(np.flatnonzero(counts.seen).max()) + 1
-    sets = {f"goal_{g}": np.arange(states) == g for g in result.goals}
+    sets = {f"goal_{g}": np.isin(np.arange(states), result.members(g)) for g in result.goals}
     if isinstance(world, ModelWorld):
         sets |= {name: members for name, members in world.mdp.sets.items() if name != "init"}
     return Known(world, counts, estimates.confidence.model(), reset_q, states, sets)
@@ -196,6 +196,8 @@ def _choices(known: Known, state: int, low: Floats, high: Floats, elsewhere: int
     model, counts, choices = known.empirical, known.counts, []
     for action in range(0 if counts.terminal[state] else counts.n_actions):
         x = state * counts.n_actions + action
+        if counts.absent[x]:
+            continue
         used = slice(int(model.support[x]))
         successors, ends = model.successor[x, used].astype(np.int64), (low[x, used], high[x, used])
         if elsewhere is None:
@@ -266,7 +268,8 @@ def _policies(known: Known, result: Result) -> dict[str, Any]:
         return {
             "goal": goal,
             "label": f"goal_{goal}",
-            "name": _state_name(known, goal),
+            "name": result.goal_label(goal) if result.goal_names else _state_name(known, goal),
+            "states": result.members(goal),
             "lower": lower,
             "upper": upper if math.isfinite(upper) else None,
             "actions": result.policy(goal).actions[0, : known.states].tolist(),

@@ -23,7 +23,7 @@ from adagoal.api import explore as api
 from adagoal.core.checks import integer
 from adagoal.core.counts import Counts
 from adagoal.core.errors import InputError
-from adagoal.core.text import plain
+from adagoal.core.goalspace import places
 from adagoal.core.types import Actions, Floats
 from adagoal.core.world import Plan, World
 from adagoal.runs.result import Certificate, Result, load
@@ -87,7 +87,7 @@ class Tries(NamedTuple):
 
 def play(
     run: str | Path | Result,
-    goals: Sequence[int] | None = None,
+    goals: Sequence[int | str] | None = None,
     episodes: int = 100,
     *,
     seed: int = 0,
@@ -107,21 +107,30 @@ def play(
     integer("episodes", episodes, 1, 10**9)
     integer("seed", seed, 0, 2**31 - 1)
     result = run if isinstance(run, Result) else load(run)
-    if not (goals is None or isinstance(goals, Sequence)) or isinstance(goals, str):
-        raise InputError(f"must be a list of states, got {goals!r}", "goals")
-    for goal in goals or ():
-        if goal not in result.goals:
-            raise InputError(f"{goal} is not among the {len(result.goals)} goals of the result", "goals")
-    chosen = result.goals if goals is None else goals
+    chosen = result.goals if goals is None else _chosen(result, goals)
     tries = Tries(episodes, ALPHA / max(len(chosen), 1), np.random.default_rng(seed))
     with contextlib.ExitStack() as stack:
         if isinstance(run, Result):
             world, counts = _fresh(result, env, trust, step_timeout)
         else:
-            session = stack.enter_context(api.restored(Path(run), env, lambda known: known.E, trust, step_timeout))
+            session = stack.enter_context(api.restored(Path(run), env, trust, step_timeout))
             world, counts = session.run.world, session.run.counts
         world.restart(seed)
         return [_trial(result, goal, tries, world, counts) for goal in chosen]
+
+
+def _chosen(result: Result, goals: Any) -> list[int]:
+    """Goals of the result, given by numbers or names."""
+    if not isinstance(goals, Sequence) or isinstance(goals, str):
+        raise InputError(f"must be a list of goals, got {goals!r}", "goals")
+    try:
+        numbers = [result.goal(goal) if isinstance(goal, str) else goal for goal in goals]
+    except InputError as error:
+        raise InputError(error.reason, "goals") from None
+    for number in numbers:
+        if number not in result.goals:
+            raise InputError(f"{number} is not among the {len(result.goals)} goals of the result", "goals")
+    return numbers
 
 
 def _fresh(result: Result, env: api.Again, trust: bool, step_timeout: float | None) -> tuple[World, Counts]:
@@ -140,8 +149,10 @@ def _trial(result: Result, goal: int, tries: Tries, world: World, counts: Counts
     policy, certificate = result.policy(goal), result.certificate(goal)
     known = math.isfinite(certificate.upper)
     patience = math.ceil(min(PATIENCE * max(certificate.upper if known else result.radius, 1.0), LONGEST))
-    steps = [_attempt(policy.actions, goal, patience, world, counts, tries.rng) for _ in range(tries.episodes)]
-    label = plain(world.labels[goal]) if goal < len(world.labels) else ""
+    states = result.members(goal)
+    steps = [_attempt(policy.actions, states, patience, world, counts, tries.rng) for _ in range(tries.episodes)]
+    named = result.goal_names is not None or goal < len(result.view.labels)
+    label = result.goal_label(goal) if named else ""
     # a certified policy needs at most radius + 1 + epsilon steps from anywhere (lemmas 6 and M4), half of that margin
     # being for a reset that is only believed; a policy of several stages starts again after the last of them
     anywhere = 2.0 * (result.radius + 1.0 + result.setting.epsilon)
@@ -149,16 +160,19 @@ def _trial(result: Result, goal: int, tries: Tries, world: World, counts: Counts
     return Trial(goal, label, certificate, np.array(steps), patience, rest if known else math.inf, tries.alpha)
 
 
-def _attempt(table: Actions, goal: int, patience: int, world: World, counts: Counts, rng: np.random.Generator) -> float:
+def _attempt(
+    table: Actions, states: list[int], patience: int, world: World, counts: Counts, rng: np.random.Generator
+) -> float:
     """Steps of one attempt from s0; a policy of T > 1 stages starts again, after a reset, until it arrives."""
     stages, taken = len(table), 0
     while taken < patience:
         policy = np.full((stages, counts.n_states, 1), world.n_actions, np.int16)  # states it does not know: reset
         policy[:, : table.shape[1], 0] = table
         never = np.full(len(counts.n), np.iinfo(np.int64).max)
-        plan = Plan(policy, np.array([goal]), stages if stages > 1 else patience, never)
+        limit, at = stages if stages > 1 else patience, places([states], counts.n_states)
+        plan = Plan(policy, np.zeros(1, np.int64), limit, never, at)
         outcome = world.rollout(plan, np.ones(1), counts, rng, patience, 1)
         taken += outcome.steps
         if any(outcome.reached):
-            return float(taken - (goal != world.start))
+            return float(taken - (world.start not in states))
     return math.inf

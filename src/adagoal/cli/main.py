@@ -83,6 +83,7 @@ COMMANDS = {
     "audit": ("adagoal.cli.runs:audit", "Check a run exactly against the known model."),
     "play": ("adagoal.cli.runs:play", "Try the policies of a run in its environment, beside their certificates."),
     "report": ("adagoal.cli.runs:report", "Write report.html and its figures again."),
+    "watch": ("adagoal.cli.watch:watch", "Serve the page of a run on this machine, also while it goes on."),
     "export": ("adagoal.cli.export:export", "Write what a run knows: certificates as CSV, models for model checkers."),
     "compare": ("adagoal.cli.compare:compare", "Methods and goal rules side by side, over seeds."),
     "reproduce": ("adagoal.cli.reproduce:reproduce", "The paper's figures, and our own."),

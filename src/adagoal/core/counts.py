@@ -43,8 +43,9 @@ class Counts:
         "visits": Array("int64", ("S",), low=0, high=MOST),
         "seen": Array("bool", ("S",)),
         "terminal": Array("bool", ("S",)),
+        "absent": Array("bool", ("S*A",), optional=True),
     }
-    """What a checkpoint holds."""
+    """What a checkpoint holds; older ones do not know of absent actions."""
 
     def __init__(self, n_states: int, n_actions: int, start: int, width: int = 4) -> None:
         self.n_actions, self.start = n_actions, start
@@ -65,6 +66,8 @@ class Counts:
         """[S] states that were entered at least once"""
         self.terminal: Bools = np.zeros(n_states, bool)
         """[S] states in which the environment allowed nothing but the reset"""
+        self.absent: Bools = np.zeros(pairs, bool)
+        """[X] pairs that do not exist, as the state does not have the action: the reset stands in for it"""
         self.seen[start] = True
         self.trail: Trail | None = None
         """Every step that was counted, where a run is to keep them"""
@@ -85,6 +88,10 @@ class Counts:
         while not record(pair, successor, self.successor, self.count, self.recent, self.support, self.n, self.settled):
             self.widen(2 * self.successor.shape[1])
         return int(self.n[pair])
+
+    def leave_out(self, pairs: Longs) -> None:
+        """These pairs do not exist: each is known to be the reset, with the start as its successor and no counts."""
+        self.absent[pairs], self.support[pairs], self.successor[pairs, 0] = True, 1, self.start
 
     def record_all(self, pairs: Longs, successors: Longs) -> None:
         """Count transitions, in order."""
@@ -114,15 +121,15 @@ class Counts:
     def kernel(self) -> Floats:
         """[X, S] empirical transition probabilities, zero where a pair was never tried. For small S only."""
         p_hat = np.zeros((len(self.n), self.n_states))
-        rows = np.repeat(np.arange(len(self.n)), self.support)
-        inside = np.arange(self.successor.shape[1]) < self.support[:, None]
+        inside = self.count > 0
+        rows = np.repeat(np.arange(len(self.n)), inside.sum(axis=1))
         p_hat[rows, self.successor[inside]] = self.count[inside] / self.n[rows]
         return p_hat
 
     def moves(self) -> dict[str, NDArray[np.generic]]:
         """The empirical model as three arrays [M] (:data:`MOVES`): pair x, successor, and how often it followed."""
-        inside = np.arange(self.successor.shape[1]) < self.support[:, None]
-        pair = np.repeat(np.arange(len(self.n)), self.support)
+        inside = self.count > 0
+        pair = np.repeat(np.arange(len(self.n)), inside.sum(axis=1))
         return {"moves_pair": pair, "moves_to": self.successor[inside], "moves_count": self.count[inside]}
 
     def state(self) -> dict[str, NDArray[np.generic]]:
@@ -134,7 +141,8 @@ class Counts:
         check_arrays(self.SCHEMA, arrays, {"A": self.n_actions})
         other = object.__new__(Counts)
         other.n_actions, other.start = self.n_actions, self.start
-        for name in self.SCHEMA:
+        other.absent = np.zeros(len(arrays["n"]), bool)
+        for name in self.SCHEMA.keys() & arrays.keys():
             setattr(other, name, np.array(arrays[name]))
         other._check()
         vars(self).update(vars(other))
@@ -146,7 +154,9 @@ class Counts:
         named = np.sort(np.where(inside, self.successor, -1 - places), axis=1)
         tried = self.n.reshape(self.n_states, self.n_actions).sum(axis=1)
         rules = {
-            "a count beyond the support": (self.count > 0) == inside,
+            "a count beyond the support": (self.count > 0) == (inside & ~self.absent[:, None]),
+            "an absent pair that is not the reset": (self.support == 1) & (self.successor[:, 0] == self.start)
+            | ~self.absent,
             "a successor twice": named[:, 1:] != named[:, :-1],
             "an n that is not the sum of the counts": self.n == self.count.sum(axis=1),
             "more recent transitions than transitions": self.recent <= self.count,

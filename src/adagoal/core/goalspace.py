@@ -59,6 +59,8 @@ class GoalSpace:
         self._number = {name: number for number, name in enumerate(self.names or ())}
         self._sort = sort
         self._finds = sort is not None and sort.finds
+        self.whole = sort is None
+        """Whether the members of all goals are known"""
         self._settled = False
 
     @staticmethod
@@ -129,8 +131,12 @@ class GoalSpace:
         members = np.bincount(self.at[self.at >= 0], minlength=len(self.names or ()))
         if not members.any():
             raise InputError("no state belongs to any of the goals", "goals")
-        self._finds, self._settled, self.bound = False, True, int((members > 0).sum())
+        self._finds, self._settled, self.whole, self.bound = False, True, True, int((members > 0).sum())
         return [name for name, count in zip(self.names or (), members, strict=True) if not count]
+
+    def as_stored(self, whole: bool) -> None:
+        """The members are those of a checkpoint, to look at; ``whole``: the world had no others to find."""
+        self._finds, self.whole = not whole, True
 
     def inside(self, goal: int) -> Bools:
         """[S] the states of a goal."""
@@ -147,7 +153,7 @@ class GoalSpace:
 
     def holds(self, state: int, goals: Longs) -> Bools:
         """[G] whether each of the goals holds the state."""
-        return np.isin(goals, self.at[state])
+        return goals == state if self.own else np.isin(goals, self.at[state])
 
     def visits(self, visits: Longs, goals: Longs) -> Floats:
         """[G] how often states of each goal were visited, from the visits of states [S]."""

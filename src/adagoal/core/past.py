@@ -24,7 +24,7 @@ UNSEEN, OPEN, DONE, BEYOND = range(4)
 SCHEMA: Schema = {
     "past_steps": Array("int64", ("F",), low=0, rising=True, optional=True),
     "past_episodes": Array("int64", ("F",), low=0, optional=True),
-    "past_goals": Array("int64", ("P",), low=0, below="S", rising=True, optional=True),
+    "past_goals": Array("int64", ("P",), low=0, rising=True, optional=True),
     "past_lower": Array("float32", ("F", "P"), low=0, finite=False, optional=True),
     "past_upper": Array("float32", ("F", "P"), low=0, finite=False, optional=True),
     "past_stand": Array("int8", ("F", "P"), low=UNSEEN, high=BEYOND, optional=True),

@@ -45,7 +45,7 @@ COARSEST = 3
 LEAST_SLACK = 0.001
 """Of a slack that is not 0: the smallest bets are good for about a million rollouts of a cell."""
 BLOCK = 16
-"""Rollouts that a cell gets at a time."""
+"""Rollouts that a cell gets at a time, at least."""
 BLOCKS = 8
 """Blocks of a round, at least: few open cells get several each, so that all workers have something to do."""
 SAMPLE = 2**15
@@ -196,22 +196,24 @@ def certify(
     """Play until every cell is decided, the rollouts are spent, or ``going(open cells, rollouts)`` says False."""
     cells = Cells(space(np.random.default_rng([seed, CERTIFY]), SAMPLE), claim.halvings)
     tally = _Tally(claim, cells)
-    leaves = _settled(tally, _first(cells, claim.coarsest))
+    decided: list[int] = []
+    waiting = _first(cells, claim.coarsest)
     round_, played, status = 0, 0, Status.CERTIFIED
-    while open_cells := [cell for cell in leaves if tally.verdict(cell) is Verdict.OPEN]:
-        each = BLOCK * math.ceil(BLOCKS / len(open_cells))
-        if claim.rollouts is not None and played + each * len(open_cells) > claim.rollouts:
+    while waiting:
+        each = [tally.next(cell, len(waiting)) for cell in waiting]
+        if claim.rollouts is not None and played + sum(each) > claim.rollouts:
             status = Status.BUDGET
             break
-        if not going(len(open_cells), played):
+        if not going(len(waiting), played):
             status = Status.INTERRUPTED
             break
         rng = np.random.default_rng([seed, CERTIFY, round_])
-        goals = np.concatenate([cells.draw(cell, each, space, rng) for cell in open_cells])
-        tally.add(np.repeat(open_cells, each), goals, reach(goals, round_))
-        leaves = _settled(tally, leaves)
+        goals = np.concatenate([cells.draw(cell, n, space, rng) for cell, n in zip(waiting, each, strict=True)])
+        tally.add(np.repeat(waiting, each), goals, reach(goals, round_))
+        now, waiting = _settled(tally, waiting)
+        decided += now
         round_, played = round_ + 1, played + len(goals)
-    return Certification(status, claim, [tally.cell(leaf) for leaf in sorted(leaves)], played)
+    return Certification(status, claim, [tally.cell(leaf) for leaf in sorted(decided + waiting)], played)
 
 
 class _Tally:
@@ -243,12 +245,13 @@ class _Tally:
             return Verdict.REFUTED if successes < n else Verdict.OPEN
         return Verdict.REFUTED if exceeds(n - successes, n, 1.0 - claim.success, alpha) else Verdict.OPEN
 
-    def to_halve(self, cell: int) -> bool:
-        """Whether the halves of a cell would say more than it does."""
-        verdict = self.verdict(cell)
-        late = self.rollouts[cell] >= self._patience[self.cells.level(cell)]
-        undecided = verdict is Verdict.REFUTED or (verdict is Verdict.OPEN and late)
-        return bool(undecided and self.cells.divisible(cell))
+    def late(self, cell: int) -> bool:
+        """Whether the cell has had its rollouts, and its halves may say more than it does."""
+        return bool(self.rollouts[cell] >= self._patience[self.cells.level(cell)])
+
+    def next(self, cell: int, waiting: int) -> int:
+        """How many rollouts a cell gets at a time: whole blocks, about an eighth of those that it has had."""
+        return BLOCK * max(math.ceil(BLOCKS / waiting), int(self.rollouts[cell]) // (BLOCK * BLOCKS))
 
     def cell(self, number: int) -> Cell:
         """A cell as a result."""
@@ -267,13 +270,18 @@ def _first(cells: Cells, level: int) -> list[int]:
     return found
 
 
-def _settled(tally: _Tally, leaves: Sequence[int]) -> list[int]:
-    """Leaves of the tree after all halvings that are due."""
-    settled, waiting = [], list(leaves)
-    while waiting:
-        cell = waiting.pop()
-        if tally.to_halve(cell):
-            waiting += [2 * cell, 2 * cell + 1]
+def _settled(tally: _Tally, waiting: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Of the open cells and the halves that are due: those that are decided now, and those that still are open."""
+    decided: list[int] = []
+    open_cells: list[int] = []
+    left = list(waiting)
+    while left:
+        cell = left.pop()
+        verdict = tally.verdict(cell)
+        if verdict is Verdict.CERTIFIED:
+            decided.append(cell)
+        elif tally.cells.divisible(cell) and (verdict is Verdict.REFUTED or tally.late(cell)):
+            left += [2 * cell, 2 * cell + 1]
         else:
-            settled.append(cell)
-    return sorted(settled)
+            (decided if verdict is Verdict.REFUTED else open_cells).append(cell)
+    return decided, sorted(open_cells)

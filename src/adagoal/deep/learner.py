@@ -16,13 +16,14 @@ import jax.numpy as jnp
 from jax import Array
 
 from adagoal.core.types import Floats
-from adagoal.deep import algorithms, ensemble, networks, normaliser, replay, settings
+from adagoal.deep import algorithms, critics, ensemble, networks, normaliser, replay, settings
 from adagoal.deep.actor import Actor
 from adagoal.deep.config import CONTACT_DISTANCE, Config
 from adagoal.deep.envs import Dimensions
-from adagoal.deep.networks import Learnt, Transitions
+from adagoal.deep.networks import Layers, Learnt, Transitions
 from adagoal.deep.normaliser import Moments
 from adagoal.deep.replay import Replay
+from adagoal.deep.values import Critics
 
 NEIGHBOURS = 512
 """Achieved goals from which the density at a candidate is estimated."""
@@ -35,7 +36,8 @@ class State(NamedTuple):
 
     nets: Any
     """Of the algorithm."""
-    ensemble: Learnt
+    ensemble: Learnt | None
+    """None where the algorithm's own critics are one."""
     observations: Moments
     goals: Moments
     replay: Replay
@@ -64,9 +66,11 @@ def initial(config: Config, sizes: Dimensions, test_goals: Floats) -> State:
     goals = normaliser.empty(sizes.goal)
     if config.normaliser == "fixed":
         goals = normaliser.merge(goals, jnp.asarray(test_goals, jnp.float32), jnp.ones(len(test_goals)))
+    algorithm = algorithms.get(config.algorithm)
+    nets = algorithm.init(config, sizes, policy_key, value_key)
     return State(
-        algorithms.get(config.algorithm).init(config, sizes, policy_key, value_key),
-        ensemble.init(config, sizes, ensemble_key),
+        nets,
+        ensemble.init(config, sizes, ensemble_key) if algorithm.critics(nets) is None else None,
         normaliser.empty(sizes.observation),
         goals,
         replay.empty(capacity(config, sizes.horizon), sizes.horizon, sizes.observation, sizes.goal, sizes.action),
@@ -91,7 +95,7 @@ def cycle(config: Config, sizes: Dimensions, with_ensemble: bool, state: State, 
     def draw(key: Array, count: int, relabel: Array) -> Transitions:
         batch = replay.sample(memory, contacts, key, count, relabel, knob["contact"], sizes.success)
         og, following = inputs(state, batch.observation, batch.goal), inputs(state, batch.following, batch.goal)
-        return Transitions(og, batch.action, following, batch.reward)
+        return Transitions(og, batch.action, following, batch.reward, batch.terminal)
 
     def improve(nets: Any, i: Array) -> tuple[Any, dict[str, Array]]:
         key = jax.random.fold_in(nets_key, i)
@@ -106,14 +110,14 @@ def cycle(config: Config, sizes: Dimensions, with_ensemble: bool, state: State, 
         batch = draw(jax.random.fold_in(ensemble_key, i), count, knob["ensemble_relabel"])
         return ensemble.update(config, members, lambda og: algorithm.act(nets, og), batch)
 
-    if with_ensemble:
+    if with_ensemble and state.ensemble is not None:
         members, error = networks.repeat(config, disagree, state.ensemble, config.ensemble_updates)
         state, losses = state._replace(ensemble=members), losses | error
     return state, losses
 
 
 def _see(state: State, knob: Knobs, observation: Array, achieved: Array, action: Array, goal: Array,
-         length: Array) -> State:  # fmt: skip
+         length: Array, terminated: Array) -> State:  # fmt: skip
     """Feed the normalisers with a cycle's episodes ``[B, T + 1, ...]``."""
     real = (jnp.arange(observation.shape[1]) <= length[:, None]).astype(jnp.float32)
     flat = real.reshape(-1)
@@ -124,11 +128,21 @@ def _see(state: State, knob: Knobs, observation: Array, achieved: Array, action:
 
 
 def values(config: Config, with_density: bool, state: State, start: Array, goal: Array, key: Array) -> Any:
-    """D in steps, E, and the density of achieved goals, each ``[B, N]``, for starts ``[B, O]``, goals ``[B, N, G]``."""
+    """D in steps, sigma, and the density of achieved goals, each ``[B, N]``: starts ``[B, O]``, goals ``[B, N, G]``."""
     og = inputs(state, jnp.broadcast_to(start[:, None], (*goal.shape[:2], start.shape[-1])), goal)
     action = algorithms.get(config.algorithm).act(state.nets, og)
-    D, E = ensemble.values(config, state.ensemble, og, action, key)
+    layers, normed = disagreeing(config, state)
+    D, E = ensemble.values(config, layers, critics.relu if normed else jax.nn.relu, og, action, key)
     return D, E, _density(state, goal, key) if with_density else jnp.zeros(goal.shape[:2])
+
+
+def disagreeing(config: Config, state: State) -> tuple[Layers, bool]:
+    """The critics from which D and E are read, stacked along J, and whether their layers are normalised."""
+    own = algorithms.get(config.algorithm).critics(state.nets)
+    if own is not None:
+        return own, True
+    assert state.ensemble is not None
+    return state.ensemble.online, False
 
 
 def _density(state: State, goal: Array, key: Array) -> Array:
@@ -155,6 +169,17 @@ def actors(config: Config, state: State) -> list[Actor]:
     return [
         Actor([(w[i], b[i]) for w, b in layers], o_mean[i], o_std[i], g_mean[i], g_std[i], normaliser.CLIP)
         for i in range(len(o_mean))
+    ]
+
+
+def all_critics(configs: Sequence[Config], state: State, factors: Sequence[float | None]) -> list[Critics | None]:
+    """The critics of S runs as NumPy arrays, with their calibrations; None where a run's goal rule asked for none."""
+    layers, normed = disagreeing(configs[0], state)
+    arrays = jax.device_get(layers)
+    trained = normed or any(config.needs_ensemble for config in configs)
+    return [
+        Critics([(w[i], b[i]) for w, b in arrays], configs[0].gamma, normed, factors[i]) if trained else None
+        for i in range(len(configs))
     ]
 
 

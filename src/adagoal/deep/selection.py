@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from adagoal import goals
+from adagoal.core.errors import InputError
 from adagoal.core.types import Floats, Singles
 from adagoal.deep.config import Config
 from adagoal.deep.goalspace import GoalSpace
@@ -22,10 +23,15 @@ class Selector:
     """Chooses goals for S runs."""
 
     def __init__(
-        self, configs: Sequence[Config], train: Sequence[GoalSpace], test: Sequence[GoalSpace], per_cycle: int
+        self,
+        configs: Sequence[Config],
+        train: Sequence[GoalSpace],
+        test: Sequence[GoalSpace],
+        per_cycle: int,
+        rule: goals.Rule | None = None,
     ) -> None:
         self.configs, self.train, self.test, self.per_cycle = configs, train, test, per_cycle
-        self.rules = [goals.get(config.goal_rule) for config in configs]
+        self.rules = [_rule(config, rule) for config in configs]
         self.blind = not any(config.needs_ensemble or config.needs_density for config in configs)
         self._values = compile_values(configs)
 
@@ -63,6 +69,12 @@ class Selector:
         drawn = [f(rng, rounds * episodes) for f, rng in zip(self.test, rngs, strict=True)]
         return np.stack([d.reshape(rounds, episodes, d.shape[-1]) for d in drawn], 1)
 
+    def values(self, state: State, starts: Singles, goals: Floats) -> tuple[Floats, Floats]:
+        """D and sigma ``[S, n]`` of pairs of starts ``[S, n, observation]`` and goals ``[S, n, goal]``."""
+        keys = jax.random.split(jax.random.key(0), len(starts))
+        D, E, _ = self._values(state, starts, goals[:, :, None].astype(np.float32), keys)
+        return np.asarray(D, np.float64)[..., 0], np.asarray(E, np.float64)[..., 0]
+
     def maps(self, state: State, starts: Singles, grid: Floats) -> tuple[Floats, Floats]:
         """D and E ``[S, n]`` over a grid of goals ``[n, goal]``, averaged over the starts ``[S, B, observation]``."""
         S, B = starts.shape[:2]
@@ -70,6 +82,14 @@ class Selector:
         keys = jax.random.split(jax.random.key(0), S)
         D, E, _ = self._values(state, starts, wide, keys)
         return np.asarray(D, np.float64).mean(1), np.asarray(E, np.float64).mean(1)
+
+
+def _rule(config: Config, given: goals.Rule | None) -> goals.Rule:
+    if not config.rule_is_a_function:
+        return goals.get(config.goal_rule)
+    if given is None:
+        raise InputError(f"the rule was a {config.goal_rule.replace(':', ' ')}; give it again", name="goal_rule")
+    return given
 
 
 def known(D: Floats, E: Floats, visits: Floats, L: float) -> goals.Known:

@@ -77,6 +77,12 @@ CATALOGUE = {
         ),
         jobs=1,
     ),
+    "intervals": Asked(
+        f"{_IN}.intervals:INTERVALS",
+        "Certified steps beside those of model checkers' bounds.",
+        options=(Option("budget", int, 100_000_000, "Steps of a run, at most.", low=1),),
+        example="--seeds 5 --jobs 1",
+    ),
     "constants": Asked(
         f"{_IN}.constants:CONSTANTS",
         "What the paper's own constants would need.",

@@ -27,7 +27,7 @@ from adagoal.experiments.declare import Experiment, Options, Outcome, Report
 from adagoal.experiments.output import Columns, Table
 from adagoal.mdp import solve
 from adagoal.report.maps import draw_map, map_size
-from adagoal.report.view import View
+from adagoal.runs.view import View
 from adagoal.worlds import grid
 from adagoal.worlds.simulator import ModelWorld
 

@@ -63,7 +63,7 @@ def with_reset(cell: Cell, options: Options) -> dict[str, Any]:
         nonlocal met
         met = bool(run.counts.seen[FORK])
 
-    result = explore(ModelWorld(mdp), RADIUS, EPSILON, DELTA, seed=cell.seed, goal_space=[GOAL], observe=watch)
+    result = explore(ModelWorld(mdp), RADIUS, EPSILON, DELTA, seed=cell.seed, goals=[GOAL], observe=watch)
     verdict = audit(result, mdp)
     outcome = {"status": result.status, "steps": result.steps, "audit": verdict.ok, "gap": verdict.rows[0].gap}
     return outcome | {"met_fork": met}

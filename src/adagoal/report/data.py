@@ -24,8 +24,8 @@ from adagoal.core.past import BEYOND, DONE, OPEN
 from adagoal.core.past import SCHEMA as PAST
 from adagoal.core.types import Longs
 from adagoal.report.places import layered
-from adagoal.report.view import View
 from adagoal.runs.result import Result
+from adagoal.runs.view import View
 
 POLICIES = 3_000_000
 """Entries of the policies inside a page, at most; the others are there on request (``adagoal watch``)."""
@@ -51,7 +51,7 @@ def collected(result: Result, view: View) -> tuple[dict[str, Any], Arrays]:
         "epsilon": result.setting.epsilon,
         "steps": result.steps,
         "reset": result.reset_action,
-        "start": view.start,
+        "start": None if view.start is None else int(view.start),
         "grid": view.layout is not None,
         "shape": drawn,
         "history": "past_steps" in result.arrays,
@@ -90,13 +90,18 @@ def _goals(result: Result, goals: Longs) -> Arrays:
 
 
 def attempts(result: Result) -> tuple[Longs, Longs]:
-    """[S] how often every state was chosen as a goal, and how often it was then reached."""
-    chosen, states = result.arrays["episode_goals"], len(result.arrays["visits"])
+    """[N] how often every goal was chosen, and how often it was then reached."""
+    chosen, size = result.arrays["episode_goals"], _numbers(result)
     known = chosen >= 0
     return (
-        np.bincount(chosen[known], minlength=states),
-        np.bincount(chosen[known & result.arrays["episode_reached"]], minlength=states),
+        np.bincount(chosen[known], minlength=size),
+        np.bincount(chosen[known & result.arrays["episode_reached"]], minlength=size),
     )
+
+
+def _numbers(result: Result) -> int:
+    """N, one more than the largest number of a goal: goals are states, or sets with names."""
+    return len(result.arrays["visits"]) if result.goal_names is None else len(result.goal_names)
 
 
 def _moments(result: Result, goals: Longs) -> Arrays:
@@ -112,10 +117,10 @@ def _moments(result: Result, goals: Longs) -> Arrays:
     found: Arrays = {
         "moment_steps": steps.astype(float),
         "moment_episodes": episodes.astype(float),
-        "moment_chosen": _chosen(arrays["episode_goals"], episodes, goals, len(arrays["visits"])),
+        "moment_chosen": _chosen(arrays["episode_goals"], episodes, goals, _numbers(result)),
     }
     if kept:
-        column = np.full(len(arrays["visits"]), -1)
+        column = np.full(_numbers(result) + 1, -1)  # the last stands for sets not found yet
         column[arrays["past_goals"]] = np.arange(len(arrays["past_goals"]))
         blank = {"past_lower": 0.0, "past_upper": np.inf, "past_stand": 0}
         for name, empty in blank.items():

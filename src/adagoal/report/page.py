@@ -7,18 +7,20 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from adagoal.core.errors import InputError
 from adagoal.core.files import bytes_content, json_content, text_content
 from adagoal.core.status import Status
 from adagoal.report import data, frame, html
 from adagoal.report.packed import packed
-from adagoal.report.plots import figures
-from adagoal.report.view import FILE as VIEW
-from adagoal.report.view import View
+from adagoal.report.plots import figures, goal_name
 from adagoal.report.words import NO_GUARANTEE, headline
 from adagoal.runs.folder import hold
 from adagoal.runs.progress import expected_total
 from adagoal.runs.result import Result
 from adagoal.runs.schemas import KIND
+from adagoal.runs.view import FILE as VIEW
+from adagoal.runs.view import View
+from adagoal.worlds import registry
 
 PAGE = "report.html"
 WORST = 5
@@ -29,7 +31,7 @@ def write_report(result: Result, folder: str | Path, view: View | None = None) -
     """Write the figures and the page into the folder, in one commit; the view is stored beside them, or read."""
     folder = Path(folder)
     if view is None:
-        view = View.for_result(result, folder)
+        view = view_of(result)
     drawn = figures(result, view)
     with hold(folder, KIND) as held:
         held.save(
@@ -42,6 +44,18 @@ def write_report(result: Result, folder: str | Path, view: View | None = None) -
             }
         )
     return folder / PAGE
+
+
+def view_of(result: Result) -> View:
+    """The view of a result; of a run that did not keep it, that of the environment made again, or a bare one."""
+    if result.view.start is not None:
+        return result.view
+    setting = result.setting
+    try:
+        env = registry.installed(setting.env, trust=False)
+        return View.of(registry.make_world(env, setting.env_args, setting.start_seed, setting.max_states)[0])
+    except InputError:
+        return View()
 
 
 def page(result: Result, view: View, folder: Path, pictures: dict[str, str], live: bool = False) -> str:
@@ -82,6 +96,7 @@ def words(result: Result, view: View, folder: Path) -> dict[str, str]:
     troubles = (("Void: no certificate can be given", result.void), ("Warnings", result.warnings))
     shown = {
         "head": headline(result),
+        "command": "",
         "troubles": [(title, lines) for title, lines in troubles if lines],
         "unknown": _unknown(result, view, folder),
         "guarantee": result.guarantee,
@@ -97,7 +112,7 @@ def _badge(result: Result) -> str:
 def _unknown(result: Result, view: View, folder: Path) -> dict[str, Any]:
     """Where the error sits and, for an unfinished run, what it would take to finish."""
     worst = sorted(result.errors, key=lambda g: (-result.errors[g], g))
-    goals = [(g, view.label(g), _steps(result.errors[g])) for g in worst[:WORST] if result.errors[g] > 0]
+    goals = [(g, goal_name(result, view, g), _steps(result.errors[g])) for g in worst[:WORST] if result.errors[g] > 0]
     if result.status not in (Status.BUDGET, Status.INTERRUPTED):
         most = max(result.errors.values(), default=0.0)
         lines = [f"No goal of the {len(result.goals)} may be more than {most:.3g} steps worse than the best policy."]
@@ -143,7 +158,7 @@ def _parameters(result: Result) -> dict[str, Any]:
         "method": setting.method,
         "method arguments": _pairs(setting.method_args),
         "goal rule": setting.goal_rule,
-        "goals considered": "all states" if setting.goal_space is None else len(setting.goal_space),
+        "goals considered": _goals(result),
         "radius": result.radius if setting.radius == result.radius else f"{result.radius:g} ({setting.radius})",
         "epsilon": setting.epsilon,
         "delta": setting.delta,
@@ -157,6 +172,13 @@ def _parameters(result: Result) -> dict[str, Any]:
         "seconds": f"{result.wall_seconds:.2f}",
         "states seen": int((result.arrays["visits"] > 0).sum()),
     }
+
+
+def _goals(result: Result) -> str:
+    setting = result.setting
+    if result.goal_names is not None:
+        return f"{len(result.goal_names)} sets of states ({', '.join(setting.goal_sets or ())})"
+    return "all states" if setting.goal_space is None else str(len(setting.goal_space))
 
 
 def _pairs(arguments: dict[str, Any]) -> str:

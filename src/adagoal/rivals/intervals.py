@@ -51,11 +51,13 @@ class Intervals(Columns):
         space: GoalSpace | None = None,
         bound: str = "clopper-pearson",
         branching: int | None = None,
+        pairs: int | None = None,
         backend: Backend = NUMBA,
     ) -> None:
         super().__init__(counts, L + 1.0 + epsilon, space or GoalSpace.states(counts.n_states, state_bound))
         self.L, self.epsilon, self._backend = L, epsilon, backend
-        self.looks = Looks(counts, state_bound * counts.n_actions, delta, branching or state_bound, bound)
+        pairs = pairs or state_bound * counts.n_actions
+        self.looks = Looks(counts, pairs, delta, branching or state_bound, bound)
         self.plans = 0
         self._catch_up()
 
@@ -74,7 +76,7 @@ class Intervals(Columns):
         """[1, S] the policy that the certificate speaks of; the optimistic one as long as there is none."""
         j = self.column[goal]
         table = self.best if np.isfinite(self.upper[j]) else self.optimistic
-        return np.ascontiguousarray(table[None, :, j])
+        return self.offered(table, int(j))
 
     def refresh(self, wanted: Bools) -> bool:
         """Bring one block of ``wanted`` [columns] up to date; False if none of them was stale."""
@@ -114,7 +116,7 @@ class Intervals(Columns):
     def _sweep(self, block: Longs) -> None:
         """Both bounds of the columns of the block."""
         model, start, order = self.looks.model(), self.counts.start, np.flatnonzero(self.counts.seen)
-        setting = Block(order, self.pin(block), self.cap, True, SWEEPS, tolerance=1e-3 * self.epsilon)
+        setting = Block(order, self.block_columns(block), self.cap, True, SWEEPS, tolerance=1e-3 * self.epsilon)
         V, optimistic = self._backend.robust_lower(model, setting, self.V[:, block], self.optimistic[:, block])
         Y, best = self._backend.robust_upper(model, setting, self.Y[:, block], self.best[:, block])
         self.V[:, block], self.optimistic[:, block], self.Y[:, block], self.best[:, block] = V, optimistic, Y, best

@@ -117,6 +117,7 @@ class Looks:
         """Look at the pairs whose time has come; False where there are none."""
         counts = self.counts
         self._make_room()
+        self._leave_out(np.flatnonzero(counts.absent & (self._set.q > 0.0)))
         n = counts.n
         on_grid = GRID[np.searchsorted(GRID, n)] == n
         pairs = np.flatnonzero(on_grid & (n > self.count.sum(axis=1)))
@@ -151,6 +152,7 @@ class Looks:
         counts, n = self.counts, np.maximum(self.count.sum(axis=1), 1)
         support = (self.count > 0).sum(axis=1).astype(np.int32)
         p = self.count / n[:, None]
+        support[counts.absent], p[counts.absent, 0] = 1, 1.0
         low, high, q, moved = self._set
         return Ambiguous(counts.successor, p, low, high, support, q, moved, counts.terminal, counts.start)
 
@@ -160,6 +162,11 @@ class Looks:
         log = self._log + 2.0 * np.log(1.0 + np.searchsorted(GRID, n))
         for kept, found in zip(self._set, self._bound(c, n, log, self.branching), strict=True):
             kept[pairs] = found
+
+    def _leave_out(self, pairs: Longs) -> None:
+        """Pairs that do not exist: each is the reset, of which all is known."""
+        low, high, q, moved = self._set
+        low[pairs, 0], high[pairs, 0], q[pairs], moved[pairs] = 1.0, 1.0, 0.0, 0.0
 
     def _make_room(self) -> None:
         """Places for the pairs and the successors that the counts made room for."""

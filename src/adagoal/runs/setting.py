@@ -29,8 +29,11 @@ class Setting:
     seed: int = 0
     budget: int | None = None
     goal_space: tuple[int, ...] | None = None
-    """The goals to consider; None means every state."""
-    start_seed: int | None = None
+    """The states to consider as goals; None means every state, or what ``goal_sets`` says."""
+    goal_sets: dict[str, Any] | None = None
+    """Goals that are not given as states (:mod:`adagoal.runs.asked`)."""
+    start_seed: int | str | None = None
+    """Of the first state: with this seed at every reset, "random" by declaration, or None: found out."""
     max_states: int | None = None
     workers: int = 1
     """Copies of the environment that are played at once."""

@@ -72,13 +72,14 @@ class Certified(Columns):
         delta: float,
         space: GoalSpace | None = None,
         branching: int | None = None,
+        pairs: int | None = None,
         backend: Backend = NUMBA,
     ) -> None:
         super().__init__(counts, L + 1.0 + epsilon, space or GoalSpace.states(counts.n_states, state_bound))
         self.L, self.epsilon, self._backend = L, epsilon, backend
         self.confidence = Confidence(
             counts,
-            pairs=state_bound * counts.n_actions,
+            pairs=pairs or state_bound * counts.n_actions,
             goals=self.space.bound,
             delta=delta,
             branching=branching or state_bound,
@@ -107,7 +108,7 @@ class Certified(Columns):
         """[1, S] the policy that the certificate speaks of; the optimistic one as long as there is none."""
         j = self.column[goal]
         table = self.returned if np.isfinite(self.upper[j]) else self.optimistic
-        return np.ascontiguousarray(table[None, :, j])
+        return self.offered(table, int(j))
 
     def refresh(self, wanted: Bools) -> bool:
         """Bring one block of goals up to date, ``wanted`` [columns] first; False if none of those was stale."""
@@ -186,7 +187,7 @@ class Certified(Columns):
     def _sweep(self, block: Longs, exact: bool) -> None:
         """Both bounds of the columns of the block."""
         model, start = self.confidence.model(), self.counts.start
-        column = self.pin(block)
+        column = self.block_columns(block)
         tables: list[NDArray[Any]] = [self.V, self.optimistic, self.Y, self.best]
         rows = np.ix_(self.order, block)
         parts = [np.zeros((len(table), len(block)), table.dtype) for table in tables]

@@ -15,9 +15,10 @@ import numpy as np
 
 from adagoal.core import generator
 from adagoal.core.errors import EnvironmentFailure, InputError
+from adagoal.core.names import Observed
 from adagoal.core.types import Longs
 from adagoal.worlds import episode
-from adagoal.worlds.adapter import Adapter
+from adagoal.worlds.adapter import Adapter, StartSeed
 from adagoal.worlds.body import Local
 from adagoal.worlds.keys import Key
 
@@ -36,6 +37,8 @@ class Traits(NamedTuple):
     """Whether the start is a state of its own, before the random first observation"""
     met: Met | None
     """States known at first, after the virtual start; None where their numbers are declared"""
+    observed: Observed
+    """How the states are known by their observations; the digests are those of the beginning"""
 
 
 class Part(NamedTuple):
@@ -72,13 +75,13 @@ class Seen(NamedTuple):
 class Copy:
     """An environment that plays parts of plans. It is its own :class:`~adagoal.worlds.episode.Stage`."""
 
-    def __init__(self, body: Local, name: str, start_seed: int | None, max_states: int | None) -> None:
+    def __init__(self, body: Local, name: str, start_seed: StartSeed, max_states: int | None) -> None:
         self._body = body
         self._adapter = adapter = Adapter(body, name, start_seed, max_states)
         declared = body.facts.states is not None
         met = None if declared else list(zip(adapter.index, adapter.labels[adapter.virtual :], strict=True))
         bounds = adapter.state_bound, adapter.initial_states
-        self.facts = Traits(adapter.n_actions, adapter.start, *bounds, adapter.virtual, met)
+        self.facts = Traits(adapter.n_actions, adapter.start, *bounds, adapter.virtual, met, adapter.observed())
         self._place = [adapter.start, -1, 0]
         self._rng = np.random.default_rng()
         self._known: set[int] = set()

@@ -22,8 +22,10 @@ from numpy.typing import NDArray
 from adagoal.core import generator
 from adagoal.core.counts import Counts
 from adagoal.core.errors import InputError
+from adagoal.core.goalspace import GoalSpace
 from adagoal.core.layout import Layout
 from adagoal.core.mixture import LinearMixture
+from adagoal.core.names import DIGEST, Observed
 from adagoal.core.schema import COUNT, Array, check_arrays, check_json, record
 from adagoal.core.text import plain
 from adagoal.core.types import Floats, Longs
@@ -68,6 +70,7 @@ class CrewWorld:
         self._traits = traits = self._copies.traits
         self.n_actions, self.start, self.sure_start = traits.n_actions, traits.start, traits.virtual
         self.state_bound, self.initial_states = traits.state_bound, traits.initial_states
+        self.pair_bound, self.masked = self.state_bound * self.n_actions, False
         self.layout: Layout | None = None
         self.mixture: LinearMixture | None = None
         self._labels: tuple[str, ...] = ()
@@ -231,6 +234,27 @@ class CrewWorld:
     def close(self) -> None:
         """End all copies."""
         self._copies.close()
+
+    # --- goals and names --------------------------------------------------------------------------------------
+
+    def classify(self, space: GoalSpace) -> bool:
+        """The observation of a declared state is its number; others are seen by the copies alone."""
+        if self._traits.met is not None:
+            text = "must be states: what is observed elsewhere is in other processes; or explore with a single worker"
+            raise InputError(text, "goals")
+        first = self._traits.observed.space["first"]
+        for state in range(self.state_bound - self._traits.virtual):
+            space.add(state, first + state, self.labels[state] if self.labels else str(first + state))
+        return True
+
+    def observed(self) -> Observed:
+        """How the states are known by their observations."""
+        if self._traits.met is None:
+            return self._traits.observed
+        digests = np.zeros((len(self.labels), DIGEST), np.uint8)
+        for key, state in self._index.items():
+            digests[state] = np.frombuffer(keys.digest(key), np.uint8)
+        return self._traits.observed._replace(digests=digests)
 
     # --- what is said about it --------------------------------------------------------------------------------
 

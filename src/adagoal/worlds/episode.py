@@ -74,7 +74,7 @@ class Stage(Protocol):
         ...
 
     def move(self, state: int, action: int, rng: np.random.Generator) -> tuple[int, int]:
-        """Take an action: the state after it, or FAILED, and what it brought."""
+        """Take an action: the state after it, or FAILED, and what it brought. One that the state lacks is the reset."""
         ...
 
 
@@ -99,7 +99,7 @@ def in_python(given: Orders) -> Orders:
 
 def outcome(steps: int, ended: int, log: Longs) -> Outcome:
     """What the loop did, from what it returns and its log."""
-    return Outcome(steps, log[:ended, 0].tolist(), (log[:ended, 1] > 0).tolist())
+    return Outcome(int(steps), log[:ended, 0].tolist(), (log[:ended, 1] > 0).tolist())
 
 
 # --- the definition -------------------------------------------------------------------------------------------------
@@ -208,12 +208,13 @@ class Known(NamedTuple):
     settled: Longs
     visits: Longs
     seen: Bools
+    absent: Bools
 
     @staticmethod
     def of(mdp: Any, cumulative: Floats, threshold: Longs, c: Counts) -> Known:
         """The arrays of a model and of counts with room for all its successors."""
         model = mdp.indptr, mdp.successors, cumulative, mdp.terminal, mdp.start, threshold
-        return Known(*model, c.successor, c.count, c.recent, c.support, c.n, c.settled, c.visits, c.seen)
+        return Known(*model, c.successor, c.count, c.recent, c.support, c.n, c.settled, c.visits, c.seen, c.absent)
 
 
 @overload(draw, inline="always")
@@ -240,6 +241,8 @@ def _move(world, state, action, rng):  # type: ignore[no-untyped-def]
     def step(world, state, action, rng):  # type: ignore[no-untyped-def]
         world.visits[state] += 1
         pair = state * (world.n.shape[0] // world.visits.shape[0]) + action
+        if world.absent[pair]:
+            return np.int64(world.start), NOTHING
         u = rng.random()
         k = world.indptr[pair]
         while world.cumulative[k] <= u:

@@ -11,8 +11,10 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import CloudpickleWrapper
 
 from adagoal.core.errors import InputError
+from adagoal.core.text import OBJECT
 from adagoal.core.world import World
 from adagoal.worlds import matrices, registry
+from adagoal.worlds.adapter import StartSeed
 from adagoal.worlds.body import Local
 from adagoal.worlds.copies import Copy
 from adagoal.worlds.crew import CrewWorld
@@ -36,7 +38,7 @@ def check(workers: Any) -> None:
 def make_world(
     env: Single | Vector,
     env_args: Mapping[str, Any],
-    start_seed: int | None,
+    start_seed: StartSeed,
     max_states: int | None,
     step_timeout: float | None = None,
     workers: int = 1,
@@ -76,20 +78,20 @@ def single(env: Single | Vector) -> Single:
 
 
 def _of_vector(
-    env: Vector, env_args: Mapping[str, Any], start_seed: int | None, max_states: int | None
+    env: Vector, env_args: Mapping[str, Any], start_seed: StartSeed, max_states: int | None
 ) -> tuple[list[Callable[[], Copy]], str, registry.Environment]:
     """Makers of copies, made as those of the vector are; a name, and the first of them. Its own are left alone."""
     first: Any = single(env)
     if env_args:
         raise InputError(f"{next(iter(env_args))} given, but the environments are made already", "env_args")
     registry.check_arguments(env_args, start_seed, max_states)
-    name = registry.OBJECT + (first.spec.id if first.spec is not None else type(first.unwrapped).__name__)
+    name = OBJECT + (first.spec.id if first.spec is not None else type(first.unwrapped).__name__)
     made = [CloudpickleWrapper(make) for make in env.env_fns]  # type: ignore[attr-defined]
     return [functools.partial(_by_function, make, name, start_seed, max_states) for make in made], name, first
 
 
 def _of_name(
-    env: Single, env_args: Mapping[str, Any], start_seed: int | None, max_states: int | None, workers: int
+    env: Single, env_args: Mapping[str, Any], start_seed: StartSeed, max_states: int | None, workers: int
 ) -> tuple[list[Callable[[], Copy]], str, registry.Environment]:
     """The same for an environment by its name."""
     if not isinstance(env, str):
@@ -102,11 +104,11 @@ def _of_name(
     return [functools.partial(_by_name, env, dict(env_args), start_seed, max_states)] * workers, env, first
 
 
-def _by_name(env: str, env_args: Mapping[str, Any], start_seed: int | None, max_states: int | None) -> Copy:
+def _by_name(env: str, env_args: Mapping[str, Any], start_seed: StartSeed, max_states: int | None) -> Copy:
     return Copy(Local(registry.make(env, env_args), env, max_states), env, start_seed, max_states)
 
 
 def _by_function(
-    make: Callable[[], gymnasium.Env[Any, Any]], name: str, start_seed: int | None, max_states: int | None
+    make: Callable[[], gymnasium.Env[Any, Any]], name: str, start_seed: StartSeed, max_states: int | None
 ) -> Copy:
     return Copy(Local(make(), name, max_states), name, start_seed, max_states)

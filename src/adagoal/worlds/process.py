@@ -18,7 +18,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from adagoal.core.errors import EnvironmentFailure, InputError
-from adagoal.worlds.body import Facts, Local
+from adagoal.worlds.body import Facts, Local, Mask
 from adagoal.worlds.keys import Key
 
 MAKING = 120.0
@@ -105,19 +105,23 @@ class Remote:
         self._there, self._seconds = Process(make, name), seconds
         self.facts: Facts = self._begin()
 
-    def reset(self, seed: int | None = None, keep: bool = False) -> tuple[Key, dict[str, Any]]:
+    def reset(self, seed: int | None = None, keep: bool = False) -> tuple[Key, Mask, dict[str, Any]]:
         """See :class:`~adagoal.worlds.body.Body`."""
-        answer: tuple[Key, dict[str, Any]] = self._ask("reset", seed, keep)
+        answer: tuple[Key, Mask, dict[str, Any]] = self._ask("reset", seed, keep)
         return answer
 
-    def step(self, action: int) -> tuple[Key, bool, bool]:
+    def step(self, action: int) -> tuple[Key, Mask, bool, bool]:
         """See :class:`~adagoal.worlds.body.Body`."""
-        answer: tuple[Key, bool, bool] = self._ask("step", action)
+        answer: tuple[Key, Mask, bool, bool] = self._ask("step", action)
         return answer
 
     def label(self) -> str:
         """See :class:`~adagoal.worlds.body.Body`."""
         return str(self._ask("label"))
+
+    def observation(self) -> Any:
+        """See :class:`~adagoal.worlds.body.Body`."""
+        return self._ask("observation")
 
     def generator(self) -> dict[str, Any]:
         """See :class:`~adagoal.worlds.body.Body`."""

@@ -18,9 +18,10 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator, parse_env_id
 from adagoal.core import plugins
 from adagoal.core.checks import number
 from adagoal.core.errors import EnvironmentFailure, InputError
-from adagoal.core.text import told
+from adagoal.core.text import OBJECT, told
 from adagoal.core.world import World
 from adagoal.worlds import families, grid, matrices, random_models, toys
+from adagoal.worlds.adapter import RANDOM, StartSeed
 from adagoal.worlds.body import Local
 from adagoal.worlds.gym import GymWorld
 from adagoal.worlds.model import TabularMDP
@@ -30,8 +31,6 @@ from adagoal.worlds.toy_text import toy_text_model
 
 Environment = gymnasium.Env[Any, Any]
 TOY_TEXT = "gymnasium.envs.toy_text."
-OBJECT = "object:"
-"""Begins the name, in results, of an environment that was given as an object."""
 
 BUILT_IN: dict[str, Callable[..., TabularMDP]] = {
     "two-room": grid.two_room,
@@ -83,7 +82,7 @@ class Entry(NamedTuple):
 def make_world(
     env: str | Environment | World | TabularMDP,
     env_args: Mapping[str, Any],
-    start_seed: int | None,
+    start_seed: StartSeed,
     max_states: int | None,
     step_timeout: float | None = None,
 ) -> tuple[World, str]:
@@ -99,6 +98,8 @@ def make_world(
             raise InputError("an environment object cannot be sent to another process; give its name", "step_timeout")
     check_arguments(env_args, start_seed, max_states)
     brought = matrices.model_of(env, env_args)
+    if start_seed == RANDOM and (brought is not None or not isinstance(env, str | gymnasium.Env) or env in BUILT_IN):
+        raise InputError("random is for Gymnasium environments; a model has one start", "start")
     if brought is not None:
         return ModelWorld(brought, own=True), env if isinstance(env, str) else OBJECT + brought.name
     if isinstance(env, str):
@@ -112,7 +113,10 @@ def make_world(
         else:
             made = make(env, env_args)
             model = toy_text_model(made, env, start_seed)
-            world = GymWorld(made, env, start_seed, max_states) if model is None else ModelWorld(model)
+            if model is None:
+                world = GymWorld(made, env, start_seed, max_states)
+            else:
+                world = ModelWorld(model, observations=int(made.observation_space.n))  # type: ignore[attr-defined]
         for line in notes:
             world.note(line)
         return world, env
@@ -130,9 +134,21 @@ def make_world(
     raise InputError(text, "env")
 
 
+def start_of(start: Any, start_seed: StartSeed) -> StartSeed:
+    """What is said about the start of an environment, as one value; a state of a matrix says nothing about that."""
+    if not isinstance(start, str):
+        return start_seed
+    if start != RANDOM:
+        raise InputError(f"must be {RANDOM}, or a state of a matrix, got {start!r}", "start")
+    if start_seed not in (None, RANDOM):
+        raise InputError("a start that is random is not drawn with a seed; give one of the two", "start")
+    return RANDOM
+
+
 def check_arguments(env_args: Any, start_seed: Any, max_states: Any) -> None:
     """Types and ranges of what is said about an environment."""
-    for name, value, least in (("max_states", max_states, 2), ("start_seed", start_seed, 0)):
+    seed = None if start_seed == RANDOM else start_seed
+    for name, value, least in (("max_states", max_states, 2), ("start_seed", seed, 0)):
         if value is not None and (not isinstance(value, int | np.integer) or value < least):
             raise InputError(f"must be a whole number >= {least}, got {value!r}", name)
     if not isinstance(env_args, Mapping):
@@ -148,7 +164,7 @@ def installed(env: str, trust: bool) -> str:
 
 
 def make_model(
-    env: str | Environment | World | TabularMDP, env_args: Mapping[str, Any], start_seed: int | None
+    env: str | Environment | World | TabularMDP, env_args: Mapping[str, Any], start_seed: StartSeed
 ) -> TabularMDP | None:
     """The exact model with the same state numbers as :func:`make_world`'s, or None where nobody knows it."""
     brought = matrices.model_of(env, env_args)
@@ -159,17 +175,6 @@ def make_model(
     if isinstance(env, gymnasium.Env):
         return toy_text_model(env, OBJECT + type(env.unwrapped).__name__, start_seed)
     return env.mdp if isinstance(env, ModelWorld) else None
-
-
-def called(env: str, env_args: Mapping[str, Any], start_seed: int | None, labels: Iterable[str]) -> list[int]:
-    """The states that labels mean in an environment whose model is known (:meth:`TabularMDP.states`)."""
-    model = make_model(env, env_args, start_seed)
-    if model is None:
-        raise InputError(f"no model is known of {env}, so that its states have no labels", "goal_labels")
-    try:
-        return sorted({state for label in labels for state in model.states(label)})
-    except InputError as error:
-        raise InputError(error.reason, "goal_labels") from None
 
 
 def describe() -> list[Entry]:

@@ -13,6 +13,7 @@ from adagoal.core.counts import Counts
 from adagoal.core.errors import InputError
 from adagoal.core.world import Plan
 from adagoal.worlds import episode
+from adagoal.worlds.body import Mask
 from adagoal.worlds.process import Killed
 from adagoal.worlds.sanity import Doubts, Recorder
 
@@ -28,6 +29,10 @@ class Stepped(Protocol):
     state_bound: int
     overdue: bool
     """Whether the environment ended the episode by itself"""
+    virtual: bool
+    """Whether the start is a state of its own, before the first draw of the environment's"""
+    mask: Mask
+    """The actions that the present state has, where the environment says so"""
 
     @property
     def met(self) -> int:
@@ -46,12 +51,19 @@ class Stepped(Protocol):
 class Stepping:
     """One rollout of a plan. What the environment raises ends it and is kept in ``failure``."""
 
-    def __init__(self, adapter: Stepped, plan: Plan, counts: Counts, recorder: Recorder | None, doubts: Doubts) -> None:
+    def __init__(
+        self, adapter: Stepped, plan: Plan, counts: Counts, recorder: Recorder | None, doubts: Doubts, masked: bool
+    ) -> None:
         self.failure: BaseException | None = None
         self._adapter, self._counts, self._recorder, self._doubts = adapter, counts, recorder, doubts
         self._known = set(np.flatnonzero(counts.seen).tolist())
         self._terminal = set(np.flatnonzero(counts.terminal).tolist())
         self._missing, self._left = plan.threshold - counts.n[: len(plan.threshold)], dict[int, int]()
+        self._masked = masked
+        self._absent = set(np.flatnonzero(counts.absent).tolist())
+        self._masks: dict[int, Mask] = {}
+        if masked and not counts.visits[adapter.start] and not adapter.virtual:
+            self._leave_out(adapter.start)  # the agent has not moved yet
         self._trail: list[int] = []  # not counted yet: pairs s * A + a, or -1 - s for a reset in s; states after them
 
     def forced(self, state: int) -> bool:
@@ -62,7 +74,9 @@ class Stepping:
         """The reset action, taken in ``state``."""
         try:
             landed = self._adapter.home()
-            if landed != self._adapter.start:
+            if landed == self._adapter.start:
+                self._compare(landed)
+            else:
                 self._make_room()
                 self._counts.seen[landed] = True
                 self._doubts.astray(landed)
@@ -74,6 +88,8 @@ class Stepping:
 
     def move(self, state: int, action: int, rng: np.random.Generator) -> tuple[int, int]:
         """One step of the environment; its draws are its own."""
+        if state * self._adapter.n_actions + action in self._absent:
+            return self.home(state), episode.NOTHING
         try:
             landed, terminated = self._adapter.step(state, action)
         except BaseException as error:
@@ -86,6 +102,9 @@ class Stepping:
             self._make_room()
             self._known.add(landed)
             self._counts.seen[landed] = True
+            self._leave_out(landed)
+        elif not terminated:
+            self._compare(landed)
         pair = state * self._adapter.n_actions + action
         self._trail += (pair, landed)  # after the state was marked, and in one piece, whenever a signal comes
         self._left[pair] = more = self._left.get(pair, self._missing[pair]) - 1
@@ -110,6 +129,26 @@ class Stepping:
         self._counts.terminal[state] = True
         if state in self._known or not terminated:
             self._doubts.add(f"a state ended the episode at one visit and not at another, first state {state}")
+
+    def _leave_out(self, state: int) -> None:
+        """A state was entered for the first time: what it does not have is left out from now on."""
+        if not self._masked:
+            return
+        self._masks[state] = mask = self._adapter.mask
+        if mask is not None:
+            pairs = state * self._counts.n_actions + np.flatnonzero(np.frombuffer(mask, np.uint8) == 0)
+            self._counts.leave_out(pairs)
+            self._absent.update(pairs.tolist())
+
+    def _compare(self, state: int) -> None:
+        """The mask of a state must not change: what an action of it may lead to would not be one distribution."""
+        if not self._masked:
+            return
+        if state not in self._masks:
+            here = self._counts.absent[state * self._counts.n_actions :][: self._counts.n_actions]
+            self._masks[state] = (~here).astype(np.uint8).tobytes() if here.any() else None
+        if self._masks[state] != self._adapter.mask:
+            self._doubts.add(f"a state had other actions at one visit than at another, first state {state}")
 
     def flush(self) -> None:
         """Bring counts and sanity checks up to date."""
