@@ -1,10 +1,11 @@
 # make demo: see it work.  make test: everything that must hold before a commit.
 PYTHON ?= python3
 VENV ?= .venv
+SB3 ?= .venv-sb3
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo test test-first test-second lint format check-slow bench reproduce clean
+.PHONY: help demo test test-first test-second lint format docs check-slow check-package check-sb3 package bench reproduce clean
 
 help:
 	@echo "make demo        explore the two-room world with live progress, and write its report"
@@ -12,6 +13,10 @@ help:
 	@echo "make lint        lint and types only"
 	@echo "make format      format the code"
 	@echo "make check-slow  the heavier statistical checks"
+	@echo "make docs        the documentation site, in site/"
+	@echo "make package     the wheel and the source archive, in dist/"
+	@echo "make check-package  the wheel in empty environments (part of check-slow)"
+	@echo "make check-sb3   the goal rules in Stable-Baselines3, in an environment of their own (PyTorch)"
 	@echo "make bench       benchmarks of the solver and the planner"
 	@echo "make reproduce   the paper's tabular figures"
 	@echo "make clean       remove the environment, caches and build outputs (not runs/)"
@@ -27,7 +32,7 @@ $(VENV)/stamp-core: $(VENV)/stamp-python pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/stamp-dev: $(VENV)/stamp-python pyproject.toml constraints.txt
-	$(PIP) install --constraint constraints.txt --editable '.[dev,minigrid,deep]'
+	$(PIP) install --constraint constraints.txt --editable '.[dev,docs,minigrid,deep]'
 	@touch $@ $(VENV)/stamp-core
 
 demo: $(VENV)/stamp-core
@@ -57,9 +62,32 @@ format: $(VENV)/stamp-dev
 
 check-slow: $(VENV)/stamp-dev
 	$(BIN)/pytest -m slow
+	@$(MAKE) --no-print-directory check-sb3
+
+$(SB3)/stamp: $(VENV)/stamp-python pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(SB3)
+	$(SB3)/bin/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt --editable '.[sb3]' pytest
+	@touch $@
+
+check-sb3: $(SB3)/stamp
+	$(SB3)/bin/pytest tests/sb3
+
+# The pages are gathered in build/docs: those of docs/, the tutorials as they were played, the reference, the demo.
+docs: $(VENV)/stamp-dev
+	$(BIN)/python docs/tools/stage.py build/docs
+	$(BIN)/adagoal explore two-room --radius 40 --epsilon 1 --delta 0.1 --seed 0 --out build/demo --overwrite --quiet
+	mkdir -p build/docs/demo && cp build/demo/report.html build/docs/demo/
+	$(BIN)/zensical build --strict
+	@echo "open $(CURDIR)/site/index.html"
+
+package: $(VENV)/stamp-dev
+	$(BIN)/python -m build --outdir dist
+
+check-package: $(VENV)/stamp-dev
+	$(BIN)/pytest -m slow tests/test_package.py
 
 bench: $(VENV)/stamp-dev
-	@for file in $(filter-out benchmarks/deep_%,$(wildcard benchmarks/*.py)); do \
+	@for file in $(filter-out benchmarks/deep_% benchmarks/gpu.py,$(wildcard benchmarks/*.py)); do \
 	  echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
 reproduce: $(VENV)/stamp-core
@@ -68,5 +96,5 @@ reproduce: $(VENV)/stamp-core
 	$(BIN)/adagoal reproduce separation
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(SB3) build dist site .pytest_cache .mypy_cache .ruff_cache
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

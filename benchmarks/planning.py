@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal.mdp.targets import targets_of
 from adagoal.planning.backend import NUMBA
 from adagoal.planning.model import model_of, padded
 from adagoal.tabular.paper import bonuses
@@ -35,10 +36,10 @@ HOME = Path(__file__).resolve().parent.parent
 def kernel_plan(mdp: TabularMDP) -> Callable[[], Floats]:
     """The batched kernel on ideal counts: returns D and U [2, S]."""
     S, kernel = mdp.n_states, padded(model_of(mdp))
-    goals, n = np.arange(S), np.full(S * mdp.n_actions, SAMPLES)
+    targets, n = targets_of(mdp, None), np.full(S * mdp.n_actions, SAMPLES)
 
     def plan() -> Floats:
-        _, D, U = NUMBA.stages(kernel, bonuses(n, S, S, H, 0.1, "simplified"), goals, H)
+        _, D, U = NUMBA.stages(kernel, bonuses(n, S, S, H, 0.1, "simplified"), targets, H)
         return np.array([D, U])
 
     return plan

@@ -63,8 +63,8 @@ class Blocks:
             goals = np.arange(first, min(first + size, states))
             V, Y = np.zeros((states, len(goals))), np.full((states, len(goals)), CAP)
             Y[goals, np.arange(len(goals))] = 0.0
-            column = np.full(states, -1)
-            column[goals] = np.arange(len(goals))
+            column = np.full((states, 1), -1)
+            column[goals, 0] = np.arange(len(goals))
             self.blocks.append((column, V, Y, np.zeros(V.shape, np.int16), np.zeros(V.shape, np.int16)))
 
     def sweep(self, pool: ThreadPoolExecutor) -> None:

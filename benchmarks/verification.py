@@ -87,7 +87,7 @@ def row(case: Case, seeds: int) -> dict[str, Any]:
     for seed in range(seeds):
         with tempfile.TemporaryDirectory() as folder:
             began = time.perf_counter()
-            result = adagoal.explore(model, case.radius, case.epsilon, goal_space=goals, seed=seed, out=folder)
+            result = adagoal.explore(model, case.radius, case.epsilon, goals=goals, seed=seed, out=folder)
             seconds.append(time.perf_counter() - began)
             steps.append(result.steps)
             certified += result.status == "certified"

@@ -52,10 +52,11 @@ def changes(array: Any, rng: random.Random) -> Iterator[tuple[str, Any]]:
     if kind == "f":
         values += [np.nan, np.inf, -np.inf, 1e308]
     for value in values:
-        yield f"all {value}", np.full_like(array, value)
+        changed = np.array(value).astype(array.dtype)  # an unsigned -1 is the largest number
+        yield f"all {value}", np.full_like(array, changed)
         if len(flat):
             other = flat.copy()
-            other[rng.randrange(len(flat))] = value
+            other[rng.randrange(len(flat))] = changed
             yield f"one {value}", other.reshape(array.shape)
     yield "cut", array[:-1] if array.ndim else array.reshape(1)
     yield "empty", array[:0] if array.ndim else array.reshape(1)[:0]

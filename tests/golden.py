@@ -23,7 +23,7 @@ GOLDEN: dict[str, dict[str, Any]] = {
     "two-room": {"env": "two-room", "radius": 20, "epsilon": 2.0, "budget": 300_000, "seed": 3},
     "two-room-unigoal": {"env": "two-room", "radius": 12, "budget": 100_000, "goal_rule": "unigoal"},
     "grid-certified": {"env": "grid", "env_args": {"rows": 3, "cols": 3}, "radius": 6, "epsilon": 1.0},
-    "grid-goals": {"env": "grid", "radius": 8, "goal_space": [3, 7], "budget": 50_000},
+    "grid-goals": {"env": "grid", "radius": 8, "goals": [3, 7], "budget": 50_000},
     "chain-auto": {"env": "chain", "radius": "auto", "budget": 30_000, "env_args": {"slip": 0.1}},
     "frozen-lake": {"env": "FrozenLake-v1", "radius": 15, "epsilon": 2.0, "budget": 200_000, "seed": 1},
     "taxi-random-start": {"env": "Taxi-v4", "radius": 6, "budget": 30_000},
@@ -41,7 +41,8 @@ GOLDEN: dict[str, dict[str, Any]] = {
               "budget": 50_000},
     "gosprl": {"env": "chain", "radius": 4, "method": "gosprl", "method_args": {"constants": "scaled=0.001"},
                "budget": 50_000},
-    "bpi": {"env": "chain", "env_args": {"n_states": 4}, "radius": 3, "method": "bpi-ucbvi", "goal_space": [2],
+    "intervals": {"env": "grid", "env_args": {"rows": 3, "cols": 3}, "radius": 6, "method": "intervals"},
+    "bpi": {"env": "chain", "env_args": {"n_states": 4}, "radius": 3, "method": "bpi-ucbvi", "goals": [2],
             "method_args": {"horizon": 12, "constants": "scaled=0.01"}, "budget": 5_000},
 }  # fmt: skip
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from adagoal import goals as goal_rules
 from adagoal.core.counts import Counts
+from adagoal.core.goalspace import GoalSpace
 from adagoal.core.mixture import from_kernels
 from adagoal.core.run import Run
 from adagoal.methods import Problem, build
@@ -33,8 +34,8 @@ def start(mdp, method, L=6.0, epsilon=1.0, delta=0.1, goals=None, seed=0, **argu
     """A run that has not begun."""
     world = ModelWorld(mdp)
     counts = Counts(world.initial_states, world.n_actions, world.start)
-    goals = np.arange(mdp.n_states) if goals is None else np.asarray(goals)
-    estimates = build(method, Problem(world, counts, L, epsilon, delta, goals), arguments)
+    space = GoalSpace.states(mdp.n_states, mdp.n_states, None if goals is None else np.asarray(goals))
+    estimates = build(method, Problem(world, counts, L, epsilon, delta, space), arguments)
     return Run(world, estimates, goal_rules.adagoal, np.random.default_rng(seed))
 
 

@@ -29,7 +29,7 @@ def lower(model, block, V, policy):
     r = np.where(tried, model.r_low[:, None], 0.0)
     sure = np.where(model.support == 1, 1.0 - model.q, 0.0)[:, None]
     swept = np.isin(np.arange(len(V)), block.order)[:, None]
-    away = block.column[:, None] != np.arange(V.shape[1])
+    away = (block.column[:, :, None] != np.arange(V.shape[1])).all(axis=1)
     for _ in range(block.sweeps):
         mean, variance, _ = moments(model, model.p, V)
         width = np.maximum(np.sqrt(2 * r * np.maximum(variance, 2 * r * (FINEST * cap) ** 2)), variance * FINEST / cap)
@@ -48,7 +48,7 @@ def upper(model, block, Y, policy):
     tried = model.support[:, None] > 0
     r, q = np.where(tried, model.r[:, None], 0.0), model.q[:, None]
     swept = np.isin(np.arange(len(Y)), block.order)[:, None]
-    away = block.column[:, None] != np.arange(Y.shape[1])
+    away = (block.column[:, :, None] != np.arange(Y.shape[1])).all(axis=1)
     for _ in range(block.sweeps):
         top = np.minimum(block.cap, 1.0 + Y[model.start])
         mean, variance, most = moments(model, model.p_split, Y)
@@ -63,7 +63,7 @@ def upper(model, block, Y, policy):
     return Y, policy
 
 
-def exact(model, goals, V, cap, tolerance, sweeps):
+def exact(model, targets, V, cap, tolerance, sweeps):
     """Value iteration; a Bellman operator never increases a residual, so that the last change bounds the next."""
     S = len(model.terminal)
     X = len(model.indptr) - 1
@@ -73,10 +73,10 @@ def exact(model, goals, V, cap, tolerance, sweeps):
     leaving = np.asarray(p.sum(axis=1))[:, None]
     other = model.reset & (np.arange(S) != model.start)[:, None]
     for _ in range(sweeps):
-        Q = np.divide(1.0 + p @ V, leaving, out=np.full((X, goals.size), np.inf), where=leaving > 0)
+        Q = np.divide(1.0 + p @ V, leaving, out=np.full((X, targets.size), np.inf), where=leaving > 0)
         best = np.minimum(by_state(model, Q, np.inf).min(axis=1), np.where(other, 1.0 + V[model.start], np.inf))
         best = np.minimum(best, cap)
-        best[goals, np.arange(goals.size)] = 0.0
+        best[(targets.column[:, :, None] == np.arange(targets.size)).any(axis=1)] = 0.0
         change = np.abs(np.where(np.isfinite(V), best, 0.0) - np.where(np.isfinite(V), V, 0.0)).max(axis=0)
         V = best
         if change.max() <= tolerance:
@@ -84,9 +84,9 @@ def exact(model, goals, V, cap, tolerance, sweeps):
     return V, change
 
 
-def stages(kernel, bonus, goals, horizon):
+def stages(kernel, bonus, targets, horizon):
     """The recursion of AdaGoal-UCBVI, a stage at a time."""
-    S, G, c = len(kernel.terminal), goals.size, bonus.correction
+    S, G, c = len(kernel.terminal), targets.size, bonus.correction
     low, high, gap = np.zeros((3, S, G))
     policy = np.zeros((horizon, S, G), np.int16)
     for h in range(horizon - 1, -1, -1):
@@ -105,7 +105,7 @@ def stages(kernel, bonus, goals, horizon):
         policy[h] = choice = Q.argmin(axis=1)
         low, high, gap = Q.min(axis=1), R.min(axis=1), np.take_along_axis(U, choice[:, None], axis=1)[:, 0]
         for values in (low, high, gap):
-            values[goals, np.arange(G)] = 0.0
+            values[(targets.column[:, :, None] == np.arange(G)).any(axis=1)] = 0.0
     return policy, low[kernel.start], gap[kernel.start]
 
 

@@ -15,14 +15,14 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[1] / "src" / "adagoal"
 ROOMS = (
     *("core", "worlds", "engines", "planning", "mdp", "tabular", "linear", "rivals", "deep"),
-    *("loop", "methods", "runs", "api", "report", "experiments", "cli"),
+    *("loop", "methods", "runs", "api", "sb3", "report", "experiments", "cli"),
 )
 """From the bottom to the top: a room may import from the rooms before it, and from no other."""
 LEARNERS = ("tabular", "linear", "rivals", "deep", "loop", "methods")
 """Rooms that may not know the truth, which is ``mdp``."""
 MEMBERS = {"goals": "core", "__main__": "cli"}
 """Modules that stand outside the folder of their room."""
-DOORS = ("__init__.py", "deep/__init__.py")
+DOORS = ("__init__.py", "deep/__init__.py", "sb3/__init__.py")
 """Front doors, which name what lies above: they import it when it is asked for."""
 
 

@@ -18,8 +18,11 @@ import pytest
 
 import adagoal
 import vault
-from adagoal.cli.main import COMMANDS, REPRODUCE, run
+from adagoal.cli.main import COMMANDS, run
+from adagoal.cli.reproduce import declared
 from adagoal.core.files import alone_in
+from adagoal.experiments import constants, figure2, price
+from adagoal.experiments.catalogue import CATALOGUE
 from adagoal.runs.manifest import NAME
 from adagoal.runs.result import load
 from adagoal.runs.saved import DATA
@@ -324,12 +327,29 @@ def test_as_a_module() -> None:
     assert done.stdout.startswith("adagoal, version")
 
 
-def test_help_is_light() -> None:
-    code = "import sys; from adagoal.cli.main import run; run(['--help']); print(sorted(sys.modules))"
+@pytest.mark.parametrize("command", ["", "explore", "compare", "reproduce", "reproduce linear", "export", "train"])
+def test_help_is_light(command: str) -> None:
+    code = (
+        f"import sys; from adagoal.cli.main import run; run([*{command.split()}, '--help']); print(sorted(sys.modules))"
+    )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert "Commands:" in out
-    for heavy in ("'jax'", "'matplotlib'", "'torch'"):
+    assert "Usage: adagoal" in out
+    for heavy in ("'jax'", "'matplotlib'", "'torch'", "'numba'", "'scipy'", "'gymnasium'"):
         assert heavy not in out
+
+
+def test_the_catalogue_says_what_the_experiments_say() -> None:
+    """It cannot ask them: they are imported when they are run."""
+    told = {(name, option.name): option.choices for name, asked in CATALOGUE.items() for option in asked.options}
+    assert told["price", "world"] == tuple(price.WORLDS)
+    assert told["figure2", "env"] == tuple(sorted(figure2.ENVS))
+    assert told["figure2", "panel"] == figure2.PANELS
+    assert told["figure2", "rule"] == tuple(figure2.LINES)
+    assert str(constants.LARGE) in CATALOGUE["constants"].options[0].help
+    for name, asked in CATALOGUE.items():
+        parts = declared(asked)
+        assert tuple(parts) == (asked.parts or ("",))
+        assert all(part.asks is CATALOGUE[name] for part in parts.values())
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name not in ("train", "reproduce")])
@@ -339,7 +359,7 @@ def test_every_command_has_help_with_an_example(name: str, capsys: pytest.Captur
 
 
 def test_groups_without_a_command_show_their_help(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments, names in (([], COMMANDS), (["reproduce"], REPRODUCE)):
+    for arguments, names in (([], COMMANDS), (["reproduce"], CATALOGUE)):
         assert run(arguments) == 0
         shown = capsys.readouterr().out
         assert all(name in shown for name in names)
@@ -370,3 +390,29 @@ def test_envs(capsys: pytest.CaptureFixture[str]) -> None:
     assert "two-room" in [row["name"] for row in json.loads(capsys.readouterr().out)]
     assert run(["envs"]) == 0
     assert "two-room" in capsys.readouterr().out
+
+
+def test_a_random_start_is_declared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["explore", "FrozenLake-v1", "--radius", "3", "--budget", "2000", "--out", str(tmp_path), "--quiet"]
+    assert run([*line, "--start", "random", "--start-seed", "1"]) == 2
+    assert "error: --start: a start that is random is not drawn with a seed" in capsys.readouterr().err
+    assert run([*line, "--start", "random"]) in (0, 3)
+    assert load(tmp_path).setting.start_seed == "random"
+    assert run(["audit", str(tmp_path)]) in (0, 1)
+    assert run(["check", "FrozenLake-v1", "--start", "random"]) == 0
+    assert "virtual start, state 16" in capsys.readouterr().out
+
+
+def test_an_estimate_of_the_whole_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["explore", "grid", "--radius", "8", "--epsilon", "1", "--quiet", "--estimate"]
+    assert run([*line, "--out", str(tmp_path / "run"), "--json"]) == 3
+    told = json.loads(capsys.readouterr().out)
+    cost = told["estimate"]
+    assert told["status"] == "interrupted"
+    assert cost["done"] == pytest.approx(told["steps"] / cost["steps"])
+    assert cost["seconds"] >= told["wall_seconds"]
+    assert cost["bytes"] > 1e7
+    assert run(["resume", str(tmp_path / "run"), "--quiet", "--json"]) == 0
+    assert 1 / 3 < cost["steps"] / json.loads(capsys.readouterr().out)["steps"] < 3
+    assert run([*line, "--out", str(tmp_path / "again")]) == 3
+    assert "estimate: about " in capsys.readouterr().out

@@ -12,11 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import adagoal
 from adagoal import engines
 from adagoal.cli.main import run
 from adagoal.core.errors import InputError
+from adagoal.core.run import Run
 from adagoal.engines import Engine, Interrupted, Needs, WorkerLost
 from adagoal.engines.local import Local
 from adagoal.experiments import arena, runner
@@ -203,3 +206,26 @@ def test_the_arena_on_ray_with_a_node_less(cluster: Any, tmp_path: Path) -> None
     there = (out / "arena.md").read_text(), {file.name for file in (out / "cells").iterdir()}
     assert there == tables(arena.ARENA, tmp_path / "local", Local(2, print), seeds=1, budget=20_000)
     assert len(there[1]) == wanted
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_the_workers_of_a_run_on_ray(cluster: Any) -> None:
+    """Two nodes give the run of local workers. One of them is lost half-way: certified, and the audit passes."""
+    lake: dict[str, Any] = {"env": "FrozenLake-v1", "radius": 8, "epsilon": 2.0, "workers": 4}
+    ray: dict[str, Any] = {"engine": "ray", "address": cluster.address}
+    there, here = (adagoal.explore(**lake, budget=5_000, **where) for where in (ray, {}))
+    assert there.to_dict() | {"wall_seconds": 0} == here.to_dict() | {"wall_seconds": 0}
+    for name, array in here.arrays.items():
+        np.testing.assert_array_equal(there.arrays[name], array)
+    (node,) = cluster.worker_nodes
+
+    def kill(run: Run) -> None:
+        if run.steps > 20_000 and cluster.worker_nodes:
+            cluster.remove_node(node, allow_graceful=False)
+
+    result = adagoal.explore(**lake, **ray, observe=kill)
+    assert not cluster.worker_nodes
+    assert (result.status, result.void) == ("certified", [])
+    assert any("the machine of the environment FrozenLake-v1 is gone" in line for line in result.warnings)
+    assert adagoal.audit(result).ok

@@ -10,7 +10,7 @@ import pytest
 
 from adagoal.cli.main import run
 from adagoal.engines.local import Local
-from adagoal.experiments import constants, figure3, runner, separation
+from adagoal.experiments import constants, figure3, intervals, runner, separation
 from adagoal.runs.setting import Setting
 
 DATA = Path(__file__).parent.parent / "docs" / "figures"
@@ -59,7 +59,8 @@ def test_figure_commands(
     monkeypatch.setattr(figure3, "EPISODES", 6)
     assert run(["reproduce", name, "--jobs", "1", "--out", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[-1]["rule"] == "AdaGoal"
-    assert {path.name for path in tmp_path.iterdir()} == {f"{name}.png", f"{name}.json", f"{name}.md", "figure3-runs"}
+    pages = {f"{name}.{kind}" for kind in ("png", "json", "md", "html")}
+    assert {path.name for path in tmp_path.iterdir()} == {*pages, "figure3-runs"}
 
 
 def test_separation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,3 +87,19 @@ def test_constants_are_shown_as_a_table(
     assert "| chain | 4 | 1 | " in capsys.readouterr().out
     assert run(["reproduce", "constants", "--out", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["literal"]["total"] > 1e9
+
+
+def test_intervals_are_shown_beside_the_certified_method(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(intervals, "WORLDS", {"chain": Setting("chain", {"n_states": 3}, radius=3.0, epsilon=1.0)})
+    line = ["reproduce", "intervals", "--seeds", "1", "--jobs", "1", "--budget", "800", "--out", str(tmp_path)]
+    assert run(line) == 0
+    told = capsys.readouterr().out
+    assert "| chain | 3 | 1 | " in told
+    assert "> 8e+02" in told
+    assert "0 failed the exact audit" in told
+    assert run([*line, "--json"]) == 0
+    nothing, branching = json.loads(capsys.readouterr().out)
+    assert nothing["certified"] < nothing["clopper-pearson"]
+    assert branching["hoeffding"] is not None

@@ -38,6 +38,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
               "method_args": {"bonus": "simplified", "horizon": 8}},
     "bayes": {"env": "chain", "radius": 6, "env_args": CHAIN, "method": "bayes", "budget": 300},
     "ucbexplore": {"env": "chain", "radius": 4, "env_args": CHAIN, "method": "ucbexplore", "budget": 300},
+    "intervals": {"env": "chain", "radius": 6, "env_args": CHAIN, "method": "intervals", "budget": 300},
     "likelihood": {"env": "mixture-windy", "radius": 3, "method": "likelihood", "budget": 300},
     "vtr": {"env": "mixture-windy", "radius": 2, "method": "vtr", "method_args": {"horizon": 4}, "budget": 100},
     "pairs": {"env": PairEnv(toys.chain(**CHAIN), (0, 2)), "radius": 4, "budget": 300},
@@ -216,6 +217,7 @@ def test_nothing_hangs(name: str, way: Any, runs: dict[str, Path], tmp_path: Pat
         ({"open_goals": [1]}, "a certificate with open goals"),
         ({"goals": [{"goal": 1, "lower": 5.0, "upper": 1.0, "error": 0.0}]}, "a lower bound above the upper one"),
         ({"goals": [{"goal": 99, "lower": 0.0, "upper": 1.0, "error": 0.0}]}, "a goal that is no state"),
+        ({"goal_names": ["one", "two"]}, "goals with names and no states"),
         ({"goals": [{"goal": 1, "lower": 0.0, "upper": 1.0, "error": 0.0}] * 2}, "a goal is there twice"),
         ({"episodes": 0}, "more episodes in its history"),
         ({"reset_action": 0}, "reset_action breaks the rule minimum 1"),
@@ -271,6 +273,8 @@ def at(name: str, value: Any) -> Any:
         ("bayes", at("estimates.atom", 999), "'atom' holds 999"),
         ("bayes", at("estimates._places", 5), "do not fit the counts"),
         ("ucbexplore", at("estimates.table", -3), "'table' holds -3"),
+        ("intervals", at("estimates.look_count", -1), "'look_count' holds -1"),
+        ("intervals", at("estimates.look_count", 10**6), "the looks do not fit the counts"),
         ("likelihood", at("estimates.best", 9), "'best' holds 9"),
         ("likelihood", at("estimates.total", 10**9), "more transitions were taken in"),
         ("likelihood", fact("estimates", "wanted", value=10**6), "there is no goal 1000000"),
@@ -293,6 +297,9 @@ def at(name: str, value: Any) -> Any:
         ("certified", at("attempts.total", -1.0), "'attempts.total' holds -1.0"),
         ("certified", at("trace", np.inf), "infinite numbers"),
         ("certified", at("episode_goals", 99), "'episode_goals' holds 99"),
+        ("certified", at("past_lower", np.nan), "'past_lower' holds NaN"),
+        ("certified", at("past_goals", 99), "'past_goals' holds 99"),
+        ("certified", at("past_steps", 10**12), "'past_steps' does not rise"),
     ],
 )
 def test_a_forged_checkpoint_is_one_line(
@@ -314,7 +321,9 @@ def test_a_forged_checkpoint_is_one_line(
 
 
 def test_a_forged_policy_is_one_line(runs: dict[str, Path], tmp_path: Path) -> None:
-    for name, value in (("policy", 99), ("policy", -1), ("policy_goals", 99), ("visits", -1), ("trace", np.nan)):
+    for name, value in (("policy", 99), ("policy", -1), ("policy_goals", -1), ("visits", -1), ("trace", np.nan),
+                        ("past_stand", 9), ("past_upper", -1.0), ("moves_to", 99), ("moves_pair", 99),
+                        ("moves_count", 0)):  # fmt: skip
         folder = shutil.copytree(runs["certified"], tmp_path / f"{name}{value}")
         vault.forged_arrays(folder, "model.npz", at(name, value))
         with pytest.raises(adagoal.InputError, match=f"model.npz: damaged or not readable .entry '{name}' holds"):
@@ -409,7 +418,7 @@ def test_a_folder_of_format_1_is_read_and_upgraded(name: str, tmp_path: Path) ->
     assert not (folder / NAME).exists(), "reading changes nothing"
     new = adagoal.resume(folder, old.steps + 500, env=env)
     assert new.steps > old.steps
-    assert sorted(os.listdir(folder)) == [DATA, "manifest.backup.json", NAME, "model.npz", "result.json"]
+    assert sorted(os.listdir(folder)) == [DATA, "manifest.backup.json", NAME, "model.npz", "result.json", "view.json"]
     assert adagoal.load(folder).to_dict() == new.to_dict()
 
 

@@ -248,7 +248,7 @@ def test_what_the_observer_raises_is_not_the_environment_s_fault() -> None:
 @pytest.mark.parametrize(
     ("argument", "value", "said"),
     [
-        ("goal_space", 5, "goal_space"),
+        ("goals", 5, "goals"),
         ("goal_rule", 5, "goal.rule"),
         ("env_args", [1], "env_args"),
         ("start_seed", "a", "start_seed"),

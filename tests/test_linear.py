@@ -72,10 +72,7 @@ def test_known_part(signed):
         (lambda: families.weather(seed=-1), "seed: must be a whole number"),
         (lambda: adagoal.mixture("two-room", [1.0]), "envs must be a list"),
         (lambda: adagoal.mixture(["two-room"] * 2, world="two-room", B=0.5), "B: 0.5 is too small"),
-        (
-            lambda: adagoal.explore("mixture-windy", 4.0, method="likelihood", goal_space=[1.5]),
-            "goals must be",
-        ),
+        (lambda: adagoal.explore("mixture-windy", 4.0, method="likelihood", goals=[1.5]), "goals: must be states"),
         (lambda: adagoal.explore("mixture-windy", "all", method="vtr"), "radius: all is not available"),
         (lambda: families.windy(shape="8"), "shape: needs 2 or more sides"),
         (lambda: families.windy(shape="axb"), "shape: must look like"),
@@ -86,8 +83,8 @@ def test_known_part(signed):
         (lambda: adagoal.explore("two-room", 4.0, method="likelihood"), "not a linear mixture"),
         (lambda: adagoal.explore("mixture-signed", 4.0, method="likelihood"), "probability distributions"),
         (
-            lambda: adagoal.explore("mixture-windy", 4.0, method="vtr-pooled", goal_space=[64]),
-            "goals must be",
+            lambda: adagoal.explore("mixture-windy", 4.0, method="vtr-pooled", goals=[64]),
+            "goals must be states in 0..63",
         ),
         (lambda: adagoal.explore("mixture-windy", 4.0, method="vtr", method_args={"horizon": 0}), "horizon must be"),
         (lambda: adagoal.explore("mixture-windy", 40.0, method="vtr", env_args={"shape": "50x50"}), "policy table"),

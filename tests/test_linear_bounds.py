@@ -12,6 +12,7 @@ from adagoal.linear.pooled import Pooled
 from adagoal.linear.vtr import ridge
 from adagoal.loop import explore
 from adagoal.mdp import solve
+from adagoal.mdp.targets import targets_of
 from adagoal.planning.mixtures import stages
 from adagoal.planning.model import Ridge, features_of
 from adagoal.report.page import write_report
@@ -113,7 +114,7 @@ def test_states_are_not_paid_for():
         mdp = families.windy(shape=shape)
         side = int(shape.split("x")[0])
         goals = [mdp.start + 1, mdp.start - 2, mdp.start + 2 * side, mdp.start - 3 * side]
-        result = adagoal.explore(ModelWorld(mdp), 6.0, 1.0, method="likelihood", goal_space=goals)
+        result = adagoal.explore(ModelWorld(mdp), 6.0, 1.0, method="likelihood", goals=goals)
         assert adagoal.audit(result, mdp).ok
         steps.append(result.steps)
     assert steps[1] <= 2 * steps[0]
@@ -121,7 +122,7 @@ def test_states_are_not_paid_for():
 
 @pytest.mark.parametrize("method", [*CERTIFIED, "vtr"])
 def test_resume_goes_on_bit_for_bit(method, tmp_path):
-    setting = {"env_args": {"shape": "5x5"}, "method": method, "goal_space": [3, 7, 11], "seed": 3}
+    setting = {"env_args": {"shape": "5x5"}, "method": method, "goals": [3, 7, 11], "seed": 3}
     whole = adagoal.explore("mixture-windy", 5.0, 0.5, **setting, budget=8_000)
     adagoal.explore("mixture-windy", 5.0, 0.5, **setting, budget=3_000, out=tmp_path)
     parts = adagoal.resume(tmp_path, budget=8_000)
@@ -204,7 +205,7 @@ def test_vtr_backward_against_its_twin():
     value, error = (
         Ridge(theta[None] + 0.01 * rng.normal(size=(1, 3)), 0.02 * rng.normal(size=(1, 3, 3))) for _ in "ab"
     )
-    policy, V, U = stages(features_of(m), value, error, np.array([goal]), H)
+    policy, V, U = stages(features_of(m), value, error, targets_of(mdp, [goal]), H)
     V_twin, U_twin, policy_twin = backward_twin(m, goal, H, value, error)
     np.testing.assert_allclose(V[0, :, 0], V_twin)
     np.testing.assert_allclose(U[0, :, 0], U_twin)
@@ -290,7 +291,7 @@ def test_vtr_knows_more_with_more_data():
     m, H = mdp.mixture, 15
     Sigma = 1e16 * np.eye(3)[None]
     exact = ridge(Sigma, Sigma[:, 0, 0, None] * theta[None], m.B, H, 1, 0.1)
-    _, V, U = stages(features_of(m), exact, exact, np.array([4]), H)
+    _, V, U = stages(features_of(m), exact, exact, targets_of(mdp, [4]), H)
     np.testing.assert_allclose(V[0, :, 0], finite_values(mdp, 4, H), atol=1e-3)
     assert U[0].max() < 1e-2
 

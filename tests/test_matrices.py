@@ -135,7 +135,8 @@ def test_the_command_line_takes_files(tmp_path, monkeypatch, capsys):
     adagoal.Model.from_dense(P, name="five", sets={"far": np.arange(5) > 2}, **NAMES).save("five.npz")
     assert run(["explore", "five.npz", "--radius", "20", "--epsilon", "2", "--goal-label", "far", "--out", "r"]) == 0
     (tmp_path / "five.npz").unlink()
-    assert adagoal.load("r").goals == [3, 4]
+    assert adagoal.load("r").goal_names == ("far",)
+    assert adagoal.load("r").members("far") == [3, 4]
     for command in ("audit", "play", "report", "export"):
         assert run([command, "r"]) == 0
     capsys.readouterr()

@@ -12,11 +12,13 @@ from adagoal import goals as goal_rules
 from adagoal import methods
 from adagoal.core.counts import Counts
 from adagoal.core.errors import InputError
+from adagoal.core.goalspace import GoalSpace
 from adagoal.core.policy import Policy
 from adagoal.core.run import Run
 from adagoal.experiments.samples import for_ucbvi
 from adagoal.loop import explore
 from adagoal.mdp.audit import audit_policies
+from adagoal.mdp.targets import targets_of
 from adagoal.planning.model import model_of, padded
 from adagoal.planning.stages import stages
 from adagoal.tabular.paper import SHARE, UCBVI, bonuses, horizon
@@ -49,7 +51,8 @@ def test_twin(bonus: str) -> None:
         mdp, rng = random_mdp(seed), np.random.default_rng(seed)
         counts = sampled(mdp, random_counts(mdp, rng, 3 if bonus == "simplified" else 9), rng)
         goals = np.sort(rng.choice(mdp.n_states, 4, replace=False)) if seed % 3 == 0 else None
-        estimates = UCBVI(counts, 3.0, 1.0, 0.1, goals, bonus, H=12)
+        space = GoalSpace.states(mdp.n_states, mdp.n_states, goals)
+        estimates = UCBVI(counts, 3.0, 1.0, 0.1, space, bonus, H=12)
         p = counts.kernel().reshape(mdp.n_states, mdp.n_actions, mdp.n_states)
         n = counts.n.reshape(mdp.n_states, mdp.n_actions).astype(float)
         for g in estimates.goals.tolist():
@@ -66,7 +69,7 @@ def test_blocks_do_not_matter() -> None:
     counts = sampled(mdp, random_counts(mdp, rng, 3), rng)
     together = UCBVI(counts, 3.0, 1.0, 0.1, None, "simplified", H=15)
     for g in (0, 5, 63, 64, 69):
-        alone = UCBVI(counts, 3.0, 1.0, 0.1, np.array([g]), "simplified", H=15)
+        alone = UCBVI(counts, 3.0, 1.0, 0.1, GoalSpace.states(70, 70, np.array([g])), "simplified", H=15)
         assert (alone.D[0], alone.U[0]) == (together.D[g], together.U[g])
         np.testing.assert_array_equal(alone.policy(g), together.policy(g))
 
@@ -91,8 +94,8 @@ def test_properties_on_the_true_kernel(bonus: str) -> None:
     for seed in range(200):
         mdp, rng, H = random_mdp(seed), np.random.default_rng(seed), 10 + seed % 30
         n = random_counts(mdp, rng, 4 if bonus == "simplified" else 10).astype(float)
-        S, goals = mdp.n_states, np.arange(mdp.n_states)
-        table, D, U = stages(padded(model_of(mdp)), bonuses(n, S, S, H, 0.1, bonus), goals, H)
+        S, targets = mdp.n_states, targets_of(mdp, None)
+        table, D, U = stages(padded(model_of(mdp)), bonuses(n, S, S, H, 0.1, bonus), targets, H)
         best, value = truth(mdp, H, table)
         assert (D <= best + 1e-9).all()
         assert (value - D <= U + 1e-9).all()
@@ -147,7 +150,7 @@ def test_horizons() -> None:
 
 def test_nothing_known() -> None:
     """The initial values of Algorithm 1: D = 1[g != s0], E = H 1[g != s0] and the share."""
-    estimates = UCBVI(Counts(4, 2, 1), 3.0, 1.0, 0.1, np.array([0, 1, 3]), "rebalanced")
+    estimates = UCBVI(Counts(4, 2, 1), 3.0, 1.0, 0.1, GoalSpace.states(4, 4, np.array([0, 1, 3])), "rebalanced")
     np.testing.assert_array_equal(estimates.D, [1, 0, 1])
     np.testing.assert_allclose(estimates.E, [estimates.H + 0.1, 0.1, estimates.H + 0.1])
     assert estimates.bounds(0) == (1.0, math.inf)

@@ -10,6 +10,7 @@ from adagoal.core.run import Run
 from adagoal.loop import explore
 from adagoal.mdp import solve
 from adagoal.mdp.audit import audit_policies
+from adagoal.mdp.targets import targets_of
 from adagoal.planning.backend import NUMBA
 from adagoal.planning.model import model_of, padded
 from adagoal.tabular.certified import Certified
@@ -33,7 +34,7 @@ def test_stages(bonus):
     for seed in range(12):
         mdp, rng = random_mdp(seed), np.random.default_rng(seed)
         S, n = mdp.n_states, random_counts(mdp, rng, 6).astype(float)
-        arguments = padded(model_of(mdp)), bonuses(n, S, S, 15, 0.1, bonus), np.arange(S), 15
+        arguments = padded(model_of(mdp)), bonuses(n, S, S, 15, 0.1, bonus), targets_of(mdp, None), 15
         for ours, theirs in zip(NUMBA.stages(*arguments)[1:], NUMPY.stages(*arguments)[1:], strict=True):
             np.testing.assert_allclose(ours, theirs, atol=1e-9)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import html
+import base64
 import json
 import math
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,12 +18,25 @@ from adagoal.cli.main import run
 from adagoal.core.run import Run
 from adagoal.core.text import plain
 from adagoal.report import View, headline, write_report
+from adagoal.report.packed import packed, unpacked
+from adagoal.report.places import layered
 from adagoal.runs.progress import Progress, expected_total
 from adagoal.runs.result import Result, load
 from adagoal.worlds import grid
 from adagoal.worlds.simulator import ModelWorld
 
 ARGUMENTS = {"rows": 3, "cols": 3}
+
+
+def own_part(page: Path) -> str:
+    """The page without the script of Bokeh."""
+    return re.sub(r"<script>/\* BEGIN bokeh.*?</script>", "", page.read_text(), flags=re.DOTALL)
+
+
+def data_of(page: Path) -> tuple[Any, dict[str, Any]]:
+    """The facts and arrays in a page."""
+    (block,) = re.findall(r'<script type="application/octet-stream" id="data">([^<]*)</script>', page.read_text())
+    return unpacked(base64.b64decode(block))
 
 
 @pytest.fixture
@@ -42,26 +56,94 @@ def partial() -> Result:
 
 
 def test_page_needs_nothing_else(certified: Result, tmp_path: Path) -> None:
-    page = write_report(certified, tmp_path).read_text()
-    sources = re.findall(r'(?:src|href)="([^"]*)"', page)
-    assert len(sources) == 4
-    assert all(source.startswith("data:image/png;base64,") for source in sources)
-    assert "http" not in re.sub(r"base64,[A-Za-z0-9+/=]*", "", page)
+    page = own_part(write_report(certified, tmp_path))
+    static = page[page.index("<noscript>") : page.index("</noscript>")]
+    figures = re.findall(r'src="([^"]*)"', static)
+    assert figures == ["goals.png", "selection.png", "progress.png", "visits.png"], "beside it, without JavaScript"
+    rest = page.replace(static, "").replace('<link rel="icon" href="data:,">', "")
+    assert not re.findall(r"(?:src|href)=", rest)
+    assert "http" not in rest.replace("http-equiv", "")
     assert "@import" not in page
     assert "Certified" in page
     assert "with probability 90% or more" in page.lower()
     assert "no guarantee" not in page
     assert "Open goals" not in page
+    assert (tmp_path / "report.html").stat().st_size < 3_000_000
     names = {"goals.png", "selection.png", "progress.png", "visits.png", "report.html", "view.json"}
     assert names | {"manifest.json", "manifest.backup.json"} == {file.name for file in tmp_path.iterdir()}
 
 
 @pytest.mark.usefixtures("words_only")
-def test_every_certificate_is_in_the_table(certified: Result, tmp_path: Path) -> None:
-    page = write_report(certified, tmp_path).read_text()
-    for goal in certified.goals:
-        lower, upper = certified.certificate(goal)
-        assert f'data-v="{lower}">{lower:.3f}</td><td data-v="{upper}">{upper:.3f}</td>' in page
+def test_every_number_is_in_the_page(certified: Result, tmp_path: Path) -> None:
+    facts, arrays = data_of(write_report(certified, tmp_path))
+    assert sorted(arrays["goal"].tolist()) == sorted(certified.certificates)
+    for place, goal in enumerate(arrays["goal"].tolist()):
+        assert (arrays["lower"][place], arrays["upper"][place]) == certified.certificate(goal)
+        assert arrays["visits"][goal] == certified.arrays["visits"][goal]
+        table = arrays["policy"][arrays["policy_row"][place]]
+        np.testing.assert_array_equal(table, certified.policy(goal).actions)
+    assert facts["steps"] == certified.steps
+    tried, seen = certified.arrays["episode_goals"], arrays["moment_chosen"]
+    assert seen[:, -1].sum() == (tried >= 0).sum() == arrays["tried"].sum()
+    assert (np.diff(seen.astype(int), axis=1) >= 0).all()
+    np.testing.assert_array_equal(arrays["moment_lower"][:, -1], arrays["lower"].astype(np.float32))
+    order = arrays["goal"]
+    np.testing.assert_array_equal(arrays["moment_upper"][:, :-1], certified.arrays["past_upper"].T[order])
+
+
+@pytest.mark.usefixtures("words_only")
+def test_the_observed_model_is_in_the_page(certified: Result, tmp_path: Path) -> None:
+    _, arrays = data_of(write_report(certified, tmp_path))
+    row, actions = arrays["row"], certified.reset_action
+    assert len(row) == 9 * actions + 1
+    tried = np.add.reduceat(arrays["count"], row[:-1][row[:-1] < row[1:]])
+    resets = certified.arrays["visits"].sum() - tried.sum()
+    assert 0 <= resets < certified.steps
+    assert (np.diff(row.astype(int)) <= 9).all()
+
+
+@pytest.mark.usefixtures("words_only")
+def test_a_run_of_an_earlier_version_has_no_history(certified: Result, tmp_path: Path) -> None:
+    kept = {name: array for name, array in certified.arrays.items() if name[:5] not in ("past_", "moves")}
+    old = replace(certified, arrays=kept)
+    old.save(tmp_path)
+    facts, arrays = data_of(write_report(load(tmp_path), tmp_path))
+    assert not facts["history"]
+    assert "moment_lower" not in arrays
+    assert len(arrays["row"]) == 0
+    assert arrays["moment_steps"][-1] == old.steps
+
+
+@pytest.mark.usefixtures("words_only")
+def test_a_large_run_keeps_its_page_small(certified: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adagoal.report.data.POLICIES", 4 * 9)
+    _, arrays = data_of(write_report(certified, tmp_path))
+    assert arrays["policy"].shape[0] == 4
+    held = arrays["goal"][arrays["policy_row"] >= 0]
+    assert len(held) == 4
+    assert set(arrays["policy_row"]) == {-1, 0, 1, 2, 3}
+    page = own_part(tmp_path / "report.html")
+    assert '<p class="quiet small">This page holds the policies of 4 of 9 goals' in page
+    assert f"adagoal watch {tmp_path}" in page
+
+
+def test_places_of_a_world_without_a_map() -> None:
+    """A diamond with a tail, and a state that no edge leads to."""
+    source, target = np.array([0, 0, 1, 2, 3]), np.array([1, 2, 3, 3, 4])
+    place = layered(0, np.array([True] * 6 + [False]), source, target)
+    assert place[:, 0].tolist()[:6] == [0, 1, 1, 2, 3, 4]
+    assert place[1, 1] != place[2, 1]
+    assert np.isnan(place[6]).all()
+
+
+def test_a_block_is_read_as_it_was_packed() -> None:
+    arrays = {"a": np.arange(3, dtype=np.float32), "b": np.zeros((0, 2), np.uint8), "c": np.array([[1.5, np.inf]])}
+    facts, found = unpacked(packed({"text": "שלום"}, arrays))
+    assert facts == {"text": "שלום"}
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(found[name], array)
+    with pytest.raises(ValueError, match="no page can read"):
+        packed({}, {"a": np.zeros(2, np.int64)})
 
 
 @pytest.mark.usefixtures("words_only")
@@ -70,11 +152,12 @@ def test_unfinished_run_lists_its_open_goals(partial: Result, tmp_path: Path) ->
     page = write_report(partial, tmp_path).read_text()
     assert "Not finished (budget spent)" in page
     assert f"{len(partial.open_goals)} are open" in page
-    table = page[page.index("Open goals, with") : page.index("<h2>Certificates")]
-    assert table.count("<tr>") == 1 + len(partial.open_goals)
+    assert f"Open goals: {len(partial.open_goals)} of {len(partial.goals)}." in page
     assert f"adagoal resume {tmp_path}" in page
+    _, arrays = data_of(tmp_path / "report.html")
+    assert (arrays["stand"] == 1).sum() == len(partial.open_goals)
     unknown = replace(partial, certificates={g: c._replace(upper=math.inf) for g, c in partial.certificates.items()})
-    assert write_report(unknown, tmp_path).read_text().count("none yet") == len(partial.certificates)
+    assert np.isinf(data_of(write_report(unknown, tmp_path))[1]["upper"]).all()
 
 
 def test_an_unfinished_curriculum_claims_what_it_has_finished(tmp_path: Path) -> None:
@@ -94,15 +177,15 @@ def test_an_unfinished_curriculum_claims_what_it_has_finished(tmp_path: Path) ->
 @pytest.mark.parametrize("status", ["stopped", "budget", "interrupted"])
 def test_no_guarantee_is_said_everywhere(partial: Result, status: str, tmp_path: Path) -> None:
     result = replace(partial, guarantee=False, status=status, open_goals=partial.open_goals[:1])
-    page = write_report(result, tmp_path).read_text()
-    assert page.count("no guarantee") >= 4, "title, status, open goals, estimates"
+    page = own_part(write_report(result, tmp_path))
+    assert page.count("no guarantee") >= 4, "title, status, what is unknown, estimates"
     assert "Certificates" not in page
     assert "no guarantee" in str(headline(result))
 
 
 @pytest.mark.usefixtures("words_only")
 def test_warnings_come_first_and_text_is_escaped(certified: Result, tmp_path: Path) -> None:
-    page = write_report(replace(certified, warnings=["<b>not</b> a reset"]), tmp_path).read_text()
+    page = own_part(write_report(replace(certified, warnings=["<b>not</b> a reset"]), tmp_path))
     assert "&lt;b&gt;not&lt;/b&gt; a reset" in page
     assert page.index("not&lt;/b&gt;") < page.index("Certificates")
 
@@ -110,9 +193,10 @@ def test_warnings_come_first_and_text_is_escaped(certified: Result, tmp_path: Pa
 @pytest.mark.usefixtures("words_only")
 def test_report_is_the_same_from_the_stored_view(certified: Result, tmp_path: Path) -> None:
     view = View.of(ModelWorld(grid.open_grid(rows=3, cols=3)))
+    certified.save(tmp_path)
     first = write_report(certified, tmp_path, view).read_bytes()
-    assert write_report(certified, tmp_path).read_bytes() == first
-    stored = View.load(tmp_path)
+    stored = load(tmp_path).view
+    assert write_report(load(tmp_path), tmp_path).read_bytes() == first
     assert (stored.start, stored.labels) == (view.start, view.labels)
     assert stored.layout is not None
     assert view.layout is not None
@@ -123,11 +207,12 @@ def test_report_is_the_same_from_the_stored_view(certified: Result, tmp_path: Pa
 def test_names_of_states_are_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Markup of the terminal, of mathtext and of pages, escape sequences, and letters that turn a line around."""
     assert run(["explore", "odd_envs:Named-v0", "--radius", "8", "--budget", "2000", "--out", str(tmp_path)]) == 3
-    page = (tmp_path / "report.html").read_text()
-    assert "&lt;script&gt;alert(1)" in page
+    page = own_part(tmp_path / "report.html")
+    names = " ".join(data_of(tmp_path / "report.html")[0]["labels"])
+    assert "<script>alert(1)" in names
     assert "<script>alert" not in page
-    assert not set("\u202e\x1b\x07") & set(page)
-    assert "$\\frac{0$" in page
+    assert not set("\u202e\x1b\x07") & set(page + names)
+    assert "$\\frac{0$" in names
     capsys.readouterr()
     assert run(["play", str(tmp_path), "--episodes", "2", "--trust"]) == 0
     shown = capsys.readouterr().out
@@ -142,9 +227,8 @@ def test_names_of_states_are_data(tmp_path: Path, capsys: pytest.CaptureFixture[
 )
 def test_any_label_can_be_drawn(partial: Result, label: str, tmp_path: Path) -> None:
     labels = tuple(f"{label}{state}" for state in range(9))
-    page = write_report(partial, tmp_path, View(0, labels, None)).read_text()
-    assert len(page) < 10_000_000
-    assert plain(label + "0").split("0")[0][:50] in html.unescape(page)
+    facts, _ = data_of(write_report(partial, tmp_path, View(0, labels, None)))
+    assert facts["labels"] == [f"{state} {plain(name)}" for state, name in enumerate(labels)]
 
 
 def test_what_an_environment_prints_is_not_in_the_json(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -162,7 +246,10 @@ def test_what_an_environment_prints_is_not_in_the_json(tmp_path: Path, capfd: py
 def test_worlds_without_a_map(tmp_path: Path) -> None:
     for name, budget in (("chain", None), ("random-sparse", 2000)):
         result = api.explore(name, 5, budget=budget)
-        assert "sorted" not in write_report(result, tmp_path / name).read_text()
+        facts, arrays = data_of(write_report(result, tmp_path / name))
+        assert not facts["grid"]
+        assert arrays["place"][facts["start"]].tolist() == [0.0, 0.5]
+        assert len(arrays["edges"]) > 0
         assert (tmp_path / name / "goals.png").stat().st_size > 5000
     bare = write_report(replace(result, setting=replace(result.setting, env="object:Gone")), tmp_path / "bare")
     assert bare.exists(), "an environment that cannot be built again has numbers instead of names"

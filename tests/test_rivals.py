@@ -177,7 +177,7 @@ def test_bpi_finds_a_good_policy_for_one_goal(seed: int) -> None:
     goal = int(np.argsort(solve.distances(mdp))[3])
     arguments = {"constants": "scaled=0.01", "horizon": 12}
     result = api.explore(
-        *(ModelWorld(mdp), 40.0, 0.3), goal_space=[goal], method="bpi-ucbvi", method_args=arguments, seed=seed,
+        *(ModelWorld(mdp), 40.0, 0.3), goals=[goal], method="bpi-ucbvi", method_args=arguments, seed=seed,
         budget=10**8,
     )  # fmt: skip
     assert (result.status, result.goals) == ("stopped", [goal])

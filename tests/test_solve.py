@@ -11,6 +11,7 @@ from scipy.optimize import linprog
 
 from adagoal.core.errors import InputError
 from adagoal.mdp import kernels, solve
+from adagoal.mdp.targets import targets_of
 from adagoal.planning import exact
 from adagoal.planning.backend import NUMBA, Backend
 from adagoal.planning.model import model_of
@@ -197,9 +198,9 @@ def test_policy_iteration_alone_gives_the_same_values(monkeypatch: pytest.Monkey
 def test_sweeps_agree_with_their_slow_twin(goal: int, cap: float, left_out: int) -> None:
     mdp = WORLDS["two-room"]
     model = model_of(mdp)
-    hops = kernels.hop_counts(model, *kernels.reversed_edges(model), np.array([goal]), cap)
+    hops = kernels.hop_counts(model, *kernels.reversed_edges(model), targets_of(mdp, [goal]), cap)
     twin, p = np.minimum(hops[:, 0], cap), with_reset(mdp)
-    V, _ = exact.exact(model, np.array([goal]), hops, cap, 0.0, 3)
+    V, _ = exact.exact(model, targets_of(mdp, [goal]), hops, cap, 0.0, 3)
     order = [s for s in np.argsort(twin, kind="stable") if s != goal and twin[s] < cap]
     others = [s for s in range(mdp.n_states) if s != goal and s not in order]
     assert len(others) == left_out

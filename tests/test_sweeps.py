@@ -115,11 +115,11 @@ def start(seed):
     """Bounds in the middle of a run, and the columns of the goals."""
     rng = np.random.default_rng([seed, 1])
     V, Y = rng.uniform(0, 5, (S, 3)), rng.uniform(5, 11, (S, 3))
-    column = np.full(S, -1)
+    column = np.full((S, 1), -1)
     for b, goal in enumerate(GOALS):
         if goal >= 0:
             V[goal, b] = Y[goal, b] = 0.0
-            column[goal] = b
+            column[goal, 0] = b
     V[8], Y[8] = 0.0, CAP
     return V, Y, column
 
@@ -276,7 +276,7 @@ def test_suboptimality():
         else:
             policy[rng.integers(8)] = A
         probe = np.full(S, -1, np.int16)
-        found = resolvent.suboptimality(ORDER, goal, model, V, Y, policy, probe)
+        found = resolvent.suboptimality(ORDER, np.arange(S) == goal, model, V, Y, policy, probe)
         if math.isfinite(found[0]):
             np.testing.assert_allclose(found, gap_twin(goal, model, V, Y, policy), rtol=1e-7, atol=1e-9)
             assert ((probe[ORDER] >= 0) | (ORDER == goal)).all()

@@ -1,6 +1,7 @@
 """Verification formats: programs in, interval MDPs out; and the examples of docs/models.md, as they stand there."""
 
 import importlib.util
+import json
 import re
 import shlex
 from pathlib import Path
@@ -185,7 +186,7 @@ def test_intervals_of_two_point_distributions():
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["export", "RUN", "--format", "csv"], "--format: must be one of drn, umb, got 'csv'"),
+        (["export", "RUN", "--format", "dot"], "--format: must be one of drn, umb, csv, got 'dot'"),
         (["export", "nowhere"], "error: nowhere"),
         (["export", "BAYES"], "DIR: the method bayes has no intervals"),
     ],
@@ -222,7 +223,7 @@ def test_without_stormpy_a_program_is_one_line(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("text", "arguments", "line"),
     [
-        (WALK, [], "--env-arg: bad.prism needs values of its constants N"),
+        (WALK, [], "--model-constants: bad.prism needs values of its constants N"),
         (WALK, ["--model-constants", "N=3,M=1"], "has no open constant 'M'; it needs N"),
         (WALK, ["--model-constants", "N=3", "--goal-label", "done"], "--goal-label: bad has no state and no set"),
         (WALK, ["--model-constants", "N"], "must look like key=value"),
@@ -238,6 +239,65 @@ def test_bad_programs_are_one_line(tmp_path, monkeypatch, capfd, text, arguments
     assert line in printed.err
     assert printed.err.count("\n") == 1
     assert printed.out == ""
+
+
+JANI = {
+    "jani-version": 1,
+    "name": "line",
+    "type": "mdp",
+    "variables": [
+        {
+            "name": "x",
+            "type": {"kind": "bounded", "base": "int", "lower-bound": 0, "upper-bound": 3},
+            "initial-value": 0,
+        }
+    ],
+    "constants": [{"name": "N", "type": "int"}],
+    "properties": [
+        {
+            "name": "reach N",
+            "expression": {
+                "op": "filter",
+                "fun": "max",
+                "states": {"op": "initial"},
+                "values": {"op": "Pmax", "exp": {"op": "F", "exp": {"op": "=", "left": "x", "right": "N"}}},
+            },
+        }
+    ],
+    "automata": [
+        {
+            "name": "a",
+            "locations": [{"name": "l"}],
+            "initial-locations": ["l"],
+            "edges": [
+                {
+                    "location": "l",
+                    "guard": {"exp": {"op": "<", "left": "x", "right": 3}},
+                    "destinations": [
+                        {
+                            "location": "l",
+                            "assignments": [{"ref": "x", "value": {"op": "+", "left": "x", "right": 1}}],
+                        }
+                    ],
+                }
+            ],
+        }
+    ],
+    "system": {"elements": [{"automaton": "a"}]},
+}
+
+
+@needs_storm
+def test_a_jani_property_names_its_target(tmp_path):
+    """And the model goes on beyond it."""
+    (tmp_path / "line.jani").write_text(json.dumps(JANI))
+    model = adagoal.Model.load(tmp_path / "line.jani", N=2)
+    assert model.n_states == 4
+    assert model.states("reach N") == [2]
+    assert solve.distances(model, [3]) == pytest.approx([3.0])
+    line = ["explore", str(tmp_path / "line.jani"), "--radius", "4", "--goal-label", "reach N", "--quiet"]
+    assert run([*line, "--model-constants", "N=2", "--out", str(tmp_path / "run")]) == 0
+    assert adagoal.load(tmp_path / "run").goals == [2]
 
 
 @needs_storm

@@ -9,13 +9,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from adagoal.api.certify import certify
     from adagoal.api.check import Check, check_env
-    from adagoal.api.explore import audit, explore, resume
+    from adagoal.api.explore import audit, explore, resume, transitions
     from adagoal.api.export import export
     from adagoal.api.train import load, train
     from adagoal.api.trial import Trial, play
     from adagoal.core.errors import InputError
     from adagoal.core.policy import Policy
+    from adagoal.deep.certification import Certification
     from adagoal.runs.result import Certificate, Result
     from adagoal.worlds.mixture import mixture
     from adagoal.worlds.model import Model
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0.dev0"
 __all__ = [
     "Certificate",
+    "Certification",
     "Check",
     "InputError",
     "Model",
@@ -30,6 +33,7 @@ __all__ = [
     "Result",
     "Trial",
     "audit",
+    "certify",
     "check_env",
     "explore",
     "export",
@@ -38,12 +42,15 @@ __all__ = [
     "play",
     "resume",
     "train",
+    "transitions",
 ]
 
 _HOME = {
-    **dict.fromkeys(("audit", "explore", "resume"), "api.explore"),
+    **dict.fromkeys(("audit", "explore", "resume", "transitions"), "api.explore"),
     **dict.fromkeys(("Check", "check_env"), "api.check"),
     **dict.fromkeys(("Certificate", "Result"), "runs.result"),
+    "certify": "api.certify",
+    "Certification": "deep.certification",
     "export": "api.export",
     "InputError": "core.errors",
     "Model": "worlds.model",

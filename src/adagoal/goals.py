@@ -14,16 +14,17 @@ rules of the deep literature in the same form.
 from __future__ import annotations
 
 import functools
-import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 
+from adagoal.core import plugins
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.types import Bools, Floats
+from adagoal.core.usercode import from_file, names_file
 
 
 @dataclass(frozen=True)
@@ -37,9 +38,9 @@ class Known:
     L: float
     """The radius."""
     eligible: Bools
-    """False where the goal may not be chosen (the start state itself)."""
+    """False where the goal may not be chosen (the start is one of its states)."""
     visits: Floats
-    """How often the goal state was visited, on purpose or not (deep: density of achieved goals)."""
+    """How often states of the goal were visited, on purpose or not (deep: density of achieved goals)."""
     attempts: Floats
     """Episodes that aimed at the goal."""
     successes: Floats
@@ -242,18 +243,27 @@ def divergence(known: Known) -> float:
 
 
 def get(spec: str | Rule) -> Rule:
-    """A rule from its name, ``name:key=value,...``, or ``path/to/file.py:function``; a function passes through."""
+    """A rule from its name, ``name:key=value,...``, or ``path/to/file.py:function``; a function passes through.
+
+    A name is one of :data:`RULES`, or one that an installed package declares (:mod:`adagoal.core.plugins`).
+    """
     if callable(spec):
         return spec
     if not isinstance(spec, str):
         raise InputError(f"must be a name or a function, got {spec!r}", name="goal_rule")
-    if ".py:" in spec:
-        return _from_file(spec)
+    if names_file(spec):
+        loaded = from_file(spec, "goal_rule")
+        if not callable(loaded):
+            raise InputError(f"{spec} is not a function", name="goal_rule")
+        return cast(Rule, loaded)
     name, _, options = spec.partition(":")
-    if name not in RULES:
-        known = ", ".join(RULES)
+    found: Callable[..., Floats] | None = RULES.get(name) or plugins.find(plugins.GOAL_RULES, name, "goal_rule")
+    if found is None:
+        known = ", ".join([*RULES, *plugins.names(plugins.GOAL_RULES)])
         raise InputError(f"unknown rule {name!r}; choose one of {known} or FILE.py:FUNCTION", name="goal_rule")
-    return functools.partial(RULES[name], **_options(name, options)) if options else RULES[name]
+    if not callable(found):
+        raise InputError(f"{name!r} of an installed package is not a function", name="goal_rule")
+    return functools.partial(found, **_options(name, found, options)) if options else found
 
 
 def needs(rule: Rule, available: frozenset[str]) -> frozenset[str]:
@@ -277,7 +287,7 @@ def weights(rule: Rule, known: Known) -> Floats:
 
 def installed(spec: str, trust: bool) -> str:
     """The rule that a folder names, unless naming it would run a file that nobody but the folder has asked for."""
-    if ".py:" in spec and not trust:
+    if names_file(spec) and not trust:
         text = f"the run has the rule {spec!r}, a file to run; give the rule again, or trust the folder"
         raise InputError(text, "goal_rule")
     return spec
@@ -285,7 +295,7 @@ def installed(spec: str, trust: bool) -> str:
 
 def source(spec: str) -> str:
     """The text of the file of a user's rule; empty for a rule of ours."""
-    return Path(spec.rpartition(":")[0]).read_text() if ".py:" in spec else ""
+    return Path(spec.rpartition(":")[0]).read_text() if names_file(spec) else ""
 
 
 def draw(weights: Floats, rng: np.random.Generator) -> int:
@@ -319,8 +329,8 @@ def _declaration(rule: Rule) -> Declaration | None:
     return getattr(_plain(rule), "declaration", None)
 
 
-def _options(name: str, text: str) -> dict[str, float]:
-    declared = _declaration(RULES[name])
+def _options(name: str, rule: Rule, text: str) -> dict[str, float]:
+    declared = _declaration(rule)
     accepted = declared.options if declared is not None else {}
     options = {}
     for item in text.split(","):
@@ -338,23 +348,3 @@ def _options(name: str, text: str) -> dict[str, float]:
                 f"{name}: {key} must be a number in [{low:g}, {high:g}], got {value or 'nothing'}", name="goal_rule"
             )
     return options
-
-
-def _from_file(spec: str) -> Rule:
-    file, _, function = spec.rpartition(":")
-    path = Path(file)
-    if not path.is_file():
-        raise InputError(f"no such file {file!r}", name="goal_rule")
-    module_spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert module_spec is not None
-    assert module_spec.loader is not None
-    module = importlib.util.module_from_spec(module_spec)
-    try:
-        module_spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        reason = f"{file} could not be loaded: {type(error).__name__}: {error}"
-        raise EnvironmentFailure(reason, name="goal_rule") from error
-    rule: Rule | None = getattr(module, function, None)
-    if not callable(rule):
-        raise InputError(f"{file} has no function {function!r}", name="goal_rule")
-    return rule

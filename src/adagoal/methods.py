@@ -7,22 +7,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
+from adagoal.core import plugins
 from adagoal.core.counts import Counts
 from adagoal.core.errors import InputError
+from adagoal.core.goalspace import GoalSpace
 from adagoal.core.mixture import LinearMixture
 from adagoal.core.run import Answer, Estimates, Observer, Run
 from adagoal.core.status import Status
-from adagoal.core.types import Longs
 from adagoal.core.world import World
 from adagoal.linear.bounds import MixtureBounds
 from adagoal.linear.likelihood import Likelihood
 from adagoal.linear.pooled import Pooled
 from adagoal.linear.vtr import VTR
 from adagoal.loop import explore
+from adagoal.planning.backend import NUMBA, Backend
 from adagoal.rivals.bpi import BPI
 from adagoal.rivals.disco import DisCo
 from adagoal.rivals.explorer import Explorer, follow
 from adagoal.rivals.gosprl import Gosprl
+from adagoal.rivals.intervals import Intervals
+from adagoal.rivals.looks import BOUNDS
 from adagoal.rivals.planning import scale
 from adagoal.rivals.ucbexplore import UcbExplore
 from adagoal.tabular.bayes import Bayes
@@ -41,18 +45,16 @@ class Problem:
     L: float
     epsilon: float
     delta: float
-    goals: Longs | None
+    goals: GoalSpace
+    backend: Backend = NUMBA
 
 
 def certified(problem: Problem, branching: int | None = None) -> Estimates:
     """Certified bounds (the default). branching: no pair has more than this many successors, if you know it."""
-    _whole("branching", branching)
     p = problem
-    if branching is not None:
-        p.world.note(f"the certificate rests on your word that no pair has more than {branching} successors")
-    return _vouched(
-        p, lambda delta: Certified(p.counts, p.world.state_bound, p.L, p.epsilon, delta, p.goals, branching)
-    )
+    _branching(p.world, branching)
+    rest = p.goals, branching, p.world.pair_bound, p.backend
+    return _vouched(p, lambda delta: Certified(p.counts, p.world.state_bound, p.L, p.epsilon, delta, *rest))
 
 
 def ucbvi(problem: Problem, bonus: str = "literal", horizon: int | None = None, lazy: bool = False) -> Estimates:
@@ -63,25 +65,25 @@ def ucbvi(problem: Problem, bonus: str = "literal", horizon: int | None = None, 
     if bonus not in list(SHARE):
         raise InputError(f"bonus must be one of {', '.join(SHARE)}, got {bonus!r}", "method_args")
     _whole("horizon", horizon)
-    _known_size("ucbvi", p.world)
+    _known_size("ucbvi", p)
     return UCBVI(p.counts, p.L, p.epsilon, p.delta, p.goals, bonus, horizon, lazy)
 
 
 def bayes(problem: Problem) -> Estimates:
     """Bayesian, no guarantee: quantiles over posterior samples of the model."""
-    _known_size("bayes", problem.world)
+    _known_size("bayes", problem)
     return Bayes(problem.counts, problem.L, problem.epsilon, problem.goals)
 
 
 def ucbexplore(problem: Problem, constants: str = "paper") -> Explorer:
     """Lim and Auer's UcbExplore. constants: paper, or scaled=c (see rivals/planning.py)."""
-    _known_size("ucbexplore", problem.world)
+    _known_size("ucbexplore", problem)
     return UcbExplore(*_rival(problem), constants)
 
 
 def disco(problem: Problem, constants: str = "paper") -> Explorer:
     """DisCo. constants: paper, or scaled=c (see rivals/planning.py)."""
-    _known_size("disco", problem.world)
+    _known_size("disco", problem)
     return DisCo(*_rival(problem), constants)
 
 
@@ -90,15 +92,27 @@ def gosprl(problem: Problem, constants: str = "paper", samples: int | None = Non
     samples: collect so many samples of every pair, and nothing else.
     """
     _whole("samples", samples)
-    _known_size("gosprl", problem.world)
+    _known_size("gosprl", problem)
     return Gosprl(*_rival(problem), constants, samples)
 
 
 def bpi_ucbvi(problem: Problem, constants: str = "paper", horizon: int | None = None) -> Estimates:
     """BPI-UCBVI, for one goal. constants: paper, or scaled=c. horizon: H, instead of AdaGoal-UCBVI's."""
     _whole("horizon", horizon)
-    _known_size("bpi-ucbvi", problem.world)
+    _known_size("bpi-ucbvi", problem)
     return BPI(*_rival(problem), constants, horizon)
+
+
+def intervals(problem: Problem, bound: str = "clopper-pearson", branching: int | None = None) -> Estimates:
+    """Interval MDPs and L1 balls, as model checkers use them, with robust value iteration; certified. bound:
+    clopper-pearson, hoeffding or weissman. branching: no pair has more than this many successors, if you know it.
+    """
+    p = problem
+    if bound not in list(BOUNDS):
+        raise InputError(f"bound must be one of {', '.join(BOUNDS)}, got {bound!r}", "method_args")
+    _branching(p.world, branching)
+    rest = p.goals, bound, branching, p.world.pair_bound
+    return _vouched(p, lambda delta: Intervals(p.counts, p.world.state_bound, p.L, p.epsilon, delta, *rest))
 
 
 def vtr(problem: Problem, horizon: int | None = None) -> Estimates:
@@ -140,29 +154,38 @@ class Method(NamedTuple):
     """False where the method decides by itself where to go."""
     grows: bool = False
     """Whether its estimates are :class:`~adagoal.core.run.Growing`, for radius "auto" and "all"."""
+    on_device: bool = False
+    """Whether its plans can be made elsewhere than on the processor."""
+    masks: bool = False
+    """Whether it can leave out actions that a state does not have."""
 
 
 METHODS = {
-    "certified": Method(certified, grows=True),
+    "certified": Method(certified, grows=True, on_device=True, masks=True),
     "ucbvi": Method(ucbvi),
     "bayes": Method(bayes),
     "ucbexplore": Method(ucbexplore, follow, asks_rule=False),
     "disco": Method(disco, follow, asks_rule=False),
     "gosprl": Method(gosprl, follow, asks_rule=False),
     "bpi-ucbvi": Method(bpi_ucbvi),
+    "intervals": Method(intervals, grows=True, masks=True),
     "likelihood": Method(likelihood, grows=True),
     "vtr-pooled": Method(vtr_pooled, grows=True),
     "vtr": Method(vtr),
 }
-EXPLORERS = tuple(name for name, method in METHODS.items() if not method.asks_rule)
-"""Those that ignore the goal rule."""
 
 
 def get(name: str) -> Method:
-    """The method of that name."""
-    if name not in list(METHODS):
-        raise InputError(f"unknown method {name!r}; choose one of {', '.join(METHODS)}", "method")
-    return METHODS[name]
+    """The method of that name: one of :data:`METHODS`, or of an installed package (:mod:`adagoal.core.plugins`)."""
+    if name in list(METHODS):
+        return METHODS[name]
+    found = plugins.find(plugins.METHODS, name, "method") if isinstance(name, str) else None
+    if found is None:
+        known = ", ".join([*METHODS, *plugins.names(plugins.METHODS)])
+        raise InputError(f"unknown method {name!r}; choose one of {known}", "method")
+    if not isinstance(found, Method):
+        raise InputError(f"{name!r} of an installed package is not an adagoal.methods.Method", "method")
+    return found
 
 
 def build(method: str, problem: Problem, arguments: dict[str, Any]) -> Answer:
@@ -173,6 +196,7 @@ def build(method: str, problem: Problem, arguments: dict[str, Any]) -> Answer:
             raise InputError(
                 f"{method} has no argument {name!r}; it accepts {', '.join(names) or 'none'}", "method_args"
             )
+    problem.world.masked = get(method).masks
     answer = get(method).build(problem, **arguments)
     if answer.guarantee and not problem.world.sure_start and not isinstance(answer, BelievedReset):
         problem.world.note(f"the proof of {method} takes it for granted that every reset leads to the same start")
@@ -209,7 +233,14 @@ def _whole(name: str, value: int | None) -> None:
         raise InputError(f"{name} must be a whole number >= 1, got {value!r}", "method_args")
 
 
-def _rival(p: Problem) -> tuple[Counts, float, float, float, Longs | None]:
+def _branching(world: World, branching: int | None) -> None:
+    """The most successors of a pair, if the user vouches for a number."""
+    _whole("branching", branching)
+    if branching is not None:
+        world.note(f"the certificate rests on your word that no pair has more than {branching} successors")
+
+
+def _rival(p: Problem) -> tuple[Counts, float, float, float, GoalSpace]:
     return p.counts, p.L, p.epsilon, p.delta, p.goals
 
 
@@ -221,8 +252,9 @@ def _vouched(p: Problem, build: Callable[[float], Bounded]) -> Estimates:
     return cast(Estimates, wider)
 
 
-def _known_size(method: str, world: World) -> None:
-    if world.state_bound != world.initial_states:
+def _known_size(method: str, problem: Problem) -> None:
+    world = problem.world
+    if world.state_bound != world.initial_states or not problem.goals.whole:
         raise InputError(f"{method} needs a known number of states, which {world.name} does not have", "method")
 
 

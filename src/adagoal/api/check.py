@@ -107,7 +107,8 @@ def check_env(
     env: str | gymnasium.Env[Any, Any],
     *,
     env_args: Mapping[str, Any] | None = None,
-    start_seed: int | None = None,
+    start: str | None = None,
+    start_seed: int | str | None = None,
     max_states: int | None = None,
     step_timeout: float | None = None,
     steps: int = STEPS,
@@ -120,7 +121,7 @@ def check_env(
     """
     integer("steps", steps, 1, 10**9)
     integer("seed", seed, 0, 2**31 - 1)
-    arguments = env_args or {}
+    arguments, start_seed = env_args or {}, registry.start_of(start, start_seed)
     registry.check_arguments(arguments, start_seed, max_states)
     check = Check(plain(env if isinstance(env, str) else type(getattr(env, "unwrapped", env)).__name__, 200))
     with tempfile.TemporaryFile("w+", errors="replace") as printed:
@@ -141,7 +142,7 @@ class Limits(NamedTuple):
     """What was said about the environment and the trial."""
 
     env_args: Mapping[str, Any]
-    start_seed: int | None
+    start_seed: int | str | None
     max_states: int | None
     step_timeout: float | None
     steps: int
@@ -151,7 +152,7 @@ class Limits(NamedTuple):
 def _try_name(check: Check, name: str, given: Limits) -> None:
     """A model is simulated, anything else is made and stepped."""
     model = registry.make_model(name, given.env_args, given.start_seed)
-    own = name in registry.BUILT_IN
+    own = registry.modelled(name)
     made = None if own else registry.make(name, given.env_args)
     check.warnings += [] if own else registry.look_up(name)[1]
     if model is None:
@@ -162,6 +163,7 @@ def _try_name(check: Check, name: str, given: Limits) -> None:
     check.known_model, check.n_actions, check.n_states = True, model.n_actions, model.n_states
     check.fixed_start = made is None or bool(model.n_states == getattr(made.observation_space, "n", None))
     check.time_limit = None if made is None else probe.time_limit(made)
+    check.action_masks = bool(model.absent.any())
     check.plan += _plan(check, ModelWorld(model))
 
 
@@ -208,7 +210,7 @@ def _step(check: Check, world: GymWorld, body: Body, given: Limits) -> None:
         check.warnings.append(
             "not all randomness comes from np_random, so a resumed run is valid but not the same bit for bit"
         )
-        if given.start_seed is not None:
+        if isinstance(given.start_seed, int):
             check.void.append(
                 "start_seed seeds a generator of its own at every reset: all episodes draw the same numbers"
             )
@@ -219,8 +221,6 @@ def _remark(check: Check, seen: probe.Seen) -> None:
     check.in_space, check.action_masks = seen.outside is None, seen.masks
     if seen.outside is not None:
         check.warnings.append(f"the observation {seen.outside} does not lie in its space")
-    if seen.masks:
-        check.warnings.append("action masks (in info) are not used: masked actions are tried too")
 
 
 def _plan(check: Check, world: World) -> list[str]:
@@ -237,6 +237,8 @@ def _plan(check: Check, world: World) -> list[str]:
         plan.append(f"begins at a virtual start, state {world.start}, where every action draws a start of its own")
     if not world.sure_start:
         plan.append("keeps a share of delta for resets that might lead elsewhere")
+    if check.action_masks:
+        plan.append("leaves out the actions that masks (action_mask in info) rule out")
     if check.time_limit is not None:
         plan.append(f"ignores the time limit of {check.time_limit} steps")
     plan.append("can be audited" if check.known_model else "cannot be audited, as no exact model is known, but played")

@@ -2,9 +2,9 @@
 
 Let T >= 0 be the steps of one attempt, cut off at some number M where it was given up, and mu its mean. Neither a
 normal approximation nor a variance is of use: three attempts may all be short where the fourth takes a hundred times
-as long. Two gamblers bet against a hypothesis instead. Whoever starts with 1 and plays a fair or losing game holds
-1/alpha or more in the end with probability at most alpha (Markov); a hypothesis under which that happened is
-rejected.
+as long. Two gamblers bet against a hypothesis instead (:mod:`adagoal.core.betting`): whoever starts with 1 and plays a
+fair or losing game holds 1/alpha or more in the end with probability at most alpha; a hypothesis under which that
+happened is rejected.
 
 *mu <= m.* The wealth prod_i (1 + b (T_i/m - 1)), 0 <= b <= 1, never has an expectation above 1, because E T <= m;
 cutting T off only lowers it. The least m that is not rejected is the lower end. (With b = 1 one attempt with
@@ -14,22 +14,16 @@ T >= m/alpha rejects m, which is Markov's inequality: an attempt that was given 
 policy something does: from wherever it stands it needs at most R further steps in expectation. So
 Z = min(T, R) + R [T > R] has E Z >= mu and lies in [0, 2R], and the wealth prod_i (1 - b (Z_i - m)/(2R - m)) is fair or
 losing where E Z >= m. The largest m that is not rejected is the upper end; without such an R there is none.
-
-The final wealth is averaged over several b, which is the wealth of somebody who splits the first coin among them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 
-from adagoal.core.types import Floats, Longs
-
-BETS = np.concatenate([[1.0, 0.9], 0.7 * 0.7 ** np.arange(20)])
-"""Shares of the wealth that are bet; the least is good for about a million attempts."""
-HALVINGS = 60
+from adagoal.core.betting import boundary, log_wealth
+from adagoal.core.types import Floats
 
 
 def interval(steps: Floats, patience: float, rest: float, alpha: float) -> tuple[float, float]:
@@ -42,36 +36,14 @@ def interval(steps: Floats, patience: float, rest: float, alpha: float) -> tuple
     steps, times = np.unique(steps, return_counts=True)
     T = np.minimum(steps, patience)
     most = float(np.average(T, weights=times))
-    low = _boundary(lambda m: _log_wealth(T / m - 1.0, times) >= goal, most) if most > 0.0 else 0.0
+    low = boundary(lambda m: log_wealth(T / m - 1.0, times) >= goal, most) if most > 0.0 else 0.0
     if not math.isfinite(rest):
         return low, math.inf
     bound = 2.0 * rest
     Z = np.where(steps > rest, bound, np.minimum(steps, rest))
 
     def large(m: float) -> bool:
-        return _log_wealth((m - Z) / (bound - m), times) < goal
+        return log_wealth((m - Z) / (bound - m), times) < goal
 
-    high = _boundary(large, bound * (1.0 - 1e-9))
+    high = boundary(large, bound * (1.0 - 1e-9))
     return low, high if high < bound * (1.0 - 1e-6) else math.inf
-
-
-def _log_wealth(returns: Floats, times: Longs) -> float:
-    """The logarithm of the final wealth, averaged over the bets.
-
-    ``returns`` [k] >= -1 are those of a coin that is bet, and came so many ``times`` [k].
-    """
-    with np.errstate(divide="ignore"):
-        logs = np.log1p(BETS[:, None] * returns[None, :]) @ times
-    top = float(logs.max())
-    return top + math.log(float(np.exp(logs - top).mean())) if math.isfinite(top) else -math.inf
-
-
-def _boundary(true_below: Callable[[float], bool], most: float) -> float:
-    """Where a statement about m in (0, most] that is true for small m becomes false; ``most`` where it never does."""
-    if true_below(most):
-        return most
-    least = 0.0
-    for _ in range(HALVINGS):
-        middle = (least + most) / 2.0
-        least, most = (middle, most) if true_below(middle) else (least, middle)
-    return least

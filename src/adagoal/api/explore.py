@@ -2,33 +2,51 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
-import gymnasium
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
+from adagoal import engines
 from adagoal import goals as goal_rules
+from adagoal.core import trail
 from adagoal.core.errors import InputError
 from adagoal.core.run import Observer
+from adagoal.core.sorters import Stored
 from adagoal.core.world import World
 from adagoal.mdp.audit import Audit, audit_policies
 from adagoal.runs import schemas
+from adagoal.runs.asked import Given as Goals
+from adagoal.runs.asked import asked, given_again
 from adagoal.runs.folder import Folder, hold
-from adagoal.runs.result import Result, must_be_exploration, read_result, refuse_another, stored_model, stored_setting
+from adagoal.runs.result import (
+    Result,
+    load,
+    must_be_exploration,
+    read_result,
+    refuse_another,
+    stored_model,
+    stored_setting,
+)
 from adagoal.runs.saved import Saved, read, tell
 from adagoal.runs.schemas import KIND
-from adagoal.runs.session import CHECKPOINT, STAGE, Session
+from adagoal.runs.session import CHECKPOINT, STAGE, STEPS, Session
 from adagoal.runs.setting import Setting
-from adagoal.worlds import matrices, registry
+from adagoal.worlds import many, matrices, registry
+from adagoal.worlds.adapter import StartSeed
+from adagoal.worlds.crew import CrewWorld
+from adagoal.worlds.gym import GymWorld
 from adagoal.worlds.model import TabularMDP
+from adagoal.worlds.simulator import ModelWorld
 
-Given = str | gymnasium.Env[Any, Any] | World | TabularMDP
+Given = many.Single | many.Vector
 """What there is to explore."""
 Again = Given | None
 """The environment of a run, given again; None where the run knows it."""
@@ -44,16 +62,22 @@ def explore(
     goal_rule: str | goal_rules.Rule = "adagoal",
     budget: int | None = None,
     seed: int = 0,
-    goal_space: list[int] | None = None,
-    start: int | None = None,
+    goals: Goals | None = None,
+    goal_space: Sequence[int] | None = None,
+    start: int | str | None = None,
     terminal: ArrayLike | None = None,
     env_args: dict[str, Any] | None = None,
     method_args: dict[str, Any] | None = None,
-    start_seed: int | None = None,
+    start_seed: int | str | None = None,
     max_states: int | None = None,
+    workers: int = 1,
+    engine: str = "local",
+    address: str | None = None,
+    device: str = "cpu",
     step_timeout: float | None = None,
     out: str | Path | None = None,
     overwrite: bool = False,
+    record: bool = False,
     observe: Observer | None = None,
 ) -> Result:
     """Find the goals that can be reached within ``radius`` steps, a policy for each, and certificates.
@@ -63,45 +87,92 @@ def explore(
     env: a built-in name, a Gymnasium id, a Gymnasium environment with discrete actions, or a World; or a model
         (docs/models.md): a matrix P[s, a, s'], a list of sparse matrices (one per action), a Model, or a file of one.
     start, terminal: of a matrix, the start state (0 by default) and the states in which the reset is the only action.
+        Of a Gymnasium environment, start="random" declares that every reset draws the first state anew; otherwise a few
+        resets decide whether the start counts as fixed.
     radius: L >= 1, in expected steps from the start; "auto" doubles it until the budget is spent, "all" until every
         goal is certified.
     epsilon, delta: accuracy in steps, and the probability with which the answer may be wrong.
     method, method_args, goal_rule: how uncertainty is measured, and which goal to try next.
     budget: stop after this many environment steps (resets count), with everything learnt so far.
-    goal_space: the states to consider as goals; all by default.
+    goals: what to consider as goals (docs/goals.md), every state by default: a list of states or of labels; a function
+        observation -> goal or None, so that states with the same value are one goal; {"name": predicate, ...};
+        "keys:0,1" for entries of the observation; or "FILE.py:NAME". A goal is reached when any of its states is.
+    goal_space: the older name of ``goals``, for states.
     start_seed: draw the start state with this seed at every reset (for environments with a random start).
     max_states: a bound on the number of states, for environments that do not declare it.
+    workers: so many copies of the environment, given by its name, play each plan at once, in processes of this machine
+        or, with engine="ray", of a Ray cluster (at ``address``); a vector of Gymnasium's is as many workers as it has
+        environments. The run follows from the seed and the number of workers.
+    device: "gpu" plans on a GPU (extra gpu, method certified); without one the run says so and uses the processor.
     step_timeout: step the environment in a process of its own, and give up where a step takes longer (in seconds).
     out: a folder for checkpoints and the result; a run that was killed goes on with :func:`resume`.
     overwrite: whether the folder may hold an unfinished run or one of another setting, which is then replaced in the
         moment in which the new one has its first checkpoint.
+    record: keep every step in the folder as plain arrays, which :func:`transitions` reads (10 bytes a step).
     observe: called after every rollout, for progress displays.
     """
+    start_seed = registry.start_of(start, start_seed)
     given: Given = matrices.with_matrix(env, start, terminal)
-    world, name = registry.make_world(given, env_args or {}, start_seed, max_states, step_timeout)
-    setting = Setting(
-        env=name,
-        env_args=env_args or {},
-        method=method,
-        method_args=method_args or {},
-        goal_rule=goal_rule if isinstance(goal_rule, str) else getattr(goal_rule, "__name__", "custom"),
-        radius=_plain(radius),
-        epsilon=_plain(epsilon),
-        delta=_plain(delta),
-        seed=_plain(seed),
-        budget=_whole(budget),
-        goal_space=_goals(goal_space),
-        start_seed=_plain(start_seed),
-        max_states=_plain(max_states),
-    )
-    session = Session.start(setting, world, goal_rules.get(goal_rule))
-    if out is None:
-        return session.finish(None, observe)
-    with hold(Path(out), KIND) as folder:
-        if not overwrite:
-            _lose_nothing(folder, setting)
-        folder.fresh()
-        return session.finish(folder, observe)
+    if goal_space is not None:
+        warnings.warn("goal_space is now called goals", DeprecationWarning, stacklevel=2)
+        if goals is not None:
+            raise InputError("is the older name of goals: give one of the two", "goal_space")
+    wanted = asked(goal_space if goals is None else goals)
+    with _made(given, env_args or {}, start_seed, max_states, step_timeout, workers, engine, address) as (world, name):
+        setting = Setting(
+            env=name,
+            env_args=env_args or {},
+            method=method,
+            method_args=method_args or {},
+            goal_rule=goal_rule if isinstance(goal_rule, str) else getattr(goal_rule, "__name__", "custom"),
+            radius=_plain(radius),
+            epsilon=_plain(epsilon),
+            delta=_plain(delta),
+            seed=_plain(seed),
+            budget=_whole(budget),
+            goal_space=wanted.states,
+            goal_sets=wanted.spec,
+            start_seed=_plain(start_seed),
+            max_states=_plain(max_states),
+            workers=world.size if isinstance(world, CrewWorld) else 1,
+            device=device,
+        )
+        session = Session.start(setting, world, goal_rules.get(goal_rule), wanted.code)
+        if record:
+            if out is None:
+                raise InputError("needs a folder for the steps: give out as well", "record")
+            if not isinstance(world, ModelWorld | GymWorld | CrewWorld):
+                raise InputError(f"{name} is a world of your own, which does not keep its steps", "record")
+            session.record()
+        if out is None:
+            return session.finish(None, observe)
+        with hold(Path(out), KIND) as folder:
+            if not overwrite:
+                _lose_nothing(folder, setting)
+            folder.fresh()
+            return session.finish(folder, observe)
+
+
+@contextlib.contextmanager
+def _made(
+    env: Given,
+    env_args: dict[str, Any],
+    start_seed: StartSeed,
+    max_states: int | None,
+    step_timeout: float | None,
+    workers: int,
+    engine: str,
+    address: str | None,
+) -> Iterator[tuple[World, str]]:
+    """A world and its name in results; its workers, if there are any, end with the block."""
+    many.check(workers)
+    with engines.hiring(engine, address) as hire:
+        world, name = many.make_world(env, env_args, start_seed, max_states, step_timeout, workers, hire)
+        try:
+            yield world, name
+        finally:
+            if isinstance(world, CrewWorld):
+                world.close()
 
 
 def _lose_nothing(folder: Folder, setting: Setting) -> None:
@@ -121,33 +192,45 @@ def resume(
     *,
     env: Again = None,
     goal_rule: str | goal_rules.Rule | None = None,
+    goals: Goals | None = None,
     trust: bool = False,
     step_timeout: float | None = None,
+    engine: str = "local",
+    address: str | None = None,
     observe: Observer | None = None,
 ) -> Result:
     """Go on with a run that was killed, interrupted, or ran out of budget; the result is as if it had not stopped.
 
     (A budget ends a rollout where an unbroken run would have gone on, so that after a budget the plans come at other
     moments: as valid, not the same numbers.)
-    A run on an environment object, or with a rule that is a function, needs the same one again. Code that only the
-    folder names (an environment ``module:Id``, a rule ``FILE.py:FUNCTION``) is not run unless ``trust`` says so.
+    A run on an environment object, or with a rule or goals that are functions, needs the same ones again. Code that
+    only the folder names (an environment ``module:Id``, a rule ``FILE.py:FUNCTION``, goals ``FILE.py:NAME``) is not run
+    unless ``trust`` says so.
+    The workers of a run live where ``engine`` and ``address`` say now: that changes no number.
     """
-    with hold(must_exist(path), KIND) as folder:
+    with hold(must_exist(path), KIND) as folder, contextlib.ExitStack() as stack:
         if folder.saved is None:
             raise InputError(f"{folder.path}: holds no run")
-        return _restored(folder.saved, budget, env, goal_rule, trust, step_timeout).finish(folder, observe)
+        where = step_timeout, engine, address
+        session = _restored(folder.saved, budget, env, goal_rule, goals, trust, where, stack)
+        _go_on_recording(session, folder.saved)
+        return session.finish(folder, observe)
 
 
+@contextlib.contextmanager
 def restored(
     folder: Path,
-    budget: int | None,
     env: Again,
-    goal_rule: str | goal_rules.Rule | None,
     trust: bool,
     step_timeout: float | None = None,
-) -> Session:
-    """The session of a folder, where its checkpoint left it."""
-    return read(must_exist(folder), lambda saved: _restored(saved, budget, env, goal_rule, trust, step_timeout))
+) -> Iterator[Session]:
+    """The session of a folder, where its checkpoint left it, to look at: no goal rule, and no code of its goals.
+
+    Its workers end with the block.
+    """
+    rule, none, where = (lambda known: known.E), Stored(), (step_timeout, "local", None)
+    with contextlib.ExitStack() as stack:
+        yield read(must_exist(folder), lambda saved: _restored(saved, None, env, rule, none, trust, where, stack))
 
 
 def _restored(
@@ -155,8 +238,10 @@ def _restored(
     budget: int | None,
     env: Again,
     goal_rule: str | goal_rules.Rule | None,
+    goals: Goals | None,
     trust: bool,
-    step_timeout: float | None,
+    where: tuple[float | None, str, str | None],
+    stack: contextlib.ExitStack,
 ) -> Session:
     must_be_exploration(saved)
     state = saved.state()
@@ -168,10 +253,14 @@ def _restored(
     again = environment(setting, env, stored_model(saved.results()), trust)
     goal_rule = goal_rules.installed(setting.goal_rule, trust) if goal_rule is None else goal_rule
     arguments = setting.env_args if isinstance(again, str) else {}
-    world, name = registry.make_world(again, arguments, setting.start_seed, setting.max_states, step_timeout)
+    step_timeout, engine, address = where
+    given = again, arguments, setting.start_seed, setting.max_states, step_timeout, setting.workers
+    world, name = stack.enter_context(_made(*given, engine, address))
     if name != setting.env and env is not None:
         raise InputError(f"the run in {saved.path} is on {setting.env}, not on {name}", "env")
-    session = Session.start(setting, world, goal_rules.get(goal_rule))
+    look = isinstance(goals, Stored)
+    code = Stored(facts.get("goal_names") or ()) if look else given_again(setting, goals, trust)
+    session = Session.start(setting, world, goal_rules.get(goal_rule), code)
     try:
         session.restore(arrays, facts, certified)
     except ValueError as error:
@@ -179,6 +268,37 @@ def _restored(
             raise
         raise InputError(f"{state.places[CHECKPOINT][0]}: damaged, or not of this run ({error})") from None
     return session
+
+
+def _go_on_recording(session: Session, saved: Saved) -> None:
+    """A run that keeps its steps goes on doing so."""
+    if STEPS not in saved.results():
+        return
+    try:
+        session.record(_steps(saved, session.run.counts.n_states, session.run.world.n_actions))
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{saved.path / STEPS}: not of this run ({error})") from None
+
+
+def _steps(saved: Saved, n_states: int, n_actions: int) -> dict[str, NDArray[Any]]:
+    return saved.results().arrays(STEPS, trail.SCHEMA, {"S": n_states, "A": n_actions})[0]
+
+
+def transitions(path: str | Path) -> dict[str, NDArray[Any]]:
+    """The steps of a run that was told to ``record`` them: arrays [N] ``state``, ``action`` and ``next_state``.
+
+    The reset is the action ``result.reset_action``. Steps are in the order in which they were taken.
+    """
+
+    def stored(saved: Saved) -> dict[str, NDArray[Any]]:
+        result = load(saved.path)
+        if STEPS not in saved.results():
+            raise InputError(f"{saved.path}: the run was not told to record its steps", "folder")
+        return _steps(saved, len(result.arrays["visits"]), result.reset_action)
+
+    return read(must_exist(path), stored)
 
 
 def must_exist(path: str | Path) -> Path:
@@ -206,7 +326,9 @@ def audit(result: Result, env: Again = None, *, trust: bool = False) -> Audit:
     """
     setting = result.setting
     again = environment(setting, env, result.model, trust)
-    model = registry.make_model(again, setting.env_args if isinstance(again, str) else {}, setting.start_seed)
+    model = registry.make_model(
+        many.single(again), setting.env_args if isinstance(again, str) else {}, setting.start_seed
+    )
     if model is None:
         name = setting.env if env is None else env
         raise InputError(f"audit: no exact model is known of {name}; it takes a built-in or a toy-text environment")
@@ -220,17 +342,12 @@ def audit(result: Result, env: Again = None, *, trust: bool = False) -> Audit:
     lower, upper = ({g: c[i] for g, c in proven.items()} for i in (0, 1))
     return audit_policies(
         *(model, result.goals, {g: result.policy(g) for g in result.goals}, result.radius, setting.epsilon),
-        goal_space=setting.goal_space,
+        goal_space=setting.goal_space if result.goal_names is None else None,
         lower=lower,
         upper=upper,
+        sets=None if result.goal_names is None else {g: result.members(g) for g in range(len(result.goal_names))},
+        names=result.goal_names or (),
     )
-
-
-def _goals(goal_space: Any) -> tuple[Any, ...] | None:
-    try:
-        return None if goal_space is None else tuple(_plain(g) for g in goal_space)
-    except TypeError:
-        raise InputError(f"must be a list of states, got {goal_space!r}", "goal_space") from None
 
 
 def _tuple(values: list[int] | None) -> tuple[int, ...] | None:

@@ -22,10 +22,14 @@ Three models with the same states (the numbers are those of the run) and the res
 
 ``policies.json`` has the goals of the result with their certificates and policies. In the models, the goal g has the
 label ``goal_g``.
+
+``certificates.csv`` is the table of certificates alone, of any run.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,7 +39,7 @@ import numpy as np
 from adagoal.api import explore as api
 from adagoal.core.counts import Counts
 from adagoal.core.errors import InputError
-from adagoal.core.files import write_json
+from adagoal.core.files import write_json, write_text
 from adagoal.core.types import Bools, Floats, Longs
 from adagoal.core.world import World
 from adagoal.planning.model import Empirical
@@ -47,7 +51,8 @@ from adagoal.worlds import explicit
 from adagoal.worlds.explicit import Explicit
 from adagoal.worlds.simulator import ModelWorld
 
-FORMATS = ("drn", "umb")
+FORMATS = ("drn", "umb", "csv")
+TABLE = "certificates.csv"
 FLOOR = 1e-9
 """The least lower end of the graph-preserving model."""
 RESET, UNTRIED, ANYTHING = "reset", "untried", "anything"
@@ -89,12 +94,15 @@ class Choice(NamedTuple):
 def export(
     run: str | Path, format: str = "drn", out: str | Path | None = None, *, env: api.Again = None, trust: bool = False
 ) -> list[Path]:
-    """Write the certified interval MDP of a run, a graph-preserving one, the empirical model, and the policies.
+    """Write what a run knows, for other programs; returns the files.
+
+    With "drn" and "umb": the certified interval MDP of a run, a graph-preserving one, the empirical model, and the
+    policies. With "csv": ``certificates.csv``, one row per goal that was seen.
 
     Parameters
     ----------
-    run: the folder of a run of the method "certified".
-    format: "drn" (Storm's text format) or "umb" (needs the extra ``storm``).
+    run: the folder of a run; of the method "certified", but for "csv".
+    format: "drn" (Storm's text format), "umb" (needs the extra ``storm``) or "csv".
     out: a folder; ``export`` in the folder of the run by default.
     env: the environment, for a run on an object or on code that is not installed (or ``trust`` the folder's word).
     """
@@ -103,6 +111,9 @@ def export(
     folder = Path(run)
     target = folder / "export" if out is None else Path(out)
     result = load(folder)
+    if format == "csv":
+        write_text(target / TABLE, _table(result))
+        return [target / TABLE]
     known = _known(folder, result, env, trust)
     level = f"probability {1 - result.setting.delta:g}"
     models = {
@@ -119,10 +130,22 @@ def export(
     return paths
 
 
+def _table(result: Result) -> str:
+    """One row per goal that was seen; a bound that is not known is left empty, ``within`` and ``open`` are 0 or 1."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(("goal", "lower", "upper", "error", "within", "open"))
+    for goal in sorted(result.certificates):
+        numbers = (*result.certificate(goal), result.errors.get(goal, math.inf))
+        shown = (repr(float(x)) if math.isfinite(x) else "" for x in numbers)
+        table.writerow((goal, *shown, int(goal in result.goals), int(goal in result.open_goals)))
+    return text.getvalue()
+
+
 def _known(folder: Path, result: Result, env: api.Again, trust: bool) -> Known:
     """The counts of a run and what they say, as its last checkpoint left them."""
-    session = api.restored(folder, None, env, lambda known: known.E, trust)
-    estimates, world = session.run.estimates, session.run.world
+    with api.restored(folder, env, trust) as session:
+        estimates, world = session.run.estimates, session.run.world
     reset_q = 0.0
     if isinstance(estimates, BelievedReset):
         reset_q, estimates = estimates.q, estimates.exact
@@ -135,7 +158,7 @@ def _known(folder: Path, result: Result, env: api.Again, trust: bool) -> Known:
     counts = estimates.counts
     fixed = world.initial_states == world.state_bound
     states = counts.n_states if fixed else int(np.flatnonzero(counts.seen).max()) + 1
-    sets = {f"goal_{g}": np.arange(states) == g for g in result.goals}
+    sets = {f"goal_{g}": np.isin(np.arange(states), result.members(g)) for g in result.goals}
     if isinstance(world, ModelWorld):
         sets |= {name: members for name, members in world.mdp.sets.items() if name != "init"}
     return Known(world, counts, estimates.confidence.model(), reset_q, states, sets)
@@ -173,6 +196,8 @@ def _choices(known: Known, state: int, low: Floats, high: Floats, elsewhere: int
     model, counts, choices = known.empirical, known.counts, []
     for action in range(0 if counts.terminal[state] else counts.n_actions):
         x = state * counts.n_actions + action
+        if counts.absent[x]:
+            continue
         used = slice(int(model.support[x]))
         successors, ends = model.successor[x, used].astype(np.int64), (low[x, used], high[x, used])
         if elsewhere is None:
@@ -243,7 +268,8 @@ def _policies(known: Known, result: Result) -> dict[str, Any]:
         return {
             "goal": goal,
             "label": f"goal_{goal}",
-            "name": _state_name(known, goal),
+            "name": result.goal_label(goal) if result.goal_names else _state_name(known, goal),
+            "states": result.members(goal),
             "lower": lower,
             "upper": upper if math.isfinite(upper) else None,
             "actions": result.policy(goal).actions[0, : known.states].tolist(),

@@ -8,6 +8,7 @@ A true certificate of any goal is contradicted with probability :data:`ALPHA` at
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Sequence
@@ -22,14 +23,16 @@ from adagoal.api import explore as api
 from adagoal.core.checks import integer
 from adagoal.core.counts import Counts
 from adagoal.core.errors import InputError
-from adagoal.core.text import plain
+from adagoal.core.goalspace import places
 from adagoal.core.types import Actions, Floats
 from adagoal.core.world import Plan, World
 from adagoal.runs.result import Certificate, Result, load
-from adagoal.worlds import registry
+from adagoal.worlds import many, registry
 
 PATIENCE = 100
 """An attempt is given up after so many times the steps that were certified (or the radius, where nothing is)."""
+LONGEST = 10**6
+"""And after so many in any case: a number in a file is no reason to play for days."""
 ALPHA = 0.01
 """How often true certificates are contradicted, all goals together."""
 
@@ -84,7 +87,7 @@ class Tries(NamedTuple):
 
 def play(
     run: str | Path | Result,
-    goals: Sequence[int] | None = None,
+    goals: Sequence[int | str] | None = None,
     episodes: int = 100,
     *,
     seed: int = 0,
@@ -104,26 +107,36 @@ def play(
     integer("episodes", episodes, 1, 10**9)
     integer("seed", seed, 0, 2**31 - 1)
     result = run if isinstance(run, Result) else load(run)
-    if not (goals is None or isinstance(goals, Sequence)) or isinstance(goals, str):
-        raise InputError(f"must be a list of states, got {goals!r}", "goals")
-    for goal in goals or ():
-        if goal not in result.goals:
-            raise InputError(f"{goal} is not among the {len(result.goals)} goals of the result", "goals")
-    if isinstance(run, Result):
-        world, counts = _fresh(result, env, trust, step_timeout)
-    else:
-        session = api.restored(Path(run), None, env, lambda known: known.E, trust, step_timeout)
-        world, counts = session.run.world, session.run.counts
-    world.restart(seed)
-    chosen = result.goals if goals is None else goals
+    chosen = result.goals if goals is None else _chosen(result, goals)
     tries = Tries(episodes, ALPHA / max(len(chosen), 1), np.random.default_rng(seed))
-    return [_trial(result, goal, tries, world, counts) for goal in chosen]
+    with contextlib.ExitStack() as stack:
+        if isinstance(run, Result):
+            world, counts = _fresh(result, env, trust, step_timeout)
+        else:
+            session = stack.enter_context(api.restored(Path(run), env, trust, step_timeout))
+            world, counts = session.run.world, session.run.counts
+        world.restart(seed)
+        return [_trial(result, goal, tries, world, counts) for goal in chosen]
+
+
+def _chosen(result: Result, goals: Any) -> list[int]:
+    """Goals of the result, given by numbers or names."""
+    if not isinstance(goals, Sequence) or isinstance(goals, str):
+        raise InputError(f"must be a list of goals, got {goals!r}", "goals")
+    try:
+        numbers = [result.goal(goal) if isinstance(goal, str) else goal for goal in goals]
+    except InputError as error:
+        raise InputError(error.reason, "goals") from None
+    for number in numbers:
+        if number not in result.goals:
+            raise InputError(f"{number} is not among the {len(result.goals)} goals of the result", "goals")
+    return numbers
 
 
 def _fresh(result: Result, env: api.Again, trust: bool, step_timeout: float | None) -> tuple[World, Counts]:
     """The world of a result, made again."""
     setting = result.setting
-    again = api.environment(setting, env, result.model, trust)
+    again = many.single(api.environment(setting, env, result.model, trust))
     arguments = setting.env_args if isinstance(again, str) else {}
     world, _ = registry.make_world(again, arguments, setting.start_seed, setting.max_states, step_timeout)
     if world.initial_states != world.state_bound:
@@ -135,9 +148,11 @@ def _fresh(result: Result, env: api.Again, trust: bool, step_timeout: float | No
 def _trial(result: Result, goal: int, tries: Tries, world: World, counts: Counts) -> Trial:
     policy, certificate = result.policy(goal), result.certificate(goal)
     known = math.isfinite(certificate.upper)
-    patience = math.ceil(PATIENCE * max(certificate.upper if known else result.radius, 1.0))
-    steps = [_attempt(policy.actions, goal, patience, world, counts, tries.rng) for _ in range(tries.episodes)]
-    label = plain(world.labels[goal]) if goal < len(world.labels) else ""
+    patience = math.ceil(min(PATIENCE * max(certificate.upper if known else result.radius, 1.0), LONGEST))
+    states = result.members(goal)
+    steps = [_attempt(policy.actions, states, patience, world, counts, tries.rng) for _ in range(tries.episodes)]
+    named = result.goal_names is not None or goal < len(result.view.labels)
+    label = result.goal_label(goal) if named else ""
     # a certified policy needs at most radius + 1 + epsilon steps from anywhere (lemmas 6 and M4), half of that margin
     # being for a reset that is only believed; a policy of several stages starts again after the last of them
     anywhere = 2.0 * (result.radius + 1.0 + result.setting.epsilon)
@@ -145,16 +160,19 @@ def _trial(result: Result, goal: int, tries: Tries, world: World, counts: Counts
     return Trial(goal, label, certificate, np.array(steps), patience, rest if known else math.inf, tries.alpha)
 
 
-def _attempt(table: Actions, goal: int, patience: int, world: World, counts: Counts, rng: np.random.Generator) -> float:
+def _attempt(
+    table: Actions, states: list[int], patience: int, world: World, counts: Counts, rng: np.random.Generator
+) -> float:
     """Steps of one attempt from s0; a policy of T > 1 stages starts again, after a reset, until it arrives."""
     stages, taken = len(table), 0
     while taken < patience:
         policy = np.full((stages, counts.n_states, 1), world.n_actions, np.int16)  # states it does not know: reset
         policy[:, : table.shape[1], 0] = table
         never = np.full(len(counts.n), np.iinfo(np.int64).max)
-        plan = Plan(policy, np.array([goal]), stages if stages > 1 else patience, never)
+        limit, at = stages if stages > 1 else patience, places([states], counts.n_states)
+        plan = Plan(policy, np.zeros(1, np.int64), limit, never, at)
         outcome = world.rollout(plan, np.ones(1), counts, rng, patience, 1)
         taken += outcome.steps
         if any(outcome.reached):
-            return float(taken - (goal != world.start))
+            return float(taken - (world.start not in states))
     return math.inf

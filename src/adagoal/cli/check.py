@@ -13,7 +13,8 @@ from adagoal.cli import options
 @click.command(epilog="Example: adagoal check MiniGrid-Empty-5x5-v0")
 @click.argument("env", metavar="ENV")
 @options.ENV_ARGS
-@click.option("--start-seed", type=int, help="Draw the start state with this seed at every reset.")
+@options.START
+@options.START_SEED
 @click.option("--max-states", type=int, help="Bound on the number of states, where the environment has none.")
 @options.STEP_TIMEOUT
 @click.option("--steps", type=options.Count(), default=2000, show_default=True, help="Steps to try.")

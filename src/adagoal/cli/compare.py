@@ -9,7 +9,7 @@ import click
 from adagoal.cli import options
 from adagoal.cli.reproduce import GOES_ON, conduct, shared
 from adagoal.core.errors import InputError
-from adagoal.experiments.compare import COMPARE
+from adagoal.experiments.catalogue import COMPARE
 
 
 class Numbers(click.ParamType["tuple[float, ...]"]):
@@ -39,7 +39,7 @@ class Numbers(click.ParamType["tuple[float, ...]"]):
 @click.option("--goal-rules", type=options.Names(), default="adagoal,unigoal", show_default=True, help="As in explore.")
 @click.option("--budget", type=options.Count(), default="1e7", show_default=True, help="Steps after which a run ends.")
 @options.ENV_ARGS
-@options.GOALS
+@options.which_goals
 @shared("compare", COMPARE)
 def compare(
     worlds: tuple[str, ...],
@@ -57,9 +57,10 @@ def compare(
             raise InputError(f"ENV: {env} is given twice; a comparison holds each world once")
     each = zip(worlds, _each("--radius", radius, worlds), _each("--epsilon", epsilon, worlds), strict=True)
     given["worlds"] = {env: {"radius": L, "epsilon": e, "env_args": env_args} for env, L, e in each}
-    given["common"] = {name: given.pop(name) for name in ("delta", "constants", "budget", "goal_space")}
+    given["goals"] = options.asked_goals(given)
+    given["common"] = {name: given.pop(name) for name in ("delta", "constants", "budget", "goals")}
     given["common"]["seed"] = given["seed"]
-    conduct({"": COMPARE}, given, jobs=jobs, engine=engine, address=address, as_json=as_json)
+    conduct(COMPARE, "all", given, jobs=jobs, engine=engine, address=address, as_json=as_json)
 
 
 def _each(option: str, numbers: tuple[float, ...], worlds: tuple[str, ...]) -> tuple[float, ...]:

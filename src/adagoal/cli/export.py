@@ -11,12 +11,17 @@ from adagoal.cli import options
 
 @click.command(epilog="Example: adagoal export runs/two-room --format drn")
 @click.argument("run", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--format", "format", default="drn", show_default=True, metavar="drn|umb", help="Which format to write.")
+@click.option(
+    "--format", "format", default="drn", show_default=True, metavar="drn|umb|csv", help="Which format to write."
+)
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the files.  [default: DIR/export]")
 @options.ENV_AGAIN
 @options.TRUST
 def export(run: Path, format: str, out: Path | None, env: str | None, trust: bool) -> None:
-    """Write the certified interval MDP of the run in DIR, for model checkers.
+    """Write what the run in DIR knows, for other programs.
+
+    csv: certificates.csv, the table of certificates of any run. drn and umb, for model checkers: the interval MDP of a
+    certified run, in these files:
 
     certified: every true transition probability lies in its interval, with probability 1 - delta. graph-preserving:
     the same for tools that want lower ends above zero, under the assumption that it states. empirical: frequencies.

@@ -19,7 +19,26 @@ from adagoal.core import status
 from adagoal.core.errors import FolderWarning, InputError
 
 
-class LazyGroup(click.Group):
+class Group(click.Group):
+    """Commands in the order in which they were added; errors about an argument name the option instead."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names, in their order."""
+        return list(self.commands)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except InputError as error:
+            command = self.get_command(ctx, ctx.invoked_subcommand or "")
+            options = {parameter.name: parameter for parameter in command.params} if command is not None else {}
+            if error.name not in options:
+                raise
+            raise InputError(error.reason, _spelt(options[error.name])) from error
+
+
+class LazyGroup(Group):
     """A group whose commands are given as name -> ("module:attribute", one line of help)."""
 
     def __init__(self, *args: Any, lazy: dict[str, tuple[str, str]], **kwargs: Any) -> None:
@@ -35,33 +54,22 @@ class LazyGroup(click.Group):
         if cmd_name not in self.lazy:
             return None
         module, _, attribute = self.lazy[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; what it needs and cannot have is one line."""
         try:
-            command = self.as_command(cmd_name, getattr(importlib.import_module(module), attribute))
+            return super().invoke(ctx)
         except ImportError as error:
-            hint = f": it needs {error.name}" if error.name and not error.name.startswith("adagoal") else ""
-            raise InputError(f"{ctx.command_path} {cmd_name}: not available in this installation{hint}") from None
+            if not error.name or error.name.startswith("adagoal"):
+                raise
+            what = f"{ctx.command_path} {ctx.invoked_subcommand}"
+            raise InputError(f"{what}: not available in this installation: it needs {error.name}") from None
         except RuntimeError as error:
             if "cannot cache function" not in str(error):
                 raise
             raise InputError("NUMBA_CACHE_DIR: set it to a folder that can be written, for compiled code") from None
-        if not isinstance(command, click.Command):
-            raise InputError(f"{ctx.command_path} {cmd_name}: {module} has no such command")
-        return command
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; errors about an argument name the option instead."""
-        try:
-            return super().invoke(ctx)
-        except InputError as error:
-            command = self.get_command(ctx, ctx.invoked_subcommand or "")
-            options = {parameter.name: parameter for parameter in command.params} if command is not None else {}
-            if error.name not in options:
-                raise
-            raise InputError(error.reason, _spelt(options[error.name])) from error
-
-    def as_command(self, name: str, found: Any) -> Any:
-        """What the module holds under the attribute, as a command."""
-        return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The table of commands, without importing any."""
@@ -69,30 +77,19 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in self.lazy.items()])
 
 
-REPRODUCE = {
-    "figure1": ("adagoal.experiments.figure3:FIGURE1", "The goals that AdaGoal selects, over time."),
-    "figure2": ("adagoal.experiments.figure2:FIGURE2", "The deep runs: HER against AdaGoal on Fetch."),
-    "figure3": ("adagoal.experiments.figure3:FIGURE3", "UniGoal, RareGoal and AdaGoal in three time windows."),
-    "separation": ("adagoal.experiments.separation:SEPARATION", "What the reset is worth."),
-    "arena": ("adagoal.experiments.arena:ARENA", "UcbExplore, DisCo, GOSPRL and every goal rule, on the same worlds."),
-    "scaling": ("adagoal.experiments.scaling:SCALING", "Steps to the certified stop against L, S, A and 1/epsilon."),
-    "price": ("adagoal.experiments.price:PRICE", "Steps to the certified stop over the steps that sufficed."),
-    "constants": ("adagoal.experiments.constants:CONSTANTS", "What the paper's own constants would need."),
-    "linear": ("adagoal.experiments.linear:PARTS", "Linear mixtures: steps to the stop against S and against d."),
-    "coverage": ("adagoal.experiments.coverage:COVERAGE", "How often a certificate is broken, over random worlds."),
-}
-
 COMMANDS = {
     "explore": ("adagoal.cli.runs:explore", "Find the goals within a radius, with policies and certificates."),
     "resume": ("adagoal.cli.runs:resume", "Go on with a run that was killed, interrupted or out of budget."),
     "audit": ("adagoal.cli.runs:audit", "Check a run exactly against the known model."),
     "play": ("adagoal.cli.runs:play", "Try the policies of a run in its environment, beside their certificates."),
     "report": ("adagoal.cli.runs:report", "Write report.html and its figures again."),
-    "export": ("adagoal.cli.export:export", "Write what a run knows about its world, for model checkers."),
+    "watch": ("adagoal.cli.watch:watch", "Serve the page of a run on this machine, also while it goes on."),
+    "export": ("adagoal.cli.export:export", "Write what a run knows: certificates as CSV, models for model checkers."),
     "compare": ("adagoal.cli.compare:compare", "Methods and goal rules side by side, over seeds."),
     "reproduce": ("adagoal.cli.reproduce:reproduce", "The paper's figures, and our own."),
     "train": ("adagoal.cli.deep:train", "Deep goal-conditioned policies with adaptive goals."),
     "evaluate": ("adagoal.cli.deep:evaluate", "Test a trained policy: how often it succeeds, and where it fails."),
+    "certify": ("adagoal.cli.certify:certify", "Which goals a trained policy reaches, with a certificate."),
     "envs": ("adagoal.cli.runs:envs", "What ENV can be."),
     "check": ("adagoal.cli.check:check", "Try an environment before a run."),
 }

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import click
 
 from adagoal.core.checks import pair
 from adagoal.core.errors import InputError
+from adagoal.core.usercode import names_file
 
 
 class Count(click.ParamType[int]):
@@ -133,19 +135,67 @@ CONSTANTS = click.option(
     help="Of ucbexplore, disco, gosprl and bpi-ucbvi: their papers', or logarithms of confidences times c.  "
     "[default: paper]",
 )
-GOALS = goals("goal_space")
 GOAL_LABELS = click.option(
-    "--goal-label",
-    "goal_labels",
-    metavar="LABEL",
-    multiple=True,
-    help="Only the states that the model calls so, by its labels or by their own; repeatable.",
+    "--goal-label", "goal_labels", metavar="LABEL", multiple=True, help="A goal by its label; repeatable."
 )
+
+
+def which_goals(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say what the goals are; :func:`asked_goals` makes one argument of them."""
+    for option in (
+        click.option("--goal-keys", metavar="KEY,...", help="States that agree in these entries are one goal: 0,1"),
+        click.option("--goals", "goals_file", metavar="FILE.py:NAME", help="A function observation -> goal or None, or "
+                     "a dictionary of named predicates."),
+        GOAL_LABELS,
+        goals("goal_states"),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def asked_goals(given: dict[str, Any]) -> Any:
+    """Take what :func:`which_goals` added out of ``given``: the argument ``goals`` of Python."""
+    file, keys = given.pop("goals_file"), given.pop("goal_keys")
+    listed = [*(given.pop("goal_states") or ()), *given.pop("goal_labels")]
+    if (file is not None) + (keys is not None) + bool(listed) > 1:
+        raise InputError("give --goals, --goal-keys, or --goal and --goal-label, not several of these")
+    if file is not None and not names_file(file):
+        raise InputError(f"must look like FILE.py:NAME, got {file!r}", "goals_file")
+    return file or (listed or None if keys is None else f"keys:{keys}")
+
+
+@contextmanager
+def goals_blamed(given: Mapping[str, Any]) -> Iterator[None]:
+    """What is wrong with the goals is said of the option that was given."""
+    options = ("goals_file", "goal_keys", "goal_labels", "goal_states")
+    used = next((name for name in options if given.get(name)), "goals_file")
+    try:
+        yield
+    except InputError as error:
+        raise type(error)(error.reason, used if error.name == "goals" else error.name) from error
+
+
+GOALS = goals("goals")
+GOALS_AGAIN = click.option("--goals", help="The goals, where the folder names a file (FILE.py:NAME).")
 ENV_AGAIN = click.option(
     "--env", help="The environment, where the folder names code that is not installed (module:Id)."
 )
 RULE_AGAIN = click.option("--goal-rule", help="The goal rule, where the folder names a file (FILE.py:FUNCTION).")
 TRUST = click.option("--trust", is_flag=True, help="Run the code that the folder names.")
+WORKERS = click.option(
+    "--workers", type=int, default=1, show_default=True, help="Step so many copies of ENV at once, in processes."
+)
+DEVICE = click.option(
+    "--device", default="cpu", show_default=True, help="Where to plan: cpu, or gpu (extra gpu, method certified)."
+)
+ENGINE = click.option(
+    "--engine",
+    metavar="local|ray",
+    default="local",
+    show_default=True,
+    help="Where the workers live: processes of this machine, or of a Ray cluster (extra ray).",
+)
+ADDRESS = click.option("--address", metavar="HOST:PORT", help="A Ray cluster.  [default: a new one on this machine]")
 STEP_TIMEOUT = click.option(
     "--step-timeout",
     type=Positive(),
@@ -153,8 +203,15 @@ STEP_TIMEOUT = click.option(
     help="Step ENV in a process of its own, and give up where a step takes longer.  [default: wait]",
 )
 FIRST_SEED = click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The first seed.")
+PORT = click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, help="Of the page on this machine.  [default: any that is free]"
+)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 QUIET = click.option("--quiet", is_flag=True, help="No progress display.")
+START = click.option(
+    "--start", type=click.Choice(["random"]), help="Declare that every reset draws the first state.  [default: try it]"
+)
+START_SEED = click.option("--start-seed", type=int, help="Draw the start state with this seed at every reset.")
 ENV_ARGS = pairs("--env-arg", "env_args", "Argument of the environment; repeatable.")
 MODEL_CONSTANTS = click.option(
     "--model-constants", type=Constants(), help="Constants of a PRISM or JANI model: N=4,K=2 for --env-arg N=4 ..."

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from adagoal import engines
 from adagoal.cli import options
-from adagoal.cli.main import REPRODUCE, LazyGroup
+from adagoal.cli.main import Group
 from adagoal.core.status import UNFINISHED
-from adagoal.experiments import runner
-from adagoal.experiments.declare import Experiment, Option
+from adagoal.experiments.catalogue import CATALOGUE
+from adagoal.experiments.declare import Asked, Experiment, Option
+
+if TYPE_CHECKING:  # imported where they are used: --help should not wait for them
+    from adagoal.experiments.runner import Display
 
 GOES_ON = "Finished runs are kept as files in the folder: stopped by Ctrl-C, the same command goes on where it was."
 
@@ -36,14 +40,14 @@ class Whole(options.Count):
         return number
 
 
-def shared(name: str, experiment: Experiment) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def shared(name: str, asked: Asked) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """The options that all experiments have; the function gets them as it is to hand them to :func:`conduct`."""
     many, folder = click.IntRange(1, 10_000), click.Path(path_type=Path, file_okay=False)
-    seeds = click.option("--seeds", type=many, default=experiment.seeds, show_default=True, help="Runs of each.")
-    usual = f"[default: {experiment.jobs or 'one for every core'}; ray: all cores]"
+    seeds = click.option("--seeds", type=many, default=asked.seeds, show_default=True, help="Runs of each.")
+    usual = f"[default: {asked.jobs or 'one for every core'}; ray: all cores]"
     where = click.Choice(engines.NAMES)
     found = [
-        *([seeds, options.FIRST_SEED] if experiment.seeds is not None else []),
+        *([seeds, options.FIRST_SEED] if asked.seeds is not None else []),
         click.option("--jobs", type=click.IntRange(1, 1024), help=f"Runs at a time.  {usual}"),
         click.option("--engine", type=where, default="local", show_default=True, help="Where they run."),
         click.option("--address", metavar="HOST:PORT", help="A Ray cluster.  [default: a new one on this machine]"),
@@ -61,7 +65,8 @@ def shared(name: str, experiment: Experiment) -> Callable[[Callable[..., Any]], 
 
 
 def conduct(
-    parts: Mapping[str, Experiment],
+    asked: Asked,
+    part: str,
     given: dict[str, Any],
     *,
     jobs: int | None,
@@ -69,9 +74,12 @@ def conduct(
     address: str | None,
     as_json: bool,
 ) -> None:
-    """Run one experiment, or the parts of one, and print the tables."""
+    """Run one experiment, or a part or all parts of one, and print the tables."""
+    from adagoal.experiments import runner
+
+    parts = {name: found for name, found in declared(asked).items() if part in ("all", name)}
     display = runner.Display(given["quiet"])
-    usual = next(iter(parts.values())).jobs if engine == "local" else None
+    usual = asked.jobs if engine == "local" else None
     reports = {}
     with contextlib.closing(engines.make(engine, jobs or usual, address, display.say)) as used:
         for name, experiment in parts.items():
@@ -92,31 +100,35 @@ def conduct(
         raise click.exceptions.Exit(UNFINISHED)
 
 
-def _stopped(reason: str, display: runner.Display, out: Path) -> NoReturn:
+def declared(asked: Asked) -> Mapping[str, Experiment]:
+    """The experiment itself, imported: its parts by name, or one part without a name."""
+    module, _, name = asked.home.partition(":")
+    found = getattr(importlib.import_module(module), name)
+    return {"": found} if isinstance(found, Experiment) else found
+
+
+def _stopped(reason: str, display: Display, out: Path) -> NoReturn:
     """Say what is kept."""
     kept = f"{display.done} of {display.total} runs are kept in {out}"
     click.echo(f"{reason}: {kept}; the same command goes on", err=True)
     raise click.exceptions.Exit(UNFINISHED) from None
 
 
-def command(name: str, declared: Experiment | Mapping[str, Experiment], about: str) -> click.Command:
+def command(name: str, asked: Asked) -> click.Command:
     """The command of an experiment; one that has parts gets ``--part``."""
-    whole = {"": declared} if isinstance(declared, Experiment) else dict(declared)
-    first = next(iter(whole.values()))
-    own = {option.name: option for part in whole.values() for option in part.options}
 
     def function(part: str = "all", **given: Any) -> None:
         engine = {key: given.pop(key) for key in ("jobs", "engine", "address", "as_json")}
-        conduct(whole if part == "all" else {part: whole[part]}, given, **engine)
+        conduct(asked, part, given, **engine)
 
-    taken = shared(name, first)(function)
-    for option in reversed(own.values()):
+    taken = shared(name, asked)(function)
+    for option in reversed(asked.options):
         taken = _click(option)(taken)
-    if "" not in whole:
-        choice = click.Choice([*whole, "all"])
+    if asked.parts:
+        choice = click.Choice([*asked.parts, "all"])
         taken = click.option("--part", type=choice, default="all", show_default=True, help="Which.")(taken)
-    example = f"Example: adagoal reproduce {name} {first.example or f'--jobs 2 --out runs/{name}'}"
-    return click.command(name, help=f"{about}\n\n{GOES_ON}", epilog=example)(taken)
+    example = f"Example: adagoal reproduce {name} {asked.example or f'--jobs 2 --out runs/{name}'}"
+    return click.command(name, help=f"{asked.about}\n\n{GOES_ON}", epilog=example)(taken)
 
 
 def _click(option: Option) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -148,19 +160,13 @@ def _flag(option: Option) -> str:
     return "--" + option.name.replace("_", "-")
 
 
-class Experiments(LazyGroup):
-    """The table of experiments; what it names is a declaration, or a dictionary of parts."""
-
-    def as_command(self, name: str, found: Any) -> Any:
-        """The command of an experiment."""
-        return command(name, found, self.lazy[name][1])
-
-
-@click.group(
-    cls=Experiments, lazy=REPRODUCE, invoke_without_command=True, epilog="Example: adagoal reproduce figure3 --seeds 20"
-)
+@click.group(cls=Group, invoke_without_command=True, epilog="Example: adagoal reproduce figure3 --seeds 20")
 @click.pass_context
 def reproduce(ctx: click.Context) -> None:
     """Run an experiment again: its figure, its table, and the data behind them."""
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
+
+
+for _name, _asked in CATALOGUE.items():
+    reproduce.add_command(command(_name, _asked))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
@@ -18,6 +20,7 @@ from adagoal.core.errors import InputError
 from adagoal.core.streams import aside
 
 if TYPE_CHECKING:  # imported where they are used: --help should not wait for Numba
+    from adagoal.runs.estimate import Estimate
     from adagoal.runs.progress import Progress
     from adagoal.runs.result import Result
 
@@ -44,11 +47,18 @@ FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path)
 @click.option("--overwrite", is_flag=True, help="Replace what another run left in the folder.")
 @options.ENV_ARGS
 @options.MODEL_CONSTANTS
-@options.GOALS
-@options.GOAL_LABELS
-@click.option("--start-seed", type=int, help="Draw the start state with this seed at every reset.")
+@options.which_goals
+@options.START
+@options.START_SEED
 @click.option("--max-states", type=int, help="Bound on the number of states, where the environment has none.")
+@options.WORKERS
+@options.ENGINE
+@options.ADDRESS
+@options.DEVICE
 @options.STEP_TIMEOUT
+@click.option("--estimate", is_flag=True, help="Stop as soon as the cost of the whole run can be told, and tell it.")
+@click.option("--live", is_flag=True, help="Serve the page of the run on this machine while it goes on.")
+@click.option("--record", is_flag=True, help="Keep every step in the folder, 10 bytes each (transitions.npz).")
 @options.JSON
 @options.QUIET
 def explore(
@@ -56,10 +66,15 @@ def explore(
     out: Path | None,
     overwrite: bool,
     step_timeout: float | None,
+    engine: str,
+    address: str | None,
+    estimate: bool,
+    live: bool,
+    record: bool,
     as_json: bool,
     quiet: bool,
     model_constants: dict[str, Any] | None,
-    goal_labels: tuple[str, ...],
+    start: str | None,
     **given: Any,
 ) -> None:
     """Find the goals of ENV that can be reached within a radius, a policy for each, and certificates.
@@ -70,23 +85,42 @@ def explore(
     """
     from adagoal import methods
     from adagoal.api import explore as api
+    from adagoal.cli.watch import showing
+    from adagoal.runs.estimate import Estimating
     from adagoal.runs.progress import Progress
     from adagoal.runs.setting import Setting
     from adagoal.worlds import registry
 
     given["env_args"] |= model_constants or {}
-    if goal_labels:
-        states = registry.called(given["env"], given["env_args"], given["start_seed"], goal_labels)
-        given["goal_space"] = (*(given["goal_space"] or ()), *states)
+    given["start_seed"] = registry.start_of(start, given["start_seed"])
     (given["method_args"],) = methods.with_constants(constants, [(given["method"], given["method_args"])])
-    setting = Setting(**given)
-    env = re.sub(r"[^A-Za-z0-9._-]+", "-", setting.env)
-    folder = out or Path("runs") / f"{env}-{setting.method}-seed{setting.seed}"
-    with aside(), Progress(setting.budget, quiet) as progress:
-        result = api.explore(
-            **asdict(setting), step_timeout=step_timeout, out=folder, overwrite=overwrite, observe=progress
-        )
-    _finish(result, folder, progress, as_json)
+    env = re.sub(r"[^A-Za-z0-9._-]+", "-", given["env"])
+    folder = out or Path("runs") / f"{env}-{given['method']}-seed{given['seed']}"
+    setting = Setting(**{name: given[name] for name in Setting.__dataclass_fields__ if name in given})
+    where: dict[str, Any] = {"step_timeout": step_timeout, "engine": engine, "address": address}
+    kept: dict[str, Any] = {"out": folder, "overwrite": overwrite, "record": record}
+    with (
+        options.goals_blamed(dict(given)),
+        aside(),
+        _constants(given["env"]),
+        Progress(given["budget"], quiet) as progress,
+        showing(live, setting, folder, progress) as shown,
+    ):
+        given["goals"] = options.asked_goals(given)
+        observe = Estimating(shown)
+        result = api.explore(**given, **where, **kept, observe=observe if estimate else shown)
+    _finish(result, folder, progress, as_json, observe.found)
+
+
+@contextlib.contextmanager
+def _constants(env: str) -> Iterator[None]:
+    """The arguments of a program, PRISM's or JANI's, are its constants, which have an option of their own."""
+    try:
+        yield
+    except InputError as error:
+        if error.name == "env_args" and env.endswith((".prism", ".nm", ".pm", ".jani")):
+            raise InputError(error.reason, "model_constants") from error
+        raise
 
 
 @click.command(epilog="Example: adagoal resume runs/two-room --budget 1e7")
@@ -96,26 +130,39 @@ def explore(
 )
 @options.ENV_AGAIN
 @options.RULE_AGAIN
+@options.GOALS_AGAIN
 @options.TRUST
 @options.STEP_TIMEOUT
+@options.ENGINE
+@options.ADDRESS
 @options.JSON
 @options.QUIET
 def resume(
-    folder: Path, budget: int | None, step_timeout: float | None, as_json: bool, quiet: bool, **given: Any
+    folder: Path,
+    budget: int | None,
+    step_timeout: float | None,
+    engine: str,
+    address: str | None,
+    as_json: bool,
+    quiet: bool,
+    **given: Any,
 ) -> None:
     """Go on with the run in DIR, an exploration or a training; the result is as if it had never stopped."""
     if _is_training(folder):
         from adagoal.cli.deep import resume_training
 
-        if step_timeout is not None:
-            raise InputError("is for explorations; this is a training", "step_timeout")
+        said = {"step_timeout": step_timeout is not None, "engine": engine != "local" or address}
+        for name, asked in (said | {"goals": given.pop("goals") is not None}).items():
+            if asked:
+                raise InputError("is for explorations; this is a training", name)
         resume_training(folder, as_json=as_json, quiet=quiet, steps=budget or 0, **given)
         return
     from adagoal.api import explore as api
     from adagoal.runs.progress import Progress
 
     with aside(), Progress(budget, quiet) as progress:
-        result = api.resume(folder, budget, step_timeout=step_timeout, observe=progress, **given)
+        where: dict[str, Any] = {"step_timeout": step_timeout, "engine": engine, "address": address}
+        result = api.resume(folder, budget, **where, observe=progress, **given)
     _finish(result, folder, progress, as_json)
 
 
@@ -139,7 +186,8 @@ def audit(folder: Path, trust: bool, as_json: bool) -> None:
 
 @click.command(epilog="Example: adagoal play runs/lake --goal 14 --episodes 1000")
 @FOLDER
-@options.goals("goals")
+@options.GOALS
+@options.GOAL_LABELS
 @click.option(
     "--episodes", type=click.IntRange(1, 10**9), default=100, show_default=True, help="Attempts at each goal."
 )
@@ -158,8 +206,8 @@ def play(folder: Path, as_json: bool, **given: Any) -> None:
     if _is_training(folder):
         from adagoal.cli.deep import evaluate
 
-        for name in ("goals", "step_timeout"):
-            if given.pop(name) is not None:
+        for name in ("goals", "goal_labels", "step_timeout"):
+            if given.pop(name):
                 raise InputError("is for explorations; this is a training", name)
         click.get_current_context().invoke(evaluate, folder=folder, as_json=as_json, **given)
         return
@@ -170,6 +218,7 @@ def play(folder: Path, as_json: bool, **given: Any) -> None:
     from adagoal.api.trial import play as try_out
 
     proven = _load(folder).guarantee
+    given["goals"] = [*(given["goals"] or ()), *given.pop("goal_labels")] or None
     with aside():
         trials = try_out(folder, **given)
     if as_json:
@@ -226,15 +275,18 @@ def envs(as_json: bool) -> None:
     Console().print(table)
 
 
-def _finish(result: Result, folder: Path, progress: Progress, as_json: bool) -> None:
+def _finish(result: Result, folder: Path, progress: Progress, as_json: bool, estimate: Estimate | None = None) -> None:
     """Write the report, say what happened, and set the exit code."""
-    from adagoal.report import View, headline, write_report
+    from adagoal.report import headline, write_report
 
-    page = write_report(result, folder, View.of(progress.world) if progress.world is not None else None)
+    page = write_report(result, folder)
     if as_json:
-        click.echo(json.dumps({**result.to_dict(), "out": str(folder), "report": str(page)}, indent=1))
+        cost = {} if estimate is None else {"estimate": asdict(estimate)}
+        click.echo(json.dumps({**result.to_dict(), "out": str(folder), "report": str(page), **cost}, indent=1))
     else:
         click.echo(headline(result))
+        if estimate is not None:
+            click.echo(f"estimate: {estimate}")
         for reason in result.void:
             click.echo(f"void: {reason}", err=True)
         for warning in result.warnings:

@@ -7,7 +7,7 @@ counted: it is known.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numba
 import numpy as np
@@ -16,8 +16,18 @@ from numpy.typing import NDArray
 from adagoal.core.schema import Array, Schema, check_arrays
 from adagoal.core.types import Bools, Floats, Ints, Longs
 
+if TYPE_CHECKING:
+    from adagoal.core.trail import Trail
+
 MOST = 2**53
 """Transitions of a pair, at most: sums stay exact."""
+
+MOVES: Schema = {
+    "moves_pair": Array("int64", ("M",), low=0, below="S*A", optional=True),
+    "moves_to": Array("int32", ("M",), low=0, below="S", optional=True),
+    "moves_count": Array("int64", ("M",), low=1, high=MOST, optional=True),
+}
+"""What a result keeps of the counts; results of earlier versions have nothing."""
 
 
 class Counts:
@@ -33,8 +43,9 @@ class Counts:
         "visits": Array("int64", ("S",), low=0, high=MOST),
         "seen": Array("bool", ("S",)),
         "terminal": Array("bool", ("S",)),
+        "absent": Array("bool", ("S*A",), optional=True),
     }
-    """What a checkpoint holds."""
+    """What a checkpoint holds; older ones do not know of absent actions."""
 
     def __init__(self, n_states: int, n_actions: int, start: int, width: int = 4) -> None:
         self.n_actions, self.start = n_actions, start
@@ -55,7 +66,11 @@ class Counts:
         """[S] states that were entered at least once"""
         self.terminal: Bools = np.zeros(n_states, bool)
         """[S] states in which the environment allowed nothing but the reset"""
+        self.absent: Bools = np.zeros(pairs, bool)
+        """[X] pairs that do not exist, as the state does not have the action: the reset stands in for it"""
         self.seen[start] = True
+        self.trail: Trail | None = None
+        """Every step that was counted, where a run is to keep them"""
 
     @property
     def n_states(self) -> int:
@@ -73,6 +88,19 @@ class Counts:
         while not record(pair, successor, self.successor, self.count, self.recent, self.support, self.n, self.settled):
             self.widen(2 * self.successor.shape[1])
         return int(self.n[pair])
+
+    def leave_out(self, pairs: Longs) -> None:
+        """These pairs do not exist: each is known to be the reset, with the start as its successor and no counts."""
+        self.absent[pairs], self.support[pairs], self.successor[pairs, 0] = True, 1, self.start
+
+    def record_all(self, pairs: Longs, successors: Longs) -> None:
+        """Count transitions, in order."""
+        done = 0
+        while done < len(pairs):
+            arrays = self.successor, self.count, self.recent, self.support, self.n, self.settled
+            done = record_from(pairs, successors, done, *arrays)
+            if done < len(pairs):
+                self.widen(2 * self.successor.shape[1])
 
     def widen(self, width: int) -> None:
         """Make room for more successors per pair."""
@@ -93,10 +121,16 @@ class Counts:
     def kernel(self) -> Floats:
         """[X, S] empirical transition probabilities, zero where a pair was never tried. For small S only."""
         p_hat = np.zeros((len(self.n), self.n_states))
-        rows = np.repeat(np.arange(len(self.n)), self.support)
-        inside = np.arange(self.successor.shape[1]) < self.support[:, None]
+        inside = self.count > 0
+        rows = np.repeat(np.arange(len(self.n)), inside.sum(axis=1))
         p_hat[rows, self.successor[inside]] = self.count[inside] / self.n[rows]
         return p_hat
+
+    def moves(self) -> dict[str, NDArray[np.generic]]:
+        """The empirical model as three arrays [M] (:data:`MOVES`): pair x, successor, and how often it followed."""
+        inside = self.count > 0
+        pair = np.repeat(np.arange(len(self.n)), inside.sum(axis=1))
+        return {"moves_pair": pair, "moves_to": self.successor[inside], "moves_count": self.count[inside]}
 
     def state(self) -> dict[str, NDArray[np.generic]]:
         """Everything, for a checkpoint."""
@@ -107,7 +141,8 @@ class Counts:
         check_arrays(self.SCHEMA, arrays, {"A": self.n_actions})
         other = object.__new__(Counts)
         other.n_actions, other.start = self.n_actions, self.start
-        for name in self.SCHEMA:
+        other.absent = np.zeros(len(arrays["n"]), bool)
+        for name in self.SCHEMA.keys() & arrays.keys():
             setattr(other, name, np.array(arrays[name]))
         other._check()
         vars(self).update(vars(other))
@@ -119,7 +154,9 @@ class Counts:
         named = np.sort(np.where(inside, self.successor, -1 - places), axis=1)
         tried = self.n.reshape(self.n_states, self.n_actions).sum(axis=1)
         rules = {
-            "a count beyond the support": (self.count > 0) == inside,
+            "a count beyond the support": (self.count > 0) == (inside & ~self.absent[:, None]),
+            "an absent pair that is not the reset": (self.support == 1) & (self.successor[:, 0] == self.start)
+            | ~self.absent,
             "a successor twice": named[:, 1:] != named[:, :-1],
             "an n that is not the sum of the counts": self.n == self.count.sum(axis=1),
             "more recent transitions than transitions": self.recent <= self.count,
@@ -154,3 +191,12 @@ def record(pair, successor, successors, count, recent, support, n, settled):  # 
     for k in range(places):
         recent[pair, k] = 0
     return True
+
+
+@numba.njit(cache=True, nogil=True)
+def record_from(pairs, landed, done, successor, count, recent, support, n, settled):  # type: ignore[no-untyped-def]
+    """Count transitions from number ``done`` on; returns where a row had no place left, or the end."""
+    for i in range(done, len(pairs)):
+        if not record(pairs[i], landed[i], successor, count, recent, support, n, settled):
+            return i
+    return len(pairs)

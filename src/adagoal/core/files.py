@@ -13,6 +13,7 @@ import math
 import os
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NoReturn
@@ -296,9 +297,25 @@ def alone_in(folder: Path | None) -> Iterator[None]:
                 os.close(handle)
 
 
+def busy(folder: Path) -> bool:
+    """Whether a run is writing in a folder; on Windows nobody knows."""
+    locked, handle = False, os.open(folder, os.O_RDONLY) if fcntl is not None else -1
+    if handle >= 0:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:  # or it is a file system without locks
+            locked = isinstance(error, BlockingIOError)
+        os.close(handle)
+    return locked
+
+
 def _lock(folder: Path, handle: int) -> None:
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.05)  # it may have been somebody who only looked: see busy
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         mine = folder.exists() and os.path.samestat(os.fstat(handle), folder.stat())
     except BlockingIOError:
         mine = False

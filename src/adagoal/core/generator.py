@@ -19,7 +19,7 @@ PLAIN = ("PCG64", "PCG64DXSM", "SFC64")
 def check(state: Any) -> None:
     """A ``ValueError`` where this is not the state of a generator."""
     kind = state.get("bit_generator") if isinstance(state, dict) else None
-    if kind not in PLACES and kind not in PLAIN:
+    if kind not in (*PLACES, *PLAIN):  # a tuple: what is asked for may be unhashable
         raise ValueError("the state of the random generator is of an unknown kind")
     put_back(np.random.Generator(getattr(np.random, kind)(0)), state)
 
@@ -29,7 +29,7 @@ def put_back(generator: np.random.Generator, state: Any) -> None:
     bits = generator.bit_generator
     try:
         kind = state["bit_generator"]
-        if kind != type(bits).__name__ or (kind not in PLACES and kind not in PLAIN):
+        if kind != type(bits).__name__ or kind not in (*PLACES, *PLAIN):
             raise ValueError(f"is of a {str(kind)[:40]}")
         for name, most in (("has_uint32", 1), ("uinteger", 2**32 - 1)):
             _within(state.get(name, 0), most)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import index
+from typing import Any
 
 from adagoal.core.errors import InputError
 from adagoal.core.types import Actions
@@ -22,6 +24,8 @@ class Policy:
     goal: int
     actions: Actions
     reset_action: int
+    find: Callable[[Any], int | None] | None = field(default=None, repr=False)
+    """The number of the state with an observation; None for an observation that was never met"""
     _clock: int = field(default=0, repr=False)
 
     @property
@@ -32,6 +36,19 @@ class Policy:
     def restart(self) -> None:
         """Back to stage 1."""
         self._clock = 0
+
+    def act(self, observation: Any) -> int:
+        """The action for what the environment returned; ``reset_action`` asks for ``env.reset()``.
+
+        Of MiniGrid, whose window does not show the whole state, the environment itself is the observation. In a
+        situation that the run has never met the answer is the reset.
+        """
+        if self.find is None:
+            raise InputError("the run did not keep its observations: call the policy with the number of a state")
+        state = self.find(observation)
+        if state is None or state >= self.actions.shape[1]:
+            return self.reset_action
+        return self(state)
 
     def __call__(self, state: int) -> int:
         if not 0 <= index(state) < self.actions.shape[1]:

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from adagoal import goals
 from adagoal.core.counts import Counts
+from adagoal.core.goalspace import GoalSpace
+from adagoal.core.past import Past
 from adagoal.core.status import Status
 from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.core.world import Outcome, Plan, World
@@ -22,7 +24,7 @@ FAST, SLOW = 0.2, 0.05
 
 
 class Attempts:
-    """How often every state was aimed at as a goal, how often it was reached, and whether that is changing."""
+    """How often every goal was aimed at, how often it was reached, and whether that is changing."""
 
     ARRAYS = ("total", "reached", "recent", "previous")
 
@@ -68,9 +70,9 @@ class Answer(Protocol):
     L: float
     epsilon: float
     column: Longs
-    """[S] the column of every state as a goal"""
+    """[N] the column of every goal"""
     goal_state: Longs
-    """[columns] the state behind a column, -1 for the column of all goals never seen"""
+    """[columns] the goal behind a column (a state, or the number of a set), -1 for that of all goals never seen"""
     plans: int
 
     @property
@@ -147,11 +149,19 @@ class Run:
     steps: int = 0
     seconds: float = 0.0
     episode_goals: list[int] = field(default_factory=list)
-    """The goal state of every episode, in order; -1 for 'any state never seen'."""
+    """The goal of every episode, in order; -1 for 'any state never seen'."""
     episode_reached: list[bool] = field(default_factory=list)
     trace: list[tuple[int, int, float, int]] = field(default_factory=list)
     """(steps, episodes, largest error of an open goal, open goals) whenever the steps have grown by 2%."""
+    past: Past = field(default_factory=Past)
+    """The bounds of all goals, whenever the steps have grown by a quarter."""
     attempts: Attempts = field(default_factory=lambda: Attempts(0))
+    space: GoalSpace = field(default_factory=lambda: GoalSpace.states(0, 0))
+    """The goals; every state is one unless something else was asked for."""
+
+    def __post_init__(self) -> None:
+        if self.space.own:
+            self.space.grow(self.counts.n_states)
 
     @property
     def counts(self) -> Counts:
@@ -177,8 +187,8 @@ class Run:
             D=estimates.D[columns],
             E=estimates.E[columns],
             L=estimates.L,
-            eligible=goals != self.world.start,
-            visits=self.counts.visits[goals].astype(float),
+            eligible=~self.space.holds(self.world.start, goals),
+            visits=self.space.visits(self.counts.visits, goals),
             attempts=total,
             successes=reached,
             recent=recent,
@@ -207,3 +217,5 @@ def note(run: Run, outcome: Outcome, seconds: float) -> None:
         still = run.open_columns()
         largest = float(run.estimates.E[still].max(initial=0.0))
         run.trace.append((run.steps, len(run.episode_goals), largest, int(still.sum())))
+        if run.past.due(run.steps):
+            run.past.add(run.steps, len(run.episode_goals), run.estimates)

@@ -9,8 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.counts import Counts
+from adagoal.core.goalspace import GoalSpace
 from adagoal.core.layout import Layout
 from adagoal.core.mixture import LinearMixture
+from adagoal.core.names import Observed
 from adagoal.core.types import Actions, Floats, Longs
 
 
@@ -19,7 +21,8 @@ class Plan:
     """Goal-conditioned exploration policies, and when to come back for new ones.
 
     The columns are the goals that the learner tells apart. A column whose ``goal_state`` is -1 stands for
-    all goals never seen so far: it is reached when any new state is.
+    all goals never seen so far: it is reached when any new state is. Where goals are sets of states, ``goal_state`` is
+    the number of the goal.
     """
 
     policy: Actions
@@ -30,6 +33,8 @@ class Plan:
     """Steps after which an episode ends without success."""
     threshold: Longs
     """[X]: come back as soon as a pair has been tried this often."""
+    at: Longs | None = None
+    """[S, W]: the goals that each state belongs to (:mod:`adagoal.core.goalspace`); each its own where not given."""
 
 
 @dataclass
@@ -55,8 +60,13 @@ class World(Protocol):
     start: int
     state_bound: int
     """An upper bound on the number of states, for the union bounds."""
+    pair_bound: int
+    """An upper bound on the number of pairs of a state and an action that it has."""
     sure_start: bool
     """Whether a reset leads to ``start`` by definition; where that is only believed, a certificate pays for it."""
+    masked: bool
+    """Whether actions that a state does not have are left out (:meth:`Counts.leave_out`), which not every method can.
+    If not, a known model has them lead to the start, and an environment is given them to do as it likes."""
     initial_states: int
     """How many states to allocate at first."""
     layout: Layout | None
@@ -73,6 +83,17 @@ class World(Protocol):
     @property
     def void(self) -> list[str]:
         """Reasons for which no certificate can be given, one line each: checks that it rests on have failed."""
+        ...
+
+    def classify(self, space: GoalSpace) -> bool:
+        """Add every state to the goal space, with its observation and label: those known now, others when found.
+
+        A state that is no observation (a virtual start) belongs to no goal. True where all states are known now.
+        """
+        ...
+
+    def observed(self) -> Observed | None:
+        """How states are known by their observations; None where they have none."""
         ...
 
     def note(self, line: str) -> None:

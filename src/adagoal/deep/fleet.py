@@ -19,7 +19,7 @@ from adagoal.core.types import Floats, Singles
 from adagoal.deep.actor import Actor
 from adagoal.deep.config import Config
 from adagoal.deep.envs import Dimensions, Source
-from adagoal.deep.worker import Episodes, Failure, Order, Played, main
+from adagoal.deep.worker import Episodes, Exam, Failure, Order, Played, main
 
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 NO_GUARD = 79
@@ -54,7 +54,7 @@ class Fleet:
 
     def __init__(self, configs: Sequence[Config], source: Source, sizes: Dimensions, workers: int) -> None:
         stop_if_imported()
-        self.shape = (len(configs), configs[0].episodes)
+        self.shape, self.horizon = (len(configs), configs[0].episodes), sizes.horizon
         slots = [(run, k) for run in range(self.shape[0]) for k in range(self.shape[1])]
         workers = max(1, min(workers, len(slots)))
         bounds = np.linspace(0, len(slots), workers + 1).astype(int)
@@ -100,6 +100,21 @@ class Fleet:
             self._stack([p.starts for p in played]),
         )
 
+    def examine(self, cycle: int, actor: Actor, goals: Floats) -> Floats:
+        """Distances ``[n, T]`` to the goals ``[n, goal]``, each played for from a start of its own, without noise.
+
+        For a fleet whose workers have one run each, all with the same configuration. The goals are dealt out in blocks
+        of ``episodes``, of which n is a multiple; what is played does not depend on the number of workers.
+        """
+        workers, size = self.shape
+        blocks = goals.reshape(-1, size, goals.shape[-1])
+        dealt = [list(range(worker, len(blocks), workers)) for worker in range(workers)]
+        self._send([Exam(cycle, {worker: actor}, own, blocks[own]) for worker, own in enumerate(dealt)])
+        found = np.zeros((*blocks.shape[:2], self.horizon))
+        for own, distances in zip(dealt, self._receive(), strict=True):
+            found[own] = distances
+        return found.reshape(-1, self.horizon)
+
     def close(self) -> None:
         """End the workers."""
         for link in self._links:
@@ -109,7 +124,7 @@ class Fleet:
             if process.is_alive():
                 process.kill()
 
-    def _send(self, orders: Sequence[Order | int]) -> None:
+    def _send(self, orders: Sequence[Order | Exam | int]) -> None:
         """One order to each worker."""
         for link, process, order in zip(self._links, self._processes, orders, strict=True):
             with _alive(process):

@@ -41,6 +41,18 @@ class Order:
 
 
 @dataclass(frozen=True)
+class Exam:
+    """Tests without training: what a worker plays to find out which goals a policy reaches."""
+
+    cycle: int
+    actors: dict[int, Actor]
+    rounds: Sequence[int]
+    """Numbers of the rounds, which decide their starts."""
+    goals: Floats
+    """``[rounds, slots, goal]``"""
+
+
+@dataclass(frozen=True)
 class Episodes:
     """Episodes ``[B, ...]`` of T steps; what lies after ``length`` repeats the last state."""
 
@@ -107,6 +119,19 @@ class Slots:
         rng = [self.generator(i, TEST, cycle, round_) for i in range(len(self.slots))]
         first = [w.reset(int(r.integers(2**31))) for w, r in zip(self.worlds, rng, strict=True)]
         return self._episodes(actors, goals, first, None)
+
+    def sit(self, exam: Exam) -> Floats:
+        """Distances to the goals of all rounds ``[rounds, slots, T]``."""
+        distances = np.zeros((len(exam.rounds), len(self.slots), self.horizon))
+        for i, round_ in enumerate(exam.rounds):
+            _, distances[i] = self.test(exam.actors, exam.goals[i], exam.cycle, round_)
+        return distances
+
+    def answer(self, order: int | Order | Exam) -> Singles | Played | Floats:
+        """What is sent back: a number asks for the starts of that cycle."""
+        if isinstance(order, int):
+            return self.start(order)
+        return self.sit(order) if isinstance(order, Exam) else self.play(order)
 
     def _episodes(
         self,
@@ -197,8 +222,7 @@ def main(
     try:
         own = Slots(configs, slots, source, sizes)
         while True:
-            order = link.recv()
-            link.send(own.start(order) if isinstance(order, int) else own.play(order))
+            link.send(own.answer(link.recv()))
     except (EOFError, ConnectionError):  # an environment's own are an EnvironmentFailure
         return
     except Exception as error:

@@ -9,11 +9,15 @@ itself ends everything, as it would in a loop.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from adagoal.core.errors import InputError
+
+if TYPE_CHECKING:  # imported where they are used: --help should not wait for Numba
+    from adagoal.worlds.roster import Hire
 
 TRIES = 3
 """How often a task is begun, at most, where its workers die."""
@@ -84,16 +88,35 @@ class Losses:
             raise WorkerLost(f"{name}{others} lost {TRIES} workers ({reason}), perhaps for want of memory")
 
 
+@contextlib.contextmanager
+def hiring(name: str = "local", address: str | None = None) -> Iterator[Hire]:
+    """Where the workers of a run live (:mod:`adagoal.worlds.roster`)."""
+    _check(name, address)
+    if name == "local":
+        from adagoal.worlds.process import Process
+
+        yield Process
+        return
+    from adagoal.engines.cluster import Actor, RayCluster
+
+    with contextlib.closing(RayCluster(None, address, print)):
+        yield Actor
+
+
 def make(name: str = "local", jobs: int | None = None, address: str | None = None, tell: Tell = print) -> Engine:
     """An engine by its name; ``jobs`` tasks at a time, by default as many as there are cores."""
-    if name not in NAMES:
-        raise InputError(f"must be one of {', '.join(NAMES)}, got {name!r}", name="engine")
+    _check(name, address)
     if name == "ray":
         from adagoal.engines.cluster import RayCluster
 
         return RayCluster(jobs, address, tell)
-    if address is not None:
-        raise InputError("is for engine='ray'", name="address")
     from adagoal.engines.local import Local
 
     return Local(jobs, tell)
+
+
+def _check(name: str, address: str | None) -> None:
+    if name not in NAMES:
+        raise InputError(f"must be one of {', '.join(NAMES)}, got {name!r}", name="engine")
+    if name != "ray" and address is not None:
+        raise InputError("is for engine='ray'", name="address")

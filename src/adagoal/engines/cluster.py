@@ -18,8 +18,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from adagoal.core.errors import InputError
+from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.engines import Interrupted, Losses, Needs, Tell
+from adagoal.worlds.process import Killed
 
 
 def _ray() -> Any:
@@ -110,3 +111,83 @@ class RayCluster:
         """Leave the cluster, or end it if it was started here."""
         if self._own:
             self._ray.shutdown()
+
+
+class Host:
+    """What an actor runs: an object whose methods are called by their names, as in a process."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        try:
+            self._there = make()
+            self._facts = self._there.facts
+        except InputError as error:
+            self._facts = error
+
+    def facts(self) -> tuple[Any, str]:
+        """Those of the object, or why there is none; and the node."""
+        return self._facts, _ray().get_runtime_context().get_node_id()
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        """The answer, or what the environment raised."""
+        try:
+            return getattr(self._there, method)(*arguments)
+        except InputError as error:
+            return error
+
+
+class Actor:
+    """A :class:`adagoal.worlds.roster.Member` that is a Ray actor, spread over the machines of the cluster.
+
+    An actor whose machine is gone was killed. One that ends on a machine that is still there ended by itself, as far as
+    anybody can tell.
+    """
+
+    def __init__(self, make: Callable[[], Any], name: str) -> None:
+        self._ray, self._make, self._name = _ray(), make, name
+        self._actor: Any = None
+        self._answer: Any = None
+        self._node: str | None = None
+
+    @property
+    def alive(self) -> bool:
+        """See :class:`adagoal.worlds.roster.Member`."""
+        return self._actor is not None
+
+    def begin(self) -> None:
+        """See :class:`adagoal.worlds.roster.Member`."""
+        host = self._ray.remote(num_cpus=0, max_restarts=0, scheduling_strategy="SPREAD")(Host)
+        self._actor, self._node = host.remote(self._make), None
+        self._answer = self._actor.facts.remote()
+
+    def send(self, method: str, *arguments: Any) -> None:
+        """See :class:`adagoal.worlds.roster.Member`."""
+        self._answer = self._actor.call.remote(method, *arguments)
+
+    def receive(self, seconds: float | None = None) -> Any:
+        """See :class:`adagoal.worlds.roster.Member`."""
+        errors = self._ray.exceptions
+        try:
+            answer = self._ray.get(self._answer, timeout=seconds)
+        except errors.GetTimeoutError:
+            self.end()
+            raise EnvironmentFailure(f"the environment {self._name} took longer than {seconds:g} s") from None
+        except errors.RayActorError:
+            raise self._gone() from None
+        if self._node is None:
+            answer, self._node = answer
+        if isinstance(answer, InputError):
+            raise answer
+        return answer
+
+    def _gone(self) -> EnvironmentFailure:
+        there = {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
+        self._actor = None
+        if self._node not in there:
+            return Killed(f"the machine of the environment {self._name} is gone")
+        return EnvironmentFailure(f"the worker of the environment {self._name} ended by itself")
+
+    def end(self) -> None:
+        """See :class:`adagoal.worlds.roster.Member`."""
+        if self._actor is not None:
+            self._ray.kill(self._actor)
+            self._actor = None

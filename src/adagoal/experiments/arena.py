@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from adagoal.experiments import arena_bounds, compare
+from adagoal.experiments.catalogue import CATALOGUE
 from adagoal.experiments.cells import model
-from adagoal.experiments.compare_output import Score, figure, group, live, scores
-from adagoal.experiments.declare import Experiment, Option, Options, Outcome, Report
+from adagoal.experiments.compare_output import Score, figure, group, live, panels, scores
+from adagoal.experiments.declare import Experiment, Options, Outcome, Report
 from adagoal.experiments.output import Table
 from adagoal.runs.setting import Setting
 
@@ -45,8 +46,6 @@ DRAWN = (
     ("gosprl:constants=scaled=0.01", "adagoal"),
 )
 """What the figure shows: methods with their goal rules."""
-BUDGET = 20_000_000
-"""Steps of a run, at most. Few plans are made late, so that the last ten million steps take a second or two."""
 SOUND = 0.9
 """Share of runs whose final output must pass the audit for a method to count as a winner."""
 
@@ -158,7 +157,8 @@ def report(outcomes: Sequence[Outcome], options: Options) -> Report:
             row["asked"] = bound if math.isfinite(bound) else None
         data.append({**row, "each": {**each, "passes": [passes(run) for run in runs]}})
     rows = [score.to_dict() for score in scores(outcomes)]
-    return Report(rows, tables(outcomes, least, options), data, {"arena.png": figure(drawn(outcomes))})
+    figures = {"arena.png": figure(drawn(outcomes))}
+    return Report(rows, tables(outcomes, least, options), data, figures, panels=panels(drawn(outcomes)))
 
 
 def drawn(outcomes: Sequence[Outcome]) -> list[Outcome]:
@@ -178,6 +178,5 @@ ARENA = Experiment(
     kept=compare.kept,
     line=compare.line,
     live=live,
-    options=(Option("budget", int, BUDGET, "Steps of a run, at most.", low=1),),
-    seeds=10,
+    asks=CATALOGUE["arena"],
 )

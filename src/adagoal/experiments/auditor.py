@@ -7,14 +7,16 @@ looking does not change the run; the audit-stop is the first of these looks afte
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from adagoal.core.goalspace import GoalSpace
 from adagoal.core.policy import Policy
 from adagoal.core.run import Run
 from adagoal.mdp import solve
+from adagoal.mdp.targets import Goal
 from adagoal.worlds.model import TabularMDP
 
 PER_DECADE = 8
@@ -36,13 +38,16 @@ class Check:
 class Auditor:
     """An observer of a run that audits its current output exactly, at a geometric grid of step counts."""
 
-    def __init__(self, mdp: TabularMDP, radius: float, epsilon: float, goal_space: Iterable[int] | None = None) -> None:
+    def __init__(self, mdp: TabularMDP, radius: float, epsilon: float, goals: GoalSpace | None = None) -> None:
+        """``goals`` are all states unless given; where they are sets, every state of the model has been sorted."""
         self.checks: list[Check] = []
         self._mdp, self._epsilon = mdp, epsilon
-        space = (
-            np.ones(mdp.n_states, bool) if goal_space is None else np.isin(np.arange(mdp.n_states), list(goal_space))
-        )
-        self._optimal = solve.distances(mdp)
+        goals = goals or GoalSpace.states(mdp.n_states, mdp.n_states)
+        self._states: list[Goal] = [
+            g if goals.own else np.flatnonzero(goals.inside(g)).tolist() for g in range(goals.size)
+        ]
+        space = np.isin(np.arange(goals.size), goals.numbers)
+        self._optimal = solve.distances(mdp, self._states)
         self._within = space & solve.at_most(self._optimal, radius)
         self._tolerated = space & solve.at_most(self._optimal, radius + epsilon)
         self._next = float(FIRST)
@@ -62,8 +67,8 @@ class Auditor:
 
     def check(self, steps: int, policies: Mapping[int, Policy]) -> None:
         """Audit the goals X with their policies."""
-        X = np.zeros(self._mdp.n_states, bool)
-        values = np.full(self._mdp.n_states, np.inf)
+        X = np.zeros(len(self._states), bool)
+        values = np.full(len(self._states), np.inf)
         for goal, policy in policies.items():
             X[goal], values[goal] = True, self._value(goal, policy)
         c1 = np.isfinite(values[X]).all() and solve.at_most(values[X], self._optimal[X] + self._epsilon).all()
@@ -75,7 +80,7 @@ class Auditor:
         """V^pi, computed again only where the policy has changed."""
         table = policy.actions.tobytes()
         if self._values.get(goal, (b"", 0.0))[0] != table:
-            self._values[goal] = table, solve.policy_value(self._mdp, policy, goal)
+            self._values[goal] = table, solve.policy_value(self._mdp, policy, self._states[goal])
         return self._values[goal][1]
 
     @property

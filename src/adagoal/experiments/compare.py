@@ -22,12 +22,15 @@ from adagoal.core.checks import pair
 from adagoal.core.errors import InputError
 from adagoal.experiments.auditor import Auditor
 from adagoal.experiments.cells import explore
-from adagoal.experiments.compare_output import NOTE, figure, live, scores, table
+from adagoal.experiments.compare_output import NOTE, figure, live, panels, scores, table
 from adagoal.experiments.declare import Experiment, Options, Outcome, Report
+from adagoal.runs.asked import Given as Goals
+from adagoal.runs.asked import as_given, asked, space
 from adagoal.runs.session import Session
 from adagoal.runs.setting import Setting
 from adagoal.worlds import registry
 from adagoal.worlds.model import TabularMDP
+from adagoal.worlds.simulator import ModelWorld
 
 SEVERAL = {"method": "methods", "method_args": "methods", "goal_rule": "goal_rules", "env": "worlds"}
 """Arguments of a run, and those of a comparison that stand for several of them."""
@@ -40,6 +43,7 @@ def settings(
     seeds: int,
     constants: str | None = None,
     seed: int = 0,
+    goals: Goals | None = None,
     **common: Any,
 ) -> list[Setting]:
     """Every combination, checked: ``worlds`` maps a name to its radius, epsilon and env_args.
@@ -48,18 +52,19 @@ def settings(
     rules. ``constants`` are those of the methods that have some and are given none
     (:func:`adagoal.methods.with_constants`).
     """
-    found = []
+    found, wanted = [], asked(goals)
+    common |= {"goal_space": wanted.states, "goal_sets": wanted.spec}
     choices = [parse_method(spec) for spec in method_specs]
     names = [method for method, _ in choices]
     for env, options in worlds.items():
         _model(env, options.get("env_args", {}))
         world, _ = registry.make_world(env, options.get("env_args", {}), None, None)
         for method, arguments in zip(names, methods.with_constants(constants, choices), strict=True):
-            for rule in rules[:1] if method in methods.EXPLORERS else rules:
+            for rule in rules if methods.get(method).asks_rule else rules[:1]:
                 choice: dict[str, Any] = {"env": env, "method": method, "method_args": arguments, "goal_rule": rule}
                 runs = [Setting(**choice, **options, **common, seed=seed + i) for i in range(seeds)]
                 try:  # what is wrong is said before anything is run
-                    Session.start(runs[0], world, goal_rules.get(rule))
+                    Session.start(runs[0], world, goal_rules.get(rule), wanted.code)
                 except InputError as error:
                     raise InputError(error.reason, SEVERAL.get(error.name or "", error.name)) from None
                 found += runs
@@ -69,9 +74,8 @@ def settings(
 def parse_method(spec: str) -> tuple[str, dict[str, Any]]:
     """A method and its arguments from ``name:key=value:key=value``."""
     name, *pairs = spec.split(":")
-    if name not in methods.METHODS:
-        raise InputError(f"unknown method {name!r}; choose from {', '.join(methods.METHODS)}", name="methods")
     try:
+        methods.get(name)
         return name, dict(map(pair, pairs))
     except InputError as error:
         raise InputError(error.reason, "methods") from None
@@ -80,8 +84,10 @@ def parse_method(spec: str) -> tuple[str, dict[str, Any]]:
 def measure(setting: Setting, options: Options) -> dict[str, Any]:
     """One run to its own stop or its budget, audited on the way."""
     mdp = _model(setting.env, setting.env_args)
-    auditor = Auditor(mdp, float(setting.radius), setting.epsilon, setting.goal_space)
-    result = explore(**asdict(setting), observe=auditor)
+    goals = as_given(setting)
+    auditor = Auditor(mdp, float(setting.radius), setting.epsilon, space(setting, ModelWorld(mdp), asked(goals).code))
+    given = {name: value for name, value in vars(setting).items() if name not in ("goal_space", "goal_sets")}
+    result = explore(**given, goals=goals, observe=auditor)
     auditor.check(result.steps, {g: result.policy(g) for g in result.goals})
     verdict = audit(result, mdp)
     return {
@@ -106,8 +112,9 @@ def kept(setting: Setting, outcome: Outcome, options: Options) -> bool:
 
 
 def file(setting: Setting) -> str:
-    """Where a finished run is kept: a name for people, and a digest of the whole setting and of the user's rule."""
-    text = json.dumps(asdict(setting), sort_keys=True) + goal_rules.source(setting.goal_rule)
+    """Where a finished run is kept: a name for people, and a digest of the whole setting and of the user's code."""
+    code = goal_rules.source(setting.goal_rule) + goal_rules.source(str((setting.goal_sets or {}).get("file", "")))
+    text = json.dumps(asdict(setting), sort_keys=True) + code
     name = re.sub(r"[^A-Za-z0-9.]+", "-", f"{setting.env}-{setting.method}-{setting.goal_rule}")
     return os.path.join("cells", f"{name}-seed{setting.seed}-{hashlib.sha256(text.encode()).hexdigest()[:8]}.json")
 
@@ -128,7 +135,8 @@ def report(outcomes: Sequence[Outcome], options: Options) -> Report:
     """One table and one figure."""
     rows = [score.to_dict() for score in scores(outcomes)]
     text = f"{table(scores(outcomes)).markdown()}\n{NOTE}\n"
-    return Report(rows, text, {"rows": rows, "runs": outcomes}, {"figure.png": figure(outcomes)})
+    data, figures = {"rows": rows, "runs": outcomes}, {"figure.png": figure(outcomes)}
+    return Report(rows, text, data, figures, panels=panels(outcomes))
 
 
 def _model(env: str, env_args: Mapping[str, Any]) -> TabularMDP:

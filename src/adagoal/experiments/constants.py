@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from adagoal.experiments.catalogue import CATALOGUE
 from adagoal.experiments.cells import model
-from adagoal.experiments.declare import Experiment, Option, Options, Report
+from adagoal.experiments.declare import Experiment, Options, Report
 from adagoal.experiments.output import Table
 from adagoal.experiments.price import DELTA, WORLDS
 from adagoal.experiments.samples import for_ucbvi
@@ -57,6 +58,5 @@ CONSTANTS = Experiment(
     cells,
     measure=measure,
     report=lambda rows, options: Report(rows, Table.of(rows, COLUMNS).markdown(), rows),
-    options=(Option("all", bool, False, f"Also worlds of more than {LARGE} states."),),
-    seeds=None,
+    asks=CATALOGUE["constants"],
 )

@@ -30,8 +30,9 @@ from adagoal.core.policy import Policy
 from adagoal.core.run import Run
 from adagoal.core.status import Status
 from adagoal.experiments.arena import GOAL_RULES
+from adagoal.experiments.catalogue import CATALOGUE
 from adagoal.experiments.coverage_worlds import FAMILIES, case
-from adagoal.experiments.declare import Experiment, Option, Options, Outcome, Report
+from adagoal.experiments.declare import Experiment, Options, Outcome, Report
 from adagoal.experiments.output import COLOURS, GREY, Table, panels
 from adagoal.loop import explore
 from adagoal.mdp import solve
@@ -243,11 +244,5 @@ COVERAGE = Experiment(
     report,
     file=file,
     kept=same,
-    options=(
-        Option("runs", int, 2_200, "Honest runs.", low=1),
-        Option("control", int, 100, "Runs of the control.", low=0),
-        Option("seed", int, 0, "The first seed.", low=0),
-    ),
-    seeds=None,
-    example="--runs 2200 --jobs 2 --out docs/figures",
+    asks=CATALOGUE["coverage"],
 )

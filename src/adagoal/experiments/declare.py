@@ -4,7 +4,7 @@
     measure  what one cell measures: plain data for JSON. It runs anywhere (:mod:`adagoal.engines`)
     report   the table, the data and the figures, from all outcomes in the order of their cells
 
-A new experiment is one file with these three, and a line in the table of ``cli/main.py``.
+A new experiment is one file with these three, and an entry in :mod:`adagoal.experiments.catalogue`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from adagoal.engines import Needs
 if TYPE_CHECKING:  # a worker needs neither
     from matplotlib.figure import Figure
     from rich.table import Table as Screen
+
+    from adagoal.report.curves import Panel
 
 Options = SimpleNamespace
 """What was asked for: ``out`` (a folder), ``quiet``, ``seeds`` (a range) and the experiment's own options."""
@@ -44,6 +46,25 @@ class Option:
 
 
 @dataclass(frozen=True)
+class Asked:
+    """What an experiment asks of its user: all that the command line needs to know before it is run."""
+
+    home: str = ""
+    """``module:NAME`` of the declaration, or of a dictionary of parts."""
+    about: str = ""
+    """One line."""
+    options: tuple[Option, ...] = ()
+    seeds: int | None = 5
+    """How many, unless told; None where an experiment has no seeds."""
+    jobs: int | None = None
+    """How many cells at a time on this machine, unless told; None: one for every core."""
+    example: str = ""
+    """Options of the example in the help."""
+    parts: tuple[str, ...] = ()
+    """Names of the parts, where it has some."""
+
+
+@dataclass(frozen=True)
 class Report:
     """What an experiment found."""
 
@@ -57,6 +78,8 @@ class Report:
     """By file name."""
     finished: bool = True
     """False where more of the same command would change the outcome."""
+    panels: Sequence[Panel] = ()
+    """The curves of the page."""
 
 
 def _always(cell: Any, outcome: Outcome, options: Options) -> bool:
@@ -88,13 +111,7 @@ class Experiment:
     live: Callable[[Sequence[Outcome], int], Screen] | None = None
     """The outcomes so far as a table of at most so many lines, for the progress on a terminal."""
     needs: Callable[[Options], Needs] = lambda options: Needs()
-    options: tuple[Option, ...] = ()
-    seeds: int | None = 5
-    """How many, unless told; None where an experiment has no seeds."""
-    jobs: int | None = None
-    """How many cells at a time on this machine, unless told; None: one for every core."""
-    example: str = ""
-    """Options of the example in the help."""
+    asks: Asked = Asked()
     stem: str = ""
     """NAME of NAME.json and NAME.md, where it is not the experiment's."""
 
@@ -108,9 +125,9 @@ class Experiment:
     def chosen(self, **given: Any) -> Options:
         """The options, with the defaults of those that are not given; ``seeds`` may be a number."""
         known = {"out": Path("runs") / self.name, "quiet": False} | {
-            option.name: option.default for option in self.options
+            option.name: option.default for option in self.asks.options
         }
-        options = Options(**known | {"seed": 0, "seeds": self.seeds} | given)
+        options = Options(**known | {"seed": 0, "seeds": self.asks.seeds} | given)
         if isinstance(options.seeds, int):
             options.seeds = range(options.seed, options.seed + options.seeds)
         return options

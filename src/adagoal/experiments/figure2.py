@@ -16,10 +16,10 @@ stopped goes on from its checkpoint. ``--data docs/data`` trains nothing and dra
 from __future__ import annotations
 
 import os
+import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
@@ -28,8 +28,10 @@ from adagoal.core.errors import InputError
 from adagoal.core.files import read_json
 from adagoal.core.status import Status
 from adagoal.engines import Interrupted, Needs
-from adagoal.experiments.declare import Experiment, Option, Options, Outcome, Report
+from adagoal.experiments.catalogue import CATALOGUE
+from adagoal.experiments.declare import Experiment, Options, Outcome, Report
 from adagoal.experiments.output import Table
+from adagoal.report.curves import Line, Panel
 
 ENVS = {"push": "FetchPush-v4", "pick": "FetchPickAndPlace-v4"}
 STRETCH = {"push": 10, "pick": 5}
@@ -208,7 +210,25 @@ def report(outcomes: Sequence[Outcome], options: Options) -> Report:
     lines = [[_text(value) for value in row.values()] for row in found]
     finished = all(outcome["status"] == Status.DONE for outcome in outcomes)
     text = Table(list(found[0]), lines, left=2).markdown()
-    return Report(found, text, found, {"figure2.png": figure(panels)}, finished)
+    return Report(found, text, found, {"figure2.png": figure(panels)}, finished, curves(panels))
+
+
+def curves(panels: Sequence[dict[str, Any]]) -> list[Panel]:
+    """Test success over the steps, with every seed."""
+    found = []
+    for data in panels:
+        lines = []
+        for name in LINES:
+            runs = [run for run in data["runs"] if label(run) == name]
+            for run in runs:
+                steps, success = zip(*((point["steps"], point["success"]) for point in run["curve"]), strict=True)
+                lines.append(Line(NAMES[name], steps, success, run["seed"]))
+            if runs:
+                each = [line.y for line in lines[-len(runs) :]]
+                middle = [statistics.median(points) for points in zip(*each, strict=False)]
+                lines.append(Line(NAMES[name], lines[-1].x[: len(middle)], middle))
+        found.append(Panel(data["panel"], "environment steps", "test success, last step", lines, log=False))
+    return found
 
 
 def _text(value: Any) -> str:
@@ -223,18 +243,5 @@ FIGURE2 = Experiment(
     file=lambda cell: f"{cell.panel}.json",
     kept=kept,
     needs=lambda options: Needs(cores=options.workers or os.cpu_count() or 1, gpu=True),
-    options=(
-        Option("env", str, None, "Only the panels of this task.", choices=sorted(ENVS)),
-        Option("panel", str, (), "Only these panels.", choices=PANELS, many=True),
-        Option("rule", str, (), "Only these lines.", choices=list(LINES), many=True),
-        Option("baseline_seeds", int, None, "Runs of the other rules.  [default: --seeds]", low=1),
-        Option("radius", float, 40.0, "L in steps.", low=1),
-        Option("radius_ramp", int, 100_000, "Steps over which L grows to it; 0: fixed.", low=0),
-        Option("steps", int, 400_000, "Training steps a run.", low=1000),
-        Option("minutes", float, float("inf"), "Stop each panel after so long."),
-        Option("workers", int, 0, "Rollout processes.  [default: one for every core]", low=0),
-        Option("data", Path, None, "Train nothing: draw the panels deep-figure2-PANEL.json of this folder."),
-    ),
-    jobs=1,
-    example="--env push --seeds 5 --baseline-seeds 3 --steps 300000",
+    asks=CATALOGUE["figure2"],
 )

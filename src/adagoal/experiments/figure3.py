@@ -21,12 +21,13 @@ from matplotlib.figure import Figure
 
 from adagoal.core.run import Run
 from adagoal.core.types import Longs
+from adagoal.experiments.catalogue import CATALOGUE
 from adagoal.experiments.cells import explore
 from adagoal.experiments.declare import Experiment, Options, Outcome, Report
 from adagoal.experiments.output import Columns, Table
 from adagoal.mdp import solve
 from adagoal.report.maps import draw_map, map_size
-from adagoal.report.view import View
+from adagoal.runs.view import View
 from adagoal.worlds import grid
 from adagoal.worlds.simulator import ModelWorld
 
@@ -145,8 +146,7 @@ def _declared(name: str, rules: Sequence[str]) -> Experiment:
         selected_goals,
         functools.partial(report, name=name, rules=rules),
         folder="figure3-runs",
-        seeds=1,
-        example="--seeds 20 --jobs 2 --out docs/figures",
+        asks=CATALOGUE[name],
     )
 
 

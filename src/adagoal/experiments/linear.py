@@ -18,7 +18,8 @@ from collections.abc import Callable, Sequence
 
 from adagoal.engines import Needs
 from adagoal.experiments import linear_output, misfit
-from adagoal.experiments.declare import Experiment, Option, Options, Outcome, Report
+from adagoal.experiments.catalogue import CATALOGUE
+from adagoal.experiments.declare import Experiment, Options, Outcome, Report
 from adagoal.experiments.linear_output import KERNELS, LINEAR, METHODS
 from adagoal.experiments.linear_runs import FOLDER, SIZES, Cell, line, measure, over
 
@@ -64,8 +65,7 @@ def _part(
         kept=over,
         line=line,
         needs=lambda options: Needs(fresh=True),
-        options=(Option("minutes", float, 10.0, "Give a run up after so many; with more of them it goes on later."),),
-        jobs=1,
+        asks=CATALOGUE["linear"],
     )
 
 
@@ -74,6 +74,12 @@ PARTS = {
     "kernels": _part("kernels", kernels_cells, linear_output.kernels),
     "methods": _part("methods", methods_cells, linear_output.methods),
     "misfit": Experiment(
-        "linear-misfit", misfit.cells, misfit.measure, linear_output.misfits, folder=FOLDER, kept=misfit.kept, jobs=1
+        "linear-misfit",
+        misfit.cells,
+        misfit.measure,
+        linear_output.misfits,
+        folder=FOLDER,
+        kept=misfit.kept,
+        asks=CATALOGUE["linear"],
     ),
 }

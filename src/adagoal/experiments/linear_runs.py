@@ -91,7 +91,7 @@ def measure(cell: Cell, options: Options) -> dict[str, Any]:
             *(f"mixture-{cell.family}", RADIUS, EPSILON, DELTA),
             method=cell.method,
             seed=cell.seed,
-            goal_space=goal_space(cell).tolist(),
+            goals=goal_space(cell).tolist(),
             env_args=cell.env_args,
             budget=cell.budget,
             out=place,

@@ -87,7 +87,7 @@ def measure(point: Point, options: Options) -> dict[str, Any]:
             *(ModelWorld(world), linear_runs.RADIUS, point.epsilon, linear_runs.DELTA),
             method=point.method,
             seed=seed,
-            goal_space=among,
+            goals=among,
             budget=budget,
         )
         stopped = result.status is Status.CERTIFIED or (result.status is Status.VOID and not result.open_goals)

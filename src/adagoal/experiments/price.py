@@ -28,8 +28,9 @@ from adagoal.core.policy import Policy
 from adagoal.core.run import Run
 from adagoal.core.status import Status
 from adagoal.experiments.auditor import Auditor
+from adagoal.experiments.catalogue import CATALOGUE
 from adagoal.experiments.cells import explore, model
-from adagoal.experiments.declare import Experiment, Option, Options, Outcome, Report
+from adagoal.experiments.declare import Experiment, Options, Outcome, Report
 from adagoal.experiments.output import Columns, Table, panels
 from adagoal.mdp import solve
 from adagoal.runs.setting import Setting
@@ -253,10 +254,5 @@ PRICE = Experiment(
     measure,
     report,
     more=other_cells,
-    options=(
-        Option("other_seeds", int, 3, "Seeds of other rules.", low=0),
-        Option("world", str, (), "Only these worlds.", choices=list(WORLDS), many=True),
-        Option("seconds", float, 60.0, "Most processor seconds of a run."),
-    ),
-    jobs=1,
+    asks=CATALOGUE["price"],
 )

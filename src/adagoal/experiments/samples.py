@@ -14,6 +14,7 @@ import numpy as np
 from adagoal.core.errors import InputError
 from adagoal.core.types import Longs
 from adagoal.linear import vtr
+from adagoal.mdp.targets import targets_of
 from adagoal.planning.backend import NUMBA
 from adagoal.planning.model import Ridge, features_of, model_of, padded
 from adagoal.tabular import paper
@@ -31,12 +32,12 @@ def fewest(stops: Callable[[float], bool], precision: float) -> float:
 
 def for_ucbvi(mdp: TabularMDP, L: float, epsilon: float, delta: float, bonus: str) -> tuple[float, float]:
     """Samples (of each pair, in all) with which AdaGoal-UCBVI would stop if p_hat were the true kernel."""
-    H, pairs, goals = paper.horizon(L, epsilon, bonus), mdp.n_states * mdp.n_actions, np.arange(mdp.n_states)
-    kernel = padded(model_of(mdp))
+    H, pairs = paper.horizon(L, epsilon, bonus), mdp.n_states * mdp.n_actions
+    kernel, targets = padded(model_of(mdp)), targets_of(mdp, None)
 
     def stops(n: float) -> bool:
-        terms = paper.bonuses(np.full(pairs, n), mdp.n_states, len(goals), H, delta, bonus)
-        _, D, U = NUMBA.stages(kernel, terms, goals, H)
+        terms = paper.bonuses(np.full(pairs, n), mdp.n_states, targets.size, H, delta, bonus)
+        _, D, U = NUMBA.stages(kernel, terms, targets, H)
         return float(U[D <= L].max()) <= (1 - paper.SHARE[bonus]) * epsilon
 
     n = fewest(stops, 1e-3)
@@ -54,14 +55,15 @@ def for_vtr(mdp: TabularMDP, goals: Longs, L: float, epsilon: float, delta: floa
     H, G, d = paper.horizon(L, epsilon, "literal"), len(goals), m.d
     p = np.asarray(mdp.kernel()[m.pair_of, m.successors]).ravel()
     theta = np.tile(np.linalg.lstsq(m.features, p, rcond=None)[0], (G, 1))
+    targets = targets_of(mdp, goals.tolist())
     features, known = features_of(m), Ridge(theta, np.zeros((G, d, d)))
-    _, V, _ = NUMBA.mixture_stages(features, known, known, goals, H)
+    _, V, _ = NUMBA.mixture_stages(features, known, known, targets, H)
     gram = np.stack([phi.T @ phi for phi in (m.phi(f) for f in V[1].T)])
 
     def stops(n: float) -> bool:
         Sigma = np.eye(d) / (m.B + 1.0) ** 2 + n * gram
         regression = Ridge(theta, vtr.ridge(Sigma, np.zeros((G, d)), m.B, H, G, delta).root)
-        _, V, U = NUMBA.mixture_stages(features, regression, regression, goals, H)
+        _, V, U = NUMBA.mixture_stages(features, regression, regression, targets, H)
         reachable = V[0, m.start] <= L
         return float(U[0, m.start, reachable].max(initial=0.0)) <= (1 - vtr.SHARE) * epsilon
 

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
+from adagoal.experiments.catalogue import CATALOGUE
 from adagoal.experiments.cells import explore
-from adagoal.experiments.declare import Experiment, Option, Options, Outcome, Report
+from adagoal.experiments.declare import Experiment, Options, Outcome, Report
 from adagoal.experiments.output import COLOURS, GREY, Table, panels
 from adagoal.worlds.simulator import ModelWorld
 from adagoal.worlds.toys import lower_bound
@@ -170,5 +171,5 @@ SCALING = Experiment(
     cells,
     measure=measure,
     report=report,
-    options=(Option("full", bool, False, "Wider ranges; takes several times as long."),),
+    asks=CATALOGUE["scaling"],
 )

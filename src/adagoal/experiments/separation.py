@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 
 from adagoal.api.explore import audit
 from adagoal.core.run import Run
+from adagoal.experiments.catalogue import CATALOGUE
 from adagoal.experiments.cells import explore
 from adagoal.experiments.declare import Experiment, Options, Outcome, Report
 from adagoal.experiments.output import Table
@@ -62,7 +63,7 @@ def with_reset(cell: Cell, options: Options) -> dict[str, Any]:
         nonlocal met
         met = bool(run.counts.seen[FORK])
 
-    result = explore(ModelWorld(mdp), RADIUS, EPSILON, DELTA, seed=cell.seed, goal_space=[GOAL], observe=watch)
+    result = explore(ModelWorld(mdp), RADIUS, EPSILON, DELTA, seed=cell.seed, goals=[GOAL], observe=watch)
     verdict = audit(result, mdp)
     outcome = {"status": result.status, "steps": result.steps, "audit": verdict.ok, "gap": verdict.rows[0].gap}
     return outcome | {"met_fork": met}
@@ -133,5 +134,5 @@ SEPARATION = Experiment(
     cells=lambda options: [Cell(eta, seed) for eta in ETAS for seed in options.seeds],
     measure=with_reset,
     report=report,
-    example="--seeds 20 --out docs/figures",
+    asks=CATALOGUE["separation"],
 )

@@ -14,7 +14,7 @@ is lazy: bounds that are out of date are still bounds, so only goals that the ru
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -23,13 +23,14 @@ from scipy import sparse
 from scipy.sparse import csgraph
 
 from adagoal.core.counts import Counts
+from adagoal.core.goalspace import GoalSpace
 from adagoal.core.mixture import LinearMixture
 from adagoal.core.schema import COUNT, Array, Schema, check_arrays, check_json, record
 from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.core.world import Plan
 from adagoal.linear.ledger import Ledger
 from adagoal.planning.backend import NUMBA, Backend
-from adagoal.planning.model import Reach, Region, features_of
+from adagoal.planning.model import Reach, Region, Targets, features_of
 from adagoal.tabular.columns import one_each
 
 GROWTH = 1.1
@@ -83,7 +84,7 @@ class MixtureBounds:
         learner: Learner,
         L: float,
         epsilon: float,
-        goals: Longs | None,
+        space: GoalSpace | None,
         note: Callable[[str], None],
         backend: Backend = NUMBA,
     ) -> None:
@@ -92,7 +93,8 @@ class MixtureBounds:
         self.name = learner.name
         self.cap = L + 1.0 + epsilon
         S, A = mixture.n_states, mixture.n_actions
-        self.goals, self.column = one_each(goals, S)
+        self.space = space or GoalSpace.states(S, S)
+        self.goals, self.column = one_each(self.space)
         self.goal_state, G = self.goals, len(self.goals)
         self.V = np.zeros((G, S))
         """[G, S] lower bounds"""
@@ -167,7 +169,7 @@ class MixtureBounds:
         self.episodes_per_plan = max(1, math.ceil(due / (1.0 + float(self.D[self._wanted]))))
         limit = math.ceil(4 * self.cap)  # more would help nobody: where a goal is that far, a reset is as good
         threshold = np.full(len(self.counts.n), NEVER)
-        return Plan(self.optimistic[None], self.goal_state, limit, threshold)
+        return Plan(self.optimistic[None], self.goal_state, limit, threshold, self.space.at)
 
     def extras(self) -> dict[str, NDArray[Any]]:
         """For the report: theta [d, 3] with its estimate, and the interval that holds it; and the whole region.
@@ -190,13 +192,16 @@ class MixtureBounds:
         """
         unproven, start = ~np.isfinite(self.upper), self.mixture.start
         self.L, self.cap = L, L + 1.0 + self.epsilon
-        hops = least_hops(self.mixture, self.goals, self.cap)
+        members = [np.flatnonzero(self.space.inside(g)) for g in self.goals]
+        hops = least_hops(self.mixture, members, self.cap)
         self._direct = hops < self.cap
         """[G, S] where the goal may be reached, without a reset, in less than the cap; elsewhere the reset is best"""
         self.V = np.maximum(self.V, np.minimum(hops, 1.0 + hops[:, [start]]))
         self.Y[unproven], self.best[unproven] = self.cap, self.mixture.n_actions
-        self.Y[np.arange(len(self.goals)), self.goals] = 0.0
-        self.D = np.where(self._reachable[self.goals], self.V[:, start], np.inf)
+        for g, states in enumerate(members):
+            self.Y[g, states] = 0.0
+        found = np.array([self._reachable[states].any() for states in members])
+        self.D = np.where(found, self.V[:, start], np.inf)
         self.stale[:] = True
 
     # --- planning ---------------------------------------------------------------------------------------------
@@ -211,9 +216,8 @@ class MixtureBounds:
 
     def _sweep(self, block: Longs) -> None:
         """Both bounds of the goals of the block."""
-        reach = Reach(
-            self.goals[block], self._direct[block], self._reachable, self.cap, SWEEPS, tolerance=5e-3 * self.epsilon
-        )
+        targets = Targets(len(block), self.space.columns(self.goals[block]))
+        reach = Reach(targets, self._direct[block], self._reachable, self.cap, SWEEPS, tolerance=5e-3 * self.epsilon)
         bounds = self.V[block], self.Y[block], np.ascontiguousarray(self.optimistic.T[block]), self.best[block]
         V, Y, optimistic, best = self._backend.mixture_bounds(self._features, self._region, reach, *bounds)
         self.V[block], self.Y[block], self.best[block] = V, Y, best
@@ -265,11 +269,17 @@ class MixtureBounds:
         self._wanted, self._absorbed = facts["wanted"], facts["absorbed"]
 
 
-def least_hops(mixture: LinearMixture, goals: Longs, cap: float) -> Floats:
-    """[G, S] min(cap, least number of steps from s to g) in the graph of all possible transitions, without resets."""
-    steps = csgraph.dijkstra(_graph(mixture).T.tocsr(), indices=goals, unweighted=True, limit=cap)
-    bound: Floats = np.minimum(steps, cap)
-    return bound
+def least_hops(mixture: LinearMixture, goals: Sequence[Longs], cap: float) -> Floats:
+    """[G, S] min(cap, least number of steps from s to g) in the graph of all possible transitions, without resets.
+
+    ``goals`` are the states of each goal.
+    """
+    backwards = _graph(mixture).T.tocsr()
+    hops = np.full((len(goals), mixture.n_states), cap)
+    for g, states in enumerate(goals):
+        steps = csgraph.dijkstra(backwards, indices=states, unweighted=True, limit=cap)
+        hops[g] = np.minimum(steps.min(axis=0, initial=cap), cap)
+    return hops
 
 
 def _graph(mixture: LinearMixture) -> sparse.csr_matrix:

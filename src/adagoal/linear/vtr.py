@@ -24,13 +24,14 @@ from numpy.typing import NDArray
 
 from adagoal.core.counts import Counts
 from adagoal.core.errors import InputError
+from adagoal.core.goalspace import GoalSpace
 from adagoal.core.mixture import LinearMixture
 from adagoal.core.schema import COUNT, Array, Schema, check_arrays, check_json, record
 from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.core.world import Plan
 from adagoal.linear.ledger import Ledger
 from adagoal.planning.backend import NUMBA, Backend
-from adagoal.planning.model import Ridge, features_of
+from adagoal.planning.model import Ridge, Targets, features_of
 from adagoal.tabular.columns import one_each
 from adagoal.tabular.paper import horizon
 
@@ -38,6 +39,8 @@ SHARE = 8 / 9
 GROWTH = 1.1
 """Plan again once the number of transitions has grown by this factor."""
 NEVER = 2**62
+MOST = 1e30
+"""Sums in a checkpoint, at most: larger ones would make their quotients infinite."""
 MOST_BYTES = 2**31
 """Largest policy table [H, S, G]."""
 
@@ -47,8 +50,8 @@ class VTR:
 
     name = "vtr"
     SCHEMA: ClassVar[Schema] = {
-        "Sigma": Array("float64", (2, "G", "d", "d")),
-        "b": Array("float64", (2, "G", "d")),
+        "Sigma": Array("float64", (2, "G", "d", "d"), low=-MOST, high=MOST),
+        "b": Array("float64", (2, "G", "d"), low=-MOST, high=MOST),
         "V": Array("float64", (2, "S", "G"), low=0),
         "U": Array("float64", (2, "S", "G"), low=0),
         "D": Array("float64", ("G",), low=0),
@@ -63,7 +66,7 @@ class VTR:
         L: float,
         epsilon: float,
         delta: float,
-        goals: Longs | None,
+        space: GoalSpace | None,
         note: Callable[[str], None],
         H: int | None = None,
         backend: Backend = NUMBA,
@@ -75,7 +78,8 @@ class VTR:
         self.guarantee = self.H >= enough
         self.episodes_per_plan = 1
         S, d = mixture.n_states, mixture.d
-        self.goals, self.column = one_each(goals, S)
+        self.space = space or GoalSpace.states(S, S)
+        self.goals, self.column = one_each(self.space)
         self.goal_state, G = self.goals, len(self.goals)
         if 2 * self.H * S * G > MOST_BYTES:
             raise InputError(
@@ -130,7 +134,8 @@ class VTR:
         """The policies of Q (eq. ``eq_LFA_pi``), H stages each."""
         due = max(float(self.H), (GROWTH - 1.0) * self._planned) - (int(self.counts.n.sum()) - self._planned)
         self.episodes_per_plan = max(1, math.ceil(due / self.H))
-        return Plan(self.table, self.goal_state, self.H, np.full(len(self.counts.n), NEVER))
+        never = np.full(len(self.counts.n), NEVER)
+        return Plan(self.table, self.goal_state, self.H, never, self.space.at)
 
     def extras(self) -> dict[str, NDArray[Any]]:
         """None."""
@@ -158,7 +163,8 @@ class VTR:
         value, error = (
             ridge(Sigma, b, m.B, self.H, G, self.delta) for Sigma, b in zip(self.Sigma, self.b, strict=True)
         )
-        self.table, self.V, self.U = self._backend.mixture_stages(self._features, value, error, self.goals, self.H)
+        targets = Targets(G, self.space.columns(self.goals))
+        self.table, self.V, self.U = self._backend.mixture_stages(self._features, value, error, targets, self.H)
         self.D = self.V[0, m.start].copy()
         self.plans += 1
 

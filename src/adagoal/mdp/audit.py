@@ -16,12 +16,13 @@ so that goals beyond L + epsilon are told from the others without their values (
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from adagoal.core.errors import InputError
 from adagoal.core.policy import Policy
 from adagoal.mdp import solve
+from adagoal.mdp.targets import Goal
 from adagoal.worlds.model import TabularMDP
 
 
@@ -116,21 +117,30 @@ def audit_policies(
     goal_space: Iterable[int] | None = None,
     lower: Mapping[int, float] | None = None,
     upper: Mapping[int, float] | None = None,
+    sets: Mapping[int, Collection[int]] | None = None,
+    names: Sequence[str] = (),
 ) -> Audit:
-    """Hold the goals X and their policies against the model; the goal space is all states unless given."""
+    """Hold the goals X and their policies against the model; the goal space is all states unless given.
+
+    Where goals are not states, ``sets`` has the states of every goal by its number, and ``names`` the goals' names; the
+    goal space is then all of them.
+    """
     if not (math.isfinite(radius) and radius >= 0 and math.isfinite(epsilon) and epsilon > 0):
         raise InputError(f"radius must be >= 0 and epsilon > 0, both finite, got {radius} and {epsilon}")
     X = {int(g) for g in goals}
-    space = set(range(mdp.n_states)) if goal_space is None else {int(g) for g in goal_space}
+    everything = range(mdp.n_states) if sets is None else sets
+    space = set(everything) if goal_space is None else {int(g) for g in goal_space}
     looked_at = sorted(space | X)
-    optimal = solve.distances(mdp, looked_at, within=radius + epsilon)
+    states: list[Goal] = [g if sets is None else sets[g] for g in looked_at]
+    labels = names or mdp.labels
+    optimal = solve.distances(mdp, states, within=radius + epsilon)
     beyond = [i for i, g in enumerate(looked_at) if g in X and optimal[i] == math.inf]
-    optimal[beyond] = solve.distances(mdp, [looked_at[i] for i in beyond])
+    optimal[beyond] = solve.distances(mdp, [states[i] for i in beyond])
     rows = []
     c1 = c2 = certificates = True
-    for g, best in zip(looked_at, optimal.tolist(), strict=True):
+    for g, members, best in zip(looked_at, states, optimal.tolist(), strict=True):
         policy = policies.get(g) if g in X else None
-        value = None if policy is None else solve.policy_value(mdp, policy, g)
+        value = None if policy is None else solve.policy_value(mdp, policy, members)
         gap = None if value is None else value - best if math.isfinite(best) else math.inf
         bounds = (lower or {}).get(g), (upper or {}).get(g)
         in_G_L = g in space and _at_most(best, radius)
@@ -143,7 +153,7 @@ def audit_policies(
         rows.append(
             Finding(
                 goal=g,
-                label=mdp.labels[g] if mdp.labels else str(g),
+                label=labels[g] if labels else str(g),
                 optimal=best if g in X or in_G_L_eps else None,
                 value=value,
                 gap=gap,

@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 
 from adagoal.core.types import Actions, Bools, Floats, Ints, Longs
-from adagoal.planning.model import Sparse
+from adagoal.planning.model import Sparse, Targets
 
 
 @njit(cache=True)
@@ -35,12 +35,13 @@ def reversed_edges(model: Sparse) -> tuple[Longs, Ints]:
 
 
 @njit(cache=True)
-def hops(indptr: Longs, neighbours: Ints, source: int, limit: float) -> Floats:
-    """[S]: the fewest edges from the source; infinite where no path has at most ``limit`` of them."""
+def hops(indptr: Longs, neighbours: Ints, sources: Longs, limit: float) -> Floats:
+    """[S]: the fewest edges from any of the sources; infinite where no path has at most ``limit`` of them."""
     distance = np.full(indptr.size - 1, np.inf)
     queue = np.empty(distance.size, np.int32)
-    distance[source], queue[0] = 0.0, source
-    head, tail = 0, 1
+    for i in range(sources.size):
+        distance[sources[i]], queue[i] = 0.0, sources[i]
+    head, tail = 0, sources.size
     while head < tail and distance[queue[head]] < limit:
         state = queue[head]
         head += 1
@@ -53,24 +54,45 @@ def hops(indptr: Longs, neighbours: Ints, source: int, limit: float) -> Floats:
 
 
 @njit(cache=True)
-def hop_counts(model: Sparse, indptr: Longs, sources: Ints, goals: Longs, limit: float) -> Floats:
+def members(targets: Targets) -> tuple[Longs, Longs]:
+    """The states of every goal, one goal after the other, as (indptr [G + 1], states)."""
+    indptr = np.zeros(targets.size + 2, np.int64)
+    states = np.empty(0, np.int64)
+    for fill in (False, True):  # count them first
+        for s in range(targets.column.shape[0]):
+            for k in range(targets.column.shape[1]):
+                goal = targets.column[s, k]
+                if goal >= 0 and fill:
+                    states[indptr[goal + 1]] = s
+                    indptr[goal + 1] += 1
+                elif goal >= 0:
+                    indptr[goal + 2] += 1
+        if not fill:
+            indptr = np.cumsum(indptr)
+            states = np.empty(indptr[-1], np.int64)
+    return indptr[:-1], states
+
+
+@njit(cache=True)
+def hop_counts(model: Sparse, indptr: Longs, sources: Ints, targets: Targets, limit: float) -> Floats:
     """[S, G]: the fewest steps with which luck could lead from s to g, one reset at once included.
 
     Infinite where no path without a reset exists that has at most ``limit`` steps. ``indptr`` and ``sources`` are the
     :func:`reversed_edges`.
     """
-    counts = np.empty((indptr.size - 1, goals.size))
-    for column in range(goals.size):
-        distance = hops(indptr, sources, goals[column], limit)
+    first, states = members(targets)
+    counts = np.empty((indptr.size - 1, targets.size))
+    for g in range(targets.size):
+        distance = hops(indptr, sources, states[first[g] : first[g + 1]], limit)
         most = 1.0 + distance[model.start] if model.reset else np.inf
         for s in range(distance.size):
-            counts[s, column] = min(distance[s], most) if distance[s] < np.inf else np.inf
+            counts[s, g] = min(distance[s], most) if distance[s] < np.inf else np.inf
     return counts
 
 
 @njit(cache=True)
-def chain(model: Sparse, actions: Actions, goal: int) -> tuple[Longs, Ints, Floats]:
-    """A stationary policy [S] as rows (indptr [S + 1], successors, probabilities); the goal's row is empty."""
+def chain(model: Sparse, actions: Actions, goal: Bools) -> tuple[Longs, Ints, Floats]:
+    """A stationary policy [S] as rows (indptr [S + 1], successors, probabilities); those of ``goal`` [S] are empty."""
     n_states = actions.size
     n_actions = (model.indptr.size - 1) // n_states
     indptr = np.zeros(n_states + 1, np.int64)
@@ -78,10 +100,10 @@ def chain(model: Sparse, actions: Actions, goal: int) -> tuple[Longs, Ints, Floa
     probabilities = np.empty(successors.size)
     end = 0
     for s in range(n_states):
-        if s != goal and (model.terminal[s] or actions[s] == n_actions):
+        if not goal[s] and (model.terminal[s] or actions[s] == n_actions):
             successors[end], probabilities[end] = model.start, 1.0
             end += 1
-        elif s != goal:
+        elif not goal[s]:
             x = s * n_actions + actions[s]
             for k in range(model.indptr[x], model.indptr[x + 1]):
                 successors[end], probabilities[end] = model.successors[k], model.probabilities[k]
@@ -105,8 +127,8 @@ def closure(indptr: Longs, neighbours: Ints, members: Bools) -> Bools:
 
 
 @njit(cache=True)
-def almost_sure(model: Sparse, goal: int) -> Bools:
-    """[S]: the states from which some policy reaches the goal with probability one.
+def almost_sure(model: Sparse, goal: Bools) -> Bools:
+    """[S]: the states from which some policy reaches the states of ``goal`` [S] with probability one.
 
     The greatest set that can be kept for ever while the goal stays within reach: states from which the
     actions that stay inside the set cannot lead to the goal are taken away until nothing changes.
@@ -116,8 +138,7 @@ def almost_sure(model: Sparse, goal: int) -> Bools:
     n_actions = (indptr.size - 1) // n_states
     inside = np.ones(n_states, np.bool_)
     while True:
-        attracted = np.zeros(n_states, np.bool_)
-        attracted[goal] = True
+        attracted = goal.copy()
         grew = True
         while grew:
             grew = False
@@ -163,7 +184,7 @@ def eliminate(p: Floats, out: Floats) -> Floats:
 
 
 @njit(cache=True)
-def one_period(model: Sparse, goal: int, actions: Actions) -> tuple[float, float]:
+def one_period(model: Sparse, goal: Bools, actions: Actions) -> tuple[float, float]:
     """One period of an H-step policy [H, S] and its closing reset: (expected steps, probability of the goal)."""
     indptr, start = model.indptr, model.start
     horizon, n_states = actions.shape
@@ -183,7 +204,7 @@ def one_period(model: Sparse, goal: int, actions: Actions) -> tuple[float, float
             else:
                 for k in range(indptr[s * n_actions + a], indptr[s * n_actions + a + 1]):
                     moved[model.successors[k]] += mass[s] * model.probabilities[k]
-        success += moved[goal]
+        success += moved[goal].sum()
         moved[goal] = 0.0
         mass = moved
     return steps + mass.sum(), success

@@ -2,16 +2,17 @@
 
 For a goal g the optimal values solve (definition ``def_VSSP``)
 
-    V*(g) = 0,    V*(s) = 1 + min_a sum_{s'} p(s' | s, a) V*(s')    for s != g,
+    V* = 0 on g,    V*(s) = 1 + min_a sum_{s'} p(s' | s, a) V*(s')    elsewhere,
 
-where the reset, action number A, leads to s0 with certainty and is the only action of a terminal state.
+where g is a set of states (often a single one), and the reset, action number A, leads to s0 with certainty and is the
+only action of a terminal state.
 
 *Infinite values* are decided on the graph, never by size. With the reset, every failure can be retried, so
 that all values of g are finite as soon as some path leads from s0 to g; otherwise V*(s) is finite where some
 policy reaches g from s with probability one.
 
 *Precision.* Every step costs one, so a Bellman residual is a relative error: if |TV - V| <= r < 1 at every
-s != g, then the greedy policy pi of V reaches g with probability one, and
+s outside g, then the greedy policy pi of V reaches g with probability one, and
 
     V / (1 + r)  <=  V*  <=  V^pi  <=  V / (1 - r).
 
@@ -33,12 +34,14 @@ from scipy import sparse
 from scipy.sparse.linalg import splu
 
 from adagoal.core.errors import InputError
+from adagoal.core.goalspace import membership
 from adagoal.core.policy import Policy
 from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.mdp import kernels
+from adagoal.mdp.targets import Goal, alone, inside, part, targets_of
 from adagoal.planning.backend import NUMBA, Backend
 from adagoal.planning.exact import exact, improve
-from adagoal.planning.model import Sparse, model_of
+from adagoal.planning.model import Sparse, Targets, model_of
 from adagoal.worlds.model import TabularMDP
 
 RESIDUAL = 1e-12
@@ -65,71 +68,71 @@ def at_most(value: ArrayLike, bound: ArrayLike) -> Bools:
 
 
 def optimal_values(
-    mdp: TabularMDP, goals: Sequence[int] | None = None, *, reset: bool = True, backend: Backend = NUMBA
+    mdp: TabularMDP, goals: Sequence[Goal] | None = None, *, reset: bool = True, backend: Backend = NUMBA
 ) -> Floats:
     """V*(s -> g) as [S, G], infinite where no policy reaches g surely; all states are goals unless given.
 
     ``reset=False`` takes the reset action away (the reset-free problem of ``lemma_exp_sep``).
     """
-    targets, model = _goals(mdp, goals), model_of(mdp, reset)
+    targets, model = targets_of(mdp, goals), model_of(mdp, reset)
     V: Floats = kernels.hop_counts(model, *kernels.reversed_edges(model), targets, np.inf)
     for column in range(targets.size):
         if not (reset and np.isfinite(V[mdp.start, column])):
-            sure = kernels.almost_sure(model, int(targets[column]))
+            sure = kernels.almost_sure(model, membership(targets.column, column))
             V[:, column] = np.where(sure, V[:, column], np.inf)
     return _solve(model, targets, V, np.inf, backend)
 
 
-def optimal_policy(mdp: TabularMDP, V: Floats, goals: Sequence[int] | None = None, *, reset: bool = True) -> Actions:
+def optimal_policy(mdp: TabularMDP, V: Floats, goals: Sequence[Goal] | None = None, *, reset: bool = True) -> Actions:
     """Greedy actions [S, G] for optimal values V [S, G]; the reset where V is infinite and at the goal.
 
     The policy reaches its goal with probability one from every state of finite value (see the module's
     text): pairs that never leave their state are not candidates, and ties go to the lowest action.
     """
-    targets = _goals(mdp, goals)
+    targets = targets_of(mdp, goals)
     if V.shape != (mdp.n_states, targets.size):
         raise InputError(f"V must have the shape [S, G] = [{mdp.n_states}, {targets.size}], got {list(V.shape)}")
     actions = np.full(V.shape, -1, np.int16)
-    improve(model_of(mdp, reset), targets, V, actions, MARGIN, 0.0)
+    improve(model_of(mdp, reset), targets.column, V, actions, MARGIN, 0.0)
     return actions
 
 
-def policy_values(mdp: TabularMDP, actions: ArrayLike, goal: int) -> Floats:
+def policy_values(mdp: TabularMDP, actions: ArrayLike, goal: Goal) -> Floats:
     """V^pi(s -> g) [S] of the stationary policy ``actions`` [S], infinite where it may miss the goal."""
     table = _table(mdp, actions, 1)
-    (goal,) = _goals(mdp, [goal])
-    chain = _chain(model_of(mdp), table, int(goal))
-    return _evaluate(chain, int(goal), _surely(chain, int(goal)))
+    members = inside(mdp, goal)
+    chain = _chain(model_of(mdp), table, members)
+    return _evaluate(chain, members, _surely(chain, members))
 
 
-def periodic_value(mdp: TabularMDP, actions: ArrayLike, goal: int) -> float:
+def periodic_value(mdp: TabularMDP, actions: ArrayLike, goal: Goal) -> float:
     """V^pi(s0 -> g) of the policy that plays the H stages of ``actions`` [H, S], resets, and starts again.
 
     A period reaches g with probability rho and takes T expected steps, the closing reset included where
     it fails: V = T + (1 - rho) V = T / rho. A reset that the table itself chooses does not turn the clock.
     """
     table = _table(mdp, actions, 2)
-    (goal,) = _goals(mdp, [goal])
-    if goal == mdp.start:
+    members = inside(mdp, goal)
+    if members[mdp.start]:
         return 0.0
-    steps, success = kernels.one_period(model_of(mdp), goal, table)
+    steps, success = kernels.one_period(model_of(mdp), members, table)
     return float(steps / success) if success > 0 else float("inf")
 
 
-def policy_value(mdp: TabularMDP, policy: Policy, goal: int | None = None) -> float:
+def policy_value(mdp: TabularMDP, policy: Policy, goal: Goal | None = None) -> float:
     """V^pi(s0 -> g) of a stationary or periodic policy; its own goal unless given."""
     target = policy.goal if goal is None else goal
     if not policy.stationary:
         return periodic_value(mdp, policy.actions, target)
-    (goal,) = _goals(mdp, [target])
-    chain = _chain(model_of(mdp), _table(mdp, policy.actions[0], 1), int(goal))
+    members = inside(mdp, target)
+    chain = _chain(model_of(mdp), _table(mdp, policy.actions[0], 1), members)
     met = kernels.closure(chain.indptr, chain.successors, np.arange(mdp.n_states) == mdp.start)
     # no other state matters to s0: they are left out as if they could not be finished
-    return float(_evaluate(chain, int(goal), np.where(met, _surely(chain, int(goal)), np.inf))[mdp.start])
+    return float(_evaluate(chain, members, np.where(met, _surely(chain, members), np.inf))[mdp.start])
 
 
 def distances(
-    mdp: TabularMDP, goals: Sequence[int] | None = None, *, within: float = np.inf, backend: Backend = NUMBA
+    mdp: TabularMDP, goals: Sequence[Goal] | None = None, *, within: float = np.inf, backend: Backend = NUMBA
 ) -> Floats:
     """V*(s0 -> g) as [G] where it is at most ``within``, up to rounding; infinite where it is more.
 
@@ -138,17 +141,19 @@ def distances(
     reset is nowhere worse than leaving, hence W = V*; otherwise V*(s0) >= W(s0) > C - 1. States that are at least C
     hops from the goal, most of them in a large world, are all worth min(C, 1 + W(s0)), and no sweep looks at them.
     """
-    model, targets = model_of(mdp), _goals(mdp, goals)
+    model, targets = model_of(mdp), targets_of(mdp, goals)
     cap = 2.0 + within * (1.0 + 2.0 * FLOAT_ERROR)
     backwards = kernels.reversed_edges(model)
     # terminal states are taken for open here: hops that are too few leave out too little
     forwards = np.ascontiguousarray(mdp.indptr[:: mdp.n_actions]), mdp.successors
-    near = kernels.hops(*forwards, mdp.start, cap)[targets] < np.inf
+    reach = kernels.hops(*forwards, np.array([mdp.start]), cap) < np.inf
+    near = np.unique(targets.column[reach])
     best = np.full(targets.size, np.inf)
-    for block in np.array_split(np.flatnonzero(near), range(BLOCK, near.sum(), BLOCK)):
-        V = kernels.hop_counts(model, *backwards, targets[block], cap)
+    for block in np.array_split(near[near >= 0], range(BLOCK, len(near), BLOCK)):
+        V = kernels.hop_counts(model, *backwards, part(targets, block), cap)
         reached = V[mdp.start] < cap
-        best[block[reached]] = _solve(model, targets[block[reached]], V[:, reached], cap, backend)[mdp.start]
+        found = block[reached]
+        best[found] = _solve(model, part(targets, found), V[:, reached], cap, backend)[mdp.start]
     return np.where(at_most(best, within), best, np.inf)
 
 
@@ -167,24 +172,24 @@ def diameter(mdp: TabularMDP, *, reset: bool = True) -> float:
     return float(optimal_values(mdp, reset=reset).max())
 
 
-def _solve(model: Sparse, goals: Longs, V: Floats, cap: float, backend: Backend) -> Floats:
+def _solve(model: Sparse, targets: Targets, V: Floats, cap: float, backend: Backend) -> Floats:
     """V* [S, G] from the hops V [S, G], whose infinite entries are right; above the cap anything larger will do."""
-    V, residual = backend.exact(model, goals, V, cap, RESIDUAL, SWEEPS)
+    V, residual = backend.exact(model, targets, V, cap, RESIDUAL, SWEEPS)
     for j in np.flatnonzero(residual > RESIDUAL):
-        V[:, j] = _policy_iteration(model, V[:, j], int(goals[j]), residual[j])
+        V[:, j] = _policy_iteration(model, V[:, j], membership(targets.column, int(j)), residual[j])
     return V
 
 
-def _policy_iteration(model: Sparse, V: Floats, goal: int, residual: float) -> Floats:
+def _policy_iteration(model: Sparse, V: Floats, goal: Bools, residual: float) -> Floats:
     """Exact V* [S] from values V [S] whose infinite entries are right."""
     actions = np.full((V.size, 1), -1, np.int16)
-    improve(model, np.array([goal]), V[:, None].copy(), actions, MARGIN, 0.0)
+    improve(model, alone(goal), V[:, None].copy(), actions, MARGIN, 0.0)
     if residual > 0.5:  # else the greedy policy is proper, with V^pi <= 2 V
         _start_policy(model, actions, goal, np.isfinite(V))
     return _improve_until_best(model, actions, goal, np.isfinite(V), 0.0)
 
 
-def _start_policy(model: Sparse, actions: Actions, goal: int, finite: Bools) -> None:
+def _start_policy(model: Sparse, actions: Actions, goal: Bools, finite: Bools) -> None:
     """Make ``actions`` [S, 1] a good proper policy, in place.
 
     Policy iteration must not start from any proper policy: its values may be too large for arithmetic.
@@ -199,7 +204,7 @@ def _start_policy(model: Sparse, actions: Actions, goal: int, finite: Bools) -> 
         patience *= 100
 
 
-def _improve_until_best(model: Sparse, actions: Actions, goal: int, finite: Bools, halt: float) -> Floats:
+def _improve_until_best(model: Sparse, actions: Actions, goal: Bools, finite: Bools, halt: float) -> Floats:
     """Howard's policy iteration from ``actions`` [S, 1], which it leaves at their best; the values [S]."""
     best = np.full(finite.size, np.inf)
     while True:
@@ -209,42 +214,42 @@ def _improve_until_best(model: Sparse, actions: Actions, goal: int, finite: Bool
         if not V[finite].sum() < best[finite].sum() * (1 - RESIDUAL):
             return best if np.isfinite(best[finite]).all() else V
         best = V
-        if improve(model, np.array([goal]), V[:, None].copy(), actions, MARGIN, halt) == 0:
+        if improve(model, alone(goal), V[:, None].copy(), actions, MARGIN, halt) == 0:
             return best
 
 
-def _chain(model: Sparse, actions: Actions, goal: int) -> Sparse:
-    """A stationary policy [S] as a model with one action and no reset; the goal's row is empty."""
+def _chain(model: Sparse, actions: Actions, goal: Bools) -> Sparse:
+    """A stationary policy [S] as a model with one action and no reset; the rows of ``goal`` [S] are empty."""
     return Sparse(*kernels.chain(model, actions, goal), np.zeros(actions.size, bool), model.start, False)
 
 
-def _surely(chain: Sparse, goal: int) -> Floats:
+def _surely(chain: Sparse, goal: Bools) -> Floats:
     """[S]: the hops to the goal where the chain reaches it with probability one; infinite elsewhere."""
     backwards = kernels.reversed_edges(chain)
-    hops = kernels.hops(*backwards, goal, np.inf)
+    hops = kernels.hops(*backwards, np.flatnonzero(goal), np.inf)
     missed = kernels.closure(*backwards, hops == np.inf)
     return np.where(missed, np.inf, hops)
 
 
-def _evaluate(chain: Sparse, goal: int, hops: Floats) -> Floats:
+def _evaluate(chain: Sparse, goal: Bools, hops: Floats) -> Floats:
     """V^pi [S] of a chain that reaches the goal surely where its ``hops`` [S] are finite; infinite elsewhere."""
-    V, residual = exact(chain, np.array([goal]), hops[:, None].copy(), np.inf, RESIDUAL, SWEEPS)
+    V, residual = exact(chain, Targets(1, alone(goal)), hops[:, None].copy(), np.inf, RESIDUAL, SWEEPS)
     return V[:, 0] if residual[0] <= RESIDUAL else _factorise(chain, goal, np.isfinite(hops))
 
 
-def _factorise(chain: Sparse, goal: int, sure: Bools, halt: float = 0.0) -> Floats:
+def _factorise(chain: Sparse, goal: Bools, sure: Bools, halt: float = 0.0) -> Floats:
     """V^pi [S] of a chain by one sparse solve over the states of ``sure`` [S]; infinite elsewhere.
 
     ``halt`` is the probability with which every step is the last.
     """
     V = np.where(sure, 0.0, np.inf)
-    inner = np.flatnonzero(sure & (np.arange(sure.size) != goal))
+    inner = np.flatnonzero(sure & ~goal)
     if inner.size == 0:
         return V
     P = sparse.csr_array((chain.probabilities * (1 - halt), chain.successors, chain.indptr), shape=(sure.size,) * 2)
     P.setdiag(0.0)
     P.eliminate_zeros()
-    out = halt + P[inner][:, [goal]].toarray()[:, 0]
+    out = halt + P[inner][:, np.flatnonzero(goal)].toarray().sum(axis=1)
     V[inner] = _expected_steps(P[inner][:, inner], out)
     return V
 
@@ -264,13 +269,6 @@ def _expected_steps(P: sparse.csr_array[np.float64, tuple[int, int]], out: Float
     if 0 < steps.min() <= steps.max() < FACTORISED:
         return steps
     return kernels.eliminate(P.toarray(), out.copy())
-
-
-def _goals(mdp: TabularMDP, goals: Sequence[int] | None) -> Longs:
-    targets = np.arange(mdp.n_states) if goals is None else np.asarray(goals, np.int64)
-    if targets.size and not 0 <= targets.min() <= targets.max() < mdp.n_states:
-        raise InputError(f"must be states in 0..{mdp.n_states - 1}", name="goals")
-    return targets
 
 
 def _table(mdp: TabularMDP, actions: ArrayLike, ndim: int) -> Actions:

@@ -15,9 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from adagoal.core.types import Actions, Bools, Floats, Longs
-from adagoal.planning import bounds, ensemble, exact, mixtures, paths, stages
+from adagoal.core.types import Actions, Bools, Floats
+from adagoal.planning import bounds, ensemble, exact, mixtures, paths, robust, stages
 from adagoal.planning.model import (
+    Ambiguous,
     Block,
     Bonus,
     Empirical,
@@ -28,6 +29,7 @@ from adagoal.planning.model import (
     Region,
     Ridge,
     Sparse,
+    Targets,
 )
 
 
@@ -38,28 +40,35 @@ class Backend(NamedTuple):
     """(model, block, V [S, B], policy [S, B]): raised lower bounds and their greedy policy (lemma 5)"""
     upper: Callable[[Empirical, Block, Floats, Actions], tuple[Floats, Actions]]
     """(model, block, Y [S, B], policy [S, B]): lowered upper bounds and the policy that they hold for (lemma 6)"""
-    exact: Callable[[Sparse, Longs, Floats, float, float, int], tuple[Floats, Floats]]
-    """(model, goals [G], V [S, G], cap, tolerance, sweeps): values of a known model, and each goal's residual [G];
+    robust_lower: Callable[[Ambiguous, Block, Floats, Actions], tuple[Floats, Actions]]
+    """The same as ``lower`` for the best kernel of a set"""
+    robust_upper: Callable[[Ambiguous, Block, Floats, Actions], tuple[Floats, Actions]]
+    """The same as ``upper`` for the worst kernel of a set"""
+    exact: Callable[[Sparse, Targets, Floats, float, float, int], tuple[Floats, Floats]]
+    """(model, targets, V [S, G], cap, tolerance, sweeps): values of a known model, and each goal's residual [G];
     every state may be left for good at the cost ``cap``; where V is not below it, that or the reset is best"""
-    stages: Callable[[Kernel, Bonus, Longs, int], tuple[Actions, Floats, Floats]]
-    """(kernel, bonus, goals [G], H): policy [H, S, G], distance D [G] and error U [G] of AdaGoal-UCBVI"""
+    stages: Callable[[Kernel, Bonus, Targets, int], tuple[Actions, Floats, Floats]]
+    """(kernel, bonus, targets, H): policy [H, S, G], distance D [G] and error U [G] of AdaGoal-UCBVI"""
     paths: Callable[[Kernel, Bools, Bools, float, float], tuple[Floats, Actions]]
     """(kernel, usable [X], targets [B, S], precision, cap): values [B, S] and policies [B, S] to sets of states"""
-    ensemble: Callable[[Members, Longs, float, int, Floats, Actions], tuple[Floats, Actions]]
-    """(members, goals [G], tolerance, sweeps, V [M, S + 1, G], greedy [M, S, G]): both, improved in every member"""
+    ensemble: Callable[[Members, Targets, float, int, Floats, Actions], tuple[Floats, Actions]]
+    """(members, targets, tolerance, sweeps, V [M, S + 1, G], greedy [M, S, G]): both, improved in every member"""
     mixture_bounds: Callable[
         [Features, Region, Reach, Floats, Floats, Actions, Actions], tuple[Floats, Floats, Actions, Actions]
     ]
     """(features, region, reach, V, Y, greedy, policy), all [B, S]: both bounds of a linear mixture, improved"""
-    mixture_stages: Callable[[Features, Ridge, Ridge, Longs, int], tuple[Actions, Floats, Floats]]
-    """(features, value, error, goals [G], H): policy [H, S, G], V and U [2, S, G] of stages 1 and 2, of UCRL.VTR"""
+    mixture_stages: Callable[[Features, Ridge, Ridge, Targets, int], tuple[Actions, Floats, Floats]]
+    """(features, value, error, targets, H): policy [H, S, G], V and U [2, S, G] of stages 1 and 2, of UCRL.VTR"""
     block: int
-    """How many goals a lazy plan brings up to date together: ``lower``, ``upper`` and ``ensemble`` get so many"""
+    """How many goals a lazy plan brings up to date together: ``lower``, ``upper`` (robust or not) and
+    ``ensemble`` get so many"""
 
 
 NUMBA = Backend(
     lower=bounds.lower,
     upper=bounds.upper,
+    robust_lower=robust.lower,
+    robust_upper=robust.upper,
     exact=exact.exact,
     stages=stages.stages,
     paths=paths.paths,

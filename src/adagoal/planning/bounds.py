@@ -28,6 +28,7 @@ import numba
 import numpy as np
 
 from adagoal.planning import closed
+from adagoal.planning.model import inside
 
 NEWTON_STEPS = 6
 
@@ -160,7 +161,7 @@ def lower_sweep(order, model, block, V, policy):  # type: ignore[no-untyped-def]
                 Q[candidate, b] = max(Q[candidate, b], 1.0 + low)
                 final[candidate, b] = True
             policy[s, b] = action
-            if block.column[s] != b and best > V[s, b]:
+            if best > V[s, b] and not inside(block.column, s, b):
                 rise = max(rise, best - V[s, b])
                 V[s, b] = best
     return rise
@@ -202,7 +203,7 @@ def upper_sweep(order, model, block, Y, policy):  # type: ignore[no-untyped-def]
             for b in range(B):
                 Q[a, b] = 1.0 + closed.up(mean[a, b], variance[a, b], most[a, b], r, q, top[b])
         for b in range(B):
-            if block.column[s] == b:
+            if inside(block.column, s, b):
                 continue
             action = 0
             for a in range(1, A):

@@ -117,8 +117,9 @@ def lower_sweep(order, model, block, V, policy):  # type: ignore[no-untyped-def]
                     value = 1.0 + low(mean[b], variance[b], r, cap, sure)
                     action[b] = a if value < best[b] else action[b]
                     best[b] = min(value, best[b])
-        if column[s] >= 0:
-            best[column[s]] = 0.0
+        for k in range(column.shape[1]):
+            if column[s, k] >= 0:
+                best[column[s, k]] = 0.0
         for b in range(B):
             policy[s, b] = action[b]
             rise[b] = max(rise[b], best[b] - V[s, b])
@@ -170,9 +171,10 @@ def upper_sweep(order, model, block, Y, policy):  # type: ignore[no-untyped-def]
                     value = 1.0 + up(mean[b], variance[b], most[b], r, q, top[b])
                     action[b] = a if value < best[b] else action[b]
                     best[b] = min(value, best[b])
-        if column[s] >= 0:
-            best[column[s]] = Y[s, column[s]]
-            action[column[s]] = policy[s, column[s]]
+        for k in range(column.shape[1]):
+            b = column[s, k]
+            if b >= 0:
+                best[b], action[b] = Y[s, b], policy[s, b]
         for b in range(B):
             policy[s, b] = action[b]
             fall[b] = max(fall[b], Y[s, b] - best[b])

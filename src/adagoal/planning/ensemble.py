@@ -1,6 +1,6 @@
 """Capped values of all goals in each of M kernels: the planner of the Bayesian estimates.
 
-    V_m = min{ C_m, 1 + V_m(s0), min_a 1 + p_m V_m }  off g,  V_m(g) = 0
+    V_m = min{ C_m, 1 + V_m(s0), min_a 1 + p_m V_m }  off g,  V_m = 0  on g
 
 V is [M, S + 1, G]: the last state is virtual, and its value stays what it is.
 """
@@ -10,9 +10,11 @@ from __future__ import annotations
 import numba
 import numpy as np
 
+from adagoal.planning.model import inside
+
 
 @numba.njit(cache=True, nogil=True)
-def ensemble(model, goals, tolerance, sweeps, V, greedy):  # type: ignore[no-untyped-def]
+def ensemble(model, targets, tolerance, sweeps, V, greedy):  # type: ignore[no-untyped-def]
     """V and its greedy policies [M, S, G] after Gauss-Seidel sweeps, forwards and backwards in turn.
 
     A member is left alone once a sweep has changed it by less than the tolerance.
@@ -21,17 +23,17 @@ def ensemble(model, goals, tolerance, sweeps, V, greedy):  # type: ignore[no-unt
     for i in range(sweeps):
         for m in range(V.shape[0]):
             if change[m] >= tolerance:
-                change[m] = _sweep(model, m, goals, i % 2 == 1, V[m], greedy[m])
+                change[m] = _sweep(model, m, targets, i % 2 == 1, V[m], greedy[m])
         if change.max() < tolerance:
             break
     return V, greedy
 
 
 @numba.njit(cache=True, nogil=True)
-def _sweep(model, m, goals, backwards, V, greedy):  # type: ignore[no-untyped-def]
+def _sweep(model, m, targets, backwards, V, greedy):  # type: ignore[no-untyped-def]
     """One sweep of V [S + 1, G] in member m, in place; returns the largest change. Ties go to the lowest action."""
     successor, p, atom = model.successor, model.p[m], model.atom[m]
-    n_states, n_goals = model.terminal.shape[0], goals.shape[0]
+    n_states, n_goals = model.terminal.shape[0], targets.size
     n_actions = model.support.shape[0] // n_states
     best, chosen, mean = np.zeros((3, n_goals))
     change = 0.0
@@ -50,7 +52,7 @@ def _sweep(model, m, goals, backwards, V, greedy):  # type: ignore[no-untyped-de
                 chosen[j] = a if mean[j] <= best[j] else chosen[j]
                 best[j] = mean[j] if mean[j] <= best[j] else best[j]
         for j in range(n_goals):
-            value = 0.0 if s == goals[j] else min(1.0 + best[j], model.caps[m])
+            value = 0.0 if inside(targets.column, s, j) else min(1.0 + best[j], model.caps[m])
             change = max(change, abs(value - V[s, j]))
             V[s, j] = value
             greedy[s, j] = chosen[j]

@@ -25,7 +25,7 @@ import numba
 import numpy as np
 
 from adagoal.core.types import Actions, Floats, Ints, Longs
-from adagoal.planning.model import Sparse
+from adagoal.planning.model import Sparse, Targets, inside
 
 EVALUATIONS = 5
 """Sweeps with fixed actions after each sweep over all of them."""
@@ -37,7 +37,7 @@ COMPILED: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy"
 
 
 class Rows(NamedTuple):
-    """The states of one goal, numbered anew as 0 (the goal) to n - 1; the pair (i, a) has the number i * A + a.
+    """The states of one goal, numbered anew: 0 are its own, then 1 to n - 1; the pair (i, a) has the number i * A + a.
 
     The number n stands for all other states: there the reset, or leaving for good, is best.
     """
@@ -52,30 +52,32 @@ class Rows(NamedTuple):
     """[n A] 1 / leaving probability"""
 
 
-def exact(model: Sparse, goals: Longs, V: Floats, cap: float, tolerance: float, sweeps: int) -> tuple[Floats, Floats]:
+def exact(
+    model: Sparse, targets: Targets, V: Floats, cap: float, tolerance: float, sweeps: int
+) -> tuple[Floats, Floats]:
     """V [S, G] after value iteration from V, and a bound [G] on each goal's Bellman residual.
 
     A goal is finished once its residual is at most ``tolerance``. Every state may be left for good at the cost
     ``cap``. Where V is not below the cap at first, nothing is better than that or the reset: such states are not swept.
     """
-    V, residual = np.ascontiguousarray(V), np.zeros(goals.size)
+    V, residual = np.ascontiguousarray(V), np.zeros(targets.size)
 
     def solve(first: int) -> None:
-        last = min(first + TASK, goals.size)
-        _solve(model, goals, V, residual, first, last, cap, tolerance, sweeps)
+        last = min(first + TASK, targets.size)
+        _solve(model, targets.column, V, residual, first, last, cap, tolerance, sweeps)
 
-    if goals.size <= TASK:
+    if targets.size <= TASK:
         solve(0)
     else:
         with ThreadPoolExecutor(os.cpu_count()) as threads:
-            list(threads.map(solve, range(0, goals.size, TASK)))
+            list(threads.map(solve, range(0, targets.size, TASK)))
     return V, residual
 
 
 @numba.njit(**COMPILED)
 def _solve(
     model: Sparse,
-    goals: Longs,
+    column: Longs,
     V: Floats,
     residual: Floats,
     first: int,
@@ -91,43 +93,45 @@ def _solve(
     rows = Rows(np.zeros(n_pairs + 1, np.int64), np.zeros(places, np.int32), np.zeros(places), np.empty(n_pairs))
     values, policy = np.empty(n_states + 1), np.empty(n_states, np.int16)
     for g in range(first, last):
-        n = outwards(goals[g], V[:, g], cap, order, place)
+        n = outwards(column, g, V[:, g], cap, order, place)
         renumber(model, order[:n], place, rows)
         values[0] = 0.0
         for i in range(1, n):
             values[i] = V[order[i], g]
         start = place[model.start] if model.reset else n
         residual[g] = iterate(rows, n_pairs // n_states, start, values[: n + 1], policy, cap, tolerance, sweeps)
-        V[:, g] = values[n]
-        for i in range(n):
-            V[order[i], g] = values[i]
+        for s in range(n_states):
+            V[s, g] = values[place[s]]
 
 
 @numba.njit(**COMPILED)
-def outwards(goal: int, V: Floats, cap: float, order: Ints, place: Ints) -> int:
-    """The goal, then the other states with values below the cap, from low to high values up to parts of a step.
+def outwards(column: Longs, g: int, V: Floats, cap: float, order: Ints, place: Ints) -> int:
+    """The goal g, then the other states with values below the cap, from low to high values up to parts of a step.
 
-    Returns their number n; order[:n] are the states, ``place`` [S] their new numbers, n for the others.
+    Returns their number n; order[:n] are the states, ``place`` [S] their new numbers, n for the others. All states of
+    the goal have the number 0, and one of them stands in its place.
     """
     n_states = V.size
+    order[0] = 0  # for a goal without a state
     begin = np.zeros(n_states + 2, np.int64)
     for s in range(n_states):
-        if V[s] < cap and s != goal:
+        if V[s] < cap and not inside(column, s, g):
             begin[int(min(V[s], n_states)) + 1] += 1
     begin[0] = 1
     for level in range(n_states + 1):
         begin[level + 1] += begin[level]
     n = int(begin[n_states + 1])
     for s in range(n_states):
-        if V[s] < cap and s != goal:
+        if inside(column, s, g):
+            order[0] = s
+            place[s] = 0
+        elif V[s] < cap:
             level = int(min(V[s], n_states))
             place[s] = begin[level]
             order[begin[level]] = s
             begin[level] += 1
         else:
             place[s] = n
-    order[0] = goal
-    place[goal] = 0
     return n
 
 
@@ -214,11 +218,11 @@ def iterate(
 
 
 @numba.njit(cache=True)
-def improve(model: Sparse, goals: Longs, V: Floats, actions: Actions, margin: float, halt: float) -> int:
+def improve(model: Sparse, column: Longs, V: Floats, actions: Actions, margin: float, halt: float) -> int:
     """Greedy actions [S, G] with respect to V [S, G], in place; returns how many changed.
 
     An action is replaced only by one that is better by the relative ``margin``; an action of -1 by any.
-    Entries where V is infinite, and the goal itself, get the reset. ``halt`` is the probability with which
+    Entries where V is infinite, and the states of the goal, get the reset. ``halt`` is the probability with which
     every step is the last (see ``_start_policy`` in :mod:`adagoal.mdp.solve`).
     """
     indptr, successors, probabilities, start = model.indptr, model.successors, model.probabilities, model.start
@@ -228,7 +232,7 @@ def improve(model: Sparse, goals: Longs, V: Floats, actions: Actions, margin: fl
     changed = 0
     for s in range(n_states):
         for g in range(n_goals):
-            if goals[g] == s or V[s, g] == np.inf:
+            if V[s, g] == np.inf or inside(column, s, g):
                 actions[s, g] = n_actions
                 continue
             q[n_actions] = 1.0 + (1.0 - halt) * V[start, g] if model.reset and s != start else np.inf

@@ -20,7 +20,7 @@ import numba
 import numpy as np
 
 from adagoal.core.types import Actions, Floats
-from adagoal.planning.model import Features, Reach, Region
+from adagoal.planning.model import Features, Reach, Region, inside
 
 
 def bounds(
@@ -31,8 +31,8 @@ def bounds(
     Each goal is swept from itself outwards; where it cannot be reached below the cap, the reset is the best action.
     """
     start, cap = features.start, reach.cap
-    for b, goal in enumerate(reach.goals):
-        direct = reach.direct[b]
+    for b in range(reach.targets.size):
+        direct, goal = reach.direct[b], (reach.targets.column == b).any(axis=1)
         near = np.flatnonzero(direct & reach.reachable & (V[b] < min(cap, 1.0 + Y[b, start])))
         order = near[np.argsort(V[b, near], kind="stable")]
         for _ in range(reach.sweeps):
@@ -90,8 +90,8 @@ def _interval(x, s, features, region, f, phi):  # type: ignore[no-untyped-def]
 def lower_sweep(order, goal, features, region, cap, V, policy):  # type: ignore[no-untyped-def]
     """V [S] <- max(V, T_low V) over the states of ``order``, policy <- the greedy actions; returns the largest rise.
 
-    T_low V(s) = min{ cap, 1 + V(start), min_a 1 + Low_sa(V) }, 0 at the goal; the reset is action A. Where V(s) is
-    1 + V(start) or more, nothing can rise, and the policy resets.
+    T_low V(s) = min{ cap, 1 + V(start), min_a 1 + Low_sa(V) }, 0 in the states of ``goal`` [S]; the reset is action A.
+    Where V(s) is 1 + V(start) or more, nothing can rise, and the policy resets.
     """
     A = (len(features.indptr) - 1) // len(V)
     phi = np.empty(len(region.theta))
@@ -104,7 +104,7 @@ def lower_sweep(order, goal, features, region, cap, V, policy):  # type: ignore[
                 best, action = 1.0 + low, a
         policy[s] = action
         best = min(best, cap)
-        if s != goal and best > V[s]:
+        if best > V[s] and not goal[s]:
             rise = max(rise, best - V[s])
             V[s] = best
     return rise
@@ -125,7 +125,7 @@ def upper_sweep(order, goal, features, region, cap, Y, policy):  # type: ignore[
             Y[s] = top
             policy[s] = A
     for s in order:
-        if features.terminal[s] or s == goal:
+        if features.terminal[s] or goal[s]:
             continue
         for a in range(A):
             _, up = _interval(s * A + a, s, features, region, Y, phi)
@@ -137,12 +137,12 @@ def upper_sweep(order, goal, features, region, cap, Y, policy):  # type: ignore[
 
 
 @numba.njit(cache=True, nogil=True)
-def stages(features, value, error, goals, horizon):  # type: ignore[no-untyped-def]
+def stages(features, value, error, targets, horizon):  # type: ignore[no-untyped-def]
     """The policies [H, S, G], and V_h and U_h [S, G] for h = 1 and 2 as [2, S, G], goal by goal.
 
     ``value`` and ``error`` are the regressions (Ridge) with the targets V and U.
     """
-    start, S, G = features.start, len(features.terminal), len(goals)
+    start, S, G = features.start, len(features.terminal), targets.size
     A = (len(features.indptr) - 1) // S
     policy = np.empty((horizon, S, G), np.int16)
     first_V, first_U = np.zeros((2, S, G)), np.zeros((2, S, G))
@@ -168,7 +168,7 @@ def stages(features, value, error, goals, horizon):  # type: ignore[no-untyped-d
                     _feature(s * A + action, features, U_next, 0.0, phi)
                     mean, width = _mean_width(phi, error.theta[g], error.root[g])
                     missing = min(max(2.0 * spread + mean + width, 0.0), top)
-                here = s == goals[g]
+                here = inside(targets.column, s, g)
                 V[s] = 0.0 if here else best
                 U[s] = 0.0 if here else missing
                 policy[h - 1, s, g] = action

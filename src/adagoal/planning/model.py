@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numba
 import numpy as np
 
 from adagoal.core.mixture import LinearMixture
@@ -56,13 +57,36 @@ class Empirical(NamedTuple):
     start: int
 
 
+class Ambiguous(NamedTuple):
+    """What is known about a kernel as a set of distributions per pair (:mod:`adagoal.planning.robust`)."""
+
+    successor: Ints
+    """[X, K]"""
+    p: Floats
+    """[X, K] the centre: empirical probabilities"""
+    low: Floats
+    """[X, K]"""
+    high: Floats
+    """[X, K] low <= p' <= high for every p' of the set"""
+    support: Ints
+    """[X] places in use; 0 for a pair of which nothing is known"""
+    q: Floats
+    """[X] the most that p' may give to successors which are not listed"""
+    moved: Floats
+    """[X] half the largest L1 distance between p and p'; 1 where the ends say it all"""
+    terminal: Bools
+    """[S]"""
+    start: int
+
+
 class Block(NamedTuple):
     """Goals whose certified bounds are swept together, and how far."""
 
     order: Longs
     """[N] the states to sweep, in this order if order matters; those never seen, successors of none, are left out"""
     column: Longs
-    """[S] the column of the block whose goal is s, or -1; a column may stand for goals that are no state yet"""
+    """[S, W] the columns of the block whose goals hold s, -1 in places not used; a column may stand for goals that have
+    no state yet"""
     cap: float
     """C: values are cut here"""
     exact: bool
@@ -71,6 +95,15 @@ class Block(NamedTuple):
     """At most so many"""
     tolerance: float
     """The change of a sweep that ends it earlier"""
+
+
+class Targets(NamedTuple):
+    """Goals that are planned for together."""
+
+    size: int
+    """G"""
+    column: Longs
+    """[S, W] the columns 0..G-1 whose goals hold s, -1 in places not used"""
 
 
 class Bonus(NamedTuple):
@@ -159,8 +192,8 @@ class Ridge(NamedTuple):
 class Reach(NamedTuple):
     """Goals of a mixture whose bounds are swept together, and how far."""
 
-    goals: Longs
-    """[B]"""
+    targets: Targets
+    """B goals"""
     direct: Bools
     """[B, S] where the goal may be reached, without a reset, in less than the cap; elsewhere the reset is best"""
     reachable: Bools
@@ -168,6 +201,15 @@ class Reach(NamedTuple):
     cap: float
     sweeps: int
     tolerance: float
+
+
+@numba.njit(cache=True, nogil=True)
+def inside(column, s, b):  # type: ignore[no-untyped-def]
+    """Whether the goal of column b holds the state s; column: [S, W]."""
+    found = False
+    for k in range(column.shape[1]):
+        found |= column[s, k] == b
+    return found
 
 
 def model_of(mdp: TabularMDP, reset: bool = True) -> Sparse:

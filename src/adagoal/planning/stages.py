@@ -6,7 +6,7 @@ One pass from stage H to stage 1 computes, for every goal g, with p = p_hat and 
     Q_(s, a) = clip(1 + 3 sqrt(w Var_p V~) + b + c p(V_ - V~) + p V_,  1, left)
     U(s, a)  = clip(    6 sqrt(w Var_p V~) + b' + (1 + 3c) p U(., pi),  0, left)
 
-and V~(s) = min_a Q~(s, a) with its argmin pi(s), V_(s) = min_a Q_(s, a). All three are 0 at s = g, at every stage.
+and V~(s) = min_a Q~(s, a) with its argmin pi(s), V_(s) = min_a Q_(s, a). All three are 0 on g, at every stage.
 The reset, action number A, is known: 1 + V~(s0), 1 + V_(s0) and U(s0, pi) of the next stage; it is the only action of a
 terminal state. Ties go to the lowest action.
 
@@ -31,17 +31,14 @@ BLOCK = 64
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def stages(kernel, bonus, goals, horizon):  # type: ignore[no-untyped-def]
+def stages(kernel, bonus, targets, horizon):  # type: ignore[no-untyped-def]
     """The policies pi [H, S, G], V~_1(s0) [G] and U_1(s0, pi) [G]."""
     start, n_states = kernel.start, kernel.terminal.shape[0]
     n_actions = kernel.support.shape[0] // n_states
-    policy = np.empty((horizon, n_states, goals.shape[0]), np.int16)
-    distance, error = np.empty(goals.shape[0]), np.empty(goals.shape[0])
-    for first in range(0, goals.shape[0], BLOCK):
-        width = min(BLOCK, goals.shape[0] - first)
-        column = np.full(n_states, -1)
-        for j in range(width):
-            column[goals[first + j]] = j
+    policy = np.empty((horizon, n_states, targets.size), np.int16)
+    distance, error = np.empty(targets.size), np.empty(targets.size)
+    for first in range(0, targets.size, BLOCK):
+        width = min(BLOCK, targets.size - first)
         values = np.zeros((2, 3, n_states, width))  # V~, V_ and U(., pi), of this stage and of the next
         mean, chosen = np.zeros((4, width)), np.zeros(width)
         for h in range(horizon - 1, -1, -1):
@@ -57,8 +54,10 @@ def stages(kernel, bonus, goals, horizon):  # type: ignore[no-untyped-def]
                     x = s * n_actions + a
                     _moments(x, kernel, after, bonus.correction > 0, mean)
                     _improve(x, a, bonus, left, mean, best, worst, gap, chosen)
-                if column[s] >= 0:
-                    best[column[s]] = worst[column[s]] = gap[column[s]] = 0.0
+                for k in range(targets.column.shape[1]):
+                    j = targets.column[s, k] - first
+                    if 0 <= j < width:
+                        best[j] = worst[j] = gap[j] = 0.0
                 for j in range(width):
                     policy[h, s, first + j] = chosen[j]
         distance[first : first + width] = values[0, 0, start]

@@ -14,8 +14,11 @@ from matplotlib.patches import Rectangle
 
 from adagoal.core.files import replace
 from adagoal.core.types import Bools, Floats
+from adagoal.deep.certification import Cell
 from adagoal.report.frame import DPI
 
+VERDICTS = {"certified": "#0072b2", "refuted": "#d55e00", "open": "#999999"}
+"""Colours of the cells of a certificate."""
 Curves = Sequence[Sequence[dict[str, Any]]]
 """Per run, the points of its learning curve (see ``History.curve``)."""
 
@@ -102,6 +105,28 @@ def reached_and_missed(goals: Floats, reached: Bools) -> Figure:
         ax.set(xlabel=f"goal coordinate {i}", ylabel=f"goal coordinate {j}")
         ax.grid(alpha=0.25)
     axes[0, 0].legend(fontsize=8, ncols=2, loc="lower left", bbox_to_anchor=(0, 1), frameon=False)
+    return figure
+
+
+def certified_cells(cells: Sequence[Cell]) -> Figure:
+    """Cells of the goal space by their verdict, with the share of rollouts that reached: two coordinates a panel."""
+    views = [(0, i) for i in range(1, min(len(cells[0].low), 3))] or [(0, 0)]
+    figure = Figure((5.2 * len(views), 4.8), layout="tight")
+    axes = figure.subplots(1, len(views), squeeze=False)
+    flat = len(cells[0].low) <= 2 or all(np.ptp([end[2:] for c in cells for end in (c.low, c.high)], 0) == 0)
+    for ax, (i, j) in zip(axes[0], views, strict=True):
+        for cell in cells:
+            low, size = cell.low[[i, j]], (cell.high - cell.low)[[i, j]]
+            style: dict[str, Any] = {"fc": VERDICTS[cell.verdict], "ec": "white", "alpha": 0.9 if flat else 0.3}
+            ax.add_patch(Rectangle((low[0], low[1]), size[0], size[1], **style))
+            if flat and cell.rollouts and j == 1:
+                words = f"{100 * cell.reached / cell.rollouts:.0f}"
+                ax.text(*(low + size / 2), words, ha="center", va="center", fontsize=7, color="white")
+        ax.autoscale_view()
+        ax.set(xlabel=f"goal coordinate {i}", ylabel=f"goal coordinate {j}")
+    shares = {verdict: sum(cell.share for cell in cells if cell.verdict == verdict) for verdict in VERDICTS}
+    keys = [Rectangle((0, 0), 1, 1, fc=VERDICTS[name], label=f"{name} {share:.0%}") for name, share in shares.items()]
+    axes[0, 0].legend(handles=keys, fontsize=8, ncols=3, loc="lower left", bbox_to_anchor=(0, 1), frameon=False)
     return figure
 
 

@@ -21,7 +21,7 @@ from adagoal.deep.vectors import flat, like
 from adagoal.runs import training_files as files
 from adagoal.runs.saved import read
 
-FRAMES = 6
+FRAMES = 12
 
 
 def write(about: files.Record, env: str | None, trust: bool) -> Path | None:

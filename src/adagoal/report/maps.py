@@ -10,7 +10,7 @@ from matplotlib.patches import Rectangle
 
 from adagoal.core.layout import Layout
 from adagoal.core.types import Bools, Floats
-from adagoal.report.view import View
+from adagoal.runs.view import View
 
 WALL, OUTSIDE, UNSEEN, MARK = "#3d434b", "#d3d7dc", "#ffffff", "#d1742f"
 WRITTEN = 16

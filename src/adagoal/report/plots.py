@@ -16,8 +16,8 @@ from matplotlib.patches import Patch
 from adagoal.core.text import plain
 from adagoal.core.types import Longs
 from adagoal.report.maps import OUTSIDE, UNSEEN, WALL, draw_map, map_size
-from adagoal.report.view import View
 from adagoal.runs.result import Result
+from adagoal.runs.view import View
 
 MAP = colormaps["viridis"]
 BLUE, ORANGE, GREY = "#31588a", "#d1742f", "#9aa3ad"
@@ -35,7 +35,7 @@ NAME = 28
 def figures(result: Result, view: View) -> dict[str, tuple[Figure, str]]:
     """Every figure by file name, with its caption."""
     drawn: dict[str, tuple[Figure, str]] = {}
-    if view.layout is not None:
+    if view.layout is not None and result.goal_names is None:
         drawn["goals"] = goal_map(result, view), "Bounds on the expected number of steps from the start to every cell."
     else:
         drawn["goals"] = intervals(result, view), "Bounds on the expected number of steps from the start to every goal."
@@ -95,7 +95,7 @@ def intervals(result: Result, view: View) -> Figure:
     ax.annotate("L and L + epsilon", (0, L), xytext=(2, 3), textcoords="offset points", fontsize=8)
     ax.set(xlim=(-1, len(order)), ylim=(0, top), ylabel="expected steps from the start", xlabel="goals, sorted")
     if len(order) <= LABELS:
-        ax.set_xticks(place, [_name(view, g) for g in order], rotation=90, fontsize=7, parse_math=False)
+        ax.set_xticks(place, [_name(result, view, g) for g in order], rotation=90, fontsize=7, parse_math=False)
     names = {BLUE: "in X, finished", ORANGE: "in X, open", GREY: "outside X"}
     used = [Patch(color=colour, label=text) for colour, text in names.items() if colour in colours]
     figure.legend(handles=used, loc="outside upper right", ncols=3, frameon=False, fontsize=8)
@@ -105,7 +105,7 @@ def intervals(result: Result, view: View) -> Figure:
 def selection(result: Result, view: View) -> Figure:
     """How often each goal was chosen: three maps, or goals by time windows."""
     chosen = result.arrays["episode_goals"].astype(np.int64)
-    if view.layout is None:
+    if view.layout is None or result.goal_names is not None:
         return _selection_heat(result, view, chosen)
     states = len(view.layout.cells)
     parts = np.array_split(chosen, WINDOWS)
@@ -126,7 +126,7 @@ def selection(result: Result, view: View) -> Figure:
 
 
 def _selection_heat(result: Result, view: View, chosen: Longs) -> Figure:
-    order = sorted({int(g) for g in chosen}, key=lambda g: (result.certificates[g] if g >= 0 else (-1.0, 0.0), g))
+    order = sorted({int(g) for g in chosen}, key=lambda g: (result.certificates.get(g, (-1.0, 0.0)), g))
     columns = min(COLUMNS, len(chosen))
     groups = np.array_split(np.array(order), min(ROWS, len(order)))
     row = {int(g): i for i, group in enumerate(groups) for g in group}
@@ -140,7 +140,7 @@ def _selection_heat(result: Result, view: View, chosen: Longs) -> Figure:
     image = ax.imshow(share, aspect="auto", cmap=MAP, norm=PowerNorm(0.5), interpolation="nearest", extent=extent)
     ax.set(xlabel="episode", ylabel="goals, near ones first")
     if len(groups) <= LABELS:
-        names = [_name(view, g) if g >= 0 else "never seen" for g in order]
+        names = [_name(result, view, g) if g >= 0 else "never seen" for g in order]
         ax.set_yticks(range(len(groups)), names, fontsize=7, parse_math=False)
     else:
         ax.set_yticks([])
@@ -184,9 +184,14 @@ def visits(result: Result, view: View) -> Figure:
     return _clean(figure)
 
 
-def _name(view: View, goal: int) -> str:
+def goal_name(result: Result, view: View, goal: int) -> str:
+    """A goal's number, with its name if it has one."""
+    return view.label(goal) if result.goal_names is None else f"{goal} {plain(result.goal_names[goal])}"
+
+
+def _name(result: Result, view: View, goal: int) -> str:
     """A goal beside an axis, where there is little room."""
-    return plain(view.label(goal), NAME)
+    return plain(goal_name(result, view, goal), NAME)
 
 
 def _clean(figure: Figure) -> Figure:

@@ -28,6 +28,7 @@ import numpy as np
 
 from adagoal.core.counts import Counts
 from adagoal.core.errors import InputError
+from adagoal.core.goalspace import GoalSpace
 from adagoal.core.types import Bools, Floats, Longs
 from adagoal.core.world import Plan
 from adagoal.planning.backend import NUMBA, Backend
@@ -53,14 +54,14 @@ class BPI(Stages):
         L: float,
         epsilon: float,
         delta: float,
-        goals: Longs | None,
+        space: GoalSpace,
         constants: str = "paper",
         H: int | None = None,
         backend: Backend = NUMBA,
     ) -> None:
-        if goals is None or len(goals) != 1:
+        if len(space.numbers) != 1:
             raise InputError("bpi-ucbvi is for one goal", name="method")
-        super().__init__(counts, goals, horizon(L, epsilon, "literal") if H is None else H, backend)
+        super().__init__(counts, space, horizon(L, epsilon, "literal") if H is None else H, backend)
         self.L, self.epsilon, self.delta, self.c = L, epsilon, delta, scale(constants)
         self._plan()
 
@@ -84,7 +85,7 @@ class BPI(Stages):
 
     def plan(self) -> Plan:
         """The optimistic policy."""
-        return Plan(self.table, self.goal_state, self.H, self._until())
+        return Plan(self.table, self.goal_state, self.H, self._until(), self.space.at)
 
     def bounds(self, goal: int) -> tuple[float, float]:
         """The optimistic value over H stages, with the paper's constants; nothing above."""

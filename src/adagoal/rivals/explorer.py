@@ -19,6 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.counts import Counts
+from adagoal.core.errors import InputError
+from adagoal.core.goalspace import GoalSpace
 from adagoal.core.run import Observer, Run, note
 from adagoal.core.schema import COUNT, Array, Schema, check_arrays, check_json, record
 from adagoal.core.status import Status
@@ -45,13 +47,13 @@ class Move:
 
 @dataclass(eq=False)
 class Explorer(ABC):
-    """What the methods share: one column per state, and sample collection."""
+    """What the methods share: one column per goal, and sample collection."""
 
     counts: Counts
     L: float
     epsilon: float
     delta: float
-    goal_space: Longs | None = None
+    given: GoalSpace | None = None
     """The goals to consider; None means every state"""
     constants: str = "paper"
     """"paper", or "scaled=c" (:mod:`adagoal.rivals.planning`)"""
@@ -69,8 +71,10 @@ class Explorer(ABC):
 
     def __post_init__(self) -> None:
         self.c = planning.scale(self.constants)
-        self.goals: Longs = np.arange(self.counts.n_states) if self.goal_space is None else self.goal_space
-        self.column = self.goal_state = np.arange(self.counts.n_states)
+        S = self.counts.n_states
+        self.space = self.given or GoalSpace.states(S, S)
+        self.goals: Longs = self.space.numbers
+        self.column = self.goal_state = np.arange(self.space.size)
         self.plans = 0
         self.stopped = False
         self._way: Actions = np.zeros(0, np.int16)
@@ -93,12 +97,12 @@ class Explorer(ABC):
     @property
     @abstractmethod
     def D(self) -> Floats:
-        """[S] at most L for the goals of the answer, else infinite."""
+        """[N] at most L for the goals of the answer, else infinite."""
 
     @property
     def E(self) -> Floats:
-        """[S] epsilon, what the method claims, once it has stopped; before that nothing is claimed."""
-        return np.full(self.counts.n_states, self.epsilon if self.stopped else self.L + 1.0 + self.epsilon)
+        """[N] epsilon, what the method claims, once it has stopped; before that nothing is claimed."""
+        return np.full(len(self.column), self.epsilon if self.stopped else self.L + 1.0 + self.epsilon)
 
     @abstractmethod
     def policy(self, goal: int) -> Actions:
@@ -180,6 +184,8 @@ class Incremental(Explorer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not self.space.own:
+            raise InputError(f"{self.name} discovers states one by one: its goals must be single states", "goals")
         self.known: Bools = np.arange(self.counts.n_states) == self.counts.start
         """[S] the set K"""
         self._far = 4.0 * (self.L + 2.0)

@@ -39,6 +39,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal.core.goalspace import membership
 from adagoal.core.types import Actions, Floats, Longs
 from adagoal.core.world import Outcome
 from adagoal.rivals import planning
@@ -72,7 +73,7 @@ class Gosprl(Explorer):
         self.W = 1.0
         self.diameter: float | None = None
         """D_hat, once it is known"""
-        self._values, self._table = np.full(counts.n_states, np.inf), np.zeros((0, 0), np.int16)
+        self._values, self._table = np.full(len(self.column), np.inf), np.zeros((0, 0), np.int16)
         self._answered = -1
 
     def move(self) -> Move | None:
@@ -127,16 +128,19 @@ class Gosprl(Explorer):
         c, moment = self.counts, int(self.counts.n.sum())
         if moment == self._answered:
             return
-        rows, cap, goals = planning.empirical(c), 4.0 * (self.L + 2.0), np.flatnonzero(c.seen)
-        targets = goals[:, None] == np.arange(c.n_states)
+        rows, cap, at = planning.empirical(c), 4.0 * (self.L + 2.0), self.space.at
+        goals = np.unique(at[c.seen])
+        goals = goals[goals >= 0]
+        targets = np.array([membership(at, g) for g in goals]).reshape(len(goals), c.n_states)
         V, policy = planning.solve(c, rows, self._all, targets, PRECISION, cap, untried=False, backend=self.backend)
-        self._values, self._table = np.full(c.n_states, np.inf), np.zeros((c.n_states, c.n_states), np.int16)
+        N = len(self.column)
+        self._values, self._table = np.full(N, np.inf), np.zeros((N, c.n_states), np.int16)
         self._values[goals], self._table[goals] = V[:, c.start], policy
         self._answered = moment
 
     @property
     def D(self) -> Floats:
-        """[S] the empirical value from s0 less epsilon/2: at most L for the goals of the answer."""
+        """[N] the empirical value from s0 less epsilon/2: at most L for the goals of the answer."""
         self._answer()
         return np.maximum(self._values - self.epsilon / 2.0, 0.0)
 

@@ -14,14 +14,21 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal.core import past
+from adagoal.core.counts import MOVES
 from adagoal.core.errors import InputError
 from adagoal.core.files import Content, arrays_content, json_content
+from adagoal.core.goalspace import membership
+from adagoal.core.names import label, numbered
 from adagoal.core.policy import Policy
 from adagoal.core.status import Status
+from adagoal.core.text import plain
 from adagoal.runs.folder import hold
+from adagoal.runs.naming import Finder, rows
 from adagoal.runs.saved import Files, Saved, read, tell
-from adagoal.runs.schemas import CHECKPOINT, FORMAT, KIND, MODEL, RESULT
+from adagoal.runs.schemas import CHECKPOINT, FORMAT, KIND, LATER, MODEL, RESULT
 from adagoal.runs.setting import Setting
+from adagoal.runs.view import View, stored_view
 from adagoal.worlds import storage
 from adagoal.worlds.model import TabularMDP
 
@@ -66,32 +73,98 @@ class Result:
     void: list[str]
     """Why the status is "void": checks that the certificates rest on have failed."""
     arrays: Mapping[str, NDArray[Any]]
-    """policy [G', T, S] for ``policy_goals`` [G'], episode_goals, episode_reached, trace [*, 4], visits [S]"""
+    """policy [G', T, S] for ``policy_goals`` [G'], episode_goals, episode_reached, trace [*, 4], visits [S],
+    and what the report draws: how the intervals shrank (:mod:`adagoal.core.past`) and the empirical model
+    (:data:`adagoal.core.counts.MOVES`)"""
     model: TabularMDP | None = field(default=None, repr=False)
     """The world itself, where the user brought it as a matrix, a Model or a file; it is saved with the run."""
 
-    def certificate(self, goal: int) -> Certificate:
+    goal_names: tuple[str, ...] | None = None
+    """Names of the goals 0, 1, ..., where goals are sets of states; None where they are states."""
+    view: View = field(default_factory=View, repr=False)
+    """Names of the states, and how they are drawn."""
+
+    # --- goals: by number or by name ---
+
+    def goal(self, goal: int | str) -> int:
+        """The number of a goal that is given by its number or its name."""
+        names = self.view.labels if self.goal_names is None else self.goal_names
+        return numbered(goal, names, self.n_states if self.goal_names is None else len(names), "goal")
+
+    def goal_label(self, goal: int) -> str:
+        """The name of a goal."""
+        return self.label(goal) if self.goal_names is None else plain(self.goal_names[goal])
+
+    def members(self, goal: int | str) -> list[int]:
+        """The states of a goal, as far as they are known: it is reached in any of them."""
+        number = self.goal(goal)
+        if self.goal_names is None:
+            return [number]
+        return [int(s) for s in np.flatnonzero(membership(self.arrays["goals_at"], number))]
+
+    def certificate(self, goal: int | str) -> Certificate:
         """Lower and upper bound on the expected number of steps from s0 to the goal."""
-        if goal not in self.certificates:
+        number = self._number(goal)
+        if number not in self.certificates:
             raise InputError(f"goal {goal} is not among the goals that were seen")
-        return self.certificates[goal]
+        return self.certificates[number]
 
-    def error(self, goal: int) -> float:
+    def error(self, goal: int | str) -> float:
         """How many expected steps the goal's policy may be worse than the best one (see ``errors``)."""
-        if goal not in self.errors:
+        number = self._number(goal)
+        if number not in self.errors:
             raise InputError(f"goal {goal} is not among the {len(self.goals)} goals of the result")
-        return self.errors[goal]
+        return self.errors[number]
 
-    def policy(self, goal: int) -> Policy:
-        """A policy to reach the goal, as a callable (state) -> action; the reset is action ``reset_action``."""
-        places = np.flatnonzero(self.arrays["policy_goals"] == goal)
+    def policy(self, goal: int | str) -> Policy:
+        """A policy to reach the goal: (state) -> action, and ``act(observation)``; the reset is ``reset_action``."""
+        number = self._number(goal)
+        places = np.flatnonzero(self.arrays["policy_goals"] == number)
         if not len(places):
             raise InputError(f"goal {goal} has no policy: it is not among the {len(self.goals)} goals of the result")
-        return Policy(goal, np.asarray(self.arrays["policy"][places[0]], np.int16), self.reset_action)
+        table = np.asarray(self.arrays["policy"][places[0]], np.int16)
+        find = None if self.view.start is None else Finder(self.view, self.arrays.get("observations"), self.n_states)
+        return Policy(number, table, self.reset_action, find)
+
+    def _number(self, goal: int | str) -> int:
+        return self.goal(goal) if isinstance(goal, str) else goal
+
+    # --- names ---
+
+    @property
+    def n_states(self) -> int:
+        """States that the run has numbers for."""
+        return len(self.arrays["visits"])
+
+    def label(self, state: int) -> str:
+        """The name of a state; its number where it has none."""
+        return label(self.view.labels, numbered(state, (), self.n_states, "state"))
+
+    def state(self, label: str) -> int:
+        """The state with a name."""
+        return numbered(label, [plain(name) for name in self.view.labels], self.n_states, "state")
+
+    def table(self) -> list[dict[str, Any]]:
+        """One row per goal that was seen, those of the result first.
+
+        ``within`` says whether the goal is one of the result, ``open`` whether its certificate is unfinished; ``error``
+        is NaN for other goals, and ``states`` is the number of its states.
+        """
+        return rows(self)
+
+    def frame(self) -> Any:
+        """The table as a pandas data frame, one row per goal; needs pandas."""
+        try:
+            import pandas
+        except ImportError:
+            raise InputError("a data frame needs the pandas package: pip install pandas") from None
+        return pandas.DataFrame(self.table()).set_index("goal")
+
+    # --- files ---
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form: the setting, the outcome, and one row {goal, lower, upper, error} per goal of X."""
-        rows = [self._row(g) for g in self.goals]
+        chosen = [self._row(g) for g in self.goals]
         others = [self._row(g) for g in self.certificates if g not in set(self.goals)]
         keep = (
             "status",
@@ -114,13 +187,16 @@ class Result:
             **setting,
             **outcome,
             "radius": self.radius,
-            "goals": rows,
+            "goals": chosen,
             "other_goals": others,
+            "goal_names": None if self.goal_names is None else list(self.goal_names),
         }
 
     def _row(self, goal: int) -> dict[str, Any]:
         low, up = self.certificates[goal]
-        row = {"goal": goal, "lower": _finite(low), "upper": _finite(up)}
+        row = {"goal": goal, "lower": _finite(low), "upper": _finite(up), "label": self.goal_label(goal)}
+        if self.goal_names is not None:
+            row["states"] = len(self.members(goal))
         return {**row, "error": _finite(self.errors[goal])} if goal in self.errors else row
 
     def contents(self) -> dict[str, Content]:
@@ -134,7 +210,7 @@ class Result:
             if held.saved is not None:
                 earlier = stored_setting(held.saved)[0]
                 refuse_another(folder, earlier, self.setting)
-            held.save(results=self.contents() | storage.contents(self.model))
+            held.save(results=self.contents() | self.view.contents() | storage.contents(self.model))
         return folder
 
 
@@ -154,7 +230,8 @@ def _load(saved: Saved) -> Result:
     if "result.json" not in here:
         again = f"adagoal resume {quote(str(saved.path))}"
         raise InputError(f"{saved.path}: the run was cut off before its end; go on with: {again}")
-    result = replace(read_result(here, "result.json", "model.npz"), model=stored_model(here))
+    result = read_result(here, "result.json", "model.npz")
+    result = replace(result, model=stored_model(here), view=stored_view(here, result.n_states))
     tell(saved)
     return result
 
@@ -210,7 +287,7 @@ def refuse_another(folder: Path, earlier: Setting, setting: Setting) -> None:
 
 
 def _setting(data: Mapping[str, Any]) -> Setting:
-    found = {name: data[name] for name in Setting.__dataclass_fields__}
+    found = {name: data[name] for name in Setting.__dataclass_fields__ if name in data or name not in LATER}
     return Setting(**found | {"goal_space": None if found["goal_space"] is None else tuple(found["goal_space"])})
 
 
@@ -230,6 +307,7 @@ def _from_data(data: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> R
         **{name: data[name] for name in ("radius", "open_goals", "guarantee")},
         **{name: data[name] for name in ("steps", "episodes", "plans", "wall_seconds", "reset_action", "warnings")},
         void=data.get("void", []),
+        goal_names=None if data.get("goal_names") is None else tuple(data["goal_names"]),
     )
 
 
@@ -237,16 +315,28 @@ def _check(result: Result, form: int) -> None:
     """The parts speak of the same states, goals and run."""
     arrays, status = result.arrays, result.status
     goals, policy_goals = set(result.goals), arrays["policy_goals"].tolist()
-    past = arrays["trace"][:, 0]
+    then = arrays["trace"][:, 0]
+    sets = result.goal_names is not None
+    numbers = len(result.goal_names or ()) if sets else len(arrays["visits"])
+    used = (*result.certificates, *policy_goals, arrays["episode_goals"].max(initial=-1))
     rules = {
-        "a goal that is no state": all(g < len(arrays["visits"]) for g in result.certificates),
+        "a radius that was not asked for": result.setting.growing or result.radius == result.setting.radius,
+        f"a goal that {'has no name' if sets else 'is no state'}": max(used, default=-1) < numbers,
+        "goals with names and no states, or the reverse": sets == ("goals_at" in arrays),
+        "a state of a goal without a name": "goals_at" not in arrays or arrays["goals_at"].max(initial=-1) < numbers,
+        "a past of other goals": arrays.get("past_goals", arrays["episode_goals"]).max(initial=-1) < numbers + sets,
         "a goal without a policy": goals <= set(policy_goals),
         "two policies for a goal": len(set(policy_goals)) == len(policy_goals),
         "an open goal that is none": set(result.open_goals) <= goals,
         "an open goal twice": len(set(result.open_goals)) == len(result.open_goals),
         "a lower bound above the upper one": status is Status.VOID or not contradicted(result.certificates),
         "more episodes in its history than episodes": len(arrays["episode_goals"]) <= result.episodes,
-        "a history that goes back": (np.diff(past) >= 0).all() and past.max(initial=0) <= result.steps,
+        "a history that goes back": (np.diff(then) >= 0).all() and then.max(initial=0) <= result.steps,
+        "a part of its past, or of its moves": all(
+            len(part.keys() & arrays.keys()) in (0, len(part)) for part in (past.SCHEMA, MOVES)
+        ),
+        "a past that is longer than the run": np.max(arrays.get("past_steps", 0), initial=0) <= result.steps
+        and np.max(arrays.get("past_episodes", 0), initial=0) <= result.episodes,
         "a certificate with open goals": status is not Status.CERTIFIED or not result.open_goals,
         "a status that its method cannot give": status not in (Status.CERTIFIED, Status.STOPPED)
         or result.guarantee == (status is Status.CERTIFIED),

@@ -195,14 +195,14 @@ def find(path: Path) -> Saved | None:
 def read(path: Path, load: Callable[[Saved], T]) -> T:
     """What ``load`` makes of the run in a folder; it is called again where a save came in between."""
     while True:
-        before = _stamp(path)
+        before = stamp(path)
         try:
             saved = find(path)
             if saved is None:
                 raise InputError(f"{path}: holds no run")
             return load(saved)
         except InputError:
-            if _stamp(path) == before:
+            if stamp(path) == before:
                 raise
 
 
@@ -213,8 +213,8 @@ def tell(saved: Saved) -> None:
     saved.notes.clear()
 
 
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    """Changes with every commit."""
+def stamp(path: Path) -> tuple[int, int, int] | None:
+    """Changes with every commit; None where there is none."""
     try:
         found = os.stat(path / manifests.NAME, follow_symlinks=False)
     except (OSError, ValueError):

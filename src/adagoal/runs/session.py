@@ -14,22 +14,30 @@ from adagoal.core.counts import Counts
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.files import arrays_content
 from adagoal.core.generator import put_back
+from adagoal.core.past import Past
 from adagoal.core.run import Attempts, Growing, Observer, Run
 from adagoal.core.schema import check_arrays
 from adagoal.core.status import Status
-from adagoal.core.types import Longs
+from adagoal.core.trail import Trail
 from adagoal.core.world import World
 from adagoal.goals import Rule
+from adagoal.planning import device
+from adagoal.runs import asked
+from adagoal.runs.answer import answer
+from adagoal.runs.asked import Code
 from adagoal.runs.folder import Folder
-from adagoal.runs.result import Certificate, Result, contradicted
+from adagoal.runs.result import Result, contradicted
 from adagoal.runs.schemas import HISTORY
 from adagoal.runs.setting import UNLIMITED, Setting, check, growth
 from adagoal.runs.signals import Stop, stop_on_signals
+from adagoal.runs.view import View
 from adagoal.worlds import storage
 
 CHECKPOINT = "checkpoint.npz"
 STAGE = ("certified.json", "certified.npz")
 """The answer of the last finished stage of a curriculum, beside the checkpoint."""
+STEPS = "transitions.npz"
+"""Every step of the run, where it keeps them (:mod:`adagoal.core.trail`)."""
 FIRST_RADIUS = 2.0
 """Where a curriculum begins."""
 
@@ -49,19 +57,32 @@ class Session:
     """Whether the folder has a checkpoint of this session, and with it the world."""
 
     @staticmethod
-    def start(setting: Setting, world: World, rule: Rule) -> Session:
-        """A fresh run of the setting."""
+    def start(setting: Setting, world: World, rule: Rule, goals: Code | None = None) -> Session:
+        """A fresh run of the setting; ``goals`` is the code of goals that are sets, where the setting asks for it."""
         check(setting)
         method = methods.get(setting.method)
         if setting.growing and not method.grows:
             raise InputError(f"{setting.radius} is not available with the method {setting.method}", "radius")
         counts = Counts(world.initial_states, world.n_actions, world.start)
         first = FIRST_RADIUS if setting.growing else float(setting.radius)
-        problem = methods.Problem(world, counts, first, setting.epsilon, setting.delta, _goals(setting, world))
+        if setting.device != "cpu" and not method.on_device:
+            able = ", ".join(name for name, method in methods.METHODS.items() if method.on_device)
+            raise InputError(f"{setting.device} is for the method {able}, not for {setting.method}", "device")
+        space = asked.space(setting, world, goals)
+        backend = device.backend(setting.device, world.note)
+        problem = methods.Problem(world, counts, first, setting.epsilon, setting.delta, space, backend)
         estimates = methods.build(setting.method, problem, setting.method_args)
         if setting.growing:
             cast(Growing, estimates).set_radius(first, 1)
-        return Session(setting, Run(world, estimates, rule, np.random.default_rng(setting.seed)))
+        rng = np.random.default_rng(setting.seed)
+        return Session(setting, Run(world, estimates, rule, rng, space=space))
+
+    def record(self, steps: dict[str, NDArray[Any]] | None = None) -> None:
+        """Keep every step from now on, after those that a folder holds; a ``ValueError`` where they do not fit."""
+        trail = Trail(self.run.world.n_actions)
+        if steps is not None:
+            trail.restore(steps, self.run.counts)
+        self.run.counts.trail = trail
 
     # --- running ------------------------------------------------------------------------------------------------
 
@@ -72,7 +93,7 @@ class Session:
         line; an exception of ours is raised unchanged.
         """
         status, failure = Status.INTERRUPTED, None
-        with stop_on_signals() as stop:
+        with stop_on_signals(None if folder is None else folder.path) as stop:
             if folder is not None:
                 self.save(folder)
             try:
@@ -81,7 +102,7 @@ class Session:
                 pass
             except Exception as error:
                 failure = error
-        result = self._result(status)
+        result = self.result(status)
         if folder is not None:
             self.save(folder, result)
         if failure is None:
@@ -118,7 +139,7 @@ class Session:
             status = loop(self.run, budget, observe)
             if status is not Status.CERTIFIED or not self.setting.growing:
                 return status
-            self.certified = self._answer(status)
+            self.certified = answer(self.setting, self.run, status)
             if ((estimates.D <= estimates.L) | np.isinf(estimates.D)).all():
                 return status  # every goal is certified or out of reach: no larger radius has more to say
             self._enlarge()
@@ -131,7 +152,7 @@ class Session:
 
     # --- the result ---------------------------------------------------------------------------------------------
 
-    def _result(self, status: Status) -> Result:
+    def result(self, status: Status) -> Result:
         """The answer as it stands, or that of the last finished stage of a curriculum; void where a check failed."""
         run, estimates = self.run, self.run.estimates
         if status is not Status.CERTIFIED and self.certified is not None:
@@ -143,51 +164,16 @@ class Session:
                 plans=estimates.plans,
                 wall_seconds=run.seconds,
                 model=storage.own(run.world),
+                view=View.of(run.world),
             )
         else:
-            result = self._answer(status)
+            result = answer(self.setting, self.run, status)
         reasons = list(run.world.void)
         if crossed := contradicted(result.certificates):
             reasons.append(f"the bounds contradict each other, first those of goal {crossed[0]}")
         if estimates.guarantee and reasons:
             result = replace(result, status=Status.VOID, certified_radius=None, void=reasons)
         return result
-
-    def _answer(self, status: Status) -> Result:
-        run, estimates = self.run, self.run.estimates
-        seen = [int(g) for g in estimates.goals if estimates.goal_state[estimates.column[g]] >= 0]
-        chosen = [g for g in seen if estimates.D[estimates.column[g]] <= estimates.L]
-        still = run.open_columns()
-        policies = [estimates.policy(g) for g in chosen]
-        empty = np.zeros((0, 1, run.counts.n_states), np.int16)
-        return Result(
-            setting=self.setting,
-            status=status,
-            radius=float(estimates.L),
-            certified_radius=float(estimates.L) if status is Status.CERTIFIED else None,
-            goals=chosen,
-            certificates={g: Certificate(*estimates.bounds(g)) for g in seen},
-            errors={g: float(estimates.E[estimates.column[g]]) for g in chosen},
-            open_goals=[g for g in chosen if still[estimates.column[g]]],
-            guarantee=estimates.guarantee,
-            steps=run.steps,
-            episodes=len(run.episode_goals),
-            plans=estimates.plans,
-            wall_seconds=run.seconds,
-            reset_action=run.world.n_actions,
-            warnings=[*run.world.warnings, *([] if estimates.guarantee else run.world.void)],
-            void=[],
-            model=storage.own(run.world),
-            arrays={
-                "policy": np.stack(policies) if policies else empty,
-                "policy_goals": np.array(chosen, np.int64),
-                "episode_goals": np.array(run.episode_goals, np.int32),
-                "episode_reached": np.array(run.episode_reached, bool),
-                "trace": np.array(run.trace, float).reshape(-1, 4),
-                "visits": run.counts.visits.copy(),
-                **estimates.extras(),
-            },
-        )
 
     # --- checkpoints: everything from which the run goes on bit for bit -------------------------------------------
 
@@ -197,7 +183,9 @@ class Session:
         if self.certified is not None:
             unchanged = self._kept is self.certified and folder.has(STAGE[1])
             state |= {} if unchanged else dict(zip(STAGE, self.certified.contents().values(), strict=True))
-        results = {} if result is None else result.contents()
+        results = {} if result is None else result.contents() | result.view.contents()
+        if self.run.counts.trail is not None:
+            results[STEPS] = arrays_content(self.run.counts.trail.arrays(), compress=False)
         if not self._begun:
             results |= storage.contents(storage.own(self.run.world))
         folder.save(state, results, STAGE if unchanged else ())
@@ -209,9 +197,11 @@ class Session:
         arrays, facts = run.estimates.state()
         seen, place = run.world.state()
         named = _under("estimates", arrays) | _under("counts", run.counts.state()) | _under("world", seen)
+        members, names = run.space.state()
+        named |= _under("goals", members)
         named |= {f"attempts.{k}": getattr(run.attempts, k) for k in Attempts.ARRAYS}
         named |= {"episode_goals": np.array(run.episode_goals, np.int32), "trace": np.array(run.trace, float)}
-        named |= {"episode_reached": np.array(run.episode_reached, bool)}
+        named |= {"episode_reached": np.array(run.episode_reached, bool)} | run.past.arrays()
         return named, {
             "setting": {**self.setting.__dict__},
             "estimates": facts,
@@ -220,6 +210,7 @@ class Session:
             "steps": run.steps,
             "seconds": run.seconds,
             "stage": self.stage,
+            "goal_names": names,
         }
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any], certified: Result | None) -> None:
@@ -232,9 +223,11 @@ class Session:
         S = run.counts.n_states
         if not world.initial_states <= S <= world.state_bound:
             raise ValueError(f"it has {S} states, the environment {world.state_bound}")
+        run.space.restore(_part("goals", arrays), facts.get("goal_names"))
+        run.space.grow(S)
         self._restore_stage(facts["stage"], certified)
         run.estimates.restore(_part("estimates", arrays), facts["estimates"])
-        check_arrays(HISTORY, arrays, {"S": S})
+        check_arrays(HISTORY, arrays, {"N": run.space.size})
         for name in Attempts.ARRAYS:
             setattr(run.attempts, name, np.array(arrays[f"attempts.{name}"]))
         run.episode_goals = arrays["episode_goals"].tolist()
@@ -243,13 +236,15 @@ class Session:
         if not np.isfinite(trace[:, [0, 1, 3]]).all():
             raise ValueError("the trace has infinite numbers of steps, episodes or goals")
         run.trace = [(int(s), int(e), float(m), int(o)) for s, e, m, o in trace]
+        run.past = Past.of(arrays)
         put_back(run.rng, facts["rng"])
         world.restore(_part("world", arrays), facts["world"])
         run.steps, run.seconds = facts["steps"], facts["seconds"]
         columns = len(run.estimates.goal_state) if methods.get(self.setting.method).asks_rule else 1
-        state, aim, clock = facts["world"]["place"]
-        if not (0 <= state < S and run.counts.seen[state] and aim < columns and clock >= 0):
-            raise ValueError("the agent is nowhere")
+        for agent in facts["world"].get("copies", [facts["world"]]):
+            state, aim, clock = agent["place"] if agent is not None else (world.start, -1, 0)
+            if not (0 <= state < S and run.counts.seen[state] and aim < columns and clock >= 0):
+                raise ValueError("the agent is nowhere")
         if run.steps > run.counts.visits.sum() or len(world.labels) > S:
             raise ValueError("it has more steps or states than its counts")
 
@@ -268,23 +263,6 @@ class Session:
         self.stage, self.certified = stage, certified
         self._kept = certified
         cast(Growing, self.run.estimates).set_radius(radii[-1], stage)
-
-
-def _goals(setting: Setting, world: World) -> Longs | None:
-    """The goal space as states, checked against the world."""
-    if world.initial_states < world.state_bound:
-        found = "the states of this environment are numbered as they are found"
-        if setting.goal_space is not None:
-            raise InputError(f"{found}, so goals cannot be named in advance", "goal_space")
-        if str(setting.radius).startswith("all"):
-            raise InputError(f'{found}; use "auto" with a budget instead of "all"', "radius")
-    if setting.goal_space is None:
-        return None
-    whole = all(isinstance(g, int) and not isinstance(g, bool) and abs(g) < 2**62 for g in setting.goal_space)
-    goals = np.unique(np.asarray(setting.goal_space if whole else [], np.int64))
-    if len(goals) == 0 or goals.min() < 0 or goals.max() >= world.state_bound:
-        raise InputError(f"goals must be states in 0..{world.state_bound - 1}, at least one", "goal_space")
-    return goals
 
 
 def _under(prefix: str, arrays: dict[str, Any]) -> dict[str, Any]:

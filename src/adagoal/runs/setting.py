@@ -8,6 +8,7 @@ from typing import Any
 
 from adagoal.core.checks import number
 from adagoal.core.errors import InputError
+from adagoal.planning.device import DEVICES
 
 UNLIMITED = 2**62
 
@@ -28,9 +29,16 @@ class Setting:
     seed: int = 0
     budget: int | None = None
     goal_space: tuple[int, ...] | None = None
-    """The goals to consider; None means every state."""
-    start_seed: int | None = None
+    """The states to consider as goals; None means every state, or what ``goal_sets`` says."""
+    goal_sets: dict[str, Any] | None = None
+    """Goals that are not given as states (:mod:`adagoal.runs.asked`)."""
+    start_seed: int | str | None = None
+    """Of the first state: with this seed at every reset, "random" by declaration, or None: found out."""
     max_states: int | None = None
+    workers: int = 1
+    """Copies of the environment that are played at once."""
+    device: str = "cpu"
+    """Where plans are made: cpu or gpu."""
 
     @property
     def growing(self) -> bool:
@@ -74,5 +82,7 @@ def check(setting: Setting) -> None:
     number("delta", setting.delta, 1e-300, 1, closed="[)")
     if setting.budget is not None and not 1 <= setting.budget <= UNLIMITED:
         raise InputError(f"must be at least 1 step and at most {UNLIMITED:.1e}, got {setting.budget}", "budget")
+    if setting.device not in DEVICES:
+        raise InputError(f"must be one of {', '.join(DEVICES)}, got {setting.device!r}", "device")
     if setting.seed < 0:
         raise InputError(f"must be a whole number >= 0, got {setting.seed}", "seed")

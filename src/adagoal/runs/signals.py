@@ -1,12 +1,20 @@
-"""Signals as a request: a run ends after the piece of work at hand, with everything kept."""
+"""Signals as a request: a run ends after the piece of work at hand, with everything kept.
+
+Another process that has no business with signals asks with a file in the run's folder (:func:`ask_to_stop`). The run
+looks for it about once a second, and removes it when it begins and when it ends.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import signal
 import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
+
+from adagoal.core.files import writing
 
 ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 """Ctrl-C, a request to end, a terminal that was closed (not on Windows)."""
@@ -16,26 +24,54 @@ ALWAYS = (signal.SIGINT, signal.SIGTERM)
 """Caught even where they were ignored, as shells have it for what they run in the background."""
 
 
-class Stop:
-    """Whether a signal has asked the run to end."""
+FILE = "stop.request"
+LOOK_SECONDS = 1.0
 
-    def __init__(self) -> None:
-        self.asked = False
+
+class Stop:
+    """Whether a signal, or a file in the folder, has asked the run to end."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.signalled = False
+        self._file = None if folder is None else folder / FILE
+        self._next = 0.0
+
+    @property
+    def asked(self) -> bool:
+        """Looks for the file now and then."""
+        now = time.monotonic()
+        if self._file is not None and now >= self._next:
+            self._next = now + LOOK_SECONDS
+            self.signalled = self.signalled or self._file.exists()
+        return self.signalled
+
+    def forget(self) -> None:
+        """Remove the file."""
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.unlink(missing_ok=True)
+
+
+def ask_to_stop(folder: Path) -> None:
+    """Ask the run that is writing in a folder to end, with everything kept."""
+    with writing(folder / FILE):
+        (folder / FILE).touch()
 
 
 @contextlib.contextmanager
-def stop_on_signals() -> Iterator[Stop]:
+def stop_on_signals(folder: Path | None = None) -> Iterator[Stop]:
     """Catch :data:`ENDING` meanwhile: the first one asks, a second Ctrl-C ends at once (KeyboardInterrupt).
 
     A hang-up that is ignored stays ignored, so that ``nohup`` means what it says. Outside the main thread nothing is
     caught, as Python allows no handler there.
     """
-    stop = Stop()
+    stop = Stop(folder)
+    stop.forget()
 
     def ask(number: int, frame: FrameType | None) -> None:
-        if stop.asked and number == signal.SIGINT:
+        if stop.signalled and number == signal.SIGINT:
             raise KeyboardInterrupt
-        stop.asked = True
+        stop.signalled = True
 
     caught = ENDING if threading.current_thread() is threading.main_thread() else ()
     before = {number: signal.getsignal(number) for number in caught}
@@ -45,5 +81,6 @@ def stop_on_signals() -> Iterator[Stop]:
     try:
         yield stop
     finally:
+        stop.forget()
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -182,7 +182,7 @@ def _finish(
     """Run to the end, the time limit or an interrupt; save and return the result."""
     began = time.monotonic()
     out_of_time = False
-    with stop_on_signals() as stop:
+    with stop_on_signals(None if folder is None else folder.path) as stop:
 
         def after_cycle(history: History) -> bool:
             nonlocal out_of_time

@@ -28,11 +28,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.counts import Counts
+from adagoal.core.goalspace import GoalSpace
 from adagoal.core.schema import COUNT, Array, Schema, check_arrays, check_json, record
 from adagoal.core.types import Actions, Bools, Floats, Ints, Longs
 from adagoal.core.world import Plan
 from adagoal.planning.backend import NUMBA, Backend
-from adagoal.planning.model import Members
+from adagoal.planning.model import Members, Targets
 from adagoal.tabular.columns import one_each
 
 MEMBERS = 24
@@ -69,13 +70,14 @@ class Bayes:
         counts: Counts,
         L: float,
         epsilon: float,
-        goals: Longs | None = None,
+        space: GoalSpace | None = None,
         backend: Backend = NUMBA,
     ) -> None:
         self.counts, self.L, self.epsilon, self.cap = counts, L, epsilon, L + 1.0 + epsilon
         self._backend = backend
         S, X, W = counts.n_states, len(counts.n), counts.successor.shape[1]
-        self.goals, self.column = one_each(goals, S)
+        self.space = space or GoalSpace.states(S, S)
+        self.goals, self.column = one_each(self.space)
         self.goal_state = self.goals
         G = len(self.goals)
         self.p: Floats = np.zeros((MEMBERS + 1, X, W + 1))
@@ -115,7 +117,7 @@ class Bayes:
         """The greedy policies of one member."""
         policy = self.greedy[[self.plans % MEMBERS]]
         limit = min(math.ceil(4 * self.cap * (self.L + 1) / self.epsilon), 2**62)
-        return Plan(policy, self.goal_state, limit, self._threshold())
+        return Plan(policy, self.goal_state, limit, self._threshold(), self.space.at)
 
     def bounds(self, goal: int) -> tuple[float, float]:
         """The two quantiles; the upper one is infinite where it has met the cap."""
@@ -157,10 +159,12 @@ class Bayes:
         counts, goals = self.counts, self.goals[block]
         V, greedy = np.take(self.V, block, axis=2), np.take(self.greedy, block, axis=2)  # goals stay innermost
         members = Members(counts.successor, self._places, self.p, self.atom, counts.terminal, counts.start, self._caps)
-        V, greedy = self._backend.ensemble(members, goals, TOLERANCE * self.epsilon, SWEEPS, V, greedy)
+        targets = Targets(len(block), self.space.columns(goals))
+        V, greedy = self._backend.ensemble(members, targets, TOLERANCE * self.epsilon, SWEEPS, V, greedy)
         self.V[:, :, block], self.greedy[:, :, block] = V, greedy
         self.D[block], upper = np.quantile(V[:MEMBERS, counts.start], (LOW, HIGH), axis=0)
-        self.upper[block] = np.where(counts.seen[goals], upper, self.cap)
+        found = np.isin(goals, self.space.at[counts.seen])
+        self.upper[block] = np.where(found, upper, self.cap)
         self.stale[block] = False
         self.plans += 1
 

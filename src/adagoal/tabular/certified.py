@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.counts import Counts
+from adagoal.core.goalspace import GoalSpace
 from adagoal.core.schema import COUNT, Array, Schema, check_arrays, check_json, record
 from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.core.world import Plan
@@ -69,16 +70,17 @@ class Certified(Columns):
         L: float,
         epsilon: float,
         delta: float,
-        goals: Longs | None = None,
+        space: GoalSpace | None = None,
         branching: int | None = None,
+        pairs: int | None = None,
         backend: Backend = NUMBA,
     ) -> None:
-        super().__init__(counts, state_bound, L + 1.0 + epsilon, goals)
+        super().__init__(counts, L + 1.0 + epsilon, space or GoalSpace.states(counts.n_states, state_bound))
         self.L, self.epsilon, self._backend = L, epsilon, backend
         self.confidence = Confidence(
             counts,
-            pairs=state_bound * counts.n_actions,
-            goals=self.n_goals,
+            pairs=pairs or state_bound * counts.n_actions,
+            goals=self.space.bound,
             delta=delta,
             branching=branching or state_bound,
         )
@@ -106,7 +108,7 @@ class Certified(Columns):
         """[1, S] the policy that the certificate speaks of; the optimistic one as long as there is none."""
         j = self.column[goal]
         table = self.returned if np.isfinite(self.upper[j]) else self.optimistic
-        return np.ascontiguousarray(table[None, :, j])
+        return self.offered(table, int(j))
 
     def refresh(self, wanted: Bools) -> bool:
         """Bring one block of goals up to date, ``wanted`` [columns] first; False if none of those was stale."""
@@ -137,7 +139,7 @@ class Certified(Columns):
         limit = min(math.ceil(4 * self.cap * (self.L + 1) / self.epsilon), 2**62)
         growth = min(GROWTH, self._missing()[self.D <= self.L].max(initial=LEAST))
         threshold = np.maximum(n + 1, np.where(n < YOUNG, 2 * n, (n * growth).astype(np.int64)))
-        return Plan(policy[None], self.goal_state, limit, threshold)
+        return Plan(policy[None], self.goal_state, limit, threshold, self.space.at)
 
     def set_radius(self, L: float, stage: int) -> None:
         """Go on with a larger radius as stage 1, 2, ... of a curriculum (label ``cor_UB_increasingL``).
@@ -149,8 +151,7 @@ class Certified(Columns):
         self.L, self.cap = L, L + 1.0 + self.epsilon
         self.confidence.set_stage(stage)
         self.Y[:, unfinished], self.best[:, unfinished] = self.cap, self.counts.n_actions
-        known = np.flatnonzero(unfinished & (self.goal_state >= 0))
-        self.Y[self.goal_state[known], known] = 0.0
+        self.pin(np.flatnonzero(unfinished))
         self.polished[:] = 0.0
         self.stale[:] = True
 
@@ -186,14 +187,12 @@ class Certified(Columns):
     def _sweep(self, block: Longs, exact: bool) -> None:
         """Both bounds of the columns of the block."""
         model, start = self.confidence.model(), self.counts.start
+        column = self.block_columns(block)
         tables: list[NDArray[Any]] = [self.V, self.optimistic, self.Y, self.best]
         rows = np.ix_(self.order, block)
         parts = [np.zeros((len(table), len(block)), table.dtype) for table in tables]
         for part, table in zip(parts, tables, strict=True):
             part[self.order] = table[rows]
-        column = np.full(len(self.V), -1)
-        known = self.goal_state[block] >= 0
-        column[self.goal_state[block][known]] = np.flatnonzero(known)
         setting = Block(self.order, column, self.cap, exact, SWEEPS, tolerance=1e-3 * self.epsilon)
         if exact or model.p.size * len(block) > THREADED:
             second = self._threads.submit(self._backend.upper, model, setting, *parts[2:])
@@ -218,7 +217,8 @@ class Certified(Columns):
         """Bound the sub-optimality of the policy of Y, for a goal with Y(s0) <= C - 1."""
         V, Y, policy = (np.ascontiguousarray(a[:, j]) for a in (self.V, self.Y, self.best))
         probe = np.full(len(V), -1, np.int16)
-        gap, value = suboptimality(self.order, self.goal_state[j], self.confidence.model(), V, Y, policy, probe)
+        goal = self.space.inside(self.goal_state[j])
+        gap, value = suboptimality(self.order, goal, self.confidence.model(), V, Y, policy, probe)
         self.probing[:, j] = probe
         self._offer(j, min(float(Y[self.counts.start]), value), gap)
 

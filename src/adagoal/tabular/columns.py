@@ -12,16 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.counts import Counts
+from adagoal.core.goalspace import GoalSpace
 from adagoal.core.schema import Array, Schema, check_arrays
-from adagoal.core.types import Longs
+from adagoal.core.types import Actions, Longs
 
 
-def one_each(goals: Longs | None, n_states: int) -> tuple[Longs, Longs]:
-    """(goals [G], column [S]) of estimates with one column per goal, seen or not; column -1 is that of no goal."""
-    chosen = np.arange(n_states) if goals is None else goals
-    column = np.full(n_states, -1)
-    column[chosen] = np.arange(len(chosen))
-    return chosen, column
+def one_each(space: GoalSpace) -> tuple[Longs, Longs]:
+    """(goals [G], column [N]) of estimates with one column per goal, seen or not; column -1 is that of no goal."""
+    goals, column = space.numbers, np.full(space.size, -1)
+    column[goals] = np.arange(len(goals))
+    return goals, column
 
 
 class Columns:
@@ -34,25 +34,24 @@ class Columns:
         **dict.fromkeys(("V", "Y"), Array("float64", ("R", "C"), low=0, finite=False)),
         **dict.fromkeys(("optimistic", "best", "returned"), Array("int16", ("R", "C"), low=0, high="A")),
         "probing": Array("int16", ("R", "C"), low=-1, high="A"),
-        "goal_state": Array("int64", ("C",), low=-1, below="R"),
+        "goal_state": Array("int64", ("C",), low=-1, below="N"),
         **dict.fromkeys(("D", "upper", "gap"), Array("float64", ("C",), low=0, finite=False)),
         "stale": Array("bool", ("C",)),
         "polished": Array("float64", ("C",), low=0),
-        "column": Array("int64", ("R",), low=0, below="C"),
-        "_is_goal": Array("bool", ("R",)),
+        "column": Array("int64", ("N",), low=0, below="C"),
+        "_is_goal": Array("bool", ("N",)),
     }
-    """What a checkpoint holds; R states, fewer than the counts have where some were found since the last plan."""
+    """What a checkpoint holds; R states and N goals, fewer than there are where some were found since the last plan."""
 
-    def __init__(self, counts: Counts, state_bound: int, cap: float, goals: Longs | None) -> None:
+    def __init__(self, counts: Counts, cap: float, space: GoalSpace) -> None:
         states, actions = counts.n_states, counts.n_actions
-        self.counts, self.cap = counts, cap
-        self.n_goals = state_bound if goals is None else len(goals)
-        """How many goals there are, at most: as long as one is missing, column 0 stands for it"""
-        self._is_goal = np.ones(states, bool) if goals is None else np.isin(np.arange(states), goals)
-        self._all_states = goals is None
+        self.counts, self.cap, self.space = counts, cap, space
+        self._is_goal = np.isin(np.arange(space.size), space.numbers)
         self._room = 1
-        self.column = np.zeros(states, np.int64)
-        """[S] column of every state as a goal; 0 for those never seen"""
+        self._seen = 0
+        """States seen at the last look for goals"""
+        self.column = np.zeros(space.size, np.int64)
+        """[N] column of every goal; 0 for those never seen"""
         self.V = np.zeros((states, 1))
         """[S, columns] lower bounds"""
         self.Y = np.full((states, 1), cap)
@@ -81,22 +80,47 @@ class Columns:
         return np.flatnonzero(self._is_goal)
 
     def add_rows(self) -> None:
-        """Rows for states that the counts made room for."""
+        """Rows for states that the counts made room for, and places for goals that were found."""
         states, actions = self.counts.n_states, self.counts.n_actions
-        if states == len(self.column):
+        self.space.grow(states)
+        if self.space.size != len(self.column):
+            self.column = np.pad(self.column, (0, self.space.size - len(self.column)))
+            self._is_goal = np.isin(np.arange(self.space.size), self.space.numbers)
+        if states == len(self.V):
             return
         fill = {"V": 0.0, "Y": self.cap, "optimistic": 0, "probing": -1, "best": actions, "returned": actions}
-        for name, value in (fill | {"column": 0, "_is_goal": self._all_states}).items():
+        for name, value in fill.items():
             array = getattr(self, name)
-            room = [(0, states - len(array))] + [(0, 0)] * (array.ndim - 1)
-            setattr(self, name, np.pad(array, room, constant_values=value))
+            setattr(self, name, np.pad(array, [(0, states - len(array)), (0, 0)], constant_values=value))
 
     def add_columns(self) -> None:
-        """Columns for the goals seen for the first time."""
-        for state in np.flatnonzero(self.counts.seen & self._is_goal & (self.column == 0)):
-            self._add_column(int(state))
+        """Columns for the goals seen for the first time: one of their states was."""
+        seen = int(np.count_nonzero(self.counts.seen))
+        if seen == self._seen:
+            return
+        self._seen = seen
+        found = np.zeros(len(self.column) + 1, bool)  # the last entry is for -1
+        found[self.space.at[: self.counts.n_states][self.counts.seen]] = True
+        known = len(self.D)
+        for goal in np.flatnonzero(found[:-1] & (self.column == 0)):
+            self._add_column(int(goal))
+        if len(self.D) > known:
+            self.pin(np.arange(known, len(self.D)))
 
-    def _add_column(self, state: int) -> None:
+    def block_columns(self, block: Longs) -> Longs:
+        """[S, W] the places in ``block`` of the goals of every state, -1 where there is none: what a sweep reads."""
+        if not self.space.whole:
+            self.pin(block)  # some of their states may be new
+        return self.space.columns(self.goal_state[block])
+
+    def pin(self, columns: Longs) -> None:
+        """Both bounds are zero in the states of a goal."""
+        at = self.space.columns(self.goal_state[columns])
+        state, place = np.nonzero(at >= 0)
+        column = columns[at[state, place]]
+        self.V[state, column] = self.Y[state, column] = 0.0
+
+    def _add_column(self, goal: int) -> None:
         columns = len(self.D)
         if columns == self._room:
             self._room = 2 * columns
@@ -108,12 +132,18 @@ class Columns:
                 wide[..., :columns] = array
             wide[..., columns] = wide[..., 0]
             setattr(self, name, wide[..., : columns + 1])
-        self.column[state], self.goal_state[-1] = columns, state
-        self.V[state, -1] = self.Y[state, -1] = 0.0
-        if state == self.counts.start:
+        self.column[goal], self.goal_state[-1] = columns, goal
+        if goal in self.space.at[self.counts.start]:
             self.D[-1] = self.upper[-1] = self.gap[-1] = 0.0
-        if columns == self.n_goals:
+        if columns == self.space.bound:
             self.D[0] = np.inf  # no goal is left unseen
+
+    def offered(self, table: Actions, j: int) -> Actions:
+        """[1, S] a column of a table of actions; the reset stands in for those that a state does not have."""
+        actions, A = table[:, j].copy(), self.counts.n_actions
+        own = np.flatnonzero(actions < A)
+        actions[own[self.counts.absent[own * A + actions[own]]]] = A
+        return actions[None]
 
     def column_state(self) -> dict[str, NDArray[Any]]:
         """For a checkpoint."""
@@ -124,17 +154,17 @@ class Columns:
         sizes = check_arrays(self.SCHEMA, arrays, {"A": self.counts.n_actions})
         column, goal_state, is_goal = arrays["column"], arrays["goal_state"], arrays["_is_goal"]
         shown = np.flatnonzero(column)
-        known = len(self._is_goal)
+        self.space.grow(self.counts.n_states)
         if not (
-            known <= sizes["R"] <= self.counts.n_states
+            len(self.V) <= sizes["R"] <= self.counts.n_states
+            and (len(column) == sizes["R"] if self.space.own else len(column) <= self.space.size)
             and goal_state[0] == -1
             and len(shown) == sizes["C"] - 1
             and np.array_equal(goal_state[column[shown]], shown)
-            and self.counts.seen[shown].all()
-            and np.array_equal(is_goal[:known], self._is_goal)
-            and (is_goal[known:] == self._all_states).all()
+            and np.isin(shown, self.space.at[: self.counts.n_states][self.counts.seen]).all()
+            and np.array_equal(is_goal, np.isin(np.arange(len(is_goal)), self.space.numbers))
         ):
             raise ValueError("the columns and the goals do not belong together")
         for name in self.column_state():
             setattr(self, name, np.array(arrays[name]))
-        self._room = len(self.D)
+        self._room, self._seen = len(self.D), 0

@@ -74,6 +74,7 @@ class Confidence:
         """Take in new counts; False where there are none."""
         counts = self.counts
         self._make_room()
+        self._leave_out(np.flatnonzero(counts.absent & (self._known.q > 0.0)))
         changed = np.flatnonzero(counts.n != self._seen)
         if not len(changed):
             return False
@@ -112,6 +113,12 @@ class Confidence:
             terminal=c.terminal,
             start=c.start,
         )
+
+    def _leave_out(self, pairs: Longs) -> None:
+        """Pairs that do not exist: each is the reset, of which all is known."""
+        p, p_split, r_low, r, q = self._known
+        p[pairs, 0], p_split[pairs, 0] = 1.0, 1.0
+        r_low[pairs], r[pairs], q[pairs] = 0.0, 0.0, 0.0
 
     def _make_room(self) -> None:
         """Places for the pairs and the successors that the counts made room for."""

@@ -35,6 +35,7 @@ import numpy as np
 
 from adagoal.core.counts import Counts
 from adagoal.core.errors import InputError
+from adagoal.core.goalspace import GoalSpace
 from adagoal.core.types import Bools, Floats, Longs
 from adagoal.core.world import Plan
 from adagoal.planning.backend import NUMBA, Backend
@@ -82,14 +83,15 @@ class UCBVI(Stages):
         L: float,
         epsilon: float,
         delta: float,
-        goals: Longs | None = None,
+        space: GoalSpace | None = None,
         bonus: str = "literal",
         H: int | None = None,
         lazy: bool = False,
         backend: Backend = NUMBA,
     ) -> None:
         enough, S = horizon(L, epsilon, bonus), counts.n_states
-        stages, G = enough if H is None else H, S if goals is None else len(goals)
+        space = space or GoalSpace.states(S, S)
+        stages, G = enough if H is None else H, len(space.numbers)
         if 2 * stages * S * G > MOST_BYTES:
             raise InputError(
                 f"ucbvi with H = {stages} stages, {S} states and {G} goals needs a policy table of "
@@ -97,7 +99,7 @@ class UCBVI(Stages):
                 "guarantee)",
                 name="method",
             )
-        super().__init__(counts, goals, stages, backend)
+        super().__init__(counts, space, stages, backend)
         self.L, self.epsilon, self.delta, self.bonus, self.lazy = L, epsilon, delta, bonus, lazy
         self.guarantee = bonus != "simplified" and stages >= enough
         self.episodes_per_plan = 1_000_000 if lazy else 1
@@ -119,7 +121,7 @@ class UCBVI(Stages):
 
     def plan(self) -> Plan:
         """The policies of Q~ (eq. ``eq_Qt``), H stages each."""
-        return Plan(self.table, self.goal_state, self.H, self._threshold())
+        return Plan(self.table, self.goal_state, self.H, self._threshold(), self.space.at)
 
     def bounds(self, goal: int) -> tuple[float, float]:
         """(D, D + E) for a goal with D <= L and E <= epsilon, as the proof of its policy has it; else (D, infinity)."""

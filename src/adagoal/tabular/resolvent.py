@@ -54,7 +54,7 @@ def _widths(x, model, place, F, sd, span, mean):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def suboptimality(order, goal, model, V, Y, policy, probe):  # type: ignore[no-untyped-def]
-    """Bounds on V^pi(start) - V*(start) and on V^pi(start), for the policy pi [S].
+    """Bounds on V^pi(start) - V*(start) and on V^pi(start), for the policy pi [S] to the states of ``goal`` [S].
 
     V <= V* and V^pi <= Y on the states of ``order``. Also fills ``probe`` [S] with the actions that hold the first
     bound up: where to look next.
@@ -63,27 +63,28 @@ def suboptimality(order, goal, model, V, Y, policy, probe):  # type: ignore[no-u
     A = model.support.shape[0] // V.shape[0]
     place = np.full(V.shape[0], -1)
     pair = np.full(N, -1)  # the policy's pair in every place, -1 at the goal and where it resets
+    end = goal[order]  # the places of the goal
     top = 1.0 + Y[model.start]
     for i in range(N):
         s = order[i]
         place[s] = i
         top = max(top, Y[s])
-        if s != goal and policy[s] != A and not model.terminal[s]:
+        if not goal[s] and policy[s] != A and not model.terminal[s]:
             pair[i] = s * A + policy[s]
     try:
-        F = _visits(pair, place, place[goal], model)
+        F = _visits(pair, place, end, model)
     except Exception:  # the policy is not proper under the empirical kernel
         return np.inf, np.inf
     if not (F.min() >= -1e-9 and F[:, N].max() <= MOST * top):  # hardly proper: the inverse is not to be trusted
         return np.inf, np.inf
     b, K, beta = _unknowns(pair, place, model, F, top)
     value = _value(pair, place[model.start], model, F, b, K, beta, top)
-    gain = _gains(order, place, place[goal], model, F, beta, top, V, Y, policy)
-    return _settle(order, place, place[goal], model, gain, top, V, Y, policy, probe), value
+    gain = _gains(order, place, end, model, F, beta, top, V, Y, policy)
+    return _settle(order, place, end, model, gain, top, V, Y, policy, probe), value
 
 
 @numba.njit(cache=True, nogil=True)
-def _visits(pair, place, last, model):  # type: ignore[no-untyped-def]
+def _visits(pair, place, end, model):  # type: ignore[no-untyped-def]
     """F [N, N + 1]: W, the visits under the empirical kernel, zero at the goal, and in the last column v = W 1."""
     N, first = len(pair), place[model.start]
     M = np.eye(N)
@@ -92,15 +93,15 @@ def _visits(pair, place, last, model):  # type: ignore[no-untyped-def]
         if x >= 0:
             for k in range(model.support[x]):
                 j = place[model.successor[x, k]]
-                if j != last:
+                if not end[j]:
                     M[i, j] -= model.p_split[x, k]
-        elif i != last and first != last:
+        elif not end[i] and not end[first]:
             M[i, first] -= 1.0
     W = np.linalg.inv(M)
     F = np.empty((N, N + 1))
     for i in range(N):
         for y in range(N):
-            F[i, y] = W[i, y] if i != last and y != last else 0.0
+            F[i, y] = W[i, y] if not end[i] and not end[y] else 0.0
         F[i, N] = F[i, :N].sum()
     return F
 
@@ -153,7 +154,7 @@ def _value(pair, first, model, F, b, K, beta, top):  # type: ignore[no-untyped-d
 
 
 @numba.njit(cache=True, nogil=True)
-def _gains(order, place, last, model, F, beta, top, V, Y, policy):  # type: ignore[no-untyped-def]
+def _gains(order, place, end, model, F, beta, top, V, Y, policy):  # type: ignore[no-untyped-def]
     """gain [N, A + 1] of lemma 8, the reset last: how much better than the policy an action may be."""
     N, first = len(order), place[model.start]
     A = model.support.shape[0] // len(V)
@@ -162,7 +163,7 @@ def _gains(order, place, last, model, F, beta, top, V, Y, policy):  # type: igno
     gain = np.zeros((N, A + 1))
     for i in range(N):
         s = order[i]
-        if i == last:
+        if end[i]:
             continue
         error = 0.0
         for y in range(N):
@@ -189,21 +190,21 @@ def _gains(order, place, last, model, F, beta, top, V, Y, policy):  # type: igno
 
 
 @numba.njit(cache=True, nogil=True)
-def _settle(order, place, last, model, gain, top, V, Y, policy, probe):  # type: ignore[no-untyped-def]
+def _settle(order, place, end, model, gain, top, V, Y, policy, probe):  # type: ignore[no-untyped-def]
     """Z(start) after the iteration of lemma 9, from Y - V downwards; ``probe`` <- the actions that hold Z up."""
     N, first = len(order), place[model.start]
     A = model.support.shape[0] // len(V)
     Z = np.zeros(N)
     ceiling = top - 1.0
     for i in range(N):
-        Z[i] = 0.0 if i == last else max(Y[order[i]] - V[order[i]], 0.0)
+        Z[i] = 0.0 if end[i] else max(Y[order[i]] - V[order[i]], 0.0)
         ceiling = max(ceiling, Z[i])
     for sweep in range(ITERATIONS):
         change = 0.0
         for step in range(N):
             i = step if sweep % 2 == 0 else N - 1 - step
             s = order[i]
-            if i == last:
+            if end[i]:
                 continue
             best = gain[i, A] + Z[first]
             action = A

@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.counts import Counts
+from adagoal.core.goalspace import GoalSpace
 from adagoal.core.schema import COUNT, Array, Schema, check_arrays, check_json, record
 from adagoal.core.types import Actions, Longs
 from adagoal.planning.backend import Backend
-from adagoal.planning.model import Bonus, Kernel
+from adagoal.planning.model import Bonus, Kernel, Targets
 from adagoal.tabular.columns import one_each
 
 
@@ -26,9 +27,9 @@ class Stages:
     }
     FACTS = record(plans=COUNT)
 
-    def __init__(self, counts: Counts, goals: Longs | None, H: int, backend: Backend) -> None:
-        self.counts, self.H, self._backend = counts, H, backend
-        self.goals, self.column = one_each(goals, counts.n_states)
+    def __init__(self, counts: Counts, space: GoalSpace, H: int, backend: Backend) -> None:
+        self.counts, self.space, self.H, self._backend = counts, space, H, backend
+        self.goals, self.column = one_each(space)
         self.goal_state = self.goals
         self.table: Actions = np.zeros((H, counts.n_states, len(self.goals)), np.int16)
         """[H, S, G] pi: the policy of U, of the episodes and of the result"""
@@ -42,7 +43,8 @@ class Stages:
         c = self.counts
         p_hat = c.count / np.maximum(c.n, 1)[:, None]
         kernel = Kernel(c.successor, p_hat, c.support, c.terminal, c.start)
-        self.table, self.D, self.U = self._backend.stages(kernel, bonus, self.goals, self.H)
+        targets = Targets(len(self.goals), self.space.columns(self.goals))
+        self.table, self.D, self.U = self._backend.stages(kernel, bonus, targets, self.H)
         self.planned = c.n.copy()
         self.plans += 1
 

@@ -4,23 +4,33 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from adagoal.core import generator
 from adagoal.core.errors import InputError
+from adagoal.core.goalspace import GoalSpace
+from adagoal.core.names import DIGEST, Observed
 from adagoal.core.text import plain
 from adagoal.worlds import keys
-from adagoal.worlds.body import MAX_STATES, Body
+from adagoal.worlds.body import MAX_STATES, Body, Mask
 from adagoal.worlds.keys import Key
 
 FIRST_STATES = 64
 """States allocated at first, where the number is not declared."""
+TERMINATED = " (end)"
+"""Ends the label of a state that ended the episode: the same observation may be one that does not."""
 STARTS = 16
 """Resets that must agree for the start to count as fixed."""
+RANDOM = "random"
+"""In place of a start seed: the user declares that the start is random, whatever the first resets show."""
+StartSeed = int | str | None
+"""How the first observation is drawn: with this seed, at random by declaration, or as the first resets show."""
 
 
 class Adapter:
     """Numbers the states of an environment and resets it; :mod:`adagoal.worlds.gym` says by which conventions."""
 
-    def __init__(self, body: Body, name: str, start_seed: int | None, max_states: int | None) -> None:
+    def __init__(self, body: Body, name: str, start_seed: StartSeed, max_states: int | None) -> None:
         self.name, self.body, self.n_actions = name, body, body.facts.n_actions
         self.actions: list[int] = []
         """What was done since the last reset of the environment."""
@@ -28,10 +38,14 @@ class Adapter:
         """Whether the environment ended the episode by itself, so that nothing but a reset is left."""
         self.truncates = False
         """Whether it ever did."""
-        self._start_seed = start_seed
+        self.mask: Mask = None
+        """The actions of the state that was entered last."""
+        self._start_seed = start_seed if isinstance(start_seed, int) else None
         self._before: dict[str, Any] = {}  # the generator before the last reset
+        self._space: GoalSpace | None = None  # to which states that are found belong
         starts = self._find_starts()
-        self.virtual = len(starts) > 1
+        self._first = body.observation()  # of the start, unless that is virtual
+        self.virtual = start_seed == RANDOM or len(starts) > 1
         """Whether the start is a state of its own, before the random first observation."""
         self.labels: tuple[str, ...] = ()
         self.index: dict[Key, int] = {}
@@ -76,9 +90,31 @@ class Adapter:
                 "(if they never end, the observations are not discrete)",
                 "max_states",
             )
+        if self._space is not None:
+            self._space.add(state, self.body.observation(), label)
         self.index[key] = state
         self.labels += (label,)
         return state
+
+    def classify(self, space: GoalSpace, labels: tuple[str, ...]) -> bool:
+        """Add all states to the goal space, those that are not known yet when they get their numbers."""
+        if self._declared:
+            for key, state in self.index.items():
+                space.add(state, key, labels[state] if labels else str(key))
+            return True
+        self._space = space
+        if not self.virtual:
+            space.add(self.start, self._first, labels[self.start])
+        return False
+
+    def observed(self) -> Observed:
+        """How the states are known by their observations."""
+        if self._declared:
+            return Observed({"kind": "states", "first": next(iter(self.index))})
+        digests = np.zeros((len(self.labels), DIGEST), np.uint8)
+        for key, state in self.index.items():
+            digests[state] = np.frombuffer(keys.digest(key), np.uint8)
+        return Observed(self.body.facts.space, digests)
 
     @property
     def met(self) -> int:
@@ -96,14 +132,14 @@ class Adapter:
         """Reset the environment; the key of its first observation."""
         self.actions.clear()
         self.overdue = False
-        key, self._before = self.body.reset(self._start_seed, keep=self._start_seed is not None)
+        key, self.mask, self._before = self.body.reset(self._start_seed, keep=self._start_seed is not None)
         return key
 
     def home(self) -> int:
         """The reset action: the state after it, which is the start unless something is wrong."""
         if self.virtual:
             self.actions.clear()
-            self.overdue = False
+            self.overdue, self.mask = False, None
             return self.start
         return self._numbered(self.enter())
 
@@ -111,16 +147,19 @@ class Adapter:
         """Take an action in a state: the state after it, and whether that one is terminated."""
         if self.virtual and state == self.start:
             return self._numbered(self.enter()), False
-        key, terminated, truncated = self.body.step(action)
-        landed = self._numbered(self.end(key) if terminated else key)
+        key, self.mask, terminated, truncated = self.body.step(action)
+        landed = self._numbered(key, terminated)
         self.actions.append(action)
         self.overdue = truncated and not terminated
         self.truncates |= self.overdue
         return landed, terminated
 
-    def _numbered(self, key: Key) -> int:
+    def _numbered(self, key: Key, terminated: bool = False) -> int:
+        key = self.end(key) if terminated else key
         state = self.index.get(key)
-        return self.number(key, self.body.label()) if state is None else state
+        if state is None:
+            return self.number(key, self.body.label() + (TERMINATED if terminated else ""))
+        return state
 
     # --- saving -----------------------------------------------------------------------------------------------
 
@@ -159,7 +198,7 @@ class Adapter:
             return self.start
         key, terminated, truncated = self.enter(), False, False
         for action in snapshot["actions"]:
-            key, terminated, truncated = self.body.step(action)
+            key, self.mask, terminated, truncated = self.body.step(action)
         self.actions = list(snapshot["actions"])
         self.overdue = truncated and not terminated
         return self.index.get(self.end(key) if terminated else key, -1)

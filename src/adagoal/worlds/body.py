@@ -19,14 +19,28 @@ from gymnasium import spaces, wrappers
 
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.text import plain, told
-from adagoal.worlds.keys import Key, continuous, is_minigrid, minigrid_key, minigrid_label, observation_key
+from adagoal.worlds.keys import (
+    Key,
+    continuous,
+    describe,
+    is_minigrid,
+    minigrid_key,
+    minigrid_label,
+    minigrid_view,
+    reader,
+)
 
 MAX_STATES = 10_000
 """Default bound on the number of states of an environment that does not declare it."""
 MOST_ACTIONS = 32_766
 """Policies are tables of 16-bit numbers, and the reset is one more action."""
+MASK = "action_mask"
 CHECKS = (wrappers.TimeLimit, wrappers.OrderEnforcing, wrappers.PassiveEnvChecker)
 """Wrappers that do not change what an environment does, apart from its time limit."""
+
+
+Mask = bytes | None
+"""Which actions a state has: a byte 0 or 1 for each; None where it has all of them."""
 
 
 class Facts(NamedTuple):
@@ -35,6 +49,8 @@ class Facts(NamedTuple):
     n_actions: int
     states: range | None
     """The observations that there are, where they are declared as few whole numbers."""
+    space: dict[str, Any]
+    """How observations become keys (:func:`adagoal.worlds.keys.reader`)"""
 
 
 class Body(Protocol):
@@ -42,16 +58,23 @@ class Body(Protocol):
 
     facts: Facts
 
-    def reset(self, seed: int | None = None, keep: bool = False) -> tuple[Key, dict[str, Any]]:
-        """Reset: the key of the first state, and the generator as it was before; ``keep`` puts that back afterwards."""
+    def reset(self, seed: int | None = None, keep: bool = False) -> tuple[Key, Mask, dict[str, Any]]:
+        """Reset: the key and the mask of the first state, and the generator as it was before.
+
+        ``keep`` puts that back afterwards.
+        """
         ...
 
-    def step(self, action: int) -> tuple[Key, bool, bool]:
-        """Take an action 0, 1, ...: the key of the state after it, terminated, truncated."""
+    def step(self, action: int) -> tuple[Key, Mask, bool, bool]:
+        """Take an action 0, 1, ...: the key and the mask of the state after it, terminated, truncated."""
         ...
 
     def label(self) -> str:
         """The last observation in a few words."""
+        ...
+
+    def observation(self) -> Any:
+        """The last observation as goals see it; of MiniGrid the whole state (:func:`.keys.minigrid_view`)."""
         ...
 
     def generator(self) -> dict[str, Any]:
@@ -83,12 +106,13 @@ class Local:
         self._name, self._first, self.env = name, int(actions.start), without_limits(env)
         self._base: Any = env.unwrapped
         self._minigrid = is_minigrid(self._base)
-        self._read = (lambda observation: minigrid_key(self._base)) if self._minigrid else observation_key(space)
+        how = {"kind": "minigrid"} if self._minigrid else describe(space)
+        self._read = (lambda observation: minigrid_key(self._base)) if self._minigrid else reader(how)
         self._observation: Any = None
         few = isinstance(space, spaces.Discrete) and space.n <= MAX_STATES and not self._minigrid
-        self.facts = Facts(int(actions.n), range(int(space.start), int(space.start + space.n)) if few else None)
+        self.facts = Facts(int(actions.n), range(int(space.start), int(space.start + space.n)) if few else None, how)
 
-    def reset(self, seed: int | None = None, keep: bool = False) -> tuple[Key, dict[str, Any]]:
+    def reset(self, seed: int | None = None, keep: bool = False) -> tuple[Key, Mask, dict[str, Any]]:
         """See :class:`Body`."""
         before = self.generator()
         with self._blamed("cannot be reset"):
@@ -97,15 +121,15 @@ class Local:
             raise self._malformed("reset", "(observation, info)", given)
         if keep:
             self.put_back(before)
-        return self._key(given[0]), before
+        return self._key(given[0]), self._mask(given[1]), before
 
-    def step(self, action: int) -> tuple[Key, bool, bool]:
+    def step(self, action: int) -> tuple[Key, Mask, bool, bool]:
         """See :class:`Body`."""
         try:
             given = self.env.step(action + self._first)
             if not (isinstance(given, tuple) and len(given) == 5):
                 raise self._malformed("step", "(observation, reward, terminated, truncated, info)", given)
-            return self._key(given[0]), bool(given[2]), bool(given[3])
+            return self._key(given[0]), self._mask(given[4]), bool(given[2]), bool(given[3])
         except (KeyboardInterrupt, InputError):
             raise
         except BaseException as error:
@@ -114,6 +138,10 @@ class Local:
     def label(self) -> str:
         """See :class:`Body`."""
         return plain(minigrid_label(self._base) if self._minigrid else self._observation)
+
+    def observation(self) -> Any:
+        """See :class:`Body`."""
+        return minigrid_view(self._base) if self._minigrid else self._observation
 
     def generator(self) -> dict[str, Any]:
         """See :class:`Body`."""
@@ -146,6 +174,16 @@ class Local:
         old = (method == "step" and got == "4 values") or (method == "reset" and not isinstance(given, tuple))
         hint = "; this is the interface of the older gym: use a version or a wrapper for Gymnasium" if old else ""
         return EnvironmentFailure(f"{self._name}: {method}() must return {right}, it returned {got}{hint}", "env")
+
+    def _mask(self, info: Any) -> Mask:
+        """The actions of the current state, as Gymnasium's convention has it: ``info["action_mask"]``."""
+        if not isinstance(info, Mapping) or info.get(MASK) is None:
+            return None
+        given = np.asarray(info[MASK])
+        if given.shape != (self.facts.n_actions,) or not ((given == 0) | (given == 1)).all():
+            wanted = f"{self.facts.n_actions} numbers 0 or 1"
+            raise EnvironmentFailure(f"{self._name}: info[{MASK!r}] must be {wanted}, it is {plain(given)}", "env")
+        return None if given.all() else given.astype(np.uint8).tobytes()
 
     def _key(self, observation: Any) -> Key:
         """The key of the current state."""

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numba
 import numpy as np
-from numba.extending import overload
+from numba.extending import overload, register_jitable
 
 from adagoal.core.counts import Counts, record
 from adagoal.core.types import Bools, Floats, Ints, Longs
@@ -50,6 +50,10 @@ class Orders(NamedTuple):
     """T and S: states from S on are newer than the plan"""
     goal_state: Any
     """[columns]"""
+    at: Any
+    """[S, W] the goals of every state"""
+    width: int
+    """W"""
     weights: Any
     """[columns] cumulative weights of the columns"""
     limit: int
@@ -70,7 +74,7 @@ class Stage(Protocol):
         ...
 
     def move(self, state: int, action: int, rng: np.random.Generator) -> tuple[int, int]:
-        """Take an action: the state after it, or FAILED, and what it brought."""
+        """Take an action: the state after it, or FAILED, and what it brought. One that the state lacks is the reset."""
         ...
 
 
@@ -78,19 +82,24 @@ def orders(plan: Plan, weights: Floats, n_actions: int, start: int) -> Orders:
     """The plan for the compiled loop."""
     stages, rows, _ = plan.policy.shape
     curious = bool(plan.goal_state.min() == -1)
-    return Orders(plan.policy, stages, rows, plan.goal_state, np.cumsum(weights), plan.limit, curious, n_actions, start)
+    at = np.arange(rows)[:, None] if plan.at is None else plan.at
+    goals = plan.goal_state, at, at.shape[1]
+    return Orders(plan.policy, stages, rows, *goals, np.cumsum(weights), plan.limit, curious, n_actions, start)
 
 
 def in_python(given: Orders) -> Orders:
     """The same for the loop in Python, where lists and memory views are read faster than arrays."""
     return given._replace(
-        policy=memoryview(given.policy), goal_state=given.goal_state.tolist(), weights=given.weights.tolist()
+        policy=memoryview(given.policy),
+        at=memoryview(given.at),
+        goal_state=given.goal_state.tolist(),
+        weights=given.weights.tolist(),
     )
 
 
 def outcome(steps: int, ended: int, log: Longs) -> Outcome:
     """What the loop did, from what it returns and its log."""
-    return Outcome(steps, log[:ended, 0].tolist(), (log[:ended, 1] > 0).tolist())
+    return Outcome(int(steps), log[:ended, 0].tolist(), (log[:ended, 1] > 0).tolist())
 
 
 # --- the definition -------------------------------------------------------------------------------------------------
@@ -100,7 +109,7 @@ def play(world: Any, plan: Orders, place: Any, rng: np.random.Generator, max_ste
     """Play episodes from ``place`` on; returns the steps taken and the episodes that ended, which stand in ``log``.
 
     ``place`` [3] is the state, the goal column aimed at (-1: none) and the steps of the episode; it is left where the
-    agent stands. ``log`` [n, 2] takes the goal state of every episode and whether it was reached.
+    agent stands. ``log`` [n, 2] takes the goal of every episode and whether it was reached.
     """
     state, aim, clock = place[0], place[1], place[2]
     steps, ended = 0, 0
@@ -111,13 +120,14 @@ def play(world: Any, plan: Orders, place: Any, rng: np.random.Generator, max_ste
             aim = draw(plan.weights, rng.random() * plan.weights[-1])
             clock = 0
         goal = plan.goal_state[aim]
-        if state == goal or clock >= plan.limit:
+        reached = arrived(plan, state, goal)
+        if reached or clock >= plan.limit:
             landed = plan.start if state == plan.start else home(world, state)
             if landed == FAILED:
                 break
             steps += state != plan.start
             log[ended, 0] = goal
-            log[ended, 1] = state == goal
+            log[ended, 1] = reached
             ended += 1
             aim = -1
             state = landed
@@ -142,6 +152,15 @@ def play(world: Any, plan: Orders, place: Any, rng: np.random.Generator, max_ste
             break
     place[0], place[1], place[2] = state, aim, clock
     return steps, ended
+
+
+@register_jitable
+def arrived(plan: Orders, state: int, goal: int) -> bool:
+    """Whether the state belongs to the goal; a negative goal has no state."""
+    found = False
+    for k in range(plan.width):
+        found |= plan.at[state, k] == goal
+    return found and goal >= 0
 
 
 # --- executed in Python: by a Stage ---------------------------------------------------------------------------------
@@ -189,12 +208,13 @@ class Known(NamedTuple):
     settled: Longs
     visits: Longs
     seen: Bools
+    absent: Bools
 
     @staticmethod
     def of(mdp: Any, cumulative: Floats, threshold: Longs, c: Counts) -> Known:
         """The arrays of a model and of counts with room for all its successors."""
         model = mdp.indptr, mdp.successors, cumulative, mdp.terminal, mdp.start, threshold
-        return Known(*model, c.successor, c.count, c.recent, c.support, c.n, c.settled, c.visits, c.seen)
+        return Known(*model, c.successor, c.count, c.recent, c.support, c.n, c.settled, c.visits, c.seen, c.absent)
 
 
 @overload(draw, inline="always")
@@ -221,6 +241,8 @@ def _move(world, state, action, rng):  # type: ignore[no-untyped-def]
     def step(world, state, action, rng):  # type: ignore[no-untyped-def]
         world.visits[state] += 1
         pair = state * (world.n.shape[0] // world.visits.shape[0]) + action
+        if world.absent[pair]:
+            return np.int64(world.start), NOTHING
         u = rng.random()
         k = world.indptr[pair]
         while world.cumulative[k] <= u:

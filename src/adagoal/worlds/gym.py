@@ -6,6 +6,7 @@ action is the reset; where states are numbered on the fly, an observation that e
 the same one that does not. Time limits are not part of the state and are switched off. A random initial state is
 handled with a *virtual start*, a state whose every action draws it; or it is fixed with a start seed: every reset then
 uses that seed, and the generator of the dynamics is saved before and put back after, so that episodes stay independent.
+Whether the start is random is declared (start seed "random") or found out, from resets that agree or do not.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ from numpy.typing import NDArray
 
 from adagoal.core.counts import Counts
 from adagoal.core.errors import EnvironmentFailure, InputError
+from adagoal.core.goalspace import GoalSpace
 from adagoal.core.layout import Layout
 from adagoal.core.mixture import LinearMixture
+from adagoal.core.names import Observed
 from adagoal.core.schema import COUNT, check_json, record
 from adagoal.core.types import Floats
 from adagoal.core.world import Outcome, Plan
 from adagoal.worlds import episode
-from adagoal.worlds.adapter import Adapter
+from adagoal.worlds.adapter import Adapter, StartSeed
 from adagoal.worlds.body import Body, Local
 from adagoal.worlds.process import Killed, Remote
 from adagoal.worlds.sanity import Doubts, Recorder
@@ -60,15 +63,17 @@ class GymWorld:
         self,
         env: gymnasium.Env[Any, Any] | Remote,
         name: str,
-        start_seed: int | None = None,
+        start_seed: StartSeed = None,
         max_states: int | None = None,
     ) -> None:
         body = env if isinstance(env, Remote) else Local(env, name, max_states)
         self._adapter = adapter = Adapter(body, name, start_seed, max_states)
         self.name, self.n_actions, self.start = name, adapter.n_actions, adapter.start
         self.state_bound, self.initial_states = adapter.state_bound, adapter.initial_states
+        self.pair_bound = adapter.state_bound * adapter.n_actions
         self.sure_start = adapter.virtual
         """A fixed start is inferred from resets that agreed; a virtual one is where every reset leads by definition."""
+        self.masked = True
         self.layout: Layout | None = None
         self.mixture: LinearMixture | None = None
         """The kernels of which the environment is said to be a mixture."""
@@ -109,7 +114,7 @@ class GymWorld:
         self._doubts.go_on()
         if self._adrift:
             self._go_back()
-        stage = Stepping(self._adapter, plan, counts, self._recorder, self._doubts)
+        stage = Stepping(self._adapter, plan, counts, self._recorder, self._doubts, self.masked)
         log = np.zeros((min(max_episodes, episode.EPISODES), 2), np.int64)
         given = episode.in_python(episode.orders(plan, weights, self.n_actions, self.start))
         try:
@@ -151,6 +156,14 @@ class GymWorld:
         if landed != self.start:
             self._doubts.astray(landed)
         self._place = [self.start, -1, 0]
+
+    def classify(self, space: GoalSpace) -> bool:
+        """The observation is what the environment gives; of MiniGrid it is the whole state, not the window."""
+        return self._adapter.classify(space, self.labels)
+
+    def observed(self) -> Observed:
+        """How the states are known by their observations."""
+        return self._adapter.observed()
 
     # --- what is said about it --------------------------------------------------------------------------------
 

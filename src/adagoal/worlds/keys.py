@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import ast
 import functools
+import hashlib
+import json
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
 from adagoal.core.errors import InputError
+from adagoal.core.names import DIGEST
 
 Key = int | str | bytes | tuple["Key", ...]
 LONGEST = 2**16
@@ -33,21 +36,44 @@ def continuous(space: spaces.Space[Any]) -> bool:
     return isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating)
 
 
-def observation_key(space: spaces.Space[Any]) -> Callable[[Any], Key]:
-    """A function from observations of the space to keys; equal keys exactly for equal observations."""
+def describe(space: spaces.Space[Any]) -> dict[str, Any]:
+    """How observations of a space become keys, as JSON: what :func:`reader` reads."""
     if isinstance(space, spaces.Discrete):
-        return _whole
+        return {"kind": "whole"}
     if isinstance(space, spaces.Text):
-        return str
+        return {"kind": "text"}
     if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary):
-        return functools.partial(_bytes, np.dtype(space.dtype), space.shape)
+        return {"kind": "array", "dtype": np.dtype(space.dtype).str, "shape": list(space.shape)}
     if isinstance(space, spaces.Tuple):
-        parts = [observation_key(part) for part in space.spaces]
-        return lambda observation: tuple(part(value) for part, value in zip(parts, observation, strict=True))
+        return {"kind": "tuple", "parts": [describe(part) for part in space.spaces]}
     if isinstance(space, spaces.Dict):
-        named = [(name, observation_key(part)) for name, part in space.spaces.items()]
-        return lambda observation: tuple(part(observation[name]) for name, part in named)
+        return {"kind": "dict", "names": list(space.spaces), "parts": [describe(p) for p in space.spaces.values()]}
     raise InputError(f"observations of type {type(space).__name__} cannot be told apart exactly", "env")
+
+
+def reader(space: Mapping[str, Any]) -> Callable[[Any], Key]:
+    """A function from observations to keys; equal keys exactly for equal observations. Nonsense is a ``ValueError``."""
+    kind = space["kind"]
+    if kind == "whole":
+        return _whole
+    if kind == "text":
+        return str
+    if kind == "array":
+        return functools.partial(_bytes, np.dtype(space["dtype"]), tuple(space["shape"]))
+    if kind == "minigrid":
+        return lambda env: minigrid_key(getattr(env, "unwrapped", env))
+    if kind not in ("tuple", "dict"):
+        raise ValueError(f"{str(kind)[:40]!r} is no kind of observation")
+    parts = [reader(part) for part in space["parts"]]
+    if kind == "tuple":
+        return lambda observation: tuple(part(value) for part, value in zip(parts, observation, strict=True))
+    names = space["names"]
+    return lambda observation: tuple(part(observation[name]) for name, part in zip(names, parts, strict=True))
+
+
+def digest(key: Key) -> bytes:
+    """The bytes by which a key is known."""
+    return hashlib.blake2b(json.dumps(to_json(key)).encode(), digest_size=DIGEST).digest()
 
 
 def _whole(observation: Any) -> int:
@@ -136,3 +162,18 @@ def minigrid_label(base: Any) -> str:
     x, y = base.agent_pos
     load = "" if base.carrying is None else f" with {base.carrying.color} {base.carrying.type}"
     return f"({y}, {x}) {DIRECTIONS[base.agent_dir]}{load}"
+
+
+def minigrid_view(base: Any) -> dict[str, Any]:
+    """The full state of a MiniGrid environment for goal functions, with cells as (row, column).
+
+    ``grid`` [rows, columns, 3] has MiniGrid's numbers for the object in a cell, its colour and its state.
+    """
+    x, y = base.agent_pos
+    return {
+        "cell": (int(y), int(x)),
+        "direction": DIRECTIONS[base.agent_dir],
+        "carrying": None if base.carrying is None else f"{base.carrying.color} {base.carrying.type}",
+        "grid": base.grid.encode().transpose(1, 0, 2),
+        "mission": str(base.mission),
+    }

@@ -12,22 +12,26 @@ from scipy import sparse
 
 from adagoal.core.errors import InputError
 from adagoal.worlds import storage, verification
+from adagoal.worlds.adapter import RANDOM
 from adagoal.worlds.model import TabularMDP
 
 ENDINGS = (".npz", *verification.ENDINGS)
 
 
-def with_matrix(env: Any, start: int | None, terminal: ArrayLike | None) -> Any:
+def with_matrix(env: Any, start: int | str | None, terminal: ArrayLike | None) -> Any:
     """``env`` as it is, except that matrices become a model.
 
     A matrix is an array P[s, a, s'] (nested lists will do) or a list of sparse matrices, one per action. ``start``
-    (state 0 by default) and ``terminal`` belong to matrices alone: every other environment has its own.
+    (state 0 by default) and ``terminal`` belong to matrices alone: all other environments have their own, but it may be
+    declared that its start is random.
     """
     if isinstance(env, np.ndarray | list | tuple):
+        if isinstance(start, str):
+            raise InputError(f"must be a state, got {start!r}", "start")
         facts = {"start": 0 if start is None else start, "terminal": terminal, "name": "matrix"}
         listed = not isinstance(env, np.ndarray) and len(env) > 0 and sparse.issparse(env[0])
         return TabularMDP.from_sparse(list(env), **facts) if listed else TabularMDP.from_dense(env, **facts)
-    for name, value in (("start", start), ("terminal", terminal)):
+    for name, value in (("start", None if start == RANDOM else start), ("terminal", terminal)):
         if value is not None:
             raise InputError("is for matrices P[s, a, s']; other environments say it themselves", name)
     return env

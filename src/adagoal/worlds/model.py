@@ -2,7 +2,8 @@
 
 States are ``0..S-1``, the actions that the environment offers ``0..A-1``. The reset is one more action,
 number ``A`` (:attr:`TabularMDP.reset_action`): it leads to ``start`` from every state, with certainty, and costs
-one step (assumption ``assumption_reset`` of the paper). In a *terminal* state it is the only action.
+one step (assumption ``assumption_reset`` of the paper). In a *terminal* state it is the only action. States may have
+different actions: the pair of an *absent* one leads to ``start``, as the reset does, so that nothing is gained by it.
 
 The pair (s, a) has the number ``x = s * A + a``; the successors of x are
 ``successors[indptr[x]:indptr[x + 1]]`` with the probabilities ``probabilities[...]`` in the same places.
@@ -46,6 +47,8 @@ class TabularMDP:
     start: int = 0
     terminal: Bools = field(default_factory=lambda: np.zeros(0, bool))
     """[S]: where the reset is the only action; empty means nowhere."""
+    absent: Bools = field(default_factory=lambda: np.zeros(0, bool))
+    """[S * A]: pairs that do not exist, as the state does not have the action; empty means none."""
     name: str = "mdp"
     labels: tuple[str, ...] = ()
     """[S] names of states for people, or empty."""
@@ -65,7 +68,10 @@ class TabularMDP:
         if self.terminal.size == 0:
             object.__setattr__(self, "terminal", np.zeros(self.n_states, bool))
         pairs = self.n_states * self.n_actions
-        for name, size in (("terminal", self.n_states), ("labels", self.n_states), ("actions", pairs)):
+        if self.absent.size == 0:
+            object.__setattr__(self, "absent", np.zeros(pairs, bool))
+        sizes = {"terminal": self.n_states, "absent": pairs, "labels": self.n_states, "actions": pairs}
+        for name, size in sizes.items():
             if len(getattr(self, name)) not in (0, size):
                 raise InputError(f"must be {size} in number, got {len(getattr(self, name))}", name)
         for name, members in self.sets.items():
@@ -95,6 +101,10 @@ class TabularMDP:
         if len(wrong):
             text = f"the probabilities sum to {sums[wrong[0]]:.12g}, not to one"
             raise InputError(f"{self.pair_name(int(wrong[0]))}: {text}")
+        alone = (np.diff(self.indptr) == 1) & (self.successors[self.indptr[:-1]] == self.start)
+        wrong = np.flatnonzero(self.absent & ~alone)
+        if len(wrong):
+            raise InputError(f"{self.pair_name(int(wrong[0]))}: an absent action must lead to the start")
 
     @staticmethod
     def from_dense(P: ArrayLike, **facts: Any) -> TabularMDP:
@@ -189,7 +199,9 @@ def assembled(
     n_states: int,
     n_actions: int,
     *,
+    start: int = 0,
     terminal: ArrayLike | None = None,
+    action_mask: ArrayLike | None = None,
     actions: Sequence[str] = (),
     labels: Sequence[str] = (),
     **facts: Any,
@@ -197,27 +209,41 @@ def assembled(
     """A model from a sparse matrix [S * A, S] and the other fields of :class:`TabularMDP`.
 
     ``terminal`` are states, or booleans [S]; their rows may be empty, since nothing but the reset is possible there.
-    ``actions`` are A names, which are then the same everywhere, or S * A.
+    ``action_mask`` [S, A] says which actions the states have (1) and which not (0), as Gymnasium's masks do; the rows
+    of the latter are not looked at. ``actions`` are A names, which are then the same everywhere, or S * A.
     """
+    ends, absent = _mask(terminal, n_states), _absent(action_mask, n_states, n_actions)
     matrix = matrix.copy()
     matrix.sum_duplicates()
+    matrix.data[np.repeat(absent, np.diff(matrix.indptr))] = 0.0
     matrix.eliminate_zeros()
-    ends = _mask(terminal, n_states)
-    empty = np.flatnonzero(np.repeat(ends, n_actions) & (np.diff(matrix.indptr) == 0))
+    empty = np.flatnonzero(absent | (np.repeat(ends, n_actions) & (np.diff(matrix.indptr) == 0)))
     if len(empty):
-        stay = (np.ones(len(empty)), (empty, empty // n_actions))
-        matrix = sparse.csr_matrix(matrix + sparse.csr_matrix(stay, shape=matrix.shape))
+        there = (np.ones(len(empty)), (empty, np.where(absent[empty], start, empty // n_actions)))
+        matrix = sparse.csr_matrix(matrix + sparse.csr_matrix(there, shape=matrix.shape))
     return TabularMDP(
         n_states,
         n_actions,
         matrix.indptr.astype(np.int64),
         matrix.indices.astype(np.int32),
         matrix.data.astype(float),
+        start=start,
         terminal=ends,
+        absent=absent,
         labels=tuple(map(str, labels)),
         actions=tuple(map(str, actions)) * (n_states if len(actions) == n_actions else 1),
         **facts,
     )
+
+
+def _absent(action_mask: ArrayLike | None, n_states: int, n_actions: int) -> Bools:
+    """[S * A] the pairs that a mask [S, A] leaves out."""
+    if action_mask is None:
+        return np.zeros(n_states * n_actions, bool)
+    given = np.asarray(action_mask)
+    if given.shape != (n_states, n_actions) or not np.isin(given, (0, 1)).all():
+        raise InputError(f"must have the shape [{n_states}, {n_actions}] and hold 0 and 1 only", "action_mask")
+    return ~given.astype(bool).ravel()
 
 
 def _mask(states: ArrayLike | None, n_states: int) -> Bools:

@@ -95,12 +95,17 @@ def _actions(body: Body) -> Longs:
 
 
 def _walk(body: Body, seed: int | None, actions: Longs) -> list[Key]:
-    keys = [body.reset(seed)[0]]
+    key, mask, _ = body.reset(seed)
+    keys = [key]
     for action in actions.tolist():
-        key, terminated, truncated = body.step(action)
-        keys.append(key)
+        usable = np.arange(body.facts.n_actions) if mask is None else np.flatnonzero(np.frombuffer(mask, np.uint8))
+        terminated = truncated = not len(usable)
+        if len(usable):
+            key, mask, terminated, truncated = body.step(int(usable[action % len(usable)]))
+            keys.append(key)
         if terminated or truncated:
-            keys.append(body.reset()[0])
+            key, mask, _ = body.reset()
+            keys.append(key)
     return keys
 
 

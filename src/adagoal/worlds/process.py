@@ -18,7 +18,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from adagoal.core.errors import EnvironmentFailure, InputError
-from adagoal.worlds.body import Facts, Local
+from adagoal.worlds.body import Facts, Local, Mask
 from adagoal.worlds.keys import Key
 
 MAKING = 120.0
@@ -31,68 +31,47 @@ class Killed(EnvironmentFailure):
     """Somebody else killed the process of an environment."""
 
 
-class Remote:
-    """A :class:`~adagoal.worlds.body.Body` in another process; ``make`` makes it there."""
+class Process:
+    """An object in a process of its own: ``make`` makes it there, and its methods are called by their names."""
 
-    def __init__(self, make: Callable[[], Local], name: str, seconds: float) -> None:
-        self._make, self._name, self._seconds = make, name, seconds
+    def __init__(self, make: Callable[[], Any], name: str) -> None:
+        self._make, self._name = make, name
         self._process: BaseProcess | None = None
         self._pipe: Connection | None = None
-        self.facts: Facts = self._begin()
 
-    def reset(self, seed: int | None = None, keep: bool = False) -> tuple[Key, dict[str, Any]]:
-        """See :class:`~adagoal.worlds.body.Body`."""
-        answer: tuple[Key, dict[str, Any]] = self._ask("reset", seed, keep)
-        return answer
+    @property
+    def alive(self) -> bool:
+        """Whether it was begun and has not been found dead."""
+        return self._process is not None
 
-    def step(self, action: int) -> tuple[Key, bool, bool]:
-        """See :class:`~adagoal.worlds.body.Body`."""
-        answer: tuple[Key, bool, bool] = self._ask("step", action)
-        return answer
-
-    def label(self) -> str:
-        """See :class:`~adagoal.worlds.body.Body`."""
-        return str(self._ask("label"))
-
-    def generator(self) -> dict[str, Any]:
-        """See :class:`~adagoal.worlds.body.Body`."""
-        return dict(self._ask("generator"))
-
-    def put_back(self, generator: dict[str, Any]) -> None:
-        """See :class:`~adagoal.worlds.body.Body`."""
-        self._ask("put_back", generator)
-
-    def _begin(self) -> Facts:
+    def begin(self) -> None:
+        """Make the object; its ``facts`` are the first answer."""
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=serve, args=(theirs, self._make), daemon=True)
         self._process.start()
         theirs.close()
-        facts: Facts = self._answer(MAKING)
-        return facts
 
-    def _ask(self, method: str, *arguments: Any) -> Any:
-        if self._process is None:
-            self._begin()
+    def send(self, method: str, *arguments: Any) -> None:
+        """Ask for something; the answer is received later."""
         assert self._pipe is not None
         try:
             self._pipe.send((method, arguments))
         except OSError:
             raise self._gone() from None
-        return self._answer(self._seconds)
 
-    def _answer(self, seconds: float) -> Any:
-        """What the process says; it does not survive an answer that nobody waits for."""
+    def receive(self, seconds: float | None = None) -> Any:
+        """What the process says, within so many seconds; it does not survive an answer that nobody waits for."""
         assert self._pipe is not None
         try:
             if not self._pipe.poll(seconds):
-                self._end()
+                self.end()
                 raise EnvironmentFailure(f"the environment {self._name} took longer than {seconds:g} s")
             answer = self._pipe.recv()
         except (EOFError, OSError):
             raise self._gone() from None
         except BaseException:
-            self._end()
+            self.end()
             raise
         if isinstance(answer, InputError):
             raise answer
@@ -102,12 +81,12 @@ class Remote:
         """The process is no more; why."""
         if self._process is not None:
             self._process.join(1.0)  # so that it can tell its own exit code
-        code = self._end()
+        code = self.end()
         if code in OUTSIDE:
             return Killed(f"the process of the environment {self._name} was killed ({signal.Signals(-code).name})")
         return EnvironmentFailure(f"the process of the environment {self._name} ended by itself (exit code {code})")
 
-    def _end(self) -> int:
+    def end(self) -> int:
         """End the process, if it has not ended yet; its exit code."""
         process, pipe = self._process, self._pipe
         self._process = self._pipe = None
@@ -119,24 +98,69 @@ class Remote:
         return process.exitcode or 0
 
 
-def serve(pipe: Connection, make: Callable[[], Local]) -> None:
+class Remote:
+    """A :class:`~adagoal.worlds.body.Body` in another process; ``make`` makes it there."""
+
+    def __init__(self, make: Callable[[], Local], name: str, seconds: float) -> None:
+        self._there, self._seconds = Process(make, name), seconds
+        self.facts: Facts = self._begin()
+
+    def reset(self, seed: int | None = None, keep: bool = False) -> tuple[Key, Mask, dict[str, Any]]:
+        """See :class:`~adagoal.worlds.body.Body`."""
+        answer: tuple[Key, Mask, dict[str, Any]] = self._ask("reset", seed, keep)
+        return answer
+
+    def step(self, action: int) -> tuple[Key, Mask, bool, bool]:
+        """See :class:`~adagoal.worlds.body.Body`."""
+        answer: tuple[Key, Mask, bool, bool] = self._ask("step", action)
+        return answer
+
+    def label(self) -> str:
+        """See :class:`~adagoal.worlds.body.Body`."""
+        return str(self._ask("label"))
+
+    def observation(self) -> Any:
+        """See :class:`~adagoal.worlds.body.Body`."""
+        return self._ask("observation")
+
+    def generator(self) -> dict[str, Any]:
+        """See :class:`~adagoal.worlds.body.Body`."""
+        return dict(self._ask("generator"))
+
+    def put_back(self, generator: dict[str, Any]) -> None:
+        """See :class:`~adagoal.worlds.body.Body`."""
+        self._ask("put_back", generator)
+
+    def _begin(self) -> Facts:
+        self._there.begin()
+        facts: Facts = self._there.receive(MAKING)
+        return facts
+
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        if not self._there.alive:
+            self._begin()
+        self._there.send(method, *arguments)
+        return self._there.receive(self._seconds)
+
+
+def serve(pipe: Connection, make: Callable[[], Any]) -> None:
     """The other process: do what is asked until nobody asks any more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which ends this process in its own time
     os.dup2(2, 1)  # standard output belongs to the run
     try:
-        body = make()
+        there = make()
     except InputError as error:
         pipe.send(error)
         return
-    pipe.send(body.facts)
+    pipe.send(there.facts)
     while True:
         try:
             method, arguments = pipe.recv()
         except (EOFError, OSError):
             break
         try:
-            answer = getattr(body, method)(*arguments)
+            answer = getattr(there, method)(*arguments)
         except InputError as error:
             answer = error
         pipe.send(answer)
-    body.close()
+    there.close()

@@ -15,11 +15,13 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec, load_env_creator, parse_env_id
 
+from adagoal.core import plugins
 from adagoal.core.checks import number
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.text import OBJECT, told
 from adagoal.core.world import World
 from adagoal.worlds import families, grid, matrices, random_models, toys
+from adagoal.worlds.adapter import RANDOM, StartSeed
 from adagoal.worlds.body import Local
 from adagoal.worlds.gym import GymWorld
 from adagoal.worlds.model import TabularMDP
@@ -80,7 +82,7 @@ class Entry(NamedTuple):
 def make_world(
     env: str | Environment | World | TabularMDP,
     env_args: Mapping[str, Any],
-    start_seed: int | None,
+    start_seed: StartSeed,
     max_states: int | None,
     step_timeout: float | None = None,
 ) -> tuple[World, str]:
@@ -96,10 +98,12 @@ def make_world(
             raise InputError("an environment object cannot be sent to another process; give its name", "step_timeout")
     check_arguments(env_args, start_seed, max_states)
     brought = matrices.model_of(env, env_args)
+    if start_seed == RANDOM and (brought is not None or not isinstance(env, str | gymnasium.Env) or env in BUILT_IN):
+        raise InputError("random is for Gymnasium environments; a model has one start", "start")
     if brought is not None:
         return ModelWorld(brought, own=True), env if isinstance(env, str) else OBJECT + brought.name
     if isinstance(env, str):
-        if env in BUILT_IN:
+        if modelled(env):
             return ModelWorld(_build(env, env_args)), env
         spec, notes = look_up(env)
         world: World
@@ -109,7 +113,10 @@ def make_world(
         else:
             made = make(env, env_args)
             model = toy_text_model(made, env, start_seed)
-            world = GymWorld(made, env, start_seed, max_states) if model is None else ModelWorld(model)
+            if model is None:
+                world = GymWorld(made, env, start_seed, max_states)
+            else:
+                world = ModelWorld(model, observations=int(made.observation_space.n))  # type: ignore[attr-defined]
         for line in notes:
             world.note(line)
         return world, env
@@ -127,9 +134,21 @@ def make_world(
     raise InputError(text, "env")
 
 
+def start_of(start: Any, start_seed: StartSeed) -> StartSeed:
+    """What is said about the start of an environment, as one value; a state of a matrix says nothing about that."""
+    if not isinstance(start, str):
+        return start_seed
+    if start != RANDOM:
+        raise InputError(f"must be {RANDOM}, or a state of a matrix, got {start!r}", "start")
+    if start_seed not in (None, RANDOM):
+        raise InputError("a start that is random is not drawn with a seed; give one of the two", "start")
+    return RANDOM
+
+
 def check_arguments(env_args: Any, start_seed: Any, max_states: Any) -> None:
     """Types and ranges of what is said about an environment."""
-    for name, value, least in (("max_states", max_states, 2), ("start_seed", start_seed, 0)):
+    seed = None if start_seed == RANDOM else start_seed
+    for name, value, least in (("max_states", max_states, 2), ("start_seed", seed, 0)):
         if value is not None and (not isinstance(value, int | np.integer) or value < least):
             raise InputError(f"must be a whole number >= {least}, got {value!r}", name)
     if not isinstance(env_args, Mapping):
@@ -145,60 +164,77 @@ def installed(env: str, trust: bool) -> str:
 
 
 def make_model(
-    env: str | Environment | World | TabularMDP, env_args: Mapping[str, Any], start_seed: int | None
+    env: str | Environment | World | TabularMDP, env_args: Mapping[str, Any], start_seed: StartSeed
 ) -> TabularMDP | None:
     """The exact model with the same state numbers as :func:`make_world`'s, or None where nobody knows it."""
     brought = matrices.model_of(env, env_args)
     if brought is not None:
         return brought
     if isinstance(env, str):
-        return _build(env, env_args) if env in BUILT_IN else toy_text_model(make(env, env_args), env, start_seed)
+        return _build(env, env_args) if modelled(env) else toy_text_model(make(env, env_args), env, start_seed)
     if isinstance(env, gymnasium.Env):
         return toy_text_model(env, OBJECT + type(env.unwrapped).__name__, start_seed)
     return env.mdp if isinstance(env, ModelWorld) else None
 
 
-def called(env: str, env_args: Mapping[str, Any], start_seed: int | None, labels: Iterable[str]) -> list[int]:
-    """The states that labels mean in an environment whose model is known (:meth:`TabularMDP.states`)."""
-    model = make_model(env, env_args, start_seed)
-    if model is None:
-        raise InputError(f"no model is known of {env}, so that its states have no labels", "goal_labels")
-    try:
-        return sorted({state for label in labels for state in model.states(label)})
-    except InputError as error:
-        raise InputError(error.reason, "goal_labels") from None
-
-
 def describe() -> list[Entry]:
-    """What an environment can be: the built-in worlds with their arguments, then examples from Gymnasium."""
-    rows = [Entry(name, (inspect.getdoc(_plain(name)) or "").split("\n")[0], _arguments(name)) for name in BUILT_IN]
+    """What an environment can be: built-in worlds with their arguments, those of installed packages, and examples."""
+    rows = [_entry(name) for name in BUILT_IN]
+    for name in plugins.names(plugins.WORLDS):
+        try:
+            rows.append(_entry(name))
+        except InputError as error:
+            rows.append(Entry(name, error.reason, {}))
     return rows + [Entry(name, text, {}) for name, text in EXAMPLES.items()]
 
 
+def modelled(name: str) -> bool:
+    """Whether a name means a known model: a built-in world, or one that an installed package declares."""
+    return name in BUILT_IN or name in plugins.names(plugins.WORLDS)
+
+
+def _entry(name: str) -> Entry:
+    return Entry(name, (inspect.getdoc(_plain(name)) or "").split("\n")[0], _arguments(name))
+
+
+def _builder(name: str) -> Callable[..., TabularMDP]:
+    found = BUILT_IN.get(name) or plugins.find(plugins.WORLDS, name, "env")
+    if not callable(found):
+        raise InputError(f"{name!r} of an installed package is not a function", "env")
+    return found
+
+
 def _plain(name: str) -> Callable[..., TabularMDP]:
-    builder = BUILT_IN[name]
+    builder = _builder(name)
     return builder.func if isinstance(builder, functools.partial) else builder
 
 
 def _arguments(name: str) -> dict[str, Any]:
-    """The arguments that a user may give to a built-in world, with their defaults."""
-    builder = BUILT_IN[name]
+    """The arguments that a user may give to a known model, with their defaults."""
+    builder = _builder(name)
     fixed = builder.keywords if isinstance(builder, functools.partial) else {}
     parameters = inspect.signature(_plain(name)).parameters.values()
     return {p.name: "required" if p.default is p.empty else p.default for p in parameters if p.name not in fixed}
 
 
 def _build(name: str, arguments: Mapping[str, Any]) -> TabularMDP:
-    """A built-in model; wrong arguments are one clear line."""
+    """A known model by its name; wrong arguments are one clear line."""
     accepted = _arguments(name)
     _check_names(name, arguments, accepted)
     for argument, default in accepted.items():
         if default == "required" and argument not in arguments:
             raise InputError(f"{name} needs {argument}=...", "env_args")
     try:
-        return BUILT_IN[name](**arguments)
+        model = _builder(name)(**arguments)
     except InputError as error:
         raise InputError(str(error), "env_args") from None
+    except Exception as error:
+        if name in BUILT_IN:
+            raise
+        raise EnvironmentFailure(f"{name} cannot be made ({told(error)})", "env") from error
+    if not isinstance(model, TabularMDP):
+        raise InputError(f"{name} of an installed package gave a {type(model).__name__}, not a Model", "env")
+    return model
 
 
 def _check_names(env: str, arguments: Mapping[str, Any], accepted: Iterable[str]) -> None:
@@ -285,7 +321,7 @@ def _spec(env: str) -> tuple[EnvSpec, list[str]]:
 
 
 def _unknown(env: str) -> str:
-    names = [*BUILT_IN, *gymnasium.registry]
+    names = [*BUILT_IN, *plugins.names(plugins.WORLDS), *gymnasium.registry]
     folded = {name.lower(): name for name in names}
     close = [folded[match] for match in difflib.get_close_matches(env.lower(), folded, n=3, cutoff=0.5)]
     hint = f"did you mean {' or '.join(close)}?" if close else "`adagoal envs` lists what there is"

@@ -170,10 +170,16 @@ class Recorder:
             fresh[: len(kept)] = kept
             setattr(self, name, fresh)
 
-    def add(self, moves: Longs, landed: Longs) -> None:
-        """Steps in order. ``moves``: pairs s * A + a, or -1 - s for a reset taken in s; ``landed``: states after."""
+    def add(self, moves: Longs, landed: Longs, thread: Longs | None = None) -> Longs:
+        """Steps in order. ``moves``: pairs s * A + a, or -1 - s for a reset taken in s; ``landed``: states after.
+
+        ``thread`` [2] is what an earlier call has returned, where these steps follow on those: the move before, and the
+        steps since the reset. Without it they follow on the last ones.
+        """
+        if thread is not None:
+            self._past[:2] = thread
         if not len(moves):
-            return
+            return self._past[:2].copy()
         pairs = (int(max(moves.max(), (-1 - moves).max() * self._n_actions)) + self._n_actions) * 2
         if pairs > len(self._row):
             self._row = np.pad(self._row, (0, 2 * pairs - len(self._row)), constant_values=-1)
@@ -181,7 +187,7 @@ class Recorder:
         while True:
             done = _watch(moves, landed, done, self._row, self._past, *(getattr(self, name) for name in self.ARRAYS))
             if done == len(moves):
-                return
+                return self._past[:2].copy()
             for name in self.ARRAYS:
                 array = getattr(self, name)
                 setattr(self, name, np.pad(array, [(0, len(array))] + [(0, 0)] * (array.ndim - 1)))

@@ -5,14 +5,15 @@ Counts are brought up to date in batches: a step of a cheap environment takes ab
 
 from __future__ import annotations
 
-import numba
+from typing import Protocol
+
 import numpy as np
 
-from adagoal.core.counts import Counts, record
+from adagoal.core.counts import Counts
 from adagoal.core.errors import InputError
 from adagoal.core.world import Plan
 from adagoal.worlds import episode
-from adagoal.worlds.adapter import Adapter
+from adagoal.worlds.body import Mask
 from adagoal.worlds.process import Killed
 from adagoal.worlds.sanity import Doubts, Recorder
 
@@ -20,15 +21,49 @@ BATCH = 65_536
 """Steps after which counts are brought up to date."""
 
 
+class Stepped(Protocol):
+    """What is stepped: :class:`adagoal.worlds.adapter.Adapter`, or a known model."""
+
+    n_actions: int
+    start: int
+    state_bound: int
+    overdue: bool
+    """Whether the environment ended the episode by itself"""
+    virtual: bool
+    """Whether the start is a state of its own, before the first draw of the environment's"""
+    mask: Mask
+    """The actions that the present state has, where the environment says so"""
+
+    @property
+    def met(self) -> int:
+        """States that have a number."""
+        ...
+
+    def home(self) -> int:
+        """The reset action: the state after it."""
+        ...
+
+    def step(self, state: int, action: int) -> tuple[int, bool]:
+        """Take an action in a state: the state after it, and whether that one is terminated."""
+        ...
+
+
 class Stepping:
     """One rollout of a plan. What the environment raises ends it and is kept in ``failure``."""
 
-    def __init__(self, adapter: Adapter, plan: Plan, counts: Counts, recorder: Recorder, doubts: Doubts) -> None:
+    def __init__(
+        self, adapter: Stepped, plan: Plan, counts: Counts, recorder: Recorder | None, doubts: Doubts, masked: bool
+    ) -> None:
         self.failure: BaseException | None = None
         self._adapter, self._counts, self._recorder, self._doubts = adapter, counts, recorder, doubts
         self._known = set(np.flatnonzero(counts.seen).tolist())
         self._terminal = set(np.flatnonzero(counts.terminal).tolist())
         self._missing, self._left = plan.threshold - counts.n[: len(plan.threshold)], dict[int, int]()
+        self._masked = masked
+        self._absent = set(np.flatnonzero(counts.absent).tolist())
+        self._masks: dict[int, Mask] = {}
+        if masked and not counts.visits[adapter.start] and not adapter.virtual:
+            self._leave_out(adapter.start)  # the agent has not moved yet
         self._trail: list[int] = []  # not counted yet: pairs s * A + a, or -1 - s for a reset in s; states after them
 
     def forced(self, state: int) -> bool:
@@ -39,7 +74,9 @@ class Stepping:
         """The reset action, taken in ``state``."""
         try:
             landed = self._adapter.home()
-            if landed != self._adapter.start:
+            if landed == self._adapter.start:
+                self._compare(landed)
+            else:
                 self._make_room()
                 self._counts.seen[landed] = True
                 self._doubts.astray(landed)
@@ -51,6 +88,8 @@ class Stepping:
 
     def move(self, state: int, action: int, rng: np.random.Generator) -> tuple[int, int]:
         """One step of the environment; its draws are its own."""
+        if state * self._adapter.n_actions + action in self._absent:
+            return self.home(state), episode.NOTHING
         try:
             landed, terminated = self._adapter.step(state, action)
         except BaseException as error:
@@ -63,6 +102,9 @@ class Stepping:
             self._make_room()
             self._known.add(landed)
             self._counts.seen[landed] = True
+            self._leave_out(landed)
+        elif not terminated:
+            self._compare(landed)
         pair = state * self._adapter.n_actions + action
         self._trail += (pair, landed)  # after the state was marked, and in one piece, whenever a signal comes
         self._left[pair] = more = self._left.get(pair, self._missing[pair]) - 1
@@ -88,6 +130,26 @@ class Stepping:
         if state in self._known or not terminated:
             self._doubts.add(f"a state ended the episode at one visit and not at another, first state {state}")
 
+    def _leave_out(self, state: int) -> None:
+        """A state was entered for the first time: what it does not have is left out from now on."""
+        if not self._masked:
+            return
+        self._masks[state] = mask = self._adapter.mask
+        if mask is not None:
+            pairs = state * self._counts.n_actions + np.flatnonzero(np.frombuffer(mask, np.uint8) == 0)
+            self._counts.leave_out(pairs)
+            self._absent.update(pairs.tolist())
+
+    def _compare(self, state: int) -> None:
+        """The mask of a state must not change: what an action of it may lead to would not be one distribution."""
+        if not self._masked:
+            return
+        if state not in self._masks:
+            here = self._counts.absent[state * self._counts.n_actions :][: self._counts.n_actions]
+            self._masks[state] = (~here).astype(np.uint8).tobytes() if here.any() else None
+        if self._masks[state] != self._adapter.mask:
+            self._doubts.add(f"a state had other actions at one visit than at another, first state {state}")
+
     def flush(self) -> None:
         """Bring counts and sanity checks up to date."""
         counts = self._counts
@@ -95,22 +157,8 @@ class Stepping:
         self._trail.clear()
         states = np.where(moves >= 0, moves // counts.n_actions, -1 - moves)
         counts.visits += np.bincount(states, minlength=counts.n_states)
-        self._recorder.add(moves, landed)
-        real = moves >= 0
-        pairs, successors, done = moves[real], landed[real], 0
-        while done < len(pairs):
-            done = _record_all(
-                *(pairs, successors, done, counts.successor, counts.count, counts.recent),
-                *(counts.support, counts.n, counts.settled),
-            )
-            if done < len(pairs):
-                counts.widen(2 * counts.successor.shape[1])
-
-
-@numba.njit(cache=True, nogil=True)
-def _record_all(pairs, landed, done, successor, count, recent, support, n, settled):  # type: ignore[no-untyped-def]
-    """Count transitions from number ``done`` on; returns where a row had no place left, or the end."""
-    for i in range(done, len(pairs)):
-        if not record(pairs[i], landed[i], successor, count, recent, support, n, settled):
-            return i
-    return len(pairs)
+        if self._recorder is not None:
+            self._recorder.add(moves, landed)
+        if counts.trail is not None:
+            counts.trail.add(moves, landed)
+        counts.record_all(moves[moves >= 0], landed[moves >= 0])

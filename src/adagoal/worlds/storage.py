@@ -32,6 +32,7 @@ ARRAYS: schema.Schema = {
     "successors": Array("int32", ("nnz",), low=0, below="S"),
     "probabilities": Array("float64", ("nnz",), low=0),
     "terminal": Array("b", ("S",)),
+    "absent": Array("b", ("X",), optional=True),
     "sets": Array("b", ("K", "S")),
     "cells": Array("int64", ("S", 2), low=-1, optional=True),
     "walls": Array("b", ("rows", "columns"), optional=True),
@@ -62,6 +63,8 @@ def content(model: TabularMDP) -> files.Content:
         "terminal": model.terminal,
         "sets": np.array(list(model.sets.values()), bool).reshape(len(model.sets), model.n_states),
     }
+    if model.absent.any():
+        arrays["absent"] = model.absent
     if model.layout is not None:
         arrays |= {"cells": np.asarray(model.layout.cells, np.int64), "walls": model.layout.walls}
     facts = {
@@ -89,6 +92,7 @@ def restored(arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> Ta
         arrays["probabilities"],
         start=facts["start"],
         terminal=arrays["terminal"],
+        absent=arrays.get("absent", np.zeros(0, bool)),
         name=facts["name"],
         labels=tuple(facts["labels"]),
         actions=tuple(facts["actions"]),

@@ -2,7 +2,7 @@
 
 A state that some transition enters with the done flag is terminal. The states keep the numbers that the
 environment gives them; if the initial state is random, one more state, the last, is the virtual start, all of
-whose actions lead to the initial distribution.
+whose actions lead to the initial distribution. Taxi says which actions its states have.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import numpy as np
 
 from adagoal.core.layout import Layout
 from adagoal.core.types import Longs
+from adagoal.worlds.adapter import RANDOM, StartSeed
 from adagoal.worlds.model import TabularMDP, from_rows
 
 PLACES = ("red", "green", "yellow", "blue")
 """Where Taxi's passengers wait and want to go."""
 
 
-def toy_text_model(env: gymnasium.Env[Any, Any], name: str, start_seed: int | None) -> TabularMDP | None:
+def toy_text_model(env: gymnasium.Env[Any, Any], name: str, start_seed: StartSeed) -> TabularMDP | None:
     """The exact model, or None where ``env`` is no toy-text environment, wrapped, or does not play by its own table."""
     base: Any = env.unwrapped
     known = type(base).__module__.startswith("gymnasium.envs.toy_text.") and hasattr(base, "P")
@@ -38,9 +39,9 @@ def toy_text_model(env: gymnasium.Env[Any, Any], name: str, start_seed: int | No
             rows.append(row)
     first = np.flatnonzero(base.initial_state_distrib)
     labels, layout = _labels(base, n_states), _layout(base)
-    if start_seed is not None:
+    if isinstance(start_seed, int):
         start = int(env.reset(seed=start_seed)[0])
-    elif len(first) == 1:
+    elif len(first) == 1 and start_seed != RANDOM:
         start = int(first[0])
     else:
         start, n_states = n_states, n_states + 1
@@ -49,7 +50,11 @@ def toy_text_model(env: gymnasium.Env[Any, Any], name: str, start_seed: int | No
         labels = (*labels, "start") if labels else ()
         if layout is not None:
             layout = Layout(layout.shape, np.vstack([layout.cells, [-1, -1]]), layout.walls)
-    return from_rows(rows, n_actions, start=start, terminal=terminal, name=name, labels=labels, layout=layout)
+    mask = np.ones((n_states, n_actions), bool)
+    if hasattr(base, "action_mask"):
+        mask[: len(base.P)] = [base.action_mask(state) for state in range(len(base.P))]
+    facts: dict[str, Any] = {"start": start, "terminal": terminal, "action_mask": mask}
+    return from_rows(rows, n_actions, **facts, name=name, labels=labels, layout=layout)
 
 
 def _layout(base: Any) -> Layout | None:

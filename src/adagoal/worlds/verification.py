@@ -3,14 +3,14 @@
 Storm (the extra ``storm``) builds the model's matrix; the run then explores it as a black box. Three things differ
 between its models and ours, and none of them changes the least expected number of steps between two states:
 
-* A state may have fewer actions than others. An action that it does not have leads to the start, as the reset does in
-  every state; it is called ``absent``, and is soon known to be nothing else. (Repeating one of the state's own actions
-  would be as right, but as dear to learn as that action.)
+* A state may have fewer actions than others. An action that it does not have is marked as absent
+  (``Model.absent``): it leads to the start, as the reset does in every state, and a run need not learn that.
 * A state that can never be left, deadlocks among them, is terminal: there is nothing but the reset to do.
 * Time is discrete, the state is observed, and there is one start. Models of other kinds are refused.
 
 States are labelled by the values of their variables, actions by their names, and the labels of the model are its named
-sets of states (``Model.sets``).
+sets of states (``Model.sets``). JANI has no labels of states, but properties with names: one that asks how to reach
+some states gives its name to their set.
 """
 
 from __future__ import annotations
@@ -41,14 +41,13 @@ def load(path: Path, constants: Mapping[str, Any]) -> TabularMDP:
         if path.suffix in (".drn", ".umb"):
             if constants:
                 raise InputError(f"{path.name} is built already and has no constants", "env_args")
-            built = _explicit(storm, path)
-        else:
-            built = _program(storm, path, constants)
-        return converted(built, path.stem)
+            return converted(_explicit(storm, path), path.stem)
+        built, named = _program(storm, path, constants)
+        return converted(built, path.stem, named)
 
 
-def converted(built: Any, name: str) -> TabularMDP:
-    """Storm's sparse model as one of ours; see the module's text."""
+def converted(built: Any, name: str, named: Mapping[str, str] | None = None) -> TabularMDP:
+    """Storm's sparse model as one of ours; see the module's text. ``named``: other names of labels that it has."""
     kind = built.model_type.name
     if kind not in ("DTMC", "MDP") or built.is_partially_observable:
         raise InputError(f"{name} is a {kind}; only DTMCs and MDPs can be explored", "env")
@@ -63,21 +62,21 @@ def converted(built: Any, name: str) -> TabularMDP:
     pair = state * width + np.arange(len(state)) - first[state]
     entries = [(row, entry.column, entry.value) for row in range(len(pair)) for entry in matrix.get_row(row)]
     rows, columns, values = (np.array(part) for part in zip(*entries, strict=True))
-    absent = np.setdiff1d(np.arange(states * width), pair)
-    kernel = sparse.csr_matrix(
-        (np.r_[values, np.ones(len(absent))], (np.r_[pair[rows], absent], np.r_[columns, np.full(len(absent), start)])),
-        shape=(states * width, states),
-    )
+    kernel = sparse.csr_matrix((values, (pair[rows], columns)), shape=(states * width, states))
+    has = np.zeros(states * width, bool)
+    has[pair] = True
+    labels = {label: label for label in sorted(built.labeling.get_labels())} | dict(named or {})
     leaves = np.zeros(states, bool)
     leaves[state[rows[columns != state[rows]]]] = True
     return assembled(
         *(kernel, states, width),
         start=start,
         terminal=~leaves,
+        action_mask=has.reshape(states, width),
         name=name,
         labels=_labels(built),
         actions=_actions(built, pair, states * width),
-        sets={label: _members(built, label) for label in sorted(built.labeling.get_labels())},
+        sets={name: _members(built, label) for name, label in labels.items()},
     )
 
 
@@ -113,10 +112,13 @@ def _members(built: Any, label: str) -> Any:
     return found
 
 
-def _program(storm: Any, path: Path, constants: Mapping[str, Any]) -> Any:
-    """A PRISM or JANI program, built."""
-    jani = path.suffix == ".jani"
-    program = storm.parse_jani_model(path)[0] if jani else storm.parse_prism_program(path, prism_compatibility=True)
+def _program(storm: Any, path: Path, constants: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:
+    """A PRISM or JANI program, built; and the labels that the names of its properties stand for."""
+    properties: list[Any] = []
+    if path.suffix == ".jani":
+        program, properties = storm.parse_jani_model(path)
+    else:
+        program = storm.parse_prism_program(path, prism_compatibility=True)
     open_constants = [constant.name for constant in program.constants if not constant.defined]
     for name in constants:
         if name not in open_constants:
@@ -125,12 +127,22 @@ def _program(storm: Any, path: Path, constants: Mapping[str, Any]) -> Any:
     if missing:
         raise InputError(f"{path.name} needs values of its constants {', '.join(missing)}", "env_args")
     if constants:
-        program, _ = storm.instantiate_constants(program, dict(constants))
-    options = storm.BuilderOptions()
+        program, properties = storm.instantiate_constants(program, dict(constants), properties)
+    targets = {
+        each.get_name(): target for each in properties if (target := _target(each.get_raw_formula())) is not None
+    }
+    options = storm.BuilderOptions(2 * list(targets.values()))  # a single one would end the model at its target
     options.set_build_all_labels()
     options.set_build_state_valuations()
     options.set_build_choice_labels()
-    return storm.build_model(program, options=options)
+    labels = {name: str(target).strip('"') for name, target in targets.items()}
+    return storm.build_model(program, options=options), labels
+
+
+def _target(formula: Any) -> Any:
+    """What a property asks to reach, None where it asks for something else: P=? [F x] and R=? [F x] are about x."""
+    inner = getattr(formula, "subformula", None)
+    return inner.subformula if inner is not None and inner.is_eventually_formula else None
 
 
 def _needs(names: list[str]) -> str:

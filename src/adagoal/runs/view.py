@@ -1,22 +1,21 @@
-"""How states are named and drawn; kept beside the result, so that a report can be written again."""
+"""How states are named, known by their observations, and drawn: ``view.json`` beside the result."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from adagoal.core import files
 from adagoal.core.errors import InputError
+from adagoal.core.files import Content
 from adagoal.core.layout import Layout
 from adagoal.core.schema import COUNT, nullable, record
 from adagoal.core.text import plain
 from adagoal.core.world import World
-from adagoal.runs.result import Result
-from adagoal.runs.saved import Saved, find, read
-from adagoal.worlds import registry
+from adagoal.runs.saved import Files
+from adagoal.worlds import keys
 
 FILE = "view.json"
 LARGEST = 10_000_000
@@ -32,17 +31,20 @@ SCHEMA = record(
             walls={"type": "array", "items": _PAIR},
         )
     ),
-)
-"""What ``view.json`` holds."""
+    space=nullable({"type": "object"}),
+) | {"required": ["start", "labels", "layout"]}
+"""What ``view.json`` holds; the first versions had no ``space``."""
 
 
 @dataclass(frozen=True)
 class View:
-    """The start state, names of states, and their places on a map."""
+    """The start state, names of states, their places on a map, and how observations are read."""
 
     start: int | None = None
     labels: tuple[str, ...] = ()
     layout: Layout | None = None
+    space: dict[str, Any] | None = None
+    """See :class:`adagoal.core.names.Observed`"""
 
     def label(self, state: int) -> str:
         """The state's number, with its name if it has one: whatever an environment calls it, plain text."""
@@ -51,7 +53,8 @@ class View:
     @staticmethod
     def of(world: World) -> View:
         """What a world says about itself."""
-        return View(world.start, tuple(world.labels), world.layout)
+        observed = world.observed() if hasattr(world, "observed") else None
+        return View(world.start, tuple(world.labels), world.layout, None if observed is None else observed.space)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
@@ -59,44 +62,26 @@ class View:
         if self.layout is not None:
             walls = np.argwhere(self.layout.walls).tolist()
             layout = {"shape": list(self.layout.shape), "cells": self.layout.cells.tolist(), "walls": walls}
-        return {"start": self.start, "labels": [plain(label) for label in self.labels], "layout": layout}
+        labels = [plain(label) for label in self.labels]
+        return {"start": self.start, "labels": labels, "layout": layout, "space": self.space}
 
-    @staticmethod
-    def load(folder: Path) -> View | None:
-        """The view that is stored in a folder, None where there is none."""
-        return read(folder, _stored) if find(folder) is not None else None
-
-    @staticmethod
-    def for_result(result: Result, folder: Path) -> View:
-        """The stored view or, where there is none, that of the environment built again, or a bare one."""
-        stored = View.load(folder)
-        if stored is not None:
-            return stored.checked(len(result.arrays["visits"]), folder / FILE)
-        setting = result.setting
-        try:
-            env = registry.installed(setting.env, trust=False)
-            return View.of(registry.make_world(env, setting.env_args, setting.start_seed, setting.max_states)[0])
-        except InputError:
-            return View()
-
-    def checked(self, n_states: int, path: Path) -> View:
-        """The view itself, if it is one of so many states."""
-        few = self.layout is not None and len(self.layout.cells) < n_states
-        if few or len(self.labels) > n_states or not 0 <= (self.start or 0) < n_states:
-            raise InputError(f"{path}: damaged, or not of this run (it is not about its {n_states} states)")
-        return self
+    def contents(self) -> dict[str, Content]:
+        """The file."""
+        return {FILE: files.json_content(self.to_dict())}
 
 
-def _stored(saved: Saved) -> View | None:
-    here = saved.results()
+def stored_view(here: Files, n_states: int) -> View:
+    """The view among the files of a result about so many states; a bare one where there is none."""
     if FILE not in here:
-        return None
+        return View()
     data = here.json(FILE, SCHEMA)
-    layout = None
-    if data["layout"] is not None:
-        with files.reading(saved.path / FILE):
-            layout = _layout(**data["layout"])
-    return View(data["start"], tuple(data["labels"]), layout)
+    with files.reading(here.folder / FILE):
+        layout = None if data["layout"] is None else _layout(**data["layout"])
+        _check_space(data.get("space"))
+    few = layout is not None and len(layout.cells) < n_states
+    if few or len(data["labels"]) > n_states or not 0 <= (data["start"] or 0) < n_states:
+        raise InputError(f"{here.folder / FILE}: damaged, or not of this run (it is not about its {n_states} states)")
+    return View(data["start"], tuple(data["labels"]), layout, data.get("space"))
 
 
 def _layout(shape: list[int], cells: list[list[int]], walls: list[list[int]]) -> Layout:
@@ -110,3 +95,15 @@ def _layout(shape: list[int], cells: list[list[int]], walls: list[list[int]]) ->
     blocked = np.zeros((rows, columns), bool)
     blocked[tuple(solid.T)] = True
     return Layout((rows, columns), places, blocked)
+
+
+def _check_space(space: Any) -> None:
+    """What says how observations are read must be readable."""
+    if space is not None and space.get("kind") == "states":
+        if not isinstance(space.get("first"), int):
+            raise ValueError("observations are not counted from a whole number")
+    elif space is not None:
+        try:
+            keys.reader(space)
+        except (KeyError, TypeError, AttributeError, RecursionError):
+            raise ValueError("it does not say how observations are read") from None

@@ -1,0 +1,119 @@
+# %% [markdown]
+# # Deep goals
+#
+# Positions, poses and images are goals too, but there are too many of them for a table. A neural network then plays
+# the part of the policies, and an ensemble of value functions gives the two numbers of every goal: a distance $D$ and
+# an error $E$. The rule that picks goals stays the same function.
+#
+# This page trains a point mass in the plane: small enough for a laptop, and with the interface of
+# Gymnasium-Robotics, so that the same lines train a robot arm. It needs the extra `deep` (`pip install '.[deep]'`),
+# and no other library of reinforcement learning.
+#
+# ## Train
+#
+# The walls stand at 1.5, and the training goals are drawn from a square that reaches to 3. Three in four of them
+# cannot be reached. The rule must notice.
+
+# %%
+import tempfile
+
+from adagoal.deep import Config, evaluate, load, train
+
+folder = tempfile.mkdtemp() + "/point"
+config = Config(
+    "point-mass",
+    goal_rule="adagoal-proportional",  # D(g) <= L, then in proportion to E(g)
+    train_goals="scale=3",
+    radius=15,
+    radius_ramp=0,
+    steps=6_000,
+    hidden=(32, 32),  # small networks and few updates, so that this page takes seconds
+    episodes=8,
+    updates=40,
+    batch=128,
+    ensemble_updates=80,
+    ensemble_batch=128,
+    candidates=200,
+    eval_every=10,
+    eval_episodes=40,
+)
+result = train([config], folder, workers=1)
+print(result.status)
+
+# %% [markdown]
+# On the command line this is `adagoal train point-mass --train-goals scale=3 --radius 15 ...`, with the progress on
+# the screen and a report in the folder.
+#
+# ## Did it learn?
+
+# %%
+for row in result.history.rows:
+    if row.get("success") is not None:
+        print(f"after {row['steps']:>5,} steps: {row['success']:.0%} of the test goals reached")
+
+# %% [markdown]
+# ## Use the policy
+#
+# Loading a policy runs no code of the folder, and acting needs no JAX.
+
+# %%
+policy = load(folder)
+policy([0.2, -0.1, 0.0, 0.0], [0.5, 0.5])
+
+# %% [markdown]
+# ## Test it where it was not trained
+#
+# `evaluate` plays it on goals of your choice, here on a space that is one and a half times as wide.
+
+# %%
+tested = evaluate(folder, episodes=100, test_goals="scale=1.5")
+print(f"{tested.held.mean():.0%} of the wider goals")
+
+# %% [markdown]
+# ## Certify it
+#
+# A rate is not a certificate. `certify` cuts the goal space into cells and plays until it can say of every cell
+# whether the policy reaches its goals. All verdicts are right together, with probability 0.95.
+
+# %%
+import adagoal
+
+found = adagoal.certify(folder, radius=25, success=0.6, slack=0.2, halvings=2, workers=1)
+for cell in found.cells:
+    corners = ", ".join(f"{low:+.1f} to {high:+.1f}" for low, high in zip(cell.low, cell.high, strict=True))
+    print(f"goals in {corners}: {cell.verdict}")
+
+# %% [markdown]
+# Train longer, and more cells are certified ([certificates of policies](../certify.md)).
+#
+# ## If you train with another library
+#
+# A goal rule is a function of $D$, $E$ and what else is known. For Stable-Baselines3 there is a wrapper and a callback
+# ([beside Stable-Baselines3](../sb3.md)). In a training loop of your own, call the rule yourself:
+
+# %%
+import numpy as np
+
+from adagoal.goals import Known, adagoal_proportional
+
+nothing = np.zeros(3)
+known = Known(
+    D=np.array([3.0, 8.0, 40.0]),  # what your critics say about three candidate goals
+    E=np.array([0.5, 2.0, 9.0]),
+    L=15.0,
+    eligible=np.ones(3, bool),
+    visits=nothing,  # this rule does not look at the rest
+    attempts=nothing,
+    successes=nothing,
+    recent=nothing,
+    previous=nothing,
+)
+weights = adagoal_proportional(known)
+weights / weights.sum()
+
+# %% [markdown]
+# The third goal is the most uncertain one, but it is believed out of reach, and it is not tried. That is the whole
+# idea.
+#
+# You have seen everything. [The guide](../guide.md) says how to choose the numbers, and [the theory](../theory.md)
+# why the certificates are true.

@@ -1,0 +1,107 @@
+"""The reference pages: commands from click, and the public names from their docstrings."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from typing import Any
+
+import click
+
+import adagoal
+from adagoal.cli.main import COMMANDS, cli
+
+_ROLE = re.compile(r":(?:\w+:)?\w+:`~?(?:[\w.]*\.)?([\w.]+)`")
+
+
+def commands() -> str:
+    """Every command with its options."""
+    top = click.Context(cli, info_name="adagoal")
+    parts = ["# Commands", "Each of them prints this with `--help`. [Exit codes](../architecture.md#exit-codes)."]
+    for name, (_, about) in COMMANDS.items():
+        command = cli.get_command(top, name)
+        assert command is not None
+        parts += _command(command, click.Context(command, info_name=name, parent=top), about, 2)
+        if isinstance(command, click.Group):
+            for inner in command.list_commands(top):
+                sub = command.commands[inner]
+                context = click.Context(sub, info_name=f"{name} {inner}", parent=top)
+                parts += _command(sub, context, sub.get_short_help_str(200), 3)
+    return "\n\n".join(parts) + "\n"
+
+
+def _command(command: click.Command, context: click.Context, about: str, level: int) -> list[str]:
+    usage = " ".join(["adagoal", str(context.info_name), *command.collect_usage_pieces(context)])
+    records = [record for p in command.params if (record := p.get_help_record(context)) is not None]
+    rows = [f"| <code>{_cell(left)}</code> | {_cell(right)} |" for left, right in records if left.startswith("--")]
+    table = "\n".join(["| option | meaning |", "| --- | --- |", *rows]) if rows else ""
+    example = (command.epilog or "").removeprefix("Example: ")
+    parts = [
+        f"{'#' * level} adagoal {context.info_name}",
+        about,
+        f"```console\n$ {usage}\n```",
+        inspect.cleandoc(command.help or ""),
+    ]
+    return [part for part in [*parts, table, f"```console\n$ {example}\n```" if example else ""] if part]
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "&#124;").replace("*", "\\*").replace("<", "&lt;")
+
+
+def names() -> str:
+    """Every public name with its signature and its docstring."""
+    parts = ["# Python", "What `import adagoal` offers. Everything else may change between versions."]
+    for name in adagoal.__all__:
+        parts += _name(name, getattr(adagoal, name), 2)
+    return "\n\n".join(parts) + "\n"
+
+
+def _name(name: str, found: Any, level: int) -> list[str]:
+    plain = inspect.unwrap(found)
+    head, about = f"{'#' * level} {name}", _told(inspect.getdoc(plain))
+    if not inspect.isclass(plain):
+        return [head, f"```python\ndef {name}{_signature(plain)}\n```", about]
+    parts = [head, about, _fields(plain)]
+    for member, value in vars(plain).items():
+        function = value.__func__ if isinstance(value, staticmethod) else value
+        if member.startswith("_") or not (inspect.isfunction(function) or isinstance(function, property)):
+            continue
+        if isinstance(function, property):
+            parts += [f"{'#' * (level + 1)} {name}.{member}", _told(inspect.getdoc(function))]
+        else:
+            parts += _name(f"{name}.{member}", function, level + 1)
+    return parts
+
+
+def _fields(found: type) -> str:
+    """The fields of a class with the texts that stand below them, as a list."""
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(found))).body
+    assert isinstance(tree, ast.ClassDef)
+    lines = []
+    for node, after in zip(tree.body, [*tree.body[1:], None], strict=True):
+        if isinstance(node, ast.AnnAssign) and not ast.unparse(node.target).startswith("_"):
+            text = ast.literal_eval(after.value) if isinstance(after, ast.Expr) else ""
+            told = f": {' '.join(_told(text).split())}" if isinstance(text, str) and text else ""
+            lines.append(f"- `{ast.unparse(node.target)}`, `{ast.unparse(node.annotation)}`{told}")
+    return "\n".join(lines)
+
+
+def _signature(found: Any) -> str:
+    whole = inspect.signature(found)
+    arguments = [str(p).replace("'", "") for p in whole.parameters.values() if p.name != "self"]
+    back = f" -> {whole.return_annotation}" if whole.return_annotation is not whole.empty else ""
+    flat = f"({', '.join(arguments)}){back}"
+    return flat if len(flat) < 80 else "(\n" + "".join(f"    {argument},\n" for argument in arguments) + f"){back}"
+
+
+def _told(docstring: str | None) -> str:
+    """A docstring as Markdown: roles and double ticks become code, the list of parameters a list."""
+    text = _ROLE.sub(r"`\1`", docstring or "").replace("``", "`")
+    before, header, after = text.partition("Parameters\n----------\n")
+    if not header:
+        return before
+    items = re.sub(r"^(\w[\w, ]*): ", r"- **\1**: ", after, flags=re.M)
+    return f"{before}\n{items}"

@@ -1,0 +1,114 @@
+"""Certificates for trained policies: from the folder of a training to the map of its goals."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from adagoal.core.checks import integer
+from adagoal.core.errors import EnvironmentFailure
+from adagoal.deep import with_extra
+from adagoal.deep.certification import Certification, Claim
+from adagoal.runs.signals import stop_on_signals
+
+if TYPE_CHECKING:
+    from adagoal.deep.config import Config
+    from adagoal.deep.envs import Source
+    from adagoal.deep.policy import Policy
+    from adagoal.runs.saved import Saved
+    from adagoal.runs.trained import TrainResult
+    from adagoal.runs.training_files import Record
+
+
+def certify(
+    training: str | Path | TrainResult,
+    *,
+    radius: int,
+    success: float = 0.9,
+    delta: float = 0.05,
+    slack: float = 0.05,
+    rollouts: int | None = None,
+    halvings: int = 6,
+    run: int = 0,
+    test_goals: str | None = None,
+    seed: int = 0,
+    env: Any = None,
+    trust: bool = False,
+    workers: int = 0,
+    observe: Callable[[int, int], bool | None] | None = None,
+) -> Certification:
+    """Find out which goals the policy of a training reaches; nothing is saved.
+
+    Parameters
+    ----------
+    training: the folder of a training, or what :func:`adagoal.train` returned.
+    radius: L, a whole number of steps; at most those of an episode.
+    success, slack: a cell is certified for a probability of ``success - slack`` and refuted below ``success``.
+    delta: probability of one wrong verdict or more, all cells together.
+    rollouts: at most so many; by default as many as it takes. Must be given where ``slack`` is 0.
+    halvings: of the goal space, at most; 6 make 64 cells.
+    run: which of the runs trained side by side.
+    test_goals: the goal space; by default that of the training's tests.
+    seed: decides everything; the number of ``workers`` (0: one per core) does not matter.
+    env, trust: as in :func:`adagoal.deep.evaluate`.
+    observe: called as ``observe(open cells, rollouts)`` before every round; ends the certification by returning False.
+    """
+    claim = Claim(radius, success, delta, slack, halvings, rollouts)
+    integer("seed", seed, 0, 2**31 - 1)
+    integer("workers", workers, 0, 1024)
+    with_extra()
+    from adagoal.deep import certification
+    from adagoal.deep.rollouts import rollouts as playing
+
+    policy, config, source, steps = _trained(training, run, env, trust)
+    goals, processes = test_goals or config.test_goals, workers or os.cpu_count() or 1
+    rolling = playing(policy, source, config.horizon, goals, radius, seed, processes)
+    with stop_on_signals() as stop, rolling as (space, reach):
+
+        def going(open_cells: int, played: int) -> bool:
+            return not stop.asked and _wanted(observe, open_cells, played)
+
+        found = certification.certify(claim, space, reach, seed, going)
+    facts = {"env": policy.env, "run": run, "steps": steps, "test_goals": goals, "seed": seed}
+    return dataclasses.replace(found, about=facts | {"policy": _fingerprint(policy)})
+
+
+def _trained(training: str | Path | TrainResult, run: int, env: Any, trust: bool) -> tuple[Policy, Config, Source, int]:
+    """Policy and settings of one of the runs of a training, what makes its environment, and how long it was trained."""
+    from adagoal.runs import training_files
+    from adagoal.runs.saved import read
+    from adagoal.runs.trained import TrainResult
+
+    if isinstance(training, TrainResult):
+        integer("run", run, 0, len(training.policies) - 1)
+        config = training.history.configs[run]
+        return training.policies[run], config, training.source, int(training.curve(run)[-1]["steps"])
+
+    def read_in(saved: Saved) -> tuple[Record, Policy]:
+        about = training_files.record(saved)
+        return about, training_files.policy(saved, about, run)
+
+    about, policy = read(Path(training), read_in)
+    return policy, about.configs[run], about.source(env, trust), about.data["steps"]
+
+
+def _fingerprint(policy: Policy) -> str:
+    """SHA-256 of the policy's weights: a certificate is for this policy, and for no other."""
+    arrays = sorted(policy.actor.to_arrays().items())
+    return hashlib.sha256(b"".join(name.encode() + np.ascontiguousarray(a).tobytes() for name, a in arrays)).hexdigest()
+
+
+def _wanted(observe: Callable[[int, int], bool | None] | None, open_cells: int, played: int) -> bool:
+    """Whether the user's observer wants the certification to go on."""
+    if observe is None:
+        return True
+    try:
+        return observe(open_cells, played) is not False
+    except Exception as error:
+        raise EnvironmentFailure(f"the function raised {type(error).__name__}: {error}", name="observe") from error

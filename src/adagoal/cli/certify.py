@@ -1,0 +1,74 @@
+"""``adagoal certify``: which goals a trained policy reaches."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from adagoal.cli import options
+from adagoal.core.files import write_json
+from adagoal.core.streams import aside
+from adagoal.deep.certification import Certification, Verdict
+
+
+@click.command(epilog="Example: adagoal certify runs/push --radius 50 --success 0.9 --delta 0.05")
+@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--radius", type=int, required=True, help="L: steps in which a goal must be reached.")
+@click.option("--success", type=float, default=0.9, show_default=True, help="Cells below this probability are refuted.")
+@click.option("--slack", type=float, default=0.05, show_default=True,
+              help="Cells are certified for the success less this; 0 needs --rollouts.")  # fmt: skip
+@click.option("--delta", type=float, default=0.05, show_default=True,
+              help="Probability of one wrong verdict or more, all cells together.")  # fmt: skip
+@click.option("--rollouts", type=options.Count(), help="Stop after so many.  [default: until every cell is decided]")
+@click.option("--halvings", type=int, default=6, show_default=True, help="Of the goal space, at most; 6 make 64 cells.")
+@click.option("--run", type=click.IntRange(0), default=0, show_default=True, help="Which of the runs side by side.")
+@click.option("--test-goals", help="Goal space: env, or scale=K[,air=P].  [default: that of the training]")
+@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Decides everything.")
+@click.option("--workers", type=click.IntRange(0, 1024), default=0, help="Rollout processes.  [default: one per core]")
+@options.ENV_AGAIN
+@options.TRUST
+@options.QUIET
+@options.JSON
+def certify(folder: Path, quiet: bool, as_json: bool, **given: Any) -> None:
+    """Find the goals that the policy in RUN reaches within L steps: cells certified, refuted or open.
+
+    Writes RUN/certificate.json and RUN/certificate.png, and alters nothing else. Exit code 0: all cells are
+    certified; 1: all are decided, some refuted; 3: some are open.
+    """
+    from adagoal.api.certify import certify as find
+    from adagoal.runs.display import Display
+
+    with aside(), Display(quiet) as display:
+
+        def observe(open_cells: int, played: int) -> None:
+            if display.live:
+                display.update([f"{open_cells} open cells  {played} rollouts"], None)
+
+        found = find(folder, observe=observe, **given)
+    keep(found, folder)
+    if as_json:
+        click.echo(json.dumps(found.to_dict(), indent=1))
+    else:
+        show(found)
+        stands = "every cell is decided" if found.status.finished else str(found.status)
+        click.echo(f"{stands} after {found.rollouts} rollouts: {folder / 'certificate.png'}")
+    if found.exit_code:
+        raise click.exceptions.Exit(found.exit_code)
+
+
+def keep(found: Certification, folder: Path) -> None:
+    """Write the certificate into the folder of its training, as data and as a picture."""
+    from adagoal.report import deep_figures as figures
+
+    write_json(folder / "certificate.json", found.to_dict())
+    figures.save(figures.certified_cells(found.cells), folder / "certificate.png")
+
+
+def show(found: Certification) -> None:
+    """Say what was found."""
+    for verdict in Verdict:
+        click.echo(f"{verdict:9}  {found.count(verdict):4} cells  {found.share(verdict):6.1%} of the goals")
+    click.echo(found.statement)

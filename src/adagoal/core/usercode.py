@@ -1,0 +1,33 @@
+"""Code in a file of the user's, named as ``FILE.py:NAME``: loaded only where the user, not a folder, has named it."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+from adagoal.core.errors import EnvironmentFailure, InputError
+
+
+def names_file(spec: object) -> bool:
+    """Whether a text names code in a file."""
+    return isinstance(spec, str) and ".py:" in spec
+
+
+def from_file(spec: str, name: str) -> Any:
+    """What the file calls NAME; ``name`` is the argument that is wrong where there is no such thing."""
+    file, _, attribute = spec.rpartition(":")
+    path = Path(file)
+    if not path.is_file():
+        raise InputError(f"no such file {file!r}", name)
+    module_spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert module_spec is not None
+    assert module_spec.loader is not None
+    module = importlib.util.module_from_spec(module_spec)
+    try:
+        module_spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise EnvironmentFailure(f"{file} could not be loaded: {type(error).__name__}: {error}", name) from error
+    if not hasattr(module, attribute):
+        raise InputError(f"{file} has no function {attribute!r}", name)
+    return getattr(module, attribute)

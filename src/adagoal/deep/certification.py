@@ -1,0 +1,287 @@
+"""Which goals does a policy reach? Cells of the goal space, each certified, refuted or open, by fresh rollouts.
+
+A goal g is drawn from the goal space, the environment is reset, and the policy plays for g without noise. Let p(C) be
+the probability that g is reached within L steps, given that it lies in the cell C. With success q and slack s,
+
+    C is certified:  p(C) >= q - s          C is refuted:  p(C) < q.
+
+Both hold for all cells at once with probability 1 - delta, whenever one looks and however the cells were chosen:
+
+* The cells are those of a tree that is fixed before the first rollout (:mod:`adagoal.deep.cells`). The M levels on
+  which cells are tried have delta / M each, and the 2^k cells of level k share that equally: alpha(C) =
+  delta / (M 2^k). All cells that could ever be made are paid for, whether they are made or not.
+* Every rollout is drawn from some cell, and counts for this cell and for those below it that hold its goal. Given
+  everything before it and that its goal lies in C, it succeeds with probability p(C): it was drawn from C or from a
+  cell that contains C. So the bets on C are fair, also where it was an early success that made us look at C.
+* A cell is certified where betting refutes p(C) <= q - s at the level alpha(C), and refuted where it refutes p(C) >= q
+  (:mod:`adagoal.core.betting`). For any p(C) at most one of the two can be wrong, so each has all of alpha(C).
+
+A cell is halved when it is refuted (a half of it may still be certified) or when it has had twice the rollouts
+after which a cell without a failure is certified. Cells that cannot be halved any more are played on. If s > 0 one of
+the two tests has a drift, whatever p(C) is, so that every cell is decided after finitely many rollouts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from adagoal.core.betting import exceeds, least
+from adagoal.core.checks import integer, number
+from adagoal.core.errors import InputError
+from adagoal.core.status import CONTRADICTED, Status
+from adagoal.core.types import Bools, Floats
+from adagoal.deep.cells import Cells
+from adagoal.deep.goalspace import GoalSpace
+
+COARSEST = 3
+"""Halvings before the first rollout: the map has 2^3 = 8 cells or more."""
+LEAST_SLACK = 0.001
+"""Of a slack that is not 0: the smallest bets are good for about a million rollouts of a cell."""
+BLOCK = 16
+"""Rollouts that a cell gets at a time, at least."""
+BLOCKS = 8
+"""Blocks of a round, at least: few open cells get several each, so that all workers have something to do."""
+SAMPLE = 2**15
+"""Goals that decide where cells are halved."""
+CERTIFY = 4
+"""Purpose of the random streams, beside those of a training (0 to 3)."""
+
+Reach = Callable[[Floats, int], Bools]
+"""``reach(goals [n, G], round) -> [n]``: play for each goal, from a start of its own; was it reached in L steps?"""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What is asked of a policy."""
+
+    radius: int
+    """L, in steps."""
+    success: float = 0.9
+    """q: cells below it are refuted."""
+    delta: float = 0.05
+    """Probability of one wrong verdict or more."""
+    slack: float = 0.05
+    """s: cells are certified for q - s."""
+    halvings: int = 6
+    """Of the goal space, at most: 2^6 = 64 cells."""
+    rollouts: int | None = None
+    """At most; None plays until every cell is decided."""
+
+    def __post_init__(self) -> None:
+        integer("radius", self.radius, 1, 1_000_000)
+        number("success", self.success, 0.0, 1.0, closed="(]")
+        number("delta", self.delta, 0.0, 1.0, closed="()")
+        if self.slack != 0.0:
+            number("slack", self.slack, LEAST_SLACK, self.success, closed="[)")
+        integer("halvings", self.halvings, 0, 12)
+        if self.rollouts is not None:
+            integer("rollouts", self.rollouts, 1, 10**12)
+        elif self.slack == 0.0:
+            raise InputError("without slack a cell may stay open for ever; say how many at most", "rollouts")
+
+    @property
+    def coarsest(self) -> int:
+        """The first level of the tree on which cells are tried."""
+        return min(COARSEST, self.halvings)
+
+    def alpha(self, level: int) -> float:
+        """The share of delta of a cell of this level."""
+        return self.delta / (self.halvings - self.coarsest + 1) / 2**level
+
+    def patience(self, level: int) -> int:
+        """Rollouts after which an undecided cell of this level is halved."""
+        without_failure = 1
+        while not exceeds(without_failure, without_failure, self.success - self.slack, self.alpha(level)):
+            without_failure += 1
+        return 2 * without_failure
+
+
+class Verdict(StrEnum):
+    """What is known of a cell."""
+
+    CERTIFIED = "certified"
+    REFUTED = "refuted"
+    OPEN = "open"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A box of the goal space, and what its rollouts say."""
+
+    verdict: Verdict
+    low: Floats
+    """Corners ``[G]``; goals beyond the outermost ones belong to the cell beside them."""
+    high: Floats
+    share: float
+    """Share of the goals that lie in it, as a sample of them has it."""
+    rollouts: int
+    reached: int
+    at_least: float
+    """Lower bound on p(C). The lower bounds of all cells hold at once with probability 1 - delta."""
+    at_most: float
+    """Upper bound on p(C), likewise."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return vars(self) | {"low": self.low.tolist(), "high": self.high.tolist()}
+
+
+@dataclass(frozen=True)
+class Certification:
+    """The map of a policy's goals: cells that together are the whole goal space."""
+
+    status: Status
+    """``certified`` where every cell is decided, one way or the other; else ``budget`` or ``interrupted``."""
+    claim: Claim
+    cells: Sequence[Cell]
+    rollouts: int
+    """Played in all."""
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """What was certified: environment, policy, goals, seed."""
+
+    def cell(self, goal: ArrayLike) -> Cell:
+        """The cell that holds a goal ``[G]``."""
+        low, high = (np.stack([getattr(cell, end) for cell in self.cells]) for end in ("low", "high"))
+        vector = np.asarray(goal, np.float64)
+        if vector.shape != low.shape[1:] or not np.isfinite(vector).all():
+            raise InputError(f"must be {low.shape[1]} finite numbers, got {goal!r}", "goal")
+        inside = vector.clip(low.min(0), high.max(0))
+        holds = ((low < inside) | (low == low.min(0))) & (inside <= high)
+        return self.cells[int(holds.all(1).argmax())]
+
+    def share(self, verdict: str) -> float:
+        """Share of the goals in cells with this verdict."""
+        return math.fsum(cell.share for cell in self.cells if cell.verdict == verdict)
+
+    def count(self, verdict: str) -> int:
+        """How many cells have this verdict."""
+        return sum(cell.verdict == verdict for cell in self.cells)
+
+    @property
+    def exit_code(self) -> int:
+        """0: every cell is certified; 1: all are decided, some refuted; 3: some are open."""
+        return self.status.exit_code or (CONTRADICTED if self.count(Verdict.REFUTED) else 0)
+
+    @property
+    def statement(self) -> str:
+        """What is claimed, in words."""
+        claim = self.claim
+        return (
+            f"With probability {1.0 - claim.delta:g} all of this holds: a goal drawn from a certified cell is reached "
+            f"within {claim.radius} steps with probability {claim.success - claim.slack:g} or more, and one drawn from "
+            f"a refuted cell with less than {claim.success:g}."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        shares = {str(verdict): self.share(verdict) for verdict in Verdict}
+        facts = {"status": self.status, "claim": vars(self.claim), "rollouts": self.rollouts, "shares": shares}
+        return facts | {
+            "about": dict(self.about),
+            "statement": self.statement,
+            "cells": [cell.to_dict() for cell in self.cells],
+        }
+
+
+def certify(
+    claim: Claim, space: GoalSpace, reach: Reach, seed: int, going: Callable[[int, int], bool] = lambda open, n: True
+) -> Certification:
+    """Play until every cell is decided, the rollouts are spent, or ``going(open cells, rollouts)`` says False."""
+    cells = Cells(space(np.random.default_rng([seed, CERTIFY]), SAMPLE), claim.halvings)
+    tally = _Tally(claim, cells)
+    decided: list[int] = []
+    waiting = _first(cells, claim.coarsest)
+    round_, played, status = 0, 0, Status.CERTIFIED
+    while waiting:
+        each = [tally.next(cell, len(waiting)) for cell in waiting]
+        if claim.rollouts is not None and played + sum(each) > claim.rollouts:
+            status = Status.BUDGET
+            break
+        if not going(len(waiting), played):
+            status = Status.INTERRUPTED
+            break
+        rng = np.random.default_rng([seed, CERTIFY, round_])
+        goals = np.concatenate([cells.draw(cell, n, space, rng) for cell, n in zip(waiting, each, strict=True)])
+        tally.add(np.repeat(waiting, each), goals, reach(goals, round_))
+        now, waiting = _settled(tally, waiting)
+        decided += now
+        round_, played = round_ + 1, played + len(goals)
+    return Certification(status, claim, [tally.cell(leaf) for leaf in sorted(decided + waiting)], played)
+
+
+class _Tally:
+    """Rollouts and successes of every cell that could be made."""
+
+    def __init__(self, claim: Claim, cells: Cells) -> None:
+        self.claim, self.cells = claim, cells
+        self.rollouts, self.reached = (np.zeros(len(cells.share), np.int64) for _ in range(2))
+        self._patience = [claim.patience(level) for level in range(claim.halvings + 1)]
+
+    def add(self, drawn_from: Any, goals: Floats, reached: Bools) -> None:
+        """Count rollouts for the cells ``[n]`` they were drawn from and for those below them."""
+        levels = np.array([self.cells.level(cell) for cell in drawn_from])
+        above = np.zeros(len(goals), np.int64)
+        for level in range(self.claim.halvings + 1):
+            here = self.cells.at(goals, level)
+            new = (levels <= level) & (here != above)  # a cell that cannot be halved is on its own level only
+            np.add.at(self.rollouts, here[new], 1)
+            np.add.at(self.reached, here[new & reached], 1)
+            above = here
+
+    def verdict(self, cell: int) -> Verdict:
+        """What the rollouts say; a probability between q - s and q may be certified and refuted, and is certified."""
+        claim, alpha = self.claim, self.claim.alpha(self.cells.level(cell))
+        n, successes = int(self.rollouts[cell]), int(self.reached[cell])
+        if exceeds(successes, n, claim.success - claim.slack, alpha):
+            return Verdict.CERTIFIED
+        if claim.success == 1.0:
+            return Verdict.REFUTED if successes < n else Verdict.OPEN
+        return Verdict.REFUTED if exceeds(n - successes, n, 1.0 - claim.success, alpha) else Verdict.OPEN
+
+    def late(self, cell: int) -> bool:
+        """Whether the cell has had its rollouts, and its halves may say more than it does."""
+        return bool(self.rollouts[cell] >= self._patience[self.cells.level(cell)])
+
+    def next(self, cell: int, waiting: int) -> int:
+        """How many rollouts a cell gets at a time: whole blocks, about an eighth of those that it has had."""
+        return BLOCK * max(math.ceil(BLOCKS / waiting), int(self.rollouts[cell]) // (BLOCK * BLOCKS))
+
+    def cell(self, number: int) -> Cell:
+        """A cell as a result."""
+        cells, alpha = self.cells, self.claim.alpha(self.cells.level(number))
+        n, successes = int(self.rollouts[number]), int(self.reached[number])
+        bounds = least(successes, n, alpha), 1.0 - least(n - successes, n, alpha)
+        low, high, share = cells.low[number], cells.high[number], float(cells.share[number])
+        return Cell(self.verdict(number), low, high, share, n, successes, *bounds)
+
+
+def _first(cells: Cells, level: int) -> list[int]:
+    """The cells of a level, and those above it that cannot be halved."""
+    found = [1]
+    for _ in range(level):
+        found = [half for cell in found for half in ((2 * cell, 2 * cell + 1) if cells.divisible(cell) else (cell,))]
+    return found
+
+
+def _settled(tally: _Tally, waiting: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Of the open cells and the halves that are due: those that are decided now, and those that still are open."""
+    decided: list[int] = []
+    open_cells: list[int] = []
+    left = list(waiting)
+    while left:
+        cell = left.pop()
+        verdict = tally.verdict(cell)
+        if verdict is Verdict.CERTIFIED:
+            decided.append(cell)
+        elif tally.cells.divisible(cell) and (verdict is Verdict.REFUTED or tally.late(cell)):
+            left += [2 * cell, 2 * cell + 1]
+        else:
+            (decided if verdict is Verdict.REFUTED else open_cells).append(cell)
+    return decided, sorted(open_cells)

@@ -1,0 +1,141 @@
+"""What the certified bounds buy: steps to the certified stop, beside those with the bounds of model checkers.
+
+Four methods in the same loop, with the same goal rule, the same stopping rule and the same guarantee at the same delta
+and epsilon; only the statistics differ (:mod:`adagoal.rivals.looks`). Every world twice: nothing is known beforehand,
+or all methods know how many successors a pair has at most, as model checkers often assume.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from adagoal.api.explore import audit
+from adagoal.core.status import Status
+from adagoal.experiments.catalogue import CATALOGUE
+from adagoal.experiments.cells import explore, model
+from adagoal.experiments.declare import Experiment, Options, Outcome, Report
+from adagoal.experiments.output import Table
+from adagoal.rivals.looks import BOUNDS
+from adagoal.runs.setting import Setting
+
+DELTA = 0.1
+WORLDS = {
+    "chain of 10, slip 0.1": Setting("chain", {"slip": 0.1}, radius=8, epsilon=1.0),
+    "grid 4x5, slip 0.1": Setting("grid", radius=10, epsilon=1.0),
+    "trap chain": Setting("trap-chain", radius=10, epsilon=1.0),
+    "FrozenLake 4x4": Setting("FrozenLake-v1", radius=20, epsilon=2.0),
+    "CliffWalking": Setting("CliffWalking-v1", radius=20, epsilon=1.0),
+    "two-room": Setting("two-room", radius=20, epsilon=2.0),
+}
+METHODS = ("certified", *sorted(BOUNDS))
+KNOWN = ("nothing", "branching")
+
+
+class Cell(NamedTuple):
+    """One run."""
+
+    world: str
+    method: str
+    known: str
+    seed: int
+
+
+def cells(options: Options) -> list[Cell]:
+    """Everything with everything."""
+    return [
+        Cell(world, method, known, seed)
+        for world in WORLDS
+        for known in KNOWN
+        for method in METHODS
+        for seed in options.seeds
+    ]
+
+
+def measure(cell: Cell, options: Options) -> dict[str, Any]:
+    """One run to the certified stop, or to the budget; a certified answer is audited."""
+    setting = WORLDS[cell.world]
+    given: dict[str, Any] = {} if cell.method == "certified" else {"bound": cell.method}
+    if cell.known == "branching":
+        given["branching"] = int(np.diff(model(setting).indptr).max())
+    result = explore(
+        setting.env,
+        setting.radius,
+        setting.epsilon,
+        DELTA,
+        env_args=setting.env_args,
+        method="certified" if cell.method == "certified" else "intervals",
+        method_args=given,
+        seed=cell.seed,
+        budget=options.budget,
+    )
+    certified = result.status is Status.CERTIFIED
+    right = bool(audit(result).ok) if certified else None
+    return {**cell._asdict(), "steps": result.steps, "certified": certified, "right": right}
+
+
+def median(outcomes: Sequence[Outcome]) -> float:
+    """Of the steps to the stop; infinite where most runs have not come to it."""
+    return float(statistics.median(o["steps"] if o["certified"] else math.inf for o in outcomes))
+
+
+def rows(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+    """By world and knowledge, the median of every method; None where it is beyond the budget."""
+    found = []
+    for known in KNOWN:
+        for world, setting in WORLDS.items():
+            row: dict[str, Any] = {"world": world, "known": known, "L": setting.radius, "epsilon": setting.epsilon}
+            for method in METHODS:
+                key = (world, method, known)
+                steps = median([o for o in outcomes if (o["world"], o["method"], o["known"]) == key])
+                row[method] = steps if math.isfinite(steps) else None
+            found.append(row)
+    return found
+
+
+def shown(row: dict[str, Any], method: str, budget: int) -> str:
+    """Steps, and how many times those of the certified method."""
+    if row[method] is None:
+        return f"> {budget:.0e}"
+    own = "" if method == "certified" or row["certified"] is None else f" ({row[method] / row['certified']:.3g} x)"
+    return f"{row[method]:.2e}{own}"
+
+
+def table(found: Sequence[dict[str, Any]], budget: int) -> str:
+    """Two tables, by what is known."""
+    texts = []
+    for known in KNOWN:
+        lines = [
+            [row["world"], f"{row['L']:g}", f"{row['epsilon']:g}", *(shown(row, m, budget) for m in METHODS)]
+            for row in found
+            if row["known"] == known
+        ]
+        what = "nothing" if known == "nothing" else "the most successors of a pair"
+        texts.append(f"Known beforehand: {what}.\n\n{Table(('world', 'L', 'epsilon', *METHODS), lines).markdown()}")
+    return "\n".join(texts)
+
+
+def report(outcomes: Sequence[Outcome], options: Options) -> Report:
+    """The medians."""
+    found, wrong = rows(outcomes), sum(o["right"] is False for o in outcomes)
+    stopped = sum(o["certified"] for o in outcomes)
+    note = (
+        f"Median steps to the certified stop over {len(options.seeds)} seeds, delta = {DELTA}; in brackets, how many "
+        f"times those of the certified method. Of {stopped} certified answers, {wrong} failed the exact audit.\n"
+    )
+    data = {"delta": DELTA, "budget": options.budget, "rows": found, "runs": outcomes}
+    return Report(found, f"{table(found, options.budget)}\n{note}", data)
+
+
+INTERVALS = Experiment(
+    "intervals",
+    cells,
+    measure=measure,
+    report=report,
+    kept=lambda cell, outcome, options: outcome["certified"] or outcome["steps"] >= options.budget,
+    asks=CATALOGUE["intervals"],
+)

@@ -1,0 +1,206 @@
+"""What the page of an exploration shows, from the result and the view alone: plain facts, and arrays.
+
+This is the one place that knows where a result keeps things. Over S states, A actions, G goals (those that were seen,
+members of X first, near ones first) and F moments of the run, of which the last is its end:
+
+    goal, lower, upper, error, stand, tried, reached  [G]      the state, its certificate, and its attempts
+    moment_steps, moment_episodes  [F]                         when
+    moment_lower, moment_upper, moment_stand, moment_chosen [G, F]   what was known then, and choices until then
+    visits [S], place [S, 2], walls [W, 2], edges [M, 2]       the map: column and row, or layer and height
+    row [S*A + 1], to [M], count [M]                           the empirical model: successors of x are row[x]..row[x+1]
+    policy [P, T, S], policy_row [G]                           tables of actions, and which one is the goal's (-1: none)
+    trace [N, 4]                                               steps, episodes, largest error, open goals
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adagoal.core.past import BEYOND, DONE, OPEN
+from adagoal.core.past import SCHEMA as PAST
+from adagoal.core.types import Longs
+from adagoal.report.places import layered
+from adagoal.runs.result import Result
+from adagoal.runs.view import View
+
+POLICIES = 3_000_000
+"""Entries of the policies inside a page, at most; the others are there on request (``adagoal watch``)."""
+MOMENTS = 1_000_000
+"""Goals times moments of a page, at most."""
+LEAST_MOMENTS = 12
+EDGES = 4_000
+"""Edges of a graph that are drawn, at most."""
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def collected(result: Result, view: View) -> tuple[dict[str, Any], Arrays]:
+    """Facts and arrays for the page."""
+    order = _order(result)
+    goals = np.array(order, np.int64)
+    states = len(result.arrays["visits"])
+    drawn, place = _map(result, view)
+    moments = _moments(result, goals)
+    facts = {
+        "guarantee": result.guarantee,
+        "radius": result.radius,
+        "epsilon": result.setting.epsilon,
+        "steps": result.steps,
+        "reset": result.reset_action,
+        "start": None if view.start is None else int(view.start),
+        "grid": view.layout is not None,
+        "shape": drawn,
+        "history": "past_steps" in result.arrays,
+        "labels": [view.label(state) for state in range(states)],
+    }
+    return facts, {**_goals(result, goals), **moments, **place, **_moves(result), **_policies(result, goals)}
+
+
+def policy(result: Result, goal: int) -> Arrays:
+    """The policy of one goal, for a page that does not hold it."""
+    return {"policy": _small(result.policy(goal).actions, result.reset_action)}
+
+
+def _order(result: Result) -> list[int]:
+    X = set(result.goals)
+    return sorted(result.certificates, key=lambda g: (g not in X, *result.certificates[g], g))
+
+
+def _goals(result: Result, goals: Longs) -> Arrays:
+    """What is known about every goal at the end."""
+    X, still = set(result.goals), set(result.open_goals)
+    bounds = np.array([result.certificates[g] for g in goals.tolist()], float).reshape(-1, 2)
+    stand = [OPEN if g in still else DONE if g in X else BEYOND for g in goals.tolist()]
+    tried, reached = attempts(result)
+    return {
+        "goal": goals.astype(np.int32),
+        "lower": bounds[:, 0].copy(),
+        "upper": bounds[:, 1].copy(),
+        "error": np.array([result.errors.get(g, math.nan) for g in goals.tolist()], float),
+        "stand": np.array(stand, np.uint8),
+        "tried": tried[goals].astype(np.uint32),
+        "reached": reached[goals].astype(np.uint32),
+        "visits": result.arrays["visits"].astype(float),
+        "trace": result.arrays["trace"].astype(float),
+    }
+
+
+def attempts(result: Result) -> tuple[Longs, Longs]:
+    """[N] how often every goal was chosen, and how often it was then reached."""
+    chosen, size = result.arrays["episode_goals"], _numbers(result)
+    known = chosen >= 0
+    return (
+        np.bincount(chosen[known], minlength=size),
+        np.bincount(chosen[known & result.arrays["episode_reached"]], minlength=size),
+    )
+
+
+def _numbers(result: Result) -> int:
+    """N, one more than the largest number of a goal: goals are states, or sets with names."""
+    return len(result.arrays["visits"]) if result.goal_names is None else len(result.goal_names)
+
+
+def _moments(result: Result, goals: Longs) -> Arrays:
+    """What was known in the course of the run; without a history of the bounds only what the trace says."""
+    arrays, kept = result.arrays, PAST.keys() <= result.arrays.keys()
+    if kept:
+        steps, episodes = arrays["past_steps"], arrays["past_episodes"]
+    else:
+        steps, episodes = (arrays["trace"][:, i].astype(np.int64) for i in (0, 1))
+    most = max(LEAST_MOMENTS, min(80, MOMENTS // max(len(goals), 1)))
+    taken = np.unique(np.linspace(0, len(steps) - 1, most).round().astype(int)) if len(steps) else np.zeros(0, int)
+    steps, episodes = np.append(steps[taken], result.steps), np.append(episodes[taken], result.episodes)
+    found: Arrays = {
+        "moment_steps": steps.astype(float),
+        "moment_episodes": episodes.astype(float),
+        "moment_chosen": _chosen(arrays["episode_goals"], episodes, goals, _numbers(result)),
+    }
+    if kept:
+        column = np.full(_numbers(result) + 1, -1)  # the last stands for sets not found yet
+        column[arrays["past_goals"]] = np.arange(len(arrays["past_goals"]))
+        blank = {"past_lower": 0.0, "past_upper": np.inf, "past_stand": 0}
+        for name, empty in blank.items():
+            table = np.full((len(goals), len(taken) + 1), empty, arrays[name].dtype)
+            there = column[goals] >= 0
+            table[there, :-1] = arrays[name][np.ix_(taken, column[goals[there]])].T
+            found[name.replace("past", "moment")] = table
+        found["moment_stand"] = found["moment_stand"].astype(np.uint8)
+        end = _goals(result, goals)
+        for name in ("lower", "upper", "stand"):
+            found[f"moment_{name}"][:, -1] = end[name]
+    return found
+
+
+def _chosen(chosen: NDArray[Any], episodes: Longs, goals: Longs, states: int) -> NDArray[np.uint32]:
+    """[G, F] how often every goal had been chosen after so many episodes."""
+    parts = np.split(chosen, np.clip(episodes[:-1], 0, len(chosen))) if len(episodes) > 1 else [chosen]
+    counted = [np.bincount(part[part >= 0], minlength=states)[goals] for part in parts[: len(episodes)]]
+    return np.ascontiguousarray(np.cumsum(counted, axis=0).T.reshape(len(goals), len(episodes)), np.uint32)
+
+
+def _map(result: Result, view: View) -> tuple[list[int], Arrays]:
+    """Shape of the map; place of every state, walls and edges."""
+    states = len(result.arrays["visits"])
+    if view.layout is not None:
+        place = np.full((states, 2), np.nan, np.float32)
+        cells = view.layout.cells[:states]
+        inside = cells[:, 0] >= 0
+        place[: len(cells)][inside] = cells[inside][:, ::-1]
+        walls = np.argwhere(view.layout.walls)[:, ::-1].astype(np.float32)
+        return list(view.layout.shape), {"place": place, "walls": walls, "edges": np.zeros((0, 2), np.int32)}
+    source, target = _edges(result)
+    seen = np.zeros(states, bool)
+    seen[list(result.certificates)] = True
+    seen |= result.arrays["visits"] > 0
+    start = view.start if view.start is not None else int(result.arrays["visits"].argmax())
+    place = layered(start, seen, source, target).astype(np.float32)
+    layers = int(np.nanmax(place[:, 0], initial=0)) + 1
+    edges = np.stack([source, target], 1) if len(source) <= EDGES else np.zeros((0, 2))
+    return [1, layers], {"place": place, "walls": np.zeros((0, 2), np.float32), "edges": edges.astype(np.int32)}
+
+
+def _edges(result: Result) -> tuple[Longs, Longs]:
+    """Different (state, successor) that were observed."""
+    arrays, states = result.arrays, len(result.arrays["visits"])
+    if "moves_pair" not in arrays:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    source, target = arrays["moves_pair"] // result.reset_action, arrays["moves_to"].astype(np.int64)
+    both = np.unique((source * states + target)[source != target])
+    return both // states, both % states
+
+
+def _moves(result: Result) -> Arrays:
+    """The empirical model, in compressed rows; empty where the result has none."""
+    arrays = result.arrays
+    pairs = len(arrays["visits"]) * result.reset_action
+    if "moves_pair" not in arrays:
+        return {"row": np.zeros(0, np.uint32), "to": np.zeros(0, np.uint32), "count": np.zeros(0)}
+    order = np.argsort(arrays["moves_pair"], kind="stable")
+    lengths = np.bincount(arrays["moves_pair"], minlength=pairs)
+    return {
+        "row": np.append(0, np.cumsum(lengths)).astype(np.uint32),
+        "to": arrays["moves_to"][order].astype(np.uint32),
+        "count": arrays["moves_count"][order].astype(float),
+    }
+
+
+def _policies(result: Result, goals: Longs) -> Arrays:
+    """Policies of as many goals as fit, spread evenly from near to far."""
+    tables = result.arrays["policy"]
+    owner = {int(g): i for i, g in enumerate(result.arrays["policy_goals"])}
+    wanted = [place for place, g in enumerate(goals.tolist()) if g in owner]
+    room = max(POLICIES // max(math.prod(tables.shape[1:]), 1), 1)
+    if len(wanted) > room:
+        wanted = [wanted[i] for i in np.unique(np.linspace(0, len(wanted) - 1, room).round().astype(int))]
+    policy_row = np.full(len(goals), -1, np.int32)
+    policy_row[wanted] = np.arange(len(wanted))
+    rows = [owner[int(goals[place])] for place in wanted]
+    return {"policy": _small(tables[rows], result.reset_action), "policy_row": policy_row}
+
+
+def _small(tables: NDArray[Any], reset: int) -> NDArray[Any]:
+    return np.ascontiguousarray(tables, np.uint8 if reset < 256 else np.uint16)

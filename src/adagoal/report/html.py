@@ -1,0 +1,91 @@
+"""A page as one file that needs nothing else: template, style, scripts, Bokeh and the data.
+
+Text is escaped by Jinja2; data stands in the page as base64, which no browser takes for anything else. A content
+security policy names the hashes of our scripts, so that nothing else in the page can run, whatever it says.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+HERE = Path(__file__).parent
+
+
+def page(
+    template: str, own: tuple[str, ...], figures: Mapping[str, Any], block: bytes, live: bool = False, **shown: Any
+) -> str:
+    """The page of a template and its own scripts, with figures of Bokeh and a packed block of data."""
+    scripts = {"bokeh": _bokeh(), "script": "".join(map(_static, ("common.js", *own)))}
+    return (
+        environment()
+        .get_template(template)
+        .render(
+            **shown,
+            **scripts,
+            policy=_policy(tuple(scripts.values())),
+            style=_static("page.css"),
+            figures=json.dumps(figures).replace("<", "\\u003c"),
+            block=base64.b64encode(block).decode(),
+            live=live,
+            licence=_licence(),
+        )
+    )
+
+
+@cache
+def environment() -> Environment:
+    """Of the templates; everything that they show is escaped."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    made = Environment(
+        loader=FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters["sentence"] = lambda text: text[:1].upper() + text[1:]
+    return made
+
+
+@cache
+def _static(name: str) -> str:
+    return (HERE / "static" / name).read_text(encoding="utf-8")
+
+
+@cache
+def _bokeh() -> str:
+    """The script of Bokeh: the core, as the controls of the page are the browser's own."""
+    from bokeh.resources import Resources
+
+    script = str(Resources(mode="inline", components=["bokeh"]).js_raw[0])
+    assert "</script" not in script
+    return script
+
+
+@cache
+def _licence() -> dict[str, str]:
+    """Version and licence of Bokeh."""
+    import bokeh
+
+    text = Path(bokeh.__file__).with_name("LICENSE.txt").read_text(encoding="utf-8")
+    return {"version": bokeh.__version__, "text": text.strip()}
+
+
+@cache
+def _policy(scripts: tuple[str, ...]) -> str:
+    hashes = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts)
+    allowed = " ".join(f"'sha256-{value}'" for value in hashes)
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src 'self' data: blob:; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'"
+    )

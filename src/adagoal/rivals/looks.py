@@ -1,0 +1,181 @@
+"""Confidence sets of the model-checking community, for bounds of a fixed sample size inside a loop that never ends.
+
+A pair x is *looked at* when the number n of its transitions is on a grid n_1 < n_2 < ... that is fixed beforehand: 1,
+2, 4, ..., 64, and then a fifth more each time. Its first n_k transitions are independent draws, and their number is not
+random: bounds for a fixed sample size hold for them, whatever rule chose when to try x and when to stop. Between two
+looks the last one is used. So all stopping times are paid for by a union over the looks: the k-th has the share
+6 / (pi k)^2 of delta. With X = S A pairs and at most b successors of a pair (S, unless the user knows better),
+
+    hoeffding        |p - p_hat| <= sqrt(ln(2 / t) / (2 n))                         t = delta / (X b) * 6 / (pi k)^2
+    clopper-pearson  p lies between the exact ends, each of which fails with probability t / 2
+    weissman         ||p - p_hat||_1 <= sqrt(2 ln((2^b - 2) / t) / n)               t = delta / X * 6 / (pi k)^2
+
+The intervals are those of single transitions. Successors not observed have the intervals of no success in n trials, and
+together not more than what the lower ends of the others leave.
+
+*Checked*, in code that the authors or their successors published: the two-sided Hoeffding interval with delta over the
+number of transitions (``PACIntervalEstimator`` of the tool of Suilen et al. 2022, "Robust anytime learning of Markov
+decision processes"); delta / (X b) for a bound b on the successors, and that what the lower ends leave may go anywhere
+(``Grey`` and ``Black`` of Ashok, Kretinsky, Weininger 2019, "PAC statistical model checking for Markov decision
+processes and stochastic games", where b is also given as 1 / p_min); the series 6 / (pi k)^2 over rounds of sampling
+(the mean-payoff tool of Agarwal et al. 2022). Of the papers themselves only abstracts could be opened. *Recalled:* that
+Meggendorfer, Weininger, Wienhoeft (2024, "What are the odds?") recommend Clopper and Pearson's interval; the bound of
+Weissman et al. (2003). *Ours:* the grid. Their rounds count all samples, so that n is random within a round and the
+fixed-sample bounds do not strictly apply; a grid per pair is the sound reading.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from adagoal.core.counts import MOST, Counts
+from adagoal.core.errors import InputError
+from adagoal.core.intervals import exact_ends
+from adagoal.core.types import Floats, Longs
+from adagoal.planning.model import Ambiguous
+
+
+def _grid() -> Longs:
+    points = [1]
+    while points[-1] < MOST:
+        points.append(2 * points[-1] if points[-1] < 64 else points[-1] * 6 // 5)
+    return np.array(points)
+
+
+GRID = _grid()
+"""The numbers of transitions at which a pair is looked at."""
+
+
+class Ends(NamedTuple):
+    """The set of some pairs; the fields are those of :class:`~adagoal.planning.model.Ambiguous`."""
+
+    low: Floats
+    high: Floats
+    q: Floats
+    moved: Floats
+
+
+def hoeffding(c: Longs, n: Longs, log: Floats, b: int) -> Ends:
+    """Of pairs with the counts c [m, K] and n [m]; log [m] is ln(1 / (t b)), b the most successors of a pair."""
+    width = np.sqrt((log + math.log(2 * b)) / (2 * n))
+    p = c / n[:, None]
+    return _intervals(c, np.maximum(p - width[:, None], 0.0), np.minimum(p + width[:, None], 1.0), width, b)
+
+
+def clopper_pearson(c: Longs, n: Longs, log: Floats, b: int) -> Ends:
+    """The same."""
+    tail = np.exp(-(log + math.log(2 * b)))
+    low, high = exact_ends(c, n[:, None], tail[:, None])
+    p = c / n[:, None]  # between the ends, but for rounding
+    return _intervals(c, np.minimum(low, p), np.maximum(high, p), exact_ends(0, n, tail)[1], b)
+
+
+def weissman(c: Longs, n: Longs, log: Floats, b: int) -> Ends:
+    """The same, with an L1 ball in place of intervals."""
+    subsets = b * math.log(2.0) + math.log1p(-(2.0 ** (1 - b))) if b > 1 else -math.inf
+    moved = np.sqrt(np.maximum(log + subsets, 0.0) / (2 * n))
+    anything = np.where((c > 0).sum(axis=1) < b, 1.0, 0.0)
+    return Ends(np.zeros(c.shape), np.ones(c.shape), anything, moved)
+
+
+def _intervals(c: Longs, low: Floats, high: Floats, never: Floats, b: int) -> Ends:
+    """Intervals of the listed successors; one that was never observed has at most ``never`` [m]."""
+    others = b - (c > 0).sum(axis=1)
+    left = 1.0 - np.where(c > 0, low, 0.0).sum(axis=1)
+    return Ends(low, high, np.maximum(np.minimum(left, others * never), 0.0), np.ones(len(c)))
+
+
+BOUNDS: dict[str, Callable[[Longs, Longs, Floats, int], Ends]] = {
+    "hoeffding": hoeffding,
+    "clopper-pearson": clopper_pearson,
+    "weissman": weissman,
+}
+
+
+class Looks:
+    """The set of every pair, from its last look."""
+
+    def __init__(self, counts: Counts, pairs: int, delta: float, branching: int, bound: str) -> None:
+        """``pairs`` bounds the number of pairs, ``branching`` the successors of one; ``bound`` is one of BOUNDS."""
+        self.counts, self.branching, self._bound = counts, branching, BOUNDS[bound]
+        self._log = math.log(pairs / delta) + math.log(math.pi**2 / 6)
+        places = counts.successor.shape
+        self.count: Longs = np.zeros(places, np.int64)
+        """[X, K] the counts at the last look, from which all else follows"""
+        self._set = Ends(np.zeros(places), np.zeros(places), np.ones(places[0]), np.ones(places[0]))
+
+    @property
+    def due(self) -> Longs:
+        """[X] the counts at which the pairs are looked at next."""
+        return GRID[np.searchsorted(GRID, self.counts.n, side="right")]
+
+    def update(self) -> bool:
+        """Look at the pairs whose time has come; False where there are none."""
+        counts = self.counts
+        self._make_room()
+        self._leave_out(np.flatnonzero(counts.absent & (self._set.q > 0.0)))
+        n = counts.n
+        on_grid = GRID[np.searchsorted(GRID, n)] == n
+        pairs = np.flatnonzero(on_grid & (n > self.count.sum(axis=1)))
+        if not len(pairs):
+            return False
+        if counts.support.max() > self.branching:
+            raise InputError(
+                f"branching={self.branching}: a pair with more successors has been observed", name="method_args"
+            )
+        self.count[pairs] = counts.count[pairs]
+        self._look(pairs)
+        return True
+
+    def restore(self, count: Longs) -> None:
+        """The inverse of keeping ``count``."""
+        counts = self.counts
+        n, (pairs, places) = count.sum(axis=1), count.shape
+        if not (
+            pairs <= len(counts.n)
+            and places <= counts.count.shape[1]
+            and (count <= counts.count[:pairs, :places]).all()
+            and (np.diff(count > 0, axis=1).astype(int).sum(axis=1) <= (count[:, 0] > 0)).all()
+            and np.isin(n, np.append(GRID, 0)).all()
+        ):
+            raise ValueError("the looks do not fit the counts")
+        self._make_room()
+        self.count[:pairs, :places] = count
+        self._look(np.flatnonzero(n))
+
+    def model(self) -> Ambiguous:
+        """For the sweeps."""
+        counts, n = self.counts, np.maximum(self.count.sum(axis=1), 1)
+        support = (self.count > 0).sum(axis=1).astype(np.int32)
+        p = self.count / n[:, None]
+        support[counts.absent], p[counts.absent, 0] = 1, 1.0
+        low, high, q, moved = self._set
+        return Ambiguous(counts.successor, p, low, high, support, q, moved, counts.terminal, counts.start)
+
+    def _look(self, pairs: Longs) -> None:
+        c = self.count[pairs]
+        n = c.sum(axis=1)
+        log = self._log + 2.0 * np.log(1.0 + np.searchsorted(GRID, n))
+        for kept, found in zip(self._set, self._bound(c, n, log, self.branching), strict=True):
+            kept[pairs] = found
+
+    def _leave_out(self, pairs: Longs) -> None:
+        """Pairs that do not exist: each is the reset, of which all is known."""
+        low, high, q, moved = self._set
+        low[pairs, 0], high[pairs, 0], q[pairs], moved[pairs] = 1.0, 1.0, 0.0, 0.0
+
+    def _make_room(self) -> None:
+        """Places for the pairs and the successors that the counts made room for."""
+        shape, old = self.counts.successor.shape, self.count.shape
+        if old == shape:
+            return
+        room = [(0, new - before) for new, before in zip(shape, old, strict=True)]
+        self.count = np.pad(self.count, room)
+        nothing = (0.0, 0.0, 1.0, 1.0)
+        self._set = Ends(
+            *(np.pad(a, room[: a.ndim], constant_values=v) for a, v in zip(self._set, nothing, strict=True))
+        )

@@ -1,0 +1,59 @@
+"""What a run would answer now: its estimates as a result."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from adagoal.core.run import Run
+from adagoal.core.status import Status
+from adagoal.runs.result import Certificate, Result
+from adagoal.runs.setting import Setting
+from adagoal.runs.view import View
+from adagoal.worlds import storage
+
+
+def answer(setting: Setting, run: Run, status: Status) -> Result:
+    """The goals believed to lie within the radius, with their bounds, policies and history; nothing in it changes."""
+    estimates = run.estimates
+    seen = [int(g) for g in estimates.goals if estimates.goal_state[estimates.column[g]] >= 0]
+    chosen = [g for g in seen if estimates.D[estimates.column[g]] <= estimates.L]
+    still = run.open_columns()
+    policies = [estimates.policy(g) for g in chosen]
+    S = run.counts.n_states
+    run.space.grow(S)
+    observed = run.world.observed() if hasattr(run.world, "observed") else None
+    empty = np.zeros((0, 1, S), np.int16)
+    return Result(
+        setting=setting,
+        status=status,
+        radius=float(estimates.L),
+        certified_radius=float(estimates.L) if status is Status.CERTIFIED else None,
+        goals=chosen,
+        certificates={g: Certificate(*estimates.bounds(g)) for g in seen},
+        errors={g: float(estimates.E[estimates.column[g]]) for g in chosen},
+        open_goals=[g for g in chosen if still[estimates.column[g]]],
+        guarantee=estimates.guarantee,
+        steps=run.steps,
+        episodes=len(run.episode_goals),
+        plans=estimates.plans,
+        wall_seconds=run.seconds,
+        reset_action=run.world.n_actions,
+        warnings=[*run.world.warnings, *([] if estimates.guarantee else run.world.void)],
+        void=[],
+        model=storage.own(run.world),
+        goal_names=None if run.space.names is None else tuple(run.space.names),
+        view=View.of(run.world),
+        arrays={
+            "policy": np.stack(policies) if policies else empty,
+            "policy_goals": np.array(chosen, np.int64),
+            "episode_goals": np.array(run.episode_goals, np.int32),
+            "episode_reached": np.array(run.episode_reached, bool),
+            "trace": np.array(run.trace, float).reshape(-1, 4),
+            "visits": run.counts.visits.copy(),
+            **({} if run.space.own else {"goals_at": run.space.at[:S].astype(np.int32)}),
+            **({"observations": observed.digests} if observed is not None and len(observed.digests) else {}),
+            **run.past.arrays(),
+            **run.counts.moves(),
+            **estimates.extras(),
+        },
+    )

@@ -1,0 +1,32 @@
+"""Goal rules for Stable-Baselines3: a wrapper and a callback that choose the goals of a run with hindsight.
+
+    env = make_vec_env("FetchPush-v4", n_envs=8, wrapper_class=ChosenGoal)
+    model = TD3("MultiInputPolicy", env, replay_buffer_class=HerReplayBuffer)
+    model.learn(300_000, callback=ChooseGoals("adagoal-proportional", goals, radius=40))
+
+Needs the extra: ``pip install 'adagoal[sb3]'``. PyTorch is imported only when :class:`ChooseGoals` is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+from adagoal.core.errors import InputError
+
+if TYPE_CHECKING:
+    from adagoal.sb3.callback import ChooseGoals
+    from adagoal.sb3.wrapper import ChosenGoal
+
+__all__ = ["ChooseGoals", "ChosenGoal"]
+
+_HOME = {"ChooseGoals": "adagoal.sb3.callback", "ChosenGoal": "adagoal.sb3.wrapper"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "ChooseGoals" and importlib.util.find_spec("stable_baselines3") is None:
+        raise InputError("this needs stable_baselines3: pip install 'adagoal[sb3]'")
+    return getattr(importlib.import_module(_HOME[name]), name)

@@ -1,0 +1,304 @@
+"""Certificates of trained policies: cells are a partition, verdicts are right, the command keeps its word."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import adagoal
+from adagoal.cli.main import run
+from adagoal.core import betting
+from adagoal.core.errors import InputError
+from adagoal.core.intervals import clopper_pearson
+from adagoal.core.status import Status
+from adagoal.core.types import Bools, Floats
+from adagoal.deep import certification, load
+from adagoal.deep.cells import Cells
+from adagoal.deep.certification import CERTIFY, Certification, Claim, Verdict
+from adagoal.deep.envs import Source, World
+from adagoal.deep.measure import dimensions
+from adagoal.deep.rollouts import rollouts
+from adagoal.deep.worker import TEST
+
+CLAIM = Claim(radius=10, delta=0.1, slack=0.1, halvings=4)
+
+
+def square(rng: np.random.Generator, n: int) -> Floats:
+    return rng.uniform(-1.0, 1.0, (n, 2))
+
+
+def certified(claim: Claim, truth: Callable[[Floats], Floats], seed: int) -> Certification:
+    """A policy that reaches a goal with a known probability."""
+    coins = np.random.default_rng([seed, 1])
+    return certification.certify(claim, square, lambda goals, _: coins.random(len(goals)) < truth(goals), seed)
+
+
+def wrong(found: Certification, truth: Callable[[Floats], Floats], margin: float = 1e-3) -> bool:
+    """Whether a verdict is false by more than the margin; ``truth`` is linear, so that a cell's is its centre's."""
+    claim = found.claim
+    for cell in found.cells:
+        p = float(truth((cell.low + cell.high)[None] / 2)[0])
+        if cell.verdict is Verdict.CERTIFIED and p < claim.success - claim.slack - margin:
+            return True
+        if cell.verdict is Verdict.REFUTED and p >= claim.success + margin:
+            return True
+    return False
+
+
+def flat(p: float) -> Callable[[Floats], Floats]:
+    return lambda goals: np.full(len(goals), p)
+
+
+def slope(goals: Floats) -> Floats:
+    """From 0.68 to 1, across the square."""
+    return np.asarray(0.84 + 0.1 * goals[:, 0] + 0.06 * goals[:, 1])
+
+
+# --- cells ---
+
+
+def lifted(rng: np.random.Generator, n: int) -> Floats:
+    """Like the goals of PickAndPlace: half of them on a table, the first coordinate always the same."""
+    height = np.where(rng.random(n) < 0.5, 0.0, rng.uniform(0.0, 1.0, n))
+    return np.stack([np.ones(n), rng.normal(size=n), height], 1)
+
+
+@pytest.mark.parametrize("space", [square, lifted])
+def test_cells_of_a_level_are_a_partition(space: Any) -> None:
+    cells = Cells(space(np.random.default_rng(0), 5000), 5)
+    goals = space(np.random.default_rng(1), 1000)
+    for level in range(6):
+        numbers = cells.at(goals, level)
+        assert cells.share[numbers].all()
+        assert cells.share[np.unique(numbers)].sum() == pytest.approx(1.0)
+        inside = (goals >= cells.low[numbers] - 0.1) & (goals <= cells.high[numbers] + 0.1)
+        assert inside[np.abs(goals).max(1) < 1.5].all()
+    for cell in np.unique(numbers)[:3]:
+        drawn = cells.draw(int(cell), 20, space, np.random.default_rng(2))
+        assert (cells.at(drawn, cells.level(int(cell))) == cell).all()
+
+
+def test_equal_goals_are_one_cell() -> None:
+    cells = Cells(np.ones((100, 3)), 4)
+    assert not cells.divisible(1)
+    assert (cells.at(np.ones((5, 3)), 4) == 1).all()
+    found = certification.certify(CLAIM, lambda rng, n: np.ones((n, 3)), lambda goals, _: np.ones(len(goals), bool), 0)
+    assert [(cell.verdict, cell.share) for cell in found.cells] == [(Verdict.CERTIFIED, 1.0)]
+    assert found.rollouts == found.cells[0].rollouts
+
+
+# --- verdicts ---
+
+
+def test_everything_is_decided_and_the_edge_is_found() -> None:
+    found = certified(CLAIM, lambda goals: np.where(goals.sum(1) < 0.3, 0.97, 0.3), 0)
+    assert found.status is Status.CERTIFIED
+    assert found.count("open") == 0
+    assert found.exit_code == 1
+    assert sum(cell.share for cell in found.cells) == pytest.approx(1.0)
+    assert 0.45 < found.share("certified") < 0.64  # 0.64 of the goals are easy
+    assert found.cell([-1.0, -1.0]).verdict is Verdict.CERTIFIED
+    assert found.cell([9.0, 9.0]).verdict is Verdict.REFUTED
+    for cell in found.cells:
+        assert cell.at_least <= cell.reached / cell.rollouts <= cell.at_most
+        certain = cell.at_least >= CLAIM.success - CLAIM.slack
+        assert certain == (cell.verdict is Verdict.CERTIFIED)
+
+
+def test_good_everywhere_is_few_cells_and_bad_everywhere_is_refuted() -> None:
+    good, bad = certified(CLAIM, flat(1.0), 0), certified(CLAIM, flat(0.0), 0)
+    assert (len(good.cells), good.exit_code) == (8, 0)
+    assert bad.share("refuted") == pytest.approx(1.0)
+    assert bad.rollouts < 16 * 20
+
+
+def test_a_cap_and_an_observer_leave_cells_open() -> None:
+    capped = certified(Claim(10, slack=0.0, rollouts=2000), flat(0.9), 0)
+    assert (capped.status, capped.exit_code) == (Status.BUDGET, 3)
+    assert capped.count("open") > 0
+    assert capped.rollouts <= 2000
+    coins = np.random.default_rng(0)
+    stopped = certification.certify(
+        CLAIM, square, lambda goals, _: coins.random(len(goals)) < 0.5, 0, lambda cells, n: n < 200
+    )
+    assert stopped.status is Status.INTERRUPTED
+
+
+def shares_of_delta(claim: Claim) -> float:
+    return sum(2**level * claim.alpha(level) for level in range(claim.coarsest, claim.halvings + 1))
+
+
+@pytest.mark.parametrize("halvings", [0, 2, 6])
+def test_all_cells_share_delta(halvings: int) -> None:
+    assert shares_of_delta(Claim(10, halvings=halvings)) == pytest.approx(0.05)
+
+
+def failures(runs: int) -> list[int]:
+    """Of so many certificates, those with a false verdict, where every cell is just bad, just good, or a slope."""
+    just = flat(CLAIM.success - CLAIM.slack - 0.002), flat(CLAIM.success + 0.002), slope
+    return [sum(wrong(certified(CLAIM, truth, seed), truth) for seed in range(runs)) for truth in just]
+
+
+def test_false_verdicts_are_rare() -> None:
+    assert max(failures(12)) <= 4  # more has probability 0.004 if one in ten is false
+
+
+@pytest.mark.slow
+def test_at_most_delta_of_300_certificates_have_a_false_verdict() -> None:
+    assert max(failures(300)) <= 30
+
+
+def test_weaker_bounds_break(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Intervals for one look at one cell, used at every look at every cell."""
+
+    def once(successes: int, trials: int, q: float, alpha: float) -> bool:
+        return trials > 0 and clopper_pearson(successes, trials, 1.0 - 2.0 * CLAIM.delta)[0] > q
+
+    monkeypatch.setattr(certification, "exceeds", once)
+    assert max(failures(12)) > 4
+
+
+# --- point-mass, with a controller that can be played for many goals at once ---
+
+
+def controlled(goals: Floats, rng: np.random.Generator, radius: int) -> Bools:
+    """The dynamics of :mod:`adagoal.deep.pointmass` and a bounded proportional controller; ``[n]``."""
+    position, velocity = rng.uniform(-0.5, 0.5, goals.shape), np.zeros(goals.shape)
+    reached = np.zeros(len(goals), bool)
+    for _ in range(radius):
+        action = np.clip(4.0 * (goals - position) - velocity + rng.normal(0.0, 0.5, goals.shape), -1.0, 1.0)
+        velocity = 0.5 * velocity + 0.1 * action
+        position = np.clip(position + velocity, -1.5, 1.5)
+        reached |= np.linalg.norm(position - goals, axis=1) <= 0.1
+    return reached
+
+
+@pytest.mark.slow
+def test_at_most_delta_of_300_certificates_of_a_point_mass_have_a_false_verdict() -> None:
+    claim = Claim(radius=8, delta=0.1, halvings=4)  # its cells reach between 0.85 and 0.96
+    many = square(np.random.default_rng(0), 400_000)
+    truth = controlled(many, np.random.default_rng(1), claim.radius)
+    false = 0
+    for seed in range(300):
+        rng = np.random.default_rng([seed, 2])
+        found = certification.certify(claim, square, lambda goals, _, rng=rng: controlled(goals, rng, 8), seed)
+        assert found.count("open") == 0
+        assert found.count("certified") > 3
+        for cell in found.cells:
+            own = truth[((many > cell.low) & (many <= cell.high)).all(1)]
+            error = 3.0 * np.sqrt(own.mean() * (1.0 - own.mean()) / len(own))
+            too_low = cell.verdict is Verdict.CERTIFIED and own.mean() < claim.success - claim.slack - error
+            if too_low or (cell.verdict is Verdict.REFUTED and own.mean() >= claim.success + error):
+                false += 1
+                break
+    assert false <= 30
+
+
+def test_the_controller_plays_the_point_mass() -> None:
+    from adagoal.deep.pointmass import PointMass
+
+    env = PointMass()
+    assert (env.threshold, env.wall) == (0.1, 1.5)
+    env.reset(seed=0)
+    env._state[:] = [0.3, -0.2, 0.0, 0.0]
+    seen, *_ = env.step(np.array([1.0, -1.0]))
+    np.testing.assert_allclose(seen["observation"], [0.4, -0.3, 0.1, -0.1])
+
+
+# --- bets ---
+
+
+def test_a_probability_below_the_bound_is_refuted() -> None:
+    assert not betting.exceeds(0, 50, 0.1, 0.05)
+    assert not betting.exceeds(9, 10, 0.9, 0.05)
+    assert betting.exceeds(100, 100, 0.9, 0.05)
+    low = betting.least(90, 100, 0.05)
+    assert 0.75 < low < 0.9
+    assert betting.exceeds(90, 100, low - 1e-6, 0.05)
+    assert not betting.exceeds(90, 100, low + 1e-6, 0.05)
+
+
+# --- the command ---
+
+
+def prints(folder: Path) -> dict[str, str]:
+    """Hashes of all files of a folder but those that are written by the command."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.stem != "certificate"]
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def test_the_command_writes_a_map_and_alters_nothing(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = prints(finished)
+    words = ["certify", str(finished), "--radius", "5", "--halvings", "3", "--workers", "2"]
+    assert run([*words, "--json"]) == 1  # a policy that has learnt nothing
+    shown = json.loads(capsys.readouterr().out)
+    text = (finished / "certificate.json").read_text()
+    assert json.loads(text) == shown
+    assert (finished / "certificate.png").stat().st_size > 5000
+    assert prints(finished) == before
+    assert run([*words[:-1], "1"]) == 1
+    assert (finished / "certificate.json").read_text() == text  # also with another number of workers
+    said = capsys.readouterr().out
+    assert "every cell is decided after" in said
+    assert shown["statement"] in said
+    same = adagoal.certify(finished, radius=5, halvings=3)
+    assert same.to_dict() == shown
+    assert shown["shares"]["refuted"] > 0.5
+    assert (shown["about"]["env"], shown["about"]["steps"]) == ("point-mass", 40)
+
+
+def test_rollouts_are_what_playing_by_hand_gives(finished: Path) -> None:
+    policy, source, seed = load(finished), Source.of("point-mass"), 3
+    world = World(source, dimensions(source.make(), source, 0))
+    stream = int(np.random.SeedSequence([seed, CERTIFY]).generate_state(1)[0] // 2)
+    goals = np.random.default_rng(0).uniform(-0.6, 0.6, (48, 2))
+    with rollouts(policy, source, 0, "env", 25, seed, 2) as (_, reach):
+        found = reach(goals, 7)
+    assert 0 < found.sum() < 48
+    for i in (0, 17, 47):
+        block, slot = divmod(i, 16)
+        rng = np.random.default_rng([stream, TEST, 7, slot, block])
+        observation, achieved = world.reset(int(rng.integers(2**31)))
+        world.aim(goals[i])
+        inside = []
+        for _ in range(25):
+            observation, achieved, _ = world.step(policy(observation, goals[i]).astype(np.float64))
+            inside.append(np.linalg.norm(achieved - goals[i]) <= 0.1)
+        assert found[i] == any(inside)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--radius", "6"], "--radius: must be a whole number in 1..5, the steps of an episode"),
+        (["--radius", "5", "--success", "1.5"], "--success: must be a number in (0, 1]"),
+        (["--radius", "5", "--delta", "0"], "--delta"),
+        (["--radius", "5", "--slack", "0.9"], "--slack"),
+        (["--radius", "5", "--slack", "0"], "--rollouts: without slack"),
+        (["--radius", "5", "--slack", "1e-9"], "--slack"),
+        (["--radius", "5", "--halvings", "13"], "--halvings"),
+        (["--radius", "5", "--run", "1"], "--run: 1 is not in"),
+        ([], "--radius"),
+    ],
+)
+def test_bad_input_gets_one_line(
+    finished: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["certify", str(finished), *arguments]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+
+
+def test_an_observer_that_raises_is_told_as_the_users(finished: Path) -> None:
+    def angry(open_cells: int, played: int) -> None:
+        raise RuntimeError("no")
+
+    with pytest.raises(InputError, match=r"^observe: the function raised RuntimeError: no"):
+        adagoal.certify(finished, radius=5, observe=angry)

@@ -1,0 +1,188 @@
+"""Goal rules in Stable-Baselines3: the chosen goals are really played, and choosing them well helps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from stable_baselines3 import DDPG, PPO, SAC, TD3, HerReplayBuffer
+from stable_baselines3.common.noise import NormalActionNoise
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
+
+from adagoal import goals as rules
+from adagoal.core.errors import InputError
+from adagoal.core.types import Floats
+from adagoal.deep import pointmass  # noqa: F401  (registers the id)
+from adagoal.sb3 import ChooseGoals, ChosenGoal
+from adagoal.sb3.callback import KNOWN
+
+WIDE = 4.0
+"""Candidates reach so far; the walls of the point-mass stand at 1.5."""
+
+
+def wide(rng: np.random.Generator, n: int) -> Floats:
+    return rng.uniform(-WIDE, WIDE, (n, 2))
+
+
+def point_mass() -> gymnasium.Env[Any, Any]:
+    return ChosenGoal(gymnasium.make("PointMass-v0"))
+
+
+def made(algorithm: Any, seed: int = 0, env: Any = None, critics: int = 2, **given: Any) -> Any:
+    torch.set_num_threads(1)
+    noise = {} if algorithm is SAC else {"action_noise": NormalActionNoise(np.zeros(2), 0.3 * np.ones(2))}
+    return algorithm(
+        "MultiInputPolicy",
+        env or DummyVecEnv([point_mass] * 4),
+        replay_buffer_class=HerReplayBuffer,
+        replay_buffer_kwargs={"n_sampled_goal": 4, "goal_selection_strategy": "future"},
+        policy_kwargs={"net_arch": [64, 64], "n_critics": critics},
+        **{"learning_starts": 120, "train_freq": 25, "gradient_steps": 2, "gamma": 0.96, "seed": seed} | noise | given,
+    )
+
+
+def chooser(rule: Any = "adagoal-proportional", **given: Any) -> ChooseGoals:
+    return ChooseGoals(rule, wide, **{"radius": 15.0, "candidates": 50} | given)
+
+
+# --- the wrapper ---
+
+
+class Deaf(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Always shows, and ends at, the place where it starts."""
+
+    def reset(self, **given: Any) -> Any:
+        seen, info = self.env.reset(**given)
+        self.home = seen["achieved_goal"].copy()
+        return seen | {"desired_goal": self.home}, info
+
+    def step(self, action: Any) -> Any:
+        seen, _, _, truncated, info = self.env.step(action)
+        there = bool(np.linalg.norm(seen["achieved_goal"] - self.home) <= 0.1)
+        return seen | {"desired_goal": self.home}, there - 1.0, there, truncated, info
+
+
+def test_the_chosen_goal_is_shown_and_rewarded() -> None:
+    env = point_mass()
+    start, _ = env.reset(seed=0)
+    far, here = start["achieved_goal"] + 0.5, start["achieved_goal"]
+    for goal, reward in ((far, -1.0), (here, 0.0)):
+        env.reset(seed=0)
+        env.set_goal(goal)  # type: ignore[attr-defined]
+        seen, found, terminated, _, info = env.step(np.zeros(2))
+        np.testing.assert_array_equal(seen["desired_goal"], goal)
+        assert (found, info["is_success"], terminated) == (reward, reward + 1.0, False)
+    again, _ = env.reset(seed=1)
+    seen, *_ = env.step(np.zeros(2))
+    np.testing.assert_array_equal(seen["desired_goal"], again["desired_goal"])
+
+
+def test_an_end_at_a_goal_that_was_not_chosen_is_passed_over() -> None:
+    env = ChosenGoal(Deaf(gymnasium.make("PointMass-v0")))
+    start, _ = env.reset(seed=0)
+    assert env.step(np.zeros(2))[2]
+    env.reset(seed=0)
+    env.set_goal(start["achieved_goal"] + 0.5)
+    assert not env.step(np.zeros(2))[2]
+
+
+def test_what_is_no_goal_environment_or_goal_is_refused() -> None:
+    with pytest.raises(InputError, match=r"^env: is not goal-conditioned"):
+        ChosenGoal(gymnasium.make("CartPole-v1"))
+    env = ChosenGoal(gymnasium.make("PointMass-v0"))
+    env.reset(seed=0)
+    for goal in (np.zeros(3), np.array([np.nan, 0.0])):
+        with pytest.raises(InputError, match=r"^goal: "):
+            env.set_goal(goal)
+
+
+def test_an_environment_can_be_told_by_a_function() -> None:
+    told = []
+    env = ChosenGoal(gymnasium.make("PointMass-v0"), lambda env, goal: told.append(goal))
+    env.reset(seed=0)
+    env.set_goal(np.ones(2))
+    np.testing.assert_array_equal(told, [[1.0, 1.0]])
+
+
+# --- the callback ---
+
+
+@pytest.mark.parametrize("vector", [DummyVecEnv, SubprocVecEnv])
+def test_the_memory_holds_the_chosen_goals(vector: Any) -> None:
+    env = vector([point_mass] * 2)
+    model, callback = made(TD3, env=env), chooser()
+    model.learn(150, callback=callback)
+    memory = model.replay_buffer
+    stored = memory.observations["desired_goal"][: memory.pos]
+    following = memory.next_observations["desired_goal"][: memory.pos]
+    np.testing.assert_array_equal(stored, following)
+    began = [goal for step in range(0, memory.pos, 25) for goal in stored[step]]
+    np.testing.assert_allclose(began, callback.chosen[: len(began)], rtol=1e-6)
+    assert (stored.reshape(-1, 25, 2, 2) == stored.reshape(-1, 25, 2, 2)[:, :1]).all()
+    apart = np.linalg.norm(memory.next_observations["achieved_goal"][: memory.pos] - following, axis=-1)
+    np.testing.assert_array_equal(memory.rewards[: memory.pos] == 0.0, apart <= 0.1)
+    env.close()
+
+
+@pytest.mark.parametrize("name", [n for n, rule in rules.RULES.items() if rules.needs(rule, KNOWN) <= KNOWN])
+def test_every_rule_can_choose(name: str) -> None:
+    callback = chooser(name)
+    made(DDPG).learn(200, callback=callback)
+    assert len(callback.chosen) == 4 * 3
+    assert (np.abs(callback.chosen) <= WIDE).all()
+
+
+@pytest.mark.parametrize("algorithm", [DDPG, SAC, TD3])
+def test_same_seed_same_goals(algorithm: Any) -> None:
+    found = []
+    for _ in range(2):
+        callback = chooser(seed=3)
+        made(algorithm, seed=5).learn(200, callback=callback)
+        found.append(callback.chosen)
+    np.testing.assert_array_equal(*found)
+
+
+def test_what_cannot_work_is_refused_in_one_line() -> None:
+    with pytest.raises(InputError, match=r"^model: this rule needs E"):
+        made(DDPG, critics=1).learn(100, callback=chooser())
+    made(DDPG, critics=1).learn(100, callback=chooser("unigoal"))
+    with pytest.raises(InputError, match=r"^rule: counts successes"):
+        chooser("goid")
+    with pytest.raises(InputError, match=r"^radius: "):
+        chooser(radius=0.0)
+    with pytest.raises(InputError, match=r"^goals: "):
+        ChooseGoals("unigoal", [1.0, 2.0], radius=3)
+    with pytest.raises(InputError, match=r"^env: VecNormalize"):
+        made(TD3, env=VecNormalize(DummyVecEnv([point_mass]))).learn(50, callback=chooser())
+    with pytest.raises(InputError, match=r"^model: PPO has no critics"):
+        PPO("MultiInputPolicy", DummyVecEnv([point_mass]), n_steps=16, batch_size=16).learn(16, callback=chooser())
+
+
+# --- learning ---
+
+
+def success(model: Any) -> float:
+    """Share of 100 test goals in [-1, 1]^2, held at the last step."""
+    env, held = ChosenGoal(gymnasium.make("PointMass-v0")), 0.0
+    for seed, goal in enumerate(np.random.default_rng(9).uniform(-1.0, 1.0, (100, 2))):
+        seen, _ = env.reset(seed=seed)
+        env.set_goal(goal)
+        seen = seen | {"desired_goal": goal}
+        for _ in range(25):
+            action, _ = model.predict(seen, deterministic=True)
+            seen, _, _, _, info = env.step(action)
+        held += info["is_success"]
+    return held / 100.0
+
+
+def test_it_learns_at_least_as_well_as_with_uniform_goals() -> None:
+    found = {}
+    for rule in ("unigoal", "adagoal-proportional"):
+        settings = {"learning_starts": 400, "gradient_steps": 50, "batch_size": 128, "tau": 0.05}
+        model = made(TD3, critics=3, **settings)
+        model.learn(6000, callback=chooser(rule, candidates=200))
+        found[rule] = success(model)
+    assert found["adagoal-proportional"] >= max(0.8, found["unigoal"])

@@ -1,0 +1,285 @@
+"""The pages in a real browser: what is clicked, moved, played and read there is what the run's files say."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import browser as driver
+from adagoal.api import explore as api
+from adagoal.cli.main import run as main
+from adagoal.core.layout import Layout
+from adagoal.report import View, write_report
+from adagoal.report.page import page as written
+from adagoal.runs.result import Certificate, Result, load
+
+pytestmark = pytest.mark.skipif(driver.found() is None, reason=driver.HOW)
+
+HOSTILE = (
+    "<script>window.hit = 1</script>",
+    '"><img src=x onerror="window.hit=1">',
+    "$\\frac{",
+    "$$\\unicode{x}$$",
+    "שלום עולם",
+    "{{ 7 * 7 }} ${window.hit=1}",
+    "</script><svg onload=window.hit=1>",
+    "@name{safe} &lt;b&gt;",
+    "javascript:window.hit=1",
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[driver.Browser]:
+    with driver.Browser() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run on a grid."""
+    folder = tmp_path_factory.mktemp("run")
+    write_report(api.explore("grid", 6, env_args={"rows": 3, "cols": 3}, out=folder), folder)
+    return folder
+
+
+def opened(browser: driver.Browser, folder: Path, **options: Any) -> driver.Page:
+    page = browser.open((folder / "report.html").as_uri(), **options)
+    page.wait("document.body.dataset.ready === 'yes'")
+    return page
+
+
+def text(page: driver.Page, element: str) -> str:
+    return str(page.evaluate(f"document.getElementById('{element}').textContent"))
+
+
+def click_state(page: driver.Page, state: int) -> None:
+    """Where the state lies on the map, once the map lies still."""
+    page.evaluate("document.getElementById('map').scrollIntoView({block: 'center'})")
+    places: list[Any] = [None]
+    while len(places) < 2 or places[-1] != places[-2]:
+        places.append(
+            page.evaluate(f"""new Promise(tell => requestAnimationFrame(() => setTimeout(() => {{
+            const view = [...Bokeh.index].find(view => view.model.name === "map");
+            const box = view.el.getBoundingClientRect();
+            const place = page.places[page.at[{state}]];
+            tell([box.x + view.frame.x_scale.compute(place.x), box.y + view.frame.y_scale.compute(place.y)]);
+        }}, 30)))""")
+        )
+    time.sleep(0.35)  # Bokeh takes two clicks within 300 ms for a double one
+    page.click(*places[-1])
+
+
+def told(lower: float, upper: float) -> str:
+    return f"{lower:.3f} to {upper:.3f} expected steps"
+
+
+def test_a_goal_that_is_clicked_tells_its_certificate(browser: driver.Browser, run: Path) -> None:
+    page = opened(browser, run)
+    rows = {row["goal"]: row for row in json.loads((run / "result.json").read_text())["goals"]}
+    for goal in (4, 8):
+        click_state(page, goal)
+        page.wait(f"document.getElementById('goal-title').textContent.startsWith('Goal {goal} ')")
+        assert text(page, "interval-text") == told(rows[goal]["lower"], rows[goal]["upper"])
+        assert f"error at most {rows[goal]['error']:.3f}" in text(page, "goal-text")
+    walked = page.evaluate("[part('path').data.x.length, part('arrows').data.x0.length]")
+    assert walked[0] >= 3, "the most likely path to the far corner"
+    assert walked[1] > 0
+    assert page.troubles() == []
+
+
+def test_the_slider_goes_back_in_time(browser: driver.Browser, run: Path) -> None:
+    page = opened(browser, run)
+    arrays = _arrays(run)
+    page.evaluate("choose(page.row[8])")
+    place = len(arrays["past_steps"]) // 2
+    page.evaluate(f"$('moment').value = {place}; $('moment').dispatchEvent(new Event('input'))")
+    assert f"after {arrays['past_steps'][place]:,} steps" in text(page, "moment-text")
+    lower, upper = (float(arrays[f"past_{name}"][place][8]) for name in ("lower", "upper"))
+    shown = text(page, "interval-text")
+    assert f"{lower:.3f}" in shown
+    assert (f"{upper:.3f}" in shown) == (upper < 1e300)
+    assert page.evaluate("part('now-shrink').location") == arrays["past_steps"][place]
+    page.evaluate("$('play-time').click()")
+    page.wait(f"page.moment > {place}")
+    page.evaluate("$('play-time').click()")
+    assert page.troubles() == []
+
+
+def test_the_policy_plays_and_its_steps_pile_up(browser: driver.Browser, run: Path) -> None:
+    page = opened(browser, run)
+    result = _result(run)
+    page.evaluate("choose(page.row[8]); for (let i = 0; i < 20; i++) $('try-many').click()")
+    steps = page.evaluate("page.tries[page.goal].steps")
+    assert len(steps) == 2000
+    mean, (lower, upper) = sum(steps) / len(steps), result.certificate(8)
+    assert lower - 1 < mean < upper + 1, "the observed model is close to the world by now"
+    assert f"Measured: {mean:.2f} ±" in text(page, "try-text")
+    assert f"certified: {lower:.2f} to {upper:.2f}" in text(page, "try-text")
+    assert sum(page.evaluate("part('bars').data.top")) == 2000
+    page.evaluate("$('try-one').click()")
+    page.wait("page.tries[page.goal].steps.length === 2001")
+    page.evaluate("$('try-clear').click()")
+    assert "Nothing measured yet" in text(page, "try-text")
+    assert page.troubles() == []
+
+
+def test_the_table_is_searched_sorted_and_linked(browser: driver.Browser, run: Path) -> None:
+    page = opened(browser, run)
+    result = _result(run)
+    first = "document.querySelector('#table tbody tr td').textContent"
+    page.evaluate("document.querySelectorAll('#table th button')[2].click()")
+    page.evaluate("document.querySelectorAll('#table th button')[2].click()")
+    assert page.evaluate("document.querySelectorAll('#table th')[2].getAttribute('aria-sort')") == "descending"
+    farthest = max(result.certificates, key=lambda g: result.certificates[g].upper)
+    assert page.evaluate(first).split()[0] == str(farthest)
+    page.evaluate("$('search').value = '5 '; $('search').dispatchEvent(new Event('input'))")
+    assert page.evaluate(first).split()[0] == "5"
+    page.evaluate("document.querySelector('#table tbody button').click()")
+    assert text(page, "interval-text") == told(*result.certificate(5))
+    assert page.troubles() == []
+
+
+def test_the_keyboard_is_enough(browser: driver.Browser, run: Path) -> None:
+    page = opened(browser, run)
+    page.evaluate("choose(page.row[4]); $('map-frame').focus()")
+    for key, goal in (("ArrowRight", 5), ("ArrowUp", 2), ("ArrowLeft", 1), ("ArrowDown", 4)):
+        page.press(key)
+        assert page.evaluate("page.data.goal[page.goal]") == goal
+    named = "[...document.querySelectorAll('button, input, select, [tabindex]')]"
+    nameless = (
+        f"{named}.filter(e => !(e.textContent.trim() || e.getAttribute('aria-label') || e.labels?.length)).length"
+    )
+    assert page.evaluate(nameless) == 0, "everything that can be focused has a name"
+    assert page.troubles() == []
+
+
+@pytest.mark.parametrize("measure", ["lower", "upper", "width", "stand", "visits", "choices"])
+def test_the_map_has_other_colours(browser: driver.Browser, run: Path, measure: str) -> None:
+    page = opened(browser, run, width=390, height=800, dark=True)
+    page.evaluate(f"$('measure').value = '{measure}'; $('measure').dispatchEvent(new Event('change'))")
+    fills = page.evaluate("part('places').data.fill")
+    assert len(fills) == 9
+    assert (len(set(fills)) == 1) == (measure == "stand"), "all are finished, and differ in everything else"
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390, "nothing sticks out on a phone"
+    assert page.troubles() == []
+
+
+def test_hostile_names_do_nothing(browser: driver.Browser, tmp_path: Path) -> None:
+    result = api.explore("chain", 5, budget=2000, env_args={"n_states": 9})
+    write_report(result, tmp_path, View(0, HOSTILE, None))
+    page = opened(browser, tmp_path)
+    for state in range(3):
+        click_state(page, state)
+        page.wait(f"page.goal >= 0 && page.data.goal[page.goal] === {state}")
+    page.evaluate("for (let g = 0; g < page.data.goal.length; g++) choose(g)")
+    assert page.evaluate("window.hit === undefined && document.querySelector('img, svg[onload]') === null")
+    names = page.evaluate("[...document.querySelectorAll('#table tbody td:first-child')].map(cell => cell.textContent)")
+    assert set(names) == {f"{state} {HOSTILE[state]}" for state in result.certificates}
+    assert page.troubles() == []
+
+
+def test_an_unfinished_run_says_what_is_missing(browser: driver.Browser, tmp_path: Path) -> None:
+    result = api.explore("grid", 6, env_args={"rows": 3, "cols": 3}, budget=3000)
+    write_report(result, tmp_path)
+    page = opened(browser, tmp_path)
+    assert f"Open goals: {len(result.open_goals)} of {len(result.goals)}" in text(page, "unknown")
+    assert f"adagoal resume {tmp_path}" in text(page, "unknown")
+    worst = max(result.errors, key=lambda g: result.errors[g])
+    page.evaluate("document.querySelector('#unknown button').click()")
+    assert page.evaluate("page.data.goal[page.goal]") == worst
+    assert page.troubles() == []
+
+
+def _result(folder: Path) -> Result:
+    return load(folder)
+
+
+def _arrays(folder: Path) -> Any:
+    return _result(folder).arrays
+
+
+def test_a_comparison_has_curves_with_switches(browser: driver.Browser, tmp_path: Path) -> None:
+    command = ["compare", "chain", "--radius", "5", "--goal-rules", "adagoal,unigoal", "--seeds", "2", "--jobs", "1"]
+    assert main([*command, "--budget", "5000", "--out", str(tmp_path), "--quiet"]) == 0
+    page = browser.open((tmp_path / "table.html").as_uri())
+    page.wait("document.body.dataset.ready === 'yes'")
+    data = json.loads((tmp_path / "table.json").read_text())
+    assert page.evaluate("part('lines0').data.name") == ["certified, adagoal", "certified, unigoal"], "the medians"
+    page.evaluate("$('seeds').click()")
+    assert len(page.evaluate("part('lines0').data.name")) == 2 + len(data["runs"])
+    page.evaluate("document.querySelectorAll('#names input')[1].click()")
+    assert set(page.evaluate("part('lines0').data.name")) == {"certified, adagoal"}
+    assert "3 of 6 curves" in text(page, "curve-text")
+    stops = {row["goal_rule"]: row["own_stop"] for row in data["rows"]}
+    page.evaluate("for (const _ of [0, 1]) document.querySelectorAll('#table0 th button')[4].click()")
+    rows = page.evaluate(
+        "[...document.querySelectorAll('#table0 tbody tr')].map(r => [...r.cells].map(c => c.textContent))"
+    )
+    assert [row[2] for row in rows] == sorted(stops, key=lambda rule: -stops[rule]), "most steps first"
+    assert [row[4] for row in rows] == [f"{stop:,.0f}" for stop in sorted(stops.values(), reverse=True)]
+    assert page.troubles() == []
+
+
+def large(states: int, goals: int) -> tuple[Result, View]:
+    """A made-up result on a square map: distances that shrank towards the true ones, policies that go straight."""
+    side = round(states**0.5)
+    cells = np.stack(np.divmod(np.arange(states), side), 1)
+    far = cells.sum(1).astype(float)
+    rng = np.random.default_rng(0)
+    near = np.argsort(far, kind="stable")[:goals]
+    moments = np.unique(np.geomspace(1, 10**7, 60).astype(np.int64))
+    share = np.linspace(0.05, 0.95, len(moments))[:, None]
+    noise = rng.random(states)
+    down = [np.where(cells[:, 0] < cells[g, 0], 1, 0) for g in near]
+    small = api.explore("grid", 6, env_args={"rows": 3, "cols": 3}, budget=1000)
+    pair = np.arange(4 * states)
+    to = np.minimum(np.repeat(np.arange(states), 4) + np.tile([1, side, 0, 0], states), states - 1)
+    arrays = {
+        "policy": np.stack(down)[:, None].astype(np.int16),
+        "policy_goals": near,
+        "episode_goals": rng.choice(near, 200_000).astype(np.int32),
+        "episode_reached": rng.random(200_000) < 0.9,
+        "trace": np.stack([moments, moments / 50, 100 / (1 + share[:, 0]), share[:, 0]], 1).astype(float),
+        "visits": rng.integers(1, 10**6, states),
+        "past_steps": moments,
+        "past_episodes": moments // 50,
+        "past_goals": np.arange(states),
+        "past_lower": (far * share * (0.9 + 0.1 * noise)).astype(np.float32),
+        "past_upper": (far * (2 - share) + noise).astype(np.float32),
+        "past_stand": np.broadcast_to((far > side).astype(np.int8) + 2, (len(moments), states)).copy(),
+        "moves_pair": np.repeat(pair, 3),
+        "moves_to": np.repeat(to, 3).astype(np.int32),
+        "moves_count": rng.integers(1, 1000, 12 * states),
+    }
+    bounds = {g: Certificate(0.9 * far[g], 1.1 * far[g] + 1) for g in range(states)}
+    made = replace(small, goals=near.tolist(), certificates=bounds, errors=dict.fromkeys(near.tolist(), 0.5))
+    made = replace(made, radius=float(side), open_goals=[], steps=10**7, episodes=200_000, arrays=arrays)
+    layout = Layout((side, side), cells, np.zeros((side, side), bool))
+    return made, View(0, tuple(f"({r}, {c})" for r, c in cells), layout)
+
+
+@pytest.mark.slow
+def test_a_run_with_10000_states(browser: driver.Browser, tmp_path: Path) -> None:
+    result, view = large(10_000, 2_000)
+    address = tmp_path / "report.html"
+    address.write_text(written(result, view, tmp_path, {}))
+    assert address.stat().st_size < 10_000_000
+    page = browser.open(address.as_uri())
+    page.wait("document.body.dataset.ready === 'yes'")
+    print(page.evaluate("performance.now()"), "ms,", address.stat().st_size, "bytes")
+    assert page.evaluate("page.data.policy_row.filter(row => row >= 0).length") == 300
+    assert page.evaluate("part('places').data.x.length") == 10_000
+    page.evaluate("choose(page.data.policy_row.lastIndexOf(299)); playMany(10)")
+    goal = page.evaluate("page.data.goal[page.goal]")
+    assert text(page, "interval-text") == told(*result.certificate(goal))
+    page.evaluate("choose(page.data.policy_row.indexOf(-1))")
+    assert "not in this file" in text(page, "path-text")
+    assert f"adagoal watch {tmp_path}" in text(page, "path-text")
+    assert page.troubles() == []

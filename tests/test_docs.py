@@ -1,0 +1,102 @@
+"""The documents: links lead somewhere, tutorials run, and the site is built from them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "docs" / "tools"))
+
+import mathematics  # noqa: E402
+import notebooks  # noqa: E402
+import stage  # noqa: E402
+
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("docs/learn/*.py")])
+CODE = re.compile(r"^(```+).*?^\1|`[^`\n]+`", re.S | re.M)
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+BUILT = ("reference/", "demo/")
+"""Folders that the build makes."""
+
+
+def anchors(page: Path) -> set[str]:
+    """Those of the headings of a page, as the site and code hosts make them."""
+    heads = re.findall(r"^(?:# )?#+ (.+)$", re.sub(CODE, lambda m: m[0].strip("`"), page.read_text()), re.M)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in LINK.findall(CODE.sub("", page.read_text())):
+        path, _, anchor = link.partition("#")
+        if re.match(r"\w+:", link) or path.removeprefix("../").startswith(BUILT):
+            continue
+        found = (page.parent / path).resolve() if path else page
+        assert found.exists(), f"{link} is missing"
+        assert not anchor or anchor in anchors(found), f"{link}: no such heading"
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    text = (ROOT / "zensical.toml").read_text()
+    named = set(re.findall(r'"([\w/-]+\.md)"', text))
+    ours = {str(page.relative_to(ROOT / "docs").with_suffix(".md")) for page in PAGES if page.parent != ROOT}
+    made = {"reference/commands.md", "reference/python.md", "changes.md", "contributing.md"}
+    assert named == ours | made
+    assert tomllib.loads(text)["project"]["theme"]["font"] is False, "fonts come from the page, not from the network"
+
+
+def test_formulas_become_mathml_and_code_does_not() -> None:
+    text = "Let $L \\ge 1$ cost `$5` or $5 and $6.\n\n```\n$x$\n```\n\n$$\\sum_i x_i$$\n"
+    shown = mathematics.typeset(text)
+    assert shown.count("<math") == 2
+    assert "`$5` or $5 and $6." in shown
+    assert "```\n$x$\n```" in shown
+
+
+def test_cells_of_a_notebook(tmp_path: Path) -> None:
+    file = tmp_path / "small.py"
+    file.write_text("# %% [markdown]\n# # Title\n#\n# Text.\n\n# %%\nx = 2\nprint('said')\nx + 1\n")
+    text, code = notebooks.play(file)
+    assert text.source == "# Title\n\nText."
+    assert code.output == "said\n3"
+    assert "```python\nx = 2" in notebooks.page([text, code], tmp_path, "small")
+
+
+@pytest.fixture(scope="module")
+def played() -> dict[str, list[notebooks.Cell]]:
+    """Every tutorial, run from its beginning to its end."""
+    return {file.stem: notebooks.play(file) for file in stage.tutorials()}
+
+
+def test_tutorials_show_what_they_say(played: dict[str, list[notebooks.Cell]]) -> None:
+    outputs = {name: "\n".join(cell.output for cell in cells if cell.output) for name, cells in played.items()}
+    first, own, reading, linear, deep = (outputs[name] for name in sorted(outputs))
+    assert first.startswith("certified")
+    assert first.endswith("True")
+    assert "certified after" in own
+    assert "every certificate holds" in reading
+    assert "void" in reading
+    assert linear.startswith("certified after")
+    assert "misspecified" in linear
+    assert deep
+
+
+def test_the_site_is_built(played: dict[str, list[notebooks.Cell]], tmp_path: Path) -> None:
+    """From everything but the demo's report. Links and anchors that lead nowhere end the build."""
+    stage.stage(tmp_path / "build" / "docs", played)
+    (tmp_path / "build" / "docs" / "demo").mkdir()
+    (tmp_path / "build" / "docs" / "demo" / "report.html").write_text("<p>a report</p>")
+    (tmp_path / "zensical.toml").write_text((ROOT / "zensical.toml").read_text())
+    command = [sys.executable, "-m", "zensical", "build", "--strict"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    pages = sorted((tmp_path / "site").rglob("*.html"))
+    assert len(pages) > 20
+    for page in pages:
+        loaded = re.findall(r'<(?:script|link|img|iframe)[^>]+(?:src|href)="?(https?://[^"> ]+)', page.read_text())
+        assert not loaded, f"{page.name} loads {loaded} from elsewhere"

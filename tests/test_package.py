@@ -1,0 +1,102 @@
+"""The package as others get it: what the wheel holds, and that it works in an empty environment."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+import adagoal
+
+ROOT = Path(__file__).parents[1]
+GRID = ["explore", "grid", "--radius", "6", "--epsilon", "2", "--env-arg", "slip=0", "--quiet"]
+
+
+def test_one_version() -> None:
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == adagoal.__version__
+    assert adagoal.__version__.removesuffix(".dev0") in (ROOT / "CHANGELOG.md").read_text()
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / ".github/workflows").glob("*.yml")), ids=lambda file: file.stem)
+def test_workflows_run_targets_that_exist(file: Path) -> None:
+    """They cannot run here: they are read, and what they call is looked up."""
+    targets = {line.partition(":")[0] for line in (ROOT / "Makefile").read_text().splitlines() if ": " in line}
+    workflow = yaml.safe_load(file.read_text())
+    assert {"name", "permissions", "jobs"} <= workflow.keys()
+    assert True in workflow  # the key "on", as YAML 1.1 reads it
+    jobs = workflow["jobs"]
+    for job in jobs.values():
+        assert {"runs-on", "steps"} <= job.keys()
+        assert {job.get("needs")} <= {None, *jobs}
+        for step in job["steps"]:
+            assert ("run" in step) != ("uses" in step)
+            if "run" in step:
+                program, target = step["run"].split()
+                assert program == "make"
+                assert target in targets
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shell_completion(shell: str) -> None:
+    environment = {**os.environ, "_ADAGOAL_COMPLETE": f"{shell}_source"}
+    command = [sys.executable, "-c", "from adagoal.cli.main import main; main()"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    assert "_ADAGOAL_COMPLETE" in done.stdout
+    asked = {**os.environ, "_ADAGOAL_COMPLETE": "bash_complete", "COMP_WORDS": "adagoal ex", "COMP_CWORD": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=asked, check=True)
+    assert done.stdout.splitlines() == ["plain,explore", "plain,export"]
+
+
+# --- the wheel, in environments of its own ---
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from the working tree, through the source archive."""
+    folder = tmp_path_factory.mktemp("dist")
+    subprocess.run([sys.executable, "-m", "build", "--outdir", str(folder), str(ROOT)], check=True)
+    (found,) = folder.glob("*.whl")
+    return found
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
+    listed = subprocess.run(["git", "ls-files", "src/adagoal"], cwd=ROOT, capture_output=True, text=True, check=True)
+    ours = {name.removeprefix("src/") for name in listed.stdout.split()}
+    held = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("adagoal/")}
+    assert held == ours
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("extras", ["", "[minigrid,deep]"])
+def test_the_wheel_works_in_an_empty_environment(wheel: Path, extras: str, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
+    bin = tmp_path / "venv" / "bin"
+    install = [bin / "python", "-m", "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt"]
+    subprocess.run([*install, f"{wheel}{extras}", ROOT / "examples" / "adagoal-corridor"], check=True)
+
+    def adagoal(*arguments: str) -> subprocess.CompletedProcess[str]:
+        clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        return subprocess.run(
+            [bin / "adagoal", *arguments], capture_output=True, text=True, cwd=tmp_path, env=clean, check=False
+        )
+
+    assert adagoal("--version").stdout.startswith("adagoal, version ")
+    found = adagoal(*GRID, "--out", "runs/grid")
+    assert found.returncode == 0, found.stderr
+    assert (tmp_path / "runs/grid/report.html").stat().st_size > 10_000
+    assert "corridor" in adagoal("envs").stdout
+    trained = adagoal("train", "point-mass", "--steps", "400", "--recipe", "light", "--out", "runs/point")
+    minigrid = adagoal("explore", "MiniGrid-Empty-5x5-v0", "--radius", "3", "--budget", "200", "--quiet")
+    if extras:
+        assert trained.returncode in (0, 3), trained.stderr
+        assert minigrid.returncode in (0, 3), minigrid.stderr
+    else:
+        assert trained.returncode == minigrid.returncode == 2
+        assert "needs" in trained.stderr
+        assert "minigrid" in minigrid.stderr

@@ -1,0 +1,108 @@
+"""Worlds, goal rules and methods of other installed packages."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import adagoal
+from adagoal import goals, methods
+from adagoal.cli.main import run
+from adagoal.core import plugins
+from adagoal.worlds import registry
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "adagoal-corridor"
+GROUPS = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]["entry-points"]
+
+
+def install(monkeypatch: pytest.MonkeyPatch, folder: Path, package: str, groups: dict[str, dict[str, str]]) -> None:
+    """What an installer leaves of a package's entry points; the code is wherever Python finds it."""
+    info = folder / f"{package.replace('-', '_')}-0.1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 0.1.0\n")
+    lines = [f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in names.items()) for group, names in groups.items()]
+    (info / "entry_points.txt").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(folder)
+
+
+@pytest.fixture
+def corridor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The example package, as if it were installed."""
+    install(monkeypatch, tmp_path / "site", "adagoal-corridor", GROUPS)
+    monkeypatch.syspath_prepend(EXAMPLE)
+
+
+@pytest.mark.usefixtures("corridor")
+def test_a_run_with_the_world_the_rule_and_the_method_of_another_package(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    asked = "--env-arg length=5 --radius 8 --goal-rule nearby --method cautious --quiet"
+    assert run(["explore", "corridor", *asked.split(), "--budget", "500", "--out", str(folder)]) == 3
+    assert run(["resume", str(folder), "--budget", "10000000", "--quiet"]) == 0  # a folder may name installed code
+    assert run(["audit", str(folder)]) == 0
+    assert adagoal.load(folder).goals == [0, 1, 2, 3, 4]
+    assert (
+        run(
+            [
+                "compare",
+                "corridor",
+                "--out",
+                str(tmp_path / "table"),
+                *["--seeds", "1", "--radius", "8", "--methods", "cautious", "--goal-rules", "nearby"],
+            ]
+        )
+        == 0
+    )
+    assert run(["envs"]) == 0
+    assert "corridor" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("corridor")
+def test_unknown_names_are_told_with_those_of_packages() -> None:
+    with pytest.raises(adagoal.InputError, match="nearby"):
+        goals.get("neerby")
+    with pytest.raises(adagoal.InputError, match="cautious"):
+        methods.get("cautios")
+    with pytest.raises(adagoal.InputError, match="did you mean corridor"):
+        adagoal.explore("coridor", 5)
+    with pytest.raises(adagoal.InputError, match="env_args: corridor has no argument 'width'"):
+        adagoal.explore("corridor", 5, env_args={"width": 3})
+
+
+def test_our_own_names_cannot_be_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    groups = {
+        plugins.WORLDS: {"grid": "nowhere:grid"},
+        plugins.GOAL_RULES: {"adagoal": "nowhere:rule"},
+        plugins.METHODS: {"certified": "nowhere:METHOD"},
+    }
+    install(monkeypatch, tmp_path, "taker", groups)
+    assert goals.get("adagoal") is goals.adagoal
+    assert methods.get("certified") is methods.METHODS["certified"]
+    assert registry.make_model("grid", {}, None) is not None
+
+
+def test_a_package_that_cannot_be_used_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "odd_package.py").write_text("number = 3\ndef world(): return number\ndef broken(): 1 / 0\n")
+    odd = {"gone": "nowhere:world", "three": "odd_package:number", "odd": "odd_package:world"}
+    odd |= {"broken": "odd_package:broken", "twice": "odd_package:world"}
+    install(
+        monkeypatch, tmp_path, "odd-package", dict.fromkeys((plugins.WORLDS, plugins.GOAL_RULES, plugins.METHODS), odd)
+    )
+    install(monkeypatch, tmp_path / "other", "odd-too", {plugins.WORLDS: {"twice": "odd_package:world"}})
+    for name, said in {
+        "gone": "env: 'gone' of the package odd-package cannot be loaded .ModuleNotFoundError",
+        "three": "env: 'three' of an installed package is not a function",
+        "odd": "env: odd of an installed package gave a int, not a Model",
+        "broken": "env: broken cannot be made .ZeroDivisionError",
+        "twice": "env: 'twice' is declared by several packages: odd-package, odd-too",
+    }.items():
+        with pytest.raises(adagoal.InputError, match=said):
+            adagoal.explore(name, 5)
+    with pytest.raises(adagoal.InputError, match="goal_rule: 'three' of an installed package is not a function"):
+        goals.get("three")
+    with pytest.raises(adagoal.InputError, match="method: 'odd' of an installed package is not an adagoal"):
+        methods.get("odd")
+    assert {"gone", "odd"} <= {row.name for row in registry.describe()}  # the list is not lost for one bad package
