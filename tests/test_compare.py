@@ -140,7 +140,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown = json.loads(capsys.readouterr().out)
     assert [row["goal_rule"] for row in shown] == ["adagoal", "unigoal"]
     assert all(row["holds"] == row["runs"] == 1 for row in shown)
-    assert {"table.md", "table.json", "figure.png", "cells"} == {file.name for file in tmp_path.iterdir()}
+    assert {"table.md", "table.json", "table.html", "figure.png", "cells"} == {file.name for file in tmp_path.iterdir()}
     assert run([*command, "--out", str(tmp_path)]) == 0
     assert "audit-stop" in capsys.readouterr().out
 

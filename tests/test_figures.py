@@ -59,7 +59,8 @@ def test_figure_commands(
     monkeypatch.setattr(figure3, "EPISODES", 6)
     assert run(["reproduce", name, "--jobs", "1", "--out", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[-1]["rule"] == "AdaGoal"
-    assert {path.name for path in tmp_path.iterdir()} == {f"{name}.png", f"{name}.json", f"{name}.md", "figure3-runs"}
+    pages = {f"{name}.{kind}" for kind in ("png", "json", "md", "html")}
+    assert {path.name for path in tmp_path.iterdir()} == {*pages, "figure3-runs"}
 
 
 def test_separation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

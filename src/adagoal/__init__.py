@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from adagoal.api.check import Check, check_env
     from adagoal.api.explore import audit, explore, resume, transitions
     from adagoal.api.export import export
+    from adagoal.api.train import load, train
     from adagoal.api.trial import Trial, play
     from adagoal.core.errors import InputError
     from adagoal.core.policy import Policy
     from adagoal.deep.certification import Certification
-    from adagoal.runs.result import Certificate, Result, load
+    from adagoal.runs.result import Certificate, Result
     from adagoal.worlds.mixture import mixture
     from adagoal.worlds.model import Model
 
@@ -40,13 +41,14 @@ __all__ = [
     "mixture",
     "play",
     "resume",
+    "train",
     "transitions",
 ]
 
 _HOME = {
     **dict.fromkeys(("audit", "explore", "resume", "transitions"), "api.explore"),
     **dict.fromkeys(("Check", "check_env"), "api.check"),
-    **dict.fromkeys(("Certificate", "Result", "load"), "runs.result"),
+    **dict.fromkeys(("Certificate", "Result"), "runs.result"),
     "certify": "api.certify",
     "Certification": "deep.certification",
     "export": "api.export",
@@ -55,6 +57,7 @@ _HOME = {
     "mixture": "worlds.mixture",
     "Policy": "core.policy",
     **dict.fromkeys(("Trial", "play"), "api.trial"),
+    **dict.fromkeys(("load", "train"), "api.train"),
 }
 
 

@@ -21,7 +21,8 @@ from adagoal.core.types import Bools, Floats
 from adagoal.deep import certification, load
 from adagoal.deep.cells import Cells
 from adagoal.deep.certification import CERTIFY, Certification, Claim, Verdict
-from adagoal.deep.envs import World
+from adagoal.deep.envs import Source, World
+from adagoal.deep.measure import dimensions
 from adagoal.deep.rollouts import rollouts
 from adagoal.deep.worker import TEST
 
@@ -171,7 +172,7 @@ def controlled(goals: Floats, rng: np.random.Generator, radius: int) -> Bools:
     position, velocity = rng.uniform(-0.5, 0.5, goals.shape), np.zeros(goals.shape)
     reached = np.zeros(len(goals), bool)
     for _ in range(radius):
-        action = np.clip(2.0 * (goals - position) - 2.0 * velocity + rng.normal(0.0, 0.8, goals.shape), -1.0, 1.0)
+        action = np.clip(4.0 * (goals - position) - velocity + rng.normal(0.0, 0.5, goals.shape), -1.0, 1.0)
         velocity = 0.5 * velocity + 0.1 * action
         position = np.clip(position + velocity, -1.5, 1.5)
         reached |= np.linalg.norm(position - goals, axis=1) <= 0.1
@@ -180,15 +181,15 @@ def controlled(goals: Floats, rng: np.random.Generator, radius: int) -> Bools:
 
 @pytest.mark.slow
 def test_at_most_delta_of_300_certificates_of_a_point_mass_have_a_false_verdict() -> None:
-    claim = Claim(radius=10, delta=0.1, halvings=4)
+    claim = Claim(radius=8, delta=0.1, halvings=4)  # its cells reach between 0.85 and 0.96
     many = square(np.random.default_rng(0), 400_000)
     truth = controlled(many, np.random.default_rng(1), claim.radius)
     false = 0
     for seed in range(300):
         rng = np.random.default_rng([seed, 2])
-        found = certification.certify(claim, square, lambda goals, _, rng=rng: controlled(goals, rng, 10), seed)
+        found = certification.certify(claim, square, lambda goals, _, rng=rng: controlled(goals, rng, 8), seed)
         assert found.count("open") == 0
-        assert min(found.count("certified"), found.count("refuted")) > 0
+        assert found.count("certified") > 3
         for cell in found.cells:
             own = truth[((many > cell.low) & (many <= cell.high)).all(1)]
             error = 3.0 * np.sqrt(own.mean() * (1.0 - own.mean()) / len(own))
@@ -253,16 +254,18 @@ def test_the_command_writes_a_map_and_alters_nothing(finished: Path, capsys: pyt
 
 
 def test_rollouts_are_what_playing_by_hand_gives(finished: Path) -> None:
-    policy, world, seed = load(finished), World("point-mass"), 3
+    policy, source, seed = load(finished), Source.of("point-mass"), 3
+    world = World(source, dimensions(source.make(), source, 0))
     stream = int(np.random.SeedSequence([seed, CERTIFY]).generate_state(1)[0] // 2)
     goals = np.random.default_rng(0).uniform(-0.6, 0.6, (48, 2))
-    with rollouts(policy, 0, "env", 25, seed, 2) as (_, reach):
+    with rollouts(policy, source, 0, "env", 25, seed, 2) as (_, reach):
         found = reach(goals, 7)
     assert 0 < found.sum() < 48
     for i in (0, 17, 47):
         block, slot = divmod(i, 16)
         rng = np.random.default_rng([stream, TEST, 7, slot, block])
         observation, achieved = world.reset(int(rng.integers(2**31)))
+        world.aim(goals[i])
         inside = []
         for _ in range(25):
             observation, achieved, _ = world.step(policy(observation, goals[i]).astype(np.float64))

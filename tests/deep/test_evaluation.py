@@ -12,16 +12,15 @@ import pytest
 from adagoal.cli.main import run
 from adagoal.core.errors import InputError
 from adagoal.deep import evaluate, load
-from adagoal.deep.envs import World, dimensions
+from adagoal.deep.envs import Source, World
+from adagoal.deep.measure import dimensions
 from adagoal.deep.worker import TEST
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("run") / "out"
-    small = (
-        "--hidden 16 --updates 20 --batch 64 --ensemble-updates 2 --ensemble-batch 16 --candidates 10 --buffer 10000"
-    )
+    small = "--hidden 16 --updates 20 --batch 64 --candidates 10 --buffer 10000"
     words = ["train", "point-mass", "--seeds", "2", "--steps", "4000", *small.split(), "--out", str(path)]
     assert run(words) == 0
     return path
@@ -29,8 +28,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_it_is_what_playing_by_hand_gives(folder: Path) -> None:
     found = evaluate(folder, run=1, episodes=30, seed=3)
-    policy, world = load(folder, run=1), World("point-mass")
-    sizes = dimensions(world.env, "point-mass", 0)
+    source = Source("point-mass")
+    sizes = dimensions(source.make(), source, 0)
+    policy, world = load(folder, run=1), World(source, sizes)
     for i in (0, 7, 29):
         round_, slot = divmod(i, 25)
         rng = np.random.default_rng([3, TEST, 0, slot, round_])

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from adagoal.deep.envs import World, dimensions, make
+from adagoal.deep.envs import Source, World, make
 from adagoal.deep.fetch import fetch_step
+from adagoal.deep.measure import dimensions
 
 FETCH = ["FetchReach-v4", "FetchPush-v4", "FetchPickAndPlace-v4", "FetchSlide-v4"]
 
@@ -28,7 +29,9 @@ def test_fast_step_is_the_environment_step(env_id: str) -> None:
 
 
 def test_reset_depends_on_the_seed_alone() -> None:
-    used, fresh = World("FetchPush-v4"), World("FetchPush-v4")
+    source = Source("FetchPush-v4")
+    sizes = dimensions(source.make(), source, 0)
+    used, fresh = World(source, sizes), World(source, sizes)
     used.reset(3)
     for _ in range(20):
         used.step(np.ones(4))
@@ -41,7 +44,7 @@ def test_reset_depends_on_the_seed_alone() -> None:
 
 def test_success_ball_agrees_with_the_environment() -> None:
     env = make("FetchPush-v4")
-    sizes = dimensions(env, "FetchPush-v4", 0)
+    sizes = dimensions(env, Source("FetchPush-v4"), 0)
     assert (sizes.observation, sizes.goal, sizes.action, sizes.horizon) == (25, 3, 4, 50)
     assert sizes.success == pytest.approx(0.05, abs=1e-6)
     rng = np.random.default_rng(0)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from adagoal.deep import ddpg, learner, networks, normaliser, replay
+from adagoal.deep import ddpg, learner, networks, normaliser, replay, values
 from adagoal.deep.config import Config
 from adagoal.deep.envs import Dimensions
 from adagoal.deep.networks import Learnt
@@ -21,7 +21,12 @@ def episodes(count: int, start: int) -> tuple[jnp.ndarray, ...]:
     achieved = np.stack([e, t], -1).astype(np.float32)
     observation = np.concatenate([achieved, achieved[..., :1]], -1)
     goal = np.stack([np.arange(start, start + count), np.full(count, -1)], -1).astype(np.float32)
-    return tuple(map(jnp.asarray, (observation, achieved, achieved[:, :-1], goal, np.full(count, 6, np.int32))))
+    return tuple(
+        map(
+            jnp.asarray,
+            (observation, achieved, achieved[:, :-1], goal, np.full(count, 6, np.int32), np.arange(count) % 2 == 0),
+        )
+    )
 
 
 def filled() -> replay.Replay:
@@ -46,6 +51,7 @@ def test_hindsight_goals_come_later_from_the_same_episode() -> None:
     assert goal[hindsight, 1].max() == 6
     np.testing.assert_array_equal(np.asarray(batch.following[:, 1]), t + 1)
     np.testing.assert_array_equal(np.asarray(batch.reward), np.where(goal[:, 1] == t + 1, 0.0, -1.0))
+    np.testing.assert_array_equal(np.asarray(batch.terminal), (t == 5) & (episode % 2 == 0))
     later = [(goal[hindsight & (t == 2), 1] == k).mean() for k in (3, 4, 5, 6)]
     np.testing.assert_allclose(later, 0.25, atol=0.06)
 
@@ -71,20 +77,65 @@ def test_normaliser_is_the_weighted_mean_and_deviation() -> None:
     np.testing.assert_allclose(normaliser.scale(moments), x.std(0), rtol=1e-4)
 
 
-def test_values_are_in_steps() -> None:
-    config = Config("point-mass", hidden=(8,), members=3, gamma=0.98)
+def saying(config: Config, costs: np.ndarray) -> learner.State:
+    """A run whose critics answer these costs ``[J]``, whatever they are asked."""
     state = learner.initial(config, SIZES, np.zeros((1, 2)))
-    constant = -jnp.array([(1 - 0.98**n) / 0.02 for n in (10.0, 10.0, 10.0)])
-    online = [(w * 0, b * 0) for w, b in state.ensemble.online]
-    online[-1] = (online[-1][0], constant[:, None])
-    state = state._replace(ensemble=state.ensemble._replace(online=online))
-    D, E, _ = learner.values(config, False, state, jnp.zeros((2, 3)), jnp.zeros((2, 5, 2)), jax.random.key(0))
+    layers, _ = learner.disagreeing(config, state)
+    online = [(w * 0, b * 0) for w, b in layers]
+    online[-1] = (online[-1][0], -jnp.asarray(costs, jnp.float32)[:, None])
+    if config.algorithm == "ddpg":
+        return state._replace(ensemble=state.ensemble._replace(online=online))
+    return state._replace(nets=state.nets._replace(critics=state.nets.critics._replace(online=online)))
+
+
+@pytest.mark.parametrize("algorithm", ["critics", "ddpg"])
+def test_values_are_in_steps(algorithm: str) -> None:
+    config = Config("point-mass", hidden=(8,), members=3, gamma=0.98, algorithm=algorithm).on_time_scale(6)
+    ask = (jnp.zeros((2, 3)), jnp.zeros((2, 5, 2)), jax.random.key(0))
+    same = np.array([(1 - 0.98**n) / 0.02 for n in (10.0, 10.0, 10.0)])
+    D, E, _ = learner.values(config, False, saying(config, same), *ask)
     np.testing.assert_allclose(D, 10.0, rtol=1e-4)
     np.testing.assert_allclose(E, 0.0, atol=1e-5)
+    apart = np.array([(1 - 0.98**n) / 0.02 for n in (9.9, 10.0, 10.1)])
+    D, sigma, _ = learner.values(config, False, saying(config, apart), *ask)
+    np.testing.assert_allclose(sigma, apart.std(), rtol=1e-2)
+    E = values.error(np.asarray(D), np.asarray(sigma), 0.98)
+    np.testing.assert_allclose(E, np.std([9.9, 10.0, 10.1]), rtol=1e-2)
+
+
+@pytest.mark.parametrize("algorithm", ["critics", "ddpg"])
+def test_exported_critics_are_the_learners(algorithm: str) -> None:
+    config = Config("point-mass", hidden=(16, 16), algorithm=algorithm).on_time_scale(6)
+    state = learner.initial(config, SIZES, np.zeros((1, 2)))
+    rng = np.random.default_rng(0)
+    o, g = rng.normal(size=(4, 3)).astype(np.float32), rng.normal(size=(4, 2)).astype(np.float32)
+    stacked = jax.tree.map(lambda leaf: leaf[None], state)
+    (actor,), (critics,) = learner.actors(config, stacked), learner.all_critics([config], stacked, [None])
+    assert critics is not None
+    D, E = critics(actor.normalised(o, g), actor(o, g))
+    ask = (jnp.asarray(o), jnp.asarray(g)[:, None], jax.random.key(0))
+    expected, sigma, _ = learner.values(config, False, state, *ask)
+    np.testing.assert_allclose(D, expected[:, 0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(E, values.error(D, np.asarray(sigma)[:, 0], config.gamma), rtol=1e-3, atol=1e-5)
+
+
+def test_calibration_covers_nine_episodes_in_ten() -> None:
+    rng = np.random.default_rng(0)
+    D, E = rng.uniform(1, 30, 2000), rng.uniform(0.5, 2.0, 2000)
+    taken = np.clip(D + 5.0 * E * rng.normal(size=2000), 0, 50)
+    factor = values.calibration(D[:1000], E[:1000], taken[:1000], 50)
+    assert (np.abs(D - taken) <= factor * E)[1000:].mean() == pytest.approx(0.9, abs=0.03)
+
+
+def test_steps_taken_to_a_goal() -> None:
+    distances = np.array([[9.0, 9.0, 0.0, 0.0], [9.0, 9.0, 9.0, 9.0], [0.0, 0.0, 0.0, 0.0], [9.0, 0.0, 9.0, 0.0]])
+    found = values.taken(distances, 0.1, 0.98)
+    np.testing.assert_allclose(found[:3], [2.0, 4.0, 0.0], atol=1e-6)
+    assert 1.0 < found[3] < 2.0, "a goal that was lost again is farther"
 
 
 def test_workers_actor_is_the_learners_actor() -> None:
-    config = Config("point-mass", hidden=(16, 16))
+    config = Config("point-mass", hidden=(16, 16)).on_time_scale(6)
     state = learner.initial(config, SIZES, np.zeros((1, 2)))
     x, g = np.random.default_rng(0).normal(size=(4, 3)), np.random.default_rng(1).normal(size=(4, 2))
     (actor,) = learner.actors(config, jax.tree.map(lambda leaf: leaf[None], state))
@@ -92,9 +143,13 @@ def test_workers_actor_is_the_learners_actor() -> None:
     np.testing.assert_allclose(actor(x, g), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_a_cycle_learns_the_same_alone_and_beside_others() -> None:
-    config = Config("point-mass", hidden=(16,), updates=3, ensemble_updates=3, batch=16, ensemble_batch=16, buffer=200)
-    configs = [config, Config(**{**config.to_json(), "seed": 1, "relabel": 0.5})]
+@pytest.mark.parametrize("algorithm", ["critics", "ddpg"])
+def test_a_cycle_learns_the_same_alone_and_beside_others(algorithm: str) -> None:
+    small = {"hidden": (16,), "updates": 3, "ensemble_updates": 3, "batch": 16, "ensemble_batch": 16, "buffer": 200}
+    configs = [
+        Config("point-mass", algorithm=algorithm, seed=seed, relabel=relabel, **small).on_time_scale(6)
+        for seed, relabel in ((0, 0.8), (1, 0.5))
+    ]
     states = [learner.initial(c, SIZES, np.zeros((1, 2))) for c in configs]
     new = tuple(jnp.stack([part, part]) for part in episodes(16, 0))
     both: learner.State = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
@@ -103,6 +158,15 @@ def test_a_cycle_learns_the_same_alone_and_beside_others() -> None:
     alone, _ = learner.compile_cycle(configs[1:], SIZES)(one, learner.knobs(configs[1:]), tuple(p[1:] for p in new))
     for a, b in zip(jax.tree.leaves(together), jax.tree.leaves(alone), strict=True):
         np.testing.assert_allclose(a[1], b[0], rtol=2e-3, atol=2e-5)
+
+
+def test_what_follows_a_step_is_counted_unless_the_episode_terminated() -> None:
+    config = Config("point-mass", gamma=0.9)
+    none = jnp.zeros((6, 1))
+    reward, following = jnp.array([-1.0, -1.0, 0.0, -1.0, 0.0, -1.0]), jnp.array([-2.0, -2.0, -2.0, 3.0, -2.0, -99.0])
+    ends = jnp.array([False, True, True, False, False, False])
+    y = networks.targets(config, networks.Transitions(none, none, none, reward, ends), following)
+    np.testing.assert_allclose(y, [-2.8, -10.0, 0.0, 0.0, -1.8, -10.0], rtol=1e-5)
 
 
 @pytest.mark.parametrize("count", [2, 3, 8, 9])

@@ -16,6 +16,7 @@ import pytest
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.files import read_json
 from adagoal.deep import Config, algorithms, load, resume, train
+from adagoal.deep.envs import Dimensions, Source
 from adagoal.deep.fleet import Fleet
 from adagoal.deep.worker import Failure, Slots, main
 from adagoal.report import deep as report
@@ -93,7 +94,7 @@ def test_a_bug_in_a_worker_travels_with_its_traceback(
     monkeypatch.setattr(Slots, "start", broken)
     here, there = multiprocessing.Pipe()
     here.send(0)
-    main(there, [CONFIG], [(0, 0)], 5)
+    main(there, [CONFIG], [(0, 0)], Source("point-mass"), Dimensions(4, 2, 2, 5, 0.1))
     answer = here.recv()
     assert isinstance(answer, Failure)
     found = answer.again()
@@ -107,7 +108,7 @@ def test_an_observer_may_end_a_training(tmp_path: Path) -> None:
     assert stopped.status == "interrupted"
     assert len(stopped.history.goals) == 2
     data = read_json(tmp_path / "result.json")
-    assert (data["kind"], data["status"], data["method"]) == ("training", "interrupted", "ddpg+her")
+    assert (data["kind"], data["status"], data["method"]) == ("training", "interrupted", "critics+her")
     assert is_training(tmp_path)
     assert not is_training(tmp_path / "nowhere")
 

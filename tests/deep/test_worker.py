@@ -7,7 +7,12 @@ import pytest
 
 from adagoal.deep.actor import Actor
 from adagoal.deep.config import Config
+from adagoal.deep.envs import Source
+from adagoal.deep.measure import dimensions
 from adagoal.deep.worker import Order, Slots
+
+SOURCE = Source("point-mass")
+SIZES = dimensions(SOURCE.make(), SOURCE, 0)
 
 
 def actor(bias: float) -> Actor:
@@ -18,7 +23,7 @@ def actor(bias: float) -> Actor:
 
 def test_exploration_follows_each_runs_settings() -> None:
     configs = [Config("point-mass", noise=0.2, random=0.3), Config("point-mass", noise=0.05, random=0.0)]
-    slots = Slots(configs, [(run, k) for run in (0, 1) for k in range(20)], 25)
+    slots = Slots(configs, [(run, k) for run in (0, 1) for k in range(20)], SOURCE, SIZES)
     slots.start(0)
     played = slots.play(Order(0, {0: actor(0.0), 1: actor(0.5)}, np.zeros((40, 2)), np.zeros((1, 40, 2))))
     first, second = played.episodes.action[:20], played.episodes.action[20:]
@@ -37,7 +42,7 @@ def test_a_cycle_can_be_played_again() -> None:
     order = Order(7, {0: actor(0.1)}, goals, goals[None])
     found = []
     for slots in ([(0, 0), (0, 1), (0, 2), (0, 3)], [(0, 2), (0, 3)]):
-        own = Slots([config], slots, 25)
+        own = Slots([config], slots, SOURCE, SIZES)
         own.start(7)
         part = goals[[k for _, k in slots]]
         found.append(own.play(Order(7, order.actors, part, part[None])))

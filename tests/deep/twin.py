@@ -53,5 +53,9 @@ def actor_layers(nets: Nets) -> Layers:
     return nets.actor.online
 
 
+def critics(nets: Nets) -> None:
+    """Two critics are no ensemble."""
+
+
 def pi(layers: Layers, og: Array) -> Array:
     return actor.act(layers, og, jax.nn.relu, jnp.tanh)

@@ -45,13 +45,22 @@ def watch(folder: Path, port: int, env: str | None, trust: bool) -> None:
 def _source(folder: Path, env: str | None, trust: bool) -> Source:
     """By what the folder holds."""
     from adagoal.api.explore import must_exist
-    from adagoal.report.watched import FolderRun
     from adagoal.runs.saved import find
 
     found = find(must_exist(folder))
-    if found is None:
-        raise InputError(f"{folder}: holds no run")
-    return FolderRun(folder, env, trust)
+    if found is not None and found.kind == "training":
+        from adagoal.report.deep import FolderTraining
+
+        return FolderTraining(folder)
+    if found is not None:
+        from adagoal.report.watched import FolderRun
+
+        return FolderRun(folder, env, trust)
+    if (folder / "cells").is_dir():
+        from adagoal.experiments.watched import FolderComparison
+
+        return FolderComparison(folder)
+    raise InputError(f"{folder}: holds no run")
 
 
 class Live:

@@ -6,6 +6,8 @@ import unicodedata
 
 LABEL = 60
 """Characters of a label, at most."""
+OBJECT = "object:"
+"""Begins the name, in results, of an environment that was given as an object."""
 HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn")
 """Unicode categories that a terminal or a browser obeys instead of showing: control characters and escape sequences,
 changes of direction, half characters."""

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from adagoal.deep.config import RECIPES, Config
     from adagoal.deep.evaluation import Evaluation
     from adagoal.deep.policy import Policy
-    from adagoal.runs.training import TrainResult, resume, train
+    from adagoal.runs.trained import TrainResult
+    from adagoal.runs.training import resume, train
     from adagoal.runs.training_files import evaluate, load
 
 __all__ = ["RECIPES", "Config", "Evaluation", "Policy", "TrainResult", "evaluate", "load", "resume", "train"]
@@ -32,7 +33,7 @@ _HOME = {
     "RECIPES": "adagoal.deep.config",
     "Evaluation": "adagoal.deep.evaluation",
     "Policy": "adagoal.deep.policy",
-    "TrainResult": "adagoal.runs.training",
+    "TrainResult": "adagoal.runs.trained",
     "evaluate": "adagoal.runs.training_files",
     "load": "adagoal.runs.training_files",
     "resume": "adagoal.runs.training",

@@ -56,10 +56,14 @@ class Actor:
 
     def __call__(self, observation: Floats, goal: Floats) -> Singles:
         """Noise-free actions ``[B, A]`` for observations ``[B, O]`` and goals ``[B, G]``."""
+        og = self.normalised(observation, goal)
+        return np.asarray(act(self.layers, og, lambda x: np.maximum(x, 0.0), np.tanh))
+
+    def normalised(self, observation: Floats, goal: Floats) -> Singles:
+        """What the networks see ``[B, O + G]``."""
         o = np.clip((observation - self.observation_mean) / self.observation_std, -self.clip, self.clip)
         g = np.clip((goal - self.goal_mean) / self.goal_std, -self.clip, self.clip)
-        og = np.concatenate([o, g], -1).astype(np.float32)
-        return np.asarray(act(self.layers, og, lambda x: np.maximum(x, 0.0), np.tanh))
+        return np.concatenate([o, g], -1).astype(np.float32)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Named arrays for a file."""

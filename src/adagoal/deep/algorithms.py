@@ -1,6 +1,6 @@
 """The seam between the training loop and the algorithm that learns to act.
 
-An algorithm is a module with the four functions of :class:`Algorithm`, and a line in :data:`ALGORITHMS`. Goal
+An algorithm is a module with the five functions of :class:`Algorithm`, and a line in :data:`ALGORITHMS`. Goal
 selection, replay with hindsight, the normalisers and the value ensemble know nothing else of it; exploration noise is
 added by the workers. ``nets`` is whatever the algorithm keeps: a tree of arrays of one run, with every pair of online
 and target weights a :class:`adagoal.deep.networks.Learnt`, whose target the loop moves.
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from adagoal.deep.envs import Dimensions
     from adagoal.deep.networks import Layers, Transitions
 
-ALGORITHMS = {"ddpg": "adagoal.deep.ddpg"}
+ALGORITHMS = {"critics": "adagoal.deep.critics", "ddpg": "adagoal.deep.ddpg"}
 """Modules by the name that the setting ``algorithm`` gives them; imported on use, as they need JAX."""
 
 
@@ -41,6 +41,12 @@ class Algorithm(Protocol):
 
     def actor_layers(self, nets: Any) -> Layers:
         """The layers of :func:`adagoal.deep.actor.act` that give the same actions as :meth:`act`: for the workers."""
+        ...
+
+    def critics(self, nets: Any) -> Layers | None:
+        """The algorithm's own ensemble, stacked along a leading axis J, with the activation
+        :func:`adagoal.deep.critics.relu`; None where D and E are for a separate one (:mod:`adagoal.deep.ensemble`).
+        """
         ...
 
 

@@ -51,7 +51,7 @@ def check(
         raise ValueError(f"entry {min(unknown)[:80]!r} does not belong there")
     found = check_arrays(schema, arrays)
     waiting = [name for name in arrays if name.startswith("pending.")]
-    if waiting and len(waiting) < 5:
+    if waiting and len(waiting) < 6:
         raise ValueError("the episodes that wait are incomplete")
     added = (cycle - bool(waiting)) * first.episodes
     capacity = like.replay.goal.shape[1]
@@ -83,6 +83,7 @@ def _of_pending(runs: int, episodes: int, sizes: Dimensions) -> dict[str, Array]
         "pending.action": Array("float32", (*head, steps, sizes.action), optional=True),
         "pending.goal": Array("float32", (*head, sizes.goal), optional=True),
         "pending.length": Array("int32", head, low=1, high=steps, optional=True),
+        "pending.terminated": Array("bool", head, optional=True),
     }
 
 

@@ -2,6 +2,16 @@
 
 Several runs train side by side as one compiled program (:mod:`adagoal.deep.learner`) if they agree on everything but
 the fields declared ``per_run``. The help texts are those of the command line.
+
+Some settings follow from T, the steps of an episode, unless they are given (:meth:`Config.on_time_scale`):
+
+    gamma = 1 - 1/T              so that values lie in [-T, 0]
+    L = 0.8 T                    and it grows to that over 2000 T steps
+    episodes = 800/T             per cycle, from 4 to 16
+    updates = 0.5                per environment step; with ddpg 0.2, and 0.4 of the ensemble beside it
+    eval_every                   one eighth of the training, at most 25 cycles
+
+For T = 50 (Fetch) this is gamma = 0.98, L = 40 after 100,000 steps, 16 episodes and 400 updates a cycle.
 """
 
 from __future__ import annotations
@@ -20,6 +30,11 @@ from adagoal.deep.settings import setting
 
 KNOWN = frozenset({"D", "E", "visits"})
 """What a goal rule can know of continuous goals: nothing is counted goal by goal."""
+ONWARD = frozenset({"onward_D", "onward_E"})
+DECLARED = KNOWN | ONWARD | {"experienced", "divergence"}
+"""The same, with what a rule gets only if it declares it, since that changes the candidates or costs time."""
+FUNCTION = "function:"
+"""Begins the name, in results, of a goal rule that was given as a function."""
 CONTACT_DISTANCE = 0.4
 """An episode counts as contact where the achieved goal moved this many success radii (2 cm for Fetch)."""
 
@@ -35,7 +50,11 @@ class Config:
     steps: int = setting(
         400_000, "Environment steps of training; test episodes are not counted.", low=1, high=1_000_000_000_000
     )
-    algorithm: str = setting("ddpg", "What learns to act.", choices=ALGORITHMS)
+    algorithm: str = setting(
+        "critics",
+        "What learns to act: critics (one ensemble for the policy, D and E), or ddpg (with an ensemble beside it).",
+        choices=ALGORITHMS,
+    )
 
     goal_rule: str = setting(
         "adagoal-proportional",
@@ -44,12 +63,17 @@ class Config:
         per_run=True,
     )
     radius: float = setting(
-        40.0, "L in steps: the constraint D(g) <= L of the AdaGoal rules.", low=1.0, high=1e9, per_run=True
+        0.0,
+        "L in steps: the constraint D(g) <= L of the AdaGoal rules; 0: 0.8 of an episode.",
+        low=0.0,
+        high=1e9,
+        per_run=True,
     )
     radius_ramp: int = setting(
-        100_000,
-        "Steps over which L grows in a straight line from a quarter to all of the radius; 0: it is fixed.",
-        low=0,
+        -1,
+        "Steps over which L grows in a straight line from a quarter to all of the radius; 0: it is fixed; -1: 2000 "
+        "episodes.",
+        low=-1,
         high=1_000_000_000_000,
         per_run=True,
     )
@@ -57,7 +81,11 @@ class Config:
     test_goals: str = setting("env", "Goal space of evaluation: env, or scale=K[,air=P].", per_run=True)
 
     episodes: int = setting(
-        16, "Episodes per cycle: a cycle is one round of rollouts and one compiled round of updates.", low=1, high=4096
+        0,
+        "Episodes per cycle, which is one round of rollouts and one compiled round of updates; 0: about 800 steps, 4 "
+        "to 16 episodes.",
+        low=0,
+        high=4096,
     )
     horizon: int = setting(0, "Steps per episode; 0: the environment's own limit.", low=0, high=1_000_000)
     noise: float = setting(
@@ -69,13 +97,20 @@ class Config:
     )
     random: float = setting(0.3, "Probability of a uniformly random action.", low=0.0, high=1.0, per_run=True)
 
-    updates: int = setting(160, "Updates of the algorithm per cycle.", low=1, high=100_000)
+    updates: int = setting(
+        0,
+        "Updates of the algorithm per cycle; 0: one for every two steps, with ddpg for every five.",
+        low=0,
+        high=100_000,
+    )
     batch: int = setting(1024, "Transitions per update.", low=1, high=1_000_000)
     hidden: tuple[int, ...] = setting((256, 256, 256), "Widths of the hidden layers of all networks.", low=1, high=8192)
     learning_rate: float = setting(1e-3, "Step size of Adam, for all networks.", low=1e-8, high=1.0)
-    gamma: float = setting(0.98, "Discount; values lie in [-1/(1 - gamma), 0].", low=0.5, high=0.9999)
+    gamma: float = setting(
+        0.0, "Discount; values lie in [-1/(1 - gamma), 0]; 0: 1 - 1/T, T the steps of an episode.", low=0.0, high=0.9999
+    )
     action_l2: float = setting(
-        1.0, "Weight of the squared action in the actor's loss.", low=0.0, high=1e6, per_run=True
+        0.1, "Weight of the squared action in the actor's loss; 1 for Fetch.", low=0.0, high=1e6, per_run=True
     )
     target_step: float = setting(0.05, "How far a target network moves each time (1 - polyak).", low=1e-6, high=1.0)
     target_every: int = setting(10, "Updates between two moves of the target networks.", low=1, high=100_000)
@@ -104,7 +139,9 @@ class Config:
 
     members: int = setting(3, "J: Q-functions in the ensemble.", low=2, high=64)
     candidates: int = setting(1000, "N: candidate goals of each reset.", low=1, high=1_000_000)
-    ensemble_updates: int = setting(320, "Ensemble updates per cycle.", low=1, high=100_000)
+    ensemble_updates: int = setting(
+        0, "Updates of the ensemble beside ddpg, per cycle; 0: two for every five steps.", low=0, high=100_000
+    )
     ensemble_batch: int = setting(
         1024, "Transitions per update and member, drawn independently.", low=1, high=1_000_000
     )
@@ -121,7 +158,9 @@ class Config:
         choices=("policy", "min"),
     )
 
-    eval_every: int = setting(25, "Cycles between two evaluations.", low=1, high=1_000_000)
+    eval_every: int = setting(
+        0, "Cycles between two evaluations; 0: an eighth of the training, at most 25.", low=0, high=1_000_000
+    )
     eval_episodes: int = setting(
         96,
         "Test episodes per evaluation, without noise; rounded up to a multiple of the episodes of a cycle.",
@@ -131,15 +170,32 @@ class Config:
 
     def __post_init__(self) -> None:
         settings.check(self)
-        if not self.rule_is_a_file:  # whose code runs when a training begins, not when its settings are looked at
-            self.check_rule()
+        if not (self.rule_is_a_file or self.rule_is_a_function):
+            self.check_rule()  # other code runs when a training begins, not when its settings are looked at
 
     def check_rule(self) -> None:
         """The goal rule exists, and deep goals can give it what it needs."""
-        if not self.needs <= KNOWN:
+        if not self.needs <= DECLARED:
             raise InputError(
                 f"{self.rule_name} counts successes goal by goal; deep goals are continuous", name="goal_rule"
             )
+
+    def on_time_scale(self, horizon: int) -> Config:
+        """The same, with all that follows from episodes of ``horizon`` steps (see the text of this module)."""
+        T = horizon
+        episodes = self.episodes or min(max(round(800 / T), 4), 16)
+        cycles = -(-self.steps // (episodes * T))
+        return dataclasses.replace(
+            self,
+            horizon=T,
+            gamma=self.gamma or min(max(1.0 - 1.0 / T, 0.5), 0.9999),
+            radius=self.radius or max(0.8 * T, 1.0),
+            radius_ramp=2000 * T if self.radius_ramp < 0 else self.radius_ramp,
+            episodes=episodes,
+            updates=self.updates or max(round((0.2 if self.algorithm == "ddpg" else 0.5) * episodes * T), 1),
+            ensemble_updates=self.ensemble_updates or max(round(0.4 * episodes * T), 1),
+            eval_every=self.eval_every or min(max(cycles // 8, 1), 25),
+        )
 
     def radius_at(self, steps: int) -> float:
         """L after so many environment steps."""
@@ -156,6 +212,11 @@ class Config:
         return ".py:" in self.goal_rule
 
     @property
+    def rule_is_a_function(self) -> bool:
+        """Whether the goal rule is a function that a Python program gave, of which only the name is known here."""
+        return self.goal_rule.startswith(FUNCTION)
+
+    @property
     def method(self) -> str:
         """How a result names what learnt: the algorithm, with hindsight."""
         return f"{self.algorithm}+her"
@@ -163,17 +224,22 @@ class Config:
     @cached_property
     def needs(self) -> frozenset[str]:
         """What the goal rule must know of a goal; a rule of a file is loaded once for it."""
-        return goals.needs(goals.get(self.goal_rule), KNOWN)
+        return KNOWN if self.rule_is_a_function else goals.needs(goals.get(self.goal_rule), KNOWN)
 
     @property
     def needs_ensemble(self) -> bool:
         """Whether the goal rule looks at D or E."""
-        return bool(self.needs & {"D", "E"})
+        return bool(self.needs & ({"D", "E"} | ONWARD))
 
     @property
     def needs_density(self) -> bool:
         """Whether the goal rule looks at how often a goal was achieved."""
-        return "visits" in self.needs
+        return bool(self.needs & {"visits", "divergence"})
+
+    @property
+    def needs_experience(self) -> bool:
+        """Whether half of the candidates are to be drawn from experience."""
+        return "experienced" in self.needs
 
     def to_json(self) -> dict[str, Any]:
         """The settings as plain data."""
@@ -187,8 +253,10 @@ class Config:
 
 RECIPES: dict[str, dict[str, Any]] = {
     "adagoal": {},
-    "light": {"hidden": (128, 128, 128), "updates": 80, "ensemble_updates": 160},
+    "light": {"hidden": (128, 128, 128), "batch": 512},
     "paper": {
+        "algorithm": "ddpg",
+        "action_l2": 1.0,
         "goal_rule": "proportional",
         "updates": 40,
         "batch": 2048,
@@ -199,8 +267,8 @@ RECIPES: dict[str, dict[str, Any]] = {
         "ensemble_relabel": 0.0,
     },
 }
-"""``adagoal``: the defaults above, what figure 2 uses; made for a GPU. ``light``: six times cheaper, for a few CPU
-cores. ``paper``: reference HER with the VDS ensemble, as the appendix ``app_deepRL_exp`` describes it."""
+"""``adagoal``: the defaults above; made for a GPU. ``light``: seven times cheaper, for a few CPU cores.
+``paper``: reference HER with the VDS ensemble, as the appendix ``app_deepRL_exp`` describes it."""
 
 
 def one_program(configs: Sequence[Config]) -> None:

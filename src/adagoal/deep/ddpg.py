@@ -58,6 +58,10 @@ def actor_layers(nets: Nets) -> Layers:
     return nets.actor.online
 
 
+def critics(nets: Nets) -> None:
+    """One critic cannot disagree: D and E come from the ensemble beside it."""
+
+
 def pi(layers: Layers, og: Array) -> Array:
     """Actions ``[..., A]`` in [-1, 1] for normalised (observation, goal) ``[..., O + G]``."""
     return actor.act(layers, og, jax.nn.relu, jnp.tanh)

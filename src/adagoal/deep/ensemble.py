@@ -1,12 +1,11 @@
 """The value ensemble: J critics of the algorithm's policy, whose disagreement is what is not known yet.
 
 Each member j learns from its own batches with its own target network (:func:`adagoal.deep.networks.fit`), a' being the
-current noise-free action (Zhang et al. 2020). At a reset observation s0 the ensemble gives, for every candidate goal,
+current noise-free action (Zhang et al. 2020).
 
-    D(g) = -mean_j Q_j(s0, pi(s0, g), g)   and   E(g) = std_j Q_j(s0, pi(s0, g), g),
-
-D in steps: a goal reached after n steps costs (1 - gamma^n) / (1 - gamma). With ``value_action="min"`` the
-action is the cheapest of the policy's and random ones, the paper's min_a.
+At a reset observation s0 an ensemble, this one or the algorithm's own (:mod:`adagoal.deep.critics`), gives D of every
+candidate goal in steps, and sigma, its E in discounted steps (:mod:`adagoal.deep.values`). With ``value_action="min"``
+the action is the cheapest of the policy's and random ones, the paper's min_a.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from adagoal.deep import networks
 from adagoal.deep.config import Config
 from adagoal.deep.envs import Dimensions
-from adagoal.deep.networks import Learnt, Transitions
+from adagoal.deep.networks import Layers, Learnt, Transitions
+from adagoal.deep.values import steps
 
 RANDOM_ACTIONS = 16
 """Actions tried beside the policy's where ``value_action="min"``."""
@@ -30,9 +29,7 @@ RANDOM_ACTIONS = 16
 def init(config: Config, sizes: Dimensions, key: Array) -> Learnt:
     """Fresh members, stacked along a leading axis J."""
     shape = (sizes.observation + sizes.goal + sizes.action, *config.hidden, 1)
-    members = [networks.fresh(config, k, shape) for k in jax.random.split(key, config.members)]
-    stacked: Learnt = jax.tree.map(lambda *leaves: jnp.stack(leaves), *members)
-    return stacked
+    return networks.stacked(config, key, shape)
 
 
 def update(
@@ -44,13 +41,17 @@ def update(
     return fitted, {"ensemble_loss": error.mean()}
 
 
-def values(config: Config, members: Learnt, og: Array, action: Array, key: Array) -> tuple[Array, Array]:
-    """D in steps and E, each ``[...]``, for normalised (start, goal) ``[..., O + G]`` and the policy's actions."""
-    of_members = jax.vmap(networks.q, (0, None, None))
-    best = of_members(members.online, og, action)
+def values(
+    config: Config, layers: Layers, relu: Callable[[Array], Array], og: Array, action: Array, key: Array
+) -> tuple[Array, Array]:
+    """D in steps and sigma, each ``[...]``, for normalised (start, goal) ``[..., O + G]`` and the policy's actions."""
+
+    def of_members(action: Array) -> Array:
+        return jax.vmap(lambda member: networks.q(member, og, action, relu))(layers)
+
+    best = of_members(action)
     if config.value_action == "min":
         for k in jax.random.split(key, RANDOM_ACTIONS):
             other = jax.random.uniform(k, action.shape, minval=-1.0, maxval=1.0)
-            best = jnp.maximum(best, of_members(members.online, og, other))
-    cost = jnp.clip(-best.mean(0), 0.0, (1.0 - 1e-6) / (1.0 - config.gamma))
-    return jnp.log1p(-(1.0 - config.gamma) * cost) / np.log(config.gamma), best.std(0)
+            best = jnp.maximum(best, of_members(other))
+    return steps(-best.mean(0), config.gamma, jnp), best.std(0)

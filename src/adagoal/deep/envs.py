@@ -1,25 +1,36 @@
-"""Goal-conditioned environments as the trainer sees them: a start, a step, and a ball of success.
+"""Goal-conditioned environments as the trainer sees them: vectors, a start, a chosen goal, a step, and an end.
 
-The goal stays outside the environment. Success and reward are those of ``compute_reward``, which must be
-sparse with a ball around the goal (Fetch, Maze, HandReach): :func:`success_distance` measures its radius
-and refuses anything else. What the environment itself raises becomes an
-:class:`~adagoal.core.errors.EnvironmentFailure` here, where it is called, and nowhere else.
+    source = Source.of("FetchPush-v4")          # or an environment, or a function that makes one
+    world = World(source, dimensions)
+    observation, achieved = world.reset(seed)
+    world.aim(goal)
+    observation, achieved, end = world.step(action)
+
+What the environment itself raises becomes an :class:`~adagoal.core.errors.EnvironmentFailure` here and in
+:mod:`adagoal.deep.measure`, where it is called, and nowhere else.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
+import cloudpickle
 import gymnasium
 import numpy as np
 
 from adagoal.core.errors import EnvironmentFailure, InputError
+from adagoal.core.text import OBJECT, plain
 from adagoal.core.types import Floats
+from adagoal.deep.aiming import Hook, setter
 from adagoal.deep.fetch import fetch_step, is_fetch
+from adagoal.deep.vectors import flat, like
 
 CLIP = 200.0
 """Observations are clipped here, as in the reference HER."""
@@ -27,13 +38,98 @@ CLIP = 200.0
 
 @dataclass(frozen=True)
 class Dimensions:
-    """Sizes of an environment, and the radius of success."""
+    """Sizes of an environment and what was measured of it (:mod:`adagoal.deep.measure`)."""
 
     observation: int
+    """Numbers that the policy sees beside the goal."""
     goal: int
     action: int
     horizon: int
+    """T: steps of an episode, at most."""
     success: float
+    """Radius of the ball around a goal in which it counts as reached."""
+    aims: bool = True
+    """Whether the environment can be told its goal."""
+    with_achieved: bool = False
+    """Whether the achieved goal is no part of the observation (AntMaze), and is appended to it."""
+    low: tuple[float, ...] = ()
+    """Ends of the action box, ``[A]``."""
+    high: tuple[float, ...] = ()
+    shape: tuple[int, ...] = ()
+    """That of an action."""
+
+
+class End(IntEnum):
+    """How a step ended the episode."""
+
+    NO = 0
+    TRUNCATED = 1
+    """It was cut off: what would have followed still counts."""
+    TERMINATED = 2
+    """Nothing follows."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the environments of a training come from; can be sent to another process."""
+
+    name: str
+    """A Gymnasium id, ``module:Id`` or ``point-mass``; ``object:...`` where Python gave an object."""
+    made: bytes | None = None
+    """The pickled function that makes the object's like."""
+    hook: bytes | None = None
+    """The pickled :data:`adagoal.deep.aiming.Hook`."""
+
+    @classmethod
+    def of(cls, env: Any, set_goal: Hook | None = None) -> Source:
+        """From a name, a Gymnasium environment, or a function that makes one."""
+        if set_goal is not None and not callable(set_goal):
+            raise InputError(f"must be a function of (env, goal), got {set_goal!r}", "set_goal")
+        hook = None if set_goal is None else _pickled(set_goal, "set_goal")
+        if isinstance(env, str):
+            return cls(env, None, hook)
+        if isinstance(env, gymnasium.Env):
+            again = functools.partial(_same, env)
+            if env.spec is not None:
+                again = functools.partial(gymnasium.make, env.spec, disable_env_checker=True)
+            return cls(_called(env), _pickled(again, "env"), hook)
+        if not callable(env):
+            kind = type(env).__name__
+            raise InputError(f"must be a name, a Gymnasium environment or a function that makes one, not {kind}", "env")
+        with blaming("the function"):
+            made = env()
+        if not isinstance(made, gymnasium.Env):
+            raise InputError(f"the function must return a Gymnasium environment, not {type(made).__name__}", "env")
+        name = _called(made)
+        made.close()
+        return cls(name, _pickled(env, "env"), hook)
+
+    def make(self, **kwargs: Any) -> Any:
+        """A new environment; ``kwargs`` are for :func:`gymnasium.make`."""
+        if self.made is None:
+            return make(self.name, **kwargs)
+        with blaming(self.name):
+            return cloudpickle.loads(self.made)()
+
+    def setter(self, env: Any) -> Callable[[Any], None] | None:
+        """What tells an environment of this source its goal."""
+        return setter(env, None if self.hook is None else cloudpickle.loads(self.hook))
+
+
+def _same(env: Any) -> Any:
+    return env
+
+
+def _called(env: Any) -> str:
+    return OBJECT + plain(env.spec.id if env.spec is not None else type(env.unwrapped).__name__)
+
+
+def _pickled(thing: Any, name: str) -> bytes:
+    try:
+        return bytes(cloudpickle.dumps(thing))
+    except Exception as error:
+        text = f"cannot be sent to the rollout workers ({type(error).__name__}: {error}); give a function that makes it"
+        raise InputError(text, name) from error
 
 
 def make(env_id: str, **kwargs: Any) -> Any:
@@ -43,18 +139,23 @@ def make(env_id: str, **kwargs: Any) -> Any:
 
         env_id = "PointMass-v0"
     elif ":" not in env_id:
-        with contextlib.redirect_stderr(io.StringIO()):  # it prints a notice about other environments
-            import gymnasium_robotics
-
-        gymnasium.register_envs(gymnasium_robotics)
+        _register_robotics()
     try:
         return gymnasium.make(env_id, disable_env_checker=True, **kwargs)
     except gymnasium.error.DependencyNotInstalled as error:
         raise InputError(f"{env_id} needs a package: {error}", name="env") from error
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
-        raise InputError(f"{env_id!r} is not a known environment ({_one_line(error)})", name="env") from error
+        hint = "; did you mean panda_gym:" + env_id + " (pip install panda-gym)" if env_id.startswith("Panda") else ""
+        raise InputError(f"{env_id!r} is not a known environment ({plain(error, 200)}){hint}", name="env") from error
     except (Exception, SystemExit) as error:
         raise failure(env_id, error) from error
+
+
+def _register_robotics() -> None:
+    with contextlib.redirect_stderr(io.StringIO()):  # it prints a notice about other environments
+        import gymnasium_robotics
+
+    gymnasium.register_envs(gymnasium_robotics)
 
 
 def failure(env_id: str, error: BaseException) -> EnvironmentFailure:
@@ -62,96 +163,63 @@ def failure(env_id: str, error: BaseException) -> EnvironmentFailure:
     return EnvironmentFailure(f"{env_id} raised {type(error).__name__}: {error}", name="env")
 
 
-def dimensions(env: Any, env_id: str, horizon: int) -> Dimensions:
-    """Check that the environment is goal-conditioned with box actions, and measure it."""
-    space = env.observation_space
-    keys = ("observation", "achieved_goal", "desired_goal")
-    if not isinstance(space, gymnasium.spaces.Dict) or any(key not in space.spaces for key in keys):
-        wanted = f"its observations must be a Dict of {', '.join(keys)}"
-        raise InputError(f"{env_id} is not goal-conditioned; {wanted}", name="env")
-    action = env.action_space
-    if not isinstance(action, gymnasium.spaces.Box) or len(action.shape) != 1 or not action.is_bounded():
-        raise InputError(f"{env_id} needs a bounded Box of actions, got {action}", name="env")
-    limit = horizon or (env.spec.max_episode_steps if env.spec is not None else None)
-    if not limit:
-        raise InputError(f"{env_id} has no time limit of its own; give 1 to 1000000 steps", name="horizon")
+@contextlib.contextmanager
+def blaming(env_id: str) -> Iterator[None]:
+    """Code of the environment's, whose exceptions are the user's."""
     try:
-        start, _ = env.reset(seed=0)
-        goal = np.asarray(start["desired_goal"], np.float64)
+        yield
+    except InputError:
+        raise
     except (Exception, SystemExit) as error:
         raise failure(env_id, error) from error
-    success = success_distance(env, env_id, goal)
-    return Dimensions(len(start["observation"]), len(goal), action.shape[0], int(limit), success)
-
-
-def success_distance(env: Any, env_id: str, goal: Floats) -> float:
-    """Radius of the ball around ``goal`` in which ``compute_reward`` says success, found by bisection."""
-    if not hasattr(env.unwrapped, "compute_reward"):
-        raise InputError(f"{env_id} has no compute_reward(achieved_goal, desired_goal, info)", name="env")
-
-    def reward(achieved: Floats) -> float:
-        try:
-            return float(env.unwrapped.compute_reward(achieved, goal, {}))
-        except (Exception, SystemExit) as error:
-            raise failure(env_id, error) from error
-
-    best, far = reward(goal), reward(goal + 1e3)
-    rng = np.random.default_rng(0)
-    radii = []
-    for _ in range(4):
-        direction = rng.normal(size=goal.shape)
-        direction /= np.linalg.norm(direction)
-        low, high = 0.0, 1e3
-        for _ in range(60):
-            middle = 0.5 * (low + high)
-            value = reward(goal + middle * direction)
-            if value not in (best, far):
-                raise InputError(
-                    f"{env_id} has a dense reward; hindsight needs the sparse variant of the id", name="env"
-                )
-            low, high = (middle, high) if value == best else (low, middle)
-        radii.append(low)
-    if best <= far or max(radii) - min(radii) > 1e-6:
-        raise InputError(f"{env_id} does not reward a ball around the goal; such goals are not supported", name="env")
-    return float(np.mean(radii))
 
 
 class World:
-    """One environment without its goal: ``reset`` and ``step`` return (observation, achieved goal[, ended])."""
+    """One environment whose goal is chosen from outside; observations, goals and actions are vectors."""
 
-    def __init__(self, env_id: str) -> None:
-        self.env_id = env_id
-        self.env = make(env_id)
-        box = self.env.action_space
-        self._middle, self._half = (box.high + box.low) / 2, (box.high - box.low) / 2
-        self._fast = fetch_step(self.env.unwrapped) if is_fetch(self.env.unwrapped) else None
+    def __init__(self, source: Source, sizes: Dimensions) -> None:
+        self.name, self.sizes = source.name, sizes
+        self.env = source.make()
+        self._box = self.env.action_space
+        low, high = (np.asarray(end, np.float64).reshape(-1) for end in (self._box.low, self._box.high))
+        self._middle, self._half = (high + low) / 2, (high - low) / 2
+        self._set = source.setter(self.env) if sizes.aims else None
+        self._fast = fetch_step(self.env.unwrapped) if is_fetch(self.env) and source.hook is None else None
+        self._goal_form: Any = None
 
     def reset(self, seed: int) -> tuple[Floats, Floats]:
-        """Start again."""
-        try:
-            start, _ = self.env.reset(seed=seed)
-            seen = start["observation"], start["achieved_goal"]
-        except (Exception, SystemExit) as error:
-            raise failure(self.env_id, error) from error
-        return self._checked(*seen)
+        """Start again: observation ``[O]`` and achieved goal ``[G]``."""
+        with blaming(self.name):
+            seen, _ = self.env.reset(seed=seed)
+            self._goal_form = seen["desired_goal"]
+            return self._checked(flat(seen["observation"]), flat(seen["achieved_goal"]))
 
-    def step(self, action: Floats) -> tuple[Floats, Floats, bool]:
-        """One step with an action in [-1, 1]."""
-        scaled = (self._middle + self._half * action).astype(self._half.dtype)
+    def aim(self, goal: Floats) -> None:
+        """Choose the goal ``[G]`` of the episode that has just been started."""
+        if self._set is not None:
+            with blaming(self.name):
+                self._set(like(self._goal_form, goal))
+
+    def step(self, action: Floats) -> tuple[Floats, Floats, End]:
+        """One step with an action ``[A]`` in [-1, 1]."""
+        scaled = (self._middle + self._half * action).astype(self._box.dtype)
         if self._fast is not None:
-            return (*self._checked(*self._fast(scaled)), False)
-        try:
-            observation, _, terminated, _, _ = self.env.step(scaled)
-            seen = observation["observation"], observation["achieved_goal"]
-        except (Exception, SystemExit) as error:
-            raise failure(self.env_id, error) from error
-        return (*self._checked(*seen), bool(terminated))
+            return (*self._checked(*self._fast(scaled)), End.NO)
+        with blaming(self.name):
+            seen, _, terminated, truncated, _ = self.env.step(scaled.reshape(self._box.shape))
+            achieved, own = flat(seen["achieved_goal"]), flat(seen["desired_goal"])
+            observation = flat(seen["observation"])
+        if terminated and not self.sizes.aims and np.linalg.norm(achieved - own) <= self.sizes.success:
+            terminated = False  # at a goal that is not the chosen one
+        end = End.TERMINATED if terminated else End.TRUNCATED if truncated else End.NO
+        return (*self._checked(observation, achieved), end)
 
     def _checked(self, observation: Floats, achieved: Floats) -> tuple[Floats, Floats]:
         if not math.isfinite(observation.sum() + achieved.sum()):
-            raise InputError(f"{self.env_id} returned an observation that is NaN or infinite", name="env")
-        return observation.clip(-CLIP, CLIP), achieved
+            raise InputError(f"{self.name} returned an observation that is NaN or infinite", name="env")
+        return state(observation, achieved, self.sizes.with_achieved), achieved
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
+def state(observation: Floats, achieved: Floats, with_achieved: bool) -> Floats:
+    """What the policy sees ``[O]``: the observation, with what was achieved where it does not hold that."""
+    return (np.concatenate([observation, achieved]) if with_achieved else observation).clip(-CLIP, CLIP)

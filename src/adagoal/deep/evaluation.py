@@ -10,8 +10,9 @@ import numpy as np
 from adagoal.core.checks import integer
 from adagoal.core.intervals import clopper_pearson
 from adagoal.core.types import Bools, Floats
-from adagoal.deep import envs, goalspace
+from adagoal.deep import goalspace, measure
 from adagoal.deep.config import Config
+from adagoal.deep.envs import Source
 from adagoal.deep.policy import Policy
 from adagoal.deep.worker import Slots
 
@@ -61,17 +62,17 @@ class Evaluation:
         ]
 
 
-def play(policy: Policy, horizon: int, test_goals: str, episodes: int, seed: int) -> Evaluation:
+def play(policy: Policy, source: Source, horizon: int, test_goals: str, episodes: int, seed: int) -> Evaluation:
     """Episodes of a policy without noise; ``horizon`` 0 is the environment's own, ``test_goals`` a goal space."""
     integer("episodes", episodes, 1, 10**6)
     integer("seed", seed, 0, 2**31 - 1)
-    env = envs.make(policy.env)
-    sizes = envs.dimensions(env, policy.env, horizon)
+    env = source.make()
+    sizes = measure.dimensions(env, source, horizon)
     policy.check(sizes)
     goals = goalspace.goal_space(env, "test_goals", test_goals)(np.random.default_rng(seed), episodes)
     env.close()
     side_by_side = min(TOGETHER, episodes)
-    slots = Slots([Config(policy.env, seed=seed)], [(0, k) for k in range(side_by_side)], sizes.horizon)
+    slots = Slots([Config(policy.env, seed=seed)], [(0, k) for k in range(side_by_side)], source, sizes)
     rounds = -(-episodes // side_by_side)
     padded = np.resize(goals, (rounds, side_by_side, sizes.goal))
     played = [slots.test({0: policy.actor}, padded[i], 0, i) for i in range(rounds)]

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from adagoal.core.types import Floats
 
@@ -22,9 +23,12 @@ SINGULAR = 4 * np.finfo(np.float64).eps
 """Below this cosine of the second Euler angle the other two are not unique."""
 
 
-def is_fetch(core: Any) -> bool:
-    """Whether :func:`fetch_step` knows this (unwrapped) environment."""
-    return all(hasattr(core, name) for name in ("initial_gripper_xpos", "block_gripper", "model", "n_substeps"))
+def is_fetch(env: Any) -> bool:
+    """Whether :func:`fetch_step` knows this environment: one of Gymnasium-Robotics, in no wrapper but its own."""
+    while isinstance(env, TimeLimit | OrderEnforcing | PassiveEnvChecker):
+        env = env.env
+    known = type(env).__module__.startswith("gymnasium_robotics.envs.fetch.")
+    return known and all(hasattr(env, name) for name in ("initial_gripper_xpos", "block_gripper", "model"))
 
 
 def fetch_step(core: Any) -> Step:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.context import SpawnProcess
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from adagoal.core.errors import InputError
 from adagoal.core.types import Floats, Singles
 from adagoal.deep.actor import Actor
 from adagoal.deep.config import Config
+from adagoal.deep.envs import Dimensions, Source
 from adagoal.deep.worker import Episodes, Exam, Failure, Order, Played, main
 
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -35,12 +36,25 @@ def stop_if_imported() -> None:
         sys.exit(NO_GUARD)
 
 
+class Collected(NamedTuple):
+    """What the workers of S runs have played in a cycle."""
+
+    episodes: Episodes
+    """``[S, episodes, ...]``"""
+    distances: Floats
+    """To the test goals ``[rounds, S, episodes, T]``."""
+    tested: Singles
+    """First observations of the tests ``[rounds, S, episodes, observation]``."""
+    starts: Singles
+    """First observations of the next cycle ``[S, episodes, observation]``."""
+
+
 class Fleet:
     """Worker processes for S runs of ``episodes`` environments each; slots are dealt out in order."""
 
-    def __init__(self, configs: Sequence[Config], horizon: int, workers: int) -> None:
+    def __init__(self, configs: Sequence[Config], source: Source, sizes: Dimensions, workers: int) -> None:
         stop_if_imported()
-        self.shape, self.horizon = (len(configs), configs[0].episodes), horizon
+        self.shape, self.horizon = (len(configs), configs[0].episodes), sizes.horizon
         slots = [(run, k) for run in range(self.shape[0]) for k in range(self.shape[1])]
         workers = max(1, min(workers, len(slots)))
         bounds = np.linspace(0, len(slots), workers + 1).astype(int)
@@ -51,7 +65,7 @@ class Fleet:
         with _environment():
             for part in self._parts:
                 here, there = context.Pipe()
-                process = context.Process(target=main, args=(there, configs, slots[part], horizon), daemon=True)
+                process = context.Process(target=main, args=(there, configs, slots[part], source, sizes), daemon=True)
                 process.start()
                 there.close()
                 self._links.append(here)
@@ -73,14 +87,18 @@ class Fleet:
             ]
         )
 
-    def wait(self) -> tuple[Episodes, Floats, Singles]:
-        """Collect: episodes ``[S, episodes, ...]``, test distances ``[rounds, S, episodes, T]``, next starts."""
+    def wait(self) -> Collected:
+        """Collect what was played."""
         played: list[Played] = self._receive()
-        fields = ("observation", "achieved", "action", "goal", "length")
+        fields = ("observation", "achieved", "action", "goal", "length", "terminated")
         episodes = Episodes(**{f: self._stack([getattr(p.episodes, f) for p in played]) for f in fields})
-        distances = np.concatenate([p.distances for p in played], 1)
-        distances = distances.reshape(distances.shape[0], *self.shape, distances.shape[-1])
-        return episodes, distances, self._stack([p.starts for p in played])
+        distances, tested = (np.concatenate([getattr(p, name) for p in played], 1) for name in ("distances", "tested"))
+        return Collected(
+            episodes,
+            distances.reshape(distances.shape[0], *self.shape, distances.shape[-1]),
+            tested.reshape(tested.shape[0], *self.shape, tested.shape[-1]),
+            self._stack([p.starts for p in played]),
+        )
 
     def examine(self, cycle: int, actor: Actor, goals: Floats) -> Floats:
         """Distances ``[n, T]`` to the goals ``[n, goal]``, each played for from a start of its own, without noise.

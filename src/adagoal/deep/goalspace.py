@@ -18,14 +18,15 @@ import numpy as np
 
 from adagoal.core.errors import InputError
 from adagoal.core.types import Bools, Floats
-from adagoal.deep.envs import failure
+from adagoal.deep.envs import blaming
+from adagoal.deep.vectors import flat
 
 GoalSpace = Callable[[np.random.Generator, int], Floats]
 
 LIFT = 0.45
 """Largest height of a lifted Fetch goal, in metres (gymnasium_robotics ``_sample_goal``)."""
 POOL = 512
-"""Goals collected by resetting an environment whose goal sampler has no closed form."""
+"""Goals collected by resetting an environment whose goal sampler has no closed form; as many for tests."""
 
 
 def parse(name: str, text: str) -> dict[str, float]:
@@ -49,7 +50,11 @@ def parse(name: str, text: str) -> dict[str, float]:
 
 
 def goal_space(env: Any, name: str, text: str) -> GoalSpace:
-    """The goal space ``text``, given as the setting ``name``, of a Gymnasium environment (any wrapper stack)."""
+    """The goal space ``text`` of a Gymnasium environment (any wrapper stack), given as the setting ``name``.
+
+    ``name`` also says which goals are drawn where an environment's own are a finite pool: the pools of
+    ``train_goals`` and ``test_goals`` come from different resets.
+    """
     found = parse(name, text)
     core = env.unwrapped
     fetch = hasattr(core, "initial_gripper_xpos")
@@ -59,7 +64,7 @@ def goal_space(env: Any, name: str, text: str) -> GoalSpace:
         return fetch_goals(core, found)
     if hasattr(core, "maze"):
         return _scaled(maze_goals(core), found.get("scale", 1.0))
-    return _scaled(reset_goals(env), found.get("scale", 1.0))
+    return _scaled(reset_goals(env, POOL * (name == "test_goals")), found.get("scale", 1.0))
 
 
 def fetch_goals(core: Any, found: dict[str, float]) -> GoalSpace:
@@ -88,12 +93,10 @@ def maze_goals(core: Any) -> GoalSpace:
     return lambda rng, n: cells[rng.integers(len(cells), size=n)] + rng.uniform(-noise, noise, (n, cells.shape[1]))
 
 
-def reset_goals(env: Any) -> GoalSpace:
-    """Any other environment: a pool of the goals that its own resets drew."""
-    try:
-        pool = np.stack([np.asarray(env.reset(seed=seed)[0]["desired_goal"], np.float64) for seed in range(POOL)])
-    except (Exception, SystemExit) as error:
-        raise failure(env.spec.id, error) from error
+def reset_goals(env: Any, first: int) -> GoalSpace:
+    """Any other environment: a pool of the goals that its own resets drew, with seeds from ``first`` on."""
+    with blaming(type(env.unwrapped).__name__):
+        pool = np.stack([flat(env.reset(seed=seed)[0]["desired_goal"]) for seed in range(first, first + POOL)])
     return lambda rng, n: pool[rng.integers(len(pool), size=n)]
 
 

@@ -16,16 +16,19 @@ import jax.numpy as jnp
 from jax import Array
 
 from adagoal.core.types import Floats
-from adagoal.deep import algorithms, ensemble, networks, normaliser, replay, settings
+from adagoal.deep import algorithms, critics, ensemble, networks, normaliser, replay, settings
 from adagoal.deep.actor import Actor
 from adagoal.deep.config import CONTACT_DISTANCE, Config
 from adagoal.deep.envs import Dimensions
-from adagoal.deep.networks import Learnt, Transitions
+from adagoal.deep.networks import Layers, Learnt, Transitions
 from adagoal.deep.normaliser import Moments
 from adagoal.deep.replay import Replay
+from adagoal.deep.values import Critics
 
 NEIGHBOURS = 512
 """Achieved goals from which the density at a candidate is estimated."""
+BANDWIDTH = 0.3
+"""Of the kernel, in standard deviations of the goals."""
 Knobs = dict[str, Array]
 """What may differ between the runs of one program: see :func:`knobs`."""
 
@@ -35,7 +38,8 @@ class State(NamedTuple):
 
     nets: Any
     """Of the algorithm."""
-    ensemble: Learnt
+    ensemble: Learnt | None
+    """None where the algorithm's own critics are one."""
     observations: Moments
     goals: Moments
     replay: Replay
@@ -64,9 +68,11 @@ def initial(config: Config, sizes: Dimensions, test_goals: Floats) -> State:
     goals = normaliser.empty(sizes.goal)
     if config.normaliser == "fixed":
         goals = normaliser.merge(goals, jnp.asarray(test_goals, jnp.float32), jnp.ones(len(test_goals)))
+    algorithm = algorithms.get(config.algorithm)
+    nets = algorithm.init(config, sizes, policy_key, value_key)
     return State(
-        algorithms.get(config.algorithm).init(config, sizes, policy_key, value_key),
-        ensemble.init(config, sizes, ensemble_key),
+        nets,
+        ensemble.init(config, sizes, ensemble_key) if algorithm.critics(nets) is None else None,
         normaliser.empty(sizes.observation),
         goals,
         replay.empty(capacity(config, sizes.horizon), sizes.horizon, sizes.observation, sizes.goal, sizes.action),
@@ -91,7 +97,7 @@ def cycle(config: Config, sizes: Dimensions, with_ensemble: bool, state: State, 
     def draw(key: Array, count: int, relabel: Array) -> Transitions:
         batch = replay.sample(memory, contacts, key, count, relabel, knob["contact"], sizes.success)
         og, following = inputs(state, batch.observation, batch.goal), inputs(state, batch.following, batch.goal)
-        return Transitions(og, batch.action, following, batch.reward)
+        return Transitions(og, batch.action, following, batch.reward, batch.terminal)
 
     def improve(nets: Any, i: Array) -> tuple[Any, dict[str, Array]]:
         key = jax.random.fold_in(nets_key, i)
@@ -106,14 +112,14 @@ def cycle(config: Config, sizes: Dimensions, with_ensemble: bool, state: State, 
         batch = draw(jax.random.fold_in(ensemble_key, i), count, knob["ensemble_relabel"])
         return ensemble.update(config, members, lambda og: algorithm.act(nets, og), batch)
 
-    if with_ensemble:
+    if with_ensemble and state.ensemble is not None:
         members, error = networks.repeat(config, disagree, state.ensemble, config.ensemble_updates)
         state, losses = state._replace(ensemble=members), losses | error
     return state, losses
 
 
 def _see(state: State, knob: Knobs, observation: Array, achieved: Array, action: Array, goal: Array,
-         length: Array) -> State:  # fmt: skip
+         length: Array, terminated: Array) -> State:  # fmt: skip
     """Feed the normalisers with a cycle's episodes ``[B, T + 1, ...]``."""
     real = (jnp.arange(observation.shape[1]) <= length[:, None]).astype(jnp.float32)
     flat = real.reshape(-1)
@@ -124,11 +130,21 @@ def _see(state: State, knob: Knobs, observation: Array, achieved: Array, action:
 
 
 def values(config: Config, with_density: bool, state: State, start: Array, goal: Array, key: Array) -> Any:
-    """D in steps, E, and the density of achieved goals, each ``[B, N]``, for starts ``[B, O]``, goals ``[B, N, G]``."""
+    """D in steps, sigma, and the density of achieved goals, each ``[B, N]``: starts ``[B, O]``, goals ``[B, N, G]``."""
     og = inputs(state, jnp.broadcast_to(start[:, None], (*goal.shape[:2], start.shape[-1])), goal)
     action = algorithms.get(config.algorithm).act(state.nets, og)
-    D, E = ensemble.values(config, state.ensemble, og, action, key)
+    layers, normed = disagreeing(config, state)
+    D, E = ensemble.values(config, layers, critics.relu if normed else jax.nn.relu, og, action, key)
     return D, E, _density(state, goal, key) if with_density else jnp.zeros(goal.shape[:2])
+
+
+def disagreeing(config: Config, state: State) -> tuple[Layers, bool]:
+    """The critics from which D and E are read, stacked along J, and whether their layers are normalised."""
+    own = algorithms.get(config.algorithm).critics(state.nets)
+    if own is not None:
+        return own, True
+    assert state.ensemble is not None
+    return state.ensemble.online, False
 
 
 def _density(state: State, goal: Array, key: Array) -> Array:
@@ -138,9 +154,29 @@ def _density(state: State, goal: Array, key: Array) -> Array:
     for_episode, for_time = jax.random.split(key)
     episode = jax.random.randint(for_episode, (NEIGHBOURS,), 0, jnp.maximum(held, 1))
     time = jax.random.randint(for_time, (NEIGHBOURS,), 0, memory.achieved.shape[1])
-    near = normaliser.normalise(state.goals, memory.achieved[episode, time])
-    apart = ((normaliser.normalise(state.goals, goal)[..., None, :] - near) ** 2).sum(-1)
-    return held * jnp.exp(-apart / (2 * 0.3**2)).mean(-1)
+    return held * _kernel(state, goal, memory.achieved[episode, time])
+
+
+def _kernel(state: State, goal: Array, near: Array) -> Array:
+    """Mean of a Gaussian kernel between each goal ``[B, N, G]`` and the points ``near [M, G]``, both normalised."""
+    points = normaliser.normalise(state.goals, near)
+    apart = ((normaliser.normalise(state.goals, goal)[..., None, :] - points) ** 2).sum(-1)
+    return jnp.exp(-apart / (2 * BANDWIDTH**2)).mean(-1)
+
+
+def experience(state: State, wanted: Array, count: int, key: Array) -> tuple[Array, Array, Array]:
+    """States ``[count, O]`` of the memory and what was achieved there ``[count, G]``; and KL(p_wanted || p_achieved).
+
+    The divergence is that of two kernel estimates, at goals ``wanted [M, G]`` of the goal space.
+    """
+    memory = state.replay
+    held = jnp.maximum(jnp.minimum(memory.added, memory.goal.shape[0]), 1)
+    for_episode, for_time = jax.random.split(key)
+    episode = jax.random.randint(for_episode, (count,), 0, held)
+    time = jax.random.randint(for_time, (count,), 0, memory.length[episode] + 1)
+    found = memory.achieved[episode, time]
+    own, others = (_kernel(state, wanted[None], near)[0] for near in (wanted, found[:NEIGHBOURS]))
+    return memory.observation[episode, time], found, jnp.mean(jnp.log(own + 1e-12) - jnp.log(others + 1e-12))
 
 
 def actors(config: Config, state: State) -> list[Actor]:
@@ -155,6 +191,17 @@ def actors(config: Config, state: State) -> list[Actor]:
     return [
         Actor([(w[i], b[i]) for w, b in layers], o_mean[i], o_std[i], g_mean[i], g_std[i], normaliser.CLIP)
         for i in range(len(o_mean))
+    ]
+
+
+def all_critics(configs: Sequence[Config], state: State, factors: Sequence[float | None]) -> list[Critics | None]:
+    """The critics of S runs as NumPy arrays, with their calibrations; None where a run's goal rule asked for none."""
+    layers, normed = disagreeing(configs[0], state)
+    arrays = jax.device_get(layers)
+    trained = normed or any(config.needs_ensemble for config in configs)
+    return [
+        Critics([(w[i], b[i]) for w, b in arrays], configs[0].gamma, normed, factors[i]) if trained else None
+        for i in range(len(configs))
     ]
 
 
@@ -176,6 +223,13 @@ def compile_values(configs: Sequence[Config]) -> Callable[[State, Any, Any, Arra
         return values(configs[0], with_density, state, start, goal, key)
 
     return jax.jit(over_runs(one, len(configs)))
+
+
+def compile_experience(
+    configs: Sequence[Config], count: int
+) -> Callable[[State, Any, Array], tuple[Array, Array, Array]]:
+    """:func:`experience` over S runs: wanted goals ``[S, M, G]``, keys ``[S]``."""
+    return jax.jit(over_runs(lambda state, wanted, key: experience(state, wanted, count, key), len(configs)))
 
 
 def over_runs(function: Callable[..., Any], runs: int) -> Callable[..., Any]:

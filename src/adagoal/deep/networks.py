@@ -4,7 +4,9 @@ Every critic (the algorithm's own, and each member of the ensemble) is fitted to
 
     y = clip( r + gamma Q'(s', a', g),  -1/(1 - gamma),  0 ),     loss = mean (Q(s, a, g) - y)^2
 
-with Q' the target network and a' the action that a policy takes at s'. All functions act on one run.
+with Q' the target network and a' the action that a policy takes at s'. Where the episode terminated at s', nothing
+follows: y = 0 if the goal is reached there, and y = -1/(1 - gamma), which is never, if it is not. An episode that was
+cut off (``truncated``, or the horizon) is no end in this sense. All functions act on one run.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from adagoal.deep import actor
 from adagoal.deep.config import Config
 
 Layers = list[tuple[Array, Array]]
+Activation = Callable[[Array], Array]
 
 
 class Learnt(NamedTuple):
@@ -41,6 +44,8 @@ class Transitions(NamedTuple):
     following: Array
     """(next observation, goal) ``[B, O + G]``"""
     reward: Array
+    terminal: Array
+    """Whether nothing follows ``[B]``."""
 
 
 def init(key: Array, sizes: Sequence[int]) -> Layers:
@@ -61,9 +66,16 @@ def fresh(config: Config, key: Array, sizes: Sequence[int]) -> Learnt:
     return Learnt(online, jax.tree.map(jnp.copy, online), optax.adam(config.learning_rate).init(online))
 
 
-def q(critic: Layers, og: Array, action: Array) -> Array:
+def stacked(config: Config, key: Array, sizes: Sequence[int]) -> Learnt:
+    """J fresh networks, stacked along a leading axis."""
+    members = [fresh(config, k, sizes) for k in jax.random.split(key, config.members)]
+    found: Learnt = jax.tree.map(lambda *leaves: jnp.stack(leaves), *members)
+    return found
+
+
+def q(critic: Layers, og: Array, action: Array, relu: Activation = jax.nn.relu) -> Array:
     """Values ``[...]``."""
-    return actor.mlp(critic, jnp.concatenate([og, action], -1), jax.nn.relu)[..., 0]
+    return actor.mlp(critic, jnp.concatenate([og, action], -1), relu)[..., 0]
 
 
 def descend(config: Config, learnt: Learnt, loss: Callable[[Any], Array]) -> tuple[Learnt, Array]:
@@ -73,11 +85,19 @@ def descend(config: Config, learnt: Learnt, loss: Callable[[Any], Array]) -> tup
     return learnt._replace(online=optax.apply_updates(learnt.online, change), adam=moments), value
 
 
-def fit(config: Config, critic: Learnt, ahead: Array, batch: Transitions) -> tuple[Learnt, Array]:
-    """Fit a critic to the targets y, with the actions ``ahead [B, A]`` at the following states; returns its loss."""
+def targets(config: Config, batch: Transitions, following: Array) -> Array:
+    """The targets y ``[B]``, from the values ``following [B]`` of what comes next."""
     floor = -1.0 / (1.0 - config.gamma)
-    y = jnp.clip(batch.reward + config.gamma * q(critic.target, batch.following, ahead), floor, 0.0)
-    return descend(config, critic, lambda p: jnp.mean((q(p, batch.og, batch.action) - y) ** 2))
+    last = jnp.where(batch.reward < 0.0, floor, 0.0)
+    return jnp.where(batch.terminal, last, jnp.clip(batch.reward + config.gamma * following, floor, 0.0))
+
+
+def fit(
+    config: Config, critic: Learnt, ahead: Array, batch: Transitions, relu: Activation = jax.nn.relu
+) -> tuple[Learnt, Array]:
+    """Fit a critic to the targets y, with the actions ``ahead [B, A]`` at the following states; returns its loss."""
+    y = targets(config, batch, q(critic.target, batch.following, ahead, relu))
+    return descend(config, critic, lambda p: jnp.mean((q(p, batch.og, batch.action, relu) - y) ** 2))
 
 
 def toward(learnt: Learnt, step: float) -> Learnt:

@@ -43,6 +43,10 @@ class PointMass(gymnasium.Env[Any, Floats]):
         reward = float(self.compute_reward(position, self._goal, {}))
         return self._observation(), reward, False, False, {"is_success": reward == 0.0}
 
+    def set_goal(self, goal: Floats) -> None:
+        """The goal of this episode."""
+        self._goal = np.asarray(goal, np.float64)
+
     def compute_reward(self, achieved_goal: Floats, desired_goal: Floats, info: Any) -> Any:
         return -(np.linalg.norm(achieved_goal - desired_goal, axis=-1) > self.threshold).astype(np.float64)
 

@@ -1,22 +1,41 @@
-"""A trained policy, without JAX."""
+"""A trained policy, without JAX: actions, distances and their uncertainty, in the environment's own units."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import NDArray
 
 from adagoal.core.errors import InputError
 from adagoal.core.types import Singles
 from adagoal.deep.actor import Actor
-from adagoal.deep.envs import Dimensions
+from adagoal.deep.envs import Dimensions, state
+from adagoal.deep.values import SMALLEST, Critics
+from adagoal.deep.vectors import flat
 
 
+@dataclass(frozen=True)
 class Policy:
-    """``policy(observation, goal) -> action``; -1 and 1 are the ends of the environment's action box."""
+    """``policy(observation, goal) -> action``, as the environment's ``step`` takes it.
 
-    def __init__(self, env: str, actor: Actor) -> None:
-        self.env = env
-        self.actor = actor
+    The observation is the environment's whole one, of which ``observation`` and ``achieved_goal`` are used, or its
+    entry ``observation`` alone where that holds the achieved goal. Goals have the form of ``desired_goal``.
+    """
+
+    env: str
+    actor: Actor
+    critics: Critics | None
+    """None where the training had no critics for D and E."""
+    low: tuple[float, ...]
+    """Ends of the environment's action box ``[A]``."""
+    high: tuple[float, ...]
+    shape: tuple[int, ...]
+    """That of an action."""
+    with_achieved: bool
+    """Whether the policy sees the achieved goal beside the observation."""
 
     def check(self, sizes: Dimensions) -> None:
         """Whether the environment is one that the policy can act in."""
@@ -26,6 +45,44 @@ class Policy:
             text = f"{self.env} has (observations, goals, actions) of sizes {wanted}, the policy is for {own}"
             raise InputError(text, name="env")
 
-    def __call__(self, observation: ArrayLike, goal: ArrayLike) -> Singles:
-        """One action ``[A]`` in [-1, 1] for one observation ``[O]`` and goal ``[G]``."""
-        return self.actor(np.asarray(observation, np.float64)[None], np.asarray(goal, np.float64)[None])[0]
+    def __call__(self, observation: Any, goal: Any) -> Singles:
+        """The noise-free action for one observation and one goal."""
+        low, high = np.array(self.low), np.array(self.high)
+        action = (low + high) / 2 + (high - low) / 2 * self.actor(*self._vectors(observation, goal))[0]
+        return np.clip(action, low, high).reshape(self.shape).astype(np.float32)
+
+    def distance(self, observation: Any, goal: Any) -> float:
+        """D: the steps that the policy is expected to take from here to the goal."""
+        return self._values(observation, goal)[0]
+
+    def uncertainty(self, observation: Any, goal: Any) -> float:
+        """E: how far :meth:`distance` may be off, in steps; it covered 90% of fresh episodes after the training."""
+        _, E = self._values(observation, goal)
+        assert self.critics is not None
+        if self.critics.calibration is None:
+            raise InputError("is known when a training has come to its end, where it is measured", "uncertainty")
+        return self.critics.calibration * max(E, SMALLEST)
+
+    def weights(self) -> dict[str, NDArray[Any]]:
+        """All that was learnt, as named arrays."""
+        return self.actor.to_arrays() | ({} if self.critics is None else self.critics.to_arrays())
+
+    def _values(self, observation: Any, goal: Any) -> tuple[float, float]:
+        if self.critics is None:
+            raise InputError("is not known: the goal rule of this training needed no ensemble", "distance")
+        o, g = self._vectors(observation, goal)
+        D, E = self.critics(self.actor.normalised(o, g), self.actor(o, g))
+        return float(D[0]), float(E[0])
+
+    def _vectors(self, observation: Any, goal: Any) -> tuple[Any, Any]:
+        """State ``[1, O]`` and goal ``[1, G]``."""
+        whole = isinstance(observation, Mapping) and "achieved_goal" in observation
+        if self.with_achieved and not whole:
+            text = "give the whole observation of the environment: what was achieved is not in its entry 'observation'"
+            raise InputError(text, "observation")
+        seen = flat(observation["observation"]) if whole else flat(observation)
+        o, g = state(seen, flat(observation["achieved_goal"]) if whole else seen, self.with_achieved), flat(goal)
+        for name, vector, size in (("observation", o, self.actor.observation_mean), ("goal", g, self.actor.goal_mean)):
+            if len(vector) != len(size) or not np.isfinite(vector).all():
+                raise InputError(f"must be {len(size)} finite numbers, got {vector.tolist()[:8]}", name)
+        return o[None], g[None]

@@ -27,6 +27,8 @@ class Replay(NamedTuple):
     """``[C, goal]``"""
     length: Array
     """``[C]``"""
+    terminated: Array
+    """``[C]``: whether nothing follows the last state of the episode."""
     moved: Array
     """``[C]``: whether the achieved goal moved by more than the contact distance."""
     added: Array
@@ -41,6 +43,8 @@ class Batch(NamedTuple):
     following: Array
     goal: Array
     reward: Array
+    terminal: Array
+    """Whether nothing follows; False where the episode was cut off."""
 
 
 def empty(capacity: int, horizon: int, observation: int, goal: int, action: int) -> Replay:
@@ -50,6 +54,7 @@ def empty(capacity: int, horizon: int, observation: int, goal: int, action: int)
         jnp.zeros((capacity, horizon, action)),
         jnp.zeros((capacity, goal)),
         jnp.zeros(capacity, jnp.int32),
+        jnp.zeros(capacity, bool),
         jnp.zeros(capacity, bool),
         jnp.zeros((), jnp.int32),
     )
@@ -63,6 +68,7 @@ def add(
     action: Array,
     goal: Array,
     length: Array,
+    terminated: Array,
 ) -> Replay:
     """Put a cycle's episodes ``[B, ...]`` into the ring (C must be a multiple of B)."""
     at = replay.added % replay.goal.shape[0]
@@ -77,6 +83,7 @@ def add(
         put(replay.action, action),
         put(replay.goal, goal),
         put(replay.length, length),
+        put(replay.terminated, terminated),
         put(replay.moved, moved),
         replay.added + goal.shape[0],
     )
@@ -108,6 +115,7 @@ def sample(replay: Replay, contacts: tuple[Array, Array], key: Array, count: int
         replay.observation[episode, t + 1],
         goal,
         -(away > success).astype(jnp.float32),
+        replay.terminated[episode] & (t + 1 == length),
     )
 
 

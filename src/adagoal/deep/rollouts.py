@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from adagoal.core.errors import InputError
 from adagoal.core.types import Bools, Floats
-from adagoal.deep import envs, goalspace
+from adagoal.deep import goalspace, measure
 from adagoal.deep.certification import BLOCK, BLOCKS, CERTIFY, Reach
 from adagoal.deep.config import Config
+from adagoal.deep.envs import Source
 from adagoal.deep.fleet import Fleet
 from adagoal.deep.goalspace import GoalSpace
 from adagoal.deep.policy import Policy
@@ -22,11 +24,11 @@ from adagoal.deep.policy import Policy
 
 @contextlib.contextmanager
 def rollouts(
-    policy: Policy, horizon: int, test_goals: str, radius: int, seed: int, workers: int
+    policy: Policy, source: Source, horizon: int, test_goals: str, radius: int, seed: int, workers: int
 ) -> Iterator[tuple[GoalSpace, Reach]]:
     """The goal space ``test_goals``, and the function that plays; ``horizon`` 0 is the environment's own."""
-    env = envs.make(policy.env)
-    sizes = envs.dimensions(env, policy.env, horizon)
+    env = source.make()
+    sizes = measure.dimensions(env, source, horizon)
     policy.check(sizes)
     if radius > sizes.horizon:
         text = f"must be a whole number in 1..{sizes.horizon}, the steps of an episode, got {radius}"
@@ -35,7 +37,8 @@ def rollouts(
     env.close()
     stream = int(np.random.SeedSequence([seed, CERTIFY]).generate_state(1)[0] // 2)
     workers = min(workers, BLOCKS)
-    fleet = Fleet([Config(policy.env, seed=stream, episodes=BLOCK)] * workers, radius, workers)
+    configs, sizes = [Config(policy.env, seed=stream, episodes=BLOCK)] * workers, replace(sizes, horizon=radius)
+    fleet = Fleet(configs, source, sizes, workers)
 
     def reach(goals: Floats, round_: int) -> Bools:
         return np.asarray((fleet.examine(round_, policy.actor, goals) <= sizes.success).any(1))

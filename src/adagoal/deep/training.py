@@ -19,13 +19,16 @@ from numpy.typing import NDArray
 from adagoal.core.errors import InputError
 from adagoal.core.status import Status
 from adagoal.core.types import Floats, Singles
-from adagoal.deep import checkpoint, envs, goalspace, learner, trees
+from adagoal.deep import checkpoint, goalspace, learner, measure, trees, values
 from adagoal.deep.actor import Actor
 from adagoal.deep.config import Config, one_program
-from adagoal.deep.fleet import Fleet
+from adagoal.deep.envs import Source
+from adagoal.deep.fleet import Collected, Fleet
 from adagoal.deep.history import History
+from adagoal.deep.policy import Policy
 from adagoal.deep.selection import Selector
 from adagoal.deep.worker import Episodes
+from adagoal.goals import Rule
 
 Observer = Callable[[History], bool | None]
 """Called after every cycle; False ends the training, with everything learnt so far."""
@@ -38,15 +41,25 @@ GRID = 41
 class Training:
     """S runs side by side, between two cycles: all that they have learnt and seen, and what they will play next.
 
-    ``kept`` is the state to go on from; what does not fit the configurations is a ``ValueError``.
+    ``source`` makes the environments where that is not for their name to do, ``rule`` is the function that stands for
+    the goal rule ``function:NAME``. ``kept`` is the state to go on from; what does not fit the configurations is a
+    ``ValueError``.
     """
 
-    def __init__(self, configs: Sequence[Config], workers: int = 0, kept: Kept | None = None) -> None:
+    def __init__(
+        self,
+        configs: Sequence[Config],
+        workers: int = 0,
+        kept: Kept | None = None,
+        source: Source | None = None,
+        rule: Rule | None = None,
+    ) -> None:
         one_program(configs)
-        self.configs, self.workers = list(configs), workers or os.cpu_count() or 1
+        self.source, self.workers = source or Source(configs[0].env), workers or os.cpu_count() or 1
+        env = self.source.make()
+        self.sizes = measure.dimensions(env, self.source, configs[0].horizon)
+        self.configs = configs = [config.on_time_scale(self.sizes.horizon) for config in configs]
         first = configs[0]
-        env = envs.make(first.env)
-        self.sizes = envs.dimensions(env, first.env, first.horizon)
         self.per_cycle = first.episodes * self.sizes.horizon
         if first.buffer < self.per_cycle:
             raise InputError(f"{first.buffer} is less than one cycle; at least {self.per_cycle}", name="buffer")
@@ -56,13 +69,15 @@ class Training:
         self.rounds = -(-first.eval_episodes // first.episodes)
         train_spaces = [goalspace.goal_space(env, "train_goals", c.train_goals) for c in configs]
         test_spaces = [goalspace.goal_space(env, "test_goals", c.test_goals) for c in configs]
-        self.selector = Selector(configs, train_spaces, test_spaces, self.per_cycle)
+        self.selector = Selector(configs, train_spaces, test_spaces, self.per_cycle, rule)
         self.history = History.start(configs, train_spaces, test_spaces, goalspace.table(env), self.sizes)
         env.close()
         self.knobs = learner.knobs(configs)
         self.learn = learner.compile_cycle(configs, self.sizes)
         self.pending: Episodes | None = None
         """Episodes that were played and not learnt from yet."""
+        self.calibrations: list[float | None] = [None] * len(configs)
+        """Of E, run by run; known at the end."""
         self.cycle = 0
         self.learnt: learner.State
         self._starts: Singles
@@ -86,7 +101,7 @@ class Training:
     def run(self, observe: Observer = lambda history: None) -> Status:
         """Play and learn to the end, or until ``observe`` says False; whole cycles either way."""
         began, before = time.monotonic(), self.history.wall_seconds
-        fleet = Fleet(self.configs, self.sizes.horizon, self.workers)
+        fleet = Fleet(self.configs, self.source, self.sizes, self.workers)
         try:
             self._starts = fleet.reset(self.cycle)
             while not self.played:
@@ -108,30 +123,53 @@ class Training:
         rounds = self.rounds if self.cycle % config.eval_every == 0 else 0
         fleet.start(self.cycle, self.actors(), goals, self.selector.tests(self.cycle, rounds, config.episodes))
         losses = self.learn_pending()
-        self.pending, distances, starts = fleet.wait()
-        self.history.add(self.cycle, goals, notes, losses, self.pending, distances)
+        played = fleet.wait()
+        self.pending = played.episodes
+        self.history.add(self.cycle, goals, notes, losses, self.pending, played.distances)
         self.cycle += 1
-        return starts
+        return played.starts
 
     def learn_pending(self) -> dict[str, Any]:
         """Learn from the episodes that wait; returns at once, the device works on."""
         if self.pending is None:
             return {}
         p, self.pending = self.pending, None
-        new = tuple(jnp.asarray(x) for x in (p.observation, p.achieved, p.action, p.goal, p.length))
+        new = tuple(jnp.asarray(x) for x in (p.observation, p.achieved, p.action, p.goal, p.length, p.terminated))
         self.learnt, losses = self.learn(self.learnt, self.knobs, new)
         return dict(losses)
 
     def _final_test(self, fleet: Fleet) -> None:
         episodes = self.configs[0].episodes
         goals, _ = self.selector.choose(self.learnt, fleet.reset(self.cycle), self.cycle)
-        fleet.start(self.cycle, self.actors(), goals, self.selector.tests(self.cycle, self.rounds, episodes))
-        _, distances, _ = fleet.wait()
-        self.history.add_test(self.cycle, distances)
+        tests = self.selector.tests(self.cycle, self.rounds, episodes)
+        fleet.start(self.cycle, self.actors(), goals, tests)
+        played = fleet.wait()
+        self.history.add_test(self.cycle, played.distances)
+        self._calibrate(tests, played)
+
+    def _calibrate(self, tests: Floats, played: Collected) -> None:
+        """Compare D and E of the last test, whose episodes are new, with the steps that they took."""
+        gamma, S = self.configs[0].gamma, len(self.configs)
+        starts = np.moveaxis(played.tested, 0, 1).reshape(S, -1, self.sizes.observation)
+        goals = np.moveaxis(tests, 0, 1).reshape(S, -1, self.sizes.goal)
+        D, sigma = self.selector.values(self.learnt, starts, goals)
+        E = values.error(D, sigma, gamma)
+        taken = values.taken(np.moveaxis(played.distances, 0, 1).reshape(S, -1, self.sizes.horizon),
+                             self.sizes.success, gamma)  # fmt: skip
+        self.calibrations = [values.calibration(D[s], E[s], taken[s], self.sizes.horizon) for s in range(S)]
 
     def actors(self) -> list[Actor]:
         """The actor of each run, as it is now."""
         return learner.actors(self.configs[0], self.learnt)
+
+    def policies(self) -> list[Policy]:
+        """The policy of each run, as it is now."""
+        critics = learner.all_critics(self.configs, self.learnt, self.calibrations)
+        sizes = self.sizes
+        return [
+            Policy(self.source.name, actor, own, sizes.low, sizes.high, sizes.shape, sizes.with_achieved)
+            for actor, own in zip(self.actors(), critics, strict=True)
+        ]
 
     def maps(self) -> dict[str, Floats]:
         """D and E ``[S, GRID, GRID]`` over the first two goal coordinates of the widest training space."""

@@ -20,7 +20,7 @@ import numpy as np
 from adagoal.core.types import Bools, Floats, Ints, Singles
 from adagoal.deep.actor import Actor
 from adagoal.deep.config import Config
-from adagoal.deep.envs import World
+from adagoal.deep.envs import Dimensions, End, Source, World
 
 TRAIN, TEST = 0, 1
 OF_THE_GROUP = {"SIGINT", "SIGTERM", "SIGHUP"}
@@ -66,6 +66,8 @@ class Episodes:
     """``[B, goal]``: the goal the episode aimed at."""
     length: Ints
     """``[B]``"""
+    terminated: Bools
+    """``[B]``: whether nothing follows the last state; False where the episode was cut off."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,8 @@ class Played:
     episodes: Episodes
     distances: Floats
     """Distance to the test goal ``[rounds, slots, T]``, 0 rounds if there was no test."""
+    tested: Singles
+    """First observations of the tests ``[rounds, slots, observation]``."""
     starts: Singles
     """First observations of the next cycle ``[slots, observation]``."""
 
@@ -82,9 +86,11 @@ class Played:
 class Slots:
     """The environments of one worker: slot ``(run, k)`` is environment k of run ``run``."""
 
-    def __init__(self, configs: Sequence[Config], slots: Sequence[tuple[int, int]], horizon: int) -> None:
-        self.configs, self.slots, self.horizon = configs, slots, horizon
-        self.worlds = [World(configs[run].env) for run, _ in slots]
+    def __init__(
+        self, configs: Sequence[Config], slots: Sequence[tuple[int, int]], source: Source, sizes: Dimensions
+    ) -> None:
+        self.configs, self.slots, self.horizon = configs, slots, sizes.horizon
+        self.worlds = [World(source, sizes) for _ in slots]
         runs = [run for run, _ in slots]
         self.of_run = {run: slice(runs.index(run), runs.index(run) + runs.count(run)) for run in runs}
         self._first: list[tuple[Floats, Floats]] = []
@@ -102,9 +108,11 @@ class Slots:
     def play(self, order: Order) -> Played:
         episodes, _ = self._episodes(order.actors, order.goals, self._first, self._rng)
         distances = np.zeros((len(order.tests), len(self.slots), self.horizon))
+        tested = np.zeros((len(order.tests), *episodes.observation[:, 0].shape), np.float32)
         for round_, goals in enumerate(order.tests):
-            _, distances[round_] = self.test(order.actors, goals, order.cycle, round_)
-        return Played(episodes, distances, self.start(order.cycle + 1))
+            played, distances[round_] = self.test(order.actors, goals, order.cycle, round_)
+            tested[round_] = played.observation[:, 0]
+        return Played(episodes, distances, tested, self.start(order.cycle + 1))
 
     def test(self, actors: dict[int, Actor], goals: Floats, cycle: int, round_: int) -> tuple[Episodes, Floats]:
         """Play without noise for goals ``[slots, goal]``: episodes, and distances to the goals ``[slots, T]``."""
@@ -137,6 +145,9 @@ class Slots:
         observation = np.zeros((count, T + 1, now.shape[1]), np.float32)
         achieved = np.zeros((count, T + 1, goals.shape[1]))
         length = np.full(count, T, np.int32)
+        terminated = np.zeros(count, bool)
+        for world, goal in zip(self.worlds, goals, strict=True):
+            world.aim(goal)
         observation[:, 0], achieved[:, 0] = now, np.stack([a for _, a in first])
         width = next(iter(actors.values())).width
         actions = np.zeros((count, T, width), np.float32)
@@ -148,15 +159,16 @@ class Slots:
                 action = np.where(random[:, t], uniform[:, t], (action + normal[:, t]).clip(-1.0, 1.0))
             actions[:, t] = action
             for i, world in enumerate(self.worlds):
-                if length[i] < T:
+                if length[i] <= t:
                     achieved[i, t + 1] = achieved[i, t]
                 else:
-                    now[i], achieved[i, t + 1], ended = world.step(action[i])
-                    if ended:
-                        length[i] = t + 1
+                    now[i], achieved[i, t + 1], end = world.step(action[i])
+                    if end is not End.NO:
+                        length[i], terminated[i] = t + 1, end is End.TERMINATED
             observation[:, t + 1] = now
         distance = np.linalg.norm(achieved[:, 1:] - goals[:, None], axis=-1)
-        return Episodes(observation, achieved.astype(np.float32), actions, goals.astype(np.float32), length), distance
+        singles = achieved.astype(np.float32), actions, goals.astype(np.float32)
+        return Episodes(observation, *singles, length, terminated), distance
 
     def _act(self, actors: dict[int, Actor], now: Floats, goals: Floats) -> Floats:
         """The actors' actions of all slots ``[slots, action]``."""
@@ -201,12 +213,14 @@ def _portable(error: BaseException) -> BaseException:
     return error
 
 
-def main(link: Connection, configs: Sequence[Config], slots: Sequence[tuple[int, int]], horizon: int) -> None:
+def main(
+    link: Connection, configs: Sequence[Config], slots: Sequence[tuple[int, int]], source: Source, sizes: Dimensions
+) -> None:
     """A worker process: answer orders until the other end closes, or something fails."""
     for name in OF_THE_GROUP & set(dir(signal)):  # there is no SIGHUP on Windows
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     try:
-        own = Slots(configs, slots, horizon)
+        own = Slots(configs, slots, source, sizes)
         while True:
             link.send(own.answer(link.recv()))
     except (EOFError, ConnectionError):  # an environment's own are an EnvironmentFailure

@@ -9,7 +9,7 @@ from typing import Any
 from adagoal.experiments import arena_bounds, compare
 from adagoal.experiments.catalogue import CATALOGUE
 from adagoal.experiments.cells import model
-from adagoal.experiments.compare_output import Score, figure, group, live, scores
+from adagoal.experiments.compare_output import Score, figure, group, live, panels, scores
 from adagoal.experiments.declare import Experiment, Options, Outcome, Report
 from adagoal.experiments.output import Table
 from adagoal.runs.setting import Setting
@@ -157,7 +157,8 @@ def report(outcomes: Sequence[Outcome], options: Options) -> Report:
             row["asked"] = bound if math.isfinite(bound) else None
         data.append({**row, "each": {**each, "passes": [passes(run) for run in runs]}})
     rows = [score.to_dict() for score in scores(outcomes)]
-    return Report(rows, tables(outcomes, least, options), data, {"arena.png": figure(drawn(outcomes))})
+    figures = {"arena.png": figure(drawn(outcomes))}
+    return Report(rows, tables(outcomes, least, options), data, figures, panels=panels(drawn(outcomes)))
 
 
 def drawn(outcomes: Sequence[Outcome]) -> list[Outcome]:

@@ -22,7 +22,7 @@ from adagoal.core.checks import pair
 from adagoal.core.errors import InputError
 from adagoal.experiments.auditor import Auditor
 from adagoal.experiments.cells import explore
-from adagoal.experiments.compare_output import NOTE, figure, live, scores, table
+from adagoal.experiments.compare_output import NOTE, figure, live, panels, scores, table
 from adagoal.experiments.declare import Experiment, Options, Outcome, Report
 from adagoal.runs.asked import Given as Goals
 from adagoal.runs.asked import as_given, asked, space
@@ -135,7 +135,8 @@ def report(outcomes: Sequence[Outcome], options: Options) -> Report:
     """One table and one figure."""
     rows = [score.to_dict() for score in scores(outcomes)]
     text = f"{table(scores(outcomes)).markdown()}\n{NOTE}\n"
-    return Report(rows, text, {"rows": rows, "runs": outcomes}, {"figure.png": figure(outcomes)})
+    data, figures = {"rows": rows, "runs": outcomes}, {"figure.png": figure(outcomes)}
+    return Report(rows, text, data, figures, panels=panels(outcomes))
 
 
 def _model(env: str, env_args: Mapping[str, Any]) -> TabularMDP:

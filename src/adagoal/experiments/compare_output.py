@@ -14,9 +14,11 @@ from matplotlib.lines import Line2D
 from rich.table import Table as Screen
 
 from adagoal import methods
+from adagoal.core.types import Floats
 from adagoal.experiments.auditor import PER_DECADE
 from adagoal.experiments.declare import Outcome
 from adagoal.experiments.output import COLOURS, GREY, Table
+from adagoal.report.curves import Line, Panel
 
 STYLES = ("-", "--", ":", "-.")
 LOWEST, HIGHEST = 1e-3, 1e3
@@ -137,9 +139,7 @@ def figure(records: Sequence[Outcome]) -> Figure:
     looks = _looks(kinds)
     for ax, world in zip(axes, worlds, strict=False):
         inside = {key[1:]: runs for key, runs in groups.items() if key[0] == world}
-        finite = [c[1] for runs in inside.values() for run in runs for c in run["checks"] if c[1] is not None]
-        epsilon = float(next(iter(inside.values()))[0]["setting"]["epsilon"])
-        floor, ceiling = LOWEST * epsilon, min(4.0 * max([epsilon, *finite]), HIGHEST * epsilon)
+        floor, ceiling, epsilon = _range(inside.values())
         for kind, runs in inside.items():
             _curve(ax, runs, floor, ceiling, *looks[kind], ", ".join(kind))
         ax.axhline(epsilon, color=GREY, linewidth=0.8)
@@ -170,10 +170,34 @@ def _looks(kinds: Sequence[tuple[str, str]]) -> dict[tuple[str, str], tuple[str,
     }
 
 
-def _curve(
-    ax: Axes, runs: Sequence[Outcome], floor: float, ceiling: float, colour: str, style: str, label: str
-) -> None:
-    """Median and quartiles of the runs' errors; a run that has stopped keeps its last output; a dot where all have."""
+def panels(records: Sequence[Outcome]) -> list[Panel]:
+    """The same curves for the page, with those of every seed."""
+    groups = group(records)
+    found = []
+    for world in dict.fromkeys(world for world, _, _ in groups):
+        inside = {", ".join(key[1:]): runs for key, runs in groups.items() if key[0] == world}
+        floor, ceiling, epsilon = _range(inside.values())
+        lines = []
+        for name, runs in inside.items():
+            steps, errors = _errors(runs, floor, ceiling)
+            lines.append(Line(name, steps.tolist(), np.median(errors, axis=0).tolist()))
+            seeds = [run["setting"]["seed"] for run in runs]
+            lines += [Line(name, steps.tolist(), row.tolist(), seed) for row, seed in zip(errors, seeds, strict=True)]
+        marks = {"epsilon": epsilon, "a goal is missing, or reached badly": ceiling}
+        found.append(Panel(world, "steps", "true error of the current output, in steps", lines, marks))
+    return found
+
+
+def _range(groups: Iterable[Sequence[Outcome]]) -> tuple[float, float, float]:
+    """The smallest and the largest error that are drawn, and epsilon, of the runs on one world."""
+    runs = [run for group in groups for run in group]
+    epsilon = float(runs[0]["setting"]["epsilon"])
+    finite = [check[1] for run in runs for check in run["checks"] if check[1] is not None]
+    return LOWEST * epsilon, min(4.0 * max([epsilon, *finite]), HIGHEST * epsilon), epsilon
+
+
+def _errors(runs: Sequence[Outcome], floor: float, ceiling: float) -> tuple[Floats, Floats]:
+    """Steps [n] and errors [runs, n]; a run that has stopped keeps its last output."""
     last = max(run["checks"][-1][0] for run in runs)
     first = min(run["checks"][0][0] for run in runs)
     steps = np.geomspace(first, last, max(2, math.ceil(PER_DECADE * math.log10(max(last / first, 1.1))) + 1))
@@ -182,6 +206,14 @@ def _curve(
         when, error = np.array([(c[0], np.inf if c[1] is None else c[1]) for c in run["checks"]]).T
         place = np.searchsorted(when, steps * (1 + 1e-12), side="right") - 1
         errors[i, place >= 0] = np.clip(error[place[place >= 0]], floor, ceiling)
+    return steps, errors
+
+
+def _curve(
+    ax: Axes, runs: Sequence[Outcome], floor: float, ceiling: float, colour: str, style: str, label: str
+) -> None:
+    """Median and quartiles of the runs' errors; a dot where all have stopped."""
+    steps, errors = _errors(runs, floor, ceiling)
     low, middle, high = np.quantile(errors, (0.25, 0.5, 0.75), axis=0)
     ax.plot(steps, middle, color=colour, linestyle=style, label=label)
     if all(run["own_stop"] is not None for run in runs):

@@ -21,6 +21,8 @@ if TYPE_CHECKING:  # a worker needs neither
     from matplotlib.figure import Figure
     from rich.table import Table as Screen
 
+    from adagoal.report.curves import Panel
+
 Options = SimpleNamespace
 """What was asked for: ``out`` (a folder), ``quiet``, ``seeds`` (a range) and the experiment's own options."""
 Outcome = Any
@@ -76,6 +78,8 @@ class Report:
     """By file name."""
     finished: bool = True
     """False where more of the same command would change the outcome."""
+    panels: Sequence[Panel] = ()
+    """The curves of the page."""
 
 
 def _always(cell: Any, outcome: Outcome, options: Options) -> bool:

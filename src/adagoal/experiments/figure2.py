@@ -8,6 +8,7 @@ goal rules in each with the same learner:
               how the paper's deep section reads AdaGoal
     AdaGoal   the same draw under the constraint D(g) <= L that the deep section drops, ensemble with hindsight
 
+The learner is DDPG with an ensemble beside it, which the documented figure was made with.
 All runs of a panel train side by side as one program: a panel is a cell, kept as ``OUT/<panel>.json``. One that was
 stopped goes on from its checkpoint. ``--data docs/data`` trains nothing and draws what is there.
 """
@@ -15,6 +16,7 @@ stopped goes on from its checkpoint. ``--data docs/data`` trains nothing and dra
 from __future__ import annotations
 
 import os
+import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,6 +31,7 @@ from adagoal.engines import Interrupted, Needs
 from adagoal.experiments.catalogue import CATALOGUE
 from adagoal.experiments.declare import Experiment, Options, Outcome, Report
 from adagoal.experiments.output import Table
+from adagoal.report.curves import Line, Panel
 
 ENVS = {"push": "FetchPush-v4", "pick": "FetchPickAndPlace-v4"}
 STRETCH = {"push": 10, "pick": 5}
@@ -77,6 +80,8 @@ def configs(panel: str, options: Options, **settings: Any) -> list[Any]:
     seeds = options.seeds
     fewer = range(seeds[0], seeds[0] + options.baseline_seeds) if options.baseline_seeds else seeds
     shared = settings | {
+        "algorithm": "ddpg",
+        "action_l2": 1.0,
         "train_goals": f"scale={scale}",
         "eval_every": CYCLES_A_TEST[env],
         "eval_episodes": TEST_EPISODES,
@@ -93,10 +98,11 @@ def kept(cell: Cell, outcome: Outcome, options: Options) -> bool:
     from adagoal.runs.training_files import configs, is_training
 
     held = [replace(config, steps=options.steps) for config in configs(outcome)]
-    if outcome["status"] == Status.DONE and outcome["steps"] >= options.steps and all(run in held for run in cell.runs):
+    wanted = [run.on_time_scale(held[0].horizon) for run in cell.runs]
+    if outcome["status"] == Status.DONE and outcome["steps"] >= options.steps and all(run in held for run in wanted):
         return True
     folder = options.out / cell.panel
-    if is_training(folder) and held != cell.runs:
+    if is_training(folder) and held != wanted:
         raise InputError(
             f"{folder} holds the panel with other seeds, rules or settings; choose another folder", name="out"
         )
@@ -204,7 +210,25 @@ def report(outcomes: Sequence[Outcome], options: Options) -> Report:
     lines = [[_text(value) for value in row.values()] for row in found]
     finished = all(outcome["status"] == Status.DONE for outcome in outcomes)
     text = Table(list(found[0]), lines, left=2).markdown()
-    return Report(found, text, found, {"figure2.png": figure(panels)}, finished)
+    return Report(found, text, found, {"figure2.png": figure(panels)}, finished, curves(panels))
+
+
+def curves(panels: Sequence[dict[str, Any]]) -> list[Panel]:
+    """Test success over the steps, with every seed."""
+    found = []
+    for data in panels:
+        lines = []
+        for name in LINES:
+            runs = [run for run in data["runs"] if label(run) == name]
+            for run in runs:
+                steps, success = zip(*((point["steps"], point["success"]) for point in run["curve"]), strict=True)
+                lines.append(Line(NAMES[name], steps, success, run["seed"]))
+            if runs:
+                each = [line.y for line in lines[-len(runs) :]]
+                middle = [statistics.median(points) for points in zip(*each, strict=False)]
+                lines.append(Line(NAMES[name], lines[-1].x[: len(middle)], middle))
+        found.append(Panel(data["panel"], "environment steps", "test success, last step", lines, log=False))
+    return found
 
 
 def _text(value: Any) -> str:

@@ -21,10 +21,11 @@ from adagoal.core.files import alone_in, read_json, write_json, write_text
 from adagoal.engines import Engine
 from adagoal.experiments.declare import Experiment, Options, Outcome, Report
 from adagoal.experiments.output import save_figure
+from adagoal.report import curves
 
 
 def run(experiment: Experiment, options: Options, engine: Engine, display: Display) -> Report:
-    """Run what is missing; write NAME.json, NAME.md and the figures into the folder ``options.out``."""
+    """Run what is missing; write NAME.json, NAME.md, NAME.html and the figures into the folder ``options.out``."""
     cells = experiment.cells(options)
     options.out = options.out.absolute()  # other processes may stand elsewhere
     with alone_in(options.out):
@@ -37,6 +38,8 @@ def run(experiment: Experiment, options: Options, engine: Engine, display: Displ
         write_text(options.out / f"{stem}.md", report.text)
         for name, figure in report.figures.items():
             save_figure(figure, options.out / name)
+        page = options.out / f"{stem}.html"
+        curves.write(page, f"adagoal: {experiment.name}", report.text, report.panels, report.figures)
     return report
 
 

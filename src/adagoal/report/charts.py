@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 from bokeh.embed import json_item
-from bokeh.models import ColumnDataSource, HoverTool, Range1d, TapTool
+from bokeh.models import ColumnDataSource, ContinuousTicker, HoverTool, Range1d, TapTool
 from bokeh.models.annotations import Span
 from bokeh.plotting import figure
 from bokeh.plotting import figure as Figure
@@ -26,6 +27,49 @@ def exploration() -> dict[str, Any]:
     """Map, history of one goal, measured steps, progress: by the element that each goes into."""
     plots = {"map": _map(), "shrink": _shrink(), "tries": _tries(), "error": _error(), "open": _open()}
     return {name: _item(plot) for name, plot in plots.items()}
+
+
+def curves(panels: Sequence[tuple[str, str, bool]]) -> dict[str, Any]:
+    """A plot for every panel, by the labels of its axes and whether they are logarithmic."""
+    return {f"curve{i}": _item(_curves(i, *panel)) for i, panel in enumerate(panels)}
+
+
+def goal_space() -> dict[str, Any]:
+    """Where a training chose its goals, what it believes about them, and which of them are certified."""
+    return {"space": _item(_space()), "cells": _item(_verdicts())}
+
+
+def _space() -> Figure:
+    plot = _plain(420, "pan,box_zoom,wheel_zoom,reset", x_axis_label="x", y_axis_label="y", name="space")
+    source = _source("squares", "x", "y", "width", "height", "fill", "text")
+    squares = plot.rect("x", "y", "width", "height", source=source, fill_color="fill", line_color=None)
+    boxes = _source("boxes", "left", "right", "bottom", "top", "edge", "name")
+    plot.quad("left", "right", "top", "bottom", source=boxes, fill_color=None, line_color="edge", line_width=3)
+    plot.add_tools(HoverTool(renderers=[squares], tooltips=[("at", "(@x, @y)"), ("", "@text")]))
+    return plot
+
+
+def _verdicts() -> Figure:
+    labels = {"x_axis_label": "goal coordinate 0", "y_axis_label": "goal coordinate 1"}
+    plot = _plain(420, "pan,box_zoom,wheel_zoom,reset", name="cells", **labels)
+    source = _source("verdicts", "left", "right", "bottom", "top", "fill", "text")
+    cells = plot.quad("left", "right", "top", "bottom", source=source, fill_color="fill", fill_alpha=0.8,
+                      line_color="#ffffff")  # fmt: skip
+    plot.add_tools(HoverTool(renderers=[cells], tooltips="@text"))
+    return plot
+
+
+def _curves(number: int, x: str, y: str, log: bool) -> Figure:
+    kind: dict[str, Any] = {"x_axis_type": "log", "y_axis_type": "log"} if log else {}
+    plot = _plain(320, "pan,box_zoom,wheel_zoom,reset", x_axis_label=x, y_axis_label=y, name=f"curve{number}", **kind)
+    marks = _source(f"marks{number}", "x0", "x1", "y", "name")
+    rules = plot.segment("x0", "y", "x1", "y", source=marks, line_color=GREY, line_dash="dashed")
+    lines = _source(f"lines{number}", "xs", "ys", "colour", "width", "alpha", "dash", "name", "seed")
+    drawn = plot.multi_line("xs", "ys", source=lines, line_color="colour", line_width="width", line_alpha="alpha",
+                            line_dash="dash")  # fmt: skip
+    point = [("", "@name, @seed"), (x, "$data_x{0.[000]a}"), (y, "$data_y{0.000}")]
+    plot.add_tools(HoverTool(renderers=[drawn], tooltips=point), HoverTool(renderers=[rules], tooltips="@name: @y"))
+    return plot
 
 
 def _item(plot: Figure) -> Any:
@@ -54,6 +98,7 @@ def _plain(height: int, tools: str = "", **options: Any) -> Figure:
         min_border_right=10,
     )
     plot.toolbar.logo = None
+    plot.select(ContinuousTicker).desired_num_ticks = 4  # type: ignore[attr-defined]
     return plot
 
 

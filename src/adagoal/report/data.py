@@ -51,7 +51,7 @@ def collected(result: Result, view: View) -> tuple[dict[str, Any], Arrays]:
         "epsilon": result.setting.epsilon,
         "steps": result.steps,
         "reset": result.reset_action,
-        "start": view.start,
+        "start": None if view.start is None else int(view.start),
         "grid": view.layout is not None,
         "shape": drawn,
         "history": "past_steps" in result.arrays,
@@ -120,7 +120,7 @@ def _moments(result: Result, goals: Longs) -> Arrays:
         "moment_chosen": _chosen(arrays["episode_goals"], episodes, goals, _numbers(result)),
     }
     if kept:
-        column = np.full(_numbers(result), -1)
+        column = np.full(_numbers(result) + 1, -1)  # the last stands for sets not found yet
         column[arrays["past_goals"]] = np.arange(len(arrays["past_goals"]))
         blank = {"past_lower": 0.0, "past_upper": np.inf, "past_stand": 0}
         for name, empty in blank.items():

@@ -1,93 +1,268 @@
-"""``report.html`` of a training: one self-contained page with its figures, from the folder alone."""
+"""``report.html`` of a training: one self-contained page, and the figures beside it, from the folder alone."""
 
 from __future__ import annotations
 
-from html import escape
+import base64
+import os
+import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core.files import write_text
+from adagoal.core.errors import InputError
+from adagoal.core.files import busy, read_json, reading, replace, write_text
+from adagoal.core.schema import COUNT, check_json
 from adagoal.core.status import Status
 from adagoal.deep.config import Config
+from adagoal.report import curves, frame, html
 from adagoal.report import deep_figures as figures
 from adagoal.report import deep_film as film
-from adagoal.report import frame
+from adagoal.report.curves import Line, Panel
+from adagoal.report.words import Headline
+from adagoal.runs import saved
 from adagoal.runs import training_files as files
 from adagoal.runs.saved import Saved, read
+from adagoal.runs.signals import ask_to_stop
 
-PAGE = "report.html"
+PAGE, STRIP, EVALUATION, CERTIFICATE = "report.html", "strip.png", "evaluation.json", "certificate.json"
 TITLES = {Status.DONE: "Finished", Status.BUDGET: "Stopped by the time limit", Status.INTERRUPTED: "Interrupted"}
+CHOSEN = 200_000
+"""Chosen goals inside a page, at most."""
+GOALS = {
+    "inside_test": "in the test space",
+    "on_table": "on the table",
+    "reachable": "candidates with D ≤ L",
+    "train_success": "reached in training",
+}
+"""What is known of the goals of training, by its name in a curve."""
+
+
+def _object(properties: dict[str, Any]) -> dict[str, Any]:
+    """Entries that must be there; others may."""
+    return {"type": "object", "required": list(properties), "properties": properties}
+
+
+_NUMBER = {"type": "number"}
+_SHARE = {"type": "number", "minimum": 0, "maximum": 1}
+_POINT = {"type": "array", "items": _NUMBER}
+_BIN = {"from": _NUMBER, "to": _NUMBER, "episodes": COUNT, "success": _SHARE | {"type": ["number", "null"]}}
+_CELL = {"low": _POINT, "high": _POINT, "share": _SHARE, "rollouts": COUNT, "reached": COUNT}
+RULES: dict[str, Any] = {
+    EVALUATION: {
+        "type": "object",
+        "required": ["by"],
+        "properties": {
+            "by": {"type": "object", "additionalProperties": {"type": "array", "items": _object(_BIN)}},
+        },
+    },
+    CERTIFICATE: {
+        "type": "object",
+        "required": ["statement", "cells"],
+        "properties": {
+            "statement": {"type": "string"},
+            "cells": {
+                "type": "array",
+                "items": _object(_CELL | {"verdict": {"enum": list(figures.VERDICTS)}}),
+            },
+        },
+    },
+}
+"""What the page reads of files that other commands leave in the folder."""
+
+Found = tuple[files.Record, dict[str, NDArray[Any]]]
 
 
 def write(folder: str | Path, env: str | None = None, trust: bool = False) -> Path:
-    """Draw the figures of a training into its folder and put them, with the numbers, on one page.
+    """Draw the figures of a training into its folder, and write its page.
 
-    The strip of pictures is left out where the environment's code is not installed (``module:Id``), unless ``env``
-    names it again or ``trust`` allows it.
+    The film is left out where the environment's code is not installed (``module:Id``), unless ``env`` names it again or
+    ``trust`` allows it.
     """
     folder = Path(folder)
-
-    def found(saved: Saved) -> tuple[files.Record, dict[str, NDArray[Any]]]:
-        about = files.record(saved)
-        return about, files.goals(saved, about)
-
-    about, arrays = read(folder, found)
-    data, configs, curves = about.data, about.configs, about.curves
-    body = _status(data, curves, folder) + _table(configs, curves)
-    body += frame.figure(
-        figures.learning_curves(curves),
-        "Test success, and where the goals of training lay, over the steps.",
-        folder / "curves.png",
-    )
+    about, arrays = found(folder)
+    pictures = {"curves.png": figures.learning_curves(about.curves)}
     if arrays["chosen"].shape[-1] >= 2:
-        body += _places(configs[0], arrays, folder)
-    strip = film.write(about, env, trust)
-    if strip is not None:
-        body += frame.picture(strip.read_bytes(), "The final policy on a far test goal.", 960)
-    body += frame.facts("Settings of the first run", configs[0].to_json() | {"method": data["method"]})
-    write_text(folder / PAGE, frame.page(f"adagoal: {configs[0].env}, {configs[0].goal_rule}", body))
+        pictures |= _pictures(about.configs[0], arrays)
+    for name, drawn in pictures.items():
+        replace(folder / name, lambda file, drawn=drawn: file.write(frame.png(drawn)))  # type: ignore[misc]
+    film.write(about, env, trust)
+    write_text(folder / PAGE, page(about, arrays, pictures=list(pictures)))
     return folder / PAGE
 
 
-def _status(data: dict[str, Any], curves: list[list[dict[str, Any]]], folder: Path) -> str:
-    status = Status(data["status"])
-    share = sum(curve[-1]["success"] for curve in curves) / len(curves)
+def found(folder: Path) -> Found:
+    """What the folder holds."""
+
+    def load(held: Saved) -> Found:
+        about = files.record(held)
+        return about, files.goals(held, about)
+
+    return read(folder, load)
+
+
+def page(about: files.Record, arrays: dict[str, NDArray[Any]], live: bool = False, pictures: Sequence[str] = ()) -> str:
+    """The page of a training; ``pictures`` are files beside it, for readers without JavaScript."""
+    from adagoal.report import charts
+
+    first = about.configs[0]
+    panels = _panels(about)
+    extra = _beside(about.path)
+    drawn = charts.curves([(panel.x, panel.y, panel.log) for panel in panels]) | charts.goal_space()
+    strip = about.path / STRIP
+    return html.page(
+        "deep.html",
+        ("curves.js", "deep.js"),
+        drawn,
+        block(about, arrays),
+        live,
+        title=f"adagoal: {first.env}, {first.goal_rule}",
+        badge="",
+        words=words(about),
+        pictures=pictures,
+        panels=panels,
+        parts=curves.parts(_text(about)),
+        plane=arrays["chosen"].shape[-1] >= 2,
+        trained=first.rule_is_a_file or first.needs_ensemble,
+        statement=extra[CERTIFICATE]["statement"] if CERTIFICATE in extra else "",
+        evaluated=EVALUATION in extra,
+        folder=quote(str(about.path)),
+        film=base64.b64encode(strip.read_bytes()).decode() if strip.is_file() else "",
+        frames=film.FRAMES,
+        parameters=first.to_json() | {"method": about.data["method"]},
+    )
+
+
+def block(about: files.Record, arrays: dict[str, NDArray[Any]], **more: Any) -> bytes:
+    """The data of the page; ``more`` facts are those of a live one."""
+    chosen = arrays["chosen"][:, 0, :, :2]
+    every = -(-chosen[..., 0].size // CHOSEN)
+    boxes = {"train": "train_box_0", "test": "test_box_0", "table": "table"}
+    facts = {
+        "words": words(about),
+        "boxes": {name: arrays[key][:, :2].tolist() for name, key in boxes.items() if key in arrays},
+        "episodes": about.configs[0].episodes,
+        "every": every,
+        "radius": about.configs[0].radius,
+        "cells": _beside(about.path).get(CERTIFICATE, {}).get("cells", []),
+    }
+    more_arrays = {"chosen": np.ascontiguousarray(chosen[::every], np.float32)}
+    if "D" in arrays and arrays["D"].ndim == 3:
+        more_arrays |= {name: np.ascontiguousarray(arrays[name][0], np.float32) for name in ("D", "E")}
+        facts["ends"] = [arrays["low"][:2].tolist(), arrays["high"][:2].tolist()]
+    return curves.block(_text(about), _panels(about), more_arrays, **facts, **more)
+
+
+def words(about: files.Record) -> str:
+    """What happened, as a piece of HTML."""
+    status = Status(about.data["status"])
+    share = statistics.fmean(curve[-1]["success"] for curve in about.curves)
     text = (
-        f"{share:.0%} of the test goals held at the last step, after {curves[0][-1]['steps']:,} steps "
-        f"({data['wall_seconds']:,.0f} s)."
+        f"{share:.0%} of the test goals held at the last step, after {about.curves[0][-1]['steps']:,} steps "
+        f"({about.data['wall_seconds']:,.0f} s)."
     )
-    more = ""
-    if not status.finished:
-        more = f"<p>Go on with <code>adagoal resume {escape(quote(str(folder)))}</code></p>"
-    mood = "good" if status.finished else "partial"
-    return f'<section class="{mood}"><h2>{TITLES[status]}</h2><p>{text}</p>{more}</section>'
+    command = "" if status.finished else f"adagoal resume {quote(str(about.path))}"
+    head = Headline("good" if status.finished else "partial", TITLES[status], (text,))
+    return html.environment().get_template("words.html").render(head=head, troubles=[], command=command)
 
 
-def _table(configs: list[Config], curves: list[list[dict[str, Any]]]) -> str:
-    rows = "".join(
-        f"<tr><td>{escape(config.goal_rule)}</td><td>{config.seed}</td><td>{curve[-1]['steps']:,}</td>"
-        f"<td>{curve[-1]['success']:.2f}</td><td>{curve[-1]['success_any']:.2f}</td></tr>"
-        for config, curve in zip(configs, curves, strict=True)
-    )
-    head = "".join(f"<th>{name}</th>" for name in ("goal rule", "seed", "steps", "success, last step", "any step"))
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
-    return f"<section><h2>Runs</h2>{table}</section>"
+def _text(about: files.Record) -> str:
+    """The tables, in Markdown: the runs and, where they were tested since, their success by distance."""
+    rows = ["| goal rule | seed | steps | success, last step | any step |", "| --- | ---: | ---: | ---: | ---: |"]
+    for config, curve in zip(about.configs, about.curves, strict=True):
+        rule = config.goal_rule.replace("|", "/")
+        end = curve[-1]
+        rows.append(f"| {rule} | {config.seed} | {end['steps']:,} | {end['success']:.2f} | {end['success_any']:.2f} |")
+    for name, bins in _beside(about.path).get(EVALUATION, {}).get("by", {}).items():
+        head = name.replace("|", "/")
+        rows += ["", f"Success by {head}, as adagoal evaluate measured it:", ""]
+        rows += ["| from | to | episodes | success |", "| ---: | ---: | ---: | ---: |"]
+        for part in bins:
+            share = "-" if part["success"] is None else f"{part['success']:.2f}"
+            rows.append(f"| {part['from']:.3f} | {part['to']:.3f} | {part['episodes']} | {share} |")
+    return "\n".join(rows)
 
 
-def _places(config: Config, arrays: dict[str, Any], folder: Path) -> str:
+def _panels(about: files.Record) -> list[Panel]:
+    """Test success and what the goals were over the steps; success by distance where it was measured."""
+    steps = "environment steps"
+    tests = {"success": "last step", "success_any": "any step"}
+    found = [Panel("Test success", steps, "share of test goals", _lines(about, tests), log=False)]
+    lines = _lines(about, GOALS)
+    if lines:
+        found.append(Panel("The goals of training", steps, "share of chosen goals", lines, log=False))
+    for name, bins in _beside(about.path).get(EVALUATION, {}).get("by", {}).items():
+        known = [((part["from"] + part["to"]) / 2, part["success"]) for part in bins if part["success"] is not None]
+        if known and name.startswith("distance"):
+            x, y = zip(*known, strict=True)
+            found.append(Panel(f"Success by {name}", name, "share of test goals", [Line("last step", x, y)], log=False))
+    return found
+
+
+def _lines(about: files.Record, names: dict[str, str]) -> list[Line]:
+    """Curves of every run and, where there are several, their mean."""
+    lines = []
+    for key, name in names.items():
+        runs = [
+            ([point["steps"] for point in curve if key in point], [point[key] for point in curve if key in point])
+            for curve in about.curves
+        ]
+        if not all(x for x, _ in runs):
+            continue
+        mean = [statistics.fmean(values) for values in zip(*(y for _, y in runs), strict=False)]
+        lines.append(Line(name, runs[0][0][: len(mean)], mean))
+        if len(runs) > 1:
+            lines += [Line(name, x, y, config.seed) for (x, y), config in zip(runs, about.configs, strict=True)]
+    return lines
+
+
+def _beside(folder: Path) -> dict[str, Any]:
+    """What ``evaluate`` and ``certify`` have left in the folder, checked."""
+    there = {name: read_json(folder / name) for name in RULES if os.path.lexists(folder / name)}
+    for name, data in there.items():
+        with reading(folder / name):
+            check_json(RULES[name], data)
+            for cell in data.get("cells", ()):
+                if not len(cell["low"]) == len(cell["high"]) >= 1:
+                    raise ValueError("a cell has no corners")
+    return there
+
+
+def _pictures(config: Config, arrays: dict[str, Any]) -> dict[str, Any]:
     """Where the first run chose its goals, and what its ensemble believes in the end."""
     train, test = arrays["train_box_0"], arrays["test_box_0"]
-    heat = figures.goal_heat(arrays["chosen"][:, 0], train, test, arrays.get("table"))
-    chosen = "Where goals were chosen: first two goal coordinates, brighter: more often. Yellow: test space."
-    chosen += " Blue: table." if "table" in arrays else ""
-    drawn = frame.figure(heat, chosen, folder / "goals.png")
-    if "D" not in arrays:
-        return drawn  # the run has not ended yet
-    maps = figures.value_maps(arrays["D"][0], arrays["E"][0], arrays["low"], arrays["high"], test, config.radius)
-    believed = f"What the ensemble believes in the end. White: D = L = {config.radius:g} steps. Yellow: test space."
-    if not (config.rule_is_a_file or config.needs_ensemble):
-        believed += " This rule needs no ensemble: it was not trained, and the maps say nothing."
-    return drawn + frame.figure(maps, believed, folder / "maps.png")
+    drawn = {"goals.png": figures.goal_heat(arrays["chosen"][:, 0], train, test, arrays.get("table"))}
+    if "D" in arrays:  # the run has ended
+        ends = arrays["low"], arrays["high"]
+        drawn["maps.png"] = figures.value_maps(arrays["D"][0], arrays["E"][0], *ends, test, config.radius)
+    return drawn
+
+
+class FolderTraining:
+    """What a live page of a training shows: the last save in its folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def stamp(self) -> str:
+        """Of the last save, and whether a training is going on."""
+        return f"{saved.stamp(self._folder)} {busy(self._folder)}"
+
+    def page(self) -> str:
+        """The page of the last save."""
+        return page(*found(self._folder), live=True)
+
+    def block(self) -> bytes:
+        """Its data."""
+        return block(*found(self._folder), running=busy(self._folder))
+
+    def policy(self, goal: int) -> bytes:
+        """A training has none by the number of a goal."""
+        raise InputError("a training has no goals with numbers", "goal")
+
+    def stop(self) -> None:
+        """Ask the training to stop after this cycle."""
+        ask_to_stop(self._folder)

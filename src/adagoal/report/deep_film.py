@@ -10,18 +10,18 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.errors import InputError
 from adagoal.core.files import replace
-from adagoal.deep import envs, goalspace
+from adagoal.deep import envs, goalspace, measure
+from adagoal.deep.vectors import flat, like
 from adagoal.runs import training_files as files
 from adagoal.runs.saved import read
 
-FRAMES = 6
+FRAMES = 12
 
 
 def write(about: files.Record, env: str | None, trust: bool) -> Path | None:
@@ -30,7 +30,7 @@ def write(about: files.Record, env: str | None, trust: bool) -> Path | None:
     path = about.path / "strip.png"
     path.unlink(missing_ok=True)
     try:
-        about.environment(env, trust)
+        about.source(env, trust)
     except InputError:
         return None
     try:
@@ -50,25 +50,21 @@ def frames(folder: Path) -> NDArray[np.uint8]:
     """Pictures ``[FRAMES, height, width, 3]`` of one episode at a far test goal; makes the folder's environment."""
     trained = read(folder, files.record).configs[0]
     policy = files.load(folder)
-    env = envs.make(policy.env, render_mode="rgb_array")
-    horizon = envs.dimensions(env, policy.env, trained.horizon).horizon
+    source = envs.Source(policy.env)
+    env = source.make(render_mode="rgb_array")
+    horizon = measure.dimensions(env, source, trained.horizon).horizon
     goals = goalspace.goal_space(env, "test_goals", trained.test_goals)(np.random.default_rng(1), 32)
     seen, _ = env.reset(seed=1)
-    goal = goals[np.argmax(np.linalg.norm(goals - seen["achieved_goal"], axis=1))]
-    core: Any = env.unwrapped
-    if hasattr(core, "goal"):
-        core.goal = goal.copy()
-    middle, half = (
-        (env.action_space.high + env.action_space.low) / 2,
-        (env.action_space.high - env.action_space.low) / 2,
-    )
+    goal = goals[np.argmax(np.linalg.norm(goals - flat(seen["achieved_goal"]), axis=1))]
+    tell = source.setter(env)
+    if tell is not None:
+        tell(like(seen["desired_goal"], goal))
     pictures = []
     shown = set(np.linspace(0, horizon - 1, FRAMES).astype(int).tolist())
     for t in range(horizon):
         if t in shown:
             pictures.append(env.render())
-        action = middle + half * policy(seen["observation"], goal)
-        seen, *_ = env.step(action.astype(env.action_space.dtype))
+        seen, *_ = env.step(policy(seen, goal).astype(env.action_space.dtype))
     return np.stack(pictures)
 
 

@@ -96,6 +96,7 @@ def words(result: Result, view: View, folder: Path) -> dict[str, str]:
     troubles = (("Void: no certificate can be given", result.void), ("Warnings", result.warnings))
     shown = {
         "head": headline(result),
+        "command": "",
         "troubles": [(title, lines) for title, lines in troubles if lines],
         "unknown": _unknown(result, view, folder),
         "guarantee": result.guarantee,

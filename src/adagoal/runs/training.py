@@ -11,18 +11,19 @@ import contextlib
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from adagoal import goals
 from adagoal.core.checks import integer, number
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.files import Content, arrays_content
 from adagoal.core.status import Status
-from adagoal.core.types import Floats
 from adagoal.deep import checkpoint, settings
-from adagoal.deep.actor import Actor
+from adagoal.deep.aiming import Hook
 from adagoal.deep.config import Config
+from adagoal.deep.envs import Source
 from adagoal.deep.fleet import stop_if_imported
 from adagoal.deep.history import History
 from adagoal.deep.training import Observer, Training
@@ -31,6 +32,7 @@ from adagoal.runs import training_format1 as format1
 from adagoal.runs.folder import Folder, hold
 from adagoal.runs.saved import Saved
 from adagoal.runs.signals import stop_on_signals
+from adagoal.runs.trained import TrainResult
 from adagoal.runs.training_schema import KIND
 
 CHECKPOINT = "checkpoint.npz"
@@ -38,23 +40,8 @@ _DECIDED_BY_THE_FOLDER = {"configs", *settings.declared(Config)} - {"env", "goal
 """Arguments that no caller has given, so that what is wrong with them is wrong with the file."""
 
 
-@dataclass(frozen=True)
-class TrainResult:
-    """What a training returns; the folder holds the rest."""
-
-    status: Status
-    """``done``, ``budget`` (the minutes were spent) or ``interrupted``."""
-    history: History
-    actors: list[Actor]
-    maps: dict[str, Floats]
-    """Final D and E over the training space (see :meth:`Training.maps`)."""
-    folder: Path | None
-    notes: Sequence[str] = ()
-    """What was found damaged in the folder of a resumed training, and what was used instead."""
-
-
 def train(
-    configs: Sequence[Config],
+    configs: Config | Sequence[Config],
     out: str | Path | None = None,
     *,
     overwrite: bool = False,
@@ -62,8 +49,13 @@ def train(
     minutes: float = math.inf,
     checkpoint_every: int = 0,
     observe: Observer | None = None,
+    source: Source | None = None,
+    rule: goals.Rule | None = None,
 ) -> TrainResult:
-    """Train S runs side by side, and keep everything in the folder ``out``.
+    """Train one run, or S runs side by side, and keep everything in the folder ``out``.
+
+    ``source`` makes the environments where their name does not; ``rule`` is the function behind a goal rule
+    ``function:NAME``. Both are for :func:`adagoal.train`, which takes environments and functions as they are.
 
     With ``overwrite`` the run that is in the folder is replaced when this one has its first checkpoint. ``workers`` 0
     takes one process per core. A checkpoint is written every so many cycles; 0 follows from how long one takes.
@@ -72,23 +64,29 @@ def train(
     """
     stop_if_imported()
     _check(workers, minutes, checkpoint_every)
+    configs = [configs] if isinstance(configs, Config) else configs
+
+    def begin() -> Training:
+        return Training(configs, workers, source=source, rule=rule)
+
     if out is None:
-        return _finish(Training(configs, workers), None, minutes, checkpoint_every, observe)
+        return _finish(begin(), None, minutes, checkpoint_every, observe)
     with _held(Path(out), "out") as folder:
         if overwrite:
             folder.fresh()
         elif folder.saved is not None:
             text = f"{folder.path} already holds a run; resume it, overwrite it, or choose another folder"
             raise InputError(text, name="out")
-        return _finish(Training(configs, workers), folder, minutes, checkpoint_every, observe)
+        return _finish(begin(), folder, minutes, checkpoint_every, observe)
 
 
 def resume(
     folder: str | Path,
     *,
     steps: int = 0,
-    env: str | None = None,
-    goal_rule: str | None = None,
+    env: Any = None,
+    goal_rule: str | goals.Rule | None = None,
+    set_goal: Hook | None = None,
     trust: bool = False,
     workers: int = 0,
     minutes: float = math.inf,
@@ -98,7 +96,8 @@ def resume(
     """Go on where a folder's last checkpoint stopped; ``steps`` 0 keeps the planned length.
 
     Code that only the folder names (an environment ``module:Id``, a goal rule ``FILE.py:FUNCTION``) runs where ``env``
-    or ``goal_rule`` names it again, or ``trust`` allows it.
+    or ``goal_rule`` names it again, or ``trust`` allows it. What Python gave as an object or a function (environment,
+    goal rule, ``set_goal``) is needed again.
     """
     stop_if_imported()
     _check(workers, minutes, checkpoint_every)
@@ -109,7 +108,7 @@ def resume(
         if held.saved is None:
             raise InputError(f"{path} holds no run", name="folder")
         saved = files.of_training(held.saved)
-        training = _restored(saved, steps, env, goal_rule, trust, workers)
+        training = _restored(saved, steps, env, goal_rule, set_goal, trust, workers)
         if saved.manifest is None:
             _save(training, held)  # from now on it is a folder of today's format
         finished = _finish(training, held, minutes, checkpoint_every, observe)
@@ -134,7 +133,15 @@ def _check(workers: int, minutes: float, checkpoint_every: int) -> None:
 # --- going on ---
 
 
-def _restored(saved: Saved, steps: int, env: str | None, goal_rule: str | None, trust: bool, workers: int) -> Training:
+def _restored(
+    saved: Saved,
+    steps: int,
+    env: Any,
+    goal_rule: str | goals.Rule | None,
+    set_goal: Hook | None,
+    trust: bool,
+    workers: int,
+) -> Training:
     """The training of a checkpoint; what the folder may not decide alone is asked before anything of it is run."""
     state = saved.state()
     place = state.places[CHECKPOINT][0]
@@ -142,13 +149,15 @@ def _restored(saved: Saved, steps: int, env: str | None, goal_rule: str | None, 
         arrays, facts = state.arrays(CHECKPOINT)
         if saved.manifest is None:
             arrays, facts = format1.checkpoint(arrays)
+        arrays = format1.with_ends(arrays)
         configs = checkpoint.configs(facts)
-    name = files.environment(saved.path, configs[0], env, trust)
-    rules = _rules(configs, goal_rule, trust)
+    source = files.environment(saved.path, configs[0], env, trust, set_goal)
+    rule = goal_rule if callable(goal_rule) else None
+    rules = _rules(configs, None if callable(goal_rule) else goal_rule, trust)
     length = steps or configs[0].steps
-    configs = [replace(c, env=name, goal_rule=rule, steps=length) for c, rule in zip(configs, rules, strict=True)]
+    configs = [replace(c, goal_rule=own, steps=length) for c, own in zip(configs, rules, strict=True)]
     try:
-        return Training(configs, workers, (arrays, facts))
+        return Training(configs, workers, (arrays, facts), source, rule)
     except ValueError as error:
         if isinstance(error, InputError) and error.name not in _DECIDED_BY_THE_FOLDER:
             raise
@@ -192,9 +201,9 @@ def _finish(
             raise
         status = Status.BUDGET if out_of_time else status
         path = None if folder is None else folder.path
-        result = TrainResult(status, training.history, training.actors(), training.maps(), path)
+        result = TrainResult(status, training.history, training.policies(), training.maps(), path, training.source)
         if folder is not None:
-            ended = files.contents(status, result.history, result.actors, result.maps)
+            ended = files.contents(status, result.history, result.policies, result.maps)
             # The checkpoint of a finished training is from before its last test, so that it can be made longer.
             folder.save({} if status is Status.DONE else _state(training), ended)
     return result
@@ -210,7 +219,7 @@ def _state(training: Training) -> dict[str, Content]:
 
 def _save(training: Training, folder: Folder) -> None:
     """A checkpoint and the result so far: interrupted, which is what it is should nobody save again."""
-    folder.save(_state(training), files.contents(Status.INTERRUPTED, training.history, training.actors(), {}))
+    folder.save(_state(training), files.contents(Status.INTERRUPTED, training.history, training.policies(), {}))
 
 
 def _wanted(observe: Observer | None, history: History) -> bool:

@@ -16,7 +16,7 @@ import importlib.metadata
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,12 +29,16 @@ from adagoal.core.errors import InputError
 from adagoal.core.files import Content, write_json
 from adagoal.core.schema import check_json
 from adagoal.core.status import Status
+from adagoal.core.text import OBJECT
 from adagoal.deep import settings
 from adagoal.deep.actor import Actor
+from adagoal.deep.aiming import Hook
 from adagoal.deep.config import Config
+from adagoal.deep.envs import Source
 from adagoal.deep.evaluation import Evaluation, play
 from adagoal.deep.history import History
 from adagoal.deep.policy import Policy
+from adagoal.deep.values import Critics
 from adagoal.runs import training_format1 as format1
 from adagoal.runs import training_schema as schema
 from adagoal.runs.saved import Files, Saved, find, read
@@ -48,15 +52,17 @@ VERSIONED = ("jax", "optax", "numpy", "mujoco", "gymnasium", "gymnasium-robotics
 
 
 def contents(
-    status: Status, history: History, actors: list[Actor], maps: dict[str, NDArray[Any]]
+    status: Status, history: History, policies: Sequence[Policy], maps: dict[str, NDArray[Any]]
 ) -> dict[str, Content]:
     """The result files; ``maps`` is empty before the end of a run."""
     boxes = {f"train_box_{run}": box for run, box in enumerate(history.train_boxes)}
     boxes |= {f"test_box_{run}": box for run, box in enumerate(history.test_boxes)}
     table = {} if history.table is None else {"table": history.table}
     goals = {"chosen": np.stack(history.goals), **maps, **boxes, **table}
-    named = {f"{run}.{name}": array for run, actor in enumerate(actors) for name, array in actor.to_arrays().items()}
-    facts = {"env": history.configs[0].env, "runs": len(actors)}
+    named = {f"{run}.{name}": array for run, own in enumerate(policies) for name, array in own.weights().items()}
+    first = policies[0]
+    facts = {"env": first.env, "runs": len(policies), "with_achieved": first.with_achieved}
+    facts |= {name: list(getattr(first, name)) for name in ("low", "high", "shape")}
     return {
         LOG: files.text_content(history.to_csv()),
         GOALS: files.arrays_content(goals, compress=False),
@@ -134,7 +140,7 @@ class Record:
         """Per run, the points of its learning curve (see :meth:`History.curve`)."""
         return [run["curve"] for run in self.data["runs"]]
 
-    def environment(self, env: str | None, trust: bool) -> str:
+    def source(self, env: Any, trust: bool) -> Source:
         """The environment to make: the folder's own, unless that would run code that only the folder names."""
         return environment(self.path, self.configs[0], env, trust)
 
@@ -158,13 +164,14 @@ def is_training(folder: Path) -> bool:
     return found is not None and found.kind == KIND
 
 
-def environment(folder: Path, config: Config, env: str | None, trust: bool) -> str:
-    """The environment of a run; ``env`` names it again, ``trust`` allows to import what the folder names."""
-    if env is not None and env != config.env:
-        raise InputError(f"the run in {folder} is on {config.env!r}, not on {env!r}", name="env")
-    if config.env.startswith(registry.OBJECT):  # no name: Gymnasium would take it for that of a module
-        raise InputError(f"the run in {folder} is on {config.env!r}, which cannot be made again", name="env")
-    return env or registry.installed(config.env, trust)
+def environment(folder: Path, config: Config, env: Any, trust: bool, set_goal: Hook | None = None) -> Source:
+    """The environment of a run; ``env`` gives it again, ``trust`` allows to import what the folder names."""
+    given = None if env is None else Source.of(env, set_goal)
+    if given is not None and given.name != config.env:
+        raise InputError(f"the run in {folder} is on {config.env!r}, not on {given.name!r}", name="env")
+    if given is None and config.env.startswith(OBJECT):  # no name: Gymnasium would take it for that of a module
+        raise InputError(f"the run in {folder} is on {config.env!r}; give the object or its function again", name="env")
+    return given or Source.of(registry.installed(config.env, trust), set_goal)
 
 
 def record(saved: Saved) -> Record:
@@ -182,7 +189,8 @@ def record(saved: Saved) -> Record:
 def configs(data: dict[str, Any]) -> list[Config]:
     """The settings of the runs in a ``result.json``."""
     own = settings.per_run(Config)
-    return [Config.from_json({**data["config"], **{k: run[k] for k in own if k in run}}) for run in data["runs"]]
+    shared = {"algorithm": "ddpg", **data["config"]}  # the only one there was when files did not say it
+    return [Config.from_json({**shared, **{k: run[k] for k in own if k in run}}) for run in data["runs"]]
 
 
 def of_training(saved: Saved) -> Saved:
@@ -220,8 +228,10 @@ def policy(saved: Saved, about: Record, run: int) -> Policy:
         if (facts["env"], facts["runs"]) != (about.configs[0].env, runs):
             raise ValueError(f"not of the training that {RESULT} describes")
         schema.check_policy(arrays, runs)
+        box = schema.action_box(facts, len(arrays[f"{run}.bias{schema.layers(arrays) - 1}"]))
     own = {name.removeprefix(f"{run}."): array for name, array in arrays.items() if name.startswith(f"{run}.")}
-    return Policy(facts["env"], Actor.from_arrays(own))
+    actor = Actor.from_arrays(own)
+    return Policy(facts["env"], actor, Critics.from_arrays(own), *box, facts.get("with_achieved", False))
 
 
 def evaluate(
@@ -231,12 +241,13 @@ def evaluate(
     episodes: int = 200,
     test_goals: str | None = None,
     seed: int = 0,
-    env: str | None = None,
+    env: Any = None,
     trust: bool = False,
 ) -> Evaluation:
     """Play ``episodes`` episodes of the policy of a training folder, without noise, on its test goals or on others.
 
-    Where the folder names code that is not installed (``module:Id``), ``env`` names it again or ``trust`` allows it.
+    Where the folder names code that is not installed (``module:Id``), ``env`` names it again or ``trust`` allows it. A
+    training on an environment object needs the object, or the function that makes it, again.
     """
 
     def found(saved: Saved) -> tuple[Record, Policy]:
@@ -244,6 +255,6 @@ def evaluate(
         return about, policy(saved, about, run)
 
     about, trained = read(Path(folder), found)
-    known = Policy(about.environment(env, trust), trained.actor)
     config = about.configs[run]
-    return play(known, config.horizon, test_goals or config.test_goals, episodes, seed)
+    source = about.source(env, trust)
+    return play(trained, source, config.horizon, test_goals or config.test_goals, episodes, seed)

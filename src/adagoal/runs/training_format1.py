@@ -37,7 +37,16 @@ def checkpoint(arrays: Arrays) -> tuple[Arrays, dict[str, Any]]:
         "cycle": int(cycle),
         "history": {"rows": rows, "wall_seconds": float(seconds)},
     }
-    return {_renamed(name): array for name, array in arrays.items()}, facts
+    return with_ends({_renamed(name): array for name, array in arrays.items()}), facts
+
+
+def with_ends(arrays: Arrays) -> Arrays:
+    """The same, where it was not kept yet how an episode ended: none of them terminated."""
+    for place in ("learnt.replay", "pending"):
+        lengths = arrays.get(f"{place}.length")
+        if lengths is not None and f"{place}.terminated" not in arrays:
+            arrays[f"{place}.terminated"] = np.zeros(lengths.shape, bool)
+    return arrays
 
 
 def _check_format(arrays: Arrays) -> None:

@@ -8,6 +8,7 @@ is a ``ValueError``.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +20,7 @@ from adagoal.deep import settings
 from adagoal.deep.actor import Actor
 from adagoal.deep.config import Config
 from adagoal.deep.history import LENGTH, MEASURED, SHARE
+from adagoal.deep.values import Critics
 
 FORMAT = 2
 KIND = "training"
@@ -31,7 +33,11 @@ Arrays = Mapping[str, NDArray[Any]]
 _TEXT = {"type": "string", "maxLength": 100_000}
 _POINT = {"steps": COUNT, "wall_seconds": LENGTH, "success": SHARE, "success_any": SHARE}
 _CURVE = {"type": "array", "minItems": 1, "items": record(**_POINT) | {"properties": _POINT | MEASURED}}
-POLICY_FACTS = record(env=_TEXT, runs={**COUNT, "minimum": 1})
+_ENDS = {"type": "array", "minItems": 1, "maxItems": 100_000, "items": {"type": "number"}}
+_OWN_UNITS = {"low": _ENDS, "high": _ENDS, "shape": {**_ENDS, "items": COUNT}, "with_achieved": {"type": "boolean"}}
+_POLICY = record(env=_TEXT, runs={**COUNT, "minimum": 1})
+POLICY_FACTS = _POLICY | {"properties": _POLICY["properties"] | _OWN_UNITS}
+"""What is beside the weights; the action box was not there before adagoal 0.2."""
 
 
 def result_rules(format: int) -> dict[str, Any]:
@@ -79,15 +85,34 @@ def check_result(data: dict[str, Any], configs: list[Config]) -> None:
             raise ValueError("the steps of a curve do not rise from 0 to those of the run")
 
 
+def layers(arrays: Arrays) -> int:
+    """How many layers the actors have."""
+    return sum(name.startswith("0.weight") for name in arrays)
+
+
 def check_policy(arrays: Arrays, runs: int) -> None:
     """The actors of so many runs, all of the same shape."""
-    depth = sum(name.startswith("0.weight") for name in arrays)
+    depth = layers(arrays)
     if depth == 0:
         raise ValueError("entry '0.weight0' is missing")
+    critics = sum(name.startswith("0.critic_weight") for name in arrays)
     rules = {name: rule for run in range(runs) for name, rule in Actor.rules(f"{run}.", depth).items()}
+    if critics:
+        rules |= {name: rule for run in range(runs) for name, rule in Critics.rules(f"{run}.", critics).items()}
     sizes = _exactly(rules, arrays, {})
     if sizes["W0"] != sizes["O"] + sizes["G"] or min(sizes.values()) == 0:
         raise ValueError("the layers of an actor do not fit its observations and goals")
+    if critics and sizes["C0"] != sizes["W0"] + sizes[f"W{depth}"]:
+        raise ValueError("the critics do not fit the actor")
+
+
+def action_box(facts: dict[str, Any], width: int) -> tuple[tuple[float, ...], tuple[float, ...], tuple[int, ...]]:
+    """Ends and shape of the environment's actions; -1 and 1 where a file does not say."""
+    low, high = (tuple(map(float, facts.get(name, [end] * width))) for name, end in (("low", -1.0), ("high", 1.0)))
+    shape = tuple(facts.get("shape", [width]))
+    if not len(low) == len(high) == width == math.prod(shape) or any(a >= b for a, b in zip(low, high, strict=True)):
+        raise ValueError("the action box does not fit the actor")
+    return low, high, shape
 
 
 def check_goals(arrays: Arrays, runs: int, per_cycle: int, episodes: int) -> None:

@@ -187,7 +187,7 @@ class Certified(Columns):
     def _sweep(self, block: Longs, exact: bool) -> None:
         """Both bounds of the columns of the block."""
         model, start = self.confidence.model(), self.counts.start
-        column = self.pin(block)
+        column = self.block_columns(block)
         tables: list[NDArray[Any]] = [self.V, self.optimistic, self.Y, self.best]
         rows = np.ix_(self.order, block)
         parts = [np.zeros((len(table), len(block)), table.dtype) for table in tables]

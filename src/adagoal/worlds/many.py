@@ -11,6 +11,7 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import CloudpickleWrapper
 
 from adagoal.core.errors import InputError
+from adagoal.core.text import OBJECT
 from adagoal.core.world import World
 from adagoal.worlds import matrices, registry
 from adagoal.worlds.adapter import StartSeed
@@ -84,7 +85,7 @@ def _of_vector(
     if env_args:
         raise InputError(f"{next(iter(env_args))} given, but the environments are made already", "env_args")
     registry.check_arguments(env_args, start_seed, max_states)
-    name = registry.OBJECT + (first.spec.id if first.spec is not None else type(first.unwrapped).__name__)
+    name = OBJECT + (first.spec.id if first.spec is not None else type(first.unwrapped).__name__)
     made = [CloudpickleWrapper(make) for make in env.env_fns]  # type: ignore[attr-defined]
     return [functools.partial(_by_function, make, name, start_seed, max_states) for make in made], name, first
 

@@ -18,7 +18,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator, parse_env_id
 from adagoal.core import plugins
 from adagoal.core.checks import number
 from adagoal.core.errors import EnvironmentFailure, InputError
-from adagoal.core.text import told
+from adagoal.core.text import OBJECT, told
 from adagoal.core.world import World
 from adagoal.worlds import families, grid, matrices, random_models, toys
 from adagoal.worlds.adapter import RANDOM, StartSeed
@@ -31,8 +31,6 @@ from adagoal.worlds.toy_text import toy_text_model
 
 Environment = gymnasium.Env[Any, Any]
 TOY_TEXT = "gymnasium.envs.toy_text."
-OBJECT = "object:"
-"""Begins the name, in results, of an environment that was given as an object."""
 
 BUILT_IN: dict[str, Callable[..., TabularMDP]] = {
     "two-room": grid.two_room,

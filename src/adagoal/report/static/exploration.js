@@ -5,7 +5,12 @@ const STANDS = ["never seen", "open", "finished", "beyond the radius"];
 const NOTHING = "none yet";
 const page = {data: null, model: null, goal: -1, moment: 0, measure: "lower", tries: {}, clock: null, agent: null};
 
-const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+/* The colours of the page, light or dark. */
+function tints() {
+  const style = getComputedStyle(document.documentElement);
+  return Object.fromEntries(["unseen", "beyond", "orange", "blue", "ink", "line"].map(
+    name => [name, style.getPropertyValue(`--${name}`).trim()]));
+}
 const last = () => page.data.moment_steps.length - 1;
 const label = state => page.data.facts.labels[state];
 
@@ -54,25 +59,25 @@ function valueOf(place) {
   return page.measure === "width" ? best.upper - best.lower : best[page.measure];
 }
 
-function colours(values) {
+function colours(values, tint) {
   const d = page.data, top = Math.max(...values.filter(Number.isFinite), 0);
-  const open = css("--orange"), ways = {
+  const ways = {
     lower: v => v / (d.facts.radius + d.facts.epsilon), upper: v => v / (d.facts.radius + d.facts.epsilon),
     width: v => v / Math.max(top, 1e-9), visits: v => Math.log1p(v) / Math.log1p(Math.max(top, 1)),
     choices: v => Math.sqrt(v / Math.max(top, 1)),
   };
-  const stands = [css("--unseen"), open, css("--blue"), css("--beyond")];
+  const stands = [tint.unseen, tint.orange, tint.blue, tint.beyond];
   const counted = page.measure === "visits" || page.measure === "choices";
   const fills = values.map(v => {
     if (page.measure === "stand") return stands[Number.isNaN(v) ? UNSEEN : v];
-    if (counted) return v > 0 ? ramp(ways[page.measure](v)) : css("--unseen");
-    return Number.isNaN(v) || v === Infinity ? css("--unseen") : v < 0 ? css("--beyond") : ramp(ways[page.measure](v));
+    if (counted) return v > 0 ? ramp(ways[page.measure](v)) : tint.unseen;
+    return Number.isNaN(v) || v === Infinity ? tint.unseen : v < 0 ? tint.beyond : ramp(ways[page.measure](v));
   });
-  legend(top, stands);
+  legend(top, stands, tint);
   return fills;
 }
 
-function legend(top, stands) {
+function legend(top, stands, tint) {
   const d = page.data, box = $("legend"), swatch = (colour, text) => {
     const item = document.createElement("span"), mark = document.createElement("span");
     mark.className = "swatch";
@@ -87,17 +92,17 @@ function legend(top, stands) {
   const counted = page.measure === "visits" || page.measure === "choices";
   const high = counted ? whole(top) : page.measure === "width" ? round(top) : round(d.facts.radius + d.facts.epsilon, 1);
   box.replaceChildren("0", bar, high + (counted ? "" : " steps"),
-    ...(counted ? [] : [swatch(css("--beyond"), "beyond"), swatch(css("--unseen"), "no bound yet")]),
-    swatch("transparent", "open: orange edge"));
+    ...(counted ? [] : [swatch(tint.beyond, "beyond"), swatch(tint.unseen, "no bound yet")]),
+    swatch(`linear-gradient(to right, ${tint.orange} 30%, transparent 30%)`, "orange edge: open"));
 }
 
 function drawMap() {
-  const d = page.data, values = page.places.map(valueOf), fills = colours(values);
+  const d = page.data, tint = tints(), values = page.places.map(valueOf), fills = colours(values, tint);
   const still = page.places.map(p => p.goal >= 0 && at(p.goal, page.moment).stand === OPEN);
   const chosen = page.goal >= 0 ? page.at[d.goal[page.goal]] : -1;
   fill("places", {
     x: page.places.map(p => p.x), y: page.places.map(p => p.y), fill: fills,
-    edge: page.places.map((_, i) => i === chosen ? css("--ink") : still[i] ? css("--orange") : css("--line")),
+    edge: page.places.map((_, i) => i === chosen ? tint.ink : still[i] ? tint.orange : tint.line),
     thick: page.places.map((_, i) => i === chosen ? 4 : still[i] ? 2.5 : 0.7),
     name: page.places.map(p => p.states.map(label).slice(0, 4).join("; ") + (p.states.length > 4 ? "; ..." : "")),
     text: page.places.map(p => p.goal >= 0 ? interval(at(p.goal, page.moment)) : "not a goal that was seen"),
@@ -133,9 +138,8 @@ function drawPolicy() {
   const d = page.data, arrows = {x0: [], y0: [], x1: [], y1: [], angle: []}, resets = {x: [], y: []};
   const policy = page.goal >= 0 && page.model.known ? page.model.policy(page.goal) : null;
   const path = {x: [], y: []};
-  const ratio = plots.map.inner_width && plots.map.inner_height
-    ? (plots.map.inner_height / (plots.map.y_range.end - plots.map.y_range.start))
-      / (plots.map.inner_width / (plots.map.x_range.end - plots.map.x_range.start)) : 1;
+  const {x_range: across, y_range: up, height} = plots.map;  // pixels per unit differ on the two axes of a graph
+  const ratio = (height / (up.end - up.start)) / (($("map").clientWidth || height) / (across.end - across.start));
   const walk = policy ? page.model.path(policy, d.goal[page.goal]) : [];
   const along = new Set(walk), many = page.places.length > 600;
   const shown = policy && !d.facts.grid ? page.model.reachable(policy) : null;
@@ -399,9 +403,10 @@ function take(data) {
 }
 
 async function begin() {
-  await drawFigures();
+  makeFigures();
   makeTable();
   take(await embedded());
+  await drawFigures();
   const source = part("places");
   source.selected.properties.indices.change.connect(() => {
     const [i] = source.selected.indices;

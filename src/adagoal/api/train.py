@@ -1,0 +1,93 @@
+"""The front door of the deep world: train on an environment with a goal rule, and load what was trained."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adagoal import goals
+from adagoal.core.checks import integer
+from adagoal.core.errors import InputError
+from adagoal.deep import settings, with_extra
+from adagoal.deep.config import DECLARED, FUNCTION, KNOWN, RECIPES, Config
+
+if TYPE_CHECKING:
+    from adagoal.deep.history import History
+    from adagoal.deep.policy import Policy
+    from adagoal.runs.result import Result
+    from adagoal.runs.trained import TrainResult
+
+
+def train(
+    env: Any,
+    goal_rule: str | goals.Rule = "adagoal-proportional",
+    *,
+    recipe: str = "adagoal",
+    seeds: int = 1,
+    set_goal: Callable[[Any, Any], None] | None = None,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    workers: int = 0,
+    minutes: float = math.inf,
+    checkpoint_every: int = 0,
+    observe: Callable[[History], bool | None] | None = None,
+    **given: Any,
+) -> TrainResult:
+    """Train a goal-conditioned policy; the result acts with ``result.policy(observation, goal)``.
+
+    Parameters
+    ----------
+    env: a Gymnasium id, ``module:Id``, ``point-mass``, a Gymnasium environment, or a function that makes one. Workers
+        make their own: an environment from its ``spec``, or by copying it where it has none.
+    goal_rule: a rule of :mod:`adagoal.goals` by name, ``FILE.py:FUNCTION``, or a function of what is known.
+    recipe: named settings (:data:`adagoal.deep.RECIPES`), which ``given`` ones override.
+    seeds: runs side by side, with consecutive seeds.
+    set_goal: ``set_goal(env, goal)`` tells an environment its goal, where :mod:`adagoal.deep.aiming` does not know how.
+    out, overwrite, workers, minutes, checkpoint_every, observe: as for :func:`adagoal.deep.train`.
+    given: the settings of :class:`adagoal.deep.Config`, by name: ``steps=100_000, train_goals="scale=2"``.
+    """
+    with_extra()
+    from adagoal.deep.envs import Source
+    from adagoal.runs import training
+
+    unknown = given.keys() - settings.declared(Config).keys() | given.keys() & {"env"}
+    if unknown:
+        raise InputError("there is no setting of this name; see adagoal.deep.Config", min(unknown))
+    if recipe not in RECIPES:
+        raise InputError(f"must be one of {', '.join(RECIPES)}, got {recipe!r}", "recipe")
+    integer("seeds", seeds, 1, 256)
+    rule = goal_rule if callable(goal_rule) else None
+    if callable(goal_rule):
+        _knowable(goal_rule)
+        goal_rule = FUNCTION + getattr(goal_rule, "__name__", "custom")
+    source = Source.of(env, set_goal)
+    first = Config(source.name, **{**RECIPES[recipe], "goal_rule": goal_rule, **given})
+    configs = [dataclasses.replace(first, seed=first.seed + i) for i in range(seeds)]
+    return training.train(
+        configs,
+        out,
+        overwrite=overwrite,
+        workers=workers,
+        minutes=minutes,
+        checkpoint_every=checkpoint_every,
+        observe=observe,
+        source=source,
+        rule=rule,
+    )
+
+
+def _knowable(rule: goals.Rule) -> None:
+    if not goals.needs(rule, KNOWN) <= DECLARED:
+        raise InputError("counts successes goal by goal; deep goals are continuous", name="goal_rule")
+
+
+def load(path: str | Path) -> Result | Policy:
+    """What a folder holds: the :class:`Result` of an exploration, or the :class:`Policy` of a training's first run."""
+    from adagoal.runs import result, training_files
+
+    if training_files.is_training(Path(path)):
+        return training_files.load(path)
+    return result.load(path)

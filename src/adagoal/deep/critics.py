@@ -1,0 +1,83 @@
+"""One ensemble of critics for everything: the policy climbs it, and D and E are read from it.
+
+J critics Q_j with normalised hidden layers learn from the same batches, each with its own target network:
+
+    y_j = r + gamma Q_j'(s', pi'(s', g), g)     as :mod:`adagoal.deep.networks` says,
+
+and the actor minimises -mean_j Q_j(s, pi(s, g), g) + c mean pi^2 on half of the batch. This is DDPG with a bootstrapped
+ensemble (Osband et al. 2016) whose mean the actor follows, as in REDQ (Chen et al. 2021); layer normalisation keeps
+critics sober about actions that nobody tried (RLPD, Ball et al. 2023), which plain ones are not when they are updated
+often.
+
+In forward passes of one network over one batch an update costs 1 + J + 3J + (3 + 2J)/2: 17.5 for J = 3, 2800 per 800
+steps. DDPG beside an ensemble of its own costs 10 an update and 5J an update of the ensemble: 6400 per 800 steps.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from adagoal.deep import networks
+from adagoal.deep.config import Config
+from adagoal.deep.ddpg import pi
+from adagoal.deep.envs import Dimensions
+from adagoal.deep.networks import Layers, Learnt, Transitions
+from adagoal.deep.values import normed_relu
+
+
+class Nets(NamedTuple):
+    """What is learnt."""
+
+    actor: Learnt
+    critics: Learnt
+    """Stacked along a leading axis J."""
+
+
+def init(config: Config, sizes: Dimensions, policy_key: Array, value_key: Array) -> Nets:
+    """Fresh networks."""
+    og = sizes.observation + sizes.goal
+    return Nets(
+        networks.fresh(config, policy_key, (og, *config.hidden, sizes.action)),
+        networks.stacked(config, value_key, (og + sizes.action, *config.hidden, 1)),
+    )
+
+
+def update(
+    config: Config, knobs: dict[str, Array], nets: Nets, batch: Transitions, key: Array
+) -> tuple[Nets, dict[str, Array]]:
+    """One step of the actor and one of every critic, all from the networks as they were."""
+    ahead = pi(nets.actor.target, batch.following)
+    fitted, error = jax.vmap(lambda critic: networks.fit(config, critic, ahead, batch, relu))(nets.critics)
+    half = batch.og[: max(config.batch // 2, 1)]
+
+    def actor_loss(layers: Layers) -> Array:
+        action = pi(layers, half)
+        values = jax.vmap(lambda critic: networks.q(critic, half, action, relu))(nets.critics.online)
+        return -jnp.mean(values) + knobs["action_l2"] * jnp.mean(action**2)
+
+    improved, value = networks.descend(config, nets.actor, actor_loss)
+    return Nets(improved, fitted), {"actor_loss": value, "critic_loss": error.mean()}
+
+
+def act(nets: Nets, og: Array) -> Array:
+    """The online actor's actions."""
+    return pi(nets.actor.online, og)
+
+
+def actor_layers(nets: Nets) -> Layers:
+    """The online actor's layers."""
+    return nets.actor.online
+
+
+def critics(nets: Nets) -> Layers | None:
+    """The online critics, stacked."""
+    return nets.critics.online
+
+
+def relu(x: Array) -> Array:
+    """Between the layers of a critic."""
+    return normed_relu(x, jnp)

@@ -1,0 +1,124 @@
+"""D and E of a trained run, without JAX: how far a goal is, and how well that is known.
+
+J critics Q_j give the cost c_j = -Q_j(s, pi(s, g), g) of a goal. One reached after n steps costs (1 - gamma^n) /
+(1 - gamma), so that with the mean c and the standard deviation sigma over the critics
+
+    D = log(1 - (1 - gamma) c) / log gamma                                              in steps
+    E = sigma dD/dc = sigma (1 - gamma) / (-log gamma) gamma^-min(D, 1/(1 - gamma))     in steps.
+
+Goal rules see sigma as E: the same error in discounted steps, of which one that lies n steps ahead counts gamma^n. (In
+plain steps the draw in proportion to E prefers the rim of what can be reached, and learning was slower.)
+
+The disagreement of critics is smaller than their error. At the end of a training it is measured on fresh episodes
+without noise: ``calibration`` is the factor with which |D - steps taken| <= calibration * max(E, 0.1) held in
+:data:`COVERED` of them, both cut at the horizon (split conformal prediction; Vovk et al. 2005).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adagoal.core.schema import Array
+from adagoal.core.types import Floats, Singles
+from adagoal.deep.actor import LARGEST, mlp
+
+COVERED = 0.9
+"""Share of fresh episodes whose error the calibrated E covers."""
+SMALLEST = 0.1
+"""E in steps, before calibration, is at least this."""
+EPSILON = 1e-5
+"""Added to the variance of a layer, as is usual."""
+
+
+def steps(cost: Any, gamma: float, np: Any = np) -> Any:
+    """D in steps, from the mean cost c; ``np`` is NumPy or its twin in JAX."""
+    bounded = np.clip(cost, 0.0, (1.0 - 1e-6) / (1.0 - gamma))
+    return np.log1p(-(1.0 - gamma) * bounded) / np.log(gamma)
+
+
+def error(D: Floats, sigma: Floats, gamma: float) -> Floats:
+    """E in steps, not calibrated."""
+    return sigma * (1.0 - gamma) / -np.log(gamma) * gamma ** -np.minimum(D, 1.0 / (1.0 - gamma))
+
+
+def normed_relu(x: Any, np: Any = np) -> Any:
+    """max(0, x) of x brought to mean 0 and variance 1 over its last axis (layer normalisation without weights)."""
+    centred = x - x.mean(-1, keepdims=True)
+    return np.maximum(centred / np.sqrt((centred**2).mean(-1, keepdims=True) + EPSILON), 0.0)
+
+
+@dataclass(frozen=True)
+class Critics:
+    """The critics of one run, as arrays; ``layers`` (weight ``[J, in, out]``, bias ``[J, out]``)."""
+
+    layers: Sequence[tuple[Singles, Singles]]
+    gamma: float
+    normed: bool
+    """Whether the hidden layers are normalised."""
+    calibration: float | None
+    """None before the end of a training."""
+
+    def __call__(self, og: Singles, action: Singles) -> tuple[Floats, Floats]:
+        """D and E ``[B]``, not calibrated, for normalised (observation, goal) ``[B, O + G]`` and actions ``[B, A]``."""
+        x = np.concatenate([og, action], -1)[None].astype(np.float32)
+        layers = [(weight, bias[:, None]) for weight, bias in self.layers]
+        cost = -mlp(layers, x, normed_relu if self.normed else lambda x: np.maximum(x, 0.0))[..., 0].astype(np.float64)
+        D = steps(cost.mean(0), self.gamma)
+        return D, error(D, cost.std(0), self.gamma)
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Named arrays for a file."""
+        arrays: dict[str, NDArray[Any]] = {}
+        for i, (weight, bias) in enumerate(self.layers):
+            arrays |= {f"critic_weight{i}": weight, f"critic_bias{i}": bias}
+        numbers = {"gamma": self.gamma, "normed": float(self.normed), "calibration": self.calibration or 0.0}
+        return arrays | {f"critic_{name}": np.asarray(value, np.float64) for name, value in numbers.items()}
+
+    @staticmethod
+    def rules(prefix: str, depth: int) -> dict[str, Array]:
+        """What the named arrays of critics of ``depth`` layers must be; the first is C0 = O + G + A wide."""
+        rules: dict[str, Array] = {}
+        for i in range(depth):
+            last: int | str = 1 if i == depth - 1 else f"C{i + 1}"
+            rules[f"{prefix}critic_weight{i}"] = _weights("J", f"C{i}", last)
+            rules[f"{prefix}critic_bias{i}"] = _weights("J", last)
+        rules[f"{prefix}critic_gamma"] = Array("float64", (), low=0.0, below=1)
+        rules[f"{prefix}critic_normed"] = Array("float64", (), low=0.0, high=1.0)
+        return rules | {f"{prefix}critic_calibration": Array("float64", (), low=0.0, high=LARGEST)}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Critics | None:
+        """The inverse of :meth:`to_arrays`; None where a file has no critics."""
+        depth = sum(name.startswith("critic_weight") for name in arrays)
+        if depth == 0:
+            return None
+        layers = [(arrays[f"critic_weight{i}"], arrays[f"critic_bias{i}"]) for i in range(depth)]
+        gamma, normed, factor = (float(arrays[f"critic_{name}"]) for name in ("gamma", "normed", "calibration"))
+        return cls(layers, gamma, bool(normed), factor or None)
+
+
+def calibration(D: Floats, E: Floats, taken: Floats, horizon: int) -> float:
+    """The factor of E that covers :data:`COVERED` of n fresh episodes ``[n]`` and the next one."""
+    scores = np.sort(np.abs(np.minimum(D, horizon) - taken) / np.maximum(E, SMALLEST))
+    rank = min(int(np.ceil(COVERED * (len(scores) + 1))), len(scores)) - 1
+    return float(min(max(scores[rank], 1e-3), LARGEST))
+
+
+def taken(distances: Floats, success: float, gamma: float) -> Floats:
+    """Steps ``[n]`` that episodes took to their goals, from distances to them ``[n, T]``; T where none was reached.
+
+    It is the number of steps with the same discounted cost, so that to lose the goal again counts.
+    """
+    T = distances.shape[-1]
+    cost = ((distances > success) * gamma ** np.arange(T)).sum(-1)
+    found: Floats = np.minimum(steps(cost, gamma), T)
+    return found
+
+
+def _weights(*shape: int | str) -> Array:
+    return Array("float32", shape, low=-LARGEST, high=LARGEST)

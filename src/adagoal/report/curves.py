@@ -1,0 +1,104 @@
+"""The page of an experiment: curves that can be switched on and off, seeds included, and tables that can be sorted.
+
+An experiment says what it found in Markdown; the tables of the page are those of that text. Curves are plain numbers
+(:class:`Panel`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adagoal.core.files import write_text
+from adagoal.report import html
+from adagoal.report.packed import packed
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve."""
+
+    name: str
+    """What it is a curve of: those of one name share a colour, and are switched together."""
+    x: Sequence[float]
+    y: Sequence[float]
+    seed: int | None = None
+    """None for the curve of all seeds, their median for instance."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One plot."""
+
+    title: str
+    x: str
+    y: str
+    lines: Sequence[Line]
+    marks: Mapping[str, float] = field(default_factory=dict)
+    """Heights worth a line, by name."""
+    log: bool = True
+
+
+def write(path: Path, title: str, text: str, panels: Sequence[Panel], pictures: Iterable[str]) -> Path:
+    """Write the page; ``pictures`` are files beside it, for readers without JavaScript."""
+    write_text(path, page(title, text, panels, pictures=list(pictures)))
+    return path
+
+
+def page(title: str, text: str, panels: Sequence[Panel], live: bool = False, pictures: Sequence[str] = ()) -> str:
+    """The page of a text in Markdown and its curves."""
+    from adagoal.report import charts
+
+    drawn = charts.curves([(panel.x, panel.y, panel.log) for panel in panels])
+    shown = {"title": title, "badge": "", "pictures": pictures, "parts": parts(text), "panels": panels}
+    return html.page("curves.html", ("curves.js",), drawn, block(text, panels), live, **shown)
+
+
+def block(text: str, panels: Sequence[Panel], arrays: Mapping[str, NDArray[Any]] | None = None, **more: Any) -> bytes:
+    """The data of the page; ``arrays`` and ``more`` facts are those of a page that shows more than this."""
+    lines = [line for panel in panels for line in panel.lines]
+    ends = np.cumsum([len(line.x) for line in lines]).tolist()
+    starts = [0, *ends[:-1]]
+    places = iter(zip(starts, ends, strict=False))
+    described = [
+        {
+            "title": panel.title,
+            "marks": dict(panel.marks),
+            "log": panel.log,
+            "lines": [
+                {"name": line.name, "seed": line.seed, "from": start, "to": end}
+                for line, (start, end) in zip(panel.lines, places, strict=False)
+            ],
+        }
+        for panel in panels
+    ]
+    joined = {
+        axis: np.concatenate([np.asarray(getattr(line, axis), float) for line in lines] or [np.zeros(0)])
+        for axis in ("x", "y")
+    }
+    tables = [part["rows"] for part in parts(text) if part["rows"]]
+    return packed({"panels": described, "tables": tables} | more, {**joined, **(arrays or {})})
+
+
+def parts(text: str) -> list[dict[str, Any]]:
+    """Paragraphs and tables of a Markdown text, in their order: words, or rows of cells with the head first."""
+    found: list[dict[str, Any]] = []
+    lines = [line.strip() for line in text.splitlines()]
+    for kind, run in groupby(lines, lambda line: "table" if line.startswith("|") else "words" if line else ""):
+        if kind == "words":
+            found.append({"words": re.sub(r"[*`]", "", " ".join(run)), "rows": []})
+        elif kind == "table":
+            rows = [[re.sub(r"[*`]", "", cell).strip() for cell in line.strip("|").split("|")] for line in run]
+            found.append({"words": "", "rows": [row for row in rows if not _rule(row)]})
+    return found
+
+
+def _rule(row: Sequence[str]) -> bool:
+    return all(re.fullmatch(r":?-+:?", cell) for cell in row)

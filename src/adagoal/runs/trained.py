@@ -1,0 +1,77 @@
+"""What a training returns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from adagoal.core.checks import integer
+from adagoal.core.errors import InputError
+from adagoal.core.status import Status
+from adagoal.core.types import Floats
+from adagoal.deep.envs import Source
+from adagoal.deep.evaluation import Evaluation, play
+from adagoal.deep.history import History
+from adagoal.deep.policy import Policy
+from adagoal.runs import training_files as files
+from adagoal.runs.folder import hold
+from adagoal.runs.training_schema import KIND
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """The outcome of a training: ``result.policy(observation, goal)`` acts; the folder, if any, holds the rest."""
+
+    status: Status
+    """``done``, ``budget`` (the minutes were spent) or ``interrupted``."""
+    history: History
+    policies: Sequence[Policy]
+    """One for each of the runs side by side."""
+    maps: dict[str, Floats]
+    """Final D and E over the training space (see :meth:`adagoal.deep.training.Training.maps`)."""
+    folder: Path | None
+    source: Source
+    """Makes the environment again, for tests."""
+    notes: Sequence[str] = ()
+    """What was found damaged in the folder of a resumed training, and what was used instead."""
+
+    @property
+    def policy(self) -> Policy:
+        """The policy of the first run."""
+        return self.policies[0]
+
+    @property
+    def success(self) -> float:
+        """Share of the last test's goals that the first run held at the last step."""
+        return float(self.history.curve(0)[-1]["success"])
+
+    def curve(self, run: int = 0) -> list[dict[str, Any]]:
+        """The tests of a run, each with its steps and success."""
+        return self.history.curve(run)
+
+    def weights(self, run: int = 0) -> dict[str, NDArray[Any]]:
+        """All that a run has learnt, as named arrays."""
+        return self.policies[run].weights()
+
+    def evaluate(
+        self, episodes: int = 200, *, test_goals: str | None = None, seed: int = 0, run: int = 0
+    ) -> Evaluation:
+        """Play episodes without noise, on the test goals of the training or on others."""
+        integer("run", run, 0, len(self.policies) - 1)
+        config = self.history.configs[run]
+        goals = test_goals or config.test_goals
+        return play(self.policies[run], self.source, config.horizon, goals, episodes, seed)
+
+    def save(self, path: str | Path) -> None:
+        """Write the result into a folder that holds no run yet; :func:`adagoal.load` gives the policy back.
+
+        A training that is to go on later needs its checkpoints, which it keeps if it is given ``out``.
+        """
+        with hold(Path(path), KIND) as folder:
+            if folder.saved is not None:
+                raise InputError(f"{folder.path} already holds a run; choose another folder", name="path")
+            folder.save({}, files.contents(self.status, self.history, self.policies, self.maps))

@@ -1,0 +1,286 @@
+"""Environments of every kind: the chosen goal is set, or its end passed over; odd forms are read or refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from adagoal.core.errors import EnvironmentFailure, InputError
+from adagoal.deep import goalspace
+from adagoal.deep.envs import Dimensions, End, Source, World
+from adagoal.deep.measure import dimensions
+from adagoal.deep.pointmass import PointMass
+from adagoal.deep.vectors import flat, like
+
+
+class Line(gymnasium.Env[Any, Any]):
+    """A point on a line, moved by up to 1; the episode ends at the goal, or beyond 20, where it dies."""
+
+    dtype: Any = np.float64
+    shape: tuple[int, ...] = (1,)
+
+    def __init__(self) -> None:
+        box = spaces.Box(-100, 100, self.shape, self.dtype)
+        parts: dict[str, Any] = {"observation": box, "achieved_goal": box, "desired_goal": box}
+        self.observation_space = spaces.Dict(parts)
+        self.action_space = spaces.Box(-2.0, 6.0, (1,), np.float32)
+        self.x, self.hidden = 0.0, 5.0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.x, self.hidden = 0.0, float(self.np_random.integers(3, 12))
+        return self.seen(), {}
+
+    def step(self, action: Any) -> Any:
+        self.x += (float(action[0]) - 2.0) / 4.0
+        near = abs(self.x - self.hidden) < 0.5
+        return self.seen(), float(near) - 1.0, bool(near or self.x > 20), False, {"near": near}
+
+    def form(self, x: float) -> Any:
+        return np.full(self.shape, x, self.dtype)
+
+    def seen(self) -> Any:
+        here = self.form(self.x)
+        return {"observation": here, "achieved_goal": here, "desired_goal": self.form(self.hidden)}
+
+    def compute_reward(self, achieved: Any, desired: Any, info: Any) -> Any:
+        return -float(np.linalg.norm(np.ravel(achieved) - np.ravel(desired)) >= 0.5)
+
+
+class Settable(Line):
+    def set_goal(self, goal: Any) -> None:
+        self.hidden = float(np.ravel(goal)[0])
+
+
+class Square(Settable):
+    shape = (2, 2)
+
+
+class Nested(Settable):
+    """Goals are a mapping."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        box = spaces.Box(-100, 100, (1,), np.float64)
+        goal = spaces.Dict({"b": box, "a": box})
+        parts: dict[str, Any] = {"observation": spaces.Tuple((box, box)), "achieved_goal": goal, "desired_goal": goal}
+        self.observation_space = spaces.Dict(parts)
+
+    def seen(self) -> Any:
+        both = {"b": self.form(self.x), "a": self.form(0.0)}
+        there = {"b": self.form(self.hidden), "a": self.form(0.0)}
+        return {"observation": (self.form(self.x), self.form(0.0)), "achieved_goal": both, "desired_goal": there}
+
+    def set_goal(self, goal: Any) -> None:
+        self.hidden = float(goal["b"][0])
+
+    def compute_reward(self, achieved: Any, desired: Any, info: Any) -> Any:
+        return -float(np.linalg.norm(flat(achieved) - flat(desired)) >= 0.5)
+
+
+class Whole(Settable):
+    """Goals are whole numbers, reached exactly."""
+
+    dtype = np.int64
+
+    def form(self, x: float) -> Any:
+        return np.full(self.shape, round(x), self.dtype)
+
+    def compute_reward(self, achieved: Any, desired: Any, info: Any) -> Any:
+        return -float((achieved != desired).any())
+
+
+class Elsewhere(Settable):
+    """The observation does not hold what was achieved."""
+
+    def seen(self) -> Any:
+        return super().seen() | {"observation": np.zeros(1)}
+
+
+class Informed(Settable):
+    """The reward looks at the info alone."""
+
+    def compute_reward(self, achieved: Any, desired: Any, info: Any) -> Any:
+        return float(info["near"]) - 1.0
+
+
+class Moody(Settable):
+    """The reward looks at the info too."""
+
+    def compute_reward(self, achieved: Any, desired: Any, info: Any) -> Any:
+        return super().compute_reward(achieved, desired, info) if not info["near"] else -1.0
+
+    def reset(self, **given: Any) -> Any:
+        self.steps = 0
+        return super().reset(**given)
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        seen, reward, _, _, _ = super().step(action)
+        return seen, reward, False, False, {"near": self.steps > 5}
+
+
+class Buttons(Settable):
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = spaces.Box(0, 5, (1,), np.int64)  # type: ignore[assignment]
+
+
+class Named(Settable):
+    def __init__(self) -> None:
+        super().__init__()
+        goal = spaces.Text(10)
+        here = self.observation_space["observation"]
+        self.observation_space = spaces.Dict({"observation": here, "achieved_goal": goal, "desired_goal": goal})
+
+
+def made(kind: type[Line], **given: Any) -> tuple[Source, Dimensions]:
+    source = Source.of(kind, **given)
+    return source, dimensions(source.make(), source, 30)
+
+
+def end_of(world: World, goal: float, steps: int = 30, action: float = 1.0) -> tuple[End, float]:
+    """Move towards larger x until the episode ends: how it ended, and what was achieved."""
+    world.reset(1)
+    world.aim(np.full(world.sizes.goal, goal))
+    for _ in range(steps):
+        _, achieved, end = world.step(np.full(1, action))
+        if end is not End.NO:
+            break
+    return end, float(achieved[-1])
+
+
+def test_the_chosen_goal_ends_the_episode_and_not_the_hidden_one() -> None:
+    source, sizes = made(Settable)
+    assert sizes.aims
+    assert end_of(World(source, sizes), 14.0) == (End.TERMINATED, 14.0)
+
+
+def test_the_end_at_a_goal_that_cannot_be_set_is_passed_over() -> None:
+    source, sizes = made(Line)
+    assert not sizes.aims
+    end, achieved = end_of(World(source, sizes), 14.0)
+    assert (end, achieved) == (End.TERMINATED, 21.0), "death is an end all the same"
+
+
+def test_a_hook_sets_the_goal() -> None:
+    def set_goal(env: Any, goal: Any) -> None:
+        env.unwrapped.hidden = float(goal[0])
+
+    source, sizes = made(Line, set_goal=set_goal)
+    assert end_of(World(source, sizes), 14.0) == (End.TERMINATED, 14.0)
+    with pytest.raises(InputError, match=r"^set_goal: object:Line does not show the goal"):
+        made(Line, set_goal=lambda env, goal: None)
+    with pytest.raises(InputError, match=r"^set_goal: must be a function"):
+        made(Line, set_goal=3)
+
+
+def test_truncated_is_an_end_but_no_termination() -> None:
+    source = Source.of(lambda: gymnasium.wrappers.TimeLimit(Settable(), 4))
+    sizes = dimensions(source.make(), source, 30)
+    assert end_of(World(source, sizes), 14.0) == (End.TRUNCATED, 4.0)
+
+
+@pytest.mark.parametrize("kind", [Square, Nested, Whole])
+def test_odd_shapes_and_types_are_read(kind: type[Line]) -> None:
+    source, sizes = made(kind)
+    assert sizes.aims
+    assert sizes.goal == {Square: 4, Nested: 2, Whole: 1}[kind]
+    assert sizes.success == pytest.approx(0.0 if kind is Whole else 0.5, abs=1e-5)
+    pool = goalspace.goal_space(source.make(), "train_goals", "env")(np.random.default_rng(0), 5)
+    assert pool.shape == (5, sizes.goal)
+    end, achieved = end_of(World(source, sizes), 14.0)
+    assert (end, round(achieved)) == (End.TERMINATED, 14)
+
+
+def test_what_was_achieved_is_seen_by_the_policy() -> None:
+    source, sizes = made(Elsewhere)
+    assert sizes.with_achieved
+    world = World(source, sizes)
+    world.reset(0)
+    observation, achieved, _ = world.step(np.ones(1))
+    assert observation.tolist() == [0.0, 1.0]
+    assert achieved.tolist() == [1.0]
+    assert not made(Settable)[1].with_achieved
+
+
+def test_actions_are_in_the_environments_units() -> None:
+    source, sizes = made(Settable)
+    assert (sizes.low, sizes.high, sizes.shape) == ((-2.0,), (6.0,), (1,))
+    world = World(source, sizes)
+    world.reset(0)
+    assert world.step(np.full(1, -1.0))[1].tolist() == [-1.0]
+    assert world.step(np.full(1, 1.0))[1].tolist() == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (Informed, "does not reward a ball"),
+        (Moody, "depends on more than the distance"),
+        (Buttons, "bounded Box of real actions"),
+        (Named, "achieved_goal must be a Box of numbers"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_line(kind: type[Line], words: str) -> None:
+    with pytest.raises(InputError, match=words) as raised:
+        made(kind)
+    assert raised.value.name == "env"
+    assert "\n" not in str(raised.value)
+
+
+def test_a_reward_that_needs_more_info_than_there_is() -> None:
+    class Greedy(Settable):
+        def compute_reward(self, achieved: Any, desired: Any, info: Any) -> Any:
+            return info["more"]
+
+    with pytest.raises(EnvironmentFailure, match=r"raised KeyError: 'more'"):
+        made(Greedy)
+
+
+@pytest.mark.parametrize("wrong", [3, None, ["point-mass"]])
+def test_what_is_no_environment(wrong: Any) -> None:
+    with pytest.raises(InputError, match=r"^env: must be a name, a Gymnasium environment or a function"):
+        Source.of(wrong)
+
+
+def test_a_function_that_makes_no_environment() -> None:
+    with pytest.raises(InputError, match=r"^env: the function must return a Gymnasium environment, not int"):
+        Source.of(lambda: 3)
+
+
+def test_train_and_test_goals_are_drawn_apart() -> None:
+    env = PointMass()
+    rng = np.random.default_rng(0)
+    train, test = (goalspace.goal_space(env, name, "env")(rng, 2000) for name in ("train_goals", "test_goals"))
+    assert not {tuple(goal) for goal in train} & {tuple(goal) for goal in test}
+
+
+@pytest.mark.parametrize("env_id", ["FetchReach-v4", "PointMaze_UMaze-v3", "AntMaze_UMaze-v5", "HandReach-v3"])
+def test_families_are_known(env_id: str) -> None:
+    source = Source(env_id)
+    env = source.make()
+    sizes = dimensions(env, source, 0)
+    assert sizes.aims
+    assert sizes.with_achieved == env_id.startswith("Ant")
+    world = World(source, sizes)
+    goal = goalspace.goal_space(env, "test_goals", "env")(np.random.default_rng(0), 1)[0]
+    world.reset(0)
+    world.aim(goal)
+    observation, _, end = world.step(np.zeros(sizes.action))
+    assert (len(observation), end) == (sizes.observation, End.NO)
+    np.testing.assert_allclose(world.env.unwrapped.goal, goal)
+
+
+def test_numbers_of_any_form_become_vectors_and_come_back() -> None:
+    value = {"b": np.arange(4.0).reshape(2, 2), "a": (np.array([7], np.int64), {"c": 0.5})}
+    vector = flat(value)
+    assert vector.tolist() == [7.0, 0.5, 0.0, 1.0, 2.0, 3.0]
+    again = like(value, vector)
+    np.testing.assert_array_equal(again["b"], value["b"])
+    assert again["a"][0].dtype == np.int64
+    assert again["a"][1]["c"] == 0.5

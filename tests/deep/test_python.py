@@ -1,0 +1,172 @@
+"""The deep world from Python: environments and rules as they are, a policy in the environment's units, and a folder."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from test_envs import Elsewhere, Settable
+
+import adagoal
+from adagoal import goals
+from adagoal.core.errors import EnvironmentFailure, InputError
+from adagoal.deep import Config, Policy, resume, train
+from adagoal.deep.actor import Actor
+from adagoal.deep.pointmass import PointMass
+from adagoal.runs.trained import TrainResult
+
+TINY: dict[str, Any] = {
+    "hidden": (16,), "updates": 4, "batch": 32, "candidates": 20, "buffer": 10_000, "steps": 800, "eval_episodes": 16,
+    "episodes": 4, "horizon": 20, "workers": 1,
+}  # fmt: skip
+
+
+def mine(known: goals.Known) -> Any:
+    """A rule of one's own."""
+    return 1e-6 + np.where(known.D <= known.L, known.E, 0.0)
+
+
+@pytest.fixture(scope="module")
+def line() -> TrainResult:
+    """A training on an environment that only this program knows, with actions from -2 to 6."""
+    return adagoal.train(Settable, mine, hidden=(32, 32), updates=100, batch=128, candidates=50, buffer=20_000,
+                         steps=4_000, eval_episodes=32, episodes=16, horizon=20, workers=2)  # fmt: skip
+
+
+def test_the_policy_acts_in_the_environments_own_units(line: TrainResult) -> None:
+    assert line.status == "done"
+    env, reached = Settable(), 0
+    for seed in range(20):
+        seen, _ = env.reset(seed=seed)
+        for _ in range(20):
+            action = line.policy(seen, seen["desired_goal"])
+            assert env.action_space.contains(action)
+            seen, _, terminated, _, _ = env.step(action)
+            if terminated:
+                reached += 1
+                break
+    assert reached >= 18
+    assert line.evaluate(40).summary()["success"] >= 0.9
+    assert line.success >= 0.9
+
+
+def test_distance_and_uncertainty_are_in_steps(line: TrainResult) -> None:
+    near, far = (line.policy.distance(np.zeros(1), np.full(1, x)) for x in (3.0, 9.0))
+    assert near < far
+    covered = [
+        abs(line.policy.distance([0.0], [x]) - (x - 0.5)) <= 1.0 + line.policy.uncertainty([0.0], [x])
+        for x in (3.0, 5.0, 7.0, 9.0, 11.0)
+    ]
+    assert sum(covered) >= 4
+
+
+def test_a_result_is_saved_and_its_policy_loaded(line: TrainResult, tmp_path: Path) -> None:
+    line.save(tmp_path)
+    policy = adagoal.load(tmp_path)
+    assert isinstance(policy, Policy)
+    seen, goal = Settable().reset(seed=3)[0], [7.0]
+    np.testing.assert_array_equal(policy(seen, goal), line.policy(seen, goal))
+    assert policy.distance(seen, goal) == line.policy.distance(seen, goal)
+    assert policy.uncertainty(seen, goal) == line.policy.uncertainty(seen, goal)
+    for name, array in line.weights().items():
+        np.testing.assert_array_equal(policy.weights()[name], array)
+    with pytest.raises(InputError, match=r"^path: .* already holds a run"):
+        line.save(tmp_path)
+
+
+@pytest.mark.parametrize(("observation", "goal"), [([0.0, 1.0], [7.0]), ([0.0], [7.0, 1.0]), ([np.nan], [7.0])])
+def test_what_is_no_observation_or_goal_is_named(line: TrainResult, observation: Any, goal: Any) -> None:
+    with pytest.raises(InputError, match=r"^(observation|goal): must be 1 finite numbers"):
+        line.policy(observation, goal)
+
+
+def test_an_environment_object_and_a_single_config() -> None:
+    limited = gymnasium.wrappers.TimeLimit(PointMass(), 20)
+    by_object = adagoal.train(limited, "unigoal", **TINY)
+    tiny = {name: value for name, value in TINY.items() if name != "workers"}
+    by_name = train(Config("point-mass", goal_rule="unigoal", **tiny), workers=1)
+    assert by_object.history.configs[0].env == "object:PointMass"
+    for name, array in by_name.weights().items():
+        np.testing.assert_array_equal(by_object.weights()[name], array)
+
+
+def test_a_training_on_an_object_goes_on_with_the_object(tmp_path: Path) -> None:
+    stopped = adagoal.train(PointMass, mine, out=tmp_path, observe=lambda history: False, **TINY)
+    assert stopped.status == "interrupted"
+    with pytest.raises(InputError, match=r"^uncertainty: is known when a training has come to its end"):
+        stopped.policy.uncertainty(np.zeros(4), np.zeros(2))
+    with pytest.raises(InputError, match=r"^env: the run in .* is on 'object:PointMass'; give the object"):
+        resume(tmp_path, goal_rule=mine, workers=1)
+    with pytest.raises(InputError, match=r"^goal_rule: the rule was a function mine; give it again"):
+        resume(tmp_path, env=PointMass, workers=1)
+    whole = adagoal.train(PointMass, mine, **TINY)
+    finished = resume(tmp_path, env=PointMass, goal_rule=mine, workers=1)
+    for name, array in whole.weights().items():
+        np.testing.assert_array_equal(finished.weights()[name], array)
+
+
+def policy(with_achieved: bool) -> Policy:
+    """One that answers the middle of an action box from -2 to 6, and sees two numbers beside the goal."""
+    layers = [(np.zeros((3, 1), np.float32), np.zeros(1, np.float32))]
+    actor = Actor(layers, *np.zeros((1, 2)), *np.ones((1, 2)), np.zeros(1), np.ones(1), 5.0)  # type: ignore[arg-type]
+    return Policy("line", actor, None, (-2.0,), (6.0,), (1,), with_achieved)
+
+
+def test_a_policy_that_sees_what_was_achieved_needs_the_whole_observation() -> None:
+    seen, _ = Elsewhere().reset(seed=0)
+    assert policy(True)(seen, [5.0]).tolist() == [2.0]
+    with pytest.raises(InputError, match=r"^observation: give the whole observation"):
+        policy(True)(seen["observation"], [5.0])
+    assert policy(False)([0.0, 1.0], [5.0]).tolist() == [2.0]
+
+
+def test_a_rule_without_an_ensemble_knows_no_distance() -> None:
+    with pytest.raises(InputError, match=r"^distance: is not known"):
+        policy(False).distance([0.0, 1.0], [5.0])
+
+
+@pytest.mark.parametrize("weight", [-1.0, np.nan, np.inf])
+def test_weights_that_are_none_are_refused(weight: float) -> None:
+    with pytest.raises(InputError, match=r"^goal_rule: a rule returns one finite weight >= 0 per goal"):
+        adagoal.train("point-mass", lambda known: np.full(len(known.D), weight), **TINY)
+
+
+def test_what_a_rule_raises_is_the_rules() -> None:
+    with pytest.raises(EnvironmentFailure, match=r"^goal_rule: the rule raised ZeroDivisionError"):
+        adagoal.train("point-mass", lambda known: 1 // 0, **TINY)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "name"),
+    [
+        ({"stepps": 10}, "stepps"),
+        ({"recipe": "none"}, "recipe"),
+        ({"seeds": 0}, "seeds"),
+        ({"steps": 0.5}, "steps"),
+        ({"goal_rule": "nonsense"}, "goal_rule"),
+        ({"goal_rule": goals.goid}, "goal_rule"),
+    ],
+)
+def test_wrong_arguments_are_named(wrong: dict[str, Any], name: str) -> None:
+    with pytest.raises(InputError, match=f"^{name}: "):
+        adagoal.train("point-mass", **wrong)
+
+
+def test_settings_follow_from_the_time_scale() -> None:
+    fetch, maze = (Config("point-mass", steps=400_000).on_time_scale(T) for T in (50, 300))
+    names = ("gamma", "radius", "radius_ramp", "episodes", "updates", "eval_every")
+    assert [getattr(fetch, name) for name in names] == [0.98, 40.0, 100_000, 16, 400, 25]
+    assert [getattr(maze, name) for name in names] == [1 - 1 / 300, 240.0, 600_000, 4, 600, 25]
+    given = Config("point-mass", gamma=0.9, radius=7.0, radius_ramp=0, updates=3).on_time_scale(300)
+    assert (given.gamma, given.radius, given.radius_ramp, given.updates) == (0.9, 7.0, 0, 3)
+    assert Config("point-mass", algorithm="ddpg").on_time_scale(50).updates == 160
+
+
+def test_importing_adagoal_stays_light() -> None:
+    code = "import sys, adagoal; adagoal.train; assert not {'jax', 'mujoco', 'numba'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
