@@ -116,7 +116,10 @@ class Page:
 
     def wait(self, script: str) -> None:
         """Until an expression is true."""
-        wait(lambda: self.evaluate(script))
+        try:
+            wait(lambda: self.evaluate(script))
+        except TimeoutError:
+            raise TimeoutError(f"{script} did not become true; troubles: {self.troubles()}") from None
 
     def click(self, x: float, y: float) -> None:
         """At a point of the window."""

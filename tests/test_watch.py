@@ -20,6 +20,7 @@ from adagoal.cli.main import run as command
 from adagoal.cli.watch import Live
 from adagoal.core.errors import InputError
 from adagoal.core.files import alone_in, busy
+from adagoal.experiments.watched import FolderComparison
 from adagoal.report import View
 from adagoal.report.packed import unpacked
 from adagoal.report.server import serving
@@ -169,6 +170,26 @@ def test_a_request_of_yesterday_stops_nobody(tmp_path: Path) -> None:
     (tmp_path / FILE).touch()
     assert api.explore(**SMALL, budget=1000, out=tmp_path).steps == 1000
     assert not (tmp_path / FILE).exists()
+
+
+def test_a_comparison_is_watched_as_its_runs_come_in(tmp_path: Path) -> None:
+    source = FolderComparison(tmp_path)
+    with pytest.raises(InputError, match="no run is finished yet"):
+        source.page()
+    arguments = ["compare", "chain", "--radius", "5", "--goal-rules", "adagoal,unigoal", "--seeds", "1", "--jobs", "1"]
+    assert command([*arguments, "--budget", "2000", "--out", str(tmp_path), "--quiet"]) == 0
+    before = source.stamp()
+    assert "certified" in str(unpacked(source.block())[0]["tables"])
+    assert 'data-live="yes"' in source.page()
+    facts, _ = unpacked(source.block())
+    assert {line["name"] for line in facts["panels"][0]["lines"]} == {"certified, adagoal", "certified, unigoal"}
+    assert (facts["running"], facts["stops"]) == (False, False)
+    next((tmp_path / "cells").iterdir()).unlink()
+    assert source.stamp() != before
+    assert len({line["name"] for line in unpacked(source.block())[0]["panels"][0]["lines"]}) == 1
+    (tmp_path / "cells" / "other.json").write_text("{}")
+    with pytest.raises(InputError, match="damaged, or no run of compare"):
+        source.block()
 
 
 def test_who_looks_locks_nobody_out(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def packed(facts: object, arrays: Mapping[str, NDArray[Any]]) -> bytes:
             raise ValueError(f"{name} holds {array.dtype}, which no page can read")
         places[name] = {"type": array.dtype.str, "shape": array.shape, "at": len(body)}
         body += _filled(array.tobytes())
-    head = _filled(json.dumps({"facts": facts, "arrays": places}).encode())
+    head = _filled(json.dumps({"facts": facts, "arrays": places}, default=_number).encode())
     return zlib.compress(len(head).to_bytes(8, "little") + head + bytes(body), 6)
 
 
@@ -43,6 +43,13 @@ def unpacked(block: bytes) -> tuple[Any, dict[str, NDArray[Any]]]:
         flat = np.frombuffer(whole, entry["type"], count, end + entry["at"])
         arrays[name] = flat.reshape(entry["shape"])
     return head["facts"], arrays
+
+
+def _number(value: Any) -> Any:
+    """NumPy's numbers as Python's."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{value!r} is no fact")
 
 
 def _filled(data: bytes) -> bytes:

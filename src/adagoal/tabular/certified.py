@@ -201,7 +201,7 @@ class Certified(Columns):
         """Both bounds of the columns of the block."""
         model, start = self.confidence.model(), self.counts.start
         work = self.schedule.sweeps(exact, SWEEPS * len(block) * float(model.support.sum()))
-        column = self.pin(block)
+        column = self.block_columns(block)
         tables: list[NDArray[Any]] = [self.V, self.optimistic, self.Y, self.best]
         parts = [gather(table.T, self.order, block) for table in tables]
         setting = Block(self.order, column, self.cap, exact, SWEEPS, tolerance=1e-3 * self.epsilon)

@@ -49,6 +49,8 @@ class Columns:
         self.counts, self.cap, self.space = counts, cap, space
         self._is_goal = np.isin(np.arange(space.size), space.numbers)
         self._room = 1
+        self._seen = 0
+        """States seen at the last look for goals"""
         self._wide: dict[str, NDArray[Any]] = {}
         """The tables and rows with room for more columns, each column in one piece: a backup reads no other one"""
         self.column = np.zeros(space.size, np.int64)
@@ -98,6 +100,10 @@ class Columns:
 
     def add_columns(self) -> None:
         """Columns for the goals seen for the first time: one of their states was."""
+        seen = int(np.count_nonzero(self.counts.seen))
+        if seen == self._seen:
+            return
+        self._seen = seen
         found = np.zeros(len(self.column) + 1, bool)  # the last entry is for -1
         found[self.space.at[: self.counts.n_states][self.counts.seen]] = True
         known = len(self.D)
@@ -106,16 +112,18 @@ class Columns:
         if len(self.D) > known:
             self.pin(np.arange(known, len(self.D)))
 
-    def pin(self, columns: Longs) -> Longs:
-        """Both bounds are zero in the states of a goal; of some of them this may be new.
+    def block_columns(self, block: Longs) -> Longs:
+        """[S, W] the places in ``block`` of the goals of every state, -1 where there is none: what a sweep reads."""
+        if not self.space.whole:
+            self.pin(block)  # some of their states may be new
+        return self.space.columns(self.goal_state[block])
 
-        Returns [S, W] the places in ``columns`` of the goals of every state, -1 where there is none.
-        """
+    def pin(self, columns: Longs) -> None:
+        """Both bounds are zero in the states of a goal."""
         at = self.space.columns(self.goal_state[columns])
         state, place = np.nonzero(at >= 0)
         column = columns[at[state, place]]
         self.V[state, column] = self.Y[state, column] = 0.0
-        return at
 
     def _add_column(self, goal: int) -> None:
         columns = len(self.D)
@@ -165,7 +173,7 @@ class Columns:
             raise ValueError("the columns and the goals do not belong together")
         for name in self.column_state():
             setattr(self, name, np.array(arrays[name], order="F"))
-        self._room = len(self.D)
+        self._room, self._seen = len(self.D), 0
         self._wide.clear()
 
 

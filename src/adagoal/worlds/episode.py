@@ -109,7 +109,7 @@ def in_python(given: Orders) -> Orders:
 
 def outcome(steps: int, ended: int, log: Longs) -> Outcome:
     """What the loop did, from what it returns and its log."""
-    return Outcome(steps, log[:ended, 0].tolist(), (log[:ended, 1] > 0).tolist())
+    return Outcome(int(steps), log[:ended, 0].tolist(), (log[:ended, 1] > 0).tolist())
 
 
 # --- the definition -------------------------------------------------------------------------------------------------

@@ -22,28 +22,29 @@ async function unpack(bytes) {
 }
 
 function embedded() {
-  return unpack(Uint8Array.from(atob($("data").textContent.trim()), c => c.charCodeAt(0)));
+  const text = atob($("data").textContent), bytes = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
+  return unpack(bytes);
 }
 
-/* Plots by name, each a model of Bokeh. */
-const plots = {};
-async function drawFigures() {
-  const items = JSON.parse($("figures").textContent);
-  for (const [name, item] of Object.entries(items)) {
+/* Plots by name, each a model of Bokeh. They are made first, then filled with data, and only then drawn. */
+const plots = {}, documents = {}, parts = {};
+function makeFigures() {
+  for (const [name, item] of Object.entries(JSON.parse($("figures").textContent))) {
     if (!$(name)) continue;
-    await Bokeh.embed.embed_item(item, name);
-    const doc = Bokeh.documents[Bokeh.documents.length - 1];
-    plots[name] = doc.roots()[0];
+    documents[name] = Bokeh.require("document").Document.from_json(item.doc);
+    plots[name] = documents[name].roots()[0];
   }
   follow(matchMedia("(prefers-color-scheme: dark)"));
 }
 
+async function drawFigures() {
+  for (const [name, made] of Object.entries(documents)) await Bokeh.embed.add_document_standalone(made, $(name));
+}
+
 function part(name) {
-  for (const doc of Bokeh.documents) {
-    const found = doc.get_model_by_name(name);
-    if (found) return found;
-  }
-  throw new Error(`no part of a plot is called ${name}`);
+  for (const made of Object.values(documents)) parts[name] ??= made.get_model_by_name(name);
+  return parts[name];
 }
 
 const fill = (name, data) => { part(name).data = data; };

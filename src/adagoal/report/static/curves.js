@@ -5,8 +5,8 @@ const DASHES = [[], [6, 4], [2, 3], [8, 3, 2, 3]];
 
 const names = () => [...new Set(page.data.facts.panels.flatMap(panel => panel.lines.map(line => line.name)))];
 
-function look(name) {
-  const i = names().indexOf(name);
+function look(name, known = names()) {
+  const i = known.indexOf(name);
   const ink = getComputedStyle(document.documentElement).getPropertyValue("--ink").trim();
   const colour = PALETTE[i % PALETTE.length];
   return {colour: colour === "#000000" ? ink : colour, dash: DASHES[Math.floor(i / PALETTE.length) % DASHES.length]};
@@ -86,8 +86,9 @@ function take(data) {
 }
 
 async function begin() {
-  await drawFigures();
+  makeFigures();
   take(await embedded());
+  await drawFigures();
   if ($("seeds")) $("seeds").onchange = () => { page.seeds = $("seeds").checked; draw(); };
   window.repaint = () => { switches(); draw(); };
   document.body.dataset.ready = "yes";
