@@ -67,10 +67,10 @@ def training(**changes: Any) -> Any:
     from adagoal.deep.fleet import Fleet
     from adagoal.deep.training import Training
 
-    config = Config(ENV, steps=PER_CYCLE, episodes=ENVS, eval_every=10**6, eval_episodes=1, **changes)
-    run = Training([config])
+    fixed = {"algorithm": "ddpg", "steps": PER_CYCLE, "episodes": ENVS, "eval_every": 10**6, "eval_episodes": 1}
+    run = Training([Config(ENV, **fixed | changes)])
     run.rounds = 0
-    fleet = Fleet([config], HORIZON, run.workers)
+    fleet = Fleet(run.configs, run.source, run.sizes, run.workers)
     starts = fleet.reset(0)
     for _ in range(2):
         starts = run.one_cycle(fleet, starts)

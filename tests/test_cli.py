@@ -401,3 +401,18 @@ def test_a_random_start_is_declared(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert run(["audit", str(tmp_path)]) in (0, 1)
     assert run(["check", "FrozenLake-v1", "--start", "random"]) == 0
     assert "virtual start, state 16" in capsys.readouterr().out
+
+
+def test_an_estimate_of_the_whole_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["explore", "grid", "--radius", "8", "--epsilon", "1", "--quiet", "--estimate"]
+    assert run([*line, "--out", str(tmp_path / "run"), "--json"]) == 3
+    told = json.loads(capsys.readouterr().out)
+    cost = told["estimate"]
+    assert told["status"] == "interrupted"
+    assert cost["done"] == pytest.approx(told["steps"] / cost["steps"])
+    assert cost["seconds"] >= told["wall_seconds"]
+    assert cost["bytes"] > 1e7
+    assert run(["resume", str(tmp_path / "run"), "--quiet", "--json"]) == 0
+    assert 1 / 3 < cost["steps"] / json.loads(capsys.readouterr().out)["steps"] < 3
+    assert run([*line, "--out", str(tmp_path / "again")]) == 3
+    assert "estimate: about " in capsys.readouterr().out

@@ -24,15 +24,22 @@ BUILT = ("reference/", "demo/")
 """Folders that the build makes."""
 
 
+def text(page: Path) -> str:
+    """A page in Markdown; of a notebook the cells of text."""
+    if page.suffix == ".md":
+        return page.read_text()
+    return "\n\n".join(cell.source for cell in notebooks.cells(page) if cell.kind == notebooks.TEXT)
+
+
 def anchors(page: Path) -> set[str]:
     """Those of the headings of a page, as the site and code hosts make them."""
-    heads = re.findall(r"^(?:# )?#+ (.+)$", re.sub(CODE, lambda m: m[0].strip("`"), page.read_text()), re.M)
+    heads = re.findall(r"^#+ (.+)$", re.sub(CODE, lambda m: m[0].strip("`"), text(page)), re.M)
     return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    for link in LINK.findall(CODE.sub("", page.read_text())):
+    for link in LINK.findall(CODE.sub("", text(page))):
         path, _, anchor = link.partition("#")
         if re.match(r"\w+:", link) or path.removeprefix("../").startswith(BUILT):
             continue

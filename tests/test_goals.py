@@ -19,6 +19,8 @@ def known(**changes):
         "successes": np.array([0.0, 10.0, 5.0, 0.0]),
         "recent": np.array([0.0, 1.0, 0.8, 0.0]),
         "previous": np.array([0.0, 1.0, 0.3, 0.0]),
+        "onward_D": np.array([0.0, 9.0, 3.0, 0.0]),
+        "onward_E": np.array([0.0, 0.0, 1.0, 0.0]),
     }
     return goals.Known(**{**base, **changes})
 
@@ -117,6 +119,30 @@ def test_a_users_rule_is_the_users_and_ours_is_ours(monkeypatch):
 def test_weights_are_checked(weights):
     with pytest.raises(InputError, match=r"^goal_rule: a rule returns one finite weight >= 0 per goal"):
         goals.weights(lambda known: np.array(weights), known())
+
+
+def test_omega_mixes_in_the_goal_space_as_it_comes_near():
+    drawn = {"experienced": np.array([False, False, True, True]), "eligible": np.ones(4, bool), "D": np.full(4, 3.0)}
+    near, far = (goals.omega(known(**drawn, divergence=kl)) for kl in (3.0, 103.0))
+    np.testing.assert_allclose(near, [0.5, 0.5, 0.0, 0.0])
+    np.testing.assert_allclose(far, [0.005, 0.005, 0.0, 0.99], atol=1e-9)
+    beyond = goals.omega(known(**{**drawn, "D": np.array([30.0, 3.0, 3.0, 3.0])}, divergence=3.0))
+    np.testing.assert_allclose(beyond, [0.0, 0.5, 0.0, 0.5])
+
+
+def test_divergence_of_counts():
+    even = known(eligible=np.ones(4, bool), visits=np.full(4, 7.0))
+    assert goals.divergence(even) == pytest.approx(0.0, abs=1e-12)
+    shares = np.array([8.0, 1.0, 1.0, 1.0]) / 11
+    apart = known(eligible=np.ones(4, bool), visits=np.array([7.0, 0.0, 0.0, 0.0]))
+    assert goals.divergence(apart) == pytest.approx(np.mean(np.log(0.25 / shares)))
+
+
+def test_discover_goes_towards_the_target():
+    assert goals.discover(known()).tolist() == [0, 0, 1, 0], "farther from the start, nearer to the target"
+    assert goals.get("discover:beta=0,alpha=0")(known()).tolist() == [0, 1, 0, 0], "the nearest"
+    with pytest.raises(InputError, match=r"^goal_rule: discover needs a target"):
+        goals.discover(known(onward_D=None))
 
 
 def test_rules_declare_what_they_need():

@@ -209,3 +209,11 @@ def test_counts_that_do_not_fit_are_refused() -> None:
     state["absent"][3] = True
     with pytest.raises(ValueError, match="an absent pair that is not the reset"):
         Counts(3, 2, 0).restore(state)
+
+
+def test_recorded_steps_are_the_same_without_them(tmp_path: Path) -> None:
+    """A recorded run steps the model in Python, where they are left out as well."""
+    mdp = masked(1)
+    result = adagoal.explore(mdp, 5.0, 1.0, out=tmp_path, record=True, budget=3_000)
+    assert not mdp.absent[result.arrays["moves_pair"]].any()
+    assert result.arrays["moves_count"].sum() > 100

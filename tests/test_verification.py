@@ -186,7 +186,7 @@ def test_intervals_of_two_point_distributions():
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["export", "RUN", "--format", "csv"], "--format: must be one of drn, umb, got 'csv'"),
+        (["export", "RUN", "--format", "dot"], "--format: must be one of drn, umb, csv, got 'dot'"),
         (["export", "nowhere"], "error: nowhere"),
         (["export", "BAYES"], "DIR: the method bayes has no intervals"),
     ],

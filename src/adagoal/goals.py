@@ -49,6 +49,14 @@ class Known:
     """Success rate, fast moving average."""
     previous: Floats
     """Success rate, slow moving average."""
+    experienced: Bools | None = None
+    """Which goals were achieved before. None where every goal is on the list and ``visits`` says it; a deep run draws
+    half of the candidates from experience for a rule that needs this, and the others from the goal space."""
+    divergence: float | None = None
+    """KL(p_wanted || p_achieved) between the goal space and what was achieved; None where ``visits`` says it."""
+    onward_D: Floats | None = None
+    """D from the goal onwards to the target of this episode, a test goal; None where there is no target."""
+    onward_E: Floats | None = None
 
 
 Rule = Callable[[Known], Floats]
@@ -130,12 +138,47 @@ def skewfit(known: Known, alpha: float = -1.0) -> Floats:
     return _or_uniform(weights, visited, known)
 
 
-@rule("D", "visits")
+@rule("D", "visits", "experienced")
 def mega(known: Known) -> Floats:
-    """The least visited goal among those believed reachable: MEGA (Pitis et al. 2020), cutoff D <= L."""
-    candidates = reachable(known) & (known.visits > 0)
+    """The least visited goal among those achieved before and believed reachable: MEGA (Pitis et al. 2020).
+
+    Goals with D > L are cut off, where MEGA moves a cutoff of its own with the success rate. Checked against the
+    authors' code (spitis/mrl, ``DensityAchievedGoalCuriosity``).
+    """
+    candidates = reachable(known) & achieved(known)
     fewest = known.visits[candidates].min(initial=np.inf)
     return _or_uniform((candidates & (known.visits == fewest)).astype(float), candidates, known)
+
+
+@rule("D", "visits", "experienced", "divergence", b=Option(-1e6, 1e6))
+def omega(known: Known, b: float = -3.0) -> Floats:
+    """MEGA, and ever more goals of the goal space as they come near: OMEGA (Pitis et al. 2020).
+
+    With probability alpha = 1 / max(b + KL(p_wanted || p_achieved), 1) a goal of the goal space, unless it is beyond L;
+    a goal of :func:`mega` otherwise. Checked against the authors' code (``CuriosityAlphaMixtureModule``, b = -3).
+    """
+    alpha = 1.0 / max(b + divergence(known), 1.0)
+    wanted = known.eligible if known.experienced is None else known.eligible & ~known.experienced
+    share = alpha * (wanted & reachable(known)) / max(wanted.sum(), 1)
+    rare = mega(known)
+    return np.asarray(share + (1.0 - share.sum()) * rare / rare.sum())
+
+
+@rule("D", "E", "experienced", "onward_D", "onward_E", alpha=Option(0.0, 1e6), beta=Option(0.0, 1e6))
+def discover(known: Known, alpha: float = 1.0, beta: float = 1.0) -> Floats:
+    """Towards a target g*: DISCOVER (Diaz-Bone et al. 2025), argmax over goals g achieved before of
+
+        V(s0, g) + alpha sigma(s0, g) + beta (V(g, g*) + alpha sigma(g, g*)),     here V = -D and sigma = E:
+
+    achievable, novel and relevant. The adaptation of alpha to a success rate of one half is left out. Checked against a
+    published summary of the paper (arXiv 2505.19850), not against its code.
+    """
+    if known.onward_D is None or known.onward_E is None:
+        raise InputError("discover needs a target, which trainings have and explorations do not", name="goal_rule")
+    candidates = known.eligible & achieved(known)
+    score = alpha * known.E - known.D + beta * (alpha * known.onward_E - known.onward_D)
+    best = np.max(score[candidates], initial=-np.inf)
+    return _or_uniform((candidates & (score == best)).astype(float), candidates, known)
 
 
 @rule("attempts", "successes", low=Option(0.0, 1.0), high=Option(0.0, 1.0))
@@ -172,6 +215,8 @@ RULES: dict[str, Callable[..., Floats]] = {
     "raregoal": raregoal,
     "skewfit": skewfit,
     "mega": mega,
+    "omega": omega,
+    "discover": discover,
     "goid": goid,
     "progress": progress,
     "goexplore": goexplore,
@@ -182,6 +227,19 @@ RULES: dict[str, Callable[..., Floats]] = {
 def reachable(known: Known) -> Bools:
     """The constraint D(g) <= L of eq. ``opt_pbm_constrained_constraint``, over the eligible goals."""
     return known.eligible & (known.D <= known.L)
+
+
+def achieved(known: Known) -> Bools:
+    """Goals that were achieved before."""
+    return known.visits > 0 if known.experienced is None else known.experienced
+
+
+def divergence(known: Known) -> float:
+    """KL(p_wanted || p_achieved); from counts: uniform over the eligible goals against the visits, plus one each."""
+    if known.divergence is not None:
+        return known.divergence
+    visits = known.visits[known.eligible] + 1.0
+    return float(-np.log(len(visits) * visits / visits.sum()).mean()) if len(visits) else 0.0
 
 
 def get(spec: str | Rule) -> Rule:

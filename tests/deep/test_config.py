@@ -72,6 +72,8 @@ def test_recipes_are_valid(name: str) -> None:
         ("skewfit", False, True),
         ("goexplore", False, True),
         ("mega", True, True),
+        ("omega", True, True),
+        ("discover", True, False),
     ],
 )
 def test_what_a_rule_needs_is_what_it_declares(rule: str, ensemble: bool, density: bool) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from adagoal.core.files import read_json
 from adagoal.deep import Config, load, resume, train
+from adagoal.deep.goalspace import inside
 from adagoal.runs.saved import find
 
 SMALL: dict[str, Any] = {
@@ -60,10 +61,14 @@ def test_interrupted_and_resumed_is_the_uninterrupted_run(tmp_path: Path) -> Non
 
 def test_runs_differ_by_seed_and_rule_in_one_program() -> None:
     tiny = {**SMALL, "hidden": (16,), "updates": 2, "ensemble_updates": 2, "eval_every": 100, "eval_episodes": 16}
-    rules = ("unigoal", "raregoal", "adagoal", "proportional")
+    rules = ("unigoal", "raregoal", "adagoal", "proportional", "mega", "omega", "discover")
     result = train([Config("point-mass", steps=1600, goal_rule=rule, **tiny) for rule in rules])
     chosen = np.stack(result.history.goals)
     assert len({chosen[:, run].tobytes() for run in range(len(rules))}) == len(rules)
+    box = result.history.train_boxes[0]
+    outside = [(~inside(box, chosen[2:, run])).any() for run in range(len(rules))]
+    assert outside[4], "mega tries what was achieved, also beyond the goal space"
+    assert not any(outside[:4])
     assert np.isfinite([row["critic_loss"] for row in result.history.rows if "critic_loss" in row]).all()
 
 

@@ -18,13 +18,16 @@ from adagoal.deep.certification import Certification, Claim
 from adagoal.runs.signals import stop_on_signals
 
 if TYPE_CHECKING:
+    from adagoal.deep.config import Config
+    from adagoal.deep.envs import Source
     from adagoal.deep.policy import Policy
     from adagoal.runs.saved import Saved
+    from adagoal.runs.trained import TrainResult
     from adagoal.runs.training_files import Record
 
 
 def certify(
-    folder: str | Path,
+    training: str | Path | TrainResult,
     *,
     radius: int,
     success: float = 0.9,
@@ -44,7 +47,7 @@ def certify(
 
     Parameters
     ----------
-    folder: that of the training.
+    training: the folder of a training, or what :func:`adagoal.train` returned.
     radius: L, a whole number of steps; at most those of an episode.
     success, slack: a cell is certified for a probability of ``success - slack`` and refuted below ``success``.
     delta: probability of one wrong verdict or more, all cells together.
@@ -62,27 +65,37 @@ def certify(
     with_extra()
     from adagoal.deep import certification
     from adagoal.deep.rollouts import rollouts as playing
-    from adagoal.runs import training_files
-    from adagoal.runs.saved import read
 
-    def read_in(saved: Saved) -> tuple[Record, Policy]:
-        about = training_files.record(saved)
-        return about, training_files.policy(saved, about, run)
-
-    about, policy = read(Path(folder), read_in)
-    config, source = about.configs[run], about.source(env, trust)
+    policy, config, source, steps = _trained(training, run, env, trust)
     goals, processes = test_goals or config.test_goals, workers or os.cpu_count() or 1
-    with (
-        stop_on_signals() as stop,
-        playing(policy, source, config.horizon, goals, radius, seed, processes) as (space, reach),
-    ):
+    rolling = playing(policy, source, config.horizon, goals, radius, seed, processes)
+    with stop_on_signals() as stop, rolling as (space, reach):
 
         def going(open_cells: int, played: int) -> bool:
             return not stop.asked and _wanted(observe, open_cells, played)
 
         found = certification.certify(claim, space, reach, seed, going)
-    facts = {"env": policy.env, "run": run, "steps": about.data["steps"], "test_goals": goals, "seed": seed}
+    facts = {"env": policy.env, "run": run, "steps": steps, "test_goals": goals, "seed": seed}
     return dataclasses.replace(found, about=facts | {"policy": _fingerprint(policy)})
+
+
+def _trained(training: str | Path | TrainResult, run: int, env: Any, trust: bool) -> tuple[Policy, Config, Source, int]:
+    """Policy and settings of one of the runs of a training, what makes its environment, and how long it was trained."""
+    from adagoal.runs import training_files
+    from adagoal.runs.saved import read
+    from adagoal.runs.trained import TrainResult
+
+    if isinstance(training, TrainResult):
+        integer("run", run, 0, len(training.policies) - 1)
+        config = training.history.configs[run]
+        return training.policies[run], config, training.source, int(training.curve(run)[-1]["steps"])
+
+    def read_in(saved: Saved) -> tuple[Record, Policy]:
+        about = training_files.record(saved)
+        return about, training_files.policy(saved, about, run)
+
+    about, policy = read(Path(training), read_in)
+    return policy, about.configs[run], about.source(env, trust), about.data["steps"]
 
 
 def _fingerprint(policy: Policy) -> str:

@@ -131,15 +131,19 @@ def export(
 
 
 def _table(result: Result) -> str:
-    """One row per goal that was seen; a bound that is not known is left empty, ``within`` and ``open`` are 0 or 1."""
+    """The rows of :meth:`Result.table`. A number that is not known is left empty; truths are 0 or 1."""
     text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(("goal", "lower", "upper", "error", "within", "open"))
-    for goal in sorted(result.certificates):
-        numbers = (*result.certificate(goal), result.errors.get(goal, math.inf))
-        shown = (repr(float(x)) if math.isfinite(x) else "" for x in numbers)
-        table.writerow((goal, *shown, int(goal in result.goals), int(goal in result.open_goals)))
+    rows = [{name: _shown(value) for name, value in row.items()} for row in result.table()]
+    table = csv.DictWriter(text, rows[0] if rows else ["goal"], lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
     return text.getvalue()
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, bool):
+        return int(value)
+    return "" if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _known(folder: Path, result: Result, env: api.Again, trust: bool) -> Known:

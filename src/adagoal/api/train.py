@@ -12,7 +12,7 @@ from adagoal import goals
 from adagoal.core.checks import integer
 from adagoal.core.errors import InputError
 from adagoal.deep import settings, with_extra
-from adagoal.deep.config import FUNCTION, KNOWN, RECIPES, Config
+from adagoal.deep.config import DECLARED, FUNCTION, KNOWN, RECIPES, Config
 
 if TYPE_CHECKING:
     from adagoal.deep.history import History
@@ -80,8 +80,10 @@ def train(
 
 
 def _knowable(rule: goals.Rule) -> None:
-    if not goals.needs(rule, KNOWN) <= KNOWN:
-        raise InputError("counts successes goal by goal; deep goals are continuous", name="goal_rule")
+    missing = goals.needs(rule, KNOWN) - DECLARED
+    if missing:
+        text = f"needs {', '.join(sorted(missing))}, which is counted goal by goal; deep goals are continuous"
+        raise InputError(text, name="goal_rule")
 
 
 def load(path: str | Path) -> Result | Policy:

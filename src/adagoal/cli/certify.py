@@ -11,6 +11,7 @@ import click
 from adagoal.cli import options
 from adagoal.core.files import write_json
 from adagoal.core.streams import aside
+from adagoal.deep.certification import Certification, Verdict
 
 
 @click.command(epilog="Example: adagoal certify runs/push --radius 50 --success 0.9 --delta 0.05")
@@ -38,7 +39,6 @@ def certify(folder: Path, quiet: bool, as_json: bool, **given: Any) -> None:
     certified; 1: all are decided, some refuted; 3: some are open.
     """
     from adagoal.api.certify import certify as find
-    from adagoal.report import deep_figures as figures
     from adagoal.runs.display import Display
 
     with aside(), Display(quiet) as display:
@@ -48,16 +48,27 @@ def certify(folder: Path, quiet: bool, as_json: bool, **given: Any) -> None:
                 display.update([f"{open_cells} open cells  {played} rollouts"], None)
 
         found = find(folder, observe=observe, **given)
-    data = found.to_dict()
-    write_json(folder / "certificate.json", data)
-    figures.save(figures.certified_cells(found.cells), folder / "certificate.png")
+    keep(found, folder)
     if as_json:
-        click.echo(json.dumps(data, indent=1))
+        click.echo(json.dumps(found.to_dict(), indent=1))
     else:
-        for verdict in data["shares"]:
-            click.echo(f"{verdict:9}  {found.count(verdict):4} cells  {found.share(verdict):6.1%} of the goals")
-        click.echo(found.statement)
+        show(found)
         stands = "every cell is decided" if found.status.finished else str(found.status)
         click.echo(f"{stands} after {found.rollouts} rollouts: {folder / 'certificate.png'}")
     if found.exit_code:
         raise click.exceptions.Exit(found.exit_code)
+
+
+def keep(found: Certification, folder: Path) -> None:
+    """Write the certificate into the folder of its training, as data and as a picture."""
+    from adagoal.report import deep_figures as figures
+
+    write_json(folder / "certificate.json", found.to_dict())
+    figures.save(figures.certified_cells(found.cells), folder / "certificate.png")
+
+
+def show(found: Certification) -> None:
+    """Say what was found."""
+    for verdict in Verdict:
+        click.echo(f"{verdict:9}  {found.count(verdict):4} cells  {found.share(verdict):6.1%} of the goals")
+    click.echo(found.statement)

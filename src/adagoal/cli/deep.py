@@ -17,11 +17,13 @@ from click.core import ParameterSource
 from adagoal.cli import options
 from adagoal.core.errors import InputError
 from adagoal.core.files import write_json
+from adagoal.core.status import UNFINISHED
 from adagoal.core.streams import aside
 from adagoal.deep import settings
 from adagoal.deep.config import RECIPES, Config
 
 if TYPE_CHECKING:
+    from adagoal.api.until import Outcome
     from adagoal.runs.trained import TrainResult
 
 BESIDE_RESUME = {"folder", "env", "goal_rule", "trust", "steps", "workers", "minutes", "checkpoint_every", "as_json"}
@@ -79,6 +81,11 @@ def _settings(function: Callable[..., None]) -> Callable[..., None]:
 @click.option("--resume", "folder", type=click.Path(path_type=Path, file_okay=False),
               help="Go on in this folder, as adagoal resume does.")  # fmt: skip
 @options.TRUST
+@click.option("--until", type=click.Choice(["certified"]),
+              help="End earlier: when all cells of test goals that are believed within L are certified.")  # fmt: skip
+@click.option("--success", type=float, help="Of --until certified, as in adagoal certify.  [default: 0.9]")
+@click.option("--slack", type=float, help="Of --until certified, likewise.  [default: 0.05]")
+@click.option("--delta", type=float, help="Of --until certified, likewise.  [default: 0.05]")
 @click.option("--json", "as_json", is_flag=True, help="Print the final table as JSON.")
 def train(
     env: str | None,
@@ -92,6 +99,10 @@ def train(
     workers: int,
     minutes: float,
     checkpoint_every: int,
+    until: str | None,
+    success: float | None,
+    slack: float | None,
+    delta: float | None,
     **given: Any,
 ) -> None:
     """Train a goal-conditioned policy on ENV with adaptive goals (DDPG + hindsight + value ensemble).
@@ -120,9 +131,39 @@ def train(
     configs = [dataclasses.replace(first, seed=first.seed + i) for i in range(seeds)]
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{env}-{first.rule_name}")
     out = out or Path("runs") / f"{name}-seed{first.seed}"
+    named = (("success", success), ("slack", slack), ("delta", delta))
+    asked: dict[str, Any] = {name: value for name, value in named if value is not None}
+    if asked and until is None:
+        raise InputError("is for --until certified", name=min(asked))
+    if seeds > 1 and until is not None:
+        raise InputError("one run at a time can be certified", name="seeds")
     with aside(), TrainingProgress() as progress:
-        trained = training.train(configs, out, overwrite=overwrite, observe=progress, **common)
-    finish(trained, as_json)
+        if until is not None:
+            from adagoal.api.until import train_until_certified
+
+            ended = train_until_certified(first, out, overwrite=overwrite, observe=progress, **asked, **common)
+        else:
+            trained = training.train(configs, out, overwrite=overwrite, observe=progress, **common)
+    if until is not None:
+        finish_certified(ended, as_json)
+    else:
+        finish(trained, as_json)
+
+
+def finish_certified(ended: Outcome, as_json: bool) -> None:
+    """Report a training that was to be certified; the certificate is kept in its folder."""
+    from adagoal.cli import certify
+
+    assert ended.trained.folder is not None
+    if ended.found is not None:
+        certify.keep(ended.found, ended.trained.folder)
+    finish(ended.trained, as_json)
+    if not as_json and ended.found is not None:
+        certify.show(ended.found)
+        words = "certified" if ended.certified else "not certified: cells within reach are refuted or open"
+        click.echo(f"{words}: {ended.trained.folder / 'certificate.png'}")
+    if not ended.certified:
+        raise click.exceptions.Exit(UNFINISHED)
 
 
 def resume_training(folder: Path, *, as_json: bool, quiet: bool = False, **given: Any) -> None:

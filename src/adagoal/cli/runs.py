@@ -7,6 +7,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from adagoal.core.errors import InputError
 from adagoal.core.streams import aside
 
 if TYPE_CHECKING:  # imported where they are used: --help should not wait for Numba
+    from adagoal.runs.estimate import Estimate
     from adagoal.runs.progress import Progress
     from adagoal.runs.result import Result
 
@@ -54,6 +56,7 @@ FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path)
 @options.ADDRESS
 @options.DEVICE
 @options.STEP_TIMEOUT
+@click.option("--estimate", is_flag=True, help="Stop as soon as the cost of the whole run can be told, and tell it.")
 @click.option("--live", is_flag=True, help="Serve the page of the run on this machine while it goes on.")
 @click.option("--record", is_flag=True, help="Keep every step in the folder, 10 bytes each (transitions.npz).")
 @options.JSON
@@ -65,6 +68,7 @@ def explore(
     step_timeout: float | None,
     engine: str,
     address: str | None,
+    estimate: bool,
     live: bool,
     record: bool,
     as_json: bool,
@@ -82,6 +86,7 @@ def explore(
     from adagoal import methods
     from adagoal.api import explore as api
     from adagoal.cli.watch import showing
+    from adagoal.runs.estimate import Estimating
     from adagoal.runs.progress import Progress
     from adagoal.runs.setting import Setting
     from adagoal.worlds import registry
@@ -99,11 +104,12 @@ def explore(
         aside(),
         _constants(given["env"]),
         Progress(given["budget"], quiet) as progress,
-        showing(live, setting, folder, progress) as observe,
+        showing(live, setting, folder, progress) as shown,
     ):
         given["goals"] = options.asked_goals(given)
-        result = api.explore(**given, **where, **kept, observe=observe)
-    _finish(result, folder, progress, as_json)
+        observe = Estimating(shown)
+        result = api.explore(**given, **where, **kept, observe=observe if estimate else shown)
+    _finish(result, folder, progress, as_json, observe.found)
 
 
 @contextlib.contextmanager
@@ -269,15 +275,18 @@ def envs(as_json: bool) -> None:
     Console().print(table)
 
 
-def _finish(result: Result, folder: Path, progress: Progress, as_json: bool) -> None:
+def _finish(result: Result, folder: Path, progress: Progress, as_json: bool, estimate: Estimate | None = None) -> None:
     """Write the report, say what happened, and set the exit code."""
     from adagoal.report import headline, write_report
 
     page = write_report(result, folder)
     if as_json:
-        click.echo(json.dumps({**result.to_dict(), "out": str(folder), "report": str(page)}, indent=1))
+        cost = {} if estimate is None else {"estimate": asdict(estimate)}
+        click.echo(json.dumps({**result.to_dict(), "out": str(folder), "report": str(page), **cost}, indent=1))
     else:
         click.echo(headline(result))
+        if estimate is not None:
+            click.echo(f"estimate: {estimate}")
         for reason in result.void:
             click.echo(f"void: {reason}", err=True)
         for warning in result.warnings:

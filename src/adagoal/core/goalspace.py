@@ -153,7 +153,7 @@ class GoalSpace:
 
     def holds(self, state: int, goals: Longs) -> Bools:
         """[G] whether each of the goals holds the state."""
-        return np.isin(goals, self.at[state])
+        return goals == state if self.own else np.isin(goals, self.at[state])
 
     def visits(self, visits: Longs, goals: Longs) -> Floats:
         """[G] how often states of each goal were visited, from the visits of states [S]."""

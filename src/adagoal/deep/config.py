@@ -30,6 +30,9 @@ from adagoal.deep.settings import setting
 
 KNOWN = frozenset({"D", "E", "visits"})
 """What a goal rule can know of continuous goals: nothing is counted goal by goal."""
+ONWARD = frozenset({"onward_D", "onward_E"})
+DECLARED = KNOWN | ONWARD | {"experienced", "divergence"}
+"""The same, with what a rule gets only if it declares it, since that changes the candidates or costs time."""
 FUNCTION = "function:"
 """Begins the name, in results, of a goal rule that was given as a function."""
 CONTACT_DISTANCE = 0.4
@@ -172,10 +175,10 @@ class Config:
 
     def check_rule(self) -> None:
         """The goal rule exists, and deep goals can give it what it needs."""
-        if not self.needs <= KNOWN:
-            raise InputError(
-                f"{self.rule_name} counts successes goal by goal; deep goals are continuous", name="goal_rule"
-            )
+        if not self.needs <= DECLARED:
+            missing = ", ".join(sorted(self.needs - DECLARED))
+            text = f"{self.rule_name} needs {missing}, which is counted goal by goal; deep goals are continuous"
+            raise InputError(text, name="goal_rule")
 
     def on_time_scale(self, horizon: int) -> Config:
         """The same, with all that follows from episodes of ``horizon`` steps (see the text of this module)."""
@@ -226,12 +229,17 @@ class Config:
     @property
     def needs_ensemble(self) -> bool:
         """Whether the goal rule looks at D or E."""
-        return bool(self.needs & {"D", "E"})
+        return bool(self.needs & ({"D", "E"} | ONWARD))
 
     @property
     def needs_density(self) -> bool:
         """Whether the goal rule looks at how often a goal was achieved."""
-        return "visits" in self.needs
+        return bool(self.needs & {"visits", "divergence"})
+
+    @property
+    def needs_experience(self) -> bool:
+        """Whether half of the candidates are to be drawn from experience."""
+        return "experienced" in self.needs
 
     def to_json(self) -> dict[str, Any]:
         """The settings as plain data."""
@@ -248,6 +256,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "light": {"hidden": (128, 128, 128), "batch": 512},
     "paper": {
         "algorithm": "ddpg",
+        "action_l2": 1.0,
         "goal_rule": "proportional",
         "updates": 40,
         "batch": 2048,

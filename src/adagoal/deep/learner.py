@@ -27,6 +27,8 @@ from adagoal.deep.values import Critics
 
 NEIGHBOURS = 512
 """Achieved goals from which the density at a candidate is estimated."""
+BANDWIDTH = 0.3
+"""Of the kernel, in standard deviations of the goals."""
 Knobs = dict[str, Array]
 """What may differ between the runs of one program: see :func:`knobs`."""
 
@@ -152,9 +154,29 @@ def _density(state: State, goal: Array, key: Array) -> Array:
     for_episode, for_time = jax.random.split(key)
     episode = jax.random.randint(for_episode, (NEIGHBOURS,), 0, jnp.maximum(held, 1))
     time = jax.random.randint(for_time, (NEIGHBOURS,), 0, memory.achieved.shape[1])
-    near = normaliser.normalise(state.goals, memory.achieved[episode, time])
-    apart = ((normaliser.normalise(state.goals, goal)[..., None, :] - near) ** 2).sum(-1)
-    return held * jnp.exp(-apart / (2 * 0.3**2)).mean(-1)
+    return held * _kernel(state, goal, memory.achieved[episode, time])
+
+
+def _kernel(state: State, goal: Array, near: Array) -> Array:
+    """Mean of a Gaussian kernel between each goal ``[B, N, G]`` and the points ``near [M, G]``, both normalised."""
+    points = normaliser.normalise(state.goals, near)
+    apart = ((normaliser.normalise(state.goals, goal)[..., None, :] - points) ** 2).sum(-1)
+    return jnp.exp(-apart / (2 * BANDWIDTH**2)).mean(-1)
+
+
+def experience(state: State, wanted: Array, count: int, key: Array) -> tuple[Array, Array, Array]:
+    """States ``[count, O]`` of the memory and what was achieved there ``[count, G]``; and KL(p_wanted || p_achieved).
+
+    The divergence is that of two kernel estimates, at goals ``wanted [M, G]`` of the goal space.
+    """
+    memory = state.replay
+    held = jnp.maximum(jnp.minimum(memory.added, memory.goal.shape[0]), 1)
+    for_episode, for_time = jax.random.split(key)
+    episode = jax.random.randint(for_episode, (count,), 0, held)
+    time = jax.random.randint(for_time, (count,), 0, memory.length[episode] + 1)
+    found = memory.achieved[episode, time]
+    own, others = (_kernel(state, wanted[None], near)[0] for near in (wanted, found[:NEIGHBOURS]))
+    return memory.observation[episode, time], found, jnp.mean(jnp.log(own + 1e-12) - jnp.log(others + 1e-12))
 
 
 def actors(config: Config, state: State) -> list[Actor]:
@@ -201,6 +223,13 @@ def compile_values(configs: Sequence[Config]) -> Callable[[State, Any, Any, Arra
         return values(configs[0], with_density, state, start, goal, key)
 
     return jax.jit(over_runs(one, len(configs)))
+
+
+def compile_experience(
+    configs: Sequence[Config], count: int
+) -> Callable[[State, Any, Array], tuple[Array, Array, Array]]:
+    """:func:`experience` over S runs: wanted goals ``[S, M, G]``, keys ``[S]``."""
+    return jax.jit(over_runs(lambda state, wanted, key: experience(state, wanted, count, key), len(configs)))
 
 
 def over_runs(function: Callable[..., Any], runs: int) -> Callable[..., Any]:

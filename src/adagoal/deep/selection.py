@@ -11,7 +11,8 @@ import numpy as np
 from adagoal import goals
 from adagoal.core.errors import InputError
 from adagoal.core.types import Floats, Singles
-from adagoal.deep.config import Config
+from adagoal.deep import learner
+from adagoal.deep.config import ONWARD, Config
 from adagoal.deep.goalspace import GoalSpace
 from adagoal.deep.learner import State, compile_values
 
@@ -34,6 +35,11 @@ class Selector:
         self.rules = [_rule(config, rule) for config in configs]
         self.blind = not any(config.needs_ensemble or config.needs_density for config in configs)
         self._values = compile_values(configs)
+        self._experience = None
+        if any(config.needs_experience for config in configs):
+            first = configs[0]
+            count = first.episodes * (first.candidates - first.candidates // 2)
+            self._experience = learner.compile_experience(configs, count)
 
     def choose(self, state: State, starts: Singles, cycle: int) -> tuple[Floats, list[dict[str, float]]]:
         """Training goals ``[S, B, goal]`` for the starts ``[S, B, observation]``, and means of what was known."""
@@ -41,18 +47,21 @@ class Selector:
         N = self.configs[0].candidates
         rngs = [np.random.default_rng([config.seed, SELECT, cycle]) for config in self.configs]
         candidates = np.stack([f(rng, B * N) for f, rng in zip(self.train, rngs, strict=True)]).reshape(S, B, N, -1)
+        keys = jax.vmap(lambda c: jax.random.fold_in(jax.random.key(0), c))(np.full(S, cycle))
+        more = [_none(N, B)] * S
+        if self._experience is not None and int(state.replay.added[0]) > 0:
+            more = self._from_experience(state, candidates, rngs, keys)
         if self.blind:
             D = E = visits = np.zeros((S, B, N))
         else:
-            keys = jax.vmap(lambda c: jax.random.fold_in(jax.random.key(0), c))(np.full(S, cycle))
             found = self._values(state, starts, candidates.astype(np.float32), keys)
             D, E, visits = (np.asarray(x, np.float64) for x in found)
         chosen = np.zeros((S, B, candidates.shape[-1]))
         notes = []
         for s, (rule, rng) in enumerate(zip(self.rules, rngs, strict=True)):
             L = self.configs[s].radius_at(cycle * self.per_cycle)
-            weights = [goals.weights(rule, known(D[s, b], E[s, b], visits[s, b], L)) for b in range(B)]
-            picks = [goals.draw(w, rng) for w in weights]
+            seen = [known(D[s, b], E[s, b], visits[s, b], L, more[s][b]) for b in range(B)]
+            picks = [goals.draw(goals.weights(rule, each), rng) for each in seen]
             chosen[s] = candidates[s, np.arange(B), picks]
             notes.append(
                 {
@@ -62,6 +71,42 @@ class Selector:
                 }
             )
         return chosen, notes
+
+    def _from_experience(
+        self, state: State, candidates: Floats, rngs: Sequence[np.random.Generator], keys: Any
+    ) -> list[list[dict[str, Any]]]:
+        """Put achieved goals in the second half of the candidates ``[S, B, N, goal]`` of the runs whose rule asks.
+
+        Returns, for each run and start, the fields of :class:`adagoal.goals.Known` that speak of them.
+        """
+        assert self._experience is not None
+        S, B, N, G = candidates.shape
+        half, M = N // 2, N - N // 2
+        wanted = candidates[:, 0, : learner.NEIGHBOURS].astype(np.float32)
+        seen, achieved, apart = (np.asarray(x) for x in self._experience(state, wanted, keys))
+        targets = np.stack([test(rng, B) for test, rng in zip(self.test, rngs, strict=True)])
+        D, E = np.zeros((S, B * M)), np.zeros((S, B * M))
+        if any(config.needs & ONWARD for config in self.configs):
+            D, E = self.values(state, seen, np.repeat(targets, M, 1))
+        more = []
+        for s, config in enumerate(self.configs):
+            if not config.needs_experience:
+                more.append(_none(N, B))
+                continue
+            candidates[s, :, half:] = achieved[s].reshape(B, M, G)
+            onward = [np.concatenate([np.zeros((B, half)), x[s].reshape(B, M)], 1) for x in (D, E)]
+            more.append(
+                [
+                    {
+                        "experienced": np.arange(N) >= half,
+                        "divergence": float(apart[s]),
+                        "onward_D": onward[0][b],
+                        "onward_E": onward[1][b],
+                    }
+                    for b in range(B)
+                ]
+            )
+        return more
 
     def tests(self, cycle: int, rounds: int, episodes: int) -> Floats:
         """Test goals ``[rounds, S, B, goal]``, uniform in the test space."""
@@ -92,7 +137,13 @@ def _rule(config: Config, given: goals.Rule | None) -> goals.Rule:
     return given
 
 
-def known(D: Floats, E: Floats, visits: Floats, L: float) -> goals.Known:
+def _none(N: int, B: int) -> list[dict[str, Any]]:
+    """What is known beside D, E and the density where no candidate comes from experience."""
+    nothing = {"experienced": np.zeros(N, bool), "divergence": np.inf, "onward_D": np.zeros(N), "onward_E": np.zeros(N)}
+    return [nothing] * B
+
+
+def known(D: Floats, E: Floats, visits: Floats, L: float, more: dict[str, Any] | None = None) -> goals.Known:
     """What a rule sees of N candidates; success counts per goal do not exist in a continuous space."""
     none: Any = np.zeros_like(D)
-    return goals.Known(D, E, L, np.ones(len(D), bool), visits, none, none, none, none)
+    return goals.Known(D, E, L, np.ones(len(D), bool), visits, none, none, none, none, **(more or {}))

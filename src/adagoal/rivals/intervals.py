@@ -116,7 +116,7 @@ class Intervals(Columns):
     def _sweep(self, block: Longs) -> None:
         """Both bounds of the columns of the block."""
         model, start, order = self.looks.model(), self.counts.start, np.flatnonzero(self.counts.seen)
-        setting = Block(order, self.pin(block), self.cap, True, SWEEPS, tolerance=1e-3 * self.epsilon)
+        setting = Block(order, self.block_columns(block), self.cap, True, SWEEPS, tolerance=1e-3 * self.epsilon)
         V, optimistic = self._backend.robust_lower(model, setting, self.V[:, block], self.optimistic[:, block])
         Y, best = self._backend.robust_upper(model, setting, self.Y[:, block], self.best[:, block])
         self.V[:, block], self.optimistic[:, block], self.Y[:, block], self.best[:, block] = V, optimistic, Y, best

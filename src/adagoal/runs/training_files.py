@@ -189,7 +189,8 @@ def record(saved: Saved) -> Record:
 def configs(data: dict[str, Any]) -> list[Config]:
     """The settings of the runs in a ``result.json``."""
     own = settings.per_run(Config)
-    return [Config.from_json({**data["config"], **{k: run[k] for k in own if k in run}}) for run in data["runs"]]
+    shared = {"algorithm": "ddpg", **data["config"]}  # the only one there was when files did not say it
+    return [Config.from_json({**shared, **{k: run[k] for k in own if k in run}}) for run in data["runs"]]
 
 
 def of_training(saved: Saved) -> Saved:

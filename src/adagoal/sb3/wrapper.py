@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -10,20 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.errors import InputError
-
-Tell = Callable[[Any, NDArray[Any]], None]
+from adagoal.deep.aiming import Hook, setter
 
 
 class ChosenGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
     """``set_goal(goal)`` replaces the goal of the episode that has just begun.
 
     Observations show the chosen goal and the reward is that of ``compute_reward`` for it. The environment is told the
-    goal through ``tell(env, goal)``, or by its attribute ``goal`` if it has one. Where that does not change what it
+    goal through ``tell(env, goal)``, or in the ways of :mod:`adagoal.deep.aiming`. Where that does not change what it
     shows as ``desired_goal``, an end of the episode at its own goal is passed over. Until a goal is chosen, the
     environment's own stands.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], tell: Tell | None = None) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], tell: Hook | None = None) -> None:
         super().__init__(env)
         space = env.observation_space
         keys = ("observation", "achieved_goal", "desired_goal")
@@ -31,7 +29,7 @@ class ChosenGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
             raise InputError(f"is not goal-conditioned; its observations must be a Dict of {', '.join(keys)}", "env")
         if not env.has_wrapper_attr("compute_reward"):
             raise InputError("has no compute_reward(achieved_goal, desired_goal, info)", "env")
-        self._tell = tell
+        self._tell = setter(env, tell)
         self._reward = env.get_wrapper_attr("compute_reward")
         self._goal: NDArray[Any] | None = None
 
@@ -47,9 +45,7 @@ class ChosenGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
             raise InputError(f"must be {own.shape} finite numbers, got {goal!r}", "goal")
         self._goal = np.asarray(goal, own.dtype)
         if self._tell is not None:
-            self._tell(self.env, self._goal)
-        elif hasattr(self.env.unwrapped, "goal"):
-            self.env.unwrapped.goal = self._goal.copy()
+            self._tell(self._goal.copy())
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """One step; observation, reward and ``is_success`` are for the chosen goal."""

@@ -1,0 +1,105 @@
+"""Train until certified: the loop of the paper in the deep world, with a stopping rule that proves its answer.
+
+The paper stops when what is unknown about every goal with D(g) <= L is small. Here a training goes on until every cell
+of the test goals that is believed to be within reach is certified (:mod:`adagoal.deep.certification`). A cell is
+believed to be within reach where D is at most L for half of it or more. Cells that are believed to be out of reach may
+be refuted: the answer is the map.
+
+The training is cut into pieces, after each of which the policy of the moment is certified by fresh rollouts. Attempt k
+has the share delta / (k (k + 1)), and all shares together are at most delta: with probability 1 - delta no verdict of
+any attempt is wrong, so that it does not matter how many attempts there were.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from adagoal.api.certify import certify
+from adagoal.core.types import Floats
+from adagoal.deep import measure
+from adagoal.deep.certification import Cell, Certification, Claim, Verdict
+from adagoal.deep.config import Config
+from adagoal.deep.envs import Source
+from adagoal.deep.training import Observer
+from adagoal.runs import training
+from adagoal.runs.trained import TrainResult
+
+PIECES = 10
+"""Attempts that a training has, at most."""
+
+
+class Outcome(NamedTuple):
+    """How a training that was to be certified has ended."""
+
+    trained: TrainResult
+    found: Certification | None
+    """The last attempt; None where the training was ended before the first."""
+    certified: bool
+    """Whether every cell that is believed to be within reach is certified, and there is one."""
+
+
+def train_until_certified(
+    config: Config,
+    out: str | Path,
+    *,
+    success: float = 0.9,
+    slack: float = 0.05,
+    delta: float = 0.05,
+    overwrite: bool = False,
+    workers: int = 0,
+    minutes: float = math.inf,
+    checkpoint_every: int = 0,
+    observe: Observer | None = None,
+) -> Outcome:
+    """Train one run in the folder ``out`` for at most ``config.steps`` steps, until its policy is certified.
+
+    ``success``, ``slack`` and ``delta`` are those of :func:`adagoal.certify`, L is the radius of the configuration; the
+    other arguments are those of :func:`adagoal.deep.train`.
+    """
+    source = Source.of(config.env)
+    env = source.make()
+    config = config.on_time_scale(measure.dimensions(env, source, config.horizon).horizon)
+    env.close()
+    L = min(int(config.radius), config.horizon)
+    asked: dict[str, Any] = {"radius": L, "success": success, "slack": slack}
+    Claim(**asked, delta=delta)
+    began, found = time.monotonic(), None
+    shared: dict[str, Any] = {"workers": workers, "checkpoint_every": checkpoint_every, "observe": observe}
+    for attempt in range(1, PIECES + 1):
+        steps = -(-config.steps * attempt // PIECES)
+        shared["minutes"] = max(minutes - (time.monotonic() - began) / 60.0, 1e-9)
+        if attempt == 1:
+            trained = training.train([replace(config, steps=steps)], out, overwrite=overwrite, **shared)
+        else:
+            trained = training.resume(out, steps=steps, trust=True, **shared)
+        if not trained.status.finished:
+            break
+        found = certify(trained, **asked, delta=delta / (attempt * (attempt + 1)), seed=attempt, workers=workers)
+        within = [cell for cell in found.cells if believed(cell, trained.maps, L)]
+        if within and all(cell.verdict is Verdict.CERTIFIED for cell in within):
+            return Outcome(trained, found, True)
+        if not found.status.finished:
+            break
+    return Outcome(trained, found, False)
+
+
+def believed(cell: Cell, maps: Mapping[str, Floats], L: float) -> bool:
+    """Whether the cell is believed to be within reach, by the map of D ``[runs, n(, n)]`` of the first run.
+
+    The map is over the first two coordinates of the training space; of a cell between its points, the next one counts.
+    """
+    D, low, high = maps["D"][0], maps["low"], maps["high"]
+    inside = []
+    for axis, points in enumerate(D.shape):
+        size = max(float(high[axis] - low[axis]), np.finfo(float).tiny)
+        first, last = (float(end[axis] - low[axis]) / size * (points - 1) for end in (cell.low, cell.high))
+        start = int(np.clip(np.ceil(first), 0, points - 1))
+        inside.append(slice(start, max(start, int(np.clip(np.floor(last), 0, points - 1))) + 1))
+    return bool(np.median(D[tuple(inside)]) <= L)

@@ -1,0 +1,76 @@
+"""Training until certified: which cells count, and a training in pieces that is the training in one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small import CONFIG
+
+from adagoal.api import until
+from adagoal.cli.main import run
+from adagoal.core.types import Floats
+from adagoal.deep import train
+from adagoal.deep.certification import Cell, Verdict
+
+
+def cell(low: list[float], high: list[float]) -> Cell:
+    return Cell(Verdict.OPEN, np.array(low), np.array(high), 0.1, 0, 0, 0.0, 1.0)
+
+
+def test_a_cell_is_believed_within_reach_by_the_distances_in_it() -> None:
+    x = np.linspace(-2.0, 2.0, 41)
+    D: Floats = np.broadcast_to(10.0 * np.abs(x)[:, None], (41, 41))[None]
+    maps = {"D": D, "low": np.full(3, -2.0), "high": np.full(3, 2.0)}
+    assert until.believed(cell([-1.0, -2.0, 0.0], [1.0, 2.0, 0.0]), maps, 10.0)
+    assert not until.believed(cell([1.1, -2.0, 0.0], [2.0, 2.0, 0.0]), maps, 10.0)
+    assert not until.believed(cell([1.52, 0.01, 0.0], [1.53, 0.02, 0.0]), maps, 10.0)  # between two points
+    assert not until.believed(cell([5.0, 5.0, 0.0], [6.0, 6.0, 0.0]), maps, 10.0)  # beyond the map
+    flat = {"D": np.array([[1.0, 99.0]]), "low": np.zeros(1), "high": np.ones(1)}
+    assert until.believed(cell([0.0], [0.4]), flat, 10.0)
+
+
+def test_pieces_are_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(until, "PIECES", 2)
+    ended = until.train_until_certified(CONFIG, tmp_path / "pieces", workers=1)
+    assert not ended.certified  # nothing was learnt in so few steps
+    assert ended.found is not None
+    assert ended.found.claim.delta == pytest.approx(0.05 / 6)
+    assert ended.found.count("open") == 0
+    train([dataclasses.replace(CONFIG)], tmp_path / "whole", workers=1)
+    assert (tmp_path / "pieces" / "policy.npz").read_bytes() == (tmp_path / "whole" / "policy.npz").read_bytes()
+
+
+def test_what_does_not_go_together_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", "point-mass", "--out", str(tmp_path / "run")]
+    assert run([*words, "--slack", "0.1"]) == 2
+    assert "--slack: is for --until certified" in capsys.readouterr().err
+    assert run([*words, "--until", "certified", "--seeds", "2"]) == 2
+    assert "--seeds: one run at a time" in capsys.readouterr().err
+    assert run([*words, "--until", "certified", "--delta", "2"]) == 2
+    assert "--delta: must be a number in (0, 1)" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_a_point_mass_is_certified_before_its_steps_are_spent(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    words = [
+        "train",
+        "point-mass",
+        "--recipe",
+        "light",
+        "--hidden",
+        "64,64",
+        "--steps",
+        "30000",
+        "--until",
+        "certified",
+    ]
+    assert run([*words, "--out", str(folder)]) == 0
+    found = json.loads((folder / "certificate.json").read_text())
+    assert found["shares"]["certified"] > 0.9
+    assert json.loads((folder / "result.json").read_text())["steps"] == found["about"]["steps"] < 30000
