@@ -71,7 +71,7 @@ class Roster:
             self.close()
             raise
         first: Traits = found[0]
-        if any(traits != first for traits in found):
+        if any(traits.alike != first.alike for traits in found):
             self.close()
             raise InputError(f"the copies of {name} are not alike: they start in different states", "workers")
         return first
