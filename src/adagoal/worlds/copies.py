@@ -40,11 +40,6 @@ class Traits(NamedTuple):
     observed: Observed
     """How the states are known by their observations; the digests are those of the beginning"""
 
-    @property
-    def alike(self) -> tuple[Any, ...]:
-        """What tells copies of one environment from others; arrays cannot be compared so, and follow from the rest."""
-        return (*self[:-1], self.observed.space)
-
 
 class Part(NamedTuple):
     """The part of a plan that is played: its columns of positive weight."""
