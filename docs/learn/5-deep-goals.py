@@ -17,27 +17,23 @@
 # %%
 import tempfile
 
-from adagoal.deep import Config, evaluate, load, train
+import adagoal
 
 folder = tempfile.mkdtemp() + "/point"
-config = Config(
+result = adagoal.train(
     "point-mass",
-    goal_rule="adagoal-proportional",  # D(g) <= L, then in proportion to E(g)
+    "adagoal-proportional",  # the goal rule: D(g) <= L, then in proportion to E(g)
     train_goals="scale=3",
     radius=15,
-    radius_ramp=0,
-    steps=6_000,
+    steps=4_800,
     hidden=(32, 32),  # small networks and few updates, so that this page takes seconds
-    episodes=8,
-    updates=40,
     batch=128,
-    ensemble_updates=80,
     ensemble_batch=128,
     candidates=200,
-    eval_every=10,
     eval_episodes=40,
+    workers=1,
+    out=folder,
 )
-result = train([config], folder, workers=1)
 print(result.status)
 
 # %% [markdown]
@@ -54,20 +50,24 @@ for row in result.history.rows:
 # %% [markdown]
 # ## Use the policy
 #
-# Loading a policy runs no code of the folder, and acting needs no JAX.
+# Loading a policy runs no code of the folder, and acting needs no JAX. The policy also says how far a goal is from
+# here, and how far off that may be.
 
 # %%
-policy = load(folder)
-policy([0.2, -0.1, 0.0, 0.0], [0.5, 0.5])
+policy = adagoal.load(folder)
+here, goal = [0.2, -0.1, 0.0, 0.0], [0.5, 0.5]
+print("action:", policy(here, goal).round(2))
+print(f"distance: {policy.distance(here, goal):.1f} steps, give or take {policy.uncertainty(here, goal):.1f}")
 
 # %% [markdown]
 # ## Test it where it was not trained
 #
-# `evaluate` plays it on goals of your choice, here on a space that is one and a half times as wide.
+# Here on goals from a square that is one and a half times as wide:
 
 # %%
-tested = evaluate(folder, episodes=100, test_goals="scale=1.5")
-print(f"{tested.held.mean():.0%} of the wider goals")
+from adagoal.deep import evaluate
+
+print(f"{evaluate(folder, episodes=100, test_goals='scale=1.5').held.mean():.0%} of the wider goals")
 
 # %% [markdown]
 # ## Certify it
@@ -76,15 +76,13 @@ print(f"{tested.held.mean():.0%} of the wider goals")
 # whether the policy reaches its goals. All verdicts are right together, with probability 0.95.
 
 # %%
-import adagoal
-
-found = adagoal.certify(folder, radius=25, success=0.6, slack=0.2, halvings=2, workers=1)
+found = adagoal.certify(folder, radius=25, success=0.9, slack=0.1, halvings=2, workers=1)
 for cell in found.cells:
     corners = ", ".join(f"{low:+.1f} to {high:+.1f}" for low, high in zip(cell.low, cell.high, strict=True))
     print(f"goals in {corners}: {cell.verdict}")
 
 # %% [markdown]
-# Train longer, and more cells are certified ([certificates of policies](../certify.md)).
+# A cell whose goals the policy misses would be *refuted* ([certificates of policies](../certify.md)).
 #
 # ## If you train with another library
 #

@@ -22,8 +22,16 @@ def typeset(text: str) -> str:
 
 def _replaced(match: re.Match[str]) -> str:
     if match["block"] is not None:
-        formula = convert(" ".join(match["block"].split()), display="block")
+        formula = convert(_spaced(match["block"]), display="block")
         return f'<div class="formula" markdown="0">{formula}</div>'
     if match["inline"] is not None:
-        return convert(" ".join(match["inline"].split()))
+        formula = convert(_spaced(match["inline"]))
+        return f"<span>{formula}</span>"  # at the start of a line a bare formula would be a block of its own
     return match[0]
+
+
+def _spaced(formula: str) -> str:
+    """In one line, with the spaces around functions that TeX would make, and := in one piece."""
+    line = " ".join(formula.split()).replace(":=", "≔")
+    line = re.sub(r"(?<=[\w})\]])\s*\\(ln|exp)\b", r" \\, \\\1", line)
+    return re.sub(r"\\ln\s+(?=[\w\\])", r"\\ln \\, ", line)
