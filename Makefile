@@ -39,7 +39,7 @@ demo: $(VENV)/stamp-core
 	@echo "exploring the two-room world (the first run compiles for a while) ..."
 	@$(BIN)/adagoal explore two-room --radius 40 --epsilon 1 --delta 0.1 --seed 0 --out runs/demo --overwrite
 	@$(BIN)/adagoal audit runs/demo | tail -n 1
-	@echo "open $(CURDIR)/runs/demo/report.html"
+	@echo "open file://$(CURDIR)/runs/demo/report.html"
 
 lint: $(VENV)/stamp-dev
 	$(BIN)/ruff check

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from adagoal.planning import closed
+from adagoal.core import backup
 from adagoal.planning.backend import NUMBA
 from adagoal.planning.model import Block, Empirical
 from adagoal.worlds import grid, random_models
@@ -120,9 +120,9 @@ def _closed_forms(
     r, q = model.r[:, None], model.q[:, None]
     sure = np.where(model.support[:, None] == 1, 1.0 - q, 0.0)
     mean, variance = low[0], np.maximum(low[1] - low[0] ** 2, 0.0)
-    finest, coarsest = closed.FINEST * CAP, CAP / closed.FINEST
+    finest, coarsest = backup.FINEST * CAP, CAP / backup.FINEST
     deviation = np.maximum(np.sqrt(2.0 * r * np.maximum(variance, 2.0 * r * finest**2)), variance / coarsest)
-    Q = 1.0 + np.maximum(mean * (1.0 - r) - closed.BETWEEN * deviation, sure * mean)
+    Q = 1.0 + np.maximum(mean * (1.0 - r) - backup.BETWEEN * deviation, sure * mean)
     lower = np.minimum(np.minimum(CAP, 1.0 + V[model.start]), Q.reshape(len(V), -1, V.shape[1]).min(axis=1))
     mean, deviation = up[0], np.sqrt(2.0 * r * np.maximum(up[1] - up[0] ** 2, 0.0))
     top = np.minimum(CAP, 1.0 + Y[model.start])

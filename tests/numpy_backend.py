@@ -3,8 +3,8 @@
 import numpy as np
 from scipy import sparse
 
+from adagoal.core.backup import BETWEEN, FINEST
 from adagoal.planning.backend import NUMBA
-from adagoal.planning.closed import BETWEEN, FINEST
 
 
 def moments(model, p, F):

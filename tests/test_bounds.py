@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import optimize
 
+from adagoal.core import backup
 from adagoal.planning import bounds, closed
 from adagoal.planning.model import Empirical
 from adagoal.tabular.confidence import Radii, Tally, radii
@@ -83,7 +84,7 @@ def test_fixed_function_coverage(p):
             mean = p_hat @ f[known]
             variance = p_hat @ (f[known] - mean) ** 2
             low = bounds.low_exact(0, 0, model(p_hat, r_low=r_low), CAP, V, variance, mean)
-            closed_form = closed.low(mean, variance, r_low, CAP, 0.0)
+            closed_form = backup.low(mean, variance, r_low, CAP, 0.0)
             missed |= max(low, closed_form) > p @ f + 1e-9
         misses += missed
     assert misses <= 150 * DELTA
@@ -170,11 +171,11 @@ def test_a_new_window_stands_beside_the_old_one():
 @pytest.mark.parametrize("r", [1e-9, 1e-5, 1e-2, 0.5])
 def test_the_nearest_level_is_near_enough(variance, r):
     """The closed form lies below max over levels t of m - r m - r t - Var / (2 t), and not far below the best t."""
-    levels = CAP * closed.FINEST * closed.RATIO ** np.arange(closed.LEVELS - 1)
+    levels = CAP * backup.FINEST * backup.RATIO ** np.arange(backup.LEVELS - 1)
     best = max(5.0 - 5.0 * r - (r * levels + variance / (2 * levels)).min(), 0.0)
-    found = closed.low(5.0, variance, r, CAP, 0.0)
+    found = backup.low(5.0, variance, r, CAP, 0.0)
     assert found <= best + 1e-12
-    if 2 * r * (closed.FINEST * CAP) ** 2 <= variance <= 2 * r * (CAP / closed.FINEST) ** 2:
+    if 2 * r * (backup.FINEST * CAP) ** 2 <= variance <= 2 * r * (CAP / backup.FINEST) ** 2:
         assert found >= 5.0 - 5.0 * r - 1.03 * math.sqrt(2 * r * variance)
 
 
@@ -208,7 +209,7 @@ def test_duals_against_a_solver(seed):
     assert low >= exact_low - 0.02 * (mean - exact_low) - 1e-4
     assert up >= exact_up - 1e-4
     assert up <= exact_up + 0.02 * (exact_up - mean) + 1e-4
-    assert max(low, 0.0) >= closed.low(mean, variance, r, CAP, 0.0) - 1e-9
+    assert max(low, 0.0) >= backup.low(mean, variance, r, CAP, 0.0) - 1e-9
     assert min(up, f.max()) <= closed.up(mean, variance, f.max(), r, 0.0, f.max()) + 1e-9
 
 

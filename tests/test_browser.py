@@ -205,6 +205,21 @@ def _arrays(folder: Path) -> Any:
     return _result(folder).arrays
 
 
+def test_goals_that_are_sets_are_reached_in_any_of_their_states(browser: driver.Browser, tmp_path: Path) -> None:
+    ends = {"far <b>": lambda state: state in (3, 4), "the middle": lambda state: state == 2}
+    result = api.explore("chain", 6, env_args={"n_states": 5}, goals=ends, budget=3000, out=tmp_path)
+    write_report(result, tmp_path)
+    page = opened(browser, tmp_path)
+    for goal, name in enumerate(ends):
+        page.evaluate(f"choose(page.row[{goal}])")
+        assert text(page, "goal-title") == f"Goal {goal} {name}"
+        assert sorted(page.evaluate("[...targets(page.goal)]")) == result.members(goal)
+        assert len(page.evaluate("part('marks').data.x")) == 1 + len(result.members(goal)), "the start, and every state"
+        page.evaluate("playMany(50)")
+        assert len(page.evaluate("page.tries[page.goal].steps")) == 50
+    assert page.troubles() == []
+
+
 def test_a_comparison_has_curves_with_switches(browser: driver.Browser, tmp_path: Path) -> None:
     command = ["compare", "chain", "--radius", "5", "--goal-rules", "adagoal,unigoal", "--seeds", "2", "--jobs", "1"]
     assert main([*command, "--budget", "5000", "--out", str(tmp_path), "--quiet"]) == 0

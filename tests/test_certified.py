@@ -43,6 +43,7 @@ def check_bounds(run, mdp, V, L):
         g = int(estimates.goal_state[j])
         best = V[mdp.start, g]
         assert estimates.D[j] <= best + 1e-9
+        assert (estimates.V[:, j] <= V[:, g] + 1e-9).all()
         if np.isfinite(estimates.upper[j]):
             value = solve.policy_values(mdp, estimates.returned[:, j], g)[mdp.start]
             assert value <= estimates.upper[j] + 1e-9
@@ -170,10 +171,10 @@ def test_a_promise_by_the_user_is_said_in_the_result():
 
 def test_goal_subset_and_branching():
     mdp, L, epsilon = SMALL["grid"]
-    some = adagoal.explore(ModelWorld(mdp), L, epsilon, goals=[2, 8], seed=0)
+    some = adagoal.explore(ModelWorld(mdp), L, epsilon, goals=[1, 3], seed=0)
     everything = adagoal.explore(ModelWorld(mdp), L, epsilon, seed=0)
     known = adagoal.explore(ModelWorld(mdp), L, epsilon, seed=0, method_args={"branching": 4})
-    assert set(some.goals) <= {2, 8}
+    assert set(some.goals) <= {1, 3}
     assert some.steps < everything.steps
     assert known.steps < everything.steps
     assert adagoal.audit(known, mdp).ok

@@ -253,7 +253,7 @@ def fact(*path: Any, value: Any) -> Any:
 
 def at(name: str, value: Any) -> Any:
     """Change the first entry of an array."""
-    return lambda arrays: arrays[name].reshape(-1).__setitem__(0, value)
+    return lambda arrays: arrays[name].flat.__setitem__(0, value)
 
 
 @pytest.mark.parametrize(
@@ -268,6 +268,8 @@ def at(name: str, value: Any) -> Any:
         ("certified", at("estimates.column", 4), "do not belong together"),
         ("certified", at("estimates.V", np.nan), "'V' holds NaN"),
         ("certified", at("estimates.quiet_windows", -1), "'quiet_windows' holds -1"),
+        ("certified", at("estimates.unseen", 1.5), "'unseen' holds 1.5"),
+        ("certified", fact("estimates", "schedule", "purses", value=[1.0]), "purses"),
         ("auto", at("estimates.goal_state", 3), "do not belong together"),
         ("ucbvi", at("estimates.table", 9), "'table' holds 9"),
         ("bayes", at("estimates.atom", 999), "'atom' holds 999"),

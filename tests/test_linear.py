@@ -135,9 +135,9 @@ def test_sweeps_against_their_twins(simplex):
     V[goal] = Y[goal] = 0.0
     V_twin = lower_twin(m, region, 7.0, goal, V, simplex, order)
     Y_twin = upper_twin(m, region, 7.0, goal, Y, simplex, order)
-    policy = np.zeros(m.n_states, np.int16)
-    mixtures.lower_sweep(order, goal, features, region, 7.0, V, policy)
-    mixtures.upper_sweep(order, goal, features, region, 7.0, Y, policy)
+    policy, inside = np.zeros(m.n_states, np.int16), np.arange(m.n_states) == goal
+    mixtures.lower_sweep(order, inside, features, region, 7.0, V, policy)
+    mixtures.upper_sweep(order, inside, features, region, 7.0, Y, policy)
     np.testing.assert_allclose(V, V_twin)
     np.testing.assert_allclose(Y, Y_twin)
 

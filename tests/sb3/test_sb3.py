@@ -149,7 +149,7 @@ def test_what_cannot_work_is_refused_in_one_line() -> None:
     with pytest.raises(InputError, match=r"^model: this rule needs E"):
         made(DDPG, critics=1).learn(100, callback=chooser())
     made(DDPG, critics=1).learn(100, callback=chooser("unigoal"))
-    with pytest.raises(InputError, match=r"^rule: counts successes"):
+    with pytest.raises(InputError, match=r"^rule: needs attempts, successes, which is not known"):
         chooser("goid")
     with pytest.raises(InputError, match=r"^radius: "):
         chooser(radius=0.0)

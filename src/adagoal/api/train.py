@@ -80,8 +80,10 @@ def train(
 
 
 def _knowable(rule: goals.Rule) -> None:
-    if not goals.needs(rule, KNOWN) <= DECLARED:
-        raise InputError("counts successes goal by goal; deep goals are continuous", name="goal_rule")
+    missing = goals.needs(rule, KNOWN) - DECLARED
+    if missing:
+        text = f"needs {', '.join(sorted(missing))}, which is counted goal by goal; deep goals are continuous"
+        raise InputError(text, name="goal_rule")
 
 
 def load(path: str | Path) -> Result | Policy:

@@ -8,12 +8,15 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal.core.backup import Local
 from adagoal.core.counts import Counts
 from adagoal.core.goalspace import GoalSpace
 from adagoal.core.layout import Layout
 from adagoal.core.mixture import LinearMixture
 from adagoal.core.names import Observed
 from adagoal.core.types import Actions, Floats, Longs
+
+NEVER = 2**62
 
 
 @dataclass(frozen=True)
@@ -25,8 +28,9 @@ class Plan:
     the number of the goal.
     """
 
-    policy: Actions
-    """[T, S, columns]: actions; T = 1 is stationary, T = H has one table per stage of the episode."""
+    policy: Actions | Local
+    """[T, S, columns]: actions; T = 1 is stationary, T = H has one table per stage of the episode. Or lower bounds,
+    which every step raises where it is taken, and greedy actions for them."""
     goal_state: Longs
     """[columns]"""
     limit: int
@@ -35,6 +39,8 @@ class Plan:
     """[X]: come back as soon as a pair has been tried this often."""
     at: Longs | None = None
     """[S, W]: the goals that each state belongs to (:mod:`adagoal.core.goalspace`); each its own where not given."""
+    steps: int = NEVER
+    """Come back after so many steps, at the latest."""
 
 
 @dataclass

@@ -176,9 +176,9 @@ class Config:
     def check_rule(self) -> None:
         """The goal rule exists, and deep goals can give it what it needs."""
         if not self.needs <= DECLARED:
-            raise InputError(
-                f"{self.rule_name} counts successes goal by goal; deep goals are continuous", name="goal_rule"
-            )
+            missing = ", ".join(sorted(self.needs - DECLARED))
+            text = f"{self.rule_name} needs {missing}, which is counted goal by goal; deep goals are continuous"
+            raise InputError(text, name="goal_rule")
 
     def on_time_scale(self, horizon: int) -> Config:
         """The same, with all that follows from episodes of ``horizon`` steps (see the text of this module)."""

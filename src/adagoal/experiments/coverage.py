@@ -124,6 +124,7 @@ def run_task(task: Task) -> dict[str, Any]:
     if task.family == "every-step":
         while (status := explore(run, run.steps + 1, truth)) is Status.BUDGET and run.steps < EVERY_STEP_BUDGET:
             estimates.polished[:] = 0.0  # tighten every bound again, not only when it pays
+            estimates.schedule.purses[:] = np.inf
     else:
         status = explore(run, BUDGET, truth)
     truth(run)

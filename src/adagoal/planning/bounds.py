@@ -27,6 +27,7 @@ import math
 import numba
 import numpy as np
 
+from adagoal.core import backup
 from adagoal.planning import closed
 from adagoal.planning.model import inside
 
@@ -36,7 +37,7 @@ NEWTON_STEPS = 6
 @numba.njit(cache=True, nogil=True)
 def _at_level(x, b, model, cap, V, level):  # type: ignore[no-untyped-def]
     """e^{-r_low} exp(sum p ln(V + t)) - t at one of the levels t of lemma 1."""
-    t = 0.0 if level == 0 else cap * closed.FINEST * closed.RATIO ** (level - 1.0)
+    t = 0.0 if level == 0 else cap * backup.FINEST * backup.RATIO ** (level - 1.0)
     log_mean = 0.0
     for k in range(model.support[x]):
         w = V[model.successor[x, k], b] + t
@@ -52,13 +53,13 @@ def low_exact(x, b, model, cap, V, variance, mean):  # type: ignore[no-untyped-d
 
     The dual is concave in t, so that going uphill finds the best; any level gives a valid bound.
     """
-    finest = cap * closed.FINEST
+    finest = cap * backup.FINEST
     t = max(math.sqrt(variance / (2.0 * model.r_low[x])) - mean, finest)
-    level = min(1 + int(math.log(t / finest) / math.log(closed.RATIO)), closed.LEVELS - 1)
+    level = min(1 + int(math.log(t / finest) / math.log(backup.RATIO)), backup.LEVELS - 1)
     best = _at_level(x, b, model, cap, V, level)
     for step in (1, -1):
         i = level + step
-        while 0 <= i < closed.LEVELS:
+        while 0 <= i < backup.LEVELS:
             value = _at_level(x, b, model, cap, V, i)
             if value <= best:
                 break
@@ -141,7 +142,7 @@ def lower_sweep(order, model, block, V, policy):  # type: ignore[no-untyped-def]
             r = model.r_low[x]
             sure = 1.0 - model.q[x] if model.support[x] == 1 else 0.0
             for b in range(B):
-                Q[a, b] = 1.0 + closed.low(mean[a, b], variance[a, b], r, cap, sure)
+                Q[a, b] = 1.0 + backup.low(mean[a, b], variance[a, b], r, cap, sure)
                 final[a, b] = sure > 0.0
         for b in range(B):
             best = min(cap, 1.0 + V[model.start, b])

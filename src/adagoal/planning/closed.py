@@ -8,26 +8,11 @@ checked for counting from the end, and choices are written as selections. tests/
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numba
 import numpy as np
 
-VECTOR: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": {"nnan", "nsz"}}
-"""There is no NaN here, so that min and max are single instructions; sums are not reordered."""
-
-FINEST, RATIO = 1e-2, 1.5
-LEVELS = 2 + math.ceil(-2.0 * math.log(FINEST) / math.log(RATIO))
-"""The levels t of lemma 1: 0, and from FINEST times the cap to 1/FINEST times the cap with this ratio."""
-BETWEEN = (math.sqrt(RATIO) + 1.0 / math.sqrt(RATIO)) / 2.0
-"""What the nearest level can cost: r t + Var/(2t) is at most this multiple of its least value sqrt(2 r Var)."""
-
-
-@numba.njit(**VECTOR)
-def low(mean, variance, r, cap, sure):  # type: ignore[no-untyped-def]
-    """Low_x of lemma 4; ``sure`` is 1 - q where the pair has a single successor and 0 elsewhere."""
-    within = math.sqrt(2.0 * r * max(variance, 2.0 * r * (FINEST * cap) ** 2))
-    return max(mean * (1.0 - r) - BETWEEN * max(within, variance * FINEST / cap), sure * mean)
+from adagoal.core.backup import VECTOR, low
 
 
 @numba.njit(**VECTOR)

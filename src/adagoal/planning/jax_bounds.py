@@ -26,9 +26,9 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from adagoal.core.backup import BETWEEN, FINEST
 from adagoal.core.types import Actions, Floats
 from adagoal.planning import bounds
-from adagoal.planning.closed import BETWEEN, FINEST
 from adagoal.planning.jax_rows import LANES, Places, Rows, groups, room
 from adagoal.planning.model import Block, Empirical
 

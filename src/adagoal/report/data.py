@@ -3,7 +3,8 @@
 This is the one place that knows where a result keeps things. Over S states, A actions, G goals (those that were seen,
 members of X first, near ones first) and F moments of the run, of which the last is its end:
 
-    goal, lower, upper, error, stand, tried, reached  [G]      the state, its certificate, and its attempts
+    goal, lower, upper, error, stand, tried, reached  [G]      its number, its certificate, and its attempts
+    member_row [G + 1], member                                 its states: member[member_row[g]..member_row[g + 1]]
     moment_steps, moment_episodes  [F]                         when
     moment_lower, moment_upper, moment_stand, moment_chosen [G, F]   what was known then, and choices until then
     visits [S], place [S, 2], walls [W, 2], edges [M, 2]       the map: column and row, or layer and height
@@ -56,8 +57,18 @@ def collected(result: Result, view: View) -> tuple[dict[str, Any], Arrays]:
         "shape": drawn,
         "history": "past_steps" in result.arrays,
         "labels": [view.label(state) for state in range(states)],
+        "names": None if result.goal_names is None else [f"{g} {result.goal_label(g)}" for g in order],
     }
-    return facts, {**_goals(result, goals), **moments, **place, **_moves(result), **_policies(result, goals)}
+    members = [result.members(g) for g in order]
+    return facts, {
+        **_goals(result, goals),
+        "member_row": np.cumsum([0, *map(len, members)]).astype(np.uint32),
+        "member": np.array([state for part in members for state in part], np.uint32),
+        **moments,
+        **place,
+        **_moves(result),
+        **_policies(result, goals),
+    }
 
 
 def policy(result: Result, goal: int) -> Arrays:
@@ -153,9 +164,8 @@ def _map(result: Result, view: View) -> tuple[list[int], Arrays]:
         walls = np.argwhere(view.layout.walls)[:, ::-1].astype(np.float32)
         return list(view.layout.shape), {"place": place, "walls": walls, "edges": np.zeros((0, 2), np.int32)}
     source, target = _edges(result)
-    seen = np.zeros(states, bool)
-    seen[list(result.certificates)] = True
-    seen |= result.arrays["visits"] > 0
+    seen = result.arrays["visits"] > 0
+    seen[[state for goal in result.certificates for state in result.members(goal)]] = True
     start = view.start if view.start is not None else int(result.arrays["visits"].argmax())
     place = layered(start, seen, source, target).astype(np.float32)
     layers = int(np.nanmax(place[:, 0], initial=0)) + 1

@@ -126,7 +126,7 @@ def page(about: files.Record, arrays: dict[str, NDArray[Any]], live: bool = Fals
         panels=panels,
         parts=curves.parts(_text(about)),
         plane=arrays["chosen"].shape[-1] >= 2,
-        trained=first.rule_is_a_file or first.needs_ensemble,
+        trained=first.rule_is_a_file or first.needs_ensemble or first.algorithm == "critics",
         statement=extra[CERTIFICATE]["statement"] if CERTIFICATE in extra else "",
         evaluated=EVALUATION in extra,
         folder=quote(str(about.path)),

@@ -65,7 +65,7 @@ def page(result: Result, view: View, folder: Path, pictures: dict[str, str], liv
     facts, arrays = data.collected(result, view)
     return html.page(
         "exploration.html",
-        ("model.js", "exploration.js"),
+        ("model.js", "map.js", "goal.js", "exploration.js"),
         charts.exploration(),
         packed(facts, arrays),
         live,

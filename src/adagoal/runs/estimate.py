@@ -1,10 +1,10 @@
 """What a whole run will cost, from its beginning: steps, seconds, memory.
 
 The steps come from :func:`adagoal.runs.progress.expected_total`, which says nothing before the largest error has
-halved: that takes a twentieth to a fifth of a run. The time of a run is taken for b steps + c ln(steps): steps and
-what is done for each of them, and plans, which come whenever the counts have grown by some factor. b and c follow from
-the last two doublings of the steps. By then nearly all states within reach are known and their tables are allocated:
-the memory is that of this process at its largest so far.
+halved: that takes a twentieth to a fifth of a run. The time of a run is taken for b steps + c ln(steps): steps and what
+is done for each of them, and plans, which come whenever the counts have grown by some factor. b and c follow from the
+last two doublings of the steps. By then nearly all states within reach are known and their tables are allocated: the
+memory is that of this process at its largest so far.
 """
 
 from __future__ import annotations

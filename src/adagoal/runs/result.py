@@ -320,9 +320,9 @@ def _check(result: Result, form: int) -> None:
     numbers = len(result.goal_names or ()) if sets else len(arrays["visits"])
     used = (*result.certificates, *policy_goals, arrays["episode_goals"].max(initial=-1))
     rules = {
+        "goals with names and no states, or the reverse": sets == ("goals_at" in arrays),
         "a radius that was not asked for": result.setting.growing or result.radius == result.setting.radius,
         f"a goal that {'has no name' if sets else 'is no state'}": max(used, default=-1) < numbers,
-        "goals with names and no states, or the reverse": sets == ("goals_at" in arrays),
         "a state of a goal without a name": "goals_at" not in arrays or arrays["goals_at"].max(initial=-1) < numbers,
         "a past of other goals": arrays.get("past_goals", arrays["episode_goals"]).max(initial=-1) < numbers + sets,
         "a goal without a policy": goals <= set(policy_goals),

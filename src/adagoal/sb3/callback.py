@@ -68,8 +68,9 @@ class ChooseGoals(BaseCallback):
         super().__init__(verbose)
         self.rule = rules.get(rule)
         self.needs = rules.needs(self.rule, KNOWN)
-        if not self.needs <= KNOWN:
-            raise InputError("counts successes goal by goal; deep goals are continuous", "rule")
+        missing = self.needs - KNOWN - {"experienced"}  # without it, what was achieved is what has a density
+        if missing:
+            raise InputError(f"needs {', '.join(sorted(missing))}, which is not known of continuous goals here", "rule")
         number("radius", radius, 0.0, math.inf, closed="()")
         integer("candidates", candidates, 1, 1_000_000)
         integer("seed", seed, 0, 2**31 - 1)

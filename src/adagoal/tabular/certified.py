@@ -15,7 +15,8 @@ so that E_g <= eps says exactly: V^{pi_g} <= V* + eps, and V^{pi_g} <= L + eps. 
 L + eps, each policy is eps-optimal, and all of it with probability 1 - delta, for any eps > 0.
 
 Planning is lazy: bounds that are out of date are still bounds, so only goals that the rule wants to play are brought up
-to date, a block at a time. All goals never seen so far look the same and share column 0.
+to date, a block at a time, and only when that pays (schedule.py). On the way the agent itself raises the lower bound of
+the goal that it plays (core/backup.py). All goals never seen so far look the same and share column 0.
 """
 
 from __future__ import annotations
@@ -27,29 +28,28 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal.core.backup import Local
 from adagoal.core.counts import Counts
 from adagoal.core.goalspace import GoalSpace
 from adagoal.core.schema import COUNT, Array, Schema, check_arrays, check_json, record
 from adagoal.core.types import Actions, Bools, Floats, Longs
-from adagoal.core.world import Plan
+from adagoal.core.world import NEVER, Plan
 from adagoal.planning.backend import NUMBA, Backend
 from adagoal.planning.model import Block
-from adagoal.tabular.columns import Columns
+from adagoal.tabular.columns import Columns, gather, scatter
 from adagoal.tabular.confidence import Confidence
 from adagoal.tabular.resolvent import suboptimality
+from adagoal.tabular.schedule import CLOSED, DUALS, GAPS, Schedule
 from adagoal.tabular.surprise import OUTSIDE, WINDOWS
 
-THREADED = 100_000
-"""Successors times goals of a block from which on its two bounds are swept side by side."""
-SWEEPS = 20
+THREADED = 1e7
+"""Operations of a plan from which on its two bounds are swept side by side."""
+SWEEPS = 4
 """Sweeps per plan, at most; the next plan goes on from where this one stopped."""
-GROWTH = 1.1
-"""Plan again once some pair has been tried this many times as often; twice as often up to :data:`YOUNG` tries."""
-YOUNG = 64
 POLISH = 1.05
 """Exact duals and action gaps once the step count has grown by this factor since the goal's last time."""
 LEAST = 1.01
-"""Errors fall like one over the root of the counts: near the end both factors shrink to what is missing, to this."""
+"""Errors fall like one over the root of the counts: near the end the factor shrinks to what is missing, to this."""
 PROBE = 0.1
 """Share of the steps spent on probing action gaps."""
 DENSE = 400
@@ -86,6 +86,7 @@ class Certified(Columns):
         )
         self._probed, self._planned_at, self._probing_now = 0.0, 0.0, False
         self.plans = 0
+        self.schedule = Schedule()
         self._threads = ThreadPoolExecutor(1)
         self._catch_up()
 
@@ -111,10 +112,13 @@ class Certified(Columns):
         return self.offered(table, int(j))
 
     def refresh(self, wanted: Bools) -> bool:
-        """Bring one block of goals up to date, ``wanted`` [columns] first; False if none of those was stale."""
+        """Bring one block of goals up to date, ``wanted`` [columns] first; False if none is stale, or it pays nothing."""
         self._catch_up()
-        if len(wanted) < len(self.D):
-            wanted = np.pad(wanted, (0, len(self.D) - len(wanted)))
+        if not self.schedule.pays(CLOSED):
+            return False
+        if self.confidence.update():
+            self.stale[:] = True
+        wanted = np.pad(wanted, (0, len(self.D) - len(wanted)))
         E, most = self.E, self._backend.block
         todo = np.flatnonzero(self.stale & wanted)
         if not len(todo):
@@ -127,19 +131,24 @@ class Certified(Columns):
         return True
 
     def plan(self) -> Plan:
-        """The policies to explore with: optimistic, and for a share of the steps those that probe the action gaps."""
-        n = self.counts.n
-        steps = float(n.sum())
+        """What to explore with: the lower bounds, and for a share of the steps actions that probe the action gaps."""
+        counts, steps = self.counts, float(self.counts.n.sum())
         self._probed += (steps - self._planned_at) * self._probing_now
         self._planned_at = steps
         self._probing_now = self._probed < PROBE * steps
-        policy = self.optimistic
-        if self._probing_now and len(self.order) <= DENSE:
-            policy = np.where(self.probing >= 0, self.probing, policy)
-        limit = min(math.ceil(4 * self.cap * (self.L + 1) / self.epsilon), 2**62)
-        growth = min(GROWTH, self._missing()[self.D <= self.L].max(initial=LEAST))
-        threshold = np.maximum(n + 1, np.where(n < YOUNG, 2 * n, (n * growth).astype(np.int64)))
-        return Plan(policy[None], self.goal_state, limit, threshold, self.space.at)
+        local = Local(
+            V=self.V.T,
+            probe=self.probing.T,
+            probing=self._probing_now and len(self.order) <= DENSE,
+            q=self.confidence.q,
+            log=self.confidence.low_log,
+            cap=self.cap,
+            start=counts.start,
+            n_actions=counts.n_actions,
+        )
+        limit = min(math.ceil(4 * self.cap * (self.L + 1) / self.epsilon), NEVER)
+        never = np.full(len(counts.n), NEVER)
+        return Plan(local, self.goal_state, limit, never, self.space.at, self.schedule.patience(steps))
 
     def set_radius(self, L: float, stage: int) -> None:
         """Go on with a larger radius as stage 1, 2, ... of a curriculum (label ``cor_UB_increasingL``).
@@ -158,13 +167,14 @@ class Certified(Columns):
     # --- planning ---------------------------------------------------------------------------------------------
 
     def _catch_up(self) -> None:
-        """Take in new counts: room for what is new, fresh radii, everything stale."""
+        """Take in what the last rollout brought: room for what is new, and the lower bounds that it has raised."""
         self.add_rows()
         self.add_columns()
+        self.confidence.make_room()
         self.order = np.flatnonzero(self.counts.seen)
         """The states to sweep"""
-        if self.confidence.update():
-            self.stale[:] = True
+        np.maximum(self.D, self.V[self.counts.start], out=self.D)
+        self.schedule.earn(float(self.counts.n.sum()))
 
     def _missing(self) -> Floats:
         """[columns] the factor by which the counts behind a goal must still grow, roughly."""
@@ -173,54 +183,60 @@ class Certified(Columns):
     def _plan_block(self, block: Longs) -> None:
         """Sweep the columns of the block with closed forms, and polish those whose time has come."""
         self._sweep(block, exact=False)
+        self.stale[block] = False
         steps = float(self.counts.n.sum())
         looking = (self.D[block] <= self.L) & (self.E[block] > self.epsilon)
         due = block[looking & (steps >= np.minimum(POLISH, self._missing()[block]) * self.polished[block])]
-        if len(due):
-            self.polished[due] = steps
+        if not len(due) or not self.schedule.pays(DUALS):
+            return
+        self.polished[due] = steps
+        if self.counts.support.max() > 1:  # else nothing varies, and the closed forms are exact
             self._sweep(due, exact=True)
-            if len(self.order) <= DENSE:
-                for j in due[self.Y[self.counts.start, due] <= self.cap - 1.0]:
+        if len(self.order) <= DENSE:
+            for j in due[self.Y[self.counts.start, due] <= self.cap - 1.0]:
+                if self.schedule.pays(GAPS):
                     self._probe_gaps(int(j))
-        self.stale[block] = False
 
     def _sweep(self, block: Longs, exact: bool) -> None:
         """Both bounds of the columns of the block."""
         model, start = self.confidence.model(), self.counts.start
+        work = self.schedule.sweeps(exact, SWEEPS * len(block) * float(model.support.sum()))
         column = self.block_columns(block)
         tables: list[NDArray[Any]] = [self.V, self.optimistic, self.Y, self.best]
-        rows = np.ix_(self.order, block)
-        parts = [np.zeros((len(table), len(block)), table.dtype) for table in tables]
-        for part, table in zip(parts, tables, strict=True):
-            part[self.order] = table[rows]
+        parts = [gather(table.T, self.order, block) for table in tables]
         setting = Block(self.order, column, self.cap, exact, SWEEPS, tolerance=1e-3 * self.epsilon)
-        if exact or model.p.size * len(block) > THREADED:
+        if work > THREADED:
             second = self._threads.submit(self._backend.upper, model, setting, *parts[2:])
             parts = [*self._backend.lower(model, setting, *parts[:2]), *second.result()]
         else:
             first = self._backend.lower(model, setting, *parts[:2])
             parts = [*first, *self._backend.upper(model, setting, *parts[2:])]
         for part, table in zip(parts, tables, strict=True):
-            table[rows] = part[self.order]
+            scatter(part, self.order, block, table.T)
         self.D[block] = np.maximum(self.D[block], self.V[start, block])
-        for j in block[self.Y[start, block] <= self.cap - 1.0]:
-            self._offer(int(j), float(self.Y[start, j]), np.inf)
+        proper = block[self.Y[start, block] <= self.cap - 1.0]
+        self._offer(proper, self.Y[start, proper], np.full(len(proper), np.inf))
         self.plans += 1
 
-    def _offer(self, j: int, upper: float, gap: float) -> None:
-        """Return the policy of Y instead of the recorded one, if that leaves less to be done."""
-        old = max(min(self.upper[j] - self.D[j], self.gap[j]), self.upper[j] - self.L)
-        if max(min(upper - self.D[j], gap), upper - self.L) < old:
-            self.upper[j], self.gap[j], self.returned[:, j] = upper, gap, self.best[:, j]
+    def _offer(self, columns: Longs, upper: Floats, gap: Floats) -> None:
+        """Return the policies of Y instead of the recorded ones, where that leaves less to be done."""
+        D = self.D[columns]
+        old = np.maximum(np.minimum(self.upper[columns] - D, self.gap[columns]), self.upper[columns] - self.L)
+        better = np.maximum(np.minimum(upper - D, gap), upper - self.L) < old
+        columns = columns[better]
+        self.upper[columns], self.gap[columns] = upper[better], gap[better]
+        for j in columns:
+            self.returned[:, j] = self.best[:, j]
 
     def _probe_gaps(self, j: int) -> None:
         """Bound the sub-optimality of the policy of Y, for a goal with Y(s0) <= C - 1."""
         V, Y, policy = (np.ascontiguousarray(a[:, j]) for a in (self.V, self.Y, self.best))
         probe = np.full(len(V), -1, np.int16)
+        self.schedule.gaps(len(self.order))
         goal = self.space.inside(self.goal_state[j])
         gap, value = suboptimality(self.order, goal, self.confidence.model(), V, Y, policy, probe)
         self.probing[:, j] = probe
-        self._offer(j, min(float(Y[self.counts.start]), value), gap)
+        self._offer(np.array([j]), np.array([min(float(Y[self.counts.start]), value)]), np.array([gap]))
 
     def extras(self) -> dict[str, NDArray[Any]]:
         """None."""
@@ -229,13 +245,16 @@ class Certified(Columns):
     # --- saving -----------------------------------------------------------------------------------------------
 
     QUIET: ClassVar[Schema] = {"quiet_windows": Array("int64", ("W", "P"), low=0, high=OUTSIDE)}
+    UNSEEN: ClassVar[Schema] = {"unseen": Array("float64", ("X",), low=0, high=1)}
+    """Only in folders that were written since there are local backups; so is the schedule."""
     FACTS = record(
         probed={"type": "number", "minimum": 0},
         planned_at={"type": "number", "minimum": 0},
         probing_now={"type": "boolean"},
         plans=COUNT,
         windows={"type": "integer", "minimum": 0, "maximum": WINDOWS},
-    )
+        schedule=Schedule.FACTS,
+    ) | {"required": ["probed", "planned_at", "probing_now", "plans", "windows"]}
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Everything that the counts do not determine."""
@@ -244,8 +263,9 @@ class Certified(Columns):
             "planned_at": self._planned_at,
             "probing_now": self._probing_now,
         }
-        facts |= {"plans": self.plans, "windows": self.confidence.quiet.started}
-        return self.column_state() | {"quiet_windows": self.confidence.quiet.starts}, facts
+        facts |= {"plans": self.plans, "windows": self.confidence.quiet.started, "schedule": self.schedule.state()}
+        arrays = {"quiet_windows": self.confidence.quiet.starts, "unseen": self.confidence.q}
+        return self.column_state() | arrays, facts
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """The inverse of :meth:`state`, on restored counts; the next plan takes them in as it would have."""
@@ -254,10 +274,16 @@ class Certified(Columns):
         if sizes["W"] > facts["windows"] or sizes["P"] > len(self.counts.n):
             raise ValueError("the windows do not fit the counts")
         self.restore_columns(arrays)
+        self.confidence.make_room()
         self.confidence.quiet.started, self.confidence.quiet.starts = (
             facts["windows"],
             np.array(arrays["quiet_windows"]),
         )
         self.confidence.forget()
+        if "schedule" in facts:
+            if check_arrays(self.UNSEEN, arrays)["X"] != len(self.confidence.q):
+                raise ValueError("the bounds on the unseen mass do not fit the counts")
+            self.confidence.q = np.array(arrays["unseen"])
+            self.schedule.restore(facts["schedule"])
         self._probed, self._planned_at = facts["probed"], facts["planned_at"]
         self._probing_now, self.plans = facts["probing_now"], facts["plans"]

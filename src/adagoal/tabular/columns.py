@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -50,6 +51,8 @@ class Columns:
         self._room = 1
         self._seen = 0
         """States seen at the last look for goals"""
+        self._wide: dict[str, NDArray[Any]] = {}
+        """The tables and rows with room for more columns, each column in one piece: a backup reads no other one"""
         self.column = np.zeros(space.size, np.int64)
         """[N] column of every goal; 0 for those never seen"""
         self.V = np.zeros((states, 1))
@@ -91,7 +94,9 @@ class Columns:
         fill = {"V": 0.0, "Y": self.cap, "optimistic": 0, "probing": -1, "best": actions, "returned": actions}
         for name, value in fill.items():
             array = getattr(self, name)
-            setattr(self, name, np.pad(array, [(0, states - len(array)), (0, 0)], constant_values=value))
+            wide = np.pad(array, [(0, states - len(array)), (0, 0)], constant_values=value)
+            setattr(self, name, np.asfortranarray(wide))
+            self._wide.pop(name, None)
 
     def add_columns(self) -> None:
         """Columns for the goals seen for the first time: one of their states was."""
@@ -123,13 +128,14 @@ class Columns:
     def _add_column(self, goal: int) -> None:
         columns = len(self.D)
         if columns == self._room:
-            self._room = 2 * columns
+            self._room = min(2 * columns, self.space.bound + 1)
+            self._wide.clear()
         for name in (*self.TABLES, *self.ROWS):
-            array = getattr(self, name)
-            wide = array.base if array.base is not None and array.base.shape[-1] == self._room else None
-            if wide is None:
-                wide = np.empty((*array.shape[:-1], self._room), array.dtype)
-                wide[..., :columns] = array
+            if name not in self._wide:
+                table = getattr(self, name)
+                self._wide[name] = np.empty((*table.shape[:-1], self._room), table.dtype, order="F")
+                self._wide[name][..., :columns] = table
+            wide = self._wide[name]
             wide[..., columns] = wide[..., 0]
             setattr(self, name, wide[..., : columns + 1])
         self.column[goal], self.goal_state[-1] = columns, goal
@@ -166,5 +172,24 @@ class Columns:
         ):
             raise ValueError("the columns and the goals do not belong together")
         for name in self.column_state():
-            setattr(self, name, np.array(arrays[name]))
+            setattr(self, name, np.array(arrays[name], order="F"))
         self._room, self._seen = len(self.D), 0
+        self._wide.clear()
+
+
+@numba.njit(cache=True, nogil=True)
+def gather(table, order, block):  # type: ignore[no-untyped-def]
+    """[S, B] the columns of a block of a table [columns, S], at the states of ``order``; anything elsewhere."""
+    part = np.empty((table.shape[1], len(block)), table.dtype)
+    for s in order:
+        for b in range(len(block)):
+            part[s, b] = table[block[b], s]
+    return part
+
+
+@numba.njit(cache=True, nogil=True)
+def scatter(part, order, block, table):  # type: ignore[no-untyped-def]
+    """Put them back."""
+    for b in range(len(block)):
+        for s in order:
+            table[block[b], s] = part[s, b]

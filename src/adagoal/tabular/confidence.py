@@ -17,10 +17,10 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
+from adagoal.core.backup import LEVELS
 from adagoal.core.counts import Counts
 from adagoal.core.errors import InputError
 from adagoal.core.types import Floats, Ints, Longs
-from adagoal.planning.closed import LEVELS
 from adagoal.planning.model import Empirical
 from adagoal.tabular.surprise import Quiet
 
@@ -69,11 +69,13 @@ class Confidence:
         self._known = Radii(np.zeros(places), np.zeros(places), np.full(X, np.inf), np.full(X, np.inf), np.ones(X))
         self._seen = np.zeros(X, int)
         self._visits: Floats = np.zeros((0, X))
+        self.q: Floats = np.ones(X)
+        """[X] bounds on the unseen mass, of the last update; 1 for pairs that there has been made room for since"""
 
     def update(self) -> bool:
         """Take in new counts; False where there are none."""
         counts = self.counts
-        self._make_room()
+        self.make_room()
         self._leave_out(np.flatnonzero(counts.absent & (self._known.q > 0.0)))
         changed = np.flatnonzero(counts.n != self._seen)
         if not len(changed):
@@ -85,8 +87,14 @@ class Confidence:
         tally = Tally(counts.count, counts.recent, counts.support, counts.n, counts.settled)
         radii(changed, tally, self.logs, self.branching, self._known)
         self._visits = self.quiet.visits(counts.n, counts.settled)
+        self.q = np.minimum(self._known.q, self.quiet.bound(self._visits))
         self._seen[changed] = counts.n[changed]
         return True
+
+    @property
+    def low_log(self) -> float:
+        """l: with n tries of a pair its r_low is l/n."""
+        return float(self.logs[0]) + math.log(LEVELS)
 
     def forget(self) -> None:
         """Compute everything anew at the next update."""
@@ -107,7 +115,7 @@ class Confidence:
             support=c.support,
             r_low=known.r_low,
             r=known.r,
-            q=np.minimum(known.q, self.quiet.bound(self._visits)),
+            q=self.q,
             quiet=self._visits,
             quiet_log=self.quiet.log,
             terminal=c.terminal,
@@ -120,7 +128,7 @@ class Confidence:
         p[pairs, 0], p_split[pairs, 0] = 1.0, 1.0
         r_low[pairs], r[pairs], q[pairs] = 0.0, 0.0, 0.0
 
-    def _make_room(self) -> None:
+    def make_room(self) -> None:
         """Places for the pairs and the successors that the counts made room for."""
         shape, old = self.counts.successor.shape, self._known.p.shape
         if old == shape:
@@ -131,6 +139,7 @@ class Confidence:
             *(np.pad(a, room[: a.ndim], constant_values=v) for a, v in zip(self._known, nothing, strict=True))
         )
         self._visits, self._seen = np.pad(self._visits, ((0, 0), room[0])), np.pad(self._seen, room[0])
+        self.q = np.pad(self.q, room[0], constant_values=1.0)
 
 
 @numba.njit(cache=True, nogil=True)

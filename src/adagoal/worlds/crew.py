@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core import generator
+from adagoal.core.backup import Local, table
 from adagoal.core.counts import Counts
 from adagoal.core.errors import InputError
 from adagoal.core.goalspace import GoalSpace
@@ -111,7 +112,7 @@ class CrewWorld:
         self._doubts.go_on()
         self._revive()
         part = self._part(plan, weights, counts)
-        outcome, over = Outcome(), False
+        outcome, over, max_steps = Outcome(), False, min(max_steps, plan.steps)
         while not over and outcome.steps < max_steps and len(outcome.goals) < max_episodes:
             found = self._round(part, counts, max_steps - outcome.steps, max_episodes - len(outcome.goals))
             over = any(self._copies.adrift)
@@ -127,8 +128,13 @@ class CrewWorld:
 
     def _part(self, plan: Plan, weights: Floats, counts: Counts) -> Part:
         columns = np.flatnonzero(weights > 0)
+        if isinstance(plan.policy, Local):  # copies count nothing: what they follow stays as it is until they are back
+            arrays = counts.successor, counts.count, counts.support, counts.n
+            policy = table(columns, np.flatnonzero(counts.seen), plan.policy, *arrays)
+        else:
+            policy = np.ascontiguousarray(plan.policy[:, :, columns])
         orders = episode.orders(plan, weights, self.n_actions, self.start)._replace(
-            policy=np.ascontiguousarray(plan.policy[:, :, columns]),
+            policy=policy,
             goal_state=plan.goal_state[columns],
             weights=np.cumsum(weights[columns]),
         )

@@ -2,7 +2,10 @@
 
 :func:`play` is the loop of goal-conditioned exploration. As a Python function it plays any world that can step, reset
 and say where nothing but a reset is allowed (:class:`Stage`); :data:`simulate` is the same function compiled, for the
-arrays of a known model. A new kind of world brings those three operations and never writes the loop again.
+arrays of a known model. A new kind of world brings those operations and never writes the loop again.
+
+Actions come from a table, or from lower bounds that are backed up at every state on the way
+(:mod:`adagoal.core.backup`); the latter asks a world for its counts as they are at this moment.
 
 An episode begins with the draw of a goal column in proportion to its weight. It ends when its goal is reached or after
 ``limit`` steps, and then the agent goes back to the start with a reset, which is a step. The loop returns to its caller
@@ -19,6 +22,7 @@ import numba
 import numpy as np
 from numba.extending import overload, register_jitable
 
+from adagoal.core.backup import Local, back_up
 from adagoal.core.counts import Counts, record
 from adagoal.core.types import Bools, Floats, Ints, Longs
 from adagoal.core.world import Outcome, Plan
@@ -44,7 +48,7 @@ class Orders(NamedTuple):
     """A plan as the loop reads it: arrays, or what indexes like them."""
 
     policy: Any
-    """[T, S, columns] actions"""
+    """[T, S, columns] actions, or a Local"""
     stages: int
     rows: int
     """T and S: states from S on are newer than the plan"""
@@ -63,7 +67,7 @@ class Orders(NamedTuple):
 
 
 class Stage(Protocol):
-    """A world in Python, as :func:`play` uses it. All three count what happens."""
+    """A world in Python, as :func:`play` uses it. Resets and moves count what happens."""
 
     def forced(self, state: int) -> bool:
         """Whether nothing but a reset is allowed."""
@@ -77,11 +81,17 @@ class Stage(Protocol):
         """Take an action: the state after it, or FAILED, and what it brought. One that the state lacks is the reset."""
         ...
 
+    def back_up(self, local: Local, state: int, column: int) -> int:
+        """Raise the bounds of a column at a state, with what is counted so far; returns the greedy action."""
+        ...
+
 
 def orders(plan: Plan, weights: Floats, n_actions: int, start: int) -> Orders:
     """The plan for the compiled loop."""
-    stages, rows, _ = plan.policy.shape
-    curious = bool(plan.goal_state.min() == -1)
+    if isinstance(plan.policy, Local):  # a new state may belong to the goals of any column: come back before a backup
+        stages, rows, curious = 1, plan.policy.V.shape[1], True
+    else:
+        stages, rows, curious = *plan.policy.shape[:2], bool(plan.goal_state.min() == -1)
     at = np.arange(rows)[:, None] if plan.at is None else plan.at
     goals = plan.goal_state, at, at.shape[1]
     return Orders(plan.policy, stages, rows, *goals, np.cumsum(weights), plan.limit, curious, n_actions, start)
@@ -90,7 +100,7 @@ def orders(plan: Plan, weights: Floats, n_actions: int, start: int) -> Orders:
 def in_python(given: Orders) -> Orders:
     """The same for the loop in Python, where lists and memory views are read faster than arrays."""
     return given._replace(
-        policy=memoryview(given.policy),
+        policy=given.policy if isinstance(given.policy, Local) else memoryview(given.policy),
         at=memoryview(given.at),
         goal_state=given.goal_state.tolist(),
         weights=given.weights.tolist(),
@@ -134,7 +144,7 @@ def play(world: Any, plan: Orders, place: Any, rng: np.random.Generator, max_ste
             if ended == len(log) or state >= plan.rows:
                 break
             continue
-        action = plan.n_actions if forced(world, state) else plan.policy[clock if plan.stages > 1 else 0, state, aim]
+        action = plan.n_actions if forced(world, state) else choose(world, plan, state, aim, clock)
         if action == plan.n_actions:
             landed, news = home(world, state), NOTHING
         else:
@@ -186,6 +196,13 @@ def move(world: Stage, state: int, action: int, rng: np.random.Generator) -> tup
     return world.move(state, action, rng)
 
 
+def choose(world: Stage, plan: Orders, state: int, aim: int, clock: int) -> int:
+    """The action of the table, or the one that a local backup finds."""
+    if isinstance(plan.policy, Local):
+        return world.back_up(plan.policy, state, aim)
+    return int(plan.policy[clock if plan.stages > 1 else 0, state, aim])
+
+
 # --- executed compiled: on the arrays of a known model --------------------------------------------------------------
 
 
@@ -225,6 +242,15 @@ def _draw(weights, u):  # type: ignore[no-untyped-def]
 @overload(forced, inline="always")
 def _forced(world, state):  # type: ignore[no-untyped-def]
     return lambda world, state: world.terminal[state]
+
+
+@overload(choose, inline="always")
+def _choose(world, plan, state, aim, clock):  # type: ignore[no-untyped-def]
+    if isinstance(plan.types[plan.fields.index("policy")], numba.types.Array):
+        return lambda world, plan, state, aim, clock: plan.policy[clock if plan.stages > 1 else 0, state, aim]
+    return lambda world, plan, state, aim, clock: back_up(
+        state, aim, plan.policy, world.seen_successor, world.counted, world.support, world.n
+    )
 
 
 @overload(home, inline="always")

@@ -118,7 +118,7 @@ class GymWorld:
         log = np.zeros((min(max_episodes, episode.EPISODES), 2), np.int64)
         given = episode.in_python(episode.orders(plan, weights, self.n_actions, self.start))
         try:
-            steps, ended = episode.play(stage, given, self._place, rng, max_steps, log)
+            steps, ended = episode.play(stage, given, self._place, rng, min(max_steps, plan.steps), log)
         except BaseException:
             self._adrift = True
             raise

@@ -72,7 +72,7 @@ class ModelWorld:
         log = np.zeros((min(max_episodes, episode.EPISODES), 2), np.int64)
         given = episode.orders(plan, weights, self.n_actions, self.start)
         known = episode.Known.of(self.mdp, self._cumulative, plan.threshold, counts)
-        steps, ended = episode.simulate(known, given, self._place, rng, max_steps, log)
+        steps, ended = episode.simulate(known, given, self._place, rng, min(max_steps, plan.steps), log)
         counts.terminal |= self.mdp.terminal & counts.seen
         return episode.outcome(steps, ended, log)
 
@@ -86,7 +86,7 @@ class ModelWorld:
         given = episode.in_python(episode.orders(plan, weights, self.n_actions, self.start))
         place = self._place.tolist()
         try:
-            steps, ended = episode.play(stage, given, place, rng, max_steps, log)
+            steps, ended = episode.play(stage, given, place, rng, min(max_steps, plan.steps), log)
         finally:
             stage.flush()
         self._place[:] = place

@@ -1,16 +1,20 @@
-"""Episodes in a Gymnasium environment: the three operations of :class:`adagoal.worlds.episode.Stage`, counted.
+"""Episodes in a Gymnasium environment: the operations of :class:`adagoal.worlds.episode.Stage`, counted.
 
 Counts are brought up to date in batches: a step of a cheap environment takes about as long as counting it alone would.
+Only local backups need them at every step.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
+import numba
 import numpy as np
 
-from adagoal.core.counts import Counts
+from adagoal.core.backup import Local, back_up
+from adagoal.core.counts import Counts, record
 from adagoal.core.errors import InputError
+from adagoal.core.types import Longs
 from adagoal.core.world import Plan
 from adagoal.worlds import episode
 from adagoal.worlds.body import Mask
@@ -64,7 +68,8 @@ class Stepping:
         self._masks: dict[int, Mask] = {}
         if masked and not counts.visits[adapter.start] and not adapter.virtual:
             self._leave_out(adapter.start)  # the agent has not moved yet
-        self._trail: list[int] = []  # not counted yet: pairs s * A + a, or -1 - s for a reset in s; states after them
+        self._trail: list[int] = []  # the last steps: pairs s * A + a, or -1 - s for a reset in s; states after them
+        self._counted = np.zeros(1, np.int64)  # how many of them are in the counts of pairs already
 
     def forced(self, state: int) -> bool:
         """In a terminated state, or after the environment's own time limit, nothing but a reset is allowed."""
@@ -111,6 +116,13 @@ class Stepping:
         if len(self._trail) >= 2 * BATCH:
             self.flush()
         return landed, episode.NEW if new else episode.ENOUGH if more <= 0 else episode.NOTHING
+
+    def back_up(self, local: Local, state: int, column: int) -> int:
+        """With counts up to the last step."""
+        counts, trail = self._counts, self._trail
+        for i in range(2 * int(self._counted[0]), len(trail), 2):
+            self._count(np.array(trail[i : i + 1]), np.array(trail[i + 1 : i + 2]), i // 2)
+        return int(back_up(state, column, local, counts.successor, counts.count, counts.support, counts.n))
 
     def _fail(self, error: BaseException) -> None:
         if isinstance(error, InputError) and not isinstance(error, Killed):
@@ -161,4 +173,26 @@ class Stepping:
             self._recorder.add(moves, landed)
         if counts.trail is not None:
             counts.trail.add(moves, landed)
-        counts.record_all(moves[moves >= 0], landed[moves >= 0])
+        self._count(moves, landed, 0)
+        self._counted[0] = 0
+
+    def _count(self, moves: Longs, landed: Longs, first: int) -> None:
+        """Count transitions, of which the trail has number ``first`` in the first place."""
+        c = self._counts
+        arrays = (c.successor, c.count, c.recent, c.support, c.n, c.settled)
+        while not _count_from(moves, landed, first, self._counted, *arrays):
+            c.widen(2 * c.successor.shape[1])
+            arrays = (c.successor, c.count, c.recent, c.support, c.n, c.settled)
+
+
+@numba.njit(cache=True, nogil=True)
+def _count_from(moves, landed, first, counted, *arrays):  # type: ignore[no-untyped-def]
+    """Count transitions after the ``counted`` first ones of the trail; False where a row has no place left.
+
+    ``counted`` [1] is kept here, so that no signal comes between a transition and its mark.
+    """
+    for i in range(counted[0] - first, len(moves)):
+        if moves[i] >= 0 and not record(moves[i], landed[i], *arrays):
+            return False
+        counted[0] += 1
+    return True

@@ -46,11 +46,11 @@ class Model {
     for (let k = first; k < last; k++) { left -= this.data.count[k]; if (left < 0) return this.data.to[k]; }
     return last > first ? this.data.to[last - 1] : -1;
   }
-  /* Most likely successors from the start until the goal, a circle, or what was never tried. */
-  path(policy, goal) {
+  /* Most likely successors from the start until a state of the goal (a set), a circle, or what was never tried. */
+  path(policy, aim) {
     const seen = new Set(), path = [this.data.facts.start];
     let stage = 0;
-    while (path[path.length - 1] !== goal && path.length <= this.states + 1) {
+    while (!aim.has(path[path.length - 1]) && path.length <= this.states + 1) {
       const state = path[path.length - 1];
       if (seen.has(`${state} ${stage}`)) break;
       seen.add(`${state} ${stage}`);
@@ -74,10 +74,10 @@ class Model {
     return seen;
   }
   /* One episode: the states in their order; it ends at the goal, after `most` steps, or where nothing is known. */
-  *episode(policy, goal, most) {
+  *episode(policy, aim, most) {
     let state = this.data.facts.start, stage = 0;
     yield state;
-    for (let steps = 0; steps < most && state !== goal; steps++) {
+    for (let steps = 0; steps < most && !aim.has(state); steps++) {
       state = this.draw(state, this.action(policy, state, stage));
       stage = this.next(policy, stage);
       if (state < 0) return;

@@ -1,0 +1,106 @@
+"""One lower bound, backed up at one state: what an agent does on its way (docs/theory.md, lemmas 1, 4 and 5).
+
+With m and Var the mean and variance of V over the observed successors of a pair, C the cap and r = l/n its radius,
+
+    Low  = m - r m - 1.02 max{ sqrt(2 r max(Var, 2 r (0.01 C)^2)), 0.01 Var/C },
+           and at least (1-q) V(s') where s' is the only successor observed,
+    V(s) <- max{ V(s), min{ C, 1 + V(s0), min_a 1 + Low_sa(V) } }.
+
+A local backup takes n and the successors as they are at this moment; q may be an older bound on the mass of successors
+never observed, because what has been observed only grows. Sweeps over all states (:mod:`adagoal.planning.closed`) use
+the same Low for many goals at once.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+
+from adagoal.core.types import Actions, Floats
+
+FINEST, RATIO = 1e-2, 1.5
+LEVELS = 2 + math.ceil(-2.0 * math.log(FINEST) / math.log(RATIO))
+"""The levels t of lemma 1: 0, and from FINEST times the cap to 1/FINEST times the cap with this ratio."""
+BETWEEN = (math.sqrt(RATIO) + 1.0 / math.sqrt(RATIO)) / 2.0
+"""What the nearest level can cost: r t + Var/(2t) is at most this multiple of its least value sqrt(2 r Var)."""
+VECTOR: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": {"nnan", "nsz"}}
+"""There is no NaN here, so that min and max are single instructions; sums are not reordered."""
+
+
+class Local(NamedTuple):
+    """Lower bounds that an episode raises on its way and follows; one column for every goal."""
+
+    V: Floats
+    """[columns, S] lower bounds, 0 at the goal"""
+    probe: Actions
+    """[columns, S] actions that go before the greedy ones while probing, -1: none"""
+    probing: bool
+    q: Floats
+    """[X] bounds on the mass of successors never observed"""
+    log: float
+    """l: the radius of a pair with n tries is l/n"""
+    cap: float
+    """C"""
+    start: int
+    n_actions: int
+    """A"""
+
+
+@numba.njit(**VECTOR)
+def low(mean, variance, r, cap, sure):  # type: ignore[no-untyped-def]
+    """Low_x of lemma 4; ``sure`` is 1 - q where the pair has a single successor and 0 elsewhere."""
+    within = math.sqrt(2.0 * r * max(variance, 2.0 * r * (FINEST * cap) ** 2))
+    return max(mean * (1.0 - r) - BETWEEN * max(within, variance * FINEST / cap), sure * mean)
+
+
+@numba.njit(**VECTOR)
+def _greedy(state, V, local, successor, count, support, n):  # type: ignore[no-untyped-def]
+    """T_low V(s) for the bounds V [S] of one column, off its goal, and the greedy action; A is the reset."""
+    s, A = np.uintp(state), np.uintp(local.n_actions)
+    best, action = min(local.cap, 1.0 + V[local.start]), np.int64(A)
+    for a in range(local.n_actions):
+        x = s * A + np.uintp(a)
+        value = 1.0
+        if n[x] == 0 and support[x] == 1:
+            continue  # the state does not have this action: it is the reset
+        if support[x] == 1:
+            value += low(V[np.uintp(successor[x, 0])], 0.0, local.log / n[x], local.cap, 1.0 - local.q[x])
+        elif support[x] > 1:
+            m, square, own, scale = 0.0, 0.0, V[s], 1.0 / n[x]
+            for k in range(support[x]):
+                d = V[np.uintp(successor[x, k])] - own
+                m += count[x, k] * d
+                square += count[x, k] * d * d
+            m, square = m * scale, square * scale
+            value += low(m + own, max(square - m * m, 0.0), local.log * scale, local.cap, 0.0)
+        if value < best:
+            best, action = value, np.int64(a)
+    return best, action
+
+
+@numba.njit(**VECTOR)
+def back_up(state, column, local, successor, count, support, n):  # type: ignore[no-untyped-def]
+    """Raise V at a state off the goal where not only the reset is allowed; returns the action to take, A: the reset."""
+    V = local.V[column]
+    best, action = _greedy(state, V, local, successor, count, support, n)
+    if best > V[state]:
+        V[state] = best
+    if local.probing and local.probe[column, state] >= 0:
+        return np.int64(local.probe[column, state])
+    return action
+
+
+@numba.njit(**VECTOR)
+def table(columns, states, local, successor, count, support, n):  # type: ignore[no-untyped-def]
+    """[1, S, columns] the actions of :func:`back_up` in these states, for those who cannot ask on the way."""
+    actions = np.zeros((1, local.V.shape[1], len(columns)), np.int16)
+    for j in range(len(columns)):
+        column = columns[j]
+        for s in states:
+            action = _greedy(s, local.V[column], local, successor, count, support, n)[1]
+            probed = local.probing and local.probe[column, s] >= 0
+            actions[0, s, j] = local.probe[column, s] if probed else action
+    return actions

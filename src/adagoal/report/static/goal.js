@@ -1,0 +1,170 @@
+/* The chosen goal of an exploration: its policy, path and history, and episodes that the page plays. */
+
+const point = s => [page.data.place[2 * s], -page.data.place[2 * s + 1]];
+
+function drawPolicy() {
+  const d = page.data, arrows = {x0: [], y0: [], x1: [], y1: [], angle: []}, resets = {x: [], y: []};
+  const policy = page.goal >= 0 && page.model.known ? page.model.policy(page.goal) : null;
+  const path = {x: [], y: []};
+  const {x_range: across, y_range: up, height} = plots.map;  // pixels per unit differ on the two axes of a graph
+  const ratio = (height / (up.end - up.start)) / (($("map").clientWidth || height) / (across.end - across.start));
+  const aim = new Set(policy ? targets(page.goal) : []), walk = policy ? page.model.path(policy, aim) : [];
+  const along = new Set(walk), many = page.places.length > 600;
+  const shown = policy && !d.facts.grid ? page.model.reachable(policy) : null;
+  for (const place of policy ? page.places : []) {
+    const s = place.states.find(t => along.has(t)) ?? place.states[0];
+    if (aim.has(s) || (many && !along.has(s)) || d.visits[s] === 0 || (shown && !shown.has(s))) continue;
+    const action = page.model.action(policy, s, 0);
+    if (action >= page.model.actions) { resets.x.push(place.x); resets.y.push(place.y); continue; }
+    const successor = page.model.likely(s, action);
+    if (successor < 0) continue;
+    const [x, y] = point(successor), length = Math.hypot(x - place.x, y - place.y);
+    if (!(length > 0)) continue;
+    const share = d.facts.grid ? 0.34 / length : 0.8;
+    const dx = (x - place.x) * share, dy = (y - place.y) * share, back = d.facts.grid ? 1 : 0;
+    arrows.x0.push(place.x - back * dx); arrows.y0.push(place.y - back * dy);
+    arrows.x1.push(place.x + dx); arrows.y1.push(place.y + dy);
+    arrows.angle.push(Math.atan2(dy * ratio, dx) - Math.PI / 2);
+  }
+  for (const s of walk) { const [x, y] = point(s); if (!Number.isNaN(x)) { path.x.push(x); path.y.push(y); } }
+  fill("arrows", arrows);
+  fill("resets", resets);
+  fill("path", path);
+  tellPath(policy, walk);
+}
+
+function tellPath(policy, walk) {
+  const d = page.data;
+  if (page.goal < 0) { $("path-text").textContent = ""; return; }
+  if (!page.model.known) { $("path-text").textContent = "This run keeps no empirical model, so no path can be shown."; return; }
+  if (!policy) {
+    $("path-text").textContent = d.policy_row[page.goal] < 0 && d.stand[page.goal] !== BEYOND
+      ? `The policy of this goal is not in this file. Open the run with: ${$("watch").textContent}`
+      : "Goals beyond the radius have no policy.";
+    return;
+  }
+  const names = walk.slice(0, 12).map(label).join(" → ") + (walk.length > 12 ? " → …" : "");
+  const arrives = targets(page.goal).includes(walk[walk.length - 1]);
+  $("path-text").textContent = `Most likely path (${walk.length - 1} steps${arrives ? "" : ", and then round in a circle or into the unknown"}): ${names}`;
+}
+
+function drawGoal() {
+  const d = page.data, g = page.goal;
+  if (g < 0) return;
+  const now = at(g, page.moment), end = page.moment === last();
+  $("goal-title").textContent = `Goal ${named(g)}`;
+  $("interval-text").textContent = now.stand === UNSEEN ? "not seen yet at this time"
+    : Number.isFinite(now.upper) ? `${round(now.lower, 3)} to ${round(now.upper, 3)} expected steps`
+    : `at least ${round(now.lower, 3)} expected steps; no upper bound yet`;
+  const known = Number.isNaN(d.error[g]) ? "" : `, error at most ${round(d.error[g], 3)}`;
+  $("goal-text").textContent = `${STANDS[now.stand]}${end ? known : ""}; chosen in ${whole(now.chosen)} episodes`
+    + (end ? `, reached in ${whole(d.reached[g])}; ${whole(visits(g))} visits` : " until then");
+  const moments = [...Array(last() + 1).keys()].filter(f => !d.facts.history || at(g, f).stand !== UNSEEN);
+  const top = Math.max(2 * (d.facts.radius + d.facts.epsilon), Number.isFinite(d.upper[g]) ? d.upper[g] : 0);
+  const band = {x: [], low: [], high: []};
+  if (d.facts.history) moments.forEach((f, i) => {  // what was known holds until the next moment
+    for (const t of i + 1 < moments.length ? [f, moments[i + 1]] : [f]) {
+      band.x.push(Math.max(d.moment_steps[t], 1));
+      band.low.push(at(g, f).lower);
+      band.high.push(Math.min(at(g, f).upper, top));
+    }
+  });
+  fill("band", band);
+  const highest = Math.max(...moments.map(f => at(g, f).upper).filter(Number.isFinite), d.facts.radius);
+  frame(plots.shrink, [Math.max(d.moment_steps[moments[0]] ?? 1, 1), Math.max(d.facts.steps, 2)], [0, 1.1 * Math.min(highest, top)]);
+  part("radius-shrink").location = d.facts.radius;
+  $("shrink-note").textContent = d.facts.history ? "Dotted: the radius. Where there is no upper bound yet, the band is cut off."
+    : "This run was made by an earlier version, which kept no history of the bounds.";
+}
+
+async function choose(g) {
+  if (g < 0 || g >= page.data.goal.length) return;
+  page.goal = g;
+  stopAgent();
+  drawMap(); drawPolicy(); drawGoal(); drawTries(); marks();
+  page.table.show();
+  if (document.body.dataset.live && page.model.known && !page.model.policy(g) && page.data.stand[g] !== BEYOND) {
+    const answer = await fetch(`policy?goal=${page.data.goal[g]}`);
+    if (answer.ok) page.model.fetched[g] = (await unpack(await answer.arrayBuffer())).policy;
+    if (page.goal === g) { drawPolicy(); drawTries(); }
+  }
+}
+
+function marks() {
+  const d = page.data, found = {x: [], y: [], marker: [], size: [], fill: []};
+  const add = (s, marker, size, colour) => {
+    const [x, y] = point(s);
+    if (Number.isNaN(x)) return;
+    found.x.push(x); found.y.push(y); found.marker.push(marker); found.size.push(size); found.fill.push(colour);
+  };
+  if (d.facts.start !== null) add(d.facts.start, "star", 18, "#ffffff");
+  if (page.goal >= 0) for (const s of targets(page.goal)) add(s, "diamond", 15, "#e69f00");
+  if (page.agent !== null) add(page.agent, "circle", 15, "#009e73");
+  fill("marks", found);
+}
+
+/* --- try it --- */
+
+function patience() { return Math.ceil(50 * (page.data.facts.radius + page.data.facts.epsilon)) + 1000; }
+
+function stopAgent() {
+  if (page.walking) clearInterval(page.walking);
+  page.walking = null;
+  page.agent = null;
+}
+
+function note(steps, arrived) {
+  const tries = page.tries[page.goal] ??= {steps: [], lost: 0};
+  if (arrived) tries.steps.push(steps); else tries.lost += 1;
+}
+
+function playMany(times) {
+  const aim = new Set(targets(page.goal)), policy = page.model.policy(page.goal);
+  for (let i = 0; i < times; i++) {
+    let steps = -1, state = -1;
+    for (state of page.model.episode(policy, aim, patience())) steps += 1;
+    note(steps, aim.has(state));
+  }
+  drawTries();
+}
+
+function playOne() {
+  const aim = new Set(targets(page.goal)), walk = [...page.model.episode(page.model.policy(page.goal), aim, patience())];
+  const finish = () => { stopAgent(); note(walk.length - 1, aim.has(walk[walk.length - 1])); drawTries(); marks(); };
+  stopAgent();
+  if (matchMedia("(prefers-reduced-motion: reduce)").matches) { finish(); return; }
+  let t = 0;
+  page.walking = setInterval(() => {
+    if (t >= walk.length) { finish(); return; }
+    page.agent = walk[t];
+    $("try-text").textContent = `step ${t}: ${label(walk[t])}`;
+    t += 1;
+    marks();
+  }, Math.max(20, Math.min(150, 4000 / walk.length)));
+}
+
+function drawTries() {
+  const d = page.data, g = page.goal, able = g >= 0 && page.model.known && page.model.policy(g) !== null;
+  const tries = page.tries[g] || {steps: [], lost: 0}, n = tries.steps.length;
+  for (const id of ["try-one", "try-many"]) $(id).disabled = !able;
+  $("try-clear").disabled = n + tries.lost === 0;
+  const mean = tries.steps.reduce((a, b) => a + b, 0) / n;
+  const spread = Math.sqrt(tries.steps.reduce((a, b) => a + (b - mean) ** 2, 0) / Math.max(n - 1, 1) / n);
+  if (g < 0) return;
+  const claim = `${d.facts.guarantee ? "certified" : "estimated"}: ${round(d.lower[g])} to ${round(d.upper[g])}`;
+  const lost = tries.lost ? `; ${whole(tries.lost)} left what is known or took too long` : "";
+  $("try-text").textContent = n ? `Measured: ${round(mean)} ± ${round(1.96 * spread)} steps over ${whole(n)} episodes `
+    + `on the observed model; ${claim}${lost}` : able
+    ? `Nothing measured yet; ${claim}${lost}. The policy plays on the model that the run has observed.`
+    : "There is no policy to play here.";
+  const top = Math.max(...tries.steps, 1), size = Math.max(1, Math.ceil(top / 40)), bins = {};
+  for (const steps of tries.steps) { const k = Math.floor(steps / size); bins[k] = (bins[k] || 0) + 1; }
+  const keys = Object.keys(bins).map(Number), most = Math.max(...Object.values(bins), 1);
+  fill("bars", {left: keys.map(k => k * size - size / 2), right: keys.map(k => (k + 1) * size - size / 2),
+    top: keys.map(k => bins[k])});
+  const bounded = Number.isFinite(d.upper[g]);
+  fill("certified", {left: [d.lower[g]], right: [bounded ? d.upper[g] : Math.max(top, d.lower[g])], top: [most]});
+  part("mean").location = n ? mean : null;
+  const ends = [...tries.steps, d.lower[g], bounded ? d.upper[g] : d.lower[g] + 1], low = Math.min(...ends), high = Math.max(...ends);
+  frame(plots.tries, [Math.max(low - 1 - size, -1), high + 1 + size], [0, 1.1 * most]);
+}

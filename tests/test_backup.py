@@ -1,0 +1,148 @@
+"""Local backups: the lower bound of lemma 4 at one state, against a plain twin, against sweeps, and in both worlds."""
+
+import math
+
+import numpy as np
+import pytest
+
+from adagoal.core.backup import BETWEEN, FINEST, Local, back_up
+from adagoal.core.counts import Counts
+from adagoal.core.run import Run
+from adagoal.core.world import Plan
+from adagoal.goals import RULES
+from adagoal.loop import explore
+from adagoal.mdp import solve
+from adagoal.tabular.certified import Certified
+from adagoal.tabular.schedule import CLOSED, FLOATS, STEP, Schedule
+from adagoal.worlds import grid, random_models
+from adagoal.worlds.gym import GymWorld
+from adagoal.worlds.simulator import ModelWorld
+from model_env import ModelEnv
+
+CAP, LOG = 12.0, 9.0
+
+
+def tried(mdp, steps, seed=0):
+    """Counts of random actions."""
+    counts, rng, s = Counts(mdp.n_states, mdp.n_actions, mdp.start, width=8), np.random.default_rng(seed), mdp.start
+    for _ in range(steps):
+        a = int(rng.integers(mdp.n_actions))
+        states, p = mdp.row(s, a)
+        landed = int(rng.choice(states, p=p))
+        counts.record(s, a, landed)
+        counts.seen[landed] = True
+        s = landed
+    return counts
+
+
+def local(counts, V, q, probe=None, probing=False):
+    probe = np.full(V.shape, -1, np.int16) if probe is None else probe
+    return Local(V, probe, probing, q, LOG, CAP, counts.start, counts.n_actions)
+
+
+def twin(s, V, counts, q):
+    """T_low V(s) and its greedy action, written down once more."""
+    best, action = min(CAP, 1.0 + V[counts.start]), counts.n_actions
+    for a in range(counts.n_actions):
+        x, value = s * counts.n_actions + a, 1.0
+        o, n = counts.support[x], counts.n[x]
+        if n:
+            values, p, r = V[counts.successor[x, :o]], counts.count[x, :o] / n, LOG / n
+            mean = p @ values
+            variance = p @ (values - mean) ** 2
+            width = max(math.sqrt(2 * r * max(variance, 2 * r * (FINEST * CAP) ** 2)), variance * FINEST / CAP)
+            low = mean * (1 - r) - BETWEEN * width
+            value += max(low, (1 - q[x]) * mean if o == 1 else 0.0)
+        if value < best:
+            best, action = value, a
+    return max(best, V[s]), action
+
+
+@pytest.mark.parametrize("steps", [5, 50, 5000])
+def test_a_backup_against_its_twin(steps):
+    mdp = random_models.random_sparse(n_states=9, n_actions=3, seed=4)
+    counts, rng = tried(mdp, steps), np.random.default_rng(steps)
+    q = rng.random(len(counts.n)) ** 3
+    for s in range(mdp.n_states):
+        V = rng.random((2, mdp.n_states)) * CAP * rng.random()
+        value, action = twin(s, V[1].copy(), counts, q)
+        before = V.copy()
+        found = back_up(s, 1, local(counts, V, q), counts.successor, counts.count, counts.support, counts.n)
+        assert found == action
+        assert V[1, s] == pytest.approx(value, abs=1e-12)
+        V[1, s] = before[1, s]
+        np.testing.assert_array_equal(V, before)  # nothing else has changed
+
+
+def test_probing_names_the_action_and_still_backs_up():
+    counts = tried(grid.open_grid(rows=2, cols=2), 30)
+    V, probe = np.zeros((1, 4)), np.full((1, 4), -1, np.int16)
+    probe[0, 1] = 3
+    given = local(counts, V, np.ones(len(counts.n)), probe, probing=True)
+    assert back_up(1, 0, given, counts.successor, counts.count, counts.support, counts.n) == 3
+    assert V[0, 1] >= 1.0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_bounds_raised_on_the_way_are_bounds(seed):
+    """Lemma 5 after every rollout, at every state and not only at the start, where plans are as rare as can be."""
+    mdp = random_models.random_sparse(n_states=8, n_actions=2, seed=seed)
+    truth, counts = solve.optimal_values(mdp), Counts(mdp.n_states, mdp.n_actions, mdp.start)
+    estimates = Certified(counts, mdp.n_states, 6.0, 1.0, 0.1)
+    estimates.schedule.purses[:] = -1e7
+    run, looks = Run(ModelWorld(mdp), estimates, RULES["adagoal-proportional"], np.random.default_rng(seed)), []
+
+    def look(run):
+        goals = estimates.goal_state[1:]
+        assert (estimates.V[:, 1:] <= truth[:, goals] + 1e-9).all()
+        looks.append(estimates.D[1:].max())
+
+    explore(run, 90_000, look)
+    assert looks[-1] > 1.5  # they have been raised, and not by plans alone
+    assert estimates.plans < len(looks)
+
+
+def test_the_same_backups_in_python_and_compiled():
+    """A Gymnasium environment and the simulator, on a deterministic model: same counts and same bounds, bit for bit."""
+    mdp = random_models.random_deterministic(n_states=10, n_actions=3, seed=1)
+    outcomes = []
+    for world in (ModelWorld(mdp), GymWorld(ModelEnv(mdp), "model")):
+        counts = Counts(mdp.n_states, mdp.n_actions, mdp.start, width=1)
+        V = np.zeros((2, mdp.n_states))
+        rng = np.random.default_rng(0)
+        if isinstance(world, GymWorld):
+            world.restart(0)  # else the first rollout draws a seed
+        plan = Plan(local(counts, V, np.full(len(counts.n), 0.5)), np.array([-2, 7]), 50, np.full(len(counts.n), 2**62))
+        for _ in range(40):
+            world.rollout(plan, np.array([0.0, 1.0]), counts, rng, 50, 10**6)
+        outcomes.append((counts.n.copy(), counts.visits.copy(), V))
+    for one, two in zip(*outcomes, strict=True):
+        np.testing.assert_array_equal(one, two)
+    assert outcomes[0][0].sum() > 1000
+
+
+def test_a_column_is_not_raised_once_one_of_its_goals_was_found():
+    """Column 0 bounds goals never seen: after a discovery it must not be raised before its copy was made."""
+    mdp = random_models.random_deterministic(n_states=12, n_actions=2, seed=0)
+    counts, V = Counts(mdp.n_states, mdp.n_actions, mdp.start), np.zeros((1, mdp.n_states))
+    plan = Plan(local(counts, V, np.zeros(len(counts.n))), np.array([-1]), 50, np.full(len(counts.n), 2**62))
+    ModelWorld(mdp).rollout(plan, np.ones(1), counts, np.random.default_rng(0), 1000, 10**6)
+    assert counts.seen.sum() == 2
+
+
+def test_purses():
+    schedule = Schedule()
+    assert schedule.pays(CLOSED)
+    schedule.sweeps(False, FLOATS[CLOSED])
+    assert not schedule.pays(CLOSED)
+    debt = -schedule.purses[CLOSED]
+    schedule.earn(debt / STEP - 1.0)
+    assert not schedule.pays(CLOSED)
+    schedule.earn(debt / STEP + 1.0)
+    assert schedule.pays(CLOSED)
+    schedule.earn(1e15)
+    assert (schedule.purses == FLOATS).all()
+    other = Schedule()
+    other.restore(schedule.state())
+    other.earn(1e15)
+    assert (other.purses == schedule.purses).all()
