@@ -114,7 +114,7 @@ def test_the_same_backups_in_python_and_compiled():
             world.restart(0)  # else the first rollout draws a seed
         plan = Plan(local(counts, V, np.full(len(counts.n), 0.5)), np.array([-2, 7]), 50, np.full(len(counts.n), 2**62))
         for _ in range(40):
-            world.rollout(plan, np.array([0.0, 1.0]), counts, rng, 50, 10**6)
+            world.rollout(plan, np.array([1.0, 0.0]), counts, rng, 50, 10**6)
         outcomes.append((counts.n.copy(), counts.visits.copy(), V))
     for one, two in zip(*outcomes, strict=True):
         np.testing.assert_array_equal(one, two)

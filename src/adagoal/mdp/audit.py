@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from adagoal.core.errors import InputError
 from adagoal.core.policy import Policy
@@ -67,7 +67,7 @@ class Audit:
     """No given certificate is broken."""
     radius: float
     epsilon: float
-    rows: tuple[Finding, ...]
+    rows: tuple[Finding, ...] = field(repr=False)
 
     @property
     def ok(self) -> bool:

@@ -112,7 +112,7 @@ class Certified(Columns):
         return self.offered(table, int(j))
 
     def refresh(self, wanted: Bools) -> bool:
-        """Bring one block of goals up to date, ``wanted`` [columns] first; False if none is stale, or it pays nothing."""
+        """Bring a block of goals up to date, ``wanted`` [columns] first; False if none is stale or it does not pay."""
         self._catch_up()
         if not self.schedule.pays(CLOSED):
             return False
