@@ -132,7 +132,8 @@ def _moments(result: Result, goals: Longs) -> Arrays:
     }
     if kept:
         column = np.full(_numbers(result) + 1, -1)  # the last stands for sets not found yet
-        column[arrays["past_goals"]] = np.arange(len(arrays["past_goals"]))
+        known = arrays["past_goals"] < len(column)  # a checkpoint may name any number
+        column[arrays["past_goals"][known]] = np.flatnonzero(known)
         blank = {"past_lower": 0.0, "past_upper": np.inf, "past_stand": 0}
         for name, empty in blank.items():
             table = np.full((len(goals), len(taken) + 1), empty, arrays[name].dtype)

@@ -14,14 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.errors import InputError
-from adagoal.core.files import busy, read_json, reading, replace, write_text
+from adagoal.core.files import busy, bytes_content, read_json, reading, replace, write_text
 from adagoal.core.schema import COUNT, check_json
 from adagoal.core.status import Status
 from adagoal.deep.config import Config
-from adagoal.report import curves, frame, html
+from adagoal.report import curves, html
 from adagoal.report import deep_figures as figures
 from adagoal.report import deep_film as film
 from adagoal.report.curves import Line, Panel
+from adagoal.report.picture import png
 from adagoal.report.words import Headline
 from adagoal.runs import saved
 from adagoal.runs import training_files as files
@@ -88,7 +89,7 @@ def write(folder: str | Path, env: str | None = None, trust: bool = False) -> Pa
     if arrays["chosen"].shape[-1] >= 2:
         pictures |= _pictures(about.configs[0], arrays)
     for name, drawn in pictures.items():
-        replace(folder / name, lambda file, drawn=drawn: file.write(frame.png(drawn)))  # type: ignore[misc]
+        replace(folder / name, bytes_content(png(drawn)))
     film.write(about, env, trust)
     write_text(folder / PAGE, page(about, arrays, pictures=list(pictures)))
     return folder / PAGE

@@ -16,7 +16,7 @@ from matplotlib.patches import Rectangle
 from adagoal.core.files import replace
 from adagoal.core.types import Bools, Floats
 from adagoal.deep.certification import Cell
-from adagoal.report.frame import DPI
+from adagoal.report.picture import DPI
 
 VERDICTS = {"certified": "#0072b2", "refuted": "#d55e00", "open": "#999999"}
 """Colours of the cells of a certificate."""

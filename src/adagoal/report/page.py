@@ -10,8 +10,9 @@ from typing import Any
 from adagoal.core.errors import InputError
 from adagoal.core.files import bytes_content, json_content, text_content
 from adagoal.core.status import Status
-from adagoal.report import data, frame, html
+from adagoal.report import data, html
 from adagoal.report.packed import packed
+from adagoal.report.picture import png
 from adagoal.report.plots import figures, goal_name
 from adagoal.report.words import NO_GUARANTEE, headline
 from adagoal.runs.folder import hold
@@ -36,7 +37,7 @@ def write_report(result: Result, folder: str | Path, view: View | None = None) -
     with hold(folder, KIND) as held:
         held.save(
             results={
-                **{f"{name}.png": bytes_content(frame.png(figure)) for name, (figure, _) in drawn.items()},
+                **{f"{name}.png": bytes_content(png(figure)) for name, (figure, _) in drawn.items()},
                 VIEW: json_content(view.to_dict()),
                 PAGE: text_content(
                     page(result, view, folder, {f"{name}.png": text for name, (_, text) in drawn.items()})
