@@ -68,11 +68,12 @@ def test_a_table_and_a_frame(folder, monkeypatch):
     assert [row["goal"] for row in rows if row["within"]] == result.goals
     assert list(rows[0]) == ["goal", "label", "states", "lower", "upper", "error", "within", "open"]
     assert all(math.isnan(row["error"]) for row in rows if not row["within"])
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "pandas", None)
+        with pytest.raises(InputError, match="needs the pandas package"):
+            result.frame()
     frame = pytest.importorskip("pandas") and result.frame()
     assert frame.loc[4, "label"] == "(1, 1)"
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(InputError, match="needs the pandas package"):
-        result.frame()
 
 
 def test_two_states_with_one_name():

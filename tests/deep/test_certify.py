@@ -20,11 +20,12 @@ from adagoal.core.status import Status
 from adagoal.core.types import Bools, Floats
 from adagoal.deep import certification, load
 from adagoal.deep.cells import Cells
-from adagoal.deep.certification import CERTIFY, Certification, Claim, Verdict
+from adagoal.deep.certification import CERTIFY, Cell, Certification, Claim, Verdict
 from adagoal.deep.envs import Source, World
 from adagoal.deep.measure import dimensions
 from adagoal.deep.rollouts import rollouts
 from adagoal.deep.worker import TEST
+from adagoal.report.deep_figures import certified_behind
 
 CLAIM = Claim(radius=10, delta=0.1, slack=0.1, halvings=4)
 
@@ -222,6 +223,20 @@ def test_a_probability_below_the_bound_is_refuted() -> None:
     assert 0.75 < low < 0.9
     assert betting.exceeds(90, 100, low - 1e-6, 0.05)
     assert not betting.exceeds(90, 100, low + 1e-6, 0.05)
+
+
+# --- the picture ---
+
+
+def test_a_picture_of_three_coordinates_shows_what_lies_behind() -> None:
+    def cell(verdict: Verdict, x: float, z: tuple[float, float]) -> Cell:
+        return Cell(verdict, np.array([x, 0.0, z[0]]), np.array([x + 1.0, 1.0, z[1]]), 0.25, 9, 9, 0.0, 1.0)
+
+    near = [cell(Verdict.CERTIFIED, 0.0, (0.0, 3.0)), cell(Verdict.REFUTED, 0.0, (3.0, 4.0))]
+    share, extent = certified_behind([*near, cell(Verdict.REFUTED, 1.0, (0.0, 4.0))], 0, 1)
+    assert extent == (0.0, 2.0, 0.0, 1.0)
+    np.testing.assert_allclose(share[:50], 0.75)
+    np.testing.assert_allclose(share[50:], 0.0)
 
 
 # --- the command ---

@@ -171,7 +171,7 @@ def _tries() -> Figure:
 def _error() -> Figure:
     """The largest error of an open goal over the steps."""
     log: dict[str, Any] = {"x_axis_type": "log", "y_axis_type": "log"}
-    plot = _plain(210, x_axis_label="steps", y_axis_label="largest error of an open goal", name="error", **log)
+    plot = _plain(210, x_axis_label="steps", y_axis_label="largest error", name="error", **log)
     plot.line("x", "error", source=_source("trace-error", "x", "error"), line_color=BLUE, line_width=2)
     plot.add_layout(Span(dimension="width", line_color=GREY, line_dash="dashed", name="epsilon"))
     plot.add_layout(Span(dimension="height", line_color=ORANGE, line_width=2, name="now-error"))

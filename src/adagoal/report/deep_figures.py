@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib import patheffects
 from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
@@ -19,6 +20,8 @@ from adagoal.report.frame import DPI
 
 VERDICTS = {"certified": "#0072b2", "refuted": "#d55e00", "open": "#999999"}
 """Colours of the cells of a certificate."""
+PIXELS = 100
+"""Per side of a picture of what is certified."""
 Curves = Sequence[Sequence[dict[str, Any]]]
 """Per run, the points of its learning curve (see ``History.curve``)."""
 
@@ -109,25 +112,54 @@ def reached_and_missed(goals: Floats, reached: Bools) -> Figure:
 
 
 def certified_cells(cells: Sequence[Cell]) -> Figure:
-    """Cells of the goal space by their verdict, with the share of rollouts that reached: two coordinates a panel."""
-    views = [(0, i) for i in range(1, min(len(cells[0].low), 3))] or [(0, 0)]
-    figure = Figure((5.2 * len(views), 4.8), layout="tight")
+    """Cells of the goal space by their verdict: two coordinates a panel.
+
+    Where these are all, numbers are percent of the rollouts that reached; else the panel shows how much is certified of
+    what lies behind each of its points.
+    """
+    G = len(cells[0].low)
+    flat = G <= 2 or bool(np.ptp([end[2:] for cell in cells for end in (cell.low, cell.high)], 0).max() == 0.0)
+    views = [(0, min(1, G - 1))] if flat else [(0, 1), (0, 2)]
+    figure = Figure((5.6 * len(views), 4.8), layout="tight")
     axes = figure.subplots(1, len(views), squeeze=False)
-    flat = len(cells[0].low) <= 2 or all(np.ptp([end[2:] for c in cells for end in (c.low, c.high)], 0) == 0)
     for ax, (i, j) in zip(axes[0], views, strict=True):
-        for cell in cells:
-            low, size = cell.low[[i, j]], (cell.high - cell.low)[[i, j]]
-            style: dict[str, Any] = {"fc": VERDICTS[cell.verdict], "ec": "white", "alpha": 0.9 if flat else 0.3}
-            ax.add_patch(Rectangle((low[0], low[1]), size[0], size[1], **style))
-            if flat and cell.rollouts and j == 1:
-                words = f"{100 * cell.reached / cell.rollouts:.0f}"
-                ax.text(*(low + size / 2), words, ha="center", va="center", fontsize=7, color="white")
-        ax.autoscale_view()
         ax.set(xlabel=f"goal coordinate {i}", ylabel=f"goal coordinate {j}")
+        if flat:
+            _verdicts(ax, cells, i, j)
+        else:
+            share, extent = certified_behind(cells, i, j)
+            ends = [VERDICTS["refuted"], "#f5f5f5", VERDICTS["certified"]]
+            colours = LinearSegmentedColormap.from_list("verdicts", ends)
+            image = ax.imshow(share.T, origin="lower", extent=extent, aspect="auto", cmap=colours, vmin=0.0, vmax=1.0)
+            figure.colorbar(image, ax=ax, label="certified share of what lies behind")
     shares = {verdict: sum(cell.share for cell in cells if cell.verdict == verdict) for verdict in VERDICTS}
     keys = [Rectangle((0, 0), 1, 1, fc=VERDICTS[name], label=f"{name} {share:.0%}") for name, share in shares.items()]
     axes[0, 0].legend(handles=keys, fontsize=8, ncols=3, loc="lower left", bbox_to_anchor=(0, 1), frameon=False)
     return figure
+
+
+def _verdicts(axes: Axes, cells: Sequence[Cell], i: int, j: int) -> None:
+    """Every cell in the colour of its verdict."""
+    for cell in cells:
+        low, size = cell.low[[i, j]], (cell.high - cell.low)[[i, j]]
+        axes.add_patch(Rectangle((low[0], low[1]), size[0], size[1], fc=VERDICTS[cell.verdict], ec="white"))
+        if cell.rollouts:
+            words = f"{100 * cell.reached / cell.rollouts:.0f}"
+            x, y = low + size / 2
+            axes.text(x, y, words, ha="center", va="center", fontsize=7, color="white")
+    axes.autoscale_view()
+
+
+def certified_behind(cells: Sequence[Cell], i: int, j: int) -> tuple[Floats, tuple[float, float, float, float]]:
+    """Certified share of the other coordinates, over a grid ``[n, n]`` of two, and the extent of the grid."""
+    low, high = (np.stack([getattr(cell, end) for cell in cells]) for end in ("low", "high"))
+    size = high - low
+    depth = np.where(size > 0.0, size, 1.0).prod(1) / np.where(size > 0.0, size, 1.0)[:, [i, j]].prod(1)
+    grid = [np.linspace(low[:, k].min(), high[:, k].max(), 2 * PIXELS + 1)[1::2] for k in (i, j)]
+    within = [(low[:, k, None] <= g) & (g <= high[:, k, None]) for k, g in zip((i, j), grid, strict=True)]
+    certified = np.array([cell.verdict == "certified" for cell in cells])
+    all_of_it, good = (np.einsum("c,cx,cy->xy", depth * part, *within) for part in (1.0, certified))
+    return good / all_of_it, (low[:, i].min(), high[:, i].max(), low[:, j].min(), high[:, j].max())
 
 
 def outline(axes: Axes, box: Floats, colour: str) -> None:

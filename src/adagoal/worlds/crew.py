@@ -112,7 +112,7 @@ class CrewWorld:
         self._doubts.go_on()
         self._revive()
         part = self._part(plan, weights, counts)
-        outcome, over, max_steps = Outcome(), False, min(max_steps, plan.steps)
+        outcome, over, max_steps = Outcome(), False, min(max_steps, max(plan.steps, FEWEST * self.size))
         while not over and outcome.steps < max_steps and len(outcome.goals) < max_episodes:
             found = self._round(part, counts, max_steps - outcome.steps, max_episodes - len(outcome.goals))
             over = any(self._copies.adrift)

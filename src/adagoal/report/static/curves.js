@@ -47,6 +47,7 @@ function draw() {
     if (!xs.length) return;
     const low = Math.min(...ys), high = Math.max(...ys), left = Math.min(...xs), right = Math.max(...xs, left + 1e-9);
     if (panel.log) frame(plots[`curve${i}`], [left, 1.1 * right], [low / 1.5, 1.5 * high]);
+    else if (low >= 0 && high <= 1) frame(plots[`curve${i}`], [left, right], [0, 1.03]);  // shares
     else frame(plots[`curve${i}`], [left, right], [low - 0.03 * (high - low), high + 0.03 * (high - low)]);
     fill(`marks${i}`, {x0: marks.map(() => left), x1: marks.map(() => right), y: marks.map(([, y]) => y), name: marks.map(([name]) => name)});
   });
