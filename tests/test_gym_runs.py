@@ -17,6 +17,7 @@ from adagoal.core.errors import InputError
 from adagoal.runs import folder
 from adagoal.runs.result import Result, load
 from adagoal.worlds import random_models, registry, toys
+from adagoal.worlds.adapter import TERMINATED
 from adagoal.worlds.gym import GymWorld
 from adagoal.worlds.model import TabularMDP, from_rows
 from model_env import NEVER, Breaking, ModelEnv, PairEnv, play, same_counts, with_terminal
@@ -144,7 +145,11 @@ def as_numbered(mdp: TabularMDP, world: GymWorld, starts: tuple[int, ...]) -> Ta
     """The model of a :class:`PairEnv` in the numbers that a world gave its states; the others come after them."""
     virtual, size = len(starts) > 1, world.state_bound
     shown = [divmod(state, 7) for state in range(mdp.n_states)]
-    met = [shown.index((int(a), int(b))) for a, b in (label.strip("[]").split() for label in world.labels[1:])]
+
+    def numbers(label: str) -> list[str]:
+        return label.removesuffix(TERMINATED).strip("[]").split()
+
+    met = [shown.index((int(a), int(b))) for a, b in map(numbers, world.labels[1:])]
     order = [*([] if virtual else starts), *met]
     order += [state for state in range(mdp.n_states) if state not in order]
     number = {state: i + virtual for i, state in enumerate(order)}
