@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from adagoal import methods
 from adagoal.core.counts import Counts
@@ -93,7 +94,9 @@ class Session:
         line; an exception of ours is raised unchanged.
         """
         status, failure = Status.INTERRUPTED, None
-        with stop_on_signals(None if folder is None else folder.path) as stop:
+        # dense inverses are small, and threads of a BLAS wait for each other by spinning; one thread rounds one way
+        one_thread = threadpool_limits(limits=1, user_api="blas")
+        with one_thread, stop_on_signals(None if folder is None else folder.path) as stop:
             if folder is not None:
                 self.save(folder)
             try:
