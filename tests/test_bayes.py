@@ -9,6 +9,7 @@ from adagoal import goals as goal_rules
 from adagoal import methods
 from adagoal.core.counts import Counts
 from adagoal.core.errors import InputError
+from adagoal.core.goalspace import GoalSpace
 from adagoal.core.policy import Policy
 from adagoal.core.run import Run
 from adagoal.loop import explore
@@ -23,7 +24,11 @@ from adagoal.worlds.simulator import ModelWorld
 def run_of(mdp: TabularMDP, L: float, epsilon: float, seed: int = 0) -> Run:
     world = ModelWorld(mdp)
     counts = Counts(world.initial_states, world.n_actions, world.start)
-    estimates = methods.build("bayes", methods.Problem(world, counts, L, epsilon, 0.1, None), {})
+    estimates = methods.build(
+        "bayes",
+        methods.Problem(world, counts, L, epsilon, 0.1, GoalSpace.states(counts.n_states, world.state_bound)),
+        {},
+    )
     return Run(world, estimates, goal_rules.adagoal, np.random.default_rng(seed))
 
 
@@ -127,4 +132,4 @@ def test_needs_a_known_number_of_states() -> None:
     world = ModelWorld(toys.chain(n_states=3))
     world.state_bound = 10
     with pytest.raises(InputError, match="known number of states"):
-        methods.build("bayes", methods.Problem(world, Counts(3, 2, 0), 2.0, 1.0, 0.1, None), {})
+        methods.build("bayes", methods.Problem(world, Counts(3, 2, 0), 2.0, 1.0, 0.1, GoalSpace.states(3, 3)), {})

@@ -189,8 +189,11 @@ def test_ends_are_states_of_their_own_where_states_are_numbered_on_the_fly() -> 
     counts, _ = play(world, 5000, goals=[NEVER])
     assert isinstance(world, GymWorld)
     assert not any("at another" in line for line in world.void)
-    shown = [label for label, ends in zip(world.labels, counts.terminal, strict=False) if not ends]
-    assert set(np.array(world.labels)[counts.terminal[: len(world.labels)]]) & set(shown)
+    shown = {label for label, ends in zip(world.labels, counts.terminal, strict=False) if not ends}
+    ended = {label for label, ends in zip(world.labels, counts.terminal, strict=False) if ends}
+    assert all(label.endswith(" (end)") for label in ended)
+    assert {label.removesuffix(" (end)") for label in ended} & shown
+    assert not ended & shown
 
 
 def test_wrong_spaces_are_one_clear_line() -> None:

@@ -33,7 +33,7 @@ UNLIMITED = 2**62
 def run_of(mdp: TabularMDP, L: float, epsilon: float, seed: int = 0, rule: str = "adagoal", **arguments: object) -> Run:
     world = ModelWorld(mdp)
     counts = Counts(world.initial_states, world.n_actions, world.start)
-    problem = methods.Problem(world, counts, L, epsilon, 0.1, None)
+    problem = methods.Problem(world, counts, L, epsilon, 0.1, GoalSpace.states(counts.n_states, world.state_bound))
     estimates = methods.build("ucbvi", problem, arguments)
     return Run(world, estimates, goal_rules.get(rule), np.random.default_rng(seed))
 
@@ -233,4 +233,4 @@ def test_bad_arguments() -> None:
     world = ModelWorld(toys.chain(n_states=3))
     world.state_bound = 10
     with pytest.raises(InputError, match="known number of states"):
-        methods.build("ucbvi", methods.Problem(world, Counts(3, 2, 0), 2.0, 1.0, 0.1, None), {})
+        methods.build("ucbvi", methods.Problem(world, Counts(3, 2, 0), 2.0, 1.0, 0.1, GoalSpace.states(3, 3)), {})

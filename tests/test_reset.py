@@ -15,6 +15,7 @@ from adagoal.api import explore as api
 from adagoal.api.check import check_env
 from adagoal.core.counts import Counts
 from adagoal.core.errors import InputError
+from adagoal.core.goalspace import GoalSpace
 from adagoal.core.run import Run
 from adagoal.core.types import Floats
 from adagoal.runs.result import Result
@@ -220,7 +221,13 @@ def test_models_keep_the_whole_delta_and_objects_pay() -> None:
     built = []
     for world in (sure, unsure, virtual):
         counts = Counts(world.initial_states, world.n_actions, world.start)
-        built.append(methods.build("certified", methods.Problem(world, counts, 4.0, 1.0, 0.1, None), {}))
+        built.append(
+            methods.build(
+                "certified",
+                methods.Problem(world, counts, 4.0, 1.0, 0.1, GoalSpace.states(counts.n_states, world.state_bound)),
+                {},
+            )
+        )
     assert [type(estimates) for estimates in built] == [Certified, BelievedReset, Certified]
     logs = [estimates.confidence.logs for estimates in built[:2]]
     np.testing.assert_allclose(logs[1] - logs[0], -math.log(1 - SHARE))

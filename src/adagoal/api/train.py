@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,6 +91,8 @@ def load(path: str | Path) -> Result | Policy:
     """What a folder holds: the :class:`Result` of an exploration, or the :class:`Policy` of a training's first run."""
     from adagoal.runs import result, training_files
 
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(f"must be the path of a run's folder, got {path!r}", "path")
     if training_files.is_training(Path(path)):
         return training_files.load(path)
     return result.load(path)

@@ -57,10 +57,11 @@ def compare(
             raise InputError(f"ENV: {env} is given twice; a comparison holds each world once")
     each = zip(worlds, _each("--radius", radius, worlds), _each("--epsilon", epsilon, worlds), strict=True)
     given["worlds"] = {env: {"radius": L, "epsilon": e, "env_args": env_args} for env, L, e in each}
-    given["goals"] = options.asked_goals(given)
-    given["common"] = {name: given.pop(name) for name in ("delta", "constants", "budget", "goals")}
-    given["common"]["seed"] = given["seed"]
-    conduct(COMPARE, "all", given, jobs=jobs, engine=engine, address=address, as_json=as_json)
+    with options.goals_blamed(dict(given)):
+        given["goals"] = options.asked_goals(given)
+        given["common"] = {name: given.pop(name) for name in ("delta", "constants", "budget", "goals")}
+        given["common"]["seed"] = given["seed"]
+        conduct(COMPARE, "all", given, jobs=jobs, engine=engine, address=address, as_json=as_json)
 
 
 def _each(option: str, numbers: tuple[float, ...], worlds: tuple[str, ...]) -> tuple[float, ...]:

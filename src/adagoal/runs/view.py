@@ -27,7 +27,7 @@ SCHEMA = record(
     layout=nullable(
         record(
             shape={**_PAIR, "items": {"type": "integer", "minimum": 1, "maximum": 2**31}},
-            cells={"type": "array", "items": _PAIR},
+            cells={"type": "array", "items": {**_PAIR, "items": {"type": "integer", "minimum": -1, "maximum": 2**31}}},
             walls={"type": "array", "items": _PAIR},
         )
     ),
