@@ -5,7 +5,7 @@ SB3 ?= .venv-sb3
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo test test-first test-second lint format docs check-slow check-package check-sb3 package bench reproduce clean
+.PHONY: help demo test warm test-first test-second lint format docs check-slow check-package check-sb3 package bench reproduce clean
 
 help:
 	@echo "make demo        explore the two-room world with live progress, and write its report"
@@ -47,14 +47,18 @@ lint: $(VENV)/stamp-dev
 	$(BIN)/mypy
 
 # Two halves of about the same length, one for each core.
-test: lint
+test: $(VENV)/stamp-dev
+	@$(MAKE) --no-print-directory -j2 --output-sync lint warm
 	@$(MAKE) --no-print-directory -j2 --output-sync test-first test-second
 
+warm: $(VENV)/stamp-dev
+	@$(BIN)/python tests/warm.py
+
 test-first: $(VENV)/stamp-dev
-	$(BIN)/pytest tests/test_[a-p]*.py
+	$(BIN)/pytest tests/test_[a-l]*.py
 
 test-second: $(VENV)/stamp-dev
-	$(BIN)/pytest tests/test_[q-z]*.py tests/deep
+	$(BIN)/pytest tests/test_[m-z]*.py tests/deep
 
 format: $(VENV)/stamp-dev
 	$(BIN)/ruff check --fix

@@ -168,7 +168,7 @@ def as_numbered(mdp: TabularMDP, world: GymWorld, starts: tuple[int, ...]) -> Ta
 def test_certificates_hold_where_states_are_numbered_on_the_fly() -> None:
     """Random and fixed starts, ends, states out of reach, and a bound on their number that is too large."""
     certified = 0
-    for seed in range(40):
+    for seed in range(16):
         rng = np.random.default_rng(seed)
         make = (random_models.random_sparse, random_models.random_deterministic, random_models.random_unreachable)
         mdp = make[seed % 3](n_states=8, n_actions=2, seed=seed)
@@ -182,7 +182,7 @@ def test_certificates_hold_where_states_are_numbered_on_the_fly() -> None:
         if result.status == "certified":
             assert verdict.ok, verdict.failures
             certified += 1
-    assert certified > 20
+    assert certified > 8
 
 
 def test_minigrid_is_certified(tmp_path: Path) -> None:

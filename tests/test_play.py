@@ -111,10 +111,10 @@ def tried(steps: Floats, lower: float, upper: float, rest: float) -> adagoal.Tri
 @pytest.mark.parametrize("episodes", [1, 2, 3, 10, 100])
 @pytest.mark.parametrize(("draw", "mean", "rest"), [(geometric, 20.0, 20.0), (rarely, 10.98, 500.0)])
 def test_true_certificates_are_rarely_contradicted(draw: Any, mean: float, rest: float, episodes: int) -> None:
-    """Nominally 1% at most; 2,000 trials with 1% have more than 40 contradictions once in ten million."""
+    """Nominally 1% at most, and far less in truth."""
     rng = np.random.default_rng(episodes)
-    wrong = sum(not tried(draw(rng, episodes), mean, mean, rest).agrees for _ in range(2000))
-    assert wrong <= 20
+    wrong = sum(not tried(draw(rng, episodes), mean, mean, rest).agrees for _ in range(500))
+    assert wrong <= 5
 
 
 @pytest.mark.parametrize("factor", [0.5, 2.0])
