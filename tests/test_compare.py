@@ -83,7 +83,7 @@ def test_finished_runs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     records = outcomes(cells, tmp_path)
     assert [record["setting"]["seed"] for record in records] == [0, 1]
     assert all(record["own_stop"] is None for record in records), "500 steps are too few"
-    monkeypatch.setattr(compare, "explore", None)
+    monkeypatch.setattr(compare, "run", None)
     assert outcomes(cells, tmp_path) == records
     assert len({compare.file(cell) for cell in [*cells, GRID]}) == 3
 

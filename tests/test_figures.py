@@ -10,7 +10,7 @@ import pytest
 
 from adagoal.cli.main import run
 from adagoal.engines.local import Local
-from adagoal.experiments import constants, figure3, intervals, runner, separation
+from adagoal.experiments import constants, figure3, intervals, price, runner, separation
 from adagoal.runs.setting import Setting
 
 DATA = Path(__file__).parent.parent / "docs" / "figures"
@@ -103,3 +103,11 @@ def test_intervals_are_shown_beside_the_certified_method(
     nothing, branching = json.loads(capsys.readouterr().out)
     assert nothing["certified"] < nothing["clopper-pearson"]
     assert branching["hoeffding"] is not None
+
+
+def test_a_cell_of_the_price_is_run_and_audited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(price, "_compile", lambda: None)
+    monkeypatch.setattr(price, "WORLDS", {"small": Setting("chain", {"n_states": 4}, radius=4.0, epsilon=1.0)})
+    found = price._measure(price.Cell("small", "adagoal", 0), 60.0)
+    assert (found["status"], found["world"]) == ("certified", "small")
+    assert found["steps"] > 0

@@ -9,6 +9,7 @@ from adagoal.api import explore as api
 from adagoal.core.run import Run
 from adagoal.core.status import Status
 from adagoal.engines import Interrupted
+from adagoal.runs.asked import as_given
 from adagoal.runs.result import Result
 from adagoal.runs.setting import Setting
 from adagoal.worlds import registry
@@ -32,6 +33,12 @@ def explore(
     """:func:`adagoal.explore`; a signal that ended the run, not ``observe``, is raised as Interrupted."""
     watch = _Watched(observe)
     return _whole(api.explore(env, *arguments, observe=watch, **options), watch)
+
+
+def run(setting: Setting, observe: Callable[[Run], bool | None]) -> Result:
+    """The run of a setting."""
+    given = {name: value for name, value in vars(setting).items() if name not in ("goal_space", "goal_sets")}
+    return explore(**given, goals=as_given(setting), observe=observe)
 
 
 def resume(folder: Any, observe: Callable[[Run], bool | None]) -> Result:

@@ -21,7 +21,7 @@ from adagoal.api.explore import audit
 from adagoal.core.checks import pair
 from adagoal.core.errors import InputError
 from adagoal.experiments.auditor import Auditor
-from adagoal.experiments.cells import explore
+from adagoal.experiments.cells import run
 from adagoal.experiments.compare_output import NOTE, figure, live, panels, scores, table
 from adagoal.experiments.declare import Experiment, Options, Outcome, Report
 from adagoal.runs.asked import Given as Goals
@@ -84,10 +84,9 @@ def parse_method(spec: str) -> tuple[str, dict[str, Any]]:
 def measure(setting: Setting, options: Options) -> dict[str, Any]:
     """One run to its own stop or its budget, audited on the way."""
     mdp = _model(setting.env, setting.env_args)
-    goals = as_given(setting)
-    auditor = Auditor(mdp, float(setting.radius), setting.epsilon, space(setting, ModelWorld(mdp), asked(goals).code))
-    given = {name: value for name, value in vars(setting).items() if name not in ("goal_space", "goal_sets")}
-    result = explore(**given, goals=goals, observe=auditor)
+    code = asked(as_given(setting)).code
+    auditor = Auditor(mdp, float(setting.radius), setting.epsilon, space(setting, ModelWorld(mdp), code))
+    result = run(setting, auditor)
     auditor.check(result.steps, {g: result.policy(g) for g in result.goals})
     verdict = audit(result, mdp)
     return {

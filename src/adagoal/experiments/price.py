@@ -16,7 +16,7 @@ import math
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,7 +29,7 @@ from adagoal.core.run import Run
 from adagoal.core.status import Status
 from adagoal.experiments.auditor import Auditor
 from adagoal.experiments.catalogue import CATALOGUE
-from adagoal.experiments.cells import explore, model
+from adagoal.experiments.cells import model, run
 from adagoal.experiments.declare import Experiment, Options, Outcome, Report
 from adagoal.experiments.output import Columns, Table, panels
 from adagoal.mdp import solve
@@ -141,7 +141,7 @@ def measure(cell: Cell, options: Options) -> dict[str, Any]:
 def _measure(cell: Cell, seconds: float) -> dict[str, Any]:
     looking = cell.rule == "adagoal"
     watch = Watch(cell.setting, seconds, looking)
-    result = explore(**asdict(cell.setting), observe=watch)
+    result = run(cell.setting, watch)
     taken = round(watch.seconds, 3)
     if looking and watch.run is not None:
         watch.look(watch.run)
