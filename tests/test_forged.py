@@ -301,6 +301,9 @@ def at(name: str, value: Any) -> Any:
         ("certified", at("episode_goals", 99), "'episode_goals' holds 99"),
         ("certified", at("past_lower", np.nan), "'past_lower' holds NaN"),
         ("certified", at("past_goals", 99), "'past_goals' does not rise"),
+        ("certified", fact("setting", "goal_sets", value={}), "goals"),
+        ("certified", fact("setting", "goal_sets", value={"file": 5}), "goals"),
+        ("certified", fact("setting", "goal_sets", value={"sets": {"here": "all"}}), "goals"),
         ("certified", at("past_steps", 10**12), "'past_steps' does not rise"),
     ],
 )

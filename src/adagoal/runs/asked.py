@@ -89,6 +89,8 @@ def as_given(setting: Setting) -> Given | None:
 def given_again(setting: Setting, goals: Given | None, trust: bool) -> Code | None:
     """The code of a run's goals, given again; a file that only the folder names is run where ``trust`` says so."""
     spec = setting.goal_sets or {}
+    if spec:
+        check_spec(spec)
     if goals is not None:
         now = asked(goals)
         same = now.spec == spec or {*spec, *(now.spec or {})} <= {"file", "function", "predicates"}
@@ -105,6 +107,25 @@ def given_again(setting: Setting, goals: Given | None, trust: bool) -> Code | No
     return None
 
 
+def check_spec(spec: Mapping[str, Any]) -> None:
+    """One entry of the module's text, of its type: a folder may say anything."""
+    rules: dict[str, Callable[[Any], bool]] = {
+        "labels": _all(int | str),
+        "keys": _all(int | str),
+        "predicates": _all(str),
+        "file": lambda given: isinstance(given, str) and names_file(given),
+        "function": lambda given: isinstance(given, str),
+        "sets": lambda given: isinstance(given, dict) and bool(given) and all(map(_all(int), given.values())),
+    }
+    if len(spec) != 1 or not all(name in rules and rules[name](given) for name, given in spec.items()):
+        raise InputError("the setting describes them as no goals are described", "goals")
+
+
+def _all(kind: Any) -> Callable[[Any], bool]:
+    """Whether something is a list of these, and not empty."""
+    return lambda given: isinstance(given, list | tuple) and bool(given) and all(isinstance(x, kind) for x in given)
+
+
 def space(setting: Setting, world: World, code: Code | None) -> GoalSpace:
     """The goals of a run, with the states of the world that are known already."""
     n_states, bound = world.initial_states, world.state_bound
@@ -114,6 +135,7 @@ def space(setting: Setting, world: World, code: Code | None) -> GoalSpace:
         raise InputError(text, "radius")
     if setting.goal_sets is None:
         return GoalSpace.states(n_states, bound, _states(setting.goal_space, world))
+    check_spec(setting.goal_sets)
     sort = _sorter(setting.goal_sets, world, code)
     if not hasattr(world, "classify"):
         raise InputError(f"{world.name} does not say what is observed in its states; give states as goals", "goals")
