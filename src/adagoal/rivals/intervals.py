@@ -91,7 +91,7 @@ class Intervals(Columns):
 
     def plan(self) -> Plan:
         """The optimistic policies, until a pair is to be looked at."""
-        limit = min(math.ceil(4 * self.cap * (self.L + 1) / self.epsilon), 2**62)
+        limit = math.ceil(min(4 * self.cap * (self.L + 1) / self.epsilon, 2**62))
         return Plan(self.optimistic[None], self.goal_state, limit, self.looks.due, self.space.at)
 
     def set_radius(self, L: float, stage: int) -> None:

@@ -116,7 +116,7 @@ class Bayes:
     def plan(self) -> Plan:
         """The greedy policies of one member."""
         policy = self.greedy[[self.plans % MEMBERS]]
-        limit = min(math.ceil(4 * self.cap * (self.L + 1) / self.epsilon), 2**62)
+        limit = math.ceil(min(4 * self.cap * (self.L + 1) / self.epsilon, 2**62))
         return Plan(policy, self.goal_state, limit, self._threshold(), self.space.at)
 
     def bounds(self, goal: int) -> tuple[float, float]:

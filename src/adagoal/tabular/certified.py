@@ -146,7 +146,7 @@ class Certified(Columns):
             start=counts.start,
             n_actions=counts.n_actions,
         )
-        limit = min(math.ceil(4 * self.cap * (self.L + 1) / self.epsilon), NEVER)
+        limit = math.ceil(min(4 * self.cap * (self.L + 1) / self.epsilon, NEVER))
         never = np.full(len(counts.n), NEVER)
         return Plan(local, self.goal_state, limit, never, self.space.at, self.schedule.patience(steps))
 
