@@ -67,8 +67,14 @@ def test_bounds_hold_at_every_plan(name):
     check_bounds(run, mdp, V, L)
 
 
-@pytest.mark.parametrize("name", SMALL)
-@pytest.mark.parametrize("rule", ["adagoal", "unigoal"])
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        *((name, "adagoal") for name in SMALL),
+        *((name, "unigoal") for name in SMALL if name != "unreachable"),
+        pytest.param("unreachable", "unigoal", marks=pytest.mark.slow),  # it spends its steps on resets
+    ],
+)
 def test_guarantee(name, rule):
     mdp, L, epsilon = SMALL[name]
     result = adagoal.explore(ModelWorld(mdp), L, epsilon, goal_rule=rule, seed=1, budget=10**7)
