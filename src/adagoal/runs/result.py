@@ -331,6 +331,7 @@ def _check(result: Result, form: int) -> None:
         "an open goal twice": len(set(result.open_goals)) == len(result.open_goals),
         "a lower bound above the upper one": status is Status.VOID or not contradicted(result.certificates),
         "more episodes in its history than episodes": len(arrays["episode_goals"]) <= result.episodes,
+        "a history without end": np.isfinite(arrays["trace"][:, [0, 1, 3]]).all(),
         "a history that goes back": (np.diff(then) >= 0).all() and then.max(initial=0) <= result.steps,
         "a part of its past, or of its moves": all(
             len(part.keys() & arrays.keys()) in (0, len(part)) for part in (past.SCHEMA, MOVES)
