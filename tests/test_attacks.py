@@ -106,7 +106,7 @@ def forge_facts(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
 @pytest.mark.parametrize("wrong", [["--budget", 0], ["--radius", -5, "--overwrite"]])
 def test_bad_input_leaves_a_finished_run(keep: Path, wrong: list[object]) -> None:
     before = content(keep)
-    refused(adagoal("explore", "chain", "--radius", 6, "--out", keep, *wrong))
+    refused(adagoal("explore", "chain", "--env-arg", "n_states=5", "--radius", 6, "--out", keep, *wrong))
     assert content(keep) == before
 
 
