@@ -37,5 +37,13 @@ def restored(folder: Path, **code: Any) -> training.Training:
     """What ``resume`` builds from a folder before it runs anything."""
     found = training.files.find(folder)
     assert found is not None
-    given = {"steps": 0, "env": None, "goal_rule": None, "set_goal": None, "trust": False, "workers": 1} | code
-    return training._restored(found, **given)
+    given = {
+        "steps": 0,
+        "env": None,
+        "goal_rule": None,
+        "set_goal": None,
+        "trust": False,
+        "workers": 1,
+        "step_timeout": None,
+    }
+    return training._restored(found, **{**given, **code})

@@ -34,6 +34,7 @@ def train(
     workers: int = 0,
     minutes: float = math.inf,
     checkpoint_every: int = 0,
+    step_timeout: float | None = None,
     observe: Callable[[History], bool | None] | None = None,
     **given: Any,
 ) -> TrainResult:
@@ -47,7 +48,7 @@ def train(
     recipe: named settings (:data:`adagoal.deep.RECIPES`), which ``given`` ones override.
     seeds: runs side by side, with consecutive seeds.
     set_goal: ``set_goal(env, goal)`` tells an environment its goal, where :mod:`adagoal.deep.aiming` does not know how.
-    out, overwrite, workers, minutes, checkpoint_every, observe: as for :func:`adagoal.deep.train`.
+    out, overwrite, workers, minutes, checkpoint_every, step_timeout, observe: as for :func:`adagoal.deep.train`.
     given: the settings of :class:`adagoal.deep.Config`, by name: ``steps=100_000, train_goals="scale=2"``.
     """
     with_extra()
@@ -74,6 +75,7 @@ def train(
         workers=workers,
         minutes=minutes,
         checkpoint_every=checkpoint_every,
+        step_timeout=step_timeout,
         observe=observe,
         source=source,
         rule=rule,

@@ -56,6 +56,7 @@ def train_until_certified(
     workers: int = 0,
     minutes: float = math.inf,
     checkpoint_every: int = 0,
+    step_timeout: float | None = None,
     observe: Observer | None = None,
 ) -> Outcome:
     """Train one run in the folder ``out`` for at most ``config.steps`` steps, until its policy is certified.
@@ -72,6 +73,7 @@ def train_until_certified(
     Claim(**asked, delta=delta)
     began, found = time.monotonic(), None
     shared: dict[str, Any] = {"workers": workers, "checkpoint_every": checkpoint_every, "observe": observe}
+    shared["step_timeout"] = step_timeout
     for attempt in range(1, PIECES + 1):
         steps = -(-config.steps * attempt // PIECES)
         shared["minutes"] = max(minutes - (time.monotonic() - began) / 60.0, 1e-9)

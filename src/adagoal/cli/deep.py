@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from adagoal.api.until import Outcome
     from adagoal.runs.trained import TrainResult
 
-BESIDE_RESUME = {"folder", "env", "goal_rule", "trust", "steps", "workers", "minutes", "checkpoint_every", "as_json"}
+BESIDE_RESUME = {"folder", "env", "goal_rule", "trust", "steps", "workers", "minutes", "checkpoint_every"}
+BESIDE_RESUME |= {"step_timeout", "as_json"}
 
 
 class Widths(click.ParamType["tuple[int, ...]"]):
@@ -74,6 +75,7 @@ def _settings(function: Callable[..., None]) -> Callable[..., None]:
     default=0,
     help="Cycles between checkpoints.  [default: as often as their size allows]",
 )
+@options.STEP_TIMEOUT
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), help="Folder of the run.  [default: runs/ENV-...]"
 )
@@ -99,6 +101,7 @@ def train(
     workers: int,
     minutes: float,
     checkpoint_every: int,
+    step_timeout: float | None,
     until: str | None,
     success: float | None,
     slack: float | None,
@@ -112,6 +115,7 @@ def train(
     """
     given = {name: value for name, value in given.items() if value is not None}
     common: dict[str, Any] = {"workers": workers, "minutes": minutes, "checkpoint_every": checkpoint_every}
+    common["step_timeout"] = step_timeout
     if folder is not None:
         _only_beside_resume()
         known = {name: given[name] for name in ("steps", "goal_rule") if name in given}

@@ -16,6 +16,7 @@ import contextlib
 import functools
 import io
 import math
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
@@ -79,6 +80,8 @@ class Source:
     """The pickled function that makes the object's like."""
     hook: bytes | None = None
     """The pickled :data:`adagoal.deep.aiming.Hook`."""
+    step_timeout: float | None = None
+    """Seconds that a reset or a step may take in a rollout worker, which a longer one ends."""
 
     @classmethod
     def of(cls, env: Any, set_goal: Hook | None = None) -> Source:
@@ -174,11 +177,24 @@ def blaming(env_id: str) -> Iterator[None]:
         raise failure(env_id, error) from error
 
 
+@contextlib.contextmanager
+def within(seconds: float | None) -> Iterator[None]:
+    """Code that may take so long. A signal ends the process of a longer one, since nothing else ends all that hangs."""
+    if seconds is None:
+        yield
+        return
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+
+
 class World:
     """One environment whose goal is chosen from outside; observations, goals and actions are vectors."""
 
     def __init__(self, source: Source, sizes: Dimensions) -> None:
-        self.name, self.sizes = source.name, sizes
+        self.name, self.sizes, self._seconds = source.name, sizes, source.step_timeout
         self.env = source.make()
         self._box = self.env.action_space
         low, high = (np.asarray(end, np.float64).reshape(-1) for end in (self._box.low, self._box.high))
@@ -189,7 +205,7 @@ class World:
 
     def reset(self, seed: int) -> tuple[Floats, Floats]:
         """Start again: observation ``[O]`` and achieved goal ``[G]``."""
-        with blaming(self.name):
+        with blaming(self.name), within(self._seconds):
             seen, _ = self.env.reset(seed=seed)
             self._goal_form = seen["desired_goal"]
             return self._checked(flat(seen["observation"]), flat(seen["achieved_goal"]))
@@ -204,8 +220,9 @@ class World:
         """One step with an action ``[A]`` in [-1, 1]."""
         scaled = (self._middle + self._half * action).astype(self._box.dtype)
         if self._fast is not None:
-            return (*self._checked(*self._fast(scaled)), End.NO)
-        with blaming(self.name):
+            with within(self._seconds):
+                return (*self._checked(*self._fast(scaled)), End.NO)
+        with blaming(self.name), within(self._seconds):
             seen, _, terminated, truncated, _ = self.env.step(scaled.reshape(self._box.shape))
             achieved, own = flat(seen["achieved_goal"]), flat(seen["desired_goal"])
             observation = flat(seen["observation"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -48,6 +49,7 @@ def train(
     workers: int = 0,
     minutes: float = math.inf,
     checkpoint_every: int = 0,
+    step_timeout: float | None = None,
     observe: Observer | None = None,
     source: Source | None = None,
     rule: goals.Rule | None = None,
@@ -58,16 +60,18 @@ def train(
     ``function:NAME``. Both are for :func:`adagoal.train`, which takes environments and functions as they are.
 
     With ``overwrite`` the run that is in the folder is replaced when this one has its first checkpoint. ``workers`` 0
-    takes one process per core. A checkpoint is written every so many cycles; 0 follows from how long one takes.
+    takes one process per core. A checkpoint is written every so many cycles; 0 follows from how long one takes. Where
+    a step takes longer than ``step_timeout`` seconds the training ends with an error, and what was learnt is kept.
     ``observe(history)`` is called after every cycle, and ends the training by returning False. A script needs the guard
     ``if __name__ == "__main__":`` around the call, because every worker imports it.
     """
     stop_if_imported()
-    _check(workers, minutes, checkpoint_every)
+    _check(workers, minutes, checkpoint_every, step_timeout)
     configs = [configs] if isinstance(configs, Config) else configs
 
     def begin() -> Training:
-        return Training(configs, workers, source=source, rule=rule)
+        patient = replace(source or Source(configs[0].env), step_timeout=step_timeout)
+        return Training(configs, workers, source=patient, rule=rule)
 
     if out is None:
         return _finish(begin(), None, minutes, checkpoint_every, observe)
@@ -91,6 +95,7 @@ def resume(
     workers: int = 0,
     minutes: float = math.inf,
     checkpoint_every: int = 0,
+    step_timeout: float | None = None,
     observe: Observer | None = None,
 ) -> TrainResult:
     """Go on where a folder's last checkpoint stopped; ``steps`` 0 keeps the planned length.
@@ -100,7 +105,7 @@ def resume(
     goal rule, ``set_goal``) is needed again.
     """
     stop_if_imported()
-    _check(workers, minutes, checkpoint_every)
+    _check(workers, minutes, checkpoint_every, step_timeout)
     path = Path(folder)
     if not path.is_dir():
         raise InputError(f"{path} is not a folder", name="folder")
@@ -108,7 +113,7 @@ def resume(
         if held.saved is None:
             raise InputError(f"{path} holds no run", name="folder")
         saved = files.of_training(held.saved)
-        training = _restored(saved, steps, env, goal_rule, set_goal, trust, workers)
+        training = _restored(saved, steps, env, goal_rule, set_goal, trust, workers, step_timeout)
         if saved.manifest is None:
             _save(training, held)  # from now on it is a folder of today's format
         finished = _finish(training, held, minutes, checkpoint_every, observe)
@@ -124,10 +129,14 @@ def _held(path: Path, name: str) -> Iterator[Folder]:
         yield folder
 
 
-def _check(workers: int, minutes: float, checkpoint_every: int) -> None:
+def _check(workers: int, minutes: float, checkpoint_every: int, step_timeout: float | None) -> None:
     integer("workers", workers, 0, 1024)
     number("minutes", minutes, 0.0, math.inf, closed="(]")
     integer("checkpoint_every", checkpoint_every, 0, 10**9)
+    if step_timeout is not None:
+        number("step_timeout", step_timeout, 0, 1e6, closed="(]")
+        if not hasattr(signal, "setitimer"):
+            raise InputError("this system has no timers for processes", name="step_timeout")
 
 
 # --- going on ---
@@ -141,6 +150,7 @@ def _restored(
     set_goal: Hook | None,
     trust: bool,
     workers: int,
+    step_timeout: float | None,
 ) -> Training:
     """The training of a checkpoint; what the folder may not decide alone is asked before anything of it is run."""
     state = saved.state()
@@ -151,7 +161,7 @@ def _restored(
             arrays, facts = format1.checkpoint(arrays)
         arrays = format1.with_ends(arrays)
         configs = checkpoint.configs(facts)
-    source = files.environment(saved.path, configs[0], env, trust, set_goal)
+    source = replace(files.environment(saved.path, configs[0], env, trust, set_goal), step_timeout=step_timeout)
     rule = goal_rule if callable(goal_rule) else None
     rules = _rules(configs, None if callable(goal_rule) else goal_rule, trust)
     length = steps or configs[0].steps
