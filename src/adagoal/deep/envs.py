@@ -33,6 +33,8 @@ from adagoal.deep.aiming import Hook, setter
 from adagoal.deep.fetch import fetch_step, is_fetch
 from adagoal.deep.vectors import flat, like
 
+POINT_MASS = "point-mass"
+"""The name of the environment that is built in."""
 CLIP = 200.0
 """Observations are clipped here, as in the reference HER."""
 
@@ -137,12 +139,12 @@ def _pickled(thing: Any, name: str) -> bytes:
 
 def make(env_id: str, **kwargs: Any) -> Any:
     """The Gymnasium environment ``env_id`` (``point-mass`` is built in)."""
-    if env_id == "point-mass":
+    if env_id == POINT_MASS:
         from adagoal.deep import pointmass  # noqa: F401  (registers the id)
 
         env_id = "PointMass-v0"
     elif ":" not in env_id:
-        _register_robotics()
+        register_robotics()
     try:
         return gymnasium.make(env_id, disable_env_checker=True, **kwargs)
     except gymnasium.error.DependencyNotInstalled as error:
@@ -154,7 +156,8 @@ def make(env_id: str, **kwargs: Any) -> Any:
         raise failure(env_id, error) from error
 
 
-def _register_robotics() -> None:
+def register_robotics() -> None:
+    """Make the names of gymnasium-robotics known."""
     with contextlib.redirect_stderr(io.StringIO()):  # it prints a notice about other environments
         import gymnasium_robotics
 
