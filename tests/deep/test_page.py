@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +92,47 @@ def test_the_film_shows_the_goal_that_the_policy_is_told(finished: Path) -> None
     for picture in pictures:
         rows, columns = np.nonzero((picture == (213, 94, 0)).all(-1))
         np.testing.assert_allclose([across[columns].mean(), -across[rows].mean()], goal, atol=0.05)
+
+
+FILM = """
+import sys
+from pathlib import Path
+import mujoco
+import numpy as np
+from adagoal.deep import Config, train
+from adagoal.deep.envs import Source
+from adagoal.report import deep_film
+
+if __name__ == "__main__":
+    sizes = {"episodes": 2, "eval_episodes": 2, "updates": 2, "batch": 8, "hidden": (8,), "buffer": 2000}
+    train([Config("FetchReach-v4", steps=100, **sizes)], Path(sys.argv[1]), workers=1)
+    made, make = [], Source.make
+    Source.make = lambda self, **options: made.append(make(self, **options)) or made[-1]
+    assert len(deep_film.frames(Path(sys.argv[1]))) == deep_film.FRAMES
+    core = made[-1].unwrapped
+    marker = core.data.site_xpos[mujoco.mj_name2id(core.model, mujoco.mjtObj.mjOBJ_SITE, "target0")]
+    goals = deep_film.goalspace.goal_space(core, "test_goals", "env")(np.random.default_rng(1), 32)
+    print(np.abs(marker - goals).max(1).min())
+"""
+"""Trains for a moment on Fetch, makes the film, and says how far its marker is from the nearest of the test goals."""
+
+
+@pytest.mark.slow
+def test_the_film_of_fetch_marks_a_test_goal(tmp_path: Path) -> None:
+    script = tmp_path / "film.py"
+    script.write_text(FILM)
+    environment = {**os.environ, "MUJOCO_GL": "egl"}
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path / "run")],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    if "EGL" in done.stderr:
+        pytest.skip("no renderer without a display")
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 1e-6
 
 
 def test_a_training_is_watched_from_its_folder(trained: Path) -> None:

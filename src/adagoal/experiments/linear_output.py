@@ -110,7 +110,7 @@ def line_panels(rows: Sequence[Outcome], titles: Mapping[str, str], over: str, l
 
 
 def kernels_fits(rows: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """Per family and method: medians, exponents in d and in d - 1, and the parts of the steps (docs/linear-steps.md)."""
+    """Per family and method: medians, exponents in d and in d - 1, and parts of the steps (docs/linear-steps.md)."""
     fits = []
     for family in ("windy", "weather"):
         for method in LINEAR:
