@@ -93,10 +93,10 @@ function drawCells() {
     fill: cells.map(cell => VERDICTS[cell.verdict]),
     text: cells.map(cell => `${cell.verdict}: reached ${cell.reached} of ${cell.rollouts}`)});
   frame(plots.cells, [Math.min(...of("low", 0)), Math.max(...of("high", 0))], [Math.min(...of("low", second)), Math.max(...of("high", second))]);
-  $("cells-text").textContent = Object.keys(VERDICTS).map(verdict => {
+  $("cells-text").replaceChildren(...Object.entries(VERDICTS).map(([verdict, colour]) => {
     const share = cells.filter(cell => cell.verdict === verdict).reduce((sum, cell) => sum + cell.share, 0);
-    return `${verdict} ${Math.round(100 * share)}%`;
-  }).join(", ");
+    return swatch(colour, `${verdict} ${Math.round(100 * share)}%`);
+  }));
 }
 
 function showFrame(number) {

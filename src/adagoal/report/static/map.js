@@ -56,13 +56,7 @@ function colours(values, tint) {
 }
 
 function legend(top, stands, tint) {
-  const d = page.data, box = $("legend"), swatch = (colour, text) => {
-    const item = document.createElement("span"), mark = document.createElement("span");
-    mark.className = "swatch";
-    mark.style.background = colour;
-    item.append(mark, text);
-    return item;
-  };
+  const d = page.data, box = $("legend");
   if (page.measure === "stand") { box.replaceChildren(...STANDS.map((text, i) => swatch(stands[i], text))); return; }
   const bar = document.createElement("span");
   bar.className = "ramp";
