@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -92,6 +94,27 @@ def test_what_cannot_be_used(name: str, said: str, capsys: pytest.CaptureFixture
     told = json.loads(capsys.readouterr().out)
     assert not told["ok"]
     assert said in " ".join(told["errors"])
+
+
+def test_a_module_of_the_current_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the user names it; and it hides nothing that is installed."""
+    (tmp_path / "switch_in_a_folder.py").write_text(
+        "import gymnasium as gym\n\n"
+        "class Switch(gym.Env):\n"
+        "    observation_space, action_space = gym.spaces.Discrete(2), gym.spaces.Discrete(1)\n"
+        "    def reset(self, *, seed=None, options=None):\n"
+        "        super().reset(seed=seed)\n"
+        "        return 0, {}\n"
+        "    def step(self, action):\n"
+        "        return 1, 0.0, False, False, {}\n\n"
+        "gym.register('Switch-v0', entry_point='switch_in_a_folder:Switch')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert run(["check", "grid"]) == 0
+    assert str(tmp_path) not in sys.path
+    assert run(["check", "switch_in_a_folder:Switch-v0"]) == 0
+    assert sys.path[-1] == str(tmp_path)
 
 
 def test_a_generator_of_the_environment_s_own_and_seeds_that_do_not_decide() -> None:

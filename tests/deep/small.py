@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,13 @@ SETTINGS: dict[str, Any] = {
 CONFIG = Config("point-mass", **SETTINGS)
 
 
-def equal(one: Path, other: Path) -> bool:
+OLD = ("policy.npz", "goals.npz")
+"""What the first version kept, too."""
+
+
+def equal(one: Path, other: Path, names: Sequence[str] = (*OLD, "past.npz")) -> bool:
     """Whether two trainings learnt and saw the same, byte for byte; how long it took may differ."""
-    same = all((one / name).read_bytes() == (other / name).read_bytes() for name in ("policy.npz", "goals.npz"))
+    same = all((one / name).read_bytes() == (other / name).read_bytes() for name in names)
     return same and log(one) == log(other)
 
 

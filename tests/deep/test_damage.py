@@ -262,6 +262,27 @@ def test_forged_goals_are_refused(run: Path, change: Change, reason: str) -> Non
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
+        (put("maps", np.zeros((4, 1, 2, 21, 20), np.float32)), "has the shape"),
+        (put("maps", np.full((4, 1, 2, 21, 21), np.nan, np.float32)), "holds NaN"),
+        (put("map_cycles", np.array([0, 1, 1, 3])), "does not rise"),
+        (put("map_cycles", np.array([0, 1, 2, 4])), "not below 4"),
+        (put("tests", np.zeros((6, 1, 2, 2), np.float32)), "more tests than were made"),
+        (lambda data: data.pop("map_cycles"), "the maps over time are incomplete"),
+        (put("surprise", np.zeros(1)), "does not belong there"),
+    ],
+)
+def test_a_forged_past_is_refused(run: Path, change: Change, reason: str) -> None:
+    vault.forged_arrays(run, "past.npz", change)
+    with pytest.raises(InputError, match=rf"past\.npz: damaged or not readable \(.*{reason}"):
+        report.write(run)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (put("history.tests", np.zeros((3, 1, 2, 2), np.float32)), "more tests than were made"),
+        (put("history.maps", np.full((4, 1, 2, 21, 21), -1, np.float32)), "less than 0"),
+        (lambda data: data.pop("history.maps"), "the maps over time are incomplete"),
         (put("learnt.replay.length", np.full((1, 6), 6, np.int32)), "'learnt.replay.length' holds 6, more than 5"),
         (put("learnt.replay.length", np.zeros((1, 6), np.int32)), "'learnt.replay.length' holds 0, less than 1"),
         (put("learnt.replay.added", np.array([10**6], np.int32)), "does not hold as many episodes as were played"),

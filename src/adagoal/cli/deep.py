@@ -61,7 +61,7 @@ def _settings(function: Callable[..., None]) -> Callable[..., None]:
 @click.command(
     epilog="Example: adagoal train FetchPush-v4 --train-goals scale=10 --test-goals scale=1 --seed 0 --out runs/push"
 )
-@click.argument("env", required=False)
+@click.argument("env", metavar="[ENV]", required=False, type=options.Env())
 @click.option("--recipe", type=click.Choice(sorted(RECIPES)), default="adagoal", show_default=True,
               help="Named settings; single options override them.")  # fmt: skip
 @click.option("--seeds", type=click.IntRange(1, 256), default=1, show_default=True,

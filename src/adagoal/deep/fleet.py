@@ -44,6 +44,8 @@ class Collected(NamedTuple):
     """``[S, episodes, ...]``"""
     distances: Floats
     """To the test goals ``[rounds, S, episodes, T]``."""
+    away: Floats
+    """The same at the start ``[rounds, S, episodes]``."""
     tested: Singles
     """First observations of the tests ``[rounds, S, episodes, observation]``."""
     starts: Singles
@@ -94,13 +96,9 @@ class Fleet:
         played: list[Played] = self._receive()
         fields = ("observation", "achieved", "action", "goal", "length", "terminated")
         episodes = Episodes(**{f: self._stack([getattr(p.episodes, f) for p in played]) for f in fields})
-        distances, tested = (np.concatenate([getattr(p, name) for p in played], 1) for name in ("distances", "tested"))
-        return Collected(
-            episodes,
-            distances.reshape(distances.shape[0], *self.shape, distances.shape[-1]),
-            tested.reshape(tested.shape[0], *self.shape, tested.shape[-1]),
-            self._stack([p.starts for p in played]),
-        )
+        joined = [np.concatenate([getattr(p, name) for p in played], 1) for name in ("distances", "away", "tested")]
+        distances, away, tested = (part.reshape(len(part), *self.shape, *part.shape[2:]) for part in joined)
+        return Collected(episodes, distances, away, tested, self._stack([p.starts for p in played]))
 
     def examine(self, cycle: int, actor: Actor, goals: Floats) -> Floats:
         """Distances ``[n, T]`` to the goals ``[n, goal]``, each played for from a start of its own, without noise.

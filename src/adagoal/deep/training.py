@@ -25,6 +25,7 @@ from adagoal.deep.config import Config, one_program
 from adagoal.deep.envs import Source
 from adagoal.deep.fleet import Collected, Fleet
 from adagoal.deep.history import History
+from adagoal.deep.past import POINTS
 from adagoal.deep.policy import Policy
 from adagoal.deep.selection import Selector
 from adagoal.deep.worker import Episodes
@@ -120,12 +121,18 @@ class Training:
         """Choose goals, start the rollouts, learn from the previous ones meanwhile, collect; returns next starts."""
         config = self.configs[0]
         goals, notes = self.selector.choose(self.learnt, starts, self.cycle)
+        past = self.history.past
+        believed = self._maps(starts, POINTS) if past.due(self.cycle) else None
         rounds = self.rounds if self.cycle % config.eval_every == 0 else 0
         fleet.start(self.cycle, self.actors(), goals, self.selector.tests(self.cycle, rounds, config.episodes))
         losses = self.learn_pending()
         played = fleet.wait()
         self.pending = played.episodes
         self.history.add(self.cycle, goals, notes, losses, self.pending, played.distances)
+        if believed is not None:
+            past.add_map(self.cycle, believed["D"], believed["E"])
+        if rounds:
+            past.add_test(played.away, played.distances[..., -1] <= self.sizes.success)
         self.cycle += 1
         return played.starts
 
@@ -145,6 +152,7 @@ class Training:
         fleet.start(self.cycle, self.actors(), goals, tests)
         played = fleet.wait()
         self.history.add_test(self.cycle, played.distances)
+        self.history.past.add_test(played.away, played.distances[..., -1] <= self.sizes.success)
         self._calibrate(tests, played)
 
     def _calibrate(self, tests: Floats, played: Collected) -> None:
@@ -173,15 +181,18 @@ class Training:
 
     def maps(self) -> dict[str, Floats]:
         """D and E ``[S, GRID, GRID]`` over the first two goal coordinates of the widest training space."""
+        return self._maps(self._starts, GRID)
+
+    def _maps(self, starts: Singles, points: int) -> dict[str, Floats]:
         low = np.min([box[0] for box in self.history.train_boxes], 0)
         high = np.max([box[1] for box in self.history.train_boxes], 0)
         test = self.history.test_boxes[0]
-        axes = [np.linspace(low[i], high[i], GRID) for i in range(min(2, len(low)))]
+        axes = [np.linspace(low[i], high[i], points) for i in range(min(2, len(low)))]
         grid = np.zeros((*(len(axis) for axis in axes), len(low))) + test.mean(0)
         for i, mesh in enumerate(np.meshgrid(*axes, indexing="ij")):
             grid[..., i] = mesh
         grid[..., 2:] = test[0, 2:]
-        D, E = self.selector.maps(self.learnt, self._starts[:, :4], grid.reshape(-1, len(low)))
+        D, E = self.selector.maps(self.learnt, starts[:, :4], grid.reshape(-1, len(low)))
         shape = (len(self.configs), *grid.shape[:-1])
         return {"D": D.reshape(shape), "E": E.reshape(shape), "low": low, "high": high}
 
