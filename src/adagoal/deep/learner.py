@@ -205,10 +205,11 @@ def all_critics(configs: Sequence[Config], state: State, factors: Sequence[float
     ]
 
 
-def episodes_like(state: State, episodes: int) -> tuple[jax.ShapeDtypeStruct, ...]:
+def episodes_like(state: State, episodes: int) -> tuple[Array, ...]:
     """What S runs add to their memories in a cycle, as shapes; ``state`` has a leading axis S."""
     stored = state.replay[: replay.Replay._fields.index("moved")]
-    return tuple(jax.ShapeDtypeStruct((len(x), episodes, *x.shape[2:]), x.dtype) for x in stored)
+    shapes: tuple[Array, ...] = jax.eval_shape(lambda: tuple(x[:, :episodes] for x in stored))
+    return shapes
 
 
 def compile_cycle(configs: Sequence[Config], sizes: Dimensions) -> Any:
