@@ -35,6 +35,7 @@ def train(
     minutes: float = math.inf,
     checkpoint_every: int = 0,
     observe: Callable[[History], bool | None] | None = None,
+    tensorboard: str | Path | None = None,
     until: str | None = None,
     success: float | None = None,
     slack: float | None = None,
@@ -52,7 +53,7 @@ def train(
     recipe: named settings (:data:`adagoal.deep.RECIPES`), which ``given`` ones override.
     seeds: runs side by side, with consecutive seeds.
     set_goal: ``set_goal(env, goal)`` tells an environment its goal, where :mod:`adagoal.deep.aiming` does not know how.
-    out, overwrite, workers, minutes, checkpoint_every, observe: as for :func:`adagoal.deep.train`.
+    out, overwrite, workers, minutes, checkpoint_every, observe, tensorboard: as for :func:`adagoal.deep.train`.
     until: ``"certified"`` ends the training earlier, when all cells of test goals that are believed to be within the
         radius are certified (:mod:`adagoal.api.until`); ``result.certificate`` is the map. It needs ``out``.
     success, slack, delta: of ``until="certified"``, as for :func:`adagoal.certify`.
@@ -83,6 +84,7 @@ def train(
         "minutes": minutes,
         "checkpoint_every": checkpoint_every,
         "observe": observe,
+        "tensorboard": tensorboard,
         "source": source,
         "rule": rule,
     }

@@ -49,6 +49,7 @@ def train_until_certified(
     minutes: float = math.inf,
     checkpoint_every: int = 0,
     observe: Observer | None = None,
+    tensorboard: str | Path | None = None,
     source: Source | None = None,
     rule: goals.Rule | None = None,
 ) -> TrainResult:
@@ -68,6 +69,7 @@ def train_until_certified(
     Claim(**asked, delta=delta)
     began, found = time.monotonic(), None
     shared: dict[str, Any] = {"workers": workers, "checkpoint_every": checkpoint_every, "observe": observe}
+    shared["tensorboard"] = tensorboard
     for attempt in range(1, PIECES + 1):
         steps = -(-config.steps * attempt // PIECES)
         shared["minutes"] = max(minutes - (time.monotonic() - began) / 60.0, 1e-9)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from adagoal.runs.trained import TrainResult
 
 BESIDE_RESUME = {"folder", "env", "goal_rule", "trust", "steps", "workers", "minutes", "checkpoint_every"}
-BESIDE_RESUME |= {"quiet", "as_json"}
+BESIDE_RESUME |= {"tensorboard", "quiet", "as_json"}
 
 
 class Widths(click.ParamType["tuple[int, ...]"]):
@@ -85,6 +85,8 @@ def _settings(function: Callable[..., None]) -> Callable[..., None]:
 @click.option("--success", type=float, help="Of --until certified, as in adagoal certify.  [default: 0.9]")
 @click.option("--slack", type=float, help="Of --until certified, likewise.  [default: 0.05]")
 @click.option("--delta", type=float, help="Of --until certified, likewise.  [default: 0.05]")
+@click.option("--tensorboard", type=click.Path(path_type=Path, file_okay=False),
+              help="Folder for the numbers of every cycle, to be seen with TensorBoard.")  # fmt: skip
 @options.QUIET
 @click.option("--json", "as_json", is_flag=True, help="Print the final table as JSON.")
 def train(
@@ -100,6 +102,7 @@ def train(
     workers: int,
     minutes: float,
     checkpoint_every: int,
+    tensorboard: Path | None,
     until: str | None,
     success: float | None,
     slack: float | None,
@@ -113,6 +116,7 @@ def train(
     """
     given = {name: value for name, value in given.items() if value is not None}
     common: dict[str, Any] = {"workers": workers, "minutes": minutes, "checkpoint_every": checkpoint_every}
+    common["tensorboard"] = tensorboard
     if folder is not None:
         _only_beside_resume()
         known = {name: given[name] for name in ("steps", "goal_rule") if name in given}
