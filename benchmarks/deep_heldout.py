@@ -5,6 +5,7 @@
         --seeds 100-101 --steps 160000 --out CHOICE.json                            # which settings suit a rule?
     python benchmarks/deep_heldout.py --choose CHOICE.json                          # the best of them
     python benchmarks/deep_heldout.py --table FILE.json [FILE.json ...]             # only print the table
+    python benchmarks/deep_heldout.py --table FILE.json [FILE.json ...] --plot FILE.png
 
 Every seed is run with every setting, all of them in one program. The interquartile mean is that of the middle half of
 the runs; its interval holds 95% of the means of runs drawn again with replacement (the convention of rliable, Agarwal
@@ -30,6 +31,7 @@ half of each batch from episodes that moved the object."""
 LAST_TESTS = 3
 """Settings are chosen by the mean success in so many tests at the end."""
 DRAWS = 20_000
+COLOURS = ("#0072b2", "#d55e00", "#7f7f7f", "#009e73")
 
 
 def interquartile(values: Any) -> tuple[float, float, float]:
@@ -68,6 +70,25 @@ def table(files: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def plot(files: list[dict[str, Any]], path: Path) -> None:
+    """Interquartile means and their intervals over steps, one line per group."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 3.6), layout="constrained")
+    axes = figure.subplots()
+    for (name, runs), colour in zip(groups(files).items(), COLOURS, strict=False):
+        tests = list(zip(*(run["curve"] for run in runs), strict=True))
+        steps = [points[0]["steps"] / 1000 for points in tests]
+        middle, low, high = zip(*(interquartile([p["success"] for p in points]) for points in tests), strict=True)
+        axes.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
+        axes.plot(steps, middle, color=colour, marker="o", markersize=3, label=f"{name}, {len(runs)} seeds")
+    axes.axhline(0.9, color="#999999", linewidth=0.8, linestyle=":")
+    axes.set(xlabel="thousand environment steps", ylabel="success at the last step", ylim=(0, 1.02))
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(frameon=False, loc="outside upper left", fontsize=8)
+    figure.savefig(path, dpi=150)
+
+
 def choose(data: dict[str, Any]) -> str:
     """The setting with the highest mean success in the last tests; the first of equals."""
     found: dict[str, list[float]] = {name: [] for name in SETTINGS}
@@ -96,12 +117,16 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="Folder for the policies.")
     parser.add_argument("--choose", type=Path)
     parser.add_argument("--table", type=Path, nargs="+")
+    parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
 
     from adagoal.core.files import read_json, write_json
 
     if options.table is not None:
-        print(table([read_json(path) for path in options.table]))
+        files = [read_json(path) for path in options.table]
+        print(table(files))
+        if options.plot is not None:
+            plot(files, options.plot)
         return
     if options.choose is not None:
         print(choose(read_json(options.choose)))
