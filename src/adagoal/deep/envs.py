@@ -87,7 +87,9 @@ class Source:
 
     @classmethod
     def of(cls, env: Any, set_goal: Hook | None = None) -> Source:
-        """From a name, a Gymnasium environment, or a function that makes one."""
+        """From a name, a Gymnasium environment, or a function that makes one; a source is its own."""
+        if isinstance(env, Source):
+            return env
         if set_goal is not None and not callable(set_goal):
             raise InputError(f"must be a function of (env, goal), got {set_goal!r}", "set_goal")
         hook = None if set_goal is None else _pickled(set_goal, "set_goal")
