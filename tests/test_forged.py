@@ -390,7 +390,7 @@ def test_what_is_no_key_as_json_is_a_value_error(data: Any) -> None:
         keys.from_json(data)
 
 
-# --- what a generator of its own means, and format 1 ---
+# --- what a generator of its own means ---
 
 
 class OwnDice(ModelEnv):
@@ -412,19 +412,6 @@ def test_a_generator_of_its_own_is_said_in_the_result(tmp_path: Path) -> None:
         adagoal.explore(env, 5, budget=300, out=tmp_path / kind.__name__)
         result = adagoal.resume(tmp_path / kind.__name__, budget=600, env=env)
         assert any("without Gymnasium's generator" in line for line in result.warnings) == said
-
-
-@pytest.mark.parametrize("name", ["auto", "pairs"])
-def test_a_folder_of_format_1_is_read_and_upgraded(name: str, tmp_path: Path) -> None:
-    folder = shutil.copytree(FORMAT_1 / name, tmp_path / name)
-    env = PairEnv(toys.chain(n_states=4, slip=0.1), (0, 2)) if name == "pairs" else None
-    old = adagoal.load(folder)
-    assert adagoal.play(folder, episodes=1, env=env)
-    assert not (folder / NAME).exists(), "reading changes nothing"
-    new = adagoal.resume(folder, old.steps + 500, env=env)
-    assert new.steps > old.steps
-    assert sorted(os.listdir(folder)) == [DATA, "manifest.backup.json", NAME, "model.npz", "result.json", "view.json"]
-    assert adagoal.load(folder).to_dict() == new.to_dict()
 
 
 # --- what a result is ---

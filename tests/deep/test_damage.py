@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -76,14 +77,16 @@ def outcome(folder: Path, reader: str, genuine: list[Any]) -> str:
     return "accepted" if found == genuine[0] else "fell back"
 
 
-def try_damages(template: Path, tmp_path: Path, seed: int, flips: int, resumed_every: int) -> dict[str, int]:
-    """Every damage against every reader; that of ``resume``, which takes longer, mostly where a checkpoint is hit."""
+def try_damages(
+    template: Path, tmp_path: Path, seed: int, flips: int, resumed_every: int, share: int = 1
+) -> dict[str, int]:
+    """One damage of ``share`` against every reader; ``resume``, which is slow, where a checkpoint is hit."""
     genuine = {reader: [digest(template, reader)] for reader in ("policy", "report", "resume")}
     older = Path(shutil.copytree(template, tmp_path / "older"))
     vault.flip(older / NEWEST, 800)
     genuine["resume"].append(digest(older, "resume"))
     found: dict[str, int] = {}
-    for number, (label, damage) in enumerate(vault.cases(template, seed, flips)):
+    for number, (label, damage) in enumerate(itertools.islice(vault.cases(template, seed, flips), 0, None, share)):
         folder = tmp_path / "damaged"
         shutil.copytree(template, folder)
         damage(folder)
@@ -102,10 +105,10 @@ def try_damages(template: Path, tmp_path: Path, seed: int, flips: int, resumed_e
 
 
 def test_no_damage_is_taken_for_genuine(finished: Path, tmp_path: Path) -> None:
-    found = try_damages(finished, tmp_path, seed=0, flips=4, resumed_every=1000)
-    assert sum(found.values()) > 400
-    assert found["refused"] > 100
-    assert found["fell back"] > 20
+    found = try_damages(finished, tmp_path, seed=0, flips=4, resumed_every=1000, share=3)
+    assert sum(found.values()) > 130
+    assert found["refused"] > 33
+    assert found["fell back"] > 6
 
 
 @pytest.mark.slow
