@@ -41,7 +41,6 @@ def main() -> None:
         steps=options.steps,
         train_goals=options.train_goals,
         radius_ramp=options.radius_ramp,
-        action_l2=1.0,
         eval_every=10,
     )
     seconds: float | None = None

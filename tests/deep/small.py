@@ -14,7 +14,7 @@ from adagoal.runs import training
 
 FORMAT1 = Path(__file__).parent / "format1"
 SETTINGS: dict[str, Any] = {
-    "algorithm": "ddpg", "gamma": 0.98, "radius": 40.0, "radius_ramp": 100_000, "action_l2": 1.0,
+    "algorithm": "ddpg", "gamma": 0.98, "radius": 40.0, "radius_ramp": 100_000, "action_l2": 1.0, "contact": 0.0,
     "hidden": (4,), "updates": 2, "batch": 8, "ensemble_updates": 2, "ensemble_batch": 8, "candidates": 5, "members": 2,
     "episodes": 2, "horizon": 5, "buffer": 100, "eval_every": 2, "eval_episodes": 2, "steps": 40,
 }  # fmt: skip
@@ -42,5 +42,13 @@ def restored(folder: Path, **code: Any) -> training.Training:
     """What ``resume`` builds from a folder before it runs anything."""
     found = training.files.find(folder)
     assert found is not None
-    given = {"steps": 0, "env": None, "goal_rule": None, "set_goal": None, "trust": False, "workers": 1} | code
-    return training._restored(found, **given)
+    given = {
+        "steps": 0,
+        "env": None,
+        "goal_rule": None,
+        "set_goal": None,
+        "trust": False,
+        "workers": 1,
+        "step_timeout": None,
+    }
+    return training._restored(found, **{**given, **code})

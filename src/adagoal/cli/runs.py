@@ -151,11 +151,12 @@ def resume(
     if _is_training(folder):
         from adagoal.cli.deep import resume_training
 
-        said = {"step_timeout": step_timeout is not None, "engine": engine != "local" or address}
-        for name, asked in (said | {"goals": given.pop("goals") is not None}).items():
+        said = {"engine": engine != "local" or address, "goals": given.pop("goals") is not None}
+        for name, asked in said.items():
             if asked:
                 raise InputError("is for explorations; this is a training", name)
-        resume_training(folder, as_json=as_json, quiet=quiet, steps=budget or 0, **given)
+        again = {"steps": budget or 0, "step_timeout": step_timeout}
+        resume_training(folder, as_json=as_json, quiet=quiet, **again, **given)
         return
     from adagoal.api import explore as api
     from adagoal.runs.progress import Progress

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -71,6 +71,7 @@ def play(policy: Policy, source: Source, horizon: int, test_goals: str, episodes
     """Episodes of a policy without noise; ``horizon`` 0 is the environment's own, ``test_goals`` a goal space."""
     integer("episodes", episodes, 1, 10**6)
     integer("seed", seed, 0, 2**31 - 1)
+    source = replace(source, step_timeout=None)  # that is for workers: here it would end the caller
     env = source.make()
     sizes = measure.dimensions(env, source, horizon)
     policy.check(sizes)

@@ -1,7 +1,8 @@
 """Algorithm 1 of the paper in the deep world: (i) choose goals, (ii) play, (iii) update, cycle by cycle.
 
 Rollouts of cycle c and learning from cycle c - 1 run at the same time; the order of every random draw and
-every update is fixed, so the same seeds give the same curves, whether or not the run was interrupted.
+every update is fixed, so the same seeds give the same curves, whether or not the run was interrupted. The cycle is
+compiled while the workers start.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -74,7 +76,6 @@ class Training:
         self.history = History.start(configs, train_spaces, test_spaces, goalspace.table(env), self.sizes)
         env.close()
         self.knobs = learner.knobs(configs)
-        self.learn = learner.compile_cycle(configs, self.sizes)
         self.pending: Episodes | None = None
         """Episodes that were played and not learnt from yet."""
         self.calibrations: list[float | None] = [None] * len(configs)
@@ -93,6 +94,16 @@ class Training:
             self.learnt = begin()
         else:
             self._restore(jax.eval_shape(begin), *kept)
+        self._learn = self._compile()
+
+    def _compile(self) -> Future[Any]:
+        """The cycle, which is compiled in a thread while the workers start."""
+        new = learner.episodes_like(self.learnt, self.configs[0].episodes)
+        traced = learner.compile_cycle(self.configs, self.sizes).lower(self.learnt, self.knobs, new)
+        beside = ThreadPoolExecutor(1)
+        compiled = beside.submit(traced.compile)
+        beside.shutdown(wait=False)
+        return compiled
 
     @property
     def played(self) -> bool:
@@ -142,7 +153,7 @@ class Training:
             return {}
         p, self.pending = self.pending, None
         new = tuple(jnp.asarray(x) for x in (p.observation, p.achieved, p.action, p.goal, p.length, p.terminated))
-        self.learnt, losses = self.learn(self.learnt, self.knobs, new)
+        self.learnt, losses = self._learn.result()(self.learnt, self.knobs, new)
         return dict(losses)
 
     def _final_test(self, fleet: Fleet) -> None:

@@ -36,7 +36,7 @@ from adagoal.worlds.copies import Copy, Met, Part, Seen
 from adagoal.worlds.gym import DEATHS, REPLAY
 from adagoal.worlds.process import Killed, Process
 from adagoal.worlds.roster import Hire, Roster
-from adagoal.worlds.sanity import Doubts, Recorder
+from adagoal.worlds.sanity import Doubted, Doubts
 
 OWN_DICE = (
     "the environment draws at random without Gymnasium's generator (np_random): the certificates rest on your word "
@@ -63,12 +63,13 @@ FACTS = record(
 """What a checkpoint holds; a copy is null where nobody knows where it stands."""
 
 
-class CrewWorld:
+class CrewWorld(Doubted):
     """A :class:`~adagoal.core.world.World` of several copies of a Gymnasium environment."""
 
     def __init__(self, makers: Sequence[Callable[[], Copy]], name: str, hire: Hire = Process) -> None:
         self.name, self._copies = name, Roster(makers, name, hire)
         self._traits = traits = self._copies.traits
+        super().__init__(traits.n_actions)
         self.n_actions, self.start, self.sure_start = traits.n_actions, traits.start, traits.virtual
         self.state_bound, self.initial_states = traits.state_bound, traits.initial_states
         self.pair_bound, self.masked = self.state_bound * self.n_actions, False
@@ -82,7 +83,6 @@ class CrewWorld:
         self._failure: BaseException | None = None
         self._deaths = 0
         self._truncates = self._drew = False
-        self._doubts, self._recorder = Doubts(), Recorder(self.n_actions)
 
     @property
     def size(self) -> int:
@@ -262,27 +262,11 @@ class CrewWorld:
             digests[state] = np.frombuffer(keys.digest(key), np.uint8)
         return self._traits.observed._replace(digests=digests)
 
-    # --- what is said about it --------------------------------------------------------------------------------
-
-    def note(self, line: str) -> None:
-        """Add a warning."""
-        self._doubts.note(line)
-
-    def doubt(self, line: str) -> None:
-        """Add a reason for which certificates are void."""
-        self._doubts.add(line)
-
     @property
     def warnings(self) -> list[str]:
         """What a user should know about the environment."""
-        late = ["the environment ends episodes by itself (truncated); each time it was reset"]
         dice = [OWN_DICE] if self._recorder.random and not self._drew else []
-        return [*self._doubts.warnings(), *(late if self._truncates else []), *dice]
-
-    @property
-    def void(self) -> list[str]:
-        """What the sanity checks found: reasons for which no certificate can be given."""
-        return list(dict.fromkeys([*self._doubts.reasons, *self._recorder.findings()]))
+        return [*self._told(self._truncates), *dice]
 
     # --- saving -----------------------------------------------------------------------------------------------
 

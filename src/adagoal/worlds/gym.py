@@ -31,7 +31,7 @@ from adagoal.worlds import episode
 from adagoal.worlds.adapter import Adapter, StartSeed
 from adagoal.worlds.body import Body, Local
 from adagoal.worlds.process import Killed, Remote
-from adagoal.worlds.sanity import Doubts, Recorder
+from adagoal.worlds.sanity import Doubted, Doubts
 from adagoal.worlds.stepping import Stepping
 
 REPLAY = 100_000
@@ -56,7 +56,7 @@ DEATHS = 3
 """Times in a row that the process of an environment may be killed before it has made a step."""
 
 
-class GymWorld:
+class GymWorld(Doubted):
     """A :class:`~adagoal.core.world.World` that steps a Gymnasium environment."""
 
     def __init__(
@@ -68,6 +68,7 @@ class GymWorld:
     ) -> None:
         body = env if isinstance(env, Remote) else Local(env, name, max_states)
         self._adapter = adapter = Adapter(body, name, start_seed, max_states)
+        super().__init__(adapter.n_actions)
         self.name, self.n_actions, self.start = name, adapter.n_actions, adapter.start
         self.state_bound, self.initial_states = adapter.state_bound, adapter.initial_states
         self.pair_bound = adapter.state_bound * adapter.n_actions
@@ -83,7 +84,6 @@ class GymWorld:
         self._failure: BaseException | None = None
         self._adrift = False  # nobody knows where the agent stands: a step failed, or a signal came in its middle
         self._deaths = 0
-        self._doubts, self._recorder = Doubts(), Recorder(self.n_actions)
 
     @property
     def body(self) -> Body:
@@ -165,26 +165,10 @@ class GymWorld:
         """How the states are known by their observations."""
         return self._adapter.observed()
 
-    # --- what is said about it --------------------------------------------------------------------------------
-
-    def note(self, line: str) -> None:
-        """Add a warning."""
-        self._doubts.note(line)
-
-    def doubt(self, line: str) -> None:
-        """Add a reason for which certificates are void."""
-        self._doubts.add(line)
-
     @property
     def warnings(self) -> list[str]:
         """What a user should know about the environment."""
-        late = ["the environment ends episodes by itself (truncated); each time it was reset"]
-        return [*self._doubts.warnings(), *(late if self._adapter.truncates else [])]
-
-    @property
-    def void(self) -> list[str]:
-        """What the sanity checks found: reasons for which no certificate can be given."""
-        return list(dict.fromkeys([*self._doubts.reasons, *self._recorder.findings()]))
+        return self._told(self._adapter.truncates)
 
     # --- saving -----------------------------------------------------------------------------------------------
 
