@@ -270,6 +270,8 @@ def test_forged_goals_are_refused(run: Path, change: Change, reason: str) -> Non
         (put("map_cycles", np.array([0, 1, 1, 3])), "does not rise"),
         (put("map_cycles", np.array([0, 1, 2, 4])), "not below 4"),
         (put("tests", np.zeros((6, 1, 2, 2), np.float32)), "more tests than were made"),
+        (put("tests", np.zeros((3, 1, 0, 2), np.float32)), "or none"),
+        (put("maps", np.zeros((4, 1, 2, 1, 1), np.float32)), "the maps over time are empty"),
         (lambda data: data.pop("map_cycles"), "the maps over time are incomplete"),
         (put("surprise", np.zeros(1)), "does not belong there"),
     ],

@@ -82,7 +82,7 @@ def check(arrays: Mapping[str, NDArray[Any]], tests: int) -> None:
         raise ValueError("the maps over time are incomplete")
     if "maps" in arrays and (arrays["maps"].size == 0 or arrays["maps"].shape[-1] < 2):
         raise ValueError("the maps over time are empty")
-    if "tests" in arrays and not 0 < len(arrays["tests"]) <= tests:
+    if "tests" in arrays and (arrays["tests"].size == 0 or len(arrays["tests"]) > tests):
         raise ValueError("there are more tests than were made, or none")
 
 
