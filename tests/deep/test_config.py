@@ -59,6 +59,12 @@ def test_recipes_are_valid(name: str) -> None:
     Config("point-mass", **RECIPES[name])
 
 
+def test_the_penalty_of_actions_is_what_was_measured() -> None:
+    fetch, other = Config("FetchPush-v4"), Config("point-mass")
+    assert (fetch.on_time_scale(50).action_l2, other.on_time_scale(25).action_l2) == (1.0, 0.1)
+    assert Config("FetchPush-v4", action_l2=0.0).on_time_scale(50).action_l2 == 0.0
+
+
 @pytest.mark.parametrize(
     ("rule", "ensemble", "density"),
     [
