@@ -30,6 +30,7 @@ from adagoal.deep.config import RECIPES, Config, one_program
         ("radius", "40"),
         ("noise", False),
         ("gamma", 1.0),
+        ("action_l2", -0.5),
         ("hidden", [64]),
         ("hidden", ()),
         ("hidden", (64, 0)),
@@ -60,8 +61,8 @@ def test_recipes_are_valid(name: str) -> None:
 
 
 def test_the_penalty_of_actions_is_what_was_measured() -> None:
-    fetch, other = Config("FetchPush-v4"), Config("point-mass")
-    assert (fetch.on_time_scale(50).action_l2, other.on_time_scale(25).action_l2) == (1.0, 0.1)
+    for env, penalty in (("FetchPush-v4", 1.0), ("object:FetchPush-v4", 1.0), ("point-mass", 0.1)):
+        assert Config(env).on_time_scale(50).action_l2 == penalty
     assert Config("FetchPush-v4", action_l2=0.0).on_time_scale(50).action_l2 == 0.0
 
 

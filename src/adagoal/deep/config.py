@@ -27,6 +27,7 @@ from typing import Any
 
 from adagoal import goals
 from adagoal.core.errors import InputError
+from adagoal.core.text import OBJECT
 from adagoal.deep import settings
 from adagoal.deep.algorithms import ALGORITHMS
 from adagoal.deep.settings import setting
@@ -177,6 +178,8 @@ class Config:
 
     def __post_init__(self) -> None:
         settings.check(self)
+        if -1.0 < self.action_l2 < 0.0:
+            raise InputError(f"must be -1, or a number from 0, got {self.action_l2}", name="action_l2")
         if not (self.rule_is_a_file or self.rule_is_a_function):
             self.check_rule()  # other code runs when a training begins, not when its settings are looked at
 
@@ -192,13 +195,14 @@ class Config:
         T = horizon
         episodes = self.episodes or min(max(round(800 / T), 4), 16)
         cycles = -(-self.steps // (episodes * T))
+        fetch = self.env.removeprefix(OBJECT).startswith("Fetch")
         return dataclasses.replace(
             self,
             horizon=T,
             gamma=self.gamma or min(max(1.0 - 1.0 / T, 0.5), 0.9999),
             radius=self.radius or max(0.8 * T, 1.0),
             radius_ramp=2000 * T if self.radius_ramp < 0 else self.radius_ramp,
-            action_l2=self.action_l2 if self.action_l2 >= 0.0 else 1.0 if self.env.startswith("Fetch") else 0.1,
+            action_l2=self.action_l2 if self.action_l2 >= 0.0 else 1.0 if fetch else 0.1,
             episodes=episodes,
             updates=self.updates or max(round((0.2 if self.algorithm == "ddpg" else 0.5) * episodes * T), 1),
             ensemble_updates=self.ensemble_updates or max(round(0.4 * episodes * T), 1),
