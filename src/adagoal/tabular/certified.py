@@ -16,7 +16,7 @@ L + eps, each policy is eps-optimal, and all of it with probability 1 - delta, f
 
 Planning is lazy: bounds that are out of date are still bounds, so only goals that the rule wants to play are brought up
 to date, a block at a time, and only when that pays (schedule.py). On the way the agent itself raises the lower bound of
-the goal that it plays (core/backup.py). All goals never seen so far look the same and share column 0.
+the goal that it plays (core/backup.py). Goals never seen so far, or only far beyond the radius, share column 0.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class Certified(Columns):
         )
         limit = math.ceil(min(4 * self.cap * (self.L + 1) / self.epsilon, NEVER))
         never = np.full(len(counts.n), NEVER)
-        return Plan(local, self.goal_state, limit, never, self.space.at, self.schedule.patience(steps))
+        return Plan(local, self.goal_state, limit, never, self.at(), self.schedule.patience(steps))
 
     def set_radius(self, L: float, stage: int) -> None:
         """Go on with a larger radius as stage 1, 2, ... of a curriculum (label ``cor_UB_increasingL``).
@@ -163,6 +163,7 @@ class Certified(Columns):
         self.pin(np.flatnonzero(unfinished))
         self.polished[:] = 0.0
         self.stale[:] = True
+        self._edges = -1
 
     # --- planning ---------------------------------------------------------------------------------------------
 

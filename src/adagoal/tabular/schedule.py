@@ -12,6 +12,10 @@ overdrawn may be spent, and what was bought is then paid for, so that at most on
 every purse holds a float, and it never holds more. A small world lives on its floats, and is planned for as often as
 new counts are worth a look; a large one spends them in its first seconds, and plans as fast as it steps from then on.
 
+The first block of a look is free: it has the goals to be played next, and steps towards goals of which nobody knows how
+they stand are wasted, however fast they are. There are so few looks that this is not dear: a hundred while the
+steps grow by a factor e, and one for every state found.
+
 Between two looks the agent takes :meth:`Schedule.patience` steps: its bounds are backed up on the way, so that more
 than that is lost to goals which no longer need it, and less is not worth a look.
 """
@@ -34,7 +38,7 @@ EXACT = 10.0
 """The price of an exact dual, in closed forms."""
 CALL = 1e5
 """What every plan costs whatever its size: its blocks are copied, and functions are called."""
-SHORTEST, GRAIN = 16, 512
+SHORTEST, GRAIN = 16, 128
 """A rollout takes one step for so many steps before it, and at least the first number."""
 
 
@@ -50,20 +54,25 @@ class Schedule:
         self.purses: Floats = np.array(FLOATS)
         """[3] what may be spent"""
         self._paid = 0.0  # steps that have been paid for
+        self._free = True  # whether this look has had no block yet
 
     def earn(self, steps: float) -> None:
         """The steps of the run so far."""
-        self.purses = np.minimum(self.purses + STEP * (steps - self._paid), FLOATS)
-        self._paid = steps
+        if steps > self._paid:
+            self.purses = np.minimum(self.purses + STEP * (steps - self._paid), FLOATS)
+            self._paid, self._free = steps, True
 
     def pays(self, kind: int) -> bool:
         """Whether a plan of this kind may be bought now."""
-        return bool(self.purses[kind] >= 0.0)
+        return bool(self.purses[kind] >= 0.0) or (kind == CLOSED and self._free)
 
     def sweeps(self, exact: bool, successors: float) -> float:
         """Pay for sweeps of both bounds over so many successors and goals in all; returns their work."""
         work = 2.0 * successors * (EXACT if exact else 1.0)
-        self.purses[DUALS if exact else CLOSED] -= CALL + work
+        kind = DUALS if exact else CLOSED
+        if self.purses[kind] >= 0.0:
+            self.purses[kind] -= CALL + work
+        self._free = False
         return work
 
     def gaps(self, states: int) -> None:
