@@ -85,6 +85,7 @@ class Certified(Columns):
             branching=branching or state_bound,
         )
         self._probed, self._planned_at, self._probing_now = 0.0, 0.0, False
+        self._taken = -1  # steps, resets included, at the last look
         self.plans = 0
         self.schedule = Schedule()
         self._threads = ThreadPoolExecutor(1)
@@ -118,16 +119,18 @@ class Certified(Columns):
             return False
         if self.confidence.update():
             self.stale[:] = True
-        wanted = np.pad(wanted, (0, len(self.D) - len(wanted)))
-        E, most = self.E, self._backend.block
-        todo = np.flatnonzero(self.stale & wanted)
-        if not len(todo):
+        first = self.stale.copy()
+        first[len(wanted) :] = False
+        first[: len(wanted)] &= wanted
+        if not first.any():
             return False
-        block = todo[np.argsort(-E[todo], kind="stable")][:most]
-        if len(block) < most:
-            others = np.flatnonzero(self.stale & ~wanted & (self.D <= self.L) & (E > self.epsilon))
-            block = np.append(block, others[np.argsort(-E[others], kind="stable")][: most - len(block)])
-        self._plan_block(np.sort(block))
+        E, most = self.E, self._backend.block
+        others = self.stale & (self.D <= self.L) & (E > self.epsilon)
+        candidates = np.flatnonzero(first | others)
+        if len(candidates) > most:
+            order = np.lexsort((-E[candidates], ~first[candidates]))
+            candidates = np.sort(candidates[order[:most]])
+        self._plan_block(candidates)
         return True
 
     def plan(self) -> Plan:
@@ -163,12 +166,16 @@ class Certified(Columns):
         self.pin(np.flatnonzero(unfinished))
         self.polished[:] = 0.0
         self.stale[:] = True
-        self._edges = -1
+        self._edges = self._taken = -1
 
     # --- planning ---------------------------------------------------------------------------------------------
 
     def _catch_up(self) -> None:
         """Take in what the last rollout brought: room for what is new, and the lower bounds that it has raised."""
+        taken = int(self.counts.visits.sum())
+        if taken == self._taken:
+            return
+        self._taken = taken
         self.add_rows()
         self.add_columns()
         self.confidence.make_room()
@@ -287,4 +294,4 @@ class Certified(Columns):
             self.confidence.q = np.array(arrays["unseen"])
             self.schedule.restore(facts["schedule"])
         self._probed, self._planned_at = facts["probed"], facts["planned_at"]
-        self._probing_now, self.plans = facts["probing_now"], facts["plans"]
+        self._probing_now, self.plans, self._taken = facts["probing_now"], facts["plans"], -1

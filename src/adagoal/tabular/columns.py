@@ -51,6 +51,8 @@ class Columns:
         states, actions = counts.n_states, counts.n_actions
         self.counts, self.cap, self.space = counts, cap, space
         self._is_goal = np.isin(np.arange(space.size), space.numbers)
+        self.goals = np.flatnonzero(self._is_goal)
+        """[G] the goal space"""
         self._room = 1
         self._edges = -1
         """Different transitions observed at the last look for goals"""
@@ -80,11 +82,6 @@ class Columns:
         self.polished = np.zeros(1)
         """[columns] the step count at the last exact plan"""
 
-    @property
-    def goals(self) -> Longs:
-        """[G] the goal space."""
-        return np.flatnonzero(self._is_goal)
-
     def add_rows(self) -> None:
         """Rows for states that the counts made room for, and places for goals that were found."""
         states, actions = self.counts.n_states, self.counts.n_actions
@@ -92,6 +89,7 @@ class Columns:
         if self.space.size != len(self.column):
             self.column = np.pad(self.column, (0, self.space.size - len(self.column)))
             self._is_goal = np.isin(np.arange(self.space.size), self.space.numbers)
+            self.goals = np.flatnonzero(self._is_goal)
         if states == len(self.V):
             return
         fill = {"V": 0.0, "Y": self.cap, "optimistic": 0, "probing": -1, "best": actions, "returned": actions}
@@ -188,6 +186,7 @@ class Columns:
             raise ValueError("the columns and the goals do not belong together")
         for name in self.column_state():
             setattr(self, name, np.array(arrays[name], order="F"))
+        self.goals = np.flatnonzero(self._is_goal)
         self._room, self._edges = len(self.D), -1
         self._wide.clear()
 
