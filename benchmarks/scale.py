@@ -49,6 +49,7 @@ LARGE: dict[str, dict[str, Any]] = {
         "epsilon": 2.0,
     },
 }
+LARGE["grid-100-all"] = {"env": "grid", "env_args": {"rows": 100, "cols": 100}, "radius": 250, "epsilon": 25.0}
 WORLDS = SMALL | LARGE
 
 

@@ -130,16 +130,24 @@ def test_a_column_is_not_raised_once_one_of_its_goals_was_found():
     assert counts.seen.sum() == 2
 
 
-def test_the_first_block_of_a_look_is_free():
+def test_a_block_is_free_now_and_then():
     schedule = Schedule()
+    schedule.earn(1e6)
     schedule.sweeps(False, FLOATS[CLOSED])
-    assert not schedule.pays(CLOSED)
-    debt = schedule.purses[CLOSED]
-    schedule.earn(1.0)
+    assert schedule.purses[CLOSED] < 0.0
     assert schedule.pays(CLOSED)
     schedule.sweeps(False, FLOATS[CLOSED])
+    debt = schedule.purses[CLOSED]
     assert not schedule.pays(CLOSED)
-    assert schedule.purses[CLOSED] == debt + STEP
+    other, more = Schedule(), schedule.patience()
+    other.restore(schedule.state())
+    for one in (schedule, other):
+        one.earn(1e6 + more - 1)
+        assert not one.pays(CLOSED)
+    schedule.earn(1.1e6)
+    assert schedule.pays(CLOSED)
+    schedule.sweeps(False, FLOATS[CLOSED])
+    assert schedule.purses[CLOSED] == debt + STEP * 1e5
 
 
 def test_purses():

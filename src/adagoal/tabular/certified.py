@@ -151,7 +151,7 @@ class Certified(Columns):
         )
         limit = math.ceil(min(4 * self.cap * (self.L + 1) / self.epsilon, NEVER))
         never = np.full(len(counts.n), NEVER)
-        return Plan(local, self.goal_state, limit, never, self.at(), self.schedule.patience(steps))
+        return Plan(local, self.goal_state, limit, never, self.at(), self.schedule.patience())
 
     def set_radius(self, L: float, stage: int) -> None:
         """Go on with a larger radius as stage 1, 2, ... of a curriculum (label ``cor_UB_increasingL``).
@@ -182,7 +182,7 @@ class Certified(Columns):
         self.order = np.flatnonzero(self.counts.seen)
         """The states to sweep"""
         np.maximum(self.D, self.V[self.counts.start], out=self.D)
-        self.schedule.earn(float(self.counts.n.sum()))
+        self.schedule.earn(float(taken))
 
     def _missing(self) -> Floats:
         """[columns] the factor by which the counts behind a goal must still grow, roughly."""
