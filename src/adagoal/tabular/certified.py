@@ -86,6 +86,7 @@ class Certified(Columns):
         )
         self._probed, self._planned_at, self._probing_now = 0.0, 0.0, False
         self._taken = -1  # steps, resets included, at the last look
+        self._news = True  # whether the radii may be older than that
         self.plans = 0
         self.schedule = Schedule()
         self._threads = ThreadPoolExecutor(1)
@@ -117,8 +118,9 @@ class Certified(Columns):
         self._catch_up()
         if not self.schedule.pays(CLOSED):
             return False
-        if self.confidence.update():
+        if self._news and self.confidence.update():
             self.stale[:] = True
+        self._news = False
         first = self.stale.copy()
         first[len(wanted) :] = False
         first[: len(wanted)] &= wanted
@@ -175,7 +177,7 @@ class Certified(Columns):
         taken = int(self.counts.visits.sum())
         if taken == self._taken:
             return
-        self._taken = taken
+        self._taken, self._news = taken, True
         self.add_rows()
         self.add_columns()
         self.confidence.make_room()

@@ -38,7 +38,7 @@ EXACT = 10.0
 """The price of an exact dual, in closed forms."""
 CALL = 1e5
 """What every plan costs whatever its size: its blocks are copied, and functions are called."""
-SHORTEST, GRAIN = 16, 128
+SHORTEST, GRAIN = 16, 256
 """A rollout takes one step for so many steps before it, and at least the first number."""
 
 
