@@ -4,8 +4,11 @@
     python benchmarks/scale.py grid-20 maze-70     others, see WORLDS
     python benchmarks/scale.py --sweep             only the speed of sweeps
 
-A backup is one pair looked at for one goal. The roofline of a sweep is what the memory bandwidth allows, where
-every value is read once and written once per sweep: 2 x 8 bytes a state and goal, and A backups for them.
+Seconds are wall seconds, and in brackets those of the processor, which say more on a machine with company.
+
+A backup is one pair looked at for one goal. The roofline of a sweep is what the memory bandwidth allows, where a world
+is too large for the cache: for every block of goals each value is read and written once, each action is written, and
+each row of the model is read.
 """
 
 from __future__ import annotations
@@ -41,6 +44,13 @@ LARGE: dict[str, dict[str, Any]] = {
     "Taxi-random": {"env": "Taxi-v4", "radius": 20, "epsilon": 2.0},
     "FourRooms": {"env": "MiniGrid-FourRooms-v0", "start_seed": 7, "radius": 8, "epsilon": 1.0},
     "grid-100": {"env": "grid", "env_args": {"rows": 100, "cols": 100}, "radius": 30, "epsilon": 3.0},
+    "grid-100-all": {  # every one of the 10,000 cells lies within the radius; no move leads to more than four cells
+        "env": "grid",
+        "env_args": {"rows": 100, "cols": 100},
+        "radius": 400,
+        "epsilon": 40.0,
+        "method_args": {"branching": 4},
+    },
     "maze-70": {"env": "maze", "env_args": {"rows": 70, "cols": 70}, "radius": 60, "epsilon": 6.0},
     "random-1000": {
         "env": "random-sparse",
@@ -74,15 +84,15 @@ def splits(names: list[str]) -> None:
     Confidence.update = timed(spent, "planning", Confidence.update)  # type: ignore[method-assign]
     adagoal.explore("grid", radius=3, epsilon=2.0, env_args={"rows": 2, "cols": 2})  # compiles
     print(
-        f"{'world':15}{'status':>12}{'steps':>10}{'plans':>8}{'seconds':>9}{'sampling':>10}{'planning':>10}{'rest':>7}"
+        f"{'world':15}{'status':>12}{'steps':>10}{'plans':>8}{'seconds':>16}{'sampling':>10}{'planning':>10}{'rest':>7}"
     )
     for name in names:
         spent.clear()
-        began = time.perf_counter()
+        began, busy = time.perf_counter(), time.process_time()
         result = adagoal.explore(**WORLDS[name], delta=0.1, seed=7)
-        wall = time.perf_counter() - began
+        wall, busy = time.perf_counter() - began, time.process_time() - busy
         share = [spent["sampling"] / wall, spent["planning"] / wall]
-        row = f"{name:15}{result.status!s:>12}{result.steps:10.2g}{result.plans:8d}{wall:9.1f}"
+        row = f"{name:15}{result.status!s:>12}{result.steps:10.2g}{result.plans:8d}{wall:9.1f} ({busy:.1f})"
         print(row + f"{share[0]:10.0%}{share[1]:10.0%}{1 - sum(share):7.0%}", flush=True)
 
 
@@ -120,7 +130,10 @@ def sweep_speeds() -> None:
             began = time.perf_counter()
             NUMBA.lower(confidence.model(), block, V, policy)
             best = min(best, time.perf_counter() - began)
-        speed, roof = len(counts.n) * B * sweeps / best, bytes_a_second / 16 * mdp.n_actions
+        model = confidence.model()
+        rows = (model.successor, model.p, model.support, model.r_low, model.q)
+        moved = 2 * V.nbytes + policy.nbytes + sum(array.nbytes for array in rows)
+        speed, roof = len(counts.n) * B * sweeps / best, len(counts.n) * B * bytes_a_second / moved
         print(f"{side:>4} x {side:<3}{speed:12.3g}{roof:12.3g}{speed / roof:7.0%}")
 
 

@@ -13,7 +13,7 @@ from adagoal.goals import RULES
 from adagoal.loop import explore
 from adagoal.mdp import solve
 from adagoal.tabular.certified import Certified
-from adagoal.tabular.schedule import CLOSED, FLOATS, STEP, Schedule
+from adagoal.tabular.schedule import CLOSED, DUALS, FLOATS, STEP, Schedule
 from adagoal.worlds import grid, random_models
 from adagoal.worlds.gym import GymWorld
 from adagoal.worlds.simulator import ModelWorld
@@ -84,12 +84,12 @@ def test_probing_names_the_action_and_still_backs_up():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_bounds_raised_on_the_way_are_bounds(seed):
-    """Lemma 5 after every rollout, at every state and not only at the start, where plans are as rare as can be."""
+def test_bounds_raised_on_the_way_are_bounds(seed, monkeypatch):
+    """Lemma 5 after every rollout, at every state and not only at the start, where there are no plans at all."""
     mdp = random_models.random_sparse(n_states=8, n_actions=2, seed=seed)
     truth, counts = solve.optimal_values(mdp), Counts(mdp.n_states, mdp.n_actions, mdp.start)
     estimates = Certified(counts, mdp.n_states, 6.0, 1.0, 0.1)
-    estimates.schedule.purses[:] = -1e7
+    monkeypatch.setattr(estimates.schedule, "pays", lambda kind: False)
     run, looks = Run(ModelWorld(mdp), estimates, RULES["adagoal-proportional"], np.random.default_rng(seed)), []
 
     def look(run):
@@ -98,8 +98,8 @@ def test_bounds_raised_on_the_way_are_bounds(seed):
         looks.append(estimates.D[1:].max())
 
     explore(run, 90_000, look)
-    assert looks[-1] > 1.5  # they have been raised, and not by plans alone
-    assert estimates.plans < len(looks)
+    assert looks[-1] > 1.5  # they have been raised
+    assert estimates.plans == 0
 
 
 def test_the_same_backups_in_python_and_compiled():
@@ -130,16 +130,36 @@ def test_a_column_is_not_raised_once_one_of_its_goals_was_found():
     assert counts.seen.sum() == 2
 
 
-def test_purses():
+def test_a_block_is_free_now_and_then():
     schedule = Schedule()
+    schedule.earn(1e6)
+    schedule.sweeps(False, FLOATS[CLOSED])
+    assert schedule.purses[CLOSED] < 0.0
     assert schedule.pays(CLOSED)
     schedule.sweeps(False, FLOATS[CLOSED])
+    debt = schedule.purses[CLOSED]
     assert not schedule.pays(CLOSED)
-    debt = -schedule.purses[CLOSED]
-    schedule.earn(debt / STEP - 1.0)
-    assert not schedule.pays(CLOSED)
-    schedule.earn(debt / STEP + 1.0)
+    other, more = Schedule(), schedule.patience()
+    other.restore(schedule.state())
+    for one in (schedule, other):
+        one.earn(1e6 + more - 1)
+        assert not one.pays(CLOSED)
+    schedule.earn(1.1e6)
     assert schedule.pays(CLOSED)
+    schedule.sweeps(False, FLOATS[CLOSED])
+    assert schedule.purses[CLOSED] == debt + STEP * 1e5
+
+
+def test_purses():
+    schedule = Schedule()
+    assert schedule.pays(DUALS)
+    schedule.sweeps(True, FLOATS[DUALS])
+    assert not schedule.pays(DUALS)
+    debt = -schedule.purses[DUALS]
+    schedule.earn(debt / STEP - 1.0)
+    assert not schedule.pays(DUALS)
+    schedule.earn(debt / STEP + 1.0)
+    assert schedule.pays(DUALS)
     schedule.earn(1e15)
     assert (schedule.purses == FLOATS).all()
     other = Schedule()

@@ -91,6 +91,27 @@ def test_guarantee(name, rule):
         assert result.error(g) <= epsilon + 1e-9
 
 
+@pytest.mark.parametrize("slip", [0.0, 0.2])
+def test_goals_far_beyond_the_radius_share_a_column(slip):
+    """Column 0 bounds the distance to each of them from below, at every state."""
+    mdp, L, epsilon = grid.open_grid(rows=9, cols=9, slip=slip), 2.9, 1.0
+    truth, run = solve.optimal_values(mdp), start(mdp, L, epsilon)
+    estimates, shared = run.estimates, []
+
+    def look(run):
+        rest = estimates.goals[estimates.column[estimates.goals] == 0]
+        assert (estimates.V[:, [0]] <= truth[:, rest] + 1e-9).all()
+        shared.append(int(run.counts.seen[rest].sum()))
+
+    assert explore(run, 10**7, look) == "certified"
+    assert shared[-1] > 0
+    result = adagoal.explore(ModelWorld(mdp), L, epsilon, seed=1)
+    assert adagoal.audit(result, mdp).ok
+    beyond = result.certificates.keys() - set(result.goals)
+    assert beyond
+    assert all(result.certificate(g).lower > L for g in beyond)
+
+
 def test_two_room_is_certified_within_the_promised_steps():
     result = adagoal.explore("two-room", radius=40, epsilon=1.0, delta=0.1, seed=0)
     assert result.status == "certified"

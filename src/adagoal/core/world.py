@@ -17,15 +17,17 @@ from adagoal.core.names import Observed
 from adagoal.core.types import Actions, Floats, Longs
 
 NEVER = 2**62
+REST = -2
+"""The goal of a state, in a plan, that is one of those without a column of their own."""
 
 
 @dataclass(frozen=True)
 class Plan:
     """Goal-conditioned exploration policies, and when to come back for new ones.
 
-    The columns are the goals that the learner tells apart. A column whose ``goal_state`` is -1 stands for
-    all goals never seen so far: it is reached when any new state is. Where goals are sets of states, ``goal_state`` is
-    the number of the goal.
+    The columns are the goals that the learner tells apart. A column whose ``goal_state`` is -1 stands for all other
+    goals: it is reached when any new state is, or one whose goal is :data:`REST`. Where goals are sets of states,
+    ``goal_state`` is the number of the goal.
     """
 
     policy: Actions | Local

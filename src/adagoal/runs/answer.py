@@ -15,8 +15,10 @@ from adagoal.worlds import storage
 def answer(setting: Setting, run: Run, status: Status) -> Result:
     """The goals believed to lie within the radius, with their bounds, policies and history; nothing in it changes."""
     estimates = run.estimates
-    seen = [int(g) for g in estimates.goals if estimates.goal_state[estimates.column[g]] >= 0]
-    chosen = [g for g in seen if estimates.D[estimates.column[g]] <= estimates.L]
+    own = estimates.goal_state[estimates.column[estimates.goals]] >= 0
+    met = np.isin(estimates.goals, run.space.at[: run.counts.n_states][run.counts.seen])
+    seen = estimates.goals[own | met].tolist()
+    chosen = [int(g) for g in estimates.goals[own] if estimates.D[estimates.column[g]] <= estimates.L]
     still = run.open_columns()
     policies = [estimates.policy(g) for g in chosen]
     S = run.counts.n_states

@@ -16,7 +16,7 @@ L + eps, each policy is eps-optimal, and all of it with probability 1 - delta, f
 
 Planning is lazy: bounds that are out of date are still bounds, so only goals that the rule wants to play are brought up
 to date, a block at a time, and only when that pays (schedule.py). On the way the agent itself raises the lower bound of
-the goal that it plays (core/backup.py). All goals never seen so far look the same and share column 0.
+the goal that it plays (core/backup.py). Goals never seen so far, or only far beyond the radius, share column 0.
 """
 
 from __future__ import annotations
@@ -85,6 +85,8 @@ class Certified(Columns):
             branching=branching or state_bound,
         )
         self._probed, self._planned_at, self._probing_now = 0.0, 0.0, False
+        self._taken = -1  # steps, resets included, at the last look
+        self._news = True  # whether the radii may be older than that
         self.plans = 0
         self.schedule = Schedule()
         self._threads = ThreadPoolExecutor(1)
@@ -109,18 +111,21 @@ class Certified(Columns):
         self._catch_up()
         if not self.schedule.pays(CLOSED):
             return False
-        if self.confidence.update():
+        if self._news and self.confidence.update():
             self.stale[:] = True
-        wanted = np.pad(wanted, (0, len(self.D) - len(wanted)))
-        E, most = self.E, self._backend.block
-        todo = np.flatnonzero(self.stale & wanted)
-        if not len(todo):
+        self._news = False
+        first = self.stale.copy()
+        first[len(wanted) :] = False
+        first[: len(wanted)] &= wanted
+        if not first.any():
             return False
-        block = todo[np.argsort(-E[todo], kind="stable")][:most]
-        if len(block) < most:
-            others = np.flatnonzero(self.stale & ~wanted & (self.D <= self.L) & (E > self.epsilon))
-            block = np.append(block, others[np.argsort(-E[others], kind="stable")][: most - len(block)])
-        self._plan_block(np.sort(block))
+        E, most = self.E, self._backend.block
+        others = self.stale & (self.D <= self.L) & (E > self.epsilon)
+        candidates = np.flatnonzero(first | others)
+        if len(candidates) > most:
+            order = np.lexsort((-E[candidates], ~first[candidates]))
+            candidates = np.sort(candidates[order[:most]])
+        self._plan_block(candidates)
         return True
 
     def plan(self) -> Plan:
@@ -141,7 +146,7 @@ class Certified(Columns):
         )
         limit = math.ceil(min(4 * self.cap * (self.L + 1) / self.epsilon, NEVER))
         never = np.full(len(counts.n), NEVER)
-        return Plan(local, self.goal_state, limit, never, self.space.at, self.schedule.patience(steps))
+        return Plan(local, self.goal_state, limit, never, self.at(), self.schedule.patience())
 
     def set_radius(self, L: float, stage: int) -> None:
         """Go on with a larger radius as stage 1, 2, ... of a curriculum (label ``cor_UB_increasingL``).
@@ -156,18 +161,23 @@ class Certified(Columns):
         self.pin(np.flatnonzero(unfinished))
         self.polished[:] = 0.0
         self.stale[:] = True
+        self._edges = self._taken = -1
 
     # --- planning ---------------------------------------------------------------------------------------------
 
     def _catch_up(self) -> None:
         """Take in what the last rollout brought: room for what is new, and the lower bounds that it has raised."""
+        taken = int(self.counts.visits.sum())
+        if taken == self._taken:
+            return
+        self._taken, self._news = taken, True
         self.add_rows()
         self.add_columns()
         self.confidence.make_room()
         self.order = np.flatnonzero(self.counts.seen)
         """The states to sweep"""
         np.maximum(self.D, self.V[self.counts.start], out=self.D)
-        self.schedule.earn(float(self.counts.n.sum()))
+        self.schedule.earn(float(taken))
 
     def _missing(self) -> Floats:
         """[columns] the factor by which the counts behind a goal must still grow, roughly."""
@@ -279,4 +289,4 @@ class Certified(Columns):
             self.confidence.q = np.array(arrays["unseen"])
             self.schedule.restore(facts["schedule"])
         self._probed, self._planned_at = facts["probed"], facts["planned_at"]
-        self._probing_now, self.plans = facts["probing_now"], facts["plans"]
+        self._probing_now, self.plans, self._taken = facts["probing_now"], facts["plans"], -1

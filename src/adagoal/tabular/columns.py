@@ -1,7 +1,9 @@
 """One column per goal: tables of values and policies that grow with the states and with the goals found.
 
-All goals never seen so far look the same and share column 0; a goal gets a column of its own, a copy of that one,
-when it is seen for the first time.
+All goals never seen so far look the same and share column 0, whose goal is to reach any of them. So do goals that were
+seen, as long as more than L + epsilon transitions lead there from the start: they lie beyond the radius for sure. What
+bounds the distance to the nearest of them from below bounds that to each. A goal gets a column of its own, a copy of
+that one, when a way is found that is short enough.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from adagoal.core.counts import Counts
 from adagoal.core.goalspace import GoalSpace
 from adagoal.core.schema import Array, Schema, check_arrays
 from adagoal.core.types import Actions, Longs
+from adagoal.core.world import REST
 
 
 def one_each(space: GoalSpace) -> tuple[Longs, Longs]:
@@ -48,13 +51,15 @@ class Columns:
         states, actions = counts.n_states, counts.n_actions
         self.counts, self.cap, self.space = counts, cap, space
         self._is_goal = np.isin(np.arange(space.size), space.numbers)
+        self.goals = np.flatnonzero(self._is_goal)
+        """[G] the goal space"""
         self._room = 1
-        self._seen = 0
-        """States seen at the last look for goals"""
+        self._edges = -1
+        """Different transitions observed at the last look for goals"""
         self._wide: dict[str, NDArray[Any]] = {}
         """The tables and rows with room for more columns, each column in one piece: a backup reads no other one"""
         self.column = np.zeros(space.size, np.int64)
-        """[N] column of every goal; 0 for those never seen"""
+        """[N] column of every goal; 0 for those never seen, or only far away"""
         self.V = np.zeros((states, 1))
         """[S, columns] lower bounds"""
         self.Y = np.full((states, 1), cap)
@@ -77,11 +82,6 @@ class Columns:
         self.polished = np.zeros(1)
         """[columns] the step count at the last exact plan"""
 
-    @property
-    def goals(self) -> Longs:
-        """[G] the goal space."""
-        return np.flatnonzero(self._is_goal)
-
     def add_rows(self) -> None:
         """Rows for states that the counts made room for, and places for goals that were found."""
         states, actions = self.counts.n_states, self.counts.n_actions
@@ -89,6 +89,7 @@ class Columns:
         if self.space.size != len(self.column):
             self.column = np.pad(self.column, (0, self.space.size - len(self.column)))
             self._is_goal = np.isin(np.arange(self.space.size), self.space.numbers)
+            self.goals = np.flatnonzero(self._is_goal)
         if states == len(self.V):
             return
         fill = {"V": 0.0, "Y": self.cap, "optimistic": 0, "probing": -1, "best": actions, "returned": actions}
@@ -99,13 +100,14 @@ class Columns:
             self._wide.pop(name, None)
 
     def add_columns(self) -> None:
-        """Columns for the goals seen for the first time: one of their states was."""
-        seen = int(np.count_nonzero(self.counts.seen))
-        if seen == self._seen:
+        """Columns for the goals to one of whose states a short way was found."""
+        edges = int(self.counts.support.sum())
+        if edges == self._edges:
             return
-        self._seen = seen
+        self._edges = edges
+        near = within(self.counts.start, self.counts.successor, self.counts.support, self.counts.n_states, self.cap - 1)
         found = np.zeros(len(self.column) + 1, bool)  # the last entry is for -1
-        found[self.space.at[: self.counts.n_states][self.counts.seen]] = True
+        found[self.space.at[: self.counts.n_states][near]] = True
         known = len(self.D)
         for goal in np.flatnonzero(found[:-1] & (self.column == 0)):
             self._add_column(int(goal))
@@ -115,8 +117,19 @@ class Columns:
     def block_columns(self, block: Longs) -> Longs:
         """[S, W] the places in ``block`` of the goals of every state, -1 where there is none: what a sweep reads."""
         if not self.space.whole:
-            self.pin(block)  # some of their states may be new
-        return self.space.columns(self.goal_state[block])
+            self.pin(block[block > 0])  # some of their states may be new
+        place = np.full(len(self.D), -1)
+        place[block] = np.arange(len(block))
+        found: Longs = np.append(place[self.column], -1)[self.space.at]
+        return found
+
+    def at(self) -> Longs:
+        """[S, W] the goals of every state, REST for those that share column 0."""
+        if len(self.D) > self.space.bound:
+            return self.space.at
+        own = np.append(np.where(self.column > 0, np.arange(len(self.column)), REST), -1)
+        found: Longs = own[self.space.at]
+        return found
 
     def pin(self, columns: Longs) -> None:
         """Both bounds are zero in the states of a goal."""
@@ -180,8 +193,30 @@ class Columns:
             raise ValueError("the columns and the goals do not belong together")
         for name in self.column_state():
             setattr(self, name, np.array(arrays[name], order="F"))
-        self._room, self._seen = len(self.D), 0
+        self.goals = np.flatnonzero(self._is_goal)
+        self._room, self._edges = len(self.D), -1
         self._wide.clear()
+
+
+@numba.njit(cache=True, nogil=True)
+def within(start, successor, support, states, limit):  # type: ignore[no-untyped-def]
+    """[S] whether at most ``limit`` observed transitions lead there from the start."""
+    near, queue, actions = np.zeros(states, np.bool_), np.empty(states, np.int64), len(support) // states
+    near[start], queue[0] = True, start
+    first, last, hops = 0, 1, 1
+    while first < last and hops <= limit:
+        ring = last
+        while first < ring:
+            s = queue[first]
+            first += 1
+            for x in range(s * actions, (s + 1) * actions):
+                for k in range(support[x]):
+                    y = successor[x, k]
+                    if not near[y]:
+                        near[y], queue[last] = True, y
+                        last += 1
+        hops += 1
+    return near
 
 
 @numba.njit(cache=True, nogil=True)

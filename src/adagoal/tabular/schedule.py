@@ -12,6 +12,10 @@ overdrawn may be spent, and what was bought is then paid for, so that at most on
 every purse holds a float, and it never holds more. A small world lives on its floats, and is planned for as often as
 new counts are worth a look; a large one spends them in its first seconds, and plans as fast as it steps from then on.
 
+One block is free every :meth:`Schedule.patience` steps: it has the goals to be played next, and steps towards goals of
+which nobody knows how they stand are wasted, however fast they are. That is not dear: there are :data:`GRAIN` of them
+while the steps grow by a factor e.
+
 Between two looks the agent takes :meth:`Schedule.patience` steps: its bounds are backed up on the way, so that more
 than that is lost to goals which no longer need it, and less is not worth a look.
 """
@@ -34,7 +38,7 @@ EXACT = 10.0
 """The price of an exact dual, in closed forms."""
 CALL = 1e5
 """What every plan costs whatever its size: its blocks are copied, and functions are called."""
-SHORTEST, GRAIN = 16, 512
+SHORTEST, GRAIN = 16, 256
 """A rollout takes one step for so many steps before it, and at least the first number."""
 
 
@@ -44,40 +48,47 @@ class Schedule:
     FACTS = record(
         purses={"type": "array", "minItems": 3, "maxItems": 3, "items": {"type": "number"}},
         paid={"type": "number", "minimum": 0},
-    )
+        due={"type": "number", "minimum": 0},
+    ) | {"required": ["purses", "paid"]}
 
     def __init__(self) -> None:
         self.purses: Floats = np.array(FLOATS)
         """[3] what may be spent"""
         self._paid = 0.0  # steps that have been paid for
+        self._due = 0.0  # the steps from which on the next block is free
 
     def earn(self, steps: float) -> None:
-        """The steps of the run so far."""
+        """The steps of the run so far, resets included."""
         self.purses = np.minimum(self.purses + STEP * (steps - self._paid), FLOATS)
         self._paid = steps
 
     def pays(self, kind: int) -> bool:
         """Whether a plan of this kind may be bought now."""
-        return bool(self.purses[kind] >= 0.0)
+        return bool(self.purses[kind] >= 0.0) or (kind == CLOSED and self._paid >= self._due)
 
     def sweeps(self, exact: bool, successors: float) -> float:
         """Pay for sweeps of both bounds over so many successors and goals in all; returns their work."""
         work = 2.0 * successors * (EXACT if exact else 1.0)
-        self.purses[DUALS if exact else CLOSED] -= CALL + work
+        kind = DUALS if exact else CLOSED
+        if self.purses[kind] >= 0.0:
+            self.purses[kind] -= CALL + work
+        else:
+            self._due = self._paid + self.patience()
         return work
 
     def gaps(self, states: int) -> None:
         """Pay for the action gaps of one goal."""
         self.purses[GAPS] -= CALL + 0.1 * states**3 + 40.0 * states**2
 
-    def patience(self, steps: float) -> int:
-        """Steps until the next look, after so many."""
-        return max(SHORTEST, int(steps) // GRAIN)
+    def patience(self) -> int:
+        """Steps until the next look."""
+        return max(SHORTEST, int(self._paid) // GRAIN)
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint."""
-        return {"purses": self.purses.tolist(), "paid": self._paid}
+        return {"purses": self.purses.tolist(), "paid": self._paid, "due": self._due}
 
     def restore(self, facts: dict[str, Any]) -> None:
         """The inverse of :meth:`state`."""
         self.purses, self._paid = np.array(facts["purses"], float), float(facts["paid"])
+        self._due = float(facts.get("due", 0.0))

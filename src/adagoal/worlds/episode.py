@@ -10,7 +10,7 @@ Actions come from a table, or from lower bounds that are backed up at every stat
 An episode begins with the draw of a goal column in proportion to its weight. It ends when its goal is reached or after
 ``limit`` steps, and then the agent goes back to the start with a reset, which is a step. The loop returns to its caller
 when a limit is met, when a pair has been tried often enough for a new plan, when a state is new and the plan is
-curious (one of its columns stands for all goals never seen), or when the world failed.
+curious (one of its columns stands for all goals without one), or when the world failed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from numba.extending import overload, register_jitable
 from adagoal.core.backup import Local, back_up
 from adagoal.core.counts import Counts, record
 from adagoal.core.types import Bools, Floats, Ints, Longs
-from adagoal.core.world import Outcome, Plan
+from adagoal.core.world import REST, Outcome, Plan
 
 EPISODES = 4096
 """Episodes of one call, at most."""
@@ -166,11 +166,12 @@ def play(world: Any, plan: Orders, place: Any, rng: np.random.Generator, max_ste
 
 @register_jitable
 def arrived(plan: Orders, state: int, goal: int) -> bool:
-    """Whether the state belongs to the goal; a negative goal has no state."""
+    """Whether the state belongs to the goal; a negative one stands for all goals without a column."""
+    wanted = goal if goal >= 0 else REST
     found = False
     for k in range(plan.width):
-        found |= plan.at[state, k] == goal
-    return found and goal >= 0
+        found |= plan.at[state, k] == wanted
+    return found
 
 
 # --- executed in Python: by a Stage ---------------------------------------------------------------------------------

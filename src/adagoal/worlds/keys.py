@@ -143,18 +143,15 @@ def is_minigrid(base: Any) -> bool:
 def minigrid_key(base: Any) -> bytes:
     """The full state of a MiniGrid environment."""
     x, y = base.agent_pos
-    key = bytearray((x, y, base.agent_dir))
-    for thing in (base.carrying, *base.grid.grid):
-        if thing is None:
-            key.append(1)
-        elif thing.type == "wall":
-            key.append(2)
-        else:
-            key += bytes(thing.encode())
-            if thing.contains is not None:
-                key.append(255)
-                key += bytes(thing.contains.encode())
-    return bytes(key) + str(base.mission).encode()
+    things = [base.carrying, *base.grid.grid]
+    cells = [b"\1" if thing is None else b"\2" if thing.type == "wall" else _thing(thing) for thing in things]
+    return bytes((x, y, base.agent_dir)) + b"".join(cells) + str(base.mission).encode()
+
+
+def _thing(thing: Any) -> bytes:
+    """An object that can change, with what is inside it."""
+    inside = b"" if thing.contains is None else b"\xff" + bytes(thing.contains.encode())
+    return bytes(thing.encode()) + inside
 
 
 def minigrid_label(base: Any) -> str:
