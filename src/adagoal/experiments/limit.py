@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from adagoal.api.explore import audit
 from adagoal.experiments.catalogue import CATALOGUE
-from adagoal.experiments.cells import explore, model
+from adagoal.experiments.cells import model, run
 from adagoal.experiments.declare import Experiment, Options, Outcome, Report
 from adagoal.experiments.output import Columns, Table
 from adagoal.experiments.price import DELTA, WORLDS
@@ -53,15 +53,7 @@ def measure(cell: Cell, options: Options) -> dict[str, Any]:
         least = limit.limit(model(setting), float(setting.radius), setting.epsilon, options.rounds)
         found |= {"steps": least.steps * limit.kl(DELTA), "models": least.models, "finished": least.finished}
         return found | {"seconds": round(time.process_time() - began, 1)}
-    result = explore(
-        setting.env,
-        setting.radius,
-        setting.epsilon,
-        DELTA,
-        env_args=setting.env_args,
-        start_seed=setting.start_seed,
-        seed=cell.seed,
-    )
+    result = run(replace(setting, seed=cell.seed), lambda run: None)
     return found | {"steps": result.steps, "status": result.status, "audit": audit(result).ok}
 
 
