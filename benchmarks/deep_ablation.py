@@ -1,4 +1,4 @@
-"""The ablation tables of docs/deep.md: one factor at a time.
+"""The ablation tables of docs/deep-ablations.md: one factor at a time.
 
     python benchmarks/deep_ablation.py --group knobs --seeds 3 --steps 120000 --out docs/data/deep-ablation-knobs.json
 
@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 MIXED = f"{Path(__file__).parent / 'deep_rules.py'}:mixed"
-BASE: dict[str, Any] = {"algorithm": "ddpg", "action_l2": 1.0, "radius_ramp": 0, "eval_every": 30, "eval_episodes": 48}
+BASE: dict[str, Any] = {"algorithm": "ddpg", "action_l2": 1.0, "contact": 0.0, "radius_ramp": 0}
+BASE |= {"eval_every": 30, "eval_episodes": 48}
 PUSH = BASE | {"env": "FetchPush-v4", "train_goals": "scale=10"}
 PICK = BASE | {"env": "FetchPickAndPlace-v4"}
 NARROW, WIDE = {"train_goals": "scale=1"}, {"train_goals": "scale=5"}

@@ -1,10 +1,15 @@
-"""FetchPush on seeds that no choice was made on: interquartile means with bootstrap intervals.
+"""Trainings on seeds that no choice was made on: interquartile means with bootstrap intervals.
 
-    python benchmarks/deep_heldout.py --out docs/data/deep-heldout-push-10.json      # five minutes on 16 cores + H200
-    python benchmarks/deep_heldout.py --table docs/data/deep-heldout-push-10.json    # only print the table
+    python benchmarks/deep_heldout.py --scale 10 --rule adagoal-proportional --seeds 8000-8009 --out FILE.json
+    python benchmarks/deep_heldout.py --scale 1 --rule unigoal --settings reference,gentle,mrl,contact \\
+        --seeds 100-101 --steps 160000 --out CHOICE.json                            # which settings suit a rule?
+    python benchmarks/deep_heldout.py --choose CHOICE.json                          # the best of them
+    python benchmarks/deep_heldout.py --table FILE.json [FILE.json ...]             # only print the table
+    python benchmarks/deep_heldout.py --table FILE.json [FILE.json ...] --plot FILE.png
 
-The interquartile mean is that of the middle half of the runs; its interval holds 95% of the means of runs drawn again
-with replacement (the convention of rliable, Agarwal et al. 2021).
+Every seed is run with every setting, all of them in one program. The interquartile mean is that of the middle half of
+the runs; its interval holds 95% of the means of runs drawn again with replacement (the convention of rliable, Agarwal
+et al. 2021). docs/data/deep-plan.json says which runs were planned, and how settings were to be chosen.
 """
 
 from __future__ import annotations
@@ -14,67 +19,143 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import trim_mean
 
-RULES = {"adagoal-proportional": 10, "unigoal": 6}
-"""Goal rules, and how many seeds of each."""
-FIRST_SEED = 8000
+SETTINGS: dict[str, dict[str, float]] = {
+    "reference": {"noise": 0.2, "random": 0.3, "action_l2": 1.0, "contact": 0.0},
+    "gentle": {"noise": 0.2, "random": 0.3, "action_l2": 0.1, "contact": 0.0},
+    "mrl": {"noise": 0.1, "random": 0.2, "action_l2": 0.01, "contact": 0.0},
+    "contact": {"noise": 0.2, "random": 0.3, "action_l2": 1.0, "contact": 0.5},
+}
+"""How to explore: as the reference HER; with a smaller action penalty; as mrl; and, which is the default on Fetch, with
+half of each batch from episodes that moved the object."""
+LAST_TESTS = 3
+"""Settings are chosen by the mean success in so many tests at the end."""
 DRAWS = 20_000
+COLOURS = ("#0072b2", "#d55e00", "#7f7f7f", "#009e73")
 
 
 def interquartile(values: Any) -> tuple[float, float, float]:
     """Mean of the middle half of the values, and its 95% interval."""
+    from scipy.stats import trim_mean
+
     values = np.asarray(values, float)
     drawn = np.random.default_rng(0).choice(values, (DRAWS, len(values)))
     low, high = np.quantile(trim_mean(drawn, 0.25, axis=1), [0.025, 0.975])
     return float(trim_mean(values, 0.25)), float(low), float(high)
 
 
-def table(data: dict[str, Any]) -> str:
-    """One row per test, one column per rule."""
-    rules = list(dict.fromkeys(run["goal_rule"] for run in data["runs"]))
-    lines = ["steps   " + "".join(f"{rule:>30}" for rule in rules)]
-    for at, point in enumerate(data["runs"][0]["curve"]):
-        line = f"{point['steps']:>7} "
-        for rule in rules:
-            own = [run["curve"][at]["success"] for run in data["runs"] if run["goal_rule"] == rule]
-            middle, low, high = interquartile(own)
-            line += f"{middle:>14.2f} [{low:.2f}, {high:.2f}]".rjust(30)
-        lines.append(line)
+def setting(run: dict[str, Any]) -> str:
+    """The name of a run's setting."""
+    return next(name for name, wanted in SETTINGS.items() if all(run[k] == v for k, v in wanted.items()))
+
+
+def groups(files: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """The runs of each goal space, rule and setting."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for data in files:
+        for run in data["runs"]:
+            name = f"{data['env']} {run['train_goals']} {run['goal_rule']} {setting(run)}"
+            found.setdefault(name, []).append(run)
+    return found
+
+
+def table(files: list[dict[str, Any]]) -> str:
+    """For each group of runs, one line per test."""
+    lines = []
+    for name, runs in groups(files).items():
+        lines.append(f"{name}, {len(runs)} seeds")
+        for points in zip(*(run["curve"] for run in runs), strict=True):
+            middle, low, high = interquartile([point["success"] for point in points])
+            lines.append(f"{points[0]['steps']:>9} {middle:8.2f} [{low:.2f}, {high:.2f}]")
     return "\n".join(lines)
+
+
+def plot(files: list[dict[str, Any]], path: Path) -> None:
+    """Interquartile means and their intervals over steps, one line per group."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 3.6), layout="constrained")
+    axes = figure.subplots()
+    for (name, runs), colour in zip(groups(files).items(), COLOURS, strict=False):
+        tests = list(zip(*(run["curve"] for run in runs), strict=True))
+        steps = [points[0]["steps"] / 1000 for points in tests]
+        middle, low, high = zip(*(interquartile([p["success"] for p in points]) for points in tests), strict=True)
+        axes.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
+        axes.plot(steps, middle, color=colour, marker="o", markersize=3, label=f"{name}, {len(runs)} seeds")
+    axes.axhline(0.9, color="#999999", linewidth=0.8, linestyle=":")
+    axes.set(xlabel="thousand environment steps", ylabel="success at the last step", ylim=(0, 1.02))
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(frameon=False, loc="outside upper left", fontsize=8)
+    figure.savefig(path, dpi=150)
+
+
+def choose(data: dict[str, Any]) -> str:
+    """The setting with the highest mean success in the last tests; the first of equals."""
+    found: dict[str, list[float]] = {name: [] for name in SETTINGS}
+    for run in data["runs"]:
+        found[setting(run)] += [point["success"] for point in run["curve"][-LAST_TESTS:]]
+    return max((name for name in found if found[name]), key=lambda name: float(np.mean(found[name])))
+
+
+def seeds(text: str) -> range:
+    """``8000-8009``."""
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
+    parser.add_argument("--env", default="FetchPush-v4")
     parser.add_argument("--scale", type=int, default=10)
+    parser.add_argument("--rule", default="adagoal-proportional")
+    parser.add_argument("--settings", default="contact")
+    parser.add_argument("--seeds", type=seeds, default=range(8000, 8010))
     parser.add_argument("--steps", type=int, default=144_000)
+    parser.add_argument("--eval-every", type=int, default=30)
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--table", type=Path)
+    parser.add_argument("--keep", type=Path, help="Folder for the policies.")
+    parser.add_argument("--choose", type=Path)
+    parser.add_argument("--table", type=Path, nargs="+")
+    parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
 
     from adagoal.core.files import read_json, write_json
 
     if options.table is not None:
-        print(table(read_json(options.table)))
+        files = [read_json(path) for path in options.table]
+        print(table(files))
+        if options.plot is not None:
+            plot(files, options.plot)
+        return
+    if options.choose is not None:
+        print(choose(read_json(options.choose)))
         return
     from adagoal.deep import Config, train
+    from adagoal.deep.history import History
     from adagoal.runs import training_files
     from adagoal.runs.training_progress import TrainingProgress
 
-    shared = {"steps": options.steps, "train_goals": f"scale={options.scale}", "action_l2": 1.0}
-    shared |= {"eval_every": 20, "eval_episodes": 48, "buffer": 200_000}
+    shared = {"steps": options.steps, "train_goals": f"scale={options.scale}", "goal_rule": options.rule}
+    shared |= {"eval_every": options.eval_every, "eval_episodes": 48, "buffer": 200_000}
     configs = [
-        Config("FetchPush-v4", goal_rule=rule, seed=FIRST_SEED + i, **shared)
-        for rule, seeds in RULES.items()
-        for i in range(seeds)
+        Config(options.env, seed=seed, **shared, **SETTINGS[name])
+        for name in options.settings.split(",")
+        for seed in options.seeds
     ]
+    so_far = training_files.after_tests(options.out, lambda data: None)
     with TrainingProgress() as show:
-        trained = train(configs, workers=options.workers, observe=show)
+
+        def observe(history: History) -> None:
+            show(history)
+            so_far(history)
+
+        trained = train(configs, workers=options.workers, observe=observe)
     data = training_files.to_json(trained.status, trained.history)
-    print(table(data))
-    if options.out is not None:
-        write_json(options.out, data)
+    write_json(options.out, data)
+    if options.keep is not None:
+        trained.save(options.keep)
+    print(table([data]))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Wall time from scratch to 90% on FetchPush, everything included (process start, compilation, tests).
 
-    python benchmarks/deep_wall.py --seed 0 --radius-ramp 0 --out docs/data/deep-wall-h200.json
+    python benchmarks/deep_wall.py --train-goals scale=10 --seed 8000 --out docs/data/deep-wall-h200-push-10.json
 
 The run ends at the first test of 96 episodes with at least 90% success.
 """
@@ -41,7 +41,6 @@ def main() -> None:
         steps=options.steps,
         train_goals=options.train_goals,
         radius_ramp=options.radius_ramp,
-        action_l2=1.0,
         eval_every=10,
     )
     seconds: float | None = None

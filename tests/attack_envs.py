@@ -6,6 +6,8 @@ Written against Gymnasium alone, so that every version of the package can be tri
 from __future__ import annotations
 
 import os
+import signal
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -76,5 +78,15 @@ class Chatty(Walk):
         return super().reset(**more)
 
 
-for kind in (Walk, Drift, Fragile, Named, Chatty):
+class Stopped(Walk):
+    """Ctrl-C as soon as the folder that ``STOP`` names is there."""
+
+    @property
+    def np_random(self) -> Any:
+        if Path(os.environ["STOP"]).exists():
+            os.kill(os.getpid(), signal.SIGINT)
+        return super().np_random
+
+
+for kind in (Walk, Drift, Fragile, Named, Chatty, Stopped):
     gym.register(f"{kind.__name__}-v0", entry_point=kind, disable_env_checker=True)

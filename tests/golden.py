@@ -68,7 +68,7 @@ def deep() -> dict[str, Any]:
     rules = ("adagoal", "unigoal", "raregoal")
     configs = [Config("point-mass", steps=2_000, seed=i, goal_rule=rule, **small) for i, rule in enumerate(rules)]
     trained = train(configs, workers=1)
-    actors = [[digest(array) for layer in actor.layers for array in layer] for actor in trained.actors]
+    actors = [[digest(array) for layer in policy.actor.layers for array in layer] for policy in trained.policies]
     curves = [[{**row, "wall_seconds": None} for row in trained.history.curve(run)] for run in range(len(configs))]
     return {"status": str(trained.status), "curves": curves, "actors": actors, "D": digest(trained.maps["D"])}
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -12,6 +14,7 @@ from gymnasium import spaces, wrappers
 
 import adagoal
 from adagoal.cli.main import run
+from adagoal.deep.pointmass import PointMass
 from adagoal.worlds import toys
 from model_env import Aliased, Breaking, Impatient, ModelEnv, NoReset, PairEnv, with_terminal
 
@@ -93,6 +96,27 @@ def test_what_cannot_be_used(name: str, said: str, capsys: pytest.CaptureFixture
     assert said in " ".join(told["errors"])
 
 
+def test_a_module_of_the_current_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the user names it; and it hides nothing that is installed."""
+    (tmp_path / "switch_in_a_folder.py").write_text(
+        "import gymnasium as gym\n\n"
+        "class Switch(gym.Env):\n"
+        "    observation_space, action_space = gym.spaces.Discrete(2), gym.spaces.Discrete(1)\n"
+        "    def reset(self, *, seed=None, options=None):\n"
+        "        super().reset(seed=seed)\n"
+        "        return 0, {}\n"
+        "    def step(self, action):\n"
+        "        return 1, 0.0, False, False, {}\n\n"
+        "gym.register('Switch-v0', entry_point='switch_in_a_folder:Switch')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert run(["check", "grid"]) == 0
+    assert str(tmp_path) not in sys.path
+    assert run(["check", "switch_in_a_folder:Switch-v0"]) == 0
+    assert sys.path[-1] == str(tmp_path)
+
+
 def test_a_generator_of_the_environment_s_own_and_seeds_that_do_not_decide() -> None:
     class Own(ModelEnv):
         dice = np.random.default_rng(0)
@@ -153,6 +177,62 @@ def test_an_environment_that_hangs() -> None:
     fine = adagoal.check_env("odd_envs:Chain-v0", step_timeout=20, steps=300)
     assert (fine.ok, fine.one_generator, fine.in_space) == (True, True, None)
     assert "cannot be sent" in adagoal.check_env(ModelEnv(SLIPPERY), step_timeout=1).errors[0]
+
+
+def test_a_goal_conditioned_environment(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["check", "point-mass", "--json", "--steps", "200"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["goal_size"], told["time_limit"], told["steps"], told["warnings"]) == (2, 25, 200, [])
+    assert told["takes_goals"]
+    assert told["seed_decides"]
+    assert told["reached_within"] == pytest.approx(0.1)
+    assert "asks for goals within L = 20 steps, and discounts with 0.96" in told["plan"]
+    assert run(["check", "point-mass", "--max-states", "9"]) == 2
+    assert "error: max_states: is for explorations; this environment is for trainings" in capsys.readouterr().out
+
+
+def passed_over(env: Any, goal: Any) -> None:
+    """A hook that does nothing."""
+
+
+def test_what_a_training_would_do_with_an_odd_environment() -> None:
+    class Deaf(PointMass):
+        """Keeps its own goal, and has dice that nobody seeds."""
+
+        dice = np.random.default_rng(0)
+
+        def set_goal(self, goal: Any) -> None:
+            """Passed over."""
+
+        def step(self, action: Any) -> Any:
+            return super().step(action * self.dice.random())
+
+    class Dense(PointMass):
+        def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
+            return -np.linalg.norm(np.asarray(achieved_goal) - desired_goal, axis=-1)
+
+    class Tired(PointMass):
+        steps = 0
+
+        def step(self, action: Any) -> Any:
+            self.steps += 1
+            if self.steps > 60:
+                raise RuntimeError("the motor is hot")
+            return super().step(action)
+
+    deaf = adagoal.check_env(Deaf(), steps=50)
+    assert deaf.ok
+    assert deaf.takes_goals is False
+    assert any("has no time limit of its own" in line for line in deaf.warnings)
+    assert any("cannot tell the environment its goal" in line for line in deaf.plan)
+    assert any("the same seed does not give the same steps" in line for line in deaf.warnings)
+    hooked = adagoal.check_env(Deaf(), set_goal=passed_over)
+    assert (hooked.exit_code, hooked.errors[0].split(": ")[0]) == (2, "set_goal")
+    assert "dense reward" in adagoal.check_env(Dense()).errors[0]
+    assert "the motor is hot" in adagoal.check_env(Tired()).errors[0]
+    assert (
+        adagoal.check_env(ModelEnv(SLIPPERY), set_goal=lambda env, goal: None).errors[0].startswith("set_goal: is for")
+    )
 
 
 def test_an_environment_that_cannot_be_closed() -> None:

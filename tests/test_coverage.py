@@ -45,7 +45,7 @@ def test_exactly_L_is_exact():
 @pytest.mark.parametrize("family", coverage_worlds.FAMILIES)
 @pytest.mark.parametrize("rule", ["adagoal", "unigoal"])
 def test_no_claim_is_ever_false(family, rule, monkeypatch):
-    monkeypatch.setattr(coverage, "BUDGET", 30_000)
+    monkeypatch.setattr(coverage, "BUDGET", 15_000)
     monkeypatch.setattr(coverage, "EVERY_STEP_BUDGET", 200)
     record = coverage.run_task(coverage.Task(family, rule, 0.01, 3))
     assert not coverage.broken(record)
@@ -70,6 +70,7 @@ def test_clopper_pearson():
 
 
 def test_command_resumes_and_draws(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(coverage, "BUDGET", 3_000)
     records = [coverage.run_task(task) for task in coverage.tasks(3, 1, 0)]
     monkeypatch.setattr(coverage, "run_task", None)  # nothing may be left to run
     file = tmp_path / "coverage-chunks" / "chunk-run-000000-4.json"

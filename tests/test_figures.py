@@ -10,7 +10,7 @@ import pytest
 
 from adagoal.cli.main import run
 from adagoal.engines.local import Local
-from adagoal.experiments import constants, figure3, intervals, price, runner, separation
+from adagoal.experiments import constants, figure3, intervals, linear_output, price, runner, scaling, separation
 from adagoal.runs.setting import Setting
 
 DATA = Path(__file__).parent.parent / "docs" / "figures"
@@ -19,7 +19,11 @@ DATA = Path(__file__).parent.parent / "docs" / "figures"
 def test_figure3_on_a_few_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figure3, "EPISODES", 9)
     options = figure3.FIGURE3.chosen(seeds=2, out=tmp_path)
-    data = runner.run(figure3.FIGURE3, options, Local(1, print), runner.Display(quiet=True)).data
+    report = runner.run(figure3.FIGURE3, options, Local(1, print), runner.Display(quiet=True))
+    data = report.data
+    for panel in report.panels:
+        assert [(line.name, line.seed) for line in panel.lines[:3]] == [("UniGoal", seed) for seed in (None, 0, 1)]
+        assert all(list(line.x) == list(range(1, 10)) for line in panel.lines), "a point for every episode"
     assert [(row["rule"], row["first"], row["last"]) for row in data["rows"][:3]] == [
         ("UniGoal", 0, 2),
         ("UniGoal", 3, 5),
@@ -111,3 +115,21 @@ def test_a_cell_of_the_price_is_run_and_audited(monkeypatch: pytest.MonkeyPatch)
     found = price._measure(price.Cell("small", "adagoal", 0), 60.0)
     assert (found["status"], found["world"]) == ("certified", "small")
     assert found["steps"] > 0
+
+
+def test_every_figure_with_curves_has_them_on_its_page() -> None:
+    """From the committed runs: a curve for every method or rule, with its seeds."""
+    data = {
+        name: json.loads((DATA / f"{name}.json").read_text()) for name in ("scaling", "separation", "linear-states")
+    }
+    options = scaling.SCALING.chosen(seeds=data["scaling"]["seeds"], full=False)
+    pages = {"scaling": scaling.report(data["scaling"]["runs"], options).panels}
+    pages["linear"] = linear_output.states(data["linear-states"]["rows"], options).panels
+    pages["separation"] = [separation.panel(data["separation"]["rows"], data["separation"]["seeds"])]
+    assert {name: len(panels) for name, panels in pages.items()} == {"scaling": 4, "linear": 2, "separation": 1}
+    for panels in pages.values():
+        for panel in panels:
+            kinds = [line.seed is None for line in panel.lines]
+            assert sum(kinds) >= 2, "curves of all seeds"
+            assert not all(kinds), "and of each"
+            assert all(list(line.x) == sorted(line.x) and len(line.x) == len(line.y) for line in panel.lines)

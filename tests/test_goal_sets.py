@@ -175,7 +175,7 @@ def test_states_found_on_the_way_join_their_goals(tmp_path):
 @pytest.mark.parametrize("goals", [second, {"even": lambda o: o[1] % 2 == 0, "late": lambda o: o[1] > 4}, "keys:1"])
 def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path, goals):
     mdp = toys.chain(n_states=12, slip=0.1)
-    setting = {"radius": 8.0, "max_states": 20, "seed": 3}
+    setting = {"radius": 8.0, "max_states": 20, "seed": 3, "budget": 2_000}
     whole = adagoal.explore(PairEnv(mdp), goals=goals, **setting)
     rollouts = iter(range(10**6))
     adagoal.explore(PairEnv(mdp), goals=goals, **setting, out=tmp_path, observe=lambda running: next(rollouts) < 30)

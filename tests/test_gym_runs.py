@@ -168,21 +168,21 @@ def as_numbered(mdp: TabularMDP, world: GymWorld, starts: tuple[int, ...]) -> Ta
 def test_certificates_hold_where_states_are_numbered_on_the_fly() -> None:
     """Random and fixed starts, ends, states out of reach, and a bound on their number that is too large."""
     certified = 0
-    for seed in range(16):
+    for seed in range(12):
         rng = np.random.default_rng(seed)
         make = (random_models.random_sparse, random_models.random_deterministic, random_models.random_unreachable)
-        mdp = make[seed % 3](n_states=8, n_actions=2, seed=seed)
+        mdp = make[seed % 3](n_states=6, n_actions=2, seed=seed)
         if seed % 2:
-            mdp = with_terminal(mdp, 7)
+            mdp = with_terminal(mdp, 5)
         starts = (0,) if seed % 4 < 2 else (0, 3)
-        world = GymWorld(PairEnv(mdp, starts), "pairs", max_states=int(rng.integers(9, 12)))
-        result = api.explore(world, float(rng.uniform(2, 5)), 1.0, seed=seed, budget=30_000)
+        world = GymWorld(PairEnv(mdp, starts), "pairs", max_states=int(rng.integers(7, 10)))
+        result = api.explore(world, float(rng.uniform(2, 5)), 1.5, seed=seed, budget=10_000)
         verdict = api.audit(result, as_numbered(mdp, world, starts))
         assert verdict.certificates, verdict.failures
         if result.status == "certified":
             assert verdict.ok, verdict.failures
             certified += 1
-    assert certified > 8
+    assert certified > 6
 
 
 def test_minigrid_is_certified(tmp_path: Path) -> None:

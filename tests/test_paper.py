@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import adagoal
 from adagoal import goals as goal_rules
 from adagoal import methods
 from adagoal.core.counts import Counts
@@ -230,6 +231,8 @@ def test_bad_arguments() -> None:
             run_of(toys.chain(n_states=3), 2.0, 1.0, **arguments)
     with pytest.raises(InputError, match="GiB"):
         run_of(toys.chain(n_states=3000), 40.0, 1.0)
+    with pytest.raises(InputError, match="GiB"):
+        adagoal.explore("chain", 3, method="bpi-ucbvi", goals=[2], method_args={"horizon": 10**9})
     world = ModelWorld(toys.chain(n_states=3))
     world.state_bound = 10
     with pytest.raises(InputError, match="known number of states"):

@@ -64,8 +64,8 @@ def test_a_policy_of_many_stages_starts_again_after_its_last(tmp_path: Path) -> 
 def test_an_environment_object_is_played_as_it_is(
     kind: type[ModelEnv], starts: tuple[int, ...], tmp_path: Path
 ) -> None:
-    result = api.explore(kind(SLIPPERY, starts), radius=7, epsilon=1, out=tmp_path)
-    trials = adagoal.play(tmp_path, episodes=400, env=kind(SLIPPERY, starts))
+    result = api.explore(kind(SLIPPERY, starts), radius=7, epsilon=2, out=tmp_path)
+    trials = adagoal.play(tmp_path, episodes=200, env=kind(SLIPPERY, starts))
     assert len(trials) == len(result.goals) >= 4
     assert all(trial.agrees for trial in trials)
 

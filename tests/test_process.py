@@ -90,7 +90,8 @@ def test_a_kill_from_outside_between_two_steps() -> None:
     assert any("was killed" in line for line in world.warnings)
 
 
-def test_a_process_that_is_killed_again_and_again_is_given_up() -> None:
+def test_a_process_that_is_killed_again_and_again_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adagoal.worlds.gym.DEATHS", 1)
     with pytest.raises(EnvironmentFailure, match="was killed"):
         play(remote("Dies", after=1), 100)
 

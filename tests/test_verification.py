@@ -1,4 +1,4 @@
-"""Verification formats: programs in, interval MDPs out; and the examples of docs/models.md, as they stand there."""
+"""Verification formats: programs in, interval MDPs out; and the examples of two pages of docs, as they stand there."""
 
 import importlib.util
 import json
@@ -20,12 +20,13 @@ from model_env import PairEnv
 storm_missing = importlib.util.find_spec("stormpy") is None
 needs_storm = pytest.mark.skipif(storm_missing, reason="stormpy is not installed (the extra storm)")
 
-PAGE = (Path(__file__).parents[1] / "docs/models.md").read_text()
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE = "".join((DOCS / name).read_text() for name in ("models.md", "model-checkers.md"))
 BLOCKS = re.findall(r"(<!-- needs storm -->\n)?```(python|console|prism)\n(.*?)```", PAGE, re.S)
 WALK = next(text for _, kind, text in BLOCKS if kind == "prism")
 
 
-def test_the_examples_of_the_page(tmp_path, monkeypatch):
+def test_the_examples_of_the_pages(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("walk.prism").write_text(WALK)
     space: dict[str, object] = {}

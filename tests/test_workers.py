@@ -28,6 +28,7 @@ from adagoal.worlds.crew import CrewWorld
 from adagoal.worlds.process import Killed
 from adagoal.worlds.roster import Hire
 from model_env import Impatient, ModelEnv, PairEnv, play, same_counts, with_terminal
+from test_masks import MaskedEnv, MaskedPairs, masked, never_played
 
 LAKE: dict[str, Any] = {"env": "FrozenLake-v1", "radius": 8, "epsilon": 2.0, "budget": 4_000, "workers": 3}
 
@@ -193,6 +194,36 @@ def test_what_is_wrong_with_an_environment_is_seen(here: type[Here]) -> None:
     late = crew(lambda: Impatient(toys.chain(slip=0.1)))
     play(late, 500)
     assert any("truncated" in line for line in late.warnings)
+
+
+@pytest.mark.parametrize("kind", [MaskedEnv, MaskedPairs])
+def test_masks(kind: type[MaskedEnv], here: type[Here], tmp_path: Path) -> None:
+    """A copy respects the masks that it meets first, and those that others have met: this environment raises."""
+    mdp = masked(2)
+    setting: dict[str, Any] = {"radius": 5.0, "seed": 2, "workers": 3, "budget": 4_000}
+    result = adagoal.explore(vector(lambda: kind(mdp)), **setting)
+    assert (result.steps, result.void) == (4_000, [])
+    counts, _ = play(crew(lambda: kind(mdp)), 2_000)
+    assert counts.absent.any()
+    assert not counts.n[counts.absent].any()
+    if kind is MaskedEnv:
+        np.testing.assert_array_equal(counts.absent, mdp.absent)
+        assert adagoal.audit(result, mdp).certificates
+        assert never_played(result, mdp)
+
+
+def test_a_mask_that_changes_is_seen(here: type[Here]) -> None:
+    class Moody(MaskedEnv):
+        def mask(self) -> Any:
+            mask = super().mask()
+            return mask if self.np_random.random() < 0.9 else np.ones_like(mask)
+
+        def step(self, action: Any) -> Any:
+            return *ModelEnv.step(self, action)[:4], {"action_mask": self.mask().astype(np.int8)}
+
+    world = crew(lambda: Moody(masked(2)))
+    play(world, 500)
+    assert any("a state had other actions at one visit than at another" in line for line in world.void)
 
 
 def test_the_same_counts_after_a_checkpoint(here: type[Here]) -> None:

@@ -109,11 +109,17 @@ print(f"measured {np.mean(steps):.2f} steps, certified {low:.2f} to {up:.2f}")
 # %% [markdown]
 # ## From the command line
 #
-# Register the environment with Gymnasium in a module of yours, say `lift.py`, and name both:
+# Put the class into a file of yours, say `lift.py`, with one more line at its end:
+#
+# ```python
+# gym.register("Lift-v0", entry_point="lift:Lift")
+# ```
+#
+# Then name the file and the environment, in the folder of the file:
 #
 # ```console
 # $ adagoal check lift:Lift-v0
-# $ adagoal explore lift:Lift-v0 --radius 12 --epsilon 1 --out runs/lift
+# $ adagoal explore lift:Lift-v0 --radius 12 --epsilon 1 --max-states 10 --out runs/lift
 # $ adagoal play runs/lift --env lift:Lift-v0
 # ```
 #

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from adagoal.api.certify import certify
-    from adagoal.api.check import Check, check_env
+    from adagoal.api.check import check_env
+    from adagoal.api.checked import Check
     from adagoal.api.explore import audit, explore, resume, transitions
     from adagoal.api.export import export
     from adagoal.api.train import load, train
@@ -47,7 +48,8 @@ __all__ = [
 
 _HOME = {
     **dict.fromkeys(("audit", "explore", "resume", "transitions"), "api.explore"),
-    **dict.fromkeys(("Check", "check_env"), "api.check"),
+    "Check": "api.checked",
+    "check_env": "api.check",
     **dict.fromkeys(("Certificate", "Result"), "runs.result"),
     "certify": "api.certify",
     "Certification": "deep.certification",

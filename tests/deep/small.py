@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,20 @@ from adagoal.runs import training
 
 FORMAT1 = Path(__file__).parent / "format1"
 SETTINGS: dict[str, Any] = {
-    "algorithm": "ddpg", "gamma": 0.98, "radius": 40.0, "radius_ramp": 100_000, "action_l2": 1.0,
+    "algorithm": "ddpg", "gamma": 0.98, "radius": 40.0, "radius_ramp": 100_000, "action_l2": 1.0, "contact": 0.0,
     "hidden": (4,), "updates": 2, "batch": 8, "ensemble_updates": 2, "ensemble_batch": 8, "candidates": 5, "members": 2,
     "episodes": 2, "horizon": 5, "buffer": 100, "eval_every": 2, "eval_episodes": 2, "steps": 40,
 }  # fmt: skip
 CONFIG = Config("point-mass", **SETTINGS)
 
 
-def equal(one: Path, other: Path) -> bool:
+OLD = ("policy.npz", "goals.npz")
+"""What the first version kept, too."""
+
+
+def equal(one: Path, other: Path, names: Sequence[str] = (*OLD, "past.npz")) -> bool:
     """Whether two trainings learnt and saw the same, byte for byte; how long it took may differ."""
-    same = all((one / name).read_bytes() == (other / name).read_bytes() for name in ("policy.npz", "goals.npz"))
+    same = all((one / name).read_bytes() == (other / name).read_bytes() for name in names)
     return same and log(one) == log(other)
 
 
@@ -37,5 +42,13 @@ def restored(folder: Path, **code: Any) -> training.Training:
     """What ``resume`` builds from a folder before it runs anything."""
     found = training.files.find(folder)
     assert found is not None
-    given = {"steps": 0, "env": None, "goal_rule": None, "set_goal": None, "trust": False, "workers": 1} | code
-    return training._restored(found, **given)
+    given = {
+        "steps": 0,
+        "env": None,
+        "goal_rule": None,
+        "set_goal": None,
+        "trust": False,
+        "workers": 1,
+        "step_timeout": None,
+    }
+    return training._restored(found, **{**given, **code})

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from adagoal.cli.main import run
 
-TRAIN = ["train", "point-mass", "--hidden", "16,16", "--updates", "2", "--ensemble-updates", "2", "--batch", "32",
-         "--ensemble-batch", "32", "--eval-episodes", "8", "--workers", "1", "--steps", "800"]  # fmt: skip
 
-
-def test_resume_report_and_play_on_a_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = str(tmp_path / "run")
-    assert run([*TRAIN, "--out", folder]) == 0
-    assert run(["resume", folder, "--budget", "1600", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out.split("\n", 2)[2])["status"] == "done"
-    assert json.loads((tmp_path / "run" / "result.json").read_text())["steps"] >= 1600
+def test_resume_report_and_play_on_a_training(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(shutil.copytree(finished, tmp_path / "run"))
+    assert run(["resume", folder, "--budget", "80", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["status"] == "done"
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["steps"] >= 80
     (tmp_path / "run" / "report.html").unlink()
     assert run(["report", folder]) == 0
     assert (tmp_path / "run" / "report.html").is_file()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from adagoal.core import betting
 from adagoal.core.errors import InputError
 from adagoal.core.intervals import clopper_pearson
 from adagoal.core.status import Status
-from adagoal.core.types import Bools, Floats
+from adagoal.core.types import Floats
 from adagoal.deep import certification, load
 from adagoal.deep.cells import Cells
 from adagoal.deep.certification import CERTIFY, Cell, Certification, Claim, Verdict
@@ -27,38 +28,14 @@ from adagoal.deep.rollouts import rollouts
 from adagoal.deep.worker import TEST
 from adagoal.report.deep_figures import certified_behind
 
-CLAIM = Claim(radius=10, delta=0.1, slack=0.1, halvings=4)
-
-
-def square(rng: np.random.Generator, n: int) -> Floats:
-    return rng.uniform(-1.0, 1.0, (n, 2))
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from deep_certify import CLAIM, POLICIES, coins, counted, flat, square
+from deep_certify import certified as certificate
 
 
 def certified(claim: Claim, truth: Callable[[Floats], Floats], seed: int) -> Certification:
-    """A policy that reaches a goal with a known probability."""
-    coins = np.random.default_rng([seed, 1])
-    return certification.certify(claim, square, lambda goals, _: coins.random(len(goals)) < truth(goals), seed)
-
-
-def wrong(found: Certification, truth: Callable[[Floats], Floats], margin: float = 1e-3) -> bool:
-    """Whether a verdict is false by more than the margin; ``truth`` is linear, so that a cell's is its centre's."""
-    claim = found.claim
-    for cell in found.cells:
-        p = float(truth((cell.low + cell.high)[None] / 2)[0])
-        if cell.verdict is Verdict.CERTIFIED and p < claim.success - claim.slack - margin:
-            return True
-        if cell.verdict is Verdict.REFUTED and p >= claim.success + margin:
-            return True
-    return False
-
-
-def flat(p: float) -> Callable[[Floats], Floats]:
-    return lambda goals: np.full(len(goals), p)
-
-
-def slope(goals: Floats) -> Floats:
-    """From 0.68 to 1, across the square."""
-    return np.asarray(0.84 + 0.1 * goals[:, 0] + 0.06 * goals[:, 1])
+    """Of a policy that reaches a goal with a known probability."""
+    return certificate(coins(truth)._replace(claim=claim), seed)
 
 
 # --- cells ---
@@ -142,8 +119,7 @@ def test_all_cells_share_delta(halvings: int) -> None:
 
 def failures(runs: int) -> list[int]:
     """Of so many certificates, those with a false verdict, where every cell is just bad, just good, or a slope."""
-    just = flat(CLAIM.success - CLAIM.slack - 0.002), flat(CLAIM.success + 0.002), slope
-    return [sum(wrong(certified(CLAIM, truth, seed), truth) for seed in range(runs)) for truth in just]
+    return [counted(name, runs)["wrong"] for name in list(POLICIES)[:3]]
 
 
 def test_false_verdicts_are_rare() -> None:
@@ -151,8 +127,11 @@ def test_false_verdicts_are_rare() -> None:
 
 
 @pytest.mark.slow
-def test_at_most_delta_of_300_certificates_have_a_false_verdict() -> None:
-    assert max(failures(300)) <= 30
+@pytest.mark.parametrize("name", POLICIES)
+def test_at_most_delta_of_300_certificates_have_a_false_verdict(name: str) -> None:
+    found = counted(name, 300)
+    assert found["open"] == 0
+    assert found["wrong"] <= 30
 
 
 def test_weaker_bounds_break(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,42 +142,6 @@ def test_weaker_bounds_break(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(certification, "exceeds", once)
     assert max(failures(12)) > 4
-
-
-# --- point-mass, with a controller that can be played for many goals at once ---
-
-
-def controlled(goals: Floats, rng: np.random.Generator, radius: int) -> Bools:
-    """The dynamics of :mod:`adagoal.deep.pointmass` and a bounded proportional controller; ``[n]``."""
-    position, velocity = rng.uniform(-0.5, 0.5, goals.shape), np.zeros(goals.shape)
-    reached = np.zeros(len(goals), bool)
-    for _ in range(radius):
-        action = np.clip(4.0 * (goals - position) - velocity + rng.normal(0.0, 0.5, goals.shape), -1.0, 1.0)
-        velocity = 0.5 * velocity + 0.1 * action
-        position = np.clip(position + velocity, -1.5, 1.5)
-        reached |= np.linalg.norm(position - goals, axis=1) <= 0.1
-    return reached
-
-
-@pytest.mark.slow
-def test_at_most_delta_of_300_certificates_of_a_point_mass_have_a_false_verdict() -> None:
-    claim = Claim(radius=8, delta=0.1, halvings=4)  # its cells reach between 0.85 and 0.96
-    many = square(np.random.default_rng(0), 400_000)
-    truth = controlled(many, np.random.default_rng(1), claim.radius)
-    false = 0
-    for seed in range(300):
-        rng = np.random.default_rng([seed, 2])
-        found = certification.certify(claim, square, lambda goals, _, rng=rng: controlled(goals, rng, 8), seed)
-        assert found.count("open") == 0
-        assert found.count("certified") > 3
-        for cell in found.cells:
-            own = truth[((many > cell.low) & (many <= cell.high)).all(1)]
-            error = 3.0 * np.sqrt(own.mean() * (1.0 - own.mean()) / len(own))
-            too_low = cell.verdict is Verdict.CERTIFIED and own.mean() < claim.success - claim.slack - error
-            if too_low or (cell.verdict is Verdict.REFUTED and own.mean() >= claim.success + error):
-                false += 1
-                break
-    assert false <= 30
 
 
 def test_the_controller_plays_the_point_mass() -> None:

@@ -30,6 +30,7 @@ from adagoal.deep.config import RECIPES, Config, one_program
         ("radius", "40"),
         ("noise", False),
         ("gamma", 1.0),
+        ("action_l2", -0.5),
         ("hidden", [64]),
         ("hidden", ()),
         ("hidden", (64, 0)),
@@ -57,6 +58,12 @@ def test_whole_numbers_are_numbers() -> None:
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipes_are_valid(name: str) -> None:
     Config("point-mass", **RECIPES[name])
+
+
+def test_the_penalty_of_actions_is_what_was_measured() -> None:
+    for env, penalty in (("FetchPush-v4", 1.0), ("object:FetchPush-v4", 1.0), ("point-mass", 0.1)):
+        assert Config(env).on_time_scale(50).action_l2 == penalty
+    assert Config("FetchPush-v4", action_l2=0.0).on_time_scale(50).action_l2 == 0.0
 
 
 @pytest.mark.parametrize(

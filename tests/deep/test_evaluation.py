@@ -20,8 +20,20 @@ from adagoal.deep.worker import TEST
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("run") / "out"
-    small = "--hidden 16 --updates 20 --batch 64 --candidates 10 --buffer 10000"
-    words = ["train", "point-mass", "--seeds", "2", "--steps", "4000", *small.split(), "--out", str(path)]
+    small = "--hidden 16 --updates 20 --batch 64 --candidates 10 --buffer 10000 --workers 1"
+    words = [
+        "train",
+        "point-mass",
+        "--seeds",
+        "2",
+        "--steps",
+        "4000",
+        "--workers",
+        "1",
+        *small.split(),
+        "--out",
+        str(path),
+    ]
     assert run(words) == 0
     return path
 

@@ -37,17 +37,20 @@ def test_what_an_environment_raises_is_named_and_the_training_goes_on_later(
     monkeypatch.setenv("TIRED", str(tired))
     config = Config("tired:Tired-v0", **TINY)
 
-    def after_two(history: Any) -> None:
-        if history.rows[-1]["cycle"] == 1:
-            tired.touch()
+    def after(cycle: int, word: str) -> Any:
+        return lambda history: tired.write_text(word) if history.rows[-1]["cycle"] == cycle else None
 
     with pytest.raises(EnvironmentFailure) as raised:
-        train([config], folder, observe=after_two, workers=1)
+        train([config], folder, observe=after(1, ""), workers=1)
     assert str(raised.value) == f"env: tired:Tired-v0 raised RuntimeError: no more; what had been learnt is in {folder}"
     assert isinstance(raised.value.__cause__, RuntimeError)
     tired.unlink()
     with pytest.raises(InputError, match=r"^env: the run is on 'tired:Tired-v0', which names a module to import"):
         resume(folder, workers=1)
+    hangs = rf"^env: a step of tired:Tired-v0 took longer than 2 s; what had been learnt is in {folder}"
+    with pytest.raises(EnvironmentFailure, match=hangs):
+        resume(folder, env="tired:Tired-v0", observe=after(2, "hang"), step_timeout=2, workers=1)
+    tired.unlink()
     finished = resume(folder, env="tired:Tired-v0", workers=1)
     assert finished.status == "done"
     assert [row["cycle"] for row in finished.history.rows] == [0, 1, 2, 3, 4]

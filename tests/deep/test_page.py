@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from small import CONFIG
 
 import browser as driver
 from adagoal.core.errors import InputError
 from adagoal.core.files import write_json
-from adagoal.report import deep
+from adagoal.deep import envs, goalspace
+from adagoal.deep.past import Past
+from adagoal.report import deep, deep_curves, deep_film
 from adagoal.report.packed import unpacked
 
 CELL = {"low": [-1.0, -1.0], "high": [0.0, 1.0], "share": 0.5, "rollouts": 10, "reached": 9}
@@ -40,13 +46,93 @@ def test_the_goal_space_goes_back_in_time(trained: Path) -> None:
         assert page.evaluate(chosen) == episodes
         page.evaluate("$('cycle').value = 0; $('cycle').dispatchEvent(new Event('input'))")
         assert page.evaluate(chosen) == CONFIG.episodes
-        for name in ("D", "E"):
+        maps = np.load(trained / "past.npz")["maps"]
+        for k, name in enumerate(("D", "E")):
             page.evaluate(f"$('space-measure').value = '{name}'; $('space-measure').dispatchEvent(new Event('change'))")
-            assert page.evaluate("part('squares').data.x.length") == 41 * 41
-        assert page.evaluate("$('cells-text').textContent") == "certified 50%, refuted 0%, open 50%"
+            for cycle in (1, 2):
+                page.evaluate(f"$('cycle').value = {cycle}; $('cycle').dispatchEvent(new Event('input'))")
+                corner = page.evaluate("part('squares').data.text.at(-1)")
+                assert corner == f"{name} = {maps[cycle, 0, k, -1, -1]:.2f}"
+            page.evaluate("$('cycle').value = 3; $('cycle').dispatchEvent(new Event('input'))")
+            assert page.evaluate("part('squares').data.x.length") == 41 * 41, "the map of the end is finer"
+        assert page.evaluate("$('cells-text').textContent") == "certified 50%refuted 0%open 50%"
         assert "with <b>probability</b>" in page.evaluate("document.body.textContent"), "words, not markup"
-        assert page.evaluate("page.data.facts.panels.map(panel => panel.title)")[-1].startswith("Success by distance")
+        titles = page.evaluate("page.data.facts.panels.map(panel => panel.title)")
+        assert titles[-2:] == ["Success by distance, in the tests", "Success by distance from the start, evaluated"]
         assert page.troubles() == []
+
+
+def test_success_by_distance_is_that_of_the_tests(finished: Path) -> None:
+    about, _, past = deep.found(finished)
+    tests = np.stack(past.tests)
+    assert tests.shape == (3, 1, 2, 2)
+    assert (tests[:, 0, :, 1].mean(1) == [point["success"] for point in about.curves[0]]).all()
+    (panel,) = (panel for panel in deep_curves.panels(about, past, {}) if "distance" in panel.title)
+    assert [line.name for line in panel.lines] == [f"tests of quarter {k}" for k in (1, 2, 3)]
+    assert all(tests[..., 0].min() <= x <= tests[..., 0].max() for line in panel.lines for x in line.x)
+
+
+def test_maps_are_thinned_as_time_goes_on() -> None:
+    past = Past()
+    for cycle in range(100):
+        if past.due(cycle):
+            past.add_map(cycle, np.full((1, 3, 3), cycle), np.zeros((1, 3, 3)))
+    assert list(past.maps) == list(range(0, 100, 4))
+    assert [int(kept[0, 0, 0, 0]) for kept in Past.of(past.arrays()).maps.values()] == list(past.maps)
+
+
+def test_the_film_shows_the_goal_that_the_policy_is_told(finished: Path) -> None:
+    pictures = deep_film.frames(finished)
+    assert len(pictures) == deep_film.FRAMES
+    env = envs.make("point-mass")
+    goals = goalspace.goal_space(env, "test_goals", CONFIG.test_goals)(np.random.default_rng(1), 32)
+    start = env.reset(seed=1)[0]["achieved_goal"]
+    goal = goals[np.argmax(np.linalg.norm(goals - start, axis=1))]
+    across = np.linspace(-1.5, 1.5, pictures.shape[1])
+    for picture in pictures:
+        rows, columns = np.nonzero((picture == (213, 94, 0)).all(-1))
+        np.testing.assert_allclose([across[columns].mean(), -across[rows].mean()], goal, atol=0.05)
+
+
+FILM = """
+import sys
+from pathlib import Path
+import mujoco
+import numpy as np
+from adagoal.deep import Config, train
+from adagoal.deep.envs import Source
+from adagoal.report import deep_film
+
+if __name__ == "__main__":
+    sizes = {"episodes": 2, "eval_episodes": 2, "updates": 2, "batch": 8, "hidden": (8,), "buffer": 2000}
+    train([Config("FetchReach-v4", steps=100, **sizes)], Path(sys.argv[1]), workers=1)
+    made, make = [], Source.make
+    Source.make = lambda self, **options: made.append(make(self, **options)) or made[-1]
+    assert len(deep_film.frames(Path(sys.argv[1]))) == deep_film.FRAMES
+    core = made[-1].unwrapped
+    marker = core.data.site_xpos[mujoco.mj_name2id(core.model, mujoco.mjtObj.mjOBJ_SITE, "target0")]
+    goals = deep_film.goalspace.goal_space(core, "test_goals", "env")(np.random.default_rng(1), 32)
+    print(np.abs(marker - goals).max(1).min())
+"""
+"""Trains for a moment on Fetch, makes the film, and says how far its marker is from the nearest of the test goals."""
+
+
+@pytest.mark.slow
+def test_the_film_of_fetch_marks_a_test_goal(tmp_path: Path) -> None:
+    script = tmp_path / "film.py"
+    script.write_text(FILM)
+    environment = {**os.environ, "MUJOCO_GL": "egl"}
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path / "run")],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    if "EGL" in done.stderr:
+        pytest.skip("no renderer without a display")
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 1e-6
 
 
 def test_a_training_is_watched_from_its_folder(trained: Path) -> None:

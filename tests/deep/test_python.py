@@ -18,6 +18,7 @@ from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.deep import Config, Policy, resume, train
 from adagoal.deep.actor import Actor
 from adagoal.deep.pointmass import PointMass
+from adagoal.runs import training
 from adagoal.runs.trained import TrainResult
 
 TINY: dict[str, Any] = {
@@ -36,6 +37,15 @@ def line() -> TrainResult:
     """A training on an environment that only this program knows, with actions from -2 to 6."""
     return adagoal.train(Settable, mine, hidden=(32, 32), updates=100, batch=128, candidates=50, buffer=20_000,
                          steps=4_000, eval_episodes=32, episodes=16, horizon=20, workers=2)  # fmt: skip
+
+
+def test_a_recipe_has_its_goal_rule_unless_one_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(training, "train", lambda configs, *_, **__: asked.append(configs[0].goal_rule))
+    adagoal.train("point-mass", recipe="paper")
+    adagoal.train("point-mass", "unigoal", recipe="paper")
+    adagoal.train("point-mass")
+    assert asked == ["proportional", "unigoal", "adagoal-proportional"]
 
 
 def test_the_policy_acts_in_the_environments_own_units(line: TrainResult) -> None:

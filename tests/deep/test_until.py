@@ -8,13 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small import CONFIG
+from small import CONFIG, SETTINGS
 
+import adagoal
 from adagoal.api import until
 from adagoal.cli.main import run
+from adagoal.core.errors import InputError
 from adagoal.core.types import Floats
 from adagoal.deep import train
 from adagoal.deep.certification import Cell, Verdict
+from adagoal.deep.pointmass import PointMass
 
 
 def cell(low: list[float], high: list[float]) -> Cell:
@@ -36,10 +39,10 @@ def test_a_cell_is_believed_within_reach_by_the_distances_in_it() -> None:
 def test_pieces_are_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(until, "PIECES", 2)
     ended = until.train_until_certified(CONFIG, tmp_path / "pieces", workers=1)
-    assert not ended.certified  # nothing was learnt in so few steps
-    assert ended.found is not None
-    assert ended.found.claim.delta == pytest.approx(0.05 / 6)
-    assert ended.found.count("open") == 0
+    assert ended.status == "budget"  # nothing was learnt in so few steps
+    assert ended.certificate is not None
+    assert ended.certificate.claim.delta == pytest.approx(0.05 / 6)
+    assert ended.certificate.count("open") == 0
     train([dataclasses.replace(CONFIG)], tmp_path / "whole", workers=1)
     assert (tmp_path / "pieces" / "policy.npz").read_bytes() == (tmp_path / "whole" / "policy.npz").read_bytes()
 
@@ -47,12 +50,34 @@ def test_pieces_are_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_what_does_not_go_together_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["train", "point-mass", "--out", str(tmp_path / "run")]
     assert run([*words, "--slack", "0.1"]) == 2
-    assert "--slack: is for --until certified" in capsys.readouterr().err
+    assert "--slack: is for a training until certified" in capsys.readouterr().err
     assert run([*words, "--until", "certified", "--seeds", "2"]) == 2
     assert "--seeds: one run at a time" in capsys.readouterr().err
     assert run([*words, "--until", "certified", "--delta", "2"]) == 2
     assert "--delta: must be a number in (0, 1)" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_from_python_with_a_rule_and_an_environment_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(until, "PIECES", 2)
+    given = {**SETTINGS, "horizon": 5, "workers": 1}
+    ended = adagoal.train(
+        lambda: PointMass(), lambda known: known.E + 1.0, out=tmp_path / "run", until="certified", delta=0.2, **given
+    )
+    assert ended.status == "budget"
+    assert ended.certificate is not None
+    assert ended.certificate.claim.delta == pytest.approx(0.2 / 6)
+    assert ended.curve()[-1]["steps"] == SETTINGS["steps"]
+
+
+def test_what_python_may_not_ask_for(tmp_path: Path) -> None:
+    for wrong, name in (({"until": "bored"}, "until"), ({"until": "certified"}, "out"), ({"delta": 0.1}, "delta")):
+        with pytest.raises(InputError, match=f"^{name}: "):
+            adagoal.train("point-mass", **wrong)
+    with pytest.raises(InputError, match=r"^seeds: one run"):
+        adagoal.train("point-mass", until="certified", seeds=2, out=tmp_path)
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,13 @@ from adagoal.deep.pointmass import PointMass
 
 
 class Tired(PointMass):
-    """Raises while the file named by TIRED exists."""
+    """Raises while the file named by TIRED exists; hangs where that holds a word."""
 
     def step(self, action: Any) -> Any:
-        if Path(os.environ["TIRED"]).exists():
+        tired = Path(os.environ["TIRED"])
+        if tired.exists():
+            if tired.read_text():
+                time.sleep(600)
             raise RuntimeError("no more")
         return super().step(action)
 

@@ -4,103 +4,25 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 import gymnasium
 
-from adagoal.core import status
+from adagoal.api import check_goals
+from adagoal.api.checked import Check
 from adagoal.core.checks import integer
 from adagoal.core.errors import InputError
 from adagoal.core.streams import aside
 from adagoal.core.text import plain
 from adagoal.core.world import World
+from adagoal.deep.aiming import Hook
+from adagoal.deep.envs import Source
 from adagoal.worlds import probe, registry
 from adagoal.worlds.body import Body, Local
 from adagoal.worlds.gym import GymWorld
 from adagoal.worlds.simulator import ModelWorld
 
 STEPS = 2000
-
-
-@dataclass
-class Check:
-    """What was found out about an environment; None is for what could not be tried, or need not be."""
-
-    env: str
-    errors: list[str] = field(default_factory=list)
-    """Why it cannot be used."""
-    void: list[str] = field(default_factory=list)
-    """What would void the certificates of a run."""
-    warnings: list[str] = field(default_factory=list)
-    """What a user should know."""
-    plan: list[str] = field(default_factory=list)
-    """What a run will do with it."""
-    known_model: bool | None = None
-    """Whether the exact model is known, so that a result can be audited."""
-    n_actions: int | None = None
-    observations: str | None = None
-    n_states: int | None = None
-    """The number of states, where it is declared; a virtual start included."""
-    fixed_start: bool | None = None
-    """Whether all resets tried led to one state."""
-    seed_decides: bool | None = None
-    """Whether the same seed gave the same steps twice."""
-    one_generator: bool | None = None
-    """Whether all randomness is in ``np_random``, so that a run can be resumed bit for bit."""
-    in_space: bool | None = None
-    """Whether all observations met lie in their space."""
-    time_limit: int | None = None
-    action_masks: bool | None = None
-    steps: int = 0
-    steps_per_second: float | None = None
-    states_met: int | None = None
-    ends_met: int | None = None
-    """States met that end an episode."""
-    printed: int = 0
-    """Lines that the environment printed."""
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing speaks against a run."""
-        return not (self.errors or self.void)
-
-    @property
-    def exit_code(self) -> int:
-        """0 fine, 1 something would void a certificate, 2 it cannot be used."""
-        return status.BAD_INPUT if self.errors else status.CONTRADICTED if self.void else 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON form."""
-        return {**asdict(self), "ok": self.ok}
-
-    def __str__(self) -> str:
-        """In plain lines."""
-        verdict = "cannot be used" if self.errors else "would be void" if self.void else "fine"
-        told = {
-            "actions": self.n_actions,
-            "observations": self.observations,
-            "states declared": self.n_states,
-            "exact model known": self.known_model,
-            "one start": self.fixed_start,
-            "seed decides": self.seed_decides,
-            "only np_random": self.one_generator,
-            "observations in space": self.in_space,
-            "time limit": self.time_limit,
-            "action masks": self.action_masks,
-            "steps tried": f"{self.steps:,}" if self.steps else None,
-            "steps a second": None if self.steps_per_second is None else f"{self.steps_per_second:,.0f}",
-            "states met": self.states_met,
-            "of them ends": self.ends_met,
-            "lines printed": self.printed or None,
-        }
-        words = {True: "yes", False: "no"}
-        lines = [f"{self.env}: {verdict}"]
-        for name, value in told.items():
-            if value is not None:
-                lines.append(f"  {name:<22}{words[value] if isinstance(value, bool) else value}")
-        parts = (("A run", self.plan), ("warning:", self.warnings), ("void:", self.void), ("error:", self.errors))
-        return "\n".join([*lines, *(f"{kind} {line}" for kind, found in parts for line in found)])
 
 
 def check_env(
@@ -111,13 +33,15 @@ def check_env(
     start_seed: int | str | None = None,
     max_states: int | None = None,
     step_timeout: float | None = None,
+    set_goal: Hook | None = None,
     steps: int = STEPS,
     seed: int = 0,
 ) -> Check:
     """Try an environment, as :func:`adagoal.explore` would use it, for some ``steps`` with random actions.
 
-    An environment object is reset and stepped, so give one that is not in use. ``step_timeout`` is that of ``explore``;
-    with it observations are not compared with their space, and action masks not looked for.
+    A goal-conditioned one with real actions is tried as :func:`adagoal.train` would use it; ``set_goal`` is that of
+    ``train``. An environment object is reset and stepped, so give one that is not in use. ``step_timeout`` is that of
+    ``explore``; with it observations are not compared with their space, and action masks not looked for.
     """
     integer("steps", steps, 1, 10**9)
     integer("seed", seed, 0, 2**31 - 1)
@@ -127,7 +51,7 @@ def check_env(
     with tempfile.TemporaryFile("w+", errors="replace") as printed:
         with aside(printed):
             try:
-                given = Limits(arguments, start_seed, max_states, step_timeout, steps, seed)
+                given = Limits(arguments, start_seed, max_states, step_timeout, steps, seed, set_goal)
                 _try_name(check, env, given) if isinstance(env, str) else _try_object(check, env, env, given)
             except InputError as error:
                 check.errors.append(str(error))
@@ -147,10 +71,14 @@ class Limits(NamedTuple):
     step_timeout: float | None
     steps: int
     seed: int
+    set_goal: Hook | None
 
 
 def _try_name(check: Check, name: str, given: Limits) -> None:
     """A model is simulated, anything else is made and stepped."""
+    if check_goals.only_trained(name):
+        _try_training(check, name, given)
+        return
     model = registry.make_model(name, given.env_args, given.start_seed)
     own = registry.modelled(name)
     made = None if own else registry.make(name, given.env_args)
@@ -169,6 +97,11 @@ def _try_name(check: Check, name: str, given: Limits) -> None:
 
 def _try_object(check: Check, named: Any, env: Any, given: Limits) -> None:
     """Step an environment as it is; ``named`` is how the user gave it."""
+    if check_goals.goal_conditioned(env):
+        _try_training(check, named, given)
+        return
+    if given.set_goal is not None:
+        raise InputError("is for goal-conditioned environments with real actions", "set_goal")
     if not isinstance(env, gymnasium.Env):
         raise InputError(f"must be a name or a Gymnasium environment, not {type(env).__name__}", "env")
     check.known_model = registry.make_model(env, {}, given.start_seed) is not None
@@ -189,6 +122,14 @@ def _try_object(check: Check, named: Any, env: Any, given: Limits) -> None:
     check.warnings += world.warnings
     check.void += world.void
     check.plan += _plan(check, world)
+
+
+def _try_training(check: Check, named: Any, given: Limits) -> None:
+    """A goal-conditioned environment; ``named`` is how the user gave it."""
+    for name in ("env_args", "start_seed", "max_states", "step_timeout"):
+        if getattr(given, name) not in ({}, None):
+            raise InputError("is for explorations; this environment is for trainings", name)
+    check_goals.try_training(check, Source.of(named, given.set_goal), given.steps, given.seed)
 
 
 def _step(check: Check, world: GymWorld, body: Body, given: Limits) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def train(
     env: Any,
-    goal_rule: str | goals.Rule = "adagoal-proportional",
+    goal_rule: str | goals.Rule | None = None,
     *,
     recipe: str = "adagoal",
     seeds: int = 1,
@@ -34,7 +34,13 @@ def train(
     workers: int = 0,
     minutes: float = math.inf,
     checkpoint_every: int = 0,
+    step_timeout: float | None = None,
     observe: Callable[[History], bool | None] | None = None,
+    tensorboard: str | Path | None = None,
+    until: str | None = None,
+    success: float | None = None,
+    slack: float | None = None,
+    delta: float | None = None,
     **given: Any,
 ) -> TrainResult:
     """Train a goal-conditioned policy; the result acts with ``result.policy(observation, goal)``.
@@ -43,14 +49,20 @@ def train(
     ----------
     env: a Gymnasium id, ``module:Id``, ``point-mass``, a Gymnasium environment, or a function that makes one. Workers
         make their own: an environment from its ``spec``, or by copying it where it has none.
-    goal_rule: a rule of :mod:`adagoal.goals` by name, ``FILE.py:FUNCTION``, or a function of what is known.
+    goal_rule: a rule of :mod:`adagoal.goals` by name, ``FILE.py:FUNCTION``, or a function of what is known; by default
+        that of the recipe.
     recipe: named settings (:data:`adagoal.deep.RECIPES`), which ``given`` ones override.
     seeds: runs side by side, with consecutive seeds.
     set_goal: ``set_goal(env, goal)`` tells an environment its goal, where :mod:`adagoal.deep.aiming` does not know how.
-    out, overwrite, workers, minutes, checkpoint_every, observe: as for :func:`adagoal.deep.train`.
+    out, overwrite, workers, minutes, checkpoint_every, step_timeout, observe, tensorboard: as for
+        :func:`adagoal.deep.train`.
+    until: ``"certified"`` ends the training earlier, when all cells of test goals that are believed to be within the
+        radius are certified (:mod:`adagoal.api.until`); ``result.certificate`` is the map. It needs ``out``.
+    success, slack, delta: of ``until="certified"``, as for :func:`adagoal.certify`.
     given: the settings of :class:`adagoal.deep.Config`, by name: ``steps=100_000, train_goals="scale=2"``.
     """
     with_extra()
+    from adagoal.api.until import train_until_certified
     from adagoal.deep.envs import Source
     from adagoal.runs import training
 
@@ -60,24 +72,42 @@ def train(
     if recipe not in RECIPES:
         raise InputError(f"must be one of {', '.join(RECIPES)}, got {recipe!r}", "recipe")
     integer("seeds", seeds, 1, 256)
+    asked = _claimed(until, seeds, out, {"success": success, "slack": slack, "delta": delta})
     rule = goal_rule if callable(goal_rule) else None
     if callable(goal_rule):
         _knowable(goal_rule)
         goal_rule = FUNCTION + getattr(goal_rule, "__name__", "custom")
     source = Source.of(env, set_goal)
-    first = Config(source.name, **{**RECIPES[recipe], "goal_rule": goal_rule, **given})
-    configs = [dataclasses.replace(first, seed=first.seed + i) for i in range(seeds)]
-    return training.train(
-        configs,
-        out,
-        overwrite=overwrite,
-        workers=workers,
-        minutes=minutes,
-        checkpoint_every=checkpoint_every,
-        observe=observe,
-        source=source,
-        rule=rule,
-    )
+    named = {} if goal_rule is None else {"goal_rule": goal_rule}
+    first = Config(source.name, **{**RECIPES[recipe], **named, **given})
+    shared: dict[str, Any] = {
+        "overwrite": overwrite,
+        "workers": workers,
+        "minutes": minutes,
+        "checkpoint_every": checkpoint_every,
+        "step_timeout": step_timeout,
+        "observe": observe,
+        "tensorboard": tensorboard,
+        "source": source,
+        "rule": rule,
+    }
+    if until is not None and out is not None:
+        return train_until_certified(first, out, **asked, **shared)
+    return training.train([dataclasses.replace(first, seed=first.seed + i) for i in range(seeds)], out, **shared)
+
+
+def _claimed(until: str | None, seeds: int, out: str | Path | None, claim: dict[str, float | None]) -> dict[str, Any]:
+    """What is claimed of a training until certified, beside the defaults."""
+    asked = {name: value for name, value in claim.items() if value is not None}
+    if until not in (None, "certified"):
+        raise InputError(f"must be 'certified', got {until!r}", "until")
+    if asked and until is None:
+        raise InputError("is for a training until certified", min(asked))
+    if seeds > 1 and until is not None:
+        raise InputError("one run at a time can be certified", "seeds")
+    if until is not None and out is None:
+        raise InputError("a training until certified needs a folder", "out")
+    return asked
 
 
 def _knowable(rule: goals.Rule) -> None:

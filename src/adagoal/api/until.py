@@ -17,14 +17,16 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from adagoal import goals
 from adagoal.api.certify import certify
+from adagoal.core.status import Status
 from adagoal.core.types import Floats
 from adagoal.deep import measure
-from adagoal.deep.certification import Cell, Certification, Claim, Verdict
+from adagoal.deep.certification import Cell, Claim, Verdict
 from adagoal.deep.config import Config
 from adagoal.deep.envs import Source
 from adagoal.deep.training import Observer
@@ -33,16 +35,6 @@ from adagoal.runs.trained import TrainResult
 
 PIECES = 10
 """Attempts that a training has, at most."""
-
-
-class Outcome(NamedTuple):
-    """How a training that was to be certified has ended."""
-
-    trained: TrainResult
-    found: Certification | None
-    """The last attempt; None where the training was ended before the first."""
-    certified: bool
-    """Whether every cell that is believed to be within reach is certified, and there is one."""
 
 
 def train_until_certified(
@@ -56,14 +48,20 @@ def train_until_certified(
     workers: int = 0,
     minutes: float = math.inf,
     checkpoint_every: int = 0,
+    step_timeout: float | None = None,
     observe: Observer | None = None,
-) -> Outcome:
+    tensorboard: str | Path | None = None,
+    source: Source | None = None,
+    rule: goals.Rule | None = None,
+) -> TrainResult:
     """Train one run in the folder ``out`` for at most ``config.steps`` steps, until its policy is certified.
 
-    ``success``, ``slack`` and ``delta`` are those of :func:`adagoal.certify`, L is the radius of the configuration; the
-    other arguments are those of :func:`adagoal.deep.train`.
+    The result has the certificate of the last attempt, and the status ``certified`` where every cell that is believed
+    to be within reach is certified, and there is one. ``success``, ``slack`` and ``delta`` are those of
+    :func:`adagoal.certify`, L is the radius of the configuration; the other arguments are those of
+    :func:`adagoal.deep.train`.
     """
-    source = Source.of(config.env)
+    source = source or Source.of(config.env)
     env = source.make()
     config = config.on_time_scale(measure.dimensions(env, source, config.horizon).horizon)
     env.close()
@@ -72,22 +70,25 @@ def train_until_certified(
     Claim(**asked, delta=delta)
     began, found = time.monotonic(), None
     shared: dict[str, Any] = {"workers": workers, "checkpoint_every": checkpoint_every, "observe": observe}
+    shared["step_timeout"] = step_timeout
+    shared["tensorboard"] = tensorboard
     for attempt in range(1, PIECES + 1):
         steps = -(-config.steps * attempt // PIECES)
         shared["minutes"] = max(minutes - (time.monotonic() - began) / 60.0, 1e-9)
         if attempt == 1:
-            trained = training.train([replace(config, steps=steps)], out, overwrite=overwrite, **shared)
+            first = replace(config, steps=steps)
+            trained = training.train([first], out, overwrite=overwrite, source=source, rule=rule, **shared)
         else:
-            trained = training.resume(out, steps=steps, trust=True, **shared)
+            trained = training.resume(out, steps=steps, env=source, goal_rule=rule, trust=True, **shared)
         if not trained.status.finished:
-            break
+            return replace(trained, certificate=found)
         found = certify(trained, **asked, delta=delta / (attempt * (attempt + 1)), seed=attempt, workers=workers)
         within = [cell for cell in found.cells if believed(cell, trained.maps, L)]
         if within and all(cell.verdict is Verdict.CERTIFIED for cell in within):
-            return Outcome(trained, found, True)
+            return replace(trained, status=Status.CERTIFIED, certificate=found)
         if not found.status.finished:
-            break
-    return Outcome(trained, found, False)
+            return replace(trained, status=Status.INTERRUPTED, certificate=found)
+    return replace(trained, status=Status.BUDGET, certificate=found)
 
 
 def believed(cell: Cell, maps: Mapping[str, Floats], L: float) -> bool:

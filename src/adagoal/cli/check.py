@@ -11,7 +11,7 @@ from adagoal.cli import options
 
 
 @click.command(epilog="Example: adagoal check MiniGrid-Empty-5x5-v0")
-@click.argument("env", metavar="ENV")
+@click.argument("env", metavar="ENV", type=options.Env())
 @options.ENV_ARGS
 @options.START
 @options.START_SEED

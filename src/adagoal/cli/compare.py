@@ -30,7 +30,7 @@ class Numbers(click.ParamType["tuple[float, ...]"]):
     f"Writes table.md, table.json and figure.png.\n\n{GOES_ON}",
     epilog="Example: adagoal compare two-room grid --radius 40,10 --goal-rules adagoal,unigoal --seeds 5 --budget 1e6",
 )
-@click.argument("worlds", metavar="ENV...", nargs=-1, required=True)
+@click.argument("worlds", metavar="ENV...", nargs=-1, required=True, type=options.Env())
 @click.option("--radius", type=Numbers(), required=True, help="L, one for all worlds or one for each.")
 @click.option("--epsilon", type=Numbers(), default="1", show_default=True, help="One for all worlds or one for each.")
 @options.DELTA

@@ -17,16 +17,15 @@ from click.core import ParameterSource
 from adagoal.cli import options
 from adagoal.core.errors import InputError
 from adagoal.core.files import write_json
-from adagoal.core.status import UNFINISHED
 from adagoal.core.streams import aside
 from adagoal.deep import settings
 from adagoal.deep.config import RECIPES, Config
 
 if TYPE_CHECKING:
-    from adagoal.api.until import Outcome
     from adagoal.runs.trained import TrainResult
 
-BESIDE_RESUME = {"folder", "env", "goal_rule", "trust", "steps", "workers", "minutes", "checkpoint_every", "as_json"}
+BESIDE_RESUME = {"folder", "env", "goal_rule", "trust", "steps", "workers", "minutes", "checkpoint_every"}
+BESIDE_RESUME |= {"step_timeout", "tensorboard", "quiet", "as_json"}
 
 
 class Widths(click.ParamType["tuple[int, ...]"]):
@@ -60,7 +59,7 @@ def _settings(function: Callable[..., None]) -> Callable[..., None]:
 @click.command(
     epilog="Example: adagoal train FetchPush-v4 --train-goals scale=10 --test-goals scale=1 --seed 0 --out runs/push"
 )
-@click.argument("env", required=False)
+@click.argument("env", metavar="[ENV]", required=False, type=options.Env())
 @click.option("--recipe", type=click.Choice(sorted(RECIPES)), default="adagoal", show_default=True,
               help="Named settings; single options override them.")  # fmt: skip
 @click.option("--seeds", type=click.IntRange(1, 256), default=1, show_default=True,
@@ -74,6 +73,7 @@ def _settings(function: Callable[..., None]) -> Callable[..., None]:
     default=0,
     help="Cycles between checkpoints.  [default: as often as their size allows]",
 )
+@options.STEP_TIMEOUT
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), help="Folder of the run.  [default: runs/ENV-...]"
 )
@@ -86,6 +86,9 @@ def _settings(function: Callable[..., None]) -> Callable[..., None]:
 @click.option("--success", type=float, help="Of --until certified, as in adagoal certify.  [default: 0.9]")
 @click.option("--slack", type=float, help="Of --until certified, likewise.  [default: 0.05]")
 @click.option("--delta", type=float, help="Of --until certified, likewise.  [default: 0.05]")
+@click.option("--tensorboard", type=click.Path(path_type=Path, file_okay=False),
+              help="Folder for the numbers of every cycle, to be seen with TensorBoard.")  # fmt: skip
+@options.QUIET
 @click.option("--json", "as_json", is_flag=True, help="Print the final table as JSON.")
 def train(
     env: str | None,
@@ -95,10 +98,13 @@ def train(
     overwrite: bool,
     folder: Path | None,
     trust: bool,
+    quiet: bool,
     as_json: bool,
     workers: int,
     minutes: float,
     checkpoint_every: int,
+    step_timeout: float | None,
+    tensorboard: Path | None,
     until: str | None,
     success: float | None,
     slack: float | None,
@@ -112,58 +118,32 @@ def train(
     """
     given = {name: value for name, value in given.items() if value is not None}
     common: dict[str, Any] = {"workers": workers, "minutes": minutes, "checkpoint_every": checkpoint_every}
+    common["step_timeout"] = step_timeout
+    common["tensorboard"] = tensorboard
     if folder is not None:
         _only_beside_resume()
         known = {name: given[name] for name in ("steps", "goal_rule") if name in given}
-        resume_training(folder, as_json=as_json, env=env, trust=trust, **known, **common)
+        resume_training(folder, as_json=as_json, quiet=quiet, env=env, trust=trust, **known, **common)
         return
     if trust:
         raise InputError("is for --resume: a new training runs what you name", name="trust")
     if env is None:
         raise InputError("missing; for example FetchReach-v4, FetchPush-v4 or point-mass", name="env")
+    from adagoal.api.train import train as begin
     from adagoal.deep import with_extra
 
     with_extra()
-    from adagoal.runs import training
     from adagoal.runs.training_progress import TrainingProgress
 
-    first = Config(env, **{**RECIPES[recipe], **given})
-    configs = [dataclasses.replace(first, seed=first.seed + i) for i in range(seeds)]
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{env}-{first.rule_name}")
-    out = out or Path("runs") / f"{name}-seed{first.seed}"
-    named = (("success", success), ("slack", slack), ("delta", delta))
-    asked: dict[str, Any] = {name: value for name, value in named if value is not None}
-    if asked and until is None:
-        raise InputError("is for --until certified", name=min(asked))
-    if seeds > 1 and until is not None:
-        raise InputError("one run at a time can be certified", name="seeds")
-    with aside(), TrainingProgress() as progress:
-        if until is not None:
-            from adagoal.api.until import train_until_certified
-
-            ended = train_until_certified(first, out, overwrite=overwrite, observe=progress, **asked, **common)
-        else:
-            trained = training.train(configs, out, overwrite=overwrite, observe=progress, **common)
-    if until is not None:
-        finish_certified(ended, as_json)
-    else:
-        finish(trained, as_json)
-
-
-def finish_certified(ended: Outcome, as_json: bool) -> None:
-    """Report a training that was to be certified; the certificate is kept in its folder."""
-    from adagoal.cli import certify
-
-    assert ended.trained.folder is not None
-    if ended.found is not None:
-        certify.keep(ended.found, ended.trained.folder)
-    finish(ended.trained, as_json)
-    if not as_json and ended.found is not None:
-        certify.show(ended.found)
-        words = "certified" if ended.certified else "not certified: cells within reach are refuted or open"
-        click.echo(f"{words}: {ended.trained.folder / 'certificate.png'}")
-    if not ended.certified:
-        raise click.exceptions.Exit(UNFINISHED)
+    if out is None:
+        first = Config(env, **{**RECIPES[recipe], **given})
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{env}-{first.rule_name}")
+        out = Path("runs") / f"{name}-seed{first.seed}"
+    common |= {"until": until, "success": success, "slack": slack, "delta": delta}
+    with aside(), TrainingProgress(quiet) as progress:
+        common |= {"out": out, "overwrite": overwrite, "observe": progress}
+        trained = begin(env, recipe=recipe, seeds=seeds, **common, **given)
+    finish(trained, as_json)
 
 
 def resume_training(folder: Path, *, as_json: bool, quiet: bool = False, **given: Any) -> None:
@@ -181,10 +161,13 @@ def resume_training(folder: Path, *, as_json: bool, quiet: bool = False, **given
 
 def finish(trained: TrainResult, as_json: bool) -> None:
     """Write the report of a training with a folder, say what happened, and set the exit code."""
+    from adagoal.cli import certify
     from adagoal.report import deep as report
 
     assert trained.folder is not None
     history = trained.history
+    if trained.certificate is not None:
+        certify.keep(trained.certificate, trained.folder)
     page = report.write(trained.folder, env=history.configs[0].env)
     for note in trained.notes:
         click.echo(f"note: {note}", err=True)
@@ -201,9 +184,13 @@ def finish(trained: TrainResult, as_json: bool) -> None:
                 f"seed {row['seed']}  {row['goal_rule']}  {row['steps']} steps  "
                 f"success {row['success']:.2f} (any step {row['success_any']:.2f})"
             )
+        if trained.certificate is not None:
+            certify.show(trained.certificate)
         click.echo(f"{trained.status}: {page}")
         if not trained.status.finished:
-            click.echo(f"go on with: adagoal resume {quote(str(trained.folder))}")
+            spent = history.steps(len(history.goals)) >= history.configs[0].steps
+            longer = "train --steps N --resume" if spent else "resume"
+            click.echo(f"go on with: adagoal {longer} {quote(str(trained.folder))}")
     if not trained.status.finished:
         raise click.exceptions.Exit(trained.status.exit_code)
 

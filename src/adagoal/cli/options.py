@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -96,6 +98,19 @@ class Names(click.ParamType["tuple[str, ...]"]):
         return names or self.fail("needs at least one name", param, ctx)
 
 
+class Env(click.ParamType[str]):
+    """The name of an environment. That of a module (``module:Id``) is looked for in the current folder too."""
+
+    name = "ENV"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The name."""
+        here = os.getcwd()
+        if ":" in str(value) and here not in sys.path:
+            sys.path.append(here)  # last, so that it hides nothing that is installed
+        return str(value)
+
+
 def pairs(option: str, name: str, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """A repeatable option KEY=VALUE that arrives as a dictionary."""
     return click.option(
@@ -178,7 +193,7 @@ def goals_blamed(given: Mapping[str, Any]) -> Iterator[None]:
 GOALS = goals("goals")
 GOALS_AGAIN = click.option("--goals", help="The goals, where the folder names a file (FILE.py:NAME).")
 ENV_AGAIN = click.option(
-    "--env", help="The environment, where the folder names code that is not installed (module:Id)."
+    "--env", type=Env(), help="The environment, where the folder names code that is not installed (module:Id)."
 )
 RULE_AGAIN = click.option("--goal-rule", help="The goal rule, where the folder names a file (FILE.py:FUNCTION).")
 TRUST = click.option("--trust", is_flag=True, help="Run the code that the folder names.")

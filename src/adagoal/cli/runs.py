@@ -33,7 +33,7 @@ FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path)
 
 
 @click.command(epilog="Example: adagoal explore two-room --radius 40 --epsilon 1 --delta 0.1 --seed 0 --out runs/rooms")
-@click.argument("env", metavar="ENV")
+@click.argument("env", metavar="ENV", type=options.Env())
 @click.option("--radius", type=options.Radius(), required=True, help=RADIUS_HELP)
 @options.EPSILON
 @options.DELTA
@@ -151,11 +151,12 @@ def resume(
     if _is_training(folder):
         from adagoal.cli.deep import resume_training
 
-        said = {"step_timeout": step_timeout is not None, "engine": engine != "local" or address}
-        for name, asked in (said | {"goals": given.pop("goals") is not None}).items():
+        said = {"engine": engine != "local" or address, "goals": given.pop("goals") is not None}
+        for name, asked in said.items():
             if asked:
                 raise InputError("is for explorations; this is a training", name)
-        resume_training(folder, as_json=as_json, quiet=quiet, steps=budget or 0, **given)
+        again = {"steps": budget or 0, "step_timeout": step_timeout}
+        resume_training(folder, as_json=as_json, quiet=quiet, **again, **given)
         return
     from adagoal.api import explore as api
     from adagoal.runs.progress import Progress

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from adagoal.core import npz
 from adagoal.core.schema import COUNT, Array, check_arrays, check_json, record
-from adagoal.deep import settings, trees
+from adagoal.deep import past, settings, trees
 from adagoal.deep.config import Config
 from adagoal.deep.envs import Dimensions
 from adagoal.deep.history import HEAD, LENGTH, MEASURED
@@ -46,6 +46,8 @@ def check(
     cycle, first = int(facts["cycle"]), runs[0]
     schema = _of_learnt(like, sizes.horizon) | _of_pending(len(runs), first.episodes, sizes)
     schema["history.goals"] = Array("float64", (cycle, len(runs), first.episodes, sizes.goal))
+    kept = past.rules(len(runs), cycle, min(2, sizes.goal))
+    schema |= {f"history.{name}": rule for name, rule in kept.items()}
     unknown = arrays.keys() - schema
     if unknown:
         raise ValueError(f"entry {min(unknown)[:80]!r} does not belong there")
@@ -60,6 +62,8 @@ def check(
     if sum(leaf.size * leaf.dtype.itemsize for leaf in trees.named(like, "").values()) > npz.memory():
         raise ValueError("the memory of the run is larger than that of this machine")
     _check_rows(facts["history"]["rows"], cycle, runs, first.episodes * sizes.horizon)
+    held = {name: arrays[f"history.{name}"] for name in kept if f"history.{name}" in arrays}
+    past.check(held, -(-cycle // first.eval_every))
 
 
 def _of_learnt(like: State, horizon: int) -> dict[str, Array]:

@@ -12,6 +12,9 @@ Some settings follow from T, the steps of an episode, unless they are given (:me
     eval_every                   one eighth of the training, at most 25 cycles
 
 For T = 50 (Fetch) this is gamma = 0.98, L = 40 after 100,000 steps, 16 episodes and 400 updates a cycle.
+
+The penalty of actions is 1 for Fetch, as measured. Where a whole action saves one step, the actor then takes
+1 / (2 penalty) of it; so elsewhere the penalty is 0.1, which lets an agent go at full speed.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from typing import Any
 
 from adagoal import goals
 from adagoal.core.errors import InputError
+from adagoal.core.text import OBJECT
 from adagoal.deep import settings
 from adagoal.deep.algorithms import ALGORITHMS
 from adagoal.deep.settings import setting
@@ -110,7 +114,11 @@ class Config:
         0.0, "Discount; values lie in [-1/(1 - gamma), 0]; 0: 1 - 1/T, T the steps of an episode.", low=0.0, high=0.9999
     )
     action_l2: float = setting(
-        0.1, "Weight of the squared action in the actor's loss; 1 for Fetch.", low=0.0, high=1e6, per_run=True
+        -1.0,
+        "Weight of the squared action in the actor's loss; -1: 1 for Fetch, as measured, and 0.1 elsewhere.",
+        low=-1.0,
+        high=1e6,
+        per_run=True,
     )
     target_step: float = setting(0.05, "How far a target network moves each time (1 - polyak).", low=1e-6, high=1.0)
     target_every: int = setting(10, "Updates between two moves of the target networks.", low=1, high=100_000)
@@ -123,8 +131,8 @@ class Config:
         per_run=True,
     )
     contact: float = setting(
-        0.0,
-        "Share of a batch from episodes that moved the achieved goal (a trick, not standard HER).",
+        0.5,
+        "Share of a batch from episodes that moved the achieved goal; 0: as standard HER.",
         low=0.0,
         high=1.0,
         per_run=True,
@@ -170,6 +178,8 @@ class Config:
 
     def __post_init__(self) -> None:
         settings.check(self)
+        if -1.0 < self.action_l2 < 0.0:
+            raise InputError(f"must be -1, or a number from 0, got {self.action_l2}", name="action_l2")
         if not (self.rule_is_a_file or self.rule_is_a_function):
             self.check_rule()  # other code runs when a training begins, not when its settings are looked at
 
@@ -185,12 +195,14 @@ class Config:
         T = horizon
         episodes = self.episodes or min(max(round(800 / T), 4), 16)
         cycles = -(-self.steps // (episodes * T))
+        fetch = self.env.removeprefix(OBJECT).startswith("Fetch")
         return dataclasses.replace(
             self,
             horizon=T,
             gamma=self.gamma or min(max(1.0 - 1.0 / T, 0.5), 0.9999),
             radius=self.radius or max(0.8 * T, 1.0),
             radius_ramp=2000 * T if self.radius_ramp < 0 else self.radius_ramp,
+            action_l2=self.action_l2 if self.action_l2 >= 0.0 else 1.0 if fetch else 0.1,
             episodes=episodes,
             updates=self.updates or max(round((0.2 if self.algorithm == "ddpg" else 0.5) * episodes * T), 1),
             ensemble_updates=self.ensemble_updates or max(round(0.4 * episodes * T), 1),
@@ -257,6 +269,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "paper": {
         "algorithm": "ddpg",
         "action_l2": 1.0,
+        "contact": 0.0,
         "goal_rule": "proportional",
         "updates": 40,
         "batch": 2048,

@@ -23,10 +23,12 @@ from jax import Array
 
 from adagoal.deep import networks
 from adagoal.deep.config import Config
-from adagoal.deep.ddpg import pi
+from adagoal.deep.ddpg import act, actor_layers, pi
 from adagoal.deep.envs import Dimensions
 from adagoal.deep.networks import Layers, Learnt, Transitions
 from adagoal.deep.values import normed_relu
+
+__all__ = ["act", "actor_layers", "critics", "init", "update"]  # an algorithm; it acts as DDPG does
 
 
 class Nets(NamedTuple):
@@ -39,11 +41,8 @@ class Nets(NamedTuple):
 
 def init(config: Config, sizes: Dimensions, policy_key: Array, value_key: Array) -> Nets:
     """Fresh networks."""
-    og = sizes.observation + sizes.goal
-    return Nets(
-        networks.fresh(config, policy_key, (og, *config.hidden, sizes.action)),
-        networks.stacked(config, value_key, (og + sizes.action, *config.hidden, 1)),
-    )
+    actor, critic = networks.widths(config, sizes)
+    return Nets(networks.fresh(config, policy_key, actor), networks.stacked(config, value_key, critic))
 
 
 def update(
@@ -61,16 +60,6 @@ def update(
 
     improved, value = networks.descend(config, nets.actor, actor_loss)
     return Nets(improved, fitted), {"actor_loss": value, "critic_loss": error.mean()}
-
-
-def act(nets: Nets, og: Array) -> Array:
-    """The online actor's actions."""
-    return pi(nets.actor.online, og)
-
-
-def actor_layers(nets: Nets) -> Layers:
-    """The online actor's layers."""
-    return nets.actor.online
 
 
 def critics(nets: Nets) -> Layers | None:

@@ -6,7 +6,7 @@ actor minimises -mean Q(s, pi(s, g), g) + c mean pi^2, with c the setting ``acti
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,11 +27,8 @@ class Nets(NamedTuple):
 
 def init(config: Config, sizes: Dimensions, policy_key: Array, value_key: Array) -> Nets:
     """Fresh networks."""
-    og = sizes.observation + sizes.goal
-    return Nets(
-        networks.fresh(config, policy_key, (og, *config.hidden, sizes.action)),
-        networks.fresh(config, value_key, (og + sizes.action, *config.hidden, 1)),
-    )
+    actor_widths, critic_widths = networks.widths(config, sizes)
+    return Nets(networks.fresh(config, policy_key, actor_widths), networks.fresh(config, value_key, critic_widths))
 
 
 def update(
@@ -48,14 +45,15 @@ def update(
     return Nets(improved, fitted), {"actor_loss": value, "critic_loss": error}
 
 
-def act(nets: Nets, og: Array) -> Array:
-    """The online actor's actions."""
+def act(nets: Any, og: Array) -> Array:
+    """The online actor's actions; ``nets`` are any with an ``actor``."""
     return pi(nets.actor.online, og)
 
 
-def actor_layers(nets: Nets) -> Layers:
-    """The online actor's layers."""
-    return nets.actor.online
+def actor_layers(nets: Any) -> Layers:
+    """The online actor's layers, likewise."""
+    layers: Layers = nets.actor.online
+    return layers
 
 
 def critics(nets: Nets) -> None:

@@ -28,8 +28,7 @@ RANDOM_ACTIONS = 16
 
 def init(config: Config, sizes: Dimensions, key: Array) -> Learnt:
     """Fresh members, stacked along a leading axis J."""
-    shape = (sizes.observation + sizes.goal + sizes.action, *config.hidden, 1)
-    return networks.stacked(config, key, shape)
+    return networks.stacked(config, key, networks.widths(config, sizes)[1])
 
 
 def update(

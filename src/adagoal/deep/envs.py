@@ -16,6 +16,7 @@ import contextlib
 import functools
 import io
 import math
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
@@ -32,6 +33,8 @@ from adagoal.deep.aiming import Hook, setter
 from adagoal.deep.fetch import fetch_step, is_fetch
 from adagoal.deep.vectors import flat, like
 
+POINT_MASS = "point-mass"
+"""The name of the environment that is built in."""
 CLIP = 200.0
 """Observations are clipped here, as in the reference HER."""
 
@@ -79,10 +82,14 @@ class Source:
     """The pickled function that makes the object's like."""
     hook: bytes | None = None
     """The pickled :data:`adagoal.deep.aiming.Hook`."""
+    step_timeout: float | None = None
+    """Seconds that a reset or a step may take in a rollout worker, which a longer one ends."""
 
     @classmethod
     def of(cls, env: Any, set_goal: Hook | None = None) -> Source:
-        """From a name, a Gymnasium environment, or a function that makes one."""
+        """From a name, a Gymnasium environment, or a function that makes one; a source is its own."""
+        if isinstance(env, Source):
+            return env
         if set_goal is not None and not callable(set_goal):
             raise InputError(f"must be a function of (env, goal), got {set_goal!r}", "set_goal")
         hook = None if set_goal is None else _pickled(set_goal, "set_goal")
@@ -134,12 +141,12 @@ def _pickled(thing: Any, name: str) -> bytes:
 
 def make(env_id: str, **kwargs: Any) -> Any:
     """The Gymnasium environment ``env_id`` (``point-mass`` is built in)."""
-    if env_id == "point-mass":
+    if env_id == POINT_MASS:
         from adagoal.deep import pointmass  # noqa: F401  (registers the id)
 
         env_id = "PointMass-v0"
     elif ":" not in env_id:
-        _register_robotics()
+        register_robotics()
     try:
         return gymnasium.make(env_id, disable_env_checker=True, **kwargs)
     except gymnasium.error.DependencyNotInstalled as error:
@@ -151,7 +158,8 @@ def make(env_id: str, **kwargs: Any) -> Any:
         raise failure(env_id, error) from error
 
 
-def _register_robotics() -> None:
+def register_robotics() -> None:
+    """Make the names of gymnasium-robotics known."""
     with contextlib.redirect_stderr(io.StringIO()):  # it prints a notice about other environments
         import gymnasium_robotics
 
@@ -174,11 +182,24 @@ def blaming(env_id: str) -> Iterator[None]:
         raise failure(env_id, error) from error
 
 
+@contextlib.contextmanager
+def within(seconds: float | None) -> Iterator[None]:
+    """Code that may take so long. A signal ends the process of a longer one, since nothing else ends all that hangs."""
+    if seconds is None:
+        yield
+        return
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+
+
 class World:
     """One environment whose goal is chosen from outside; observations, goals and actions are vectors."""
 
     def __init__(self, source: Source, sizes: Dimensions) -> None:
-        self.name, self.sizes = source.name, sizes
+        self.name, self.sizes, self._seconds = source.name, sizes, source.step_timeout
         self.env = source.make()
         self._box = self.env.action_space
         low, high = (np.asarray(end, np.float64).reshape(-1) for end in (self._box.low, self._box.high))
@@ -189,7 +210,7 @@ class World:
 
     def reset(self, seed: int) -> tuple[Floats, Floats]:
         """Start again: observation ``[O]`` and achieved goal ``[G]``."""
-        with blaming(self.name):
+        with blaming(self.name), within(self._seconds):
             seen, _ = self.env.reset(seed=seed)
             self._goal_form = seen["desired_goal"]
             return self._checked(flat(seen["observation"]), flat(seen["achieved_goal"]))
@@ -204,8 +225,9 @@ class World:
         """One step with an action ``[A]`` in [-1, 1]."""
         scaled = (self._middle + self._half * action).astype(self._box.dtype)
         if self._fast is not None:
-            return (*self._checked(*self._fast(scaled)), End.NO)
-        with blaming(self.name):
+            with within(self._seconds):
+                return (*self._checked(*self._fast(scaled)), End.NO)
+        with blaming(self.name), within(self._seconds):
             seen, _, terminated, truncated, _ = self.env.step(scaled.reshape(self._box.shape))
             achieved, own = flat(seen["achieved_goal"]), flat(seen["desired_goal"])
             observation = flat(seen["observation"])

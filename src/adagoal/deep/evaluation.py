@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -44,28 +44,34 @@ class Evaluation:
             "success": float(self.held.mean()),
             "interval": [low, high],
             "success_any": float(self.touched.mean()),
-            "by": {name: self._binned(values) for name, values in views.items() if np.ptp(values) > 0},
+            "by": {name: binned(x, self.held, edges(x)) for name, x in views.items() if np.ptp(x) > 0},
         }
 
-    def _binned(self, values: Floats) -> list[dict[str, Any]]:
-        """Success in :data:`BINS` intervals of equal width."""
-        edges = np.linspace(values.min(), values.max(), BINS + 1)
-        where = np.clip(np.searchsorted(edges, values, "right") - 1, 0, BINS - 1)
-        return [
-            {
-                "from": float(edges[k]),
-                "to": float(edges[k + 1]),
-                "episodes": int((where == k).sum()),
-                "success": float(self.held[where == k].mean()) if (where == k).any() else None,
-            }
-            for k in range(BINS)
-        ]
+
+def edges(values: Floats) -> Floats:
+    """Of :data:`BINS` intervals of equal width, around all values."""
+    return np.linspace(values.min(), values.max(), BINS + 1)
+
+
+def binned(values: Floats, held: Bools, edges: Floats) -> list[dict[str, Any]]:
+    """Success in the intervals between the edges, by a value of each episode."""
+    where = np.clip(np.searchsorted(edges, values, "right") - 1, 0, len(edges) - 2)
+    return [
+        {
+            "from": float(edges[k]),
+            "to": float(edges[k + 1]),
+            "episodes": int((where == k).sum()),
+            "success": float(held[where == k].mean()) if (where == k).any() else None,
+        }
+        for k in range(len(edges) - 1)
+    ]
 
 
 def play(policy: Policy, source: Source, horizon: int, test_goals: str, episodes: int, seed: int) -> Evaluation:
     """Episodes of a policy without noise; ``horizon`` 0 is the environment's own, ``test_goals`` a goal space."""
     integer("episodes", episodes, 1, 10**6)
     integer("seed", seed, 0, 2**31 - 1)
+    source = replace(source, step_timeout=None)  # that is for workers: here it would end the caller
     env = source.make()
     sizes = measure.dimensions(env, source, horizon)
     policy.check(sizes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core.errors import InputError
+from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.types import Floats, Singles
 from adagoal.deep.actor import Actor
 from adagoal.deep.config import Config
@@ -43,6 +44,8 @@ class Collected(NamedTuple):
     """``[S, episodes, ...]``"""
     distances: Floats
     """To the test goals ``[rounds, S, episodes, T]``."""
+    away: Floats
+    """The same at the start ``[rounds, S, episodes]``."""
     tested: Singles
     """First observations of the tests ``[rounds, S, episodes, observation]``."""
     starts: Singles
@@ -55,6 +58,7 @@ class Fleet:
     def __init__(self, configs: Sequence[Config], source: Source, sizes: Dimensions, workers: int) -> None:
         stop_if_imported()
         self.shape, self.horizon = (len(configs), configs[0].episodes), sizes.horizon
+        self._source = source
         slots = [(run, k) for run in range(self.shape[0]) for k in range(self.shape[1])]
         workers = max(1, min(workers, len(slots)))
         bounds = np.linspace(0, len(slots), workers + 1).astype(int)
@@ -92,13 +96,9 @@ class Fleet:
         played: list[Played] = self._receive()
         fields = ("observation", "achieved", "action", "goal", "length", "terminated")
         episodes = Episodes(**{f: self._stack([getattr(p.episodes, f) for p in played]) for f in fields})
-        distances, tested = (np.concatenate([getattr(p, name) for p in played], 1) for name in ("distances", "tested"))
-        return Collected(
-            episodes,
-            distances.reshape(distances.shape[0], *self.shape, distances.shape[-1]),
-            tested.reshape(tested.shape[0], *self.shape, tested.shape[-1]),
-            self._stack([p.starts for p in played]),
-        )
+        joined = [np.concatenate([getattr(p, name) for p in played], 1) for name in ("distances", "away", "tested")]
+        distances, away, tested = (part.reshape(len(part), *self.shape, *part.shape[2:]) for part in joined)
+        return Collected(episodes, distances, away, tested, self._stack([p.starts for p in played]))
 
     def examine(self, cycle: int, actor: Actor, goals: Floats) -> Floats:
         """Distances ``[n, T]`` to the goals ``[n, goal]``, each played for from a start of its own, without noise.
@@ -127,14 +127,14 @@ class Fleet:
     def _send(self, orders: Sequence[Order | Exam | int]) -> None:
         """One order to each worker."""
         for link, process, order in zip(self._links, self._processes, orders, strict=True):
-            with _alive(process):
+            with _alive(process, self._source):
                 link.send(order)
 
     def _receive(self) -> list[Any]:
         """One answer of each worker."""
         answers = []
         for link, process in zip(self._links, self._processes, strict=True):
-            with _alive(process):
+            with _alive(process, self._source):
                 answer = link.recv()
             if isinstance(answer, Failure):
                 raise answer.again()
@@ -147,7 +147,7 @@ class Fleet:
 
 
 @contextmanager
-def _alive(process: SpawnProcess) -> Iterator[None]:
+def _alive(process: SpawnProcess, source: Source) -> Iterator[None]:
     """Talk to a worker; one that is no more is told in a line."""
     try:
         yield
@@ -156,6 +156,9 @@ def _alive(process: SpawnProcess) -> Iterator[None]:
         if process.exitcode == NO_GUARD:
             guard = 'a script that trains must do so under if __name__ == "__main__":, as its workers import it'
             raise InputError(guard) from None
+        if source.step_timeout is not None and process.exitcode == -signal.SIGALRM:
+            slow = f"a step of {source.name} took longer than {source.step_timeout:g} s"
+            raise EnvironmentFailure(slow, name="env") from None
         reason = f"a rollout worker died (exit code {process.exitcode}), perhaps for want of memory"
         raise InputError(reason) from None
 

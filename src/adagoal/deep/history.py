@@ -18,6 +18,7 @@ from adagoal.core.types import Floats
 from adagoal.deep.config import CONTACT_DISTANCE, Config
 from adagoal.deep.envs import Dimensions
 from adagoal.deep.goalspace import GoalSpace, bounding_box, inside
+from adagoal.deep.past import Past
 from adagoal.deep.worker import Episodes
 
 SHARE: dict[str, Any] = {"type": "number", "minimum": 0, "maximum": 1}
@@ -61,6 +62,7 @@ class History:
     rows: list[dict[str, Any]] = field(default_factory=list)
     goals: list[Floats] = field(default_factory=list)
     """Training goals ``[S, B, goal]`` of each cycle."""
+    past: Past = field(default_factory=Past)
 
     @classmethod
     def start(
@@ -150,11 +152,12 @@ class History:
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Arrays and JSON-ready facts for :meth:`restore`."""
-        return {"goals": np.stack(self.goals)}, {"rows": self.rows, "wall_seconds": self.wall_seconds}
+        arrays = {"goals": np.stack(self.goals), **self.past.arrays()}
+        return arrays, {"rows": self.rows, "wall_seconds": self.wall_seconds}
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """The inverse of :meth:`state`."""
-        self.goals = list(arrays["goals"])
+        self.goals, self.past = list(arrays["goals"]), Past.of(arrays)
         self.rows, self.wall_seconds = facts["rows"], float(facts["wall_seconds"])
 
 

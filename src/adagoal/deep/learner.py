@@ -205,7 +205,14 @@ def all_critics(configs: Sequence[Config], state: State, factors: Sequence[float
     ]
 
 
-def compile_cycle(configs: Sequence[Config], sizes: Dimensions) -> Callable[[State, Knobs, Any], tuple[State, Any]]:
+def episodes_like(state: State, episodes: int) -> tuple[Array, ...]:
+    """What S runs add to their memories in a cycle, as shapes; ``state`` has a leading axis S."""
+    stored = state.replay[: replay.Replay._fields.index("moved")]
+    shapes: tuple[Array, ...] = jax.eval_shape(lambda: tuple(x[:, :episodes] for x in stored))
+    return shapes
+
+
+def compile_cycle(configs: Sequence[Config], sizes: Dimensions) -> Any:
     """:func:`cycle` over S runs: state and episodes with a leading axis S; the old state's memory is reused."""
     with_ensemble = any(c.needs_ensemble for c in configs)
 

@@ -22,6 +22,7 @@ from jax import Array
 
 from adagoal.deep import actor
 from adagoal.deep.config import Config
+from adagoal.deep.envs import Dimensions
 
 Layers = list[tuple[Array, Array]]
 Activation = Callable[[Array], Array]
@@ -58,6 +59,12 @@ def init(key: Array, sizes: Sequence[int]) -> Layers:
         bias = jax.random.uniform(for_bias, (fan_out,), minval=-bound, maxval=bound)
         layers.append((weight, bias))
     return layers
+
+
+def widths(config: Config, sizes: Dimensions) -> tuple[Sequence[int], Sequence[int]]:
+    """Of the layers of an actor, which sees (observation, goal), and of a critic, which sees the action, too."""
+    og = sizes.observation + sizes.goal
+    return (og, *config.hidden, sizes.action), (og + sizes.action, *config.hidden, 1)
 
 
 def fresh(config: Config, key: Array, sizes: Sequence[int]) -> Learnt:

@@ -1,7 +1,7 @@
 """A point mass in the plane: the smallest goal-conditioned environment, pure NumPy.
 
-State (x, y, vx, vy); the action accelerates; goals are positions in the unit square around the origin.
-Walls at +-1.5 hold the point, so that goals beyond them (``scale=3``) cannot be reached.
+State (x, y, vx, vy); the action accelerates; goals are positions with coordinates in [-1, 1]. Walls at +-1.5 hold the
+point, so that goals beyond them (``scale=3``) cannot be reached.
 """
 
 from __future__ import annotations
@@ -18,10 +18,14 @@ from adagoal.core.types import Floats
 class PointMass(gymnasium.Env[Any, Floats]):
     """Reach a goal within 0.1; reward -1 until there, 0 there; 25 steps."""
 
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012 (as Gymnasium declares it)
     threshold = 0.1
     wall = 1.5
+    pixels = 240
+    """Per side of a picture."""
 
-    def __init__(self) -> None:
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
         free = spaces.Box(-np.inf, np.inf, (2,), np.float64)
         state = spaces.Box(-np.inf, np.inf, (4,), np.float64)
         parts: dict[str, spaces.Space[Any]] = {"observation": state, "achieved_goal": free, "desired_goal": free}
@@ -49,6 +53,15 @@ class PointMass(gymnasium.Env[Any, Floats]):
 
     def compute_reward(self, achieved_goal: Floats, desired_goal: Floats, info: Any) -> Any:
         return -(np.linalg.norm(achieved_goal - desired_goal, axis=-1) > self.threshold).astype(np.float64)
+
+    def render(self) -> Any:
+        """A picture ``[pixels, pixels, 3]`` of the square within the walls: the goal in orange, the point in blue."""
+        across = np.linspace(-self.wall, self.wall, self.pixels)
+        places = np.stack(np.meshgrid(across, -across), -1)
+        picture = np.full((self.pixels, self.pixels, 3), 245, np.uint8)
+        for at, radius, colour in ((self._goal, self.threshold, (213, 94, 0)), (self._state[:2], 0.05, (0, 114, 178))):
+            picture[np.linalg.norm(places - at, axis=-1) <= radius] = colour
+        return picture
 
     def _observation(self) -> dict[str, Floats]:
         position = self._state[:2].copy()

@@ -1,7 +1,8 @@
 """Algorithm 1 of the paper in the deep world: (i) choose goals, (ii) play, (iii) update, cycle by cycle.
 
 Rollouts of cycle c and learning from cycle c - 1 run at the same time; the order of every random draw and
-every update is fixed, so the same seeds give the same curves, whether or not the run was interrupted.
+every update is fixed, so the same seeds give the same curves, whether or not the run was interrupted. The cycle is
+compiled while the workers start.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -25,6 +27,7 @@ from adagoal.deep.config import Config, one_program
 from adagoal.deep.envs import Source
 from adagoal.deep.fleet import Collected, Fleet
 from adagoal.deep.history import History
+from adagoal.deep.past import POINTS
 from adagoal.deep.policy import Policy
 from adagoal.deep.selection import Selector
 from adagoal.deep.worker import Episodes
@@ -73,7 +76,6 @@ class Training:
         self.history = History.start(configs, train_spaces, test_spaces, goalspace.table(env), self.sizes)
         env.close()
         self.knobs = learner.knobs(configs)
-        self.learn = learner.compile_cycle(configs, self.sizes)
         self.pending: Episodes | None = None
         """Episodes that were played and not learnt from yet."""
         self.calibrations: list[float | None] = [None] * len(configs)
@@ -92,6 +94,16 @@ class Training:
             self.learnt = begin()
         else:
             self._restore(jax.eval_shape(begin), *kept)
+        self._learn = self._compile()
+
+    def _compile(self) -> Future[Any]:
+        """The cycle, which is compiled in a thread while the workers start."""
+        new = learner.episodes_like(self.learnt, self.configs[0].episodes)
+        traced = learner.compile_cycle(self.configs, self.sizes).lower(self.learnt, self.knobs, new)
+        beside = ThreadPoolExecutor(1)
+        compiled = beside.submit(traced.compile)
+        beside.shutdown(wait=False)
+        return compiled
 
     @property
     def played(self) -> bool:
@@ -120,12 +132,18 @@ class Training:
         """Choose goals, start the rollouts, learn from the previous ones meanwhile, collect; returns next starts."""
         config = self.configs[0]
         goals, notes = self.selector.choose(self.learnt, starts, self.cycle)
+        past = self.history.past
+        believed = self._maps(starts, POINTS) if past.due(self.cycle) else None
         rounds = self.rounds if self.cycle % config.eval_every == 0 else 0
         fleet.start(self.cycle, self.actors(), goals, self.selector.tests(self.cycle, rounds, config.episodes))
         losses = self.learn_pending()
         played = fleet.wait()
         self.pending = played.episodes
         self.history.add(self.cycle, goals, notes, losses, self.pending, played.distances)
+        if believed is not None:
+            past.add_map(self.cycle, believed["D"], believed["E"])
+        if rounds:
+            past.add_test(played.away, played.distances[..., -1] <= self.sizes.success)
         self.cycle += 1
         return played.starts
 
@@ -135,7 +153,7 @@ class Training:
             return {}
         p, self.pending = self.pending, None
         new = tuple(jnp.asarray(x) for x in (p.observation, p.achieved, p.action, p.goal, p.length, p.terminated))
-        self.learnt, losses = self.learn(self.learnt, self.knobs, new)
+        self.learnt, losses = self._learn.result()(self.learnt, self.knobs, new)
         return dict(losses)
 
     def _final_test(self, fleet: Fleet) -> None:
@@ -145,6 +163,7 @@ class Training:
         fleet.start(self.cycle, self.actors(), goals, tests)
         played = fleet.wait()
         self.history.add_test(self.cycle, played.distances)
+        self.history.past.add_test(played.away, played.distances[..., -1] <= self.sizes.success)
         self._calibrate(tests, played)
 
     def _calibrate(self, tests: Floats, played: Collected) -> None:
@@ -173,15 +192,18 @@ class Training:
 
     def maps(self) -> dict[str, Floats]:
         """D and E ``[S, GRID, GRID]`` over the first two goal coordinates of the widest training space."""
+        return self._maps(self._starts, GRID)
+
+    def _maps(self, starts: Singles, points: int) -> dict[str, Floats]:
         low = np.min([box[0] for box in self.history.train_boxes], 0)
         high = np.max([box[1] for box in self.history.train_boxes], 0)
         test = self.history.test_boxes[0]
-        axes = [np.linspace(low[i], high[i], GRID) for i in range(min(2, len(low)))]
+        axes = [np.linspace(low[i], high[i], points) for i in range(min(2, len(low)))]
         grid = np.zeros((*(len(axis) for axis in axes), len(low))) + test.mean(0)
         for i, mesh in enumerate(np.meshgrid(*axes, indexing="ij")):
             grid[..., i] = mesh
         grid[..., 2:] = test[0, 2:]
-        D, E = self.selector.maps(self.learnt, self._starts[:, :4], grid.reshape(-1, len(low)))
+        D, E = self.selector.maps(self.learnt, starts[:, :4], grid.reshape(-1, len(low)))
         shape = (len(self.configs), *grid.shape[:-1])
         return {"D": D.reshape(shape), "E": E.reshape(shape), "low": low, "high": high}
 

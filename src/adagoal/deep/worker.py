@@ -77,6 +77,8 @@ class Played:
     episodes: Episodes
     distances: Floats
     """Distance to the test goal ``[rounds, slots, T]``, 0 rounds if there was no test."""
+    away: Floats
+    """The same at the start ``[rounds, slots]``."""
     tested: Singles
     """First observations of the tests ``[rounds, slots, observation]``."""
     starts: Singles
@@ -108,11 +110,13 @@ class Slots:
     def play(self, order: Order) -> Played:
         episodes, _ = self._episodes(order.actors, order.goals, self._first, self._rng)
         distances = np.zeros((len(order.tests), len(self.slots), self.horizon))
+        away = np.zeros(distances.shape[:2])
         tested = np.zeros((len(order.tests), *episodes.observation[:, 0].shape), np.float32)
         for round_, goals in enumerate(order.tests):
             played, distances[round_] = self.test(order.actors, goals, order.cycle, round_)
+            away[round_] = np.linalg.norm(played.achieved[:, 0] - goals, axis=-1)
             tested[round_] = played.observation[:, 0]
-        return Played(episodes, distances, tested, self.start(order.cycle + 1))
+        return Played(episodes, distances, away, tested, self.start(order.cycle + 1))
 
     def test(self, actors: dict[int, Actor], goals: Floats, cycle: int, round_: int) -> tuple[Episodes, Floats]:
         """Play without noise for goals ``[slots, goal]``: episodes, and distances to the goals ``[slots, T]``."""

@@ -11,6 +11,14 @@ from pathlib import Path
 from adagoal.experiments.declare import Asked, Option
 
 _IN = "adagoal.experiments"
+_WORLD = Option(
+    *("world", str, (), "Only these worlds."),
+    choices=(
+        *("two-room", "grid 4x5, slip 0.1", "FrozenLake 4x4", "FrozenLake 8x8", "CliffWalking"),
+        "Taxi, start seed 0",
+    ),
+    many=True,
+)
 
 CATALOGUE = {
     "figure1": Asked(
@@ -65,16 +73,15 @@ CATALOGUE = {
         "Steps to the certified stop over the steps that sufficed.",
         options=(
             Option("other_seeds", int, 3, "Seeds of other rules.", low=0),
-            Option(
-                *("world", str, (), "Only these worlds."),
-                choices=(
-                    *("two-room", "grid 4x5, slip 0.1", "FrozenLake 4x4", "FrozenLake 8x8", "CliffWalking"),
-                    "Taxi, start seed 0",
-                ),
-                many=True,
-            ),
+            _WORLD,
             Option("seconds", float, 60.0, "Most processor seconds of a run."),
         ),
+        jobs=1,
+    ),
+    "limit": Asked(
+        f"{_IN}.limit:LIMIT",
+        "Certified steps beside the fewest that any algorithm needs.",
+        options=(_WORLD, Option("rounds", int, 25, "Searches for models that must be told apart.", low=1)),
         jobs=1,
     ),
     "intervals": Asked(

@@ -18,7 +18,7 @@ from adagoal.core.types import Floats
 from adagoal.experiments.auditor import PER_DECADE
 from adagoal.experiments.declare import Outcome
 from adagoal.experiments.output import COLOURS, GREY, Table
-from adagoal.report.curves import Line, Panel
+from adagoal.report.curves import Line, Panel, seeded
 
 STYLES = ("-", "--", ":", "-.")
 LOWEST, HIGHEST = 1e-3, 1e3
@@ -177,12 +177,14 @@ def panels(records: Sequence[Outcome]) -> list[Panel]:
     for world in dict.fromkeys(world for world, _, _ in groups):
         inside = {", ".join(key[1:]): runs for key, runs in groups.items() if key[0] == world}
         floor, ceiling, epsilon = _range(inside.values())
-        lines = []
+        lines: list[Line] = []
         for name, runs in inside.items():
             steps, errors = _errors(runs, floor, ceiling)
-            lines.append(Line(name, steps.tolist(), np.median(errors, axis=0).tolist()))
             seeds = [run["setting"]["seed"] for run in runs]
-            lines += [Line(name, steps.tolist(), row.tolist(), seed) for row, seed in zip(errors, seeds, strict=True)]
+            errors_of = zip(seeds, errors.tolist(), strict=True)
+            lines += seeded(
+                name, ((seed, x, y) for seed, ys in errors_of for x, y in zip(steps.tolist(), ys, strict=True))
+            )
         marks = {"epsilon": epsilon, "a goal is missing, or reached badly": ceiling}
         found.append(Panel(world, "steps", "true error of the current output, in steps", lines, marks))
     return found

@@ -37,6 +37,7 @@ from adagoal.experiments.output import COLOURS, GREY, Table, panels
 from adagoal.loop import explore
 from adagoal.mdp import solve
 from adagoal.mdp.audit import audit_policies
+from adagoal.report.curves import Line, Panel
 from adagoal.tabular.certified import Certified
 from adagoal.worlds.model import TabularMDP
 from adagoal.worlds.simulator import ModelWorld
@@ -52,6 +53,9 @@ CONFIDENCE = 0.95
 NAMES = {"lower": "lower bound", "upper": "upper bound", "gap": "sub-optimality bound", "tables": "value tables"}
 KINDS = tuple(NAMES)
 """What may miss."""
+DRAWN = KINDS[:3]
+NEAREST = 1e-3
+"""Steps."""
 COLUMNS = {name: f"{{{name}}}" for name in ("delta", "family", "runs", "stopped", "broken")}
 COLUMNS |= {f"at most ({CONFIDENCE:.0%})": "{at_most:.4f}"} | {name: f"{{{name}}}" for name in (*KINDS, "c1", "c2")}
 
@@ -206,9 +210,9 @@ def figure(records: Sequence[Outcome], rows: Sequence[dict[str, Any]]) -> Figure
     for ax, delta in zip(axes, DELTAS, strict=False):
         _draw_families(ax, [row for row in rows if row["delta"] == delta], delta, named=ax is axes[0])
     ax = axes[-1]
-    for kind, colour in zip(("lower", "upper", "gap"), COLOURS, strict=False):
-        nearest = np.sort([r["slack"][kind] for r in records if r["delta"] > 0 and r["slack"][kind] is not None])
-        ax.plot(nearest, np.arange(1, len(nearest) + 1) / len(nearest), color=colour, label=NAMES[kind])
+    for kind, colour in zip(DRAWN, COLOURS, strict=False):
+        slack = nearest(records, kind)
+        ax.plot(slack, shares(slack), color=colour, label=NAMES[kind])
     ax.axvline(0.0, color=GREY, linewidth=0.8)
     ax.set_xscale("symlog", linthresh=1e-3)
     ax.set(xlabel="nearest it came to a miss, in steps", ylabel="share of runs", ylim=(0, 1), xlim=(-1e-3, None))
@@ -235,7 +239,29 @@ def report(outcomes: Sequence[Outcome], options: Options) -> Report:
     rows = summary(records)
     found = [record for record in records if record["delta"] > 0 and broken(record)]
     data = {"runs": options.runs, "control": options.control, "seed": options.seed, "rows": rows, "broken": found}
-    return Report(rows, Table.of(rows, COLUMNS, left=2).markdown(), data, {"coverage.png": figure(records, rows)})
+    text = Table.of(rows, COLUMNS, left=2).markdown()
+    return Report(rows, text, data, {"coverage.png": figure(records, rows)}, panels=[misses(records)])
+
+
+def misses(records: Sequence[Outcome]) -> Panel:
+    """How near to a miss the runs came, for the page; what came nearer than :data:`NEAREST` stands there."""
+    lines = []
+    for kind in DRAWN:
+        slack = nearest(records, kind)
+        lines.append(Line(NAMES[kind], np.maximum(slack, NEAREST).tolist(), shares(slack).tolist()))
+    return Panel(
+        "How near to a miss", f"nearest it came to a miss, in steps (from {NEAREST:g})", "share of runs", lines
+    )
+
+
+def nearest(records: Sequence[Outcome], kind: str) -> np.ndarray[Any, Any]:
+    """The nearest that each honest run came to a miss, in order."""
+    return np.sort([r["slack"][kind] for r in records if r["delta"] > 0 and r["slack"][kind] is not None])
+
+
+def shares(found: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Of the values up to each one."""
+    return np.arange(1, len(found) + 1) / len(found)
 
 
 COVERAGE = Experiment(

@@ -16,7 +16,6 @@ stopped goes on from its checkpoint. ``--data docs/data`` trains nothing and dra
 from __future__ import annotations
 
 import os
-import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -31,7 +30,7 @@ from adagoal.engines import Interrupted, Needs
 from adagoal.experiments.catalogue import CATALOGUE
 from adagoal.experiments.declare import Experiment, Options, Outcome, Report
 from adagoal.experiments.output import Table
-from adagoal.report.curves import Line, Panel
+from adagoal.report.curves import Line, Panel, seeded
 
 ENVS = {"push": "FetchPush-v4", "pick": "FetchPickAndPlace-v4"}
 STRETCH = {"push": 10, "pick": 5}
@@ -82,6 +81,7 @@ def configs(panel: str, options: Options, **settings: Any) -> list[Any]:
     shared = settings | {
         "algorithm": "ddpg",
         "action_l2": 1.0,
+        "contact": 0.0,
         "train_goals": f"scale={scale}",
         "eval_every": CYCLES_A_TEST[env],
         "eval_episodes": TEST_EPISODES,
@@ -217,16 +217,11 @@ def curves(panels: Sequence[dict[str, Any]]) -> list[Panel]:
     """Test success over the steps, with every seed."""
     found = []
     for data in panels:
-        lines = []
+        lines: list[Line] = []
         for name in LINES:
             runs = [run for run in data["runs"] if label(run) == name]
-            for run in runs:
-                steps, success = zip(*((point["steps"], point["success"]) for point in run["curve"]), strict=True)
-                lines.append(Line(NAMES[name], steps, success, run["seed"]))
-            if runs:
-                each = [line.y for line in lines[-len(runs) :]]
-                middle = [statistics.median(points) for points in zip(*each, strict=False)]
-                lines.append(Line(NAMES[name], lines[-1].x[: len(middle)], middle))
+            points = ((run["seed"], point["steps"], point["success"]) for run in runs for point in run["curve"])
+            lines += seeded(NAMES[name], points)
         found.append(Panel(data["panel"], "environment steps", "test success, last step", lines, log=False))
     return found
 

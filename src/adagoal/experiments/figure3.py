@@ -26,6 +26,7 @@ from adagoal.experiments.cells import explore
 from adagoal.experiments.declare import Experiment, Options, Outcome, Report
 from adagoal.experiments.output import Columns, Table
 from adagoal.mdp import solve
+from adagoal.report.curves import Line, Panel, seeded
 from adagoal.report.maps import draw_map, map_size
 from adagoal.runs.view import View
 from adagoal.worlds import grid
@@ -36,6 +37,10 @@ GOAL_RULES = {"UniGoal": "unigoal", "RareGoal": "raregoal:alpha=0.1", "AdaGoal":
 L, H, EPISODES = 40.0, 50, 1000
 WINDOWS = 3
 FARTHEST = 10
+GROUPS = {"second_room": "bottom-right room", "farthest": "10 farthest of room one"}
+"""The states of the claim, by their names in the data and in the table."""
+BLOCKS = 20
+"""Points of a curve of the page."""
 MAP = ListedColormap(colormaps["YlGnBu"](np.linspace(0.0, 0.85, 256)))
 """Safe for the colour-blind, and nowhere like the grey of the walls."""
 NEVER = 1e-9
@@ -94,7 +99,20 @@ def report(outcomes: Sequence[Outcome], options: Options, name: str, rules: Sequ
     setting = {"env": "two-room", "L": L, "H": H, "episodes": first, "bonus": "simplified", "rules": GOAL_RULES}
     data = {"setting": setting, "seeds": list(options.seeds), "rows": rows, "selected": selected}
     data |= {name: group.tolist() for name, group in groups.items()}
-    return Report(rows, Table.of(rows, COLUMNS).markdown(), data, {f"{name}.png": figure(data)})
+    curves = [panel(outcomes, options, rules, group) for group in groups.items()]
+    return Report(rows, Table.of(rows, COLUMNS).markdown(), data, {f"{name}.png": figure(data)}, panels=curves)
+
+
+def panel(outcomes: Sequence[Outcome], options: Options, rules: Sequence[str], group: tuple[str, Longs]) -> Panel:
+    """Share of the goals that lie in a group of states, over blocks of episodes, with every seed."""
+    name, states = group
+    runs = np.isin(np.array(outcomes).reshape(len(rules), len(options.seeds), -1), states)
+    blocks = np.array_split(np.arange(runs.shape[-1]), min(BLOCKS, runs.shape[-1]))
+    lines: list[Line] = []
+    for rule, own in zip(rules, runs, strict=True):
+        lines += seeded(rule, ((seed, float(block[-1] + 1), float(run[block].mean()))
+                               for seed, run in zip(options.seeds, own, strict=True) for block in blocks))  # fmt: skip
+    return Panel(f"Goals in the {GROUPS[name]}", "episodes", "share of episodes", lines, log=False)
 
 
 def _spread(share: np.ndarray[Any, Any]) -> dict[str, float | None]:
@@ -111,7 +129,7 @@ def _share(name: str) -> Callable[[dict[str, Any]], str]:
 
 COLUMNS: Columns = {
     **{"rule": "{rule}", "episodes": "{first}-{last}", "seeds": "{seeds}"},
-    **{"bottom-right room": _share("second_room"), "10 farthest of room one": _share("farthest")},
+    **{head: _share(name) for name, head in GROUPS.items()},
 }
 
 

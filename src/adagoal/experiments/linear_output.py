@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from adagoal.experiments.declare import Options, Outcome, Report
 from adagoal.experiments.linear_runs import DELTA, EPSILON, RADIUS, SIZES, Cell, goal_space
 from adagoal.experiments.output import COLOURS, GREY, Table
 from adagoal.experiments.samples import for_vtr
+from adagoal.report.curves import Panel, seeded
 
 KERNELS = (2, 4, 8, 16)
 LINEAR = ("likelihood", "vtr-pooled")
@@ -97,8 +98,19 @@ def curves(ax: Axes, rows: Sequence[Outcome], over: str) -> None:
     ax.grid(alpha=0.3)
 
 
+def line_panels(rows: Sequence[Outcome], titles: Mapping[str, str], over: str, label: str) -> list[Panel]:
+    """The same for the page, with every seed: a panel for every family, by its title. Given up runs are left out."""
+    found = []
+    for family, title in titles.items():
+        done = [row for row in rows if (row["family"], row["status"]) == (family, "certified")]
+        points = {m: [(row["seed"], row[over], row["steps"]) for row in done if row["method"] == m] for m in METHODS}
+        lines = [line for method in METHODS for line in seeded(method, points[method])]
+        found.append(Panel(TITLES[title], label, "steps to the certified stop", lines))
+    return found
+
+
 def kernels_fits(rows: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """Per family and method: medians, exponents in d and in d - 1, and the parts of the steps (docs/linear.md)."""
+    """Per family and method: medians, exponents in d and in d - 1, and parts of the steps (docs/linear-steps.md)."""
     fits = []
     for family in ("windy", "weather"):
         for method in LINEAR:
@@ -173,14 +185,16 @@ def methods_table(rows: Sequence[Outcome], need: float) -> str:
 
 def states(rows: Sequence[Outcome], options: Options) -> Report:
     """Steps against S."""
-    return _report({"rows": rows}, states_table(rows), {"linear-states.png": states_figure(rows)})
+    panels = line_panels(rows, {"windy": "grid", "tree": "tree"}, "states", "number of states S")
+    return _report({"rows": rows}, states_table(rows), {"linear-states.png": states_figure(rows)}, panels)
 
 
 def kernels(rows: Sequence[Outcome], options: Options) -> Report:
     """Steps against d."""
     fits = kernels_fits(rows)
     figures = {"linear-kernels.png": kernels_figure(rows, fits)}
-    return _report({"rows": rows, "fits": fits}, kernels_table(fits), figures)
+    panels = line_panels(rows, {"windy": "windy", "weather": "weather"}, "d", "number of kernels d")
+    return _report({"rows": rows, "fits": fits}, kernels_table(fits), figures, panels)
 
 
 def methods(rows: Sequence[Outcome], options: Options) -> Report:
@@ -195,6 +209,8 @@ def misfits(rows: Sequence[Outcome], options: Options) -> Report:
     return _report({"rows": rows}, misfit.table(rows))
 
 
-def _report(found: dict[str, Any], text: str, figures: dict[str, Figure] | None = None) -> Report:
+def _report(
+    found: dict[str, Any], text: str, figures: dict[str, Figure] | None = None, panels: Sequence[Panel] = ()
+) -> Report:
     data = {"radius": RADIUS, "epsilon": EPSILON, "delta": DELTA, **found}
-    return Report(data, text, data, figures or {})
+    return Report(data, text, data, figures or {}, panels=panels)

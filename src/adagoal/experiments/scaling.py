@@ -21,6 +21,7 @@ from adagoal.experiments.catalogue import CATALOGUE
 from adagoal.experiments.cells import explore
 from adagoal.experiments.declare import Experiment, Options, Outcome, Report
 from adagoal.experiments.output import COLOURS, GREY, Table, panels
+from adagoal.report.curves import Line, Panel, seeded
 from adagoal.worlds.simulator import ModelWorld
 from adagoal.worlds.toys import lower_bound
 
@@ -163,7 +164,22 @@ def report(outcomes: Sequence[Outcome], options: Options) -> Report:
     fits = [fit(along(name, options), name, rule, outcomes) for name in AXES for rule in GOAL_RULES]
     seeds = len(options.seeds)
     data = {"delta": DELTA, "seeds": seeds, "fits": fits, "runs": outcomes}
-    return Report(fits, table(fits, seeds), data, {"scaling.png": figure(fits)})
+    figures = {"scaling.png": figure(fits)}
+    return Report(fits, table(fits, seeds), data, figures, panels=[curves(name, outcomes, options) for name in AXES])
+
+
+def curves(name: str, records: Sequence[Outcome], options: Options) -> Panel:
+    """Steps along an axis for the page, with every seed, and the slope of the theory."""
+    x = {point: AXES[name].value(point) for point in along(name, options)}
+    found = [(Point(r["L"], r["n"], r["A"], r["epsilon"]), r) for r in records]
+    lines: list[Line] = []
+    for rule in GOAL_RULES:
+        own = ((r["seed"], x[point], r["steps"]) for point, r in found if point in x and r["rule"] == rule)
+        lines += seeded(rule, own)
+    first, least = min(x.values()), min(lines[0].y)
+    guide = [0.5 * least * (value / first) ** AXES[name].theory for value in sorted(x.values())]
+    lines.append(Line("the theory's slope", sorted(x.values()), guide))
+    return Panel(f"Steps against {AXES[name].label}", AXES[name].label, "steps to the certified stop", lines)
 
 
 SCALING = Experiment(

@@ -26,6 +26,7 @@ from adagoal.experiments.cells import explore
 from adagoal.experiments.declare import Experiment, Options, Outcome, Report
 from adagoal.experiments.output import Table
 from adagoal.mdp import solve
+from adagoal.report.curves import Line, Panel, seeded
 from adagoal.worlds import toys
 from adagoal.worlds.model import TabularMDP
 from adagoal.worlds.simulator import ModelWorld
@@ -35,6 +36,10 @@ RADIUS, EPSILON, DELTA = 10.0, 1.0, 0.1
 GOAL, FORK = 1, 3
 DRAWS = 10_000
 """Draws of the time at which the fork is first met."""
+WITH_RESET = "with the reset: certified stop, measured"
+WITHOUT_RESET = "without the reset: until the fork is met"
+LEMMA = "the lemma's 1 / (9 eta)"
+DIAMETER = "diameter D of the reset-free problem"
 COLUMNS = {
     **{"eta": "{eta:.0e}", "diameter": "{diameter:.3g}", "steps, reset": "{reset_steps:.3g}"},
     **{"audits": "{audits_passed}/{runs}", "met fork": "{met_fork}/{runs}"},
@@ -104,7 +109,19 @@ def report(outcomes: Sequence[Outcome], options: Options) -> Report:
     ]
     setting = {"radius": RADIUS, "epsilon": EPSILON, "delta": DELTA, "seeds": list(options.seeds), "draws": DRAWS}
     text = Table.of(rows, COLUMNS, left=0).markdown()
-    return Report(rows, text, setting | {"rows": data}, {"separation.png": figure(data)})
+    found = {"separation.png": figure(data)}
+    return Report(rows, text, setting | {"rows": data}, found, panels=[panel(data, options.seeds)])
+
+
+def panel(rows: Sequence[dict[str, Any]], seeds: Sequence[int]) -> Panel:
+    """The same curves for the page, with those of every seed."""
+    runs = [(row["diameter"], seed, run) for row in rows for seed, run in zip(seeds, row["reset_runs"], strict=True)]
+    lines = seeded(WITH_RESET, ((seed, diameter, run["steps"]) for diameter, seed, run in runs))
+    x = [row["diameter"] for row in rows]
+    for i, share in enumerate(("10%", "median", "90%")):
+        lines.append(Line(f"{WITHOUT_RESET}, {share}", x, [row["reset_free_steps"][i] for row in rows]))
+    lines.append(Line(LEMMA, x, [1 / (9 * row["eta"]) for row in rows]))
+    return Panel("What the reset is worth", DIAMETER, "steps", lines)
 
 
 def figure(rows: Sequence[dict[str, Any]]) -> Figure:
@@ -113,17 +130,15 @@ def figure(rows: Sequence[dict[str, Any]]) -> Figure:
     drawn = Figure((6.4, 4.0), layout="constrained")
     ax = drawn.subplots()
     curves = (
-        ("reset_free_steps", "#b35806", "without the reset: until the fork is met, a floor for every learner"),
-        ("reset_steps", "#2166ac", "with the reset: certified stop, measured"),
+        ("reset_free_steps", "#b35806", f"{WITHOUT_RESET}, a floor for every learner"),
+        ("reset_steps", "#2166ac", WITH_RESET),
     )
     for name, colour, label in curves:
         low, middle, high = np.array([row[name] for row in rows]).T
         ax.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
         ax.plot(x, middle, color=colour, marker="o", markersize=4, label=label)
-    ax.plot(x, [1 / (9 * row["eta"]) for row in rows], ":", color="#555555", label="the lemma's 1 / (9 eta)")
-    ax.set(
-        xscale="log", yscale="log", xlabel="diameter D of the reset-free problem", ylabel="steps (median, 10% to 90%)"
-    )
+    ax.plot(x, [1 / (9 * row["eta"]) for row in rows], ":", color="#555555", label=LEMMA)
+    ax.set(xscale="log", yscale="log", xlabel=DIAMETER, ylabel="steps (median, 10% to 90%)")
     ax.legend(frameon=False, fontsize=8)
     ax.grid(alpha=0.3)
     return drawn

@@ -7,6 +7,7 @@ An experiment says what it found in Markdown; the tables of the page are those o
 from __future__ import annotations
 
 import re
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -44,6 +45,18 @@ class Panel:
     marks: Mapping[str, float] = field(default_factory=dict)
     """Heights worth a line, by name."""
     log: bool = True
+
+
+def seeded(name: str, points: Iterable[tuple[int, float, float]]) -> list[Line]:
+    """The curves of every seed and that of their medians, from points (seed, x, y) in any order."""
+    by_seed: dict[int, list[tuple[float, float]]] = {}
+    by_x: dict[float, list[float]] = {}
+    for seed, x, y in points:
+        by_seed.setdefault(seed, []).append((x, y))
+        by_x.setdefault(x, []).append(y)
+    middle = [(x, statistics.median(ys)) for x, ys in by_x.items()]
+    curves: list[tuple[int | None, list[tuple[float, float]]]] = [(None, middle), *by_seed.items()]
+    return [Line(name, [x for x, _ in sorted(c)], [y for _, y in sorted(c)], seed) for seed, c in curves if c]
 
 
 def write(path: Path, title: str, text: str, panels: Sequence[Panel], pictures: Iterable[str]) -> Path:

@@ -200,17 +200,26 @@ def _moves(result: Result) -> Arrays:
 
 
 def _policies(result: Result, goals: Longs) -> Arrays:
-    """Policies of as many goals as fit, spread evenly from near to far."""
+    """Policies of as many goals as fit: first of those with an upper bound, spread evenly from near to far."""
     tables = result.arrays["policy"]
     owner = {int(g): i for i, g in enumerate(result.arrays["policy_goals"])}
     wanted = [place for place, g in enumerate(goals.tolist()) if g in owner]
     room = max(POLICIES // max(math.prod(tables.shape[1:]), 1), 1)
-    if len(wanted) > room:
-        wanted = [wanted[i] for i in np.unique(np.linspace(0, len(wanted) - 1, room).round().astype(int))]
+    upper = {place: result.certificates[int(goals[place])].upper for place in wanted}
+    bounded, others = ([p for p in wanted if math.isfinite(upper[p]) == known] for known in (True, False))
+    first = _spread(bounded, room)
+    wanted = sorted([*first, *_spread(others, room - len(first))])
     policy_row = np.full(len(goals), -1, np.int32)
     policy_row[wanted] = np.arange(len(wanted))
     rows = [owner[int(goals[place])] for place in wanted]
     return {"policy": _small(tables[rows], result.reset_action), "policy_row": policy_row}
+
+
+def _spread(places: list[int], room: int) -> list[int]:
+    """As many of the places as there is room for, evenly."""
+    if len(places) <= room:
+        return places
+    return [places[i] for i in np.unique(np.linspace(0, len(places) - 1, room).round().astype(int))]
 
 
 def _small(tables: NDArray[Any], reset: int) -> NDArray[Any]:

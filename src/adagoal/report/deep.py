@@ -18,10 +18,11 @@ from adagoal.core.files import busy, bytes_content, read_json, reading, replace,
 from adagoal.core.schema import COUNT, check_json
 from adagoal.core.status import Status
 from adagoal.deep.config import Config
-from adagoal.report import curves, html
+from adagoal.deep.past import Past
+from adagoal.report import curves, deep_curves, html
 from adagoal.report import deep_figures as figures
 from adagoal.report import deep_film as film
-from adagoal.report.curves import Line, Panel
+from adagoal.report.curves import Panel
 from adagoal.report.picture import png
 from adagoal.report.words import Headline
 from adagoal.runs import saved
@@ -33,13 +34,6 @@ PAGE, STRIP, EVALUATION, CERTIFICATE = "report.html", "strip.png", "evaluation.j
 TITLES = {Status.DONE: "Finished", Status.BUDGET: "Stopped by the time limit", Status.INTERRUPTED: "Interrupted"}
 CHOSEN = 200_000
 """Chosen goals inside a page, at most."""
-GOALS = {
-    "inside_test": "in the test space",
-    "on_table": "on the table",
-    "reachable": "candidates with D ≤ L",
-    "train_success": "reached in training",
-}
-"""What is known of the goals of training, by its name in a curve."""
 
 
 def _object(properties: dict[str, Any]) -> dict[str, Any]:
@@ -74,7 +68,7 @@ RULES: dict[str, Any] = {
 }
 """What the page reads of files that other commands leave in the folder."""
 
-Found = tuple[files.Record, dict[str, NDArray[Any]]]
+Found = tuple[files.Record, dict[str, NDArray[Any]], Past]
 
 
 def write(folder: str | Path, env: str | None = None, trust: bool = False) -> Path:
@@ -84,14 +78,14 @@ def write(folder: str | Path, env: str | None = None, trust: bool = False) -> Pa
     ``trust`` allows it.
     """
     folder = Path(folder)
-    about, arrays = found(folder)
+    about, arrays, past = found(folder)
     pictures = {"curves.png": figures.learning_curves(about.curves)}
     if arrays["chosen"].shape[-1] >= 2:
         pictures |= _pictures(about.configs[0], arrays)
     for name, drawn in pictures.items():
         replace(folder / name, bytes_content(png(drawn)))
     film.write(about, env, trust)
-    write_text(folder / PAGE, page(about, arrays, pictures=list(pictures)))
+    write_text(folder / PAGE, page(about, arrays, past, pictures=list(pictures)))
     return folder / PAGE
 
 
@@ -100,36 +94,43 @@ def found(folder: Path) -> Found:
 
     def load(held: Saved) -> Found:
         about = files.record(held)
-        return about, files.goals(held, about)
+        arrays = files.goals(held, about)
+        return about, arrays, files.past(held, about, min(2, arrays["chosen"].shape[-1]))
 
     return read(folder, load)
 
 
-def page(about: files.Record, arrays: dict[str, NDArray[Any]], live: bool = False, pictures: Sequence[str] = ()) -> str:
+def page(
+    about: files.Record,
+    arrays: dict[str, NDArray[Any]],
+    past: Past,
+    live: bool = False,
+    pictures: Sequence[str] = (),
+) -> str:
     """The page of a training; ``pictures`` are files beside it, for readers without JavaScript."""
     from adagoal.report import charts
 
     first = about.configs[0]
-    panels = _panels(about)
     extra = _beside(about.path)
+    panels, text = _curves(about, past, extra)
     drawn = charts.curves([(panel.x, panel.y, panel.log) for panel in panels]) | charts.goal_space()
     strip = about.path / STRIP
     return html.page(
         "deep.html",
         ("curves.js", "deep.js"),
         drawn,
-        block(about, arrays),
+        block(about, arrays, past),
         live,
         title=f"adagoal: {first.env}, {first.goal_rule}",
         badge="",
         words=words(about),
         pictures=pictures,
         panels=panels,
-        parts=curves.parts(_text(about)),
+        parts=curves.parts(text),
         plane=arrays["chosen"].shape[-1] >= 2,
         trained=first.rule_is_a_file or first.needs_ensemble or first.algorithm == "critics",
         statement=extra[CERTIFICATE]["statement"] if CERTIFICATE in extra else "",
-        evaluated=EVALUATION in extra,
+        measured=bool(past.tests) or EVALUATION in extra,
         folder=quote(str(about.path)),
         film=base64.b64encode(strip.read_bytes()).decode() if strip.is_file() else "",
         frames=film.FRAMES,
@@ -137,8 +138,10 @@ def page(about: files.Record, arrays: dict[str, NDArray[Any]], live: bool = Fals
     )
 
 
-def block(about: files.Record, arrays: dict[str, NDArray[Any]], **more: Any) -> bytes:
+def block(about: files.Record, arrays: dict[str, NDArray[Any]], past: Past, **more: Any) -> bytes:
     """The data of the page; ``more`` facts are those of a live one."""
+    extra = _beside(about.path)
+    panels, text = _curves(about, past, extra)
     chosen = arrays["chosen"][:, 0, :, :2]
     every = -(-chosen[..., 0].size // CHOSEN)
     boxes = {"train": "train_box_0", "test": "test_box_0", "table": "table"}
@@ -148,13 +151,28 @@ def block(about: files.Record, arrays: dict[str, NDArray[Any]], **more: Any) -> 
         "episodes": about.configs[0].episodes,
         "every": every,
         "radius": about.configs[0].radius,
-        "cells": _beside(about.path).get(CERTIFICATE, {}).get("cells", []),
+        "ends": _ends(about, arrays),
+        "map_cycles": list(past.maps),
+        "cells": extra.get(CERTIFICATE, {}).get("cells", []),
     }
     more_arrays = {"chosen": np.ascontiguousarray(chosen[::every], np.float32)}
     if "D" in arrays and arrays["D"].ndim == 3:
         more_arrays |= {name: np.ascontiguousarray(arrays[name][0], np.float32) for name in ("D", "E")}
-        facts["ends"] = [arrays["low"][:2].tolist(), arrays["high"][:2].tolist()]
-    return curves.block(_text(about), _panels(about), more_arrays, **facts, **more)
+    if past.maps and chosen.shape[-1] == 2:
+        more_arrays["maps"] = np.ascontiguousarray([kept[0] for kept in past.maps.values()], np.float32)
+    return curves.block(text, panels, more_arrays, **facts, **more)
+
+
+def _curves(about: files.Record, past: Past, extra: dict[str, Any]) -> tuple[list[Panel], str]:
+    """Panels, and tables in Markdown; ``extra`` are the files beside the training."""
+    evaluated = extra.get(EVALUATION, {}).get("by", {})
+    return deep_curves.panels(about, past, evaluated), deep_curves.text(about, evaluated)
+
+
+def _ends(about: files.Record, arrays: dict[str, NDArray[Any]]) -> list[list[float]]:
+    """Of the maps of D and E: the box around the training spaces of all runs, in the plane."""
+    boxes = np.stack([arrays[f"train_box_{run}"][:, :2] for run in range(len(about.configs))])
+    return [boxes[:, 0].min(0).tolist(), boxes[:, 1].max(0).tolist()]
 
 
 def words(about: files.Record) -> str:
@@ -168,56 +186,6 @@ def words(about: files.Record) -> str:
     command = "" if status.finished else f"adagoal resume {quote(str(about.path))}"
     head = Headline("good" if status.finished else "partial", TITLES[status], (text,))
     return html.environment().get_template("words.html").render(head=head, troubles=[], command=command)
-
-
-def _text(about: files.Record) -> str:
-    """The tables, in Markdown: the runs and, where they were tested since, their success by distance."""
-    rows = ["| goal rule | seed | steps | success, last step | any step |", "| --- | ---: | ---: | ---: | ---: |"]
-    for config, curve in zip(about.configs, about.curves, strict=True):
-        rule = config.goal_rule.replace("|", "/")
-        end = curve[-1]
-        rows.append(f"| {rule} | {config.seed} | {end['steps']:,} | {end['success']:.2f} | {end['success_any']:.2f} |")
-    for name, bins in _beside(about.path).get(EVALUATION, {}).get("by", {}).items():
-        head = name.replace("|", "/")
-        rows += ["", f"Success by {head}, as adagoal evaluate measured it:", ""]
-        rows += ["| from | to | episodes | success |", "| ---: | ---: | ---: | ---: |"]
-        for part in bins:
-            share = "-" if part["success"] is None else f"{part['success']:.2f}"
-            rows.append(f"| {part['from']:.3f} | {part['to']:.3f} | {part['episodes']} | {share} |")
-    return "\n".join(rows)
-
-
-def _panels(about: files.Record) -> list[Panel]:
-    """Test success and what the goals were over the steps; success by distance where it was measured."""
-    steps = "environment steps"
-    tests = {"success": "last step", "success_any": "any step"}
-    found = [Panel("Test success", steps, "share of test goals", _lines(about, tests), log=False)]
-    lines = _lines(about, GOALS)
-    if lines:
-        found.append(Panel("The goals of training", steps, "share of chosen goals", lines, log=False))
-    for name, bins in _beside(about.path).get(EVALUATION, {}).get("by", {}).items():
-        known = [((part["from"] + part["to"]) / 2, part["success"]) for part in bins if part["success"] is not None]
-        if known and name.startswith("distance"):
-            x, y = zip(*known, strict=True)
-            found.append(Panel(f"Success by {name}", name, "share of test goals", [Line("last step", x, y)], log=False))
-    return found
-
-
-def _lines(about: files.Record, names: dict[str, str]) -> list[Line]:
-    """Curves of every run and, where there are several, their mean."""
-    lines = []
-    for key, name in names.items():
-        runs = [
-            ([point["steps"] for point in curve if key in point], [point[key] for point in curve if key in point])
-            for curve in about.curves
-        ]
-        if not all(x for x, _ in runs):
-            continue
-        mean = [statistics.fmean(values) for values in zip(*(y for _, y in runs), strict=False)]
-        lines.append(Line(name, runs[0][0][: len(mean)], mean))
-        if len(runs) > 1:
-            lines += [Line(name, x, y, config.seed) for (x, y), config in zip(runs, about.configs, strict=True)]
-    return lines
 
 
 def _beside(folder: Path) -> dict[str, Any]:

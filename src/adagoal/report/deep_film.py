@@ -22,6 +22,8 @@ from adagoal.runs import training_files as files
 from adagoal.runs.saved import read
 
 FRAMES = 12
+SIDE = 240
+"""Pixels of a picture on the page, at least; larger ones lose every second pixel, or more."""
 
 
 def write(about: files.Record, env: str | None, trust: bool) -> Path | None:
@@ -59,13 +61,16 @@ def frames(folder: Path) -> NDArray[np.uint8]:
     tell = source.setter(env)
     if tell is not None:
         tell(like(seen["desired_goal"], goal))
-    pictures = []
-    shown = set(np.linspace(0, horizon - 1, FRAMES).astype(int).tolist())
-    for t in range(horizon):
+    shown = np.linspace(0, horizon, FRAMES).astype(int).tolist()
+    pictures = {0: env.render()}
+    ended = False
+    for t in range(1, horizon + 1):
+        if not ended:
+            seen, _, terminated, truncated, _ = env.step(policy(seen, goal).astype(env.action_space.dtype))
+            ended = terminated or truncated
         if t in shown:
-            pictures.append(env.render())
-        seen, *_ = env.step(policy(seen, goal).astype(env.action_space.dtype))
-    return np.stack(pictures)
+            pictures[t] = env.render()
+    return np.stack([pictures[t] for t in shown])
 
 
 def main() -> None:
@@ -73,7 +78,9 @@ def main() -> None:
     import matplotlib.image
 
     folder = Path(sys.argv[1])
-    pictures = frames(folder)[:, ::2, ::2]
+    pictures = frames(folder)
+    every = max(1, min(pictures.shape[1:3]) // SIDE)
+    pictures = pictures[:, ::every, ::every]
     strip = np.concatenate(list(pictures), 1)
     picture = io.BytesIO()
     matplotlib.image.imsave(picture, strip, format="png")

@@ -67,16 +67,9 @@ class Intervals(Columns):
         missing: Floats = np.maximum(np.minimum(self.upper, self.cap) - self.D, 0.0)
         return missing
 
-    def bounds(self, goal: int) -> tuple[float, float]:
-        """[lower, upper]: the best policy takes at least lower, the returned one at most upper expected steps."""
-        j = self.column[goal]
-        return float(self.D[j]), float(self.upper[j])
-
     def policy(self, goal: int) -> Actions:
         """[1, S] the policy that the certificate speaks of; the optimistic one as long as there is none."""
-        j = self.column[goal]
-        table = self.best if np.isfinite(self.upper[j]) else self.optimistic
-        return self.offered(table, int(j))
+        return self.proven(goal, self.best)
 
     def refresh(self, wanted: Bools) -> bool:
         """Bring one block of ``wanted`` [columns] up to date; False if none of them was stale."""

@@ -13,6 +13,7 @@ from adagoal.core.checks import integer
 from adagoal.core.errors import InputError
 from adagoal.core.status import Status
 from adagoal.core.types import Floats
+from adagoal.deep.certification import Certification
 from adagoal.deep.envs import Source
 from adagoal.deep.evaluation import Evaluation, play
 from adagoal.deep.history import History
@@ -27,7 +28,8 @@ class TrainResult:
     """The outcome of a training: ``result.policy(observation, goal)`` acts; the folder, if any, holds the rest."""
 
     status: Status
-    """``done``, ``budget`` (the minutes were spent) or ``interrupted``."""
+    """``done``, ``budget`` (the minutes were spent) or ``interrupted``. A training until certified is ``certified``, or
+    ``budget`` also where its steps were spent."""
     history: History
     policies: Sequence[Policy]
     """One for each of the runs side by side."""
@@ -38,6 +40,8 @@ class TrainResult:
     """Makes the environment again, for tests."""
     notes: Sequence[str] = ()
     """What was found damaged in the folder of a resumed training, and what was used instead."""
+    certificate: Certification | None = None
+    """Of a training until certified: what the last attempt found; None where it was ended before the first."""
 
     @property
     def policy(self) -> Policy:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -32,6 +33,7 @@ from adagoal.runs import training_format1 as format1
 from adagoal.runs.folder import Folder, hold
 from adagoal.runs.saved import Saved
 from adagoal.runs.signals import stop_on_signals
+from adagoal.runs.tensorboard import TensorBoard
 from adagoal.runs.trained import TrainResult
 from adagoal.runs.training_schema import KIND
 
@@ -48,7 +50,9 @@ def train(
     workers: int = 0,
     minutes: float = math.inf,
     checkpoint_every: int = 0,
+    step_timeout: float | None = None,
     observe: Observer | None = None,
+    tensorboard: str | Path | None = None,
     source: Source | None = None,
     rule: goals.Rule | None = None,
 ) -> TrainResult:
@@ -58,26 +62,29 @@ def train(
     ``function:NAME``. Both are for :func:`adagoal.train`, which takes environments and functions as they are.
 
     With ``overwrite`` the run that is in the folder is replaced when this one has its first checkpoint. ``workers`` 0
-    takes one process per core. A checkpoint is written every so many cycles; 0 follows from how long one takes.
-    ``observe(history)`` is called after every cycle, and ends the training by returning False. A script needs the guard
+    takes one process per core. A checkpoint is written every so many cycles; 0 follows from how long one takes. Where
+    a step takes longer than ``step_timeout`` seconds the training ends with an error, and what was learnt is kept.
+    ``observe(history)`` is called after every cycle, and ends the training by returning False. ``tensorboard`` is a
+    folder for the numbers of every cycle (:mod:`adagoal.runs.tensorboard`). A script needs the guard
     ``if __name__ == "__main__":`` around the call, because every worker imports it.
     """
     stop_if_imported()
-    _check(workers, minutes, checkpoint_every)
+    _check(workers, minutes, checkpoint_every, step_timeout)
     configs = [configs] if isinstance(configs, Config) else configs
 
     def begin() -> Training:
-        return Training(configs, workers, source=source, rule=rule)
+        patient = replace(source or Source(configs[0].env), step_timeout=step_timeout)
+        return Training(configs, workers, source=patient, rule=rule)
 
     if out is None:
-        return _finish(begin(), None, minutes, checkpoint_every, observe)
+        return _finish(begin(), None, minutes, checkpoint_every, observe, tensorboard)
     with _held(Path(out), "out") as folder:
         if overwrite:
             folder.fresh()
         elif folder.saved is not None:
             text = f"{folder.path} already holds a run; resume it, overwrite it, or choose another folder"
             raise InputError(text, name="out")
-        return _finish(begin(), folder, minutes, checkpoint_every, observe)
+        return _finish(begin(), folder, minutes, checkpoint_every, observe, tensorboard)
 
 
 def resume(
@@ -91,7 +98,9 @@ def resume(
     workers: int = 0,
     minutes: float = math.inf,
     checkpoint_every: int = 0,
+    step_timeout: float | None = None,
     observe: Observer | None = None,
+    tensorboard: str | Path | None = None,
 ) -> TrainResult:
     """Go on where a folder's last checkpoint stopped; ``steps`` 0 keeps the planned length.
 
@@ -100,7 +109,7 @@ def resume(
     goal rule, ``set_goal``) is needed again.
     """
     stop_if_imported()
-    _check(workers, minutes, checkpoint_every)
+    _check(workers, minutes, checkpoint_every, step_timeout)
     path = Path(folder)
     if not path.is_dir():
         raise InputError(f"{path} is not a folder", name="folder")
@@ -108,10 +117,10 @@ def resume(
         if held.saved is None:
             raise InputError(f"{path} holds no run", name="folder")
         saved = files.of_training(held.saved)
-        training = _restored(saved, steps, env, goal_rule, set_goal, trust, workers)
+        training = _restored(saved, steps, env, goal_rule, set_goal, trust, workers, step_timeout)
         if saved.manifest is None:
             _save(training, held)  # from now on it is a folder of today's format
-        finished = _finish(training, held, minutes, checkpoint_every, observe)
+        finished = _finish(training, held, minutes, checkpoint_every, observe, tensorboard)
         return replace(finished, notes=saved.notes)
 
 
@@ -124,10 +133,14 @@ def _held(path: Path, name: str) -> Iterator[Folder]:
         yield folder
 
 
-def _check(workers: int, minutes: float, checkpoint_every: int) -> None:
+def _check(workers: int, minutes: float, checkpoint_every: int, step_timeout: float | None) -> None:
     integer("workers", workers, 0, 1024)
     number("minutes", minutes, 0.0, math.inf, closed="(]")
     integer("checkpoint_every", checkpoint_every, 0, 10**9)
+    if step_timeout is not None:
+        number("step_timeout", step_timeout, 0, 1e6, closed="(]")
+        if not hasattr(signal, "setitimer"):
+            raise InputError("this system has no timers for processes", name="step_timeout")
 
 
 # --- going on ---
@@ -141,6 +154,7 @@ def _restored(
     set_goal: Hook | None,
     trust: bool,
     workers: int,
+    step_timeout: float | None,
 ) -> Training:
     """The training of a checkpoint; what the folder may not decide alone is asked before anything of it is run."""
     state = saved.state()
@@ -151,7 +165,7 @@ def _restored(
             arrays, facts = format1.checkpoint(arrays)
         arrays = format1.with_ends(arrays)
         configs = checkpoint.configs(facts)
-    source = files.environment(saved.path, configs[0], env, trust, set_goal)
+    source = replace(files.environment(saved.path, configs[0], env, trust, set_goal), step_timeout=step_timeout)
     rule = goal_rule if callable(goal_rule) else None
     rules = _rules(configs, None if callable(goal_rule) else goal_rule, trust)
     length = steps or configs[0].steps
@@ -177,15 +191,22 @@ def _rules(configs: Sequence[Config], goal_rule: str | None, trust: bool) -> lis
 
 
 def _finish(
-    training: Training, folder: Folder | None, minutes: float, checkpoint_every: int, observe: Observer | None
+    training: Training,
+    folder: Folder | None,
+    minutes: float,
+    checkpoint_every: int,
+    observe: Observer | None,
+    tensorboard: str | Path | None,
 ) -> TrainResult:
     """Run to the end, the time limit or an interrupt; save and return the result."""
     began = time.monotonic()
     out_of_time = False
-    with stop_on_signals(None if folder is None else folder.path) as stop:
+    showing = contextlib.nullcontext(_nothing) if tensorboard is None else TensorBoard(tensorboard)
+    with showing as show, stop_on_signals(None if folder is None else folder.path) as stop:
 
         def after_cycle(history: History) -> bool:
             nonlocal out_of_time
+            show(history)
             wanted = _wanted(observe, history) and not stop.asked
             out_of_time = wanted and time.monotonic() - began >= 60.0 * minutes
             going = wanted and not out_of_time
@@ -199,6 +220,7 @@ def _finish(
             if folder is not None and _rescued(training, folder, error) and isinstance(error, InputError):
                 raise _with_folder(error, folder.path) from error.__cause__
             raise
+        show(training.history)
         status = Status.BUDGET if out_of_time else status
         path = None if folder is None else folder.path
         result = TrainResult(status, training.history, training.policies(), training.maps(), path, training.source)
@@ -207,6 +229,10 @@ def _finish(
             # The checkpoint of a finished training is from before its last test, so that it can be made longer.
             folder.save({} if status is Status.DONE else _state(training), ended)
     return result
+
+
+def _nothing(history: History) -> None:
+    """Show nothing."""
 
 
 def _due(training: Training, folder: Folder, checkpoint_every: int) -> bool:

@@ -1,9 +1,10 @@
-"""The files of a training, without JAX: ``result.json``, ``log.csv``, ``goals.npz``, ``policy.npz``; reading them back.
+"""The files of a training, without JAX: ``result.json``, ``log.csv`` and three of arrays; reading them back.
 
 ``result.json`` says ``"kind": "training"``, its status, the settings that all runs share (``config``), and per run
 those of its own with its learning curve; ``goals.npz`` holds the chosen goals, the goal spaces and, at the end of a
-run, the final maps; ``policy.npz`` the actors. They are written with every checkpoint, in one commit
-(:mod:`adagoal.runs.folder`), and everything that is read is checked first (:mod:`adagoal.runs.training_schema`).
+run, the final maps; ``past.npz`` earlier maps and the tests; ``policy.npz`` the actors. They are written with every
+checkpoint, in one commit (:mod:`adagoal.runs.folder`), and everything that is read is checked first
+(:mod:`adagoal.runs.training_schema`).
 
 Reading runs no code that only the folder names: an environment ``module:Id`` is imported where the caller names it
 again or trusts the folder, and the file of a goal rule is never run here.
@@ -37,6 +38,7 @@ from adagoal.deep.config import Config
 from adagoal.deep.envs import Source
 from adagoal.deep.evaluation import Evaluation, play
 from adagoal.deep.history import History
+from adagoal.deep.past import Past
 from adagoal.deep.policy import Policy
 from adagoal.deep.values import Critics
 from adagoal.runs import training_format1 as format1
@@ -45,7 +47,7 @@ from adagoal.runs.saved import Files, Saved, find, read
 from adagoal.runs.training_schema import FORMAT, KIND
 from adagoal.worlds import registry
 
-RESULT, POLICY, GOALS, LOG = "result.json", "policy.npz", "goals.npz", "log.csv"
+RESULT, POLICY, GOALS, PAST, LOG = "result.json", "policy.npz", "goals.npz", "past.npz", "log.csv"
 VERSIONED = ("jax", "optax", "numpy", "mujoco", "gymnasium", "gymnasium-robotics")
 
 # --- writing ---
@@ -66,6 +68,7 @@ def contents(
     return {
         LOG: files.text_content(history.to_csv()),
         GOALS: files.arrays_content(goals, compress=False),
+        PAST: files.arrays_content(history.past.arrays(), compress=False),
         POLICY: files.arrays_content(named, facts, compress=False),
         RESULT: files.json_content(to_json(status, history)),
     }
@@ -207,6 +210,17 @@ def goals(saved: Saved, about: Record) -> dict[str, NDArray[Any]]:
         arrays, _ = results.arrays(GOALS)
         schema.check_goals(arrays, len(about.configs), about.configs[0].episodes, about.data["episodes"])
     return arrays
+
+
+def past(saved: Saved, about: Record, axes: int) -> Past:
+    """Earlier maps over so many axes, and the tests; nothing in a folder of an earlier version."""
+    results, first = saved.results(), about.configs[0]
+    if PAST not in results:
+        return Past()
+    with naming(results, PAST):
+        arrays, _ = results.arrays(PAST)
+        schema.check_past(arrays, len(about.configs), axes, about.data["episodes"] // first.episodes)
+    return Past.of(arrays)
 
 
 def load(folder: Path | str, run: int = 0) -> Policy:

@@ -1,8 +1,8 @@
 """What the result files of a training must hold. The file of today is format 2; format 1 had no manifest.
 
 ``result.json`` is described by :func:`result_rules` (JSON Schema), with the settings as :class:`Config` declares them.
-``policy.npz`` and ``goals.npz`` are checked against it by :func:`check_policy` and :func:`check_goals`. What is wrong
-is a ``ValueError``.
+``policy.npz``, ``goals.npz`` and ``past.npz`` are checked against it by :func:`check_policy`, :func:`check_goals` and
+:func:`check_past`. What is wrong is a ``ValueError``.
 """
 
 from __future__ import annotations
@@ -16,18 +16,16 @@ from numpy.typing import NDArray
 
 from adagoal.core.schema import COUNT, Array, Schema, check_arrays, record
 from adagoal.core.status import Status
-from adagoal.deep import settings
+from adagoal.deep import past, settings
 from adagoal.deep.actor import Actor
 from adagoal.deep.config import Config
 from adagoal.deep.history import LENGTH, MEASURED, SHARE
+from adagoal.deep.past import FAR
 from adagoal.deep.values import Critics
 
 FORMAT = 2
 KIND = "training"
 ENDS = (Status.DONE, Status.BUDGET, Status.INTERRUPTED)
-FAR = 1e12
-"""Coordinates of goals, distances and errors are smaller than this."""
-
 Arrays = Mapping[str, NDArray[Any]]
 
 _TEXT = {"type": "string", "maxLength": 100_000}
@@ -138,6 +136,12 @@ def check_goals(arrays: Arrays, runs: int, per_cycle: int, episodes: int) -> Non
             raise ValueError("the maps of D and E do not have one grid per run")
         if (arrays["low"] > arrays["high"]).any():
             raise ValueError("the maps end before they begin")
+
+
+def check_past(arrays: Arrays, runs: int, axes: int, cycles: int) -> None:
+    """Maps of D and E over time, and the distances of the tests."""
+    _exactly(past.rules(runs, cycles, axes), arrays, {})
+    past.check(arrays, cycles + 1)
 
 
 def _places(*shape: int | str, optional: bool = False) -> Array:

@@ -102,16 +102,9 @@ class Certified(Columns):
         missing[missing < 0.0] = 0.0
         return missing
 
-    def bounds(self, goal: int) -> tuple[float, float]:
-        """[lower, upper]: the best policy takes at least lower, the returned one at most upper expected steps."""
-        j = self.column[goal]
-        return float(self.D[j]), float(self.upper[j])
-
     def policy(self, goal: int) -> Actions:
         """[1, S] the policy that the certificate speaks of; the optimistic one as long as there is none."""
-        j = self.column[goal]
-        table = self.returned if np.isfinite(self.upper[j]) else self.optimistic
-        return self.offered(table, int(j))
+        return self.proven(goal, self.returned)
 
     def refresh(self, wanted: Bools) -> bool:
         """Bring a block of goals up to date, ``wanted`` [columns] first; False if none is stale or it does not pay."""

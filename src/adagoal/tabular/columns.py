@@ -157,9 +157,16 @@ class Columns:
         if columns == self.space.bound:
             self.D[0] = np.inf  # no goal is left unseen
 
-    def offered(self, table: Actions, j: int) -> Actions:
-        """[1, S] a column of a table of actions; the reset stands in for those that a state does not have."""
-        actions, A = table[:, j].copy(), self.counts.n_actions
+    def bounds(self, goal: int) -> tuple[float, float]:
+        """[lower, upper]: the best policy takes at least lower, the returned one at most upper expected steps."""
+        j = self.column[goal]
+        return float(self.D[j]), float(self.upper[j])
+
+    def proven(self, goal: int, table: Actions) -> Actions:
+        """[1, S] the goal's column of ``table``, the policies that ``upper`` speaks of; of ``optimistic`` as long as
+        nothing is proven. The reset stands in for actions that a state does not have."""
+        j, A = self.column[goal], self.counts.n_actions
+        actions = (table if np.isfinite(self.upper[j]) else self.optimistic)[:, j].copy()
         own = np.flatnonzero(actions < A)
         actions[own[self.counts.absent[own * A + actions[own]]]] = A
         return actions[None]

@@ -34,7 +34,6 @@ import math
 import numpy as np
 
 from adagoal.core.counts import Counts
-from adagoal.core.errors import InputError
 from adagoal.core.goalspace import GoalSpace
 from adagoal.core.types import Bools, Floats, Longs
 from adagoal.core.world import Plan
@@ -45,8 +44,6 @@ from adagoal.tabular.stages import Stages
 SHARE = {"literal": 8 / 9, "rebalanced": 1 / 10, "simplified": 0.0}
 """E = U + share * epsilon, by bonus."""
 NEVER = 2**62
-MOST_BYTES = 2**33
-"""Largest policy table [H, S, G]."""
 
 
 def horizon(L: float, epsilon: float, bonus: str) -> int:
@@ -91,14 +88,7 @@ class UCBVI(Stages):
     ) -> None:
         enough, S = horizon(L, epsilon, bonus), counts.n_states
         space = space or GoalSpace.states(S, S)
-        stages, G = enough if H is None else H, len(space.numbers)
-        if 2 * stages * S * G > MOST_BYTES:
-            raise InputError(
-                f"ucbvi with H = {stages} stages, {S} states and {G} goals needs a policy table of "
-                f"{2 * stages * S * G / 2**30:.0f} GiB; give fewer goals, or its argument horizon (which voids the "
-                "guarantee)",
-                name="method",
-            )
+        stages = enough if H is None else H
         super().__init__(counts, space, stages, backend)
         self.L, self.epsilon, self.delta, self.bonus, self.lazy = L, epsilon, delta, bonus, lazy
         self.guarantee = bonus != "simplified" and stages >= enough

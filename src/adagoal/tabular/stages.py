@@ -8,12 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.counts import Counts
+from adagoal.core.errors import InputError
 from adagoal.core.goalspace import GoalSpace
 from adagoal.core.schema import COUNT, Array, Schema, check_arrays, check_json, record
 from adagoal.core.types import Actions, Longs
 from adagoal.planning.backend import Backend
 from adagoal.planning.model import Bonus, Kernel, Targets
 from adagoal.tabular.columns import one_each
+
+MOST_BYTES = 2**32
+"""Largest policy table [H, S, G]."""
 
 
 class Stages:
@@ -28,6 +32,10 @@ class Stages:
     FACTS = record(plans=COUNT)
 
     def __init__(self, counts: Counts, space: GoalSpace, H: int, backend: Backend) -> None:
+        S, G = counts.n_states, len(space.numbers)
+        if 2 * H * S * G > MOST_BYTES:
+            text = f"{H} stages, {S} states and {G} goals need a policy table of {2 * H * S * G / 2**30:.0f} GiB"
+            raise InputError(f"{text}; give fewer goals, or a smaller horizon (which voids a guarantee)", "method")
         self.counts, self.space, self.H, self._backend = counts, space, H, backend
         self.goals, self.column = one_each(space)
         self.goal_state = self.goals

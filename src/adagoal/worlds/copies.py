@@ -19,8 +19,9 @@ from adagoal.core.names import Observed
 from adagoal.core.types import Longs
 from adagoal.worlds import episode
 from adagoal.worlds.adapter import Adapter, StartSeed
-from adagoal.worlds.body import Local
+from adagoal.worlds.body import Local, Mask
 from adagoal.worlds.keys import Key
+from adagoal.worlds.masks import Masks
 
 Met = list[tuple[Key, str]]
 """States with their labels, in the order of their numbers."""
@@ -52,6 +53,12 @@ class Part(NamedTuple):
     """The states that are not new"""
     terminal: list[int]
     """Those of them in which nothing but a reset is allowed"""
+    absent: list[int]
+    """The pairs s * A + a that do not exist"""
+    masked: bool
+    """Whether masks are used"""
+    fresh: bool
+    """Whether nobody has moved yet, so that the mask of the start is news"""
 
 
 class Seen(NamedTuple):
@@ -63,6 +70,10 @@ class Seen(NamedTuple):
     """[episodes, 2] the goal of each episode that ended, and whether it was reached"""
     met: Met
     """States that it met first"""
+    masks: dict[int, Mask]
+    """Of the states that were new to it"""
+    torn: list[int]
+    """States that had another mask than before"""
     truncates: bool
     age: int
     """Steps since the last reset of the environment"""
@@ -86,6 +97,7 @@ class Copy:
         self._rng = np.random.default_rng()
         self._known: set[int] = set()
         self._terminal: set[int] = set()
+        self._masks, self._torn = Masks(adapter.n_actions, (), used=False), list[int]()
         self._told = len(adapter.labels)  # labels that all copies share
         self._sown: dict[str, Any] = {}  # the generator of the environment after the last seed
         self._trail: list[int] = []
@@ -106,6 +118,9 @@ class Copy:
         self._learn(news)
         orders, columns = episode.in_python(part.orders), part.columns
         self._known, self._terminal = set(part.seen), set(part.terminal)
+        self._masks, self._torn = Masks(self._adapter.n_actions, part.absent, part.masked), []
+        if part.fresh:
+            self._masks.enter(self._adapter.start, self._adapter.mask)
         self._trail, self._failure = [], None
         state, aim, clock = self._place
         place = [state, columns.index(aim) if aim in columns else -1, clock]
@@ -115,7 +130,7 @@ class Copy:
         trail = np.array(self._trail, np.int64).reshape(-1, 3)
         drew = self._body.generator() != self._sown
         facts = self._adapter.truncates, len(self._adapter.actions), drew, self._failure
-        return Seen(trail, log[:ended], self._first_met(), *facts)
+        return Seen(trail, log[:ended], self._first_met(), self._masks.entered, self._torn, *facts)
 
     def _first_met(self) -> Met:
         labels = self._adapter.labels[self._told :]
@@ -147,11 +162,15 @@ class Copy:
         except InputError as error:
             self._failure = error
             return episode.FAILED
+        if landed == self._adapter.start:
+            self._compare(landed)
         self._trail += (-1 - state, landed, 0)
         return landed
 
     def move(self, state: int, action: int, rng: np.random.Generator) -> tuple[int, int]:
         """See :class:`~adagoal.worlds.episode.Stage`."""
+        if state * self._adapter.n_actions + action in self._masks.absent:
+            return self.home(state), episode.NOTHING
         try:
             landed, terminated = self._adapter.step(state, action)
         except InputError as error:
@@ -161,8 +180,17 @@ class Copy:
             self._terminal.add(landed)
         new = landed not in self._known
         self._known.add(landed)
+        if new:
+            self._masks.enter(landed, self._adapter.mask)
+        elif not terminated:
+            self._compare(landed)
         self._trail += (state * self._adapter.n_actions + action, landed, terminated)
         return landed, episode.NEW if new else episode.NOTHING
+
+    def _compare(self, state: int) -> None:
+        """The mask of a state must not change."""
+        if self._masks.differs(state, self._adapter.mask):
+            self._torn.append(state)
 
     # --- saving -----------------------------------------------------------------------------------------------
 

@@ -34,9 +34,10 @@ from adagoal.core.world import Outcome, Plan
 from adagoal.worlds import episode, keys
 from adagoal.worlds.copies import Copy, Met, Part, Seen
 from adagoal.worlds.gym import DEATHS, REPLAY
+from adagoal.worlds.masks import Masks, torn
 from adagoal.worlds.process import Killed, Process
 from adagoal.worlds.roster import Hire, Roster
-from adagoal.worlds.sanity import Doubts, Recorder
+from adagoal.worlds.sanity import Doubted, Doubts
 
 OWN_DICE = (
     "the environment draws at random without Gymnasium's generator (np_random): the certificates rest on your word "
@@ -63,15 +64,16 @@ FACTS = record(
 """What a checkpoint holds; a copy is null where nobody knows where it stands."""
 
 
-class CrewWorld:
+class CrewWorld(Doubted):
     """A :class:`~adagoal.core.world.World` of several copies of a Gymnasium environment."""
 
     def __init__(self, makers: Sequence[Callable[[], Copy]], name: str, hire: Hire = Process) -> None:
         self.name, self._copies = name, Roster(makers, name, hire)
         self._traits = traits = self._copies.traits
+        super().__init__(traits.n_actions)
         self.n_actions, self.start, self.sure_start = traits.n_actions, traits.start, traits.virtual
         self.state_bound, self.initial_states = traits.state_bound, traits.initial_states
-        self.pair_bound, self.masked = self.state_bound * self.n_actions, False
+        self.pair_bound, self.masked = self.state_bound * self.n_actions, True
         self.layout: Layout | None = None
         self.mixture: LinearMixture | None = None
         self._labels: tuple[str, ...] = ()
@@ -82,7 +84,6 @@ class CrewWorld:
         self._failure: BaseException | None = None
         self._deaths = 0
         self._truncates = self._drew = False
-        self._doubts, self._recorder = Doubts(), Recorder(self.n_actions)
 
     @property
     def size(self) -> int:
@@ -121,6 +122,8 @@ class CrewWorld:
                 outcome.steps += len(seen.trail)
                 outcome.goals += seen.log[:, 0].tolist()
                 outcome.reached += (seen.log[:, 1] > 0).tolist()
+            if part.fresh:
+                part = part._replace(absent=np.flatnonzero(counts.absent).tolist(), fresh=False)
         self._deaths = 0 if outcome.steps else self._deaths + 1
         if not outcome.steps:
             self._raise_failure()
@@ -138,8 +141,11 @@ class CrewWorld:
             goal_state=plan.goal_state[columns],
             weights=np.cumsum(weights[columns]),
         )
-        known = np.flatnonzero(counts.seen).tolist(), np.flatnonzero(counts.terminal).tolist()
-        return Part(orders, columns.tolist(), *known)
+        seen, terminal, absent = (
+            np.flatnonzero(given).tolist() for given in (counts.seen, counts.terminal, counts.absent)
+        )
+        fresh = not counts.visits[self.start] and not self._traits.virtual
+        return Part(orders, columns.tolist(), seen, terminal, absent, self.masked, fresh)
 
     def _round(self, part: Part, counts: Counts, steps: int, episodes: int) -> dict[int, Seen]:
         """What every copy saw; so many steps and episodes of all together, at most."""
@@ -160,9 +166,12 @@ class CrewWorld:
         """Count what copy i saw; whether that ends the rollout."""
         if self._too_many(seen):
             text = f"{self.name} has more than {self.state_bound} states; give a larger number"
-            seen = seen._replace(trail=seen.trail[:0], met=[], failure=InputError(text, "max_states"))
-        moves, landed, ended = self._numbered(i, seen)
+            nothing: dict[str, Any] = {"trail": seen.trail[:0], "met": [], "masks": {}, "torn": []}
+            seen = seen._replace(**nothing, failure=InputError(text, "max_states"))
+        numbers = self._numbers(i, seen)
+        moves, landed, ended = self._numbered(numbers, seen)
         self._make_room(counts)
+        self._look_at_masks(counts, numbers, seen)
         new = not counts.seen[landed].all()
         real = moves >= 0
         self._look_at_ends(counts, landed[real & (ended > 0)], landed[real & (ended == 0)])
@@ -185,13 +194,19 @@ class CrewWorld:
         tried = tried[tried < len(threshold)]
         return new or seen.failure is not None or bool((counts.n[tried] >= threshold[tried]).any())
 
-    def _numbered(self, i: int, seen: Seen) -> tuple[Longs, Longs, Longs]:
+    def _numbers(self, i: int, seen: Seen) -> Longs:
+        """The numbers that states have here, by those that copy i has given them; none where these are the same."""
+        if not seen.met:
+            return np.zeros(0, np.int64)
+        known = self._copies.told[i] + self._traits.virtual
+        return np.concatenate([np.arange(known), [self._number(key, label) for key, label in seen.met]])
+
+    def _numbered(self, numbers: Longs, seen: Seen) -> tuple[Longs, Longs, Longs]:
         """Moves, states after them and ends, with the numbers that states have here."""
         moves, landed, ended = np.ascontiguousarray(seen.trail.T)
-        if not seen.met:
+        if not len(numbers):
             return moves, landed, ended
-        known, A = self._copies.told[i] + self._traits.virtual, self.n_actions
-        numbers = np.concatenate([np.arange(known), [self._number(key, label) for key, label in seen.met]])
+        A = self.n_actions
         states = numbers[np.where(moves >= 0, moves // A, -1 - moves)]
         return np.where(moves >= 0, states * A + moves % A, -1 - states), numbers[landed], ended
 
@@ -210,6 +225,22 @@ class CrewWorld:
         """Rows for the states met so far, and one kept free for the next."""
         while len(self._index) + self._traits.virtual >= counts.n_states < self.state_bound:
             counts.grow_states(min(2 * counts.n_states, self.state_bound))
+
+    def _look_at_masks(self, counts: Counts, numbers: Longs, seen: Seen) -> None:
+        """Leave out what new states do not have; a state that several copies found must be the same to all."""
+        if not seen.masks and not seen.torn:
+            return
+        theirs, differ = list(seen.masks), list(seen.torn)
+        if len(numbers):
+            theirs, differ = numbers[theirs].tolist(), numbers[differ].tolist()
+        known = Masks(self.n_actions, np.flatnonzero(counts.absent).tolist(), used=True)
+        for state, mask in zip(theirs, seen.masks.values(), strict=True):
+            if not counts.visits[state] and (state == self.start or not counts.seen[state]):
+                counts.leave_out(known.enter(state, mask))
+            elif known.differs(state, mask):
+                differ.append(state)
+        for state in differ[:1]:
+            self._doubts.add(torn(state))
 
     def _look_at_ends(self, counts: Counts, ended: Longs, open_: Longs) -> None:
         """Mark terminated states; whether a state ends the episode must not change."""
@@ -262,27 +293,11 @@ class CrewWorld:
             digests[state] = np.frombuffer(keys.digest(key), np.uint8)
         return self._traits.observed._replace(digests=digests)
 
-    # --- what is said about it --------------------------------------------------------------------------------
-
-    def note(self, line: str) -> None:
-        """Add a warning."""
-        self._doubts.note(line)
-
-    def doubt(self, line: str) -> None:
-        """Add a reason for which certificates are void."""
-        self._doubts.add(line)
-
     @property
     def warnings(self) -> list[str]:
         """What a user should know about the environment."""
-        late = ["the environment ends episodes by itself (truncated); each time it was reset"]
         dice = [OWN_DICE] if self._recorder.random and not self._drew else []
-        return [*self._doubts.warnings(), *(late if self._truncates else []), *dice]
-
-    @property
-    def void(self) -> list[str]:
-        """What the sanity checks found: reasons for which no certificate can be given."""
-        return list(dict.fromkeys([*self._doubts.reasons, *self._recorder.findings()]))
+        return [*self._told(self._truncates), *dice]
 
     # --- saving -----------------------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ from adagoal.worlds import episode
 from adagoal.worlds.adapter import Adapter, StartSeed
 from adagoal.worlds.body import Body, Local
 from adagoal.worlds.process import Killed, Remote
-from adagoal.worlds.sanity import Doubts, Recorder
+from adagoal.worlds.sanity import Doubted, Doubts
 from adagoal.worlds.stepping import Stepping
 
 REPLAY = 100_000
@@ -52,11 +52,13 @@ OWN_DICE = (
     "the environment draws at random without Gymnasium's generator (np_random), which alone can be put back: a run "
     "that was resumed is as valid as one that was not, but not the same"
 )
+VOID = "; certificates of this run may be wrong"
+"""Ended a warning of the first version that was more than one."""
 DEATHS = 3
 """Times in a row that the process of an environment may be killed before it has made a step."""
 
 
-class GymWorld:
+class GymWorld(Doubted):
     """A :class:`~adagoal.core.world.World` that steps a Gymnasium environment."""
 
     def __init__(
@@ -68,6 +70,7 @@ class GymWorld:
     ) -> None:
         body = env if isinstance(env, Remote) else Local(env, name, max_states)
         self._adapter = adapter = Adapter(body, name, start_seed, max_states)
+        super().__init__(adapter.n_actions)
         self.name, self.n_actions, self.start = name, adapter.n_actions, adapter.start
         self.state_bound, self.initial_states = adapter.state_bound, adapter.initial_states
         self.pair_bound = adapter.state_bound * adapter.n_actions
@@ -83,7 +86,6 @@ class GymWorld:
         self._failure: BaseException | None = None
         self._adrift = False  # nobody knows where the agent stands: a step failed, or a signal came in its middle
         self._deaths = 0
-        self._doubts, self._recorder = Doubts(), Recorder(self.n_actions)
 
     @property
     def body(self) -> Body:
@@ -165,26 +167,10 @@ class GymWorld:
         """How the states are known by their observations."""
         return self._adapter.observed()
 
-    # --- what is said about it --------------------------------------------------------------------------------
-
-    def note(self, line: str) -> None:
-        """Add a warning."""
-        self._doubts.note(line)
-
-    def doubt(self, line: str) -> None:
-        """Add a reason for which certificates are void."""
-        self._doubts.add(line)
-
     @property
     def warnings(self) -> list[str]:
         """What a user should know about the environment."""
-        late = ["the environment ends episodes by itself (truncated); each time it was reset"]
-        return [*self._doubts.warnings(), *(late if self._adapter.truncates else [])]
-
-    @property
-    def void(self) -> list[str]:
-        """What the sanity checks found: reasons for which no certificate can be given."""
-        return list(dict.fromkeys([*self._doubts.reasons, *self._recorder.findings()]))
+        return self._told(self._adapter.truncates)
 
     # --- saving -----------------------------------------------------------------------------------------------
 
@@ -210,11 +196,16 @@ class GymWorld:
         A generator of the environment's own cannot be put back. It gets another seed, so that what it draws from now
         on is not what it drew before: samples that repeat themselves would be counted as new ones.
         """
+        watched = "warnings" not in facts
+        facts = facts if watched else _of_the_first_version(facts)
         check_json(FACTS, facts)
         if ("states" in facts) == ("keys" in facts):
             raise ValueError("the states are missing, or there twice")
         self._doubts.restore(facts["doubts"])
-        self._recorder.restore(arrays)
+        if watched:
+            self._recorder.restore(arrays)
+        else:
+            self.note("the sanity checks began anew, because the first version kept nothing of them")
         self._adapter.recall(facts)
         if facts["seed"] is not None and self._recorder.random and facts["generator"] == _untouched(facts["seed"]):
             self.note(OWN_DICE)
@@ -230,6 +221,19 @@ class GymWorld:
             return self._adapter.replay(facts) == self._place[0]
         except EnvironmentFailure:
             return False
+
+
+def _of_the_first_version(facts: dict[str, Any]) -> dict[str, Any]:
+    """The facts of a checkpoint in which warnings were all that was kept beside the place."""
+    check_json({"type": "object", "properties": {"warnings": {"type": "array", "items": {"type": "string"}}}}, facts)
+    lines = facts["warnings"]
+    doubts = {
+        "notes": [line for line in lines if not line.endswith(VOID)],
+        "reasons": [line.removesuffix(VOID) for line in lines if line.endswith(VOID)],
+        "lost": 0,
+    }
+    kept = {name: value for name, value in facts.items() if name != "warnings"}
+    return kept | {"adrift": False, "doubts": doubts}
 
 
 def _untouched(seed: int) -> dict[str, Any]:

@@ -226,6 +226,31 @@ class Recorder:
         return lines
 
 
+class Doubted:
+    """A world that is stepped and watched: what is said about it."""
+
+    def __init__(self, n_actions: int) -> None:
+        self._doubts, self._recorder = Doubts(), Recorder(n_actions)
+
+    def note(self, line: str) -> None:
+        """Add a warning."""
+        self._doubts.note(line)
+
+    def doubt(self, line: str) -> None:
+        """Add a reason for which certificates are void."""
+        self._doubts.add(line)
+
+    def _told(self, truncates: bool) -> list[str]:
+        """What a user should know about the environment."""
+        late = ["the environment ends episodes by itself (truncated); each time it was reset"]
+        return [*self._doubts.warnings(), *(late if truncates else [])]
+
+    @property
+    def void(self) -> list[str]:
+        """What the sanity checks found: reasons for which no certificate can be given."""
+        return list(dict.fromkeys([*self._doubts.reasons, *self._recorder.findings()]))
+
+
 @numba.njit(cache=True, nogil=True)
 def _watch(  # type: ignore[no-untyped-def]
     moves, landed, done, row_of, past, of, symbols, causes, used, pooled, classes, score

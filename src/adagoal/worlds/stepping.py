@@ -18,6 +18,7 @@ from adagoal.core.types import Longs
 from adagoal.core.world import Plan
 from adagoal.worlds import episode
 from adagoal.worlds.body import Mask
+from adagoal.worlds.masks import Masks, torn
 from adagoal.worlds.process import Killed
 from adagoal.worlds.sanity import Doubts, Recorder
 
@@ -63,11 +64,9 @@ class Stepping:
         self._known = set(np.flatnonzero(counts.seen).tolist())
         self._terminal = set(np.flatnonzero(counts.terminal).tolist())
         self._missing, self._left = plan.threshold - counts.n[: len(plan.threshold)], dict[int, int]()
-        self._masked = masked
-        self._absent = set(np.flatnonzero(counts.absent).tolist())
-        self._masks: dict[int, Mask] = {}
-        if masked and not counts.visits[adapter.start] and not adapter.virtual:
-            self._leave_out(adapter.start)  # the agent has not moved yet
+        self._masks = Masks(adapter.n_actions, np.flatnonzero(counts.absent).tolist(), masked)
+        if not counts.visits[adapter.start] and not adapter.virtual:
+            counts.leave_out(self._masks.enter(adapter.start, adapter.mask))  # the agent has not moved yet
         self._trail: list[int] = []  # the last steps: pairs s * A + a, or -1 - s for a reset in s; states after them
         self._counted = np.zeros(1, np.int64)  # how many of them are in the counts of pairs already
 
@@ -93,7 +92,7 @@ class Stepping:
 
     def move(self, state: int, action: int, rng: np.random.Generator) -> tuple[int, int]:
         """One step of the environment; its draws are its own."""
-        if state * self._adapter.n_actions + action in self._absent:
+        if state * self._adapter.n_actions + action in self._masks.absent:
             return self.home(state), episode.NOTHING
         try:
             landed, terminated = self._adapter.step(state, action)
@@ -107,7 +106,7 @@ class Stepping:
             self._make_room()
             self._known.add(landed)
             self._counts.seen[landed] = True
-            self._leave_out(landed)
+            self._counts.leave_out(self._masks.enter(landed, self._adapter.mask))
         elif not terminated:
             self._compare(landed)
         pair = state * self._adapter.n_actions + action
@@ -142,25 +141,10 @@ class Stepping:
         if state in self._known or not terminated:
             self._doubts.add(f"a state ended the episode at one visit and not at another, first state {state}")
 
-    def _leave_out(self, state: int) -> None:
-        """A state was entered for the first time: what it does not have is left out from now on."""
-        if not self._masked:
-            return
-        self._masks[state] = mask = self._adapter.mask
-        if mask is not None:
-            pairs = state * self._counts.n_actions + np.flatnonzero(np.frombuffer(mask, np.uint8) == 0)
-            self._counts.leave_out(pairs)
-            self._absent.update(pairs.tolist())
-
     def _compare(self, state: int) -> None:
-        """The mask of a state must not change: what an action of it may lead to would not be one distribution."""
-        if not self._masked:
-            return
-        if state not in self._masks:
-            here = self._counts.absent[state * self._counts.n_actions :][: self._counts.n_actions]
-            self._masks[state] = (~here).astype(np.uint8).tobytes() if here.any() else None
-        if self._masks[state] != self._adapter.mask:
-            self._doubts.add(f"a state had other actions at one visit than at another, first state {state}")
+        """The mask of a state must not change."""
+        if self._masks.differs(state, self._adapter.mask):
+            self._doubts.add(torn(state))
 
     def flush(self) -> None:
         """Bring counts and sanity checks up to date."""

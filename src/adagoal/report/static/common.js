@@ -93,6 +93,15 @@ function ramp(share) {
   return "#" + mixed.map(c => c.toString(16).padStart(2, "0")).join("");
 }
 
+/* A word of a legend, behind its colour. */
+function swatch(colour, text) {
+  const item = document.createElement("span"), mark = document.createElement("span");
+  mark.className = "swatch";
+  mark.style.background = colour;
+  item.append(mark, text);
+  return item;
+}
+
 /* A table that can be searched, sorted and leafed through.
    columns: [{head, value: row -> number or text, text: row -> text, left}], rows: array of anything. */
 class SortedTable {

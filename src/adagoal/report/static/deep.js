@@ -16,17 +16,36 @@ function counted(d, from, to) {
   return found;
 }
 
+/* D or E at the time of the slider: the map of the end, or the last one that was kept before. */
+function believed(d, name) {
+  const cycle = space.cycle * d.facts.every, kept = d.facts.map_cycles.filter(c => c <= cycle).length - 1;
+  if (d[name] && (space.cycle === d.shapes.chosen[0] - 1 || !d.maps)) return {field: d[name], shape: d.shapes[name], when: "in the end"};
+  const [, , columns, rows] = d.shapes.maps, size = columns * rows, at = (2 * Math.max(kept, 0) + (name === "E")) * size;
+  return {field: d.maps.subarray(at, at + size), shape: [columns, rows], when: `at the start of cycle ${whole(d.facts.map_cycles[Math.max(kept, 0)] + 1)}`};
+}
+
+/* The largest E at any time, so that a colour means the same wherever the slider is. */
+function largestE(d) {
+  let top = d.E ? Math.max(...d.E) : 0;
+  if (d.maps) {
+    const size = d.shapes.maps[2] * d.shapes.maps[3];
+    for (let i = 0; i < d.maps.length; i++) if (Math.floor(i / size) % 2 && d.maps[i] > top) top = d.maps[i];
+  }
+  return top;
+}
+
 function drawSpace() {
   const d = page.data, cycles = d.shapes.chosen[0], values = ["D", "E"].includes(space.measure);
-  let [[x0, x1], [y0, y1]] = extent(d), columns = SQUARES, rows = SQUARES, field;
+  let [[x0, x1], [y0, y1]] = extent(d), columns = SQUARES, rows = SQUARES, field, when = "";
   if (values) {
-    [columns, rows] = d.shapes[space.measure];
+    const map = believed(d, space.measure);
+    ({field, when} = map);
+    [columns, rows] = map.shape;
     [[x0, y0], [x1, y1]] = d.facts.ends;
-    field = d[space.measure];
   } else {
     field = counted(d, space.measure === "recent" ? Math.max(space.cycle - WINDOW, 0) : 0, space.cycle);
   }
-  const top = space.measure === "D" ? 2 * d.facts.radius : Math.max(...field, 1e-9);
+  const top = space.measure === "D" ? 2 * d.facts.radius : space.measure === "E" ? largestE(d) || 1 : Math.max(...field, 1e-9);
   const width = (x1 - x0) / columns, height = (y1 - y0) / rows, cells = [...field.keys()];
   fill("squares", {
     x: cells.map(i => x0 + (Math.floor(i / rows) + 0.5) * width), y: cells.map(i => y0 + (i % rows + 0.5) * height),
@@ -46,7 +65,7 @@ function drawSpace() {
   $("space-legend").replaceChildren("0", bar, values ? `${round(top)} steps` : `${whole(top)} goals`,
     "; orange: test space" + (d.facts.boxes.table ? "; blue: table" : ""));
   $("space-text").textContent = `cycle ${whole((space.cycle + 1) * d.facts.every)} of ${whole(cycles * d.facts.every)}, `
-    + `${whole((space.cycle + 1) * d.facts.every * d.facts.episodes)} episodes`;
+    + `${whole((space.cycle + 1) * d.facts.every * d.facts.episodes)} episodes` + (values ? `; ${space.measure} ${when}` : "");
 }
 
 function playSpace() {
@@ -74,10 +93,10 @@ function drawCells() {
     fill: cells.map(cell => VERDICTS[cell.verdict]),
     text: cells.map(cell => `${cell.verdict}: reached ${cell.reached} of ${cell.rollouts}`)});
   frame(plots.cells, [Math.min(...of("low", 0)), Math.max(...of("high", 0))], [Math.min(...of("low", second)), Math.max(...of("high", second))]);
-  $("cells-text").textContent = Object.keys(VERDICTS).map(verdict => {
+  $("cells-text").replaceChildren(...Object.entries(VERDICTS).map(([verdict, colour]) => {
     const share = cells.filter(cell => cell.verdict === verdict).reduce((sum, cell) => sum + cell.share, 0);
-    return `${verdict} ${Math.round(100 * share)}%`;
-  }).join(", ");
+    return swatch(colour, `${verdict} ${Math.round(100 * share)}%`);
+  }));
 }
 
 function showFrame(number) {
@@ -115,7 +134,7 @@ function more(data) {
     if (space.cycle < 0 || space.cycle === Number($("cycle").max)) space.cycle = end;
     $("cycle").max = end;
     $("cycle").value = space.cycle;
-    for (const option of $("space-measure").options) option.disabled = ["D", "E"].includes(option.value) && !data.D;
+    for (const option of $("space-measure").options) option.disabled = ["D", "E"].includes(option.value) && !data.D && !data.maps;
     drawSpace();
   }
   drawCells();

@@ -56,13 +56,7 @@ function colours(values, tint) {
 }
 
 function legend(top, stands, tint) {
-  const d = page.data, box = $("legend"), swatch = (colour, text) => {
-    const item = document.createElement("span"), mark = document.createElement("span");
-    mark.className = "swatch";
-    mark.style.background = colour;
-    item.append(mark, text);
-    return item;
-  };
+  const d = page.data, box = $("legend");
   if (page.measure === "stand") { box.replaceChildren(...STANDS.map((text, i) => swatch(stands[i], text))); return; }
   const bar = document.createElement("span");
   bar.className = "ramp";
@@ -71,8 +65,11 @@ function legend(top, stands, tint) {
   const high = counted ? whole(top) : page.measure === "width" ? round(top) : round(d.facts.radius + d.facts.epsilon, 1);
   box.replaceChildren("0", bar, high + (counted ? "" : " steps"),
     ...(counted ? [] : [swatch(tint.beyond, "beyond"), swatch(tint.unseen, "no bound yet")]),
-    swatch(`linear-gradient(to right, ${tint.orange} 30%, transparent 30%)`, "orange edge: open"));
+    ...(fine() ? [] : [swatch(`linear-gradient(to right, ${tint.orange} 30%, transparent 30%)`, "orange edge: open")]));
 }
+
+/* Whether the cells are so small that edges would hide them. */
+const fine = () => page.data.facts.grid && Math.max(...page.data.facts.shape) > 40;
 
 function drawMap() {
   const d = page.data, tint = tints(), values = page.places.map(valueOf), fills = colours(values, tint);
@@ -81,7 +78,7 @@ function drawMap() {
   fill("places", {
     x: page.places.map(p => p.x), y: page.places.map(p => p.y), fill: fills,
     edge: page.places.map((_, i) => chosen.has(i) ? tint.ink : still[i] ? tint.orange : tint.line),
-    thick: page.places.map((_, i) => chosen.has(i) ? 4 : still[i] ? 2.5 : 0.7),
+    thick: page.places.map((_, i) => chosen.has(i) ? 4 : fine() ? 0 : still[i] ? 2.5 : 0.7),
     name: page.places.map(p => p.states.map(label).slice(0, 4).join("; ") + (p.states.length > 4 ? "; ..." : "")),
     text: page.places.map(p => p.goal >= 0 ? interval(at(p.goal, page.moment)) : "not a goal that was seen"),
   });

@@ -1,0 +1,92 @@
+"""How far certified runs are from what is possible: their steps over an instance lower bound (mdp/limit.py).
+
+The limit is computed from the exact model, which no learner sees. Beside it are certified runs on the same worlds, as
+many as there are seeds.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from adagoal.api.explore import audit
+from adagoal.experiments.catalogue import CATALOGUE
+from adagoal.experiments.cells import model, run
+from adagoal.experiments.declare import Experiment, Options, Outcome, Report
+from adagoal.experiments.output import Columns, Table
+from adagoal.experiments.price import DELTA, WORLDS
+from adagoal.mdp import limit
+from adagoal.runs.setting import Setting
+
+
+class Cell(NamedTuple):
+    """The limit of a world, or with a seed a run."""
+
+    world: str
+    seed: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Of its file."""
+        return f"{self.world}-{'limit' if self.seed is None else self.seed}"
+
+
+def worlds(options: Options) -> list[str]:
+    """Those that were asked for."""
+    return [name for name in WORLDS if not options.world or name in options.world]
+
+
+def cells(options: Options) -> list[Cell]:
+    """The limit of every world, and runs."""
+    return [Cell(world, seed) for world in worlds(options) for seed in (None, *options.seeds)]
+
+
+def measure(cell: Cell, options: Options) -> dict[str, Any]:
+    """The limit for delta, or a run to its stop."""
+    setting: Setting = replace(WORLDS[cell.world], delta=DELTA)
+    began = time.process_time()
+    found: dict[str, Any] = {"world": cell.world, "seed": cell.seed}
+    if cell.seed is None:
+        least = limit.limit(model(setting), float(setting.radius), setting.epsilon, options.rounds)
+        found |= {"steps": least.steps * limit.kl(DELTA), "models": least.models, "finished": least.finished}
+        return found | {"seconds": round(time.process_time() - began, 1)}
+    result = run(replace(setting, seed=cell.seed), lambda run: None)
+    return found | {"steps": result.steps, "status": result.status, "audit": audit(result).ok}
+
+
+def table_row(world: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """A world's line of the table."""
+    own = [r for r in outcomes if r["world"] == world]
+    least = next(r for r in own if r["seed"] is None)
+    runs = [r for r in own if r["seed"] is not None]
+    row = {"world": world, "L": WORLDS[world].radius, "epsilon": WORLDS[world].epsilon, "limit": least["steps"]}
+    row |= {"models": least["models"], "finished": least["finished"], "seconds": least["seconds"]}
+    row["certified"] = statistics.median(r["steps"] for r in runs)
+    row["audits"] = f"{sum(r['audit'] for r in runs)} of {len(runs)}"
+    return row | {"ratio": row["certified"] / row["limit"] if row["limit"] else None}
+
+
+def report(outcomes: Sequence[Outcome], options: Options) -> Report:
+    """World by world."""
+    rows = [table_row(world, outcomes) for world in worlds(options)]
+    columns: Columns = {
+        **{"world": "{world}", "L": "{L:g}", "eps": "{epsilon:g}"},
+        "limit": lambda row: f"{row['limit']:.2g}{'' if row['finished'] else ' (at least)'}",
+        "certified stop": "{certified:.2e}",
+        "ratio": lambda row: f"{row['ratio']:.0f}" if row["ratio"] else "-",
+        **{"models": "{models}", "seconds": "{seconds:.0f}", "audits": "{audits}"},
+    }
+    note = (
+        f"Environment steps at delta = {DELTA}. Limit: a lower bound for algorithms that return the goals within L "
+        "with one fixed optimal policy each (mdp/limit.py); '(at least)' where more rounds would raise it. Models: in "
+        "which that answer is wrong, and which must be told apart. Certified stop: median of the seeds. Seconds: "
+        "processor time of the limit."
+    )
+    text = f"{Table.of(rows, columns).markdown()}\n{note}\n"
+    return Report(rows, text, {"delta": DELTA, "rows": rows, "runs": list(outcomes)})
+
+
+LIMIT = Experiment("limit", cells, measure, report, asks=CATALOGUE["limit"])

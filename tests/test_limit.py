@@ -1,0 +1,81 @@
+"""The instance lower bound, against what can be computed by hand, and that its models do what they claim."""
+
+import math
+
+import numpy as np
+import pytest
+
+from adagoal.mdp import limit
+from adagoal.worlds.model import TabularMDP
+from adagoal.worlds.random_models import random_sparse
+
+
+def two_ways(p: float, q: float) -> TabularMDP:
+    """From state 0, action 0 reaches state 1 with probability p and action 1 with probability q, else they stay."""
+    P = np.zeros((2, 2, 2))
+    P[0, 0], P[0, 1] = (1 - p, p), (1 - q, q)
+    P[1, :, 0] = 1.0
+    return TabularMDP.from_dense(P)
+
+
+def bernoulli(p: float, q: float) -> float:
+    return p * math.log(p / q) + (1 - p) * math.log((1 - p) / (1 - q))
+
+
+def test_two_coins_by_hand():
+    """Only two numbers are unknown, so that the best models and the linear program can be written down."""
+    p, q, epsilon = 0.5, 0.3, 0.5
+    found = limit.limit(two_ways(p, q), 4.0, epsilon)
+    assert found.finished
+
+    def steps(share: float) -> float:
+        """With n tries, ``share`` of them of action 0: the cheapest model in which 1/q' is smaller by epsilon."""
+        costs = []
+        for worse in np.linspace(0.01, p, 2000):
+            better = 1.0 / (1.0 / worse - epsilon)
+            if q < better < 1.0:
+                costs.append(share * bernoulli(p, worse) + (1 - share) * bernoulli(q, better))
+        return 1.0 / min(costs)
+
+    # a success of either action takes one more step, back to the start
+    best = min((steps(w) * (1 + w * p + (1 - w) * q), w) for w in np.linspace(0.01, 0.99, 197))[0]
+    assert found.steps == pytest.approx(best, rel=0.05)
+    assert found.steps <= best * 1.001  # some of the models only: never more than the truth
+
+
+def test_every_model_makes_the_answer_wrong():
+    mdp = random_sparse(n_states=9, n_actions=2, branching=3, seed=1)
+    known = limit._Dense(*limit._reachable(mdp))
+    V, policies = known.optima()
+    L, epsilon = float(np.median(V[known.start])), 0.3
+    weights = np.ones(known.usable.shape)
+    cases = limit._first_cases(known, V, policies, L, epsilon)
+    assert {case.up is None for case in cases} == {False, True}
+    checked = 0
+    for case in cases:
+        for model in limit._tilts(known, case, weights, math.inf) + limit._jumps(known, [case], policies, weights):
+            other = TabularMDP.from_dense(model.kernel, start=known.start)
+            best = limit.solve.optimal_values(other)[known.start, case.goal]
+            if case.up is None:
+                assert best <= L + 1e-6
+            else:
+                own = limit.solve.policy_values(other, case.up, case.goal)[known.start]
+                assert own - best >= epsilon - 1e-6 or own >= L + epsilon - 1e-6
+            assert model.cost == pytest.approx((weights * model.divergence).sum())
+            checked += 1
+    assert checked > 20
+
+
+def test_a_sure_world_has_to_be_tried_for_what_never_happens():
+    """In a line of states nothing varies, yet any pair could lead to the far end with a small probability."""
+    P = np.zeros((4, 2, 4))
+    for s in range(4):
+        P[s, 0, min(s + 1, 3)] = P[s, 1, max(s - 1, 0)] = 1.0
+    found = limit.limit(TabularMDP.from_dense(P), 5.0, 0.5)
+    # at the start: 1/q = 3 - epsilon, so that action 1 must be tried 1/-ln(1 - q) times at least
+    assert found.steps > 1.0 / -math.log(1.0 - 1.0 / 2.5)
+    assert limit.limit(TabularMDP.from_dense(P), 5.0, 1.0).steps < found.steps
+
+
+def test_kl():
+    assert limit.kl(0.1) == pytest.approx(0.8 * math.log(9.0))
