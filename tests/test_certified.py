@@ -221,6 +221,7 @@ def test_goals_without_a_row_are_still_missing():
         estimates.refresh(np.ones(len(estimates.D), bool))  # room alone changes nothing
         counts.record(state - 1, 0, state)
         counts.seen[state] = True
+        counts.visits[state - 1] += 1
         estimates.refresh(np.zeros(len(estimates.D), bool))
         assert estimates.D[state + 1] <= 5.0
     assert estimates.D[0] == np.inf

@@ -168,7 +168,7 @@ class Certified(Columns):
     def _catch_up(self) -> None:
         """Take in what the last rollout brought: room for what is new, and the lower bounds that it has raised."""
         taken = int(self.counts.visits.sum())
-        if taken == self._taken:
+        if taken == self._taken and self.counts.n_states == len(self.V):
             return
         self._taken, self._news = taken, True
         self.add_rows()
