@@ -243,7 +243,7 @@ def test_a_comparison_has_curves_with_switches(browser: driver.Browser, tmp_path
 def test_a_run_with_10000_states(browser: driver.Browser, tmp_path: Path) -> None:
     """It has most of its way behind it: hundreds of goals are open still, and what is left can be told."""
     world = {"rows": 100, "cols": 100}
-    result = api.explore("grid", 12, epsilon=3.0, env_args=world, budget=20_000_000, out=tmp_path)
+    result = api.explore("grid", 30, epsilon=3.0, env_args=world, budget=8_000_000, out=tmp_path)
     write_report(result, tmp_path)
     size = (tmp_path / "report.html").stat().st_size
     assert size < 10_000_000
