@@ -5,9 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from adagoal.mdp import limit
+from adagoal.core.errors import InputError
+from adagoal.mdp import limit, solve
 from adagoal.worlds.model import TabularMDP
 from adagoal.worlds.random_models import random_sparse
+from adagoal.worlds.toys import chain
 
 
 def two_ways(p: float, q: float) -> TabularMDP:
@@ -45,7 +47,7 @@ def test_two_coins_by_hand():
 
 def test_every_model_makes_the_answer_wrong():
     mdp = random_sparse(n_states=9, n_actions=2, branching=3, seed=1)
-    known = limit._Dense(*limit._reachable(mdp))
+    known = limit.Small(mdp)
     V, policies = known.optima()
     L, epsilon = float(np.median(V[known.start])), 0.3
     weights = np.ones(known.usable.shape)
@@ -55,11 +57,11 @@ def test_every_model_makes_the_answer_wrong():
     for case in cases:
         for model in limit._tilts(known, case, weights, math.inf) + limit._jumps(known, [case], policies, weights):
             other = TabularMDP.from_dense(model.kernel, start=known.start)
-            best = limit.solve.optimal_values(other)[known.start, case.goal]
+            best = solve.optimal_values(other)[known.start, case.goal]
             if case.up is None:
                 assert best <= L + 1e-6
             else:
-                own = limit.solve.policy_values(other, case.up, case.goal)[known.start]
+                own = solve.policy_values(other, case.up, case.goal)[known.start]
                 assert own - best >= epsilon - 1e-6 or own >= L + epsilon - 1e-6
             assert model.cost == pytest.approx((weights * model.divergence).sum())
             checked += 1
@@ -79,3 +81,8 @@ def test_a_sure_world_has_to_be_tried_for_what_never_happens():
 
 def test_kl():
     assert limit.kl(0.1) == pytest.approx(0.8 * math.log(9.0))
+
+
+def test_a_large_model_is_refused_in_one_line():
+    with pytest.raises(InputError, match="at most 150 states"):
+        limit.limit(chain(n_states=200), 5.0, 1.0)

@@ -32,15 +32,12 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy import sparse
 from scipy.optimize import linprog
 
-from adagoal.core.types import Bools, Floats, Longs
-from adagoal.mdp import solve
+from adagoal.core.types import Floats, Longs
+from adagoal.mdp.small import Slopes, Small
 from adagoal.worlds.model import TabularMDP
 
-MOST_STATES = 150
-"""Dense matrices: larger models take too long."""
 FLOOR = 1e-3
 """Pairs that the current flow does not try count as tried by this share of the mean."""
 LOOKED_AT, TRIED = 40, 3
@@ -50,8 +47,6 @@ ENOUGH = 0.97
 ROUGHLY = 3.0
 """The factor by which an estimate of the second order may be wrong."""
 STEEPEST, HALVINGS = 60, 12
-HARDLY = 1e6
-"""Values beyond this are not told from infinity."""
 
 
 class Case(NamedTuple):
@@ -93,133 +88,30 @@ def kl(delta: float) -> float:
 
 
 def limit(mdp: TabularMDP, L: float, epsilon: float, rounds: int = 25) -> Limit:
-    """The limit of a model with at most MOST_STATES states within reach of its start."""
-    known = _Dense(*_reachable(mdp))
+    """The limit of a model with a small part within reach of its start (:mod:`adagoal.mdp.small`)."""
+    known = Small(mdp)
     V, policies = known.optima()
     cases = _first_cases(known, V, policies, L, epsilon)
     weights = np.ones(known.usable.shape)
     rows = [found.divergence for found in _jumps(known, cases, policies, weights)]
-    steps, finished = 0.0, False
-    for _ in range(rounds):
+    steps, dear = 0.0, math.inf
+    for done in range(rounds + 1):
         if rows:
             steps, tries = _fewest_steps(known, rows)
-            weights = np.maximum(tries, FLOOR * tries.mean())
-        dear = ENOUGH if rows else math.inf
-        new = [model.divergence for case in cases for model in _tilts(known, case, weights, dear) if model.cost < dear]
-        finished = not new
-        if finished:
+            weights, dear = np.maximum(tries, FLOOR * tries.mean()), ENOUGH
+        if done == rounds:
             break
+        new = [model.divergence for case in cases for model in _tilts(known, case, weights, dear) if model.cost < dear]
+        if not new:
+            return Limit(steps, len(rows), finished=True)
         rows += new
-    return Limit(steps, len(rows), finished)
-
-
-# --- the model ------------------------------------------------------------------------------------------------------
-
-
-def _reachable(mdp: TabularMDP) -> tuple[Floats, int, Bools]:
-    """Kernel [S, A, S], start and usable pairs [S, A] of the part that can be reached from the start."""
-    rows = sparse.csr_matrix((mdp.probabilities, mdp.successors, mdp.indptr), (len(mdp.indptr) - 1, mdp.n_states))
-    usable = (~mdp.absent).reshape(mdp.n_states, mdp.n_actions) & ~mdp.terminal[:, None]
-    pair = np.repeat(np.arange(mdp.n_states), mdp.n_actions)
-    states, last = {mdp.start}, {mdp.start}
-    while last:
-        inside = np.isin(pair, list(last)) & usable.ravel()
-        last = set(rows[inside].indices.tolist()) - states
-        states |= last
-    order = np.array(sorted(states))
-    kernel = rows.toarray().reshape(mdp.n_states, mdp.n_actions, -1)[np.ix_(order, np.arange(mdp.n_actions), order)]
-    kernel[~usable[order]] = np.eye(len(order))[int(np.searchsorted(order, mdp.start))]  # never used: any row will do
-    return kernel, int(np.searchsorted(order, mdp.start)), usable[order]
-
-
-class _Dense:
-    """A small model; policies [S] have action A for the reset."""
-
-    def __init__(self, kernel: Floats, start: int, usable: Bools) -> None:
-        self.kernel, self.start, self.usable = kernel, start, usable
-        self.S, self.A, _ = kernel.shape
-
-    def optima(self) -> tuple[Floats, Longs]:
-        """V* [S, S] of every goal, and an optimal policy of each [S, S]."""
-        model = TabularMDP.from_dense(self.kernel, start=self.start, terminal=~self.usable.any(axis=1))
-        V = solve.optimal_values(model)
-        return V, solve.optimal_policy(model, V).astype(int)
-
-    def _chain(self, kernel: Floats, policy: Longs, goal: int) -> Floats:
-        """[S, S] I - P for the policy, with the goal cut off."""
-        chain = np.zeros((self.S, self.S))
-        acts = np.flatnonzero(policy < self.A)
-        chain[acts] = kernel[acts, policy[acts]]
-        chain[policy == self.A, self.start] = 1.0
-        chain[goal], chain[:, goal] = 0.0, 0.0
-        return np.eye(self.S) - chain
-
-    def value(self, kernel: Floats, policy: Longs | None, goal: int) -> float:
-        """V(s0) of a policy, infinite where it hardly arrives; 0 for no policy."""
-        values = None if policy is None else self._values(self._chain(kernel, policy, goal), goal)
-        return 0.0 if policy is None else math.inf if values is None else float(values[self.start])
-
-    def _values(self, chain: Floats, goal: int) -> Floats | None:
-        """[S] of a policy that arrives; None where it hardly does so, and nothing can be trusted."""
-        steps = (np.arange(self.S) != goal).astype(float)
-        try:
-            values = np.linalg.solve(chain, steps)
-        except np.linalg.LinAlgError:
-            return None
-        return values if (values >= (1.0 - 1e-9) * steps).all() and values.max() < HARDLY else None
-
-    def solved(self, kernel: Floats, policy: Longs, goal: int) -> tuple[Floats, Floats] | None:
-        """(values [S], visits [S] from the start) of a policy that arrives."""
-        chain, start = self._chain(kernel, policy, goal), np.zeros(self.S)
-        values = self._values(chain, goal)
-        if values is None:
-            return None
-        start[self.start] = 1.0
-        visits = np.linalg.solve(chain.T, start).astype(float)
-        visits[goal] = 0.0
-        return values, visits
-
-    def margin(self, kernel: Floats, case: Case) -> float:
-        """At least 0 where the answer is wrong."""
-        up, down = (self.value(kernel, policy, case.goal) for policy in (case.up, case.down))
-        return -math.inf if math.isinf(up + down) else up - down - case.bar
-
-    def slopes(self, kernel: Floats, case: Case) -> dict[tuple[int, int], Floats] | None:
-        """[S] the derivative of the margin by every p_x(s'), for the pairs x that it depends on."""
-        found: dict[tuple[int, int], Floats] = {}
-        for sign, policy in ((1.0, case.up), (-1.0, case.down)):
-            if policy is None:
-                continue
-            solved = self.solved(kernel, policy, case.goal)
-            if solved is None:
-                return None
-            values, visits = solved
-            for s in np.flatnonzero((visits > 1e-9) & (policy < self.A)):
-                pair = int(s), int(policy[s])
-                found[pair] = found.get(pair, np.zeros(self.S)) + sign * visits[s] * values
-        return found
-
-    def best_response(self, kernel: Floats, goal: int, policy: Longs) -> Longs:
-        """An optimal policy of another kernel, by policy iteration."""
-        for _ in range(self.S):
-            solved = self.solved(kernel, policy, goal)
-            if solved is None:
-                break
-            values = solved[0]
-            choices = np.column_stack([1.0 + kernel @ values, np.full(self.S, 1.0 + values[self.start])])
-            choices[:, : self.A][~self.usable] = math.inf
-            better = choices.min(axis=1) < choices[np.arange(self.S), policy] - 1e-9
-            better[goal] = False
-            if not better.any():
-                break
-            policy = np.where(better, choices.argmin(axis=1), policy)
-        return policy
+    return Limit(steps, len(rows), finished=False)
 
 
 # --- models in which the answer is wrong ------------------------------------------------------------------------------
 
 
-def _first_cases(known: _Dense, V: Floats, policies: Longs, L: float, epsilon: float) -> list[Case]:
+def _first_cases(known: Small, V: Floats, policies: Longs, L: float, epsilon: float) -> list[Case]:
     """The cases that do not depend on what is found; those of better policies have ``down`` equal to ``up`` here."""
     found = []
     for goal, distance in enumerate(V[known.start]):
@@ -233,7 +125,13 @@ def _first_cases(known: _Dense, V: Floats, policies: Longs, L: float, epsilon: f
     return found
 
 
-def _deviations(known: _Dense, case: Case) -> list[Case]:
+def margin(known: Small, kernel: Floats, case: Case) -> float:
+    """At least 0 where the answer is wrong in another kernel."""
+    up, down = (known.value(kernel, policy, case.goal) for policy in (case.up, case.down))
+    return -math.inf if math.isinf(up + down) else up - down - case.bar
+
+
+def _deviations(known: Small, case: Case) -> list[Case]:
     """The case itself, or where it wants another policy those that differ in a single visited state."""
     if case.up is None or case.down is None:
         return [case]
@@ -249,14 +147,13 @@ def _deviations(known: _Dense, case: Case) -> list[Case]:
     return found
 
 
-def _tilts(known: _Dense, case: Case, weights: Floats, dear: float) -> list[Found]:
+def _tilts(known: Small, case: Case, weights: Floats, dear: float) -> list[Found]:
     """The cheapest tilts of a case that are found; those that seem to be dear are not looked for."""
     ranked: list[tuple[float, int, Case]] = []
     for deviation in _deviations(known, case):
-        slopes = known.slopes(known.kernel, deviation)
+        slopes = _slopes(known, known.kernel, deviation)
         if slopes is not None:
-            missing = max(-known.margin(known.kernel, deviation), 0.0)
-            cost = _estimate(known, slopes, missing, weights)
+            cost = _estimate(known, slopes, max(-margin(known, known.kernel, deviation), 0.0), weights)
             if cost < ROUGHLY * dear:
                 ranked.append((cost, len(ranked), deviation))
     first = []
@@ -267,7 +164,7 @@ def _tilts(known: _Dense, case: Case, weights: Floats, dear: float) -> list[Foun
     return [_improved(known, *entry, weights) for entry in sorted(first, key=lambda entry: entry[0].cost)[:TRIED]]
 
 
-def _improved(known: _Dense, model: Found, case: Case, weights: Floats) -> Found:
+def _improved(known: Small, model: Found, case: Case, weights: Floats) -> Found:
     """A tilt again, with its own slopes, and with the policy that is best in the model found."""
     other = None if case.down is None else known.best_response(model.kernel, case.goal, case.down)
     if other is not None and (case.up is None or not np.array_equal(other, case.up)):
@@ -280,41 +177,54 @@ def _improved(known: _Dense, model: Found, case: Case, weights: Floats) -> Found
     return model
 
 
-def _estimate(known: _Dense, slopes: dict[tuple[int, int], Floats], missing: float, weights: Floats) -> float:
+def _slopes(known: Small, kernel: Floats, case: Case) -> Slopes | None:
+    """Of the margin; pairs of both policies stand there once."""
+    total: dict[tuple[int, int], Floats] = {}
+    for sign, policy in ((1.0, case.up), (-1.0, case.down)):
+        found = None if policy is None else known.slopes(kernel, policy, case.goal)
+        if policy is not None and found is None:
+            return None
+        if found is not None:
+            for s, a, values in zip(found.states.tolist(), found.actions.tolist(), found.values, strict=True):
+                total[s, a] = total[s, a] + sign * values if (s, a) in total else sign * values
+    pairs = np.array(list(total))
+    return Slopes(pairs[:, 0], pairs[:, 1], np.array(list(total.values()))) if total else None
+
+
+def _estimate(known: Small, slopes: Slopes, missing: float, weights: Floats) -> float:
     """The cost of a tilt to second order: missing^2 / (2 sum_x Var_x(slope)/n_x)."""
-    power = 0.0
-    for (s, a), slope in slopes.items():
-        p = known.kernel[s, a]
-        power += (p @ slope**2 - (p @ slope) ** 2) / weights[s, a]
+    at = slopes.states, slopes.actions
+    p, f = known.kernel[at], slopes.values
+    power = float((((p * f * f).sum(axis=1) - (p * f).sum(axis=1) ** 2) / weights[at]).sum())
     return missing**2 / (2.0 * power) if power > 0.0 else math.inf
 
 
-def _tilt(known: _Dense, case: Case, weights: Floats, at: Floats) -> Found | None:
-    """The smallest tilt, along the slopes at the kernel ``at``, after which the answer is wrong."""
-    slopes = known.slopes(at, case)
-    if not slopes:
+def _tilt(known: Small, case: Case, weights: Floats, start: Floats) -> Found | None:
+    """The smallest tilt, along the slopes at the kernel ``start``, after which the answer is wrong."""
+    slopes = _slopes(known, start, case)
+    if slopes is None:
         return None
+    at = slopes.states, slopes.actions
+    p, power = known.kernel[at], slopes.values / weights[at][:, None]
 
     def tilted(k: float) -> Floats:
-        kernel = known.kernel.copy()
-        for (s, a), slope in slopes.items():
-            p = known.kernel[s, a]
-            power = slope * k / weights[s, a]
-            p = p * np.exp(np.clip(power - power[p > 0].max(), -50.0, 0.0))
-            kernel[s, a] = p / p.sum()
+        kernel, power_k = known.kernel.copy(), k * power
+        most = np.where(p > 0.0, power_k, -math.inf).max(axis=1, keepdims=True)
+        rows = p * np.exp(np.clip(power_k - most, -50.0, 0.0))
+        kernel[at] = rows / rows.sum(axis=1, keepdims=True)
         return kernel
 
     high = 1e-3
     for _ in range(STEEPEST):
-        if known.margin(tilted(high), case) >= 0.0:
+        if margin(known, tilted(high), case) >= 0.0:
             break
         high *= 2.0
     else:
         return None
-    return _priced(known, tilted(_least(lambda k: known.margin(tilted(k), case), high)), case, weights)
+    return _priced(known, tilted(_least(lambda k: margin(known, tilted(k), case), high)), case, weights)
 
 
-def _jumps(known: _Dense, cases: list[Case], policies: Longs, weights: Floats) -> list[Found]:
+def _jumps(known: Small, cases: list[Case], policies: Longs, weights: Floats) -> list[Found]:
     """For every case of a goal and every pair off its policy: the pair leads to the goal, as often as it must."""
     found = []
     for case in cases:
@@ -331,16 +241,16 @@ def _jumps(known: _Dense, cases: list[Case], policies: Longs, weights: Floats) -
     return found
 
 
-def _jump(known: _Dense, case: Case, s: int, a: int, weights: Floats) -> Found | None:
+def _jump(known: Small, case: Case, s: int, a: int, weights: Floats) -> Found | None:
     def jumping(q: float) -> Floats:
         kernel = known.kernel.copy()
         kernel[s, a] *= 1.0 - q
         kernel[s, a, case.goal] += q
         return kernel
 
-    if known.margin(jumping(0.99), case) < 0.0:
+    if margin(known, jumping(0.99), case) < 0.0:
         return None
-    return _priced(known, jumping(_least(lambda q: known.margin(jumping(q), case), 0.99)), case, weights)
+    return _priced(known, jumping(_least(lambda q: margin(known, jumping(q), case), 0.99)), case, weights)
 
 
 def _least(margin, high: float) -> float:  # type: ignore[no-untyped-def]
@@ -352,8 +262,8 @@ def _least(margin, high: float) -> float:  # type: ignore[no-untyped-def]
     return high
 
 
-def _priced(known: _Dense, kernel: Floats, case: Case, weights: Floats) -> Found | None:
-    if not known.margin(kernel, case) >= 0.0:
+def _priced(known: Small, kernel: Floats, case: Case, weights: Floats) -> Found | None:
+    if not margin(known, kernel, case) >= 0.0:
         return None
     with np.errstate(divide="ignore", invalid="ignore"):
         divergence = np.where(known.kernel > 0.0, known.kernel * np.log(known.kernel / kernel), 0.0).sum(axis=2)
@@ -363,7 +273,7 @@ def _priced(known: _Dense, kernel: Floats, case: Case, weights: Floats) -> Found
 # --- the linear program ---------------------------------------------------------------------------------------------
 
 
-def _fewest_steps(known: _Dense, rows: list[Floats]) -> tuple[float, Floats]:
+def _fewest_steps(known: Small, rows: list[Floats]) -> tuple[float, Floats]:
     """The least number of steps, and the tries [S, A], with sum_x n_x KL_x >= 1 for every row."""
     S, pairs = known.S, known.S * known.A
     home = np.zeros((S, S))
