@@ -12,7 +12,8 @@ from adagoal.cli.main import run
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.goalspace import GoalSpace, places
 from adagoal.core.policy import Policy
-from adagoal.mdp import solve
+from adagoal.mdp import incremental, solve
+from adagoal.methods import METHODS
 from adagoal.worlds import grid, random_models, toys
 from adagoal.worlds.simulator import ModelWorld
 from model_env import ModelEnv, PairEnv
@@ -97,13 +98,17 @@ def test_certified_and_audited(world, kind):
     assert all(trial.agrees for trial in adagoal.play(result, episodes=200, env=ModelWorld(mdp)))
 
 
-def test_sets_of_one_state_are_the_states_bit_for_bit():
-    P = WORLDS["sparse"]
-    states = adagoal.explore(ModelWorld(P), 6.0, 1.0, seed=4)
-    values = adagoal.explore(ModelWorld(P), 6.0, 1.0, seed=4, goals=lambda state: state)
+@pytest.mark.parametrize("method", ["certified", "ucbexplore", "disco"])
+@pytest.mark.parametrize("budget", [None, 1_000])
+def test_sets_of_one_state_are_the_states_bit_for_bit(method, budget):
+    P, arguments = WORLDS["sparse"], {} if method == "certified" else {"constants": "scaled=0.01"}
+    rest = {"seed": 4, "method": method, "method_args": arguments, "budget": budget}
+    states = adagoal.explore(ModelWorld(P), 6.0, 1.0, **rest)
+    values = adagoal.explore(ModelWorld(P), 6.0, 1.0, **rest, goals=lambda state: state)
     assert values.goal_names == tuple(map(str, range(8)))
-    assert (values.certificates, values.steps) == (states.certificates, states.steps)
-    np.testing.assert_array_equal(values.arrays["policy"], states.arrays["policy"])
+    assert (values.certificates, values.steps, values.plans) == (states.certificates, states.steps, states.plans)
+    for name in ("policy", "policy_goals", "episode_goals", "visits"):
+        np.testing.assert_array_equal(values.arrays[name], states.arrays[name])
 
 
 @pytest.mark.parametrize(
@@ -112,6 +117,9 @@ def test_sets_of_one_state_are_the_states_bit_for_bit():
         ("ucbvi", {"bonus": "simplified", "horizon": 40}, "grid"),
         ("bayes", {}, "grid"),
         ("gosprl", {"constants": "scaled=0.001"}, "grid"),
+        ("ucbexplore", {"constants": "scaled=0.001"}, "grid"),
+        ("disco", {"constants": "scaled=0.001"}, "grid"),
+        ("intervals", {}, "grid"),
         ("likelihood", {}, "mixture-windy"),
         ("vtr-pooled", {}, "mixture-windy"),
         ("vtr", {"horizon": 10}, "mixture-windy"),
@@ -131,10 +139,92 @@ def test_every_method_that_can(method, arguments, env):
     assert all(np.isfinite(row.value) for row in verdict.rows if row.in_X and row.optimal == 0.0)
 
 
-@pytest.mark.parametrize("method", ["ucbexplore", "disco"])
-def test_methods_that_discover_states_refuse(method):
-    with pytest.raises(InputError, match=f"{method} discovers states one by one: its goals must be single states"):
-        adagoal.explore("grid", 4.0, method=method, goals=lambda label: label[:2])
+def test_this_list_has_every_method():
+    """The others have tests of their own below and above."""
+    (mark,) = [mark for mark in test_every_method_that_can.pytestmark if mark.name == "parametrize"]
+    assert {case[0] for case in mark.args[1]} | {"certified", "bpi-ucbvi"} == set(METHODS)
+
+
+# --- methods that grow a set of states ---
+
+RIVALS = {"ucbexplore": {"constants": "scaled=0.01"}, "disco": {"constants": "scaled=0.01"}}
+
+
+@pytest.mark.parametrize("method", RIVALS)
+@pytest.mark.parametrize("kind", ["partition", "overlapping"])
+@pytest.mark.parametrize("world", WORLDS)
+def test_what_rivals_claim_of_sets(world, kind, method):
+    """Sets within L for policies restricted to the incrementally L-reachable states, and none beyond L + epsilon;
+    all reached within L + epsilon, by DisCo within epsilon of the best such policy.
+    """
+    mdp, L, epsilon = WORLDS[world], 5.0, 1.0
+    sets = [list(range(r, mdp.n_states, 3)) for r in range(3)] if kind == "partition" else random_sets(mdp, 1)
+    names = {f"set {i}": members for i, members in enumerate(sets)}
+    result = adagoal.explore(
+        ModelWorld(mdp), L, epsilon, goals=names, method=method, method_args=RIVALS[method], seed=2, budget=10**7
+    )
+    assert result.status == "stopped"
+    inside = [np.isin(np.arange(mdp.n_states), incremental.incremental_set(mdp, r)) for r in (L, L + epsilon)]
+    best, beyond = (solve.distances(incremental.restricted(mdp, known), sets) for known in inside)
+    assert set(np.flatnonzero(best <= L)) <= set(result.goals) <= set(np.flatnonzero(beyond <= L + epsilon))
+    verdict = adagoal.audit(result, mdp)
+    assert verdict.certificates
+    for row in verdict.rows:
+        assert not row.in_X or row.value <= L + epsilon
+        assert method != "disco" or not row.in_X or best[row.goal] > L or row.value <= best[row.goal] + epsilon
+    assert all(trial.agrees for trial in adagoal.play(result, episodes=20, env=ModelWorld(mdp)))
+
+
+@pytest.mark.parametrize("method", RIVALS)
+def test_a_set_may_be_near_though_each_of_its_states_is_far(method, tmp_path):
+    """The middle of the fan is one step away, each of its ten states 19; the report shows it, and a run goes on."""
+    arguments = {"goals": {"middle": list(range(1, 11)), "first": [1, 2]}, "method": method, "seed": 1}
+    arguments |= {"env_args": {"n_middle": 10}, "method_args": RIVALS[method]}
+    whole = adagoal.explore("fan", 3.0, **arguments)
+    assert [whole.goal_names[g] for g in whole.goals] == ["middle"]
+    assert adagoal.audit(whole).ok
+    for part in (3, 9):
+        adagoal.explore("fan", 3.0, **arguments, budget=whole.steps * part // 10, out=tmp_path, overwrite=True)
+        again = adagoal.resume(tmp_path, budget=10**7)
+        assert (again.status, again.steps, again.goals) == ("stopped", whole.steps, whole.goals)
+        for name in ("policy", "visits", "episode_goals"):
+            np.testing.assert_array_equal(again.arrays[name], whole.arrays[name])
+    assert run(["report", str(tmp_path)]) == 0
+    assert run(["play", str(tmp_path), "--goal-label", "middle", "--episodes", "5"]) == 0
+
+
+@pytest.mark.parametrize("method", RIVALS)
+def test_a_set_has_the_policy_of_its_best_state(method):
+    """A far corner beside a near cell: the policy is that of the cell, or better."""
+    arguments = {"env_args": GRID, "method": method, "method_args": RIVALS[method], "epsilon": 2.0}
+    result = adagoal.explore("grid", 6.0, goals={"both": [11, 1], "start": [0, 11]}, **arguments)
+    rows = {row.label: row for row in adagoal.audit(result).rows}
+    assert rows["start"].value == 0.0
+    assert rows["both"].value < 2.0
+
+
+@pytest.mark.parametrize("method", RIVALS)
+def test_rivals_where_states_belong_to_no_goal(method):
+    def right(label):
+        return "right" if label.endswith("3)") else None
+
+    arguments = {"env_args": GRID, "method": method, "method_args": RIVALS[method], "epsilon": 2.0}
+    result = adagoal.explore("grid", 5.0, goals=right, **arguments)
+    assert result.members("right") == [3, 7, 11]
+    assert set(result.arrays["episode_goals"]) <= {-1, 0}
+    (row,) = adagoal.audit(result).rows
+    assert row.in_X
+    assert row.value <= row.optimal + 2.0
+
+
+def test_a_comparison_with_sets(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text("def row(label):\n    return label[:2]\n")
+    line = ["compare", "grid", "--radius", "4", "--epsilon", "2", "--goals", "mine.py:row", "--goal-rules", "adagoal"]
+    line += ["--methods", "certified,ucbexplore,disco", "--constants", "scaled=0.001", "--seeds", "1", "--jobs", "1"]
+    assert run([*line, "--out", "c", "--quiet"]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| grid ")]
+    assert [line.split("|")[-3].strip() for line in rows] == ["1/1"] * 3  # each passes the audit
 
 
 @pytest.mark.parametrize("goals", [{"far": [2, 3]}, {"far": lambda state: state > 1}])

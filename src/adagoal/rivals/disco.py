@@ -13,6 +13,11 @@ K = {s0}; round after round:
 
 The answer is K, with policies restricted to K that are planned again on all samples ("policy consolidation").
 
+Where goals are sets (:class:`adagoal.rivals.explorer.Incremental`), step 4 ends with the sets outside K: those with
+p_hat(set|s, a) >= (1 - eps/2)/L for some pair and an optimistic value of at most L are added, all at once, since K and
+its samples stay as they are. The consolidation plans for each set of the answer as a whole. The claim carries over, as
+V = 0 on the target: no probability of its states enters a value, nor does Theta, whether they are one or many.
+
 *Proved in the paper, for its constants:* K holds the incrementally L-reachable states and no state that is not
 incrementally (L + eps)-reachable, and every policy is within eps of the best one restricted to them. Where that set
 is G_L *and* such policies are as good as free ones, this is multi-goal exploration; elsewhere states of G_L are missing
@@ -53,8 +58,6 @@ class DisCo(Incremental):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.eps = min(self.epsilon, 1.0)
-        self._answer: dict[int, Actions] = {}
-        self._answered = (-1, -1)
 
     def move(self) -> Move | None:
         """Steps 1 to 4."""
@@ -62,12 +65,19 @@ class DisCo(Incremental):
             move = self.sample(self.phi())
             if move is not None:
                 return move
-            values = {u: float(V[self.counts.start]) for u, V, _ in self.restricted(self.candidates())}
+            values = self._values(self.candidates())
             best = min(values, key=lambda u: values[u], default=-1)
             self.stopped = best < 0 or values[best] > self.L
             if not self.stopped:
                 self.known[best] = True
+            elif self.n_sets:
+                values = self._values(self.candidate_sets())
+                self.sets[[t - self.counts.n_states for t, value in values.items() if value <= self.L]] = True
         return None
+
+    def _values(self, numbers: Longs) -> dict[int, float]:
+        """The optimistic values of targets from s0."""
+        return {u: float(V[self.counts.start]) for u, V, _ in self.restricted(numbers)}
 
     def learn(self, outcome: Outcome) -> None:
         """The counts are all it needs."""
@@ -89,20 +99,25 @@ class DisCo(Incremental):
         found = np.unique(c.successor[often]).astype(np.int64)
         return found[~self.known[found]]
 
+    def candidate_sets(self) -> Longs:
+        """The same for sets outside K, from S on."""
+        c = self.counts
+        p_hat = planning.empirical(c)[np.repeat(self.known, c.n_actions)]
+        to = c.successor[np.repeat(self.known, c.n_actions)]
+        sets = self.waiting(c.seen)
+        shares = [np.where(inside[to], p_hat, 0.0).sum(1).max() for inside in self.targets(sets)]
+        return sets[np.array(shares) >= (1.0 - self.eps / 2.0) / self.L]
+
     def policy(self, goal: int) -> Actions:
         """[1, S] the optimistic policy restricted to K, on all samples."""
-        moment = int(self.counts.n.sum()), int(self.known.sum())
-        if moment != self._answered:
-            plans = self.plans
-            self._answer = {g: policy[None] for g, _, policy in self.restricted(np.flatnonzero(self.known))}
-            self.plans, self._answered = plans, moment
-        return self._answer[int(goal)]
+        first = self.counts.n_states if self.n_sets else 0
+        _, policy = self.consolidated(first + np.flatnonzero(self.D == 0.0))[first + int(goal)]
+        return policy[None]
 
     def memory(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        """K."""
-        return {"known": self.known}, {}
+        """K, and the sets that were added."""
+        return {"known": self.known, "sets": self.sets}, {}
 
     def remember(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """The inverse of :meth:`memory`."""
-        self.check_known(arrays["known"])
-        self.known = np.array(arrays["known"])
+        self.known, self.sets = self.check_known(arrays)

@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.counts import Counts
-from adagoal.core.errors import InputError
 from adagoal.core.goalspace import GoalSpace
 from adagoal.core.run import Observer, Run, note
 from adagoal.core.schema import COUNT, Array, Schema, check_arrays, check_json, record
@@ -75,6 +74,7 @@ class Explorer(ABC):
         self.space = self.given or GoalSpace.states(S, S)
         self.goals: Longs = self.space.numbers
         self.column = self.goal_state = np.arange(self.space.size)
+        self.n_sets = 0 if self.space.own else self.space.size
         self.plans = 0
         self.stopped = False
         self._way: Actions = np.zeros(0, np.int16)
@@ -135,7 +135,8 @@ class Explorer(ABC):
         """The inverse of :meth:`state`."""
         c = self.counts
         check_json(record(**self.FACTS), facts)
-        sizes = check_arrays(self.SCHEMA, arrays, {"S": c.n_states, "A": c.n_actions})
+        known = {"S": c.n_states, "A": c.n_actions, "G": self.n_sets, "T": c.n_states + self.n_sets}
+        sizes = check_arrays(self.SCHEMA, arrays, known)
         if (sizes["N"], sizes["M"]) not in ((0, sizes["M"]), (c.n_states, len(c.n))):
             raise ValueError("the way under way is not one through these states")
         self._way, self._until = np.array(arrays["way"]), np.array(arrays["until"])
@@ -178,33 +179,75 @@ class Explorer(ABC):
 
 
 class Incremental(Explorer):
-    """Methods that answer a set K of states, grown from s0 state by state with policies restricted to K."""
+    """Methods that answer a set K of states, grown from s0 state by state with policies restricted to K.
 
-    SCHEMA: ClassVar[Schema] = {**Explorer.SCHEMA, "known": Array("bool", ("S",))}
+    *Goals that are sets.* K is grown over states all the same. A set that holds a state of K is in the answer: a policy
+    for that state, which stops at any state of the set, can only be faster. A set of several states may be near though
+    each of them is far (the middle of ``toys.fan``). Such sets are looked at once no state is left to add to K, as the
+    candidates were: for policies restricted to K, a set outside K is one more state outside K.
+    """
+
+    SCHEMA: ClassVar[Schema] = {
+        **Explorer.SCHEMA,
+        "known": Array("bool", ("S",)),
+        "sets": Array("bool", ("G",), optional=True),  # of no use where goals are states; older checkpoints lack it
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.space.own:
-            raise InputError(f"{self.name} discovers states one by one: its goals must be single states", "goals")
         self.known: Bools = np.arange(self.counts.n_states) == self.counts.start
         """[S] the set K"""
+        self.sets: Bools = np.zeros(self.n_sets, bool)
+        """[G] the sets that were added though they hold no state of K"""
         self._far = 4.0 * (self.L + 2.0)
         """The value at which plans are cut"""
+        self._plans: dict[int, tuple[Floats, Actions]] = {}
+        self._planned = (-1, -1)
 
     @property
     def D(self) -> Floats:
-        """[S] 0 on K."""
-        return np.where(self.known, 0.0, np.inf)
+        """[N] 0 on K; where goals are sets, on those that hold a state of K, and on those that were added."""
+        return np.where(self.known if self.space.own else self._met(self.known) | self.sets, 0.0, np.inf)
 
-    def check_known(self, known: Bools) -> None:
-        """A set K from a checkpoint holds the start, and nothing that was never seen."""
-        if not known[self.counts.start] or (known & ~self.counts.seen).any():
+    def _met(self, states: Bools) -> Bools:
+        """[G] the sets that hold one of the states [S]."""
+        found = np.zeros(self.n_sets + 1, bool)  # the last entry is for states of no set, whose number is -1
+        found[self.space.at[: len(states)][states]] = True
+        return found[:-1]
+
+    def waiting(self, seen: Bools) -> Longs:
+        """The sets of several states, none of them in K, some of them ``seen`` [S], that were not added; from S on.
+
+        A set of one state is that state.
+        """
+        members = np.bincount(self.space.at[self.space.at >= 0], minlength=self.n_sets)[: self.n_sets]
+        wanted = self._met(seen) & ~self._met(self.known) & ~self.sets & (members > 1)
+        return self.counts.n_states + np.flatnonzero(wanted)
+
+    def targets(self, numbers: Longs | Ints) -> Bools:
+        """[B, S] where to go: a number below S is a state, and S + g is the set g."""
+        S = self.counts.n_states
+        sets = [self.space.inside(g) for g in (numbers[numbers >= S] - S).tolist()]
+        to: Bools = numbers[:, None] == np.arange(S)
+        to[numbers >= S] = np.array(sets).reshape(len(sets), S)
+        return to
+
+    def check_known(self, arrays: dict[str, NDArray[Any]]) -> tuple[Bools, Bools]:
+        """K and the added sets of a checkpoint: K holds the start, and neither has what was never seen."""
+        known, seen = arrays["known"], self.counts.seen
+        if not known[self.counts.start] or (known & ~seen).any():
             raise ValueError("the known states are not states that were seen, from the start on")
+        if self.n_sets and "sets" not in arrays:
+            raise ValueError("entry 'sets' is missing")
+        sets = arrays.get("sets", self.sets)
+        if self.n_sets and (sets & ~self._met(seen)).any():
+            raise ValueError("a set was added none of whose states was seen")
+        return np.array(known), np.array(sets)
 
     def discovery(self) -> float:
         """Trials of every pair of K x A that find every state reachable from K within L: L log(4 |K|^2 / delta).
 
-        Such a state has a pair of K x A that leads to it with probability 1/L at least, and
+        Such a state, or set, has a pair of K x A that leads to it with probability 1/L at least, and
         (1 - 1/L)^n <= exp(-n/L). ``constants`` does not scale this number: it is small.
         """
         return self.L * math.log(4.0 * int(self.known.sum()) ** 2 / self.delta)
@@ -213,13 +256,22 @@ class Incremental(Explorer):
         """Collect ``required`` samples of every pair of K x A; None once they are there."""
         return self.collect(np.full(len(self.counts.n), required), self.known, self._far)
 
-    def restricted(self, goals: Longs | Ints) -> Iterator[tuple[int, Floats, Actions]]:
-        """For each goal its optimistic values [S] and policy [S] restricted to K, up to min(epsilon, 1)/(6L)."""
+    def restricted(self, numbers: Longs | Ints) -> Iterator[tuple[int, Floats, Actions]]:
+        """Optimistic values [S] and policy [S] restricted to K, up to min(epsilon, 1)/(6L), to each of the targets."""
         c, precision = self.counts, min(self.epsilon, 1.0) / (6 * self.L)
-        rows, targets = planning.optimistic(c, self.c, self.delta), goals[:, None] == np.arange(c.n_states)
-        V, policy = planning.solve(c, rows, self.known, targets, precision, self._far, backend=self.backend)
-        self.plans += len(goals)
-        return zip(goals.tolist(), V, policy, strict=True)
+        rows, to = planning.optimistic(c, self.c, self.delta), self.targets(numbers)
+        V, policy = planning.solve(c, rows, self.known, to, precision, self._far, backend=self.backend)
+        self.plans += len(numbers)
+        return zip(numbers.tolist(), V, policy, strict=True)
+
+    def consolidated(self, numbers: Longs) -> dict[int, tuple[Floats, Actions]]:
+        """What :meth:`restricted` says of the targets on all samples so far, planned once; no plan of the run."""
+        moment = int(self.counts.n.sum()), int(self.known.sum() + self.sets.sum())
+        if moment != self._planned:
+            plans = self.plans
+            self._plans = {t: (V, policy) for t, V, policy in self.restricted(numbers)}
+            self.plans, self._planned = plans, moment
+        return self._plans
 
 
 def follow(run: Run, budget: int, observe: Observer = lambda run: None) -> Status:

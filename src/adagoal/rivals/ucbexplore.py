@@ -10,6 +10,11 @@ K = {s0}; round after round:
    they take (1 + e) L steps each on average, or fewer, u is added to K with this policy; as soon as they have taken
    more in all, they are broken off, and the round ends: there are new samples to plan on.
 
+Where goals are sets (:class:`adagoal.rivals.explorer.Incremental`), a round that finds no state in step 2 looks at the
+sets outside K in the same way, and the answer has those whose policies passed step 3. A set with states in K has the
+policy of the one whose optimistic value from s0 is smallest: that state is reached within L + epsilon expected steps,
+and the set no later.
+
 *Proved in the paper, for its constants:* K holds the incrementally L-reachable states, and each policy reaches its
 state within (1 + e) L = L + epsilon expected steps. It is *not* shown to be near-optimal: the policy of a state at
 distance 2 may take L + epsilon steps, and it is never improved. C1 of definition ``def_MGE`` is not its claim.
@@ -29,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.schema import Array, Schema
-from adagoal.core.types import Actions
+from adagoal.core.types import Actions, Ints, Longs
 from adagoal.core.world import Outcome, Plan
 from adagoal.rivals.explorer import NEVER, Incremental, Move
 
@@ -38,7 +43,7 @@ class UcbExplore(Incremental):
     """See the module's text."""
 
     name = "ucbexplore"
-    SCHEMA: ClassVar[Schema] = {**Incremental.SCHEMA, "table": Array("int16", ("S", "S"), low=0, high="A")}
+    SCHEMA: ClassVar[Schema] = {**Incremental.SCHEMA, "table": Array("int16", ("S", "T"), low=0, high="A")}
     FACTS: ClassVar[dict[str, Any]] = {
         **Incremental.FACTS,
         "trial": {"type": "array", "minItems": 3, "maxItems": 3, "items": {"type": "integer", "minimum": -1}},
@@ -47,10 +52,10 @@ class UcbExplore(Incremental):
     def __post_init__(self) -> None:
         super().__post_init__()
         S = self.counts.n_states
-        self.table = np.full((S, S), self.counts.n_actions, np.int16)
-        """[S, K] the policy of every member of K"""
+        self.table = np.full((S, S + self.n_sets), self.counts.n_actions, np.int16)
+        """[S, T] the policies of the members of K, and, from S on, of the sets that were added"""
         self._target = -1
-        """The state that is evaluated, -1 between evaluations"""
+        """The state, or from S on the set, that is evaluated; -1 between evaluations"""
         self._episodes, self._steps = 0, 0
 
     def move(self) -> Move | None:
@@ -65,55 +70,78 @@ class UcbExplore(Incremental):
             episodes = self.episodes()
             allowed = math.floor(episodes * (self.L + self.epsilon))
             if self._steps <= allowed and self._episodes < episodes:
-                plan = Plan(
-                    self.table[None, :, [self._target]],
-                    np.array([self._target]),
-                    NEVER,
-                    np.full(len(self.counts.n), NEVER),
-                )
                 fresh = self._steps == 0 and self._episodes == 0
-                return Move(plan, episodes - self._episodes, allowed + 1 - self._steps, fresh)
-            self.known[self._target] = self._steps <= allowed
+                return Move(self._trial(), episodes - self._episodes, allowed + 1 - self._steps, fresh)
+            S = self.counts.n_states
+            if self._target < S:
+                self.known[self._target] = self._steps <= allowed
+            else:
+                self.sets[self._target - S] = self._steps <= allowed
             self._target = -1
         return None
 
+    def _trial(self) -> Plan:
+        """The policy that is evaluated, up to its state or its set."""
+        c, target = self.counts, self._target
+        goal, at = (target, None) if target < c.n_states else (target - c.n_states, self.space.at)
+        return Plan(self.table[None, :, [target]], np.array([goal]), NEVER, np.full(len(c.n), NEVER), at)
+
     def learn(self, outcome: Outcome) -> None:
-        """Count the episodes and steps of an evaluation."""
+        """Count the episodes and steps of an evaluation; episodes to a state are to the first set that holds it."""
         if self._target >= 0:
             self._episodes += len(outcome.goals)
             self._steps += outcome.steps
+            if self.n_sets and self._target < self.counts.n_states:
+                outcome.goals = [int(self.space.at[self._target, 0])] * len(outcome.goals)
 
     def episodes(self) -> int:
         """Episodes of an evaluation."""
         relative = self.epsilon / self.L
-        return math.ceil(6.0 * self.c * relative**-3 * math.log(16.0 * self.known.sum() ** 2 / self.delta))
+        found = self.known.sum() + self.sets.sum()
+        return math.ceil(6.0 * self.c * relative**-3 * math.log(16.0 * found**2 / self.delta))
 
     def _choose(self) -> None:
         """Step 2."""
         c = self.counts
         tried = np.repeat(self.known, c.n_actions)[:, None] & (c.count > 0)
         found = np.unique(c.successor[tried])
-        best = math.inf
-        for u, V, policy in self.restricted(found[~self.known[found]]):
-            if V[c.start] < best:
-                best, self._target, self.table[:, u] = float(V[c.start]), u, policy
         self._episodes = self._steps = 0
+        best = self._nearest(found[~self.known[found]])
+        if best > self.L and self.n_sets:
+            best = self._nearest(self.waiting(np.isin(np.arange(c.n_states), found)))
         if best > self.L:
             self.stopped, self._target = True, -1
 
+    def _nearest(self, numbers: Longs | Ints) -> float:
+        """Take the target of smallest optimistic value, which is returned."""
+        best = math.inf
+        for u, V, policy in self.restricted(numbers):
+            if V[self.counts.start] < best:
+                best, self._target, self.table[:, u] = float(V[self.counts.start]), u, policy
+        return best
+
     def policy(self, goal: int) -> Actions:
-        """[1, S] the policy that was evaluated."""
-        return np.ascontiguousarray(self.table[None, :, goal])
+        """[1, S] the policy that was evaluated; of a set, that of its nearest state in K."""
+        place = int(goal)
+        if self.n_sets:
+            place = self.counts.n_states + place if self.sets[goal] else self._member(place)
+        return np.ascontiguousarray(self.table[None, :, place])
+
+    def _member(self, goal: int) -> int:
+        """The nearest state of a set in K."""
+        plans, start = self.consolidated(np.flatnonzero(self.known)), self.counts.start
+        return min(np.flatnonzero(self.known & self.space.inside(goal)).tolist(), key=lambda s: plans[s][0][start])
 
     def memory(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        """K, its policies, and where the evaluation stands."""
-        return {"known": self.known, "table": self.table}, {"trial": [self._target, self._episodes, self._steps]}
+        """K, the sets that were added, their policies, and where the evaluation stands."""
+        arrays = {"known": self.known, "sets": self.sets, "table": self.table}
+        return arrays, {"trial": [self._target, self._episodes, self._steps]}
 
     def remember(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """The inverse of :meth:`memory`."""
-        self.check_known(arrays["known"])
+        known, sets = self.check_known(arrays)
         target, episodes, steps = facts["trial"]
-        if target >= self.counts.n_states or min(episodes, steps) < 0 or max(episodes, steps) > NEVER:
+        if target >= self.table.shape[1] or min(episodes, steps) < 0 or max(episodes, steps) > NEVER:
             raise ValueError("the evaluation under way is not one")
-        self.known, self.table = np.array(arrays["known"]), np.array(arrays["table"])
+        self.known, self.sets, self.table = known, sets, np.array(arrays["table"])
         self._target, self._episodes, self._steps = target, episodes, steps
