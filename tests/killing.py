@@ -29,6 +29,7 @@ from model_env import ModelEnv, PairEnv
 
 Make = Callable[[], Any]
 CHAIN = {"n_states": 5, "slip": 0.1}
+SETS = {"middle": list(range(1, 11)), "first": [1, 2]}
 WINDY: dict[str, Any] = {"env": "mixture-windy", "radius": 3, "budget": 1_500}
 CASES: dict[str, dict[str, Any]] = {
     "certified": {"env": "chain", "radius": 6, "env_args": CHAIN},
@@ -43,6 +44,11 @@ CASES: dict[str, dict[str, Any]] = {
               "method_args": {"constants": "scaled=0.0001"}},
     "gosprl": {"env": "chain", "env_args": CHAIN, "radius": 4, "method": "gosprl", "budget": 20_000,
                "method_args": {"constants": "scaled=0.001"}},
+    "sets": {"env": "chain", "env_args": CHAIN, "radius": 6, "goals": {"even": [0, 2, 4], "far": [3, 4]}},
+    "ucbexplore-sets": {"env": "fan", "radius": 3, "method": "ucbexplore", "goals": SETS, "budget": 20_000,
+                        "method_args": {"constants": "scaled=0.2"}},
+    "disco-sets": {"env": "fan", "radius": 3, "method": "disco", "goals": SETS, "budget": 20_000,
+                   "method_args": {"constants": "scaled=0.1"}},
     "bpi-ucbvi": {"env": "chain", "env_args": {"n_states": 4}, "radius": 3, "method": "bpi-ucbvi", "goals": [2],
                   "method_args": {"horizon": 12, "constants": "scaled=0.01"}, "budget": 1_000},
     "intervals": {"env": "chain", "env_args": CHAIN, "radius": 6, "method": "intervals", "budget": 3_000},
