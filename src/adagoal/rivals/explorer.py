@@ -258,11 +258,16 @@ class Incremental(Explorer):
 
     def restricted(self, numbers: Longs | Ints) -> Iterator[tuple[int, Floats, Actions]]:
         """Optimistic values [S] and policy [S] restricted to K, up to min(epsilon, 1)/(6L), to each of the targets."""
-        c, precision = self.counts, min(self.epsilon, 1.0) / (6 * self.L)
-        rows, to = planning.optimistic(c, self.c, self.delta), self.targets(numbers)
-        V, policy = planning.solve(c, rows, self.known, to, precision, self._far, backend=self.backend)
-        self.plans += len(numbers)
-        return zip(numbers.tolist(), V, policy, strict=True)
+        precision = min(self.epsilon, 1.0) / (6 * self.L)
+        for number, to in zip(numbers.tolist(), self.targets(numbers), strict=True):
+            self.plans += 1
+            yield number, *self._path(to, precision)
+
+    def _path(self, to: Bools, precision: float) -> tuple[Floats, Actions]:
+        c = self.counts
+        rows = planning.optimistic(c, self.c, self.delta, ~self.known & ~to)
+        (V,), (policy,) = planning.solve(c, rows, self.known, to[None], precision, self._far, backend=self.backend)
+        return V, policy
 
     def consolidated(self, numbers: Longs) -> dict[int, tuple[Floats, Actions]]:
         """What :meth:`restricted` says of the targets on all samples so far, planned once; no plan of the run."""

@@ -13,6 +13,9 @@ one goes to the target, where V = 0. An untried pair is a sure step to the targe
 the form of Fruit et al. (2020), which both papers of Tarbouriech et al. cite: recalled, not checked against their text.
 *Empirical rows*: q = p_hat, and untried pairs are not played.
 
+*One state for all others* (recalled from DisCo). V is the same in every state outside K that is no target. They count
+as one state, with one p_hat and one width: the widths of many rare successors would add up to a shortcut.
+
 *Constants.* "paper" is c = 1. "scaled=c" multiplies every logarithm of a confidence by c, that is, it asks for the
 confidence delta^c. Sample numbers are proportional to these logarithms and squared widths too, so that numbers and
 widths stay in the proportion that the proofs need, and only the confidence is given up.
@@ -58,16 +61,30 @@ def log_term(counts: Counts, c: float, delta: float) -> Floats:
 
 def widths(counts: Counts, c: float, delta: float) -> Floats:
     """[X, W] beta of the module's text, zero where nothing was observed."""
-    p_hat = empirical(counts)
-    rate = (log_term(counts, c, delta) / np.maximum(counts.n, 1))[:, None]
-    beta: Floats = np.where(counts.count > 0, 2.0 * np.sqrt(p_hat * (1.0 - p_hat) * rate) + 6.0 * rate, 0.0)
+    beta: Floats = np.where(counts.count > 0, _beta(empirical(counts), _rate(counts, c, delta)), 0.0)
     return beta
 
 
-def optimistic(counts: Counts, c: float, delta: float) -> Floats:
-    """[X, W] the optimistic rows."""
-    q: Floats = np.maximum(empirical(counts) - widths(counts, c, delta), 0.0)
+def optimistic(counts: Counts, c: float, delta: float, alike: Bools | None = None) -> Floats:
+    """[X, W] the optimistic rows; all states that are ``alike`` [S] have one probability, and one width."""
+    p_hat, rate = empirical(counts), _rate(counts, c, delta)
+    q: Floats = np.maximum(p_hat - widths(counts, c, delta), 0.0)
+    if alike is not None:
+        one = alike[counts.successor] & (counts.count > 0)
+        together = np.where(one, p_hat, 0.0).sum(1, keepdims=True)
+        left = np.maximum(together - _beta(together, rate), 0.0) / np.maximum(together, 1e-300)
+        q = np.where(one, p_hat * left, q)
     return q
+
+
+def _rate(counts: Counts, c: float, delta: float) -> Floats:
+    """[X, 1] l(n)/n."""
+    return (log_term(counts, c, delta) / np.maximum(counts.n, 1))[:, None]
+
+
+def _beta(p: Floats, rate: Floats) -> Floats:
+    width: Floats = 2.0 * np.sqrt(np.maximum(p * (1.0 - p), 0.0) * rate) + 6.0 * rate
+    return width
 
 
 def spread(counts: Counts, inside: Bools) -> Floats:
