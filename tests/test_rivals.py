@@ -111,6 +111,12 @@ def test_incremental_methods_miss_the_goal_of_the_fan() -> None:
         assert 11 not in explore(mdp, 4.0, method, "scaled=0.01", 0).goals
 
 
+@pytest.mark.parametrize("method", ["ucbexplore", "disco"])
+def test_many_rare_states_are_no_shortcut(method: str) -> None:
+    """Each of ten states has probability 1/10, and their widths together would be more than it: 19 steps, not 6."""
+    assert explore(toys.fan(n_middle=10), 6.0, method, "paper", 0).goals == [0]
+
+
 # --- GOSPRL ---
 
 

@@ -13,10 +13,10 @@ K = {s0}; round after round:
 
 The answer is K, with policies restricted to K that are planned again on all samples ("policy consolidation").
 
-Where goals are sets (:class:`adagoal.rivals.explorer.Incremental`), step 4 ends with the sets outside K: those with
-p_hat(set|s, a) >= (1 - eps/2)/L for some pair and an optimistic value of at most L are added, all at once, since K and
-its samples stay as they are. The consolidation plans for each set of the answer as a whole. The claim carries over, as
-V = 0 on the target: no probability of its states enters a value, nor does Theta, whether they are one or many.
+Where goals are sets (:class:`adagoal.rivals.explorer.Incremental`), the sets outside K with p_hat(set|s, a) >=
+(1 - eps/2)/L for some pair are looked at before the stop: once there are samples for them, those with an optimistic
+value of at most L are added. Plans to a set are plans to a state, as V = 0 on all of it. The consolidation plans for
+each set of the answer as a whole.
 
 *Proved in the paper, for its constants:* K holds the incrementally L-reachable states and no state that is not
 incrementally (L + eps)-reachable, and every policy is within eps of the best one restricted to them. Where that set
@@ -28,9 +28,11 @@ could not be opened). *Recalled:* phi up to its numerical constant, Theta, the t
 conditions and the consolidation. *Derived:* the constant 16, which the paper leaves open. An optimistic value near L
 falls short by about 2 sqrt(Theta l / n) L^2, l = log(2 S A n / delta), so that n must be a multiple of
 4 L^4 Theta l / eps^2; with 1 instead of 16 the claim above fails in one of ten small random worlds, with 16 in none of
-those tried. *Ours:* samples are collected on the way to the nearest under-sampled state of K, not one state after the
-other with its policy from s0; and phi is never less than the trials that find the candidates at all
-(``Incremental.discovery``), which matters for c < 1 only.
+those tried. Theta does not count x, the one state for all outside K (:mod:`adagoal.rivals.planning`), and near s0 that
+may be too little: on ``toys.fan`` with L = 15 the answer has a state at distance 19. *Ours:* Theta counts x where sets
+are looked at, since they are large parts of what lies outside; samples are collected on the way to the nearest
+under-sampled state of K, not one state after the other with its policy from s0; and phi is never less than the trials
+that find the candidates at all (``Incremental.discovery``), which matters for c < 1 only.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core.types import Actions, Longs
+from adagoal.core.types import Actions, Floats, Longs
 from adagoal.core.world import Outcome
 from adagoal.rivals import planning
 from adagoal.rivals.explorer import Incremental, Move
@@ -67,13 +69,23 @@ class DisCo(Incremental):
                 return move
             values = self._values(self.candidates())
             best = min(values, key=lambda u: values[u], default=-1)
-            self.stopped = best < 0 or values[best] > self.L
-            if not self.stopped:
+            if best >= 0 and values[best] <= self.L:
                 self.known[best] = True
-            elif self.n_sets:
-                values = self._values(self.candidate_sets())
-                self.sets[[t - self.counts.n_states for t, value in values.items() if value <= self.L]] = True
+                continue
+            move = self._look_at_sets() if self.n_sets else None
+            if move is not None:
+                return move
+            self.stopped = True
         return None
+
+    def _look_at_sets(self) -> Move | None:
+        """Sample what the sets outside K ask for, then add those within L."""
+        sets, theta = self.candidate_sets()
+        move = self.sample(self.phi(theta)) if len(sets) else None
+        if move is None:
+            within = [t for t, value in self._values(sets).items() if value <= self.L]
+            self.sets[np.array(within, np.int64) - self.counts.n_states] = True
+        return move
 
     def _values(self, numbers: Longs) -> dict[int, float]:
         """The optimistic values of targets from s0."""
@@ -82,12 +94,15 @@ class DisCo(Incremental):
     def learn(self, outcome: Outcome) -> None:
         """The counts are all it needs."""
 
-    def phi(self) -> float:
-        """The number of samples that K asks of each of its pairs."""
-        c, size = self.counts, int(self.known.sum())
-        inside = np.repeat(self.known, c.n_actions)
-        theta = float(planning.spread(c, self.known)[inside].max())
-        log = math.log(self.L * size * c.n_actions / (self.eps * self.delta))
+    def _spread(self) -> Floats:
+        """[|K| A] what Theta is the largest of."""
+        return planning.spread(self.counts, self.known)[np.repeat(self.known, self.counts.n_actions)]
+
+    def phi(self, theta: float | None = None) -> float:
+        """The number of samples that K asks of each of its pairs; ``theta``: another one than that of K."""
+        size = int(self.known.sum())
+        theta = float(self._spread().max()) if theta is None else theta
+        log = math.log(self.L * size * self.counts.n_actions / (self.eps * self.delta))
         full = self.L**4 * theta / self.eps**2 * log**2 + self.L**2 * size / self.eps * log
         return max(ALPHA * self.c * full, self.discovery())
 
@@ -99,14 +114,20 @@ class DisCo(Incremental):
         found = np.unique(c.successor[often]).astype(np.int64)
         return found[~self.known[found]]
 
-    def candidate_sets(self) -> Longs:
-        """The same for sets outside K, from S on."""
-        c = self.counts
-        p_hat = planning.empirical(c)[np.repeat(self.known, c.n_actions)]
-        to = c.successor[np.repeat(self.known, c.n_actions)]
+    def candidate_sets(self) -> tuple[Longs, float]:
+        """The same for sets outside K, from S on; and Theta with x, the largest over these sets."""
+        c, pairs = self.counts, np.repeat(self.known, self.counts.n_actions)
+        p_hat, to, root = planning.empirical(c)[pairs], c.successor[pairs], np.sqrt(self._spread())
+        outside = np.where(self.known[to], 0.0, p_hat)
+        found, theta = [], 0.0
         sets = self.waiting(c.seen)
-        shares = [np.where(inside[to], p_hat, 0.0).sum(1).max() for inside in self.targets(sets)]
-        return sets[np.array(shares) >= (1.0 - self.eps / 2.0) / self.L]
+        for number, inside in zip(sets.tolist(), self.targets(sets), strict=True):
+            share = np.where(inside[to], p_hat, 0.0).sum(1)
+            if share.max() >= (1.0 - self.eps / 2.0) / self.L:
+                x = np.clip(outside.sum(1) - share, 0.0, 1.0)
+                found.append(number)
+                theta = max(theta, float(((root + np.sqrt(x * (1.0 - x))) ** 2).max()))
+        return np.array(found, np.int64), theta
 
     def policy(self, goal: int) -> Actions:
         """[1, S] the optimistic policy restricted to K, on all samples."""
