@@ -7,6 +7,7 @@ import multiprocessing
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from adagoal.core.files import read_json
 from adagoal.deep import Config, algorithms, load, resume, train
 from adagoal.deep.envs import Dimensions, Source
 from adagoal.deep.fleet import Fleet
+from adagoal.deep.survey import survey
 from adagoal.deep.worker import Failure, Slots, main
 from adagoal.report import deep as report
 from adagoal.runs.signals import ENDING, stop_on_signals
@@ -54,6 +56,22 @@ def test_what_an_environment_raises_is_named_and_the_training_goes_on_later(
     finished = resume(folder, env="tired:Tired-v0", workers=1)
     assert finished.status == "done"
     assert [row["cycle"] for row in finished.history.rows] == [0, 1, 2, 3, 4]
+
+
+def test_steps_that_measure_are_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a process of their own, which finds what would be found here."""
+    monkeypatch.setenv("TIRED", str(tmp_path / "tired"))
+    source, spaces = Source("tired:Tired-v0"), [("train_goals", "env"), ("test_goals", "scale=2")]
+    here, there = (survey(replace(source, step_timeout=limit), 0, spaces) for limit in (None, 20.0))
+    assert there.sizes == here.sizes
+    for mine, other in zip(here.spaces, there.spaces, strict=True):
+        np.testing.assert_array_equal(*(space(np.random.default_rng(0), 50) for space in (mine, other)))
+    with pytest.raises(InputError, match=r"^horizon: tired:Tired-v0 ends its episodes after 25 steps"):
+        survey(replace(source, step_timeout=20.0), 99, spaces)
+    (tmp_path / "tired").write_text("hang")
+    with pytest.raises(EnvironmentFailure, match=r"^env: a step of tired:Tired-v0 took longer than 0.2 s$"):
+        train([Config("tired:Tired-v0", **TINY)], tmp_path / "run", step_timeout=0.2, workers=1)
+    assert not (tmp_path / "run").exists()
 
 
 def test_our_own_bugs_stay_what_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

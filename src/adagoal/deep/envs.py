@@ -83,7 +83,7 @@ class Source:
     hook: bytes | None = None
     """The pickled :data:`adagoal.deep.aiming.Hook`."""
     step_timeout: float | None = None
-    """Seconds that a reset or a step may take in a rollout worker, which a longer one ends."""
+    """Seconds that a reset or a step may take; a longer one ends its process, a rollout worker or a survey."""
 
     @classmethod
     def of(cls, env: Any, set_goal: Hook | None = None) -> Source:

@@ -10,10 +10,10 @@ import numpy as np
 from adagoal.core.checks import integer
 from adagoal.core.intervals import clopper_pearson
 from adagoal.core.types import Bools, Floats
-from adagoal.deep import goalspace, measure
 from adagoal.deep.config import Config
 from adagoal.deep.envs import Source
 from adagoal.deep.policy import Policy
+from adagoal.deep.survey import survey
 from adagoal.deep.worker import Slots
 
 TOGETHER = 25
@@ -72,11 +72,9 @@ def play(policy: Policy, source: Source, horizon: int, test_goals: str, episodes
     integer("episodes", episodes, 1, 10**6)
     integer("seed", seed, 0, 2**31 - 1)
     source = replace(source, step_timeout=None)  # that is for workers: here it would end the caller
-    env = source.make()
-    sizes = measure.dimensions(env, source, horizon)
+    sizes, (space,), _ = survey(source, horizon, [("test_goals", test_goals)])
     policy.check(sizes)
-    goals = goalspace.goal_space(env, "test_goals", test_goals)(np.random.default_rng(seed), episodes)
-    env.close()
+    goals = space(np.random.default_rng(seed), episodes)
     side_by_side = min(TOGETHER, episodes)
     slots = Slots([Config(policy.env, seed=seed)], [(0, k) for k in range(side_by_side)], source, sizes)
     rounds = -(-episodes // side_by_side)

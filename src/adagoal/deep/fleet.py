@@ -66,7 +66,7 @@ class Fleet:
         self._runs = [sorted({run for run, _ in slots[part]}) for part in self._parts]
         context = multiprocessing.get_context("spawn")
         self._links, self._processes = [], []
-        with _environment():
+        with one_thread():
             for part in self._parts:
                 here, there = context.Pipe()
                 process = context.Process(target=main, args=(there, configs, slots[part], source, sizes), daemon=True)
@@ -127,14 +127,14 @@ class Fleet:
     def _send(self, orders: Sequence[Order | Exam | int]) -> None:
         """One order to each worker."""
         for link, process, order in zip(self._links, self._processes, orders, strict=True):
-            with _alive(process, self._source):
+            with alive(process, self._source):
                 link.send(order)
 
     def _receive(self) -> list[Any]:
         """One answer of each worker."""
         answers = []
         for link, process in zip(self._links, self._processes, strict=True):
-            with _alive(process, self._source):
+            with alive(process, self._source):
                 answer = link.recv()
             if isinstance(answer, Failure):
                 raise answer.again()
@@ -147,7 +147,7 @@ class Fleet:
 
 
 @contextmanager
-def _alive(process: SpawnProcess, source: Source) -> Iterator[None]:
+def alive(process: SpawnProcess, source: Source) -> Iterator[None]:
     """Talk to a worker; one that is no more is told in a line."""
     try:
         yield
@@ -164,7 +164,7 @@ def _alive(process: SpawnProcess, source: Source) -> Iterator[None]:
 
 
 @contextmanager
-def _environment() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Workers inherit one BLAS thread each: they are the parallelism."""
     before = {name: os.environ.get(name) for name in _ONE_THREAD}
     os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))

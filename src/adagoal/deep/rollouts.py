@@ -13,13 +13,13 @@ import numpy as np
 
 from adagoal.core.errors import InputError
 from adagoal.core.types import Bools, Floats
-from adagoal.deep import goalspace, measure
 from adagoal.deep.certification import BLOCK, BLOCKS, CERTIFY, Reach
 from adagoal.deep.config import Config
 from adagoal.deep.envs import Source
 from adagoal.deep.fleet import Fleet
 from adagoal.deep.goalspace import GoalSpace
 from adagoal.deep.policy import Policy
+from adagoal.deep.survey import survey
 
 
 @contextlib.contextmanager
@@ -27,14 +27,11 @@ def rollouts(
     policy: Policy, source: Source, horizon: int, test_goals: str, radius: int, seed: int, workers: int
 ) -> Iterator[tuple[GoalSpace, Reach]]:
     """The goal space ``test_goals``, and the function that plays; ``horizon`` 0 is the environment's own."""
-    env = source.make()
-    sizes = measure.dimensions(env, source, horizon)
+    sizes, (space,), _ = survey(source, horizon, [("test_goals", test_goals)])
     policy.check(sizes)
     if radius > sizes.horizon:
         text = f"must be a whole number in 1..{sizes.horizon}, the steps of an episode, got {radius}"
         raise InputError(text, name="radius")
-    space = goalspace.goal_space(env, "test_goals", test_goals)
-    env.close()
     stream = int(np.random.SeedSequence([seed, CERTIFY]).generate_state(1)[0] // 2)
     workers = min(workers, BLOCKS)
     configs, sizes = [Config(policy.env, seed=stream, episodes=BLOCK)] * workers, replace(sizes, horizon=radius)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from adagoal.core.errors import InputError
 from adagoal.core.status import Status
 from adagoal.core.types import Floats, Singles
-from adagoal.deep import checkpoint, goalspace, learner, measure, trees, values
+from adagoal.deep import checkpoint, learner, trees, values
 from adagoal.deep.actor import Actor
 from adagoal.deep.config import Config, one_program
 from adagoal.deep.envs import Source
@@ -30,6 +30,7 @@ from adagoal.deep.history import History
 from adagoal.deep.past import POINTS
 from adagoal.deep.policy import Policy
 from adagoal.deep.selection import Selector
+from adagoal.deep.survey import survey
 from adagoal.deep.worker import Episodes
 from adagoal.goals import Rule
 
@@ -59,8 +60,8 @@ class Training:
     ) -> None:
         one_program(configs)
         self.source, self.workers = source or Source(configs[0].env), workers or os.cpu_count() or 1
-        env = self.source.make()
-        self.sizes = measure.dimensions(env, self.source, configs[0].horizon)
+        asked = [(name, getattr(c, name)) for name in ("train_goals", "test_goals") for c in configs]
+        self.sizes, spaces, table = survey(self.source, configs[0].horizon, asked)
         self.configs = configs = [config.on_time_scale(self.sizes.horizon) for config in configs]
         first = configs[0]
         self.per_cycle = first.episodes * self.sizes.horizon
@@ -70,11 +71,9 @@ class Training:
             if getattr(first, name) > first.buffer:
                 raise InputError(f"larger than the buffer; accepted 1 to {first.buffer}", name=name)
         self.rounds = -(-first.eval_episodes // first.episodes)
-        train_spaces = [goalspace.goal_space(env, "train_goals", c.train_goals) for c in configs]
-        test_spaces = [goalspace.goal_space(env, "test_goals", c.test_goals) for c in configs]
+        train_spaces, test_spaces = spaces[: len(configs)], spaces[len(configs) :]
         self.selector = Selector(configs, train_spaces, test_spaces, self.per_cycle, rule)
-        self.history = History.start(configs, train_spaces, test_spaces, goalspace.table(env), self.sizes)
-        env.close()
+        self.history = History.start(configs, train_spaces, test_spaces, table, self.sizes)
         self.knobs = learner.knobs(configs)
         self.pending: Episodes | None = None
         """Episodes that were played and not learnt from yet."""

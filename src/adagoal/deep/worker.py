@@ -217,12 +217,17 @@ def _portable(error: BaseException) -> BaseException:
     return error
 
 
+def deaf() -> None:
+    """Leave the signals of the group to the process that trains."""
+    for name in OF_THE_GROUP & set(dir(signal)):  # there is no SIGHUP on Windows
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
+
+
 def main(
     link: Connection, configs: Sequence[Config], slots: Sequence[tuple[int, int]], source: Source, sizes: Dimensions
 ) -> None:
     """A worker process: answer orders until the other end closes, or something fails."""
-    for name in OF_THE_GROUP & set(dir(signal)):  # there is no SIGHUP on Windows
-        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    deaf()
     try:
         own = Slots(configs, slots, source, sizes)
         while True:

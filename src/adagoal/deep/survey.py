@@ -1,0 +1,80 @@
+"""What must be known of an environment before it is played for long: its sizes, and where goals are drawn from.
+
+It is found out here; where resets and steps are timed, in a process of its own, which one that takes longer ends.
+"""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+import cloudpickle
+
+from adagoal.core.types import Floats
+from adagoal.deep import goalspace, measure
+from adagoal.deep.envs import Dimensions, Source, within
+from adagoal.deep.fleet import alive, one_thread, stop_if_imported
+from adagoal.deep.goalspace import GoalSpace
+from adagoal.deep.worker import Failure, deaf
+
+
+class Survey(NamedTuple):
+    """What was found."""
+
+    sizes: Dimensions
+    spaces: list[GoalSpace]
+    """As they were asked for."""
+    table: Floats | None
+    """That of Fetch (:func:`adagoal.deep.goalspace.table`)."""
+
+
+def survey(source: Source, horizon: int, spaces: Sequence[tuple[str, str]]) -> Survey:
+    """Look at an environment; ``spaces`` are settings and their texts, as for :func:`goalspace.goal_space`."""
+    if source.step_timeout is None:
+        return _look(source, horizon, spaces)
+    stop_if_imported()
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=_elsewhere, args=(there, source, horizon, spaces), daemon=True)
+    try:
+        with one_thread():
+            process.start()
+        there.close()
+        with alive(process, source):
+            answer = here.recv()
+    finally:
+        here.close()
+        process.kill()
+        process.join()
+    if isinstance(answer, Failure):
+        raise answer.again()
+    found: Survey = cloudpickle.loads(answer)
+    return found
+
+
+def _elsewhere(link: Connection, source: Source, horizon: int, spaces: Sequence[tuple[str, str]]) -> None:
+    """The other process; goal spaces are functions, which plain pickle does not take."""
+    deaf()
+    try:
+        link.send(cloudpickle.dumps(_look(source, horizon, spaces)))
+    except Exception as error:
+        link.send(Failure.of(error))
+
+
+def _look(source: Source, horizon: int, spaces: Sequence[tuple[str, str]]) -> Survey:
+    env = source.make()
+    if source.step_timeout is not None:
+        for name in ("reset", "step"):
+            setattr(env, name, functools.partial(_timed, source.step_timeout, getattr(env, name)))
+    sizes = measure.dimensions(env, source, horizon)
+    found = Survey(sizes, [goalspace.goal_space(env, *space) for space in spaces], goalspace.table(env))
+    env.close()
+    return found
+
+
+def _timed(seconds: float, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with within(seconds):
+        return call(*args, **kwargs)
