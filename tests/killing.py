@@ -59,6 +59,8 @@ CASES: dict[str, dict[str, Any]] = {
     "frozen-lake": {"env": "FrozenLake-v1", "radius": 4, "budget": 2_000},
     "numbered": {"env": lambda: ModelEnv(toys.chain(**CHAIN)), "radius": 5, "budget": 2_000},
     "on-the-fly": {"env": lambda: PairEnv(toys.chain(**CHAIN), (0, 2)), "radius": 5, "budget": 1_500},
+    "on-the-fly-sets": {"env": lambda: PairEnv(toys.chain(**CHAIN), (0, 2)), "radius": 4, "goals": "keys:1",
+                        "method": "ucbexplore", "method_args": {"constants": "scaled=0.001"}, "budget": 1_500},
     "on-the-fly-auto": {"env": lambda: PairEnv(toys.chain(**CHAIN)), "radius": "auto", "budget": 1_500},
 }  # fmt: skip
 FORMAT_1 = Path(__file__).parent / "format1"

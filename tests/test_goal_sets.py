@@ -273,6 +273,32 @@ def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path, goals):
     assert (again.certificates, again.steps, again.goal_names) == (whole.certificates, whole.steps, whole.goal_names)
 
 
+@pytest.mark.parametrize("method", RIVALS)
+@pytest.mark.parametrize("goals", [None, second, {"even": lambda o: o[1] % 2 == 0, "late": lambda o: o[1] > 2}])
+def test_rivals_number_states_as_they_are_found(tmp_path, monkeypatch, method, goals):
+    """There is room for two states at first; the answer is that of the known model, and a cut run goes on."""
+    monkeypatch.setattr("adagoal.worlds.adapter.FIRST_STATES", 2)
+    mdp, L = toys.chain(n_states=12, slip=0.1), 4.0
+    setting = {"method": method, "method_args": RIVALS[method], "seed": 3, "goals": goals}
+    whole = adagoal.explore(PairEnv(mdp), L, **setting)
+    assert whole.status == "stopped"
+    assert len(whole.arrays["visits"]) == 8 > len(whole.view.labels)
+    for s in incremental.incremental_set(mdp, L).tolist():
+        state = whole.state("start" if s == 0 else f"[0 {s}]")
+        holding = {g for g in whole.certificates if state in ([g] if goals is None else whole.members(g))}
+        assert holding <= set(whole.goals)
+    assert set(whole.certificates) == set(range(len(whole.goal_names or whole.view.labels)))
+    for steps in (20, whole.steps // 2):
+        adagoal.explore(
+            PairEnv(mdp), L, **setting, out=tmp_path, overwrite=True, observe=lambda r, n=steps: r.steps < n
+        )
+        again = adagoal.resume(tmp_path, env=PairEnv(mdp), goals=goals)
+        assert (again.status, again.steps, again.certificates) == ("stopped", whole.steps, whole.certificates)
+        for name in ("policy", "policy_goals", "visits", "episode_goals"):
+            np.testing.assert_array_equal(again.arrays[name], whole.arrays[name])
+    assert all(trial.agrees for trial in adagoal.play(tmp_path, episodes=20, env=PairEnv(mdp)))
+
+
 def test_a_run_does_not_go_on_with_other_goals(tmp_path):
     mdp = toys.chain(n_states=6)
     adagoal.explore(ModelEnv(mdp), 4.0, goals=lambda state: state % 2, budget=50, out=tmp_path)

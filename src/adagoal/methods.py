@@ -77,14 +77,12 @@ def bayes(problem: Problem) -> Estimates:
 
 def ucbexplore(problem: Problem, constants: str = "paper") -> Explorer:
     """Lim and Auer's UcbExplore. constants: paper, or scaled=c (see rivals/planning.py)."""
-    _known_size("ucbexplore", problem)
-    return UcbExplore(*_rival(problem), constants)
+    return UcbExplore(*_rival(problem), constants, state_bound=_bound(problem))
 
 
 def disco(problem: Problem, constants: str = "paper") -> Explorer:
     """DisCo. constants: paper, or scaled=c (see rivals/planning.py)."""
-    _known_size("disco", problem)
-    return DisCo(*_rival(problem), constants)
+    return DisCo(*_rival(problem), constants, state_bound=_bound(problem))
 
 
 def gosprl(problem: Problem, constants: str = "paper", samples: int | None = None) -> Explorer:
@@ -242,6 +240,11 @@ def _branching(world: World, branching: int | None) -> None:
 
 def _rival(p: Problem) -> tuple[Counts, float, float, float, GoalSpace]:
     return p.counts, p.L, p.epsilon, p.delta, p.goals
+
+
+def _bound(p: Problem) -> int:
+    """The most states, where they are numbered as they are found; else 0."""
+    return p.world.state_bound if p.world.state_bound != p.world.initial_states or not p.goals.whole else 0
 
 
 def _vouched(p: Problem, build: Callable[[float], Bounded]) -> Estimates:

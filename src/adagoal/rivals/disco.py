@@ -13,7 +13,7 @@ K = {s0}; round after round:
 
 The answer is K, with policies restricted to K that are planned again on all samples ("policy consolidation").
 
-Where goals are sets (:class:`adagoal.rivals.explorer.Incremental`), the sets outside K with p_hat(set|s, a) >=
+Where goals are sets (:mod:`adagoal.rivals.incremental`), the sets outside K with p_hat(set|s, a) >=
 (1 - eps/2)/L for some pair are looked at before the stop: once there are samples for them, those with an optimistic
 value of at most L are added. Plans to a set are plans to a state, as V = 0 on all of it. The consolidation plans for
 each set of the answer as a whole.
@@ -46,7 +46,8 @@ from numpy.typing import NDArray
 from adagoal.core.types import Actions, Floats, Longs
 from adagoal.core.world import Outcome
 from adagoal.rivals import planning
-from adagoal.rivals.explorer import Incremental, Move
+from adagoal.rivals.explorer import Move
+from adagoal.rivals.incremental import Incremental
 
 ALPHA = 16.0
 """The numerical constant of phi, which the paper leaves open."""
@@ -141,4 +142,5 @@ class DisCo(Incremental):
 
     def remember(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """The inverse of :meth:`memory`."""
-        self.known, self.sets = self.check_known(arrays)
+        self.check_known(arrays["known"])
+        self.known, self.sets = np.array(arrays["known"]), self.added(arrays)

@@ -8,10 +8,8 @@ where Algorithm 1 asks a rule, :func:`follow` asks the explorer for its next :cl
 
 from __future__ import annotations
 
-import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
@@ -23,7 +21,7 @@ from adagoal.core.goalspace import GoalSpace
 from adagoal.core.run import Observer, Run, note
 from adagoal.core.schema import COUNT, Array, Schema, check_arrays, check_json, record
 from adagoal.core.status import Status
-from adagoal.core.types import Actions, Bools, Floats, Ints, Longs
+from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.core.world import Outcome, Plan
 from adagoal.planning.backend import NUMBA, Backend
 from adagoal.rivals import planning
@@ -57,6 +55,8 @@ class Explorer(ABC):
     constants: str = "paper"
     """"paper", or "scaled=c" (:mod:`adagoal.rivals.planning`)"""
     backend: Backend = field(default=NUMBA, kw_only=True)
+    state_bound: int = field(default=0, kw_only=True)
+    """The most states that there are, where they are numbered as they are found; else 0"""
 
     SCHEMA: ClassVar[Schema] = {
         "way": Array("int16", ("N",), low=0, high="A"),
@@ -72,15 +72,33 @@ class Explorer(ABC):
         self.c = planning.scale(self.constants)
         S = self.counts.n_states
         self.space = self.given or GoalSpace.states(S, S)
-        self.goals: Longs = self.space.numbers
-        self.column = self.goal_state = np.arange(self.space.size)
-        self.n_sets = 0 if self.space.own else self.space.size
         self.plans = 0
         self.stopped = False
         self._way: Actions = np.zeros(0, np.int16)
         """[S] the policy of the collection under way, empty where there is none"""
         self._until = np.zeros(0, np.int64)
         """[X] the counts that end it"""
+        self._see_goals()
+
+    def _see_goals(self) -> None:
+        """One column per goal; those that were not found yet are nobody's."""
+        self.goals: Longs = self.space.numbers
+        self.n_sets = len(self.space.names or ())
+        self.column = self.goal_state = np.arange(self.space.size)
+        if self.state_bound:
+            met = np.isin(self.column, self.space.at[: self.counts.n_states][self.counts.seen])
+            self.goal_state = np.where(met, self.column, -1)
+
+    def grow(self) -> None:
+        """Room for the states and the goals that were found; called before anything else after every rollout."""
+        if not self.state_bound:
+            return
+        c = self.counts
+        self.space.grow(c.n_states)
+        self._see_goals()
+        if len(self._way):
+            self._way = np.pad(self._way, (0, c.n_states - len(self._way)), constant_values=c.n_actions)
+            self._until = np.pad(self._until, (0, len(c.n) - len(self._until)), constant_values=NEVER)
 
     # --- what the method decides ---
 
@@ -134,6 +152,7 @@ class Explorer(ABC):
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """The inverse of :meth:`state`."""
         c = self.counts
+        self.grow()
         check_json(record(**self.FACTS), facts)
         known = {"S": c.n_states, "A": c.n_actions, "G": self.n_sets, "T": c.n_states + self.n_sets}
         sizes = check_arrays(self.SCHEMA, arrays, known)
@@ -144,6 +163,11 @@ class Explorer(ABC):
         self.remember(arrays, facts)
 
     # --- sample collection ---
+
+    @property
+    def confidence(self) -> float:
+        """delta for :mod:`adagoal.rivals.planning`, which takes the allocated pairs for all that there are."""
+        return self.delta * (self.counts.n_states / self.state_bound) if self.state_bound else self.delta
 
     def lacking(self, required: Floats, known: Bools) -> Bools:
         """[X] pairs of known states that were tried less often than ``required``."""
@@ -164,7 +188,7 @@ class Explorer(ABC):
             return None
         by_state = lacking.reshape(c.n_states, c.n_actions)
         target: Bools = np.asarray(by_state.any(1))
-        rows = planning.optimistic(c, self.c, self.delta)
+        rows = planning.optimistic(c, self.c, self.confidence)
         precision = self.epsilon / (6 * self.L)
         _, (policy,) = planning.solve(c, rows, known, target[None], precision, cap, backend=self.backend)
         rarest = np.where(by_state, c.n.reshape(by_state.shape), NEVER).argmin(1)
@@ -178,107 +202,6 @@ class Explorer(ABC):
         return Move(Plan(self._way[None, :, None], np.array([NOWHERE]), NEVER, self._until))
 
 
-class Incremental(Explorer):
-    """Methods that answer a set K of states, grown from s0 state by state with policies restricted to K.
-
-    *Goals that are sets.* K is grown over states all the same. A set that holds a state of K is in the answer: a policy
-    for that state, which stops at any state of the set, can only be faster. A set of several states may be near though
-    each of them is far (the middle of ``toys.fan``). Such sets are looked at once no state is left to add to K, as the
-    candidates were: for policies restricted to K, a set outside K is one more state outside K.
-    """
-
-    SCHEMA: ClassVar[Schema] = {
-        **Explorer.SCHEMA,
-        "known": Array("bool", ("S",)),
-        "sets": Array("bool", ("G",), optional=True),  # of no use where goals are states; older checkpoints lack it
-    }
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.known: Bools = np.arange(self.counts.n_states) == self.counts.start
-        """[S] the set K"""
-        self.sets: Bools = np.zeros(self.n_sets, bool)
-        """[G] the sets that were added though they hold no state of K"""
-        self._far = 4.0 * (self.L + 2.0)
-        """The value at which plans are cut"""
-        self._plans: dict[int, tuple[Floats, Actions]] = {}
-        self._planned = (-1, -1)
-
-    @property
-    def D(self) -> Floats:
-        """[N] 0 on K; where goals are sets, on those that hold a state of K, and on those that were added."""
-        return np.where(self.known if self.space.own else self._met(self.known) | self.sets, 0.0, np.inf)
-
-    def _met(self, states: Bools) -> Bools:
-        """[G] the sets that hold one of the states [S]."""
-        found = np.zeros(self.n_sets + 1, bool)  # the last entry is for states of no set, whose number is -1
-        found[self.space.at[: len(states)][states]] = True
-        return found[:-1]
-
-    def waiting(self, seen: Bools) -> Longs:
-        """The sets of several states, none of them in K, some of them ``seen`` [S], that were not added; from S on.
-
-        A set of one state is that state.
-        """
-        members = np.bincount(self.space.at[self.space.at >= 0], minlength=self.n_sets)[: self.n_sets]
-        wanted = self._met(seen) & ~self._met(self.known) & ~self.sets & (members > 1)
-        return self.counts.n_states + np.flatnonzero(wanted)
-
-    def targets(self, numbers: Longs | Ints) -> Bools:
-        """[B, S] where to go: a number below S is a state, and S + g is the set g."""
-        S = self.counts.n_states
-        sets = [self.space.inside(g) for g in (numbers[numbers >= S] - S).tolist()]
-        to: Bools = numbers[:, None] == np.arange(S)
-        to[numbers >= S] = np.array(sets).reshape(len(sets), S)
-        return to
-
-    def check_known(self, arrays: dict[str, NDArray[Any]]) -> tuple[Bools, Bools]:
-        """K and the added sets of a checkpoint: K holds the start, and neither has what was never seen."""
-        known, seen = arrays["known"], self.counts.seen
-        if not known[self.counts.start] or (known & ~seen).any():
-            raise ValueError("the known states are not states that were seen, from the start on")
-        if self.n_sets and "sets" not in arrays:
-            raise ValueError("entry 'sets' is missing")
-        sets = arrays.get("sets", self.sets)
-        if self.n_sets and (sets & ~self._met(seen)).any():
-            raise ValueError("a set was added none of whose states was seen")
-        return np.array(known), np.array(sets)
-
-    def discovery(self) -> float:
-        """Trials of every pair of K x A that find every state reachable from K within L: L log(4 |K|^2 / delta).
-
-        Such a state, or set, has a pair of K x A that leads to it with probability 1/L at least, and
-        (1 - 1/L)^n <= exp(-n/L). ``constants`` does not scale this number: it is small.
-        """
-        return self.L * math.log(4.0 * int(self.known.sum()) ** 2 / self.delta)
-
-    def sample(self, required: float) -> Move | None:
-        """Collect ``required`` samples of every pair of K x A; None once they are there."""
-        return self.collect(np.full(len(self.counts.n), required), self.known, self._far)
-
-    def restricted(self, numbers: Longs | Ints) -> Iterator[tuple[int, Floats, Actions]]:
-        """Optimistic values [S] and policy [S] restricted to K, up to min(epsilon, 1)/(6L), to each of the targets."""
-        precision = min(self.epsilon, 1.0) / (6 * self.L)
-        for number, to in zip(numbers.tolist(), self.targets(numbers), strict=True):
-            self.plans += 1
-            yield number, *self._path(to, precision)
-
-    def _path(self, to: Bools, precision: float) -> tuple[Floats, Actions]:
-        c = self.counts
-        rows = planning.optimistic(c, self.c, self.delta, ~self.known & ~to)
-        (V,), (policy,) = planning.solve(c, rows, self.known, to[None], precision, self._far, backend=self.backend)
-        return V, policy
-
-    def consolidated(self, numbers: Longs) -> dict[int, tuple[Floats, Actions]]:
-        """What :meth:`restricted` says of the targets on all samples so far, planned once; no plan of the run."""
-        moment = int(self.counts.n.sum()), int(self.known.sum() + self.sets.sum())
-        if moment != self._planned:
-            plans = self.plans
-            self._plans = {t: (V, policy) for t, V, policy in self.restricted(numbers)}
-            self.plans, self._planned = plans, moment
-        return self._plans
-
-
 def follow(run: Run, budget: int, observe: Observer = lambda run: None) -> Status:
     """Play an explorer's moves until its own rule stops it, the budget is spent, or ``observe`` returns False."""
     explorer, one = cast(Explorer, run.estimates), np.ones(1)
@@ -290,6 +213,7 @@ def follow(run: Run, budget: int, observe: Observer = lambda run: None) -> Statu
             run.steps += run.world.rollout(_home(run), one, run.counts, run.rng, 1, 1).steps
         left = max(min(move.steps, budget - run.steps), 1)
         outcome = run.world.rollout(move.plan, one, run.counts, run.rng, left, move.episodes)
+        explorer.grow()
         explorer.learn(outcome)
         note(run, outcome, time.perf_counter() - began)
         if observe(run) is False:

@@ -10,7 +10,7 @@ K = {s0}; round after round:
    they take (1 + e) L steps each on average, or fewer, u is added to K with this policy; as soon as they have taken
    more in all, they are broken off, and the round ends: there are new samples to plan on.
 
-Where goals are sets (:class:`adagoal.rivals.explorer.Incremental`), a round that finds no state in step 2 looks at the
+Where goals are sets (:mod:`adagoal.rivals.incremental`), a round that finds no state in step 2 looks at the
 sets outside K in the same way, and the answer has those whose policies passed step 3. A set with states in K has the
 policy of the one whose optimistic value from s0 is smallest: that state is reached within L + epsilon expected steps,
 and the set no later.
@@ -36,7 +36,8 @@ from numpy.typing import NDArray
 from adagoal.core.schema import Array, Schema
 from adagoal.core.types import Actions, Ints, Longs
 from adagoal.core.world import Outcome, Plan
-from adagoal.rivals.explorer import NEVER, Incremental, Move
+from adagoal.rivals.explorer import NEVER, Move
+from adagoal.rivals.incremental import Incremental
 
 
 class UcbExplore(Incremental):
@@ -57,6 +58,17 @@ class UcbExplore(Incremental):
         self._target = -1
         """The state, or from S on the set, that is evaluated; -1 between evaluations"""
         self._episodes, self._steps = 0, 0
+
+    def grow(self) -> None:
+        """Room for more states and sets; those of the sets come after those of the states."""
+        before, S, A = len(self.known), self.counts.n_states, self.counts.n_actions
+        super().grow()
+        if self.table.shape != (S, S + self.n_sets):
+            old = self.table
+            self.table = np.full((S, S + self.n_sets), A, np.int16)
+            self.table[:before, :before] = old[:, :before]
+            self.table[:before, S : S + old.shape[1] - before] = old[:, before:]
+            self._target += S - before if self._target >= before else 0
 
     def move(self) -> Move | None:
         """Steps 1 to 3."""
@@ -139,9 +151,10 @@ class UcbExplore(Incremental):
 
     def remember(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """The inverse of :meth:`memory`."""
-        known, sets = self.check_known(arrays)
+        self.check_known(arrays["known"])
+        sets = self.added(arrays)
         target, episodes, steps = facts["trial"]
         if target >= self.table.shape[1] or min(episodes, steps) < 0 or max(episodes, steps) > NEVER:
             raise ValueError("the evaluation under way is not one")
-        self.known, self.sets, self.table = known, sets, np.array(arrays["table"])
+        self.known, self.sets, self.table = np.array(arrays["known"]), sets, np.array(arrays["table"])
         self._target, self._episodes, self._steps = target, episodes, steps
