@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from adagoal.core.schema import Array, Schema
 from adagoal.core.types import Actions, Bools, Floats, Ints, Longs
+from adagoal.core.world import Outcome
 from adagoal.rivals import planning
 from adagoal.rivals.explorer import Explorer, Move
 
@@ -39,7 +40,7 @@ class Incremental(Explorer):
         self._far = 4.0 * (self.L + 2.0)
         """The value at which plans are cut"""
         self._plans: dict[int, tuple[Floats, Actions]] = {}
-        self._planned = (-1, -1)
+        self._planned = (-1, b"")
 
     def grow(self) -> None:
         """Room for more states, none of them known, and more sets."""
@@ -75,6 +76,17 @@ class Incremental(Explorer):
         to: Bools = numbers[:, None] == np.arange(S)
         to[numbers >= S] = np.array(sets).reshape(len(sets), S)
         return to
+
+    def member(self, goal: int, states: Bools) -> int:
+        """The state of a set, of those among ``states`` [S], whose optimistic value from s0 is smallest."""
+        among, start = np.flatnonzero(states), self.counts.start
+        plans, inside = self.consolidated(among), self.space.inside(goal)
+        return int(min(among[inside[among]], key=lambda s: plans[int(s)][0][start]))
+
+    def credit(self, outcome: Outcome, state: int) -> None:
+        """Episodes to a state are, where goals are sets, episodes to the first set that holds it."""
+        if self.n_sets:
+            outcome.goals = [int(self.space.at[state, 0])] * len(outcome.goals)
 
     def check_known(self, known: Bools) -> None:
         """A set K from a checkpoint holds the start, and nothing that was never seen."""
@@ -118,7 +130,7 @@ class Incremental(Explorer):
 
     def consolidated(self, numbers: Longs) -> dict[int, tuple[Floats, Actions]]:
         """What :meth:`restricted` says of the targets on all samples so far, planned once; no plan of the run."""
-        moment = int(self.counts.n.sum()), int(self.known.sum() + self.sets.sum())
+        moment = int(self.counts.n.sum()), numbers.tobytes()
         if moment != self._planned:
             plans = self.plans
             self._plans = {t: (V, policy) for t, V, policy in self.restricted(numbers)}

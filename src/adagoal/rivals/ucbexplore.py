@@ -99,12 +99,12 @@ class UcbExplore(Incremental):
         return Plan(self.table[None, :, [target]], np.array([goal]), NEVER, np.full(len(c.n), NEVER), at)
 
     def learn(self, outcome: Outcome) -> None:
-        """Count the episodes and steps of an evaluation; episodes to a state are to the first set that holds it."""
+        """Count the episodes and steps of an evaluation."""
         if self._target >= 0:
             self._episodes += len(outcome.goals)
             self._steps += outcome.steps
-            if self.n_sets and self._target < self.counts.n_states:
-                outcome.goals = [int(self.space.at[self._target, 0])] * len(outcome.goals)
+            if self._target < self.counts.n_states:
+                self.credit(outcome, self._target)
 
     def episodes(self) -> int:
         """Episodes of an evaluation."""
@@ -136,13 +136,8 @@ class UcbExplore(Incremental):
         """[1, S] the policy that was evaluated; of a set, that of its nearest state in K."""
         place = int(goal)
         if self.n_sets:
-            place = self.counts.n_states + place if self.sets[goal] else self._member(place)
+            place = self.counts.n_states + place if self.sets[goal] else self.member(place, self.known)
         return np.ascontiguousarray(self.table[None, :, place])
-
-    def _member(self, goal: int) -> int:
-        """The nearest state of a set in K."""
-        plans, start = self.consolidated(np.flatnonzero(self.known)), self.counts.start
-        return min(np.flatnonzero(self.known & self.space.inside(goal)).tolist(), key=lambda s: plans[s][0][start])
 
     def memory(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """K, the sets that were added, their policies, and where the evaluation stands."""
