@@ -131,7 +131,7 @@ def test_every_method_that_can(method, arguments, env):
     assert all(np.isfinite(row.value) for row in verdict.rows if row.in_X and row.optimal == 0.0)
 
 
-@pytest.mark.parametrize("method", ["ucbexplore", "disco"])
+@pytest.mark.parametrize("method", ["ucbexplore", "disco", "valae", "lae"])
 def test_methods_that_discover_states_refuse(method):
     with pytest.raises(InputError, match=f"{method} discovers states one by one: its goals must be single states"):
         adagoal.explore("grid", 4.0, method=method, goals=lambda label: label[:2])
