@@ -98,10 +98,13 @@ def test_certified_and_audited(world, kind):
     assert all(trial.agrees for trial in adagoal.play(result, episodes=200, env=ModelWorld(mdp)))
 
 
-@pytest.mark.parametrize("method", ["certified", "ucbexplore", "disco"])
-@pytest.mark.parametrize("budget", [None, 1_000])
+SCALES = {"ucbexplore": 1e-4, "disco": 0.01, "valae": 1e-5, "lae": 0.001}
+
+
+@pytest.mark.parametrize("method", ["certified", *SCALES])
+@pytest.mark.parametrize("budget", [100_000, 1_000])
 def test_sets_of_one_state_are_the_states_bit_for_bit(method, budget):
-    P, arguments = WORLDS["sparse"], {} if method == "certified" else {"constants": "scaled=0.01"}
+    P, arguments = WORLDS["sparse"], {} if method == "certified" else {"constants": f"scaled={SCALES[method]}"}
     rest = {"seed": 4, "method": method, "method_args": arguments, "budget": budget}
     states = adagoal.explore(ModelWorld(P), 6.0, 1.0, **rest)
     values = adagoal.explore(ModelWorld(P), 6.0, 1.0, **rest, goals=lambda state: state)
@@ -119,6 +122,8 @@ def test_sets_of_one_state_are_the_states_bit_for_bit(method, budget):
         ("gosprl", {"constants": "scaled=0.001"}, "grid"),
         ("ucbexplore", {"constants": "scaled=0.001"}, "grid"),
         ("disco", {"constants": "scaled=0.001"}, "grid"),
+        ("valae", {"constants": "scaled=0.00001"}, "grid"),
+        ("lae", {"constants": "scaled=0.001"}, "grid"),
         ("intervals", {}, "grid"),
         ("likelihood", {}, "mixture-windy"),
         ("vtr-pooled", {}, "mixture-windy"),
@@ -147,7 +152,7 @@ def test_this_list_has_every_method():
 
 # --- methods that grow a set of states ---
 
-RIVALS = {"ucbexplore": {"constants": "scaled=0.01"}, "disco": {"constants": "scaled=0.01"}}
+RIVALS = {method: {"constants": f"scaled={SCALES[method]}"} for method in ("ucbexplore", "disco")}
 
 
 @pytest.mark.parametrize("method", RIVALS)

@@ -26,9 +26,11 @@ from adagoal.rivals.disco import DisCo
 from adagoal.rivals.explorer import Explorer, follow
 from adagoal.rivals.gosprl import Gosprl
 from adagoal.rivals.intervals import Intervals
+from adagoal.rivals.lae import LAE
 from adagoal.rivals.looks import BOUNDS
 from adagoal.rivals.planning import scale
 from adagoal.rivals.ucbexplore import UcbExplore
+from adagoal.rivals.valae import VALAE
 from adagoal.tabular.bayes import Bayes
 from adagoal.tabular.certified import Certified
 from adagoal.tabular.paper import SHARE, UCBVI
@@ -83,6 +85,18 @@ def ucbexplore(problem: Problem, constants: str = "paper") -> Explorer:
 def disco(problem: Problem, constants: str = "paper") -> Explorer:
     """DisCo. constants: paper, or scaled=c (see rivals/planning.py)."""
     return DisCo(*_rival(problem), constants, state_bound=_bound(problem))
+
+
+def valae(problem: Problem, constants: str = "paper") -> Explorer:
+    """VALAE: DisCo's set, then its policies. constants: paper, or scaled=c (see rivals/planning.py)."""
+    _known_size("valae", problem)
+    return VALAE(*_rival(problem), constants)
+
+
+def lae(problem: Problem, constants: str = "paper") -> Explorer:
+    """LAE: layer by layer, then consolidation. constants: paper, or scaled=c (see rivals/planning.py)."""
+    _known_size("lae", problem)
+    return LAE(*_rival(problem), constants)
 
 
 def gosprl(problem: Problem, constants: str = "paper", samples: int | None = None) -> Explorer:
@@ -164,6 +178,8 @@ METHODS = {
     "bayes": Method(bayes),
     "ucbexplore": Method(ucbexplore, follow, asks_rule=False),
     "disco": Method(disco, follow, asks_rule=False),
+    "valae": Method(valae, follow, asks_rule=False),
+    "lae": Method(lae, follow, asks_rule=False),
     "gosprl": Method(gosprl, follow, asks_rule=False),
     "bpi-ucbvi": Method(bpi_ucbvi),
     "intervals": Method(intervals, grows=True, masks=True),

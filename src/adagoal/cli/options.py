@@ -147,8 +147,8 @@ DELTA = click.option(
 CONSTANTS = click.option(
     "--constants",
     metavar="paper|scaled=c",
-    help="Of ucbexplore, disco, gosprl and bpi-ucbvi: their papers', or logarithms of confidences times c.  "
-    "[default: paper]",
+    help="Of ucbexplore, disco, valae, lae, gosprl and bpi-ucbvi: their papers', or logarithms of confidences times "
+    "c.  [default: paper]",
 )
 GOAL_LABELS = click.option(
     "--goal-label", "goal_labels", metavar="LABEL", multiple=True, help="A goal by its label; repeatable."

@@ -35,14 +35,17 @@ GOAL_RULES = (
 UCBVI = "ucbvi:bonus=simplified:horizon=50:lazy=true"
 OTHERS = (
     *("bayes", UCBVI),
-    *("ucbexplore:constants=paper", "ucbexplore:constants=scaled=0.01", "ucbexplore:constants=scaled=0.001"),
+    *("ucbexplore:constants=paper", "ucbexplore:constants=scaled=0.001", "ucbexplore:constants=scaled=0.0001"),
     *("disco:constants=paper", "disco:constants=scaled=0.0001", "disco:constants=scaled=0.00001"),
+    *("valae:constants=paper", "valae:constants=scaled=0.00001", "valae:constants=scaled=0.000001"),
+    *("lae:constants=paper", "lae:constants=scaled=0.002", "lae:constants=scaled=0.001"),
     *("gosprl:constants=paper", "gosprl:constants=scaled=0.01", "gosprl:constants=scaled=0.001"),
 )
 DRAWN = (
     *(("certified", "adagoal"), ("certified", "unigoal"), ("bayes", "adagoal"), (UCBVI, "adagoal")),
-    ("ucbexplore:constants=scaled=0.01", "adagoal"),
+    ("ucbexplore:constants=scaled=0.001", "adagoal"),
     ("disco:constants=scaled=0.0001", "adagoal"),
+    ("lae:constants=scaled=0.001", "adagoal"),
     ("gosprl:constants=scaled=0.01", "adagoal"),
 )
 """What the figure shows: methods with their goal rules."""

@@ -5,6 +5,9 @@ Nobody has to run these. The empirical kernel is taken to be the true one, which
 * UcbExplore evaluates the policy of each state u of the incrementally reachable set, nearest first, for the number of
   episodes that its rule says, each of which takes the best restricted policy V*_K(s0 -> u) steps on average;
 * DisCo takes phi(K) samples of every pair of K x A, for K the incrementally reachable set;
+* VALAE takes phi(K) samples of every pair of K x A, then plays lambda episodes for every state of K, for K the
+  incrementally reachable set, which is the smallest that its DisCo can find; the samples of DisCo are not counted;
+* LAE plays lambda episodes for every state of K to find it, and as many again to make its policy final;
 * GOSPRL takes b(x) samples of every pair x, first for the guess W that is the power of two next to the diameter, then
   with the true diameter for its estimate; it never ends where some state cannot be reached.
 
@@ -22,7 +25,9 @@ from adagoal.core.types import Bools, Floats
 from adagoal.mdp import incremental, solve
 from adagoal.rivals.disco import DisCo
 from adagoal.rivals.gosprl import Gosprl
+from adagoal.rivals.lae import CONSOLIDATE, LAE, LAYERS
 from adagoal.rivals.ucbexplore import UcbExplore
+from adagoal.rivals.valae import VALAE
 from adagoal.worlds.model import TabularMDP
 
 TRIES = 1e9
@@ -49,6 +54,23 @@ def disco(mdp: TabularMDP, L: float, epsilon: float, delta: float, constants: st
     return explorer.phi() * _pairs(mdp, explorer.known)
 
 
+def valae(mdp: TabularMDP, L: float, epsilon: float, delta: float, constants: str = "paper") -> float:
+    """The samples of K x A, and the episodes."""
+    explorer = VALAE(exact(mdp), L, epsilon, delta, None, constants)
+    explorer.known[incremental.incremental_set(mdp, L)] = True
+    best = incremental.restricted_distances(mdp, explorer.known)[explorer.known]
+    return explorer.phi() * _pairs(mdp, explorer.known) + explorer.episodes() * float(best.sum())
+
+
+def lae(mdp: TabularMDP, L: float, epsilon: float, delta: float, constants: str = "paper") -> float:
+    """The episodes, as if every round were a success; the order of the states that asks for least."""
+    explorer = LAE(exact(mdp), L, epsilon, delta, None, constants)
+    inside = np.isin(np.arange(mdp.n_states), incremental.incremental_set(mdp, L))
+    best = np.sort(incremental.restricted_distances(mdp, inside)[inside])[1:]  # s0 is there from the start
+    episodes = [explorer.episodes(i + 1, LAYERS) + explorer.episodes(i + 1, CONSOLIDATE) for i in range(len(best))]
+    return float(np.dot(episodes, best[::-1]))
+
+
 def gosprl(mdp: TabularMDP, L: float, epsilon: float, delta: float, constants: str = "paper") -> float:
     """The samples of all pairs."""
     D = solve.diameter(mdp)
@@ -62,7 +84,7 @@ def gosprl(mdp: TabularMDP, L: float, epsilon: float, delta: float, constants: s
     return float(np.maximum(for_diameter, explorer.required())[np.repeat(~mdp.terminal, mdp.n_actions)].sum())
 
 
-RIVALS = {"ucbexplore": ucbexplore, "disco": disco, "gosprl": gosprl}
+RIVALS = {"ucbexplore": ucbexplore, "disco": disco, "valae": valae, "lae": lae, "gosprl": gosprl}
 
 
 def exact(mdp: TabularMDP, tries: Floats | None = None) -> Counts:

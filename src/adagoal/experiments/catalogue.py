@@ -58,7 +58,7 @@ CATALOGUE = {
     ),
     "arena": Asked(
         f"{_IN}.arena:ARENA",
-        "UcbExplore, DisCo, GOSPRL and every goal rule, on the same worlds.",
+        "UcbExplore, DisCo, VALAE, LAE, GOSPRL and every goal rule, on the same worlds.",
         # few plans are made late, so that the last ten million steps take a second or two
         options=(Option("budget", int, 20_000_000, "Steps of a run, at most.", low=1),),
         seeds=10,

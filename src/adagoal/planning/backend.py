@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from adagoal.core.types import Actions, Bools, Floats
-from adagoal.planning import bounds, ensemble, exact, mixtures, paths, robust, stages
+from adagoal.core.types import Actions, Bools, Floats, Longs
+from adagoal.planning import bounds, ensemble, exact, mixtures, paths, robust, stages, visgo
 from adagoal.planning.model import (
     Ambiguous,
     Block,
@@ -51,6 +51,8 @@ class Backend(NamedTuple):
     """(kernel, bonus, targets, H): policy [H, S, G], distance D [G] and error U [G] of AdaGoal-UCBVI"""
     paths: Callable[[Kernel, Bools, Bools, float, float], tuple[Floats, Actions]]
     """(kernel, usable [X], targets [B, S], precision, cap): values [B, S] and policies [B, S] to sets of states"""
+    visgo: Callable[[Kernel, Longs, Floats, Bools, Longs, float, float, float, float], tuple[Floats, Actions]]
+    """(kernel, n [X], iota [X], usable [X], goals [B], root, flat, precision, cap): values and policies [B, S]"""
     ensemble: Callable[[Members, Targets, float, int, Floats, Actions], tuple[Floats, Actions]]
     """(members, targets, tolerance, sweeps, V [M, S + 1, G], greedy [M, S, G]): both, improved in every member"""
     mixture_bounds: Callable[
@@ -72,6 +74,7 @@ NUMBA = Backend(
     exact=exact.exact,
     stages=stages.stages,
     paths=paths.paths,
+    visgo=visgo.visgo,
     ensemble=ensemble.ensemble,
     mixture_bounds=mixtures.bounds,
     mixture_stages=mixtures.stages,

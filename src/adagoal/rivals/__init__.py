@@ -1,1 +1,1 @@
-"""What the paper compares itself with: UcbExplore, DisCo, GOSPRL and BPI-UCBVI, on shared counts and worlds."""
+"""What the paper compares itself with, on shared counts and worlds; and VALAE and LAE, which came after it."""

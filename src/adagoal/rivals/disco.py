@@ -24,7 +24,8 @@ is G_L *and* such policies are as good as free ones, this is multi-goal explorat
 (``toys.fan``), or the way to one leads through a state beyond L, where a restricted policy resets (FrozenLake).
 
 *Checked against the source:* the objective and the rate L^5 S Gamma A / eps^2 (abstract; the text of the algorithm
-could not be opened). *Recalled:* phi up to its numerical constant, Theta, the threshold of W, eps/(6L), both stopping
+could not be opened); the claim above, and the lower-order term L^3 S^2 A / eps of the rate, as Cai et al. (2022) quote
+them (lemma 2.4). *Recalled:* phi up to its numerical constant, Theta, the threshold of W, eps/(6L), both stopping
 conditions and the consolidation. *Derived:* the constant 16, which the paper leaves open. An optimistic value near L
 falls short by about 2 sqrt(Theta l / n) L^2, l = log(2 S A n / delta), so that n must be a multiple of
 4 L^4 Theta l / eps^2; with 1 instead of 16 the claim above fails in one of ten small random worlds, with 16 in none of
@@ -111,7 +112,7 @@ class DisCo(Incremental):
         """The set W."""
         c = self.counts
         inside = np.repeat(self.known, c.n_actions)[:, None]
-        often = inside & (planning.empirical(c) >= (1.0 - self.eps / 2.0) / self.L)
+        often = inside & (c.count > 0) & (planning.empirical(c) >= (1.0 - self.eps / 2.0) / self.L)
         found = np.unique(c.successor[often]).astype(np.int64)
         return found[~self.known[found]]
 

@@ -6,9 +6,10 @@ K = {s0}; round after round:
    candidates U;
 2. for each u in U the optimistic shortest path to u restricted to K (:mod:`adagoal.rivals.planning`); take the u of
    smallest optimistic value from s0; if there is none or it exceeds L: stop;
-3. *policy evaluation*: play its policy from s0 for 6 c e^-3 log(16 |K|^2 / delta) episodes with e = epsilon / L. If
-   they take (1 + e) L steps each on average, or fewer, u is added to K with this policy; as soon as they have taken
-   more in all, they are broken off, and the round ends: there are new samples to plan on.
+3. *policy evaluation*: play its policy from s0 for 6 c h^-3 log(16 |K|^2 / delta) episodes, h = min(e, 1)/8 with
+   e = epsilon / L. If these take t steps each on average with (t + h L + h)/(1 - h) <= (1 + 8 h) L, u is added to K
+   with this policy; as soon as they have taken more in all, they are broken off, and the round ends: there are new
+   samples to plan on.
 
 Where goals are sets (:mod:`adagoal.rivals.incremental`), a round that finds no state in step 2 looks at the
 sets outside K in the same way, and the answer has those whose policies passed step 3. A set with states in K has the
@@ -19,10 +20,12 @@ and the set no later.
 state within (1 + e) L = L + epsilon expected steps. It is *not* shown to be near-optimal: the policy of a state at
 distance 2 may take L + epsilon steps, and it is never improved. C1 of definition ``def_MGE`` is not its claim.
 
-*Checked against the source:* nothing but the setting, as later papers quote it; the text of the algorithm could not be
-opened. *Recalled:* the three steps and the number of episodes, with the relative accuracy e that Lim and Auer call
-epsilon. *Derived:* the number of discovery trials (``Incremental.discovery``). *Ours:* the breaking-off (failure is
-certain by then), the Bernstein widths of its successors, and discovery on the way to the nearest under-sampled state.
+*Checked against the text* (the proceedings of COLT 2012): the three steps, with the number of episodes and the test
+that they must pass, and what is proved. *Ours*, to make it easier: policies are stationary and planned with the
+Bernstein widths of its successors; in the paper they have a horizon, at which an episode fails, and Hoeffding widths on
+samples that are divided among its stages. The number of discovery trials (``Incremental.discovery``) is that which is
+needed, a little less than L log(8 A L |K|^2 / delta); they are taken on the way to the nearest under-sampled state. A
+round is broken off when failure is certain, and not when a count has doubled.
 """
 
 from __future__ import annotations
@@ -53,6 +56,9 @@ class UcbExplore(Incremental):
     def __post_init__(self) -> None:
         super().__post_init__()
         S = self.counts.n_states
+        self.h = min(self.epsilon / self.L, 1.0) / 8.0
+        self.limit = (1.0 + 8.0 * self.h) * self.L * (1.0 - self.h) - self.h * (self.L + 1.0)
+        """The mean of the episodes of an evaluation, at most"""
         self.table = np.full((S, S + self.n_sets), self.counts.n_actions, np.int16)
         """[S, T] the policies of the members of K, and, from S on, of the sets that were added"""
         self._target = -1
@@ -80,7 +86,7 @@ class UcbExplore(Incremental):
                 self._choose()
                 continue
             episodes = self.episodes()
-            allowed = math.floor(episodes * (self.L + self.epsilon))
+            allowed = math.floor(episodes * self.limit)
             if self._steps <= allowed and self._episodes < episodes:
                 fresh = self._steps == 0 and self._episodes == 0
                 return Move(self._trial(), episodes - self._episodes, allowed + 1 - self._steps, fresh)
@@ -102,15 +108,14 @@ class UcbExplore(Incremental):
         """Count the episodes and steps of an evaluation."""
         if self._target >= 0:
             self._episodes += len(outcome.goals)
-            self._steps += outcome.steps
+            self._steps += outcome.steps - len(outcome.goals)  # the way back to s0 is not the policy's
             if self._target < self.counts.n_states:
                 self.credit(outcome, self._target)
 
     def episodes(self) -> int:
         """Episodes of an evaluation."""
-        relative = self.epsilon / self.L
         found = self.known.sum() + self.sets.sum()
-        return math.ceil(6.0 * self.c * relative**-3 * math.log(16.0 * found**2 / self.delta))
+        return math.ceil(6.0 * self.c * self.h**-3 * math.log(16.0 * found**2 / self.delta))
 
     def _choose(self) -> None:
         """Step 2."""
