@@ -53,6 +53,8 @@ LEAST = 1.01
 """Errors fall like one over the root of the counts: near the end the factor shrinks to what is missing, to this."""
 PROBE = 0.1
 """Share of the steps spent on probing action gaps."""
+HOPS = 1.02
+"""Hops are counted again once the step count has grown by this factor."""
 WORTH = 0.9
 """A policy along the fewest hops is made where it leaves this share of the error, or closes the goal."""
 DENSE = 400
@@ -89,6 +91,7 @@ class Certified(Columns):
             branching=branching or state_bound,
         )
         self._probed, self._planned_at, self._probing_now = 0.0, 0.0, False
+        self._hopped_at = 0.0
         self._taken = -1  # steps, resets included, at the last look
         self._news = True  # whether the radii may be older than that
         self.plans = 0
@@ -243,7 +246,10 @@ class Certified(Columns):
 
     def _count_hops(self) -> None:
         """Both bounds of all goals where every pair has led to one place (lemma 12)."""
-        c = self.counts
+        c, steps = self.counts, float(self.counts.n.sum())
+        if steps < HOPS * self._hopped_at:
+            return
+        self._hopped_at = steps
         known = hops.read(c, self.confidence.visits, self.confidence.quiet.log)
         if known is None:
             return
@@ -283,6 +289,7 @@ class Certified(Columns):
         probed={"type": "number", "minimum": 0},
         planned_at={"type": "number", "minimum": 0},
         probing_now={"type": "boolean"},
+        hopped_at={"type": "number", "minimum": 0},
         plans=COUNT,
         windows={"type": "integer", "minimum": 0, "maximum": MOST},
         schedule=Schedule.FACTS,
@@ -294,6 +301,7 @@ class Certified(Columns):
             "probed": self._probed,
             "planned_at": self._planned_at,
             "probing_now": self._probing_now,
+            "hopped_at": self._hopped_at,
         }
         facts |= {"plans": self.plans, "windows": self.confidence.quiet.number, "schedule": self.schedule.state()}
         arrays = {"quiet": self.confidence.quiet.starts, "unseen": self.confidence.q}
@@ -318,4 +326,5 @@ class Certified(Columns):
             self.confidence.q = np.array(arrays["unseen"])
             self.schedule.restore(facts["schedule"])
         self._probed, self._planned_at = facts["probed"], facts["planned_at"]
+        self._hopped_at = facts.get("hopped_at", 0.0)
         self._probing_now, self.plans, self._taken = facts["probing_now"], facts["plans"], -1

@@ -106,11 +106,11 @@ def back(world, ends, most):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _through(world, d, r, most, extra):  # type: ignore[no-untyped-def]
-    """min over pairs of d(s) + 1 + (1 - k_x)(r(s') + extra), s not an end."""
+    """min over pairs of d(s) + 1 + (1 - k_x)(r(s') + extra)."""
     actions, least = len(world.to) // len(world.closed), np.inf
     for x in range(len(world.to)):
         s = x // actions
-        if world.loss[x] <= most and d[s] < NOWHERE and 0 < r[s] and r[world.to[x]] < NOWHERE and not world.closed[s]:
+        if world.loss[x] <= most and d[s] < NOWHERE and r[world.to[x]] < NOWHERE and not world.closed[s]:
             least = min(least, d[s] + 1.0 + (1.0 - world.loss[x]) * (r[world.to[x]] + extra))
     return least
 
