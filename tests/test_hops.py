@@ -120,4 +120,5 @@ def test_no_map_without_a_known_start():
 def test_deterministic_worlds_are_certified_and_audited(seed):
     world = random_models.random_deterministic(n_states=14, n_actions=3, seed=seed)
     result = adagoal.explore(world, radius=6, epsilon=1.0, seed=seed)
-    assert result.status.finished and adagoal.audit(result).ok
+    assert result.status.finished
+    assert adagoal.audit(result).ok

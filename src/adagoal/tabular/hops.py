@@ -148,7 +148,7 @@ def lower(world: Map, goals: list[Bools], floor: Floats) -> Floats:
 
 
 def upper(world: Map, column: Longs, columns: int) -> tuple[Floats, Floats]:
-    """([columns] upper bounds, [columns] the largest loss of the pairs behind them), for the policies of :func:`policy`.
+    """(upper bounds, the largest loss of the pairs behind each), both [columns], for the policies of :func:`policy`.
 
     ``column`` [S, W] are the columns of the goals of every state, -1: none.
     """
@@ -171,6 +171,6 @@ def policy(world: Map, goal: Bools, most: float) -> Actions:
     states, actions = len(world.closed), len(world.to) // len(world.closed)
     r = back(world, goal, most)
     after = np.where(world.loss <= most, r[world.to], NOWHERE).reshape(states, actions)
-    best = after.argmin(axis=1).astype(np.int16)
+    best: Actions = after.argmin(axis=1).astype(np.int16)
     best[world.closed | (r > r[world.start] + 1) | (r == 0)] = actions
     return best

@@ -58,7 +58,8 @@ class Quiet:
         latest = settled.max(initial=0, where=self.starts != BANNED)
         entering = (self.starts == OUTSIDE) & (n >= max(MATURE * latest, 1))
         self.starts[entering] = n[entering]
-        return np.maximum(n - self.starts, 0).astype(float)
+        inside: Floats = np.maximum(n - self.starts, 0).astype(float)
+        return inside
 
     def bound(self, visits: Floats) -> Floats:
         """[X] bounds on the unseen mass of each pair, 1 where nothing is known."""
