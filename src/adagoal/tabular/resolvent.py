@@ -136,21 +136,18 @@ def _value(pair, first, model, F, b, K, beta, top):  # type: ignore[no-untyped-d
     """The corollary of lemma 7: V^pi(start) = v + W xi, where the pairs of a quiet window share the unseen mass."""
     N = len(pair)
     value, unseen = F[first, N], 0.0
-    alone, shared = np.zeros(len(model.quiet)), np.zeros(len(model.quiet))
+    alone, shared = 0.0, 0.0
     for i in range(N):
         x = pair[i]
         if x < 0:
             continue
         value += F[first, i] * max(b[i] - model.q[x] * top + K[i] @ beta, 0.0)
         unseen += F[first, i] * model.q[x]
-        for w in range(len(model.quiet)):
-            if model.quiet[w, x] > 0.0:
-                shared[w] = max(shared[w], F[first, i] / model.quiet[w, x])
-            else:
-                alone[w] += F[first, i] * model.q[x]
-    for w in range(len(model.quiet)):
-        unseen = min(unseen, alone[w] + shared[w] * model.quiet_log)
-    return value + top * unseen
+        if model.quiet[x] > 0.0:
+            shared = max(shared, F[first, i] / model.quiet[x])
+        else:
+            alone += F[first, i] * model.q[x]
+    return value + top * min(unseen, alone + shared * model.quiet_log)
 
 
 @numba.njit(cache=True, nogil=True)
