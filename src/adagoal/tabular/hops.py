@@ -1,4 +1,4 @@
-"""Bounds where every pair has led to one place so far: numbers of hops (docs/theory.md, lemma 12).
+"""Bounds where every pair has led to one place so far: numbers of hops (docs/theory-sharper.md, lemma 12).
 
 In such a part of the world a policy follows one path, unless something happens that was never seen before. Lemma 3b
 bounds the unseen mass of all pairs of a quiet window together: sum_x m_x k_x <= log with k_x = ln(1/(1 - q_x)). A path

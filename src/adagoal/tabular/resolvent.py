@@ -1,4 +1,4 @@
-"""How far from optimal a policy can be, from action gaps instead of value intervals (docs/theory.md, lemmas 7 to 9).
+"""How far from optimal a policy can be, from action gaps, not value intervals (docs/theory-sharper.md, lemmas 7 to 9).
 
 For one goal and one policy pi with V^pi <= Y, let W be the expected visits under the *empirical* kernel (W = (I -
 P_hat)^{-1} off the goal) and v = W 1. The true value is V^pi = v + W xi exactly, with xi(s) = (p - p_hat) V^pi at the
