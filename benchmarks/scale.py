@@ -118,7 +118,9 @@ def sweep_speeds() -> None:
             counts.successor[x, : len(states)], counts.count[x, : len(states)] = states, np.ceil(1000 * p)
             counts.support[x], counts.n[x] = len(states), counts.count[x].sum()
         counts.seen[:] = True
-        confidence = Confidence(counts, pairs=len(counts.n), goals=mdp.n_states, delta=0.1, branching=mdp.n_states)
+        confidence = Confidence(
+            counts, states=mdp.n_states, pairs=len(counts.n), goals=mdp.n_states, delta=0.1, branching=mdp.n_states
+        )
         confidence.update()
         B, sweeps = NUMBA.block, 4
         column = np.full((mdp.n_states, 1), -1)

@@ -10,7 +10,7 @@ from adagoal.core import backup
 from adagoal.planning import bounds, closed
 from adagoal.planning.model import Empirical
 from adagoal.tabular.confidence import Radii, Tally, radii
-from adagoal.tabular.surprise import Quiet
+from adagoal.tabular.surprise import Quiet, following
 
 DELTA = 0.1
 
@@ -136,35 +136,42 @@ def test_quiet_windows_coverage():
                 seen[x, side] = True
             visits = quiet.visits(n, settled)
             unseen = np.where(seen[:, 0], 0, 1 - rare) + np.where(seen[:, 1], 0, rare)
-            missed |= bool((unseen > quiet.bound(visits) + 1e-12).any()) or bool((visits @ unseen > quiet.log).any())
+            missed |= bool((unseen > quiet.bound(visits) + 1e-12).any()) or bool(visits @ unseen > quiet.log)
         misses += missed
     assert misses <= runs * DELTA
 
 
-def test_quiet_windows_end_with_a_surprise():
-    quiet, settled = Quiet(DELTA), np.array([1, 1, 20, 1])
+def test_a_quiet_window_ends_with_a_surprise():
+    quiet, settled = Quiet(DELTA), np.array([1, 1, 10, 1])
     n = np.array([50, 60, 70, 39])
-    assert quiet.visits(n, settled).tolist() == [[0, 0, 0, 0]]  # a window starts here, without the last pair
-    assert quiet.visits(n + 5, settled).tolist() == [[5, 5, 5, 0]]
-    settled[3] = 42  # a surprise of a pair outside it
-    assert quiet.visits(n + 6, settled).tolist() == [[6, 6, 6, 0]]
+    assert quiet.visits(n, settled).tolist() == [0, 0, 0, 0]  # the last pair has not been tried often enough
+    assert quiet.visits(n + 5, settled).tolist() == [5, 5, 5, 0]  # it enters now
+    assert quiet.visits(n + 6, settled).tolist() == [6, 6, 6, 1]
     settled[0] = 57
-    assert quiet.visits(n + 7, settled).shape == (0, 4)
+    assert quiet.visits(n + 7, settled).tolist() == [0, 0, 0, 0]
+    assert quiet.number == 2
+    assert quiet.visits(n + 9, settled).tolist() == [0, 2, 2, 2]  # without the one that surprised, at any later time
+    assert quiet.visits(10 * n, settled)[0] == 0
+    assert quiet.log == pytest.approx(math.log(6 / DELTA))
+
+
+def test_a_surprise_outside_the_window_does_not_end_it():
+    quiet, settled = Quiet(DELTA), np.array([1, 10, 1])
+    n = np.array([100, 100, 20])
+    quiet.visits(n, settled)
+    settled[2] = 22
+    assert quiet.visits(n + 5, settled).tolist() == [5, 5, 0]
 
 
 def test_bounds_of_quiet_windows():
     quiet = Quiet(DELTA)
-    assert (quiet.bound(np.zeros((0, 4))) == 1).all()
-    expected = [1 - math.exp(-quiet.log / 100), 1.0]
-    assert quiet.bound(np.array([[100.0, 0.0], [50.0, 0.0]])) == pytest.approx(expected)
+    assert quiet.bound(np.array([100.0, 0.0])) == pytest.approx([1 - math.exp(-quiet.log / 100), 1.0])
 
 
-def test_a_new_window_stands_beside_the_old_one():
-    quiet, settled = Quiet(DELTA), np.ones(2, np.int64)
-    quiet.visits(np.array([40, 1]), settled)
-    visits = quiet.visits(np.array([140, 101]), settled)
-    assert visits.tolist() == [[100, 0], [0, 0]]
-    assert quiet.visits(np.array([141, 103]), settled).tolist() == [[101, 0], [1, 2]]
+def test_windows_of_earlier_versions_leave_the_rest_of_delta():
+    for used in range(32):
+        assert used / 32 + 1 / following(used) <= 1
+    assert following(0) == 1
 
 
 @pytest.mark.parametrize("variance", [0.0, 1e-6, 1.0, 20.0])

@@ -14,7 +14,6 @@ from adagoal.runs.session import Session
 from adagoal.runs.setting import Setting
 from adagoal.tabular.certified import Certified
 from adagoal.tabular.resolvent import suboptimality
-from adagoal.tabular.surprise import WINDOWS
 from adagoal.worlds import grid, random_models, toys
 from adagoal.worlds.model import from_rows
 from adagoal.worlds.simulator import ModelWorld
@@ -156,8 +155,7 @@ def _inside(mdp, m, rng, leak):
     With ``leak`` the pairs also lead to states that were not observed, with masses as large as lemma 3 allows.
     """
     unseen = leak * rng.random(len(m.q)) ** 2 * m.q * (m.support < mdp.n_states)
-    for visits in m.quiet:
-        unseen *= min(1.0, m.quiet_log / max(visits @ -np.log(1 - unseen * (unseen < 1)), 1e-9))
+    unseen *= min(1.0, m.quiet_log / max(m.quiet @ -np.log(1 - unseen * (unseen < 1)), 1e-9))
     rows = []
     for x in range(mdp.n_states * mdp.n_actions):
         o = m.support[x]
@@ -324,8 +322,12 @@ def test_the_events_share_delta():
     restarts = np.arange(2, 10**6)
     weights = np.where(restarts <= 4, 0.25, 1.0 / (restarts * (restarts - 1.0)))
     assert weights.sum() == pytest.approx(1.0, abs=1e-5)
-    risks = np.array([pairs * goals, pairs, pairs]) * np.exp(-estimates.confidence.logs)
-    assert risks.sum() + WINDOWS * np.exp(-estimates.confidence.quiet.log) == pytest.approx(0.1)
+    states = run.counts.n_states
+    risks = np.array([states * goals, pairs, pairs]) * np.exp(-estimates.confidence.logs)
+    quiet, windows = estimates.confidence.quiet, 0.0
+    for quiet.number in range(1, 10**5):
+        windows += np.exp(-quiet.log)
+    assert risks.sum() + windows == pytest.approx(0.1, abs=1e-5)
 
 
 @pytest.mark.parametrize(

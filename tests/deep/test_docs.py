@@ -57,6 +57,21 @@ def test_every_page_is_in_the_navigation() -> None:
     assert tomllib.loads(text)["project"]["theme"]["font"] is False, "fonts come from the page, not from the network"
 
 
+def test_lemmas_name_functions_and_tests_that_exist() -> None:
+    """The tables "From lemma to line": `file.py: name`, `file.py::test`, or a further name in the file before it."""
+    seen = 0
+    for page in (ROOT / "docs").glob("theory*.md"):
+        for row in re.findall(r"^\| (.+)$", text(page).partition("## From lemma to line")[2], re.M):
+            source = ""
+            for path, names in re.findall(r"(?<!\()`(?:([\w/]+\.py))?:{0,2} ?([\w.]*)`", row.partition(" | ")[2]):
+                if path:
+                    source = (ROOT / ("" if path.startswith("tests/") else "src/adagoal") / path).read_text()
+                for name in names.split(".") if names else []:
+                    assert re.search(rf"^ *(def|class) {name}\b", source, re.M), f"{page.name}: {path} {names}"
+                    seen += 1
+    assert seen > 80
+
+
 def test_formulas_become_mathml_and_code_does_not() -> None:
     text = "Let $L \\ge 1$ cost `$5` or $5 and $6.\n\n```\n$x$\n```\n\n$$\\sum_i x_i$$\n"
     shown = mathematics.typeset(text)

@@ -1,7 +1,7 @@
 """The goals of a run: sets of states, with numbers and names.
 
 A goal is reached when any of its states is: V*_g is zero on the set, and one fixed function for every goal. That is all
-that the proofs ask for (docs/theory.md, "Goals that are sets").
+that the proofs ask for (docs/theory-more.md, "Goals that are sets").
 
 *States.* Every state is a goal of its own unless something else is asked for; its number is that of the state, and
 only some states may be chosen.

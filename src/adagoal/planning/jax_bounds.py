@@ -6,10 +6,10 @@ which changes nothing: Low is 0 and Up is max f from r = 1 on.
     Low = max{ (1-r) m - 1.02 max( sqrt(2r) sd, 0.02 r C, 0.01 sd^2/C ),  (1-q) f(s') if s' is the only successor }
     Up  = u + q (top - u),    u = min{ m + sqrt(2r) sd + r (max f - m), max f }
 
-*Rounding* (docs/theory.md, lemma 11). The step of every backup costs 1 - eta in a lower and 1 + eta in an upper bound,
-eta = (3 o + 32) u (C + 1), with u the unit roundoff and o the successors of the pair. That covers all rounding errors
-of the backup, in any order of summation, so that the bounds are valid as they are computed: in float32, which a GPU
-is fast at, or in float64, where float32 would cost more than ten tolerances of the block in C steps.
+*Rounding* (docs/theory-more.md, lemma 11). The step of every backup costs 1 - eta in a lower and 1 + eta in an upper
+bound, eta = (3 o + 32) u (C + 1), with u the unit roundoff and o the successors of the pair. That covers all rounding
+errors of the backup, in any order of summation, so that the bounds are valid as they are computed: in float32, which a
+GPU is fast at, or in float64, where float32 would cost more than ten tolerances of the block in C steps.
 
 Sweeps update all states at once (Jacobi), so that news travels one step a sweep: there are up to ``PATIENCE`` times as
 many as in place. The duals of ``block.exact`` are left to the processor.

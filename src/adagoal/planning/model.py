@@ -49,9 +49,9 @@ class Empirical(NamedTuple):
     q: Floats
     """[X] bound on the mass of successors never observed (lemma 3)"""
     quiet: Floats
-    """[windows, X] visits of the pairs in each quiet window, 0 outside it (lemma 3b)"""
+    """[X] visits of the pairs in the quiet window, 0 outside it (lemma 3b)"""
     quiet_log: float
-    """sum_x quiet[w, x] * (unseen mass of x) is at most this, for every window w"""
+    """sum_x quiet[x] ln(1/(1 - unseen mass of x)) is at most this"""
     terminal: Bools
     """[S]"""
     start: int

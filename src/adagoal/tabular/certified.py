@@ -36,11 +36,12 @@ from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.core.world import NEVER, Plan
 from adagoal.planning.backend import NUMBA, Backend
 from adagoal.planning.model import Block
+from adagoal.tabular import hops
 from adagoal.tabular.columns import Columns, gather, scatter
 from adagoal.tabular.confidence import Confidence
 from adagoal.tabular.resolvent import suboptimality
 from adagoal.tabular.schedule import CLOSED, DUALS, GAPS, Schedule
-from adagoal.tabular.surprise import OUTSIDE, WINDOWS
+from adagoal.tabular.surprise import BANNED, MOST, following
 
 THREADED = 1e7
 """Operations of a plan from which on its two bounds are swept side by side."""
@@ -52,6 +53,10 @@ LEAST = 1.01
 """Errors fall like one over the root of the counts: near the end the factor shrinks to what is missing, to this."""
 PROBE = 0.1
 """Share of the steps spent on probing action gaps."""
+HOPS = 1.02
+"""Hops are counted again once the step count has grown by this factor."""
+WORTH = 0.9
+"""A policy along the fewest hops is made where it leaves this share of the error, or closes the goal."""
 DENSE = 400
 """Action gaps need a dense [S, S] inverse: up to this many seen states."""
 
@@ -79,12 +84,14 @@ class Certified(Columns):
         self.L, self.epsilon, self._backend = L, epsilon, backend
         self.confidence = Confidence(
             counts,
+            states=state_bound,
             pairs=pairs or state_bound * counts.n_actions,
             goals=self.space.bound,
             delta=delta,
             branching=branching or state_bound,
         )
         self._probed, self._planned_at, self._probing_now = 0.0, 0.0, False
+        self._hopped_at = 0.0
         self._taken = -1  # steps, resets included, at the last look
         self._news = True  # whether the radii may be older than that
         self.plans = 0
@@ -113,6 +120,7 @@ class Certified(Columns):
             return False
         if self._news and self.confidence.update():
             self.stale[:] = True
+            self._count_hops()
         self._news = False
         first = self.stale.copy()
         first[len(wanted) :] = False
@@ -154,7 +162,7 @@ class Certified(Columns):
         Counts and bounds carry over. The fixed function of lemma 1 depends on the cap, so that each stage has its
         own share delta / (stage (stage + 1)) of that event; the other events do not depend on the radius.
         """
-        unfinished = ~np.isfinite(self.upper)
+        unfinished = self.Y[self.counts.start] > self.cap - 1.0
         self.L, self.cap = L, L + 1.0 + self.epsilon
         self.confidence.set_stage(stage)
         self.Y[:, unfinished], self.best[:, unfinished] = self.cap, self.counts.n_actions
@@ -223,13 +231,40 @@ class Certified(Columns):
 
     def _offer(self, columns: Longs, upper: Floats, gap: Floats) -> None:
         """Return the policies of Y instead of the recorded ones, where that leaves less to be done."""
-        D = self.D[columns]
-        old = np.maximum(np.minimum(self.upper[columns] - D, self.gap[columns]), self.upper[columns] - self.L)
-        better = np.maximum(np.minimum(upper - D, gap), upper - self.L) < old
+        better = self._missing_with(columns, upper, gap) < self._missing_with(
+            columns, self.upper[columns], self.gap[columns]
+        )
         columns = columns[better]
         self.upper[columns], self.gap[columns] = upper[better], gap[better]
         for j in columns:
             self.returned[:, j] = self.best[:, j]
+
+    def _missing_with(self, columns: Longs, upper: Floats, gap: Floats) -> Floats:
+        """[columns] E, with these bounds."""
+        missing: Floats = np.maximum(np.minimum(upper - self.D[columns], gap), upper - self.L)
+        return missing
+
+    def _count_hops(self) -> None:
+        """Both bounds of all goals where every pair has led to one place (lemma 12)."""
+        c, steps = self.counts, float(self.counts.n.sum())
+        if steps < HOPS * self._hopped_at:
+            return
+        self._hopped_at = steps
+        known = hops.read(c, self.confidence.visits, self.confidence.quiet.log)
+        if known is None:
+            return
+        E = self.E
+        open_ = np.flatnonzero((self.goal_state >= 0) & (self.D <= self.L) & (E > self.epsilon))
+        goals = [self.space.inside(self.goal_state[j])[: c.n_states] for j in open_]
+        self.D[open_] = hops.lower(known, goals, self.D[open_])
+        column = np.append(self.column, -1)[self.space.at[: c.n_states]]
+        upper, most = (a[open_] for a in hops.upper(known, column, len(self.D)))
+        new = np.maximum(self._missing_with(open_, upper, np.full(len(open_), np.inf)), 0.0)
+        better = (upper <= self.cap - 1.0) & ((new <= self.epsilon) | (new < WORTH * E[open_]))
+        for i in np.flatnonzero(better):
+            j = open_[i]
+            self.returned[:, j] = hops.policy(known, goals[i], most[i])
+            self.upper[j], self.gap[j] = upper[i], np.inf
 
     def _probe_gaps(self, j: int) -> None:
         """Bound the sub-optimality of the policy of Y, for a goal with Y(s0) <= C - 1."""
@@ -247,15 +282,16 @@ class Certified(Columns):
 
     # --- saving -----------------------------------------------------------------------------------------------
 
-    QUIET: ClassVar[Schema] = {"quiet_windows": Array("int64", ("W", "P"), low=0, high=OUTSIDE)}
+    QUIET: ClassVar[Schema] = {"quiet": Array("int64", ("P",), low=0, high=BANNED)}
     UNSEEN: ClassVar[Schema] = {"unseen": Array("float64", ("X",), low=0, high=1)}
     """Only in folders that were written since there are local backups; so is the schedule."""
     FACTS = record(
         probed={"type": "number", "minimum": 0},
         planned_at={"type": "number", "minimum": 0},
         probing_now={"type": "boolean"},
+        hopped_at={"type": "number", "minimum": 0},
         plans=COUNT,
-        windows={"type": "integer", "minimum": 0, "maximum": WINDOWS},
+        windows={"type": "integer", "minimum": 0, "maximum": MOST},
         schedule=Schedule.FACTS,
     ) | {"required": ["probed", "planned_at", "probing_now", "plans", "windows"]}
 
@@ -265,23 +301,24 @@ class Certified(Columns):
             "probed": self._probed,
             "planned_at": self._planned_at,
             "probing_now": self._probing_now,
+            "hopped_at": self._hopped_at,
         }
-        facts |= {"plans": self.plans, "windows": self.confidence.quiet.started, "schedule": self.schedule.state()}
-        arrays = {"quiet_windows": self.confidence.quiet.starts, "unseen": self.confidence.q}
+        facts |= {"plans": self.plans, "windows": self.confidence.quiet.number, "schedule": self.schedule.state()}
+        arrays = {"quiet": self.confidence.quiet.starts, "unseen": self.confidence.q}
         return self.column_state() | arrays, facts
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """The inverse of :meth:`state`, on restored counts; the next plan takes them in as it would have."""
         check_json(self.FACTS, facts)
-        sizes = check_arrays(self.QUIET, arrays)
-        if sizes["W"] > facts["windows"] or sizes["P"] > len(self.counts.n):
-            raise ValueError("the windows do not fit the counts")
+        if "quiet" in arrays:
+            if check_arrays(self.QUIET, arrays)["P"] > len(self.counts.n) or not facts["windows"]:
+                raise ValueError("the window does not fit the counts")
+            window = facts["windows"], np.array(arrays["quiet"])
+        else:
+            window = following(facts["windows"]), np.zeros(0, np.int64)
         self.restore_columns(arrays)
         self.confidence.make_room()
-        self.confidence.quiet.started, self.confidence.quiet.starts = (
-            facts["windows"],
-            np.array(arrays["quiet_windows"]),
-        )
+        self.confidence.quiet.number, self.confidence.quiet.starts = window
         self.confidence.forget()
         if "schedule" in facts:
             if check_arrays(self.UNSEEN, arrays)["X"] != len(self.confidence.q):
@@ -289,4 +326,5 @@ class Certified(Columns):
             self.confidence.q = np.array(arrays["unseen"])
             self.schedule.restore(facts["schedule"])
         self._probed, self._planned_at = facts["probed"], facts["planned_at"]
+        self._hopped_at = facts.get("hopped_at", 0.0)
         self._probing_now, self.plans, self._taken = facts["probing_now"], facts["plans"], -1

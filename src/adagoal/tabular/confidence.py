@@ -58,17 +58,18 @@ class Radii(NamedTuple):
 class Confidence:
     """The empirical kernel of the counts, and the radii of every pair."""
 
-    def __init__(self, counts: Counts, pairs: int, goals: int, delta: float, branching: int) -> None:
-        """``pairs`` and ``goals`` bound the numbers of both, ``branching`` the successors of a pair."""
+    def __init__(self, counts: Counts, states: int, pairs: int, goals: int, delta: float, branching: int) -> None:
+        """``states``, ``pairs`` and ``goals`` bound their numbers, ``branching`` the successors of a pair."""
         self.counts, self.branching = counts, branching
-        self.logs = np.log(pairs / delta * np.array([goals, 1, 1]) / SHARES[:3])
+        self.logs = np.log(np.array([states * goals, pairs, pairs], float) / SHARES[:3] / delta)
         """ln of the unions of lemmas 1, 2 and 3a over their shares of delta"""
         self._first = float(self.logs[0])
         self.quiet = Quiet(SHARES[3] * delta)
         X, places = len(counts.n), counts.successor.shape
         self._known = Radii(np.zeros(places), np.zeros(places), np.full(X, np.inf), np.full(X, np.inf), np.ones(X))
         self._seen = np.zeros(X, int)
-        self._visits: Floats = np.zeros((0, X))
+        self.visits: Floats = np.zeros(X)
+        """[X] visits inside the quiet window, of the last update"""
         self.q: Floats = np.ones(X)
         """[X] bounds on the unseen mass, of the last update; 1 for pairs that there has been made room for since"""
 
@@ -86,8 +87,8 @@ class Confidence:
             )
         tally = Tally(counts.count, counts.recent, counts.support, counts.n, counts.settled)
         radii(changed, tally, self.logs, self.branching, self._known)
-        self._visits = self.quiet.visits(counts.n, counts.settled)
-        self.q = np.minimum(self._known.q, self.quiet.bound(self._visits))
+        self.visits = self.quiet.visits(counts.n, counts.settled)
+        self.q = np.minimum(self._known.q, self.quiet.bound(self.visits))
         self._seen[changed] = counts.n[changed]
         return True
 
@@ -116,7 +117,7 @@ class Confidence:
             r_low=known.r_low,
             r=known.r,
             q=self.q,
-            quiet=self._visits,
+            quiet=self.visits,
             quiet_log=self.quiet.log,
             terminal=c.terminal,
             start=c.start,
@@ -138,7 +139,7 @@ class Confidence:
         self._known = Radii(
             *(np.pad(a, room[: a.ndim], constant_values=v) for a, v in zip(self._known, nothing, strict=True))
         )
-        self._visits, self._seen = np.pad(self._visits, ((0, 0), room[0])), np.pad(self._seen, room[0])
+        self.visits, self._seen = np.pad(self.visits, room[0]), np.pad(self._seen, room[0])
         self.q = np.pad(self.q, room[0], constant_values=1.0)
 
 

@@ -1,4 +1,4 @@
-"""What it costs that the reset is only believed to lead to the start (docs/theory.md, section "The reset").
+"""What it costs that the reset is only believed to lead to the start (docs/theory-more.md, section "The reset").
 
 Bounds are computed for the world in which the reset is exact. In the real one it leads elsewhere with an unknown
 probability q. As long as it never has, in n resets, with probability 1 - delta_r at all times (one window of lemma 3b):

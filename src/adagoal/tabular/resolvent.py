@@ -1,4 +1,4 @@
-"""How far from optimal a policy can be, from action gaps instead of value intervals (docs/theory.md, lemmas 7 to 9).
+"""How far from optimal a policy can be, from action gaps, not value intervals (docs/theory-sharper.md, lemmas 7 to 9).
 
 For one goal and one policy pi with V^pi <= Y, let W be the expected visits under the *empirical* kernel (W = (I -
 P_hat)^{-1} off the goal) and v = W 1. The true value is V^pi = v + W xi exactly, with xi(s) = (p - p_hat) V^pi at the
@@ -136,21 +136,18 @@ def _value(pair, first, model, F, b, K, beta, top):  # type: ignore[no-untyped-d
     """The corollary of lemma 7: V^pi(start) = v + W xi, where the pairs of a quiet window share the unseen mass."""
     N = len(pair)
     value, unseen = F[first, N], 0.0
-    alone, shared = np.zeros(len(model.quiet)), np.zeros(len(model.quiet))
+    alone, shared = 0.0, 0.0
     for i in range(N):
         x = pair[i]
         if x < 0:
             continue
         value += F[first, i] * max(b[i] - model.q[x] * top + K[i] @ beta, 0.0)
         unseen += F[first, i] * model.q[x]
-        for w in range(len(model.quiet)):
-            if model.quiet[w, x] > 0.0:
-                shared[w] = max(shared[w], F[first, i] / model.quiet[w, x])
-            else:
-                alone[w] += F[first, i] * model.q[x]
-    for w in range(len(model.quiet)):
-        unseen = min(unseen, alone[w] + shared[w] * model.quiet_log)
-    return value + top * unseen
+        if model.quiet[x] > 0.0:
+            shared = max(shared, F[first, i] / model.quiet[x])
+        else:
+            alone += F[first, i] * model.q[x]
+    return value + top * min(unseen, alone + shared * model.quiet_log)
 
 
 @numba.njit(cache=True, nogil=True)

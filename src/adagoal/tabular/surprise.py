@@ -1,11 +1,14 @@
 """One bound on the unseen mass of all pairs together (docs/theory.md, lemma 3b).
 
-A *surprise* is a transition seen for the first time; pair x surprises with probability q_x. Over a window of time
-that starts at a stopping time, the product of 1/(1 - q) over the steps of a set of pairs is a martingale that drops to
-zero at their first surprise. So, while the window has had none, sum_x m_x ln(1/(1 - q_x)) <= ln(1/delta') for all its
-pairs *together*, m_x being the visits of x inside it: no union over pairs, no price for the number of states. Windows
-start at the first look after 2^5, 2^6, ..., 2^36 transitions and share delta; each has the pairs that have been tried
-often enough to surprise no more, judged by all surprises so far.
+A *surprise* is a transition seen for the first time; pair x surprises with probability q_x. A window is open from some
+moment on, and pairs enter it one after the other. The product of 1/(1 - q) over the steps of the pairs inside is a
+martingale that drops to zero at their first surprise. So, while the window has had none, sum_x m_x ln(1/(1 - q_x)) <=
+ln(1/delta') for all its pairs *together*, m_x being the visits of x since it entered: no union over pairs, no price for
+the number of states.
+
+A pair enters when it has been tried often enough to surprise no more, judged by all surprises so far. If it does
+surprise, the window is closed and the next one is opened, without this pair for good: it has rare successors. The k-th
+window has the share 1/(k (k + 1)) of delta.
 """
 
 from __future__ import annotations
@@ -16,44 +19,56 @@ import numpy as np
 
 from adagoal.core.types import Floats, Longs
 
-FIRST, WINDOWS = 5, 32
-OUTSIDE = 2**62
-"""Start of a pair that a window does not have."""
-MATURE = 2
-"""A pair enters a window if it was tried this many times as often as any pair that has ever surprised."""
+OUTSIDE, BANNED = 2**62, 2**62 + 1
+"""Start of a pair that is not inside yet, and of one that never will be again."""
+MATURE = 4
+"""A pair enters if it was tried this many times as often as any other that is not banned when it last surprised."""
+MOST = 10**6
+"""Windows of a run, at most: many more than there can be."""
 
 
 class Quiet:
-    """The windows without a surprise so far."""
+    """The window that is open now."""
 
     def __init__(self, delta: float) -> None:
-        self.log = math.log(WINDOWS / delta)
-        self.started = 0
-        self.starts: Longs = np.zeros((0, 0), np.int64)
-        """[windows, X] the count of every pair at the start of each quiet window, oldest first"""
+        self._delta = delta
+        self.number = 1
+        """k"""
+        self.starts: Longs = np.zeros(0, np.int64)
+        """[X] the count with which every pair has entered"""
+
+    @property
+    def log(self) -> float:
+        """ln(1/delta') of the open window."""
+        return math.log(self.number * (self.number + 1) / self._delta)
 
     def visits(self, n: Longs, settled: Longs) -> Floats:
-        """[windows, X] visits of every pair inside each quiet window, 0 where the window does not have it.
+        """[X] visits of every pair inside the window, 0 where it is not.
 
         ``n`` [X] are the counts and ``settled`` [X] their values when the pair last surprised.
         """
-        extra = len(n) - self.starts.shape[1]
+        extra = len(n) - len(self.starts)
         if extra > 0:
-            self.starts = np.pad(self.starts, ((0, 0), (0, extra)), constant_values=OUTSIDE)
-        tried = np.flatnonzero(n)  # in a large world few pairs are: no other one is looked at
-        starts = self.starts[:, tried]
-        surprised = (settled[tried] > starts).any(axis=1)
+            self.starts = np.pad(self.starts, (0, extra), constant_values=OUTSIDE)
+        surprised = settled > self.starts
         if surprised.any():
-            self.starts, starts = self.starts[~surprised], starts[~surprised]
-        steps = int(n.sum())
-        if self.started < WINDOWS and steps >= 2 ** (FIRST + self.started):
-            self.started = min(steps.bit_length() - FIRST, WINDOWS)
-            self.starts = np.vstack([self.starts, np.where(n >= MATURE * settled.max(), n, OUTSIDE)])
-        inside = np.zeros(self.starts.shape)
-        inside[: len(starts), tried] = np.maximum(n[tried] - starts, 0)
+            self.number += 1
+            self.starts[self.starts != BANNED] = OUTSIDE
+            self.starts[surprised] = BANNED
+        latest = settled.max(initial=0, where=self.starts != BANNED)
+        entering = (self.starts == OUTSIDE) & (n >= max(MATURE * latest, 1))
+        self.starts[entering] = n[entering]
+        inside: Floats = np.maximum(n - self.starts, 0).astype(float)
         return inside
 
     def bound(self, visits: Floats) -> Floats:
         """[X] bounds on the unseen mass of each pair, 1 where nothing is known."""
-        most = visits.max(axis=0, initial=0.0)
-        return np.where(most > 0, 1.0 - np.exp(-self.log / np.maximum(most, 1.0)), 1.0)
+        return np.where(visits > 0, 1.0 - np.exp(-self.log / np.maximum(visits, 1.0)), 1.0)
+
+
+def following(windows: int) -> int:
+    """The number of the next window of a run of earlier versions, whose windows had a 32nd of delta each.
+
+    The windows k, k + 1, ... have the share 1/k together: what the earlier ones have left.
+    """
+    return MOST if windows >= 32 else math.ceil(32 / (32 - windows))

@@ -7,8 +7,8 @@ the merge, a pair has been tried often enough for a new plan or a state is new; 
 round grows with the run, so that the plan is never much older than :data:`GRAIN` allows.
 
 A copy whose process is killed costs its round: what it saw is lost whatever that was, which no certificate minds
-(docs/theory.md, "Several copies"); it goes on from a reset in a new process. One that ends by itself is a transition
-lost because of what happened in it, as in :mod:`adagoal.worlds.gym`.
+(docs/theory-more.md, "Several copies"); it goes on from a reset in a new process. One that ends by itself is a
+transition lost because of what happened in it, as in :mod:`adagoal.worlds.gym`.
 """
 
 from __future__ import annotations

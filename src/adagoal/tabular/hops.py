@@ -1,0 +1,176 @@
+"""Bounds where every pair has led to one place so far: numbers of hops (docs/theory-sharper.md, lemma 12).
+
+In such a part of the world a policy follows one path, unless something happens that was never seen before. Lemma 3b
+bounds the unseen mass of all pairs of a quiet window together: sum_x m_x k_x <= log with k_x = ln(1/(1 - q_x)). A path
+without a circle meets each pair once. So it loses no more than the worst of its pairs would lose alone, with k_x =
+log/m_x: the unseen mass counts once, and not at every step of the way. With d(s) the hops from the start to s over
+known pairs, r(s) those from s to the goal, and s' the place to which the pair x of s leads,
+
+    V*(s0)    >=  min{ min over x of  d(s) + 1 + (1 - k_x) r(s'),   the same towards pairs that are not known,
+                       min over x of  (1 - k) (d(s) + 1 - c) + c (1/k_x - 1/2) },     c the hops of a circle through x,
+    V^pi(s0)  <=  n + (1/e - 1) (n + 1),    e = exp(-log/theta),
+
+for the policy pi that goes along the fewest hops n over pairs that were tried theta times. A pair is known if it has
+one successor and k_x is at most k.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numba
+import numpy as np
+
+from adagoal.core.counts import Counts
+from adagoal.core.types import Actions, Bools, Floats, Longs
+
+CUTS = (0.5, 0.25, 0.125)
+"""The numbers k that are tried."""
+RATIO = 1.1
+"""Tries are rounded down to powers of this number: theta."""
+NOWHERE = 2**30
+"""Hops to a state that is not reached."""
+
+
+class Map(NamedTuple):
+    """The pairs that have led to one place, and where they lead."""
+
+    start: int
+    to: Longs
+    """[X] the successor, -1 where a pair has several, or none"""
+    loss: Floats
+    """[X] log/m: how much of what comes after it a pair can lose, at most"""
+    closed: Bools
+    """[S] states in which nothing but the reset is allowed"""
+    absent: Bools
+    """[X] pairs that do not exist"""
+    before: Longs
+    """[X + 1 ...] the pairs that lead to state s stand at before[first[s]] to before[first[s + 1]]"""
+    first: Longs
+    """[S + 1]"""
+
+
+def read(counts: Counts, visits: Floats, log: float) -> Map | None:
+    """The map of the counts; None where the start itself is not on it. ``visits`` [X]: inside the quiet window."""
+    known = (counts.support == 1) & (visits > 0.0) & ~counts.absent
+    own = slice(counts.start * counts.n_actions, (counts.start + 1) * counts.n_actions)
+    if counts.terminal[counts.start] or not (known | counts.absent)[own].all():
+        return None
+    to = np.where(known, counts.successor[:, 0], -1).astype(np.int64)
+    loss = np.where(known, log / np.maximum(visits, 1e-9), np.inf)
+    pairs = np.flatnonzero(known)
+    before = pairs[np.argsort(to[pairs], kind="stable")]
+    first = np.concatenate([[0], np.cumsum(np.bincount(to[pairs], minlength=counts.n_states))])
+    return Map(counts.start, to, loss, counts.terminal, counts.absent, before, first)
+
+
+@numba.njit(cache=True, nogil=True)
+def ahead(world, most):  # type: ignore[no-untyped-def]
+    """[S] hops from the start over pairs that lose at most this much."""
+    states, actions = len(world.closed), len(world.to) // len(world.closed)
+    hops, queue = np.full(states, NOWHERE), np.empty(states, np.int64)
+    hops[world.start], queue[0] = 0, world.start
+    done, last = 0, 1
+    while done < last:
+        s = queue[done]
+        done += 1
+        for x in range(s * actions, (s + 1) * actions if not world.closed[s] else s * actions):
+            if world.loss[x] <= most and hops[world.to[x]] == NOWHERE:
+                hops[world.to[x]], queue[last] = hops[s] + 1, world.to[x]
+                last += 1
+    return hops
+
+
+@numba.njit(cache=True, nogil=True)
+def back(world, ends, most):  # type: ignore[no-untyped-def]
+    """[S] hops to the nearest of the states ``ends`` [S] over pairs that lose at most this much."""
+    states, actions = len(world.closed), len(world.to) // len(world.closed)
+    hops, queue = np.full(states, NOWHERE), np.empty(states, np.int64)
+    done, last = 0, 0
+    for s in range(states):
+        if ends[s]:
+            hops[s], queue[last] = 0, s
+            last += 1
+    while done < last:
+        y = queue[done]
+        done += 1
+        for i in range(world.first[y], world.first[y + 1]):
+            x = world.before[i]
+            s = x // actions
+            if world.loss[x] <= most and hops[s] == NOWHERE and not world.closed[s]:
+                hops[s], queue[last] = hops[y] + 1, s
+                last += 1
+    return hops
+
+
+@numba.njit(cache=True, nogil=True)
+def _through(world, d, r, most, extra):  # type: ignore[no-untyped-def]
+    """min over pairs of d(s) + 1 + (1 - k_x)(r(s') + extra)."""
+    actions, least = len(world.to) // len(world.closed), np.inf
+    for x in range(len(world.to)):
+        s = x // actions
+        if world.loss[x] <= most and d[s] < NOWHERE and r[world.to[x]] < NOWHERE and not world.closed[s]:
+            least = min(least, d[s] + 1.0 + (1.0 - world.loss[x]) * (r[world.to[x]] + extra))
+    return least
+
+
+@numba.njit(cache=True, nogil=True)
+def elsewhere(world, d, most):  # type: ignore[no-untyped-def]
+    """What a path takes at least that leads to a pair that is not known, or into a circle."""
+    states, actions = len(world.closed), len(world.to) // len(world.closed)
+    unknown, least = np.zeros(states, np.bool_), np.inf
+    for x in range(len(world.to)):
+        s = x // actions
+        if d[s] == NOWHERE or world.closed[s] or world.absent[x]:
+            continue
+        if not world.loss[x] <= most:
+            unknown[s] = True
+            continue
+        circle = 1.0 + max(d[s] - d[world.to[x]], 1.0 if world.to[x] != s else 0.0)
+        outside = (1.0 - most) * max(d[s] + 1.0 - circle, 0.0)
+        least = min(least, outside + circle * (1.0 / max(world.loss[x], 1e-12) - 0.5))
+    if unknown[world.start]:
+        return 1.0
+    return min(least, _through(world, d, back(world, unknown, most), most, 1.0))
+
+
+def lower(world: Map, goals: list[Bools], floor: Floats) -> Floats:
+    """[goals] lower bounds on V*(s0) for goals given as sets of states [S]; ``floor`` [goals] is known already."""
+    found = floor.copy()
+    for most in CUTS:
+        d = ahead(world, most)
+        limit = elsewhere(world, d, most)
+        for i, goal in enumerate(goals):
+            if limit > found[i] and not goal[world.start]:
+                found[i] = max(found[i], min(limit, _through(world, d, back(world, goal, most), most, 0.0)))
+    return found
+
+
+def upper(world: Map, column: Longs, columns: int) -> tuple[Floats, Floats]:
+    """(upper bounds, the largest loss of the pairs behind each), both [columns], for the policies of :func:`policy`.
+
+    ``column`` [S, W] are the columns of the goals of every state, -1: none.
+    """
+    best, behind = np.full(columns, np.inf), np.zeros(columns)
+    finite = world.loss[np.isfinite(world.loss)]
+    for level in np.unique(np.ceil(np.log(finite) / math.log(RATIO))):
+        most = RATIO**level
+        d = ahead(world, most)
+        near = np.full(columns + 1, float(NOWHERE))  # the last entry is for -1
+        np.minimum.at(near, column, d[:, None].astype(float))
+        n = near[:-1]
+        bound = np.where(n < NOWHERE, n + math.expm1(most) * (n + 1.0), np.inf)
+        better = bound < best
+        best[better], behind[better] = bound[better], most
+    return best, behind
+
+
+def policy(world: Map, goal: Bools, most: float) -> Actions:
+    """[S] along the fewest hops to the goal over pairs that lose at most so much, never more than after a reset."""
+    states, actions = len(world.closed), len(world.to) // len(world.closed)
+    r = back(world, goal, most)
+    after = np.where(world.loss <= most, r[world.to], NOWHERE).reshape(states, actions)
+    best: Actions = after.argmin(axis=1).astype(np.int16)
+    best[world.closed | (r > r[world.start] + 1) | (r == 0)] = actions
+    return best

@@ -1,0 +1,124 @@
+"""Lemma 12: bounds in hops, against every way in which the unseen mass could be spread over the pairs."""
+
+import numpy as np
+import pytest
+
+import adagoal
+from adagoal.core.counts import Counts
+from adagoal.mdp import solve
+from adagoal.tabular import hops
+from adagoal.worlds import random_models
+from adagoal.worlds.model import from_rows
+
+LOG = 4.4
+
+
+def walked(rng, states, actions, tries):
+    """Counts of a deterministic world, with some pairs never tried, and its map."""
+    counts = Counts(states, actions, start=0)
+    to = rng.integers(states, size=states * actions)
+    to[: states * actions : actions] = np.minimum(np.arange(states) + 1, states - 1)  # the first action goes on
+    n = np.where(rng.random(len(to)) < 0.95, (tries * rng.random(len(to)) ** 2).astype(int) + 1, 0)
+    n[:actions] = tries
+    for x in np.flatnonzero(n):
+        counts.record(*divmod(int(x), actions), int(to[x]))
+    counts.count[:, 0], counts.n[:] = n, n
+    counts.seen[:] = True
+    visits = n.astype(float)
+    return counts, to, hops.read(counts, visits, LOG)
+
+
+def worlds(rng, counts, to, goal, bad):
+    """Worlds that the map allows: unseen mass on one pair alone, on some, or on all, to the best or the worst state."""
+    pairs = np.flatnonzero(counts.n)
+    for kind in range(12):
+        share = np.zeros(len(to))
+        chosen = rng.choice(pairs, [1, 3, len(pairs)][kind % 3], replace=False)
+        share[chosen] = rng.dirichlet(np.ones(len(chosen)))
+        q = -np.expm1(-LOG * share / np.maximum(counts.n, 1))
+        rows = []
+        for x in range(len(to)):
+            row = {int(to[x]): 1.0 - q[x]} if counts.n[x] else {goal if not bad else x // counts.n_actions: 1.0}
+            extra = goal if not bad else int(rng.integers(counts.n_states))
+            row[extra] = row.get(extra, 0.0) + (q[x] if counts.n[x] else 0.0)
+            rows.append({s: p for s, p in row.items() if p > 0})
+        yield from_rows(rows, counts.n_actions, start=0)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_bounds_in_hops_hold_in_every_world_that_the_counts_allow(seed):
+    rng = np.random.default_rng(seed)
+    counts, to, known = walked(rng, states=9, actions=3, tries=int(10 ** rng.uniform(1, 3)))
+    at = np.arange(9)[:, None]
+    upper, most = hops.upper(known, at, 9)
+    tight = 0
+    for goal in rng.choice(np.arange(1, 9), 3, replace=False):
+        inside = np.arange(9) == goal
+        lower = hops.lower(known, [inside], np.zeros(1))[0]
+        for other in worlds(rng, counts, to, int(goal), bad=False):
+            best = solve.optimal_values(other, np.array([goal]))[0, 0]
+            assert lower <= best + 1e-9
+            tight += lower > 0.8 * best
+        if np.isfinite(upper[goal]):
+            policy = hops.policy(known, inside, most[goal])
+            for other in worlds(rng, counts, to, int(goal), bad=True):
+                assert solve.policy_values(other, policy, int(goal))[0] <= upper[goal] + 1e-9
+    assert tight or counts.n.max() < 100
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_goal_that_was_never_seen_is_far_but_not_too_far(seed):
+    """Its only way in is what was never seen: a policy goes in a circle and waits for that."""
+    rng = np.random.default_rng(seed)
+    tries, states = int(rng.integers(10, 60)), int(rng.integers(2, 7))
+    counts = Counts(states + 1, 2, start=0)
+    to = rng.integers(states, size=2 * states + 2)
+    to[: 2 * states : 2] = np.minimum(np.arange(states) + 1, states - 1)
+    if seed % 2:
+        to[1::2] = 0  # circles through the start
+    n = rng.integers(tries // 2, 2 * tries, size=len(to))
+    for x in range(2 * states):
+        counts.record(*divmod(x, 2), int(to[x]))
+    counts.count[:, 0] = counts.n[:] = n
+    counts.count[-2:], counts.n[-2:], n[-2:] = 0, 0, 0
+    known = hops.read(counts, n.astype(float), LOG)
+    lower = hops.lower(known, [np.arange(states + 1) == states], np.zeros(1))[0]
+    least = np.inf
+    for x in range(2 * states):  # all unseen mass on one pair
+        q = -np.expm1(-LOG / n[x])
+        rows = [{int(s): 1.0} for s in to]
+        rows[x] = {int(to[x]): 1.0 - q, states: q}
+        least = min(least, solve.optimal_values(from_rows(rows, 2, start=0), np.array([states]))[0, 0])
+    assert lower <= least + 1e-9
+    assert lower >= 0.4 * least
+
+
+def test_the_unseen_mass_counts_once():
+    """A corridor whose pairs were all tried 100 times: the loss does not grow with the square of its length."""
+    for length in (10, 20, 40):
+        counts = Counts(length + 1, 1, start=0)
+        for s in range(length):
+            counts.record(s, 0, s + 1)
+        counts.record(length, 0, length)
+        counts.count[:, 0] = counts.n[:] = 100
+        known = hops.read(counts, np.full(length + 1, 100.0), LOG)
+        goal = np.arange(length + 1) == length
+        assert hops.lower(known, [goal], np.zeros(1))[0] == pytest.approx(1 + (length - 1) * (1 - LOG / 100))
+
+
+def test_no_map_without_a_known_start():
+    counts = Counts(3, 2, start=0)
+    counts.record(0, 0, 1)
+    assert hops.read(counts, np.array([5.0, 0, 0, 0, 0, 0]), LOG) is None
+    counts.record(0, 1, 2)
+    assert hops.read(counts, np.array([5.0, 5.0, 0, 0, 0, 0]), LOG) is not None
+    counts.record(0, 1, 1)  # two successors
+    assert hops.read(counts, np.array([5.0, 5.0, 0, 0, 0, 0]), LOG) is None
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_deterministic_worlds_are_certified_and_audited(seed):
+    world = random_models.random_deterministic(n_states=14, n_actions=3, seed=seed)
+    result = adagoal.explore(world, radius=6, epsilon=1.0, seed=seed)
+    assert result.status.finished
+    assert adagoal.audit(result).ok
