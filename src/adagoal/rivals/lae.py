@@ -4,7 +4,8 @@ With the relative accuracy e = epsilon / L. First *layers* (LASD, their algorith
 
 0. *discovery*: try every pair of K x A 2 L log(4 S A L r^2 / delta) times, r the number of the round; the successors
    outside K are the candidates U; these samples are not used again;
-1. *samples*: N(s, a) >= 5 c L^2 |K| log(S r / delta) on K x A;
+1. *samples*: on K x A so many that VISGO's bonus is at most 1/8, N >= max{576 L^2, 4096 L} iota, and
+   N >= 5 c L^2 |K| log(S r / delta);
 2. *rounds* (:mod:`adagoal.rivals.rounds`): VISGO for every candidate, restricted to K, with delta' = delta/(4 r^2 S^2),
 
        iota = c log(2 |K| A n / delta'),   root = 3,   flat = 512 L,   cap = 2 L;
@@ -13,7 +14,7 @@ With the relative accuracy e = epsilon / L. First *layers* (LASD, their algorith
    V(s0) + e L/2 steps on average, or fewer, u goes from U to K', with this policy. If it exceeds L, or there is none:
    where K' is empty the layers are done, else K becomes K + K', and the next layer begins with step 0.
 
-Then *consolidation* (their algorithm 2), on new samples N of which every pair of K x A has 5 c L^2 |K| log(|K|/delta):
+Then *consolidation* (their algorithm 2), on new samples N, as many as in step 1, with 5 c L^2 |K| log(|K|/delta):
 rounds for one member of K after the other, with delta' = delta / |K|, and the limit V(s0) (1 + e/2). In both, lambda is
 the smallest n with
 
@@ -23,10 +24,11 @@ the smallest n with
 incrementally (1 + e) L-reachable; each policy takes at most (1 + e) times as long as the best one restricted to K. As
 for DisCo this is multi-goal exploration where such policies are as good as free ones and reach all of G_L.
 
-*Checked against the text* (the proceedings of ICML 2023): all of the above but the number 5, of which the paper says
-that it exists. That one is from the code that the authors published (github.com/lchenat/AX_exp), which has the layers
-only, with 64 in place of 512 and 5000 in place of lambda, "to boost the empirical performance". *Derived:* lambda,
-by solving the inequality in the proof of lemma 50 as the paper says. *Ours:* what :mod:`adagoal.rivals.rounds` says.
+*Checked against the text* (the proceedings of ICML 2023): all of the above but the numbers of step 1, of which it says
+that they exist. *Derived:* 576 and 4096, which make the bonus at most 1/8 as the proof of lemma 3 wants it, for
+values in [0, 2L]; lambda, by solving the inequality in the proof of lemma 50 as the paper says. The number 5 is from
+the code that the authors published (github.com/lchenat/AX_exp), which has the layers only, with 64 in place of 512 and
+5000 in place of lambda, "to boost the empirical performance". *Ours:* what :mod:`adagoal.rivals.rounds` says.
 Of the two ways to find layers this is the one for a known number of states (the paper's algorithm 3 allows both). The
 other one, LASD+, is not here: it does not know S, tests each policy from every known state, and begins again whenever K
 has doubled.
@@ -99,8 +101,9 @@ class LAE(Rounds):
             trials = 2.0 * self.L * math.log(4.0 * len(c.n) * self.L * self.round**2 / self.delta)
             move = self.gather(trials, self._wide(self.kept))
         else:
-            of = c.n_states * self.round if self.phase == SAMPLE else size
-            move = self.gather(ENOUGH * self.c * self.L**2 * size * math.log(of / self.delta))
+            of, delta = (c.n_states * self.round, self._share) if self.phase == SAMPLE else (size, self.delta / size)
+            least = ENOUGH * self.c * self.L**2 * size * math.log(of / self.delta)
+            move = self.gather(max(least, self.small_bonus(delta)))
         if move is None:
             if self.phase == DISCOVER:
                 new = (self.samples > self._wide(self.kept)) & np.repeat(self.known, c.n_actions)[:, None]
@@ -135,7 +138,7 @@ class LAE(Rounds):
     def _choose(self) -> None:
         """The nearest candidate, or the next layer, or the end of the layers."""
         c, goals = self.counts, np.flatnonzero(self.candidates)
-        V, policy = self.visgo(goals, self.iota(self.delta / (4.0 * self.round**2 * c.n_states**2)), ROOT, *self._ends)
+        V, policy = self.visgo(goals, self.iota(self._share), ROOT, *self._ends)
         nearest = int(V[:, c.start].argmin()) if len(goals) else -1
         if nearest >= 0 and V[nearest, c.start] <= self.L:
             self.begin(goals[nearest], V[nearest], policy[nearest])
@@ -159,10 +162,26 @@ class LAE(Rounds):
     def _ends(self) -> tuple[float, float]:
         return FLAT * self.L, 2.0 * self.L
 
+    @property
+    def _share(self) -> float:
+        """delta' of a round of the layers."""
+        return self.delta / (4.0 * self.round**2 * self.counts.n_states**2)
+
+    def small_bonus(self, delta: float) -> float:
+        """The samples of a pair that make the bonus at most 1/8 wherever values are at most 2 L."""
+        pairs, rate, n = self._pairs, self.c * max((8.0 * ROOT * self.L) ** 2, 8.0 * FLAT * self.L), 1.0
+        while (more := rate * math.log(2.0 * pairs * n / delta)) > n * (1.0 + 1e-9):
+            n = more
+        return n
+
+    @property
+    def _pairs(self) -> int:
+        return int(self.known.sum()) * (self.counts.n_actions + 1)
+
     def iota(self, delta: float) -> Floats:
         """[X] the logarithm of VISGO."""
-        n, pairs = np.maximum(self.samples.sum(1), 1), int(self.known.sum()) * (self.counts.n_actions + 1)
-        iota: Floats = self.c * np.log(2.0 * pairs * n / delta)
+        n = np.maximum(self.samples.sum(1), 1)
+        iota: Floats = self.c * np.log(2.0 * self._pairs * n / delta)
         return iota
 
     @property
