@@ -273,7 +273,7 @@ def at(name: str, value: Any) -> Any:
         ("certified", at("estimates.optimistic", 77), "'optimistic' holds 77, more than 2"),
         ("certified", at("estimates.column", 4), "do not belong together"),
         ("certified", at("estimates.V", np.nan), "'V' holds NaN"),
-        ("certified", at("estimates.quiet_windows", -1), "'quiet_windows' holds -1"),
+        ("certified", at("estimates.quiet", -1), "'quiet' holds -1"),
         ("certified", at("estimates.unseen", 1.5), "'unseen' holds 1.5"),
         ("certified", fact("estimates", "schedule", "purses", value=[1.0]), "purses"),
         ("auto", at("estimates.goal_state", 3), "do not belong together"),

@@ -27,6 +27,8 @@ from adagoal.core.types import Actions, Bools, Floats, Longs
 
 CUTS = (0.5, 0.25, 0.125)
 """The numbers k that are tried."""
+LEAST = 1e-6
+"""Of the logarithm of a window: a delta beyond 1, in a check that is made to fail, has none."""
 RATIO = 1.1
 """Tries are rounded down to powers of this number: theta."""
 NOWHERE = 2**30
@@ -58,7 +60,7 @@ def read(counts: Counts, visits: Floats, log: float) -> Map | None:
     if counts.terminal[counts.start] or not (known | counts.absent)[own].all():
         return None
     to = np.where(known, counts.successor[:, 0], -1).astype(np.int64)
-    loss = np.where(known, log / np.maximum(visits, 1e-9), np.inf)
+    loss = np.where(known, max(log, LEAST) / np.maximum(visits, 1.0), np.inf)
     pairs = np.flatnonzero(known)
     before = pairs[np.argsort(to[pairs], kind="stable")]
     first = np.concatenate([[0], np.cumsum(np.bincount(to[pairs], minlength=counts.n_states))])
