@@ -39,6 +39,7 @@ from adagoal.planning.model import Block
 from adagoal.tabular import hops
 from adagoal.tabular.columns import Columns, gather, scatter
 from adagoal.tabular.confidence import Confidence
+from adagoal.tabular.detours import detours
 from adagoal.tabular.resolvent import suboptimality
 from adagoal.tabular.schedule import CLOSED, DUALS, GAPS, Schedule
 from adagoal.tabular.surprise import BANNED, MOST, following
@@ -57,6 +58,8 @@ HOPS = 1.02
 """Hops are counted again once the step count has grown by this factor."""
 WORTH = 0.9
 """A policy along the fewest hops is made where it leaves this share of the error, or closes the goal."""
+DETOUR = 0.1
+"""What a neighbour must improve a bound by, in epsilons, to be worth its row."""
 DENSE = 400
 """Action gaps need a dense [S, S] inverse: up to this many seen states."""
 
@@ -213,6 +216,9 @@ class Certified(Columns):
         model, start = self.confidence.model(), self.counts.start
         work = self.schedule.sweeps(exact, SWEEPS * len(block) * float(model.support.sum()))
         column = self.block_columns(block)
+        if self.space.own and len(self.order) > DENSE:  # a small world is swept until nothing moves
+            least, bounds = DETOUR * self.epsilon, (self.V.T, self.Y.T, self.best.T)
+            detours(block, self.goal_state, self.column, self.order, model, self.cap, least, *bounds)
         tables: list[NDArray[Any]] = [self.V, self.optimistic, self.Y, self.best]
         parts = [gather(table.T, self.order, block) for table in tables]
         setting = Block(self.order, column, self.cap, exact, SWEEPS, tolerance=1e-3 * self.epsilon)

@@ -20,6 +20,9 @@ from adagoal.core.schema import Array, Schema, check_arrays
 from adagoal.core.types import Actions, Longs
 from adagoal.core.world import REST
 
+FAR = 2**62
+"""Hops to a state to which no way is known."""
+
 
 def one_each(space: GoalSpace) -> tuple[Longs, Longs]:
     """(goals [G], column [N]) of estimates with one column per goal, seen or not; column -1 is that of no goal."""
@@ -56,6 +59,10 @@ class Columns:
         self._room = 1
         self._edges = -1
         """Different transitions observed at the last look for goals"""
+        self._hops = np.zeros(0, np.int64)
+        """[S] how many of them lead to each state at least"""
+        self._known = np.zeros(0, np.int64)
+        """[X] how many of them each pair has"""
         self._wide: dict[str, NDArray[Any]] = {}
         """The tables and rows with room for more columns, each column in one piece: a backup reads no other one"""
         self.column = np.zeros(space.size, np.int64)
@@ -105,7 +112,10 @@ class Columns:
         if edges == self._edges:
             return
         self._edges = edges
-        near = within(self.counts.start, self.counts.successor, self.counts.support, self.counts.n_states, self.cap - 1)
+        self._hops = _longer(self._hops, self.counts.n_states, FAR)
+        self._known = _longer(self._known, len(self.counts.support), 0)
+        shorten(self._hops, self._known, self.counts.start, self.counts.successor, self.counts.support)
+        near = self._hops <= self.cap - 1
         found = np.zeros(len(self.column) + 1, bool)  # the last entry is for -1
         found[self.space.at[: self.counts.n_states][near]] = True
         known = len(self.D)
@@ -195,28 +205,38 @@ class Columns:
             setattr(self, name, np.array(arrays[name], order="F"))
         self.goals = np.flatnonzero(self._is_goal)
         self._room, self._edges = len(self.D), -1
+        self._hops, self._known = np.zeros(0, np.int64), np.zeros(0, np.int64)
         self._wide.clear()
 
 
+def _longer(array: Longs, size: int, fill: int) -> Longs:
+    return np.pad(array, (0, size - len(array)), constant_values=fill)
+
+
 @numba.njit(cache=True, nogil=True)
-def within(start, successor, support, states, limit):  # type: ignore[no-untyped-def]
-    """[S] whether at most ``limit`` observed transitions lead there from the start."""
-    near, queue, actions = np.zeros(states, np.bool_), np.empty(states, np.int64), len(support) // states
-    near[start], queue[0] = True, start
-    first, last, hops = 0, 1, 1
-    while first < last and hops <= limit:
-        ring = last
-        while first < ring:
-            s = queue[first]
-            first += 1
-            for x in range(s * actions, (s + 1) * actions):
-                for k in range(support[x]):
-                    y = successor[x, k]
-                    if not near[y]:
-                        near[y], queue[last] = True, y
-                        last += 1
-        hops += 1
-    return near
+def shorten(hops, known, start, successor, support):  # type: ignore[no-untyped-def]
+    """hops [S] <- the fewest observed transitions that lead to each state from the start, after new ones were seen.
+
+    ``known`` [X] is the support at the last look, and becomes that of today. Only what has become shorter is touched.
+    """
+    actions, size = len(support) // len(hops), len(hops) + 1
+    queue, waiting, first, last = np.empty(size, np.int64), np.zeros(len(hops), np.bool_), 0, 0
+    hops[start] = 0
+    for x in range(len(support)):
+        s = x // actions
+        if known[x] != support[x] and not waiting[s]:
+            queue[last], waiting[s], last = s, True, last + 1
+        known[x] = support[x]
+    while first != last:
+        s = queue[first]
+        first, waiting[s] = (first + 1) % size, False
+        for x in range(s * actions, (s + 1) * actions):
+            for k in range(support[x]):
+                y = successor[x, k]
+                if hops[s] + 1 < hops[y]:
+                    hops[y] = hops[s] + 1
+                    if not waiting[y]:
+                        queue[last], waiting[y], last = y, True, (last + 1) % size
 
 
 @numba.njit(cache=True, nogil=True)

@@ -1,0 +1,114 @@
+"""Bounds by way of another goal (lemma 12), against exact values."""
+
+import numpy as np
+import pytest
+
+import adagoal
+from adagoal.core.counts import Counts
+from adagoal.loop import explore
+from adagoal.mdp import solve
+from adagoal.planning.backend import NUMBA
+from adagoal.planning.model import Block
+from adagoal.tabular import certified, schedule
+from adagoal.tabular.columns import FAR, shorten
+from adagoal.tabular.confidence import Confidence
+from adagoal.tabular.detours import detours
+from adagoal.worlds import grid
+from adagoal.worlds.simulator import ModelWorld
+from test_certified import check_bounds, start
+
+WORLD = grid.open_grid(rows=5, cols=6, slip=0.2)
+CAP = 60.0
+
+
+def ideal(mdp):
+    """What is known of a world after very many tries."""
+    counts = Counts(mdp.n_states, mdp.n_actions, mdp.start, width=4)
+    for x in range(mdp.n_states * mdp.n_actions):
+        states, p = mdp.row(*divmod(x, mdp.n_actions))
+        counts.successor[x, : len(states)], counts.support[x] = states, len(states)
+        counts.count[x, : len(states)] = counts.recent[x, : len(states)] = np.round(1e9 * p)
+        counts.n[x] = counts.count[x].sum()
+    confidence = Confidence(counts, pairs=len(counts.n), goals=mdp.n_states, delta=0.1, branching=4)
+    confidence.update()
+    return confidence.model()
+
+
+def test_a_detour_against_exact_values():
+    """Column 1 knows all about its goal, column 2 only how to go on from there: a detour tells it the rest."""
+    truth = solve.optimal_values(WORLD)
+    h, g = 20, 21
+    column, goal_state = np.zeros(WORLD.n_states, np.int64), np.array([-1, h, g])
+    column[[h, g]] = 1, 2
+    V, Y = np.zeros((3, WORLD.n_states)), np.full((3, WORLD.n_states), CAP)
+    best = np.full((3, WORLD.n_states), WORLD.n_actions, np.int16)
+    V[1] = Y[1] = truth[:, h]
+    best[1] = solve.optimal_policy(WORLD, truth)[:, h]
+    near = np.flatnonzero(truth[:, g] <= 3.0)  # what lies farther away is left at the cap
+    at = np.full((WORLD.n_states, 1), -1)
+    at[g] = 0
+    Y[2, g] = 0.0
+    swept = NUMBA.upper(ideal(WORLD), Block(near, at, CAP, False, 200, 1e-9), Y[2][:, None], best[2][:, None])
+    Y[2], best[2] = swept[0][:, 0], swept[1][:, 0]
+    assert Y[2, WORLD.start] == CAP
+    assert h in near
+    order = np.arange(WORLD.n_states)
+    detours(np.array([2]), goal_state, column, order, ideal(WORLD), CAP, 1.0, V, Y, best)
+    assert (V[2] <= truth[:, g]).all()
+    assert V[2, WORLD.start] > truth[WORLD.start, g] - 4.0
+    assert (Y[2] >= solve.policy_values(WORLD, best[2], g) - 1e-9).all()
+    assert Y[2, WORLD.start] < CAP / 2
+    before = V.copy(), Y.copy()
+    detours(np.array([2]), goal_state, column, order, ideal(WORLD), CAP, 1.0, V, Y, best)
+    assert np.array_equal(before, (V, Y))  # once is enough
+
+
+def test_bounds_hold_with_detours(monkeypatch):
+    taken = []
+
+    def counted(*args):
+        before = args[-3].sum(), args[-2].sum()
+        detours(*args)
+        taken.append((args[-3].sum() > before[0], args[-2].sum() < before[1]))
+
+    monkeypatch.setattr(certified, "DENSE", 0)
+    monkeypatch.setattr(certified, "DETOUR", 0.01)
+    monkeypatch.setattr(schedule, "FLOATS", (0.0, 0.0, 0.0))  # plans are rare
+    monkeypatch.setattr(schedule, "STEP", 1.0)
+    monkeypatch.setattr(certified, "detours", counted)
+    mdp = grid.open_grid(rows=12, cols=12)
+    truth, run, looks = solve.optimal_values(mdp), start(mdp, 40.0, 4.0), {"next": 1}
+
+    def look(run):
+        if run.steps >= looks["next"]:
+            check_bounds(run, mdp, truth, 40.0)
+            looks["next"] = int(2 * run.steps) + 1
+
+    explore(run, 3 * 10**6, look)
+    assert np.array(taken).any(axis=0).all()  # of both kinds
+
+
+@pytest.mark.slow
+def test_every_cell_of_a_large_grid():
+    mdp = grid.open_grid(rows=25, cols=25)
+    result = adagoal.explore(ModelWorld(mdp), 65.0, 6.5, seed=3, method_args={"branching": 4})
+    assert result.status == "certified"
+    assert len(result.goals) == 625
+    assert adagoal.audit(result, mdp).ok
+
+
+def test_the_fewest_hops_as_edges_are_found():
+    """As a search from the beginning finds them, whatever the order of what is seen."""
+    rng = np.random.default_rng(0)
+    S, A, K = 40, 2, 3
+    successor, support = rng.integers(0, S, (S * A, K)).astype(np.int32), np.zeros(S * A, np.int32)
+    hops, known = np.full(S, FAR), np.zeros(S * A, np.int64)
+    for x in rng.permutation(np.repeat(np.arange(S * A), K)):
+        support[x] += 1
+        shorten(hops, known, 5, successor, support)
+        want, ring, reached = np.full(S, FAR), [5], 0
+        while ring:
+            want[ring] = reached
+            seen = {int(y) for s in ring for z in range(s * A, s * A + A) for y in successor[z, : support[z]]}
+            ring, reached = [y for y in seen if want[y] == FAR], reached + 1
+        assert np.array_equal(hops, want)
