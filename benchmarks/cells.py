@@ -149,7 +149,7 @@ def draw(path: Path, side: int, audit: Audit, visits: np.ndarray) -> None:
         axis.set_title(title, fontsize=10)
         axis.set_xticks([]), axis.set_yticks([])
         figure.colorbar(shown, ax=axis, shrink=0.8)
-    axes[0].plot(0, 0, "r*", markersize=9)
+    axes[0].plot(0, 0, "r*", markersize=9, clip_on=False)
     figure.savefig(path, dpi=110)
 
 

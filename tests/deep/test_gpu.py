@@ -99,13 +99,30 @@ def test_exact_values_in_parts_and_with_wide_rows(monkeypatch):
 def test_the_certified_explorer_keeps_its_promise():
     mdp = grid.open_grid(rows=3, cols=3, slip=0.1)
     counts, L, epsilon = Counts(mdp.n_states, mdp.n_actions, mdp.start), 4.0, 2.0
-    estimates = Certified(counts, mdp.n_states, L, epsilon, 0.1, backend=jax_backend.JAX)
+    estimates = Certified(counts, mdp.n_states, L, epsilon, 0.1, backend=jax_backend.JAX._replace(least=0))
     run = Run(ModelWorld(mdp), estimates, goals.adagoal, np.random.default_rng(0))
     assert explore(run, 500_000) == "certified"
     X = [int(g) for g in estimates.goals if estimates.D[estimates.column[g]] <= L]
     policies = {g: Policy(g, estimates.policy(g), mdp.reset_action) for g in X}
     lower, upper = ({g: estimates.bounds(g)[side] for g in X} for side in (0, 1))
     assert audit_policies(mdp, X, policies, L, epsilon, None, lower, upper).ok
+
+
+def test_a_large_block_is_planned_on_the_device_and_a_small_one_is_not():
+    counted: list[int] = []
+
+    def lower(model, block, V, policy):
+        counted.append(V.size)
+        return NUMBA.lower(model, block, V, policy)
+
+    mdp, backend = grid.open_grid(rows=9, cols=9), NUMBA._replace(lower=lower, block=32, least=2000)
+    counts = Counts(mdp.n_states, mdp.n_actions, mdp.start)
+    estimates = Certified(counts, mdp.n_states, 20.0, 5.0, 0.1, backend=backend)
+    run = Run(ModelWorld(mdp), estimates, goals.adagoal, np.random.default_rng(0))
+    assert explore(run, 10**6) == "certified"
+    assert counted
+    assert {size // 81 for size in counted} == {32}
+    assert estimates.plans > 2 * len(counted)
 
 
 def test_float64_where_float32_would_cost_too_much():

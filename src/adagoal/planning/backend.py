@@ -64,6 +64,10 @@ class Backend(NamedTuple):
     block: int
     """How many goals a lazy plan brings up to date together: ``lower``, ``upper`` (robust or not) and
     ``ensemble`` get so many"""
+    least: int = 0
+    """Values of a block from which on it pays to plan here and not on the processor"""
+    price: float = 1.0
+    """What a plan of ``lower`` and ``upper`` costs beside one of the processor (:mod:`adagoal.tabular.schedule`)"""
 
 
 NUMBA = Backend(

@@ -46,12 +46,16 @@ from adagoal.tabular.surprise import BANNED, MOST, following
 
 THREADED = 1e7
 """Operations of a plan from which on its two bounds are swept side by side."""
+FEW = 16
+"""Goals of a free plan, and of one with exact duals, at most."""
 SWEEPS = 4
 """Sweeps per plan, at most; the next plan goes on from where this one stopped."""
 POLISH = 1.05
 """Exact duals and action gaps once the step count has grown by this factor since the goal's last time."""
 LEAST = 1.01
 """Errors fall like one over the root of the counts: near the end the factor shrinks to what is missing, to this."""
+REACH = 2.0
+"""In a large world, of more than DENSE states, duals are solved for goals whose error is at most so many epsilons."""
 PROBE = 0.1
 """Share of the steps spent on probing action gaps."""
 HOPS = 1.02
@@ -130,9 +134,12 @@ class Certified(Columns):
         first[: len(wanted)] &= wanted
         if not first.any():
             return False
-        E, most = self.E, self._backend.block
+        E = self.E
         others = self.stale & (self.D <= self.L) & (E > self.epsilon)
         candidates = np.flatnonzero(first | others)
+        full = self._backend.block
+        enough = self.schedule.rich and len(candidates) >= full and self._planner(full) is self._backend
+        most = full if enough else min(FEW, full)
         if len(candidates) > most:
             order = np.lexsort((-E[candidates], ~first[candidates]))
             candidates = np.sort(candidates[order[:most]])
@@ -200,9 +207,12 @@ class Certified(Columns):
         self.stale[block] = False
         steps = float(self.counts.n.sum())
         looking = (self.D[block] <= self.L) & (self.E[block] > self.epsilon)
+        if len(self.order) > DENSE:
+            looking &= self.E[block] <= REACH * self.epsilon
         due = block[looking & (steps >= np.minimum(POLISH, self._missing()[block]) * self.polished[block])]
         if not len(due) or not self.schedule.pays(DUALS):
             return
+        due = due[:FEW]
         self.polished[due] = steps
         if self.counts.support.max() > 1:  # else nothing varies, and the closed forms are exact
             self._sweep(due, exact=True)
@@ -211,10 +221,15 @@ class Certified(Columns):
                 if self.schedule.pays(GAPS):
                     self._probe_gaps(int(j))
 
+    def _planner(self, goals: int) -> Backend:
+        """Where so many goals are planned for: a few of them, or few states, are left to the processor."""
+        return self._backend if goals * len(self.order) >= self._backend.least else NUMBA
+
     def _sweep(self, block: Longs, exact: bool) -> None:
         """Both bounds of the columns of the block."""
         model, start = self.confidence.model(), self.counts.start
-        work = self.schedule.sweeps(exact, SWEEPS * len(block) * float(model.support.sum()))
+        backend = self._planner(len(block))
+        work = self.schedule.sweeps(exact, (1.0 if exact else backend.price) * SWEEPS * len(block) * float(model.support.sum()))
         column = self.block_columns(block)
         if self.space.own and len(self.order) > DENSE:  # a small world is swept until nothing moves
             least, bounds = DETOUR * self.epsilon, (self.V.T, self.Y.T, self.best.T)
@@ -223,11 +238,11 @@ class Certified(Columns):
         parts = [gather(table.T, self.order, block) for table in tables]
         setting = Block(self.order, column, self.cap, exact, SWEEPS, tolerance=1e-3 * self.epsilon)
         if work > THREADED:
-            second = self._threads.submit(self._backend.upper, model, setting, *parts[2:])
-            parts = [*self._backend.lower(model, setting, *parts[:2]), *second.result()]
+            second = self._threads.submit(backend.upper, model, setting, *parts[2:])
+            parts = [*backend.lower(model, setting, *parts[:2]), *second.result()]
         else:
-            first = self._backend.lower(model, setting, *parts[:2])
-            parts = [*first, *self._backend.upper(model, setting, *parts[2:])]
+            first = backend.lower(model, setting, *parts[:2])
+            parts = [*first, *backend.upper(model, setting, *parts[2:])]
         for part, table in zip(parts, tables, strict=True):
             scatter(part, self.order, block, table.T)
         self.D[block] = np.maximum(self.D[block], self.V[start, block])

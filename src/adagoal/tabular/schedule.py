@@ -12,7 +12,7 @@ overdrawn may be spent, and what was bought is then paid for, so that at most on
 every purse holds a float, and it never holds more. A small world lives on its floats, and is planned for as often as
 new counts are worth a look; a large one spends them in its first seconds, and plans as fast as it steps from then on.
 
-One block is free every :meth:`Schedule.patience` steps: it has the goals to be played next, and steps towards goals of
+One small block is free every :meth:`Schedule.patience` steps: it has the goals to be played next, and steps towards goals of
 which nobody knows how they stand are wasted, however fast they are. That is not dear: there are :data:`GRAIN` of them
 while the steps grow by a factor e.
 
@@ -61,6 +61,11 @@ class Schedule:
         """The steps of the run so far, resets included."""
         self.purses = np.minimum(self.purses + STEP * (steps - self._paid), FLOATS)
         self._paid = steps
+
+    @property
+    def rich(self) -> bool:
+        """Whether a plan with closed forms is paid for, and not a free one."""
+        return bool(self.purses[CLOSED] >= 0.0)
 
     def pays(self, kind: int) -> bool:
         """Whether a plan of this kind may be bought now."""
