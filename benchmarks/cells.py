@@ -33,7 +33,8 @@ def explored(folder: Path, side: int, radius: float, epsilon: float, device: str
     """Run, and keep what a check needs."""
     spent: Counter[str] = Counter()
     timed_parts(spent)
-    adagoal.explore("grid", radius=3, epsilon=2.0, env_args={"rows": 2, "cols": 2})  # compiles
+    for size, near, budget in ((2, 3.0, None), (25, 60.0, 100_000)):  # compiles what Numba compiles
+        adagoal.explore("grid", near, near / 10, budget=budget, env_args={"rows": size, "cols": size})
     spent.clear()
     began, busy, last = time.perf_counter(), time.process_time(), [0.0]
 

@@ -10,8 +10,8 @@ from adagoal.planning.backend import NUMBA
 JAX = NUMBA._replace(
     lower=jax_bounds.lower, upper=jax_bounds.upper, exact=jax_exact.exact, block=256, least=2**21, price=0.5
 )
-"""Sweeps on JAX's first device, whatever that is: the processor, where the tests are run. Smaller blocks are left to the
-processor: their transfer costs more than their sweeps, and code is compiled for every size."""
+"""Sweeps on JAX's first device, whatever that is: the processor, where the tests are run. Smaller blocks are left to
+Numba: their transfer costs more than their sweeps, and code is compiled for every size."""
 
 
 def gpu() -> bool:

@@ -229,7 +229,8 @@ class Certified(Columns):
         """Both bounds of the columns of the block."""
         model, start = self.confidence.model(), self.counts.start
         backend = self._planner(len(block))
-        work = self.schedule.sweeps(exact, (1.0 if exact else backend.price) * SWEEPS * len(block) * float(model.support.sum()))
+        price = 1.0 if exact else backend.price
+        work = self.schedule.sweeps(exact, price * SWEEPS * len(block) * float(model.support.sum()))
         column = self.block_columns(block)
         if self.space.own and len(self.order) > DENSE:  # a small world is swept until nothing moves
             least, bounds = DETOUR * self.epsilon, (self.V.T, self.Y.T, self.best.T)

@@ -12,9 +12,9 @@ overdrawn may be spent, and what was bought is then paid for, so that at most on
 every purse holds a float, and it never holds more. A small world lives on its floats, and is planned for as often as
 new counts are worth a look; a large one spends them in its first seconds, and plans as fast as it steps from then on.
 
-One small block is free every :meth:`Schedule.patience` steps: it has the goals to be played next, and steps towards goals of
-which nobody knows how they stand are wasted, however fast they are. That is not dear: there are :data:`GRAIN` of them
-while the steps grow by a factor e.
+One small block is free every :meth:`Schedule.patience` steps: it has the goals to be played next, and steps towards
+goals of which nobody knows how they stand are wasted, however fast they are. That is not dear: there are :data:`GRAIN`
+of them while the steps grow by a factor e.
 
 Between two looks the agent takes :meth:`Schedule.patience` steps: its bounds are backed up on the way, so that more
 than that is lost to goals which no longer need it, and less is not worth a look.
