@@ -1,4 +1,4 @@
-"""Bounds by way of another goal (lemma 12), against exact values."""
+"""Bounds by way of another goal (lemma 13), against exact values."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def ideal(mdp):
         counts.successor[x, : len(states)], counts.support[x] = states, len(states)
         counts.count[x, : len(states)] = counts.recent[x, : len(states)] = np.round(1e9 * p)
         counts.n[x] = counts.count[x].sum()
-    confidence = Confidence(counts, pairs=len(counts.n), goals=mdp.n_states, delta=0.1, branching=4)
+    confidence = Confidence(counts, mdp.n_states, len(counts.n), mdp.n_states, delta=0.1, branching=4)
     confidence.update()
     return confidence.model()
 

@@ -1,4 +1,4 @@
-"""What a goal learns from its neighbours: bounds that go by way of another goal (docs/theory.md, lemma 12).
+"""What a goal learns from its neighbours: bounds that go by way of another goal (docs/theory.md, lemma 13).
 
 Whoever can reach g can go on from there to h, and the other way round:
 
