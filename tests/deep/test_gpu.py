@@ -122,7 +122,7 @@ def test_a_large_block_is_planned_on_the_device_and_a_small_one_is_not():
     assert explore(run, 10**6) == "certified"
     assert counted
     assert {size // 81 for size in counted} == {32}
-    assert estimates.plans > 2 * len(counted)
+    assert len(counted) < estimates.plans
 
 
 def test_float64_where_float32_would_cost_too_much():
