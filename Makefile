@@ -91,7 +91,7 @@ check-package: $(VENV)/stamp-dev
 	$(BIN)/pytest -m slow tests/test_package.py
 
 bench: $(VENV)/stamp-dev
-	@for file in $(filter-out benchmarks/deep_% benchmarks/gpu.py,$(wildcard benchmarks/*.py)); do \
+	@for file in $(filter-out benchmarks/deep_% benchmarks/gpu.py benchmarks/cells.py,$(wildcard benchmarks/*.py)); do \
 	  echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
 reproduce: $(VENV)/stamp-core
