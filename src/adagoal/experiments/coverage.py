@@ -5,9 +5,10 @@ value of the policy it speaks of, a bound on that policy's sub-optimality below 
 wrong side of V*, or, at the stop, the condition C1 or C2 of definition ``def_MGE``. The promise is that the probability
 of a broken run is at most delta, whatever the world, the goal rule and the moment of the stop.
 
-Families: the random models of :mod:`adagoal.worlds.random_models`, and three adversarial ones: ``every-step`` plans,
+Families: the random models of :mod:`adagoal.worlds.random_models`, and four adversarial ones: ``every-step`` plans,
 tightens every bound and checks the stopping rule after each single step; ``exactly-L`` puts L (and where it can L +
-epsilon too) exactly on some V*; ``extreme`` has transition probabilities within 1e-6..1e-1 of 0 and 1.
+epsilon too) exactly on some V*; ``extreme`` has transition probabilities within 1e-6..1e-1 of 0 and 1; ``surprises``
+looks deterministic up to one rare transition, and tries every pair equally often.
 
 The *control* runs the same check with a delta of ``10 S A``, at which the bounds promise nothing: it must find misses,
 or the check would be blind.
@@ -149,7 +150,7 @@ def run_task(task: Task) -> dict[str, Any]:
 
 
 def sample(run: Run, mdp: TabularMDP, truth: Truth) -> Status:
-    """Try every pair equally often, up to the first surprise, instead of exploring: bounds hold whatever chose the actions."""
+    """Try every pair equally often, up to the first surprise: bounds hold whatever chose the actions."""
     estimates, counts = run.estimates, run.counts
     assert isinstance(estimates, Certified)
     rows = [mdp.row(*divmod(x, mdp.n_actions)) for x in range(mdp.n_states * mdp.n_actions)]

@@ -40,20 +40,19 @@ def extreme(n_states: int, n_actions: int, seed: int) -> TabularMDP:
 def surprises(seed: int) -> Case:
     """A corridor of n hops that looks deterministic, and one pair with a rare successor, where it hurts most.
 
-    The rare successor is the end of the corridor, from the first state, where the other action goes on as well or the
-    action stays; or it is a trap that only the reset leaves, right before the end. If all pairs are tried m times, lemma
-    12 certifies the end at m = n log/epsilon or later. The rare probability is larger than log/m then. So its bound log/m is
-    wrong at last, unless the rare successor was seen before, and bounds that are any narrower are wrong more often.
+    Both actions go on. The rare successor is the end, from the first state; or a trap that only the reset leaves, right
+    before the end; or again the end, from the first state, where the action otherwise stays. The bound log/m on its
+    probability q, after m tries of every pair, falls below q before the end is certified. From then on lemma 12 is
+    wrong, unless the rare successor was seen before; bounds that are any narrower are wrong more often.
     """
     rng, kind = np.random.default_rng([seed, 13]), seed % 3
     n, A, epsilon = int(rng.integers(8, 11)) + 6 * (kind == 2), 2, 0.5
-    q = float((0.3, 0.6, 1.2)[kind] / n * rng.uniform(1.0, 1.6))
+    q = float((0.3, 0.3, 1.2)[kind] / n * rng.uniform(1.0, 1.6))
     rows = [{x // A + 1: 1.0} for x in range(A * n)] + [{0: 1.0}] * A
     if kind == 0:
         rows[0] = {1: 1.0 - q, n: q}
     elif kind == 1:
-        rows[1 : A * n : A] = [{0: 1.0}] * (n - 1) + [{n + 1: 1.0}]
-        rows[A * (n - 1)] = {n: 1.0 - q, n + 1: q}
+        rows[A * (n - 1)], rows[-1] = {n: 1.0 - q, n + 1: q}, {n + 1: 1.0}
         rows += [{n + 1: 1.0}] * A
     else:
         rows[1] = {0: 1.0 - q, n: q}
