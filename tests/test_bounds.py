@@ -36,7 +36,7 @@ def model(p, r_low=1e-2, r=1e-2, q=0.0):
     rows = np.arange(K, dtype=np.int32)[None]
     return Empirical(
         *(rows, p[None], p[None], np.array([K], np.int32)),
-        *(np.array([r_low]), np.array([r]), np.array([q]), np.zeros((0, 1)), 1.0, np.zeros(K, bool), 0),
+        *(np.array([r_low]), np.array([r]), np.array([q]), np.zeros(1), 1.0, np.zeros(K, bool), 0),
     )
 
 

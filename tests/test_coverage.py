@@ -9,12 +9,18 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
+from adagoal import goals
 from adagoal.cli.main import run
 from adagoal.core.counts import Counts
 from adagoal.core.intervals import clopper_pearson
+from adagoal.core.run import Run
 from adagoal.engines.local import Local
 from adagoal.experiments import arena, coverage, coverage_worlds, price, runner, scaling
 from adagoal.mdp import solve
+from adagoal.tabular import hops, surprise
+from adagoal.tabular.certified import Certified
+from adagoal.worlds.model import from_rows
+from adagoal.worlds.simulator import ModelWorld
 
 
 def test_tasks_cover_every_family_rule_and_delta_and_extend_each_other():
@@ -28,7 +34,7 @@ def test_tasks_cover_every_family_rule_and_delta_and_extend_each_other():
 def test_worlds_stay_in_their_ranges(family):
     for seed in range(20):
         mdp, L, epsilon = coverage_worlds.case(family, seed)
-        assert 4 <= mdp.n_states <= 12
+        assert 4 <= mdp.n_states <= (17 if family == "surprises" else 12)
         assert 2 <= mdp.n_actions <= 3
         assert L >= 1
         assert 0.5 <= epsilon <= 2
@@ -58,6 +64,45 @@ def test_the_check_is_not_blind(monkeypatch):
     assert sum(map(coverage.broken, records)) >= 6
     kinds = {kind for record in records for kind in record["first_miss"]}
     assert {"lower", "upper", "tables"} <= kinds
+
+
+WEAKENED = ("nothing", "window", "loss", "circles")
+
+
+def weaken(what, monkeypatch):
+    """Make a bound of lemma 3b or 12 narrower than it may be."""
+    read, log = hops.read, surprise.Quiet.log.fget
+    if what == "window":
+        monkeypatch.setattr(surprise.Quiet, "log", property(lambda quiet: log(quiet) / 3))
+    if what == "loss":
+        monkeypatch.setattr(hops, "read", lambda *told: (m := read(*told)) and m._replace(loss=m.loss / 2))
+    if what == "circles":
+        monkeypatch.setattr(hops, "elsewhere", lambda world, d, most: np.inf if d.max() < hops.NOWHERE else 1.0)
+
+
+def risk(seed, delta):
+    """The probability that a claim is false: that nothing rare is seen up to the first time at which one would be."""
+    mdp, L, epsilon = coverage_worlds.case("surprises", seed)
+    pairs = range(mdp.n_states * mdp.n_actions)
+    rows = [mdp.row(*divmod(x, mdp.n_actions)) for x in pairs]
+    usual = from_rows([{int(s[p.argmax()]): 1.0} for s, p in rows], mdp.n_actions)
+    estimates = Certified(Counts(mdp.n_states, mdp.n_actions, 0), mdp.n_states, L, epsilon, delta)
+    run = Run(ModelWorld(usual), estimates, goals.get("adagoal"), np.random.default_rng(0))
+    truth = coverage.Truth(mdp)
+    coverage.sample(run, usual, truth)
+    first = min(truth.first_miss.values(), default=np.inf) / len(pairs)
+    return min(p.max() for _, p in rows) ** first
+
+
+@pytest.mark.parametrize("what", WEAKENED)
+def test_claims_on_the_edge_are_false_as_often_as_their_share_of_delta_and_no_more(what, monkeypatch):
+    """The first window has an eighth of delta. Bounds that are narrower are wrong more often than delta as a whole."""
+    weaken(what, monkeypatch)
+    risks = [risk(seed, delta=0.01) for seed in (3, 4, 5)]
+    if what == "nothing":
+        assert 0.01 / 80 < max(risks) <= 0.01 / 8
+    else:
+        assert max(risks) > 0.02
 
 
 def test_clopper_pearson():

@@ -7,6 +7,7 @@ import adagoal
 from adagoal.core.counts import Counts
 from adagoal.mdp import solve
 from adagoal.tabular import hops
+from adagoal.tabular.certified import Certified
 from adagoal.worlds import random_models
 from adagoal.worlds.model import from_rows
 
@@ -122,3 +123,18 @@ def test_deterministic_worlds_are_certified_and_audited(seed):
     result = adagoal.explore(world, radius=6, epsilon=1.0, seed=seed)
     assert result.status.finished
     assert adagoal.audit(result).ok
+
+
+def test_hops_are_counted_beyond_the_accuracy():
+    """A reset that is only believed adds to the error, so that half of epsilon is kept for it."""
+    counts, n = Counts(9, 1, start=0), 8
+    estimates = Certified(counts, 9, L=9.0, epsilon=1.0, delta=0.1)
+    errors = []
+    for tries in range(10, 400, 10):
+        counts.record_all(np.repeat(np.arange(n + 1), 10), np.repeat(np.append(np.arange(1, n + 1), 0), 10))
+        counts.seen[:], counts.visits[:] = True, tries
+        estimates.schedule.purses[:] = np.inf
+        estimates.refresh(np.zeros(len(estimates.D), bool))
+        errors.append(estimates.E[estimates.column[n]])
+    assert 1.0 < errors[0]
+    assert 0.4 < errors[-1] <= 0.5

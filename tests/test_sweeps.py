@@ -32,9 +32,9 @@ def random_model(seed, r=0.1, sizes=(0, 1, 1, 2, 3, 4, 5, 7)):
         p[x, :o], p_split[x, :o] = (c / c.sum() for c in counts) if o else (0, 0)
     r_low, r, q = rng.uniform(0.01 * r, r, (3, S * A))
     r[3], q[3] = NOTHING_KNOWN, 1.0
-    windows = rng.integers(0, 3, (2, S * A)) * 50.0
+    window = rng.integers(0, 3, S * A) * 50.0
     terminal = np.arange(S) == 7
-    return Empirical(successor, p, p_split, support, r_low, r, q, windows, 3.0, terminal, 1)
+    return Empirical(successor, p, p_split, support, r_low, r, q, window, 3.0, terminal, 1)
 
 
 def moments(model, kind, x, f):
@@ -202,12 +202,10 @@ def gap_twin(goal, model, V, Y, policy):
         if np.abs(before - beta).max() < 1e-6:
             break
 
-    mass = [W[first] @ unseen]
-    for visits in model.quiet:
-        inside = {i: visits[x] for i, x in pairs.items() if visits[x] > 0}
-        shared = max((W[first, i] / m for i, m in inside.items()), default=0.0) * model.quiet_log
-        mass.append(shared + sum(W[first, i] * unseen[i] for i in pairs if i not in inside))
-    value = v[first] + W[first] @ (b + K @ beta) + top * min(mass)
+    inside = {i: model.quiet[x] for i, x in pairs.items() if model.quiet[x] > 0}
+    shared = max((W[first, i] / m for i, m in inside.items()), default=0.0) * model.quiet_log
+    mass = min(W[first] @ unseen, shared + sum(W[first, i] * unseen[i] for i in pairs if i not in inside))
+    value = v[first] + W[first] @ (b + K @ beta) + top * mass
 
     def gain(i, a):
         s = states[i]

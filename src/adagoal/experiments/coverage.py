@@ -5,9 +5,10 @@ value of the policy it speaks of, a bound on that policy's sub-optimality below 
 wrong side of V*, or, at the stop, the condition C1 or C2 of definition ``def_MGE``. The promise is that the probability
 of a broken run is at most delta, whatever the world, the goal rule and the moment of the stop.
 
-Families: the random models of :mod:`adagoal.worlds.random_models`, and three adversarial ones: ``every-step`` plans,
+Families: the random models of :mod:`adagoal.worlds.random_models`, and four adversarial ones: ``every-step`` plans,
 tightens every bound and checks the stopping rule after each single step; ``exactly-L`` puts L (and where it can L +
-epsilon too) exactly on some V*; ``extreme`` has transition probabilities within 1e-6..1e-1 of 0 and 1.
+epsilon too) exactly on some V*; ``extreme`` has transition probabilities within 1e-6..1e-1 of 0 and 1; ``surprises``
+looks deterministic up to one rare transition, and tries every pair equally often.
 
 The *control* runs the same check with a delta of ``10 S A``, at which the bounds promise nothing: it must find misses,
 or the check would be blind.
@@ -46,6 +47,8 @@ DELTAS = (0.1, 0.01)
 BUDGET = 500_000
 """Steps after which a run ends without a stop; its intervals are checked all the same."""
 EVERY_STEP_BUDGET = 600
+SAMPLED_TRIES = 2_000
+"""Tries of every pair, where pairs are not chosen by the explorer."""
 CHUNK = 25
 """Runs per file."""
 CONFIDENCE = 0.95
@@ -129,6 +132,8 @@ def run_task(task: Task) -> dict[str, Any]:
         while (status := explore(run, run.steps + 1, truth)) is Status.BUDGET and run.steps < EVERY_STEP_BUDGET:
             estimates.polished[:] = 0.0  # tighten every bound again, not only when it pays
             estimates.schedule.purses[:] = np.inf
+    elif task.family == "surprises":
+        status = sample(run, mdp, truth)
     else:
         status = explore(run, BUDGET, truth)
     truth(run)
@@ -142,6 +147,26 @@ def run_task(task: Task) -> dict[str, Any]:
         verdict = audit_policies(mdp, X, policies, L, epsilon)
         record |= {"c1": verdict.c1, "c2": verdict.c2}
     return record
+
+
+def sample(run: Run, mdp: TabularMDP, truth: Truth) -> Status:
+    """Try every pair equally often, up to the first surprise: bounds hold whatever chose the actions."""
+    estimates, counts = run.estimates, run.counts
+    assert isinstance(estimates, Certified)
+    rows = [mdp.row(*divmod(x, mdp.n_actions)) for x in range(mdp.n_states * mdp.n_actions)]
+    tries = 0
+    while run.open_columns().any() and tries < SAMPLED_TRIES and counts.support.max() < 2:
+        more = max(1, tries // 10)
+        landed = [run.rng.choice(states, more, p=p) for states, p in rows]
+        counts.record_all(np.repeat(np.arange(len(rows)), more), np.concatenate(landed).astype(np.int64))
+        counts.seen[np.concatenate(landed)], tries = True, tries + more
+        counts.visits += more * mdp.n_actions
+        run.steps = int(counts.visits.sum())
+        estimates.schedule.purses[:] = np.inf
+        while estimates.refresh(run.column_weights() > 0) and run.open_columns().any():
+            pass
+        truth(run)
+    return Status.BUDGET if run.open_columns().any() else run.stopped_by_rule
 
 
 def broken(record: Outcome) -> bool:

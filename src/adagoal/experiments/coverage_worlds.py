@@ -11,7 +11,10 @@ from adagoal.mdp import solve
 from adagoal.worlds import random_models
 from adagoal.worlds.model import TabularMDP, from_rows
 
-FAMILIES = ("sparse", "dense", "deterministic", "waiting", "rare exits", "traps", "extreme", "exactly-L", "every-step")
+FAMILIES = (
+    *("sparse", "dense", "deterministic", "waiting", "rare exits", "traps", "extreme", "exactly-L", "surprises"),
+    "every-step",
+)
 
 
 class Case(NamedTuple):
@@ -34,6 +37,28 @@ def extreme(n_states: int, n_actions: int, seed: int) -> TabularMDP:
     return from_rows(rows, n_actions, name="extreme")
 
 
+def surprises(seed: int) -> Case:
+    """A corridor of n hops that looks deterministic, and one pair with a rare successor, where it hurts most.
+
+    Both actions go on. The rare successor is the end, from the first state; or a trap that only the reset leaves, right
+    before the end; or again the end, from the first state, where the action otherwise stays. The bound log/m on its
+    probability q, after m tries of every pair, falls below q before the end is certified. From then on lemma 12 is
+    wrong, unless the rare successor was seen before; bounds that are any narrower are wrong more often.
+    """
+    rng, kind = np.random.default_rng([seed, 13]), seed % 3
+    n, A, epsilon = int(rng.integers(8, 11)) + 6 * (kind == 2), 2, 0.5
+    q = float((0.3, 0.3, 1.2)[kind] / n * rng.uniform(1.0, 1.6))
+    rows = [{x // A + 1: 1.0} for x in range(A * n)] + [{0: 1.0}] * A
+    if kind == 0:
+        rows[0] = {1: 1.0 - q, n: q}
+    elif kind == 1:
+        rows[A * (n - 1)], rows[-1] = {n: 1.0 - q, n + 1: q}, {n + 1: 1.0}
+        rows += [{n + 1: 1.0}] * A
+    else:
+        rows[1] = {0: 1.0 - q, n: q}
+    return Case(from_rows(rows, A, name="surprises"), float(n), epsilon)
+
+
 def case(family: str, seed: int) -> Case:
     """The random world of a run: 4 to 12 states, 2 or 3 actions, L in 3..8, epsilon in 0.5..2."""
     rng = np.random.default_rng([seed, 7])
@@ -49,6 +74,8 @@ def case(family: str, seed: int) -> Case:
             lambda: random_models.random_waiting(**small, stay=0.1),
         )
         return Case(kinds[rng.integers(3)](), float(rng.uniform(3, 5)), 2.0)
+    if family == "surprises":
+        return surprises(seed)
     if family == "exactly-L":
         return _on_the_edge(random_models.random_sparse(**size, branching=some), L, epsilon)
     builders: dict[str, Callable[[], TabularMDP]] = {

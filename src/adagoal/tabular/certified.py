@@ -60,6 +60,8 @@ PROBE = 0.1
 """Share of the steps spent on probing action gaps."""
 HOPS = 1.02
 """Hops are counted again once the step count has grown by this factor."""
+SPARE = 0.5
+"""Hops are counted until the error is this share of epsilon: a reset that is only believed adds to it (reset.py)."""
 WORTH = 0.9
 """A policy along the fewest hops is made where it leaves this share of the error, or closes the goal."""
 DETOUR = 0.1
@@ -276,13 +278,13 @@ class Certified(Columns):
         if known is None:
             return
         E = self.E
-        open_ = np.flatnonzero((self.goal_state >= 0) & (self.D <= self.L) & (E > self.epsilon))
+        open_ = np.flatnonzero((self.goal_state >= 0) & (self.D <= self.L) & (E > SPARE * self.epsilon))
         goals = [self.space.inside(self.goal_state[j])[: c.n_states] for j in open_]
         self.D[open_] = hops.lower(known, goals, self.D[open_])
         column = np.append(self.column, -1)[self.space.at[: c.n_states]]
         upper, most = (a[open_] for a in hops.upper(known, column, len(self.D)))
         new = np.maximum(self._missing_with(open_, upper, np.full(len(open_), np.inf)), 0.0)
-        better = (upper <= self.cap - 1.0) & ((new <= self.epsilon) | (new < WORTH * E[open_]))
+        better = (upper <= self.cap - 1.0) & (new < E[open_]) & ((new <= self.epsilon) | (new < WORTH * E[open_]))
         for i in np.flatnonzero(better):
             j = open_[i]
             self.returned[:, j] = hops.policy(known, goals[i], most[i])
