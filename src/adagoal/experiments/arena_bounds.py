@@ -7,7 +7,8 @@ Nobody has to run these. The empirical kernel is taken to be the true one, which
 * DisCo takes phi(K) samples of every pair of K x A, for K the incrementally reachable set;
 * VALAE takes phi(K) samples of every pair of K x A, then plays lambda episodes for every state of K, for K the
   incrementally reachable set, which is the smallest that its DisCo can find; the samples of DisCo are not counted;
-* LAE plays lambda episodes for every state of K to find it, and as many again to make its policy final;
+* LAE plays lambda episodes for every state of K to find it, and as many again to make its policy final; before either
+  it takes samples of every pair of K x A;
 * GOSPRL takes b(x) samples of every pair x, first for the guess W that is the power of two next to the diameter, then
   with the true diameter for its estimate; it never ends where some state cannot be reached.
 
@@ -63,12 +64,14 @@ def valae(mdp: TabularMDP, L: float, epsilon: float, delta: float, constants: st
 
 
 def lae(mdp: TabularMDP, L: float, epsilon: float, delta: float, constants: str = "paper") -> float:
-    """The episodes, as if every round were a success; the order of the states that asks for least."""
+    """The samples of K x A, and the episodes as if every round were a success, in the order that asks for least."""
     explorer = LAE(exact(mdp), L, epsilon, delta, None, constants)
     inside = np.isin(np.arange(mdp.n_states), incremental.incremental_set(mdp, L))
     best = np.sort(incremental.restricted_distances(mdp, inside)[inside])[1:]  # s0 is there from the start
     episodes = [explorer.episodes(i + 1, LAYERS) + explorer.episodes(i + 1, CONSOLIDATE) for i in range(len(best))]
-    return float(np.dot(episodes, best[::-1]))
+    explorer.known[inside] = True
+    samples = explorer.small_bonus(delta) * _pairs(mdp, inside)
+    return 2.0 * samples + float(np.dot(episodes, best[::-1]))
 
 
 def gosprl(mdp: TabularMDP, L: float, epsilon: float, delta: float, constants: str = "paper") -> float:
