@@ -210,7 +210,7 @@ class Columns:
 
 
 def _longer(array: Longs, size: int, fill: int) -> Longs:
-    return np.pad(array, (0, size - len(array)), constant_values=fill)
+    return array if size == len(array) else np.pad(array, (0, size - len(array)), constant_values=fill)
 
 
 @numba.njit(cache=True, nogil=True)
