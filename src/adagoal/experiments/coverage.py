@@ -256,6 +256,7 @@ def _draw_families(ax: Axes, rows: Sequence[dict[str, Any]], delta: float, named
     ax.set_yticks(places, [f"{n}{row['broken']} of {row['runs']}" for n, row in zip(names, rows, strict=True)])
     widest = max([delta, *(row["at_most"] for row in rows)])
     ax.set(xlabel=f"broken runs: share, and {CONFIDENCE:.0%} upper bound", xlim=(-0.03 * widest, 1.1 * widest))
+    ax.locator_params(axis="x", nbins=4)
 
 
 def report(outcomes: Sequence[Outcome], options: Options) -> Report:

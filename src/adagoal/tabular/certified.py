@@ -280,7 +280,7 @@ class Certified(Columns):
         E = self.E
         open_ = np.flatnonzero((self.goal_state >= 0) & (self.D <= self.L) & (E > SPARE * self.epsilon))
         goals = [self.space.inside(self.goal_state[j])[: c.n_states] for j in open_]
-        self.D[open_] = hops.lower(known, goals, self.D[open_])
+        self.D[open_] = np.minimum(hops.lower(known, goals, self.D[open_]), self.cap)
         column = np.append(self.column, -1)[self.space.at[: c.n_states]]
         upper, most = (a[open_] for a in hops.upper(known, column, len(self.D)))
         new = np.maximum(self._missing_with(open_, upper, np.full(len(open_), np.inf)), 0.0)
