@@ -271,7 +271,7 @@ class Certified(Columns):
     def _count_hops(self) -> None:
         """Both bounds of all goals where every pair has led to one place (lemma 12)."""
         c, steps = self.counts, float(self.counts.n.sum())
-        if steps < HOPS * self._hopped_at:
+        if steps < HOPS * self._hopped_at or not self.schedule.pays(GAPS):
             return
         self._hopped_at = steps
         known = hops.read(c, self.confidence.visits, self.confidence.quiet.log)
@@ -279,6 +279,7 @@ class Certified(Columns):
             return
         E = self.E
         open_ = np.flatnonzero((self.goal_state >= 0) & (self.D <= self.L) & (E > SPARE * self.epsilon))
+        self.schedule.hops(len(open_), len(known.before))
         goals = [self.space.inside(self.goal_state[j])[: c.n_states] for j in open_]
         self.D[open_] = np.minimum(hops.lower(known, goals, self.D[open_]), self.cap)
         column = np.append(self.column, -1)[self.space.at[: c.n_states]]

@@ -5,7 +5,8 @@ There are three kinds of planning, each with a purse of its own:
 
     CLOSED   both bounds of a block of goals, with the closed forms of lemma 4
     DUALS    the same with exact duals, at about ten times the price
-    GAPS     the action gaps of one goal (lemmas 7 to 9), of which a dense inverse is the larger part
+    GAPS     the action gaps of one goal (lemmas 7 to 9), of which a dense inverse is the larger part; and hops to all
+             open goals (lemma 12)
 
 Every step of the agent earns :data:`STEP` for each purse, about half of what it costs itself. A purse that is not
 overdrawn may be spent, and what was bought is then paid for, so that at most one plan is bought on credit. At first
@@ -84,6 +85,10 @@ class Schedule:
     def gaps(self, states: int) -> None:
         """Pay for the action gaps of one goal."""
         self.purses[GAPS] -= CALL + 0.1 * states**3 + 40.0 * states**2
+
+    def hops(self, goals: int, pairs: int) -> None:
+        """Pay for hops to so many goals over so many pairs, which are searched a few times for each."""
+        self.purses[GAPS] -= CALL + 10.0 * goals * pairs
 
     def patience(self) -> int:
         """Steps until the next look."""
