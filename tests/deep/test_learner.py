@@ -79,9 +79,15 @@ def test_normaliser_is_the_weighted_mean_and_deviation() -> None:
     np.testing.assert_allclose(normaliser.scale(moments), x.std(0), rtol=1e-4)
 
 
+def fresh(config: Config) -> learner.State:
+    """A run that has learnt nothing."""
+    state: learner.State = jax.tree.map(lambda leaf: leaf[0], learner.begin([config], SIZES, np.zeros((1, 1, 2))))
+    return state
+
+
 def saying(config: Config, costs: np.ndarray) -> learner.State:
     """A run whose critics answer these costs ``[J]``, whatever they are asked."""
-    state = learner.initial(config, SIZES, np.zeros((1, 2)))
+    state = fresh(config)
     layers, _ = learner.disagreeing(config, state)
     online = [(w * 0, b * 0) for w, b in layers]
     online[-1] = (online[-1][0], -jnp.asarray(costs, jnp.float32)[:, None])
@@ -108,7 +114,7 @@ def test_values_are_in_steps(algorithm: str) -> None:
 @pytest.mark.parametrize("algorithm", ["critics", "ddpg"])
 def test_exported_critics_are_the_learners(algorithm: str) -> None:
     config = Config("point-mass", hidden=(16, 16), algorithm=algorithm).on_time_scale(6)
-    state = learner.initial(config, SIZES, np.zeros((1, 2)))
+    state = fresh(config)
     rng = np.random.default_rng(0)
     o, g = rng.normal(size=(4, 3)).astype(np.float32), rng.normal(size=(4, 2)).astype(np.float32)
     stacked = jax.tree.map(lambda leaf: leaf[None], state)
@@ -138,7 +144,7 @@ def test_steps_taken_to_a_goal() -> None:
 
 def test_workers_actor_is_the_learners_actor() -> None:
     config = Config("point-mass", hidden=(16, 16)).on_time_scale(6)
-    state = learner.initial(config, SIZES, np.zeros((1, 2)))
+    state = fresh(config)
     x, g = np.random.default_rng(0).normal(size=(4, 3)), np.random.default_rng(1).normal(size=(4, 2))
     (actor,) = learner.actors(config, jax.tree.map(lambda leaf: leaf[None], state))
     expected = ddpg.act(state.nets, learner.inputs(state, jnp.asarray(x), jnp.asarray(g)))
@@ -152,11 +158,11 @@ def test_a_cycle_learns_the_same_alone_and_beside_others(algorithm: str) -> None
         Config("point-mass", algorithm=algorithm, seed=seed, relabel=relabel, **small).on_time_scale(6)
         for seed, relabel in ((0, 0.8), (1, 0.5))
     ]
-    states = [learner.initial(c, SIZES, np.zeros((1, 2))) for c in configs]
+    states = [fresh(c) for c in configs]
     new = tuple(jnp.stack([part, part]) for part in episodes(16, 0))
     both: learner.State = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
     together, _ = learner.compile_cycle(configs, SIZES)(both, learner.knobs(configs), new)
-    one = jax.tree.map(lambda leaf: leaf[None], learner.initial(configs[1], SIZES, np.zeros((1, 2))))
+    one = learner.begin(configs[1:2], SIZES, np.zeros((1, 1, 2)))
     alone, _ = learner.compile_cycle(configs[1:], SIZES)(one, learner.knobs(configs[1:]), tuple(p[1:] for p in new))
     for a, b in zip(jax.tree.leaves(together), jax.tree.leaves(alone), strict=True):
         np.testing.assert_allclose(a[1], b[0], rtol=2e-3, atol=2e-5)

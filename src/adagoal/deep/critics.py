@@ -30,6 +30,9 @@ from adagoal.deep.values import normed_relu
 
 __all__ = ["act", "actor_layers", "critics", "init", "update"]  # an algorithm; it acts as DDPG does
 
+SHARE = 0.5
+"""Of a batch that the actor learns from."""
+
 
 class Nets(NamedTuple):
     """What is learnt."""
@@ -51,11 +54,11 @@ def update(
     """One step of the actor and one of every critic, all from the networks as they were."""
     ahead = pi(nets.actor.target, batch.following)
     fitted, error = jax.vmap(lambda critic: networks.fit(config, critic, ahead, batch, relu))(nets.critics)
-    half = batch.og[: max(config.batch // 2, 1)]
+    some = batch.og[: max(int(SHARE * config.batch), 1)]
 
     def actor_loss(layers: Layers) -> Array:
-        action = pi(layers, half)
-        values = jax.vmap(lambda critic: networks.q(critic, half, action, relu))(nets.critics.online)
+        action = pi(layers, some)
+        values = jax.vmap(lambda critic: networks.q(critic, some, action, relu))(nets.critics.online)
         return -jnp.mean(values) + knobs["action_l2"] * jnp.mean(action**2)
 
     improved, value = networks.descend(config, nets.actor, actor_loss)

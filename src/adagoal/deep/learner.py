@@ -8,6 +8,7 @@ Functions act on one run; :func:`compile_cycle` and :func:`compile_values` map t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -62,12 +63,10 @@ def capacity(config: Config, horizon: int) -> int:
     return max(config.buffer // (horizon * config.episodes), 1) * config.episodes
 
 
-def initial(config: Config, sizes: Dimensions, test_goals: Floats) -> State:
-    """Fresh state of one run; ``test_goals [n, goal]`` set the fixed goal normaliser."""
-    policy_key, value_key, ensemble_key, key = jax.random.split(jax.random.key(config.seed), 4)
-    goals = normaliser.empty(sizes.goal)
-    if config.normaliser == "fixed":
-        goals = normaliser.merge(goals, jnp.asarray(test_goals, jnp.float32), jnp.ones(len(test_goals)))
+def initial(config: Config, sizes: Dimensions, seed: Array, test_goals: Array, fixed: Array) -> State:
+    """Fresh state of one run; ``test_goals [n, goal]`` set the goal normaliser where it is ``fixed [] in {0, 1}``."""
+    policy_key, value_key, ensemble_key, key = jax.random.split(jax.random.key(seed), 4)
+    goals = normaliser.merge(normaliser.empty(sizes.goal), test_goals, fixed * jnp.ones(len(test_goals)))
     algorithm = algorithms.get(config.algorithm)
     nets = algorithm.init(config, sizes, policy_key, value_key)
     return State(
@@ -78,6 +77,15 @@ def initial(config: Config, sizes: Dimensions, test_goals: Floats) -> State:
         replay.empty(capacity(config, sizes.horizon), sizes.horizon, sizes.observation, sizes.goal, sizes.action),
         jax.random.key_data(key),
     )
+
+
+def begin(configs: Sequence[Config], sizes: Dimensions, test_goals: Floats) -> State:
+    """Fresh states of S runs, stacked along a leading axis, as one program; ``test_goals [S, n, goal]``."""
+    seeds = jnp.array([c.seed for c in configs], jnp.int32)
+    fixed = jnp.array([float(c.normaliser == "fixed") for c in configs])
+    one = functools.partial(initial, configs[0], sizes)
+    states: State = jax.jit(jax.vmap(one))(seeds, jnp.asarray(test_goals, jnp.float32), fixed)
+    return states
 
 
 def inputs(state: State, observation: Array, goal: Array) -> Array:

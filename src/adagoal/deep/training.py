@@ -7,6 +7,7 @@ compiled while the workers start.
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -82,25 +83,20 @@ class Training:
         self.cycle = 0
         self.learnt: learner.State
         self._starts: Singles
-        fixed = [space(np.random.default_rng(0), 4096) for space in test_spaces]
-
-        def begin() -> learner.State:
-            states = [learner.initial(c, self.sizes, goals) for c, goals in zip(configs, fixed, strict=True)]
-            stacked: learner.State = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
-            return stacked
-
+        fixed = np.stack([space(np.random.default_rng(0), 4096) for space in test_spaces])
         if kept is None:
-            self.learnt = begin()
+            self.learnt = learner.begin(configs, self.sizes, fixed)
         else:
-            self._restore(jax.eval_shape(begin), *kept)
+            self._restore(jax.eval_shape(functools.partial(learner.begin, configs, self.sizes), fixed), *kept)
         self._learn = self._compile()
 
     def _compile(self) -> Future[Any]:
-        """The cycle, which is compiled in a thread while the workers start."""
+        """The cycle, which is traced and compiled in a thread while the workers start."""
         new = learner.episodes_like(self.learnt, self.configs[0].episodes)
-        traced = learner.compile_cycle(self.configs, self.sizes).lower(self.learnt, self.knobs, new)
+        like = jax.eval_shape(lambda: self.learnt)
+        cycle = learner.compile_cycle(self.configs, self.sizes)
         beside = ThreadPoolExecutor(1)
-        compiled = beside.submit(traced.compile)
+        compiled = beside.submit(lambda: cycle.lower(like, self.knobs, new).compile())
         beside.shutdown(wait=False)
         return compiled
 
