@@ -216,7 +216,7 @@ def all_critics(configs: Sequence[Config], state: State, factors: Sequence[float
 def episodes_like(state: State, episodes: int) -> tuple[Array, ...]:
     """What S runs add to their memories in a cycle, as shapes; ``state`` has a leading axis S."""
     stored = state.replay[: replay.Replay._fields.index("moved")]
-    shapes: tuple[Array, ...] = jax.eval_shape(lambda: tuple(x[:, :episodes] for x in stored))
+    shapes: tuple[Array, ...] = jax.eval_shape(lambda full: tuple(x[:, :episodes] for x in full), stored)
     return shapes
 
 

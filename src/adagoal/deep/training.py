@@ -84,19 +84,21 @@ class Training:
         self.learnt: learner.State
         self._starts: Singles
         fixed = np.stack([space(np.random.default_rng(0), 4096) for space in test_spaces])
+        begin = functools.partial(learner.begin, configs, self.sizes, fixed)
+        like = jax.eval_shape(begin)
+        self._learn = self._compile(like)
         if kept is None:
-            self.learnt = learner.begin(configs, self.sizes, fixed)
+            self.learnt = begin()
         else:
-            self._restore(jax.eval_shape(functools.partial(learner.begin, configs, self.sizes), fixed), *kept)
-        self._learn = self._compile()
+            self._restore(like, *kept)
 
-    def _compile(self) -> Future[Any]:
-        """The cycle, which is traced and compiled in a thread while the workers start."""
-        new = learner.episodes_like(self.learnt, self.configs[0].episodes)
-        like = jax.eval_shape(lambda: self.learnt)
+    def _compile(self, like: learner.State) -> Future[Any]:
+        """The cycle, for states of these shapes: compiled in a thread while networks are made and workers start."""
+        new = learner.episodes_like(like, self.configs[0].episodes)
         cycle = learner.compile_cycle(self.configs, self.sizes)
+        options = {"xla_gpu_autotune_level": 0} if jax.default_backend() == "gpu" else None
         beside = ThreadPoolExecutor(1)
-        compiled = beside.submit(lambda: cycle.lower(like, self.knobs, new).compile())
+        compiled = beside.submit(lambda: cycle.lower(like, self.knobs, new).compile(options))
         beside.shutdown(wait=False)
         return compiled
 
