@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small import CONFIG, FORMAT1, OLD, SETTINGS, equal, restored
+from small import CONFIG, FORMAT1, OLD, SETTINGS, equal, log, restored
 
 import vault
 from adagoal.cli.main import run as command
@@ -86,16 +86,24 @@ def test_a_training_killed_while_it_writes_is_the_undisturbed_one(finished: Path
     assert equal(folder, finished)
 
 
-def test_a_training_killed_while_it_is_upgraded_is_the_undisturbed_one(finished: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def upgraded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The training of format 1, gone on with to its end without a disturbance; to be read, not changed."""
+    folder = Path(shutil.copytree(FORMAT1, tmp_path_factory.mktemp("upgraded") / "run"))
+    end(folder)
+    return folder
+
+
+def test_a_training_killed_while_it_is_upgraded_is_the_undisturbed_one(upgraded: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(FORMAT1, tmp_path / "run"))
     assert mortal(8, "resume", folder) is None
     end(folder)
-    assert equal(folder, finished, OLD)
+    assert equal(folder, upgraded, OLD)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["train", "resume"])
-def test_kill_nine_at_any_call_to_the_file_system(what: str, finished: Path, tmp_path: Path) -> None:
+def test_kill_nine_at_any_call_to_the_file_system(what: str, finished: Path, upgraded: Path, tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     if what == "resume":
         shutil.copytree(FORMAT1, whole)
@@ -108,7 +116,7 @@ def test_kill_nine_at_any_call_to_the_file_system(what: str, finished: Path, tmp
             shutil.copytree(FORMAT1, folder)
         assert mortal(moment, what, folder) is None
         end(folder)
-        assert equal(folder, finished, *([OLD] if what == "resume" else [])), moment
+        assert equal(folder, upgraded, OLD) if what == "resume" else equal(folder, finished), moment
 
 
 @pytest.mark.slow
@@ -131,14 +139,17 @@ def test_kill_nine_at_any_time(finished: Path, tmp_path: Path) -> None:
         assert equal(folder, finished), number
 
 
-def test_a_folder_of_format_1_is_read_and_upgraded(finished: Path, tmp_path: Path) -> None:
+def test_a_folder_of_format_1_is_read_and_upgraded(upgraded: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(FORMAT1, tmp_path / "run"))
     assert load(folder)([0.1, 0.2, 0.0, 0.0], [0.5, 0.5]).shape == (2,)
     assert len(evaluate(folder, episodes=3).held) == 3
     assert report.write(folder).is_file()
     assert find(folder).manifest is None  # type: ignore[union-attr]
+    last = len(log(folder))
+    assert resume(folder, workers=1, observe=lambda history: history.rows[-1]["cycle"] < 2).status == "interrupted"
     assert resume(folder, workers=1).status == "done"
-    assert equal(folder, finished, OLD)
+    assert equal(folder, upgraded, OLD)
+    assert log(folder)[:last] == log(FORMAT1), "what it had seen is still there"
     assert not (folder / "checkpoint.npz").exists()
     assert find(folder).manifest is not None  # type: ignore[union-attr]
 

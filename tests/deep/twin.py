@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from adagoal.deep import actor, networks
@@ -19,12 +20,10 @@ class Nets(NamedTuple):
     critics: tuple[Learnt, Learnt]
 
 
-def init(config: Config, sizes: Dimensions, policy_key: Array, value_key: Array) -> Nets:
+def init(config: Config, sizes: Dimensions, rng: np.random.Generator) -> Nets:
     og = sizes.observation + sizes.goal
-    first, second = (
-        networks.fresh(config, key, (og + sizes.action, *config.hidden, 1)) for key in jax.random.split(value_key)
-    )
-    return Nets(networks.fresh(config, policy_key, (og, *config.hidden, sizes.action)), (first, second))
+    first, second = (networks.fresh(config, rng, (og + sizes.action, *config.hidden, 1)) for _ in range(2))
+    return Nets(networks.fresh(config, rng, (og, *config.hidden, sizes.action)), (first, second))
 
 
 def update(

@@ -12,6 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 if TYPE_CHECKING:
+    import numpy as np
     from jax import Array
 
     from adagoal.deep.config import Config
@@ -25,7 +26,7 @@ ALGORITHMS = {"critics": "adagoal.deep.critics", "ddpg": "adagoal.deep.ddpg"}
 class Algorithm(Protocol):
     """What the loop asks of an algorithm."""
 
-    def init(self, config: Config, sizes: Dimensions, policy_key: Array, value_key: Array) -> Any:
+    def init(self, config: Config, sizes: Dimensions, rng: np.random.Generator) -> Any:
         """Fresh ``nets``."""
         ...
 

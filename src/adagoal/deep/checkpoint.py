@@ -25,7 +25,7 @@ ROW = record(**HEAD) | {"properties": HEAD | MEASURED, "additionalProperties": {
 
 def fact_rules() -> dict[str, Any]:
     """The schema of the facts of :meth:`adagoal.deep.training.Training.state`."""
-    config = record(**settings.json_schema(Config, settings.declared(Config)))
+    config = settings.json_schema(Config, settings.declared(Config))
     return record(
         configs={"type": "array", "minItems": 1, "maxItems": 10_000, "items": config},
         cycle={**COUNT, "minimum": 1},

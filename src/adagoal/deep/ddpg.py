@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from adagoal.deep import actor, networks
@@ -25,10 +26,10 @@ class Nets(NamedTuple):
     critic: Learnt
 
 
-def init(config: Config, sizes: Dimensions, policy_key: Array, value_key: Array) -> Nets:
+def init(config: Config, sizes: Dimensions, rng: np.random.Generator) -> Nets:
     """Fresh networks."""
     actor_widths, critic_widths = networks.widths(config, sizes)
-    return Nets(networks.fresh(config, policy_key, actor_widths), networks.fresh(config, value_key, critic_widths))
+    return Nets(networks.fresh(config, rng, actor_widths), networks.fresh(config, rng, critic_widths))
 
 
 def update(

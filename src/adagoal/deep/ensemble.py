@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from adagoal.deep import networks
@@ -26,9 +27,9 @@ RANDOM_ACTIONS = 16
 """Actions tried beside the policy's where ``value_action="min"``."""
 
 
-def init(config: Config, sizes: Dimensions, key: Array) -> Learnt:
+def init(config: Config, sizes: Dimensions, rng: np.random.Generator) -> Learnt:
     """Fresh members, stacked along a leading axis J."""
-    return networks.stacked(config, key, networks.widths(config, sizes)[1])
+    return networks.stacked(config, rng, networks.widths(config, sizes)[1])
 
 
 def update(

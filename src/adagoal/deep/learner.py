@@ -8,12 +8,12 @@ Functions act on one run; :func:`compile_cycle` and :func:`compile_values` map t
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from adagoal.core.types import Floats
@@ -30,6 +30,8 @@ NEIGHBOURS = 512
 """Achieved goals from which the density at a candidate is estimated."""
 BANDWIDTH = 0.3
 """Of the kernel, in standard deviations of the goals."""
+INITIAL = 4
+"""Purpose of the random stream of fresh networks, beside those of the workers and of goals (0 to 3)."""
 Knobs = dict[str, Array]
 """What may differ between the runs of one program: see :func:`knobs`."""
 
@@ -63,29 +65,48 @@ def capacity(config: Config, horizon: int) -> int:
     return max(config.buffer // (horizon * config.episodes), 1) * config.episodes
 
 
-def initial(config: Config, sizes: Dimensions, seed: Array, test_goals: Array, fixed: Array) -> State:
-    """Fresh state of one run; ``test_goals [n, goal]`` set the goal normaliser where it is ``fixed [] in {0, 1}``."""
-    policy_key, value_key, ensemble_key, key = jax.random.split(jax.random.key(seed), 4)
-    goals = normaliser.merge(normaliser.empty(sizes.goal), test_goals, fixed * jnp.ones(len(test_goals)))
-    algorithm = algorithms.get(config.algorithm)
-    nets = algorithm.init(config, sizes, policy_key, value_key)
-    return State(
-        nets,
-        ensemble.init(config, sizes, ensemble_key) if algorithm.critics(nets) is None else None,
-        normaliser.empty(sizes.observation),
-        goals,
-        replay.empty(capacity(config, sizes.horizon), sizes.horizon, sizes.observation, sizes.goal, sizes.action),
-        jax.random.key_data(key),
-    )
-
-
 def begin(configs: Sequence[Config], sizes: Dimensions, test_goals: Floats) -> State:
-    """Fresh states of S runs, stacked along a leading axis, as one program; ``test_goals [S, n, goal]``."""
-    seeds = jnp.array([c.seed for c in configs], jnp.int32)
-    fixed = jnp.array([float(c.normaliser == "fixed") for c in configs])
-    one = functools.partial(initial, configs[0], sizes)
-    states: State = jax.jit(jax.vmap(one))(seeds, jnp.asarray(test_goals, jnp.float32), fixed)
-    return states
+    """Fresh states of S runs, stacked along a leading axis; ``test_goals [S, n, goal]`` set fixed goal normalisers."""
+    rngs = [np.random.default_rng([config.seed, INITIAL]) for config in configs]
+    runs = [_initial(*one) for one in zip(configs, [sizes] * len(configs), test_goals, rngs, strict=True)]
+    stacked = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *runs)
+    return State(**stacked, replay=_memory(configs, sizes))
+
+
+def shapes(configs: Sequence[Config], sizes: Dimensions) -> State:
+    """The shapes of :func:`begin`, for which no memory is taken."""
+    one = jax.eval_shape(lambda: _initial(configs[0], sizes, np.zeros((1, sizes.goal)), cast(Any, _Blank())))
+    wide = lambda leaf: jnp.broadcast_to(leaf, (len(configs), *leaf.shape))  # noqa: E731
+    stacked = jax.eval_shape(lambda parts: jax.tree.map(wide, parts), one)
+    return State(**stacked, replay=jax.eval_shape(lambda: _memory(configs, sizes)))
+
+
+def _memory(configs: Sequence[Config], sizes: Dimensions) -> Replay:
+    room = (len(configs), capacity(configs[0], sizes.horizon))
+    return replay.empty(room, sizes.horizon, sizes.observation, sizes.goal, sizes.action)
+
+
+class _Blank:
+    """Stands for a random generator where only shapes are asked for."""
+
+    def uniform(self, low: float, high: float, shape: tuple[int, ...]) -> Array:
+        return jnp.zeros(shape)
+
+
+def _initial(config: Config, sizes: Dimensions, test_goals: Floats, rng: np.random.Generator) -> dict[str, Any]:
+    """The parts of a fresh state of one run, but for the memory."""
+    goals = normaliser.empty(sizes.goal)
+    if config.normaliser == "fixed":
+        goals = normaliser.merge(goals, jnp.asarray(test_goals, jnp.float32), jnp.ones(len(test_goals)))
+    algorithm = algorithms.get(config.algorithm)
+    nets = algorithm.init(config, sizes, rng)
+    return {
+        "nets": nets,
+        "ensemble": ensemble.init(config, sizes, rng) if algorithm.critics(nets) is None else None,
+        "observations": normaliser.empty(sizes.observation),
+        "goals": goals,
+        "key": jax.random.key_data(jax.random.key(config.seed)),
+    }
 
 
 def inputs(state: State, observation: Array, goal: Array) -> Array:

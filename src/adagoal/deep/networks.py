@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array
 
@@ -24,7 +25,8 @@ from adagoal.deep import actor
 from adagoal.deep.config import Config
 from adagoal.deep.envs import Dimensions
 
-Layers = list[tuple[Array, Array]]
+Layers = list[tuple[Any, Any]]
+"""Weights and biases: of JAX, or of NumPy where they are fresh."""
 Activation = Callable[[Array], Array]
 
 
@@ -49,15 +51,16 @@ class Transitions(NamedTuple):
     """Whether nothing follows ``[B]``."""
 
 
-def init(key: Array, sizes: Sequence[int]) -> Layers:
-    """Weights and biases uniform in +-1/sqrt(fan in), as in the reference HER."""
+def init(rng: np.random.Generator, sizes: Sequence[int], members: Sequence[int] = ()) -> Layers:
+    """Weights and biases uniform in +-1/sqrt(fan in), as in the reference HER; so many ``members``, stacked.
+
+    NumPy draws them, so that nothing has to be compiled before a training starts.
+    """
     layers = []
     for fan_in, fan_out in itertools.pairwise(sizes):
-        key, for_weight, for_bias = jax.random.split(key, 3)
         bound = fan_in**-0.5
-        weight = jax.random.uniform(for_weight, (fan_in, fan_out), minval=-bound, maxval=bound)
-        bias = jax.random.uniform(for_bias, (fan_out,), minval=-bound, maxval=bound)
-        layers.append((weight, bias))
+        weight, bias = (rng.uniform(-bound, bound, (*members, *shape)) for shape in ((fan_in, fan_out), (fan_out,)))
+        layers.append((weight.astype(np.float32), bias.astype(np.float32)))
     return layers
 
 
@@ -67,17 +70,16 @@ def widths(config: Config, sizes: Dimensions) -> tuple[Sequence[int], Sequence[i
     return (og, *config.hidden, sizes.action), (og + sizes.action, *config.hidden, 1)
 
 
-def fresh(config: Config, key: Array, sizes: Sequence[int]) -> Learnt:
-    """A network that has learnt nothing; its target is a copy."""
-    online = init(key, sizes)
-    return Learnt(online, jax.tree.map(jnp.copy, online), optax.adam(config.learning_rate).init(online))
+def fresh(config: Config, rng: np.random.Generator, sizes: Sequence[int]) -> Learnt:
+    """A network that has learnt nothing; its target is the same."""
+    online = init(rng, sizes)
+    return Learnt(online, online, optax.adam(config.learning_rate).init(online))
 
 
-def stacked(config: Config, key: Array, sizes: Sequence[int]) -> Learnt:
+def stacked(config: Config, rng: np.random.Generator, sizes: Sequence[int]) -> Learnt:
     """J fresh networks, stacked along a leading axis."""
-    members = [fresh(config, k, sizes) for k in jax.random.split(key, config.members)]
-    found: Learnt = jax.tree.map(lambda *leaves: jnp.stack(leaves), *members)
-    return found
+    online = init(rng, sizes, (config.members,))
+    return Learnt(online, online, jax.vmap(optax.adam(config.learning_rate).init)(online))
 
 
 def q(critic: Layers, og: Array, action: Array, relu: Activation = jax.nn.relu) -> Array:

@@ -47,16 +47,17 @@ class Batch(NamedTuple):
     """Whether nothing follows; False where the episode was cut off."""
 
 
-def empty(capacity: int, horizon: int, observation: int, goal: int, action: int) -> Replay:
+def empty(room: tuple[int, int], horizon: int, observation: int, goal: int, action: int) -> Replay:
+    """The memories of S runs, for so many episodes each; ``room`` is (S, episodes)."""
     return Replay(
-        jnp.zeros((capacity, horizon + 1, observation)),
-        jnp.zeros((capacity, horizon + 1, goal)),
-        jnp.zeros((capacity, horizon, action)),
-        jnp.zeros((capacity, goal)),
-        jnp.zeros(capacity, jnp.int32),
-        jnp.zeros(capacity, bool),
-        jnp.zeros(capacity, bool),
-        jnp.zeros((), jnp.int32),
+        jnp.zeros((*room, horizon + 1, observation)),
+        jnp.zeros((*room, horizon + 1, goal)),
+        jnp.zeros((*room, horizon, action)),
+        jnp.zeros((*room, goal)),
+        jnp.zeros(room, jnp.int32),
+        jnp.zeros(room, bool),
+        jnp.zeros(room, bool),
+        jnp.zeros(room[0], jnp.int32),
     )
 
 

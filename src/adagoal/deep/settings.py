@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple, get_type_hints
 
 from adagoal.core.errors import InputError
+from adagoal.core.schema import record
 
 
 class About(NamedTuple):
@@ -29,6 +30,8 @@ class About(NamedTuple):
     high: float
     choices: Collection[str]
     per_run: bool
+    later: bool
+    """Whether files of earlier versions lack it; what they hold was made with its default."""
 
 
 def setting(
@@ -39,34 +42,38 @@ def setting(
     high: float = math.inf,
     choices: Collection[str] = (),
     per_run: bool = False,
+    later: bool = False,
 ) -> Any:
     """A field; ``low`` and ``high`` are included, and hold for every entry of a tuple."""
-    declared = {"help": help, "low": low, "high": high, "choices": choices, "per_run": per_run}
+    declared = {"help": help, "low": low, "high": high, "choices": choices, "per_run": per_run, "later": later}
     return dataclasses.field(default=default, metadata=declared)
 
 
-def declared(record: type[Any]) -> dict[str, About]:
+def declared(kind: type[Any]) -> dict[str, About]:
     """The settings of a dataclass, in their order."""
-    kinds = get_type_hints(record)
-    return {f.name: About(kinds[f.name], **f.metadata) for f in dataclasses.fields(record)}
+    kinds = get_type_hints(kind)
+    return {f.name: About(kinds[f.name], **f.metadata) for f in dataclasses.fields(kind)}
 
 
-def per_run(record: type[Any]) -> set[str]:
+def per_run(kind: type[Any]) -> set[str]:
     """Names of the settings in which runs of one program may differ."""
-    return {name for name, about in declared(record).items() if about.per_run}
+    return {name for name, about in declared(kind).items() if about.per_run}
 
 
-def check(record: Any) -> None:
+def check(values: Any) -> None:
     """Every value has the declared type and lies in the declared range; what does not is named."""
-    for name, about in declared(type(record)).items():
-        value = getattr(record, name)
+    for name, about in declared(type(values)).items():
+        value = getattr(values, name)
         if not _fits(about, value):
             raise InputError(f"must be {_wanted(about)}, got {value!r}", name=name)
 
 
-def json_schema(record: type[Any], names: Collection[str]) -> dict[str, Any]:
-    """The rules of these settings in a file (see :func:`adagoal.core.schema.check_json`), by name."""
-    return {name: _rule(about) for name, about in declared(record).items() if name in names}
+def json_schema(kind: type[Any], names: Collection[str], **more: Mapping[str, Any]) -> dict[str, Any]:
+    """The rules of an object with these settings, and ``more``, in a file (:func:`adagoal.core.schema.check_json`)."""
+    wanted = {name: about for name, about in declared(kind).items() if name in names}
+    rules = record(**{name: _rule(about) for name, about in wanted.items()}, **more)
+    later = [name for name, about in wanted.items() if about.later]
+    return rules | {"required": [name for name in rules["required"] if name not in later]}
 
 
 def _rule(about: About) -> dict[str, Any]:

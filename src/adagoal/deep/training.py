@@ -7,7 +7,6 @@ compiled while the workers start.
 
 from __future__ import annotations
 
-import functools
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -81,24 +80,21 @@ class Training:
         self.calibrations: list[float | None] = [None] * len(configs)
         """Of E, run by run; known at the end."""
         self.cycle = 0
-        self.learnt: learner.State
         self._starts: Singles
         fixed = np.stack([space(np.random.default_rng(0), 4096) for space in test_spaces])
-        begin = functools.partial(learner.begin, configs, self.sizes, fixed)
-        like = jax.eval_shape(begin)
-        self._learn = self._compile(like)
+        like = learner.shapes(configs, self.sizes)
         if kept is None:
-            self.learnt = begin()
+            self.learnt = learner.begin(configs, self.sizes, fixed)
         else:
             self._restore(like, *kept)
+        self._learn = self._compile(like)
 
     def _compile(self, like: learner.State) -> Future[Any]:
-        """The cycle, for states of these shapes: compiled in a thread while networks are made and workers start."""
+        """The cycle for states of these shapes, which is traced and compiled in a thread while the workers start."""
         new = learner.episodes_like(like, self.configs[0].episodes)
         cycle = learner.compile_cycle(self.configs, self.sizes)
-        options = {"xla_gpu_autotune_level": 0} if jax.default_backend() == "gpu" else None
         beside = ThreadPoolExecutor(1)
-        compiled = beside.submit(lambda: cycle.lower(like, self.knobs, new).compile(options))
+        compiled = beside.submit(lambda: cycle.lower(like, self.knobs, new).compile())
         beside.shutdown(wait=False)
         return compiled
 

@@ -42,7 +42,7 @@ def result_rules(format: int) -> dict[str, Any]:
     """The schema of ``result.json``. In format 1 the kind, the format and the algorithm were not said."""
     own = settings.per_run(Config)
     shared = settings.declared(Config).keys() - own
-    config = record(**settings.json_schema(Config, shared))
+    config = settings.json_schema(Config, shared)
     rules = record(
         format={"enum": [FORMAT]},
         kind={"enum": [KIND]},
@@ -57,7 +57,7 @@ def result_rules(format: int) -> dict[str, Any]:
             "type": "array",
             "minItems": 1,
             "maxItems": 10_000,
-            "items": record(**settings.json_schema(Config, own), curve=_CURVE),
+            "items": settings.json_schema(Config, own, curve=_CURVE),
         },
         command=_TEXT,
         machine=_TEXT,
