@@ -18,6 +18,18 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
 sys.path.append(str(Path(__file__).parents[1]))  # where the mutator of run folders is
 
 
+@pytest.fixture(autouse=True)
+def no_film(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A film is a process of its own; one test makes it, with the fixture ``film``."""
+    if "film" not in request.fixturenames:
+        monkeypatch.setattr("adagoal.report.deep_film.write", lambda about, env, trust: None)
+
+
+@pytest.fixture
+def film() -> None:
+    """Let reports make their films."""
+
+
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished training (see ``small``), with two checkpoints; to be copied, not changed."""

@@ -234,7 +234,8 @@ def compile_experience(
 def _program(config: Config) -> Config:
     """The settings that a program follows from, with the others at their defaults: trainings in turn share programs."""
     others = settings.per_run(Config) | {"steps"}
-    return replace(config, **{field.name: field.default for field in fields(Config) if field.name in others})
+    defaults: dict[str, Any] = {field.name: field.default for field in fields(Config) if field.name in others}
+    return replace(config, env="", **defaults)
 
 
 @functools.lru_cache(maxsize=8)
