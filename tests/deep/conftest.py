@@ -19,15 +19,11 @@ sys.path.append(str(Path(__file__).parents[1]))  # where the mutator of run fold
 
 
 @pytest.fixture(autouse=True)
-def no_film(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A film is a process of its own; one test makes it, with the fixture ``film``."""
-    if "film" not in request.fixturenames:
+def no_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, pixel: bytes) -> None:
+    """Figures are made and not painted, and films are not made, but for the tests of the page."""
+    if request.module.__name__ != "test_page":
+        monkeypatch.setattr("adagoal.report.deep.png", lambda drawn: pixel)
         monkeypatch.setattr("adagoal.report.deep_film.write", lambda about, env, trust: None)
-
-
-@pytest.fixture
-def film() -> None:
-    """Let reports make their films."""
 
 
 @pytest.fixture(scope="session")

@@ -35,7 +35,7 @@ def trained(finished: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.skipif(driver.found() is None, reason=driver.HOW)
-def test_the_goal_space_goes_back_in_time(trained: Path, film: None) -> None:
+def test_the_goal_space_goes_back_in_time(trained: Path) -> None:
     deep.write(trained)
     assert (trained / deep.STRIP).is_file()
     with driver.Browser() as browser:
