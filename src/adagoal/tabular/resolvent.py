@@ -31,13 +31,12 @@ MOST = 1000.0
 def _widths(x, model, place, F, sd, span, mean):  # type: ignore[no-untyped-def]
     """Standard deviation, range and mean of every column of F [N, m] over the observed successors of the pair x."""
     columns = F.shape[1]
+    origin = F[place[model.successor[x, 0]]]
+    low, high = origin.copy(), origin.copy()
     for y in range(columns):
         mean[y] = 0.0
         sd[y] = 0.0
-    low = np.full(columns, np.inf)
-    high = np.full(columns, -np.inf)
-    origin = F[place[model.successor[x, 0]]]
-    for k in range(model.support[x]):
+    for k in range(1, model.support[x]):
         weight = model.p_split[x, k]
         row = F[place[model.successor[x, k]]]
         for y in range(columns):
@@ -237,6 +236,8 @@ def _settle(order, place, end, model, gain, top, V, Y, policy, probe):  # type: 
                         z = Z[place[model.successor[x, k]]]
                         m += model.p_split[x, k] * z
                         most = max(most, z)
+                    if policy[s] != a and gain[i, a] + (1.0 - model.q[x]) * most <= best:
+                        continue  # whatever the variance is
                     for k in range(model.support[x]):
                         variance += model.p_split[x, k] * (Z[place[model.successor[x, k]]] - m) ** 2
                     up = m + math.sqrt(2.0 * model.r[x] * variance) + model.r[x] * (most - m)
