@@ -18,6 +18,7 @@ from adagoal.runs import folder
 from adagoal.runs.result import Result, load
 from adagoal.worlds import random_models, registry, toys
 from adagoal.worlds.adapter import TERMINATED
+from adagoal.worlds.body import Local
 from adagoal.worlds.gym import GymWorld
 from adagoal.worlds.model import TabularMDP, from_rows
 from model_env import NEVER, Breaking, ModelEnv, PairEnv, play, same_counts, with_terminal
@@ -183,6 +184,35 @@ def test_certificates_hold_where_states_are_numbered_on_the_fly() -> None:
             assert verdict.ok, verdict.failures
             certified += 1
     assert certified > 6
+
+
+class Looking(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Looks at what is shown."""
+
+    def step(self, action: Any) -> Any:
+        seen, *rest = self.env.step(action)
+        assert seen["image"].shape == (7, 7, 3)
+        return seen, *rest
+
+
+@pytest.mark.parametrize("name", ["MiniGrid-DoorKey-5x5-v0", "MiniGrid-Dynamic-Obstacles-5x5-v0"])
+def test_minigrid_draws_for_those_who_look(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """States are the same whether or not the window is drawn; and it is there again for others."""
+    grids = pytest.importorskip("minigrid.minigrid_env").MiniGridEnv
+    drawn, real = [], grids.gen_obs_grid
+    monkeypatch.setattr(grids, "gen_obs_grid", lambda env: drawn.append(0) or real(env))
+    plain, wrapped = gymnasium.make(name), Looking(gymnasium.make(name))
+    bodies = Local(plain, name), Local(wrapped, name)
+    assert bodies[0].reset(3)[0] == bodies[1].reset(3)[0]
+    before = len(drawn)
+    for action in np.random.default_rng(0).integers(bodies[0].facts.n_actions, size=60).tolist():
+        found = [body.step(action) for body in bodies]
+        assert found[0] == found[1]
+        if found[0][2]:
+            assert bodies[0].reset()[0] == bodies[1].reset()[0]
+            before += 1
+    assert len(drawn) - before == 60
+    assert plain.unwrapped.step(0)[0]["image"].shape == (7, 7, 3)
 
 
 def test_minigrid_is_certified(tmp_path: Path) -> None:

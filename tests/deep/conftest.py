@@ -18,6 +18,14 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
 sys.path.append(str(Path(__file__).parents[1]))  # where the mutator of run folders is
 
 
+@pytest.fixture(autouse=True)
+def no_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, pixel: bytes) -> None:
+    """Figures are made and not painted, and films are not made, but for the tests of the page."""
+    if request.module.__name__ != "test_page":
+        monkeypatch.setattr("adagoal.report.deep.png", lambda drawn: pixel)
+        monkeypatch.setattr("adagoal.report.deep_film.write", lambda about, env, trust: None)
+
+
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished training (see ``small``), with two checkpoints; to be copied, not changed."""

@@ -19,6 +19,17 @@ SETTINGS: dict[str, Any] = {
     "episodes": 2, "horizon": 5, "buffer": 100, "eval_every": 2, "eval_episodes": 2, "steps": 40,
 }  # fmt: skip
 CONFIG = Config("point-mass", **SETTINGS)
+TINY: dict[str, Any] = {
+    "hidden": (16,), "updates": 4, "batch": 32, "ensemble_updates": 2, "ensemble_batch": 32, "candidates": 20,
+    "buffer": 10_000, "eval_every": 2, "eval_episodes": 16, "episodes": 4, "horizon": 20, "steps": 320,
+}  # fmt: skip
+"""Of the other trainings that need no more: four cycles. Equal settings are compiled once."""
+
+
+def words(settings: dict[str, Any]) -> list[str]:
+    """Settings as options of the command line."""
+    shown = {name: ",".join(map(str, x)) if isinstance(x, tuple) else str(x) for name, x in settings.items()}
+    return [word for name, value in shown.items() for word in (f"--{name.replace('_', '-')}", value)]
 
 
 OLD = ("policy.npz", "goals.npz")

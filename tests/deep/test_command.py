@@ -12,6 +12,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from small import TINY, words
 
 from adagoal.cli.main import run
 from adagoal.core.errors import EnvironmentFailure, InputError
@@ -144,20 +145,17 @@ def test_missing_extra_names_the_install_command(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_run_leaves_its_folder_and_exit_code_three_when_time_is_up(tmp_path: Path, capsys: Any) -> None:
-    tiny = (
-        "--hidden 16 --updates 2 --ensemble-updates 2 --batch 32 --ensemble-batch 32 --candidates 20 --eval-episodes 16"
-    )
-    arguments = ["train", "point-mass", *tiny.split(), "--out", str(tmp_path), "--json", "--steps", "1200"]
-    arguments += ["--workers", "1"]
+    options = words({**TINY, "steps": 400})
+    arguments = ["train", "point-mass", *options, "--out", str(tmp_path), "--json", "--workers", "1"]
     assert run([*arguments, "--minutes", "1e-6", "--quiet"]) == 3
     said = capsys.readouterr()
     assert (json.loads(said.out)["status"], said.err) == ("budget", "")
     assert run(["train", "--resume", str(tmp_path), "--workers", "1"]) == 0
-    assert "1200 / 1200 steps" in capsys.readouterr().err
+    assert "400 / 400 steps" in capsys.readouterr().err
     assert run(arguments) == 2, "a folder that holds a run is not overwritten"
     data = json.loads((tmp_path / "result.json").read_text())
     assert data["status"] == "done"
-    assert data["steps"] == 1200
+    assert data["steps"] == 400
     for name in ("log.csv", "manifest.json", "policy.npz", "goals.npz", "curves.png", "goals.png", "maps.png"):
         assert (tmp_path / name).is_file()
     page = (tmp_path / "report.html").read_text()

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small import TINY, words
 
 from adagoal.cli.main import run
 from adagoal.core.errors import InputError
@@ -20,28 +21,15 @@ from adagoal.deep.worker import TEST
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("run") / "out"
-    small = "--hidden 16 --updates 20 --batch 64 --candidates 10 --buffer 10000 --workers 1"
-    words = [
-        "train",
-        "point-mass",
-        "--seeds",
-        "2",
-        "--steps",
-        "4000",
-        "--workers",
-        "1",
-        *small.split(),
-        "--out",
-        str(path),
-    ]
-    assert run(words) == 0
+    options = [*words(TINY), "--seeds", "2", "--workers", "1", "--out", str(path)]
+    assert run(["train", "point-mass", *options]) == 0
     return path
 
 
 def test_it_is_what_playing_by_hand_gives(folder: Path) -> None:
     found = evaluate(folder, run=1, episodes=30, seed=3)
     source = Source("point-mass")
-    sizes = dimensions(source.make(), source, 0)
+    sizes = dimensions(source.make(), source, TINY["horizon"])
     policy, world = load(folder, run=1), World(source, sizes)
     for i in (0, 7, 29):
         round_, slot = divmod(i, 25)

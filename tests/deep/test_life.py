@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small import TINY
 
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.files import read_json
@@ -25,10 +26,6 @@ from adagoal.report import deep as report
 from adagoal.runs.signals import ENDING, stop_on_signals
 from adagoal.runs.training_files import is_training
 
-TINY: dict[str, Any] = {
-    "hidden": (16,), "updates": 2, "batch": 32, "ensemble_updates": 2, "ensemble_batch": 32, "candidates": 20,
-    "buffer": 10_000, "eval_every": 100, "eval_episodes": 16, "steps": 1600,
-}  # fmt: skip
 CONFIG = Config("point-mass", **TINY)
 
 

@@ -37,6 +37,7 @@ def trained(finished: Path, tmp_path: Path) -> Path:
 @pytest.mark.skipif(driver.found() is None, reason=driver.HOW)
 def test_the_goal_space_goes_back_in_time(trained: Path) -> None:
     deep.write(trained)
+    assert (trained / deep.STRIP).is_file()
     with driver.Browser() as browser:
         page = browser.open((trained / "report.html").as_uri())
         page.wait("document.body.dataset.ready === 'yes'")

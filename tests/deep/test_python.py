@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import small
 from test_envs import Elsewhere, Settable
 
 import adagoal
@@ -21,10 +22,7 @@ from adagoal.deep.pointmass import PointMass
 from adagoal.runs import training
 from adagoal.runs.trained import TrainResult
 
-TINY: dict[str, Any] = {
-    "hidden": (16,), "updates": 4, "batch": 32, "candidates": 20, "buffer": 10_000, "steps": 800, "eval_episodes": 16,
-    "episodes": 4, "horizon": 20, "workers": 1,
-}  # fmt: skip
+TINY: dict[str, Any] = {**small.TINY, "workers": 1}
 
 
 def mine(known: goals.Known) -> Any:
@@ -98,8 +96,7 @@ def test_what_is_no_observation_or_goal_is_named(line: TrainResult, observation:
 def test_an_environment_object_and_a_single_config() -> None:
     limited = gymnasium.wrappers.TimeLimit(PointMass(), 20)
     by_object = adagoal.train(limited, "unigoal", **TINY)
-    tiny = {name: value for name, value in TINY.items() if name != "workers"}
-    by_name = train(Config("point-mass", goal_rule="unigoal", **tiny), workers=1)
+    by_name = train(Config("point-mass", goal_rule="unigoal", **small.TINY), workers=1)
     assert by_object.history.configs[0].env == "object:PointMass"
     for name, array in by_name.weights().items():
         np.testing.assert_array_equal(by_object.weights()[name], array)

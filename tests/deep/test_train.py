@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small import TINY
 
 from adagoal.core.files import read_json
 from adagoal.deep import Config, load, resume, train
@@ -39,8 +40,7 @@ def test_point_mass_is_solved_from_a_goal_space_nine_times_too_large() -> None:
 
 
 def test_interrupted_and_resumed_is_the_uninterrupted_run(tmp_path: Path) -> None:
-    tiny = {**SMALL, "hidden": (16,), "updates": 4, "ensemble_updates": 4, "eval_every": 2, "eval_episodes": 16}
-    configs = [Config("point-mass", seed=seed, steps=2400, **tiny) for seed in (0, 1)]
+    configs = [Config("point-mass", seed=seed, **TINY) for seed in (0, 1)]
     whole = train(configs, tmp_path / "whole")
 
     def interrupt(history: Any) -> None:

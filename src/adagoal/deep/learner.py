@@ -8,7 +8,9 @@ Functions act on one run; :func:`compile_cycle` and :func:`compile_values` map t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -243,29 +245,47 @@ def episodes_like(state: State, episodes: int) -> tuple[Array, ...]:
 
 def compile_cycle(configs: Sequence[Config], sizes: Dimensions) -> Any:
     """:func:`cycle` over S runs: state and episodes with a leading axis S; the old state's memory is reused."""
-    with_ensemble = any(c.needs_ensemble for c in configs)
-
-    def one(state: State, knob: Knobs, new: Any) -> Any:
-        return cycle(configs[0], sizes, with_ensemble, state, knob, new)
-
-    return jax.jit(over_runs(one, len(configs)), donate_argnums=0)
+    return _cycle(_program(configs[0]), sizes, any(c.needs_ensemble for c in configs), len(configs))
 
 
 def compile_values(configs: Sequence[Config]) -> Callable[[State, Any, Any, Array], tuple[Array, Array, Array]]:
     """:func:`values` over S runs: starts ``[S, B, O]``, goals ``[S, B, N, G]``, keys ``[S]``."""
-    with_density = any(c.needs_density for c in configs)
-
-    def one(state: State, start: Array, goal: Array, key: Array) -> Any:
-        return values(configs[0], with_density, state, start, goal, key)
-
-    return jax.jit(over_runs(one, len(configs)))
+    return _values(_program(configs[0]), any(c.needs_density for c in configs), len(configs))
 
 
 def compile_experience(
     configs: Sequence[Config], count: int
 ) -> Callable[[State, Any, Array], tuple[Array, Array, Array]]:
     """:func:`experience` over S runs: wanted goals ``[S, M, G]``, keys ``[S]``."""
-    return jax.jit(over_runs(lambda state, wanted, key: experience(state, wanted, count, key), len(configs)))
+    return _experience(count, len(configs))
+
+
+def _program(config: Config) -> Config:
+    """The settings that a program follows from, with the others at their defaults: trainings in turn share programs."""
+    others = settings.per_run(Config) | {"steps"}
+    defaults: dict[str, Any] = {field.name: field.default for field in fields(Config) if field.name in others}
+    return replace(config, env="", **defaults)
+
+
+@functools.lru_cache(maxsize=8)
+def _cycle(config: Config, sizes: Dimensions, with_ensemble: bool, runs: int) -> Any:
+    def one(state: State, knob: Knobs, new: Any) -> Any:
+        return cycle(config, sizes, with_ensemble, state, knob, new)
+
+    return jax.jit(over_runs(one, runs), donate_argnums=0)
+
+
+@functools.lru_cache(maxsize=8)
+def _values(config: Config, with_density: bool, runs: int) -> Any:
+    def one(state: State, start: Array, goal: Array, key: Array) -> Any:
+        return values(config, with_density, state, start, goal, key)
+
+    return jax.jit(over_runs(one, runs))
+
+
+@functools.lru_cache(maxsize=8)
+def _experience(count: int, runs: int) -> Any:
+    return jax.jit(over_runs(lambda state, wanted, key: experience(state, wanted, count, key), runs))
 
 
 def over_runs(function: Callable[..., Any], runs: int) -> Callable[..., Any]:

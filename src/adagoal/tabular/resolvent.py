@@ -31,13 +31,12 @@ MOST = 1000.0
 def _widths(x, model, place, F, sd, span, mean):  # type: ignore[no-untyped-def]
     """Standard deviation, range and mean of every column of F [N, m] over the observed successors of the pair x."""
     columns = F.shape[1]
+    origin = F[place[model.successor[x, 0]]]
+    low, high = origin.copy(), origin.copy()
     for y in range(columns):
         mean[y] = 0.0
         sd[y] = 0.0
-    low = np.full(columns, np.inf)
-    high = np.full(columns, -np.inf)
-    origin = F[place[model.successor[x, 0]]]
-    for k in range(model.support[x]):
+    for k in range(1, model.support[x]):
         weight = model.p_split[x, k]
         row = F[place[model.successor[x, k]]]
         for y in range(columns):
@@ -71,11 +70,8 @@ def suboptimality(order, goal, model, V, Y, policy, probe):  # type: ignore[no-u
         top = max(top, Y[s])
         if not goal[s] and policy[s] != A and not model.terminal[s]:
             pair[i] = s * A + policy[s]
-    try:
-        F = _visits(pair, place, end, model)
-    except Exception:  # the policy is not proper under the empirical kernel
-        return np.inf, np.inf
-    if not (F.min() >= -1e-9 and F[:, N].max() <= MOST * top):  # hardly proper: the inverse is not to be trusted
+    F = _visits(pair, place, end, model, np.argsort(Y[order], kind="mergesort"), MOST * top)
+    if not F[:, N].max() <= MOST * top:  # not proper under the empirical kernel, or hardly so
         return np.inf, np.inf
     b, K, beta = _unknowns(pair, place, model, F, top)
     value = _value(pair, place[model.start], model, F, b, K, beta, top)
@@ -84,24 +80,50 @@ def suboptimality(order, goal, model, V, Y, policy, probe):  # type: ignore[no-u
 
 
 @numba.njit(cache=True, nogil=True)
-def _visits(pair, place, end, model):  # type: ignore[no-untyped-def]
-    """F [N, N + 1]: W, the visits under the empirical kernel, zero at the goal, and in the last column v = W 1."""
+def _visits(pair, place, end, model, turn, most):  # type: ignore[no-untyped-def]
+    """F [N, N + 1]: W, the visits under the empirical kernel, zero at the goal, and in the last column v = W 1.
+
+    States are eliminated in the order ``turn`` [N], those near the goal first, so that few rows meet in a column: zeros
+    are skipped, and what is left of a world whose states have few neighbours is a narrow band. Nothing cancels but on
+    the diagonal, as I - P_hat has no positive entries elsewhere. A pivot is 1 over visits to its state until a later
+    one is met: where there are more than ``most``, v is infinite.
+    """
     N, first = len(pair), place[model.start]
-    M = np.eye(N)
+    rank = np.empty(N, np.int64)
     for i in range(N):
-        x = pair[i]
-        if x >= 0:
-            for k in range(model.support[x]):
-                j = place[model.successor[x, k]]
-                if not end[j]:
-                    M[i, j] -= model.p_split[x, k]
-        elif not end[i] and not end[first]:
-            M[i, first] -= 1.0
-    W = np.linalg.inv(M)
-    F = np.empty((N, N + 1))
+        rank[turn[i]] = i
+    M, W = np.eye(N), np.eye(N)  # both in the order of the turns
+    last = np.arange(N)  # of the entries in a row of M
+    F = np.zeros((N, N + 1))
+    for i in range(N):
+        x, at = pair[i], rank[i]
+        for k in range(model.support[x] if x >= 0 else 1):
+            j = place[model.successor[x, k]] if x >= 0 else first
+            if not end[j] and not end[i]:
+                M[at, rank[j]] -= model.p_split[x, k] if x >= 0 else 1.0
+                last[at] = max(last[at], rank[j])
+    for k in range(N):
+        if M[k, k] * most < 1.0:
+            F[:, N] = np.inf
+            return F
+        for i in range(k + 1, N):
+            if M[i, k] != 0.0:
+                factor = M[i, k] / M[k, k]
+                for y in range(k + 1, last[k] + 1):
+                    M[i, y] -= factor * M[k, y]
+                for y in range(k + 1):
+                    W[i, y] -= factor * W[k, y]
+                last[i] = max(last[i], last[k])
+    for k in range(N - 1, -1, -1):
+        for j in range(k + 1, last[k] + 1):
+            if M[k, j] != 0.0:
+                for y in range(N):
+                    W[k, y] -= M[k, j] * W[j, y]
+        for y in range(N):
+            W[k, y] /= M[k, k]
     for i in range(N):
         for y in range(N):
-            F[i, y] = W[i, y] if not end[i] and not end[y] else 0.0
+            F[i, y] = W[rank[i], rank[y]] if not end[i] and not end[y] else 0.0
         F[i, N] = F[i, :N].sum()
     return F
 
@@ -214,6 +236,8 @@ def _settle(order, place, end, model, gain, top, V, Y, policy, probe):  # type: 
                         z = Z[place[model.successor[x, k]]]
                         m += model.p_split[x, k] * z
                         most = max(most, z)
+                    if policy[s] != a and gain[i, a] + (1.0 - model.q[x]) * most <= best:
+                        continue  # whatever the variance is
                     for k in range(model.support[x]):
                         variance += model.p_split[x, k] * (Z[place[model.successor[x, k]]] - m) ** 2
                     up = m + math.sqrt(2.0 * model.r[x] * variance) + model.r[x] * (most - m)

@@ -21,8 +21,10 @@ from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.text import plain, told
 from adagoal.worlds.keys import (
     Key,
+    Unseen,
     continuous,
     describe,
+    draws_for_nobody,
     is_minigrid,
     minigrid_key,
     minigrid_label,
@@ -109,13 +111,17 @@ class Local:
         how = {"kind": "minigrid"} if self._minigrid else describe(space)
         self._read = (lambda observation: minigrid_key(self._base)) if self._minigrid else reader(how)
         self._observation: Any = None
+        unseen = self._minigrid and draws_for_nobody(self.env)
+        self._calling: contextlib.AbstractContextManager[None] = (
+            Unseen(self._base) if unseen else contextlib.nullcontext()
+        )
         few = isinstance(space, spaces.Discrete) and space.n <= MAX_STATES and not self._minigrid
         self.facts = Facts(int(actions.n), range(int(space.start), int(space.start + space.n)) if few else None, how)
 
     def reset(self, seed: int | None = None, keep: bool = False) -> tuple[Key, Mask, dict[str, Any]]:
         """See :class:`Body`."""
         before = self.generator()
-        with self._blamed("cannot be reset"):
+        with self._blamed("cannot be reset"), self._calling:
             given = self.env.reset() if seed is None else self.env.reset(seed=seed)
         if not (isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Mapping)):
             raise self._malformed("reset", "(observation, info)", given)
@@ -126,7 +132,8 @@ class Local:
     def step(self, action: int) -> tuple[Key, Mask, bool, bool]:
         """See :class:`Body`."""
         try:
-            given = self.env.step(action + self._first)
+            with self._calling:
+                given = self.env.step(action + self._first)
             if not (isinstance(given, tuple) and len(given) == 5):
                 raise self._malformed("step", "(observation, reward, terminated, truncated, info)", given)
             return self._key(given[0]), self._mask(given[4]), bool(given[2]), bool(given[3])

@@ -154,6 +154,32 @@ def _thing(thing: Any) -> bytes:
     return bytes(thing.encode()) + inside
 
 
+class Unseen:
+    """Within it, a MiniGrid environment does not draw the window that it shows: most of the time of a step.
+
+    Its state is read from the environment itself, so that nobody looks. See :func:`draws_for_nobody`.
+    """
+
+    def __init__(self, base: Any) -> None:
+        self._base = base
+
+    def __enter__(self) -> None:
+        self._base.gen_obs = dict
+
+    def __exit__(self, *_: object) -> None:
+        del self._base.gen_obs
+
+
+def draws_for_nobody(env: Any) -> bool:
+    """Whether an environment is one of MiniGrid's own, as it is: another class or a wrapper may look at the window."""
+    drawing = getattr(type(env), "gen_obs", None)
+    return (
+        type(env).__module__.startswith("minigrid.envs.")
+        and getattr(drawing, "__module__", "") == "minigrid.minigrid_env"
+        and "gen_obs" not in vars(env)
+    )
+
+
 def minigrid_label(base: Any) -> str:
     """A MiniGrid state for people: where the agent stands, where it looks, and what it carries."""
     x, y = base.agent_pos
