@@ -39,8 +39,16 @@ def made(algorithm: Any, seed: int = 0, env: Any = None, critics: int = 2, **giv
         env or DummyVecEnv([point_mass] * 4),
         replay_buffer_class=HerReplayBuffer,
         replay_buffer_kwargs={"n_sampled_goal": 4, "goal_selection_strategy": "future"},
-        policy_kwargs={"net_arch": [64, 64], "n_critics": critics},
-        **{"learning_starts": 120, "train_freq": 25, "gradient_steps": 2, "gamma": 0.96, "seed": seed} | noise | given,
+        **{
+            "policy_kwargs": {"net_arch": [64, 64], "n_critics": critics},
+            "learning_starts": 120,
+            "train_freq": 25,
+            "gradient_steps": 2,
+            "gamma": 0.96,
+            "seed": seed,
+        }
+        | noise
+        | given,
     )
 
 

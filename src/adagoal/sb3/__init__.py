@@ -4,7 +4,7 @@
     model = TD3("MultiInputPolicy", env, replay_buffer_class=HerReplayBuffer)
     model.learn(300_000, callback=ChooseGoals("adagoal-proportional", goals, radius=40))
 
-Needs the extra: ``pip install 'adagoal[sb3]'``. PyTorch is imported only when :class:`ChooseGoals` is used.
+Needs the extra: ``pip install 'adagoal[sb3]'``. PyTorch is imported only when something other than the wrapper is used.
 """
 
 from __future__ import annotations
@@ -17,16 +17,21 @@ from adagoal.core.errors import InputError
 
 if TYPE_CHECKING:
     from adagoal.sb3.callback import ChooseGoals
+    from adagoal.sb3.features import NormalisedFeatures
     from adagoal.sb3.wrapper import ChosenGoal
 
-__all__ = ["ChooseGoals", "ChosenGoal"]
+__all__ = ["ChooseGoals", "ChosenGoal", "NormalisedFeatures"]
 
-_HOME = {"ChooseGoals": "adagoal.sb3.callback", "ChosenGoal": "adagoal.sb3.wrapper"}
+_HOME = {
+    "ChooseGoals": "adagoal.sb3.callback",
+    "ChosenGoal": "adagoal.sb3.wrapper",
+    "NormalisedFeatures": "adagoal.sb3.features",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name == "ChooseGoals" and importlib.util.find_spec("stable_baselines3") is None:
+    if name != "ChosenGoal" and importlib.util.find_spec("stable_baselines3") is None:
         raise InputError("this needs stable_baselines3: pip install 'adagoal[sb3]'")
     return getattr(importlib.import_module(_HOME[name]), name)

@@ -47,7 +47,7 @@ class ChooseGoals(BaseCallback):
     ----------
     rule: a rule of :mod:`adagoal.goals` by name, ``FILE.py:FUNCTION``, or a function of what is known.
     goals: where candidates come from: a function ``(rng, n) -> [n, G]``, or an array ``[m, G]`` to draw from.
-    radius: L, in steps.
+    radius: L, in steps; or a function of the environment steps so far, for an L that grows.
     candidates: how many are looked at for each episode.
     seed: of candidates and choices.
 
@@ -60,7 +60,7 @@ class ChooseGoals(BaseCallback):
         rule: str | rules.Rule,
         goals: GoalSpace | ArrayLike,
         *,
-        radius: float,
+        radius: float | Callable[[int], float],
         candidates: int = 1000,
         seed: int = 0,
         verbose: int = 0,
@@ -71,7 +71,8 @@ class ChooseGoals(BaseCallback):
         missing = self.needs - KNOWN - {"experienced"}  # without it, what was achieved is what has a density
         if missing:
             raise InputError(f"needs {', '.join(sorted(missing))}, which is not known of continuous goals here", "rule")
-        number("radius", radius, 0.0, math.inf, closed="()")
+        if not callable(radius):
+            number("radius", radius, 0.0, math.inf, closed="()")
         integer("candidates", candidates, 1, 1_000_000)
         integer("seed", seed, 0, 2**31 - 1)
         self.space, self.radius, self.candidates = _space(goals), radius, candidates
@@ -82,7 +83,7 @@ class ChooseGoals(BaseCallback):
 
     def _on_training_start(self) -> None:
         if isinstance(self.training_env, VecNormalize):
-            raise InputError("VecNormalize would hide the goals; normalise inside the networks instead", "env")
+            raise InputError("VecNormalize would hide the goals; use adagoal.sb3.NormalisedFeatures instead", "env")
         if not hasattr(self.model, "critic"):
             raise InputError(f"{type(self.model).__name__} has no critics; use DDPG, TD3 or SAC", "model")
         if "E" in self.needs and self.model.critic.n_critics < 2:
@@ -115,7 +116,9 @@ class ChooseGoals(BaseCallback):
         D, E = self._values(start, options) if self.needs & {"D", "E"} else (none, none)
         visits = self._density(options) if "visits" in self.needs else none
         every = np.ones(len(options), bool)
-        return rules.Known(D, E, self.radius, every, visits, *(none,) * 4)
+        L = self.radius(self.num_timesteps) if callable(self.radius) else self.radius
+        number("radius", L, 0.0, math.inf, closed="()")
+        return rules.Known(D, E, L, every, visits, *(none,) * 4)
 
     def _values(self, start: dict[str, Any], options: Floats) -> tuple[Floats, Floats]:
         """D in steps and E ``[N]`` of the candidates ``[N, G]``."""
