@@ -93,7 +93,8 @@ def rule(*needs: str, **options: Option) -> Callable[[AnyRule], AnyRule]:
 @rule("D", "E")
 def adagoal(known: Known) -> Floats:
     """The most uncertain goal among those believed reachable (eq. ``opt_pbm_constrained``)."""
-    return _one(known, reachable(known)) if reachable(known).any() else known.eligible.astype(float)
+    within = reachable(known)
+    return _one(known, within) if within.any() else known.eligible.astype(float)
 
 
 @rule("D", "E")
@@ -280,7 +281,7 @@ def weights(rule: Rule, known: Known) -> Floats:
         if _plain(rule) in RULES.values():
             raise
         raise EnvironmentFailure(f"the rule raised {type(error).__name__}: {error}", name="goal_rule") from error
-    if found.shape != known.D.shape or not np.isfinite(found).all() or (found < 0).any() or not found.sum() > 0:
+    if found.shape != known.D.shape or not (found.min(initial=np.inf) >= 0 and 0 < found.sum() < np.inf):
         raise InputError("a rule returns one finite weight >= 0 per goal, not all of them zero", name="goal_rule")
     return found
 

@@ -115,8 +115,7 @@ class Certified(Columns):
         """[columns] error estimates."""
         upper = np.minimum(self.upper, self.cap)
         missing: Floats = np.maximum(np.minimum(upper - self.D, self.gap), upper - self.L)
-        missing[missing < 0.0] = 0.0
-        return missing
+        return np.maximum(missing, 0.0, out=missing)
 
     def policy(self, goal: int) -> Actions:
         """[1, S] the policy that the certificate speaks of; the optimistic one as long as there is none."""
