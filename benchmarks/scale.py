@@ -8,8 +8,8 @@ Seconds are wall seconds, and in brackets those of the processor, which say more
 
 A backup is one pair looked at for one goal. The roofline of a sweep is what the memory bandwidth allows, where a world
 is too large for the cache: for every block of goals each value is read and written once, each action is written, and
-each row of the model is read. It is an upper bound and no aim: a grid that the cache holds is swept no faster than one
-that it does not, so that arithmetic is what limits a sweep, and not the memory.
+each row of the model is read. It is an upper bound and no aim: a grid that the cache holds is swept hardly faster than
+one that it does not, so that arithmetic is what limits a sweep, and not the memory.
 """
 
 from __future__ import annotations
