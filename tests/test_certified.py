@@ -135,16 +135,16 @@ def test_gap_bounds_the_worst_model(leak):
         g = int(e.goal_state[j])
         if g == mdp.start or not e.Y[mdp.start, j] <= e.cap - 1:
             continue
-        policy, probe = e.best[:, j].copy(), np.zeros(5, np.int16)
-        gap, upper = suboptimality(
-            e.order, np.arange(mdp.n_states) == g, m, e.V[:, j].copy(), e.Y[:, j].copy(), policy, probe
-        )
+        policy, rival, inside = e.best[:, j].copy(), np.zeros(5, np.int16), np.arange(mdp.n_states) == g
+        V, Y = e.V[:, j].copy(), e.Y[:, j].copy()
+        gap, upper, most, _ = suboptimality(e.order, inside, m, V, Y, policy, len(e.order) == 5, rival)
         for other in others:
             best = solve.optimal_values(other, np.array([g]))[:, 0]
             value = solve.policy_values(other, policy, g)
             if (best >= e.V[:, j] - 1e-9).all() and (value <= e.Y[:, j] + 1e-9).all():
                 assert value[mdp.start] - best[mdp.start] <= gap + 1e-9
                 assert value[mdp.start] <= upper + 1e-9
+                assert value.max() <= most + 1e-9
                 tried += 1
     assert tried > 100
 

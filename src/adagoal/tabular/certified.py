@@ -265,7 +265,8 @@ class Certified(Columns):
         for part, table in zip(parts, tables, strict=True):
             scatter(part, self.order, block, table.T)
         self.D[block] = np.maximum(self.D[block], self.V[start, block])
-        proper = block[self.Y[start, block] <= self.cap - 1.0]
+        below = np.full(len(block), True) if high.cap == self.cap else parts[2][self.order].max(axis=0) <= self.cap
+        proper = block[below & (self.Y[start, block] <= self.cap - 1.0)]
         self._offer(proper, self.Y[start, proper], np.full(len(proper), np.inf))
         self.plans += 1
 
@@ -315,17 +316,14 @@ class Certified(Columns):
         V, Y, policy = (np.ascontiguousarray(a[:, j]) for a in (self.V, self.Y, self.best))
         actions = np.full(len(V), -1, np.int16)
         self.schedule.gaps(len(self.order))
-        goal, model, all_seen = self.space.inside(self.goal_state[j]), self.confidence.model(), self._all_seen
+        goal, model = self.space.inside(self.goal_state[j]), self.confidence.model()
+        all_seen = len(self.order) == self._states
         gap, value, most, chain = suboptimality(self.order, goal, model, V, Y, policy, all_seen, actions)
         if np.isfinite(gap):
             wander(self.order, chain, model, actions)
         self.probing[:, j] = actions
         if most <= self.cap:
             self._offer(np.array([j]), np.array([value]), np.array([gap]))
-
-    @property
-    def _all_seen(self) -> bool:
-        return len(self.order) == self._states
 
     def extras(self) -> dict[str, NDArray[Any]]:
         """None."""
