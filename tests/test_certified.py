@@ -152,10 +152,14 @@ def test_gap_bounds_the_worst_model(leak):
     assert tried > 100
 
 
-def test_probing_goes_where_a_try_is_worth_most():
-    """A pair beside the far corner was tried 20 times, all others 2,000 times: the explorer walks there, and stays."""
+@pytest.mark.parametrize("few", [(1, 2), (4, 1), (7, 0)])
+def test_probing_goes_where_a_try_is_worth_most(few):
+    """One pair was tried 20 times, all others 2,000 times: the explorer walks there and tries it in every other step.
+
+    It neither goes on to the goal nor resets in between, as the policy that attains the bound would.
+    """
     mdp, rng = grid.open_grid(rows=3, cols=3, slip=0.1), np.random.default_rng(0)
-    counts, few = Counts(mdp.n_states, mdp.n_actions, mdp.start), (7, 0)
+    counts = Counts(mdp.n_states, mdp.n_actions, mdp.start)
     for s, a in np.ndindex(mdp.n_states, mdp.n_actions):
         successors, p = mdp.row(s, a)
         for to in rng.choice(successors, 20 if (s, a) == few else 2000, p=p):
@@ -169,9 +173,10 @@ def test_probing_goes_where_a_try_is_worth_most():
     state, tried = mdp.start, []
     for _ in range(40):
         tried.append((state, int(e.probing[state, j])))
+        assert 0 <= tried[-1][1] < mdp.n_actions
         successors, p = mdp.row(*tried[-1])
         state = int(successors[p.argmax()])
-    assert tried.count(few) >= 5
+    assert tried.count(few) >= 18
 
 
 def test_upper_bounds_of_an_earlier_version_start_again():
