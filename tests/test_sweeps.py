@@ -168,7 +168,7 @@ def test_exact_upper_sweep(seed):
 
 
 def gap_twin(goal, model, V, Y, policy, all_seen):
-    """(gap, value, value anywhere) of lemmas 7 to 9, with dense rows over the seen states; the goal's row and column are zero."""
+    """(gap, value, value anywhere) of lemmas 7 to 9, with dense rows over the seen states, zero at the goal."""
     states, first = list(ORDER), list(ORDER).index(model.start)
     place = {s: i for i, s in enumerate(states)}
     N, top = len(states), max(1 + Y[model.start], Y[ORDER].max())
