@@ -136,7 +136,7 @@ def test_gap_bounds_the_worst_model(leak):
     tried = 0
     for j in range(1, len(e.D)):
         g = int(e.goal_state[j])
-        if g == mdp.start or not e.Y[mdp.start, j] <= e.cap - 1:
+        if g == mdp.start or not e.Y[mdp.start, j] <= HEIGHT * e.cap - 1:
             continue
         policy, rival, inside = e.best[:, j].copy(), np.zeros(5, np.int16), np.arange(mdp.n_states) == g
         V, Y = e.V[:, j].copy(), e.Y[:, j].copy()

@@ -157,7 +157,7 @@ class Certified(Columns):
         counts = self.counts
         self._rollouts += 1
         worst = int(np.where(self.D <= self.L, self.E, -1.0).argmax())
-        leading = self.gap[worst] <= NEARLY * (self.upper[worst] - self.D[worst])
+        leading = self.gap[worst] <= NEARLY * (min(self.upper[worst], self.cap) - self.D[worst])
         local = Local(
             V=self.V.T,
             probe=self.probing.T,
