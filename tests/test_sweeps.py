@@ -10,6 +10,7 @@ from adagoal.planning import bounds
 from adagoal.planning.model import Block, Empirical
 from adagoal.tabular import resolvent
 from adagoal.tabular.confidence import NOTHING_KNOWN
+from adagoal.tabular.wander import wander
 
 S, A, CAP = 9, 2, 12.0
 GOALS = (3, -1, 5)
@@ -166,8 +167,8 @@ def test_exact_upper_sweep(seed):
         assert (most - Y).max() > 0.1 * (most - least).max()
 
 
-def gap_twin(goal, model, V, Y, policy):
-    """(gap, value) of lemmas 7 to 9, with dense rows over the seen states; the goal's row and column are zero."""
+def gap_twin(goal, model, V, Y, policy, all_seen):
+    """(gap, value, value anywhere) of lemmas 7 to 9, with dense rows over the seen states, zero at the goal."""
     states, first = list(ORDER), list(ORDER).index(model.start)
     place = {s: i for i, s in enumerate(states)}
     N, top = len(states), max(1 + Y[model.start], Y[ORDER].max())
@@ -203,15 +204,19 @@ def gap_twin(goal, model, V, Y, policy):
             break
 
     inside = {i: model.quiet[x] for i, x in pairs.items() if model.quiet[x] > 0}
-    shared = max((W[first, i] / m for i, m in inside.items()), default=0.0) * model.quiet_log
-    mass = min(W[first] @ unseen, shared + sum(W[first, i] * unseen[i] for i in pairs if i not in inside))
-    value = v[first] + W[first] @ (b + K @ beta) + top * mass
+
+    def error(weights):
+        shared = max((weights[i] / m for i, m in inside.items()), default=0.0) * model.quiet_log
+        mass = min(weights @ unseen, shared + sum(weights[i] * unseen[i] for i in pairs if i not in inside))
+        return weights @ (b + K @ beta) + top * mass
+
+    values = [min(v[i] + error(W[i]), Y[states[i]]) for i in range(N)]
 
     def gain(i, a):
         s = states[i]
         x = s * A + a
         if a == A:
-            near = v[i] - 1 - v[first] + np.abs(W[i] - W[first]) @ beta
+            near = v[i] - 1 - v[first] + error(np.abs(W[i] - W[first]))
             return 0.0 if policy[s] == A else min(near, Y[s] - 1 - V[model.start])
         if a == policy[s]:
             return 0.0
@@ -220,13 +225,12 @@ def gap_twin(goal, model, V, Y, policy):
         p = row(x)[0]
         noise = width(x, v) + np.array([width(x, W[:, y]) for y in range(N)]) @ beta
         noise += model.q[x] * min(top, p @ v + (p @ W) @ beta)
-        return min(Y[s] - 1, v[i] - 1 - p @ v + np.abs(p @ W - W[i]) @ beta + noise)
+        return min(Y[s] - 1, v[i] - 1 - p @ v + error(np.abs(p @ W - W[i])) + noise)
 
     gains = {i: [gain(i, a) for a in range(A + 1)] for i in off}
     Z = np.array([0.0 if s == goal else max(Y[s] - V[s], 0.0) for s in states])
-    ceiling = max(top - 1, Z.max())
     for sweep in range(resolvent.ITERATIONS):
-        change = 0.0
+        ceiling, change = max(0.0 if all_seen else top - 1, Z.max()), 0.0
         for i in off if sweep % 2 == 0 else off[::-1]:
             s, best = states[i], gains[i][A] + Z[first]
             for a in range(0 if model.terminal[s] else A):
@@ -242,7 +246,7 @@ def gap_twin(goal, model, V, Y, policy):
             Z[i] = min(Z[i], max(best, 0.0))
         if change < 1e-4:
             break
-    return Z[first], value
+    return Z[first], values[first], max(*values, 1 + values[first])
 
 
 def greedy(model, goal):
@@ -274,14 +278,18 @@ def test_suboptimality():
         else:
             policy[rng.integers(8)] = A
         probe = np.full(S, -1, np.int16)
-        found = resolvent.suboptimality(ORDER, np.arange(S) == goal, model, V, Y, policy, probe)
+        all_seen = seed % 3 == 0
+        *found, chain = resolvent.suboptimality(ORDER, np.arange(S) == goal, model, V, Y, policy, all_seen, probe)
         if math.isfinite(found[0]):
-            np.testing.assert_allclose(found, gap_twin(goal, model, V, Y, policy), rtol=1e-7, atol=1e-9)
+            twin = gap_twin(goal, model, V, Y, policy, all_seen)
+            np.testing.assert_allclose(found, twin, rtol=1e-7, atol=1e-9)
             assert ((probe[ORDER] >= 0) | (ORDER == goal)).all()
+            wander(ORDER, chain, model, probe)
+            assert ((probe[ORDER] >= -1) & (probe[ORDER] <= A)).all()
             proper += 1
             sharper += found[0] < 0.9 * (Y[1] - V[1])
         else:
             with pytest.raises((np.linalg.LinAlgError, AssertionError)):
-                assert gap_twin(goal, model, V, Y, policy)[1] < resolvent.MOST * CAP
+                assert gap_twin(goal, model, V, Y, policy, all_seen)[1] < resolvent.MOST * CAP
     assert proper > 50
     assert sharper > 20

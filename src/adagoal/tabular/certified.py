@@ -37,12 +37,13 @@ from adagoal.core.world import NEVER, Plan
 from adagoal.planning.backend import NUMBA, Backend
 from adagoal.planning.model import Block
 from adagoal.tabular import hops
-from adagoal.tabular.columns import Columns, gather, scatter
+from adagoal.tabular.columns import HEIGHT, Columns, gather, scatter
 from adagoal.tabular.confidence import Confidence
 from adagoal.tabular.detours import detours
 from adagoal.tabular.resolvent import suboptimality
 from adagoal.tabular.schedule import CLOSED, DUALS, GAPS, Schedule
 from adagoal.tabular.surprise import BANNED, MOST, following
+from adagoal.tabular.wander import wander
 
 THREADED = 1e7
 """Operations of a plan from which on its two bounds are swept side by side."""
@@ -51,13 +52,16 @@ FEW = 16
 SWEEPS = 4
 """Sweeps per plan, at most; the next plan goes on from where this one stopped."""
 POLISH = 1.05
-"""Exact duals and action gaps once the step count has grown by this factor since the goal's last time."""
+"""Exact duals once the step count has grown by this factor since the goal's last time."""
 LEAST = 1.01
-"""Errors fall like one over the root of the counts: near the end the factor shrinks to what is missing, to this."""
+"""The same in a world with action gaps, which say where to try next, and near the end of any run: errors fall like one
+over the root of the counts, so that the factor shrinks to what is missing."""
 REACH = 2.0
 """In a large world, of more than DENSE states, duals are solved for goals whose error is at most so many epsilons."""
-PROBE = 0.1
-"""Share of the steps spent on probing action gaps."""
+SELDOM, OFTEN = 10, 2
+"""One rollout of so many probes action gaps: where intervals are the smaller bound on the error, and where gaps are."""
+NEARLY = 1.5
+"""Gaps up to this multiple of the interval count as the smaller bound: probing makes them so."""
 HOPS = 1.02
 """Hops are counted again once the step count has grown by this factor."""
 SPARE = 0.5
@@ -99,7 +103,7 @@ class Certified(Columns):
             delta=delta,
             branching=branching or state_bound,
         )
-        self._probed, self._planned_at, self._probing_now = 0.0, 0.0, False
+        self._states, self._rollouts = state_bound, 0
         self._hopped_at = 0.0
         self._taken = -1  # steps, resets included, at the last look
         self._news = True  # whether the radii may be older than that
@@ -148,15 +152,15 @@ class Certified(Columns):
         return True
 
     def plan(self) -> Plan:
-        """What to explore with: the lower bounds, and for a share of the steps actions that probe the action gaps."""
-        counts, steps = self.counts, float(self.counts.n.sum())
-        self._probed += (steps - self._planned_at) * self._probing_now
-        self._planned_at = steps
-        self._probing_now = self._probed < PROBE * steps
+        """What to explore with: the lower bounds, and in some rollouts actions that probe the action gaps."""
+        counts = self.counts
+        self._rollouts += 1
+        worst = int(np.where(self.D <= self.L, self.E, -1.0).argmax())
+        leading = self.gap[worst] <= NEARLY * (min(self.upper[worst], self.cap) - self.D[worst])
         local = Local(
             V=self.V.T,
             probe=self.probing.T,
-            probing=self._probing_now and len(self.order) <= DENSE,
+            probing=self._rollouts % (OFTEN if leading else SELDOM) == 0 and len(self.order) <= DENSE,
             q=self.confidence.q,
             log=self.confidence.low_log,
             cap=self.cap,
@@ -173,14 +177,18 @@ class Certified(Columns):
         Counts and bounds carry over. The fixed function of lemma 1 depends on the cap, so that each stage has its
         own share delta / (stage (stage + 1)) of that event; the other events do not depend on the radius.
         """
-        unfinished = self.Y[self.counts.start] > self.cap - 1.0
+        unfinished = self.Y[self.counts.start] > self._height - 1.0
         self.L, self.cap = L, L + 1.0 + self.epsilon
         self.confidence.set_stage(stage)
-        self.Y[:, unfinished], self.best[:, unfinished] = self.cap, self.counts.n_actions
-        self.pin(np.flatnonzero(unfinished))
+        self._start_again(unfinished)
         self.polished[:] = 0.0
         self.stale[:] = True
         self._edges = self._taken = -1
+
+    def _start_again(self, unfinished: Bools) -> None:
+        """With the upper bounds of these columns [columns], whose policies may not be proper."""
+        self.Y[:, unfinished], self.best[:, unfinished] = HEIGHT * self.cap, self.counts.n_actions
+        self.pin(np.flatnonzero(unfinished))
 
     # --- planning ---------------------------------------------------------------------------------------------
 
@@ -198,6 +206,11 @@ class Certified(Columns):
         np.maximum(self.D, self.V[self.counts.start], out=self.D)
         self.schedule.earn(float(taken))
 
+    @property
+    def _height(self) -> float:
+        """The cap of the upper bounds. It may fall: a policy is proper once Y(s0) is one below the lowest so far."""
+        return self.cap if len(self.order) > DENSE else HEIGHT * self.cap
+
     def _missing(self) -> Floats:
         """[columns] the factor by which the counts behind a goal must still grow, roughly."""
         return np.maximum((self.E / self.epsilon) ** 2, LEAST)
@@ -208,9 +221,11 @@ class Certified(Columns):
         self.stale[block] = False
         steps = float(self.counts.n.sum())
         looking = (self.D[block] <= self.L) & (self.E[block] > self.epsilon)
+        most = LEAST
         if len(self.order) > DENSE:
             looking &= self.E[block] <= REACH * self.epsilon
-        due = block[looking & (steps >= np.minimum(POLISH, self._missing()[block]) * self.polished[block])]
+            most = POLISH
+        due = block[looking & (steps >= np.minimum(most, self._missing()[block]) * self.polished[block])]
         if not len(due) or not self.schedule.pays(DUALS):
             return
         due = due[:FEW]
@@ -218,7 +233,7 @@ class Certified(Columns):
         if self.counts.support.max() > 1:  # else nothing varies, and the closed forms are exact
             self._sweep(due, exact=True)
         if len(self.order) <= DENSE:
-            for j in due[self.Y[self.counts.start, due] <= self.cap - 1.0]:
+            for j in due[self.Y[self.counts.start, due] <= self._height - 1.0]:
                 if self.schedule.pays(GAPS):
                     self._probe_gaps(int(j))
 
@@ -239,16 +254,18 @@ class Certified(Columns):
         tables: list[NDArray[Any]] = [self.V, self.optimistic, self.Y, self.best]
         parts = [gather(table.T, self.order, block) for table in tables]
         setting = Block(self.order, column, self.cap, exact, SWEEPS, tolerance=1e-3 * self.epsilon)
+        high = setting._replace(cap=self._height)
         if work > THREADED:
-            second = self._threads.submit(backend.upper, model, setting, *parts[2:])
+            second = self._threads.submit(backend.upper, model, high, *parts[2:])
             parts = [*backend.lower(model, setting, *parts[:2]), *second.result()]
         else:
             first = backend.lower(model, setting, *parts[:2])
-            parts = [*first, *backend.upper(model, setting, *parts[2:])]
+            parts = [*first, *backend.upper(model, high, *parts[2:])]
         for part, table in zip(parts, tables, strict=True):
             scatter(part, self.order, block, table.T)
         self.D[block] = np.maximum(self.D[block], self.V[start, block])
-        proper = block[self.Y[start, block] <= self.cap - 1.0]
+        below = np.full(len(block), True) if high.cap == self.cap else parts[2][self.order].max(axis=0) <= self.cap
+        proper = block[below & (self.Y[start, block] <= self.cap - 1.0)]
         self._offer(proper, self.Y[start, proper], np.full(len(proper), np.inf))
         self.plans += 1
 
@@ -291,14 +308,21 @@ class Certified(Columns):
             self.upper[j], self.gap[j] = upper[i], np.inf
 
     def _probe_gaps(self, j: int) -> None:
-        """Bound the sub-optimality of the policy of Y, for a goal with Y(s0) <= C - 1."""
+        """Bound the value and the sub-optimality of the policy of Y, and find out where to try next.
+
+        Only for a goal with Y(s0) <= height - 1. A policy is recorded if its value is at most C everywhere.
+        """
         V, Y, policy = (np.ascontiguousarray(a[:, j]) for a in (self.V, self.Y, self.best))
-        probe = np.full(len(V), -1, np.int16)
+        actions = np.full(len(V), -1, np.int16)
         self.schedule.gaps(len(self.order))
-        goal = self.space.inside(self.goal_state[j])
-        gap, value = suboptimality(self.order, goal, self.confidence.model(), V, Y, policy, probe)
-        self.probing[:, j] = probe
-        self._offer(np.array([j]), np.array([min(float(Y[self.counts.start]), value)]), np.array([gap]))
+        goal, model = self.space.inside(self.goal_state[j]), self.confidence.model()
+        all_seen = len(self.order) == self._states
+        gap, value, most, chain = suboptimality(self.order, goal, model, V, Y, policy, all_seen, actions)
+        if np.isfinite(gap):
+            wander(self.order, chain, model, actions)
+        self.probing[:, j] = actions
+        if most <= self.cap:
+            self._offer(np.array([j]), np.array([value]), np.array([gap]))
 
     def extras(self) -> dict[str, NDArray[Any]]:
         """None."""
@@ -310,6 +334,7 @@ class Certified(Columns):
     UNSEEN: ClassVar[Schema] = {"unseen": Array("float64", ("X",), low=0, high=1)}
     """Only in folders that were written since there are local backups; so is the schedule."""
     FACTS = record(
+        rollouts=COUNT,
         probed={"type": "number", "minimum": 0},
         planned_at={"type": "number", "minimum": 0},
         probing_now={"type": "boolean"},
@@ -317,16 +342,12 @@ class Certified(Columns):
         plans=COUNT,
         windows={"type": "integer", "minimum": 0, "maximum": MOST},
         schedule=Schedule.FACTS,
-    ) | {"required": ["probed", "planned_at", "probing_now", "plans", "windows"]}
+    ) | {"required": ["plans", "windows"]}
+    """Earlier versions had ``probed``, ``planned_at`` and ``probing_now`` instead of ``rollouts``."""
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Everything that the counts do not determine."""
-        facts: dict[str, Any] = {
-            "probed": self._probed,
-            "planned_at": self._planned_at,
-            "probing_now": self._probing_now,
-            "hopped_at": self._hopped_at,
-        }
+        facts: dict[str, Any] = {"rollouts": self._rollouts, "hopped_at": self._hopped_at}
         facts |= {"plans": self.plans, "windows": self.confidence.quiet.number, "schedule": self.schedule.state()}
         arrays = {"quiet": self.confidence.quiet.starts, "unseen": self.confidence.q}
         return self.column_state() | arrays, facts
@@ -349,6 +370,7 @@ class Certified(Columns):
                 raise ValueError("the bounds on the unseen mass do not fit the counts")
             self.confidence.q = np.array(arrays["unseen"])
             self.schedule.restore(facts["schedule"])
-        self._probed, self._planned_at = facts["probed"], facts["planned_at"]
-        self._hopped_at = facts.get("hopped_at", 0.0)
-        self._probing_now, self.plans, self._taken = facts["probing_now"], facts["plans"], -1
+        if "rollouts" not in facts:  # upper bounds of an earlier version, which started at C
+            self._start_again(self.Y[self.counts.start] > self.cap - 1.0)
+        self._rollouts, self._hopped_at = facts.get("rollouts", 0), facts.get("hopped_at", 0.0)
+        self.plans, self._taken = facts["plans"], -1

@@ -20,6 +20,8 @@ from adagoal.core.schema import Array, Schema, check_arrays
 from adagoal.core.types import Actions, Longs
 from adagoal.core.world import REST
 
+HEIGHT = 1.25
+"""Upper bounds start at this multiple of C: a policy whose value they cannot bound by C yet may get a better bound."""
 FAR = 2**62
 """Hops to a state to which no way is known."""
 
@@ -69,7 +71,7 @@ class Columns:
         """[N] column of every goal; 0 for those never seen, or only far away"""
         self.V = np.zeros((states, 1))
         """[S, columns] lower bounds"""
-        self.Y = np.full((states, 1), cap)
+        self.Y = np.full((states, 1), HEIGHT * cap)
         """[S, columns] upper bounds"""
         self.optimistic = np.zeros((states, 1), np.int16)
         """[S, columns] greedy for V: what exploration plays"""
@@ -99,7 +101,7 @@ class Columns:
             self.goals = np.flatnonzero(self._is_goal)
         if states == len(self.V):
             return
-        fill = {"V": 0.0, "Y": self.cap, "optimistic": 0, "probing": -1, "best": actions, "returned": actions}
+        fill = {"V": 0.0, "Y": HEIGHT * self.cap, "optimistic": 0, "probing": -1, "best": actions, "returned": actions}
         for name, value in fill.items():
             array = getattr(self, name)
             wide = np.pad(array, [(0, states - len(array)), (0, 0)], constant_values=value)

@@ -18,17 +18,38 @@ policy's pairs: whatever is unknown enters through the vector xi. Hence:
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numba
 import numpy as np
+
+from adagoal.core.types import Bools, Floats, Longs
 
 ITERATIONS = 100
 MOST = 1000.0
 """Empirical values beyond this multiple of the upper bounds give no bound."""
 
 
+class Chain(NamedTuple):
+    """The policy under the empirical kernel, on the N seen states."""
+
+    place: Longs
+    """[S] the number of every state among them, -1 for others"""
+    end: Bools
+    """[N] the goal"""
+    pair: Longs
+    """[N] the policy's pair, -1 at the goal and where it resets"""
+    F: Floats
+    """[N, N + 1] the visits W, and the value v in the last column"""
+    beta: Floats
+    """[N] bounds on |xi|"""
+    seen: Floats
+    """[N] the part of it that is due to the observed successors"""
+    top: float
+
+
 @numba.njit(cache=True, nogil=True)
-def _widths(x, model, place, F, sd, span, mean):  # type: ignore[no-untyped-def]
+def widths(x, model, place, F, sd, span, mean):  # type: ignore[no-untyped-def]
     """Standard deviation, range and mean of every column of F [N, m] over the observed successors of the pair x."""
     columns = F.shape[1]
     origin = F[place[model.successor[x, 0]]]
@@ -52,11 +73,12 @@ def _widths(x, model, place, F, sd, span, mean):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def suboptimality(order, goal, model, V, Y, policy, probe):  # type: ignore[no-untyped-def]
-    """Bounds on V^pi(start) - V*(start) and on V^pi(start), for the policy pi [S] to the states of ``goal`` [S].
+def suboptimality(order, goal, model, V, Y, policy, all_seen, rival):  # type: ignore[no-untyped-def]
+    """Bounds on V^pi(start) - V*(start), on V^pi(start), and on V^pi everywhere, for the policy pi [S] to ``goal`` [S].
 
-    V <= V* and V^pi <= Y on the states of ``order``. Also fills ``probe`` [S] with the actions that hold the first
-    bound up: where to look next.
+    V <= V* and V^pi <= Y on the states of ``order``, which are all that there are where ``all_seen``. The ``rival``
+    [S] becomes the policy that attains the first bound; with the :class:`Chain`, it says where more tries would lower
+    it. All is infinite where the policy is not proper under the empirical kernel.
     """
     N = len(order)
     A = model.support.shape[0] // V.shape[0]
@@ -72,11 +94,13 @@ def suboptimality(order, goal, model, V, Y, policy, probe):  # type: ignore[no-u
             pair[i] = s * A + policy[s]
     F = _visits(pair, place, end, model, np.argsort(Y[order], kind="mergesort"), MOST * top)
     if not F[:, N].max() <= MOST * top:  # not proper under the empirical kernel, or hardly so
-        return np.inf, np.inf
-    b, K, beta = _unknowns(pair, place, model, F, top)
-    value = _value(pair, place[model.start], model, F, b, K, beta, top)
-    gain = _gains(order, place, end, model, F, beta, top, V, Y, policy)
-    return _settle(order, place, end, model, gain, top, V, Y, policy, probe), value
+        return np.inf, np.inf, np.inf, Chain(place, end, pair, F, np.zeros(N), np.zeros(N), top)
+    beta, seen = _unknowns(pair, place, model, F, top)
+    chain = Chain(place, end, pair, F, beta, seen, top)
+    value, most = _values(order, chain, model, Y)
+    gain = _gains(order, chain, model, V, Y, policy)
+    gap = _settle(order, chain, model, gain, 0.0 if all_seen else top - 1.0, V, Y, policy, rival)
+    return gap, value, most, chain
 
 
 @numba.njit(cache=True, nogil=True)
@@ -130,51 +154,64 @@ def _visits(pair, place, end, model, turn, most):  # type: ignore[no-untyped-def
 
 @numba.njit(cache=True, nogil=True)
 def _unknowns(pair, place, model, F, top):  # type: ignore[no-untyped-def]
-    """b [N], K [N, N] and the bounds beta [N] on |xi| of lemma 7."""
+    """The bounds beta [N] on |xi| of lemma 7, and their part b + K beta - q top on the observed successors."""
     N = len(pair)
     sd, span, mean = np.empty(N + 1), np.empty(N + 1), np.empty(N + 1)
-    b, K, beta = np.zeros(N), np.zeros((N, N)), np.zeros(N)
+    b, unseen, K, beta = np.zeros(N), np.zeros(N), np.zeros((N, N)), np.zeros(N)
     for i in range(N):
         x = pair[i]
         if x < 0:
             continue
-        _widths(x, model, place, F, sd, span, mean)
+        widths(x, model, place, F, sd, span, mean)
         r, q = model.r[x], model.q[x]
-        b[i] = math.sqrt(2.0 * r) * sd[N] + r * span[N] + q * top
+        b[i] = math.sqrt(2.0 * r) * sd[N] + r * span[N]
+        unseen[i] = q * top
         for y in range(N):
             K[i, y] = math.sqrt(2.0 * r) * sd[y] + r * span[y]
         beta[i] = min((math.sqrt(2.0 * r) + r + q) * top, top)
     for _ in range(ITERATIONS):
-        new = np.minimum(beta, b + K @ beta)
+        new = np.minimum(beta, b + unseen + K @ beta)
         change = np.abs(new - beta).max()
         beta = new
         if change < 1e-6:
             break
-    return b, K, beta
+    return beta, b + K @ beta
 
 
 @numba.njit(cache=True, nogil=True)
-def _value(pair, first, model, F, b, K, beta, top):  # type: ignore[no-untyped-def]
-    """The corollary of lemma 7: V^pi(start) = v + W xi, where the pairs of a quiet window share the unseen mass."""
-    N = len(pair)
-    value, unseen = F[first, N], 0.0
-    alone, shared = 0.0, 0.0
-    for i in range(N):
-        x = pair[i]
+def _unseen(weights, chain, model):  # type: ignore[no-untyped-def]
+    """A bound on sum_y weights(y) q_y over the policy's pairs; those of the quiet window share their unseen mass."""
+    each, alone, shared = 0.0, 0.0, 0.0
+    for i in range(len(chain.pair)):
+        x = chain.pair[i]
         if x < 0:
             continue
-        value += F[first, i] * max(b[i] - model.q[x] * top + K[i] @ beta, 0.0)
-        unseen += F[first, i] * model.q[x]
+        each += weights[i] * model.q[x]
         if model.quiet[x] > 0.0:
-            shared = max(shared, F[first, i] / model.quiet[x])
+            shared = max(shared, weights[i] / model.quiet[x])
         else:
-            alone += F[first, i] * model.q[x]
-    return value + top * min(unseen, alone + shared * model.quiet_log)
+            alone += weights[i] * model.q[x]
+    return min(each, alone + shared * model.quiet_log)
 
 
 @numba.njit(cache=True, nogil=True)
-def _gains(order, place, end, model, F, beta, top, V, Y, policy):  # type: ignore[no-untyped-def]
+def _values(order, chain, model, Y):  # type: ignore[no-untyped-def]
+    """The corollary of lemma 7: V^pi(start) = v + W xi is bounded, and V^pi by a number that holds everywhere."""
+    N, first = len(order), chain.place[model.start]
+    value, most = np.inf, 0.0
+    for i in range(N):
+        W = chain.F[i, :N]
+        bound = min(chain.F[i, N] + W @ chain.seen + chain.top * _unseen(W, chain, model), Y[order[i]])
+        most = max(most, bound)
+        if i == first:
+            value = bound
+    return value, max(most, 1.0 + value)
+
+
+@numba.njit(cache=True, nogil=True)
+def _gains(order, chain, model, V, Y, policy):  # type: ignore[no-untyped-def]
     """gain [N, A + 1] of lemma 8, the reset last: how much better than the policy an action may be."""
+    place, F, beta, top = chain.place, chain.F, chain.beta, chain.top
     N, first = len(order), place[model.start]
     A = model.support.shape[0] // len(V)
     v = F[:, N]
@@ -182,11 +219,10 @@ def _gains(order, place, end, model, F, beta, top, V, Y, policy):  # type: ignor
     gain = np.zeros((N, A + 1))
     for i in range(N):
         s = order[i]
-        if end[i]:
+        if chain.end[i]:
             continue
-        error = 0.0
-        for y in range(N):
-            error += abs(F[first, y] - F[i, y]) * beta[y]
+        off = np.abs(F[first, :N] - F[i, :N])
+        error = off @ chain.seen + top * _unseen(off, chain, model)
         gain[i, A] = 0.0 if policy[s] == A else min(v[i] - v[first] + error, Y[s] - V[model.start]) - 1.0
         for a in range(0 if model.terminal[s] else A):
             x = s * A + a
@@ -195,11 +231,12 @@ def _gains(order, place, end, model, F, beta, top, V, Y, policy):  # type: ignor
             gain[i, a] = Y[s] - 1.0
             if model.support[x] == 0:
                 continue
-            _widths(x, model, place, F, sd, span, mean)
+            widths(x, model, place, F, sd, span, mean)
             r, q = model.r[x], model.q[x]
-            error, spread, reach, size = 0.0, sd[N], span[N], mean[N]
+            off = np.abs(mean[:N] - F[i, :N])
+            error = off @ chain.seen + top * _unseen(off, chain, model)
+            spread, reach, size = sd[N], span[N], mean[N]
             for y in range(N):
-                error += abs(mean[y] - F[i, y]) * beta[y]
                 spread += sd[y] * beta[y]
                 reach += span[y] * beta[y]
                 size += mean[y] * beta[y]
@@ -209,17 +246,19 @@ def _gains(order, place, end, model, F, beta, top, V, Y, policy):  # type: ignor
 
 
 @numba.njit(cache=True, nogil=True)
-def _settle(order, place, end, model, gain, top, V, Y, policy, probe):  # type: ignore[no-untyped-def]
-    """Z(start) after the iteration of lemma 9, from Y - V downwards; ``probe`` <- the actions that hold Z up."""
+def _settle(order, chain, model, gain, elsewhere, V, Y, policy, rival):  # type: ignore[no-untyped-def]
+    """Z(start) after the iteration of lemma 9, from Y - V downwards; ``rival`` <- the actions that hold Z up.
+
+    ``elsewhere`` is a bound on the sub-optimality in states never seen.
+    """
+    place, end = chain.place, chain.end
     N, first = len(order), place[model.start]
     A = model.support.shape[0] // len(V)
     Z = np.zeros(N)
-    ceiling = top - 1.0
     for i in range(N):
         Z[i] = 0.0 if end[i] else max(Y[order[i]] - V[order[i]], 0.0)
-        ceiling = max(ceiling, Z[i])
     for sweep in range(ITERATIONS):
-        change = 0.0
+        ceiling, change = max(elsewhere, Z.max()), 0.0
         for step in range(N):
             i = step if sweep % 2 == 0 else N - 1 - step
             s = order[i]
@@ -247,7 +286,7 @@ def _settle(order, place, end, model, gain, top, V, Y, policy, probe):  # type: 
                 if gain[i, a] + up > best:
                     best = gain[i, a] + up
                     action = a
-            probe[s] = action
+            rival[s] = action
             best = max(best, 0.0)
             if best < Z[i]:
                 change = max(change, Z[i] - best)

@@ -1,0 +1,110 @@
+"""Where to try next, so that the sub-optimality bound of one goal falls fastest.
+
+The bound gap (lemma 9) is a sum of gains along the *rival*, the policy that attains it: gap is about sum_x w_x gain(x)
+with the rival's visits w. A gain is uncertain for two reasons, and both shrink like 1/n or faster: the pair x itself,
+and the policy's own pairs y, through the visits |p_hat_x W(., y) - W(s, y)|. So one more try of a pair lowers the bound
+by about what this pair adds to it, over its tries. These amounts are rewards, and the explorer plays the policy that
+collects most of them, discounted, in the empirical model: it wanders from one place that is worth a try to the next,
+and resets only where that is the shorter way. Which policy explores does not matter to any lemma.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numba
+import numpy as np
+
+from adagoal.tabular.resolvent import widths
+
+HORIZON = 4.0
+"""The explorer looks ahead this many times as far as the policy's longest way to the goal."""
+SWEEPS = 100
+
+
+@numba.njit(cache=True, nogil=True)
+def wander(order, chain, model, rival):  # type: ignore[no-untyped-def]
+    """Replace ``rival`` [S], an action of every seen state, by the explorer's actions; -1 where nothing is worth a try.
+
+    The rival and the chain are those of :func:`~adagoal.tabular.resolvent.suboptimality`; action A is the reset.
+    """
+    place, end = chain.place, chain.end
+    N, first = len(order), place[model.start]
+    A = model.support.shape[0] // len(rival)
+    discount = 1.0 - 1.0 / (HORIZON * chain.top)
+    reward = _rewards(order, chain, model, rival, discount)
+    u = np.zeros(N)
+    for sweep in range(SWEEPS):
+        change = 0.0
+        for step in range(N):
+            i = step if sweep % 2 == 0 else N - 1 - step
+            s = order[i]
+            best, action = discount * u[first], A
+            for a in range(0 if model.terminal[s] or end[i] else A):
+                x = s * A + a
+                value = reward[i, a]
+                for k in range(model.support[x]):
+                    value += discount * model.p_split[x, k] * u[place[model.successor[x, k]]]
+                if value > best:
+                    best, action = value, a
+            rival[s] = action
+            change = max(change, abs(best - u[i]))
+            u[i] = best
+        if change <= 1e-3 * u[first]:
+            break
+    if u[first] <= 0.0:
+        rival[:] = -1
+
+
+@numba.njit(cache=True, nogil=True)
+def _visits(order, chain, model, rival, discount):  # type: ignore[no-untyped-def]
+    """[N] discounted visits of the rival from the start, in the empirical model."""
+    place, end = chain.place, chain.end
+    N, first = len(order), place[model.start]
+    A = model.support.shape[0] // len(rival)
+    M, start = np.eye(N), np.zeros(N)
+    start[first] = 1.0
+    for i in range(N):
+        a = rival[order[i]]
+        if end[i]:
+            continue
+        if a == A or model.terminal[order[i]]:
+            M[first, i] -= discount
+            continue
+        x = order[i] * A + a
+        for k in range(model.support[x]):
+            M[place[model.successor[x, k]], i] -= discount * model.p_split[x, k]
+    return np.linalg.solve(M, start)
+
+
+@numba.njit(cache=True, nogil=True)
+def _rewards(order, chain, model, rival, discount):  # type: ignore[no-untyped-def]
+    """[N, A] what one more try of each pair takes off the bound, up to a common factor."""
+    F, beta, top = chain.F, chain.beta, chain.top
+    N, first = len(order), chain.place[model.start]
+    A = model.support.shape[0] // len(rival)
+    w = _visits(order, chain, model, rival, discount)
+    reward, need = np.zeros((N, A)), np.zeros(N)
+    sd, span, mean = np.empty(N + 1), np.empty(N + 1), np.empty(N + 1)
+    for i in range(N):
+        s = order[i]
+        a = rival[s]
+        if chain.end[i] or model.terminal[s] or chain.pair[i] == s * A + a:
+            continue
+        if a == A:
+            need += w[i] * np.abs(F[first, :N] - F[i, :N])
+            continue
+        x = s * A + a
+        if model.support[x] == 0:
+            reward[i, a] += w[i] * top
+            continue
+        widths(x, model, chain.place, F, sd, span, mean)
+        need += w[i] * np.abs(mean[:N] - F[i, :N])
+        r, q = model.r[x], model.q[x]
+        noise = math.sqrt(0.5 * r) * (sd[N] + sd[:N] @ beta) + r * (span[N] + span[:N] @ beta) + q * min(mean[N], top)
+        reward[i, a] += w[i] * noise * r  # the radius r is about a constant over the tries
+    for i in range(N):
+        x = chain.pair[i]
+        if x >= 0:
+            reward[i, x - order[i] * A] += need[i] * (0.5 * chain.seen[i] + model.q[x] * top) * model.r[x]
+    return reward
