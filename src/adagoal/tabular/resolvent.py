@@ -175,7 +175,7 @@ def _unknowns(pair, place, model, F, top):  # type: ignore[no-untyped-def]
         beta = new
         if change < 1e-6:
             break
-    return beta, b + K @ beta
+    return beta, np.maximum(b + K @ beta, 0.0)
 
 
 @numba.njit(cache=True, nogil=True)
