@@ -53,9 +53,10 @@ SWEEPS = 4
 """Sweeps per plan, at most; the next plan goes on from where this one stopped."""
 POLISH = 1.05
 """Exact duals once the step count has grown by this factor since the goal's last time."""
+RENEW = 1.02
+"""The same in a world with action gaps, which say where to try next."""
 LEAST = 1.01
-"""The same in a world with action gaps, which say where to try next, and near the end of any run: errors fall like one
-over the root of the counts, so that the factor shrinks to what is missing."""
+"""Errors fall like one over the root of the counts: near the end the factor shrinks to what is missing, to this."""
 REACH = 2.0
 """In a large world, of more than DENSE states, duals are solved for goals whose error is at most so many epsilons."""
 SELDOM, OFTEN = 10, 2
@@ -221,18 +222,18 @@ class Certified(Columns):
         self.stale[block] = False
         steps = float(self.counts.n.sum())
         looking = (self.D[block] <= self.L) & (self.E[block] > self.epsilon)
-        most = LEAST
-        if len(self.order) > DENSE:
+        large = len(self.order) > DENSE
+        if large:
             looking &= self.E[block] <= REACH * self.epsilon
-            most = POLISH
-        due = block[looking & (steps >= np.minimum(most, self._missing()[block]) * self.polished[block])]
+        due = block[looking & (steps >= np.minimum(POLISH if large else RENEW, self._missing()[block]) * self.polished[block])]
         if not len(due) or not self.schedule.pays(DUALS):
             return
         due = due[:FEW]
         self.polished[due] = steps
-        if self.counts.support.max() > 1:  # else nothing varies, and the closed forms are exact
-            self._sweep(due, exact=True)
-        if len(self.order) <= DENSE:
+        if self.counts.support.max() == 1:  # nothing varies: the closed forms are exact, and hops are the better gaps
+            return
+        self._sweep(due, exact=True)
+        if not large:
             for j in due[self.Y[self.counts.start, due] <= self._height - 1.0]:
                 if self.schedule.pays(GAPS):
                     self._probe_gaps(int(j))
