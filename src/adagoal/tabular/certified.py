@@ -53,10 +53,9 @@ SWEEPS = 4
 """Sweeps per plan, at most; the next plan goes on from where this one stopped."""
 POLISH = 1.05
 """Exact duals once the step count has grown by this factor since the goal's last time."""
-RENEW = 1.02
-"""The same in a world with action gaps, which say where to try next."""
 LEAST = 1.01
-"""Errors fall like one over the root of the counts: near the end the factor shrinks to what is missing, to this."""
+"""The same in a world with action gaps, which say where to try next, and near the end of any run: errors fall like one
+over the root of the counts, so that the factor shrinks to what is missing."""
 REACH = 2.0
 """In a large world, of more than DENSE states, duals are solved for goals whose error is at most so many epsilons."""
 SELDOM, OFTEN = 10, 2
@@ -225,7 +224,8 @@ class Certified(Columns):
         large = len(self.order) > DENSE
         if large:
             looking &= self.E[block] <= REACH * self.epsilon
-        due = block[looking & (steps >= np.minimum(POLISH if large else RENEW, self._missing()[block]) * self.polished[block])]
+        growth = np.minimum(POLISH if large else LEAST, self._missing()[block])
+        due = block[looking & (steps >= growth * self.polished[block])]
         if not len(due) or not self.schedule.pays(DUALS):
             return
         due = due[:FEW]
