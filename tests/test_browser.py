@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import browser as driver
@@ -95,7 +96,8 @@ def test_the_slider_goes_back_in_time(browser: driver.Browser, run: Path) -> Non
     page = opened(browser, run)
     arrays = _arrays(run)
     page.evaluate("choose(page.row[8])")
-    place = len(arrays["past_steps"]) // 2
+    place = int(np.flatnonzero(arrays["past_lower"][:, 8])[0])  # the first moment at which something is known of it
+    assert 0 < place < len(arrays["past_steps"]) - 1
     page.evaluate(f"$('moment').value = {place}; $('moment').dispatchEvent(new Event('input'))")
     assert f"after {arrays['past_steps'][place]:,} steps" in text(page, "moment-text")
     lower, upper = (float(arrays[f"past_{name}"][place][8]) for name in ("lower", "upper"))
