@@ -306,7 +306,7 @@ def at(name: str, value: Any) -> Any:
         ("certified", fact("rng", "state", "state", value=-1), "random generator"),
         ("certified", fact("stage", value=10**9), "stage breaks the rule maximum"),
         ("certified", fact("stage", value=2), "certified.json"),
-        ("auto", fact("stage", value=60_000), "the answer of the stage before is not of this run"),
+        ("auto", fact("stage", value=60_000), "the answer of the last finished stage is not of this run"),
         ("certified", fact("steps", value=float("nan")), "holds NaN"),
         ("certified", fact("steps", value=10**12), "more steps"),
         ("certified", fact("setting", "method", value="magic"), "unknown method 'magic'"),

@@ -181,3 +181,14 @@ def test_a_module_that_only_the_folder_names_is_not_imported(
 def test_what_is_no_path_is_one_line(function: Any) -> None:
     with pytest.raises(adagoal.InputError, match="must be the path of a run's folder, got 5"):
         function(5)
+
+
+@pytest.mark.parametrize("radius", ["auto", "all"])
+def test_a_finished_curriculum_is_resumed_and_has_nothing_left_to_do(tmp_path: Path, radius: str) -> None:
+    chain = {"n_states": 4, "slip": 0.0}
+    done = adagoal.explore("chain", radius, env_args=chain, out=tmp_path, budget=100_000)
+    assert done.status == "certified"
+    assert done.certified_radius > 2.0, "more than one stage"
+    again = adagoal.resume(tmp_path)
+    assert (again.status, again.steps, again.certified_radius) == ("certified", done.steps, done.certified_radius)
+    assert again.certificates == done.certificates

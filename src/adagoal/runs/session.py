@@ -217,7 +217,7 @@ class Session:
         }
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any], certified: Result | None) -> None:
-        """Back to a checkpoint, whose facts have the schema CHECKPOINT, and the answer of the stage before its own.
+        """Back to a checkpoint, whose facts have the schema CHECKPOINT, and the answer of the last finished stage.
 
         What does not fit together is a ``ValueError``. Nothing reaches a kernel before it has been checked.
         """
@@ -261,8 +261,9 @@ class Session:
         while len(radii) < stage and math.isfinite(radii[-1]):
             radii.append(growth(str(self.setting.radius)) * radii[-1])
         same = replace(certified.setting, budget=self.setting.budget) == self.setting
-        if not same or len(radii) < stage or certified.certified_radius != radii[-2] or math.isinf(radii[-1]):
-            raise ValueError("the answer of the stage before is not of this run")
+        last = certified.certified_radius in radii[-2:]  # of the stage before, or, where nothing is left, of this one
+        if not same or len(radii) < stage or not last or math.isinf(radii[-1]):
+            raise ValueError("the answer of the last finished stage is not of this run")
         self.stage, self.certified = stage, certified
         self._kept = certified
         cast(Growing, self.run.estimates).set_radius(radii[-1], stage)
