@@ -3,8 +3,9 @@
     python benchmarks/sb3_push.py --rule adagoal-proportional --seed 0 --out FILE.json      (needs the extra sb3)
     python benchmarks/sb3_push.py --rule unigoal --seed 0 --out FILE.json
 
-TD3 without delay or target noise, which is DDPG with three critics of which the smallest counts, and hindsight; the
-same for both rules. Success at the last step, on the environment's own goals, without noise.
+TD3 without delay or target noise, which is DDPG with three critics of which the smallest counts, or SAC with three
+critics, and hindsight; the same for both rules. Success at the last step, on the environment's own goals, without
+noise.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ import gymnasium
 import gymnasium_robotics
 import numpy as np
 import torch
-from stable_baselines3 import TD3, HerReplayBuffer
+from stable_baselines3 import SAC, TD3, HerReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.noise import NormalActionNoise
+from stable_baselines3.common.noise import ActionNoise
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from adagoal.core.files import write_json
 from adagoal.deep.goalspace import goal_space
@@ -30,12 +32,33 @@ from adagoal.sb3 import ChooseGoals, ChosenGoal, NormalisedFeatures
 ENVIRONMENTS, RADIUS, GROWS = 16, 40.0, 200_000
 
 
-class Tests(BaseCallback):
-    """Success on the environment's own goals after every so many steps."""
+ALGORITHMS: dict[str, tuple[type[OffPolicyAlgorithm], dict[str, Any]]] = {
+    "td3": (TD3, {"policy_delay": 1, "target_policy_noise": 0.0}),
+    "sac": (SAC, {}),
+}
 
-    def __init__(self, env: str, every: int, episodes: int) -> None:
+
+class Noise(ActionNoise):
+    """Gaussian, and now and then so wide that hardly anything of the policy is left."""
+
+    def __init__(self, size: int, gaussian: float, random: float) -> None:
         super().__init__()
-        self.curve: list[dict[str, float]] = []
+        self._size, self._gaussian, self._random = size, gaussian, random
+
+    def __call__(self) -> np.ndarray:
+        draw = np.random  # the global generator, which Stable-Baselines3 seeds, as its own noises do
+        if draw.random() < self._random:
+            return draw.uniform(-2.0, 2.0, self._size)
+        return self._gaussian * draw.normal(size=self._size)
+
+
+class Tests(BaseCallback):
+    """Success on the environment's own goals after every so many steps, written to a file each time."""
+
+    def __init__(self, env: str, every: int, episodes: int, about: dict[str, Any], out: Path) -> None:
+        super().__init__()
+        self._curve: list[dict[str, float]] = []
+        self._about, self._out = about, out
         self._env, self._every, self._rounds = (
             make_vec_env(env, ENVIRONMENTS, seed=10_000),
             every,
@@ -44,9 +67,10 @@ class Tests(BaseCallback):
         self._began = time.monotonic()
 
     def _on_step(self) -> bool:
-        if self.num_timesteps >= self._every * len(self.curve):
-            self.curve.append({"steps": self.num_timesteps, "success": self.success()})
-            print(self.curve[-1], f"{time.monotonic() - self._began:.0f} s", flush=True)
+        if self.num_timesteps >= self._every * len(self._curve):
+            self._curve.append({"steps": self.num_timesteps, "success": self.success()})
+            print(self._curve[-1], f"{time.monotonic() - self._began:.0f} s", flush=True)
+            write_json(self._out, {**self._about, "device": str(self.model.device), "curve": self._curve})
         return True
 
     def success(self) -> float:
@@ -69,6 +93,9 @@ def main() -> None:
     parser.add_argument("--rule", default="adagoal-proportional")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=144_000)
+    parser.add_argument("--algorithm", choices=list(ALGORITHMS), default="td3")
+    parser.add_argument("--noise", type=float, default=0.2, help="Standard deviation of the action noise.")
+    parser.add_argument("--random", type=float, default=0.3, help="Share of actions that are random.")
     parser.add_argument("--updates", type=int, default=8, help=f"For every {ENVIRONMENTS} steps.")
     parser.add_argument("--batch", type=int, default=1024)
     parser.add_argument("--width", type=int, default=256)
@@ -81,7 +108,8 @@ def main() -> None:
     gymnasium.register_envs(gymnasium_robotics)
     env = gymnasium.make(options.env)
     goals, actions = goal_space(env, "train_goals", f"scale={options.scale}"), env.action_space.shape[0]
-    model = TD3(
+    algorithm, own = ALGORITHMS[options.algorithm]
+    model = algorithm(
         "MultiInputPolicy",
         make_vec_env(options.env, ENVIRONMENTS, seed=options.seed, wrapper_class=ChosenGoal),
         replay_buffer_class=HerReplayBuffer,
@@ -95,18 +123,15 @@ def main() -> None:
         learning_starts=1600,
         batch_size=options.batch,
         gradient_steps=options.updates,
-        policy_delay=1,
-        target_policy_noise=0.0,
-        action_noise=NormalActionNoise(np.zeros(actions), 0.3 * np.ones(actions)),
+        action_noise=Noise(actions, options.noise, options.random),
         seed=options.seed,
+        **own,
     )
-    tests = Tests(options.env, options.every, options.episodes)
+    about = {key: value for key, value in vars(options).items() if key != "out"} | {"torch": torch.__version__}
+    tests = Tests(options.env, options.every, options.episodes, about, options.out)
     grows = lambda steps: RADIUS * min(1.0, 0.25 + 0.75 * steps / GROWS)  # noqa: E731
     choose = ChooseGoals(options.rule, goals, radius=grows, seed=options.seed)
     model.learn(options.steps, callback=CallbackList([choose, tests]))
-    tests.curve.append({"steps": model.num_timesteps, "success": tests.success()})
-    about = {key: value for key, value in vars(options).items() if key != "out"}
-    write_json(options.out, {**about, "torch": torch.__version__, "device": str(model.device), "curve": tests.curve})
 
 
 if __name__ == "__main__":
