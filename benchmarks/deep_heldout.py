@@ -3,13 +3,15 @@
     python benchmarks/deep_heldout.py --scale 10 --rule adagoal-proportional --seeds 8000-8009 --out FILE.json
     python benchmarks/deep_heldout.py --scale 1 --rule unigoal --settings reference,gentle,mrl,contact \\
         --seeds 100-101 --steps 160000 --out CHOICE.json                            # which settings suit a rule?
+    python benchmarks/deep_heldout.py --env FetchSlide-v4 --scale 0 --rule adagoal-proportional,unigoal \\
+        --settings defaults --seeds 9000-9002 --steps 400000 --out FILE.json        # another environment, two rules
     python benchmarks/deep_heldout.py --choose CHOICE.json                          # the best of them
     python benchmarks/deep_heldout.py --table FILE.json [FILE.json ...]             # only print the table
     python benchmarks/deep_heldout.py --table FILE.json [FILE.json ...] --plot FILE.png
 
-Every seed is run with every setting, all of them in one program. The interquartile mean is that of the middle half of
-the runs; its interval holds 95% of the means of runs drawn again with replacement (the convention of rliable, Agarwal
-et al. 2021). docs/data/deep-plan.json says which runs were planned, and how settings were to be chosen.
+Every seed is run with every rule and setting, all of them in one program. The interquartile mean is that of the middle
+half of the runs; its interval holds 95% of the means of runs drawn again with replacement (the convention of rliable,
+Agarwal et al. 2021). docs/data/deep-plan.json says which runs were planned, and how settings were to be chosen.
 """
 
 from __future__ import annotations
@@ -25,9 +27,10 @@ SETTINGS: dict[str, dict[str, float]] = {
     "gentle": {"noise": 0.2, "random": 0.3, "action_l2": 0.1, "contact": 0.0},
     "mrl": {"noise": 0.1, "random": 0.2, "action_l2": 0.01, "contact": 0.0},
     "contact": {"noise": 0.2, "random": 0.3, "action_l2": 1.0, "contact": 0.5},
+    "defaults": {},
 }
-"""How to explore: as the reference HER; with a smaller action penalty; as mrl; and, which is the default on Fetch, with
-half of each batch from episodes that moved the object."""
+"""How to explore: as the reference HER; with a smaller action penalty; as mrl; with half of each batch from episodes
+that moved the object, which is the default on Fetch; and whatever is the default elsewhere."""
 LAST_TESTS = 3
 """Settings are chosen by the mean success in so many tests at the end."""
 DRAWS = 20_000
@@ -106,7 +109,7 @@ def seeds(text: str) -> range:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
     parser.add_argument("--env", default="FetchPush-v4")
-    parser.add_argument("--scale", type=int, default=10)
+    parser.add_argument("--scale", type=int, default=10, help="0: the environment's own goals.")
     parser.add_argument("--rule", default="adagoal-proportional")
     parser.add_argument("--settings", default="contact")
     parser.add_argument("--seeds", type=seeds, default=range(8000, 8010))
@@ -136,11 +139,12 @@ def main() -> None:
     from adagoal.runs import training_files
     from adagoal.runs.training_progress import TrainingProgress
 
-    shared = {"steps": options.steps, "train_goals": f"scale={options.scale}", "goal_rule": options.rule}
-    shared |= {"eval_every": options.eval_every, "eval_episodes": 48, "buffer": 200_000}
+    shared = {"steps": options.steps, "train_goals": f"scale={options.scale}" if options.scale else "env"}
+    shared |= {"eval_every": options.eval_every, "eval_episodes": 48, "buffer": min(options.steps, 1_000_000)}
     configs = [
-        Config(options.env, seed=seed, **shared, **SETTINGS[name])
+        Config(options.env, seed=seed, goal_rule=rule, **shared, **SETTINGS[name])
         for name in options.settings.split(",")
+        for rule in options.rule.split(",")
         for seed in options.seeds
     ]
     so_far = training_files.after_tests(options.out, lambda data: None)
