@@ -45,6 +45,20 @@ def test_two_coins_by_hand():
     assert found.steps <= best * 1.001  # some of the models only: never more than the truth
 
 
+def test_evidence_of_two_coins_by_hand():
+    p, q, epsilon, tries = 0.5, 0.3, 0.5, np.array([700, 300, 1, 1])
+    found = limit.evidence(two_ways(p, q), tries, 4.0, epsilon)
+    costs = [
+        700 * bernoulli(p, worse) + 300 * bernoulli(q, 1.0 / (1.0 / worse - epsilon))
+        for worse in np.linspace(0.01, p, 2000)
+        if q < 1.0 / (1.0 / worse - epsilon) < 1.0
+    ]
+    assert min(costs) * 0.999 <= found.tilts <= min(costs) * 1.05  # some of the models only: never less than the truth
+    twice = limit.evidence(two_ways(p, q), 2 * tries, 4.0, epsilon)
+    assert twice.tilts == pytest.approx(2 * found.tilts, rel=1e-3)
+    assert found.jumps == math.inf  # both actions reach the goal already
+
+
 def test_every_model_makes_the_answer_wrong():
     mdp = random_sparse(n_states=9, n_actions=2, branching=3, seed=1)
     known = limit.Small(mdp)

@@ -1,7 +1,7 @@
 """How far certified runs are from what is possible: their steps over an instance lower bound (mdp/limit.py).
 
 The limit is computed from the exact model, which no learner sees. Beside it are certified runs on the same worlds, as
-many as there are seeds.
+many as there are seeds, and the evidence that they hold when they stop.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from adagoal.api.explore import audit
+from adagoal.core.counts import Counts
 from adagoal.experiments.catalogue import CATALOGUE
 from adagoal.experiments.cells import model, run
 from adagoal.experiments.declare import Experiment, Options, Outcome, Report
@@ -53,8 +54,10 @@ def measure(cell: Cell, options: Options) -> dict[str, Any]:
         least = limit.limit(model(setting), float(setting.radius), setting.epsilon, options.rounds)
         found |= {"steps": least.steps * limit.kl(DELTA), "models": least.models, "finished": least.finished}
         return found | {"seconds": round(time.process_time() - began, 1)}
-    result = run(replace(setting, seed=cell.seed), lambda run: None)
-    return found | {"steps": result.steps, "status": result.status, "audit": audit(result).ok}
+    counts: list[Counts] = []
+    result = run(replace(setting, seed=cell.seed), lambda run: counts.append(run.estimates.counts))
+    held = limit.evidence(model(setting), counts[-1].n, float(setting.radius), setting.epsilon)
+    return found | {"steps": result.steps, "status": result.status, "audit": audit(result).ok, **held._asdict()}
 
 
 def table_row(world: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
@@ -65,6 +68,7 @@ def table_row(world: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     row = {"world": world, "L": WORLDS[world].radius, "epsilon": WORLDS[world].epsilon, "limit": least["steps"]}
     row |= {"models": least["models"], "finished": least["finished"], "seconds": least["seconds"]}
     row["certified"] = statistics.median(r["steps"] for r in runs)
+    row |= {name: statistics.median(r[name] for r in runs) for name in limit.Evidence._fields}
     row["audits"] = f"{sum(r['audit'] for r in runs)} of {len(runs)}"
     return row | {"ratio": row["certified"] / row["limit"] if row["limit"] else None}
 
@@ -77,13 +81,16 @@ def report(outcomes: Sequence[Outcome], options: Options) -> Report:
         "limit": lambda row: f"{row['limit']:.2g}{'' if row['finished'] else ' (at least)'}",
         "certified stop": "{certified:.2e}",
         "ratio": lambda row: f"{row['ratio']:.0f}" if row["ratio"] else "-",
+        **{"tilts": "{tilts:.0f}", "jumps": "{jumps:.0f}"},
         **{"models": "{models}", "seconds": "{seconds:.0f}", "audits": "{audits}"},
     }
     note = (
         f"Environment steps at delta = {DELTA}. Limit: a lower bound for algorithms that return the goals within L "
         "with one fixed optimal policy each (mdp/limit.py); '(at least)' where more rounds would raise it. Models: in "
-        "which that answer is wrong, and which must be told apart. Certified stop: median of the seeds. Seconds: "
-        "processor time of the limit."
+        "which that answer is wrong, and which must be told apart. Certified stop: median of the seeds. Tilts, jumps: "
+        f"the evidence at the stop, in nats, of which any algorithm needs {limit.kl(DELTA):.2f}; against the cheapest "
+        "model that changes known transitions, and against the cheapest with one never seen. Seconds: processor time "
+        "of the limit."
     )
     text = f"{Table.of(rows, columns).markdown()}\n{note}\n"
     return Report(rows, text, {"delta": DELTA, "rows": rows, "runs": list(outcomes)})

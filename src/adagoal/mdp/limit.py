@@ -22,6 +22,9 @@ Models M' are looked for in two ways. *Tilts* change what is known to happen: p'
 where f is the derivative of the difference of values, with k as small as possible. *Jumps* let a single pair lead to
 the goal with some probability although it never does so in M, which is what the bounds on unseen mass are about.
 
+The same models measure what a run has learnt: with its own tries n, the least sum_x n_x KL(p_x, p'_x) over all M' is
+the *evidence* that it holds, in nats. Any algorithm needs kl(delta, 1 - delta) of it.
+
 What the limit is not: it holds for algorithms that always return these very policies, and is optimistic where several
 are optimal; it is about the mean number of steps; and it knows no price for doing many things right at once.
 """
@@ -82,6 +85,15 @@ class Limit(NamedTuple):
     """False where cheaper models were still found after the last round: the limit is a bit low"""
 
 
+class Evidence(NamedTuple):
+    """What some tries have told apart, in nats: the cheapest of the models that were found."""
+
+    tilts: float
+    """Of those that change what is known to happen"""
+    jumps: float
+    """Of those with a transition that was never seen"""
+
+
 def kl(delta: float) -> float:
     """kl(delta, 1 - delta)."""
     return (1.0 - 2.0 * delta) * math.log((1.0 - delta) / delta)
@@ -106,6 +118,17 @@ def limit(mdp: TabularMDP, L: float, epsilon: float, rounds: int = 25) -> Limit:
             return Limit(steps, len(rows), finished=True)
         rows += new
     return Limit(steps, len(rows), finished=False)
+
+
+def evidence(mdp: TabularMDP, tries: Longs, L: float, epsilon: float) -> Evidence:
+    """The evidence for the answer in ``tries`` [S A] of the pairs of a model."""
+    known = Small(mdp)
+    V, policies = known.optima()
+    cases = _first_cases(known, V, policies, L, epsilon)
+    weights = np.maximum(tries.reshape(-1, known.A)[known.states].astype(float), 1.0)
+    tilts = (model.cost for case in cases for model in _tilts(known, case, weights, math.inf))
+    jumps = (model.cost for model in _jumps(known, cases, policies, weights))
+    return Evidence(min(tilts, default=math.inf), min(jumps, default=math.inf))
 
 
 # --- models in which the answer is wrong ------------------------------------------------------------------------------

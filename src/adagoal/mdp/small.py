@@ -43,6 +43,8 @@ class Small:
         if len(states) > MOST_STATES:
             raise InputError(f"at most {MOST_STATES} states may be within reach of the start, got {len(states)}", "mdp")
         order = np.array(sorted(states))
+        self.states: Longs = order
+        """[S] their numbers in the model"""
         self.start = int(np.searchsorted(order, mdp.start))
         self.usable: Bools = usable[order]
         """[S, A]"""
