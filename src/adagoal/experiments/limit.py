@@ -68,7 +68,8 @@ def table_row(world: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     row = {"world": world, "L": WORLDS[world].radius, "epsilon": WORLDS[world].epsilon, "limit": least["steps"]}
     row |= {"models": least["models"], "finished": least["finished"], "seconds": least["seconds"]}
     row["certified"] = statistics.median(r["steps"] for r in runs)
-    row |= {name: statistics.median(r[name] for r in runs) for name in limit.Evidence._fields}
+    for name in limit.Evidence._fields:
+        row[name] = None if any(r[name] is None for r in runs) else statistics.median(r[name] for r in runs)
     row["audits"] = f"{sum(r['audit'] for r in runs)} of {len(runs)}"
     return row | {"ratio": row["certified"] / row["limit"] if row["limit"] else None}
 
@@ -81,7 +82,8 @@ def report(outcomes: Sequence[Outcome], options: Options) -> Report:
         "limit": lambda row: f"{row['limit']:.2g}{'' if row['finished'] else ' (at least)'}",
         "certified stop": "{certified:.2e}",
         "ratio": lambda row: f"{row['ratio']:.0f}" if row["ratio"] else "-",
-        **{"tilts": "{tilts:.0f}", "jumps": "{jumps:.0f}"},
+        "tilts": lambda row: "-" if row["tilts"] is None else f"{row['tilts']:.0f}",
+        "jumps": lambda row: "-" if row["jumps"] is None else f"{row['jumps']:.0f}",
         **{"models": "{models}", "seconds": "{seconds:.0f}", "audits": "{audits}"},
     }
     note = (

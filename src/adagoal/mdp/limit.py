@@ -88,10 +88,10 @@ class Limit(NamedTuple):
 class Evidence(NamedTuple):
     """What some tries have told apart, in nats: the cheapest of the models that were found."""
 
-    tilts: float
-    """Of those that change what is known to happen"""
-    jumps: float
-    """Of those with a transition that was never seen"""
+    tilts: float | None
+    """Of those that change what is known to happen; None where there are none"""
+    jumps: float | None
+    """Of those with a transition that was never seen, likewise"""
 
 
 def kl(delta: float) -> float:
@@ -128,7 +128,7 @@ def evidence(mdp: TabularMDP, tries: Longs, L: float, epsilon: float) -> Evidenc
     weights = np.maximum(tries.reshape(-1, known.A)[known.states].astype(float), 1.0)
     tilts = (model.cost for case in cases for model in _tilts(known, case, weights, math.inf))
     jumps = (model.cost for model in _jumps(known, cases, policies, weights))
-    return Evidence(min(tilts, default=math.inf), min(jumps, default=math.inf))
+    return Evidence(min(tilts, default=None), min(jumps, default=None))
 
 
 # --- models in which the answer is wrong ------------------------------------------------------------------------------
