@@ -36,15 +36,17 @@ NEWTON_STEPS = 6
 
 @numba.njit(cache=True, nogil=True)
 def _at_level(x, b, model, cap, V, level):  # type: ignore[no-untyped-def]
-    """e^{-r_low} exp(sum p ln(V + t)) - t at one of the levels t of lemma 1."""
+    """f(t) = e^{-r_low} exp(sum p ln(V + t)) - t at one of the levels t of lemma 1, and its slope f'(t)."""
     t = 0.0 if level == 0 else cap * backup.FINEST * backup.RATIO ** (level - 1.0)
-    log_mean = 0.0
+    log_mean, inverse = 0.0, 0.0
     for k in range(model.support[x]):
         w = V[model.successor[x, k], b] + t
         if w <= 0.0:
-            return 0.0
+            return 0.0, 1.0
         log_mean += model.p[x, k] * math.log(w)
-    return math.exp(log_mean - model.r_low[x]) - t
+        inverse += model.p[x, k] / w
+    value = math.exp(log_mean - model.r_low[x])
+    return value - t, value * inverse - 1.0
 
 
 @numba.njit(cache=True, nogil=True)
@@ -56,15 +58,17 @@ def low_exact(x, b, model, cap, V, variance, mean):  # type: ignore[no-untyped-d
     finest = cap * backup.FINEST
     t = max(math.sqrt(variance / (2.0 * model.r_low[x])) - mean, finest)
     level = min(1 + int(math.log(t / finest) / math.log(backup.RATIO)), backup.LEVELS - 1)
-    best = _at_level(x, b, model, cap, V, level)
-    for step in (1, -1):
-        i = level + step
-        while 0 <= i < backup.LEVELS:
-            value = _at_level(x, b, model, cap, V, i)
-            if value <= best:
-                break
-            best = value
-            i += step
+    best, slope = _at_level(x, b, model, cap, V, level)
+    step = 1 if slope > 0.0 else -1
+    i = level + step
+    while 0 <= i < backup.LEVELS:
+        value, slope = _at_level(x, b, model, cap, V, i)
+        if value <= best:
+            break
+        best = value
+        i += step
+        if step * slope <= 0.0:
+            break
     return best
 
 
@@ -211,10 +215,10 @@ def upper_sweep(order, model, block, Y, policy):  # type: ignore[no-untyped-def]
                 if Q[a, b] < Q[action, b]:
                     action = a
             value = Q[action, b]
-            if value < np.inf:
-                up = up_exact(
-                    s * A + action, b, model, Y, variance[action, b], mean[action, b], most[action, b], top[b]
-                )
+            x = s * A + action
+            least = 1.0 + (1.0 - model.q[x]) * mean[action, b] + model.q[x] * top[b]  # what no dual is below
+            if value < np.inf and least < Y[s, b]:
+                up = up_exact(x, b, model, Y, variance[action, b], mean[action, b], most[action, b], top[b])
                 value = min(value, 1.0 + up)
             if value < Y[s, b]:
                 fall = max(fall, Y[s, b] - value)

@@ -56,6 +56,9 @@ POLISH = 1.05
 LEAST = 1.01
 """The same in a world with action gaps, which say where to try next, and near the end of any run: errors fall like one
 over the root of the counts, so that the factor shrinks to what is missing."""
+NEED, LATER = 0.9, 1.5
+"""The same for goals with less than this share of the largest error, and the factor: nobody plays for them yet. It is
+finite so that a run which ends early has told most of what it knows."""
 REACH = 2.0
 """In a large world, of more than DENSE states, duals are solved for goals whose error is at most so many epsilons."""
 SELDOM, OFTEN = 10, 2
@@ -211,20 +214,18 @@ class Certified(Columns):
         """The cap of the upper bounds. It may fall: a policy is proper once Y(s0) is one below the lowest so far."""
         return self.cap if len(self.order) > DENSE else HEIGHT * self.cap
 
-    def _missing(self) -> Floats:
-        """[columns] the factor by which the counts behind a goal must still grow, roughly."""
-        return np.maximum((self.E / self.epsilon) ** 2, LEAST)
-
     def _plan_block(self, block: Longs) -> None:
         """Sweep the columns of the block with closed forms, and polish those whose time has come."""
         self._sweep(block, exact=False)
         self.stale[block] = False
         steps = float(self.counts.n.sum())
-        looking = (self.D[block] <= self.L) & (self.E[block] > self.epsilon)
+        E, within = self.E, self.D <= self.L
+        looking = within[block] & (E[block] > self.epsilon)
         large = len(self.order) > DENSE
         if large:
-            looking &= self.E[block] <= REACH * self.epsilon
-        growth = np.minimum(POLISH if large else LEAST, self._missing()[block])
+            looking &= E[block] <= REACH * self.epsilon
+        growth = np.clip((E[block] / self.epsilon) ** 2, LEAST, POLISH if large else LEAST)
+        growth[E[block] < NEED * E.max(initial=0.0, where=within)] = LATER
         due = block[looking & (steps >= growth * self.polished[block])]
         if not len(due) or not self.schedule.pays(DUALS):
             return
