@@ -25,6 +25,7 @@ import math
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -120,9 +121,8 @@ class Certified(Columns):
     @property
     def E(self) -> Floats:
         """[columns] error estimates."""
-        upper = np.minimum(self.upper, self.cap)
-        missing: Floats = np.maximum(np.minimum(upper - self.D, self.gap), upper - self.L)
-        return np.maximum(missing, 0.0, out=missing)
+        found: Floats = errors(self.D, self.upper, self.gap, self.L, self.cap)
+        return found
 
     def policy(self, goal: int) -> Actions:
         """[1, S] the policy that the certificate speaks of; the optimistic one as long as there is none."""
@@ -253,22 +253,23 @@ class Certified(Columns):
         if self.space.own and len(self.order) > DENSE:  # a small world is swept until nothing moves
             least, bounds = DETOUR * self.epsilon, (self.V.T, self.Y.T, self.best.T)
             detours(block, self.goal_state, self.column, self.order, model, self.cap, least, *bounds)
-        tables: list[NDArray[Any]] = [self.V, self.optimistic, self.Y, self.best]
-        parts = [gather(table.T, self.order, block) for table in tables]
-        setting = Block(self.order, column, self.cap, exact, SWEEPS, tolerance=1e-3 * self.epsilon)
-        high = setting._replace(cap=self._height)
+        low = gather(self.V.T, self.optimistic.T, self.order, block)
+        high = gather(self.Y.T, self.best.T, self.order, block)
+        below = Block(self.order, column, self.cap, exact, SWEEPS, tolerance=1e-3 * self.epsilon)
+        above = below._replace(cap=self._height)
         if work > THREADED:
-            second = self._threads.submit(backend.upper, model, high, *parts[2:])
-            parts = [*backend.lower(model, setting, *parts[:2]), *second.result()]
+            second = self._threads.submit(backend.upper, model, above, *high)
+            low, high = backend.lower(model, below, *low), second.result()
         else:
-            first = backend.lower(model, setting, *parts[:2])
-            parts = [*first, *backend.upper(model, high, *parts[2:])]
-        for part, table in zip(parts, tables, strict=True):
-            scatter(part, self.order, block, table.T)
+            low, high = backend.lower(model, below, *low), backend.upper(model, above, *high)
+        scatter(*low, self.order, block, self.V.T, self.optimistic.T)
+        scatter(*high, self.order, block, self.Y.T, self.best.T)
         self.D[block] = np.maximum(self.D[block], self.V[start, block])
-        below = np.full(len(block), True) if high.cap == self.cap else parts[2][self.order].max(axis=0) <= self.cap
-        proper = block[below & (self.Y[start, block] <= self.cap - 1.0)]
-        self._offer(proper, self.Y[start, proper], np.full(len(proper), np.inf))
+        found = np.flatnonzero(self.Y[start, block] <= self.cap - 1.0)
+        if len(found) and above.cap > self.cap:
+            found = found[high[0][self.order[:, None], found].max(axis=0) <= self.cap]
+        if len(found):
+            self._offer(block[found], self.Y[start, block[found]], np.full(len(found), np.inf))
         self.plans += 1
 
     def _offer(self, columns: Longs, upper: Floats, gap: Floats) -> None:
@@ -376,3 +377,13 @@ class Certified(Columns):
             self._start_again(self.Y[self.counts.start] > self.cap - 1.0)
         self._rollouts, self._hopped_at = facts.get("rollouts", 0), facts.get("hopped_at", 0.0)
         self.plans, self._taken = facts["plans"], -1
+
+
+@numba.njit(cache=True, nogil=True)
+def errors(D, upper, gap, L, cap):  # type: ignore[no-untyped-def]
+    """[columns] max{ min(upper - D, gap), upper - L, 0 }, where no upper bound is above the cap."""
+    E = np.empty(len(D))
+    for j in range(len(D)):
+        most = min(upper[j], cap)
+        E[j] = max(min(most - D[j], gap[j]), most - L, 0.0)
+    return E

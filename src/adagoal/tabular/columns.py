@@ -130,9 +130,7 @@ class Columns:
         """[S, W] the places in ``block`` of the goals of every state, -1 where there is none: what a sweep reads."""
         if not self.space.whole:
             self.pin(block[block > 0])  # some of their states may be new
-        place = np.full(len(self.D), -1)
-        place[block] = np.arange(len(block))
-        found: Longs = np.append(place[self.column], -1)[self.space.at]
+        found: Longs = places(block, len(self.D), self.column, self.space.at)
         return found
 
     def at(self) -> Longs:
@@ -242,18 +240,33 @@ def shorten(hops, known, start, successor, support):  # type: ignore[no-untyped-
 
 
 @numba.njit(cache=True, nogil=True)
-def gather(table, order, block):  # type: ignore[no-untyped-def]
-    """[S, B] the columns of a block of a table [columns, S], at the states of ``order``; anything elsewhere."""
-    part = np.empty((table.shape[1], len(block)), table.dtype)
-    for s in order:
-        for b in range(len(block)):
-            part[s, b] = table[block[b], s]
-    return part
+def places(block, columns, column, at):  # type: ignore[no-untyped-def]
+    """[S, W] the places in ``block`` of the goals ``at`` [S, W] every state, -1 where there is none."""
+    place, found = np.full(columns, -1), np.full(at.shape, -1)
+    for b in range(len(block)):
+        place[block[b]] = b
+    for s in range(at.shape[0]):
+        for k in range(at.shape[1]):
+            if at[s, k] >= 0:
+                found[s, k] = place[column[at[s, k]]]
+    return found
 
 
 @numba.njit(cache=True, nogil=True)
-def scatter(part, order, block, table):  # type: ignore[no-untyped-def]
+def gather(values, policy, order, block):  # type: ignore[no-untyped-def]
+    """Two parts [S, B]: the columns of a block of two tables [columns, S], at the states of ``order``; anything
+    elsewhere."""
+    shape = values.shape[1], len(block)
+    value_part, policy_part = np.empty(shape, values.dtype), np.empty(shape, policy.dtype)
+    for s in order:
+        for b in range(len(block)):
+            value_part[s, b], policy_part[s, b] = values[block[b], s], policy[block[b], s]
+    return value_part, policy_part
+
+
+@numba.njit(cache=True, nogil=True)
+def scatter(value_part, policy_part, order, block, values, policy):  # type: ignore[no-untyped-def]
     """Put them back."""
     for b in range(len(block)):
         for s in order:
-            table[block[b], s] = part[s, b]
+            values[block[b], s], policy[block[b], s] = value_part[s, b], policy_part[s, b]

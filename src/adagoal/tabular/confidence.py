@@ -77,7 +77,8 @@ class Confidence:
         """Take in new counts; False where there are none."""
         counts = self.counts
         self.make_room()
-        self._leave_out(np.flatnonzero(counts.absent & (self._known.q > 0.0)))
+        if counts.absent.any():
+            self._leave_out(np.flatnonzero(counts.absent & (self._known.q > 0.0)))
         changed = np.flatnonzero(counts.n != self._seen)
         if not len(changed):
             return False

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 
+import numba
 import numpy as np
 
 from adagoal.core.types import Floats, Longs
@@ -50,20 +51,42 @@ class Quiet:
         extra = len(n) - len(self.starts)
         if extra > 0:
             self.starts = np.pad(self.starts, (0, extra), constant_values=OUTSIDE)
-        surprised = settled > self.starts
-        if surprised.any():
+        if surprise(self.starts, settled):
             self.number += 1
-            self.starts[self.starts != BANNED] = OUTSIDE
-            self.starts[surprised] = BANNED
-        latest = settled.max(initial=0, where=self.starts != BANNED)
-        entering = (self.starts == OUTSIDE) & (n >= max(MATURE * latest, 1))
-        self.starts[entering] = n[entering]
-        inside: Floats = np.maximum(n - self.starts, 0).astype(float)
+        inside: Floats = enter(self.starts, n, settled)
         return inside
 
     def bound(self, visits: Floats) -> Floats:
         """[X] bounds on the unseen mass of each pair, 1 where nothing is known."""
         return np.where(visits > 0, 1.0 - np.exp(-self.log / np.maximum(visits, 1.0)), 1.0)
+
+
+@numba.njit(cache=True, nogil=True)
+def surprise(starts, settled):  # type: ignore[no-untyped-def]
+    """Whether a pair inside has surprised. It is banned then, and all others are outside: the window is closed."""
+    found = False
+    for x in range(len(starts)):
+        found |= settled[x] > starts[x]
+    for x in range(len(starts) if found else 0):
+        if settled[x] > starts[x]:
+            starts[x] = BANNED
+        elif starts[x] != BANNED:
+            starts[x] = OUTSIDE
+    return found
+
+
+@numba.njit(cache=True, nogil=True)
+def enter(starts, n, settled):  # type: ignore[no-untyped-def]
+    """Let pairs enter whose time has come; returns the visits [X] of those inside, 0 elsewhere."""
+    latest, visits = 0, np.zeros(len(n))
+    for x in range(len(n)):
+        if starts[x] != BANNED:
+            latest = max(latest, settled[x])
+    for x in range(len(n)):
+        if starts[x] == OUTSIDE and n[x] >= max(MATURE * latest, 1):
+            starts[x] = n[x]
+        visits[x] = max(n[x] - starts[x], 0)
+    return visits
 
 
 def following(windows: int) -> int:
