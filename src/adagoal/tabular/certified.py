@@ -50,8 +50,8 @@ THREADED = 1e7
 """Operations of a plan from which on its two bounds are swept side by side."""
 FEW = 16
 """Goals of a free plan, and of one with exact duals, at most."""
-SWEEPS = 4
-"""Sweeps per plan, at most; the next plan goes on from where this one stopped."""
+SWEEPS, EXACT_SWEEPS = 4, 2
+"""Sweeps per plan, at most, with closed forms and with exact duals; the next plan goes on where this one stopped."""
 POLISH = 1.05
 """Exact duals once the step count has grown by this factor since the goal's last time."""
 LEAST = 1.01
@@ -247,15 +247,15 @@ class Certified(Columns):
         """Both bounds of the columns of the block."""
         model, start = self.confidence.model(), self.counts.start
         backend = self._planner(len(block))
-        price = 1.0 if exact else backend.price
-        work = self.schedule.sweeps(exact, price * SWEEPS * len(block) * float(model.support.sum()))
+        sweeps, price = (EXACT_SWEEPS, 1.0) if exact else (SWEEPS, backend.price)
+        work = self.schedule.sweeps(exact, price * sweeps * len(block) * float(model.support.sum()))
         column = self.block_columns(block)
         if self.space.own and len(self.order) > DENSE:  # a small world is swept until nothing moves
             least, bounds = DETOUR * self.epsilon, (self.V.T, self.Y.T, self.best.T)
             detours(block, self.goal_state, self.column, self.order, model, self.cap, least, *bounds)
         low = gather(self.V.T, self.optimistic.T, self.order, block)
         high = gather(self.Y.T, self.best.T, self.order, block)
-        below = Block(self.order, column, self.cap, exact, SWEEPS, tolerance=1e-3 * self.epsilon)
+        below = Block(self.order, column, self.cap, exact, sweeps, tolerance=1e-3 * self.epsilon)
         above = below._replace(cap=self._height)
         if work > THREADED:
             second = self._threads.submit(backend.upper, model, above, *high)

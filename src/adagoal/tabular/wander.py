@@ -19,7 +19,8 @@ from adagoal.tabular.resolvent import widths
 
 HORIZON = 4.0
 """The explorer looks ahead this many times as far as the policy's longest way to the goal."""
-SWEEPS = 100
+SWEEPS = 30
+"""At most. A policy that is nearly the best one explores as well."""
 
 
 @numba.njit(cache=True, nogil=True)
