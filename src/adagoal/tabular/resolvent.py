@@ -24,6 +24,7 @@ import numba
 import numpy as np
 
 from adagoal.core.types import Bools, Floats, Longs
+from adagoal.tabular.widths import error, noise, widths
 
 ITERATIONS = 100
 MOST = 1000.0
@@ -45,31 +46,9 @@ class Chain(NamedTuple):
     """[N] bounds on |xi|"""
     seen: Floats
     """[N] the part of it that is due to the observed successors"""
+    masses: Floats
+    """[3, N] what is known of the mass of the others"""
     top: float
-
-
-@numba.njit(cache=True, nogil=True)
-def widths(x, model, place, F, sd, span, mean):  # type: ignore[no-untyped-def]
-    """Standard deviation, range and mean of every column of F [N, m] over the observed successors of the pair x."""
-    columns = F.shape[1]
-    origin = F[place[model.successor[x, 0]]]
-    low, high = origin.copy(), origin.copy()
-    for y in range(columns):
-        mean[y] = 0.0
-        sd[y] = 0.0
-    for k in range(1, model.support[x]):
-        weight = model.p_split[x, k]
-        row = F[place[model.successor[x, k]]]
-        for y in range(columns):
-            d = row[y] - origin[y]
-            mean[y] += weight * d
-            sd[y] += weight * d * d
-            low[y] = min(low[y], row[y])
-            high[y] = max(high[y], row[y])
-    for y in range(columns):
-        sd[y] = math.sqrt(max(sd[y] - mean[y] * mean[y], 0.0))
-        mean[y] += origin[y]
-        span[y] = high[y] - low[y]
 
 
 @numba.njit(cache=True, nogil=True)
@@ -94,9 +73,9 @@ def suboptimality(order, goal, model, V, Y, policy, all_seen, rival):  # type: i
             pair[i] = s * A + policy[s]
     F = _visits(pair, place, end, model, np.argsort(Y[order], kind="mergesort"), MOST * top)
     if not F[:, N].max() <= MOST * top:  # not proper under the empirical kernel, or hardly so
-        return np.inf, np.inf, np.inf, Chain(place, end, pair, F, np.zeros(N), np.zeros(N), top)
+        return np.inf, np.inf, np.inf, Chain(place, end, pair, F, np.zeros(N), np.zeros(N), np.zeros((3, N)), top)
     beta, seen = _unknowns(pair, place, model, F, top)
-    chain = Chain(place, end, pair, F, beta, seen, top)
+    chain = Chain(place, end, pair, F, beta, seen, _masses(pair, model), top)
     value, most = _values(order, chain, model, Y)
     gain = _gains(order, chain, model, V, Y, policy)
     gap = _settle(order, chain, model, gain, 0.0 if all_seen else top - 1.0, V, Y, policy, rival)
@@ -179,29 +158,27 @@ def _unknowns(pair, place, model, F, top):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _unseen(weights, chain, model):  # type: ignore[no-untyped-def]
-    """A bound on sum_y weights(y) q_y over the policy's pairs; those of the quiet window share their unseen mass."""
-    each, alone, shared = 0.0, 0.0, 0.0
-    for i in range(len(chain.pair)):
-        x = chain.pair[i]
-        if x < 0:
-            continue
-        each += weights[i] * model.q[x]
-        if model.quiet[x] > 0.0:
-            shared = max(shared, weights[i] / model.quiet[x])
-        else:
-            alone += weights[i] * model.q[x]
-    return min(each, alone + shared * model.quiet_log)
+def _masses(pair, model):  # type: ignore[no-untyped-def]
+    """[3, N] q of the policy's pairs; the same outside the quiet window, 0 inside; 1/visits inside it, 0 outside."""
+    masses = np.zeros((3, len(pair)))
+    for i in range(len(pair)):
+        x = pair[i]
+        if x >= 0:
+            masses[0, i] = model.q[x]
+            if model.quiet[x] > 0.0:
+                masses[2, i] = 1.0 / model.quiet[x]
+            else:
+                masses[1, i] = model.q[x]
+    return masses
 
 
 @numba.njit(cache=True, nogil=True)
 def _values(order, chain, model, Y):  # type: ignore[no-untyped-def]
     """The corollary of lemma 7: V^pi(start) = v + W xi is bounded, and V^pi by a number that holds everywhere."""
     N, first = len(order), chain.place[model.start]
-    value, most = np.inf, 0.0
+    value, most, none = np.inf, 0.0, np.zeros(N)
     for i in range(N):
-        W = chain.F[i, :N]
-        bound = min(chain.F[i, N] + W @ chain.seen + chain.top * _unseen(W, chain, model), Y[order[i]])
+        bound = min(chain.F[i, N] + error(chain.F[i, :N], none, chain, model.quiet_log), Y[order[i]])
         most = max(most, bound)
         if i == first:
             value = bound
@@ -211,7 +188,7 @@ def _values(order, chain, model, Y):  # type: ignore[no-untyped-def]
 @numba.njit(cache=True, nogil=True)
 def _gains(order, chain, model, V, Y, policy):  # type: ignore[no-untyped-def]
     """gain [N, A + 1] of lemma 8, the reset last: how much better than the policy an action may be."""
-    place, F, beta, top = chain.place, chain.F, chain.beta, chain.top
+    place, F = chain.place, chain.F
     N, first = len(order), place[model.start]
     A = model.support.shape[0] // len(V)
     v = F[:, N]
@@ -221,9 +198,9 @@ def _gains(order, chain, model, V, Y, policy):  # type: ignore[no-untyped-def]
         s = order[i]
         if chain.end[i]:
             continue
-        off = np.abs(F[first, :N] - F[i, :N])
-        error = off @ chain.seen + top * _unseen(off, chain, model)
-        gain[i, A] = 0.0 if policy[s] == A else min(v[i] - v[first] + error, Y[s] - V[model.start]) - 1.0
+        if policy[s] != A:
+            off = error(F[first, :N], F[i, :N], chain, model.quiet_log)
+            gain[i, A] = min(v[i] - v[first] + off, Y[s] - V[model.start]) - 1.0
         for a in range(0 if model.terminal[s] else A):
             x = s * A + a
             if policy[s] == a:
@@ -232,16 +209,9 @@ def _gains(order, chain, model, V, Y, policy):  # type: ignore[no-untyped-def]
             if model.support[x] == 0:
                 continue
             widths(x, model, place, F, sd, span, mean)
-            r, q = model.r[x], model.q[x]
-            off = np.abs(mean[:N] - F[i, :N])
-            error = off @ chain.seen + top * _unseen(off, chain, model)
-            spread, reach, size = sd[N], span[N], mean[N]
-            for y in range(N):
-                spread += sd[y] * beta[y]
-                reach += span[y] * beta[y]
-                size += mean[y] * beta[y]
-            noise = math.sqrt(2.0 * r) * spread + r * reach + q * min(size, top)
-            gain[i, a] = min(gain[i, a], v[i] - mean[N] - 1.0 + error + noise)
+            off = error(mean[:N], F[i, :N], chain, model.quiet_log)
+            off += noise(model.r[x], model.q[x], chain.top, chain.beta, sd, span, mean)
+            gain[i, a] = min(gain[i, a], v[i] - mean[N] - 1.0 + off)
     return gain
 
 

@@ -15,7 +15,7 @@ import math
 import numba
 import numpy as np
 
-from adagoal.tabular.resolvent import widths
+from adagoal.tabular.widths import widths
 
 HORIZON = 4.0
 """The explorer looks ahead this many times as far as the policy's longest way to the goal."""
