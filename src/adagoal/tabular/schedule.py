@@ -4,7 +4,7 @@ The unit is one successor of one pair, looked at for one goal by a sweep with cl
 There are three kinds of planning, each with a purse of its own:
 
     CLOSED   both bounds of a block of goals, with the closed forms of lemma 4
-    DUALS    the same with exact duals, at about ten times the price
+    DUALS    the same with exact duals, at about twenty times the price
     GAPS     the action gaps of one goal (lemmas 7 to 9), of which a dense inverse is the larger part; and hops to all
              open goals (lemma 12)
 
@@ -35,7 +35,7 @@ FLOATS = (1e9, 2e8, 1e9)
 """What the purses hold at first, and at most."""
 STEP = 100.0
 """What each purse earns by a step."""
-EXACT = 10.0
+EXACT = 20.0
 """The price of an exact dual, in closed forms."""
 CALL = 1e5
 """What every plan costs whatever its size: its blocks are copied, and functions are called."""
