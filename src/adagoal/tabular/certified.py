@@ -59,7 +59,7 @@ LEAST = 1.01
 over the root of the counts, so that the factor shrinks to what is missing."""
 NEED, LATER = 0.9, 1.5
 """The same for goals with less than this share of the largest error, and the factor: nobody plays for them yet. It is
-finite so that a run which ends early has told most of what it knows."""
+finite for the sake of runs that end early: their bounds of these goals are behind the counts, but not by far."""
 REACH = 2.0
 """In a large world, of more than DENSE states, duals are solved for goals whose error is at most so many epsilons."""
 SELDOM, OFTEN = 10, 2
