@@ -57,7 +57,7 @@ POLISH = 1.05
 LEAST = 1.01
 """The same in a world with action gaps, which say where to try next, and near the end of any run: errors fall like one
 over the root of the counts, so that the factor shrinks to what is missing."""
-NEED, LATER = 0.9, 1.5
+NEED, LATER = 0.9, 1.25
 """The same for goals with less than this share of the largest error, and the factor: nobody plays for them yet. It is
 finite for the sake of runs that end early: their bounds of these goals are behind the counts, but not by far."""
 REACH = 2.0
