@@ -77,7 +77,7 @@ def test_bounds_hold_with_detours(monkeypatch):
     monkeypatch.setattr(schedule, "STEP", 1.0)
     monkeypatch.setattr(certified, "detours", counted)
     mdp = grid.open_grid(rows=12, cols=12)
-    truth, run, looks = solve.optimal_values(mdp), start(mdp, 40.0, 4.0), {"next": 1}
+    truth, run, looks = solve.optimal_values(mdp), start(mdp, 40.0, 2.0), {"next": 1}
 
     def look(run):
         if run.steps >= looks["next"]:

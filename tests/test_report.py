@@ -206,7 +206,7 @@ def test_report_is_the_same_from_the_stored_view(certified: Result, tmp_path: Pa
 
 def test_names_of_states_are_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Markup of the terminal, of mathtext and of pages, escape sequences, and letters that turn a line around."""
-    assert run(["explore", "odd_envs:Named-v0", "--radius", "8", "--budget", "2000", "--out", str(tmp_path)]) == 3
+    assert run(["explore", "odd_envs:Named-v0", "--radius", "8", "--budget", "4000", "--out", str(tmp_path)]) == 3
     page = own_part(tmp_path / "report.html")
     names = " ".join(data_of(tmp_path / "report.html")[0]["labels"])
     assert "<script>alert(1)" in names
