@@ -54,9 +54,9 @@ def measure(cell: Cell, options: Options) -> dict[str, Any]:
         least = limit.limit(model(setting), float(setting.radius), setting.epsilon, options.rounds)
         found |= {"steps": least.steps * limit.kl(DELTA), "models": least.models, "finished": least.finished}
         return found | {"seconds": round(time.process_time() - began, 1)}
-    counts: list[Counts] = []
-    result = run(replace(setting, seed=cell.seed), lambda run: counts.append(run.estimates.counts))
-    held = limit.evidence(model(setting), counts[-1].n, float(setting.radius), setting.epsilon)
+    kept: dict[str, Counts] = {}
+    result = run(replace(setting, seed=cell.seed), lambda run: kept.update(counts=run.estimates.counts))
+    held = limit.evidence(model(setting), kept["counts"].n, float(setting.radius), setting.epsilon)
     return found | {"steps": result.steps, "status": result.status, "audit": audit(result).ok, **held._asdict()}
 
 
