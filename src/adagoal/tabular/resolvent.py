@@ -49,6 +49,8 @@ class Chain(NamedTuple):
     masses: Floats
     """[3, N] what is known of the mass of the others"""
     top: float
+    Z: Floats
+    """[N] bounds on the sub-optimality (lemma 9)"""
 
 
 @numba.njit(cache=True, nogil=True)
@@ -73,9 +75,10 @@ def suboptimality(order, goal, model, V, Y, policy, all_seen, rival):  # type: i
             pair[i] = s * A + policy[s]
     F = _visits(pair, place, end, model, np.argsort(Y[order], kind="mergesort"), MOST * top)
     if not F[:, N].max() <= MOST * top:  # not proper under the empirical kernel, or hardly so
-        return np.inf, np.inf, np.inf, Chain(place, end, pair, F, np.zeros(N), np.zeros(N), np.zeros((3, N)), top)
+        none = np.zeros(N)
+        return np.inf, np.inf, np.inf, Chain(place, end, pair, F, none, none, np.zeros((3, N)), top, none)
     beta, seen = _unknowns(pair, place, model, F, top)
-    chain = Chain(place, end, pair, F, beta, seen, _masses(pair, model), top)
+    chain = Chain(place, end, pair, F, beta, seen, _masses(pair, model), top, np.zeros(N))
     value, most = _values(order, chain, model, Y)
     gain = _gains(order, chain, model, V, Y, policy)
     gap = _settle(order, chain, model, gain, 0.0 if all_seen else top - 1.0, V, Y, policy, rival)
@@ -217,14 +220,14 @@ def _gains(order, chain, model, V, Y, policy):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _settle(order, chain, model, gain, elsewhere, V, Y, policy, rival):  # type: ignore[no-untyped-def]
-    """Z(start) after the iteration of lemma 9, from Y - V downwards; ``rival`` <- the actions that hold Z up.
+    """Z(start) after the iteration of lemma 9, from Y - V downwards; chain.Z <- Z, ``rival`` <- what holds Z up.
 
     ``elsewhere`` is a bound on the sub-optimality in states never seen.
     """
     place, end = chain.place, chain.end
     N, first = len(order), place[model.start]
     A = model.support.shape[0] // len(V)
-    Z = np.zeros(N)
+    Z = chain.Z
     for i in range(N):
         Z[i] = 0.0 if end[i] else max(Y[order[i]] - V[order[i]], 0.0)
     for sweep in range(ITERATIONS):

@@ -2,10 +2,11 @@
 
 The bound gap (lemma 9) is a sum of gains along the *rival*, the policy that attains it: gap is about sum_x w_x gain(x)
 with the rival's visits w. A gain is uncertain for two reasons, and both shrink like 1/n or faster: the pair x itself,
-and the policy's own pairs y, through the visits |p_hat_x W(., y) - W(s, y)|. So one more try of a pair lowers the bound
-by about what this pair adds to it, over its tries. These amounts are rewards, and the explorer plays the policy that
-collects most of them, discounted, in the empirical model: it wanders from one place that is worth a try to the next,
-and resets only where that is the shorter way. Which policy explores does not matter to any lemma.
+and the policy's own pairs y, through the visits |p_hat_x W(., y) - W(s, y)|. Besides, every pair on the rival's way,
+the policy's own ones as well, adds what is not known about where it leads to. So one more try of a pair lowers the
+bound by about what this pair adds to it, over its tries. These amounts are rewards, and the explorer plays the policy
+that collects most of them, discounted, in the empirical model: it wanders from one place that is worth a try to the
+next, and resets only where that is the shorter way. Which policy explores does not matter to any lemma.
 """
 
 from __future__ import annotations
@@ -79,9 +80,21 @@ def _visits(order, chain, model, rival, discount):  # type: ignore[no-untyped-de
 
 
 @numba.njit(cache=True, nogil=True)
+def _later(x, chain, model):  # type: ignore[no-untyped-def]
+    """Half of what the pair x adds to the mean of Z over its observed successors."""
+    mean, square, most = 0.0, 0.0, 0.0
+    for k in range(model.support[x]):
+        z = chain.Z[chain.place[model.successor[x, k]]]
+        mean += model.p_split[x, k] * z
+        square += model.p_split[x, k] * z * z
+        most = max(most, z)
+    return math.sqrt(0.5 * model.r[x] * max(square - mean * mean, 0.0)) + model.r[x] * (most - mean)
+
+
+@numba.njit(cache=True, nogil=True)
 def _rewards(order, chain, model, rival, discount):  # type: ignore[no-untyped-def]
     """[N, A] what one more try of each pair takes off the bound, up to a common factor."""
-    F, beta, top = chain.F, chain.beta, chain.top
+    F, beta, top, ceiling = chain.F, chain.beta, chain.top, chain.Z.max()
     N, first = len(order), chain.place[model.start]
     A = model.support.shape[0] // len(rival)
     w = _visits(order, chain, model, rival, discount)
@@ -90,7 +103,7 @@ def _rewards(order, chain, model, rival, discount):  # type: ignore[no-untyped-d
     for i in range(N):
         s = order[i]
         a = rival[s]
-        if chain.end[i] or model.terminal[s] or chain.pair[i] == s * A + a:
+        if chain.end[i] or model.terminal[s] or (a == A and chain.pair[i] < 0):
             continue
         if a == A:
             need += w[i] * np.abs(F[first, :N] - F[i, :N])
@@ -99,11 +112,14 @@ def _rewards(order, chain, model, rival, discount):  # type: ignore[no-untyped-d
         if model.support[x] == 0:
             reward[i, a] += w[i] * top
             continue
+        r, q = model.r[x], model.q[x]
+        if x == chain.pair[i]:
+            reward[i, a] += w[i] * (_later(x, chain, model) + q * ceiling) * r
+            continue
         widths(x, model, chain.place, F, sd, span, mean)
         need += w[i] * np.abs(mean[:N] - F[i, :N])
-        r, q = model.r[x], model.q[x]
         noise = math.sqrt(0.5 * r) * (sd[N] + sd[:N] @ beta) + r * (span[N] + span[:N] @ beta) + q * min(mean[N], top)
-        reward[i, a] += w[i] * noise * r  # the radius r is about a constant over the tries
+        reward[i, a] += w[i] * (noise + _later(x, chain, model)) * r  # the radius r is about a constant over the tries
     for i in range(N):
         x = chain.pair[i]
         if x >= 0:
