@@ -114,7 +114,9 @@ def main() -> None:
     parser.add_argument("--settings", default="contact")
     parser.add_argument("--seeds", type=seeds, default=range(8000, 8010))
     parser.add_argument("--steps", type=int, default=144_000)
+    parser.add_argument("--radius-ramp", type=int, default=-1)
     parser.add_argument("--eval-every", type=int, default=30)
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="End after so long; what was tested until then is kept.")
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--keep", type=Path, help="Folder for the policies.")
@@ -141,6 +143,7 @@ def main() -> None:
 
     shared = {"steps": options.steps, "train_goals": f"scale={options.scale}" if options.scale else "env"}
     shared |= {"eval_every": options.eval_every, "eval_episodes": 48, "buffer": min(options.steps, 1_000_000)}
+    shared |= {"radius_ramp": options.radius_ramp}
     configs = [
         Config(options.env, seed=seed, goal_rule=rule, **shared, **SETTINGS[name])
         for name in options.settings.split(",")
@@ -154,7 +157,7 @@ def main() -> None:
             show(history)
             so_far(history)
 
-        trained = train(configs, workers=options.workers, observe=observe)
+        trained = train(configs, workers=options.workers, observe=observe, minutes=options.minutes)
     data = training_files.to_json(trained.status, trained.history)
     write_json(options.out, data)
     if options.keep is not None:

@@ -1,6 +1,6 @@
 """The seam between the training loop and the algorithm that learns to act.
 
-An algorithm is a module with the five functions of :class:`Algorithm`, and a line in :data:`ALGORITHMS`. Goal
+An algorithm is a module with the six functions of :class:`Algorithm`, and a line in :data:`ALGORITHMS`. Goal
 selection, replay with hindsight, the normalisers and the value ensemble know nothing else of it; exploration noise is
 added by the workers. ``nets`` is whatever the algorithm keeps: a tree of arrays of one run, with every pair of online
 and target weights a :class:`adagoal.deep.networks.Learnt`, whose target the loop moves.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from adagoal.deep.config import Config
     from adagoal.deep.envs import Dimensions
-    from adagoal.deep.networks import Layers, Transitions
+    from adagoal.deep.networks import Layers, Lessons, Transitions
 
 ALGORITHMS = {"critics": "adagoal.deep.critics", "ddpg": "adagoal.deep.ddpg"}
 """Modules by the name that the setting ``algorithm`` gives them; imported on use, as they need JAX."""
@@ -30,8 +30,15 @@ class Algorithm(Protocol):
         """Fresh ``nets``."""
         ...
 
+    def targets(self, config: Config, nets: Any, batch: Transitions) -> Array:
+        """What critics are to say of batches ``[..., B]``: ``[..., B]``, or ``[..., J, B]`` with targets of their own.
+
+        It may look at the target networks only, since it is asked for several updates at once.
+        """
+        ...
+
     def update(
-        self, config: Config, knobs: dict[str, Array], nets: Any, batch: Transitions, key: Array
+        self, config: Config, knobs: dict[str, Array], nets: Any, batch: Lessons, key: Array
     ) -> tuple[Any, dict[str, Array]]:
         """One update from one batch: the nets, and the losses by name. ``knobs``: the settings that are per run."""
         ...

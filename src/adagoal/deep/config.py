@@ -6,12 +6,12 @@ the fields declared ``per_run``. The help texts are those of the command line.
 Some settings follow from T, the steps of an episode, unless they are given (:meth:`Config.on_time_scale`):
 
     gamma = 1 - 1/T              so that values lie in [-T, 0]
-    L = 0.8 T                    and it grows to that over 4000 T steps
+    L = 0.8 T                    and it grows to that over 6000 T steps
     episodes = 800/T             per cycle, from 4 to 16
     updates = 0.5                per environment step; with ddpg 0.2, and 0.4 of the ensemble beside it
     eval_every                   one eighth of the training, at most 25 cycles
 
-For T = 50 (Fetch) this is gamma = 0.98, L = 40 after 200,000 steps, 16 episodes and 400 updates a cycle.
+For T = 50 (Fetch) this is gamma = 0.98, L = 40 after 300,000 steps, 16 episodes and 400 updates a cycle.
 
 The penalty of actions is 1 for Fetch, as measured. Where a whole action saves one step, the actor then takes
 1 / (2 penalty) of it; so elsewhere the penalty is 0.1, which lets an agent go at full speed.
@@ -75,7 +75,7 @@ class Config:
     )
     radius_ramp: int = setting(
         -1,
-        "Steps over which L grows in a straight line from a quarter to all of the radius; 0: it is fixed; -1: 4000 "
+        "Steps over which L grows in a straight line from a quarter to all of the radius; 0: it is fixed; -1: 6000 "
         "episodes.",
         low=-1,
         high=1_000_000_000_000,
@@ -204,7 +204,7 @@ class Config:
             horizon=T,
             gamma=self.gamma or min(max(1.0 - 1.0 / T, 0.5), 0.9999),
             radius=self.radius or max(0.8 * T, 1.0),
-            radius_ramp=4000 * T if self.radius_ramp < 0 else self.radius_ramp,
+            radius_ramp=6000 * T if self.radius_ramp < 0 else self.radius_ramp,
             action_l2=self.action_l2 if self.action_l2 >= 0.0 else 1.0 if fetch else 0.1,
             episodes=episodes,
             updates=self.updates or max(round((0.2 if self.algorithm == "ddpg" else 0.5) * episodes * T), 1),

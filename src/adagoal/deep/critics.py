@@ -26,10 +26,10 @@ from adagoal.deep import networks
 from adagoal.deep.config import Config
 from adagoal.deep.ddpg import act, actor_layers, pi
 from adagoal.deep.envs import Dimensions
-from adagoal.deep.networks import Layers, Learnt, Transitions
+from adagoal.deep.networks import Layers, Learnt, Lessons, Transitions
 from adagoal.deep.values import normed_relu
 
-__all__ = ["act", "actor_layers", "critics", "init", "update"]  # an algorithm; it acts as DDPG does
+__all__ = ["act", "actor_layers", "critics", "init", "targets", "update"]  # an algorithm; it acts as DDPG does
 
 
 class Nets(NamedTuple):
@@ -46,12 +46,23 @@ def init(config: Config, sizes: Dimensions, rng: np.random.Generator) -> Nets:
     return Nets(networks.fresh(config, rng, actor), networks.stacked(config, rng, critic))
 
 
+def targets(config: Config, nets: Nets, batch: Transitions) -> Array:
+    """The targets y_j, ``[..., J, B]``."""
+    ahead = pi(nets.actor.target, batch.following)
+
+    def of(critic: Layers) -> Array:
+        return networks.targets(config, batch, networks.q(critic, batch.following, ahead, relu))
+
+    return jax.vmap(of, out_axes=-2)(nets.critics.target)
+
+
 def update(
-    config: Config, knobs: dict[str, Array], nets: Nets, batch: Transitions, key: Array
+    config: Config, knobs: dict[str, Array], nets: Nets, batch: Lessons, key: Array
 ) -> tuple[Nets, dict[str, Array]]:
     """One step of the actor and one of every critic, all from the networks as they were."""
-    ahead = pi(nets.actor.target, batch.following)
-    fitted, error = jax.vmap(lambda critic: networks.fit(config, critic, ahead, batch, relu))(nets.critics)
+    fitted, error = jax.vmap(lambda critic, y: networks.fit(config, critic, batch._replace(y=y), relu))(
+        nets.critics, batch.y
+    )
     some = batch.og[: max(int(config.actor_share * config.batch), 1)]
 
     def actor_loss(layers: Layers) -> Array:

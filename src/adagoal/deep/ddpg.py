@@ -16,7 +16,7 @@ from jax import Array
 from adagoal.deep import actor, networks
 from adagoal.deep.config import Config
 from adagoal.deep.envs import Dimensions
-from adagoal.deep.networks import Layers, Learnt, Transitions
+from adagoal.deep.networks import Layers, Learnt, Lessons, Transitions
 
 
 class Nets(NamedTuple):
@@ -32,8 +32,14 @@ def init(config: Config, sizes: Dimensions, rng: np.random.Generator) -> Nets:
     return Nets(networks.fresh(config, rng, actor_widths), networks.fresh(config, rng, critic_widths))
 
 
+def targets(config: Config, nets: Nets, batch: Transitions) -> Array:
+    """The targets y, ``[..., B]``."""
+    ahead = pi(nets.actor.target, batch.following)
+    return networks.targets(config, batch, networks.q(nets.critic.target, batch.following, ahead))
+
+
 def update(
-    config: Config, knobs: dict[str, Array], nets: Nets, batch: Transitions, key: Array
+    config: Config, knobs: dict[str, Array], nets: Nets, batch: Lessons, key: Array
 ) -> tuple[Nets, dict[str, Array]]:
     """One step of the actor and one of the critic, both from the networks as they were."""
 
@@ -42,7 +48,7 @@ def update(
         return -jnp.mean(networks.q(nets.critic.online, batch.og, action)) + knobs["action_l2"] * jnp.mean(action**2)
 
     improved, value = networks.descend(config, nets.actor, actor_loss)
-    fitted, error = networks.fit(config, nets.critic, pi(nets.actor.target, batch.following), batch)
+    fitted, error = networks.fit(config, nets.critic, batch)
     return Nets(improved, fitted), {"actor_loss": value, "critic_loss": error}
 
 

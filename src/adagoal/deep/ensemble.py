@@ -20,7 +20,7 @@ from jax import Array
 from adagoal.deep import networks
 from adagoal.deep.config import Config
 from adagoal.deep.envs import Dimensions
-from adagoal.deep.networks import Layers, Learnt, Transitions
+from adagoal.deep.networks import Layers, Learnt, Lessons, Transitions
 from adagoal.deep.values import steps
 
 RANDOM_ACTIONS = 16
@@ -32,12 +32,20 @@ def init(config: Config, sizes: Dimensions, rng: np.random.Generator) -> Learnt:
     return networks.stacked(config, rng, networks.widths(config, sizes)[1])
 
 
-def update(
-    config: Config, members: Learnt, act: Callable[[Array], Array], batch: Transitions
-) -> tuple[Learnt, dict[str, Array]]:
-    """One step of every member, each from its share of the batch ``[J * ensemble_batch, ...]``."""
-    shares = jax.tree.map(lambda x: x.reshape(config.members, config.ensemble_batch, *x.shape[1:]), batch)
-    fitted, error = jax.vmap(lambda member, own: networks.fit(config, member, act(own.following), own))(members, shares)
+def lessons(config: Config, members: Learnt, act: Callable[[Array], Array], batch: Transitions) -> Lessons:
+    """Batches ``[n, J * ensemble_batch, ...]`` dealt out to the members, ``[n, J, ensemble_batch, ...]``."""
+    shape = config.members, config.ensemble_batch
+    shares = jax.tree.map(lambda x: x.reshape(len(x), *shape, *x.shape[2:]), batch)
+
+    def of(target: Layers, own: Transitions) -> Array:
+        return networks.targets(config, own, networks.q(target, own.following, act(own.following)))
+
+    return Lessons(shares.og, shares.action, jax.vmap(of, (0, 1), 1)(members.target, shares))
+
+
+def update(config: Config, members: Learnt, shares: Lessons) -> tuple[Learnt, dict[str, Array]]:
+    """One step of every member, each from its share ``[J, ensemble_batch, ...]``."""
+    fitted, error = jax.vmap(lambda member, own: networks.fit(config, member, own))(members, shares)
     return fitted, {"ensemble_loss": error.mean()}
 
 

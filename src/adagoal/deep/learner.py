@@ -23,7 +23,7 @@ from adagoal.deep import algorithms, critics, ensemble, networks, normaliser, re
 from adagoal.deep.actor import Actor
 from adagoal.deep.config import CONTACT_DISTANCE, Config
 from adagoal.deep.envs import Dimensions
-from adagoal.deep.networks import Layers, Learnt, Transitions
+from adagoal.deep.networks import Layers, Learnt, Lessons, Transitions
 from adagoal.deep.normaliser import Moments
 from adagoal.deep.replay import Replay
 from adagoal.deep.values import Critics
@@ -125,26 +125,35 @@ def cycle(config: Config, sizes: Dimensions, with_ensemble: bool, state: State, 
     key, nets_key, ensemble_key = jax.random.split(jax.random.wrap_key_data(state.key), 3)
     state = _see(state, knob, *new)._replace(replay=memory, key=jax.random.key_data(key))
 
-    def draw(key: Array, count: int, relabel: Array) -> Transitions:
-        batch = replay.sample(memory, contacts, key, count, relabel, knob["contact"], sizes.success)
+    def draw(keys: Array, count: int, relabel: Array) -> Transitions:
+        """Batches ``[n, count, ...]``, one for each of the keys."""
+        sample = lambda key: replay.sample(memory, contacts, key, count, relabel, knob["contact"], sizes.success)  # noqa: E731
+        batch = jax.vmap(sample)(keys)
         og, following = inputs(state, batch.observation, batch.goal), inputs(state, batch.following, batch.goal)
         return Transitions(og, batch.action, following, batch.reward, batch.terminal)
 
-    def improve(nets: Any, i: Array) -> tuple[Any, dict[str, Array]]:
-        key = jax.random.fold_in(nets_key, i)
-        batch = draw(key, config.batch, knob["relabel"])
+    def lessons(nets: Any, numbers: Array) -> tuple[Lessons, Array]:
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(nets_key, numbers)
+        batch = draw(keys, config.batch, knob["relabel"])
+        return Lessons(batch.og, batch.action, algorithm.targets(config, nets, batch)), keys
+
+    def improve(nets: Any, given: tuple[Lessons, Array]) -> tuple[Any, dict[str, Array]]:
+        batch, key = given
         return algorithm.update(config, knob, nets, batch, jax.random.fold_in(key, 0))
 
-    nets, losses = networks.repeat(config, improve, state.nets, config.updates)
+    nets, losses = networks.repeat(config, lessons, improve, state.nets, config.updates)
     state = state._replace(nets=nets)
 
-    def disagree(members: Learnt, i: Array) -> tuple[Learnt, dict[str, Array]]:
-        count = config.members * config.ensemble_batch
-        batch = draw(jax.random.fold_in(ensemble_key, i), count, knob["ensemble_relabel"])
-        return ensemble.update(config, members, lambda og: algorithm.act(nets, og), batch)
+    def shares(members: Learnt, numbers: Array) -> Lessons:
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(ensemble_key, numbers)
+        batch = draw(keys, config.members * config.ensemble_batch, knob["ensemble_relabel"])
+        return ensemble.lessons(config, members, lambda og: algorithm.act(nets, og), batch)
+
+    def disagree(members: Learnt, own: Lessons) -> tuple[Learnt, dict[str, Array]]:
+        return ensemble.update(config, members, own)
 
     if with_ensemble and state.ensemble is not None:
-        members, error = networks.repeat(config, disagree, state.ensemble, config.ensemble_updates)
+        members, error = networks.repeat(config, shares, disagree, state.ensemble, config.ensemble_updates)
         state, losses = state._replace(ensemble=members), losses | error
     return state, losses
 

@@ -7,6 +7,9 @@ Every critic (the algorithm's own, and each member of the ensemble) is fitted to
 with Q' the target network and a' the action that a policy takes at s'. Where the episode terminated at s', nothing
 follows: y = 0 if the goal is reached there, and y = -1/(1 - gamma), which is never, if it is not. An episode that was
 cut off (``truncated``, or the horizon) is no end in this sense. All functions act on one run.
+
+Target networks stand still for ``target_every`` updates, and so does what follows from them: batches are drawn and
+their y computed for several updates at once (:func:`repeat`), which a GPU does in little more than the time of one.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ from adagoal.deep.envs import Dimensions
 Layers = list[tuple[Any, Any]]
 """Weights and biases: of JAX, or of NumPy where they are fresh."""
 Activation = Callable[[Array], Array]
+TOGETHER = 20
+"""Batches that are drawn at once, at most."""
 
 
 class Learnt(NamedTuple):
@@ -49,6 +54,17 @@ class Transitions(NamedTuple):
     reward: Array
     terminal: Array
     """Whether nothing follows ``[B]``."""
+
+
+class Lessons(NamedTuple):
+    """What networks learn from: a batch, and what critics are to say of it."""
+
+    og: Array
+    """(observation, goal) ``[B, O + G]``"""
+    action: Array
+    """``[B, A]``"""
+    y: Array
+    """``[B]``, or ``[J, B]`` where every critic has targets of its own."""
 
 
 def init(rng: np.random.Generator, sizes: Sequence[int], members: Sequence[int] = ()) -> Layers:
@@ -95,18 +111,15 @@ def descend(config: Config, learnt: Learnt, loss: Callable[[Any], Array]) -> tup
 
 
 def targets(config: Config, batch: Transitions, following: Array) -> Array:
-    """The targets y ``[B]``, from the values ``following [B]`` of what comes next."""
+    """The targets y ``[..., B]``, from the values ``following [..., B]`` of what comes next."""
     floor = -1.0 / (1.0 - config.gamma)
     last = jnp.where(batch.reward < 0.0, floor, 0.0)
     return jnp.where(batch.terminal, last, jnp.clip(batch.reward + config.gamma * following, floor, 0.0))
 
 
-def fit(
-    config: Config, critic: Learnt, ahead: Array, batch: Transitions, relu: Activation = jax.nn.relu
-) -> tuple[Learnt, Array]:
-    """Fit a critic to the targets y, with the actions ``ahead [B, A]`` at the following states; returns its loss."""
-    y = targets(config, batch, q(critic.target, batch.following, ahead, relu))
-    return descend(config, critic, lambda p: jnp.mean((q(p, batch.og, batch.action, relu) - y) ** 2))
+def fit(config: Config, critic: Learnt, batch: Lessons, relu: Activation = jax.nn.relu) -> tuple[Learnt, Array]:
+    """Fit a critic to its targets ``[B]``; returns its loss."""
+    return descend(config, critic, lambda p: jnp.mean((q(p, batch.og, batch.action, relu) - batch.y) ** 2))
 
 
 def toward(learnt: Learnt, step: float) -> Learnt:
@@ -114,11 +127,29 @@ def toward(learnt: Learnt, step: float) -> Learnt:
     return learnt._replace(target=jax.tree.map(lambda t, p: t + step * (p - t), learnt.target, learnt.online))
 
 
-def repeat(config: Config, update: Callable[[Any, Array], tuple[Any, Any]], nets: Any, count: int) -> tuple[Any, Any]:
-    """``count`` updates (nets, number) -> (nets, losses); targets move after every ``target_every``; mean losses."""
+def repeat(
+    config: Config,
+    prepare: Callable[[Any, Array], Any],
+    update: Callable[[Any, Any], tuple[Any, Any]],
+    nets: Any,
+    count: int,
+) -> tuple[Any, Any]:
+    """``count`` updates; targets move after every ``target_every``. Returns the nets and the mean losses.
+
+    ``prepare(nets, numbers [n])`` makes what n updates need, stacked along a leading axis; it may look at nothing but
+    what stands still between two moves. ``update(nets, its part)`` gives the nets and the losses.
+    """
+
+    def some(nets: Any, numbers: Array) -> tuple[Any, Any]:
+        return jax.lax.scan(update, nets, prepare(nets, numbers))
+
+    def in_turn(nets: Any, numbers: Array) -> tuple[Any, Any]:
+        together = next(n for n in range(min(TOGETHER, len(numbers)), 0, -1) if len(numbers) % n == 0)
+        nets, losses = jax.lax.scan(some, nets, numbers.reshape(-1, together))
+        return nets, jax.tree.map(jnp.ravel, losses)
 
     def block(nets: Any, first: Array) -> tuple[Any, Any]:
-        nets, losses = jax.lax.scan(update, nets, first + jnp.arange(config.target_every))
+        nets, losses = in_turn(nets, first + jnp.arange(config.target_every))
         follow = lambda learnt: toward(learnt, config.target_step)  # noqa: E731
         return jax.tree.map(follow, nets, is_leaf=lambda leaf: isinstance(leaf, Learnt)), losses
 
@@ -128,6 +159,6 @@ def repeat(config: Config, update: Callable[[Any, Array], tuple[Any, Any]], nets
         nets, losses = jax.lax.scan(block, nets, config.target_every * jnp.arange(whole))
         parts.append(jax.tree.map(jnp.ravel, losses))
     if rest:
-        nets, losses = jax.lax.scan(update, nets, count - rest + jnp.arange(rest))
+        nets, losses = in_turn(nets, count - rest + jnp.arange(rest))
         parts.append(losses)
     return nets, jax.tree.map(lambda *loss: jnp.concatenate(loss).mean(), *parts)
