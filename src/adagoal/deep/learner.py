@@ -71,8 +71,8 @@ def begin(configs: Sequence[Config], sizes: Dimensions, test_goals: Floats) -> S
     """Fresh states of S runs, stacked along a leading axis; ``test_goals [S, n, goal]`` set fixed goal normalisers."""
     rngs = [np.random.default_rng([config.seed, INITIAL]) for config in configs]
     runs = [_initial(*one) for one in zip(configs, [sizes] * len(configs), test_goals, rngs, strict=True)]
-    stacked = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *runs)
-    return State(**stacked, replay=_memory(configs, sizes))
+    stacked = jax.device_put(jax.tree.map(lambda *leaves: np.stack(leaves), *runs))
+    return State(**stacked, replay=jax.jit(lambda: _memory(configs, sizes))())
 
 
 def shapes(configs: Sequence[Config], sizes: Dimensions) -> State:
@@ -221,13 +221,7 @@ def experience(state: State, wanted: Array, count: int, key: Array) -> tuple[Arr
 
 def actors(config: Config, state: State) -> list[Actor]:
     """The actors of S runs, from their states stacked along a leading axis, as NumPy arrays."""
-    of_runs = jax.vmap(normaliser.scale)
-    parts = (
-        algorithms.get(config.algorithm).actor_layers(state.nets),
-        *(state.observations.mean, of_runs(state.observations)),
-        *(state.goals.mean, of_runs(state.goals)),
-    )
-    layers, o_mean, o_std, g_mean, g_std = jax.device_get(parts)
+    layers, o_mean, o_std, g_mean, g_std = jax.device_get(compile_acting(config)(state))
     return [
         Actor([(w[i], b[i]) for w, b in layers], o_mean[i], o_std[i], g_mean[i], g_std[i], normaliser.CLIP)
         for i in range(len(o_mean))
@@ -257,7 +251,12 @@ def compile_cycle(configs: Sequence[Config], sizes: Dimensions) -> Any:
     return _cycle(_program(configs[0]), sizes, any(c.needs_ensemble for c in configs), len(configs))
 
 
-def compile_values(configs: Sequence[Config]) -> Callable[[State, Any, Any, Array], tuple[Array, Array, Array]]:
+def compile_acting(config: Config) -> Any:
+    """What :func:`actors` takes from the states of S runs."""
+    return _acting(config.algorithm)
+
+
+def compile_values(configs: Sequence[Config]) -> Any:
     """:func:`values` over S runs: starts ``[S, B, O]``, goals ``[S, B, N, G]``, keys ``[S]``."""
     return _values(_program(configs[0]), any(c.needs_density for c in configs), len(configs))
 
@@ -290,6 +289,16 @@ def _values(config: Config, with_density: bool, runs: int) -> Any:
         return values(config, with_density, state, start, goal, key)
 
     return jax.jit(over_runs(one, runs))
+
+
+@functools.lru_cache(maxsize=8)
+def _acting(algorithm: str) -> Any:
+    def parts(state: State) -> Any:
+        layers = algorithms.get(algorithm).actor_layers(state.nets)
+        scaled = [(seen.mean, jax.vmap(normaliser.scale)(seen)) for seen in (state.observations, state.goals)]
+        return layers, *scaled[0], *scaled[1]
+
+    return jax.jit(parts)
 
 
 @functools.lru_cache(maxsize=8)

@@ -89,13 +89,18 @@ def widths(config: Config, sizes: Dimensions) -> tuple[Sequence[int], Sequence[i
 def fresh(config: Config, rng: np.random.Generator, sizes: Sequence[int]) -> Learnt:
     """A network that has learnt nothing; its target is the same."""
     online = init(rng, sizes)
-    return Learnt(online, online, optax.adam(config.learning_rate).init(online))
+    return Learnt(online, online, _at_rest(optax.adam(config.learning_rate).init, online))
 
 
 def stacked(config: Config, rng: np.random.Generator, sizes: Sequence[int]) -> Learnt:
     """J fresh networks, stacked along a leading axis."""
     online = init(rng, sizes, (config.members,))
-    return Learnt(online, online, jax.vmap(optax.adam(config.learning_rate).init)(online))
+    return Learnt(online, online, _at_rest(jax.vmap(optax.adam(config.learning_rate).init), online))
+
+
+def _at_rest(init: Callable[[Any], Any], online: Layers) -> Any:
+    """The state with which Adam begins: zeros, which nothing has to be compiled for."""
+    return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), jax.eval_shape(init, online))
 
 
 def q(critic: Layers, og: Array, action: Array, relu: Activation = jax.nn.relu) -> Array:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 FLOOR = 0.01
@@ -14,13 +15,14 @@ CLIP = 5.0
 class Moments(NamedTuple):
     """Weighted moments of vectors: total weight [], mean [d], sum of squared deviations [d]."""
 
-    weight: Array
-    mean: Array
-    squares: Array
+    weight: Any
+    mean: Any
+    squares: Any
 
 
 def empty(size: int) -> Moments:
-    return Moments(jnp.zeros(()), jnp.zeros(size), jnp.zeros(size))
+    """Those of no vector, of NumPy."""
+    return Moments(*(np.zeros(shape, np.float32) for shape in ((), size, size)))
 
 
 def merge(old: Moments, x: Array, weight: Array) -> Moments:

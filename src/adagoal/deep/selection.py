@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
+from concurrent.futures import Executor, Future
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from adagoal import goals
@@ -40,6 +43,23 @@ class Selector:
             first = configs[0]
             count = first.episodes * (first.candidates - first.candidates // 2)
             self._experience = learner.compile_experience(configs, count)
+        self._compiling: list[Future[Any]] = []
+
+    def compile(self, like: State, shapes: Sequence[tuple[int, int]], beside: Executor) -> None:
+        """Compile :meth:`_ask` for pairs (starts, goals of each) while something else is done."""
+        S, O, G = len(self.configs), like.replay.observation.shape[-1], like.replay.goal.shape[-1]  # noqa: E741
+        keys = jax.eval_shape(functools.partial(_keys, S), 0)
+        for B, N in shapes:
+            start, goal = (jax.ShapeDtypeStruct((S, *shape), np.float32) for shape in ((B, O), (B, N, G)))
+            self._compiling.append(
+                beside.submit(lambda start, goal: self._values.lower(like, start, goal, keys).compile(), start, goal)
+            )
+
+    def _ask(self, state: State, starts: Singles, goals: Floats, keys: Any) -> list[Floats]:
+        """D, sigma and the density ``[S, B, N]`` of goals ``[S, B, N, goal]`` from starts ``[S, B, observation]``."""
+        while self._compiling:
+            self._compiling.pop().result()
+        return [np.asarray(x, np.float64) for x in self._values(state, starts, goals.astype(np.float32), keys)]
 
     def choose(self, state: State, starts: Singles, cycle: int) -> tuple[Floats, list[dict[str, float]]]:
         """Training goals ``[S, B, goal]`` for the starts ``[S, B, observation]``, and means of what was known."""
@@ -47,15 +67,14 @@ class Selector:
         N = self.configs[0].candidates
         rngs = [np.random.default_rng([config.seed, SELECT, cycle]) for config in self.configs]
         candidates = np.stack([f(rng, B * N) for f, rng in zip(self.train, rngs, strict=True)]).reshape(S, B, N, -1)
-        keys = jax.vmap(lambda c: jax.random.fold_in(jax.random.key(0), c))(np.full(S, cycle))
+        keys = _keys(S, cycle)
         more = [_none(N, B)] * S
         if self._experience is not None and int(state.replay.added[0]) > 0:
             more = self._from_experience(state, candidates, rngs, keys)
         if self.blind:
             D = E = visits = np.zeros((S, B, N))
         else:
-            found = self._values(state, starts, candidates.astype(np.float32), keys)
-            D, E, visits = (np.asarray(x, np.float64) for x in found)
+            D, E, visits = self._ask(state, starts, candidates, keys)
         chosen = np.zeros((S, B, candidates.shape[-1]))
         notes = []
         for s, (rule, rng) in enumerate(zip(self.rules, rngs, strict=True)):
@@ -116,17 +135,20 @@ class Selector:
 
     def values(self, state: State, starts: Singles, goals: Floats) -> tuple[Floats, Floats]:
         """D and sigma ``[S, n]`` of pairs of starts ``[S, n, observation]`` and goals ``[S, n, goal]``."""
-        keys = jax.random.split(jax.random.key(0), len(starts))
-        D, E, _ = self._values(state, starts, goals[:, :, None].astype(np.float32), keys)
-        return np.asarray(D, np.float64)[..., 0], np.asarray(E, np.float64)[..., 0]
+        D, E, _ = self._ask(state, starts, goals[:, :, None], _keys(len(starts), 0))
+        return D[..., 0], E[..., 0]
 
     def maps(self, state: State, starts: Singles, grid: Floats) -> tuple[Floats, Floats]:
         """D and E ``[S, n]`` over a grid of goals ``[n, goal]``, averaged over the starts ``[S, B, observation]``."""
         S, B = starts.shape[:2]
-        wide = np.broadcast_to(grid.astype(np.float32), (S, B, *grid.shape))
-        keys = jax.random.split(jax.random.key(0), S)
-        D, E, _ = self._values(state, starts, wide, keys)
-        return np.asarray(D, np.float64).mean(1), np.asarray(E, np.float64).mean(1)
+        D, E, _ = self._ask(state, starts, np.broadcast_to(grid, (S, B, *grid.shape)), _keys(S, 0))
+        return D.mean(1), E.mean(1)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _keys(runs: int, cycle: int) -> Any:
+    """Random keys ``[runs]`` of a cycle."""
+    return jax.vmap(lambda c: jax.random.fold_in(jax.random.key(0), c))(jnp.full(runs, cycle))
 
 
 def _rule(config: Config, given: goals.Rule | None) -> goals.Rule:

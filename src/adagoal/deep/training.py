@@ -40,6 +40,8 @@ Kept = tuple[dict[str, NDArray[Any]], dict[str, Any]]
 """What :meth:`Training.state` gave: arrays, and JSON-ready facts."""
 GRID = 41
 """Points per axis of the final maps of D and E."""
+MAPPED = 4
+"""Starts over which maps are averaged, at most."""
 
 
 class Training:
@@ -83,18 +85,23 @@ class Training:
         self._starts: Singles
         fixed = np.stack([space(np.random.default_rng(0), 4096) for space in test_spaces])
         like = learner.shapes(configs, self.sizes)
+        self._learn = self._compile(like)
         if kept is None:
             self.learnt = learner.begin(configs, self.sizes, fixed)
         else:
             self._restore(like, *kept)
-        self._learn = self._compile(like)
 
     def _compile(self, like: learner.State) -> Future[Any]:
-        """The cycle for states of these shapes, which is traced and compiled in a thread while the workers start."""
-        new = learner.episodes_like(like, self.configs[0].episodes)
-        cycle = learner.compile_cycle(self.configs, self.sizes)
-        beside = ThreadPoolExecutor(1)
+        """The cycle for states of these shapes, traced and compiled in threads while the workers start, as the rest."""
+        first = self.configs[0]
+        new = learner.episodes_like(like, first.episodes)
+        cycle, acting = learner.compile_cycle(self.configs, self.sizes), learner.compile_acting(first)
+        beside = ThreadPoolExecutor(4)
         compiled = beside.submit(lambda: cycle.lower(like, self.knobs, new).compile())
+        shapes = [] if self.selector.blind else [(first.episodes, first.candidates)]
+        shapes.append((min(MAPPED, first.episodes), POINTS ** min(2, self.sizes.goal)))
+        self.selector.compile(like, shapes, beside)
+        beside.submit(lambda: acting.lower(like).compile())
         beside.shutdown(wait=False)
         return compiled
 
@@ -145,7 +152,7 @@ class Training:
         if self.pending is None:
             return {}
         p, self.pending = self.pending, None
-        new = tuple(jnp.asarray(x) for x in (p.observation, p.achieved, p.action, p.goal, p.length, p.terminated))
+        new = jax.device_put((p.observation, p.achieved, p.action, p.goal, p.length, p.terminated))
         self.learnt, losses = self._learn.result()(self.learnt, self.knobs, new)
         return dict(losses)
 
@@ -196,7 +203,7 @@ class Training:
         for i, mesh in enumerate(np.meshgrid(*axes, indexing="ij")):
             grid[..., i] = mesh
         grid[..., 2:] = test[0, 2:]
-        D, E = self.selector.maps(self.learnt, starts[:, :4], grid.reshape(-1, len(low)))
+        D, E = self.selector.maps(self.learnt, starts[:, :MAPPED], grid.reshape(-1, len(low)))
         shape = (len(self.configs), *grid.shape[:-1])
         return {"D": D.reshape(shape), "E": E.reshape(shape), "low": low, "high": high}
 
