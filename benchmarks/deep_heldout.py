@@ -116,7 +116,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=144_000)
     parser.add_argument("--radius-ramp", type=int, default=-1)
     parser.add_argument("--eval-every", type=int, default=30)
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="End after so long; what was tested until then is kept.")
+    parser.add_argument(
+        "--minutes", type=float, default=float("inf"), help="End after so long; what was tested until then is kept."
+    )
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--keep", type=Path, help="Folder for the policies.")

@@ -177,19 +177,25 @@ def test_what_follows_a_step_is_counted_unless_the_episode_terminated() -> None:
     np.testing.assert_allclose(y, [-2.8, -10.0, 0.0, 0.0, -1.8, -10.0], rtol=1e-5)
 
 
+@pytest.mark.parametrize("together", [20, 2])
 @pytest.mark.parametrize("count", [2, 3, 8, 9])
-def test_targets_move_after_every_so_many_updates(count: int) -> None:
+def test_targets_move_after_every_so_many_updates(monkeypatch: Any, count: int, together: int) -> None:
+    monkeypatch.setattr(networks, "TOGETHER", together)
     config = Config("point-mass", target_every=3, target_step=0.25)
     nets = (Learnt(jnp.array(1.0), jnp.array(0.0), ()), Learnt(jnp.array(-1.0), jnp.array(2.0), ()))
 
-    def update(nets: tuple[Learnt, ...], i: jnp.ndarray) -> tuple[tuple[Learnt, ...], jnp.ndarray]:
-        return tuple(net._replace(online=net.online * 1.5 + i) for net in nets), 1.0 * i
+    def prepare(nets: tuple[Learnt, ...], numbers: jnp.ndarray) -> Any:
+        return numbers, jnp.stack([net.target + 0.0 * numbers for net in nets], 1)
 
-    found, loss = networks.repeat(config, update, nets, count)
+    def update(nets: tuple[Learnt, ...], given: Any) -> tuple[tuple[Learnt, ...], jnp.ndarray]:
+        i, y = given
+        return tuple(net._replace(online=net.online * 1.5 + i + y[k]) for k, net in enumerate(nets)), 1.0 * i
+
+    found, loss = networks.repeat(config, prepare, update, nets, count)
     for net, learnt in zip(nets, found, strict=True):
         online, target = float(net.online), float(net.target)
         for i in range(count):
-            online = online * 1.5 + i
+            online = online * 1.5 + i + target
             if (i + 1) % 3 == 0:
                 target += 0.25 * (online - target)
         assert float(learnt.online) == pytest.approx(online, rel=1e-5)
@@ -202,8 +208,8 @@ def test_one_ensemble_takes_less_than_half_of_the_arithmetic() -> None:
     sizes, key = Dimensions(observation=25, goal=3, action=4, horizon=50, success=0.05), jax.random.key(0)
 
     def operations(update: Any, nets: Any, count: int) -> float:
-        og, flags = jnp.zeros((count, 28)), jnp.zeros(count)
-        batch = networks.Transitions(og, jnp.zeros((count, 4)), og, flags, flags > 0)
+        og, flags = jnp.zeros((1, count, 28)), jnp.zeros((1, count))
+        batch = networks.Transitions(og, jnp.zeros((1, count, 4)), og, flags, flags > 0)
         return float(jax.jit(update).lower(nets, batch).cost_analysis()["flops"])
 
     def of(algorithm: str, **given: Any) -> float:
@@ -213,12 +219,22 @@ def test_one_ensemble_takes_less_than_half_of_the_arithmetic() -> None:
         )
         knobs = {"action_l2": jnp.array(1.0)}
         nets = module.init(config, sizes, np.random.default_rng(0))
-        return operations(lambda nets, batch: module.update(config, knobs, nets, batch, key), nets, config.batch)
+
+        def update(nets: Any, batch: networks.Transitions) -> Any:
+            lessons = networks.Lessons(batch.og[0], batch.action[0], module.targets(config, nets, batch)[0])
+            return module.update(config, knobs, nets, lessons, key)
+
+        return operations(update, nets, config.batch)
 
     config = Config("FetchPush-v4", algorithm="ddpg").on_time_scale(50)
     rng = np.random.default_rng(0)
     actor, members = ddpg.init(config, sizes, rng), ensemble.init(config, sizes, rng)
-    beside = operations(lambda m, b: ensemble.update(config, m, lambda og: ddpg.act(actor, og), b), members, 3 * 1024)
+
+    def both(members: Learnt, batch: networks.Transitions) -> Any:
+        lessons = ensemble.lessons(config, members, lambda og: ddpg.act(actor, og), batch)
+        return ensemble.update(config, members, jax.tree.map(lambda x: x[0], lessons))
+
+    beside = operations(both, members, 3 * 1024)
     assert 400 * of("critics", **RECIPES["half"]) < (160 * of("ddpg") + 320 * beside) / 2
 
 

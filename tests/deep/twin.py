@@ -12,7 +12,7 @@ from jax import Array
 from adagoal.deep import actor, networks
 from adagoal.deep.config import Config
 from adagoal.deep.envs import Dimensions
-from adagoal.deep.networks import Layers, Learnt, Transitions
+from adagoal.deep.networks import Layers, Learnt, Lessons, Transitions
 
 
 class Nets(NamedTuple):
@@ -26,20 +26,19 @@ def init(config: Config, sizes: Dimensions, rng: np.random.Generator) -> Nets:
     return Nets(networks.fresh(config, rng, (og, *config.hidden, sizes.action)), (first, second))
 
 
-def update(
-    config: Config, knobs: dict[str, Array], nets: Nets, batch: Transitions, key: Array
-) -> tuple[Nets, dict[str, Array]]:
+def targets(config: Config, nets: Nets, batch: Transitions) -> Array:
     ahead = pi(nets.actor.target, batch.following)
     least = jnp.minimum(*(networks.q(critic.target, batch.following, ahead) for critic in nets.critics))
-    y = jnp.clip(batch.reward + config.gamma * least, -1.0 / (1.0 - config.gamma), 0.0)
+    return networks.targets(config, batch, least)
 
-    def loss(layers: Layers) -> Array:
-        return jnp.mean((networks.q(layers, batch.og, batch.action) - y) ** 2)
 
+def update(
+    config: Config, knobs: dict[str, Array], nets: Nets, batch: Lessons, key: Array
+) -> tuple[Nets, dict[str, Array]]:
     def cost(layers: Layers) -> Array:
         return -jnp.mean(networks.q(nets.critics[0].online, batch.og, pi(layers, batch.og)))
 
-    (first, error), (second, _) = (networks.descend(config, critic, loss) for critic in nets.critics)
+    (first, error), (second, _) = (networks.fit(config, critic, batch) for critic in nets.critics)
     improved, value = networks.descend(config, nets.actor, cost)
     return Nets(improved, (first, second)), {"policy_loss": value, "twin_loss": error}
 

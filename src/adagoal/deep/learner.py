@@ -127,8 +127,8 @@ def cycle(config: Config, sizes: Dimensions, with_ensemble: bool, state: State, 
 
     def draw(keys: Array, count: int, relabel: Array) -> Transitions:
         """Batches ``[n, count, ...]``, one for each of the keys."""
-        sample = lambda key: replay.sample(memory, contacts, key, count, relabel, knob["contact"], sizes.success)  # noqa: E731
-        batch = jax.vmap(sample)(keys)
+        sample = functools.partial(replay.sample, memory, contacts)
+        batch = jax.vmap(lambda key: sample(key, count, relabel, knob["contact"], sizes.success))(keys)
         og, following = inputs(state, batch.observation, batch.goal), inputs(state, batch.following, batch.goal)
         return Transitions(og, batch.action, following, batch.reward, batch.terminal)
 
@@ -149,10 +149,8 @@ def cycle(config: Config, sizes: Dimensions, with_ensemble: bool, state: State, 
         batch = draw(keys, config.members * config.ensemble_batch, knob["ensemble_relabel"])
         return ensemble.lessons(config, members, lambda og: algorithm.act(nets, og), batch)
 
-    def disagree(members: Learnt, own: Lessons) -> tuple[Learnt, dict[str, Array]]:
-        return ensemble.update(config, members, own)
-
     if with_ensemble and state.ensemble is not None:
+        disagree = functools.partial(ensemble.update, config)
         members, error = networks.repeat(config, shares, disagree, state.ensemble, config.ensemble_updates)
         state, losses = state._replace(ensemble=members), losses | error
     return state, losses
@@ -221,7 +219,7 @@ def experience(state: State, wanted: Array, count: int, key: Array) -> tuple[Arr
 
 def actors(config: Config, state: State) -> list[Actor]:
     """The actors of S runs, from their states stacked along a leading axis, as NumPy arrays."""
-    layers, o_mean, o_std, g_mean, g_std = jax.device_get(compile_acting(config)(state))
+    layers, o_mean, o_std, g_mean, g_std = jax.device_get(compile_acting(config.algorithm)(state))
     return [
         Actor([(w[i], b[i]) for w, b in layers], o_mean[i], o_std[i], g_mean[i], g_std[i], normaliser.CLIP)
         for i in range(len(o_mean))
@@ -249,11 +247,6 @@ def episodes_like(state: State, episodes: int) -> tuple[Array, ...]:
 def compile_cycle(configs: Sequence[Config], sizes: Dimensions) -> Any:
     """:func:`cycle` over S runs: state and episodes with a leading axis S; the old state's memory is reused."""
     return _cycle(_program(configs[0]), sizes, any(c.needs_ensemble for c in configs), len(configs))
-
-
-def compile_acting(config: Config) -> Any:
-    """What :func:`actors` takes from the states of S runs."""
-    return _acting(config.algorithm)
 
 
 def compile_values(configs: Sequence[Config]) -> Any:
@@ -292,7 +285,9 @@ def _values(config: Config, with_density: bool, runs: int) -> Any:
 
 
 @functools.lru_cache(maxsize=8)
-def _acting(algorithm: str) -> Any:
+def compile_acting(algorithm: str) -> Any:
+    """What :func:`actors` takes from the states of S runs."""
+
     def parts(state: State) -> Any:
         layers = algorithms.get(algorithm).actor_layers(state.nets)
         scaled = [(seen.mean, jax.vmap(normaliser.scale)(seen)) for seen in (state.observations, state.goals)]

@@ -47,10 +47,10 @@ class Selector:
 
     def compile(self, like: State, shapes: Sequence[tuple[int, int]], beside: Executor) -> None:
         """Compile :meth:`_ask` for pairs (starts, goals of each) while something else is done."""
-        S, O, G = len(self.configs), like.replay.observation.shape[-1], like.replay.goal.shape[-1]  # noqa: E741
+        S, O, G = len(self.configs), like.replay.observation.shape[-1], like.replay.goal.shape[-1]
         keys = jax.eval_shape(functools.partial(_keys, S), 0)
         for B, N in shapes:
-            start, goal = (jax.ShapeDtypeStruct((S, *shape), np.float32) for shape in ((B, O), (B, N, G)))
+            start, goal = np.zeros((S, B, O), np.float32), np.zeros((S, B, N, G), np.float32)
             self._compiling.append(
                 beside.submit(lambda start, goal: self._values.lower(like, start, goal, keys).compile(), start, goal)
             )

@@ -95,7 +95,7 @@ class Training:
         """The cycle for states of these shapes, traced and compiled in threads while the workers start, as the rest."""
         first = self.configs[0]
         new = learner.episodes_like(like, first.episodes)
-        cycle, acting = learner.compile_cycle(self.configs, self.sizes), learner.compile_acting(first)
+        cycle, acting = learner.compile_cycle(self.configs, self.sizes), learner.compile_acting(first.algorithm)
         beside = ThreadPoolExecutor(4)
         compiled = beside.submit(lambda: cycle.lower(like, self.knobs, new).compile())
         shapes = [] if self.selector.blind else [(first.episodes, first.candidates)]
