@@ -4,11 +4,13 @@
     python benchmarks/deep_speed.py compare --sb3-python .venv-sb3/bin/python --out docs/data/deep-speed.json
     python benchmarks/deep_speed.py adagoal --updates 80      one line of the comparison
     python benchmarks/deep_speed.py sb3 --updates 80          the other (needs stable-baselines3, torch)
+    python benchmarks/deep_speed.py learner --updates 400 --batch 1024 --cycles 5     the updates of one run alone
 
 ``rollouts``: rollouts with the learner idle, the learner alone, and both overlapped, recipe ``light``. ``compare``:
 both sides by turns, FetchPush-v4, 16 environments, uniform goals, same networks, batch and updates per 800 steps;
 Stable-Baselines3 with one and with two threads, of which the faster counts. Start-up and compilation are left
-out on both sides. Seconds are wall time; processor seconds of all processes are given beside them.
+out on both sides. Seconds are wall time; processor seconds of all processes are given beside them. ``learner``: how
+long the cycle of a single run takes to compile and to run, on random episodes, without environments.
 """
 
 from __future__ import annotations
@@ -134,6 +136,35 @@ def rollouts(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def learner(options: argparse.Namespace) -> dict[str, Any]:
+    """Seconds to compile a cycle of one run, and milliseconds for its updates."""
+    import jax
+    import numpy as np
+
+    from adagoal.deep import learner
+    from adagoal.deep.config import Config
+    from adagoal.deep.envs import Dimensions
+
+    sizes = Dimensions(observation=25, goal=3, action=4, horizon=HORIZON, success=0.05)
+    one = Config(ENV, updates=options.updates, batch=options.batch, hidden=options.hidden, buffer=200_000)
+    configs = [one.on_time_scale(HORIZON)]
+    state, knobs = learner.begin(configs, sizes, np.zeros((1, 1, 3))), learner.knobs(configs)
+    rng, like = np.random.default_rng(0), learner.episodes_like(state, ENVS)
+    new = jax.device_put([rng.normal(size=x.shape).astype(x.dtype) for x in like[:4]])
+    new += [np.full(like[4].shape, HORIZON, like[4].dtype), np.zeros(like[5].shape, bool)]
+    began = time.monotonic()
+    cycle = learner.compile_cycle(configs, sizes).lower(state, knobs, tuple(new)).compile()
+    compiled = time.monotonic()
+    for number in range(2 + options.cycles):
+        if number == 2:
+            jax.block_until_ready(state.nets)
+            warm = time.monotonic()
+        state, _ = cycle(state, knobs, tuple(new))
+    jax.block_until_ready(state.nets)
+    took = (time.monotonic() - warm) / options.cycles
+    return {"seconds_to_compile": round(compiled - began, 1), "ms_per_cycle": round(1000 * took, 1)}
+
+
 def make_env() -> Any:
     import gymnasium
     import gymnasium_robotics
@@ -203,7 +234,7 @@ def write(options: argparse.Namespace, found: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
-    parser.add_argument("part", choices=["rollouts", "compare", "adagoal", "sb3"])
+    parser.add_argument("part", choices=["rollouts", "compare", "adagoal", "sb3", "learner"])
     parser.add_argument("--cycles", type=int, default=15)
     parser.add_argument("--updates", type=int, default=80)
     parser.add_argument("--batch", type=int, default=256)
@@ -213,7 +244,8 @@ def main() -> None:
     parser.add_argument("--sb3-python", default=sys.executable)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    found = {"adagoal": adagoal, "sb3": sb3, "rollouts": rollouts, "compare": compare}[options.part](options)
+    parts = {"adagoal": adagoal, "sb3": sb3, "rollouts": rollouts, "compare": compare, "learner": learner}
+    found = parts[options.part](options)
     write(options, found)
     if options.part != "compare":
         print(json.dumps(found, indent=1))

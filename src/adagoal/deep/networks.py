@@ -143,18 +143,21 @@ def repeat(
 
     ``prepare(nets, numbers [n])`` makes what n updates need, stacked along a leading axis; it may look at nothing but
     what stands still between two moves. ``update(nets, its part)`` gives the nets and the losses.
+
+    A loop of a single turn is none for XLA, which then copies all that ``prepare`` looks at: there are two turns.
     """
 
     def some(nets: Any, numbers: Array) -> tuple[Any, Any]:
         return jax.lax.scan(update, nets, prepare(nets, numbers))
 
-    def in_turn(nets: Any, numbers: Array) -> tuple[Any, Any]:
-        together = next(n for n in range(min(TOGETHER, len(numbers)), 0, -1) if len(numbers) % n == 0)
+    def in_turn(nets: Any, numbers: Array, turns: int) -> tuple[Any, Any]:
+        most = max(min(TOGETHER, len(numbers) // turns), 1)
+        together = next(n for n in range(most, 0, -1) if len(numbers) % n == 0)
         nets, losses = jax.lax.scan(some, nets, numbers.reshape(-1, together))
         return nets, jax.tree.map(jnp.ravel, losses)
 
     def block(nets: Any, first: Array) -> tuple[Any, Any]:
-        nets, losses = in_turn(nets, first + jnp.arange(config.target_every))
+        nets, losses = in_turn(nets, first + jnp.arange(config.target_every), 1 if whole > 1 else 2)
         follow = lambda learnt: toward(learnt, config.target_step)  # noqa: E731
         return jax.tree.map(follow, nets, is_leaf=lambda leaf: isinstance(leaf, Learnt)), losses
 
@@ -164,6 +167,6 @@ def repeat(
         nets, losses = jax.lax.scan(block, nets, config.target_every * jnp.arange(whole))
         parts.append(jax.tree.map(jnp.ravel, losses))
     if rest:
-        nets, losses = in_turn(nets, count - rest + jnp.arange(rest))
+        nets, losses = in_turn(nets, count - rest + jnp.arange(rest), 2)
         parts.append(losses)
     return nets, jax.tree.map(lambda *loss: jnp.concatenate(loss).mean(), *parts)
