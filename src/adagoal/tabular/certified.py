@@ -62,8 +62,9 @@ NEED, LATER = 0.9, 1.25
 finite for the sake of runs that end early: their bounds of these goals are behind the counts, but not by far."""
 REACH = 2.0
 """In a large world, of more than DENSE states, duals are solved for goals whose error is at most so many epsilons."""
-SELDOM, OFTEN = 10, 2
-"""One rollout of so many probes action gaps: where intervals are the smaller bound on the error, and where gaps are."""
+SELDOM, OFTEN = 10, 3
+"""One rollout of so many probes action gaps where intervals are the smaller bound on the error; where gaps are, all but
+one of so many do."""
 NEARLY = 1.5
 """Gaps up to this multiple of the interval count as the smaller bound: probing makes them so."""
 HOPS = 1.02
@@ -157,13 +158,13 @@ class Certified(Columns):
     def plan(self) -> Plan:
         """What to explore with: the lower bounds, and in some rollouts actions that probe the action gaps."""
         counts = self.counts
-        self._rollouts += 1
+        self._rollouts = turn = self._rollouts + 1
         worst = int(np.where(self.D <= self.L, self.E, -1.0).argmax())
         leading = self.gap[worst] <= NEARLY * (min(self.upper[worst], self.cap) - self.D[worst])
         local = Local(
             V=self.V.T,
             probe=self.probing.T,
-            probing=self._rollouts % (OFTEN if leading else SELDOM) == 0 and len(self.order) <= DENSE,
+            probing=(turn % OFTEN > 0 if leading else turn % SELDOM == 0) and len(self.order) <= DENSE,
             q=self.confidence.q,
             log=self.confidence.low_log,
             cap=self.cap,
