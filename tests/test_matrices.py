@@ -64,7 +64,12 @@ def broken(place, value):
         (lambda: adagoal.Model.from_dense(P[0]), "P: must have the shape [S, A, S], got [2, 5]"),
         (lambda: adagoal.Model.from_dense("P"), "P: must be an array of numbers"),
         (lambda: adagoal.Model.from_dense(P, start=5), "start: must be a state in 0..4, got 5"),
+        (lambda: adagoal.Model.from_dense(P, start=1.5), "start: must be a state in 0..4, got 1.5"),
+        (lambda: adagoal.Model.from_dense(P, start=True), "start: must be a state in 0..4, got True"),
+        (lambda: adagoal.Model.from_dense(P + 0j), "P: must be an array of numbers P[s, a, s'] (these are complex)"),
+        (lambda: adagoal.Model.from_dense(np.zeros((0, 0, 0))), "P: must have the shape [S, A, S], got [0, 0, 0]"),
         (lambda: adagoal.Model.from_dense(P, terminal=[7]), "terminal: must be states in 0..4"),
+        (lambda: adagoal.Model.from_dense(P, terminal=[True, False]), "terminal: must be states in 0..4, or 5 booleans"),
         (lambda: adagoal.Model.from_dense(P, terminal=["a"]), "terminal: must be states in 0..4"),
         (lambda: adagoal.Model.from_dense(P, labels=["a"]), "labels: must be 5 in number, got 1"),
         (lambda: adagoal.Model.from_dense(P, sets={"x": np.arange(5)}), "sets: 'x' must be 5 booleans"),
@@ -146,6 +151,26 @@ def test_the_command_line_takes_files(tmp_path, monkeypatch, capsys):
     assert lines[0] == "error: five.npz: no such file"
     assert lines[1].startswith("error: --goal-label: ")
     assert len(lines) == 2
+
+
+def test_a_file_that_is_no_model_is_pointed_to_how_to_make_one(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    np.save("P.npy", P)
+    np.savez("P.npz", P)
+    (tmp_path / "mine.py").write_text("")
+    for name in ("P.npy", "P.npz", "mine.py", "mine.py:Env"):
+        assert run(["explore", name, "--radius", "20"]) == 2
+    array, arrays, *files = capsys.readouterr().err.splitlines()
+    for line in (array, arrays):
+        assert "adagoal.Model.from_dense(P).save(...)" in line
+    for line in files:
+        assert "write mine:ID, with an ID that mine registers at Gymnasium" in line
+
+
+def test_a_file_can_be_checked(tmp_path, capsys):
+    path = adagoal.Model.from_dense(P).save(tmp_path / "five.npz")
+    assert run(["check", str(path)]) == 0
+    assert "A run can be audited" in capsys.readouterr().out
 
 
 def test_other_things_are_not_models():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from adagoal.core.text import plain
 from adagoal.core.world import World
 from adagoal.deep.aiming import Hook
 from adagoal.deep.envs import Source
-from adagoal.worlds import probe, registry
+from adagoal.worlds import matrices, probe, registry
 from adagoal.worlds.body import Body, Local
 from adagoal.worlds.gym import GymWorld
 from adagoal.worlds.simulator import ModelWorld
@@ -80,13 +81,14 @@ def _try_name(check: Check, name: str, given: Limits) -> None:
         _try_training(check, name, given)
         return
     model = registry.make_model(name, given.env_args, given.start_seed)
-    own = registry.modelled(name)
+    own = registry.modelled(name) or name.endswith(matrices.ENDINGS)
     made = None if own else registry.make(name, given.env_args)
     check.warnings += [] if own else registry.look_up(name)[1]
     if model is None:
         assert made is not None
         _try_object(check, name, made, given)
-        Local(made, name, given.max_states).close()
+        with contextlib.suppress(Exception, SystemExit):  # what it raises then is of no interest to anybody
+            made.close()
         return
     check.known_model, check.n_actions, check.n_states = True, model.n_actions, model.n_states
     check.fixed_start = made is None or bool(model.n_states == getattr(made.observation_space, "n", None))

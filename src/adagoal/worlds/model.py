@@ -63,8 +63,9 @@ class TabularMDP:
     def __post_init__(self) -> None:
         if self.n_states < 1 or self.n_actions < 1:
             raise InputError("a model needs at least one state and one action")
-        if not 0 <= self.start < self.n_states:
-            raise InputError(f"must be a state in 0..{self.n_states - 1}, got {self.start}", "start")
+        whole = isinstance(self.start, int | np.integer) and not isinstance(self.start, bool)
+        if not whole or not 0 <= self.start < self.n_states:
+            raise InputError(f"must be a state in 0..{self.n_states - 1}, got {self.start!r}", "start")
         if self.terminal.size == 0:
             object.__setattr__(self, "terminal", np.zeros(self.n_states, bool))
         pairs = self.n_states * self.n_actions
@@ -110,10 +111,12 @@ class TabularMDP:
     def from_dense(P: ArrayLike, **facts: Any) -> TabularMDP:
         """A model from an array P[s, a, s']; ``facts`` are those of :func:`assembled`."""
         try:
+            if np.iscomplexobj(P):
+                raise TypeError("these are complex")
             dense = np.asarray(P, float)
         except (TypeError, ValueError) as error:
             raise InputError(f"must be an array of numbers P[s, a, s'] ({error})", "P") from None
-        if dense.ndim != 3 or dense.shape[0] != dense.shape[2]:
+        if dense.ndim != 3 or dense.shape[0] != dense.shape[2] or dense.size == 0:
             raise InputError(f"must have the shape [S, A, S], got {list(dense.shape)}", "P")
         n_states, n_actions, _ = dense.shape
         return assembled(sparse.csr_matrix(dense.reshape(-1, n_states)), n_states, n_actions, **facts)
@@ -250,13 +253,16 @@ def _mask(states: ArrayLike | None, n_states: int) -> Bools:
     """[S] where a state is among the given ones (numbers, or booleans already)."""
     try:
         given = np.atleast_1d(np.asarray([] if states is None else states))
-        if given.dtype == bool and given.shape in ((n_states,), (0,)):
-            return given if len(given) else np.zeros(n_states, bool)
+        if given.dtype == bool and given.shape == (n_states,):
+            return given
+        if given.dtype == bool and given.size:
+            raise ValueError
         numbers = given.astype(np.int64)
         if (numbers != given).any() or given.ndim != 1 or ((numbers < 0) | (numbers >= n_states)).any():
             raise ValueError
     except (TypeError, ValueError, OverflowError):
-        raise InputError(f"must be states in 0..{n_states - 1}, got {states!r}", "terminal") from None
+        text = f"must be states in 0..{n_states - 1}, or {n_states} booleans, got {states!r}"
+        raise InputError(text, "terminal") from None
     mask = np.zeros(n_states, bool)
     mask[numbers] = True
     return mask

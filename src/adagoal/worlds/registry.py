@@ -7,8 +7,10 @@ import difflib
 import functools
 import importlib
 import inspect
+import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -249,6 +251,13 @@ def look_up(env: str) -> tuple[EnvSpec, list[str]]:
     """What Gymnasium knows under an id, and what should be said about it."""
     if env.startswith(OBJECT):
         raise InputError(f"{env} was an environment object of the program that ran it; give the object again", "env")
+    module = env.partition(":")[0]
+    if module.endswith(".py"):
+        name = Path(module).stem
+        raise InputError(f"{env} names a file; write {name}:ID, with an ID that {name} registers at Gymnasium", "env")
+    if os.path.isfile(env):
+        text = f"{env} is no file of a model ({', '.join(matrices.ENDINGS)}); adagoal.Model.from_dense(P).save(...)"
+        raise InputError(f"{text} makes one from an array P[s, a, s']", "env")
     if env.startswith(("MiniGrid-", "BabyAI-")):
         _import_minigrid(env)
     with _blamed(env, {}):

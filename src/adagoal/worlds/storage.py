@@ -114,6 +114,8 @@ def load(path: Path) -> TabularMDP:
     sizes: schema.Sizes = {}
 
     def fits(heads: Mapping[str, npz.Head]) -> None:
+        if "__facts__" not in heads:
+            raise InputError(f"{path}: holds arrays, but no model; adagoal.Model.from_dense(P).save(...) writes one")
         sizes.update(schema.check_heads({"__facts__": Array("u"), **ARRAYS}, heads))
 
     with files.regular(path) as (file, size), files.reading(path):
