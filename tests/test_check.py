@@ -191,6 +191,11 @@ def test_a_goal_conditioned_environment(capsys: pytest.CaptureFixture[str]) -> N
     assert "error: max_states: is for explorations; this environment is for trainings" in capsys.readouterr().out
 
 
+def test_a_goal_conditioned_environment_of_a_module_or_with_a_wrapper() -> None:
+    assert adagoal.check_env("adagoal.deep.pointmass:PointMass-v0", steps=50).errors == []
+    assert adagoal.check_env(wrappers.TimeLimit(PointMass(), 7), steps=50).time_limit == 7
+
+
 def passed_over(env: Any, goal: Any) -> None:
     """A hook that does nothing."""
 

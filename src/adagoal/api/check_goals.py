@@ -47,7 +47,7 @@ def try_training(check: Check, source: Source, steps: int, seed: int) -> None:
     """Measure the environment as a training does, step it, and say what a training will do with it."""
     env = source.make()
     check.observations = plain(env.observation_space, 100)
-    check.time_limit = (env.spec.max_episode_steps if env.spec is not None else None) or None
+    check.time_limit = measure.own_limit(env) or None
     if check.time_limit is None:
         check.warnings.append(f"it has no time limit of its own: a training needs a horizon, here {WALK} steps")
     sizes = measure.dimensions(env, source, 0 if check.time_limit else WALK)

@@ -16,6 +16,7 @@ from adagoal.core.errors import InputError
 from adagoal.core.types import Floats
 from adagoal.deep.envs import Dimensions, Source, blaming
 from adagoal.deep.vectors import flat, like
+from adagoal.worlds.probe import time_limit
 
 KEYS = ("observation", "achieved_goal", "desired_goal")
 STEPS = 24
@@ -76,14 +77,24 @@ def _boxes(space: Any) -> bool:
     return isinstance(space, spaces.Box)
 
 
+def own_limit(env: Any) -> int:
+    """Steps after which the environment ends an episode: as it is registered, or wrapped; 0 where it says nothing."""
+    return _registered(env) or time_limit(env) or 0
+
+
+def _registered(env: Any) -> int:
+    return (env.spec.max_episode_steps if env.spec is not None else None) or 0
+
+
 def _limit(env: Any, name: str, horizon: int) -> int:
     """T, the steps of an episode."""
-    own = (env.spec.max_episode_steps if env.spec is not None else None) or 0
-    if not (horizon or own):
-        raise InputError(f"{name} has no time limit of its own; give 1 to 1000000 steps", name="horizon")
+    own = _registered(env)
     if own and horizon > own:
         raise InputError(f"{name} ends its episodes after {own} steps; accepted 1 to {own}", name="horizon")
-    return int(horizon or own)
+    limit = horizon or own_limit(env)
+    if not limit:
+        raise InputError(f"{name} has no time limit of its own; give 1 to 1000000 steps", name="horizon")
+    return int(limit)
 
 
 def _numbers(name: str, seen: Any, key: str) -> Floats:
