@@ -270,6 +270,8 @@ def test_budget_then_resume_is_the_run_itself(done: Path, tmp_path: Path, capsys
     assert partial["open_goals"], "open goals are listed as open"
     assert run(part) == 2, "an unfinished run is not started again"
     assert f"adagoal resume '{tmp_path}'" in one_line(capsys), "ready to be copied"
+    assert run(["resume", str(tmp_path), "--quiet"]) == 3, "no steps are left"
+    assert f"go on with: adagoal resume '{tmp_path}' --budget 4000\n" in capsys.readouterr().out
     assert run(["resume", str(tmp_path), "--budget", "1e9", "--quiet"]) == 0
     assert load(tmp_path).status == "certified"
     assert run(["audit", str(tmp_path)]) == 0
@@ -407,3 +409,19 @@ def test_an_estimate_of_the_whole_run(tmp_path: Path, capsys: pytest.CaptureFixt
     assert 1 / 3 < cost["steps"] / json.loads(capsys.readouterr().out)["steps"] < 3
     assert run([*line, "--out", str(tmp_path / "again")]) == 3
     assert "estimate: about " in capsys.readouterr().out
+
+
+def test_the_command_that_goes_on_names_code_that_the_folder_may_not_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rule.py").write_text("def rule(known):\n    return known.eligible.astype(float)\n")
+    (tmp_path / "goals.py").write_text("def even(state):\n    return state % 2\n")
+    code = ["--goal-rule", f"{tmp_path}/rule.py:rule", "--goals", f"{tmp_path}/goals.py:even"]
+    out = tmp_path / "run"
+    slow = ["odd_envs:Chain-v0", "--radius", "9", "--budget", "200", "--quiet"]
+    assert run(["explore", *slow, *code, "--out", str(out)]) == 3
+    line = capsys.readouterr().out.splitlines()[-1].removeprefix("go on with: adagoal ")
+    assert line == f"resume {out} --env odd_envs:Chain-v0 {' '.join(code)} --budget 400"
+    assert run([*line.split(), "--quiet"]) == 3
+    assert load(out).steps == 400
+    assert f"adagoal {line.replace('400', '800')}" in (out / "report.html").read_text()

@@ -69,7 +69,10 @@ def broken(place, value):
         (lambda: adagoal.Model.from_dense(P + 0j), "P: must be an array of numbers P[s, a, s'] (these are complex)"),
         (lambda: adagoal.Model.from_dense(np.zeros((0, 0, 0))), "P: must have the shape [S, A, S], got [0, 0, 0]"),
         (lambda: adagoal.Model.from_dense(P, terminal=[7]), "terminal: must be states in 0..4"),
-        (lambda: adagoal.Model.from_dense(P, terminal=[True, False]), "terminal: must be states in 0..4, or 5 booleans"),
+        (
+            lambda: adagoal.Model.from_dense(P, terminal=[True, False]),
+            "terminal: must be states in 0..4, or 5 booleans",
+        ),
         (lambda: adagoal.Model.from_dense(P, terminal=["a"]), "terminal: must be states in 0..4"),
         (lambda: adagoal.Model.from_dense(P, labels=["a"]), "labels: must be 5 in number, got 1"),
         (lambda: adagoal.Model.from_dense(P, sets={"x": np.arange(5)}), "sets: 'x' must be 5 booleans"),

@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -279,6 +278,7 @@ def envs(as_json: bool) -> None:
 def _finish(result: Result, folder: Path, progress: Progress, as_json: bool, estimate: Estimate | None = None) -> None:
     """Write the report, say what happened, and set the exit code."""
     from adagoal.report import headline, write_report
+    from adagoal.runs.again import command
 
     page = write_report(result, folder)
     if as_json:
@@ -294,7 +294,7 @@ def _finish(result: Result, folder: Path, progress: Progress, as_json: bool, est
             click.echo(f"warning: {warning}", err=True)
         click.echo(f"report: {page}")
         if not result.status.finished and result.status is not status.Status.VOID:
-            click.echo(f"go on with: adagoal resume {quote(str(folder))}")
+            click.echo(f"go on with: {command(result, folder)}")
     if result.status.exit_code:
         raise click.exceptions.Exit(result.status.exit_code)
 

@@ -15,6 +15,7 @@ from adagoal.report.packed import packed
 from adagoal.report.picture import png
 from adagoal.report.plots import figures, goal_name
 from adagoal.report.words import NO_GUARANTEE, headline
+from adagoal.runs.again import command
 from adagoal.runs.folder import hold
 from adagoal.runs.progress import expected_total
 from adagoal.runs.result import Result
@@ -124,7 +125,7 @@ def _unknown(result: Result, view: View, folder: Path) -> dict[str, Any]:
     if total is not None:
         left = f"At the recent pace it would need about {_rounded(max(total - result.steps, 0.0))} more steps."
     lines = [f"Open goals: {len(result.open_goals)} of {len(result.goals)}.", left]
-    return {"open": True, "lines": lines, "command": f"adagoal resume {quote(str(folder))}", "goals": goals}
+    return {"open": True, "lines": lines, "command": command(result, folder), "goals": goals}
 
 
 def _steps(error: float) -> str:
