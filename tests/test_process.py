@@ -16,6 +16,7 @@ from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.runs.result import load
 from adagoal.worlds import registry
 from adagoal.worlds.gym import GymWorld
+from adagoal.worlds.process import Process
 from model_env import ModelEnv, play, same_counts
 from odd_envs import CHAIN
 
@@ -114,3 +115,14 @@ def test_an_object_cannot_be_sent() -> None:
 
 def test_a_known_model_needs_no_process() -> None:
     assert api.explore("FrozenLake-v1", 3, budget=100, step_timeout=5).steps == 100
+
+
+def test_a_process_is_deaf_to_ctrl_c_before_its_first_import() -> None:
+    there = Process(dict, "none")
+    there.begin()
+    assert there._process is not None
+    status = Path(f"/proc/{there._process.pid}/status").read_text()
+    there.end()
+    blocked = int(next(line for line in status.splitlines() if line.startswith("SigBlk")).split()[1], 16)
+    assert blocked & 1 << signal.SIGINT - 1
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from adagoal.cli.main import run as command
 from adagoal.core.errors import EnvironmentFailure
 from adagoal.core.run import Run
 from adagoal.core.status import Status
+from adagoal.runs.session import Session
 from adagoal.tabular.certified import Certified
 from adagoal.worlds import toys
 from model_env import Drifting, ModelEnv
@@ -192,3 +194,16 @@ def test_a_finished_curriculum_is_resumed_and_has_nothing_left_to_do(tmp_path: P
     again = adagoal.resume(tmp_path)
     assert (again.status, again.steps, again.certified_radius) == ("certified", done.steps, done.certified_radius)
     assert again.certificates == done.certificates
+
+
+def test_nobody_interrupts_the_saving_of_what_was_learnt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Session.result
+
+    def pressed(self: Session, status: Status) -> adagoal.Result:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        return made(self, status)
+
+    monkeypatch.setattr(Session, "result", pressed)
+    assert adagoal.explore("chain", 8, budget=300, out=tmp_path).status == "budget"
+    assert adagoal.load(tmp_path).steps == 300

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal.core.ctrlc import unheard
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.types import Floats, Singles
 from adagoal.deep.actor import Actor
@@ -66,7 +67,7 @@ class Fleet:
         self._runs = [sorted({run for run, _ in slots[part]}) for part in self._parts]
         context = multiprocessing.get_context("spawn")
         self._links, self._processes = [], []
-        with one_thread():
+        with one_thread(), unheard():
             for part in self._parts:
                 here, there = context.Pipe()
                 process = context.Process(target=main, args=(there, configs, slots[part], source, sizes), daemon=True)

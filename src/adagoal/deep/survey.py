@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 
+from adagoal.core.ctrlc import deaf, unheard
 from adagoal.core.types import Floats
 from adagoal.deep import goalspace, measure
 from adagoal.deep.envs import Dimensions, Source, within
 from adagoal.deep.fleet import alive, one_thread, stop_if_imported
 from adagoal.deep.goalspace import GoalSpace
-from adagoal.deep.worker import Failure, deaf
+from adagoal.deep.worker import OF_THE_GROUP, Failure
 
 
 class Survey(NamedTuple):
@@ -40,7 +41,7 @@ def survey(source: Source, horizon: int, spaces: Sequence[tuple[str, str]]) -> S
     here, there = context.Pipe()
     process = context.Process(target=_elsewhere, args=(there, source, horizon, spaces), daemon=True)
     try:
-        with one_thread():
+        with one_thread(), unheard():
             process.start()
         there.close()
         with alive(process, source):
@@ -57,7 +58,7 @@ def survey(source: Source, horizon: int, spaces: Sequence[tuple[str, str]]) -> S
 
 def _elsewhere(link: Connection, source: Source, horizon: int, spaces: Sequence[tuple[str, str]]) -> None:
     """The other process; goal spaces are functions, which plain pickle does not take."""
-    deaf()
+    deaf(OF_THE_GROUP)
     try:
         link.send(cloudpickle.dumps(_look(source, horizon, spaces)))
     except Exception as error:

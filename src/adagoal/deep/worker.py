@@ -8,8 +8,8 @@ exact. This module must not import JAX.
 
 from __future__ import annotations
 
+import contextlib
 import pickle
-import signal
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 
+from adagoal.core.ctrlc import deaf
 from adagoal.core.types import Bools, Floats, Ints, Singles
 from adagoal.deep.actor import Actor
 from adagoal.deep.config import Config
@@ -217,17 +218,11 @@ def _portable(error: BaseException) -> BaseException:
     return error
 
 
-def deaf() -> None:
-    """Leave the signals of the group to the process that trains."""
-    for name in OF_THE_GROUP & set(dir(signal)):  # there is no SIGHUP on Windows
-        signal.signal(getattr(signal, name), signal.SIG_IGN)
-
-
 def main(
     link: Connection, configs: Sequence[Config], slots: Sequence[tuple[int, int]], source: Source, sizes: Dimensions
 ) -> None:
     """A worker process: answer orders until the other end closes, or something fails."""
-    deaf()
+    deaf(OF_THE_GROUP)
     try:
         own = Slots(configs, slots, source, sizes)
         while True:
@@ -235,4 +230,5 @@ def main(
     except (EOFError, ConnectionError):  # an environment's own are an EnvironmentFailure
         return
     except Exception as error:
-        link.send(Failure.of(error))
+        with contextlib.suppress(ConnectionError):  # another worker has failed before, and nobody listens any more
+            link.send(Failure.of(error))

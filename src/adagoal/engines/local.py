@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import signal
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from adagoal.core.ctrlc import deaf, unheard
 from adagoal.engines import Interrupted, Losses, Needs, Tell
 
 _CONTEXT = multiprocessing.get_context("spawn")
@@ -92,7 +92,8 @@ class _Worker:
     def __init__(self) -> None:
         self.pipe, there = _CONTEXT.Pipe()
         self.process = _CONTEXT.Process(target=_serve, args=(there,))  # no daemon: a training has workers of its own
-        self.process.start()
+        with unheard():
+            self.process.start()
         there.close()
 
     def send(self, task: object) -> None:
@@ -128,7 +129,7 @@ def _end(workers: list[_Worker]) -> None:
 
 def _serve(pipe: Connection[Any, Any]) -> None:
     """The life of a process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, and the parent decides
+    deaf()  # the parent decides
     with contextlib.suppress(EOFError, OSError):  # the parent has gone, or wants no more
         while True:
             function, arguments = pipe.recv()

@@ -105,9 +105,10 @@ class Session:
                 pass
             except Exception as error:
                 failure = error
-        result = self.result(status)
-        if folder is not None:
-            self.save(folder, result)
+            stop.saving = True
+            result = self.result(status)
+            if folder is not None:
+                self.save(folder, result)
         if failure is None:
             return result
         kept = "" if folder is None else f"what had been learnt is in {folder.path}"

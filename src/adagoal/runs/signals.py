@@ -33,6 +33,8 @@ class Stop:
 
     def __init__(self, folder: Path | None) -> None:
         self.signalled = False
+        self.saving = False
+        """What was learnt is being saved: nobody interrupts that."""
         self._file = None if folder is None else folder / FILE
         self._next = 0.0
 
@@ -60,7 +62,8 @@ def ask_to_stop(folder: Path) -> None:
 
 @contextlib.contextmanager
 def stop_on_signals(folder: Path | None = None) -> Iterator[Stop]:
-    """Catch :data:`ENDING` meanwhile: the first one asks, a second Ctrl-C ends at once (KeyboardInterrupt).
+    """Catch :data:`ENDING` meanwhile: the first one asks, a second Ctrl-C ends at once (KeyboardInterrupt), but
+    not while ``saving``.
 
     A hang-up that is ignored stays ignored, so that ``nohup`` means what it says. Outside the main thread nothing is
     caught, as Python allows no handler there.
@@ -69,7 +72,7 @@ def stop_on_signals(folder: Path | None = None) -> Iterator[Stop]:
     stop.forget()
 
     def ask(number: int, frame: FrameType | None) -> None:
-        if stop.signalled and number == signal.SIGINT:
+        if stop.signalled and number == signal.SIGINT and not stop.saving:
             raise KeyboardInterrupt
         stop.signalled = True
 

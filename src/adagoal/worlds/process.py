@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from adagoal.core.ctrlc import deaf, unheard
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.worlds.body import Facts, Local, Mask
 from adagoal.worlds.keys import Key
@@ -49,7 +50,8 @@ class Process:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=serve, args=(theirs, self._make), daemon=True)
-        self._process.start()
+        with unheard():
+            self._process.start()
         theirs.close()
 
     def send(self, method: str, *arguments: Any) -> None:
@@ -145,7 +147,7 @@ class Remote:
 
 def serve(pipe: Connection, make: Callable[[], Any]) -> None:
     """The other process: do what is asked until nobody asks any more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which ends this process in its own time
+    deaf()  # the run ends this process in its own time
     os.dup2(2, 1)  # standard output belongs to the run
     try:
         there = make()
