@@ -34,6 +34,7 @@ def test_labels_of_states_and_goals(folder):
     result = adagoal.load(folder)
     assert [result.label(s) for s in (0, 4)] == ["(0, 0)", "(1, 1)"]
     assert result.state("(1, 1)") == 4
+    assert repr(result).startswith("<Result of grid within 5.0 steps, certified: 9 goals, 0 of them open, after ")
     assert result.certificate("(1, 1)") == result.certificate(4)
     assert result.policy("(1, 1)").goal == 4
     assert result.error("(1, 1)") == result.error(4)

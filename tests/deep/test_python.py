@@ -77,6 +77,8 @@ def test_a_result_is_saved_and_its_policy_loaded(line: TrainResult, tmp_path: Pa
     line.save(tmp_path)
     policy = adagoal.load(tmp_path)
     assert isinstance(policy, Policy)
+    assert repr(policy) == "<Policy for object:Settable: from 1 numbers and a goal of 1 to an action of 1>"
+    assert repr(line).startswith("<TrainResult of object:Settable, done: success ")
     seen, goal = Settable().reset(seed=3)[0], [7.0]
     np.testing.assert_array_equal(policy(seen, goal), line.policy(seen, goal))
     assert policy.distance(seen, goal) == line.policy.distance(seen, goal)

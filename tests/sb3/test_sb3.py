@@ -163,6 +163,11 @@ def test_what_cannot_work_is_refused_in_one_line() -> None:
         chooser(radius=0.0)
     with pytest.raises(InputError, match=r"^goals: "):
         ChooseGoals("unigoal", [1.0, 2.0], radius=3)
+    for wrong in (np.zeros((3, 3)), lambda rng, n: np.zeros(n), lambda rng, n: np.full((n, 2), np.nan)):
+        with pytest.raises(InputError, match=r"^goals: must be drawn as \[n, 2\] finite numbers, got "):
+            made(TD3).learn(50, callback=ChooseGoals("unigoal", wrong, radius=3))
+    with pytest.raises(InputError, match=r"^env: must be wrapped: .*ChosenGoal"):
+        made(TD3, env=DummyVecEnv([lambda: gymnasium.make("PointMass-v0")])).learn(50, callback=chooser())
     with pytest.raises(InputError, match=r"^env: VecNormalize"):
         made(TD3, env=VecNormalize(DummyVecEnv([point_mass]))).learn(50, callback=chooser())
     with pytest.raises(InputError, match=r"^model: PPO has no critics"):

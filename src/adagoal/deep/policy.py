@@ -37,6 +37,10 @@ class Policy:
     with_achieved: bool
     """Whether the policy sees the achieved goal beside the observation."""
 
+    def __repr__(self) -> str:
+        sizes = len(self.actor.observation_mean), len(self.actor.goal_mean), self.actor.width
+        return "<Policy for {}: from {} numbers and a goal of {} to an action of {}>".format(self.env, *sizes)
+
     def check(self, sizes: Dimensions) -> None:
         """Whether the environment is one that the policy can act in."""
         wanted = sizes.observation, sizes.goal, sizes.action

@@ -76,13 +76,18 @@ class Result:
     """policy [G', T, S] for ``policy_goals`` [G'], episode_goals, episode_reached, trace [*, 4], visits [S],
     and what the report draws: how the intervals shrank (:mod:`adagoal.core.past`) and the empirical model
     (:data:`adagoal.core.counts.MOVES`)"""
-    model: TabularMDP | None = field(default=None, repr=False)
+    model: TabularMDP | None = None
     """The world itself, where the user brought it as a matrix, a Model or a file; it is saved with the run."""
 
     goal_names: tuple[str, ...] | None = None
     """Names of the goals 0, 1, ..., where goals are sets of states; None where they are states."""
-    view: View = field(default_factory=View, repr=False)
+    view: View = field(default_factory=View)
     """Names of the states, and how they are drawn."""
+
+    def __repr__(self) -> str:
+        of = f"{self.setting.env} within {self.setting.radius} steps"
+        found = f"{len(self.goals)} goals, {len(self.open_goals)} of them open"
+        return f"<Result of {of}, {self.status}: {found}, after {self.steps:,} steps>"
 
     # --- goals: by number or by name ---
 

@@ -43,6 +43,10 @@ class TrainResult:
     certificate: Certification | None = None
     """Of a training until certified: what the last attempt found; None where it was ended before the first."""
 
+    def __repr__(self) -> str:
+        config, last = self.history.configs[0], self.history.curve(0)[-1]
+        return f"<TrainResult of {config.env}, {self.status}: success {last['success']:.2f} at {last['steps']:,} steps>"
+
     @property
     def policy(self) -> Policy:
         """The policy of the first run."""

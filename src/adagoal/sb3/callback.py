@@ -28,6 +28,7 @@ from adagoal import goals as rules
 from adagoal.core.checks import integer, number
 from adagoal.core.errors import InputError
 from adagoal.core.types import Floats
+from adagoal.sb3.wrapper import ChosenGoal
 
 KNOWN = frozenset({"D", "E", "visits"})
 """What a goal rule can know of continuous goals."""
@@ -84,6 +85,8 @@ class ChooseGoals(BaseCallback):
     def _on_training_start(self) -> None:
         if isinstance(self.training_env, VecNormalize):
             raise InputError("VecNormalize would hide the goals; use adagoal.sb3.NormalisedFeatures instead", "env")
+        if not all(self.training_env.env_is_wrapped(ChosenGoal)):
+            raise InputError("must be wrapped: make_vec_env(..., wrapper_class=adagoal.sb3.ChosenGoal)", "env")
         if not hasattr(self.model, "critic"):
             raise InputError(f"{type(self.model).__name__} has no critics; use DDPG, TD3 or SAC", "model")
         if "E" in self.needs and self.model.critic.n_critics < 2:
@@ -104,6 +107,9 @@ class ChooseGoals(BaseCallback):
         for episode in episodes:
             options = np.asarray(self.space(self._rng, self.candidates), np.float64)
             start = {name: value[episode] for name, value in seen.items()}
+            size = len(start["desired_goal"])
+            if options.ndim != 2 or options.shape[1] != size or not len(options) or not np.isfinite(options).all():
+                raise InputError(f"must be drawn as [n, {size}] finite numbers, got {list(options.shape)}", "goals")
             weights = rules.weights(self.rule, self._known(start, options))
             goal = options[rules.draw(weights, self._rng)]
             self.training_env.env_method("set_goal", goal, indices=[episode])
