@@ -10,9 +10,10 @@ import pytest
 
 import adagoal
 from adagoal.cli.main import run as command
-from adagoal.core.errors import EnvironmentFailure
+from adagoal.core.errors import EnvironmentFailure, FolderWarning
 from adagoal.core.run import Run
 from adagoal.core.status import Status
+from adagoal.runs import folder
 from adagoal.runs.session import Session
 from adagoal.tabular.certified import Certified
 from adagoal.worlds import toys
@@ -207,3 +208,25 @@ def test_nobody_interrupts_the_saving_of_what_was_learnt(tmp_path: Path, monkeyp
     monkeypatch.setattr(Session, "result", pressed)
     assert adagoal.explore("chain", 8, budget=300, out=tmp_path).status == "budget"
     assert adagoal.load(tmp_path).steps == 300
+
+
+def test_a_disk_that_is_full_for_a_while_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, saves = folder.Folder._write, iter([False, True])
+
+    def full(self: folder.Folder, *arguments: Any) -> Any:
+        if next(saves, False):
+            raise adagoal.InputError("checkpoint.npz: cannot be written (No space left on device)")
+        return real(self, *arguments)
+
+    monkeypatch.setattr(folder, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(folder, "SHARE", 1e9)
+    monkeypatch.setattr(folder.Folder, "_write", full)
+    with pytest.warns(FolderWarning, match=r"No space left on device\); the run goes on, and tries again later"):
+        result = adagoal.explore("chain", 8, budget=300, out=tmp_path / "run")
+    assert result.steps == adagoal.load(tmp_path / "run").steps == 300
+    saves = iter([False, *[True] * 10_000])
+    with (
+        pytest.warns(FolderWarning),
+        pytest.raises(adagoal.InputError, match="holds the last checkpoint, from which the run can go on"),
+    ):
+        adagoal.explore("chain", 8, budget=300, out=tmp_path / "full")

@@ -25,7 +25,8 @@ class InputError(ValueError):
 
 
 class FolderWarning(UserWarning):
-    """Something in a run folder was found damaged, and something else is used instead; the text says what."""
+    """Something in a run folder was found damaged, and something else is used instead, or cannot be written now; the
+    text says what."""
 
 
 class EnvironmentFailure(InputError):

@@ -137,6 +137,7 @@ class Folder:
             self._commit(manifest, written)
         except BaseException:
             self._withdraw(written)
+            self._saved_at = time.monotonic()  # what failed is not tried again at once
             raise
         self._old, self._problem, self._fresh = Saved(self.path, self.kind, manifest), None, False
         self._settle()

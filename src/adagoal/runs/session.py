@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -12,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from adagoal import methods
 from adagoal.core.counts import Counts
-from adagoal.core.errors import EnvironmentFailure, InputError
+from adagoal.core.errors import EnvironmentFailure, FolderWarning, InputError
 from adagoal.core.files import arrays_content
 from adagoal.core.generator import put_back
 from adagoal.core.past import Past
@@ -108,7 +109,11 @@ class Session:
             stop.saving = True
             result = self.result(status)
             if folder is not None:
-                self.save(folder, result)
+                try:
+                    self.save(folder, result)
+                except InputError as error:
+                    text = f"{error.reason}; {folder.path} holds the last checkpoint, from which the run can go on"
+                    raise InputError(text, error.name) from error
         if failure is None:
             return result
         kept = "" if folder is None else f"what had been learnt is in {folder.path}"
@@ -130,7 +135,10 @@ class Session:
                     text = f"the function raised {type(error).__name__}: {error}"
                     raise EnvironmentFailure(text, "observe") from error
             if folder is not None and run.world.settled and folder.due():
-                self.save(folder)
+                try:
+                    self.save(folder)
+                except InputError as error:  # a full disk may have room again later, and steps may have cost hours
+                    warnings.warn(f"{error}; the run goes on, and tries again later", FolderWarning, stacklevel=2)
             return wanted and not stop.asked
 
         return after
