@@ -148,7 +148,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["gird"], "unknown environment"),
+        (["gird"], "error: ENV: unknown environment"),
         (["chain", "--methods", "magic"], "methods: unknown method 'magic'"),
         (["chain", "--methods", "certified:x"], "methods: must look like key=value"),
         (["chain", "--goal-rules", "best"], "--goal-rules: unknown rule"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -57,11 +59,21 @@ def compare(
             raise InputError(f"ENV: {env} is given twice; a comparison holds each world once")
     each = zip(worlds, _each("--radius", radius, worlds), _each("--epsilon", epsilon, worlds), strict=True)
     given["worlds"] = {env: {"radius": L, "epsilon": e, "env_args": env_args} for env, L, e in each}
-    with options.goals_blamed(dict(given)):
+    with options.goals_blamed(dict(given)), _blamed():
         given["goals"] = options.asked_goals(given)
         given["common"] = {name: given.pop(name) for name in ("delta", "constants", "budget", "goals")}
         given["common"]["seed"] = given["seed"]
         conduct(COMPARE, "all", given, jobs=jobs, engine=engine, address=address, as_json=as_json)
+
+
+@contextlib.contextmanager
+def _blamed() -> Iterator[None]:
+    """What is wrong with one of several worlds or rules is said of the option that has them all."""
+    try:
+        yield
+    except InputError as error:
+        name = {"env": "ENV", "goal_rule": "goal_rules"}.get(error.name or "", error.name)
+        raise type(error)(error.reason, name) from error
 
 
 def _each(option: str, numbers: tuple[float, ...], worlds: tuple[str, ...]) -> tuple[float, ...]:

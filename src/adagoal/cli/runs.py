@@ -276,12 +276,12 @@ def envs(as_json: bool) -> None:
 
 
 def _finish(result: Result, folder: Path, progress: Progress, as_json: bool, estimate: Estimate | None = None) -> None:
-    """Write the report, say what happened, and set the exit code."""
+    """Say what happened, write the report, and set the exit code."""
     from adagoal.report import headline, write_report
     from adagoal.runs.again import command
 
-    page = write_report(result, folder)
     if as_json:
+        page = write_report(result, folder)
         cost = {} if estimate is None else {"estimate": asdict(estimate)}
         click.echo(json.dumps({**result.to_dict(), "out": str(folder), "report": str(page), **cost}, indent=1))
     else:
@@ -292,7 +292,7 @@ def _finish(result: Result, folder: Path, progress: Progress, as_json: bool, est
             click.echo(f"void: {reason}", err=True)
         for warning in result.warnings:
             click.echo(f"warning: {warning}", err=True)
-        click.echo(f"report: {page}")
+        click.echo(f"report: {write_report(result, folder)}")
         if not result.status.finished and result.status is not status.Status.VOID:
             click.echo(f"go on with: {command(result, folder)}")
     if result.status.exit_code:
