@@ -18,6 +18,7 @@ import pytest
 
 import adagoal
 import vault
+from adagoal.cli import runs
 from adagoal.cli.main import COMMANDS, run
 from adagoal.cli.reproduce import declared
 from adagoal.core.files import alone_in
@@ -425,3 +426,11 @@ def test_the_command_that_goes_on_names_code_that_the_folder_may_not_run(
     assert run([*line.split(), "--quiet"]) == 3
     assert load(out).steps == 400
     assert f"adagoal {line.replace('400', '800')}" in (out / "report.html").read_text()
+
+
+def test_a_large_audit_says_that_it_takes_a_while(
+    done: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(runs, "LARGE", 1)
+    assert run(["audit", str(done)]) == 0
+    assert "this can take minutes" in capsys.readouterr().err

@@ -166,6 +166,10 @@ def resume(
     _finish(result, folder, progress, as_json)
 
 
+LARGE = 10**6
+"""Goals times states from which on an audit says that it takes a while."""
+
+
 @click.command(epilog="Example: adagoal audit runs/two-room")
 @FOLDER
 @options.TRUST
@@ -177,8 +181,12 @@ def audit(folder: Path, trust: bool, as_json: bool) -> None:
     """
     from adagoal.api import explore as api
 
+    result = _load(folder)
+    if result.n_states * len(result.goals) >= LARGE:
+        size = f"{len(result.goals):,} policies in {result.n_states:,} states"
+        click.echo(f"exact values of {size}: this can take minutes, most for goals that are open", err=True)
     with aside():
-        verdict = api.audit(_load(folder), trust=trust)
+        verdict = api.audit(result, trust=trust)
     click.echo(json.dumps(verdict.to_dict(), indent=1) if as_json else verdict.table())
     if not verdict.ok:
         raise click.exceptions.Exit(status.CONTRADICTED)
