@@ -184,6 +184,8 @@ def test_a_module_that_only_the_folder_names_is_not_imported(
 def test_what_is_no_path_is_one_line(function: Any) -> None:
     with pytest.raises(adagoal.InputError, match="must be the path of a run's folder, got 5"):
         function(5)
+    with pytest.raises(adagoal.InputError, match="out: must be the path of a run's folder, got 5"):
+        adagoal.explore("chain", 4, budget=9, out=5)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("radius", ["auto", "all"])
@@ -230,3 +232,15 @@ def test_a_disk_that_is_full_for_a_while_costs_nothing(tmp_path: Path, monkeypat
         pytest.raises(adagoal.InputError, match="holds the last checkpoint, from which the run can go on"),
     ):
         adagoal.explore("chain", 8, budget=300, out=tmp_path / "full")
+
+
+def test_a_run_that_is_out_of_memory_says_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def greedy(self: Certified, wanted: Any) -> bool:
+        raise MemoryError
+
+    monkeypatch.setattr(Certified, "refresh", greedy)
+    assert command(["explore", "chain", "--radius", "5", "--out", str(tmp_path), "--quiet"]) == 2
+    said = f"(nothing left); what had been learnt is in {tmp_path}\n"
+    assert capsys.readouterr().err == f"error: not enough memory for a problem of this size {said}"

@@ -146,7 +146,7 @@ def explore(
             session.record()
         if out is None:
             return session.finish(None, observe)
-        with hold(Path(out), KIND) as folder:
+        with hold(_path(out, "out"), KIND) as folder:
             if not overwrite:
                 _lose_nothing(folder, setting)
             folder.fresh()
@@ -303,12 +303,16 @@ def transitions(path: str | Path) -> dict[str, NDArray[Any]]:
 
 def must_exist(path: str | Path) -> Path:
     """The folder of a run."""
-    if not isinstance(path, str | os.PathLike):
-        raise InputError(f"must be the path of a run's folder, got {path!r}", "folder")
-    folder = Path(path)
+    folder = _path(path, "folder")
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder", "folder")
     return folder
+
+
+def _path(path: object, name: str) -> Path:
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(f"must be the path of a run's folder, got {path!r}", name)
+    return Path(path)
 
 
 def environment(setting: Setting, env: Again, own: TabularMDP | None, trust: bool) -> Given:

@@ -174,9 +174,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
         click.echo("interrupted", err=True)
         return status.INTERRUPTED
     except OSError as error:
-        return _fail(f"{error.filename}: {error.strerror}" if error.filename is not None else str(error))
+        return _fail(_noted(f"{error.filename}: {error.strerror}" if error.filename is not None else str(error), error))
     except MemoryError as error:
-        return _fail(f"not enough memory for a problem of this size ({error or 'nothing left'})")
+        return _fail(_noted(f"not enough memory for a problem of this size ({str(error) or 'nothing left'})", error))
     return code if isinstance(code, int) else 0
 
 
@@ -190,6 +190,11 @@ def _warn(usual: Callable[..., None]) -> Callable[..., None]:
             usual(message, category, *where)
 
     return show
+
+
+def _noted(text: str, error: BaseException) -> str:
+    """With what was noted on the way, such as where the things learnt are."""
+    return "; ".join([text, *getattr(error, "__notes__", ())])
 
 
 def _fail(message: str) -> int:
