@@ -115,6 +115,13 @@ def test_a_module_of_the_current_folder_is_found(tmp_path: Path, monkeypatch: py
     assert str(tmp_path) not in sys.path
     assert run(["check", "switch_in_a_folder:Switch-v0"]) == 0
     assert sys.path[-1] == str(tmp_path)
+    explore = ["explore", "switch_in_a_folder:Switch-v0", "--radius", "3", "--budget", "40", "--out", "run", "--quiet"]
+    assert run(explore) == 3
+    sys.path.remove(str(tmp_path))
+    del sys.modules["switch_in_a_folder"], gymnasium.registry["Switch-v0"]
+    assert run(["resume", "run", "--budget", "50", "--quiet"]) == 2
+    assert run(["resume", "run", "--budget", "50", "--quiet", "--trust"]) == 3
+    assert run(["audit", "run", "--env", "switch_in_a_folder:Switch-v0"]) == 2, "no model is known"
 
 
 def test_a_generator_of_the_environment_s_own_and_seeds_that_do_not_decide() -> None:

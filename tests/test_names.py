@@ -199,3 +199,14 @@ def test_a_damaged_view_is_refused(folder, tmp_path, space):
     adagoal.Result(**{**vars(result), "view": damaged}).save(tmp_path / "run")
     with pytest.raises(InputError, match=r"view.json"):
         adagoal.load(tmp_path / "run")
+
+
+def test_slips_that_nobody_can_check_are_warned_of():
+    def lines(**given):
+        return adagoal.explore(PairEnv(toys.chain(n_states=4), (0,)), 8.0, budget=3000, **given).warnings
+
+    word = "the certificates rest on your word (max_states) that there are no other states than those met"
+    assert word not in lines(max_states=50)
+    assert word in lines(max_states=2)
+    assert "no state of the goal far was met" in lines(goals={"far": lambda seen: False, "all": lambda seen: True})
+    assert "no state of the goal all was met" not in lines(goals={"all": lambda seen: True})

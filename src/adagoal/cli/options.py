@@ -105,10 +105,15 @@ class Env(click.ParamType[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The name."""
-        here = os.getcwd()
-        if ":" in str(value) and here not in sys.path:
-            sys.path.append(here)  # last, so that it hides nothing that is installed
+        look_here(":" in str(value))
         return str(value)
+
+
+def look_here(wanted: bool) -> bool:
+    """Let modules of the current folder be found, where the user asks for one; they hide nothing that is installed."""
+    if wanted and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    return wanted
 
 
 def pairs(option: str, name: str, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -196,7 +201,12 @@ ENV_AGAIN = click.option(
     "--env", type=Env(), help="The environment, where the folder names code that is not installed (module:Id)."
 )
 RULE_AGAIN = click.option("--goal-rule", help="The goal rule, where the folder names a file (FILE.py:FUNCTION).")
-TRUST = click.option("--trust", is_flag=True, help="Run the code that the folder names.")
+TRUST = click.option(
+    "--trust",
+    is_flag=True,
+    callback=lambda ctx, param, value: look_here(value),
+    help="Run the code that the folder names.",
+)
 WORKERS = click.option(
     "--workers", type=int, default=1, show_default=True, help="Step so many copies of ENV at once, in processes."
 )

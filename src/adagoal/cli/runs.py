@@ -172,9 +172,10 @@ LARGE = 10**6
 
 @click.command(epilog="Example: adagoal audit runs/two-room")
 @FOLDER
+@options.ENV_AGAIN
 @options.TRUST
 @options.JSON
-def audit(folder: Path, trust: bool, as_json: bool) -> None:
+def audit(folder: Path, env: str | None, trust: bool, as_json: bool) -> None:
     """Check the run in DIR exactly: C1 (every policy is within epsilon) and C2 (no goal missing, none too many).
 
     Exit code 0 where both hold and no certificate is broken, 1 where not, 2 where no exact model is known.
@@ -186,7 +187,7 @@ def audit(folder: Path, trust: bool, as_json: bool) -> None:
         size = f"{len(result.goals):,} policies in {result.n_states:,} states"
         click.echo(f"exact values of {size}: this can take minutes, most for goals that are open", err=True)
     with aside():
-        verdict = api.audit(result, trust=trust)
+        verdict = api.audit(result, env, trust=trust)
     click.echo(json.dumps(verdict.to_dict(), indent=1) if as_json else verdict.table())
     if not verdict.ok:
         raise click.exceptions.Exit(status.CONTRADICTED)

@@ -24,6 +24,7 @@ def answer(setting: Setting, run: Run, status: Status) -> Result:
     S = run.counts.n_states
     run.space.grow(S)
     observed = run.world.observed() if hasattr(run.world, "observed") else None
+    promised = _promised(run) if observed is not None and len(observed.digests) else []
     empty = np.zeros((0, 1, S), np.int16)
     return Result(
         setting=setting,
@@ -40,7 +41,7 @@ def answer(setting: Setting, run: Run, status: Status) -> Result:
         plans=estimates.plans,
         wall_seconds=run.seconds,
         reset_action=run.world.n_actions,
-        warnings=[*run.world.warnings, *([] if estimates.guarantee else run.world.void)],
+        warnings=[*run.world.warnings, *promised, *([] if estimates.guarantee else run.world.void)],
         void=[],
         model=storage.own(run.world),
         goal_names=None if run.space.names is None else tuple(run.space.names),
@@ -59,3 +60,12 @@ def answer(setting: Setting, run: Run, status: Status) -> Result:
             **estimates.extras(),
         },
     )
+
+
+def _promised(run: Run) -> list[str]:
+    """Where states are numbered as they are found: what may be a slip of the user, as nobody can check it."""
+    met = run.space.at[: run.counts.n_states]
+    lines = [f"no state of the goal {n} was met" for g, n in enumerate(run.space.names or ()) if not (met == g).any()]
+    if run.counts.seen.sum() == run.world.state_bound:
+        lines.append("the certificates rest on your word (max_states) that there are no other states than those met")
+    return lines
