@@ -22,8 +22,10 @@ from adagoal.cli import runs
 from adagoal.cli.main import COMMANDS, run
 from adagoal.cli.reproduce import declared
 from adagoal.core.files import alone_in
+from adagoal.deep.config import Config
 from adagoal.experiments import constants, figure2, price
 from adagoal.experiments.catalogue import CATALOGUE
+from adagoal.runs import again
 from adagoal.runs.manifest import NAME
 from adagoal.runs.result import load
 from adagoal.runs.saved import DATA
@@ -434,3 +436,10 @@ def test_a_large_audit_says_that_it_takes_a_while(
     monkeypatch.setattr(runs, "LARGE", 1)
     assert run(["audit", str(done)]) == 0
     assert "this can take minutes" in capsys.readouterr().err
+
+
+def test_the_command_that_goes_on_with_a_training() -> None:
+    config, folder = Config("arm:Arm-v0", steps=100, goal_rule="mine.py:rule"), Path("a b")
+    assert again.training(config, folder, 50) == "adagoal resume 'a b' --env arm:Arm-v0 --goal-rule mine.py:rule"
+    assert again.training(Config("point-mass", steps=100), folder, 100) == "adagoal resume 'a b' --budget 200"
+    assert again.training(Config("object:Arm"), folder, 50) == "adagoal.deep.resume('a b', env=...)"

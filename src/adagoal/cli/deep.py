@@ -8,7 +8,6 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -163,6 +162,7 @@ def finish(trained: TrainResult, as_json: bool) -> None:
     """Write the report of a training with a folder, say what happened, and set the exit code."""
     from adagoal.cli import certify
     from adagoal.report import deep as report
+    from adagoal.runs.again import training
 
     assert trained.folder is not None
     history = trained.history
@@ -188,9 +188,8 @@ def finish(trained: TrainResult, as_json: bool) -> None:
             certify.show(trained.certificate)
         click.echo(f"{trained.status}: {page}")
         if not trained.status.finished:
-            spent = history.steps(len(history.goals)) >= history.configs[0].steps
-            longer = "train --steps N --resume" if spent else "resume"
-            click.echo(f"go on with: adagoal {longer} {quote(str(trained.folder))}")
+            steps = history.steps(len(history.goals))
+            click.echo(f"go on with: {training(history.configs[0], trained.folder, steps)}")
     if not trained.status.finished:
         raise click.exceptions.Exit(trained.status.exit_code)
 

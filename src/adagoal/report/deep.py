@@ -27,6 +27,7 @@ from adagoal.report.picture import png
 from adagoal.report.words import Headline
 from adagoal.runs import saved
 from adagoal.runs import training_files as files
+from adagoal.runs.again import training
 from adagoal.runs.saved import Saved, read
 from adagoal.runs.signals import ask_to_stop
 
@@ -183,7 +184,8 @@ def words(about: files.Record) -> str:
         f"{share:.0%} of the test goals held at the last step, after {about.curves[0][-1]['steps']:,} steps "
         f"({about.data['wall_seconds']:,.0f} s)."
     )
-    command = "" if status.finished else f"adagoal resume {quote(str(about.path))}"
+    steps = about.curves[0][-1]["steps"]
+    command = "" if status.finished else training(about.configs[0], about.path, steps)
     head = Headline("good" if status.finished else "partial", TITLES[status], (text,))
     return html.environment().get_template("words.html").render(head=head, troubles=[], command=command)
 
