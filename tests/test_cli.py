@@ -98,6 +98,7 @@ def one_line(capsys: pytest.CaptureFixture[str]) -> str:
         (["grid", "--radius", "5", "--delta", "1"], "--delta"),
         (["grid", "--radius", "5", "--delta", "nan"], "--delta"),
         (["gird", "--radius", "5"], "unknown environment 'gird'"),
+        (["grid", "--radius", "5", "--env-arg", "rows=3", "--env-arg", "rows=4"], "'--env-arg': rows is given 2 times"),
         (["grid", "--radius", "5", "--goal-rule", "best"], "--goal-rule: unknown rule 'best'"),
         (["grid", "--radius", "5", "--goal-rule", "missing.py:rule"], "--goal-rule: no such file"),
         (["grid", "--radius", "5", "--method", "magic"], "--method: unknown method 'magic'"),
@@ -443,3 +444,8 @@ def test_the_command_that_goes_on_with_a_training() -> None:
     assert again.training(config, folder, 50) == "adagoal resume 'a b' --env arm:Arm-v0 --goal-rule mine.py:rule"
     assert again.training(Config("point-mass", steps=100), folder, 100) == "adagoal resume 'a b' --budget 200"
     assert again.training(Config("object:Arm"), folder, 50) == "adagoal.deep.resume('a b', env=...)"
+
+
+def test_words_are_shown_as_they_are_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explore", "--help"]) == 0
+    assert "--radius L|auto|all" in capsys.readouterr().out

@@ -118,9 +118,15 @@ def look_here(wanted: bool) -> bool:
 
 def pairs(option: str, name: str, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """A repeatable option KEY=VALUE that arrives as a dictionary."""
-    return click.option(
-        option, name, type=Pair(), multiple=True, callback=lambda ctx, param, value: dict(value), help=text
-    )
+
+    def once(ctx: click.Context, param: click.Parameter, value: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
+        keys = [key for key, _ in value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise click.BadParameter(f"{key} is given {keys.count(key)} times", ctx, param)
+        return dict(value)
+
+    return click.option(option, name, type=Pair(), multiple=True, callback=once, help=text)
 
 
 class Constants(click.ParamType["dict[str, Any]"]):

@@ -33,7 +33,7 @@ FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path)
 
 @click.command(epilog="Example: adagoal explore two-room --radius 40 --epsilon 1 --delta 0.1 --seed 0 --out runs/rooms")
 @click.argument("env", metavar="ENV", type=options.Env())
-@click.option("--radius", type=options.Radius(), required=True, help=RADIUS_HELP)
+@click.option("--radius", type=options.Radius(), metavar="L|auto|all", required=True, help=RADIUS_HELP)
 @options.EPSILON
 @options.DELTA
 @click.option("--method", default="certified", show_default=True, help="How uncertainty is measured.")

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def command(result: Result, folder: Path) -> str:
-    """With twice the budget where that is spent, and with the code that a folder may name but not run."""
+    """With twice the steps where a budget is spent, and with the code that a folder may name but not run."""
     setting = result.setting
-    spent = setting.budget if result.status is Status.BUDGET else None
+    spent = result.steps if result.status is Status.BUDGET else None
     goals = (setting.goal_sets or {}).get("file")
     own = setting.env if result.model is None else ""
     return _words("adagoal.resume", folder, own, setting.goal_rule, goals, spent)
@@ -26,12 +26,12 @@ def command(result: Result, folder: Path) -> str:
 
 def training(config: Config, folder: Path, steps: int) -> str:
     """The same for a training, after so many steps."""
-    spent = config.steps if steps >= config.steps else None
+    spent = steps if steps >= config.steps else None
     return _words("adagoal.deep.resume", folder, config.env, config.goal_rule, None, spent)
 
 
 def _words(function: str, folder: Path, env: str, rule: str, goals: str | None, spent: int | None) -> str:
-    """``spent`` are the steps of a budget that is."""
+    """``spent`` are the steps that a budget has allowed, where it is spent."""
     if env.startswith(OBJECT):
         return f"{function}({str(folder)!r}, env=...)"
     words = ["adagoal", "resume", str(folder)]
