@@ -449,3 +449,14 @@ def test_the_command_that_goes_on_with_a_training() -> None:
 def test_words_are_shown_as_they_are_typed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["explore", "--help"]) == 0
     assert "--radius L|auto|all" in capsys.readouterr().out
+
+
+def test_the_goals_are_listed_at_the_end_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for rows, last in ((1, "  (0, 2): "), (4, "  ... and 2 more: adagoal export ")):
+        out = str(tmp_path / str(rows))
+        arguments = ["--env-arg", f"rows={rows}", "--env-arg", "cols=3", "--radius", "20", "--epsilon", "4"]
+        assert run(["explore", "grid", *arguments, "--out", out, "--quiet"]) == 0
+        listed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
+        assert len(listed) == min(3 * rows, 10 + 1)
+        assert listed[0] == "  (0, 0): 0.00 to 0.00 steps"
+        assert listed[-1].startswith(last)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -166,6 +167,8 @@ def resume(
     _finish(result, folder, progress, as_json)
 
 
+LISTED = 10
+"""Goals that are shown at the end of a run."""
 LARGE = 10**6
 """Goals times states from which on an audit says that it takes a while."""
 
@@ -284,6 +287,15 @@ def envs(as_json: bool) -> None:
     Console().print(table)
 
 
+def _list(result: Result, folder: Path) -> None:
+    """The goals with their intervals, where they are few; where to find the others."""
+    rows = [row for row in result.table() if row["within"] and result.status is not status.Status.VOID]
+    for row in rows[:LISTED]:
+        click.echo(f"  {row['label']}: {row['lower']:.2f} to {row['upper']:.2f} steps{', open' if row['open'] else ''}")
+    if len(rows) > LISTED:
+        click.echo(f"  ... and {len(rows) - LISTED} more: adagoal export {quote(str(folder))} --format csv lists all")
+
+
 def _finish(result: Result, folder: Path, progress: Progress, as_json: bool, estimate: Estimate | None = None) -> None:
     """Say what happened, write the report, and set the exit code."""
     from adagoal.report import headline, write_report
@@ -295,6 +307,7 @@ def _finish(result: Result, folder: Path, progress: Progress, as_json: bool, est
         click.echo(json.dumps({**result.to_dict(), "out": str(folder), "report": str(page), **cost}, indent=1))
     else:
         click.echo(headline(result))
+        _list(result, folder)
         if estimate is not None:
             click.echo(f"estimate: {estimate}")
         for reason in result.void:

@@ -29,7 +29,7 @@ def headline(result: Result) -> Headline:
     if result.status is Status.CERTIFIED:
         return Headline("good", "Certified", (_promise(result), *_larger(result), cost))
     if result.status is Status.VOID:
-        claim = "a check that the certificates rest on has failed, so that nothing below is certified:"
+        claim = "a check that the certificates rest on has failed, so that nothing is certified:"
         return Headline("none", "Void", (claim, "; ".join(result.void) + ".", cost))
     if result.status is Status.STOPPED:
         claim = (
@@ -44,7 +44,7 @@ def headline(result: Result) -> Headline:
 def _promise(result: Result) -> str:
     L, epsilon = result.radius, result.setting.epsilon
     return (
-        f"with probability {_confidence(result)} or more, each of the {_goals(len(result.goals))} below is "
+        f"with probability {_confidence(result)} or more, each of the {_goals(len(result.goals))} found is "
         f"reached by its policy in at most {L + epsilon:g} expected steps and at most {epsilon:g} more than the best "
         f"policy needs, and no goal that can be reached within {L:g} steps is missing."
     )
@@ -68,7 +68,7 @@ def _partial(result: Result) -> tuple[str, ...]:
         return (status, f"The method {result.setting.method} gives {NO_GUARANTEE}.")
     return (
         status,
-        f"Every interval below holds already, all together with probability {_confidence(result)} or more, "
+        f"Every interval holds already, all together with probability {_confidence(result)} or more, "
         "but goals that were never seen may be missing, and open goals may turn out to lie beyond the radius.",
     )
 
