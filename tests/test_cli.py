@@ -420,15 +420,15 @@ def test_the_command_that_goes_on_names_code_that_the_folder_may_not_run(
 ) -> None:
     (tmp_path / "rule.py").write_text("def rule(known):\n    return known.eligible.astype(float)\n")
     (tmp_path / "goals.py").write_text("def even(state):\n    return state % 2\n")
-    code = ["--goal-rule", f"{tmp_path}/rule.py:rule", "--goals", f"{tmp_path}/goals.py:even"]
+    code = {"goal_rule": f"{tmp_path}/rule.py:rule", "goals": f"{tmp_path}/goals.py:even"}
     out = tmp_path / "run"
-    slow = ["odd_envs:Chain-v0", "--radius", "9", "--budget", "200", "--quiet"]
-    assert run(["explore", *slow, *code, "--out", str(out)]) == 3
-    line = capsys.readouterr().out.splitlines()[-1].removeprefix("go on with: adagoal ")
-    assert line == f"resume {out} --env odd_envs:Chain-v0 {' '.join(code)} --budget 400"
-    assert run([*line.split(), "--quiet"]) == 3
+    result = adagoal.explore("odd_envs:Chain-v0", 9, budget=200, out=out, **code)
+    line = f"adagoal resume {out} --env odd_envs:Chain-v0 --goal-rule {code['goal_rule']} --goals {code['goals']}"
+    assert again.command(result, out) == f"{line} --budget 400"
+    assert run([*again.command(result, out).split()[1:], "--quiet"]) == 3
     assert load(out).steps == 400
-    assert f"adagoal {line.replace('400', '800')}" in (out / "report.html").read_text()
+    assert f"go on with: {line} --budget 800\n" in capsys.readouterr().out
+    assert f"{line} --budget 800" in (out / "report.html").read_text()
 
 
 def test_a_large_audit_says_that_it_takes_a_while(
@@ -451,12 +451,10 @@ def test_words_are_shown_as_they_are_typed(capsys: pytest.CaptureFixture[str]) -
     assert "--radius L|auto|all" in capsys.readouterr().out
 
 
-def test_the_goals_are_listed_at_the_end_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for rows, last in ((1, "  (0, 2): "), (4, "  ... and 2 more: adagoal export ")):
-        out = str(tmp_path / str(rows))
-        arguments = ["--env-arg", f"rows={rows}", "--env-arg", "cols=3", "--radius", "20", "--epsilon", "4"]
-        assert run(["explore", "grid", *arguments, "--out", out, "--quiet"]) == 0
-        listed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
+def test_the_goals_are_listed_at_the_end_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+    for rows, last in ((1, "  (0, 2): "), (4, "  ... and 2 more: adagoal export 'a b' ")):
+        runs._list(adagoal.explore("grid", 20, 4.0, env_args={"rows": rows, "cols": 3}), Path("a b"))
+        listed = capsys.readouterr().out.splitlines()
         assert len(listed) == min(3 * rows, 10 + 1)
         assert listed[0] == "  (0, 0): 0.00 to 0.00 steps"
         assert listed[-1].startswith(last)
