@@ -73,7 +73,7 @@ def timed_parts(spent: Counter[str]) -> None:
     """From now on the seconds of sampling and of planning are added to ``spent``."""
     for world in (ModelWorld, GymWorld):
         world.rollout = timed(spent, "sampling", world.rollout)  # type: ignore[method-assign]
-    Certified._plan_block = timed(spent, "planning", Certified._plan_block)  # type: ignore[method-assign]
+    Certified._plan_blocks = timed(spent, "planning", Certified._plan_blocks)  # type: ignore[method-assign]
     Confidence.update = timed(spent, "planning", Confidence.update)  # type: ignore[method-assign]
 
 

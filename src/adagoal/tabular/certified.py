@@ -22,7 +22,9 @@ the goal that it plays (core/backup.py). Goals never seen so far, or only far be
 from __future__ import annotations
 
 import math
+import os
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, ClassVar
 
 import numba
@@ -38,16 +40,19 @@ from adagoal.core.world import NEVER, Plan
 from adagoal.planning.backend import NUMBA, Backend
 from adagoal.planning.model import Block
 from adagoal.tabular import hops
-from adagoal.tabular.columns import HEIGHT, Columns, gather, scatter
+from adagoal.tabular.blocks import improve, side_by_side
+from adagoal.tabular.columns import HEIGHT, Columns
 from adagoal.tabular.confidence import Confidence
 from adagoal.tabular.detours import detours
 from adagoal.tabular.resolvent import suboptimality
-from adagoal.tabular.schedule import CLOSED, DUALS, GAPS, Schedule
+from adagoal.tabular.schedule import CLOSED, DUALS, EXACT, GAPS, STEP, Schedule
 from adagoal.tabular.surprise import BANNED, MOST, following
 from adagoal.tabular.wander import wander
 
 THREADED = 1e7
-"""Operations of a plan from which on its two bounds are swept side by side."""
+"""Operations of a plan from which on it is made in several threads; of a block, from which on a plan has several."""
+TOGETHER, PIECE = 8, 4
+"""Blocks of such a plan, at most, and goals with exact duals in one of its jobs."""
 FEW = 16
 """Goals of a free plan, and of one with exact duals, at most."""
 SWEEPS, EXACT_SWEEPS = 4, 2
@@ -114,7 +119,7 @@ class Certified(Columns):
         self._news = True  # whether the radii may be older than that
         self.plans = 0
         self.schedule = Schedule()
-        self._threads = ThreadPoolExecutor(1)
+        self._threads = ThreadPoolExecutor(min(2 * TOGETHER, os.cpu_count() or 1))
         self._catch_up()
 
     # --- what the loop sees -----------------------------------------------------------------------------------
@@ -134,7 +139,7 @@ class Certified(Columns):
         self._catch_up()
         if not self.schedule.pays(CLOSED):
             return False
-        if self._news and self.confidence.update():
+        if self._news and self.confidence.update(self._threads):
             self.stale[:] = True
             self._count_hops()
         self._news = False
@@ -148,11 +153,11 @@ class Certified(Columns):
         candidates = np.flatnonzero(first | others)
         full = self._backend.block
         enough = self.schedule.rich and len(candidates) >= full and self._planner(full) is self._backend
-        most = full if enough else min(FEW, full)
+        most = full * self._together() if enough else min(FEW, full)
         if len(candidates) > most:
             order = np.lexsort((-E[candidates], ~first[candidates]))
             candidates = np.sort(candidates[order[:most]])
-        self._plan_block(candidates)
+        self._plan_blocks([candidates[i : i + full] for i in range(0, len(candidates), full)])
         return True
 
     def plan(self) -> Plan:
@@ -215,28 +220,54 @@ class Certified(Columns):
         """The cap of the upper bounds. It may fall: a policy is proper once Y(s0) is one below the lowest so far."""
         return self.cap if len(self.order) > DENSE else HEIGHT * self.cap
 
-    def _plan_block(self, block: Longs) -> None:
-        """Sweep the columns of the block with closed forms, and polish those whose time has come."""
-        self._sweep(block, exact=False)
+    @property
+    def _several(self) -> bool:
+        """Whether the world is so large that a plan has several blocks, each a job for one thread and more."""
+        return self._backend is NUMBA and self._work(self._backend.block, exact=False) > THREADED
+
+    def _together(self) -> int:
+        """Blocks of one plan: as many as the next rollout pays for. That does not depend on the number of cores."""
+        if not self._several:
+            return 1
+        earned = STEP * self.schedule.patience()
+        return int(np.clip(earned / self._work(self._backend.block, exact=False), 1, TOGETHER))
+
+    def _plan_blocks(self, blocks: list[Longs]) -> None:
+        """Sweep the columns of the blocks with closed forms, and polish those whose time has come."""
+        self.schedule.pay(sum(self._work(len(block), exact=False) for block in blocks), exact=False)
+        self._sweep(blocks, exact=False)
+        block = np.concatenate(blocks)
         self.stale[block] = False
-        steps = float(self.counts.n.sum())
-        E, within = self.E, self.D <= self.L
+        due = self._due(block)
+        self._polish([due[i : i + FEW] for i in range(0, len(due), FEW)][: len(blocks)])
+
+    def _due(self, block: Longs) -> Longs:
+        """The columns of the block whose time for exact duals has come."""
+        steps, E, within = float(self.counts.n.sum()), self.E, self.D <= self.L
         looking = within[block] & (E[block] > self.epsilon)
         large = len(self.order) > DENSE
         if large:
             looking &= E[block] <= REACH * self.epsilon
         growth = np.clip((E[block] / self.epsilon) ** 2, LEAST, POLISH if large else LEAST)
         growth[E[block] < NEED * E.max(initial=0.0, where=within)] = LATER
-        due = block[looking & (steps >= growth * self.polished[block])]
-        if not len(due) or not self.schedule.pays(DUALS):
+        found: Longs = block[looking & (steps >= growth * self.polished[block])]
+        return found
+
+    def _polish(self, blocks: list[Longs]) -> None:
+        """Exact duals for these columns, as far as they are paid for, and action gaps in a small world."""
+        bought = []
+        for block in blocks:
+            if not self.schedule.pays(DUALS):
+                break
+            self.polished[block] = float(self.counts.n.sum())
+            if self.counts.support.max() != 1:  # else the closed forms are exact, and hops are the better gaps
+                self.schedule.pay(self._work(len(block), exact=True), exact=True)
+                bought += [block[i : i + PIECE] for i in range(0, len(block), PIECE)] if self._several else [block]
+        self._sweep(bought, exact=True)
+        if len(self.order) > DENSE:
             return
-        due = due[:FEW]
-        self.polished[due] = steps
-        if self.counts.support.max() == 1:  # nothing varies: the closed forms are exact, and hops are the better gaps
-            return
-        self._sweep(due, exact=True)
-        if not large:
-            for j in due[self.Y[self.counts.start, due] <= self._height - 1.0]:
+        for block in bought:
+            for j in block[self.Y[self.counts.start, block] <= self._height - 1.0]:
                 if self.schedule.pays(GAPS):
                     self._probe_gaps(int(j))
 
@@ -244,34 +275,35 @@ class Certified(Columns):
         """Where so many goals are planned for: a few of them, or few states, are left to the processor."""
         return self._backend if goals * len(self.order) >= self._backend.least else NUMBA
 
-    def _sweep(self, block: Longs, exact: bool) -> None:
-        """Both bounds of the columns of the block."""
-        model, start = self.confidence.model(), self.counts.start
-        backend = self._planner(len(block))
-        sweeps, price = (EXACT_SWEEPS, 1.0) if exact else (SWEEPS, backend.price)
-        work = self.schedule.sweeps(exact, price * sweeps * len(block) * float(model.support.sum()))
-        column = self.block_columns(block)
-        if self.space.own and len(self.order) > DENSE:  # a small world is swept until nothing moves
-            least, bounds = DETOUR * self.epsilon, (self.V.T, self.Y.T, self.best.T)
-            detours(block, self.goal_state, self.column, self.order, model, self.cap, least, *bounds)
-        low = gather(self.V.T, self.optimistic.T, self.order, block)
-        high = gather(self.Y.T, self.best.T, self.order, block)
-        below = Block(self.order, column, self.cap, exact, sweeps, tolerance=1e-3 * self.epsilon)
-        above = below._replace(cap=self._height)
-        if work > THREADED:
-            second = self._threads.submit(backend.upper, model, above, *high)
-            low, high = backend.lower(model, below, *low), second.result()
-        else:
-            low, high = backend.lower(model, below, *low), backend.upper(model, above, *high)
-        scatter(*low, self.order, block, self.V.T, self.optimistic.T)
-        scatter(*high, self.order, block, self.Y.T, self.best.T)
-        self.D[block] = np.maximum(self.D[block], self.V[start, block])
-        found = np.flatnonzero(self.Y[start, block] <= self.cap - 1.0)
-        if len(found) and above.cap > self.cap:
-            found = found[high[0][self.order[:, None], found].max(axis=0) <= self.cap]
-        if len(found):
-            self._offer(block[found], self.Y[start, block[found]], np.full(len(found), np.inf))
-        self.plans += 1
+    def _work(self, goals: int, exact: bool) -> float:
+        """Operations of a plan for so many goals, in what they take on the processor."""
+        price, sweeps = (EXACT, EXACT_SWEEPS) if exact else (self._planner(goals).price, SWEEPS)
+        return 2.0 * price * sweeps * goals * float(self.counts.support.sum())
+
+    def _sweep(self, blocks: list[Longs], exact: bool) -> None:
+        """Both bounds of the columns of the blocks. They share nothing, and are swept side by side where that pays."""
+        model, start, order, jobs = self.confidence.model(), self.counts.start, self.order, []
+        sweeps = EXACT_SWEEPS if exact else SWEEPS
+        for block in blocks:
+            column = self.block_columns(block)
+            if self.space.own and len(order) > DENSE:  # a small world is swept until nothing moves
+                least, bounds = DETOUR * self.epsilon, (self.V.T, self.Y.T, self.best.T)
+                detours(block, self.goal_state, self.column, order, model, self.cap, least, *bounds)
+            backend = self._planner(len(block))
+            below = Block(order, column, self.cap, exact, sweeps, tolerance=1e-3 * self.epsilon)
+            above = below._replace(cap=self._height)
+            jobs.append(partial(improve, backend.lower, model, below, block, self.V.T, self.optimistic.T))
+            jobs.append(partial(improve, backend.upper, model, above, block, self.Y.T, self.best.T))
+        threaded = sum(self._work(len(block), exact) for block in blocks) > THREADED
+        side_by_side(jobs, self._threads if threaded else None)
+        for block in blocks:
+            self.D[block] = np.maximum(self.D[block], self.V[start, block])
+            found = block[self.Y[start, block] <= self.cap - 1.0]
+            if len(found) and self._height > self.cap:
+                found = found[self.Y[np.ix_(order, found)].max(axis=0) <= self.cap]
+            if len(found):
+                self._offer(found, self.Y[start, found], np.full(len(found), np.inf))
+            self.plans += 1
 
     def _offer(self, columns: Longs, upper: Floats, gap: Floats) -> None:
         """Return the policies of Y instead of the recorded ones, where that leaves less to be done."""

@@ -250,23 +250,3 @@ def places(block, columns, column, at):  # type: ignore[no-untyped-def]
             if at[s, k] >= 0:
                 found[s, k] = place[column[at[s, k]]]
     return found
-
-
-@numba.njit(cache=True, nogil=True)
-def gather(values, policy, order, block):  # type: ignore[no-untyped-def]
-    """Two parts [S, B]: the columns of a block of two tables [columns, S], at the states of ``order``; anything
-    elsewhere."""
-    shape = values.shape[1], len(block)
-    value_part, policy_part = np.empty(shape, values.dtype), np.empty(shape, policy.dtype)
-    for s in order:
-        for b in range(len(block)):
-            value_part[s, b], policy_part[s, b] = values[block[b], s], policy[block[b], s]
-    return value_part, policy_part
-
-
-@numba.njit(cache=True, nogil=True)
-def scatter(value_part, policy_part, order, block, values, policy):  # type: ignore[no-untyped-def]
-    """Put them back."""
-    for b in range(len(block)):
-        for s in order:
-            values[block[b], s], policy[block[b], s] = value_part[s, b], policy_part[s, b]

@@ -12,6 +12,8 @@ came since the o-th successor was found, c0 = c - c' before. With the union loga
 from __future__ import annotations
 
 import math
+from concurrent.futures import Executor
+from functools import partial
 from typing import NamedTuple
 
 import numba
@@ -22,10 +24,13 @@ from adagoal.core.counts import Counts
 from adagoal.core.errors import InputError
 from adagoal.core.types import Floats, Ints, Longs
 from adagoal.planning.model import Empirical
+from adagoal.tabular.blocks import side_by_side
 from adagoal.tabular.surprise import Quiet
 
 SHARES = (0.35, 0.35, 0.05, 0.25)
 """Of delta, for the events of lemmas 1, 2, 3a and 3b."""
+PAIRS = 4096
+"""A job for one thread."""
 NOTHING_KNOWN = 1e3
 """A radius that no bound survives, yet finite: infinity times a variance of zero is not a number."""
 
@@ -73,7 +78,7 @@ class Confidence:
         self.q: Floats = np.ones(X)
         """[X] bounds on the unseen mass, of the last update; 1 for pairs that there has been made room for since"""
 
-    def update(self) -> bool:
+    def update(self, threads: Executor | None = None) -> bool:
         """Take in new counts; False where there are none."""
         counts = self.counts
         self.make_room()
@@ -87,7 +92,11 @@ class Confidence:
                 f"branching={self.branching}: a pair with more successors has been observed", name="method_args"
             )
         tally = Tally(counts.count, counts.recent, counts.support, counts.n, counts.settled)
-        radii(changed, tally, self.logs, self.branching, self._known)
+        jobs = [
+            partial(radii, changed[i : i + PAIRS], tally, self.logs, self.branching, self._known)
+            for i in range(0, len(changed), PAIRS)
+        ]
+        side_by_side(jobs, threads if len(jobs) > 1 else None)
         self.visits = self.quiet.visits(counts.n, counts.settled)
         self.q = np.minimum(self._known.q, self.quiet.bound(self.visits))
         self._seen[changed] = counts.n[changed]

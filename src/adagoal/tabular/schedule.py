@@ -72,15 +72,13 @@ class Schedule:
         """Whether a plan of this kind may be bought now."""
         return bool(self.purses[kind] >= 0.0) or (kind == CLOSED and self._paid >= self._due)
 
-    def sweeps(self, exact: bool, successors: float) -> float:
-        """Pay for sweeps of both bounds over so many successors and goals in all; returns their work."""
-        work = 2.0 * successors * (EXACT if exact else 1.0)
+    def pay(self, work: float, exact: bool) -> None:
+        """Pay for sweeps that take so many operations, or take the free block."""
         kind = DUALS if exact else CLOSED
         if self.purses[kind] >= 0.0:
             self.purses[kind] -= CALL + work
         else:
             self._due = self._paid + self.patience()
-        return work
 
     def gaps(self, states: int) -> None:
         """Pay for the action gaps of one goal."""
