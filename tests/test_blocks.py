@@ -1,0 +1,60 @@
+"""Several blocks of goals in one plan: how many threads there are changes nothing."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import adagoal
+from adagoal.tabular import certified, confidence
+from adagoal.tabular.blocks import side_by_side
+
+
+def explored(monkeypatch, cores):
+    """A small world, planned for as if it were a very large one."""
+    sizes, sweep = [], certified.Certified._sweep
+
+    def spy(self, blocks, exact):
+        sizes.append((len(blocks), exact))
+        sweep(self, blocks, exact)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(certified, "THREADED", 1e4)
+        patch.setattr(certified, "STEP", 1e5)  # what a rollout pays for
+        patch.setattr(confidence, "PAIRS", 100)
+        patch.setattr(certified.os, "cpu_count", lambda: cores)
+        patch.setattr(certified.Certified, "_sweep", spy)
+        patch.setattr(certified, "TOGETHER", 3)
+        patch.setattr(certified, "DENSE", 50)
+        result = adagoal.explore("grid", radius=40, epsilon=8, budget=10_000, seed=3, env_args={"rows": 10, "cols": 10})
+    assert max(size for size, exact in sizes if not exact) == 3
+    assert max(size for size, exact in sizes if exact) > 1
+    return result
+
+
+def test_the_number_of_cores_changes_nothing(monkeypatch):
+    one, four = explored(monkeypatch, 1), explored(monkeypatch, 4)
+    assert (one.steps, one.plans, one.certificates) == (four.steps, four.plans, four.certificates)
+    for name, array in one.arrays.items():
+        np.testing.assert_array_equal(array, four.arrays[name])
+
+
+def test_an_error_waits_for_the_other_jobs():
+    """Whoever catches it may read the tables: nobody writes there any more."""
+    begun, done = threading.Event(), []
+
+    def slow():
+        begun.wait()
+        time.sleep(0.05)
+        done.append(True)
+
+    def wrong():
+        begun.set()
+        raise KeyError("one")
+
+    with ThreadPoolExecutor(2) as threads:
+        with pytest.raises(KeyError):
+            side_by_side([wrong, slow], threads)
+        assert done == [True]
