@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import adagoal
@@ -15,6 +16,7 @@ from adagoal.core.run import Run
 from adagoal.core.status import Status
 from adagoal.runs import folder
 from adagoal.runs.session import Session
+from adagoal.runs.saved import find
 from adagoal.tabular.certified import Certified
 from adagoal.worlds import toys
 from model_env import Drifting, ModelEnv
@@ -191,7 +193,7 @@ def test_what_is_no_path_is_one_line(function: Any) -> None:
 @pytest.mark.parametrize("radius", ["auto", "all"])
 def test_a_finished_curriculum_is_resumed_and_has_nothing_left_to_do(tmp_path: Path, radius: str) -> None:
     chain = {"n_states": 4, "slip": 0.0}
-    done = adagoal.explore("chain", radius, env_args=chain, out=tmp_path, budget=100_000)
+    done = adagoal.explore("chain", radius, env_args=chain, out=tmp_path, budget=40_000)
     assert done.status == "certified"
     assert done.certified_radius > 2.0, "more than one stage"
     again = adagoal.resume(tmp_path)
@@ -244,3 +246,34 @@ def test_a_run_that_is_out_of_memory_says_where_it_is(
     assert command(["explore", "chain", "--radius", "5", "--out", str(tmp_path), "--quiet"]) == 2
     said = f"(nothing left); what had been learnt is in {tmp_path}\n"
     assert capsys.readouterr().err == f"error: not enough memory for a problem of this size {said}"
+
+
+def checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """From which the run in the folder goes on, apart from the time that it took."""
+    saved = find(folder)
+    assert saved is not None
+    arrays, facts = saved.state().arrays("checkpoint.npz")
+    return dict(arrays), facts | {"seconds": 0}
+
+
+@pytest.mark.parametrize("ended", ["budget", "interrupted"])
+def test_the_answer_of_a_run_that_ends_early_uses_all_its_data(
+    ended: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goals that wait for their turn are brought up to date for the answer, and the run goes on as if they were not."""
+    whole: dict[str, Any] = {"env": "two-room", "radius": 20, "epsilon": 2.0, "seed": 3}
+    some: dict[str, Any] = {"budget": 40_000} if ended == "budget" else {"observe": lambda run: run.steps < 40_000}
+    now = adagoal.explore(**whole, **some, out=tmp_path / "now")
+    with monkeypatch.context() as patch:
+        patch.setattr(Certified, "conclude", lambda self, wanted: None)
+        late = adagoal.explore(**whole, **some, out=tmp_path / "late")
+    assert now.status == late.status == ended
+    assert len(now.open_goals) < len(late.open_goals)
+    assert adagoal.audit(now).certificates
+    kept, same = (checkpoint(tmp_path / name) for name in ("now", "late"))
+    for name, array in kept[0].items():
+        np.testing.assert_array_equal(array, same[0][name])
+    assert kept[1] == same[1]
+    if ended == "interrupted":  # a budget may cut a rollout in two, between which the goals are looked at once more
+        again, straight = adagoal.resume(tmp_path / "now", budget=50_000), adagoal.explore(**whole, budget=50_000)
+        assert (again.steps, again.plans, again.certificates) == (straight.steps, straight.plans, straight.certificates)

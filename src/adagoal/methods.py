@@ -166,6 +166,8 @@ class Method(NamedTuple):
     """False where the method decides by itself where to go."""
     grows: bool = False
     """Whether its estimates are :class:`~adagoal.core.run.Growing`, for radius "auto" and "all"."""
+    waits: bool = False
+    """Whether its estimates are :class:`~adagoal.core.run.Waiting`."""
     on_device: bool = False
     """Whether its plans can be made elsewhere than on the processor."""
     masks: bool = False
@@ -173,7 +175,7 @@ class Method(NamedTuple):
 
 
 METHODS = {
-    "certified": Method(certified, grows=True, on_device=True, masks=True),
+    "certified": Method(certified, grows=True, waits=True, on_device=True, masks=True),
     "ucbvi": Method(ucbvi),
     "bayes": Method(bayes),
     "ucbexplore": Method(ucbexplore, follow, asks_rule=False),

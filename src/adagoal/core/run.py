@@ -137,6 +137,14 @@ class Growing(Estimates, Protocol):
         ...
 
 
+class Waiting(Estimates, Protocol):
+    """Estimates of which some columns wait for their turn to be brought up to date."""
+
+    def conclude(self, wanted: Bools) -> None:
+        """Bring them up to date for an answer; the work is bounded, and the run does not go on from here."""
+        ...
+
+
 @dataclass
 class Run:
     """One exploration in progress: everything that the loop reads and changes."""

@@ -17,7 +17,7 @@ from adagoal.core.errors import EnvironmentFailure, FolderWarning, InputError
 from adagoal.core.files import arrays_content
 from adagoal.core.generator import put_back
 from adagoal.core.past import Past
-from adagoal.core.run import Attempts, Growing, Observer, Run
+from adagoal.core.run import Attempts, Growing, Observer, Run, Waiting
 from adagoal.core.schema import check_arrays
 from adagoal.core.status import Status
 from adagoal.core.trail import Trail
@@ -94,7 +94,7 @@ class Session:
         Whatever is raised on the way, what was learnt is saved first. An error of the user's own code is told in one
         line; an exception of ours is raised unchanged.
         """
-        status, failure = Status.INTERRUPTED, None
+        status, failure, saved = Status.INTERRUPTED, None, False
         # dense inverses are small, and threads of a BLAS wait for each other by spinning; one thread rounds one way
         one_thread = threadpool_limits(limits=1, user_api="blas")
         with one_thread, stop_on_signals(None if folder is None else folder.path) as stop:
@@ -102,6 +102,11 @@ class Session:
                 self.save(folder)
             try:
                 status = self._stages(self._after_rollout(folder, observe, stop))
+                if self._waits(status):
+                    if folder is not None:  # the run goes on from here, as if there had been no last plan
+                        self.save(folder)
+                        saved = True
+                    cast(Waiting, self.run.estimates).conclude(self.run.open_columns())
             except KeyboardInterrupt:
                 pass
             except Exception as error:
@@ -110,7 +115,7 @@ class Session:
             result = self.result(status)
             if folder is not None:
                 try:
-                    self.save(folder, result)
+                    self.save(folder, result, checkpoint=not saved)
                 except InputError as error:
                     text = f"{error.reason}; {folder.path} holds the last checkpoint, from which the run can go on"
                     raise InputError(text, error.name) from error
@@ -156,6 +161,11 @@ class Session:
                 return status  # every goal is certified or out of reach: no larger radius has more to say
             self._enlarge()
 
+    def _waits(self, status: Status) -> bool:
+        """Whether a last plan can make the answer of a run better that has not come to its own end."""
+        early = not status.finished and self.certified is None
+        return early and methods.get(self.setting.method).waits
+
     def _enlarge(self) -> None:
         """The next stage of a curriculum."""
         estimates = cast(Growing, self.run.estimates)
@@ -189,10 +199,11 @@ class Session:
 
     # --- checkpoints: everything from which the run goes on bit for bit -------------------------------------------
 
-    def save(self, folder: Folder, result: Result | None = None) -> None:
+    def save(self, folder: Folder, result: Result | None = None, checkpoint: bool = True) -> None:
         """Commit a checkpoint, with the answer of the last finished stage, and the result if there is one."""
-        state, unchanged = {CHECKPOINT: arrays_content(*self.state(), compress=False)}, False
-        if self.certified is not None:
+        state = {CHECKPOINT: arrays_content(*self.state(), compress=False)} if checkpoint else {}
+        unchanged = False
+        if checkpoint and self.certified is not None:
             unchanged = self._kept is self.certified and folder.has(STAGE[1])
             state |= {} if unchanged else dict(zip(STAGE, self.certified.contents().values(), strict=True))
         results = {} if result is None else result.contents() | result.view.contents()

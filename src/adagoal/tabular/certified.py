@@ -139,10 +139,7 @@ class Certified(Columns):
         self._catch_up()
         if not self.schedule.pays(CLOSED):
             return False
-        if self._news and self.confidence.update(self._threads):
-            self.stale[:] = True
-            self._count_hops()
-        self._news = False
+        self._take_in()
         first = self.stale.copy()
         first[len(wanted) :] = False
         first[: len(wanted)] &= wanted
@@ -180,6 +177,21 @@ class Certified(Columns):
         never = np.full(len(counts.n), NEVER)
         return Plan(local, self.goal_state, limit, never, self.at(), self.schedule.patience())
 
+    def conclude(self, wanted: Bools) -> None:
+        """Bring columns up to date that wait for their turn, for an answer before the end; nearest to it first.
+
+        Each kind of planning gets a full purse (schedule.py), so that this is a matter of seconds in any world.
+        """
+        self._catch_up()
+        self.schedule, self._hopped_at = Schedule(), 0.0
+        self._take_in()
+        self.polished[:] = 0.0
+        waiting = np.flatnonzero(wanted & (self.D <= self.L)[: len(wanted)])
+        waiting = waiting[np.argsort(self.E[waiting], kind="stable")]
+        for i in range(0, len(waiting), FEW):
+            if self.schedule.rich:
+                self._plan_blocks([np.sort(waiting[i : i + FEW])])
+
     def set_radius(self, L: float, stage: int) -> None:
         """Go on with a larger radius as stage 1, 2, ... of a curriculum (label ``cor_UB_increasingL``).
 
@@ -214,6 +226,13 @@ class Certified(Columns):
         """The states to sweep"""
         np.maximum(self.D, self.V[self.counts.start], out=self.D)
         self.schedule.earn(float(taken))
+
+    def _take_in(self) -> None:
+        """The radii of the counts as they are, and what follows for all goals at once."""
+        if self._news and self.confidence.update(self._threads):
+            self.stale[:] = True
+            self._count_hops()
+        self._news = False
 
     @property
     def _height(self) -> float:
