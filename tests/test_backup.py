@@ -133,10 +133,10 @@ def test_a_column_is_not_raised_once_one_of_its_goals_was_found():
 def test_a_block_is_free_now_and_then():
     schedule = Schedule()
     schedule.earn(1e6)
-    schedule.sweeps(False, FLOATS[CLOSED])
+    schedule.pay(2 * FLOATS[CLOSED], exact=False)
     assert schedule.purses[CLOSED] < 0.0
     assert schedule.pays(CLOSED)
-    schedule.sweeps(False, FLOATS[CLOSED])
+    schedule.pay(2 * FLOATS[CLOSED], exact=False)
     debt = schedule.purses[CLOSED]
     assert not schedule.pays(CLOSED)
     other, more = Schedule(), schedule.patience()
@@ -146,14 +146,14 @@ def test_a_block_is_free_now_and_then():
         assert not one.pays(CLOSED)
     schedule.earn(1.1e6)
     assert schedule.pays(CLOSED)
-    schedule.sweeps(False, FLOATS[CLOSED])
+    schedule.pay(2 * FLOATS[CLOSED], exact=False)
     assert schedule.purses[CLOSED] == debt + STEP * 1e5
 
 
 def test_purses():
     schedule = Schedule()
     assert schedule.pays(DUALS)
-    schedule.sweeps(True, FLOATS[DUALS])
+    schedule.pay(2 * FLOATS[DUALS], exact=True)
     assert not schedule.pays(DUALS)
     debt = -schedule.purses[DUALS]
     schedule.earn(debt / STEP - 1.0)
