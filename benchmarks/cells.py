@@ -36,7 +36,7 @@ def explored(folder: Path, side: int, radius: float, epsilon: float, device: str
     for size, near, budget in ((2, 3.0, None), (25, 60.0, 100_000)):  # compiles what Numba compiles
         adagoal.explore("grid", near, near / 10, budget=budget, env_args={"rows": size, "cols": size})
     spent.clear()
-    began, busy, last = time.perf_counter(), time.process_time(), [0.0]
+    began, busy, alone, last = time.perf_counter(), time.process_time(), time.thread_time(), [0.0]
 
     def show(run: Any) -> None:
         seconds = time.perf_counter() - began
@@ -61,7 +61,7 @@ def explored(folder: Path, side: int, radius: float, epsilon: float, device: str
         device=device,
         observe=show,
     )
-    wall, busy = time.perf_counter() - began, time.process_time() - busy
+    wall, busy, alone = time.perf_counter() - began, time.process_time() - busy, time.thread_time() - alone
     bounds = np.array([result.certificates[g] for g in result.goals], float).reshape(-1, 2)
     facts = {
         "side": side,
@@ -75,6 +75,7 @@ def explored(folder: Path, side: int, radius: float, epsilon: float, device: str
         "plans": result.plans,
         "wall_seconds": round(wall, 1),
         "processor_seconds": round(busy, 1),
+        "main_thread_seconds": round(alone, 1),  # what more cores do not shorten
         "sampling_seconds": round(spent["sampling"], 1),
         "planning_seconds": round(spent["planning"], 1),
         "gigabytes": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 1),
