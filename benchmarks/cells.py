@@ -4,7 +4,7 @@
     python benchmarks/cells.py FOLDER --check          the exact audit, the table and the map of what FOLDER holds
 
 The first command explores and writes FOLDER/cells.npz (bounds, policies, visits) and FOLDER/cells.json (steps,
-seconds). The second needs no run: it holds every policy against the model, which takes longer than the run.
+seconds). The second needs no run: it holds every policy against the model, which takes a minute.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ def explored(monkeypatch, cores):
     """A small world, planned for as if it were a very large one."""
     sizes, sweep = [], certified.Certified._sweep
 
-    def spy(self, blocks, exact):
+    def spy(self, blocks, exact, work):
         sizes.append((len(blocks), exact))
-        sweep(self, blocks, exact)
+        sweep(self, blocks, exact, work)
 
     with monkeypatch.context() as patch:
         patch.setattr(certified, "THREADED", 1e4)
@@ -27,7 +27,8 @@ def explored(monkeypatch, cores):
         patch.setattr(certified.os, "cpu_count", lambda: cores)
         patch.setattr(certified.Certified, "_sweep", spy)
         patch.setattr(certified, "TOGETHER", 3)
-        patch.setattr(certified, "DENSE", 50)
+        patch.setattr(certified, "DENSE", 10)
+        patch.setattr(certified, "REACH", 100.0)
         result = adagoal.explore("grid", radius=40, epsilon=8, budget=10_000, seed=3, env_args={"rows": 10, "cols": 10})
     assert max(size for size, exact in sizes if not exact) == 3
     assert max(size for size, exact in sizes if exact) > 1

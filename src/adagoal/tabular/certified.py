@@ -242,7 +242,8 @@ class Certified(Columns):
     @property
     def _several(self) -> bool:
         """Whether the world is so large that a plan has several blocks, each a job for one thread and more."""
-        return self._backend is NUMBA and self._work(self._backend.block, exact=False) > THREADED
+        large = self._backend is NUMBA and len(self.order) > DENSE
+        return large and self._work(self._backend.block, exact=False) > THREADED
 
     def _together(self) -> int:
         """Blocks of one plan: as many as the next rollout pays for. That does not depend on the number of cores."""
@@ -253,16 +254,18 @@ class Certified(Columns):
 
     def _plan_blocks(self, blocks: list[Longs]) -> None:
         """Sweep the columns of the blocks with closed forms, and polish those whose time has come."""
-        self.schedule.pay(sum(self._work(len(block), exact=False) for block in blocks), exact=False)
-        self._sweep(blocks, exact=False)
-        block = np.concatenate(blocks)
+        work = sum(self._work(len(block), exact=False) for block in blocks)
+        self.schedule.pay(work, exact=False)
+        self._sweep(blocks, False, work)
+        block = np.concatenate(blocks) if len(blocks) > 1 else blocks[0]
         self.stale[block] = False
-        due = self._due(block)
-        self._polish([due[i : i + FEW] for i in range(0, len(due), FEW)][: len(blocks)])
+        steps = float(self.counts.n.sum())
+        due = self._due(block, steps)
+        self._polish([due[i : i + FEW] for i in range(0, len(due), FEW)][: len(blocks)], steps)
 
-    def _due(self, block: Longs) -> Longs:
+    def _due(self, block: Longs, steps: float) -> Longs:
         """The columns of the block whose time for exact duals has come."""
-        steps, E, within = float(self.counts.n.sum()), self.E, self.D <= self.L
+        E, within = self.E, self.D <= self.L
         looking = within[block] & (E[block] > self.epsilon)
         large = len(self.order) > DENSE
         if large:
@@ -272,17 +275,20 @@ class Certified(Columns):
         found: Longs = block[looking & (steps >= growth * self.polished[block])]
         return found
 
-    def _polish(self, blocks: list[Longs]) -> None:
+    def _polish(self, blocks: list[Longs], steps: float) -> None:
         """Exact duals for these columns, as far as they are paid for, and action gaps in a small world."""
-        bought = []
+        bought, total = [], 0.0
         for block in blocks:
             if not self.schedule.pays(DUALS):
                 break
-            self.polished[block] = float(self.counts.n.sum())
+            self.polished[block] = steps
             if self.counts.support.max() != 1:  # else the closed forms are exact, and hops are the better gaps
-                self.schedule.pay(self._work(len(block), exact=True), exact=True)
+                work = self._work(len(block), exact=True)
+                self.schedule.pay(work, exact=True)
+                total += work
                 bought += [block[i : i + PIECE] for i in range(0, len(block), PIECE)] if self._several else [block]
-        self._sweep(bought, exact=True)
+        if bought:
+            self._sweep(bought, True, total)
         if len(self.order) > DENSE:
             return
         for block in bought:
@@ -297,9 +303,9 @@ class Certified(Columns):
     def _work(self, goals: int, exact: bool) -> float:
         """Operations of a plan for so many goals, in what they take on the processor."""
         price, sweeps = (EXACT, EXACT_SWEEPS) if exact else (self._planner(goals).price, SWEEPS)
-        return 2.0 * price * sweeps * goals * float(self.counts.support.sum())
+        return 2.0 * price * sweeps * goals * self._edges
 
-    def _sweep(self, blocks: list[Longs], exact: bool) -> None:
+    def _sweep(self, blocks: list[Longs], exact: bool, work: float) -> None:
         """Both bounds of the columns of the blocks. They share nothing, and are swept side by side where that pays."""
         model, start, order, jobs = self.confidence.model(), self.counts.start, self.order, []
         sweeps = EXACT_SWEEPS if exact else SWEEPS
@@ -313,13 +319,12 @@ class Certified(Columns):
             above = below._replace(cap=self._height)
             jobs.append(partial(improve, backend.lower, model, below, block, self.V.T, self.optimistic.T))
             jobs.append(partial(improve, backend.upper, model, above, block, self.Y.T, self.best.T))
-        threaded = sum(self._work(len(block), exact) for block in blocks) > THREADED
-        side_by_side(jobs, self._threads if threaded else None)
+        side_by_side(jobs, self._threads if work > THREADED else None)
         for block in blocks:
             self.D[block] = np.maximum(self.D[block], self.V[start, block])
             found = block[self.Y[start, block] <= self.cap - 1.0]
             if len(found) and self._height > self.cap:
-                found = found[self.Y[np.ix_(order, found)].max(axis=0) <= self.cap]
+                found = found[self.Y[order[:, None], found].max(axis=0) <= self.cap]
             if len(found):
                 self._offer(found, self.Y[start, found], np.full(len(found), np.inf))
             self.plans += 1
