@@ -15,8 +15,8 @@ from adagoal.core.errors import EnvironmentFailure, FolderWarning
 from adagoal.core.run import Run
 from adagoal.core.status import Status
 from adagoal.runs import folder
-from adagoal.runs.session import Session
 from adagoal.runs.saved import find
+from adagoal.runs.session import Session
 from adagoal.tabular.certified import Certified
 from adagoal.worlds import toys
 from model_env import Drifting, ModelEnv

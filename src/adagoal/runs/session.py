@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import warnings
 from dataclasses import dataclass, replace
@@ -104,9 +105,11 @@ class Session:
                 status = self._stages(self._after_rollout(folder, observe, stop))
                 if self._waits(status):
                     if folder is not None:  # the run goes on from here, as if there had been no last plan
-                        self.save(folder)
-                        saved = True
-                    cast(Waiting, self.run.estimates).conclude(self.run.open_columns())
+                        with contextlib.suppress(InputError):  # the last save tries again, and tells it
+                            self.save(folder)
+                            saved = True
+                    if saved or folder is None:
+                        cast(Waiting, self.run.estimates).conclude(self.run.open_columns())
             except KeyboardInterrupt:
                 pass
             except Exception as error:
