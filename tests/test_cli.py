@@ -451,6 +451,25 @@ def test_words_are_shown_as_they_are_typed(capsys: pytest.CaptureFixture[str]) -
     assert "--radius L|auto|all" in capsys.readouterr().out
 
 
+def test_a_run_that_is_not_finished(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Goals without an upper bound yet, and an audit that asks for more than has been promised."""
+    asked = ["--radius", "9", "--epsilon", "1", "--budget", "40", "--quiet", "--out", str(tmp_path)]
+    assert run(["explore", "two-room", *asked]) == 3
+    assert " steps or more, open\n" in capsys.readouterr().out
+    assert run(["audit", str(tmp_path)]) == 1
+    told = capsys.readouterr()
+    assert told.err.startswith("the run is not finished")
+    assert told.out.endswith("every certificate holds\n")
+
+
+@pytest.mark.parametrize(
+    "command", ["explore grid --radius 3 --epsilon 2", "train FetchReach-v4", "export .", "reproduce limit"]
+)
+def test_an_empty_name_is_no_folder(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*command.split(), "--out", ""]) == 2
+    assert "--out" in capsys.readouterr().err
+
+
 def test_the_goals_are_listed_at_the_end_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     for rows, last in ((1, "  (0, 2): "), (4, "  ... and 2 more: adagoal export 'a b' ")):
         runs._list(adagoal.explore("grid", 20, 4.0, env_args={"rows": rows, "cols": 3}), Path("a b"))

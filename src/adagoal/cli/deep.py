@@ -73,9 +73,7 @@ def _settings(function: Callable[..., None]) -> Callable[..., None]:
     help="Cycles between checkpoints.  [default: as often as their size allows]",
 )
 @options.STEP_TIMEOUT
-@click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), help="Folder of the run.  [default: runs/ENV-...]"
-)
+@click.option("--out", type=options.Folder(file_okay=False), help="Folder of the run.  [default: runs/ENV-...]")
 @click.option("--overwrite", is_flag=True, help="Replace the run in the folder, once this one has a checkpoint.")
 @click.option("--resume", "folder", type=click.Path(path_type=Path, file_okay=False),
               help="Go on in this folder, as adagoal resume does.")  # fmt: skip

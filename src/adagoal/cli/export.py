@@ -14,7 +14,7 @@ from adagoal.cli import options
 @click.option(
     "--format", "format", default="drn", show_default=True, metavar="drn|umb|csv", help="Which format to write."
 )
-@click.option("--out", type=click.Path(path_type=Path), help="Folder of the files.  [default: DIR/export]")
+@click.option("--out", type=options.Folder(), help="Folder of the files.  [default: DIR/export]")
 @options.ENV_AGAIN
 @options.TRUST
 def export(run: Path, format: str, out: Path | None, env: str | None, trust: bool) -> None:

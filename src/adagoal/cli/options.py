@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import click
@@ -42,6 +43,19 @@ class Positive(click.FloatRange):
         """The number."""
         number = float(super().convert(value, param, ctx))
         return self.fail("nan is not in the range x>0", param, ctx) if math.isnan(number) else number
+
+
+class Folder(click.Path):
+    """A folder to write into; an empty word is a shell variable without a value rather than the current folder."""
+
+    def __init__(self, file_okay: bool = True) -> None:
+        super().__init__(path_type=Path, file_okay=file_okay)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path."""
+        if str(value) == "":
+            self.fail("an empty name is no folder (the current one is .)", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 class Radius(click.ParamType["float | str"]):

@@ -42,7 +42,7 @@ class Whole(options.Count):
 
 def shared(name: str, asked: Asked) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """The options that all experiments have; the function gets them as it is to hand them to :func:`conduct`."""
-    many, folder = click.IntRange(1, 10_000), click.Path(path_type=Path, file_okay=False)
+    many, folder = click.IntRange(1, 10_000), options.Folder(file_okay=False)
     seeds = click.option("--seeds", type=many, default=asked.seeds, show_default=True, help="Runs of each.")
     usual = f"[default: {asked.jobs or 'one for every core'}; ray: all cores]"
     where = click.Choice(engines.NAMES)

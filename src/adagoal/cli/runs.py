@@ -43,7 +43,7 @@ FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path)
 @click.option("--goal-rule", default="adagoal", show_default=True, help=RULE_HELP)
 @click.option("--budget", type=options.Count(), help="Stop after so many steps, resumable.  [default: none]")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of everything random.")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder of the run.  [default: runs/ENV-METHOD-seedN]")
+@click.option("--out", type=options.Folder(), help="Folder of the run.  [default: runs/ENV-METHOD-seedN]")
 @click.option("--overwrite", is_flag=True, help="Replace what another run left in the folder.")
 @options.ENV_ARGS
 @options.MODEL_CONSTANTS
@@ -186,6 +186,10 @@ def audit(folder: Path, env: str | None, trust: bool, as_json: bool) -> None:
     from adagoal.api import explore as api
 
     result = _load(folder)
+    if not result.status.finished:
+        click.echo(
+            "the run is not finished: its certificates must hold, but C1 and C2 are promised at its end", err=True
+        )
     if result.n_states * len(result.goals) >= LARGE:
         size = f"{len(result.goals):,} policies in {result.n_states:,} states"
         click.echo(f"exact values of {size}: this can take minutes, most for goals that are open", err=True)
@@ -291,7 +295,8 @@ def _list(result: Result, folder: Path) -> None:
     """The goals with their intervals, where they are few; where to find the others."""
     rows = [row for row in result.table() if row["within"] and result.status is not status.Status.VOID]
     for row in rows[:LISTED]:
-        click.echo(f"  {row['label']}: {row['lower']:.2f} to {row['upper']:.2f} steps{', open' if row['open'] else ''}")
+        upper = f"to {row['upper']:.2f} steps" if math.isfinite(row["upper"]) else "steps or more"
+        click.echo(f"  {row['label']}: {row['lower']:.2f} {upper}{', open' if row['open'] else ''}")
     if len(rows) > LISTED:
         click.echo(f"  ... and {len(rows) - LISTED} more: adagoal export {quote(str(folder))} --format csv lists all")
 
