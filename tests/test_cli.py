@@ -16,16 +16,10 @@ import gymnasium
 import numpy as np
 import pytest
 
-import adagoal
 import vault
 from adagoal.cli import runs
-from adagoal.cli.main import COMMANDS, run
-from adagoal.cli.reproduce import declared
+from adagoal.cli.main import run
 from adagoal.core.files import alone_in
-from adagoal.deep.config import Config
-from adagoal.experiments import constants, figure2, price
-from adagoal.experiments.catalogue import CATALOGUE
-from adagoal.runs import again
 from adagoal.runs.manifest import NAME
 from adagoal.runs.result import load
 from adagoal.runs.saved import DATA
@@ -265,6 +259,14 @@ def test_audit_that_fails(done: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     assert "C2 FAILS" in capsys.readouterr().out
 
 
+def test_a_large_audit_says_that_it_takes_a_while(
+    done: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(runs, "LARGE", 1)
+    assert run(["audit", str(done)]) == 0
+    assert "this can take minutes" in capsys.readouterr().err
+
+
 def test_budget_then_resume_is_the_run_itself(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tmp_path /= "a b"
     part = [*SMALL, "--out", str(tmp_path), "--quiet"]
@@ -319,49 +321,6 @@ def _wait_for_checkpoints(child: subprocess.Popen[bytes], folder: Path, times: i
         seen, before = seen + (now != before), now
 
 
-def test_as_a_module() -> None:
-    done = subprocess.run([sys.executable, "-m", "adagoal", "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("adagoal, version")
-
-
-@pytest.mark.parametrize("command", ["", "explore", "compare", "reproduce", "reproduce linear", "export", "train"])
-def test_help_is_light(command: str) -> None:
-    code = (
-        f"import sys; from adagoal.cli.main import run; run([*{command.split()}, '--help']); print(sorted(sys.modules))"
-    )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert "Usage: adagoal" in out
-    for heavy in ("'jax'", "'matplotlib'", "'torch'", "'numba'", "'scipy'", "'gymnasium'"):
-        assert heavy not in out
-
-
-def test_the_catalogue_says_what_the_experiments_say() -> None:
-    """It cannot ask them: they are imported when they are run."""
-    told = {(name, option.name): option.choices for name, asked in CATALOGUE.items() for option in asked.options}
-    assert told["price", "world"] == tuple(price.WORLDS)
-    assert told["figure2", "env"] == tuple(sorted(figure2.ENVS))
-    assert told["figure2", "panel"] == figure2.PANELS
-    assert told["figure2", "rule"] == tuple(figure2.LINES)
-    assert str(constants.LARGE) in CATALOGUE["constants"].options[0].help
-    for name, asked in CATALOGUE.items():
-        parts = declared(asked)
-        assert tuple(parts) == (asked.parts or ("",))
-        assert all(part.asks is CATALOGUE[name] for part in parts.values())
-
-
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in ("train", "reproduce")])
-def test_every_command_has_help_with_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([name, "--help"]) == 0
-    assert f"Example: adagoal {name}" in capsys.readouterr().out
-
-
-def test_groups_without_a_command_show_their_help(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments, names in (([], COMMANDS), (["reproduce"], CATALOGUE)):
-        assert run(arguments) == 0
-        shown = capsys.readouterr().out
-        assert all(name in shown for name in names)
-
-
 def test_no_place_for_compiled_code(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A package that only root can write to, and no home: Numba raises when a command is imported."""
 
@@ -371,10 +330,6 @@ def test_no_place_for_compiled_code(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     monkeypatch.setattr("importlib.import_module", refuse)
     assert run(["envs"]) == 2
     assert "NUMBA_CACHE_DIR" in one_line(capsys)
-
-
-def test_public_names_are_shown() -> None:
-    assert set(adagoal.__all__) <= set(dir(adagoal)), "what an interactive shell completes"
 
 
 def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -415,65 +370,9 @@ def test_an_estimate_of_the_whole_run(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "estimate: about " in capsys.readouterr().out
 
 
-def test_the_command_that_goes_on_names_code_that_the_folder_may_not_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "rule.py").write_text("def rule(known):\n    return known.eligible.astype(float)\n")
-    (tmp_path / "goals.py").write_text("def even(state):\n    return state % 2\n")
-    code = {"goal_rule": f"{tmp_path}/rule.py:rule", "goals": f"{tmp_path}/goals.py:even"}
-    out = tmp_path / "run"
-    result = adagoal.explore("odd_envs:Chain-v0", 9, budget=200, out=out, **code)
-    line = f"adagoal resume {out} --env odd_envs:Chain-v0 --goal-rule {code['goal_rule']} --goals {code['goals']}"
-    assert again.command(result, out) == f"{line} --budget 400"
-    assert run([*again.command(result, out).split()[1:], "--quiet"]) == 3
-    assert load(out).steps == 400
-    assert f"go on with: {line} --budget 800\n" in capsys.readouterr().out
-    assert f"{line} --budget 800" in (out / "report.html").read_text()
-
-
-def test_a_large_audit_says_that_it_takes_a_while(
-    done: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(runs, "LARGE", 1)
-    assert run(["audit", str(done)]) == 0
-    assert "this can take minutes" in capsys.readouterr().err
-
-
-def test_the_command_that_goes_on_with_a_training() -> None:
-    config, folder = Config("arm:Arm-v0", steps=100, goal_rule="mine.py:rule"), Path("a b")
-    assert again.training(config, folder, 50) == "adagoal resume 'a b' --env arm:Arm-v0 --goal-rule mine.py:rule"
-    assert again.training(Config("point-mass", steps=100), folder, 100) == "adagoal resume 'a b' --budget 200"
-    assert again.training(Config("object:Arm"), folder, 50) == "adagoal.deep.resume('a b', env=...)"
-
-
-def test_words_are_shown_as_they_are_typed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["explore", "--help"]) == 0
-    assert "--radius L|auto|all" in capsys.readouterr().out
-
-
-def test_a_run_that_is_not_finished(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Goals without an upper bound yet, and an audit that asks for more than has been promised."""
-    asked = ["--radius", "9", "--epsilon", "1", "--budget", "40", "--quiet", "--out", str(tmp_path)]
-    assert run(["explore", "two-room", *asked]) == 3
-    assert " steps or more, open\n" in capsys.readouterr().out
-    assert run(["audit", str(tmp_path)]) == 1
-    told = capsys.readouterr()
-    assert told.err.startswith("the run is not finished")
-    assert told.out.endswith("every certificate holds\n")
-
-
 @pytest.mark.parametrize(
     "command", ["explore grid --radius 3 --epsilon 2", "train FetchReach-v4", "export .", "reproduce limit"]
 )
 def test_an_empty_name_is_no_folder(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*command.split(), "--out", ""]) == 2
     assert "--out" in capsys.readouterr().err
-
-
-def test_the_goals_are_listed_at_the_end_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
-    for rows, last in ((1, "  (0, 2): "), (4, "  ... and 2 more: adagoal export 'a b' ")):
-        runs._list(adagoal.explore("grid", 20, 4.0, env_args={"rows": rows, "cols": 3}), Path("a b"))
-        listed = capsys.readouterr().out.splitlines()
-        assert len(listed) == min(3 * rows, 10 + 1)
-        assert listed[0] == "  (0, 0): 0.00 to 0.00 steps"
-        assert listed[-1].startswith(last)

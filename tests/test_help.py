@@ -1,0 +1,66 @@
+"""What the command line and the package say of themselves, and how little is imported for it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import adagoal
+from adagoal.cli.main import COMMANDS, run
+from adagoal.cli.reproduce import declared
+from adagoal.experiments import constants, figure2, price
+from adagoal.experiments.catalogue import CATALOGUE
+
+
+def test_as_a_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "adagoal", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("adagoal, version")
+
+
+@pytest.mark.parametrize("command", ["", "explore", "compare", "reproduce", "reproduce linear", "export", "train"])
+def test_help_is_light(command: str) -> None:
+    code = (
+        f"import sys; from adagoal.cli.main import run; run([*{command.split()}, '--help']); print(sorted(sys.modules))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "Usage: adagoal" in out
+    for heavy in ("'jax'", "'matplotlib'", "'torch'", "'numba'", "'scipy'", "'gymnasium'"):
+        assert heavy not in out
+
+
+def test_the_catalogue_says_what_the_experiments_say() -> None:
+    """It cannot ask them: they are imported when they are run."""
+    told = {(name, option.name): option.choices for name, asked in CATALOGUE.items() for option in asked.options}
+    assert told["price", "world"] == tuple(price.WORLDS)
+    assert told["figure2", "env"] == tuple(sorted(figure2.ENVS))
+    assert told["figure2", "panel"] == figure2.PANELS
+    assert told["figure2", "rule"] == tuple(figure2.LINES)
+    assert str(constants.LARGE) in CATALOGUE["constants"].options[0].help
+    for name, asked in CATALOGUE.items():
+        parts = declared(asked)
+        assert tuple(parts) == (asked.parts or ("",))
+        assert all(part.asks is CATALOGUE[name] for part in parts.values())
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in ("train", "reproduce")])
+def test_every_command_has_help_with_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([name, "--help"]) == 0
+    assert f"Example: adagoal {name}" in capsys.readouterr().out
+
+
+def test_groups_without_a_command_show_their_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, names in (([], COMMANDS), (["reproduce"], CATALOGUE)):
+        assert run(arguments) == 0
+        shown = capsys.readouterr().out
+        assert all(name in shown for name in names)
+
+
+def test_public_names_are_shown() -> None:
+    assert set(adagoal.__all__) <= set(dir(adagoal)), "what an interactive shell completes"
+
+
+def test_words_are_shown_as_they_are_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explore", "--help"]) == 0
+    assert "--radius L|auto|all" in capsys.readouterr().out
