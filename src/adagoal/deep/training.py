@@ -2,7 +2,7 @@
 
 Rollouts of cycle c and learning from cycle c - 1 run at the same time; the order of every random draw and
 every update is fixed, so the same seeds give the same curves, whether or not the run was interrupted. The cycle is
-compiled while the workers start.
+compiled while the workers start, unless an earlier process has compiled it (:mod:`adagoal.core.programs`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal.core import programs
 from adagoal.core.errors import InputError
 from adagoal.core.status import Status
 from adagoal.core.types import Floats, Singles
@@ -60,6 +61,7 @@ class Training:
         source: Source | None = None,
         rule: Rule | None = None,
     ) -> None:
+        programs.keep()
         one_program(configs)
         self.source, self.workers = source or Source(configs[0].env), workers or os.cpu_count() or 1
         asked = [(name, getattr(c, name)) for name in ("train_goals", "test_goals") for c in configs]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from adagoal.core import programs
 from adagoal.planning.backend import NUMBA, Backend
 
 DEVICES = ("cpu", "gpu")
@@ -19,6 +20,7 @@ def backend(device: str, note: Callable[[str], None]) -> Backend:
         note("planned on the processor: a GPU needs JAX with CUDA, the extra gpu")
         return NUMBA
     if gpu():
+        programs.keep()
         return JAX
     note("planned on the processor: JAX found no GPU")
     return NUMBA

@@ -1,0 +1,42 @@
+"""Programs that JAX compiles are kept in a folder of the user's, so that the next process need not compile them again.
+
+JAX keeps them under ``JAX_COMPILATION_CACHE_DIR`` where that is set, and then nothing is done here. Otherwise they are
+in ``~/.cache/adagoal`` (or ``$XDG_CACHE_HOME/adagoal``), apart for every kind of processor: homes are shared by
+machines, and what was compiled for one may not run on another. What JAX itself makes of a program (its own version,
+the device, the compiler's options) is part of an entry's name. ``JAX_ENABLE_COMPILATION_CACHE=false`` switches it off.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+WORTH = 0.1
+"""Seconds of compilation from which on a program is kept."""
+
+
+def keep() -> None:
+    """Keep programs from now on, in this process. Where there is no place for them nothing changes."""
+    import jax
+
+    config: Any = jax.config
+    if config.jax_compilation_cache_dir is not None:
+        return
+    try:
+        folder = _folder()
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # a home that cannot be written, or none at all
+        return
+    config.update("jax_compilation_cache_dir", str(folder))
+    config.update("jax_persistent_cache_min_compile_time_secs", WORTH)
+
+
+def _folder() -> Path:
+    import llvmlite.binding as llvm
+
+    kind = f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    where = Path(home) if os.path.isabs(home) else Path.home() / ".cache"
+    return where / "adagoal" / hashlib.sha256(kind.encode()).hexdigest()[:12]

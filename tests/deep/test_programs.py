@@ -1,0 +1,46 @@
+"""Compiled programs are kept for the next process, where there is a place for them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = """
+import jax
+from adagoal.core import programs
+
+hits = []
+jax.monitoring.register_event_listener(lambda event, **_: hits.append(event) if event.endswith("cache_hits") else None)
+programs.WORTH = 0.0
+programs.keep()
+jax.jit(lambda x: x * 2 + 1)(3.0)
+print(len(hits), jax.config.jax_compilation_cache_dir)
+"""
+
+
+def ask(**variables: str) -> tuple[int, str]:
+    """Hits, and the folder, of a new process."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")} | variables
+    told = subprocess.run([sys.executable, "-c", SCRIPT], env=env, capture_output=True, text=True, check=True)
+    assert told.stderr == ""
+    hits, folder = told.stdout.split()
+    return int(hits), folder
+
+
+def test_the_next_process_finds_what_this_one_compiled(tmp_path: Path) -> None:
+    first, second = (ask(XDG_CACHE_HOME=str(tmp_path)) for _ in range(2))
+    assert first[0] == 0
+    assert second[0] >= 1
+    assert first[1] == second[1]
+    assert Path(first[1]).parent == tmp_path / "adagoal"
+
+
+def test_a_folder_of_the_users_own_is_left_alone(tmp_path: Path) -> None:
+    assert ask(JAX_COMPILATION_CACHE_DIR=str(tmp_path / "own"))[1] == str(tmp_path / "own")
+
+
+def test_without_a_place_nothing_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert ask(XDG_CACHE_HOME=str(tmp_path / "file")) == (0, "None")
