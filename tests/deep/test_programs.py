@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zlib
 from pathlib import Path
+
+from adagoal.core import programs
 
 SCRIPT = """
 import jax
@@ -35,6 +38,9 @@ def test_the_next_process_finds_what_this_one_compiled(tmp_path: Path) -> None:
     assert second[0] >= 1
     assert first[1] == second[1]
     assert Path(first[1]).parent == tmp_path / "adagoal"
+    for path in Path(first[1]).iterdir():
+        os.truncate(path, 100)
+    assert ask(XDG_CACHE_HOME=str(tmp_path))[0] == 0  # and nothing is said
 
 
 def test_a_folder_of_the_users_own_is_left_alone(tmp_path: Path) -> None:
@@ -44,3 +50,12 @@ def test_a_folder_of_the_users_own_is_left_alone(tmp_path: Path) -> None:
 def test_without_a_place_nothing_is_kept(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert ask(XDG_CACHE_HOME=str(tmp_path / "file")) == (0, "None")
+
+
+def test_an_entry_that_was_cut_off_is_removed(tmp_path: Path) -> None:
+    whole = zlib.compress(bytes(1000))
+    cut = {"a-cache": whole[:-1], "b-cache": b"", "c-cache": whole[:5] + b"\x01" + whole[6:]}
+    for name, entry in {**cut, "d-cache": whole, "e": b""}.items():
+        (tmp_path / name).write_bytes(entry)
+    programs._remove_broken(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"d-cache", "e"}
