@@ -349,6 +349,22 @@ def test_what_the_system_refuses_is_one_line_and_leaves_the_old_state(tmp_path, 
     assert look(run) == (2, 2)
 
 
+def test_without_room_for_a_third_checkpoint_the_oldest_is_given_up(tmp_path, monkeypatch):
+    run, real = build(tmp_path, 1, 2), os.fsync
+
+    def full(handle):
+        data = sorted(path for path in (run / DATA).iterdir() if path.name.startswith("checkpoint"))
+        if len(data) > 2 and os.path.samestat(os.fstat(handle), data[-1].stat()):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with hold(run, KIND) as folder:
+        folder.save(state(3), results(3))
+    assert look(run) == (3, 3)
+    assert sorted(os.listdir(run / DATA)) == ["checkpoint-000002.npz", "checkpoint-000005.npz"]
+
+
 def test_a_full_disk_in_the_middle_of_a_file(tmp_path):
     script = (
         "import resource; from pathlib import Path; import numpy as np\n"

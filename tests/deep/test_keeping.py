@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import multiprocessing
 import os
@@ -9,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -20,7 +22,7 @@ from small import CONFIG, FORMAT1, OLD, SETTINGS, equal, log, restored
 
 import vault
 from adagoal.cli.main import run as command
-from adagoal.core.errors import InputError
+from adagoal.core.errors import FolderWarning, InputError
 from adagoal.core.files import alone_in
 from adagoal.deep import Config, evaluate, load, resume, train
 from adagoal.report import deep as report
@@ -160,24 +162,43 @@ def test_a_killed_training_can_be_tested_and_looked_at(finished: Path, tmp_path:
     assert "Interrupted" in report.write(tmp_path).read_text()
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
-def test_a_disk_that_takes_no_more_is_one_line_and_the_last_checkpoint_stays(
-    code: int, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("code", "last"), [(errno.ENOSPC, 2), (errno.EROFS, 3)])
+def test_a_disk_that_takes_no_more_costs_nothing(
+    code: int, last: int, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = os.fsync
+    """It has room again at the end (last = 2), or not, and then the policy is elsewhere."""
+    folder, real = tmp_path / "run", os.fsync
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
 
     def refuse(handle: int) -> None:
-        raise OSError(code, os.strerror(code))
+        if Path(os.readlink(f"/proc/self/fd/{handle}")).is_relative_to(folder):
+            raise OSError(code, os.strerror(code))
 
     def full(history: Any) -> None:
-        monkeypatch.setattr(os, "fsync", refuse if history.rows[-1]["cycle"] == 2 else real)
+        monkeypatch.setattr(os, "fsync", refuse if 2 <= history.rows[-1]["cycle"] <= last else real)
 
-    with pytest.raises(InputError, match=rf"checkpoint-000003\.npz: cannot be written \({os.strerror(code)}\)"):
-        train([CONFIG], tmp_path, workers=1, checkpoint_every=1, observe=full)
+    says = rf"cannot be written \({os.strerror(code)}\); the training goes on, and tries again later"
+    one_line = pytest.raises(InputError, match=r"log-000005\.csv: cannot .*; the policy is in .*earlier checkpoint")
+    with pytest.warns(FolderWarning, match=says), contextlib.nullcontext() if last == 2 else one_line:
+        train([CONFIG], folder, workers=1, checkpoint_every=1, observe=full)
     monkeypatch.setattr(os, "fsync", real)
-    assert sorted(os.listdir(tmp_path / DATA)) == ["checkpoint-000001.npz", "checkpoint-000002.npz"]
-    resume(tmp_path, workers=1)
-    assert equal(tmp_path, finished)
+    if last == 3:
+        (kept,) = (tmp_path / "temporary").iterdir()
+        assert equal(kept, finished)
+        assert sorted(os.listdir(folder / DATA)) == ["checkpoint-000001.npz", "checkpoint-000002.npz"]
+        resume(folder, workers=1)
+    assert equal(folder, finished)
+
+
+def test_a_disk_that_is_full_from_the_start_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(handle: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(InputError, match=r"checkpoint-000001\.npz: cannot be written \(No space left on device\)"):
+        train([CONFIG], tmp_path / "run", workers=1, checkpoint_every=1)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_killed_worker_is_one_line_and_what_was_learnt_is_kept(tmp_path: Path) -> None:

@@ -166,7 +166,10 @@ def finish(trained: TrainResult, as_json: bool) -> None:
     history = trained.history
     if trained.certificate is not None:
         certify.keep(trained.certificate, trained.folder)
-    page = report.write(trained.folder, env=history.configs[0].env)
+    try:
+        page = report.write(trained.folder, env=history.configs[0].env)
+    except InputError as error:
+        raise InputError(f"{error.reason}; the training itself is in {trained.folder}", error.name) from error
     for note in trained.notes:
         click.echo(f"note: {note}", err=True)
     rows = [

@@ -21,13 +21,15 @@ folder but in no manifest belongs to the user and is left alone, except under ``
 A new run in the folder of an old one (:meth:`Folder.fresh`) changes nothing until its first save. The commit of that
 save is the moment in which the new run replaces the old one.
 
-While two checkpoints are kept, a save needs room for a third. How often to save follows from how long it takes: see
-:func:`due`. A checkpoint may consist of several files, and those that did not change are carried over (``same``).
+While two checkpoints are kept, a save needs room for a third; where there is none, the older one is given up. How often
+to save follows from how long it takes: see :func:`due`. A checkpoint may consist of several files, and those that did
+not change are carried over (``same``).
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import io
 import os
@@ -46,6 +48,8 @@ from adagoal.runs.saved import DATA, LEGACY_RESULTS, LEGACY_STATE, Saved, find, 
 
 LEAST_SECONDS = 10.0
 SHARE = 0.03
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""What the system says where there is no room."""
 
 _OURS = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*-([0-9]{6,12})(\.[a-z]{1,8}){1,2}")
 _PART = re.compile(r".+\.(json|npz|html|png|csv)[a-z0-9_]{8}\.part")
@@ -97,6 +101,11 @@ class Folder:
             raise self._problem
         return self._old
 
+    @property
+    def begun(self) -> bool:
+        """Whether something of this run is saved."""
+        return self._old is not None and not self._fresh
+
     def fresh(self) -> None:
         """The next save begins a new run. Whatever is in the folder, damaged or not, stays as it is until then."""
         self._fresh = True
@@ -118,8 +127,30 @@ class Folder:
         """Commit a checkpoint, result files, or both. What fails before the commit is one line; the old state stays.
 
         ``state`` and the files named in ``same`` (carried over from the last checkpoint) are a new checkpoint. Without
-        both, the old checkpoints stay. Result files that are not given stay as they are.
+        both, the old checkpoints stay. Result files that are not given stay as they are. Where there is no room for a
+        third checkpoint, the older of the two makes room for it.
         """
+        try:
+            self._save(state or {}, results or {}, same)
+        except InputError as error:
+            if getattr(error.__context__, "errno", None) not in FULL or not self._dropped():
+                raise
+            self._save(state or {}, results or {}, same)
+
+    def _dropped(self) -> bool:
+        """Whether there was a second checkpoint, which is removed now."""
+        if len(self._states()) < 2:
+            return False
+        try:
+            self._save({}, {}, (), 1)
+        except InputError:
+            return False
+        return True
+
+    def _save(
+        self, state: Mapping[str, Content], results: Mapping[str, Content], same: tuple[str, ...], keep: int = 2
+    ) -> None:
+        """One attempt; ``keep`` says how many checkpoints there are afterwards."""
         began = time.monotonic()
         if not self._fresh and self.saved is not None and self.saved.kind != self.kind:
             raise InputError(f"{self.path}: holds a run of another kind ({self.saved.kind})")
@@ -129,10 +160,10 @@ class Folder:
         try:
             states = self._states()
             new: Entries = {name: states[0][name] for name in same}
-            new |= {name: self._write(name, content, written) for name, content in (state or {}).items()}
-            kept = self._results() | {name: self._write(name, c, written) for name, c in (results or {}).items()}
+            new |= {name: self._write(name, content, written) for name, content in state.items()}
+            kept = self._results() | {name: self._write(name, c, written) for name, c in results.items()}
             obsolete = tuple(name for name in self._replaced() if name not in kept)
-            states = (new, *states[:1]) if new else states
+            states = ((new, *states) if new else states)[:keep]
             manifest = Manifest(self.kind, self._generation, states, kept, obsolete)
             self._commit(manifest, written)
         except BaseException:

@@ -19,7 +19,6 @@ from typing import Any
 from adagoal import goals
 from adagoal.core.checks import integer, number
 from adagoal.core.errors import EnvironmentFailure, InputError
-from adagoal.core.files import Content, arrays_content
 from adagoal.core.status import Status
 from adagoal.deep import checkpoint, settings
 from adagoal.deep.aiming import Hook
@@ -28,16 +27,17 @@ from adagoal.deep.envs import Source
 from adagoal.deep.fleet import stop_if_imported
 from adagoal.deep.history import History
 from adagoal.deep.training import Observer, Training
+from adagoal.runs import keeping
 from adagoal.runs import training_files as files
 from adagoal.runs import training_format1 as format1
 from adagoal.runs.folder import Folder, hold
+from adagoal.runs.keeping import CHECKPOINT
 from adagoal.runs.saved import Saved
 from adagoal.runs.signals import stop_on_signals
 from adagoal.runs.tensorboard import TensorBoard
 from adagoal.runs.trained import TrainResult
 from adagoal.runs.training_schema import KIND
 
-CHECKPOINT = "checkpoint.npz"
 _DECIDED_BY_THE_FOLDER = {"configs", *settings.declared(Config)} - {"env", "goal_rule", "steps"}
 """Arguments that no caller has given, so that what is wrong with them is wrong with the file."""
 
@@ -119,7 +119,7 @@ def resume(
         saved = files.of_training(held.saved)
         training = _restored(saved, steps, env, goal_rule, set_goal, trust, workers, step_timeout)
         if saved.manifest is None:
-            _save(training, held)  # from now on it is a folder of today's format
+            keeping.save(training, held)  # from now on it is a folder of today's format
         finished = _finish(training, held, minutes, checkpoint_every, observe, tensorboard)
         return replace(finished, notes=saved.notes)
 
@@ -211,14 +211,14 @@ def _finish(
             out_of_time = wanted and time.monotonic() - began >= 60.0 * minutes
             going = wanted and not out_of_time
             if folder is not None and going and (training.played or _due(training, folder, checkpoint_every)):
-                _save(training, folder)
+                keeping.save_meanwhile(training, folder)
             return going
 
         try:
             status = training.run(after_cycle)
         except Exception as error:
-            if folder is not None and _rescued(training, folder, error) and isinstance(error, InputError):
-                raise _with_folder(error, folder.path) from error.__cause__
+            if folder is not None and keeping.rescued(training, folder, error) and isinstance(error, InputError):
+                raise keeping.with_folder(error, folder.path) from error.__cause__
             raise
         show(training.history)
         status = Status.BUDGET if out_of_time else status
@@ -227,7 +227,7 @@ def _finish(
         if folder is not None:
             ended = files.contents(status, result.history, result.policies, result.maps)
             # The checkpoint of a finished training is from before its last test, so that it can be made longer.
-            folder.save({} if status is Status.DONE else _state(training), ended)
+            keeping.save_last(folder, {} if status is Status.DONE else keeping.state(training), ended)
     return result
 
 
@@ -239,15 +239,6 @@ def _due(training: Training, folder: Folder, checkpoint_every: int) -> bool:
     return training.cycle % checkpoint_every == 0 if checkpoint_every else folder.due()
 
 
-def _state(training: Training) -> dict[str, Content]:
-    return {CHECKPOINT: arrays_content(*training.state(), compress=False)}
-
-
-def _save(training: Training, folder: Folder) -> None:
-    """A checkpoint and the result so far: interrupted, which is what it is should nobody save again."""
-    folder.save(_state(training), files.contents(Status.INTERRUPTED, training.history, training.policies(), {}))
-
-
 def _wanted(observe: Observer | None, history: History) -> bool:
     """Whether the user's observer wants the training to go on."""
     if observe is None:
@@ -256,28 +247,3 @@ def _wanted(observe: Observer | None, history: History) -> bool:
         return observe(history) is not False
     except Exception as error:
         raise EnvironmentFailure(f"the function raised {type(error).__name__}: {error}", name="observe") from error
-
-
-def _rescued(training: Training, folder: Folder, error: Exception) -> bool:
-    """Keep what was learnt before something failed; whether there was anything, and it could be kept.
-
-    A cycle that failed is played again on resuming, with what was learnt while it ran: as good, but not bit for bit
-    the training that had not failed.
-    """
-    if training.cycle == 0:
-        return False
-    try:
-        _save(training, folder)
-    except Exception as second:
-        error.add_note(f"what had been learnt could not be saved: {type(second).__name__}: {second}")
-        return False
-    error.add_note(f"what had been learnt is in {folder.path}")
-    return True
-
-
-def _with_folder(error: InputError, folder: Path) -> InputError:
-    """The same line, which also says where the training can go on."""
-    longer = type(error)(f"{error.reason}; what had been learnt is in {folder}", error.name)
-    for note in error.__notes__:
-        longer.add_note(note)
-    return longer
