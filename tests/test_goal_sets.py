@@ -181,7 +181,7 @@ def test_what_rivals_claim_of_sets(world, kind, method):
 
 
 @pytest.mark.parametrize("method", RIVALS)
-def test_a_set_may_be_near_though_each_of_its_states_is_far(method, tmp_path):
+def test_a_set_may_be_near_though_each_of_its_states_is_far(method, tmp_path, capsys):
     """The middle of the fan is one step away, each of its ten states 19; the report shows it, and a run goes on."""
     arguments = {"goals": {"middle": list(range(1, 11)), "first": [1, 2]}, "method": method, "seed": 1}
     arguments |= {"env_args": {"n_middle": 10}, "method_args": RIVALS[method]}
@@ -197,6 +197,10 @@ def test_a_set_may_be_near_though_each_of_its_states_is_far(method, tmp_path):
     if method == "disco":
         assert run(["report", str(tmp_path)]) == 0
     assert run(["play", str(tmp_path), "--goal-label", "middle", "--episodes", "5"]) == 0
+    for label, says in {"midle": "no goal is called 'midle'", "first": "'first' is number 1, which is not among"}.items():
+        capsys.readouterr()
+        assert run(["play", str(tmp_path), "--goal-label", label]) == 2
+        assert capsys.readouterr().err.startswith(f"error: --goal-label: {says}")
 
 
 @pytest.mark.parametrize("method", RIVALS)

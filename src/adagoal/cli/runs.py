@@ -233,14 +233,15 @@ def play(folder: Path, as_json: bool, **given: Any) -> None:
 
     from adagoal.api.trial import play as try_out
 
-    proven = _load(folder).guarantee
-    given["goals"] = [*(given["goals"] or ()), *given.pop("goal_labels")] or None
+    result = _load(folder)
+    labelled = [_labelled(result, label) for label in given.pop("goal_labels")]
+    given["goals"] = [*(given["goals"] or ()), *labelled] or None
     with aside():
         trials = try_out(folder, **given)
     if as_json:
         click.echo(json.dumps([trial.to_dict() for trial in trials], indent=1))
     else:
-        bounds = "certified steps" if proven else "estimated steps"
+        bounds = "certified steps" if result.guarantee else "estimated steps"
         table = Table("goal", "", bounds, "measured", "99% interval", "", box=None, pad_edge=False)
         for trial in trials:
             low, high = trial.interval
@@ -254,6 +255,18 @@ def play(folder: Path, as_json: bool, **given: Any) -> None:
         Console().print(table)
     if not all(trial.agrees for trial in trials):
         raise click.exceptions.Exit(status.CONTRADICTED)
+
+
+def _labelled(result: Result, label: str) -> int:
+    """One of the result's goals, by its label."""
+    try:
+        number = result.goal(label)
+    except InputError as error:
+        raise InputError(error.reason, "goal_labels") from error
+    if number not in result.goals:
+        text = f"{label!r} is number {number}, which is not among the {len(result.goals)} goals of the result"
+        raise InputError(text, "goal_labels")
+    return number
 
 
 @click.command(epilog="Example: adagoal report runs/two-room")
