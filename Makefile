@@ -70,7 +70,7 @@ check-slow: $(VENV)/stamp-dev
 
 $(SB3)/stamp: $(VENV)/stamp-python pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(SB3)
-	$(SB3)/bin/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt --editable '.[sb3]' pytest
+	$(SB3)/bin/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt --editable '.[sb3]' sb3-contrib pytest
 	@touch $@
 
 check-sb3: $(SB3)/stamp

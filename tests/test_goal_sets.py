@@ -197,7 +197,10 @@ def test_a_set_may_be_near_though_each_of_its_states_is_far(method, tmp_path, ca
     if method == "disco":
         assert run(["report", str(tmp_path)]) == 0
     assert run(["play", str(tmp_path), "--goal-label", "middle", "--episodes", "5"]) == 0
-    for label, says in {"midle": "no goal is called 'midle'", "first": "'first' is number 1, which is not among"}.items():
+    for label, says in {
+        "midle": "no goal is called 'midle'",
+        "first": "'first' is number 1, which is not among",
+    }.items():
         capsys.readouterr()
         assert run(["play", str(tmp_path), "--goal-label", label]) == 2
         assert capsys.readouterr().err.startswith(f"error: --goal-label: {says}")

@@ -17,7 +17,8 @@ from adagoal.core.errors import InputError
 from adagoal.core.types import Floats
 from adagoal.deep import pointmass  # noqa: F401  (registers the id)
 from adagoal.sb3 import ChooseGoals, ChosenGoal
-from adagoal.sb3.callback import KNOWN
+from adagoal.sb3.callback import DECLARED, KNOWN
+from adagoal.sb3.memory import Memory
 
 WIDE = 4.0
 """Candidates reach so far; the walls of the point-mass stand at 1.5."""
@@ -135,12 +136,57 @@ def test_the_memory_holds_the_chosen_goals(vector: Any) -> None:
     env.close()
 
 
-@pytest.mark.parametrize("name", [n for n, rule in rules.RULES.items() if rules.needs(rule, KNOWN) <= KNOWN])
+@pytest.mark.parametrize("name", [n for n, rule in rules.RULES.items() if rules.needs(rule, KNOWN) <= DECLARED])
 def test_every_rule_can_choose(name: str) -> None:
     callback = chooser(name)
     made(DDPG).learn(200, callback=callback)
     assert len(callback.chosen) == 4 * 3
     assert (np.abs(callback.chosen) <= WIDE).all()
+
+
+@pytest.mark.parametrize("name", ["mega", "discover"])
+def test_goals_from_experience_were_achieved_before(name: str) -> None:
+    callback = chooser(name, radius=1e6)
+    model = made(TD3)
+    model.learn(200, callback=callback)
+    achieved = callback._memory.achieved
+    for goal in callback.chosen:
+        assert np.abs(achieved - goal).max(1).min() < 1e-6
+
+
+def test_the_divergence_falls_as_what_was_achieved_comes_to_cover_what_is_wanted() -> None:
+    rng, memory, found = np.random.default_rng(0), Memory(whole=False), []
+    wanted = wide(rng, 256)
+    for width in (0.5, 2.0, WIDE):
+        memory.states = {"achieved_goal": rng.uniform(-width, width, (1000, 2))}
+        found.append(memory.divergence(wanted, memory.draw(256, rng)["achieved_goal"]))
+    assert found[0] > found[1] > found[2]
+    assert abs(found[2]) < 0.2
+
+
+def test_the_goals_of_the_user_are_not_changed() -> None:
+    fixed = wide(np.random.default_rng(0), 50)
+    before = fixed.copy()
+    made(TD3).learn(100, callback=ChooseGoals("mega", lambda rng, n: fixed, radius=15, candidates=50))
+    np.testing.assert_array_equal(fixed, before)
+
+
+def test_critics_with_quantiles_have_d_and_e() -> None:
+    contrib = pytest.importorskip("sb3_contrib")
+    callback = chooser()
+    model = made(contrib.TQC, critics=3, action_noise=None)
+    model.learn(200, callback=callback)
+    start = {name: np.repeat(value[:1], 5, 0) for name, value in model._last_obs.items()}
+    D, E = callback._values(start, wide(np.random.default_rng(0), 5))
+    assert D.shape == E.shape == (5,)
+    assert (D >= 0).all()
+    assert (E > 0).all()
+
+
+def test_a_model_without_hindsight_is_warned_of() -> None:
+    model = TD3("MultiInputPolicy", DummyVecEnv([point_mass]), learning_starts=100)
+    with pytest.warns(UserWarning, match="without hindsight; to have it, give replay_buffer_class=HerReplayBuffer"):
+        model.learn(50, callback=chooser())
 
 
 @pytest.mark.parametrize("algorithm", [DDPG, SAC, TD3])

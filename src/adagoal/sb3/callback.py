@@ -1,12 +1,16 @@
 """A goal rule at work in Stable-Baselines3: D and E from the model's own critics, a goal for every new episode.
 
-The critics Q_j of DDPG, TD3 and SAC learn the discounted return of the sparse reward (-1 a step, 0 at the goal), so
-that, as in the deep world of this package, a start s0 and a candidate goal g have
+The critics Q_j of DDPG, TD3 and SAC, and the means of the quantiles of those of TQC, learn the discounted return of the
+sparse reward (-1 a step, 0 at the goal), so that, as in the deep world of this package, a start s0 and a candidate goal
+g have
 
     D(g) = -mean_j Q_j(s0, pi(s0, g), g),  turned into steps      E(g) = std_j Q_j(s0, pi(s0, g), g),
 
-where a goal reached after n steps costs (1 - gamma^n) / (1 - gamma). (SAC adds an entropy bonus to its values, by which
-D is too small; a low entropy coefficient keeps that small.)
+where a goal reached after n steps costs (1 - gamma^n) / (1 - gamma). (SAC and TQC add an entropy bonus to their values,
+by which D is too small; a low entropy coefficient keeps that small.)
+
+For a rule that asks which goals were achieved before (mega, omega, discover), half of the candidates are drawn from the
+last states. The target of discover is the goal that the environment itself has drawn for the episode.
 
 A vectorised environment resets by itself. When an episode has ended, the callback sees the first observation of the
 next one before anything is done with it, chooses its goal, tells the wrapper, and puts it into the observation.
@@ -15,12 +19,14 @@ next one before anything is done with it, chooses its goal, tells the wrapper, a
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
+from stable_baselines3 import HerReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecNormalize
 
@@ -28,14 +34,14 @@ from adagoal import goals as rules
 from adagoal.core.checks import integer, number
 from adagoal.core.errors import InputError
 from adagoal.core.types import Floats
+from adagoal.sb3.memory import Memory
 from adagoal.sb3.wrapper import ChosenGoal
 
 KNOWN = frozenset({"D", "E", "visits"})
-"""What a goal rule can know of continuous goals."""
-REMEMBERED = 4096
-"""Achieved goals that are kept, for the density of what was visited."""
-WIDTH = 0.3
-"""Of the kernel of that density, in standard deviations of the achieved goals."""
+"""What a goal rule can know of continuous goals, and what it is told unless it declares less or more."""
+ONWARD = frozenset({"onward_D", "onward_E"})
+DECLARED = KNOWN | ONWARD | {"experienced", "divergence"}
+"""What it can ask for."""
 
 GoalSpace = Callable[[np.random.Generator, int], ArrayLike]
 """``goals(rng, n) -> [n, G]``"""
@@ -52,8 +58,9 @@ class ChooseGoals(BaseCallback):
     candidates: how many are looked at for each episode.
     seed: of candidates and choices.
 
-    The environments must be wrapped in :class:`adagoal.sb3.ChosenGoal`. A rule that looks at E needs two critics or
-    more: SAC and TD3 have two; ``policy_kwargs={"n_critics": 3}`` gives any of them more, DDPG included.
+    The environments must be wrapped in :class:`adagoal.sb3.ChosenGoal`. A model without hindsight is warned of. A rule
+    that looks at E needs two critics or more: SAC, TD3 and TQC have two; ``policy_kwargs={"n_critics": 3}`` gives any
+    of them more, DDPG included.
     """
 
     def __init__(
@@ -69,7 +76,7 @@ class ChooseGoals(BaseCallback):
         super().__init__(verbose)
         self.rule = rules.get(rule)
         self.needs = rules.needs(self.rule, KNOWN)
-        missing = self.needs - KNOWN - {"experienced"}  # without it, what was achieved is what has a density
+        missing = self.needs - DECLARED
         if missing:
             raise InputError(f"needs {', '.join(sorted(missing))}, which is not known of continuous goals here", "rule")
         if not callable(radius):
@@ -80,7 +87,7 @@ class ChooseGoals(BaseCallback):
         self.chosen: list[Floats] = []
         """The goals of all episodes so far, in the order in which they began."""
         self._rng = np.random.default_rng(seed)
-        self._achieved: Floats = np.zeros((0, 0))
+        self._memory = Memory(whole=bool(self.needs & ONWARD))
 
     def _on_training_start(self) -> None:
         if isinstance(self.training_env, VecNormalize):
@@ -88,62 +95,73 @@ class ChooseGoals(BaseCallback):
         if not all(self.training_env.env_is_wrapped(ChosenGoal)):
             raise InputError("must be wrapped: make_vec_env(..., wrapper_class=adagoal.sb3.ChosenGoal)", "env")
         if not hasattr(self.model, "critic"):
-            raise InputError(f"{type(self.model).__name__} has no critics; use DDPG, TD3 or SAC", "model")
-        if "E" in self.needs and self.model.critic.n_critics < 2:
+            raise InputError(f"{type(self.model).__name__} has no critics; use DDPG, TD3, SAC or TQC", "model")
+        if self.needs & {"E", "onward_E"} and self.model.critic.n_critics < 2:
             text = "this rule needs E, the disagreement of two critics or more: policy_kwargs={'n_critics': 3}"
             raise InputError(text, "model")
+        if not isinstance(self.model.replay_buffer, HerReplayBuffer):
+            text = "the model learns without hindsight; to have it, give replay_buffer_class=HerReplayBuffer"
+            warnings.warn(text, stacklevel=2)
         seen: Any = self.model._last_obs
-        self._achieved = np.asarray(seen["achieved_goal"], np.float64)
+        self._memory.add(seen)
         self._choose(seen, range(self.training_env.num_envs))
 
     def _on_step(self) -> bool:
         seen = self.locals["new_obs"]
-        self._achieved = np.concatenate([self._achieved, seen["achieved_goal"]])[-REMEMBERED:]
+        self._memory.add(seen)
         self._choose(seen, np.flatnonzero(self.locals["dones"]).tolist())
         return True
 
     def _choose(self, seen: dict[str, Any], episodes: Sequence[int]) -> None:
         """Goals for the episodes that begin, written into what was ``seen`` ``{name: [environments, ...]}``."""
         for episode in episodes:
-            options = np.asarray(self.space(self._rng, self.candidates), np.float64)
+            options = np.array(self.space(self._rng, self.candidates), np.float64)
             start = {name: value[episode] for name, value in seen.items()}
             size = len(start["desired_goal"])
             if options.ndim != 2 or options.shape[1] != size or not len(options) or not np.isfinite(options).all():
                 raise InputError(f"must be drawn as [n, {size}] finite numbers, got {list(options.shape)}", "goals")
-            weights = rules.weights(self.rule, self._known(start, options))
+            more = self._from_experience(options, start["desired_goal"]) if "experienced" in self.needs else {}
+            weights = rules.weights(self.rule, self._known(start, options, more))
             goal = options[rules.draw(weights, self._rng)]
             self.training_env.env_method("set_goal", goal, indices=[episode])
             seen["desired_goal"][episode] = goal
             self.chosen.append(goal)
 
-    def _known(self, start: dict[str, Any], options: Floats) -> rules.Known:
+    def _from_experience(self, options: Floats, target: Floats) -> dict[str, Any]:
+        """Put achieved goals in the second half of the candidates ``[N, G]``; the fields of ``Known`` about them."""
+        N, half = len(options), len(options) // 2
+        states = self._memory.draw(N - half, self._rng)
+        found: dict[str, Any] = {"experienced": np.arange(N) >= half}
+        found["divergence"] = self._memory.divergence(options[: max(half, 1)], states["achieved_goal"])
+        options[half:] = states["achieved_goal"]
+        if self.needs & ONWARD:
+            onward = self._values(states, np.repeat(target[None], N - half, 0))
+            found |= zip(("onward_D", "onward_E"), (np.concatenate([np.zeros(half), x]) for x in onward), strict=True)
+        return found
+
+    def _known(self, start: dict[str, Any], options: Floats, more: dict[str, Any]) -> rules.Known:
         """What the rule sees of the candidates ``[N, G]`` from a start."""
         none = np.zeros(len(options))
-        D, E = self._values(start, options) if self.needs & {"D", "E"} else (none, none)
-        visits = self._density(options) if "visits" in self.needs else none
+        starts = {name: np.repeat(value[None], len(options), 0) for name, value in start.items()}
+        D, E = self._values(starts, options) if self.needs & {"D", "E"} else (none, none)
+        visits = self._memory.density(options, self._rng) if "visits" in self.needs else none
         every = np.ones(len(options), bool)
         L = self.radius(self.num_timesteps) if callable(self.radius) else self.radius
         number("radius", L, 0.0, math.inf, closed="()")
-        return rules.Known(D, E, L, every, visits, *(none,) * 4)
+        return rules.Known(D, E, L, every, visits, *(none,) * 4, **more)
 
-    def _values(self, start: dict[str, Any], options: Floats) -> tuple[Floats, Floats]:
-        """D in steps and E ``[N]`` of the candidates ``[N, G]``."""
-        many = {name: np.repeat(value[None], len(options), 0) for name, value in start.items()}
-        many["desired_goal"] = options.astype(many["desired_goal"].dtype)
+    def _values(self, states: dict[str, Any], goals: Floats) -> tuple[Floats, Floats]:
+        """D in steps and E ``[N]`` of goals ``[N, G]`` from states ``{name: [N, ...]}``."""
+        many = states | {"desired_goal": goals.astype(states["desired_goal"].dtype)}
         model: Any = self.model
         with torch.no_grad():
             seen, _ = model.policy.obs_to_tensor(many)
             found = model.critic(seen, model.policy(seen, deterministic=True))
-            Q = torch.cat(found, 1).cpu().numpy().astype(np.float64)
+            # [N, critics, quantiles], or a tuple of [N, 1]
+            Q = (found.mean(2) if isinstance(found, torch.Tensor) else torch.cat(found, 1)).cpu().numpy()
+        Q = Q.astype(np.float64)
         cost = np.clip(-Q.mean(1), 0.0, (1.0 - 1e-6) / (1.0 - model.gamma))
         return np.log1p(-(1.0 - model.gamma) * cost) / math.log(model.gamma), Q.std(1)
-
-    def _density(self, options: Floats) -> Floats:
-        """How many of the remembered achieved goals lie near each candidate ``[N, G]``, with a Gaussian kernel."""
-        width = WIDTH * np.maximum(self._achieved.std(0), 1e-6)
-        near = self._achieved[self._rng.integers(len(self._achieved), size=256)]
-        apart = (((options[:, None] - near) / width) ** 2).sum(-1)
-        return np.asarray(len(self._achieved) * np.exp(-apart / 2.0).mean(1))
 
 
 def _space(goals: GoalSpace | ArrayLike) -> GoalSpace:
