@@ -2,10 +2,11 @@
 PYTHON ?= python3
 VENV ?= .venv
 SB3 ?= .venv-sb3
+PANDA ?= .venv-panda
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo test warm test-first test-second lint format docs check-slow check-package check-sb3 package bench reproduce clean
+.PHONY: help demo test warm test-first test-second lint format docs check-slow check-package check-sb3 check-panda package bench reproduce clean
 
 help:
 	@echo "make demo        explore the two-room world with live progress, and write its report"
@@ -17,6 +18,7 @@ help:
 	@echo "make package     the wheel and the source archive, in dist/"
 	@echo "make check-package  the wheel in empty environments (part of check-slow)"
 	@echo "make check-sb3   the goal rules in Stable-Baselines3, in an environment of their own (PyTorch)"
+	@echo "make check-panda trainings in panda-gym, in an environment of their own (Python 3.11; part of check-slow)"
 	@echo "make bench       benchmarks of the solver and the planner"
 	@echo "make reproduce   the paper's tabular figures"
 	@echo "make clean       remove the environment, caches and build outputs (not runs/)"
@@ -66,7 +68,7 @@ format: $(VENV)/stamp-dev
 
 check-slow: $(VENV)/stamp-dev
 	$(BIN)/pytest -m slow
-	@$(MAKE) --no-print-directory check-sb3
+	@$(MAKE) --no-print-directory check-sb3 check-panda
 
 $(SB3)/stamp: $(VENV)/stamp-python pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(SB3)
@@ -75,6 +77,15 @@ $(SB3)/stamp: $(VENV)/stamp-python pyproject.toml constraints.txt
 
 check-sb3: $(SB3)/stamp
 	$(SB3)/bin/pytest tests/sb3
+
+# panda-gym needs PyBullet, whose wheels are for Python 3.11 alone.
+$(PANDA)/stamp: $(VENV)/stamp-python pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(PANDA)
+	$(PANDA)/bin/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt --editable '.[deep]' panda-gym pytest
+	@touch $@
+
+check-panda: $(PANDA)/stamp
+	$(PANDA)/bin/pytest tests/panda
 
 # The pages are gathered in build/docs: those of docs/, the tutorials as they were played, the reference, the demo.
 docs: $(VENV)/stamp-dev
@@ -100,5 +111,5 @@ reproduce: $(VENV)/stamp-core
 	$(BIN)/adagoal reproduce separation
 
 clean:
-	rm -rf $(VENV) $(SB3) build dist site .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(SB3) $(PANDA) build dist site .pytest_cache .mypy_cache .ruff_cache
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.errors import InputError
-from adagoal.core.types import Singles
+from adagoal.core.types import Floats, Singles
 from adagoal.deep.actor import Actor
 from adagoal.deep.envs import Dimensions, state
 from adagoal.deep.values import SMALLEST, Critics
@@ -84,9 +84,18 @@ class Policy:
         if self.with_achieved and not whole:
             text = "give the whole observation of the environment: what was achieved is not in its entry 'observation'"
             raise InputError(text, "observation")
-        seen = flat(observation["observation"]) if whole else flat(observation)
-        o, g = state(seen, flat(observation["achieved_goal"]) if whole else seen, self.with_achieved), flat(goal)
+        seen = _numbers(observation["observation"] if whole else observation, "observation")
+        achieved = _numbers(observation["achieved_goal"], "observation") if whole else seen
+        o, g = state(seen, achieved, self.with_achieved), _numbers(goal, "goal")
         for name, vector, size in (("observation", o, self.actor.observation_mean), ("goal", g, self.actor.goal_mean)):
             if len(vector) != len(size) or not np.isfinite(vector).all():
                 raise InputError(f"must be {len(size)} finite numbers, got {vector.tolist()[:8]}", name)
         return o[None], g[None]
+
+
+def _numbers(thing: Any, name: str) -> Floats:
+    """A vector, where ``thing`` is made of numbers."""
+    try:
+        return flat(thing)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"must be numbers, got {str(thing)[:80]!r}", name) from error
