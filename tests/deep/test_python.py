@@ -46,6 +46,12 @@ def test_a_recipe_has_its_goal_rule_unless_one_is_given(monkeypatch: pytest.Monk
     assert asked == ["proportional", "unigoal", "adagoal-proportional"]
 
 
+def test_a_rule_is_the_same_by_its_name_and_as_a_function() -> None:
+    """Also one that asks for goals from experience, which a configuration with a function's name cannot know."""
+    chosen = [adagoal.train("point-mass", rule, **TINY).history.goals for rule in ("mega", goals.mega)]
+    np.testing.assert_array_equal(*chosen)
+
+
 def test_the_policy_acts_in_the_environments_own_units(line: TrainResult) -> None:
     assert line.status == "done"
     env, reached = Settable(), 0

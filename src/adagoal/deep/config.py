@@ -251,11 +251,6 @@ class Config:
         """Whether the goal rule looks at how often a goal was achieved."""
         return bool(self.needs & {"visits", "divergence"})
 
-    @property
-    def needs_experience(self) -> bool:
-        """Whether half of the candidates are to be drawn from experience."""
-        return "experienced" in self.needs
-
     def to_json(self) -> dict[str, Any]:
         """The settings as plain data."""
         return dataclasses.asdict(self)

@@ -15,7 +15,7 @@ from adagoal import goals
 from adagoal.core.errors import InputError
 from adagoal.core.types import Floats, Singles
 from adagoal.deep import learner
-from adagoal.deep.config import ONWARD, Config
+from adagoal.deep.config import KNOWN, ONWARD, Config
 from adagoal.deep.goalspace import GoalSpace
 from adagoal.deep.learner import State, compile_values
 
@@ -39,7 +39,9 @@ class Selector:
         self.blind = not any(config.needs_ensemble or config.needs_density for config in configs)
         self._values = compile_values(configs)
         self._experience = None
-        if any(config.needs_experience for config in configs):
+        # a function of the user's may declare more than its configuration, which holds its name alone, can know
+        self.needs = [goals.needs(own, KNOWN) for own in self.rules]
+        if any("experienced" in needs for needs in self.needs):
             first = configs[0]
             count = first.episodes * (first.candidates - first.candidates // 2)
             self._experience = learner.compile_experience(configs, count)
@@ -68,7 +70,7 @@ class Selector:
         rngs = [np.random.default_rng([config.seed, SELECT, cycle]) for config in self.configs]
         candidates = np.stack([f(rng, B * N) for f, rng in zip(self.train, rngs, strict=True)]).reshape(S, B, N, -1)
         keys = _keys(S, cycle)
-        more = [_none(N, B)] * S
+        more = [_none(N, B) if "experienced" in needs else [{}] * B for needs in self.needs]
         if self._experience is not None and int(state.replay.added[0]) > 0:
             more = self._from_experience(state, candidates, rngs, keys)
         if self.blind:
@@ -105,12 +107,12 @@ class Selector:
         seen, achieved, apart = (np.asarray(x) for x in self._experience(state, wanted, keys))
         targets = np.stack([test(rng, B) for test, rng in zip(self.test, rngs, strict=True)])
         D, E = np.zeros((S, B * M)), np.zeros((S, B * M))
-        if any(config.needs & ONWARD for config in self.configs):
+        if any(needs & ONWARD for needs in self.needs):
             D, E = self.values(state, seen, np.repeat(targets, M, 1))
         more = []
-        for s, config in enumerate(self.configs):
-            if not config.needs_experience:
-                more.append(_none(N, B))
+        for s, needs in enumerate(self.needs):
+            if "experienced" not in needs:
+                more.append([{}] * B)
                 continue
             candidates[s, :, half:] = achieved[s].reshape(B, M, G)
             onward = [np.concatenate([np.zeros((B, half)), x[s].reshape(B, M)], 1) for x in (D, E)]
@@ -160,7 +162,7 @@ def _rule(config: Config, given: goals.Rule | None) -> goals.Rule:
 
 
 def _none(N: int, B: int) -> list[dict[str, Any]]:
-    """What is known beside D, E and the density where no candidate comes from experience."""
+    """What is known beside D, E and the density before there is any experience."""
     nothing = {"experienced": np.zeros(N, bool), "divergence": np.inf, "onward_D": np.zeros(N), "onward_E": np.zeros(N)}
     return [nothing] * B
 
