@@ -19,6 +19,7 @@ from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.deep import Config, Policy, resume, train
 from adagoal.deep.actor import Actor
 from adagoal.deep.pointmass import PointMass
+from adagoal.deep.selection import Selector
 from adagoal.runs import training
 from adagoal.runs.trained import TrainResult
 
@@ -46,9 +47,16 @@ def test_a_recipe_has_its_goal_rule_unless_one_is_given(monkeypatch: pytest.Monk
     assert asked == ["proportional", "unigoal", "adagoal-proportional"]
 
 
-def test_a_rule_is_the_same_by_its_name_and_as_a_function() -> None:
-    """Also one that asks for goals from experience, which a configuration with a function's name cannot know."""
-    chosen = [adagoal.train("point-mass", rule, **TINY).history.goals for rule in ("mega", goals.mega)]
+def test_a_function_is_asked_for_what_it_declares() -> None:
+    """A configuration holds the name of a function alone, and cannot know it."""
+    config, space = Config("point-mass", goal_rule="function:mega"), lambda rng, n: np.zeros((n, 2))
+    assert Selector([config], [space], [space], 100, goals.mega).needs == [goals.needs(goals.mega, frozenset())]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mega", "omega", "discover"])
+def test_a_rule_is_the_same_by_its_name_and_as_a_function(name: str) -> None:
+    chosen = [adagoal.train("point-mass", rule, **TINY).history.goals for rule in (name, goals.RULES[name])]
     np.testing.assert_array_equal(*chosen)
 
 

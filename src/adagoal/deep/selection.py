@@ -70,7 +70,7 @@ class Selector:
         rngs = [np.random.default_rng([config.seed, SELECT, cycle]) for config in self.configs]
         candidates = np.stack([f(rng, B * N) for f, rng in zip(self.train, rngs, strict=True)]).reshape(S, B, N, -1)
         keys = _keys(S, cycle)
-        more = [_none(N, B) if "experienced" in needs else [{}] * B for needs in self.needs]
+        more = [_none(N, B, "experienced" in needs) for needs in self.needs]
         if self._experience is not None and int(state.replay.added[0]) > 0:
             more = self._from_experience(state, candidates, rngs, keys)
         if self.blind:
@@ -112,7 +112,7 @@ class Selector:
         more = []
         for s, needs in enumerate(self.needs):
             if "experienced" not in needs:
-                more.append([{}] * B)
+                more.append(_none(N, B, False))
                 continue
             candidates[s, :, half:] = achieved[s].reshape(B, M, G)
             onward = [np.concatenate([np.zeros((B, half)), x[s].reshape(B, M)], 1) for x in (D, E)]
@@ -161,8 +161,10 @@ def _rule(config: Config, given: goals.Rule | None) -> goals.Rule:
     return given
 
 
-def _none(N: int, B: int) -> list[dict[str, Any]]:
-    """What is known beside D, E and the density before there is any experience."""
+def _none(N: int, B: int, asked: bool) -> list[dict[str, Any]]:
+    """What is known beside D, E and the density before there is any experience, where a rule asks for it."""
+    if not asked:
+        return [{}] * B
     nothing = {"experienced": np.zeros(N, bool), "divergence": np.inf, "onward_D": np.zeros(N), "onward_E": np.zeros(N)}
     return [nothing] * B
 
