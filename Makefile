@@ -68,7 +68,9 @@ format: $(VENV)/stamp-dev
 
 check-slow: $(VENV)/stamp-dev
 	$(BIN)/pytest -m slow
-	@$(MAKE) --no-print-directory check-sb3 check-panda
+	@$(MAKE) --no-print-directory check-sb3
+	@if $(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then \
+	  $(MAKE) --no-print-directory check-panda; else echo "check-panda is for Python 3.11: left out"; fi
 
 $(SB3)/stamp: $(VENV)/stamp-python pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(SB3)
