@@ -7,7 +7,7 @@ counted: it is known.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numba
 import numpy as np
@@ -28,6 +28,10 @@ MOVES: Schema = {
     "moves_count": Array("int64", ("M",), low=1, high=MOST, optional=True),
 }
 """What a result keeps of the counts; results of earlier versions have nothing."""
+
+
+COMPILED: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
+"""Without Numba's reference counts, which cost more than the steps themselves: nothing is allocated in such loops."""
 
 
 class Counts:
@@ -195,7 +199,7 @@ def record(pair, successor, successors, count, recent, support, n, settled):  # 
     return True
 
 
-@numba.njit(cache=True, nogil=True, _nrt=False)
+@numba.njit(**COMPILED)
 def add_from(moves, landed, done, n_actions, visits, seen, *arrays):  # type: ignore[no-untyped-def]
     """Count steps from number ``done`` on; returns where a row had no place left, or the end."""
     for i in range(done, len(moves)):

@@ -24,7 +24,7 @@ import numpy as np
 from numba.extending import overload, register_jitable
 
 from adagoal.core.backup import Local, back_up
-from adagoal.core.counts import Counts, record
+from adagoal.core.counts import COMPILED, Counts, record
 from adagoal.core.types import Actions, Bools, Floats, Ints, Longs
 from adagoal.core.world import REST, Outcome, Plan
 
@@ -98,9 +98,7 @@ def orders(plan: Plan, weights: Floats, n_actions: int, start: int) -> Orders:
     return Orders(plan.policy, stages, rows, *goals, np.cumsum(weights), plan.limit, curious, n_actions, start)
 
 
-def part(
-    plan: Plan, weights: Floats, columns: Longs, policy: Actions | Local, n_actions: int, start: int
-) -> Orders:
+def part(plan: Plan, weights: Floats, columns: Longs, policy: Actions | Local, n_actions: int, start: int) -> Orders:
     """The plan for some of its columns, with a policy of theirs."""
     whole = orders(plan, weights, n_actions, start)
     return whole._replace(policy=policy, goal_state=plan.goal_state[columns], weights=np.cumsum(weights[columns]))
@@ -339,12 +337,12 @@ def _move(world, state, action, rng):  # type: ignore[no-untyped-def]
 
 
 @register_jitable
-def drawn(world: Known | Noted, pair: int, u: float) -> np.int64:
+def drawn(world: Known | Noted, pair: int, u: float) -> int:
     """The successor of a pair that the number u in [0, 1) stands for."""
     k = world.indptr[pair]
     while world.cumulative[k] <= u:
         k += 1
-    return np.int64(world.successors[k])
+    return np.int64(world.successors[k])  # type: ignore[return-value]
 
 
 @register_jitable
@@ -355,7 +353,5 @@ def note(world: Noted, move: int, landed: int) -> int:
     return landed
 
 
-COMPILED: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
-"""Without Numba's reference counts, which cost more than the steps themselves: nothing is allocated here."""
 simulate = numba.njit(**COMPILED)(play)
 """The same definition, compiled."""

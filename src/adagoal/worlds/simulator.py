@@ -1,7 +1,8 @@
 """A compiled simulator for known models: tens of millions of steps a second.
 
 The learner sees transitions only; that the simulator knows the kernel is no help to it. A run that keeps its steps is
-played in Python instead, with the same draws and the same outcome, at a million steps a second.
+played in Python instead, with the same draws and the same outcome, at a million steps a second. Long rollouts are for
+several walkers (:mod:`adagoal.worlds.walkers`), which note their steps in any case.
 """
 
 from __future__ import annotations

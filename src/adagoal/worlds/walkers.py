@@ -28,9 +28,10 @@ from adagoal.core.world import Outcome, Plan
 from adagoal.worlds import episode
 from adagoal.worlds.model import TabularMDP
 
+LONG = 65_536
+"""Steps of a rollout from which on it is for walkers. The first such one comes after 1.7e7 steps (schedule.py)."""
 WALKERS, EACH = 8, 8192
-"""Walkers, and the steps of each in a round, at most. That is a millisecond, and ten times what a round costs besides.
-The first rollout with so many steps for all comes after 1.7e7 steps (schedule.py)."""
+"""Walkers, and the steps of each in a round, at most: that is a millisecond, which threads are worth."""
 
 
 def pay(plan: Plan, weights: Floats, steps: int, episodes: int) -> bool:
@@ -38,9 +39,9 @@ def pay(plan: Plan, weights: Floats, steps: int, episodes: int) -> bool:
 
     They have bounds of their own for every column that may be played: copies take no longer than steps.
     """
-    if not isinstance(plan.policy, Local) or min(steps, episodes) < WALKERS * EACH:
+    if not isinstance(plan.policy, Local) or min(steps, episodes) < LONG:
         return False
-    return np.count_nonzero(weights > 0) * plan.policy.V.shape[1] <= WALKERS * EACH
+    return bool(np.count_nonzero(weights > 0) * plan.policy.V.shape[1] <= LONG)
 
 
 class Walker:
@@ -77,7 +78,13 @@ class Walker:
 
 
 def rollout(
-    mdp: TabularMDP, cumulative: Floats, plan: Plan, weights: Floats, counts: Counts, rng: np.random.Generator, steps: int
+    mdp: TabularMDP,
+    cumulative: Floats,
+    plan: Plan,
+    weights: Floats,
+    counts: Counts,
+    rng: np.random.Generator,
+    steps: int,
 ) -> Outcome:
     """Rounds until a state is new, the steps are spent, or there are as many episodes as in any rollout.
 
