@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import adagoal
+from adagoal.core.threads import side_by_side
 from adagoal.tabular import certified, confidence
-from adagoal.tabular.blocks import side_by_side
 
 
 def explored(monkeypatch, cores):

@@ -7,7 +7,7 @@ counted: it is known.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numba
 import numpy as np
@@ -28,6 +28,10 @@ MOVES: Schema = {
     "moves_count": Array("int64", ("M",), low=1, high=MOST, optional=True),
 }
 """What a result keeps of the counts; results of earlier versions have nothing."""
+
+
+COMPILED: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
+"""Without Numba's reference counts, which cost more than the steps themselves: nothing is allocated in such loops."""
 
 
 class Counts:
@@ -93,13 +97,15 @@ class Counts:
         """These pairs do not exist: each is known to be the reset, with the start as its successor and no counts."""
         self.absent[pairs], self.support[pairs], self.successor[pairs, 0] = True, 1, self.start
 
-    def record_all(self, pairs: Longs, successors: Longs) -> None:
-        """Count transitions, in order."""
+    def add(self, moves: Longs, landed: Longs) -> None:
+        """Count steps, in order: pairs s * A + a, or -1 - s for a reset in s, and the states after them."""
+        if self.trail is not None:
+            self.trail.add(moves, landed)
         done = 0
-        while done < len(pairs):
+        while done < len(moves):
             arrays = self.successor, self.count, self.recent, self.support, self.n, self.settled
-            done = record_from(pairs, successors, done, *arrays)
-            if done < len(pairs):
+            done = add_from(moves, landed, done, self.n_actions, self.visits, self.seen, *arrays)
+            if done < len(moves):
                 self.widen(2 * self.successor.shape[1])
 
     def widen(self, width: int) -> None:
@@ -193,10 +199,12 @@ def record(pair, successor, successors, count, recent, support, n, settled):  # 
     return True
 
 
-@numba.njit(cache=True, nogil=True)
-def record_from(pairs, landed, done, successor, count, recent, support, n, settled):  # type: ignore[no-untyped-def]
-    """Count transitions from number ``done`` on; returns where a row had no place left, or the end."""
-    for i in range(done, len(pairs)):
-        if not record(pairs[i], landed[i], successor, count, recent, support, n, settled):
+@numba.njit(**COMPILED)
+def add_from(moves, landed, done, n_actions, visits, seen, *arrays):  # type: ignore[no-untyped-def]
+    """Count steps from number ``done`` on; returns where a row had no place left, or the end."""
+    for i in range(done, len(moves)):
+        if moves[i] >= 0 and not record(moves[i], landed[i], *arrays):
             return i
-    return len(pairs)
+        visits[moves[i] // n_actions if moves[i] >= 0 else -1 - moves[i]] += 1
+        seen[landed[i]] = True
+    return len(moves)

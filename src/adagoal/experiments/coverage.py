@@ -158,9 +158,8 @@ def sample(run: Run, mdp: TabularMDP, truth: Truth) -> Status:
     while run.open_columns().any() and tries < SAMPLED_TRIES and counts.support.max() < 2:
         more = max(1, tries // 10)
         landed = [run.rng.choice(states, more, p=p) for states, p in rows]
-        counts.record_all(np.repeat(np.arange(len(rows)), more), np.concatenate(landed).astype(np.int64))
-        counts.seen[np.concatenate(landed)], tries = True, tries + more
-        counts.visits += more * mdp.n_actions
+        counts.add(np.repeat(np.arange(len(rows)), more), np.concatenate(landed).astype(np.int64))
+        tries += more
         run.steps = int(counts.visits.sum())
         estimates.schedule.purses[:] = np.inf
         while estimates.refresh(run.column_weights() > 0) and run.open_columns().any():

@@ -6,8 +6,7 @@ on how many threads there are, nor on which of them is first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, wait
+from collections.abc import Callable
 
 import numba
 import numpy as np
@@ -23,20 +22,6 @@ def improve(sweep: Sweep, model: Empirical, given: Block, block: Longs, values: 
     """The columns ``block`` of two tables [columns, S], after a backend's sweeps of one bound."""
     value_part, policy_part = sweep(model, given, *gather(values, policy, given.order, block))
     scatter(value_part, policy_part, given.order, block, values, policy)
-
-
-def side_by_side(jobs: Sequence[Callable[[], None]], threads: Executor | None) -> None:
-    """Do all jobs, in these threads or without any. None of them is left running, whatever is raised."""
-    if threads is None:
-        for job in jobs:
-            job()
-        return
-    begun = [threads.submit(job) for job in jobs]
-    try:
-        for one in begun:
-            one.result()
-    finally:
-        wait(begun)
 
 
 @numba.njit(cache=True, nogil=True)

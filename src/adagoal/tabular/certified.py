@@ -35,12 +35,13 @@ from adagoal.core.backup import Local
 from adagoal.core.counts import Counts
 from adagoal.core.goalspace import GoalSpace
 from adagoal.core.schema import COUNT, Array, Schema, check_arrays, check_json, record
+from adagoal.core.threads import side_by_side
 from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.core.world import NEVER, Plan
 from adagoal.planning.backend import NUMBA, Backend
 from adagoal.planning.model import Block
 from adagoal.tabular import hops
-from adagoal.tabular.blocks import improve, side_by_side
+from adagoal.tabular.blocks import improve
 from adagoal.tabular.columns import HEIGHT, Columns
 from adagoal.tabular.confidence import Confidence
 from adagoal.tabular.detours import detours

@@ -22,9 +22,9 @@ import numpy as np
 from adagoal.core.backup import LEVELS
 from adagoal.core.counts import Counts
 from adagoal.core.errors import InputError
+from adagoal.core.threads import side_by_side
 from adagoal.core.types import Floats, Ints, Longs
 from adagoal.planning.model import Empirical
-from adagoal.tabular.blocks import side_by_side
 from adagoal.tabular.surprise import Quiet
 
 SHARES = (0.35, 0.35, 0.05, 0.25)

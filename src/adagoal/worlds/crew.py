@@ -136,11 +136,7 @@ class CrewWorld(Doubted):
             policy = table(columns, np.flatnonzero(counts.seen), plan.policy, *arrays)
         else:
             policy = np.ascontiguousarray(plan.policy[:, :, columns])
-        orders = episode.orders(plan, weights, self.n_actions, self.start)._replace(
-            policy=policy,
-            goal_state=plan.goal_state[columns],
-            weights=np.cumsum(weights[columns]),
-        )
+        orders = episode.part(plan, weights, columns, policy, self.n_actions, self.start)
         seen, terminal, absent = (
             np.flatnonzero(given).tolist() for given in (counts.seen, counts.terminal, counts.absent)
         )
@@ -175,15 +171,10 @@ class CrewWorld(Doubted):
         new = not counts.seen[landed].all()
         real = moves >= 0
         self._look_at_ends(counts, landed[real & (ended > 0)], landed[real & (ended == 0)])
-        counts.seen[landed] = True
         for stray in landed[~real & (landed != self.start)][:1]:
             self._doubts.astray(int(stray))
-        states = np.where(real, moves // self.n_actions, -1 - moves)
-        counts.visits += np.bincount(states, minlength=counts.n_states)
         self._threads[i] = self._recorder.add(moves, landed, self._threads[i])
-        if counts.trail is not None:
-            counts.trail.add(moves, landed)
-        counts.record_all(moves[real], landed[real])
+        counts.add(moves, landed)
         self._truncates |= seen.truncates
         self._drew |= seen.drew
         self._ages[i] = seen.age

@@ -2,7 +2,8 @@
 
 :func:`play` is the loop of goal-conditioned exploration. As a Python function it plays any world that can step, reset
 and say where nothing but a reset is allowed (:class:`Stage`); :data:`simulate` is the same function compiled, for the
-arrays of a known model. A new kind of world brings those operations and never writes the loop again.
+arrays of a known model, which counts what is seen (:class:`Known`) or notes it (:class:`Noted`). A new kind of world
+brings those operations and never writes the loop again.
 
 Actions come from a table, or from lower bounds that are backed up at every state on the way
 (:mod:`adagoal.core.backup`); the latter asks a world for its counts as they are at this moment.
@@ -23,8 +24,8 @@ import numpy as np
 from numba.extending import overload, register_jitable
 
 from adagoal.core.backup import Local, back_up
-from adagoal.core.counts import Counts, record
-from adagoal.core.types import Bools, Floats, Ints, Longs
+from adagoal.core.counts import COMPILED, Counts, record
+from adagoal.core.types import Actions, Bools, Floats, Ints, Longs
 from adagoal.core.world import REST, Outcome, Plan
 
 EPISODES = 4096
@@ -95,6 +96,12 @@ def orders(plan: Plan, weights: Floats, n_actions: int, start: int) -> Orders:
     at = np.arange(rows)[:, None] if plan.at is None else plan.at
     goals = plan.goal_state, at, at.shape[1]
     return Orders(plan.policy, stages, rows, *goals, np.cumsum(weights), plan.limit, curious, n_actions, start)
+
+
+def part(plan: Plan, weights: Floats, columns: Longs, policy: Actions | Local, n_actions: int, start: int) -> Orders:
+    """The plan for some of its columns, with a policy of theirs."""
+    whole = orders(plan, weights, n_actions, start)
+    return whole._replace(policy=policy, goal_state=plan.goal_state[columns], weights=np.cumsum(weights[columns]))
 
 
 def in_python(given: Orders) -> Orders:
@@ -235,6 +242,36 @@ class Known(NamedTuple):
         return Known(*model, c.successor, c.count, c.recent, c.support, c.n, c.settled, c.visits, c.seen, c.absent)
 
 
+class Noted(NamedTuple):
+    """A known model, counts that stay as they are, and the moves made meanwhile."""
+
+    indptr: Longs
+    successors: Ints
+    cumulative: Floats
+    """As in :class:`Known`"""
+    terminal: Bools
+    start: int
+    seen_successor: Ints
+    counted: Longs
+    support: Ints
+    n: Longs
+    seen: Bools
+    absent: Bools
+    moves: Longs
+    """[N] the pair s * A + a of every step, or -1 - s for a reset in s"""
+    landed: Longs
+    """[N] the states after them"""
+    taken: Longs
+    """[1] how many there are"""
+
+    @staticmethod
+    def of(mdp: Any, cumulative: Floats, c: Counts, room: int) -> Noted:
+        """With room for so many moves."""
+        model = mdp.indptr, mdp.successors, cumulative, mdp.terminal, mdp.start
+        moves, landed, taken = np.empty(room, np.int64), np.empty(room, np.int64), np.zeros(1, np.int64)
+        return Noted(*model, c.successor, c.count, c.support, c.n, c.seen, c.absent, moves, landed, taken)
+
+
 @overload(draw, inline="always")
 def _draw(weights, u):  # type: ignore[no-untyped-def]
     return lambda weights, u: min(np.searchsorted(weights, u, side="right"), len(weights) - 1)
@@ -260,7 +297,10 @@ def _home(world, state):  # type: ignore[no-untyped-def]
         world.visits[state] += 1
         return world.start
 
-    return reset
+    def noted(world, state):  # type: ignore[no-untyped-def]
+        return note(world, -1 - state, world.start)
+
+    return noted if "moves" in world.fields else reset
 
 
 @overload(move, inline="always")
@@ -270,11 +310,7 @@ def _move(world, state, action, rng):  # type: ignore[no-untyped-def]
         pair = state * (world.n.shape[0] // world.visits.shape[0]) + action
         if world.absent[pair]:
             return np.int64(world.start), NOTHING
-        u = rng.random()
-        k = world.indptr[pair]
-        while world.cumulative[k] <= u:
-            k += 1
-        landed = np.int64(world.successors[k])
+        landed = drawn(world, pair, rng.random())
         record(
             pair,
             landed,
@@ -290,10 +326,32 @@ def _move(world, state, action, rng):  # type: ignore[no-untyped-def]
             return landed, NEW
         return landed, ENOUGH if world.n[pair] >= world.threshold[pair] else NOTHING
 
-    return step
+    def noted(world, state, action, rng):  # type: ignore[no-untyped-def]
+        pair = state * (world.n.shape[0] // world.seen.shape[0]) + action
+        if world.absent[pair]:
+            return np.int64(note(world, -1 - state, world.start)), NOTHING
+        landed = note(world, pair, drawn(world, pair, rng.random()))
+        return landed, NOTHING if world.seen[landed] else NEW
+
+    return noted if "moves" in world.fields else step
 
 
-COMPILED: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
-"""Without Numba's reference counts, which cost more than the steps themselves: nothing is allocated here."""
+@register_jitable
+def drawn(world: Known | Noted, pair: int, u: float) -> int:
+    """The successor of a pair that the number u in [0, 1) stands for."""
+    k = world.indptr[pair]
+    while world.cumulative[k] <= u:
+        k += 1
+    return np.int64(world.successors[k])  # type: ignore[return-value]
+
+
+@register_jitable
+def note(world: Noted, move: int, landed: int) -> int:
+    """Take down a step; the state after it."""
+    world.moves[world.taken[0]], world.landed[world.taken[0]] = move, landed
+    world.taken[0] += 1
+    return landed
+
+
 simulate = numba.njit(**COMPILED)(play)
 """The same definition, compiled."""

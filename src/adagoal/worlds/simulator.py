@@ -1,7 +1,8 @@
 """A compiled simulator for known models: tens of millions of steps a second.
 
 The learner sees transitions only; that the simulator knows the kernel is no help to it. A run that keeps its steps is
-played in Python instead, with the same draws and the same outcome, at a million steps a second.
+played in Python instead, with the same draws and the same outcome, at a million steps a second. Long rollouts are for
+several walkers (:mod:`adagoal.worlds.walkers`), which note their steps in any case.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from adagoal.core.names import Observed
 from adagoal.core.schema import check_json, record
 from adagoal.core.types import Floats
 from adagoal.core.world import Outcome, Plan
-from adagoal.worlds import episode
+from adagoal.worlds import episode, walkers
 from adagoal.worlds.body import Mask
 from adagoal.worlds.model import TabularMDP
 from adagoal.worlds.sanity import Doubts
@@ -65,6 +66,9 @@ class ModelWorld:
         """Play until a threshold is met, a state is new, or ``max_steps`` or ``max_episodes`` is spent."""
         if self.masked and len(self._absent) and not counts.absent[self._absent[0]]:
             counts.leave_out(self._absent)
+        max_steps = min(max_steps, plan.steps)
+        if walkers.pay(plan, weights, max_steps, max_episodes):
+            return self._side_by_side(plan, weights, counts, rng, max_steps)
         if counts.trail is not None:
             return self._in_python(plan, weights, counts, rng, max_steps, max_episodes)
         counts.widen(self._width)
@@ -72,9 +76,20 @@ class ModelWorld:
         log = np.zeros((min(max_episodes, episode.EPISODES), 2), np.int64)
         given = episode.orders(plan, weights, self.n_actions, self.start)
         known = episode.Known.of(self.mdp, self._cumulative, plan.threshold, counts)
-        steps, ended = episode.simulate(known, given, self._place, rng, min(max_steps, plan.steps), log)
+        steps, ended = episode.simulate(known, given, self._place, rng, max_steps, log)
         counts.terminal |= self.mdp.terminal & counts.seen
         return episode.outcome(steps, ended, log)
+
+    def _side_by_side(
+        self, plan: Plan, weights: Floats, counts: Counts, rng: np.random.Generator, max_steps: int
+    ) -> Outcome:
+        counts.widen(self._width)
+        away = walkers.go_home(int(self._place[0]), counts)
+        self.restart(0)
+        outcome = walkers.rollout(self.mdp, self._cumulative, plan, weights, counts, rng, max_steps - away)
+        outcome.steps += away
+        counts.terminal |= self.mdp.terminal & counts.seen
+        return outcome
 
     def _in_python(
         self, plan: Plan, weights: Floats, counts: Counts, rng: np.random.Generator, max_steps: int, max_episodes: int
@@ -86,7 +101,7 @@ class ModelWorld:
         given = episode.in_python(episode.orders(plan, weights, self.n_actions, self.start))
         place = self._place.tolist()
         try:
-            steps, ended = episode.play(stage, given, place, rng, min(max_steps, plan.steps), log)
+            steps, ended = episode.play(stage, given, place, rng, max_steps, log)
         finally:
             stage.flush()
         self._place[:] = place

@@ -1,0 +1,188 @@
+"""Several walkers of a known model: they play what the definition says, and how many threads there are is no matter."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import adagoal
+from adagoal.core.backup import Local, back_up
+from adagoal.core.counts import Counts
+from adagoal.core.run import Run
+from adagoal.core.world import NEVER, Plan
+from adagoal.goals import RULES
+from adagoal.loop import explore
+from adagoal.mdp import solve
+from adagoal.tabular import schedule
+from adagoal.tabular.certified import Certified
+from adagoal.worlds import episode, random_models, walkers
+from adagoal.worlds.simulator import ModelWorld
+
+ALL = ("successor", "count", "recent", "support", "n", "settled", "visits", "seen")
+GRID = {"env": "grid", "env_args": {"rows": 4, "cols": 4}, "radius": 15.0, "epsilon": 0.75, "seed": 3}
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Rollouts of a sixteenth of the run are long, and rounds are short."""
+    monkeypatch.setattr(schedule, "GRAIN", 16)
+    monkeypatch.setattr(walkers, "LONG", 1000)
+    monkeypatch.setattr(walkers, "EACH", 50)
+
+
+def rolled(monkeypatch):
+    """The steps of every rollout by walkers, from now on."""
+    steps, rollout = [], walkers.rollout
+
+    def spy(*args):
+        outcome = rollout(*args)
+        steps.append(outcome.steps)
+        return outcome
+
+    monkeypatch.setattr(walkers, "rollout", spy)
+    return steps
+
+
+def same(one, two):
+    assert (one.steps, one.plans, one.certificates) == (two.steps, two.plans, two.certificates)
+    for name, array in one.arrays.items():
+        np.testing.assert_array_equal(array, two.arrays[name])
+
+
+def test_the_number_of_cores_changes_nothing(monkeypatch):
+    results, steps = [], rolled(monkeypatch)
+    for cores in (1, 4):
+        monkeypatch.setattr(walkers.os, "cpu_count", lambda cores=cores: cores)
+        results.append(adagoal.explore(**GRID, budget=60_000))
+    same(*results)
+    assert results[0].steps == 60_000
+    assert sum(steps) > 40_000
+    assert adagoal.audit(adagoal.explore(**GRID | {"epsilon": 1.5})).ok
+
+
+def test_steps_that_are_kept_change_nothing(tmp_path: Path):
+    plain = adagoal.explore(**GRID, budget=60_000)
+    same(plain, adagoal.explore(**GRID, budget=60_000, out=tmp_path, record=True))
+    steps = adagoal.transitions(tmp_path)
+    assert len(steps["state"]) == plain.steps
+    np.testing.assert_array_equal(np.bincount(steps["state"], minlength=16), plain.arrays["visits"])
+    assert (steps["next_state"][steps["action"] == plain.reset_action] == 0).all()
+
+
+def test_a_run_goes_on_as_if_it_had_not_been_interrupted(tmp_path: Path):
+    def stop(run):
+        return run.steps < 30_000
+
+    first = adagoal.explore(**GRID, budget=60_000, out=tmp_path, observe=stop)
+    assert 30_000 <= first.steps < 40_000
+    same(adagoal.resume(tmp_path, budget=60_000), adagoal.explore(**GRID, budget=60_000))
+
+
+class Noting:
+    """A walker in Python: counts as they are, bounds of its own."""
+
+    def __init__(self, mdp, cumulative, counts):
+        self.mdp, self.cumulative, self.counts, self.moves = mdp, cumulative, counts, []
+
+    def forced(self, state):
+        return self.mdp.terminal[state]
+
+    def home(self, state):
+        self.moves.append((-1 - state, self.mdp.start))
+        return self.mdp.start
+
+    def move(self, state, action, rng):
+        pair, u = state * self.mdp.n_actions + action, rng.random()
+        inside = slice(self.mdp.indptr[pair], self.mdp.indptr[pair + 1])
+        landed = int(self.mdp.successors[inside][np.argmax(self.cumulative[inside] > u)])
+        self.moves.append((pair, landed))
+        return landed, episode.NOTHING if self.counts.seen[landed] else episode.NEW
+
+    def back_up(self, local, state, column):
+        c = self.counts
+        return int(back_up(state, column, local, c.successor, c.count, c.support, c.n))
+
+
+def twin(world, plan, weights, counts, rng, steps):
+    """One round, written down once more: walkers in Python, whose moves are counted in their order."""
+    V, mdp = plan.policy.V.copy(), world.mdp
+    seeds, walked = rng.integers(2**63, size=walkers.WALKERS), []
+    for seed in seeds:
+        mine, place = V.copy(), [mdp.start, -1, 0]
+        given = episode.in_python(episode.orders(plan, weights, mdp.n_actions, mdp.start))
+        stage = Noting(mdp, world._cumulative, counts)
+        log = np.zeros((episode.EPISODES, 2), np.int64)
+        given = given._replace(policy=plan.policy._replace(V=mine))
+        episode.play(stage, given, place, np.random.default_rng(seed), steps, log)
+        if place[0] != mdp.start:
+            stage.home(place[0])
+        walked.append((stage.moves, mine))
+    for moves, mine in walked:
+        counts.add(*np.array(moves).T)
+        np.maximum(plan.policy.V, mine, out=plan.policy.V)
+    return sum(len(moves) for moves, _ in walked)
+
+
+@pytest.mark.parametrize("seen", [12, 11])
+def test_a_round_against_its_twin(monkeypatch, seen):
+    """With two columns, one of which has no weight; and where a state is new."""
+    monkeypatch.setattr(walkers, "EACH", 200)
+    mdp = random_models.random_sparse(n_states=12, n_actions=2, branching=3, seed=1)
+    world, found = ModelWorld(mdp), []
+    for play in (world.rollout, None):
+        counts = Counts(12, 2, mdp.start, width=4)
+        for x in range(24):  # as often as it takes for bounds to rise
+            states, p = mdp.row(*divmod(x, 2))
+            landed = np.repeat(states.astype(np.int64), np.round(3000 * p).astype(int))
+            counts.add(np.full(len(landed), x), landed)
+        counts.seen[seen:] = False
+        V = np.zeros((3, 12))
+        local = Local(V, np.full(V.shape, -1, np.int16), False, np.full(24, 0.5), 9.0, 12.0, mdp.start, 2)
+        plan = Plan(local, np.array([5, 7, 9]), 50, np.full(24, NEVER), None, 8 * 200)
+        weights, rng = np.array([1.0, 0.0, 2.0]), np.random.default_rng(0)
+        if play is not None:
+            taken = play(plan, weights, counts, rng, NEVER, NEVER).steps
+        else:
+            taken = twin(world, plan, weights, counts, rng, 199)
+        found.append((taken, V, *(getattr(counts, name) for name in ALL)))
+    for one, two in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, two)
+    assert found[0][1][[0, 2]].max() > 1.0
+    assert counts.seen.all()
+    assert (found[0][0] >= 8 * 199) == (seen == 12)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_bounds_of_walkers_are_bounds(seed, monkeypatch):
+    """Lemma 5 after every rollout, at every state, without any plan; and from any place the way home is a step."""
+    mdp = random_models.random_sparse(n_states=8, n_actions=2, seed=seed)
+    truth, counts, steps = (
+        solve.optimal_values(mdp),
+        Counts(mdp.n_states, mdp.n_actions, mdp.start),
+        rolled(monkeypatch),
+    )
+    estimates = Certified(counts, mdp.n_states, 6.0, 1.0, 0.1)
+    monkeypatch.setattr(estimates.schedule, "pays", lambda kind: False)
+    run = Run(ModelWorld(mdp), estimates, RULES["adagoal"], np.random.default_rng(seed))
+
+    def look(run):
+        goals = estimates.goal_state[1:]
+        assert (estimates.V[:, 1:] <= truth[:, goals] + 1e-9).all()
+        assert counts.visits.sum() == run.steps
+
+    explore(run, 90_000, look)
+    assert estimates.D[1:].max() > 1.5
+    assert sum(steps) > 60_000
+    counts._check()
+
+
+def test_many_columns_are_not_for_walkers():
+    """Each walker would copy more than it steps."""
+    V = np.zeros((300, 400))
+    local = Local(V, np.full(V.shape, -1, np.int16), False, np.ones(800), 9.0, 12.0, 0, 2)
+    plan, one = Plan(local, np.arange(300), 50, np.full(800, NEVER)), np.zeros(300)
+    one[7] = 1.0
+    assert walkers.pay(plan, one, 1000, 1000)
+    assert not walkers.pay(plan, one, 999, 1000)
+    assert not walkers.pay(plan, one, 1000, 999)
+    assert not walkers.pay(plan, np.ones(300), 1000, 1000)
