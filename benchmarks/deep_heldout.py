@@ -34,7 +34,7 @@ that moved the object, which is the default on Fetch; and whatever is the defaul
 LAST_TESTS = 3
 """Settings are chosen by the mean success in so many tests at the end."""
 DRAWS = 20_000
-COLOURS = ("#0072b2", "#d55e00", "#7f7f7f", "#009e73")
+COLOURS = ("#0072b2", "#d55e00", "#7f7f7f", "#009e73", "#cc79a7", "#e69f00")
 
 
 def interquartile(values: Any) -> tuple[float, float, float]:
@@ -77,7 +77,7 @@ def plot(files: list[dict[str, Any]], path: Path) -> None:
     """Interquartile means and their intervals over steps, one line per group."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 3.6), layout="constrained")
+    figure = Figure(figsize=(7, 4.0), layout="constrained")
     axes = figure.subplots()
     for (name, runs), colour in zip(groups(files).items(), COLOURS, strict=False):
         tests = list(zip(*(run["curve"] for run in runs), strict=True))
