@@ -1,0 +1,115 @@
+"""What users say for goals that are sets: files, options, the older name, and bad input, each one line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import adagoal
+from adagoal.cli.main import run
+from adagoal.core.errors import EnvironmentFailure, InputError
+from adagoal.worlds import toys
+from goal_sets import GRID
+from model_env import PairEnv
+
+
+def test_code_that_a_folder_names_is_not_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text("def row(label):\n    return label[:2]\n")
+    explore = ["explore", "grid", "--env-arg", "rows=3", "--radius", "6", "--quiet"]
+    assert run([*explore, "--goals", "mine.py:row", "--budget", "200", "--out", "r"]) == 3
+    Path("mine.py").write_text("raise SystemExit('this must not run')\n")
+    for command in ("audit", "play", "report", "export"):
+        assert run([command, "r"]) in (0, 1)  # 1: an unfinished run may miss a goal
+    capsys.readouterr()
+    assert run(["resume", "r", "--budget", "400", "--quiet"]) == 2
+    line = "the run has the goals 'mine.py:row', a file to run; give the goals again, or trust the folder"
+    assert capsys.readouterr().err == f"error: --goals: {line}\n"
+    Path("mine.py").write_text("def row(label):\n    return label[:2]\n")
+    assert run(["resume", "r", "--budget", "400", "--quiet", "--trust"]) == 3
+    assert run(["resume", "r", "--budget", "100000", "--quiet", "--goals", "mine.py:row"]) == 0
+    stored = json.loads(Path("r/result.json").read_text())
+    assert stored["goal_names"] == ["(0", "(1", "(2"]
+    assert [(row["label"], row["states"]) for row in stored["goals"]] == [("(0", 5), ("(1", 5), ("(2", 5)]
+
+
+def test_options_of_the_command_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    explore = ["explore", "grid", "--env-arg", "rows=2", "--env-arg", "cols=2", "--radius", "6", "--quiet"]
+    assert run([*explore, "--goal-label", "(0, 1)", "--goal-label", "(1, 1)", "--out", "two"]) == 0
+    assert adagoal.load("two").goals == [1, 3]  # single states keep their numbers
+    assert run([*explore, "--goal", "1", "--goal-label", "(1, 1)", "--out", "both"]) == 0
+    assert adagoal.load("both").goals == [1, 3]
+    capsys.readouterr()
+    assert run([*explore, "--goal", "1", "--goal-keys", "0"]) == 2
+    assert run([*explore, "--goals", "mine.txt"]) == 2
+    first, other = capsys.readouterr().err.splitlines()
+    assert first == "error: give --goals, --goal-keys, or --goal and --goal-label, not several of these"
+    assert other.startswith("error: --goals: must look like FILE.py:NAME")
+
+
+def flip():
+    """A function that never says the same twice."""
+    count = iter(range(10**6))
+    return lambda label: next(count)
+
+
+@pytest.mark.parametrize(
+    ("goals", "text"),
+    [
+        (["(0, 9)"], r"has no state and no set of states called '\(0, 9\)'; there are '\(0, "),
+        ({"door": lambda label: 1 / 0}, "the goal 'door' raised ZeroDivisionError: division by zero for the obs"),
+        (lambda label: label.no_such, "the function raised AttributeError"),
+        (lambda label: [1, 2], "a function of observations returns a number, a text, a tuple of them, or None; got li"),
+        (lambda label: 1 if label[1] == "0" else "1", "the values '1' and 1 are written the same way"),
+        (flip(), r"the same observation belongs to \['0'\] at first and not the second time"),
+        (lambda label: None, "no state belongs to any of the goals"),
+        ({"door": lambda label: False}, "no state belongs to any of the goals"),
+        ("keys:0", r"goal_keys: an observation such as '\(0, 0\)' has no entries: it is one str"),
+        ({}, "there must be at least one goal"),
+        ({"door": "open"}, "must be names with functions, or with lists of states"),
+        ({"door": [99]}, r"goals must be states in 0\.\.11"),
+        (3, "must be states, labels, a function of observations, or names with predicates; got 3"),
+        ([True], "must be states"),
+        ("no.py:fn", "no such file 'no.py'"),
+    ],
+)
+def test_bad_goals_are_one_line(goals, text):
+    with pytest.raises(InputError, match=text) as caught:
+        adagoal.explore("grid", 5.0, env_args=GRID, goals=goals)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_function_that_raises_on_the_way_keeps_what_was_learnt(tmp_path):
+    def picky(observation: Any) -> Any:
+        if observation[1] == 4:
+            raise RuntimeError("not this one")
+        return int(observation[1])
+
+    with pytest.raises(EnvironmentFailure, match=r"the function raised RuntimeError: not this one.*what had been"):
+        adagoal.explore(PairEnv(toys.chain(n_states=8)), 9.0, goals=picky, max_states=20, out=tmp_path)
+    assert len(adagoal.load(tmp_path).goals) == 4
+
+
+def test_states_cannot_be_named_before_they_are_found():
+    env = PairEnv(toys.chain(n_states=4))
+    with pytest.raises(InputError, match="numbered as they are found, so states cannot name goals in advance; use la"):
+        adagoal.explore(env, 3.0, goals=[1])
+    result = adagoal.explore(env, 4.0, goals=["[0 2]"], max_states=10)
+    assert [result.label(s) for s in result.members("[0 2]")] == ["[0 2]"]
+
+
+def test_a_predicate_without_a_state_is_told():
+    result = adagoal.explore("grid", 5.0, env_args=GRID, goals={"top": lambda l: l[1] == "0", "sky": lambda l: False})
+    assert "no state belongs to the goal sky" in result.warnings
+    assert result.goals == [0]
+    assert adagoal.audit(result).ok
+
+
+def test_the_older_name_of_the_argument():
+    with pytest.warns(DeprecationWarning, match="goal_space is now called goals"):
+        result = adagoal.explore("grid", 5.0, env_args=GRID, goal_space=[1, 2])
+    assert result.goals == [1, 2]
+    with pytest.warns(DeprecationWarning, match="goals"), pytest.raises(InputError, match="give one of the two"):
+        adagoal.explore("grid", 5.0, goal_space=[1], goals=[1])

@@ -1,0 +1,137 @@
+"""Goals that are sets of states, for the methods that grow a set of states."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import adagoal
+from adagoal.cli.main import run
+from adagoal.mdp import incremental, solve
+from adagoal.worlds import toys
+from adagoal.worlds.simulator import ModelWorld
+from goal_sets import GRID, RIVALS, WORLDS, random_sets, second
+from model_env import PairEnv
+
+
+@pytest.mark.parametrize("method", RIVALS)
+@pytest.mark.parametrize("kind", ["partition", "overlapping"])
+@pytest.mark.parametrize("world", WORLDS)
+def test_what_rivals_claim_of_sets(world, kind, method):
+    """Sets within L for policies restricted to the incrementally L-reachable states, and none beyond L + epsilon;
+    all reached within L + epsilon, by DisCo within epsilon of the best such policy.
+    """
+    mdp, L, epsilon = WORLDS[world], 5.0, 1.0
+    sets = [list(range(r, mdp.n_states, 3)) for r in range(3)] if kind == "partition" else random_sets(mdp, 1)
+    names = {f"set {i}": members for i, members in enumerate(sets)}
+    result = adagoal.explore(
+        ModelWorld(mdp), L, epsilon, goals=names, method=method, method_args=RIVALS[method], seed=2, budget=10**7
+    )
+    assert result.status == "stopped"
+    inside = [np.isin(np.arange(mdp.n_states), incremental.incremental_set(mdp, r)) for r in (L, L + epsilon)]
+    best, beyond = (solve.distances(incremental.restricted(mdp, known), sets) for known in inside)
+    assert set(np.flatnonzero(best <= L)) <= set(result.goals) <= set(np.flatnonzero(beyond <= L + epsilon))
+    verdict = adagoal.audit(result, mdp)
+    assert verdict.certificates
+    for row in verdict.rows:
+        assert not row.in_X or row.value <= L + epsilon
+        assert method != "disco" or not row.in_X or best[row.goal] > L or row.value <= best[row.goal] + epsilon
+    assert all(trial.agrees for trial in adagoal.play(result, episodes=20, env=ModelWorld(mdp)))
+
+
+@pytest.mark.parametrize("method", RIVALS)
+def test_a_set_may_be_near_though_each_of_its_states_is_far(method, tmp_path, capsys):
+    """The middle of the fan is one step away, each of its ten states 19; the report shows it, and a run goes on."""
+    arguments = {"goals": {"middle": list(range(1, 11)), "first": [1, 2]}, "method": method, "seed": 1}
+    arguments |= {"env_args": {"n_middle": 10}, "method_args": RIVALS[method]}
+    whole = adagoal.explore("fan", 3.0, **arguments)
+    assert [whole.goal_names[g] for g in whole.goals] == ["middle"]  # and the first two are 9 steps away
+    assert adagoal.audit(whole).ok
+    for part in (3, 9):
+        adagoal.explore("fan", 3.0, **arguments, budget=whole.steps * part // 10, out=tmp_path, overwrite=True)
+        again = adagoal.resume(tmp_path, budget=10**7)
+        assert (again.status, again.steps, again.goals) == ("stopped", whole.steps, whole.goals)
+        for name in ("policy", "visits", "episode_goals"):
+            np.testing.assert_array_equal(again.arrays[name], whole.arrays[name])
+    if method == "disco":
+        assert run(["report", str(tmp_path)]) == 0
+    assert run(["play", str(tmp_path), "--goal-label", "middle", "--episodes", "5"]) == 0
+    for label, says in {
+        "midle": "no goal is called 'midle'",
+        "first": "'first' is number 1, which is not among",
+    }.items():
+        capsys.readouterr()
+        assert run(["play", str(tmp_path), "--goal-label", label]) == 2
+        assert capsys.readouterr().err.startswith(f"error: --goal-label: {says}")
+
+
+@pytest.mark.parametrize("method", RIVALS)
+def test_a_set_has_the_policy_of_its_best_state(method):
+    """A far corner beside a near cell: the policy is that of the cell, or better."""
+    arguments = {"env_args": GRID, "method": method, "method_args": RIVALS[method], "epsilon": 2.0}
+    result = adagoal.explore("grid", 6.0, goals={"both": [11, 1], "start": [0, 11]}, **arguments)
+    rows = {row.label: row for row in adagoal.audit(result).rows}
+    assert rows["start"].value == 0.0
+    assert rows["both"].value < 2.0
+
+
+@pytest.mark.parametrize("method", RIVALS)
+def test_rivals_where_states_belong_to_no_goal(method):
+    def right(label):
+        return "right" if label.endswith("3)") else None
+
+    arguments = {"env_args": GRID, "method": method, "method_args": RIVALS[method], "epsilon": 2.0}
+    result = adagoal.explore("grid", 5.0, goals=right, **arguments)
+    assert result.members("right") == [3, 7, 11]
+    assert set(result.arrays["episode_goals"]) <= {-1, 0}
+    (row,) = adagoal.audit(result).rows
+    assert row.in_X
+    assert row.value <= row.optimal + 2.0
+
+
+def test_a_comparison_with_sets(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text("def row(label):\n    return label[:2]\n")
+    line = ["compare", "grid", "--radius", "4", "--epsilon", "2", "--goals", "mine.py:row", "--goal-rules", "adagoal"]
+    line += ["--methods", "certified,ucbexplore,disco", "--constants", "scaled=0.001", "--seeds", "1", "--jobs", "1"]
+    assert run([*line, "--out", "c", "--quiet"]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| grid ")]
+    assert [line.split("|")[-3].strip() for line in rows] == ["1/1"] * 3  # each passes the audit
+
+
+@pytest.mark.parametrize("goals", [{"far": [2, 3]}, {"far": lambda state: state > 1}])
+def test_one_set_as_the_goal_of_bpi(goals, tmp_path):
+    world, arguments = ModelWorld(toys.chain(n_states=4)), {"horizon": 12, "constants": "scaled=0.01"}
+    result = adagoal.explore(
+        world, 3, goals=goals, method="bpi-ucbvi", method_args=arguments, budget=30_000, out=tmp_path
+    )
+    assert result.status == "stopped"
+    assert result.members("far") == [2, 3]
+    (trial,) = adagoal.play(tmp_path, ["far"], episodes=5, env=ModelWorld(toys.chain(n_states=4)))
+    assert trial.mean == 2.0
+
+
+@pytest.mark.parametrize("method", RIVALS)
+@pytest.mark.parametrize("goals", [None, second, {"even": lambda o: o[1] % 2 == 0, "late": lambda o: o[1] > 2}])
+def test_rivals_number_states_as_they_are_found(tmp_path, monkeypatch, method, goals):
+    """There is room for two states at first; the answer is that of the known model, and a cut run goes on."""
+    monkeypatch.setattr("adagoal.worlds.adapter.FIRST_STATES", 2)
+    mdp, L = toys.chain(n_states=12, slip=0.1), 4.0
+    setting = {"method": method, "method_args": {"constants": "scaled=0.001"}, "seed": 3, "goals": goals}
+    whole = adagoal.explore(PairEnv(mdp), L, **setting)
+    assert whole.status == "stopped"
+    assert len(whole.arrays["visits"]) == 8 > len(whole.view.labels)
+    for s in incremental.incremental_set(mdp, L).tolist():
+        state = whole.state("start" if s == 0 else f"[0 {s}]")
+        holding = {g for g in whole.certificates if state in ([g] if goals is None else whole.members(g))}
+        assert holding <= set(whole.goals)
+    assert set(whole.certificates) == set(range(len(whole.goal_names or whole.view.labels)))
+    for steps in (20, whole.steps // 2):
+        adagoal.explore(
+            PairEnv(mdp), L, **setting, out=tmp_path, overwrite=True, observe=lambda r, n=steps: r.steps < n
+        )
+        again = adagoal.resume(tmp_path, env=PairEnv(mdp), goals=goals)
+        assert (again.status, again.steps, again.certificates) == ("stopped", whole.steps, whole.certificates)
+        for name in ("policy", "policy_goals", "visits", "episode_goals"):
+            np.testing.assert_array_equal(again.arrays[name], whole.arrays[name])
+    assert all(trial.agrees for trial in adagoal.play(tmp_path, episodes=20, env=PairEnv(mdp)))
