@@ -99,7 +99,6 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=8, help=f"For every {ENVIRONMENTS} steps.")
     parser.add_argument("--batch", type=int, default=1024)
     parser.add_argument("--width", type=int, default=256)
-    parser.add_argument("--tau", type=float, default=0.005, help="Share of a target network that an update renews.")
     parser.add_argument("--every", type=int, default=24_000, help="Steps between two tests.")
     parser.add_argument("--episodes", type=int, default=48, help="Of a test.")
     parser.add_argument("--threads", type=int, default=1)
@@ -121,7 +120,6 @@ def main() -> None:
             "features_extractor_class": NormalisedFeatures,
         },
         gamma=0.98,
-        tau=options.tau,
         learning_starts=1600,
         batch_size=options.batch,
         gradient_steps=options.updates,
