@@ -4,6 +4,7 @@
     python benchmarks/sb3_push.py --rule unigoal --seed 0 --out FILE.json
     python benchmarks/sb3_push.py --without penalty --seed 0 --out FILE.json                # what makes it learn?
     python benchmarks/sb3_push.py --algorithm td3 --seed 0 --out FILE.json
+    python benchmarks/sb3_push.py --idle 6                                                  # doing nothing, six tests
     python benchmarks/sb3_push.py --table FILE.json [FILE.json ...]                         # only print the curves
 
 Hindsight, and one of: EnsembleTD3 of this package, whole or without one of the things in which it differs from TD3; TD3
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -89,24 +91,23 @@ class Tests(BaseCallback):
             self._before += len(chosen)
             near = float(inside(self._box, chosen).mean())
             seconds = round(time.monotonic() - self._began, 1)
-            self._curve.append(
-                {"steps": self.num_timesteps, "success": self.success(), "inside": near, "seconds": seconds}
-            )
+            held = success(self._env, self._rounds, lambda seen: self.model.predict(seen, deterministic=True)[0])
+            self._curve.append({"steps": self.num_timesteps, "success": held, "inside": near, "seconds": seconds})
             print(self._curve[-1], flush=True)
             write_json(self._out, {**self._about, "device": str(self.model.device), "curve": self._curve})
         return True
 
-    def success(self) -> float:
-        """Of so many rounds of episodes."""
-        held = []
-        for _ in range(self._rounds):
-            seen: Any = self._env.reset()
-            done = np.zeros(ENVIRONMENTS, bool)
-            while not done.all():
-                action, _ = self.model.predict(seen, deterministic=True)
-                seen, _, done, infos = self._env.step(action)
-            held += [info["is_success"] for info in infos]
-        return float(np.mean(held))
+
+def success(env: VecEnv, rounds: int, act: Callable[[Any], Any]) -> float:
+    """Of so many rounds of episodes, at their last step."""
+    held = []
+    for _ in range(rounds):
+        seen: Any = env.reset()
+        done = np.zeros(ENVIRONMENTS, bool)
+        while not done.all():
+            seen, _, done, infos = env.step(act(seen))
+        held += [info["is_success"] for info in infos]
+    return float(np.mean(held))
 
 
 def learner(options: argparse.Namespace, env: VecEnv) -> Any:
@@ -183,6 +184,7 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=48, help="Of a test.")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--spread", action="store_true", help="Every environment in a process of its own.")
+    parser.add_argument("--idle", type=int, default=0, help="Only so many tests of doing nothing.")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--table", type=Path, nargs="+")
     options = parser.parse_args()
@@ -196,11 +198,16 @@ def main() -> None:
     kind: Any = {"vec_env_cls": SubprocVecEnv, "vec_env_kwargs": {"start_method": "fork"}}
     kind = kind if options.spread else {"vec_env_cls": DummyVecEnv}
     tested = make_vec_env(options.env, ENVIRONMENTS, seed=10_000, **kind)
+    if options.idle:
+        still = np.zeros((ENVIRONMENTS, *env.action_space.shape))  # type: ignore[misc]
+        for _ in range(options.idle):
+            print(f"{success(tested, options.episodes // ENVIRONMENTS, lambda seen: still):.2f}", flush=True)
+        return
     played = make_vec_env(options.env, ENVIRONMENTS, seed=options.seed, wrapper_class=ChosenGoal, **kind)
     grows = lambda steps: RADIUS * min(1.0, 0.25 + 0.75 * steps / options.grows)  # noqa: E731
     goals = goal_space(env, "train_goals", f"scale={options.scale}")
     choose = ChooseGoals(options.rule, goals, radius=grows, seed=options.seed)
-    left_out = ("out", "table", "spread")
+    left_out = ("out", "table", "spread", "idle")
     about = {key: value for key, value in vars(options).items() if key not in left_out} | {"torch": torch.__version__}
     own = goal_space(env, "test_goals", "env")
     tests = Tests(tested, own, choose, options.every, options.episodes, about, options.out)
