@@ -5,7 +5,7 @@
         --seeds 100-101 --steps 160000 --out CHOICE.json                            # which settings suit a rule?
     python benchmarks/deep_heldout.py --env FetchSlide-v4 --scale 0 --rule adagoal-proportional,unigoal \\
         --settings defaults --seeds 9000-9002 --steps 400000 --out FILE.json        # another environment, two rules
-    python benchmarks/deep_heldout.py --choose CHOICE.json                          # the best of them
+    python benchmarks/deep_heldout.py --choose CHOICE.json                          # the best of them, for each rule
     python benchmarks/deep_heldout.py --table FILE.json [FILE.json ...]             # only print the table
     python benchmarks/deep_heldout.py --table FILE.json [FILE.json ...] --plot FILE.png
 
@@ -26,11 +26,17 @@ SETTINGS: dict[str, dict[str, float]] = {
     "reference": {"noise": 0.2, "random": 0.3, "action_l2": 1.0, "contact": 0.0},
     "gentle": {"noise": 0.2, "random": 0.3, "action_l2": 0.1, "contact": 0.0},
     "mrl": {"noise": 0.1, "random": 0.2, "action_l2": 0.01, "contact": 0.0},
+    "hindsight": {"noise": 0.2, "random": 0.3, "action_l2": 1.0, "contact": 0.5, "relabel": 1.0},
     "contact": {"noise": 0.2, "random": 0.3, "action_l2": 1.0, "contact": 0.5},
+    "random": {"noise": 0.2, "random": 0.6, "action_l2": 1.0, "contact": 0.5},
+    "mrl-contact": {"noise": 0.1, "random": 0.2, "action_l2": 0.01, "contact": 0.5},
+    "mixed": {"noise": 0.2, "random": 0.6, "action_l2": 0.1, "contact": 0.9, "relabel": 1.0},
     "defaults": {},
 }
-"""How to explore: as the reference HER; with a smaller action penalty; as mrl; with half of each batch from episodes
-that moved the object, which is the default on Fetch; and whatever is the default elsewhere."""
+"""How to explore and what to replay: as the reference HER; with a smaller action penalty; as mrl; with half of each
+batch from episodes that moved the object, which is the default on Fetch (``contact``), and with hindsight goals alone,
+with twice the random actions, or with mrl's exploration beside it; all of that at once (``mixed``); and whatever is the
+default elsewhere. A run has the first setting that fits it."""
 LAST_TESTS = 3
 """Settings are chosen by the mean success in so many tests at the end."""
 DRAWS = 20_000
@@ -93,11 +99,16 @@ def plot(files: list[dict[str, Any]], path: Path) -> None:
 
 
 def choose(data: dict[str, Any]) -> str:
-    """The setting with the highest mean success in the last tests; the first of equals."""
-    found: dict[str, list[float]] = {name: [] for name in SETTINGS}
+    """For each rule its settings with the mean success in the last tests, the best first."""
+    found: dict[str, dict[str, list[float]]] = {}
     for run in data["runs"]:
-        found[setting(run)] += [point["success"] for point in run["curve"][-LAST_TESTS:]]
-    return max((name for name in found if found[name]), key=lambda name: float(np.mean(found[name])))
+        last = [point["success"] for point in run["curve"][-LAST_TESTS:]]
+        found.setdefault(run["goal_rule"], {}).setdefault(setting(run), []).extend(last)
+    lines = []
+    for rule, settings in found.items():
+        means = sorted(((float(np.mean(last)), name) for name, last in settings.items()), reverse=True)
+        lines.append(f"{rule}: " + ", ".join(f"{name} {mean:.3f}" for mean, name in means))
+    return "\n".join(lines)
 
 
 def seeds(text: str) -> range:

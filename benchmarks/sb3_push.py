@@ -2,16 +2,22 @@
 
     python benchmarks/sb3_push.py --rule adagoal-proportional --seed 0 --out FILE.json      (needs the extra sb3)
     python benchmarks/sb3_push.py --rule unigoal --seed 0 --out FILE.json
+    python benchmarks/sb3_push.py --without penalty --seed 0 --out FILE.json                # what makes it learn?
+    python benchmarks/sb3_push.py --algorithm td3 --seed 0 --out FILE.json
+    python benchmarks/sb3_push.py --idle 6                                                  # doing nothing, six tests
+    python benchmarks/sb3_push.py --table FILE.json [FILE.json ...]                         # only print the curves
 
-TD3 without delay or target noise, which is DDPG with three critics of which the smallest counts, or SAC with three
-critics, and hindsight; the same for both rules. Success at the last step, on the environment's own goals, without
-noise.
+Hindsight, and one of: EnsembleTD3 of this package, whole or without one of the things in which it differs from TD3; TD3
+without delay or target noise, which is DDPG with three critics of which the smallest counts; SAC with three critics.
+Success at the last step, on the environment's own goals, without noise; and how many of the goals that were chosen
+since the last test lie where these do.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +28,37 @@ import torch
 from stable_baselines3 import SAC, TD3, HerReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.noise import ActionNoise
-from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.noise import ActionNoise, NormalActionNoise
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
-from adagoal.core.files import write_json
-from adagoal.deep.goalspace import goal_space
-from adagoal.sb3 import ChooseGoals, ChosenGoal, NormalisedFeatures
+from adagoal.core.files import read_json, write_json
+from adagoal.deep.goalspace import bounding_box, goal_space, inside
+from adagoal.sb3 import ChooseGoals, ChosenGoal, EnsembleTD3, NormalisedFeatures
+from adagoal.sb3.ensemble import EnsembleCritic, EnsemblePolicy
 
-ENVIRONMENTS, RADIUS, GROWS = 16, 40.0, 200_000
+ENVIRONMENTS, RADIUS = 16, 40.0
+TOGETHER = 50
+"""Steps of every environment between two rounds of updates of EnsembleTD3: an episode of Fetch."""
 
 
-ALGORITHMS: dict[str, tuple[type[OffPolicyAlgorithm], dict[str, Any]]] = {
-    "td3": (TD3, {"policy_delay": 1, "target_policy_noise": 0.0}),
-    "sac": (SAC, {}),
-}
+class PlainCritic(EnsembleCritic):
+    """Without normalised layers."""
+
+    def activation(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x)
+
+
+class PlainPolicy(EnsemblePolicy):
+    """With such critics."""
+
+    critic_class = PlainCritic
+
+
+class Pessimist(EnsembleTD3):
+    """All critics follow the smallest of their targets, as in TD3."""
+
+    def _ahead(self, values: torch.Tensor) -> torch.Tensor:
+        return values.min(0, keepdim=True).values.expand_as(values)
 
 
 class Noise(ActionNoise):
@@ -55,35 +78,86 @@ class Noise(ActionNoise):
 class Tests(BaseCallback):
     """Success on the environment's own goals after every so many steps, written to a file each time."""
 
-    def __init__(self, env: str, every: int, episodes: int, about: dict[str, Any], out: Path) -> None:
+    def __init__(self, env: VecEnv, own: Any, choose: ChooseGoals, every: int, episodes: int, about: Any, out: Path):
         super().__init__()
         self._curve: list[dict[str, float]] = []
-        self._about, self._out = about, out
-        self._env, self._every, self._rounds = (
-            make_vec_env(env, ENVIRONMENTS, seed=10_000),
-            every,
-            episodes // ENVIRONMENTS,
-        )
-        self._began = time.monotonic()
+        self._env, self._box, self._choose = env, bounding_box(own), choose
+        self._every, self._rounds, self._about, self._out = every, episodes // ENVIRONMENTS, about, out
+        self._before, self._began = 0, time.monotonic()
 
     def _on_step(self) -> bool:
         if self.num_timesteps >= self._every * len(self._curve):
-            self._curve.append({"steps": self.num_timesteps, "success": self.success()})
-            print(self._curve[-1], f"{time.monotonic() - self._began:.0f} s", flush=True)
+            chosen = np.array(self._choose.chosen[self._before :])
+            self._before += len(chosen)
+            near = float(inside(self._box, chosen).mean())
+            seconds = round(time.monotonic() - self._began, 1)
+            held = success(self._env, self._rounds, lambda seen: self.model.predict(seen, deterministic=True)[0])
+            self._curve.append({"steps": self.num_timesteps, "success": held, "inside": near, "seconds": seconds})
+            print(self._curve[-1], flush=True)
             write_json(self._out, {**self._about, "device": str(self.model.device), "curve": self._curve})
         return True
 
-    def success(self) -> float:
-        """Of so many rounds of episodes."""
-        held = []
-        for _ in range(self._rounds):
-            seen: Any = self._env.reset()
-            done = np.zeros(ENVIRONMENTS, bool)
-            while not done.all():
-                action, _ = self.model.predict(seen, deterministic=True)
-                seen, _, done, infos = self._env.step(action)
-            held += [info["is_success"] for info in infos]
-        return float(np.mean(held))
+
+def success(env: VecEnv, rounds: int, act: Callable[[Any], Any]) -> float:
+    """Of so many rounds of episodes, at their last step."""
+    held = []
+    for _ in range(rounds):
+        seen: Any = env.reset()
+        done = np.zeros(ENVIRONMENTS, bool)
+        while not done.all():
+            seen, _, done, infos = env.step(act(seen))
+        held += [info["is_success"] for info in infos]
+    return float(np.mean(held))
+
+
+def learner(options: argparse.Namespace, env: VecEnv) -> Any:
+    """The model."""
+    actions = env.action_space.shape[0]  # type: ignore[index]
+    together = TOGETHER if options.algorithm == "ensemble" else 1
+    shared: dict[str, Any] = {
+        "replay_buffer_class": HerReplayBuffer,
+        "replay_buffer_kwargs": {"n_sampled_goal": 4, "goal_selection_strategy": "future"},
+        "gamma": 0.98,
+        "buffer_size": max(options.steps, 10_000),
+        "learning_starts": 1600,
+        "batch_size": options.batch,
+        "train_freq": together,
+        "gradient_steps": together * options.updates,
+        "seed": options.seed,
+    }
+    widths = {"net_arch": [options.width] * 3}
+    if options.algorithm == "ensemble":
+        return (Pessimist if options.without == "mean" else EnsembleTD3)(
+            PlainPolicy if options.without == "layers" else "MultiInputPolicy",
+            env,
+            action_penalty=0.0 if options.without == "penalty" else 1.0,
+            random_actions=options.random,
+            action_noise=NormalActionNoise(np.zeros(actions), np.full(actions, options.noise)),
+            policy_kwargs=widths,
+            **shared,
+        )
+    shared |= {"action_noise": Noise(actions, options.noise, options.random)}
+    shared |= {"policy_kwargs": {"n_critics": 3, "features_extractor_class": NormalisedFeatures, **widths}}
+    if options.algorithm == "sac":
+        return SAC("MultiInputPolicy", env, **shared)
+    return TD3("MultiInputPolicy", env, policy_delay=1, target_policy_noise=0.0, **shared)
+
+
+def table(files: list[Path]) -> str:
+    """One line per run: success at every test, and how many of the chosen goals lay where the test goals do."""
+    lines = []
+    for path in files:
+        data = read_json(path)
+        for run in data.get("runs", [data]):
+            whole = "" if run.get("without", "nothing") == "nothing" else f" without {run['without']}"
+            lines.append(
+                f"{run['env']} scale={run['scale']} {run['algorithm']}{whole} {run['rule']}, seed {run['seed']}"
+            )
+            lines += [
+                f"{point['steps']:>9} {point['success']:8.2f}   inside {point.get('inside', np.nan):.2f}"
+                for point in run["curve"]
+            ]
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -93,7 +167,14 @@ def main() -> None:
     parser.add_argument("--rule", default="adagoal-proportional")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=144_000)
-    parser.add_argument("--algorithm", choices=list(ALGORITHMS), default="td3")
+    parser.add_argument("--algorithm", choices=("ensemble", "td3", "sac"), default="ensemble")
+    parser.add_argument(
+        "--without",
+        choices=("nothing", "penalty", "layers", "mean"),
+        default="nothing",
+        help="Leave out the penalty of actions, the normalised layers, or that each critic has its own target.",
+    )
+    parser.add_argument("--grows", type=int, default=300_000, help="Steps over which L grows from 10 to 40.")
     parser.add_argument("--noise", type=float, default=0.2, help="Standard deviation of the action noise.")
     parser.add_argument("--random", type=float, default=0.3, help="Share of actions that are random.")
     parser.add_argument("--updates", type=int, default=8, help=f"For every {ENVIRONMENTS} steps.")
@@ -102,36 +183,37 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=24_000, help="Steps between two tests.")
     parser.add_argument("--episodes", type=int, default=48, help="Of a test.")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--spread", action="store_true", help="Every environment in a process of its own.")
+    parser.add_argument("--idle", type=int, default=0, help="Only so many tests of doing nothing.")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--table", type=Path, nargs="+")
     options = parser.parse_args()
+    if options.table is not None:
+        print(table(options.table))
+        return
     torch.set_num_threads(options.threads)
     gymnasium.register_envs(gymnasium_robotics)
     env = gymnasium.make(options.env)
-    goals, actions = goal_space(env, "train_goals", f"scale={options.scale}"), env.action_space.shape[0]
-    algorithm, own = ALGORITHMS[options.algorithm]
-    model = algorithm(
-        "MultiInputPolicy",
-        make_vec_env(options.env, ENVIRONMENTS, seed=options.seed, wrapper_class=ChosenGoal),
-        replay_buffer_class=HerReplayBuffer,
-        replay_buffer_kwargs={"n_sampled_goal": 4, "goal_selection_strategy": "future"},
-        policy_kwargs={
-            "n_critics": 3,
-            "net_arch": [options.width] * 3,
-            "features_extractor_class": NormalisedFeatures,
-        },
-        gamma=0.98,
-        learning_starts=1600,
-        batch_size=options.batch,
-        gradient_steps=options.updates,
-        action_noise=Noise(actions, options.noise, options.random),
-        seed=options.seed,
-        **own,
-    )
-    about = {key: value for key, value in vars(options).items() if key != "out"} | {"torch": torch.__version__}
-    tests = Tests(options.env, options.every, options.episodes, about, options.out)
-    grows = lambda steps: RADIUS * min(1.0, 0.25 + 0.75 * steps / GROWS)  # noqa: E731
+    # forked before the GPU is used
+    kind: Any = {"vec_env_cls": SubprocVecEnv, "vec_env_kwargs": {"start_method": "fork"}}
+    kind = kind if options.spread else {"vec_env_cls": DummyVecEnv}
+    tested = make_vec_env(options.env, ENVIRONMENTS, seed=10_000, **kind)
+    if options.idle:
+        still = np.zeros((ENVIRONMENTS, *env.action_space.shape))  # type: ignore[misc]
+        for _ in range(options.idle):
+            print(f"{success(tested, options.episodes // ENVIRONMENTS, lambda seen: still):.2f}", flush=True)
+        return
+    played = make_vec_env(options.env, ENVIRONMENTS, seed=options.seed, wrapper_class=ChosenGoal, **kind)
+    grows = lambda steps: RADIUS * min(1.0, 0.25 + 0.75 * steps / options.grows)  # noqa: E731
+    goals = goal_space(env, "train_goals", f"scale={options.scale}")
     choose = ChooseGoals(options.rule, goals, radius=grows, seed=options.seed)
-    model.learn(options.steps, callback=CallbackList([choose, tests]))
+    left_out = ("out", "table", "spread", "idle")
+    about = {key: value for key, value in vars(options).items() if key not in left_out} | {"torch": torch.__version__}
+    own = goal_space(env, "test_goals", "env")
+    tests = Tests(tested, own, choose, options.every, options.episodes, about, options.out)
+    learner(options, played).learn(options.steps, callback=CallbackList([choose, tests]))
+    for each in (tested, played):
+        each.close()
 
 
 if __name__ == "__main__":

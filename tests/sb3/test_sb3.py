@@ -136,6 +136,18 @@ def test_the_memory_holds_the_chosen_goals(vector: Any) -> None:
     env.close()
 
 
+def test_relabelled_goals_are_seen_and_rewarded_and_no_episode_is_an_end() -> None:
+    model = made(TD3)
+    model.learn(400, callback=chooser())
+    batch = model.replay_buffer.sample(500)
+    now, following = batch.observations, batch.next_observations
+    torch.testing.assert_close(now["desired_goal"], following["desired_goal"])
+    away = torch.linalg.norm(following["achieved_goal"] - now["desired_goal"], dim=1)
+    torch.testing.assert_close(batch.rewards[:, 0], -(away > 0.1).to(batch.rewards.dtype))
+    assert (away < 1.0).float().mean() > 0.5  # goals of the wide space alone are further away
+    assert not batch.dones.any()
+
+
 @pytest.mark.parametrize("name", [n for n, rule in rules.RULES.items() if rules.needs(rule, KNOWN) <= DECLARED])
 def test_every_rule_can_choose(name: str) -> None:
     callback = chooser(name)

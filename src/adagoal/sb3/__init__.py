@@ -4,6 +4,8 @@
     model = TD3("MultiInputPolicy", env, replay_buffer_class=HerReplayBuffer)
     model.learn(300_000, callback=ChooseGoals("adagoal-proportional", goals, radius=40))
 
+``EnsembleTD3`` is TD3 with what makes the learner of :mod:`adagoal.deep` learn, and takes the place of TD3 above.
+
 Needs the extra: ``pip install 'adagoal[sb3]'``. PyTorch is imported only when something other than the wrapper is used.
 """
 
@@ -17,14 +19,16 @@ from adagoal.core.errors import InputError
 
 if TYPE_CHECKING:
     from adagoal.sb3.callback import ChooseGoals
+    from adagoal.sb3.ensemble import EnsembleTD3
     from adagoal.sb3.features import NormalisedFeatures
     from adagoal.sb3.wrapper import ChosenGoal
 
-__all__ = ["ChooseGoals", "ChosenGoal", "NormalisedFeatures"]
+__all__ = ["ChooseGoals", "ChosenGoal", "EnsembleTD3", "NormalisedFeatures"]
 
 _HOME = {
     "ChooseGoals": "adagoal.sb3.callback",
     "ChosenGoal": "adagoal.sb3.wrapper",
+    "EnsembleTD3": "adagoal.sb3.ensemble",
     "NormalisedFeatures": "adagoal.sb3.features",
 }
 

@@ -154,6 +154,7 @@ class ChooseGoals(BaseCallback):
         """D in steps and E ``[N]`` of goals ``[N, G]`` from states ``{name: [N, ...]}``."""
         many = states | {"desired_goal": goals.astype(states["desired_goal"].dtype)}
         model: Any = self.model
+        model.policy.set_training_mode(False)  # candidates are not learnt from
         with torch.no_grad():
             seen, _ = model.policy.obs_to_tensor(many)
             found = model.critic(seen, model.policy(seen, deterministic=True))
