@@ -1,1 +1,7 @@
 """What every room may use: worlds, plans and counts as the loop sees them, errors, checks, types, files."""
+
+from pathlib import Path
+
+from adagoal.core.stale import remove_stale
+
+remove_stale(Path(__file__).parents[1])
