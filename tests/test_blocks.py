@@ -9,7 +9,7 @@ import pytest
 
 import adagoal
 from adagoal.core.threads import side_by_side
-from adagoal.tabular import certified, confidence
+from adagoal.tabular import certified, columns, confidence
 
 
 def explored(monkeypatch, cores):
@@ -22,9 +22,10 @@ def explored(monkeypatch, cores):
 
     with monkeypatch.context() as patch:
         patch.setattr(certified, "THREADED", 1e4)
+        patch.setattr(certified, "LARGE", 1e4)
         patch.setattr(certified, "STEP", 1e5)  # what a rollout pays for
         patch.setattr(confidence, "PAIRS", 100)
-        patch.setattr(certified.os, "cpu_count", lambda: cores)
+        patch.setattr(columns.os, "cpu_count", lambda: cores)
         patch.setattr(certified.Certified, "_sweep", spy)
         patch.setattr(certified, "TOGETHER", 3)
         patch.setattr(certified, "DENSE", 10)
