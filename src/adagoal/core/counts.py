@@ -33,6 +33,9 @@ MOVES: Schema = {
 """What a result keeps of the counts; results of earlier versions have nothing."""
 
 
+LINE = 16
+"""Numbers so far apart are in different lines of memory: a line that two threads write to travels between them."""
+
 COMPILED: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
 """Without Numba's reference counts, which cost more than the steps themselves: nothing is allocated in such loops."""
 
@@ -197,8 +200,8 @@ class Counts:
 
 @lru_cache(1)
 def _shares(n_states: int, n_actions: int, shares: int) -> NDArray[np.uint8]:
-    """[X] the share of every pair; neighbouring states are in different ones."""
-    return np.repeat(np.arange(n_states) % shares, n_actions).astype(np.uint8)
+    """[X] the share of every pair: so many states in a row that no line of memory belongs to two threads."""
+    return np.repeat(np.arange(n_states) // LINE % shares, n_actions).astype(np.uint8)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -249,4 +252,5 @@ def add_share(mine, share, scratch, moves, landed, taken, n_actions, visits, see
             if move >= 0:
                 record(move, landed[row, i], *arrays)
             visits[move // n_actions if move >= 0 else -1 - move] += 1
-            seen[landed[row, i]] = True
+            if not seen[landed[row, i]]:  # what one thread writes, all others have to read again
+                seen[landed[row, i]] = True

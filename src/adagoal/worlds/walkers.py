@@ -21,7 +21,7 @@ from functools import partial
 import numpy as np
 
 from adagoal.core.backup import Local
-from adagoal.core.counts import Counts
+from adagoal.core.counts import LINE, Counts
 from adagoal.core.threads import side_by_side
 from adagoal.core.types import Floats
 from adagoal.core.world import Outcome, Plan
@@ -32,8 +32,6 @@ LONG = 65_536
 """Steps of a rollout from which on it is for walkers. The first such one comes after 1.7e7 steps (schedule.py)."""
 WALKERS, EACH = 8, 8192
 """Walkers, and the steps of each in a round, at most: that is a millisecond, which threads are worth."""
-LINE = 16
-"""Numbers that one walker changes at every step are so far from those of another that no two caches share them."""
 
 
 def pay(plan: Plan, weights: Floats, steps: int, episodes: int) -> bool:
