@@ -50,8 +50,8 @@ from adagoal.tabular.wander import wander
 
 THREADED, LARGE = 1e6, 1e7
 """Operations of a plan from which on it is made in several threads; of a block, from which on a plan has several."""
-TOGETHER, SHARED = 8, 0.5
-"""Blocks of such a plan, at most, and what each of its operations costs: there are threads to share them."""
+TOGETHER = 8
+"""Blocks of such a plan, at most."""
 PIECES = (8, 4)
 """Goals of one of its jobs, at least, with closed forms and with exact duals."""
 FEW = 16
@@ -243,7 +243,7 @@ class Certified(Columns):
     def _several(self) -> bool:
         """Whether the world is so large that a plan has several blocks, each a job for one thread and more."""
         large = self._backend is NUMBA and len(self.order) > DENSE
-        return large and self._looks(self._backend.block, exact=False) > LARGE
+        return large and self._work(self._backend.block, exact=False) > LARGE
 
     def _together(self) -> int:
         """Blocks of one plan: as many as the next rollout pays for. That does not depend on the number of cores."""
@@ -301,10 +301,6 @@ class Certified(Columns):
         return self._backend if goals * len(self.order) >= self._backend.least else NUMBA
 
     def _work(self, goals: int, exact: bool) -> float:
-        """What a plan for so many goals costs, in operations."""
-        return self._looks(goals, exact) * (SHARED if self._several else 1.0)
-
-    def _looks(self, goals: int, exact: bool) -> float:
         """Operations of a plan for so many goals, in what they take on the processor."""
         price, sweeps = (EXACT, EXACT_SWEEPS) if exact else (self._planner(goals).price, SWEEPS)
         return 2.0 * price * sweeps * goals * self._edges
