@@ -9,7 +9,7 @@ import pytest
 
 import adagoal
 from adagoal.core.threads import side_by_side
-from adagoal.tabular import certified, confidence
+from adagoal.tabular import certified, columns, confidence
 
 
 def explored(monkeypatch, cores):
@@ -22,11 +22,16 @@ def explored(monkeypatch, cores):
 
     with monkeypatch.context() as patch:
         patch.setattr(certified, "THREADED", 1e4)
+        patch.setattr(certified, "LARGE", 1e4)
         patch.setattr(certified, "STEP", 1e5)  # what a rollout pays for
         patch.setattr(confidence, "PAIRS", 100)
-        patch.setattr(certified.os, "cpu_count", lambda: cores)
+        patch.setattr(columns.os, "cpu_count", lambda: cores)
         patch.setattr(certified.Certified, "_sweep", spy)
         patch.setattr(certified, "TOGETHER", 3)
+        patch.setattr(columns, "THREADED", 0)  # fresh memory is touched in threads
+        patch.setattr(columns, "AHEAD", 8)
+        patch.setattr(columns, "PIECE", 3)
+        patch.setattr(columns, "ROOM", 2000)  # for twenty columns at first
         patch.setattr(certified, "DENSE", 10)
         patch.setattr(certified, "REACH", 100.0)
         result = adagoal.explore("grid", radius=40, epsilon=8, budget=10_000, seed=3, env_args={"rows": 10, "cols": 10})

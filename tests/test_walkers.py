@@ -1,5 +1,6 @@
 """Several walkers of a known model: they play what the definition says, and how many threads there are is no matter."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -174,6 +175,33 @@ def test_bounds_of_walkers_are_bounds(seed, monkeypatch):
     assert estimates.D[1:].max() > 1.5
     assert sum(steps) > 60_000
     counts._check()
+
+
+@pytest.mark.parametrize("shares", [1, 3, 8])
+def test_moves_are_counted_alike_in_any_number_of_shares(shares):
+    """Rows of different length, with resets, new successors and new states, against one row after the other."""
+    rng, S, A = np.random.default_rng(shares), 300, 3
+    moves, landed = rng.integers(-S, S * A, (5, 4000)), rng.integers(0, S, (5, 4000))
+    landed[moves >= 0] = (moves[moves >= 0] * 7 + rng.integers(4, size=(moves >= 0).sum()) ** 2) % S
+    taken = np.array([4000, 17, 0, 3999, 1200])
+    one, many = Counts(S, A, 0), Counts(S, A, 0)
+    for row, steps in enumerate(taken):
+        one.add(moves[row, :steps], landed[row, :steps])
+    with ThreadPoolExecutor(shares) as threads:
+        many.add_rows(moves, landed, taken, threads, shares)
+    for name in ALL:
+        np.testing.assert_array_equal(getattr(one, name), getattr(many, name))
+    many._check()
+
+
+def test_numbers_drawn_beforehand_are_those_of_the_generator():
+    numbers, rng = episode.Numbers(np.empty(10), np.full(1, 10)), np.random.default_rng(4)
+    found = []
+    for used in (3, 10, 0, 7):
+        numbers.refill(rng)
+        found += numbers.values[:used].tolist()
+        numbers.used[0] = used
+    np.testing.assert_array_equal(found, np.random.default_rng(4).random(20))
 
 
 def test_many_columns_are_not_for_walkers():

@@ -7,6 +7,8 @@ counted: it is known.
 
 from __future__ import annotations
 
+from concurrent.futures import Executor
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numba
@@ -14,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.schema import Array, Schema, check_arrays
+from adagoal.core.threads import side_by_side
 from adagoal.core.types import Bools, Floats, Ints, Longs
 
 if TYPE_CHECKING:
@@ -29,6 +32,9 @@ MOVES: Schema = {
 }
 """What a result keeps of the counts; results of earlier versions have nothing."""
 
+
+LINE = 16
+"""Numbers so far apart are in different lines of memory: a line that two threads write to travels between them."""
 
 COMPILED: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
 """Without Numba's reference counts, which cost more than the steps themselves: nothing is allocated in such loops."""
@@ -108,6 +114,21 @@ class Counts:
             if done < len(moves):
                 self.widen(2 * self.successor.shape[1])
 
+    def add_rows(self, moves: Longs, landed: Longs, taken: Longs, threads: Executor, shares: int) -> None:
+        """The same for several rows of steps [W, N], of which the first ``taken`` [W] are counted, row after row.
+
+        In each of so many threads for the states of one share: a pair is counted by one thread, in order, so that how
+        many there are changes nothing. There must be room for all successors.
+        """
+        if self.trail is not None:
+            for row, steps in enumerate(taken):
+                self.trail.add(moves[row, :steps], landed[row, :steps])
+        arrays = self.successor, self.count, self.recent, self.support, self.n, self.settled
+        share = _shares(self.n_states, self.n_actions, shares)
+        given = share, np.empty((shares, moves.shape[1]), np.int32), moves, landed, taken
+        counted = self.n_actions, self.visits, self.seen, *arrays
+        side_by_side([partial(add_share, one, *given, *counted) for one in range(shares)], threads)
+
     def widen(self, width: int) -> None:
         """Make room for more successors per pair."""
         if width <= self.successor.shape[1]:
@@ -177,6 +198,12 @@ class Counts:
                 raise ValueError(f"the counts have {problem}")
 
 
+@lru_cache(1)
+def _shares(n_states: int, n_actions: int, shares: int) -> NDArray[np.uint8]:
+    """[X] the share of every pair: so many states in a row that no line of memory belongs to two threads."""
+    return np.repeat(np.arange(n_states) // LINE % shares, n_actions).astype(np.uint8)
+
+
 @numba.njit(cache=True, nogil=True)
 def record(pair, successor, successors, count, recent, support, n, settled):  # type: ignore[no-untyped-def]
     """Count one transition of a pair; False (and nothing counted) where the row has no place left."""
@@ -208,3 +235,22 @@ def add_from(moves, landed, done, n_actions, visits, seen, *arrays):  # type: ig
         visits[moves[i] // n_actions if moves[i] >= 0 else -1 - moves[i]] += 1
         seen[landed[i]] = True
     return len(moves)
+
+
+@numba.njit(**COMPILED)
+def add_share(mine, share, scratch, moves, landed, taken, n_actions, visits, seen, *arrays):  # type: ignore[no-untyped-def]
+    """Count the steps in the states of one share, row after row; ``share`` [X] is that of every pair."""
+    for row in range(len(taken)):
+        kept = np.uintp(0)
+        for i in range(taken[row]):  # which they are, without a branch: nobody could foresee it
+            move = moves[row, i]
+            scratch[mine, kept] = i
+            kept += np.uintp(share[np.uintp(move if move >= 0 else (-1 - move) * n_actions)] == mine)
+        for k in range(kept):
+            i = scratch[mine, k]
+            move = moves[row, i]
+            if move >= 0:
+                record(move, landed[row, i], *arrays)
+            visits[move // n_actions if move >= 0 else -1 - move] += 1
+            if not seen[landed[row, i]]:  # what one thread writes, all others have to read again
+                seen[landed[row, i]] = True

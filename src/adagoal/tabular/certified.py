@@ -22,8 +22,6 @@ the goal that it plays (core/backup.py). Goals never seen so far, or only far be
 from __future__ import annotations
 
 import math
-import os
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, ClassVar
 
@@ -50,10 +48,12 @@ from adagoal.tabular.schedule import CLOSED, DUALS, EXACT, GAPS, STEP, Schedule
 from adagoal.tabular.surprise import BANNED, MOST, following
 from adagoal.tabular.wander import wander
 
-THREADED = 1e7
+THREADED, LARGE = 1e6, 1e7
 """Operations of a plan from which on it is made in several threads; of a block, from which on a plan has several."""
-TOGETHER, PIECE = 8, 4
-"""Blocks of such a plan, at most, and goals with exact duals in one of its jobs."""
+TOGETHER = 8
+"""Blocks of such a plan, at most."""
+PIECES = (8, 4)
+"""Goals of one of its jobs, at least, with closed forms and with exact duals."""
 FEW = 16
 """Goals of a free plan, and of one with exact duals, at most."""
 SWEEPS, EXACT_SWEEPS = 4, 2
@@ -120,7 +120,6 @@ class Certified(Columns):
         self._news = True  # whether the radii may be older than that
         self.plans = 0
         self.schedule = Schedule()
-        self._threads = ThreadPoolExecutor(min(2 * TOGETHER, os.cpu_count() or 1))
         self._catch_up()
 
     # --- what the loop sees -----------------------------------------------------------------------------------
@@ -244,7 +243,7 @@ class Certified(Columns):
     def _several(self) -> bool:
         """Whether the world is so large that a plan has several blocks, each a job for one thread and more."""
         large = self._backend is NUMBA and len(self.order) > DENSE
-        return large and self._work(self._backend.block, exact=False) > THREADED
+        return large and self._work(self._backend.block, exact=False) > LARGE
 
     def _together(self) -> int:
         """Blocks of one plan: as many as the next rollout pays for. That does not depend on the number of cores."""
@@ -287,7 +286,7 @@ class Certified(Columns):
                 work = self._work(len(block), exact=True)
                 self.schedule.pay(work, exact=True)
                 total += work
-                bought += [block[i : i + PIECE] for i in range(0, len(block), PIECE)] if self._several else [block]
+                bought.append(block)
         if bought:
             self._sweep(bought, True, total)
         if len(self.order) > DENSE:
@@ -306,15 +305,23 @@ class Certified(Columns):
         price, sweeps = (EXACT, EXACT_SWEEPS) if exact else (self._planner(goals).price, SWEEPS)
         return 2.0 * price * sweeps * goals * self._edges
 
+    def _pieces(self, blocks: list[Longs], exact: bool) -> list[Longs]:
+        """What is swept in one thread: the blocks, or parts of them where a plan in a large world has few."""
+        if not self._several:
+            return blocks
+        size = PIECES[1] if exact else max(PIECES[0], self._backend.block * len(blocks) // TOGETHER)
+        return [block[i : i + size] for block in blocks for i in range(0, len(block), size)]
+
     def _sweep(self, blocks: list[Longs], exact: bool, work: float) -> None:
         """Both bounds of the columns of the blocks. They share nothing, and are swept side by side where that pays."""
         model, start, order, jobs = self.confidence.model(), self.counts.start, self.order, []
         sweeps = EXACT_SWEEPS if exact else SWEEPS
-        for block in blocks:
-            column = self.block_columns(block)
-            if self.space.own and len(order) > DENSE:  # a small world is swept until nothing moves
-                least, bounds = DETOUR * self.epsilon, (self.V.T, self.Y.T, self.best.T)
+        if self.space.own and len(order) > DENSE:  # a small world is swept until nothing moves
+            least, bounds = DETOUR * self.epsilon, (self.V.T, self.Y.T, self.best.T)
+            for block in blocks:
                 detours(block, self.goal_state, self.column, order, model, self.cap, least, *bounds)
+        for block in self._pieces(blocks, exact):
+            column = self.block_columns(block)
             backend = self._planner(len(block))
             below = Block(order, column, self.cap, exact, sweeps, tolerance=1e-3 * self.epsilon)
             above = below._replace(cap=self._height)

@@ -8,6 +8,9 @@ that one, when a way is found that is short enough.
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, ClassVar
 
 import numba
@@ -17,11 +20,19 @@ from numpy.typing import NDArray
 from adagoal.core.counts import Counts
 from adagoal.core.goalspace import GoalSpace
 from adagoal.core.schema import Array, Schema, check_arrays
+from adagoal.core.threads import side_by_side
 from adagoal.core.types import Actions, Longs
 from adagoal.core.world import REST
 
 HEIGHT = 1.25
 """Upper bounds start at this multiple of C: a policy whose value they cannot bound by C yet may get a better bound."""
+THREADS = 16
+"""At most."""
+ROOM = 2**27
+"""Values of a table that there is room for at once: memory that nobody has touched yet costs nothing."""
+AHEAD, PIECE, THREADED = 256, 32, 2**16
+"""Columns that are touched together, in pieces, before they are needed; and the values of a piece that threads are
+worth. Memory that is fresh takes longer than all that is ever done with most columns."""
 FAR = 2**62
 """Hops to a state to which no way is known."""
 
@@ -58,7 +69,8 @@ class Columns:
         self._is_goal = np.isin(np.arange(space.size), space.numbers)
         self.goals = np.flatnonzero(self._is_goal)
         """[G] the goal space"""
-        self._room = 1
+        self._threads = ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1))
+        self._room = self._touched = 1
         self._edges = -1
         """Different transitions observed at the last look for goals"""
         self._hops = np.zeros(0, np.int64)
@@ -151,14 +163,17 @@ class Columns:
     def _add_column(self, goal: int) -> None:
         columns = len(self.D)
         if columns == self._room:
-            self._room = min(2 * columns, self.space.bound + 1)
+            self._room = min(max(2 * columns, ROOM // len(self.V)), self.space.bound + 1)
             self._wide.clear()
         for name in (*self.TABLES, *self.ROWS):
             if name not in self._wide:
                 table = getattr(self, name)
                 self._wide[name] = np.empty((*table.shape[:-1], self._room), table.dtype, order="F")
                 self._wide[name][..., :columns] = table
-            wide = self._wide[name]
+                self._touched = columns
+        if columns == self._touched:
+            self._touch()
+        for name, wide in self._wide.items():
             wide[..., columns] = wide[..., 0]
             setattr(self, name, wide[..., : columns + 1])
         self.column[goal], self.goal_state[-1] = columns, goal
@@ -166,6 +181,15 @@ class Columns:
             self.D[-1] = self.upper[-1] = self.gap[-1] = 0.0
         if columns == self.space.bound:
             self.D[0] = np.inf  # no goal is left unseen
+
+    def _touch(self) -> None:
+        """The memory of the columns to come."""
+        first, self._touched = self._touched, min(self._touched + AHEAD, self._room)
+        tables = [self._wide[name] for name in self.TABLES]
+        parts = [
+            table[:, i : min(i + PIECE, self._touched)] for i in range(first, self._touched, PIECE) for table in tables
+        ]
+        side_by_side([partial(part.fill, 0) for part in parts], self._threads if parts[0].size > THREADED else None)
 
     def bounds(self, goal: int) -> tuple[float, float]:
         """[lower, upper]: the best policy takes at least lower, the returned one at most upper expected steps."""

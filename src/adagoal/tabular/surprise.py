@@ -58,7 +58,9 @@ class Quiet:
 
     def bound(self, visits: Floats) -> Floats:
         """[X] bounds on the unseen mass of each pair, 1 where nothing is known."""
-        return np.where(visits > 0, 1.0 - np.exp(-self.log / np.maximum(visits, 1.0)), 1.0)
+        inside, bound = visits > 0, np.ones(len(visits))
+        bound[inside] = 1.0 - np.exp(-self.log / visits[inside])
+        return bound
 
 
 @numba.njit(cache=True, nogil=True)

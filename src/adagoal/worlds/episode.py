@@ -122,7 +122,7 @@ def outcome(steps: int, ended: int, log: Longs) -> Outcome:
 # --- the definition -------------------------------------------------------------------------------------------------
 
 
-def play(world: Any, plan: Orders, place: Any, rng: np.random.Generator, max_steps: int, log: Longs) -> tuple[int, int]:
+def play(world: Any, plan: Orders, place: Any, rng: Any, max_steps: int, log: Longs) -> tuple[int, int]:
     """Play episodes from ``place`` on; returns the steps taken and the episodes that ended, which stand in ``log``.
 
     ``place`` [3] is the state, the goal column aimed at (-1: none) and the steps of the episode; it is left where the
@@ -134,7 +134,7 @@ def play(world: Any, plan: Orders, place: Any, rng: np.random.Generator, max_ste
         aim = -1  # the goal lost its weight: choose another one, from here
     while steps < max_steps:
         if aim < 0:
-            aim = draw(plan.weights, rng.random() * plan.weights[-1])
+            aim = draw(plan.weights, uniform(rng) * plan.weights[-1])
             clock = 0
         goal = plan.goal_state[aim]
         reached = arrived(plan, state, goal)
@@ -182,6 +182,11 @@ def arrived(plan: Orders, state: int, goal: int) -> bool:
 
 
 # --- executed in Python: by a Stage ---------------------------------------------------------------------------------
+
+
+def uniform(rng: Any) -> float:
+    """The next number in [0, 1): of a generator, or, compiled, of :class:`Numbers`."""
+    return float(rng.random())
 
 
 def draw(weights: Any, u: float) -> int:
@@ -265,11 +270,35 @@ class Noted(NamedTuple):
     """[1] how many there are"""
 
     @staticmethod
-    def of(mdp: Any, cumulative: Floats, c: Counts, room: int) -> Noted:
-        """With room for so many moves."""
+    def of(mdp: Any, cumulative: Floats, c: Counts, moves: Longs, landed: Longs, taken: Longs) -> Noted:
+        """The arrays of a model and of counts, and where to note moves."""
         model = mdp.indptr, mdp.successors, cumulative, mdp.terminal, mdp.start
-        moves, landed, taken = np.empty(room, np.int64), np.empty(room, np.int64), np.zeros(1, np.int64)
         return Noted(*model, c.successor, c.count, c.support, c.n, c.seen, c.absent, moves, landed, taken)
+
+
+class Numbers(NamedTuple):
+    """What a generator has drawn beforehand: to hand a generator over takes longer than a hundred steps."""
+
+    values: Floats
+    """[N] numbers in [0, 1)"""
+    used: Longs
+    """[1] how many of them were used"""
+
+    def refill(self, rng: np.random.Generator) -> None:
+        """Draw as many as were used, behind those that were not."""
+        left = len(self.values) - self.used[0]
+        self.values[:left] = self.values[self.used[0] :]
+        rng.random(out=self.values[left:])
+        self.used[0] = 0
+
+
+@overload(uniform, inline="always")
+def _uniform(rng):  # type: ignore[no-untyped-def]
+    def following(rng):  # type: ignore[no-untyped-def]
+        rng.used[0] += 1
+        return rng.values[rng.used[0] - 1]
+
+    return following if isinstance(rng, numba.types.BaseNamedTuple) else lambda rng: rng.random()
 
 
 @overload(draw, inline="always")
@@ -310,7 +339,7 @@ def _move(world, state, action, rng):  # type: ignore[no-untyped-def]
         pair = state * (world.n.shape[0] // world.visits.shape[0]) + action
         if world.absent[pair]:
             return np.int64(world.start), NOTHING
-        landed = drawn(world, pair, rng.random())
+        landed = drawn(world, pair, uniform(rng))
         record(
             pair,
             landed,
@@ -330,7 +359,7 @@ def _move(world, state, action, rng):  # type: ignore[no-untyped-def]
         pair = state * (world.n.shape[0] // world.seen.shape[0]) + action
         if world.absent[pair]:
             return np.int64(note(world, -1 - state, world.start)), NOTHING
-        landed = note(world, pair, drawn(world, pair, rng.random()))
+        landed = note(world, pair, drawn(world, pair, uniform(rng)))
         return landed, NOTHING if world.seen[landed] else NEW
 
     return noted if "moves" in world.fields else step

@@ -4,8 +4,8 @@ A local backup (:mod:`adagoal.core.backup`) takes several times as long as the d
 the step before has raised. So a long rollout consists of *rounds*, as with several copies of an environment
 (:mod:`adagoal.worlds.crew`). In a round every walker takes the same number of steps, with a generator of its own. It
 reads the counts of the beginning of the round, and raises bounds of its own, which begin as those of all. After the
-round the moves are counted walker after walker, and of all bounds the largest are kept
-(docs/theory-more.md, "Several copies").
+round the moves are counted walker after walker, in threads that share the states among them, and of all bounds the
+largest are kept (docs/theory-more.md, "Several copies").
 
 Rounds are short: bounds that were raised send a walker elsewhere, and so they must be told to the others. How many
 walkers there are does not depend on the number of cores, so that a run is the same on any machine of a kind. A rollout
@@ -21,9 +21,9 @@ from functools import partial
 import numpy as np
 
 from adagoal.core.backup import Local
-from adagoal.core.counts import Counts
+from adagoal.core.counts import LINE, Counts
 from adagoal.core.threads import side_by_side
-from adagoal.core.types import Floats, Longs
+from adagoal.core.types import Floats
 from adagoal.core.world import Outcome, Plan
 from adagoal.worlds import episode
 from adagoal.worlds.model import TabularMDP
@@ -49,27 +49,26 @@ class Walker:
 
     def __init__(self, known: episode.Noted, given: episode.Orders, seed: int) -> None:
         local = given.policy
-        self.known, self.given = known, given._replace(policy=local._replace(V=np.empty_like(local.V)))
-        self.log = np.zeros((episode.EPISODES, 2), np.int64)
+        self._known, self._given = known, given._replace(policy=local._replace(V=np.empty_like(local.V)))
+        self._log = np.zeros((episode.EPISODES, 2), np.int64)
         self._place, self._rng = np.array([given.start, -1, 0]), np.random.default_rng(seed)
-        self.outcome = Outcome()
+        numbers = len(known.moves) + episode.EPISODES + 1  # of every step, and of every episode
+        self._numbers = episode.Numbers(np.empty(numbers), np.full(LINE, numbers))
+        self.steps, self.ended = 0, self._log[:0]
+        """Of the last round: its steps, and of every episode that ended the goal and whether it was reached, [n, 2]"""
 
     @property
     def V(self) -> Floats:
         """[columns, S] its bounds"""
-        found: Floats = self.given.policy.V
+        found: Floats = self._given.policy.V
         return found
 
     def walk(self, V: Floats, steps: int) -> None:
         """Take so many steps, at most, from bounds V on."""
-        self.V[:], self.known.taken[0] = V, 0
-        taken, ended = episode.simulate(self.known, self.given, self._place, self._rng, steps, self.log)
-        self.outcome = episode.outcome(taken, ended, self.log)
-
-    def moves(self) -> tuple[Longs, Longs]:
-        """What :meth:`adagoal.core.counts.Counts.add` counts."""
-        taken = self.known.taken[0]
-        return self.known.moves[:taken], self.known.landed[:taken]
+        self.V[:], self._known.taken[0] = V, 0
+        self._numbers.refill(self._rng)
+        self.steps, n = episode.simulate(self._known, self._given, self._place, self._numbers, steps, self._log)
+        self.ended = self._log[:n].copy()
 
     @property
     def state(self) -> int:
@@ -97,24 +96,28 @@ def rollout(
     given = episode.part(plan, weights, columns, mine, mdp.n_actions, mdp.start)
     rounds = -(-steps // (WALKERS * EACH))
     each = (steps - WALKERS) // (WALKERS * rounds)  # a reset of each walker comes in the end
+    moves, landed = np.empty((2, WALKERS, each), np.int64)
+    taken = np.zeros((WALKERS, LINE), np.int64)
     seeds = rng.integers(2**63, size=WALKERS)
-    walkers = [Walker(episode.Noted.of(mdp, cumulative, counts, each), given, int(seed)) for seed in seeds]
-    outcome, known = Outcome(), np.count_nonzero(counts.seen)
-    with ThreadPoolExecutor(min(WALKERS, os.cpu_count() or 1)) as threads:
+    walkers = [
+        Walker(episode.Noted.of(mdp, cumulative, counts, *noted), given, int(seed))
+        for *noted, seed in zip(moves, landed, taken, seeds, strict=True)
+    ]
+    ended, total, known = [], 0, np.count_nonzero(counts.seen)
+    cores = min(WALKERS, os.cpu_count() or 1)
+    with ThreadPoolExecutor(cores) as threads:
         for _ in range(rounds):
             side_by_side([partial(walker.walk, V, each) for walker in walkers], threads)
+            counts.add_rows(moves, landed, taken[:, 0], threads, cores)
             for walker in walkers:
-                counts.add(*walker.moves())
                 np.maximum(V, walker.V, out=V)
-                outcome.steps += walker.outcome.steps
-                outcome.goals += walker.outcome.goals
-                outcome.reached += walker.outcome.reached
-            if len(outcome.goals) >= episode.EPISODES or np.count_nonzero(counts.seen) > known:
+                ended.append(walker.ended)
+                total += walker.steps
+            if sum(map(len, ended)) >= episode.EPISODES or np.count_nonzero(counts.seen) > known:
                 break
     local.V[columns] = V
-    for walker in walkers:
-        outcome.steps += go_home(walker.state, counts)
-    return outcome
+    log = np.concatenate(ended)
+    return episode.outcome(total + sum(go_home(walker.state, counts) for walker in walkers), len(log), log)
 
 
 def go_home(state: int, counts: Counts) -> int:
