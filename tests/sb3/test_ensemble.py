@@ -10,6 +10,7 @@ import pytest
 import torch
 from test_sb3 import chooser, made, wide
 
+from adagoal.core.errors import InputError
 from adagoal.sb3 import EnsembleTD3, NormalisedFeatures
 
 SMALL = {"net_arch": [16, 16]}
@@ -93,6 +94,21 @@ def test_every_batch_has_its_share_of_hindsight(monkeypatch: pytest.MonkeyPatch)
     model.train(4, 10)
     assert [int((batch < 8).sum()) for batch in seen] == [2] * 4  # a fifth is real, and comes first
     np.testing.assert_array_equal(np.sort(torch.cat(seen)), np.arange(40))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("action_penalty", -1.0),
+        ("action_penalty", float("nan")),
+        ("random_actions", 1.1),
+        ("random_actions", "often"),
+        ("gamma", 1.0),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(name: str, value: Any) -> None:
+    with pytest.raises(InputError, match=name):
+        made(EnsembleTD3, policy_kwargs=SMALL, **{name: value})
 
 
 def test_it_can_be_kept(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ the other its small kernels take far longer to start than to run; the learning r
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,6 +28,7 @@ from stable_baselines3.td3.policies import MultiInputPolicy
 from torch import Tensor, nn
 from torch.nn import functional
 
+from adagoal.core.checks import number
 from adagoal.sb3.features import NormalisedFeatures
 
 TOGETHER = 50
@@ -97,6 +99,9 @@ class EnsembleTD3(TD3):
     def __init__(
         self, policy: Any, env: Any, *given: Any, action_penalty: float = 1.0, random_actions: float = 0.3, **named: Any
     ) -> None:
+        number("action_penalty", action_penalty, 0.0, math.inf, closed="[)")
+        number("random_actions", random_actions, 0.0, 1.0)
+        number("gamma", named.get("gamma", 0.99), 0.0, 1.0, closed="[)")
         self.action_penalty, self.random_actions = action_penalty, random_actions
         self._recorded: tuple[Any, Batch, Tensor] | None = None
         super().__init__(policy, env, *given, **named)
