@@ -8,6 +8,7 @@
     python benchmarks/deep_heldout.py --choose CHOICE.json                          # the best of them, for each rule
     python benchmarks/deep_heldout.py --table FILE.json [FILE.json ...]             # only print the table
     python benchmarks/deep_heldout.py --table FILE.json [FILE.json ...] --plot FILE.png
+    python benchmarks/deep_heldout.py --each FILE.json                              # the runs one by one
 
 Every seed is run with every rule and setting, all of them in one program. The interquartile mean is that of the middle
 half of the runs; its interval holds 95% of the means of runs drawn again with replacement (the convention of rliable,
@@ -111,6 +112,17 @@ def choose(data: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def each(data: dict[str, Any]) -> str:
+    """Every run with that in which it differs from others, and its success at every test."""
+    runs = data["runs"]
+    names = [name for name in runs[0] if name != "curve" and len({str(run[name]) for run in runs}) > 1]
+    lines = []
+    for run in runs:
+        lines.append(", ".join(f"{name} {run[name]}" for name in names))
+        lines.append("  " + "  ".join(f"{point['steps'] / 1000:.0f}k {point['success']:.2f}" for point in run["curve"]))
+    return "\n".join(lines)
+
+
 def seeds(text: str) -> range:
     """``8000-8009``."""
     first, _, last = text.partition("-")
@@ -135,6 +147,7 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="Folder for the policies.")
     parser.add_argument("--choose", type=Path)
     parser.add_argument("--table", type=Path, nargs="+")
+    parser.add_argument("--each", type=Path)
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
 
@@ -145,6 +158,9 @@ def main() -> None:
         print(table(files))
         if options.plot is not None:
             plot(files, options.plot)
+        return
+    if options.each is not None:
+        print(each(read_json(options.each)))
         return
     if options.choose is not None:
         print(choose(read_json(options.choose)))

@@ -148,7 +148,8 @@ def table(files: list[Path]) -> str:
     lines = []
     for path in files:
         data = read_json(path)
-        for run in data.get("runs", [data]):
+        parts = [data, *(part for part in data.values() if isinstance(part, dict))]
+        for run in [run for part in parts for run in part.get("runs", [])] or [data]:
             whole = "" if run.get("without", "nothing") == "nothing" else f" without {run['without']}"
             lines.append(
                 f"{run['env']} scale={run['scale']} {run['algorithm']}{whole} {run['rule']}, seed {run['seed']}"

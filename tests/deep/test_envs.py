@@ -260,7 +260,9 @@ def test_train_and_test_goals_are_drawn_apart() -> None:
     assert not {tuple(goal) for goal in train} & {tuple(goal) for goal in test}
 
 
-@pytest.mark.parametrize("env_id", ["FetchReach-v4", "PointMaze_UMaze-v3", "AntMaze_UMaze-v5", "HandReach-v3"])
+@pytest.mark.parametrize(
+    "env_id", ["FetchReach-v4", "PointMaze_UMaze-v3", "PointMaze_Medium-v3", "AntMaze_UMaze-v5", "HandReach-v3"]
+)
 def test_families_are_known(env_id: str) -> None:
     source = Source(env_id)
     env = source.make()

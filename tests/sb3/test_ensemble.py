@@ -131,13 +131,46 @@ def test_to_choose_goals_teaches_the_normaliser_nothing() -> None:
     assert float(model.actor.features_extractor.running_weight) == 0.0
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_model_of_another_device_learns_on() -> None:
+    model = filled()
+    state = model.get_parameters()
+    for group in state["actor.optimizer"]["param_groups"] + state["critic.optimizer"]["param_groups"]:
+        group["capturable"] = True  # as a GPU leaves it
+    model.set_parameters(state)
+    model.train(2, 20)
+
+
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@gpu
 def test_a_recorded_update_is_the_update() -> None:
     models = [filled(device="cuda") for _ in range(2)]
     models[1]._learn = models[1]._update
-    batches = [models[0]._draw(64) for _ in range(5)]
+    batches = [models[0]._draw(models[0].batch_size) for _ in range(5)]
     for model in models:
+        assert model._recorded is not None
         for batch in batches:
             model._learn(batch)
     for one, other in zip(models[0].policy.parameters(), models[1].policy.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
+@gpu
+def test_batches_of_another_size_are_recorded_anew() -> None:
+    model = filled(device="cuda")
+    before = [weight.detach().clone() for weight in model.actor.parameters()]
+    model.train(3, 64)
+    assert len(model._recorded[1]["action"]) == 64
+    assert not all(torch.equal(one, other) for one, other in zip(before, model.actor.parameters(), strict=True))
+
+
+@gpu
+@pytest.mark.parametrize(("first", "then"), [("cuda", "cpu"), ("cpu", "cuda"), ("cuda", "cuda")])
+def test_a_kept_model_learns_on_elsewhere(first: str, then: str, tmp_path: Path) -> None:
+    model = filled(device=first)
+    model.save(tmp_path / "model")
+    again = EnsembleTD3.load(tmp_path / "model", env=model.get_env(), device=then)
+    again.learn(300, callback=chooser())
+    assert again.device.type == then
+    assert all(torch.isfinite(weight).all() for weight in again.policy.parameters())

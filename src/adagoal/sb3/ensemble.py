@@ -110,6 +110,7 @@ class EnsembleTD3(TD3):
         """So many updates of batches of this size."""
         self.policy.set_training_mode(True)
         self._update_learning_rate([self.actor.optimizer, self.critic.optimizer])
+        self._place_optimizers()
         losses: list[Tensor] = []
         for first in range(0, gradient_steps, TOGETHER):
             count = min(TOGETHER, gradient_steps - first)
@@ -132,10 +133,13 @@ class EnsembleTD3(TD3):
         return parts | {f"next.{name}": values for name, values in found.next_observations.items()}
 
     def _learn(self, batch: Batch) -> Tensor:
-        """One update; on a GPU it is recorded first, and played from then on. Returns the losses ``[2]``."""
+        """One update; on a GPU it is recorded first, and played from then on. Returns the losses ``[2]``.
+
+        Batches of another size are recorded anew.
+        """
         if self.device.type != "cuda":
             return self._update(batch)
-        if self._recorded is None:
+        if self._recorded is None or len(self._recorded[1]["action"]) != len(batch["action"]):
             self._recorded = self._record(batch)
         graph, given, losses = self._recorded
         for name, values in batch.items():
@@ -145,9 +149,6 @@ class EnsembleTD3(TD3):
 
     def _record(self, batch: Batch) -> tuple[Any, Batch, Tensor]:
         """A CUDA graph of an update, what it looks at, and what it gives; learns from the batch some times."""
-        for optimizer in (self.actor.optimizer, self.critic.optimizer):
-            for group in optimizer.param_groups:
-                group["capturable"] = True
         given = {name: values.clone() for name, values in batch.items()}
         aside = torch.cuda.Stream()
         aside.wait_stream(torch.cuda.current_stream())
@@ -159,6 +160,20 @@ class EnsembleTD3(TD3):
         with torch.cuda.graph(graph):
             losses = self._update(given)
         return graph, given, losses
+
+    def _place_optimizers(self) -> None:
+        """What they count lies where the networks are, which for a loaded model need not be where they were."""
+        for optimizer in (self.actor.optimizer, self.critic.optimizer):
+            for group in optimizer.param_groups:
+                group["capturable"] = self.device.type == "cuda"
+            for state in optimizer.state.values():
+                if "step" in state:
+                    state["step"] = state["step"].to(self.device)
+
+    def set_parameters(self, *given: Any, **named: Any) -> None:
+        """As in Stable-Baselines3. The optimizers get other memory by it, so a recorded update is forgotten."""
+        self._recorded = None
+        super().set_parameters(*given, **named)
 
     def _update(self, batch: Batch) -> Tensor:
         """One step of every critic and one of the actor; the losses of the actor and of the critics ``[2]``."""
