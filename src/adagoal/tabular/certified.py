@@ -51,7 +51,7 @@ from adagoal.tabular.wander import wander
 THREADED, LARGE = 1e6, 1e7
 """Operations of a plan from which on it is made in several threads; of a block, from which on a plan has several."""
 TOGETHER, SHARED = 8, 0.1
-"""Blocks of such a plan, at most, and what an operation of theirs costs: with fewer of them a run waits for its plans."""
+"""Blocks of such a plan, at most, and what an operation of theirs costs: a run there waits for its plans."""
 PIECES = (8, 1)
 """Goals of one of its jobs, at least, with closed forms and with exact duals."""
 FEW = 16

@@ -78,7 +78,7 @@ class Confidence:
         self.q: Floats = np.ones(X)
         """[X] bounds on the unseen mass, of the last update; 1 for pairs that there has been made room for since"""
         self.complete: Bools = np.zeros(X, bool)
-        """[X] pairs whose lower bounds take the ball of lemma 2, as all their successors were known at the last update"""
+        """[X] pairs whose lower bounds take the ball of lemma 2: all their successors were known at the last update"""
 
     def update(self, threads: Executor | None = None, large: bool = False) -> bool:
         """Take in new counts; False where there are none.
