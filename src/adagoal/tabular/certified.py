@@ -50,8 +50,10 @@ from adagoal.tabular.wander import wander
 
 THREADED, LARGE = 1e6, 1e7
 """Operations of a plan from which on it is made in several threads; of a block, from which on a plan has several."""
-TOGETHER, SHARED = 8, 0.1
-"""Blocks of such a plan, at most, and what an operation of theirs costs: a run there waits for its plans."""
+TOGETHER = 8
+"""Blocks of such a plan, at most."""
+MANY, SHARED = 2048, 0.1
+"""Goals from which on a run with such plans waits for them more than for steps, and what an operation costs then."""
 PIECES = (8, 1)
 """Goals of one of its jobs, at least, with closed forms and with exact duals."""
 FEW = 16
@@ -309,7 +311,7 @@ class Certified(Columns):
 
     def _work(self, goals: int, exact: bool) -> float:
         """What a plan for so many goals costs, in operations."""
-        return self._looks(goals, exact) * (SHARED if self._several and not exact else 1.0)
+        return self._looks(goals, exact) * (SHARED if len(self.D) > MANY and self._several and not exact else 1.0)
 
     def _looks(self, goals: int, exact: bool) -> float:
         """Operations of a plan for so many goals, in what they take on the processor."""
