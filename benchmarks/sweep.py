@@ -50,7 +50,9 @@ def empirical(mdp: TabularMDP) -> Empirical:
         successor[x, : support[x]] = mdp.successors[row][counts > 0]
         p[x, : support[x]] = counts[counts > 0] / SAMPLES
     radius, none = np.full(pairs, 0.01), np.zeros(pairs)
-    return Empirical(successor, p, p, support, radius, radius, 0.1 * radius, none[None], 0.0, mdp.terminal, mdp.start)
+    return Empirical(
+        successor, p, p, support, radius, radius, 0.1 * radius, none > 0.0, none[None], 0.0, mdp.terminal, mdp.start
+    )
 
 
 class Blocks:

@@ -12,6 +12,7 @@ from adagoal.core.world import Plan
 from adagoal.goals import RULES
 from adagoal.loop import explore
 from adagoal.mdp import solve
+from adagoal.tabular import certified
 from adagoal.tabular.certified import Certified
 from adagoal.tabular.schedule import CLOSED, DUALS, FLOATS, STEP, Schedule
 from adagoal.worlds import grid, random_models
@@ -35,18 +36,24 @@ def tried(mdp, steps, seed=0):
     return counts
 
 
-def local(counts, V, q, probe=None, probing=False):
+def local(counts, V, q, probe=None, probing=False, ball=None):
     probe = np.full(V.shape, -1, np.int16) if probe is None else probe
-    return Local(V, probe, probing, q, LOG, CAP, counts.start, counts.n_actions)
+    ball = ball or (np.zeros(len(q), bool), np.zeros(counts.count.shape), np.zeros(len(q)))
+    return Local(V, probe, probing, q, LOG, *ball, CAP, counts.start, counts.n_actions)
 
 
-def twin(s, V, counts, q):
+def twin(s, V, counts, q, ball):
     """T_low V(s) and its greedy action, written down once more."""
+    complete, frequency, radius = ball
     best, action = min(CAP, 1.0 + V[counts.start]), counts.n_actions
     for a in range(counts.n_actions):
         x, value = s * counts.n_actions + a, 1.0
         o, n = counts.support[x], counts.n[x]
-        if n:
+        if o > 1 and complete[x]:
+            values, p, r = V[counts.successor[x, :o]], frequency[x, :o], radius[x]
+            mean = p @ values
+            value += max(mean - math.sqrt(2 * r * (p @ (values - mean) ** 2)) - r * (mean - values.min()), values.min())
+        elif n:
             values, p, r = V[counts.successor[x, :o]], counts.count[x, :o] / n, LOG / n
             mean = p @ values
             variance = p @ (values - mean) ** 2
@@ -63,11 +70,14 @@ def test_a_backup_against_its_twin(steps):
     mdp = random_models.random_sparse(n_states=9, n_actions=3, seed=4)
     counts, rng = tried(mdp, steps), np.random.default_rng(steps)
     q = rng.random(len(counts.n)) ** 3
+    some = counts.count * rng.random(counts.count.shape) + 1e-9 * (counts.count > 0)
+    p = some / np.maximum(some.sum(axis=1, keepdims=True), 1e-300)
+    ball = (rng.random(len(q)) < 0.5) & (counts.support > 1), p, rng.random(len(q)) ** 3
     for s in range(mdp.n_states):
         V = rng.random((2, mdp.n_states)) * CAP * rng.random()
-        value, action = twin(s, V[1].copy(), counts, q)
+        value, action = twin(s, V[1].copy(), counts, q, ball)
         before = V.copy()
-        found = back_up(s, 1, local(counts, V, q), counts.successor, counts.count, counts.support, counts.n)
+        found = back_up(s, 1, local(counts, V, q, ball=ball), counts.successor, counts.count, counts.support, counts.n)
         assert found == action
         assert V[1, s] == pytest.approx(value, abs=1e-12)
         V[1, s] = before[1, s]
@@ -100,6 +110,25 @@ def test_bounds_raised_on_the_way_are_bounds(seed, monkeypatch):
     explore(run, 90_000, look)
     assert looks[-1] > 1.5  # they have been raised
     assert estimates.plans == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_bounds_of_pairs_whose_successors_are_known_are_bounds(seed, monkeypatch):
+    """With plans and on the way, in a world that counts as large; and they are better than those of lemma 1."""
+    mdp, lowest = random_models.random_sparse(n_states=8, n_actions=2, seed=seed), []
+    truth = solve.optimal_values(mdp)
+    for dense in (5, 400):
+        monkeypatch.setattr(certified, "DENSE", dense)
+        counts = Counts(mdp.n_states, mdp.n_actions, mdp.start)
+        estimates = Certified(counts, mdp.n_states, 60.0, 1.0, 0.1, branching=3)
+        run = Run(ModelWorld(mdp), estimates, RULES["adagoal-proportional"], np.random.default_rng(seed))
+        explore(run, 20_000)
+        estimates.conclude(np.ones(len(estimates.D), bool))
+        assert estimates.confidence.complete.any() == (dense == 5)
+        goals = estimates.goal_state[1:]
+        assert (estimates.V[:, 1:] <= truth[:, goals] + 1e-9).all()
+        lowest.append(estimates.D[1:].sum())
+    assert lowest[0] > 0.9 * lowest[1]
 
 
 def test_the_same_backups_in_python_and_compiled():

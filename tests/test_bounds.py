@@ -36,7 +36,16 @@ def model(p, r_low=1e-2, r=1e-2, q=0.0):
     rows = np.arange(K, dtype=np.int32)[None]
     return Empirical(
         *(rows, p[None], p[None], np.array([K], np.int32)),
-        *(np.array([r_low]), np.array([r]), np.array([q]), np.zeros(1), 1.0, np.zeros(K, bool), 0),
+        *(
+            np.array([r_low]),
+            np.array([r]),
+            np.array([q]),
+            np.array([q == 0.0]),
+            np.zeros(1),
+            1.0,
+            np.zeros(K, bool),
+            0,
+        ),
     )
 
 
@@ -103,6 +112,13 @@ def test_kernel_coverage(p):
             inside = p[known] / p[known].sum()
             positive = p_hat > 0
             missed |= np.sum(p_hat[positive] * np.log(p_hat[positive] / inside[positive])) > r
+            f = rng.uniform(0, CAP, len(known))
+            mean, least = p_hat @ f, f.min()
+            variance = p_hat @ (f - mean) ** 2
+            low = bounds.known_exact(0, 0, model(p_hat, r=r), f[:, None], variance, mean, least)
+            missed |= (
+                max(low, backup.low_known(mean, variance, least, r)) > inside @ f + 1e-9
+            )  # lower bounds of lemma 4
         misses += missed
     assert misses <= 200 * DELTA
 
@@ -194,11 +210,11 @@ def test_duals_against_a_solver(seed):
     f = rng.uniform(0, 10, K)
     r = 10.0 ** rng.uniform(-4, -0.5)
 
-    def worst(sign):
+    def worst(sign, least=0.0):
         """min over KL(p, q) <= r of sign * q f, on the simplex of the successors and one more at the extreme value."""
         ball = {"type": "ineq", "fun": lambda y: r - np.sum(p * np.log(p / y[:K]))}
         simplex = {"type": "eq", "fun": lambda y: y.sum() - 1}
-        values = np.append(f, 0.0 if sign > 0 else f.max())
+        values = np.append(f, least if sign > 0 else f.max())
         start = np.append(p * 0.999, 0.001)
         bounds = [(1e-12, 1)] * (K + 1)
         solved = optimize.minimize(
@@ -216,6 +232,13 @@ def test_duals_against_a_solver(seed):
     assert low >= exact_low - 0.02 * (mean - exact_low) - 1e-4
     assert up >= exact_up - 1e-4
     assert up <= exact_up + 0.02 * (exact_up - mean) + 1e-4
+    known, exact_known = bounds.known_exact(0, 0, model(p, r=r), V, variance, mean, f.min()), worst(1, f.min())
+    assert known <= exact_known + 1e-4
+    closed_known = backup.low_known(mean, variance, f.min(), r)
+    assert closed_known <= exact_known + 1e-4
+    if r < 0.05:  # a search that begins at t = 0 ends early: a sweep takes the larger one of both
+        assert known >= exact_known - 0.02 * (mean - exact_known) - 1e-4
+        assert known >= closed_known - 1e-9
     assert max(low, 0.0) >= backup.low(mean, variance, r, CAP, 0.0) - 1e-9
     assert min(up, f.max()) <= closed.up(mean, variance, f.max(), r, 0.0, f.max()) + 1e-9
 

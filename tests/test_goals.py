@@ -5,7 +5,7 @@ import pytest
 
 from adagoal import goals
 from adagoal.core.errors import EnvironmentFailure, InputError
-from adagoal.core.run import FAST, SLOW, Attempts
+from adagoal.core.run import COUNTED, FAST, SLOW, Attempts
 
 
 def known(**changes):
@@ -54,7 +54,7 @@ def test_attempts_are_counted_in_their_order():
     attempts = Attempts(1)
     attempts.add([2, -1, 2], [True, True, False])
     attempts.add([], [])
-    total, reached, recent, previous = attempts.over(np.array([0, 2]))
+    total, reached, recent, previous = attempts.over(np.array([0, 2]), COUNTED)
     np.testing.assert_array_equal((total, reached), [[0, 2], [0, 1]])
     np.testing.assert_allclose(recent, [0, FAST * (1 - FAST)])
     np.testing.assert_allclose(previous, [0, SLOW * (1 - SLOW)])

@@ -35,7 +35,14 @@ def random_model(seed, r=0.1, sizes=(0, 1, 1, 2, 3, 4, 5, 7)):
     r[3], q[3] = NOTHING_KNOWN, 1.0
     window = rng.integers(0, 3, S * A) * 50.0
     terminal = np.arange(S) == 7
-    return Empirical(successor, p, p_split, support, r_low, r, q, window, 3.0, terminal, 1)
+    return Empirical(successor, p, p_split, support, r_low, r, q, np.zeros(S * A, bool), window, 3.0, terminal, 1)
+
+
+def known_model(seed):
+    """The same, where all successors of most pairs with several of them are known."""
+    model = random_model(seed)
+    complete = (np.random.default_rng([seed, 2]).random(S * A) < 0.7) & (model.support > 1) & (model.r < NOTHING_KNOWN)
+    return model._replace(complete=complete, q=np.where(complete, 0.0, model.q))
 
 
 def moments(model, kind, x, f):
@@ -50,6 +57,11 @@ def low(model, x, f, exact):
     """Low_x(f) (lemmas 1, 3 and 4)."""
     if model.support[x] == 0:
         return 0.0
+    if model.complete[x]:
+        values, p, mean, variance = moments(model, "p_split", x, f)
+        r, least = model.r[x], values.min()
+        found = max(mean - math.sqrt(2 * r * variance) - r * (mean - least), least)
+        return max(found, least + best_t(p, values - least, r)) if exact else found
     values, p, mean, variance = moments(model, "p", x, f)
     r, near = model.r_low[x], (math.sqrt(1.5) + 1 / math.sqrt(1.5)) / 2
     width = max(math.sqrt(2 * r * max(variance, 2 * r * (0.01 * CAP) ** 2)), 0.01 * variance / CAP)
@@ -62,6 +74,16 @@ def low(model, x, f, exact):
     return max(bounds)
 
 
+def best_t(p, w, r):
+    """max over t of e^{-r} exp(sum p ln(w + t)) - t (lemma 4)."""
+
+    def dual(log_t):
+        t = math.exp(log_t)
+        return t - math.exp(p @ np.log(w + t) - r)
+
+    return -float(optimize.minimize_scalar(dual, bounds=(-20, 12), method="bounded", options={"xatol": 1e-9}).fun)
+
+
 def up(model, x, f, top, exact):
     """Up_x(f) (lemma 4): the closed form, or the best t of the dual."""
     if model.support[x] == 0:
@@ -70,13 +92,7 @@ def up(model, x, f, top, exact):
     r, q, most = model.r[x], model.q[x], values.max()
     inside = min(mean + math.sqrt(2 * r * variance) + r * (most - mean), most)
     if exact:
-
-        def dual(log_t):
-            t = math.exp(log_t)
-            return most + t - math.exp(p @ np.log(most - values + t) - r)
-
-        found = optimize.minimize_scalar(dual, bounds=(-20, 12), method="bounded", options={"xatol": 1e-9})
-        inside = min(inside, float(found.fun))
+        inside = min(inside, most - best_t(p, most - values, r))
     return (1 - q) * inside + q * top
 
 
@@ -141,6 +157,19 @@ def test_lower_sweep(seed, exact):
         assert rise >= 0
         inside = actions >= 0
         np.testing.assert_array_equal(policy[inside], actions[inside])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_lower_sweep_where_all_successors_are_known(seed):
+    model, (V, _, column) = known_model(seed), start(seed)
+    policy = np.full(V.shape, -1, np.int16)
+    least, most = (lower_twin(model, V, exact)[0] for exact in (False, True))
+    searched = V.copy()
+    bounds.lower_sweep(ORDER, model, block(column, True), searched, policy)
+    bounds.lower_sweep(ORDER, model, block(column, False), V, policy)
+    np.testing.assert_allclose(V, least, atol=1e-12)
+    assert (searched >= least - 1e-9).all()
+    assert (searched <= most + 1e-6).all()
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -23,6 +23,11 @@ ALL = ("successor", "count", "recent", "support", "n", "settled", "visits", "see
 GRID = {"env": "grid", "env_args": {"rows": 4, "cols": 4}, "radius": 15.0, "epsilon": 0.75, "seed": 3}
 
 
+def no_ball(pairs):
+    """Nothing is known about all successors of any pair."""
+    return np.zeros(pairs, bool), np.zeros((pairs, 4)), np.zeros(pairs)
+
+
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Rollouts of a sixteenth of the run are long, and rounds are short."""
@@ -138,7 +143,7 @@ def test_a_round_against_its_twin(monkeypatch, seen):
             counts.add(np.full(len(landed), x), landed)
         counts.seen[seen:] = False
         V = np.zeros((3, 12))
-        local = Local(V, np.full(V.shape, -1, np.int16), False, np.full(24, 0.5), 9.0, 12.0, mdp.start, 2)
+        local = Local(V, np.full(V.shape, -1, np.int16), False, np.full(24, 0.5), 9.0, *no_ball(24), 12.0, mdp.start, 2)
         plan = Plan(local, np.array([5, 7, 9]), 50, np.full(24, NEVER), None, 8 * 200)
         weights, rng = np.array([1.0, 0.0, 2.0]), np.random.default_rng(0)
         if play is not None:
@@ -207,7 +212,7 @@ def test_numbers_drawn_beforehand_are_those_of_the_generator():
 def test_many_columns_are_not_for_walkers():
     """Each walker would copy more than it steps."""
     V = np.zeros((300, 400))
-    local = Local(V, np.full(V.shape, -1, np.int16), False, np.ones(800), 9.0, 12.0, 0, 2)
+    local = Local(V, np.full(V.shape, -1, np.int16), False, np.ones(800), 9.0, *no_ball(800), 12.0, 0, 2)
     plan, one = Plan(local, np.arange(300), 50, np.full(800, NEVER)), np.zeros(300)
     one[7] = 1.0
     assert walkers.pay(plan, one, 1000, 1000)

@@ -35,7 +35,7 @@ def random_empirical(rng: np.random.Generator) -> Empirical:
     r_low, r = np.where(support > 0, rng.choice([1e-4, 0.01, 0.1, 0.9, 3.0], (2, X)) * rng.random((2, X)), np.inf)
     q = np.where(support > 0, rng.random(X) ** 4, 1.0)
     terminal = rng.random(S) < 0.1
-    return Empirical(successor, p, p, support, r_low, r, q, np.zeros(X), 0.0, terminal, 3)
+    return Empirical(successor, p, p, support, r_low, r, q, np.zeros(X, bool), np.zeros(X), 0.0, terminal, 3)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

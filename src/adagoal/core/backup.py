@@ -4,10 +4,12 @@ With m and Var the mean and variance of V over the observed successors of a pair
 
     Low  = m - r m - 1.02 max{ sqrt(2 r max(Var, 2 r (0.01 C)^2)), 0.01 Var/C },
            and at least (1-q) V(s') where s' is the only successor observed,
+           or, in a large world, max{ min V, m - sqrt(2 r' Var) - r' (m - min V) } where all successors are known,
     V(s) <- max{ V(s), min{ C, 1 + V(s0), min_a 1 + Low_sa(V) } }.
 
 A local backup takes n and the successors as they are at this moment; q may be an older bound on the mass of successors
-never observed, because what has been observed only grows. Sweeps over all states (:mod:`adagoal.planning.closed`) use
+never observed, because what has been observed only grows. The radius r' of lemma 2 and the frequencies that go with it
+are those of the last plan. Sweeps over all states (:mod:`adagoal.planning.closed`) use
 the same Low for many goals at once.
 """
 
@@ -19,7 +21,7 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
-from adagoal.core.types import Actions, Floats
+from adagoal.core.types import Actions, Bools, Floats
 
 FINEST, RATIO = 1e-2, 1.5
 LEVELS = 2 + math.ceil(-2.0 * math.log(FINEST) / math.log(RATIO))
@@ -42,6 +44,12 @@ class Local(NamedTuple):
     """[X] bounds on the mass of successors never observed"""
     log: float
     """l: the radius of a pair with n tries is l/n"""
+    complete: Bools
+    """[X] pairs of which all successors are known, and whose bounds are those of lemma 2"""
+    p: Floats
+    """[X, K] their frequencies, at the last plan"""
+    r: Floats
+    """[X] and the radius that goes with them"""
     cap: float
     """C"""
     start: int
@@ -57,6 +65,12 @@ def low(mean, variance, r, cap, sure):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(**VECTOR)
+def low_known(mean, variance, least, r):  # type: ignore[no-untyped-def]
+    """Low_x of lemma 4 where all successors are known; ``least`` is the smallest value of them."""
+    return max(mean - math.sqrt(2.0 * r * variance) - r * (mean - least), least)
+
+
+@numba.njit(**VECTOR)
 def _greedy(state, V, local, successor, count, support, n):  # type: ignore[no-untyped-def]
     """T_low V(s) for the bounds V [S] of one column, off its goal, and the greedy action; A is the reset."""
     s, A = np.uintp(state), np.uintp(local.n_actions)
@@ -68,6 +82,14 @@ def _greedy(state, V, local, successor, count, support, n):  # type: ignore[no-u
             continue  # the state does not have this action: it is the reset
         if support[x] == 1:
             value += low(V[np.uintp(successor[x, 0])], 0.0, local.log / n[x], local.cap, 1.0 - local.q[x])
+        elif local.complete[x]:
+            m, square, own, least = 0.0, 0.0, V[s], np.inf
+            for k in range(min(support[x], local.p.shape[1])):  # the user may be wrong about their number
+                d = V[np.uintp(successor[x, k])] - own
+                m += local.p[x, k] * d
+                square += local.p[x, k] * d * d
+                least = min(least, d)
+            value += low_known(m + own, max(square - m * m, 0.0), least + own, local.r[x])
         elif support[x] > 1:
             m, square, own, scale = 0.0, 0.0, V[s], 1.0 / n[x]
             for k in range(support[x]):

@@ -19,6 +19,8 @@ from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.core.world import Outcome, Plan, World
 from adagoal.goals import Known, Rule
 
+COUNTED = frozenset({"visits", "successes", "recent", "previous"})
+"""Fields of :class:`~adagoal.goals.Known` that are made for rules that need them."""
 FAST, SLOW = 0.2, 0.05
 """Rates of the two moving averages of success: recent and previous."""
 
@@ -37,10 +39,12 @@ class Attempts:
             self._make_room(max(goals))
             count_attempts(np.array(goals), np.array(reached, float), *(getattr(self, name) for name in self.ARRAYS))
 
-    def over(self, goals: Longs) -> tuple[Floats, ...]:
-        """The four arrays over the given goals."""
+    def over(self, goals: Longs, needs: frozenset[str]) -> tuple[Floats, ...]:
+        """The four arrays over the given goals; zeros for those that a rule does not need, but for the attempts."""
         self._make_room(int(goals.max(initial=-1)))
-        return self.total[goals], self.reached[goals], self.recent[goals], self.previous[goals]
+        rest = {"successes": self.reached, "recent": self.recent, "previous": self.previous}
+        none = np.zeros(len(goals))
+        return self.total[goals], *(array[goals] if name in needs else none for name, array in rest.items())
 
     def _make_room(self, goal: int) -> None:
         if goal >= len(self.total):
@@ -168,6 +172,7 @@ class Run:
     """The goals; every state is one unless something else was asked for."""
 
     def __post_init__(self) -> None:
+        self._needs = goals.needs(self.rule, COUNTED)
         if self.space.own:
             self.space.grow(self.counts.n_states)
 
@@ -190,13 +195,13 @@ class Run:
         """What the goal rule may look at, one entry per goal of the goal space."""
         estimates, goals = self.estimates, self.estimates.goals
         columns = estimates.column[goals]
-        total, reached, recent, previous = self.attempts.over(goals)
+        total, reached, recent, previous = self.attempts.over(goals, self._needs)
         return Known(
             D=estimates.D[columns],
             E=estimates.E[columns],
             L=estimates.L,
             eligible=~self.space.holds(self.world.start, goals),
-            visits=self.space.visits(self.counts.visits, goals),
+            visits=self.space.visits(self.counts.visits, goals) if "visits" in self._needs else np.zeros(len(goals)),
             attempts=total,
             successes=reached,
             recent=recent,

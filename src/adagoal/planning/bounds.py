@@ -78,14 +78,28 @@ def up_exact(x, b, model, Y, variance, mean, most, top):  # type: ignore[no-unty
 
     Newton on the optimality condition ln(GM) - ln(HM) = r of the numbers most - Y + t. Any t gives a valid bound.
     """
-    r, q = model.r[x], model.q[x]
+    q = model.q[x]
     if variance <= 0.0:
         return (1.0 - q) * most + q * top
-    t = max(math.sqrt(variance / (2.0 * r)) - most + mean, 1e-9)
+    return (1.0 - q) * (most - _above(x, b, model, Y, variance, most - mean, most, -1.0)) + q * top
+
+
+@numba.njit(cache=True, nogil=True)
+def known_exact(x, b, model, V, variance, mean, least):  # type: ignore[no-untyped-def]
+    """Low_x(V[:, b]) from the dual, where all successors are known; ``least`` is the smallest value of them."""
+    above = 0.0 if variance <= 0.0 else _above(x, b, model, V, variance, mean - least, least, 1.0)
+    return least + max(above, 0.0)
+
+
+@numba.njit(cache=True, nogil=True)
+def _above(x, b, model, F, variance, mean, edge, sign):  # type: ignore[no-untyped-def]
+    """max_t { e^{-r} exp(sum p ln(w + t)) - t } with w = sign (F - edge) >= 0, of this variance and mean."""
+    r = model.r[x]
+    t = max(math.sqrt(variance / (2.0 * r)) - mean, 1e-9)
     for _ in range(NEWTON_STEPS):
         log_mean, inverse, inverse2 = 0.0, 0.0, 0.0
         for k in range(model.support[x]):
-            w = 1.0 / (most - Y[model.successor[x, k], b] + t)
+            w = 1.0 / (sign * (F[model.successor[x, k], b] - edge) + t)
             log_mean -= model.p_split[x, k] * math.log(w)
             inverse += model.p_split[x, k] * w
             inverse2 += model.p_split[x, k] * w * w
@@ -96,8 +110,8 @@ def up_exact(x, b, model, Y, variance, mean, most, top):  # type: ignore[no-unty
         t = max(t - residual / slope, 1e-9, 0.3 * t)
     log_mean = 0.0
     for k in range(model.support[x]):
-        log_mean += model.p_split[x, k] * math.log(most - Y[model.successor[x, k], b] + t)
-    return (1.0 - q) * (most + t - math.exp(log_mean - r)) + q * top
+        log_mean += model.p_split[x, k] * math.log(sign * (F[model.successor[x, k], b] - edge) + t)
+    return math.exp(log_mean - r) - t
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
@@ -132,7 +146,8 @@ def lower_sweep(order, model, block, V, policy):  # type: ignore[no-untyped-def]
         return closed.lower_sweep(order, model, block, V, policy)
     B, cap = V.shape[1], block.cap
     A = model.support.shape[0] // V.shape[0]
-    mean, variance, Q, final = np.empty((A, B)), np.empty((A, B)), np.empty((A, B)), np.empty((A, B), np.bool_)
+    mean, variance, least, Q = np.empty((A, B)), np.empty((A, B)), np.empty((A, B)), np.empty((A, B))
+    final = np.empty((A, B), np.bool_)
     rise = 0.0
     for s in order:
         for a in range(0 if model.terminal[s] else A):
@@ -141,6 +156,13 @@ def lower_sweep(order, model, block, V, policy):  # type: ignore[no-untyped-def]
                 for b in range(B):
                     Q[a, b] = 1.0
                     final[a, b] = True
+                continue
+            if model.complete[x]:
+                _moments(x, s, model, model.p_split, V, mean[a], variance[a])
+                closed.smallest(np.uintp(x), model, V, least[a])
+                for b in range(B):
+                    value = backup.low_known(mean[a, b], variance[a, b], least[a, b], model.r[x])
+                    Q[a, b], final[a, b] = 1.0 + value, False
                 continue
             _moments(x, s, model, model.p, V, mean[a], variance[a])
             r = model.r_low[x]
@@ -162,7 +184,11 @@ def lower_sweep(order, model, block, V, policy):  # type: ignore[no-untyped-def]
                     best = Q[candidate, b]
                     action = candidate
                     break
-                low = low_exact(s * A + candidate, b, model, cap, V, variance[candidate, b], mean[candidate, b])
+                x, var, m = s * A + candidate, variance[candidate, b], mean[candidate, b]
+                if model.complete[x]:
+                    low = known_exact(x, b, model, V, var, m, least[candidate, b])
+                else:
+                    low = low_exact(x, b, model, cap, V, var, m)
                 Q[candidate, b] = max(Q[candidate, b], 1.0 + low)
                 final[candidate, b] = True
             policy[s, b] = action

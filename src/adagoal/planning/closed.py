@@ -12,7 +12,7 @@ import math
 import numba
 import numpy as np
 
-from adagoal.core.backup import VECTOR, low
+from adagoal.core.backup import VECTOR, low, low_known
 
 
 @numba.njit(**VECTOR)
@@ -65,12 +65,23 @@ def largest(x, model, F, most):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(**VECTOR)
+def smallest(x, model, F, least):  # type: ignore[no-untyped-def]
+    """The smallest value [B] of F [S, B] over any number of successors."""
+    for b in range(F.shape[1]):
+        least[b] = np.inf
+    for k in range(model.support[x]):
+        i = np.uintp(model.successor[x, k])
+        for b in range(F.shape[1]):
+            least[b] = min(least[b], F[i, b])
+
+
+@numba.njit(**VECTOR)
 def lower_sweep(order, model, block, V, policy):  # type: ignore[no-untyped-def]
     """V <- max(V, T_low V) over the states of ``order``, policy <- the greedy actions; returns the largest rise."""
     successor, p, support, r_low, q = model.successor, model.p, model.support, model.r_low, model.q
     B, cap, column = V.shape[1], block.cap, block.column
     A = support.shape[0] // V.shape[0]
-    mean, variance, best, rise = np.empty(B), np.empty(B), np.empty(B), np.zeros(B)
+    mean, variance, least, best, rise = np.empty(B), np.empty(B), np.empty(B), np.empty(B), np.zeros(B)
     action = np.empty(B, np.int16)
     for state in order:
         s = np.uintp(state)
@@ -85,6 +96,26 @@ def lower_sweep(order, model, block, V, policy):  # type: ignore[no-untyped-def]
                 for b in range(B):
                     action[b] = a if 1.0 < best[b] else action[b]
                     best[b] = min(best[b], 1.0)
+            elif model.complete[x]:
+                r = model.r[x]
+                if support[x] <= 4:
+                    i0, w0 = _successor(x, 0, successor, model.p_split, support)
+                    i1, w1 = _successor(x, 1, successor, model.p_split, support)
+                    i2, w2 = _successor(x, 2, successor, model.p_split, support)
+                    i3, w3 = _successor(x, 3, successor, model.p_split, support)
+                    for b in range(B):
+                        y0, y1, y2, y3 = V[i0, b], V[i1, b], V[i2, b], V[i3, b]
+                        m, var = _moments_of_four(V[s, b], y0, y1, y2, y3, w0, w1, w2, w3)
+                        value = 1.0 + low_known(m, var, min(min(y0, y1), min(y2, y3)), r)
+                        action[b] = a if value < best[b] else action[b]
+                        best[b] = min(value, best[b])
+                else:
+                    _moments(x, s, model, model.p_split, V, mean, variance)
+                    smallest(x, model, V, least)
+                    for b in range(B):
+                        value = 1.0 + low_known(mean[b], variance[b], least[b], r)
+                        action[b] = a if value < best[b] else action[b]
+                        best[b] = min(value, best[b])
             elif support[x] <= 4:
                 i0, w0 = _successor(x, 0, successor, p, support)
                 i1, w1 = _successor(x, 1, successor, p, support)

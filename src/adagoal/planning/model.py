@@ -48,6 +48,8 @@ class Empirical(NamedTuple):
     """[X] radius for all functions at once, on the observed successors (lemma 2)"""
     q: Floats
     """[X] bound on the mass of successors never observed (lemma 3)"""
+    complete: Bools
+    """[X] pairs of which all successors are known: q is 0, and lower bounds take r instead of r_low"""
     quiet: Floats
     """[X] visits of the pairs in the quiet window, 0 outside it (lemma 3b)"""
     quiet_log: float

@@ -52,7 +52,9 @@ THREADED, LARGE = 1e6, 1e7
 """Operations of a plan from which on it is made in several threads; of a block, from which on a plan has several."""
 TOGETHER = 8
 """Blocks of such a plan, at most."""
-PIECES = (8, 4)
+MANY, SHARED = 2048, 0.1
+"""Goals from which on a run with such plans waits for them more than for steps, and what an operation costs then."""
+PIECES = (8, 1)
 """Goals of one of its jobs, at least, with closed forms and with exact duals."""
 FEW = 16
 """Goals of a free plan, and of one with exact duals, at most."""
@@ -118,6 +120,8 @@ class Certified(Columns):
         self._hopped_at = 0.0
         self._taken = -1  # steps, resets included, at the last look
         self._news = True  # whether the radii may be older than that
+        self._never = np.zeros(0, np.int64)
+        """[X] the tries of a pair that end a rollout"""
         self.plans = 0
         self.schedule = Schedule()
         self._catch_up()
@@ -162,6 +166,7 @@ class Certified(Columns):
         counts = self.counts
         self._rollouts = turn = self._rollouts + 1
         worst = int(np.where(self.D <= self.L, self.E, -1.0).argmax())
+        p, r = self.confidence.ball
         leading = self.gap[worst] <= NEARLY * (min(self.upper[worst], self.cap) - self.D[worst])
         local = Local(
             V=self.V.T,
@@ -169,13 +174,17 @@ class Certified(Columns):
             probing=(turn % OFTEN > 0 if leading else turn % SELDOM == 0) and len(self.order) <= DENSE,
             q=self.confidence.q,
             log=self.confidence.low_log,
+            complete=self.confidence.complete,
+            p=p,
+            r=r,
             cap=self.cap,
             start=counts.start,
             n_actions=counts.n_actions,
         )
         limit = math.ceil(min(4 * self.cap * (self.L + 1) / self.epsilon, NEVER))
-        never = np.full(len(counts.n), NEVER)
-        return Plan(local, self.goal_state, limit, never, self.at(), self.schedule.patience())
+        if len(self._never) != len(counts.n):
+            self._never = np.full(len(counts.n), NEVER)
+        return Plan(local, self.goal_state, limit, self._never, self.at(), self.schedule.patience())
 
     def conclude(self, wanted: Bools) -> None:
         """Bring columns up to date that wait for their turn, for an answer before the end; nearest to it first.
@@ -229,7 +238,7 @@ class Certified(Columns):
 
     def _take_in(self) -> None:
         """The radii of the counts as they are, and what follows for all goals at once."""
-        if self._news and self.confidence.update(self._threads):
+        if self._news and self.confidence.update(self._threads, large=len(self.order) > DENSE):
             self.stale[:] = True
             self._count_hops()
         self._news = False
@@ -243,7 +252,7 @@ class Certified(Columns):
     def _several(self) -> bool:
         """Whether the world is so large that a plan has several blocks, each a job for one thread and more."""
         large = self._backend is NUMBA and len(self.order) > DENSE
-        return large and self._work(self._backend.block, exact=False) > LARGE
+        return large and self._looks(self._backend.block, exact=False) > LARGE
 
     def _together(self) -> int:
         """Blocks of one plan: as many as the next rollout pays for. That does not depend on the number of cores."""
@@ -301,6 +310,10 @@ class Certified(Columns):
         return self._backend if goals * len(self.order) >= self._backend.least else NUMBA
 
     def _work(self, goals: int, exact: bool) -> float:
+        """What a plan for so many goals costs, in operations."""
+        return self._looks(goals, exact) * (SHARED if len(self.D) > MANY and self._several and not exact else 1.0)
+
+    def _looks(self, goals: int, exact: bool) -> float:
         """Operations of a plan for so many goals, in what they take on the processor."""
         price, sweeps = (EXACT, EXACT_SWEEPS) if exact else (self._planner(goals).price, SWEEPS)
         return 2.0 * price * sweeps * goals * self._edges

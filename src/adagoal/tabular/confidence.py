@@ -23,7 +23,7 @@ from adagoal.core.backup import LEVELS
 from adagoal.core.counts import Counts
 from adagoal.core.errors import InputError
 from adagoal.core.threads import side_by_side
-from adagoal.core.types import Floats, Ints, Longs
+from adagoal.core.types import Bools, Floats, Ints, Longs
 from adagoal.planning.model import Empirical
 from adagoal.tabular.surprise import Quiet
 
@@ -77,9 +77,15 @@ class Confidence:
         """[X] visits inside the quiet window, of the last update"""
         self.q: Floats = np.ones(X)
         """[X] bounds on the unseen mass, of the last update; 1 for pairs that there has been made room for since"""
+        self.complete: Bools = np.zeros(X, bool)
+        """[X] pairs whose lower bounds take the ball of lemma 2: all their successors were known at the last update"""
 
-    def update(self, threads: Executor | None = None) -> bool:
-        """Take in new counts; False where there are none."""
+    def update(self, threads: Executor | None = None, large: bool = False) -> bool:
+        """Take in new counts; False where there are none.
+
+        ``large``: lower bounds take the ball of lemma 2 where no successor is unknown. Its radius may be the larger
+        one, but values far away cost nothing there: in a small world that does not pay.
+        """
         counts = self.counts
         self.make_room()
         if counts.absent.any():
@@ -99,8 +105,14 @@ class Confidence:
         side_by_side(jobs, threads if len(jobs) > 1 else None)
         self.visits = self.quiet.visits(counts.n, counts.settled)
         self.q = np.minimum(self._known.q, self.quiet.bound(self.visits))
+        self.complete = (self._known.q == 0.0) & (counts.support > 1) & (counts.n > counts.settled) & large
         self._seen[changed] = counts.n[changed]
         return True
+
+    @property
+    def ball(self) -> tuple[Floats, Floats]:
+        """Centre [X, K] and radius [X] of lemma 2, of the last update."""
+        return self._known.p_split, self._known.r
 
     @property
     def low_log(self) -> float:
@@ -127,6 +139,7 @@ class Confidence:
             r_low=known.r_low,
             r=known.r,
             q=self.q,
+            complete=self.complete,
             quiet=self.visits,
             quiet_log=self.quiet.log,
             terminal=c.terminal,
@@ -150,7 +163,7 @@ class Confidence:
             *(np.pad(a, room[: a.ndim], constant_values=v) for a, v in zip(self._known, nothing, strict=True))
         )
         self.visits, self._seen = np.pad(self.visits, room[0]), np.pad(self._seen, room[0])
-        self.q = np.pad(self.q, room[0], constant_values=1.0)
+        self.q, self.complete = np.pad(self.q, room[0], constant_values=1.0), np.pad(self.complete, room[0])
 
 
 @numba.njit(cache=True, nogil=True)

@@ -24,6 +24,8 @@ def detours(block, goal_state, column, order, model, cap, least, V, Y, best):  #
     [columns, S] are changed at the states of ``order``. Neighbours of g are the states that were seen to follow it.
     """
     A, start = len(model.support) // V.shape[1], model.start
+    values = np.empty(len(order))
+    bits = values.view(np.int64)  # a positive number's neighbours are one away
     for j in block:
         g = goal_state[j]
         if g < 0:
@@ -43,12 +45,19 @@ def detours(block, goal_state, column, order, model, cap, least, V, Y, best):  #
                     above, loss = i, Y[j, start] - whole
         if below > 0:
             back = Y[below, g]
-            for s in order:
-                if s != g:
-                    V[j, s] = max(V[j, s], np.nextafter(V[below, s] - back, -np.inf))
+            for i in range(len(order)):
+                values[i] = V[below, order[i]] - back
+            bits -= 1  # rounded down where it is positive, and no bound elsewhere
+            for i in range(len(order)):
+                s = order[i]
+                if values[i] > V[j, s] and s != g:
+                    V[j, s] = values[i]
         if above > 0:
             onward = Y[j, goal_state[above]]
-            for s in order:
-                value = np.nextafter(Y[above, s] + onward, np.inf)
-                if value < Y[j, s]:  # not so at g, where Y is 0, nor where the detour leads
-                    Y[j, s], best[j, s] = value, best[above, s]
+            for i in range(len(order)):
+                values[i] = Y[above, order[i]] + onward
+            bits += 1  # rounded up
+            for i in range(len(order)):
+                s = order[i]
+                if values[i] < Y[j, s]:  # not so at g, where Y is 0, nor where the detour leads
+                    Y[j, s], best[j, s] = values[i], best[above, s]
