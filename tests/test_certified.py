@@ -196,6 +196,27 @@ def test_upper_bounds_of_an_earlier_version_start_again():
     assert (other.estimates.best[:, open_] == mdp.n_actions).all()
 
 
+def test_a_large_world_goes_on_as_it_would_have():
+    """What the agent backs up with on its way is of the last plan, which the counts do not tell."""
+    mdp = grid.open_grid(rows=21, cols=21)
+    runs = [start(mdp, 40.0, 8.0, branching=4) for _ in range(2)]
+    estimates, other = (run.estimates for run in runs)
+    explore(runs[0], 120_000)
+    estimates.counts.add(np.array([0]), np.array([0]))  # a try that no plan has seen
+    arrays, facts = estimates.state()
+    other.counts.restore(estimates.counts.state())
+    other.restore({name: np.array(a) for name, a in arrays.items()}, facts)
+    plan, again = (e.plan().policy for e in (estimates, other))
+    assert plan.complete.sum() > 100
+    np.testing.assert_array_equal(plan.complete, again.complete)
+    np.testing.assert_array_equal(plan.p[plan.complete], again.p[plan.complete])
+    np.testing.assert_array_equal(plan.r[plan.complete], again.r[plan.complete])
+    np.testing.assert_array_equal(plan.q, again.q)
+    arrays["complete_r"] = arrays["complete_r"][1:]
+    with pytest.raises(ValueError, match="complete_r"):
+        other.restore({name: np.array(a) for name, a in arrays.items()}, facts)
+
+
 def _inside(mdp, m, rng, leak):
     """A random kernel with KL(p_hat, p) <= r on the observed successors, pushed to the edge of the set.
 
