@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numba
 import numpy as np
@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from adagoal.core.backup import Local
 from adagoal.core.counts import Counts
 from adagoal.core.goalspace import GoalSpace
-from adagoal.core.schema import COUNT, Array, Schema, check_arrays, check_json, record
+from adagoal.core.schema import COUNT, check_json, record
 from adagoal.core.threads import side_by_side
 from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.core.world import NEVER, Plan
@@ -45,7 +45,7 @@ from adagoal.tabular.confidence import Confidence
 from adagoal.tabular.detours import detours
 from adagoal.tabular.resolvent import suboptimality
 from adagoal.tabular.schedule import CLOSED, DUALS, EXACT, GAPS, STEP, Schedule
-from adagoal.tabular.surprise import BANNED, MOST, following
+from adagoal.tabular.surprise import MOST
 from adagoal.tabular.wander import wander
 
 THREADED, LARGE = 1e6, 1e7
@@ -411,15 +411,6 @@ class Certified(Columns):
 
     # --- saving -----------------------------------------------------------------------------------------------
 
-    QUIET: ClassVar[Schema] = {"quiet": Array("int64", ("P",), low=0, high=BANNED)}
-    UNSEEN: ClassVar[Schema] = {"unseen": Array("float64", ("X",), low=0, high=1)}
-    """Only in folders that were written since there are local backups; so is the schedule."""
-    BALLS: ClassVar[Schema] = {
-        "complete": Array("bool", ("X",)),
-        "complete_p": Array("float64", ("M", "K"), low=0, high=1),
-        "complete_r": Array("float64", ("M",), low=0),
-    }
-    """Only where some pair is: what local backups take from the last plan, for the M of them."""
     FACTS = record(
         rollouts=COUNT,
         probed={"type": "number", "minimum": 0},
@@ -436,47 +427,19 @@ class Certified(Columns):
         """Everything that the counts do not determine."""
         facts: dict[str, Any] = {"rollouts": self._rollouts, "hopped_at": self._hopped_at}
         facts |= {"plans": self.plans, "windows": self.confidence.quiet.number, "schedule": self.schedule.state()}
-        arrays: dict[str, NDArray[Any]] = {"quiet": self.confidence.quiet.starts, "unseen": self.confidence.q}
-        complete = self.confidence.complete
-        if complete.any():
-            p, r = self.confidence.ball
-            arrays |= {"complete": complete, "complete_p": p[complete], "complete_r": r[complete]}
-        return self.column_state() | arrays, facts
+        return self.column_state() | self.confidence.state(), facts
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """The inverse of :meth:`state`, on restored counts; the next plan takes them in as it would have."""
         check_json(self.FACTS, facts)
-        if "quiet" in arrays:
-            if check_arrays(self.QUIET, arrays)["P"] > len(self.counts.n) or not facts["windows"]:
-                raise ValueError("the window does not fit the counts")
-            window = facts["windows"], np.array(arrays["quiet"])
-        else:
-            window = following(facts["windows"]), np.zeros(0, np.int64)
         self.restore_columns(arrays)
-        self.confidence.make_room()
-        self.confidence.quiet.number, self.confidence.quiet.starts = window
-        self.confidence.forget()
+        self.confidence.restore(arrays, facts["windows"], backups="schedule" in facts)
         if "schedule" in facts:
-            if check_arrays(self.UNSEEN, arrays)["X"] != len(self.confidence.q):
-                raise ValueError("the bounds on the unseen mass do not fit the counts")
-            self.confidence.q = np.array(arrays["unseen"])
-            self._restore_balls(arrays)
             self.schedule.restore(facts["schedule"])
         if "rollouts" not in facts:  # upper bounds of an earlier version, which started at C
             self._start_again(self.Y[self.counts.start] > self.cap - 1.0)
         self._rollouts, self._hopped_at = facts.get("rollouts", 0), facts.get("hopped_at", 0.0)
         self.plans, self._taken = facts["plans"], -1
-
-    def _restore_balls(self, arrays: dict[str, NDArray[Any]]) -> None:
-        """Those of lemma 2, which serve until the next plan."""
-        if "complete" not in arrays:
-            return
-        sizes, complete = check_arrays(self.BALLS, arrays), np.array(arrays["complete"])
-        p, r = self.confidence.ball
-        if (sizes["X"], sizes["M"]) != (len(r), complete.sum()) or sizes["K"] > p.shape[1]:
-            raise ValueError("the known successors do not fit the counts")
-        self.confidence.complete = complete
-        p[complete, : sizes["K"]], r[complete] = arrays["complete_p"], arrays["complete_r"]
 
 
 @numba.njit(cache=True, nogil=True)

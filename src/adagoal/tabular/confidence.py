@@ -14,18 +14,20 @@ from __future__ import annotations
 import math
 from concurrent.futures import Executor
 from functools import partial
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numba
 import numpy as np
+from numpy.typing import NDArray
 
 from adagoal.core.backup import LEVELS
 from adagoal.core.counts import Counts
 from adagoal.core.errors import InputError
+from adagoal.core.schema import Array, Schema, check_arrays
 from adagoal.core.threads import side_by_side
 from adagoal.core.types import Bools, Floats, Ints, Longs
 from adagoal.planning.model import Empirical
-from adagoal.tabular.surprise import Quiet
+from adagoal.tabular.surprise import BANNED, Quiet, following
 
 SHARES = (0.35, 0.35, 0.05, 0.25)
 """Of delta, for the events of lemmas 1, 2, 3a and 3b."""
@@ -164,6 +166,55 @@ class Confidence:
         )
         self.visits, self._seen = np.pad(self.visits, room[0]), np.pad(self._seen, room[0])
         self.q, self.complete = np.pad(self.q, room[0], constant_values=1.0), np.pad(self.complete, room[0])
+
+    # --- saving -----------------------------------------------------------------------------------------------
+
+    QUIET: ClassVar[Schema] = {"quiet": Array("int64", ("P",), low=0, high=BANNED)}
+    UNSEEN: ClassVar[Schema] = {"unseen": Array("float64", ("X",), low=0, high=1)}
+    """Only in folders that were written since there are local backups."""
+    BALLS: ClassVar[Schema] = {
+        "complete": Array("bool", ("X",)),
+        "complete_p": Array("float64", ("M", "K"), low=0, high=1),
+        "complete_r": Array("float64", ("M",), low=0),
+    }
+    """Only where some pair is: what local backups take from the last update, for the M of them."""
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """What the counts do not determine, beside the number of the window."""
+        arrays: dict[str, NDArray[Any]] = {"quiet": self.quiet.starts, "unseen": self.q}
+        if self.complete.any():
+            p, r = self.ball
+            arrays |= {"complete": self.complete, "complete_p": p[self.complete], "complete_r": r[self.complete]}
+        return arrays
+
+    def restore(self, arrays: dict[str, NDArray[Any]], windows: int, backups: bool) -> None:
+        """The inverse of :meth:`state`, on restored counts, in the window of this number.
+
+        ``backups``: the folder is of a version with local backups. Earlier ones had no windows either.
+        """
+        number, starts = following(windows), np.zeros(0, np.int64)
+        if "quiet" in arrays:
+            if check_arrays(self.QUIET, arrays)["P"] > len(self.counts.n) or not windows:
+                raise ValueError("the window does not fit the counts")
+            number, starts = windows, np.array(arrays["quiet"])
+        self.make_room()
+        self.quiet.number, self.quiet.starts = number, starts
+        self.forget()
+        if backups:
+            if check_arrays(self.UNSEEN, arrays)["X"] != len(self.q):
+                raise ValueError("the bounds on the unseen mass do not fit the counts")
+            self.q = np.array(arrays["unseen"])
+            self._restore_balls(arrays)
+
+    def _restore_balls(self, arrays: dict[str, NDArray[Any]]) -> None:
+        if "complete" not in arrays:
+            return
+        sizes, complete = check_arrays(self.BALLS, arrays), np.array(arrays["complete"])
+        p, r = self.ball
+        if (sizes["X"], sizes["M"]) != (len(r), complete.sum()) or sizes["K"] > p.shape[1]:
+            raise ValueError("the known successors do not fit the counts")
+        self.complete = complete
+        p[complete, : sizes["K"]], r[complete] = arrays["complete_p"], arrays["complete_r"]
 
 
 @numba.njit(cache=True, nogil=True)
