@@ -8,8 +8,8 @@
     python benchmarks/sb3_push.py --table FILE.json [FILE.json ...]                         # only print the curves
 
 Hindsight, and one of: EnsembleTD3 of this package, whole or without one of the things in which it differs from TD3; TQC
-of sb3-contrib; DDPG, TD3 (without delay or target noise) and SAC of Stable-Baselines3. DDPG has one critic; with more of
-them, which E needs, the smallest counts in its targets, so that it is the TD3 of here.
+of sb3-contrib; DDPG, TD3 (without delay or target noise) and SAC of Stable-Baselines3. Where DDPG has more critics than
+one, which E needs, the smallest counts in its targets, so that it is the TD3 of here.
 Success at the last step, on the environment's own goals, without noise; and how many of the goals that were chosen
 since the last test lie where these do.
 """

@@ -60,7 +60,7 @@ def _settings(function: Callable[..., None]) -> Callable[..., None]:
 )
 @click.argument("env", metavar="[ENV]", required=False, type=options.Env())
 @click.option("--recipe", type=click.Choice([AUTO, *sorted(RECIPES)]), default=AUTO, show_default=True,
-              help="Named settings; single options override them. auto: adagoal with a GPU, light without.")  # fmt: skip
+              help="Named settings, which options override. auto: adagoal with a GPU, light without.")  # fmt: skip
 @click.option("--seeds", type=click.IntRange(1, 256), default=1, show_default=True,
               help="Runs side by side, with consecutive seeds.")  # fmt: skip
 @_settings
