@@ -5,12 +5,14 @@
     python benchmarks/deep_speed.py adagoal --updates 80      one line of the comparison
     python benchmarks/deep_speed.py sb3 --updates 80          the other (needs stable-baselines3, torch)
     python benchmarks/deep_speed.py learner --updates 400 --batch 1024 --cycles 5     the updates of one run alone
+    python benchmarks/deep_speed.py arithmetic        GFLOP of the updates, per environment step of FetchPush
 
 ``rollouts``: rollouts with the learner idle, the learner alone, and both overlapped, recipe ``light``. ``compare``:
 both sides by turns, FetchPush-v4, 16 environments, uniform goals, same networks, batch and updates per 800 steps;
 Stable-Baselines3 with one and with two threads, of which the faster counts. Start-up and compilation are left
 out on both sides. Seconds are wall time; processor seconds of all processes are given beside them. ``learner``: how
-long the cycle of a single run takes to compile and to run, on random episodes, without environments.
+long the cycle of a single run takes to compile and to run, on random episodes, without environments. ``arithmetic``:
+what XLA counts before it optimises, on any machine.
 """
 
 from __future__ import annotations
@@ -165,6 +167,59 @@ def learner(options: argparse.Namespace) -> dict[str, Any]:
     return {"seconds_to_compile": round(compiled - began, 1), "ms_per_cycle": round(1000 * took, 1)}
 
 
+def arithmetic(options: argparse.Namespace) -> dict[str, Any]:
+    """GFLOP per environment step: the first learner, the cheap setting, the recipes, and each beside the first."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from adagoal.deep import algorithms, ddpg, ensemble, networks
+    from adagoal.deep.config import RECIPES, Config
+    from adagoal.deep.envs import Dimensions
+
+    sizes = Dimensions(observation=25, goal=3, action=4, horizon=HORIZON, success=0.05)
+    knobs, key = {"action_l2": jnp.array(1.0)}, jax.random.key(0)
+
+    def counted(update: Any, nets: Any, count: int) -> float:
+        og, flags = jnp.zeros((1, count, 28)), jnp.zeros((1, count))
+        batch = networks.Transitions(og, jnp.zeros((1, count, 4)), og, flags, flags > 0)
+        return float(jax.jit(update).lower(nets, batch).cost_analysis()["flops"])
+
+    def learner_of(config: Config) -> float:
+        module: Any = algorithms.get(config.algorithm)
+
+        def update(nets: Any, batch: Any) -> Any:
+            lessons = networks.Lessons(batch.og[0], batch.action[0], module.targets(config, nets, batch)[0])
+            return module.update(config, knobs, nets, lessons, key)
+
+        return config.updates * counted(update, module.init(config, sizes, np.random.default_rng(0)), config.batch)
+
+    def ensemble_of(config: Config) -> float:
+        rng = np.random.default_rng(0)
+        actor, members = ddpg.init(config, sizes, rng), ensemble.init(config, sizes, rng)
+
+        def update(members: Any, batch: Any) -> Any:
+            lessons = ensemble.lessons(config, members, lambda og: ddpg.act(actor, og), batch)
+            return ensemble.update(config, members, jax.tree.map(lambda x: x[0], lessons))
+
+        return config.ensemble_updates * counted(update, members, config.members * config.ensemble_batch)
+
+    settings: dict[str, dict[str, Any]] = {
+        "ddpg": {"algorithm": "ddpg"},
+        "critics, 160 updates of 1024": {"updates": 160},
+        "critics, 320 updates of 512": {"updates": 320, "batch": 512},
+        **{f"recipe {name}": RECIPES[name] for name in ("adagoal", "half", "light")},
+    }
+    found: dict[str, dict[str, float]] = {}
+    for name, setting in settings.items():
+        config = Config(ENV, **setting).on_time_scale(HORIZON)
+        flops = learner_of(config) + (ensemble_of(config) if config.algorithm == "ddpg" else 0.0)
+        per_step = flops / PER_CYCLE / 1e9
+        first = found["ddpg"]["GFLOP per step"] if found else per_step
+        found[name] = {"GFLOP per step": round(per_step, 3), "times less than ddpg": round(first / per_step, 2)}
+    return found
+
+
 def make_env() -> Any:
     import gymnasium
     import gymnasium_robotics
@@ -234,7 +289,7 @@ def write(options: argparse.Namespace, found: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
-    parser.add_argument("part", choices=["rollouts", "compare", "adagoal", "sb3", "learner"])
+    parser.add_argument("part", choices=["rollouts", "compare", "adagoal", "sb3", "learner", "arithmetic"])
     parser.add_argument("--cycles", type=int, default=15)
     parser.add_argument("--updates", type=int, default=80)
     parser.add_argument("--batch", type=int, default=256)
@@ -245,6 +300,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     parts = {"adagoal": adagoal, "sb3": sb3, "rollouts": rollouts, "compare": compare, "learner": learner}
+    parts |= {"arithmetic": arithmetic}
     found = parts[options.part](options)
     write(options, found)
     if options.part != "compare":

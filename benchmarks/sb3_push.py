@@ -3,12 +3,13 @@
     python benchmarks/sb3_push.py --rule adagoal-proportional --seed 0 --out FILE.json      (needs the extra sb3)
     python benchmarks/sb3_push.py --rule unigoal --seed 0 --out FILE.json
     python benchmarks/sb3_push.py --without penalty --seed 0 --out FILE.json                # what makes it learn?
-    python benchmarks/sb3_push.py --algorithm td3 --seed 0 --out FILE.json
+    python benchmarks/sb3_push.py --algorithm tqc --seed 0 --out FILE.json                  (needs sb3-contrib, too)
     python benchmarks/sb3_push.py --idle 6                                                  # doing nothing, six tests
     python benchmarks/sb3_push.py --table FILE.json [FILE.json ...]                         # only print the curves
 
-Hindsight, and one of: EnsembleTD3 of this package, whole or without one of the things in which it differs from TD3; TD3
-without delay or target noise, which is DDPG with three critics of which the smallest counts; SAC with three critics.
+Hindsight, and one of: EnsembleTD3 of this package, whole or without one of the things in which it differs from TD3; TQC
+of sb3-contrib; DDPG, TD3 (without delay or target noise) and SAC of Stable-Baselines3. Where DDPG has more critics than
+one, which E needs, the smallest counts in its targets, so that it is the TD3 of here.
 Success at the last step, on the environment's own goals, without noise; and how many of the goals that were chosen
 since the last test lie where these do.
 """
@@ -25,7 +26,7 @@ import gymnasium
 import gymnasium_robotics
 import numpy as np
 import torch
-from stable_baselines3 import SAC, TD3, HerReplayBuffer
+from stable_baselines3 import DDPG, SAC, TD3, HerReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.noise import ActionNoise, NormalActionNoise
@@ -59,6 +60,13 @@ class Pessimist(EnsembleTD3):
 
     def _ahead(self, values: torch.Tensor) -> torch.Tensor:
         return values.min(0, keepdim=True).values.expand_as(values)
+
+
+class NormalisedLayer(torch.nn.Module):
+    """An activation that normalises first: the hidden layers of EnsembleTD3's critics, for the other algorithms."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(torch.nn.functional.layer_norm(x, x.shape[-1:]))
 
 
 class Noise(ActionNoise):
@@ -117,7 +125,8 @@ def learner(options: argparse.Namespace, env: VecEnv) -> Any:
     shared: dict[str, Any] = {
         "replay_buffer_class": HerReplayBuffer,
         "replay_buffer_kwargs": {"n_sampled_goal": 4, "goal_selection_strategy": "future"},
-        "gamma": 0.98,
+        "gamma": options.gamma,
+        "tau": options.tau,
         "buffer_size": max(options.steps, 10_000),
         "learning_starts": 1600,
         "batch_size": options.batch,
@@ -136,10 +145,24 @@ def learner(options: argparse.Namespace, env: VecEnv) -> Any:
             policy_kwargs=widths,
             **shared,
         )
-    shared |= {"action_noise": Noise(actions, options.noise, options.random)}
-    shared |= {"policy_kwargs": {"n_critics": 3, "features_extractor_class": NormalisedFeatures, **widths}}
+    networks: dict[str, Any] = {"n_critics": options.critics, **widths}
+    if not options.plain:
+        networks |= {"features_extractor_class": NormalisedFeatures}
+    if options.layers:
+        networks |= {"activation_fn": NormalisedLayer}
+    shared |= {"policy_kwargs": networks}
+    if options.rate is not None:
+        shared |= {"learning_rate": options.rate}
+    if options.noise or options.random:
+        shared |= {"action_noise": Noise(actions, options.noise, options.random)}
+    if options.algorithm == "tqc":
+        from sb3_contrib import TQC
+
+        return TQC("MultiInputPolicy", env, ent_coef=options.entropy, **shared)
     if options.algorithm == "sac":
-        return SAC("MultiInputPolicy", env, **shared)
+        return SAC("MultiInputPolicy", env, ent_coef=options.entropy, **shared)
+    if options.algorithm == "ddpg":
+        return DDPG("MultiInputPolicy", env, **shared)
     return TD3("MultiInputPolicy", env, policy_delay=1, target_policy_noise=0.0, **shared)
 
 
@@ -168,7 +191,7 @@ def main() -> None:
     parser.add_argument("--rule", default="adagoal-proportional")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=144_000)
-    parser.add_argument("--algorithm", choices=("ensemble", "td3", "sac"), default="ensemble")
+    parser.add_argument("--algorithm", choices=("ensemble", "tqc", "ddpg", "td3", "sac"), default="ensemble")
     parser.add_argument(
         "--without",
         choices=("nothing", "penalty", "layers", "mean"),
@@ -181,6 +204,13 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=8, help=f"For every {ENVIRONMENTS} steps.")
     parser.add_argument("--batch", type=int, default=1024)
     parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--gamma", type=float, default=0.98)
+    parser.add_argument("--tau", type=float, default=0.005, help="How far the targets move at every update.")
+    parser.add_argument("--critics", type=int, default=3, help="Not of ensemble, which has three.")
+    parser.add_argument("--rate", type=float, help="Learning rate, if not that of the algorithm.")
+    parser.add_argument("--entropy", default="auto", help="Weight of the entropy, of tqc and sac.")
+    parser.add_argument("--plain", action="store_true", help="Features that are not normalised; not of ensemble.")
+    parser.add_argument("--layers", action="store_true", help="Hidden layers are normalised, as those of ensemble.")
     parser.add_argument("--every", type=int, default=24_000, help="Steps between two tests.")
     parser.add_argument("--episodes", type=int, default=48, help="Of a test.")
     parser.add_argument("--threads", type=int, default=1)

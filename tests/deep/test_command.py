@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -151,13 +152,17 @@ def test_a_run_leaves_its_folder_and_exit_code_three_when_time_is_up(tmp_path: P
     said = capsys.readouterr()
     assert (json.loads(said.out)["status"], said.err) == ("budget", "")
     assert run(["train", "--resume", str(tmp_path), "--workers", "1"]) == 0
-    assert "400 / 400 steps" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "400 / 400 steps" in said
+    assert "recipe" not in said, "the folder decides"
     assert run(arguments) == 2, "a folder that holds a run is not overwritten"
     data = json.loads((tmp_path / "result.json").read_text())
     assert data["status"] == "done"
     assert data["steps"] == 400
     for name in ("log.csv", "manifest.json", "policy.npz", "goals.npz", "curves.png", "goals.png", "maps.png"):
         assert (tmp_path / name).is_file()
+    assert run([*arguments, "--overwrite", "--minutes", "1e-6"]) == 3
+    assert re.search(r"recipe (light: JAX has no GPU here; .*|adagoal: JAX has a GPU)\n", capsys.readouterr().err)
     page = (tmp_path / "report.html").read_text()
     assert 'id="space"' in page, "the goal space"
     assert all(f'<img src="{name}.png"' in page for name in ("curves", "goals", "maps")), "without JavaScript"

@@ -47,6 +47,21 @@ def test_a_recipe_has_its_goal_rule_unless_one_is_given(monkeypatch: pytest.Monk
     assert asked == ["proportional", "unigoal", "adagoal-proportional"]
 
 
+@pytest.mark.parametrize(("backend", "batch", "hidden"), [("cpu", 512, (128,) * 3), ("gpu", 1024, (256,) * 3)])
+def test_without_a_gpu_the_light_recipe_is_the_default(
+    monkeypatch: pytest.MonkeyPatch, backend: str, batch: int, hidden: tuple[int, ...]
+) -> None:
+    asked: list[Config] = []
+    monkeypatch.setattr(training, "train", lambda configs, *_, **__: asked.append(configs[0]))
+    monkeypatch.setattr("jax.default_backend", lambda: backend)
+    adagoal.train("point-mass")
+    adagoal.train("point-mass", hidden=(64,))
+    adagoal.train("point-mass", recipe="adagoal")
+    adagoal.train("point-mass", recipe="light")
+    found = [(config.batch, config.hidden) for config in asked]
+    assert found == [(batch, hidden), (batch, (64,)), (1024, (256,) * 3), (512, (128,) * 3)]
+
+
 def test_a_function_is_asked_for_what_it_declares() -> None:
     """A configuration holds the name of a function alone, and cannot know it."""
     config, space = Config("point-mass", goal_rule="function:mega"), lambda rng, n: np.zeros((n, 2))

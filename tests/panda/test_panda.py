@@ -37,5 +37,5 @@ def test_goals_that_are_rotations_are_refused() -> None:
 
 
 def test_reach_is_learnt() -> None:
-    result = adagoal.train(REACH, recipe="light", steps=4000, seed=8000, workers=1)
+    result = adagoal.train(REACH, steps=4000, seed=8000, workers=1)
     assert result.evaluate(100).summary()["success"] >= 0.95

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import pytest
 import torch
 from gymnasium import spaces
-from stable_baselines3 import TD3
+from stable_baselines3 import DDPG, TD3
 from test_sb3 import chooser, made
 
 from adagoal.sb3 import NormalisedFeatures
@@ -40,9 +43,12 @@ def test_before_the_first_batch_nothing_is_changed() -> None:
     np.testing.assert_array_equal(extractor(seen), np.full((2, 3), 0.5))
 
 
-def test_target_networks_see_with_the_same_eyes() -> None:
+@pytest.mark.parametrize("algorithm", [DDPG, TD3, "TQC"])
+def test_target_networks_see_with_the_same_eyes(algorithm: Any) -> None:
+    if algorithm == "TQC":
+        algorithm = pytest.importorskip("sb3_contrib").TQC
     features = {"features_extractor_class": NormalisedFeatures, "net_arch": [16], "n_critics": 2}
-    model = made(TD3, policy_kwargs=features).learn(400, callback=chooser())
+    model = made(algorithm, policy_kwargs=features).learn(400, callback=chooser())
     own, target = model.critic.features_extractor, model.critic_target.features_extractor
     assert float(own.running_weight) > 100
     np.testing.assert_array_equal(own.running_mean, target.running_mean)

@@ -193,6 +193,26 @@ def test_critics_with_quantiles_have_d_and_e() -> None:
     assert D.shape == E.shape == (5,)
     assert (D >= 0).all()
     assert (E > 0).all()
+    with torch.no_grad():  # quantiles around -2, -5 and -8
+        for centre, critic in zip((-2.0, -5.0, -8.0), model.critic.q_networks, strict=True):
+            critic[-1].weight.zero_()
+            critic[-1].bias.copy_(centre + torch.linspace(-1.0, 1.0, model.critic.n_quantiles))
+    D, E = callback._values(start, wide(np.random.default_rng(0), 5))
+    np.testing.assert_allclose(0.96**D, 1.0 - 0.04 * 5.0, rtol=1e-5)
+    np.testing.assert_allclose(E, np.std([2.0, 5.0, 8.0]), rtol=1e-5)
+
+
+def test_with_ddpg_and_more_critics_d_is_their_mean() -> None:
+    callback, model = chooser(), made(DDPG, critics=2)
+    model.learn(100, callback=callback)
+    start = {name: np.repeat(value[:1], 5, 0) for name, value in model._last_obs.items()}
+    with torch.no_grad():
+        for value, critic in zip((-3.0, -7.0), model.critic.q_networks, strict=True):
+            critic[-1].weight.zero_()
+            critic[-1].bias.fill_(value)
+    D, E = callback._values(start, wide(np.random.default_rng(0), 5))
+    np.testing.assert_allclose(0.96**D, 1.0 - 0.04 * 5.0, rtol=1e-5)
+    np.testing.assert_allclose(E, 2.0, rtol=1e-5)
 
 
 def test_a_model_without_hindsight_is_warned_of() -> None:
@@ -201,9 +221,11 @@ def test_a_model_without_hindsight_is_warned_of() -> None:
         model.learn(50, callback=chooser())
 
 
-@pytest.mark.parametrize("algorithm", [DDPG, SAC, TD3])
+@pytest.mark.parametrize("algorithm", [DDPG, SAC, TD3, "TQC"])
 def test_same_seed_same_goals(algorithm: Any) -> None:
     found = []
+    if algorithm == "TQC":
+        algorithm = pytest.importorskip("sb3_contrib").TQC
     for _ in range(2):
         callback = chooser(seed=3)
         made(algorithm, seed=5).learn(200, callback=callback)

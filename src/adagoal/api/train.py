@@ -13,7 +13,7 @@ from adagoal import goals
 from adagoal.core.checks import integer
 from adagoal.core.errors import InputError
 from adagoal.deep import settings, with_extra
-from adagoal.deep.config import DECLARED, FUNCTION, KNOWN, RECIPES, Config
+from adagoal.deep.config import AUTO, DECLARED, FUNCTION, KNOWN, RECIPES, Config, chosen_recipe
 
 if TYPE_CHECKING:
     from adagoal.deep.history import History
@@ -26,7 +26,7 @@ def train(
     env: Any,
     goal_rule: str | goals.Rule | None = None,
     *,
-    recipe: str = "adagoal",
+    recipe: str = AUTO,
     seeds: int = 1,
     set_goal: Callable[[Any, Any], None] | None = None,
     out: str | Path | None = None,
@@ -51,7 +51,8 @@ def train(
         make their own: an environment from its ``spec``, or by copying it where it has none.
     goal_rule: a rule of :mod:`adagoal.goals` by name, ``FILE.py:FUNCTION``, or a function of what is known; by default
         that of the recipe.
-    recipe: named settings (:data:`adagoal.deep.RECIPES`), which ``given`` ones override.
+    recipe: named settings (:data:`adagoal.deep.RECIPES`), which ``given`` ones override; ``"auto"`` is ``"adagoal"``
+        where JAX has a GPU and ``"light"`` where it has none.
     seeds: runs side by side, with consecutive seeds.
     set_goal: ``set_goal(env, goal)`` tells an environment its goal, where :mod:`adagoal.deep.aiming` does not know how.
     out, overwrite, workers, minutes, checkpoint_every, step_timeout, observe, tensorboard: as for
@@ -69,8 +70,7 @@ def train(
     unknown = given.keys() - settings.declared(Config).keys() | given.keys() & {"env"}
     if unknown:
         raise InputError("there is no setting of this name; see adagoal.deep.Config", min(unknown))
-    if recipe not in RECIPES:
-        raise InputError(f"must be one of {', '.join(RECIPES)}, got {recipe!r}", "recipe")
+    common = RECIPES[chosen_recipe(recipe)]
     integer("seeds", seeds, 1, 256)
     asked = _claimed(until, seeds, out, {"success": success, "slack": slack, "delta": delta})
     rule = goal_rule if callable(goal_rule) else None
@@ -79,7 +79,7 @@ def train(
         goal_rule = FUNCTION + getattr(goal_rule, "__name__", "custom")
     source = Source.of(env, set_goal)
     named = {} if goal_rule is None else {"goal_rule": goal_rule}
-    first = Config(source.name, **{**RECIPES[recipe], **named, **given})
+    first = Config(source.name, **{**common, **named, **given})
     shared: dict[str, Any] = {
         "overwrite": overwrite,
         "workers": workers,

@@ -18,7 +18,7 @@ from adagoal.core.errors import InputError
 from adagoal.core.files import write_json
 from adagoal.core.streams import aside
 from adagoal.deep import settings
-from adagoal.deep.config import RECIPES, Config
+from adagoal.deep.config import AUTO, RECIPES, Config, chosen_recipe
 
 if TYPE_CHECKING:
     from adagoal.runs.trained import TrainResult
@@ -59,8 +59,8 @@ def _settings(function: Callable[..., None]) -> Callable[..., None]:
     epilog="Example: adagoal train FetchPush-v4 --train-goals scale=10 --test-goals scale=1 --seed 0 --out runs/push"
 )
 @click.argument("env", metavar="[ENV]", required=False, type=options.Env())
-@click.option("--recipe", type=click.Choice(sorted(RECIPES)), default="adagoal", show_default=True,
-              help="Named settings; single options override them.")  # fmt: skip
+@click.option("--recipe", type=click.Choice([AUTO, *sorted(RECIPES)]), default=AUTO, show_default=True,
+              help="Named settings, which options override. auto: adagoal with a GPU, light without.")  # fmt: skip
 @click.option("--seeds", type=click.IntRange(1, 256), default=1, show_default=True,
               help="Runs side by side, with consecutive seeds.")  # fmt: skip
 @_settings
@@ -132,14 +132,16 @@ def train(
     with_extra()
     from adagoal.runs.training_progress import TrainingProgress
 
+    named = chosen_recipe(recipe)
+    why = "JAX has no GPU here; the larger one is --recipe adagoal" if named == "light" else "JAX has a GPU"
     if out is None:
-        first = Config(env, **{**RECIPES[recipe], **given})
+        first = Config(env, **{**RECIPES[named], **given})
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{env}-{first.rule_name}")
         out = Path("runs") / f"{name}-seed{first.seed}"
     common |= {"until": until, "success": success, "slack": slack, "delta": delta}
-    with aside(), TrainingProgress(quiet) as progress:
+    with aside(), TrainingProgress(quiet, f"recipe {named}: {why}" if recipe == AUTO else "") as progress:
         common |= {"out": out, "overwrite": overwrite, "observe": progress}
-        trained = begin(env, recipe=recipe, seeds=seeds, **common, **given)
+        trained = begin(env, recipe=named, seeds=seeds, **common, **given)
     finish(trained, as_json)
 
 

@@ -282,6 +282,19 @@ RECIPES: dict[str, dict[str, Any]] = {
 """``adagoal``: the defaults above; made for a GPU. ``half``: less than half of the arithmetic. ``light``: seven times
 cheaper, for a few CPU cores. ``paper``: reference HER with the VDS ensemble, as the appendix ``app_deepRL_exp``
 describes it."""
+AUTO = "auto"
+"""``adagoal`` where JAX has a GPU, ``light`` where it has none."""
+
+
+def chosen_recipe(name: str) -> str:
+    """The recipe of this name; :data:`AUTO` becomes one of the others, and needs JAX for it."""
+    if name not in (AUTO, *RECIPES):
+        raise InputError(f"must be one of {', '.join((AUTO, *RECIPES))}, got {name!r}", "recipe")
+    if name != AUTO:
+        return name
+    import jax
+
+    return "light" if jax.default_backend() == "cpu" else "adagoal"
 
 
 def one_program(configs: Sequence[Config]) -> None:

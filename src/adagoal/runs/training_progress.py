@@ -10,10 +10,11 @@ from adagoal.runs.display import Display
 
 
 class TrainingProgress:
-    """An observer of a training; use it as a context manager around it."""
+    """An observer of a training; use it as a context manager around it. ``opening`` is a line that comes first."""
 
-    def __init__(self, quiet: bool = False) -> None:
+    def __init__(self, quiet: bool = False, opening: str = "") -> None:
         self._display = Display(quiet)
+        self._opening = opening
         self._first: tuple[float, int] | None = None
         """When the first cycle was seen, and its steps: what came before is start-up."""
         self._tested = ""
@@ -34,6 +35,8 @@ class TrainingProgress:
         now = time.monotonic()
         if self._first is None:
             self._first = now, done
+            if self._opening:
+                self._display.say(self._opening)
         then, before = self._first
         speed = (done - before) / max(now - then, 1e-9)
         if "success" in last[0]:
