@@ -152,9 +152,8 @@ def test_lower_sweep(seed, exact):
     policy = np.full(V.shape, -1, np.int16)
     for _ in range(3):
         twin, actions = lower_twin(model, V, exact)
-        rise = bounds.lower_sweep(ORDER, model, block(column, exact), V, policy)
+        bounds.lower(model, block(column, exact), V, policy)
         np.testing.assert_allclose(V, twin, atol=1e-12)
-        assert rise >= 0
         inside = actions >= 0
         np.testing.assert_array_equal(policy[inside], actions[inside])
 
@@ -165,8 +164,8 @@ def test_lower_sweep_where_all_successors_are_known(seed):
     policy = np.full(V.shape, -1, np.int16)
     least, most = (lower_twin(model, V, exact)[0] for exact in (False, True))
     searched = V.copy()
-    bounds.lower_sweep(ORDER, model, block(column, True), searched, policy)
-    bounds.lower_sweep(ORDER, model, block(column, False), V, policy)
+    bounds.lower(model, block(column, True), searched, policy)
+    bounds.lower(model, block(column, False), V, policy)
     np.testing.assert_allclose(V, least, atol=1e-12)
     assert (searched >= least - 1e-9).all()
     assert (searched <= most + 1e-6).all()
@@ -178,7 +177,7 @@ def test_upper_sweep(seed):
     best = np.full(Y.shape, A, np.int16)
     for _ in range(3):
         twin, actions = upper_twin(model, Y, best, exact=False)
-        bounds.upper_sweep(ORDER, model, block(column, False), Y, best)
+        bounds.upper(model, block(column, False), Y, best)
         np.testing.assert_allclose(Y, twin, atol=1e-12)
         np.testing.assert_array_equal(best, actions)
 
@@ -189,7 +188,7 @@ def test_exact_upper_sweep(seed):
     model, (_, Y, column) = random_model(seed), start(seed)
     best = np.full(Y.shape, A, np.int16)
     least, most = (upper_twin(model, Y, best, exact)[0] for exact in (True, False))
-    bounds.upper_sweep(ORDER, model, block(column, True), Y, best)
+    bounds.upper(model, block(column, True), Y, best)
     assert (least - 1e-6 <= Y).all()
     assert (most + 1e-9 >= Y).all()
     if (most - least).max() > 0.1:
