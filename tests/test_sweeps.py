@@ -195,6 +195,20 @@ def test_exact_upper_sweep(seed):
         assert (most - Y).max() > 0.1 * (most - least).max()
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_goal_does_not_depend_on_its_company(seed):
+    """Alone, or with so many others that sixteen at a time do not go on: the same numbers, bit for bit."""
+    model, (V, Y, column) = known_model(seed), start(seed)
+    copies = np.arange(3 * 7) % 3
+    wide = np.where(column >= 0, column + 3 * np.arange(7), -1)
+    for sweep, values in ((bounds.lower, V), (bounds.upper, Y)):
+        policy = np.full(values.shape, A, np.int16)
+        many, actions = sweep(model, block(wide, False), values[:, copies], policy[:, copies])
+        few, action = sweep(model, block(column, False), values, policy)
+        np.testing.assert_array_equal(many[ORDER], few[ORDER][:, copies])
+        np.testing.assert_array_equal(actions[ORDER], action[ORDER][:, copies])
+
+
 def gap_twin(goal, model, V, Y, policy, all_seen):
     """(gap, value, value anywhere) of lemmas 7 to 9, with dense rows over the seen states, zero at the goal."""
     states, first = list(ORDER), list(ORDER).index(model.start)
