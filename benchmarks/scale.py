@@ -148,7 +148,7 @@ def empirical(mdp: TabularMDP) -> Empirical:
 
 def certified(mdp: TabularMDP, upper: bool) -> tuple[float, float]:
     """Backups a second of the sweeps of one bound, and bytes that each of them must move."""
-    model, B, sweeps, cap = empirical(mdp), NUMBA.block, 4, 100.0
+    model, B, sweeps, cap = empirical(mdp), NUMBA.block, max(4, 400_000 // mdp.n_states), 100.0
     jobs = []
     for first in range(0, THREADS * B, B):
         column = np.full((mdp.n_states, 1), -1)
