@@ -6,10 +6,13 @@
 
 Seconds are wall seconds, and in brackets those of the processor, which say more on a machine with company.
 
-A backup is one pair looked at for one goal. The roofline of a sweep is what the memory bandwidth allows, where a world
-is too large for the cache: for every block of goals each value is read and written once, each action is written, and
-each row of the model is read. It is an upper bound and no aim: a grid that the cache holds is swept hardly faster than
-one that it does not, so that arithmetic is what limits a sweep, and not the memory.
+A backup is one pair looked at for one goal. The roofline of a sweep is what the memory allows where a world is too
+large for the cache: the bytes that a sweep must move at least, over the speed of a triad a = b + 2 c that no cache
+holds, measured in the same run on as many threads. A sweep of one bound of a block of goals must read and write each
+value, write each action (that of an upper bound also reads it), and read each row of the model: successors,
+probabilities, their number, the radius and the unseen mass. Each thread sweeps a block of its own, as in a plan, and
+counts the rows as its own. The exact solver sweeps one goal at a time, here one for each thread: it must read and write
+each value, write each action and read each row, and in the evaluations that follow the rows of the chosen actions.
 """
 
 from __future__ import annotations
@@ -18,19 +21,27 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
+import numba
 import numpy as np
 
 import adagoal
 from adagoal.core.counts import Counts
+from adagoal.planning import exact
 from adagoal.planning.backend import NUMBA
-from adagoal.planning.model import Block
+from adagoal.planning.model import Block, Empirical, model_of
 from adagoal.tabular.certified import Certified
 from adagoal.tabular.confidence import Confidence
 from adagoal.worlds import grid
 from adagoal.worlds.gym import GymWorld
+from adagoal.worlds.model import TabularMDP
 from adagoal.worlds.simulator import ModelWorld
+
+THREADS = 2
+"""Of the sweeps and of the triad."""
 
 SMALL: dict[str, dict[str, Any]] = {
     "two-room": {"env": "two-room", "radius": 40, "epsilon": 1.0},
@@ -95,47 +106,108 @@ def splits(names: list[str]) -> None:
         print(row + f"{share[0]:10.0%}{share[1]:10.0%}{1 - sum(share):7.0%}", flush=True)
 
 
+@numba.njit(nogil=True)
+def triad(a, b, c):  # type: ignore[no-untyped-def]
+    """a = b + 2 c"""
+    for i in range(len(a)):
+        a[i] = b[i] + 2.0 * c[i]
+
+
+def fastest(jobs: list[Callable[[], Any]], seconds: float = 3.0) -> float:
+    """Seconds of jobs side by side, each in a thread of its own: the best of as many times as fit into a while."""
+    with ThreadPoolExecutor(len(jobs)) as threads:
+        list(threads.map(lambda job: job(), jobs))  # compiles
+        best, end = np.inf, time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            began = time.perf_counter()
+            list(threads.map(lambda job: job(), jobs))
+            best = min(best, time.perf_counter() - began)
+    return float(best)
+
+
 def bandwidth() -> float:
-    """Bytes a second of a copy that no cache holds."""
-    source, target, best = np.ones(2**25), np.empty(2**25), np.inf
-    for _ in range(5):
-        began = time.perf_counter()
-        np.copyto(target, source)
-        best = min(best, time.perf_counter() - began)
-    return 2 * source.nbytes / best
+    """Bytes a second of the triad."""
+    arrays = np.ones((THREADS, 3, 2**23))
+    return arrays.nbytes / fastest([partial(triad, *part) for part in arrays])
+
+
+def empirical(mdp: TabularMDP) -> Empirical:
+    """The model of the sweeps after 1,000 tries of every pair that went as they should."""
+    counts = Counts(mdp.n_states, mdp.n_actions, mdp.start, width=int(np.diff(mdp.indptr).max()))
+    for x in range(mdp.n_states * mdp.n_actions):
+        states, p = mdp.row(*divmod(x, mdp.n_actions))
+        counts.successor[x, : len(states)], counts.count[x, : len(states)] = states, np.ceil(1000 * p)
+        counts.support[x], counts.n[x] = len(states), counts.count[x].sum()
+    counts.seen[:] = True
+    confidence = Confidence(
+        counts, states=mdp.n_states, pairs=len(counts.n), goals=mdp.n_states, delta=0.1, branching=mdp.n_states
+    )
+    confidence.update()
+    return confidence.model()
+
+
+def certified(mdp: TabularMDP, upper: bool) -> tuple[float, float]:
+    """Backups a second of the sweeps of one bound, and bytes that each of them must move."""
+    model, B, sweeps, cap = empirical(mdp), NUMBA.block, max(4, 400_000 // mdp.n_states), 100.0
+    jobs = []
+    for first in range(0, THREADS * B, B):
+        column = np.full((mdp.n_states, 1), -1)
+        column[first : first + B, 0] = np.arange(B)
+        values = np.full((mdp.n_states, B), cap if upper else 0.0)
+        values[np.arange(first, first + B), np.arange(B)] = 0.0
+        policy = np.zeros((mdp.n_states, B), np.int16)
+        block = Block(np.arange(mdp.n_states), column, cap, False, sweeps, tolerance=-1.0)
+        jobs.append(partial(NUMBA.upper if upper else NUMBA.lower, model, block, values, policy))
+    radius, p = (model.r, model.p_split) if upper else (model.r_low, model.p)
+    rows = sum(array.nbytes for array in (model.successor, p, model.support, radius, model.q))
+    moved = 2 * values.nbytes + (2 if upper else 1) * policy.nbytes + rows
+    backups = len(model.support) * B
+    return THREADS * sweeps * backups / fastest(jobs), moved / backups
+
+
+def exact_solver(mdp: TabularMDP) -> tuple[float, float]:
+    """The same for the exact solver, its evaluations included."""
+    model, n, sweeps = model_of(mdp), mdp.n_states, 2
+    jobs = []
+    for goal in range(n // 2, n // 2 + THREADS):
+        column = np.full((n, 1), -1)
+        column[goal] = 0
+        order, place = np.empty(n, np.int32), np.empty(n, np.int32)
+        rows_, cols_ = np.divmod(np.arange(n), round(n**0.5))
+        hops = np.abs(rows_ - rows_[goal]) + np.abs(cols_ - cols_[goal]) + 0.0
+        exact.outwards(column, 0, hops, np.inf, order, place)
+        places = model.successors.size + (exact.LANES - 1) * n * mdp.n_actions
+        pairs = n * mdp.n_actions
+        rows = exact.Rows(np.zeros(pairs + 1, np.int64), np.zeros(places, np.int32), np.zeros(places), np.empty(pairs))
+        exact.renumber(model, order, place, rows)
+        values, policy = np.append(hops[order], 0.0), np.empty(n, np.int16)
+        start = int(place[mdp.start])
+        jobs.append(partial(exact.iterate, rows, mdp.n_actions, start, values, policy, np.inf, -1.0, sweeps))
+    table = 12 * int(rows.indptr[-1]) + rows.costs.nbytes + rows.indptr.nbytes
+    own = 2 * values.nbytes + policy.nbytes
+    backups = n * (mdp.n_actions + exact.EVALUATIONS)
+    moved = table + own + exact.EVALUATIONS * (table / mdp.n_actions + own)
+    return THREADS * sweeps * backups / fastest(jobs), moved / backups
 
 
 def sweep_speeds() -> None:
-    """Lower sweeps of grids with ideal counts, blocks of goals as the planner has them."""
-    bytes_a_second = bandwidth()
-    print(f"\n{'grid':>10}{'backups/s':>12}{'roofline':>12}{'share':>7}   (copy: {bytes_a_second / 1e9:.1f} GB/s)")
+    """Sweeps of grids beside the memory's speed."""
+    speed = bandwidth()
+    print(f"\n{THREADS} threads; triad: {speed / 1e9:.1f} GB/s; blocks of {NUMBA.block} goals")
+    print(f"{'sweep':14}{'grid':>10}{'backups/s':>12}{'bytes each':>12}{'roofline':>12}{'share':>7}")
     for side in (20, 100, 300):
         mdp = grid.open_grid(rows=side, cols=side, slip=0.1)
-        counts = Counts(mdp.n_states, mdp.n_actions, mdp.start, width=int(np.diff(mdp.indptr).max()))
-        for x in range(mdp.n_states * mdp.n_actions):
-            states, p = mdp.row(*divmod(x, mdp.n_actions))
-            counts.successor[x, : len(states)], counts.count[x, : len(states)] = states, np.ceil(1000 * p)
-            counts.support[x], counts.n[x] = len(states), counts.count[x].sum()
-        counts.seen[:] = True
-        confidence = Confidence(
-            counts, states=mdp.n_states, pairs=len(counts.n), goals=mdp.n_states, delta=0.1, branching=mdp.n_states
-        )
-        confidence.update()
-        B, sweeps = NUMBA.block, 4
-        column = np.full((mdp.n_states, 1), -1)
-        column[:B, 0] = np.arange(B)
-        block = Block(np.arange(mdp.n_states), column, 100.0, False, sweeps, 0.0)
-        best = np.inf
-        for _ in range(3):
-            V, policy = np.zeros((mdp.n_states, B)), np.zeros((mdp.n_states, B), np.int16)
-            began = time.perf_counter()
-            NUMBA.lower(confidence.model(), block, V, policy)
-            best = min(best, time.perf_counter() - began)
-        model = confidence.model()
-        rows = (model.successor, model.p, model.support, model.r_low, model.q)
-        moved = 2 * V.nbytes + policy.nbytes + sum(array.nbytes for array in rows)
-        speed, roof = len(counts.n) * B * sweeps / best, len(counts.n) * B * bytes_a_second / moved
-        print(f"{side:>4} x {side:<3}{speed:12.3g}{roof:12.3g}{speed / roof:7.0%}")
+        parts = {"lower": partial(certified, mdp, upper=False), "upper": partial(certified, mdp, upper=True)}
+        if side == 300:
+            parts["exact solver"] = partial(exact_solver, grid.open_grid(rows=600, cols=600, slip=0.1))
+        for name, measure in parts.items():
+            found, moved = measure()
+            size = 600 if name == "exact solver" else side
+            print(
+                f"{name:14}{size:>4} x {size:<3}{found:12.3g}{moved:12.1f}{speed / moved:12.3g}"
+                f"{found * moved / speed:7.0%}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -152,9 +152,8 @@ def test_lower_sweep(seed, exact):
     policy = np.full(V.shape, -1, np.int16)
     for _ in range(3):
         twin, actions = lower_twin(model, V, exact)
-        rise = bounds.lower_sweep(ORDER, model, block(column, exact), V, policy)
+        bounds.lower(model, block(column, exact), V, policy)
         np.testing.assert_allclose(V, twin, atol=1e-12)
-        assert rise >= 0
         inside = actions >= 0
         np.testing.assert_array_equal(policy[inside], actions[inside])
 
@@ -165,8 +164,8 @@ def test_lower_sweep_where_all_successors_are_known(seed):
     policy = np.full(V.shape, -1, np.int16)
     least, most = (lower_twin(model, V, exact)[0] for exact in (False, True))
     searched = V.copy()
-    bounds.lower_sweep(ORDER, model, block(column, True), searched, policy)
-    bounds.lower_sweep(ORDER, model, block(column, False), V, policy)
+    bounds.lower(model, block(column, True), searched, policy)
+    bounds.lower(model, block(column, False), V, policy)
     np.testing.assert_allclose(V, least, atol=1e-12)
     assert (searched >= least - 1e-9).all()
     assert (searched <= most + 1e-6).all()
@@ -178,7 +177,7 @@ def test_upper_sweep(seed):
     best = np.full(Y.shape, A, np.int16)
     for _ in range(3):
         twin, actions = upper_twin(model, Y, best, exact=False)
-        bounds.upper_sweep(ORDER, model, block(column, False), Y, best)
+        bounds.upper(model, block(column, False), Y, best)
         np.testing.assert_allclose(Y, twin, atol=1e-12)
         np.testing.assert_array_equal(best, actions)
 
@@ -189,11 +188,25 @@ def test_exact_upper_sweep(seed):
     model, (_, Y, column) = random_model(seed), start(seed)
     best = np.full(Y.shape, A, np.int16)
     least, most = (upper_twin(model, Y, best, exact)[0] for exact in (True, False))
-    bounds.upper_sweep(ORDER, model, block(column, True), Y, best)
+    bounds.upper(model, block(column, True), Y, best)
     assert (least - 1e-6 <= Y).all()
     assert (most + 1e-9 >= Y).all()
     if (most - least).max() > 0.1:
         assert (most - Y).max() > 0.1 * (most - least).max()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_goal_does_not_depend_on_its_company(seed):
+    """Alone, or with so many others that sixteen at a time do not go on: the same numbers, bit for bit."""
+    model, (V, Y, column) = known_model(seed), start(seed)
+    copies = np.arange(3 * 7) % 3
+    wide = np.where(column >= 0, column + 3 * np.arange(7), -1)
+    for sweep, values in ((bounds.lower, V), (bounds.upper, Y)):
+        policy = np.full(values.shape, A, np.int16)
+        many, actions = sweep(model, block(wide, False), values[:, copies], policy[:, copies])
+        few, action = sweep(model, block(column, False), values, policy)
+        np.testing.assert_array_equal(many[ORDER], few[ORDER][:, copies])
+        np.testing.assert_array_equal(actions[ORDER], action[ORDER][:, copies])
 
 
 def gap_twin(goal, model, V, Y, policy, all_seen):

@@ -60,8 +60,10 @@ class Local(NamedTuple):
 @numba.njit(**VECTOR)
 def low(mean, variance, r, cap, sure):  # type: ignore[no-untyped-def]
     """Low_x of lemma 4; ``sure`` is 1 - q where the pair has a single successor and 0 elsewhere."""
-    within = math.sqrt(2.0 * r * max(variance, 2.0 * r * (FINEST * cap) ** 2))
-    return max(mean * (1.0 - r) - BETWEEN * max(within, variance * FINEST / cap), sure * mean)
+    width = math.sqrt(2.0 * r * BETWEEN**2 * max(variance, 2.0 * r * (FINEST * cap) ** 2))
+    if 8.0 * r < FINEST**2:  # elsewhere no variance of numbers between 0 and C is as large
+        width = max(width, variance * (BETWEEN * FINEST / cap))
+    return max(mean * (1.0 - r) - width, sure * mean)
 
 
 @numba.njit(**VECTOR)

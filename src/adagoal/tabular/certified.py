@@ -54,8 +54,6 @@ TOGETHER = 8
 """Blocks of such a plan, at most."""
 MANY, SHARED = 2048, 0.1
 """Goals from which on a run with such plans waits for them more than for steps, and what an operation costs then."""
-PIECES = (8, 1)
-"""Goals of one of its jobs, at least, with closed forms and with exact duals."""
 FEW = 16
 """Goals of a free plan, and of one with exact duals, at most."""
 SWEEPS, EXACT_SWEEPS = 4, 2
@@ -319,11 +317,10 @@ class Certified(Columns):
         return 2.0 * price * sweeps * goals * self._edges
 
     def _pieces(self, blocks: list[Longs], exact: bool) -> list[Longs]:
-        """What is swept in one thread: the blocks, or parts of them where a plan in a large world has few."""
-        if not self._several:
+        """What is swept in one thread: the blocks, or with exact duals in a large world one goal after the other."""
+        if not (exact and self._several):
             return blocks
-        size = PIECES[1] if exact else max(PIECES[0], self._backend.block * len(blocks) // TOGETHER)
-        return [block[i : i + size] for block in blocks for i in range(0, len(block), size)]
+        return [block[i : i + 1] for block in blocks for i in range(len(block))]
 
     def _sweep(self, blocks: list[Longs], exact: bool, work: float) -> None:
         """Both bounds of the columns of the blocks. They share nothing, and are swept side by side where that pays."""
