@@ -20,8 +20,9 @@ from model_env import ModelEnv, PairEnv
 def slow_values(mdp, members):
     """V* [S] to a set, by plain value iteration from below; and its greedy policy."""
     V, inside = np.zeros(mdp.n_states), np.isin(np.arange(mdp.n_states), list(members))
+    P = mdp.kernel().toarray()
     for _ in range(4000):
-        Q = 1.0 + (mdp.kernel() @ V).reshape(mdp.n_states, mdp.n_actions)
+        Q = 1.0 + (P @ V).reshape(mdp.n_states, mdp.n_actions)
         Q[mdp.terminal] = np.inf
         Q = np.column_stack([Q, np.full(mdp.n_states, 1.0 + V[mdp.start])])
         V = np.where(inside, 0.0, np.minimum(Q.min(axis=1), 1e3))
