@@ -30,7 +30,7 @@ def holds(region, N, theta):
     return away @ np.linalg.solve(M, away) <= 1 + 1e-9
 
 
-@pytest.mark.parametrize(("runs", "steps"), [(20, 2_500), pytest.param(40, 5_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("runs", "steps"), [(10, 2_500), pytest.param(40, 5_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("method", CERTIFIED)
 def test_region_coverage(method, runs, steps):
     """Lemmas M1 and M3: with delta = 0.5, theta* leaves the region at some plan in less than half of the runs."""
