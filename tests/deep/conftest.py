@@ -1,4 +1,4 @@
-"""Skip the deep tests where the extra is not installed; compile equal programs only once, and quickly; one small training."""
+"""Skip the deep tests where the extra is not installed; compile equal programs once, quickly; one small training."""
 
 from __future__ import annotations
 
