@@ -4,7 +4,8 @@ VENV ?= .venv
 SB3 ?= .venv-sb3
 PANDA ?= .venv-panda
 BIN = $(VENV)/bin
-# What is imported is byte-compiled then; most of what is installed never is.
+# What is imported is byte-compiled then, and kept; most of what is installed never is.
+unexport PYTHONDONTWRITEBYTECODE
 PIP_INSTALL = -m pip --disable-pip-version-check --quiet install --no-compile --constraint constraints.txt
 
 .PHONY: help demo test warm test-first test-second lint format docs check-slow check-package check-sb3 check-panda package bench reproduce clean
