@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from adagoal.core.counts import Counts
-from adagoal.core.world import Plan, World
 from adagoal.worlds.model import TabularMDP
+
+if TYPE_CHECKING:  # processes of environments begin sooner without them
+    from adagoal.core.counts import Counts
+    from adagoal.core.world import World
 
 NEVER = 2**60
 
@@ -19,6 +21,9 @@ def play(
     world: World, steps: int, seed: int = 0, goals: list[int] | None = None, counts: Counts | None = None
 ) -> tuple[Counts, list[tuple[int, bool]]]:
     """Random policies towards the given goals, in rollouts of at most 300 steps."""
+    from adagoal.core.counts import Counts
+    from adagoal.core.world import Plan
+
     counts = counts or Counts(world.initial_states, world.n_actions, world.start)
     rng, done, episodes = np.random.default_rng(seed), 0, list[tuple[int, bool]]()
     choose = np.random.default_rng([seed, 1])

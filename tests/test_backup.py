@@ -122,7 +122,7 @@ def test_bounds_of_pairs_whose_successors_are_known_are_bounds(seed, monkeypatch
         counts = Counts(mdp.n_states, mdp.n_actions, mdp.start)
         estimates = Certified(counts, mdp.n_states, 60.0, 1.0, 0.1, branching=3)
         run = Run(ModelWorld(mdp), estimates, RULES["adagoal-proportional"], np.random.default_rng(seed))
-        explore(run, 20_000)
+        explore(run, 10_000)
         estimates.conclude(np.ones(len(estimates.D), bool))
         assert estimates.confidence.complete.any() == (dense == 5)
         goals = estimates.goal_state[1:]

@@ -84,7 +84,7 @@ DISTRIBUTIONS = [
 def test_fixed_function_coverage(p):
     rng = np.random.default_rng(1)
     misses = 0
-    for _ in range(150):
+    for _ in range(100):
         f = rng.uniform(0, CAP, len(p))
         missed = False
         for _, known, counts, recent, settled in history(rng, p, 400):
@@ -96,14 +96,14 @@ def test_fixed_function_coverage(p):
             closed_form = backup.low(mean, variance, r_low, CAP, 0.0)
             missed |= max(low, closed_form) > p @ f + 1e-9
         misses += missed
-    assert misses <= 150 * DELTA
+    assert misses <= 100 * DELTA
 
 
 @pytest.mark.parametrize("p", DISTRIBUTIONS)
 def test_kernel_coverage(p):
     rng = np.random.default_rng(2)
     misses = 0
-    for _ in range(200):
+    for _ in range(100):
         missed = False
         for t, known, counts, recent, settled in history(rng, p, 400):
             if t == settled:
@@ -120,20 +120,20 @@ def test_kernel_coverage(p):
                 max(low, backup.low_known(mean, variance, least, r)) > inside @ f + 1e-9
             )  # lower bounds of lemma 4
         misses += missed
-    assert misses <= 200 * DELTA
+    assert misses <= 100 * DELTA
 
 
 @pytest.mark.parametrize("p", DISTRIBUTIONS)
 def test_unseen_mass_coverage(p):
     rng = np.random.default_rng(3)
     misses = 0
-    for _ in range(200):
+    for _ in range(100):
         missed = False
         for _, known, counts, recent, settled in history(rng, p, 400):
             q = refresh(counts, recent, settled, math.log(1 / DELTA))[4]
             missed |= 1 - p[known].sum() > q + 1e-12
         misses += missed
-    assert misses <= 200 * DELTA
+    assert misses <= 100 * DELTA
 
 
 def test_quiet_windows_coverage():

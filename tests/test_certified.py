@@ -201,7 +201,7 @@ def test_a_large_world_goes_on_as_it_would_have():
     mdp = grid.open_grid(rows=21, cols=21)
     runs = [start(mdp, 40.0, 8.0, branching=4) for _ in range(2)]
     estimates, other = (run.estimates for run in runs)
-    explore(runs[0], 120_000)
+    explore(runs[0], 60_000)
     estimates.counts.add(np.array([0]), np.array([0]))  # a try that no plan has seen
     arrays, facts = estimates.state()
     other.counts.restore(estimates.counts.state())
@@ -308,19 +308,19 @@ def test_same_seed_same_run():
 @pytest.mark.parametrize("radius", [10, "auto"])
 def test_resume_is_bit_for_bit(tmp_path, radius, monkeypatch):
     """A run cut off at any checkpoint ends as if it had not been."""
-    whole = adagoal.explore("grid", radius, 1.0, seed=3, budget=50_000)
+    whole = adagoal.explore("grid", radius, 1.0, seed=3, budget=20_000)
     count = 0
 
     def crash(run):
         nonlocal count
         count += 1
-        if count == 150:
+        if count == 60:
             raise SystemExit  # like a kill: nothing is saved after the last checkpoint
 
     with monkeypatch.context() as patch:
         patch.setattr("adagoal.runs.folder.due", lambda since, cost: True)
         with pytest.raises(SystemExit):
-            adagoal.explore("grid", radius, 1.0, seed=3, budget=50_000, out=tmp_path, observe=crash)
+            adagoal.explore("grid", radius, 1.0, seed=3, budget=20_000, out=tmp_path, observe=crash)
     again = adagoal.resume(tmp_path)
     assert again.to_dict() | {"wall_seconds": 0} == whole.to_dict() | {"wall_seconds": 0}
     for name, array in whole.arrays.items():
@@ -329,7 +329,7 @@ def test_resume_is_bit_for_bit(tmp_path, radius, monkeypatch):
 
 def test_a_kill_between_two_stages_loses_nothing(tmp_path, monkeypatch):
     """Whatever was on disk when the answer of the first stage was about to be written, the run goes on."""
-    whole = adagoal.explore("grid", "auto", 1.0, seed=3, budget=60_000)
+    whole = adagoal.explore("grid", "auto", 1.0, seed=3, budget=20_000)
     with monkeypatch.context() as patch:
         patch.setattr("adagoal.runs.folder.due", lambda since, cost: True)
 
@@ -338,7 +338,7 @@ def test_a_kill_between_two_stages_loses_nothing(tmp_path, monkeypatch):
 
         patch.setattr("adagoal.runs.result.Result.contents", kill)
         with pytest.raises(SystemExit):
-            adagoal.explore("grid", "auto", 1.0, seed=3, budget=60_000, out=tmp_path)
+            adagoal.explore("grid", "auto", 1.0, seed=3, budget=20_000, out=tmp_path)
     again = adagoal.resume(tmp_path)
     assert again.to_dict() | {"wall_seconds": 0} == whole.to_dict() | {"wall_seconds": 0}
 
@@ -354,7 +354,7 @@ def test_partial_results_are_honest():
 def test_resume_right_after_a_surprise_in_a_quiet_window(tmp_path, monkeypatch):
     """The window has had its surprise, also for the resumed run (lemma 3b)."""
     whole = adagoal.explore("two-room", 40, 1.0, seed=0, budget=3000)
-    for stop in range(5, 60, 9):
+    for stop in range(5, 60, 18):
         seen = 0
 
         def crash(run, stop=stop):

@@ -51,7 +51,7 @@ def test_exactly_L_is_exact():
 @pytest.mark.parametrize("family", coverage_worlds.FAMILIES)
 @pytest.mark.parametrize("rule", ["adagoal", "unigoal"])
 def test_no_claim_is_ever_false(family, rule, monkeypatch):
-    monkeypatch.setattr(coverage, "BUDGET", 15_000)
+    monkeypatch.setattr(coverage, "BUDGET", 3_000)
     monkeypatch.setattr(coverage, "EVERY_STEP_BUDGET", 200)
     record = coverage.run_task(coverage.Task(family, rule, 0.01, 3))
     assert not coverage.broken(record)
@@ -59,7 +59,7 @@ def test_no_claim_is_ever_false(family, rule, monkeypatch):
 
 def test_the_check_is_not_blind(monkeypatch):
     """With radii that promise nothing, misses of every kind are found."""
-    monkeypatch.setattr(coverage, "BUDGET", 30_000)
+    monkeypatch.setattr(coverage, "BUDGET", 5_000)
     records = [coverage.run_task(task) for task in coverage.tasks(0, 24, 0)]
     assert sum(map(coverage.broken, records)) >= 6
     kinds = {kind for record in records for kind in record["first_miss"]}

@@ -20,8 +20,9 @@ from model_env import ModelEnv, PairEnv
 def slow_values(mdp, members):
     """V* [S] to a set, by plain value iteration from below; and its greedy policy."""
     V, inside = np.zeros(mdp.n_states), np.isin(np.arange(mdp.n_states), list(members))
+    P = mdp.kernel().toarray()
     for _ in range(4000):
-        Q = 1.0 + (mdp.kernel() @ V).reshape(mdp.n_states, mdp.n_actions)
+        Q = 1.0 + (P @ V).reshape(mdp.n_states, mdp.n_actions)
         Q[mdp.terminal] = np.inf
         Q = np.column_stack([Q, np.full(mdp.n_states, 1.0 + V[mdp.start])])
         V = np.where(inside, 0.0, np.minimum(Q.min(axis=1), 1e3))
@@ -73,7 +74,7 @@ def test_certified_and_audited(world, kind):
                 assert value <= estimates.upper[j] + 1e-9
                 assert value - truth[goal] <= estimates.gap[j] + 1e-9
 
-    result = adagoal.explore(ModelWorld(mdp), 6.0, 1.0, goals=names, seed=2, observe=check)
+    result = adagoal.explore(ModelWorld(mdp), 6.0, 2.0, goals=names, seed=2, observe=check)
     assert result.status == "certified"
     verdict = adagoal.audit(result, mdp)
     assert verdict.ok, verdict.failures
@@ -136,7 +137,7 @@ def test_this_list_has_every_method():
 def test_states_found_on_the_way_join_their_goals(tmp_path):
     """PairEnv shows state s as (s // 7, s % 7): by the second entry, states join goals that were seen before."""
     mdp = toys.chain(n_states=12, slip=0.1)
-    result = adagoal.explore(PairEnv(mdp), 8.0, 1.0, goals=second, max_states=20, seed=1, out=tmp_path / "run")
+    result = adagoal.explore(PairEnv(mdp), 8.0, 3.0, goals=second, max_states=20, seed=1, out=tmp_path / "run")
     assert result.status == "certified"
     truth = solve.distances(mdp, [[s for s in range(12) if s % 7 == r] for r in range(7)])
     for goal in result.certificates:

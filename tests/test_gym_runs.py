@@ -177,7 +177,7 @@ def test_certificates_hold_where_states_are_numbered_on_the_fly() -> None:
             mdp = with_terminal(mdp, 5)
         starts = (0,) if seed % 4 < 2 else (0, 3)
         world = GymWorld(PairEnv(mdp, starts), "pairs", max_states=int(rng.integers(7, 10)))
-        result = api.explore(world, float(rng.uniform(2, 5)), 1.5, seed=seed, budget=10_000)
+        result = api.explore(world, float(rng.uniform(2, 5)), 3.0, seed=seed, budget=4_000)
         verdict = api.audit(result, as_numbered(mdp, world, starts))
         assert verdict.certificates, verdict.failures
         if result.status == "certified":

@@ -24,6 +24,8 @@ def time_within(mdp: TabularMDP, known: set[int], goal: int) -> float:
             if not mdp.terminal[s]:
                 Q[s] = min(Q[s], (1.0 + p[s] @ V).min())
         Q[goal] = 0.0
+        if np.array_equal(Q, V) or V[mdp.start] > 100.0:  # far beyond every radius
+            break
         V = Q
     return float(V[mdp.start])
 

@@ -204,7 +204,7 @@ def test_a_true_mixture_is_not_accused():
     for seed in range(12):
         mdp, _ = random_mixture(seed, signed=seed % 2 == 1)
         run = start(mdp, "vtr-pooled", seed=seed, epsilon=0.3)
-        explore(run, 10_000)
+        explore(run, 5_000)
         assert run.world.void == []
 
 

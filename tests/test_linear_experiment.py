@@ -79,8 +79,8 @@ def test_the_goals_are_the_same_in_every_world():
 def test_misfit_part(monkeypatch, tmp_path):
     monkeypatch.setattr(misfit, "ETAS", (0.8,))
     monkeypatch.setattr(misfit, "PLACES", {"everywhere": tuple(range(100))})
-    monkeypatch.setattr(misfit, "FALSE_ALARM_BUDGET", 1_000)
-    replace(monkeypatch, "EPSILON", 2.0)
+    monkeypatch.setattr(misfit, "FALSE_ALARM_BUDGET", 300)
+    replace(monkeypatch, "EPSILON", 4.0)
     assert run(["reproduce", "linear", "--part", "misfit", "--seeds", "1", "--out", str(tmp_path)]) == 0
     rows = json.loads((tmp_path / "linear-misfit.json").read_text())["rows"]
     assert [row["warned"] for row in rows if row["eta"]] == [4, 4]

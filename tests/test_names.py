@@ -103,7 +103,7 @@ def test_act_takes_what_the_environment_returns(tmp_path, found):
     """Also where states were numbered on the way, from a result that was loaded."""
     mdp = toys.chain(n_states=6, slip=0.1)
     env = (PairEnv if found else ModelEnv)(mdp)
-    adagoal.explore(env, 8.0, max_states=20, out=tmp_path)
+    adagoal.explore(env, 8.0, 4.0, max_states=20, out=tmp_path)
     result = adagoal.load(tmp_path)
     for goal in result.goals[1:]:
         target = int(result.label(goal).strip("[]").split()[-1]) if found else goal

@@ -64,7 +64,7 @@ def test_a_policy_of_many_stages_starts_again_after_its_last(tmp_path: Path) -> 
 def test_an_environment_object_is_played_as_it_is(
     kind: type[ModelEnv], starts: tuple[int, ...], tmp_path: Path
 ) -> None:
-    result = api.explore(kind(SLIPPERY, starts), radius=7, epsilon=2, out=tmp_path)
+    result = api.explore(kind(SLIPPERY, starts), radius=7, epsilon=6, out=tmp_path)
     trials = adagoal.play(tmp_path, episodes=200, env=kind(SLIPPERY, starts))
     assert len(trials) == len(result.goals) >= 4
     assert all(trial.agrees for trial in trials)
@@ -108,23 +108,23 @@ def tried(steps: Floats, lower: float, upper: float, rest: float) -> adagoal.Tri
     )
 
 
-@pytest.mark.parametrize("episodes", [1, 2, 3, 10, 100])
+@pytest.mark.parametrize("episodes", [1, 3, 100])
 @pytest.mark.parametrize(("draw", "mean", "rest"), [(geometric, 20.0, 20.0), (rarely, 10.98, 500.0)])
 def test_true_certificates_are_rarely_contradicted(draw: Any, mean: float, rest: float, episodes: int) -> None:
     """Nominally 1% at most, and far less in truth."""
     rng = np.random.default_rng(episodes)
-    wrong = sum(not tried(draw(rng, episodes), mean, mean, rest).agrees for _ in range(500))
-    assert wrong <= 5
+    wrong = sum(not tried(draw(rng, episodes), mean, mean, rest).agrees for _ in range(200))
+    assert wrong <= 2
 
 
 @pytest.mark.parametrize("factor", [0.5, 2.0])
 def test_certificates_off_by_a_factor_of_two_are_found_out(factor: float) -> None:
     rng = np.random.default_rng(0)
     found = 0
-    for _ in range(100):
+    for _ in range(30):
         lower = upper = 20.0 * factor
         found += not tried(geometric(rng, 1000), lower, upper, 42.0).agrees
-    assert found == 100
+    assert found == 30
 
 
 def test_an_attempt_that_is_given_up_counts_for_as_much_as_it_should() -> None:

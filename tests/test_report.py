@@ -222,11 +222,10 @@ def test_names_of_states_are_data(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert not set("\u202e\x1b\x07") & set(shown)
 
 
-@pytest.mark.parametrize(
-    "label", ["[/x]0", "$\\frac{0$", "$", "\u202egnp", "\x1b[31m", "\ud800", "x" * 10_000, "a\nb\tc"]
-)
-def test_any_label_can_be_drawn(partial: Result, label: str, tmp_path: Path) -> None:
-    labels = tuple(f"{label}{state}" for state in range(9))
+def test_any_label_can_be_drawn(partial: Result, tmp_path: Path) -> None:
+    odd = ("[/x]0", "$\\frac{0$", "$", "\u202egnp", "\x1b[31m", "\ud800", "x" * 10_000, "a\nb\tc")
+    labels = tuple(f"{label}{state}" for state, label in enumerate(("$", *odd)))
+    assert set(partial.goals) == set(range(9)), "all of them are drawn"
     facts, _ = data_of(write_report(partial, tmp_path, View(0, labels, None)))
     assert facts["labels"] == [f"{state} {plain(name)}" for state, name in enumerate(labels)]
 

@@ -32,15 +32,26 @@ def values(mdp: TabularMDP, goal: int, landing: Floats, policy: Any = None) -> F
     """[S] the least expected steps to the goal, or those of a policy, where a reset leads to ``landing`` [S]."""
     S, A = mdp.n_states, mdp.n_actions
     rows = np.concatenate([mdp.kernel().toarray().reshape(S, A, S), np.tile(landing, (S, 1, 1))], axis=1)
-    V = np.zeros(S)
-    for _ in range(100_000):
+    if policy is not None:
+        return expected_steps(rows[np.arange(S), policy], goal)
+    V = expected_steps(rows[:, A], goal)  # nothing but resets
+    while True:
         Q = 1.0 + rows @ V
         Q[mdp.terminal, :A] = np.inf
-        new = Q.min(axis=1) if policy is None else Q[np.arange(S), policy]
-        new[goal] = 0.0
-        if np.abs(new - V).max() < 1e-12:
-            break
-        V = np.minimum(new, 1e9)
+        new = expected_steps(rows[np.arange(S), Q.argmin(axis=1)], goal)
+        if (new >= V - 1e-12).all():
+            return V
+        V = np.minimum(new, V)
+
+
+def expected_steps(P: Floats, goal: int) -> Floats:
+    """[S] to the goal in the chain P [S, S], of 2^30 steps at most: how many there are is doubled 30 times."""
+    P = P.copy()
+    P[goal] = 0.0
+    V = np.ones(len(P))
+    V[goal] = 0.0
+    for _ in range(30):
+        V, P = V + P @ V, P @ P
     return V
 
 

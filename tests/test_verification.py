@@ -109,7 +109,7 @@ def read_drn(path: Path) -> Explicit:
     [("grid", {"rows": 3}, 8), ("two-room", {}, 9), ("FrozenLake-v1", {}, 12), ("rare-exit", {}, 8)],
 )
 def test_the_certified_model_holds_the_true_one(tmp_path, env, arguments, radius):
-    result = adagoal.explore(env, radius, 1.0, env_args=arguments, budget=40_000, out=tmp_path / "run")
+    result = adagoal.explore(env, radius, 1.0, env_args=arguments, budget=15_000, out=tmp_path / "run")
     truth = registry.make_model(env, arguments, None)
     adagoal.export(tmp_path / "run", out=tmp_path / "out")
     model = read_drn(tmp_path / "out" / "certified.drn")
@@ -129,7 +129,7 @@ def test_the_certified_model_holds_the_true_one(tmp_path, env, arguments, radius
                 else:
                     unseen += p
             assert unseen <= bounds.get(elsewhere, (0, 0))[1] + 1e-12
-    for goal in result.goals[:6]:
+    for goal in result.goals[:4]:
         V = solve.distances(truth, [goal])[0]
         low, high = (robust(model, goal, hostile)[truth.start] for hostile in (False, True))
         assert low <= V + 1e-6
