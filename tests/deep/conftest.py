@@ -1,4 +1,4 @@
-"""Skip the deep tests where the extra is not installed; compile equal programs once, quickly; one small training."""
+"""Skip the deep tests where the extra is not installed; compile equal programs only once; one small training."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ collect_ignore_glob = [] if all(importlib.util.find_spec(name) for name in EXTRA
 
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.path.join(tempfile.gettempdir(), "adagoal-test-programs"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
 sys.path.append(str(Path(__file__).parents[1]))  # where the mutator of run folders is
 
 
