@@ -107,7 +107,7 @@ def explore(
         showing(live, setting, folder, progress) as shown,
     ):
         given["goals"] = options.asked_goals(given)
-        observe = Estimating(shown)
+        observe = Estimating(shown, setting)
         result = api.explore(**given, **where, **kept, observe=observe if estimate else shown)
     _finish(result, folder, progress, as_json, observe.found)
 

@@ -1,10 +1,14 @@
 """What a whole run will cost, from its beginning: steps, seconds, memory.
 
-The steps come from :func:`adagoal.runs.progress.expected_total`, which says nothing before the largest error has
-halved: that takes a twentieth to a fifth of a run. The time of a run is taken for b steps + c ln(steps): steps and what
-is done for each of them, and plans, which come whenever the counts have grown by some factor. b and c follow from the
-last two doublings of the steps. By then nearly all states within reach are known and their tables are allocated: the
-memory is that of this process at its largest so far.
+Whenever its steps have doubled, the rest of the run is rehearsed in the world that it has seen so far
+(:mod:`adagoal.runs.rehearsal`). Once two rehearsals in a row say about the same, with hardly a new state between them,
+the world is known well enough and the cost can be told: usually after a tenth of the run. Where nothing can be
+rehearsed, the steps come from :func:`adagoal.runs.progress.expected_total`, once a quarter of them is done.
+
+The time of a run is taken for b steps + c ln(steps): steps and what is done for each of them, and plans, which come
+whenever the counts have grown by some factor. b and c follow from the last two doublings of the steps. By then nearly
+all states within reach are known and their tables are allocated: the memory is that of this process at its largest so
+far.
 """
 
 from __future__ import annotations
@@ -14,8 +18,22 @@ import math
 import resource
 from dataclasses import dataclass
 
+from adagoal import methods
 from adagoal.core.run import Observer, Run
 from adagoal.runs.progress import duration, expected_total
+from adagoal.runs.rehearsal import rehearse
+from adagoal.runs.setting import Setting
+
+FIRST = 1000
+"""Steps before the first rehearsal."""
+FAR, NEAR = 20, 4
+"""A rehearsal may take so many times the steps of the run, an extrapolation so many times."""
+SAME, FOUND = 1.5, 1.1
+"""Numbers of steps are about the same up to the first factor, and of states that were seen up to the second."""
+PATIENCE = 5.0
+"""Seconds of a rehearsal, or those of the run so far where that is more."""
+LARGEST = 4_000_000
+"""Numbers in a table of bounds of which there is to be a second one."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +56,11 @@ class Estimate:
 class Estimating:
     """An observer that ends a run as soon as its cost can be told; another one is called first."""
 
-    def __init__(self, observe: Observer) -> None:
+    def __init__(self, observe: Observer, setting: Setting) -> None:
         self.found: Estimate | None = None
-        self._observe = observe
+        self._observe, self._setting = observe, setting
+        self._next = FIRST  # steps at which the cost is asked for again
+        self._last = (math.inf, 0)  # what the last rehearsal said, and the states that it knew
         self._marks: list[tuple[int, float]] = [(0, 0.0)]  # steps and seconds, whenever the steps have grown by 2%
 
     def __call__(self, run: Run) -> bool:
@@ -48,11 +68,25 @@ class Estimating:
         wanted = self._observe(run) is not False
         if run.steps >= 1.02 * self._marks[-1][0]:
             self._marks.append((run.steps, run.seconds))
+        if run.steps >= self._next:
+            self._next = 2 * run.steps
             self.found = self._estimate(run)
         return wanted and self.found is None
 
+    def _total(self, run: Run) -> float | None:
+        """The steps of the whole run, where they can be told."""
+        columns = len(run.estimates.goal_state)
+        method = methods.get(self._setting.method)
+        if method.asks_rule and not self._setting.growing and columns * run.counts.n_states <= LARGEST:
+            total = rehearse(run, self._setting, FAR * run.steps, max(PATIENCE, run.seconds)) or math.inf
+            (last, knew), self._last = self._last, (total, int(run.counts.seen.sum()))
+            if total < math.inf and 1.0 / SAME <= total / last <= SAME and self._last[1] <= FOUND * knew:
+                return total
+        total = expected_total(run.trace, run.estimates.epsilon) or math.inf
+        return total if total <= NEAR * run.steps else None
+
     def _estimate(self, run: Run) -> Estimate | None:
-        total = expected_total(run.trace, run.estimates.epsilon)
+        total = self._total(run)
         if total is None:
             return None
         steps, total = run.steps, max(total, float(run.steps))

@@ -1,0 +1,85 @@
+"""The rest of a run, played in the world that it has seen: what that says, and that the run does not notice."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+import adagoal
+from adagoal.core.run import Run
+from adagoal.runs.estimate import Estimating
+from adagoal.runs.rehearsal import rehearse
+from adagoal.runs.setting import Setting
+
+WORLDS: list[dict[str, Any]] = [
+    {"env": "grid", "env_args": {"rows": 3}, "radius": 8, "epsilon": 1.0},
+    {"env": "CliffWalking-v1", "radius": 8, "epsilon": 2.0},
+    {"env": "FrozenLake-v1", "radius": 12, "epsilon": 3.0, "goals": [4, 9, 14]},
+]
+
+
+def rehearsals(spec: dict[str, Any], shares: list[float], total: int) -> tuple[list[float | None], Any]:
+    """What rehearsals say when these shares of the run are done, and the result of the run around them."""
+    setting = Setting(**{name: value for name, value in spec.items() if name in Setting.__dataclass_fields__})
+    found: list[float | None] = []
+
+    def ask(run: Run) -> None:
+        if len(found) < len(shares) and run.steps >= shares[len(found)] * total:
+            found.append(rehearse(run, setting, 10 * total, seconds=100.0))
+
+    return found, adagoal.explore(**spec, observe=ask)
+
+
+@pytest.mark.parametrize("spec", WORLDS, ids=lambda spec: spec["env"])
+def test_a_rehearsal_tells_the_steps_and_leaves_no_trace(spec: dict[str, Any]) -> None:
+    alone = adagoal.explore(**spec, seed=5)
+    found, watched = rehearsals({**spec, "seed": 5}, [0.25, 0.5], alone.steps)
+    assert len(found) == 2
+    for told in found:
+        assert told is not None
+        assert 0.5 < told / alone.steps < 2.0
+    assert watched.steps == alone.steps
+    for name, array in alone.arrays.items():
+        np.testing.assert_array_equal(array, watched.arrays[name], err_msg=name)
+
+
+def test_a_rehearsal_needs_some_tries_of_every_pair() -> None:
+    found, _ = rehearsals({**WORLDS[0], "budget": 400}, [0.0, 1.0], 300)
+    assert found[0] is None
+
+
+def test_a_rehearsal_has_a_budget_and_can_be_cut_short() -> None:
+    spec, asked = {**WORLDS[0], "seed": 5}, []
+    setting = Setting(env="grid", radius=8, epsilon=1.0, seed=5)
+
+    def ask(run: Run) -> bool:
+        if run.steps > 5000:
+            asked.append(rehearse(run, setting, run.steps + 10, seconds=100.0))
+            asked.append(rehearse(run, setting, 10**9, seconds=0.0))
+        return not asked
+
+    adagoal.explore(**spec, observe=ask)
+    over_budget, cut = asked
+    assert over_budget is None
+    assert cut is None or cut > 5000, "extrapolated from the run itself"
+
+
+def test_an_estimate_waits_until_two_rehearsals_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = iter([2e4, 4e4, None, 4e4, 5e4])
+    asked: list[int] = []
+
+    def told(run: Run, setting: Setting, budget: int, seconds: float) -> float | None:
+        asked.append(run.steps)
+        return next(said)
+
+    monkeypatch.setattr("adagoal.runs.estimate.rehearse", told)
+    monkeypatch.setattr("adagoal.runs.estimate.expected_total", lambda trace, epsilon: None)
+    estimating = Estimating(lambda run: None, Setting(env="two-room", radius=40, epsilon=1.0))
+    adagoal.explore("two-room", radius=40, epsilon=1.0, observe=estimating, budget=200_000)
+    assert len(asked) == 5
+    assert all(later >= 2 * earlier for earlier, later in itertools.pairwise(asked))
+    assert estimating.found is not None
+    assert estimating.found.steps == 5e4
