@@ -374,16 +374,14 @@ class Certified(Columns):
         E = self.E
         open_ = np.flatnonzero((self.goal_state >= 0) & (self.D <= self.L) & (E > SPARE * self.epsilon))
         self.schedule.hops(len(open_), len(known.before))
-        goals = [self.space.inside(self.goal_state[j])[: c.n_states] for j in open_]
-        self.D[open_] = np.minimum(hops.lower(known, goals, self.D[open_]), self.cap)
         column = np.append(self.column, -1)[self.space.at[: c.n_states]]
+        self.D[open_] = np.minimum(hops.lower(known, column, open_, self.D[open_]), self.cap)
         upper, most = (a[open_] for a in hops.upper(known, column, len(self.D)))
         new = np.maximum(self._missing_with(open_, upper, np.full(len(open_), np.inf)), 0.0)
         better = (upper <= self.cap - 1.0) & (new < E[open_]) & ((new <= self.epsilon) | (new < WORTH * E[open_]))
-        for i in np.flatnonzero(better):
-            j = open_[i]
-            self.returned[:, j] = hops.policy(known, goals[i], most[i])
-            self.upper[j], self.gap[j] = upper[i], np.inf
+        chosen = open_[better]
+        hops.policies(known, column, chosen, most[better], self.returned.T)
+        self.upper[chosen], self.gap[chosen] = upper[better], np.inf
 
     def _probe_gaps(self, j: int) -> None:
         """Bound the value and the sub-optimality of the policy of Y, and find out where to try next.
