@@ -94,7 +94,7 @@ def rule(*needs: str, **options: Option) -> Callable[[AnyRule], AnyRule]:
 def adagoal(known: Known) -> Floats:
     """The most uncertain goal among those believed reachable (eq. ``opt_pbm_constrained``)."""
     within = reachable(known)
-    return _one(known, within) if within.any() else known.eligible.astype(float)
+    return _one(known, within) if np.count_nonzero(within) else known.eligible.astype(float)
 
 
 @rule("D", "E")
@@ -308,9 +308,9 @@ def draw(weights: Floats, rng: np.random.Generator) -> int:
 def _one(known: Known, candidates: Bools) -> Floats:
     """All weight on the candidate of largest E; among equals on the one tried least often."""
     score = np.where(candidates, known.E, -np.inf)
-    equals = np.flatnonzero(score == score.max())
+    (equals,) = (score == score[score.argmax()]).nonzero()
     weights = np.zeros(len(score))
-    weights[equals[np.argmin(known.attempts[equals])]] = 1.0
+    weights[equals[known.attempts[equals].argmin()]] = 1.0
     return weights
 
 

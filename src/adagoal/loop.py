@@ -17,15 +17,15 @@ from adagoal.core.status import Status
 def explore(run: Run, budget: int, observe: Observer = lambda run: None) -> Status:
     """Algorithm 1. ``observe`` is called after every rollout; where it returns False the run is interrupted."""
     estimates = cast(Estimates, run.estimates)
-    while run.open_columns().any():
+    while run.goes_on():
         if run.steps >= budget:
             return Status.BUDGET
         began = time.perf_counter()
         # (i) goal selection: the rule decides on up-to-date estimates of the goals that it favours
         weights = run.column_weights()
-        while estimates.refresh(weights > 0) and run.open_columns().any():
+        while estimates.refresh(weights > 0) and run.goes_on():
             weights = run.column_weights()
-        if not run.open_columns().any():
+        if not run.goes_on():
             break
         # (ii) policy execution, and (iii) update: the world adds what it sees to the counts of the estimates
         outcome = run.world.rollout(

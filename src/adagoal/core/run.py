@@ -186,6 +186,11 @@ class Run:
         """The status of a run that its method's own rule has ended."""
         return Status.CERTIFIED if self.estimates.guarantee else Status.STOPPED
 
+    def goes_on(self) -> bool:
+        """Whether there is an open goal (the stopping rule, eq. ``stopping_rule``, says that there is none)."""
+        estimates = self.estimates
+        return bool(any_open(estimates.D, estimates.E, estimates.L, estimates.epsilon))
+
     def open_columns(self) -> Bools:
         """[columns] goals believed reachable whose error is still above epsilon."""
         estimates = self.estimates
@@ -213,6 +218,15 @@ class Run:
         weights = goals.weights(self.rule, self.known())
         columns = self.estimates.column[self.estimates.goals]
         return np.bincount(columns, weights, minlength=len(self.estimates.D)).astype(float)
+
+
+@numba.njit(cache=True, nogil=True)
+def any_open(D, E, L, epsilon):  # type: ignore[no-untyped-def]
+    """Whether a column is open, as :meth:`Run.open_columns` has it."""
+    found = False
+    for j in range(len(D)):
+        found |= D[j] <= L and E[j] > epsilon
+    return found
 
 
 Observer = Callable[[Run], bool | None]

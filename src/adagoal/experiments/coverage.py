@@ -155,17 +155,17 @@ def sample(run: Run, mdp: TabularMDP, truth: Truth) -> Status:
     assert isinstance(estimates, Certified)
     rows = [mdp.row(*divmod(x, mdp.n_actions)) for x in range(mdp.n_states * mdp.n_actions)]
     tries = 0
-    while run.open_columns().any() and tries < SAMPLED_TRIES and counts.support.max() < 2:
+    while run.goes_on() and tries < SAMPLED_TRIES and counts.support.max() < 2:
         more = max(1, tries // 10)
         landed = [run.rng.choice(states, more, p=p) for states, p in rows]
         counts.add(np.repeat(np.arange(len(rows)), more), np.concatenate(landed).astype(np.int64))
         tries += more
         run.steps = int(counts.visits.sum())
         estimates.schedule.purses[:] = np.inf
-        while estimates.refresh(run.column_weights() > 0) and run.open_columns().any():
+        while estimates.refresh(run.column_weights() > 0) and run.goes_on():
             pass
         truth(run)
-    return Status.BUDGET if run.open_columns().any() else run.stopped_by_rule
+    return Status.BUDGET if run.goes_on() else run.stopped_by_rule
 
 
 def broken(record: Outcome) -> bool:

@@ -25,7 +25,6 @@ import math
 from functools import partial
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -38,7 +37,7 @@ from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.core.world import NEVER, Plan
 from adagoal.planning.backend import NUMBA, Backend
 from adagoal.planning.model import Block
-from adagoal.tabular import hops
+from adagoal.tabular import hops, standing
 from adagoal.tabular.blocks import improve
 from adagoal.tabular.columns import HEIGHT, Columns
 from adagoal.tabular.confidence import Confidence
@@ -129,7 +128,7 @@ class Certified(Columns):
     @property
     def E(self) -> Floats:
         """[columns] error estimates."""
-        found: Floats = errors(self.D, self.upper, self.gap, self.L, self.cap)
+        found: Floats = standing.errors(self.D, self.upper, self.gap, self.L, self.cap)
         return found
 
     def policy(self, goal: int) -> Actions:
@@ -142,20 +141,15 @@ class Certified(Columns):
         if not self.schedule.pays(CLOSED):
             return False
         self._take_in()
-        first = self.stale.copy()
-        first[len(wanted) :] = False
-        first[: len(wanted)] &= wanted
-        if not first.any():
-            return False
         E = self.E
-        others = self.stale & (self.D <= self.L) & (E > self.epsilon)
-        candidates = np.flatnonzero(first | others)
+        candidates, first = standing.candidates(self.stale, wanted, self.D, E, self.L, self.epsilon)
+        if not len(candidates):
+            return False
         full = self._backend.block
         enough = self.schedule.rich and len(candidates) >= full and self._planner(full) is self._backend
         most = full * self._together() if enough else min(FEW, full)
         if len(candidates) > most:
-            order = np.lexsort((-E[candidates], ~first[candidates]))
-            candidates = np.sort(candidates[order[:most]])
+            candidates = standing.foremost(candidates, first, E, most)
         self._plan_blocks([candidates[i : i + full] for i in range(0, len(candidates), full)])
         return True
 
@@ -163,7 +157,7 @@ class Certified(Columns):
         """What to explore with: the lower bounds, and in some rollouts actions that probe the action gaps."""
         counts = self.counts
         self._rollouts = turn = self._rollouts + 1
-        worst = int(np.where(self.D <= self.L, self.E, -1.0).argmax())
+        worst = standing.worst(self.D, self.E, self.L)
         p, r = self.confidence.ball
         leading = self.gap[worst] <= NEARLY * (min(self.upper[worst], self.cap) - self.D[worst])
         local = Local(
@@ -272,14 +266,11 @@ class Certified(Columns):
 
     def _due(self, block: Longs, steps: float) -> Longs:
         """The columns of the block whose time for exact duals has come."""
-        E, within = self.E, self.D <= self.L
-        looking = within[block] & (E[block] > self.epsilon)
         large = len(self.order) > DENSE
-        if large:
-            looking &= E[block] <= REACH * self.epsilon
-        growth = np.clip((E[block] / self.epsilon) ** 2, LEAST, POLISH if large else LEAST)
-        growth[E[block] < NEED * E.max(initial=0.0, where=within)] = LATER
-        found: Longs = block[looking & (steps >= growth * self.polished[block])]
+        within = REACH * self.epsilon if large else np.inf
+        growth = LEAST, POLISH if large else LEAST, LATER
+        rows = self.D, self.E, self.polished
+        found: Longs = standing.due(block, steps, *rows, self.L, self.epsilon, within, NEED, growth)
         return found
 
     def _polish(self, blocks: list[Longs], steps: float) -> None:
@@ -338,29 +329,15 @@ class Certified(Columns):
             jobs.append(partial(improve, backend.lower, model, below, block, self.V.T, self.optimistic.T))
             jobs.append(partial(improve, backend.upper, model, above, block, self.Y.T, self.best.T))
         side_by_side(jobs, self._threads if work > THREADED else None)
+        limits = self.L, self.cap, self._height <= self.cap
         for block in blocks:
-            self.D[block] = np.maximum(self.D[block], self.V[start, block])
-            found = block[self.Y[start, block] <= self.cap - 1.0]
-            if len(found) and self._height > self.cap:
-                found = found[self.Y[order[:, None], found].max(axis=0) <= self.cap]
-            if len(found):
-                self._offer(found, self.Y[start, found], np.full(len(found), np.inf))
+            standing.take_down(block, order, start, *limits, self.V.T, self.Y.T, *self._kept)
             self.plans += 1
 
-    def _offer(self, columns: Longs, upper: Floats, gap: Floats) -> None:
-        """Return the policies of Y instead of the recorded ones, where that leaves less to be done."""
-        better = self._missing_with(columns, upper, gap) < self._missing_with(
-            columns, self.upper[columns], self.gap[columns]
-        )
-        columns = columns[better]
-        self.upper[columns], self.gap[columns] = upper[better], gap[better]
-        for j in columns:
-            self.returned[:, j] = self.best[:, j]
-
-    def _missing_with(self, columns: Longs, upper: Floats, gap: Floats) -> Floats:
-        """[columns] E, with these bounds."""
-        missing: Floats = np.maximum(np.minimum(upper - self.D[columns], gap), upper - self.L)
-        return missing
+    @property
+    def _kept(self) -> tuple[NDArray[Any], ...]:
+        """The bounds of the recorded policies, the policies of Y and the recorded ones, as :mod:`standing` has them."""
+        return self.D, self.upper, self.gap, self.best.T, self.returned.T
 
     def _count_hops(self) -> None:
         """Both bounds of all goals where every pair has led to one place (lemma 12)."""
@@ -374,16 +351,14 @@ class Certified(Columns):
         E = self.E
         open_ = np.flatnonzero((self.goal_state >= 0) & (self.D <= self.L) & (E > SPARE * self.epsilon))
         self.schedule.hops(len(open_), len(known.before))
-        goals = [self.space.inside(self.goal_state[j])[: c.n_states] for j in open_]
-        self.D[open_] = np.minimum(hops.lower(known, goals, self.D[open_]), self.cap)
         column = np.append(self.column, -1)[self.space.at[: c.n_states]]
+        self.D[open_] = np.minimum(hops.lower(known, column, open_, self.D[open_]), self.cap)
         upper, most = (a[open_] for a in hops.upper(known, column, len(self.D)))
-        new = np.maximum(self._missing_with(open_, upper, np.full(len(open_), np.inf)), 0.0)
+        new = standing.errors(self.D[open_], upper, np.full(len(open_), np.inf), self.L, np.inf)
         better = (upper <= self.cap - 1.0) & (new < E[open_]) & ((new <= self.epsilon) | (new < WORTH * E[open_]))
-        for i in np.flatnonzero(better):
-            j = open_[i]
-            self.returned[:, j] = hops.policy(known, goals[i], most[i])
-            self.upper[j], self.gap[j] = upper[i], np.inf
+        chosen = open_[better]
+        hops.policies(known, column, chosen, most[better], self.returned.T)
+        self.upper[chosen], self.gap[chosen] = upper[better], np.inf
 
     def _probe_gaps(self, j: int) -> None:
         """Bound the value and the sub-optimality of the policy of Y, and find out where to try next.
@@ -400,7 +375,7 @@ class Certified(Columns):
             wander(self.order, chain, model, actions)
         self.probing[:, j] = actions
         if most <= self.cap:
-            self._offer(np.array([j]), np.array([value]), np.array([gap]))
+            standing.offer(j, value, gap, self.L, *self._kept)
 
     def extras(self) -> dict[str, NDArray[Any]]:
         """None."""
@@ -437,13 +412,3 @@ class Certified(Columns):
             self._start_again(self.Y[self.counts.start] > self.cap - 1.0)
         self._rollouts, self._hopped_at = facts.get("rollouts", 0), facts.get("hopped_at", 0.0)
         self.plans, self._taken = facts["plans"], -1
-
-
-@numba.njit(cache=True, nogil=True)
-def errors(D, upper, gap, L, cap):  # type: ignore[no-untyped-def]
-    """[columns] max{ min(upper - D, gap), upper - L, 0 }, where no upper bound is above the cap."""
-    E = np.empty(len(D))
-    for j in range(len(D)):
-        most = min(upper[j], cap)
-        E[j] = max(min(most - D[j], gap[j]), most - L, 0.0)
-    return E

@@ -92,10 +92,10 @@ class Confidence:
         self.make_room()
         if counts.absent.any():
             self._leave_out(np.flatnonzero(counts.absent & (self._known.q > 0.0)))
-        changed = np.flatnonzero(counts.n != self._seen)
+        changed, widest = changes(counts.n, self._seen, counts.support)
         if not len(changed):
             return False
-        if counts.support.max() > self.branching:
+        if widest > self.branching:
             raise InputError(
                 f"branching={self.branching}: a pair with more successors has been observed", name="method_args"
             )
@@ -107,7 +107,8 @@ class Confidence:
         side_by_side(jobs, threads if len(jobs) > 1 else None)
         self.visits = self.quiet.visits(counts.n, counts.settled)
         self.q = np.minimum(self._known.q, self.quiet.bound(self.visits))
-        self.complete = (self._known.q == 0.0) & (counts.support > 1) & (counts.n > counts.settled) & large
+        if large:
+            self.complete = (self._known.q == 0.0) & (counts.support > 1) & (counts.n > counts.settled)
         self._seen[changed] = counts.n[changed]
         return True
 
@@ -215,6 +216,17 @@ class Confidence:
             raise ValueError("the known successors do not fit the counts")
         self.complete = complete
         p[complete, : sizes["K"]], r[complete] = arrays["complete_p"], arrays["complete_r"]
+
+
+@numba.njit(cache=True, nogil=True)
+def changes(n, seen, support):  # type: ignore[no-untyped-def]
+    """The pairs whose n [X] is not what was ``seen`` [X] of them, and the most successors of one of them."""
+    pairs, found, widest = np.empty(len(n), np.int64), 0, 0
+    for x in range(len(n)):
+        if n[x] != seen[x]:
+            pairs[found], widest = x, max(widest, support[x])
+            found += 1
+    return pairs[:found], widest
 
 
 @numba.njit(cache=True, nogil=True)

@@ -23,7 +23,8 @@ import numba
 import numpy as np
 
 from adagoal.core.counts import Counts
-from adagoal.core.types import Actions, Bools, Floats, Longs
+from adagoal.core.types import Bools, Floats, Longs
+from adagoal.planning.model import inside
 
 CUTS = (0.5, 0.25, 0.125)
 """The numbers k that are tried."""
@@ -137,42 +138,75 @@ def elsewhere(world, d, most):  # type: ignore[no-untyped-def]
     return min(least, _through(world, d, back(world, unknown, most), most, 1.0))
 
 
-def lower(world: Map, goals: list[Bools], floor: Floats) -> Floats:
-    """[goals] lower bounds on V*(s0) for goals given as sets of states [S]; ``floor`` [goals] is known already."""
+def lower(world: Map, column: Longs, columns: Longs, floor: Floats) -> Floats:
+    """[goals] lower bounds on V*(s0) for the goals of some columns; ``floor`` [goals] is known already.
+
+    ``column`` [S, W] are the columns of the goals of every state, -1: none.
+    """
     found = floor.copy()
     for most in CUTS:
         d = ahead(world, most)
-        limit = elsewhere(world, d, most)
-        for i, goal in enumerate(goals):
-            if limit > found[i] and not goal[world.start]:
-                found[i] = max(found[i], min(limit, _through(world, d, back(world, goal, most), most, 0.0)))
+        _towards(world, column, columns, d, most, elsewhere(world, d, most), found)
+    return found
+
+
+@numba.njit(cache=True, nogil=True)
+def _towards(world, column, columns, d, most, limit, found):  # type: ignore[no-untyped-def]
+    """Raise the bounds ``found`` [goals] by those of one cut, where no path elsewhere takes less than ``limit``."""
+    for i in range(len(columns)):
+        ends = _members(column, columns[i])
+        if limit > found[i] and not ends[world.start]:
+            found[i] = max(found[i], min(limit, _through(world, d, back(world, ends, most), most, 0.0)))
+
+
+@numba.njit(cache=True, nogil=True)
+def _members(column, j):  # type: ignore[no-untyped-def]
+    """[S] the states of the goal of column j."""
+    found = np.zeros(len(column), np.bool_)
+    for s in range(len(column)):
+        found[s] = inside(column, s, j)
     return found
 
 
 def upper(world: Map, column: Longs, columns: int) -> tuple[Floats, Floats]:
-    """(upper bounds, the largest loss of the pairs behind each), both [columns], for the policies of :func:`policy`.
+    """(upper bounds, the largest loss of the pairs behind each), both [columns], for the policies of :func:`policies`.
 
     ``column`` [S, W] are the columns of the goals of every state, -1: none.
     """
     best, behind = np.full(columns, np.inf), np.zeros(columns)
     finite = world.loss[np.isfinite(world.loss)]
-    for level in np.unique(np.ceil(np.log(finite) / math.log(RATIO))):
-        most = RATIO**level
-        d = ahead(world, most)
-        near = np.full(columns + 1, float(NOWHERE))  # the last entry is for -1
-        np.minimum.at(near, column, d[:, None].astype(float))
-        n = near[:-1]
-        bound = np.where(n < NOWHERE, n + math.expm1(most) * (n + 1.0), np.inf)
-        better = bound < best
-        best[better], behind[better] = bound[better], most
+    losses = [RATIO**level for level in np.unique(np.ceil(np.log(finite) / math.log(RATIO)))]
+    _nearest(world, column, np.array(losses), best, behind)
     return best, behind
 
 
-def policy(world: Map, goal: Bools, most: float) -> Actions:
-    """[S] along the fewest hops to the goal over pairs that lose at most so much, never more than after a reset."""
-    states, actions = len(world.closed), len(world.to) // len(world.closed)
-    r = back(world, goal, most)
-    after = np.where(world.loss <= most, r[world.to], NOWHERE).reshape(states, actions)
-    best: Actions = after.argmin(axis=1).astype(np.int16)
-    best[world.closed | (r > r[world.start] + 1) | (r == 0)] = actions
-    return best
+@numba.njit(cache=True, nogil=True)
+def _nearest(world, column, losses, best, behind):  # type: ignore[no-untyped-def]
+    """The bounds ``best`` [columns], and which of the ``losses`` is ``behind`` [columns] each."""
+    for most in losses:
+        d, near = ahead(world, most), np.full(len(best), NOWHERE)
+        for s in range(len(column)):
+            for j in column[s]:
+                if j >= 0:
+                    near[j] = min(near[j], d[s])
+        for j in range(len(best)):
+            bound = near[j] + math.expm1(most) * (near[j] + 1.0)
+            if near[j] < NOWHERE and bound < best[j]:
+                best[j], behind[j] = bound, most
+
+
+@numba.njit(cache=True, nogil=True)
+def policies(world, column, columns, behind, table):  # type: ignore[no-untyped-def]
+    """Put policies to the goals of some columns into their rows of ``table`` [columns, S]: along the fewest hops over
+    pairs that lose at most what is ``behind`` [goals] the bound, and never more of them than after a reset."""
+    actions = len(world.to) // len(world.closed)
+    for i in range(len(columns)):
+        r = back(world, _members(column, columns[i]), behind[i])
+        for s in range(len(world.closed)):
+            least, action = NOWHERE, 0
+            for a in range(actions):
+                x = s * actions + a
+                if world.loss[x] <= behind[i] and r[world.to[x]] < least:
+                    least, action = r[world.to[x]], a
+            reset = world.closed[s] or r[s] > r[world.start] + 1 or r[s] == 0
+            table[columns[i], s] = actions if reset else action

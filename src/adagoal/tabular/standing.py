@@ -1,0 +1,109 @@
+"""How all columns of the certified estimates stand, or those of a block: one compiled loop each.
+
+A small run asks for it thousands of times, and every call of NumPy takes as long as a loop over a thousand columns.
+V, Y and their policies are tables [columns, S] here, D, upper, gap, E, stale and polished rows [columns].
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+
+@numba.njit(cache=True, nogil=True)
+def missing(D, upper, gap, L):  # type: ignore[no-untyped-def]
+    """What one goal lacks for the definition ``def_MGE``."""
+    return max(min(upper - D, gap), upper - L)
+
+
+@numba.njit(cache=True, nogil=True)
+def errors(D, upper, gap, L, cap):  # type: ignore[no-untyped-def]
+    """[columns] E: what they lack, 0 at least, where no upper bound is above the cap."""
+    E = np.empty(len(D))
+    for j in range(len(D)):
+        E[j] = max(missing(D[j], min(upper[j], cap), gap[j], L), 0.0)
+    return E
+
+
+@numba.njit(cache=True, nogil=True)
+def candidates(stale, wanted, D, E, L, epsilon):  # type: ignore[no-untyped-def]
+    """The stale columns that are open or ``wanted`` [columns so far], and which of them are; none if none is wanted."""
+    columns, first, any_wanted = np.empty(len(D), np.int64), np.empty(len(D), np.bool_), False
+    n = 0
+    for j in range(len(D)):
+        mine = stale[j] and j < len(wanted) and wanted[j]
+        if mine or (stale[j] and D[j] <= L and E[j] > epsilon):
+            columns[n], first[n] = j, mine
+            any_wanted |= mine
+            n += 1
+    n = n if any_wanted else 0
+    return columns[:n], first[:n]
+
+
+@numba.njit(cache=True, nogil=True)
+def foremost(columns, first, E, most):  # type: ignore[no-untyped-def]
+    """So many of the columns, in their order: the ``first`` ones first, then those of largest error."""
+    chosen, n = np.empty(most + 1, np.int64), 0  # places in columns, the best one first
+    for i in range(len(columns)):
+        k = n
+        while k > 0:
+            other = chosen[k - 1]
+            if first[i] < first[other] or (first[i] == first[other] and E[columns[i]] <= E[columns[other]]):
+                break
+            chosen[k] = other
+            k -= 1
+        chosen[k], n = i, min(n + 1, most)
+    return columns[np.sort(chosen[:n])]
+
+
+@numba.njit(cache=True, nogil=True)
+def worst(D, E, L):  # type: ignore[no-untyped-def]
+    """The column of largest error within the radius, the first one of several."""
+    found, most = 0, -np.inf
+    for j in range(len(D)):
+        error = E[j] if D[j] <= L else -1.0
+        if error > most:
+            found, most = j, error
+    return found
+
+
+@numba.njit(cache=True, nogil=True)
+def offer(j, value, bound, L, D, upper, gap, best, returned):  # type: ignore[no-untyped-def]
+    """Return the policy of Y, with this value and this gap, instead of the recorded one, where that leaves less to be
+    done for column j."""
+    if missing(D[j], value, bound, L) < missing(D[j], upper[j], gap[j], L):
+        upper[j], gap[j] = value, bound
+        returned[j] = best[j]
+
+
+@numba.njit(cache=True, nogil=True)
+def take_down(block, order, start, L, cap, whole, V, Y, D, upper, gap, best, returned):  # type: ignore[no-untyped-def]
+    """What a sweep of the columns ``block`` has found, from the start; ``whole``: Y is nowhere above the cap."""
+    for j in block:
+        D[j] = max(D[j], V[j, start])
+        proper = Y[j, start] <= cap - 1.0
+        if proper and not whole:
+            for s in order:
+                proper &= Y[j, s] <= cap
+        if proper:
+            offer(j, Y[j, start], np.inf, L, D, upper, gap, best, returned)
+
+
+@numba.njit(cache=True, nogil=True)
+def due(block, steps, D, E, polished, L, epsilon, within, need, growth):  # type: ignore[no-untyped-def]
+    """The columns of ``block`` that are open, with an error ``within`` reach, and were polished long enough ago.
+
+    That is so once the steps have grown by the square of the error, in epsilons, in the range of the first two numbers
+    of ``growth``; by the third one where the error is less than the share ``need`` of the largest.
+    """
+    least, most, later = growth
+    largest, found, n = 0.0, np.empty(len(block), np.int64), 0
+    for j in range(len(D)):
+        if D[j] <= L:
+            largest = max(largest, E[j])
+    for j in block:
+        factor = later if E[j] < need * largest else min(max((E[j] / epsilon) ** 2, least), most)
+        if D[j] <= L and epsilon < E[j] <= within and steps >= factor * polished[j]:
+            found[n] = j
+            n += 1
+    return found[:n]
