@@ -203,7 +203,9 @@ def test_a_goal_does_not_depend_on_its_company(seed):
     wide = np.where(column >= 0, column + 3 * np.arange(7), -1)
     for sweep, values in ((bounds.lower, V), (bounds.upper, Y)):
         policy = np.full(values.shape, A, np.int16)
-        many, actions = sweep(model, block(wide, False), values[:, copies], policy[:, copies])
+        # In the order of all that is swept: another one would be compiled for this test alone.
+        widened = [np.ascontiguousarray(x[:, copies]) for x in (values, policy)]
+        many, actions = sweep(model, block(wide, False), *widened)
         few, action = sweep(model, block(column, False), values, policy)
         np.testing.assert_array_equal(many[ORDER], few[ORDER][:, copies])
         np.testing.assert_array_equal(actions[ORDER], action[ORDER][:, copies])

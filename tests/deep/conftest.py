@@ -14,7 +14,7 @@ EXTRA = ("jax", "optax", "mujoco", "gymnasium_robotics")
 collect_ignore_glob = [] if all(importlib.util.find_spec(name) for name in EXTRA) else ["test_*"]
 
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.path.join(tempfile.gettempdir(), "adagoal-test-programs"))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 sys.path.append(str(Path(__file__).parents[1]))  # where the mutator of run folders is
 
 

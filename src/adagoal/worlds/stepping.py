@@ -149,7 +149,8 @@ class Stepping:
     def flush(self) -> None:
         """Bring counts and sanity checks up to date."""
         counts = self._counts
-        moves, landed = np.array(self._trail, np.int64).reshape(-1, 2).T
+        # Contiguous, as they are elsewhere: what counts and checks them would be compiled anew for another layout.
+        moves, landed = np.ascontiguousarray(np.array(self._trail, np.int64).reshape(-1, 2).T)
         self._trail.clear()
         states = np.where(moves >= 0, moves // counts.n_actions, -1 - moves)
         counts.visits += np.bincount(states, minlength=counts.n_states)
