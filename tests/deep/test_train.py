@@ -63,6 +63,7 @@ def test_runs_differ_by_seed_and_rule_in_one_program() -> None:
     tiny = {**SMALL, "hidden": (16,), "updates": 2, "ensemble_updates": 2, "eval_every": 100, "eval_episodes": 16}
     rules = ("unigoal", "raregoal", "adagoal", "proportional", "mega", "omega", "discover")
     result = train([Config("point-mass", steps=1600, goal_rule=rule, **tiny) for rule in rules])
+    assert result.status == "done"
     chosen = np.stack(result.history.goals)
     assert len({chosen[:, run].tobytes() for run in range(len(rules))}) == len(rules)
     box = result.history.train_boxes[0]
