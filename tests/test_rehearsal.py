@@ -18,6 +18,7 @@ WORLDS: list[dict[str, Any]] = [
     {"env": "grid", "env_args": {"rows": 3}, "radius": 8, "epsilon": 1.0},
     {"env": "CliffWalking-v1", "radius": 8, "epsilon": 2.0},
     {"env": "FrozenLake-v1", "radius": 12, "epsilon": 3.0, "goals": [4, 9, 14]},
+    {"env": "mixture-windy", "radius": 5, "epsilon": 1.0, "method": "vtr-pooled"},
 ]
 
 

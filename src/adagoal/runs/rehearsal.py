@@ -48,7 +48,7 @@ def rehearse(run: Run, setting: Setting, budget: int, seconds: float) -> float |
 def _twin(run: Run, setting: Setting) -> Run:
     """The same run, in a world of its own."""
     world = ModelWorld(_learnt(run.counts))
-    for name in ("state_bound", "pair_bound", "sure_start"):  # what the confidence bounds were told
+    for name in ("state_bound", "pair_bound", "sure_start", "mixture"):  # what the bounds were told
         setattr(world, name, getattr(run.world, name))
     counts, space = Counts(run.counts.n_states, run.counts.n_actions, run.counts.start), copy.deepcopy(run.space)
     counts.restore(run.counts.state())
