@@ -25,6 +25,7 @@ from adagoal.engines.local import Local
 from adagoal.experiments import arena, runner
 from adagoal.experiments.declare import Experiment
 from engine_tasks import begun, die, refuse, slowly, square
+from no_ray import NoRay
 
 FRESH = Needs(fresh=True)
 
@@ -179,6 +180,58 @@ def tables(experiment: Experiment, folder: Path, engine: Engine, **given: Any) -
     return (folder / "arena.md").read_text(), {file.name for file in (folder / "cells").iterdir()}
 
 
+def without_ray(monkeypatch: pytest.MonkeyPatch, lost: set[int], *machines: dict[str, float]) -> NoRay:
+    found = NoRay(lost, list(machines) or [{"CPU": 4.0}])
+    monkeypatch.setitem(sys.modules, "ray", found)
+    return found
+
+
+def test_the_tables_of_tasks_that_were_lost_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Ray (below, and slow), but for Ray itself."""
+    small(monkeypatch)
+    ray, said = without_ray(monkeypatch, {1, 8}), []  # the second run, and its second try
+    engine = engines.make("ray", None, None, said.append)
+    there = tables(arena.ARENA, tmp_path / "ray", engine, seeds=2, budget=2_000)
+    assert [line.partition(": ")[2] for line in said] == ["its worker was lost (NodeDiedError); it is tried again"] * 2
+    assert len(ray.begun) == 10
+    assert ray.begun[1] == ray.begun[8] == ray.begun[9]
+    assert not ray.up, "what was started here ends with the engine"
+    assert there == tables(arena.ARENA, tmp_path / "local", Local(1, print), seeds=2, budget=2_000)
+
+
+def test_tasks_on_ray_are_given_up_or_end_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = without_ray(monkeypatch, {0, 2, 3})
+    engine = engines.make("ray", 2, None, lambda line: None)
+    assert ray.options["num_cpus"] == 2
+    found = []
+    with pytest.raises(WorkerLost, match=r"a lost 3 workers \(NodeDiedError\)"):
+        found.extend(engine.map(square, {"a": (3,), "b": (4,)}, Needs()))
+    assert [(name, outcome[0]) for name, outcome in found] == [("b", 16)]
+    ray.lost.clear()
+    with pytest.raises(WorkerLost, match=r"c lost 3 workers \(asked\)"):
+        list(engine.map(refuse, {"c": (Interrupted("asked"),)}, Needs()))
+    with pytest.raises(InputError, match="radius: no"):
+        list(engine.map(refuse, {"d": (InputError("no", name="radius"),), "e": (InputError("x", name="y"),)}, Needs()))
+    assert ray.cancelled == [len(ray.begun) - 1], "that which was under way"
+
+
+@pytest.mark.parametrize(
+    ("needs", "share"),
+    [
+        (Needs(), {"num_cpus": 1, "num_gpus": 0, "max_retries": 0, "max_calls": 0}),
+        (Needs(cores=8, gpu=True, fresh=True), {"num_cpus": 4, "num_gpus": 1, "max_retries": 0, "max_calls": 1}),
+    ],
+)
+def test_what_a_task_takes_in_the_words_of_ray(
+    needs: Needs, share: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No more cores than the largest machine has that is there, and a GPU where one has any."""
+    ray = without_ray(monkeypatch, set(), {"CPU": 4.0}, {"CPU": 2.0, "GPU": 1.0})
+    assert dict(engines.make("ray", None, None, print).map(abs, {"a": (-1,)}, needs)) == {"a": 1}
+    assert ray.share == share
+
+
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_ray_loses_a_node_and_no_cell(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small(monkeypatch)
