@@ -8,43 +8,58 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from adagoal.core.stale import remove_stale
 
 INNER = "import numba\n\n@numba.njit(cache=True)\ndef inner(x):\n    return x + {}\n"
 OUTER = "import numba\nfrom sample.inner import inner\n\n@numba.njit(cache=True)\ndef outer(x):\n    return inner(x)\n"
 
 
-def ask(folder: Path, first: str = "", kept: Path | None = None) -> str:
-    """What the compiled function of the sample says in a process of its own, and with a folder for compiled code."""
-    code = f"{first}\nfrom sample.outer import outer\nprint(outer(1))"
+STALE = Path(__file__).parents[1] / "src" / "adagoal" / "core" / "stale.py"
+SCRIPT = """
+import os, pathlib, runpy, sys
+import numba
+
+for look, kept in zip(sys.argv[1::2], sys.argv[2::2]):
+    child = os.fork()  # which need not import Numba again
+    if not child:
+        numba.config.CACHE_DIR = os.environ["NUMBA_CACHE_DIR"] = kept
+        if look:
+            runpy.run_path({stale!r})["remove_stale"](pathlib.Path("sample").resolve())
+        from sample.outer import outer
+        print(outer(1), flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+"""Processes one after the other, each with whether it looks for what is stale, and its folder for compiled code."""
+
+
+def ask(folder: Path, look: str, *kept: str) -> list[str]:
+    """What the compiled function of the sample says in processes of their own."""
+    words = [word for place in kept for word in (look, place)]
     environment = {**os.environ, "PYTHONPATH": str(folder)}
-    environment.pop("NUMBA_CACHE_DIR", None)
-    if kept is not None:
-        environment["NUMBA_CACHE_DIR"] = str(kept)
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT.format(stale=str(STALE)), *words],
+        cwd=folder, env=environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return done.stdout.split()
 
 
-@pytest.mark.parametrize("elsewhere", [False, True])
-def test_a_function_inside_of_a_compiled_one_has_changed(elsewhere: bool, tmp_path: Path) -> None:
-    package = tmp_path / "sample"
-    folder = tmp_path / "compiled" if elsewhere else None
+def test_a_function_inside_of_a_compiled_one_has_changed(tmp_path: Path) -> None:
+    """With compiled code beside the sources, and in a folder of its own."""
+    package, elsewhere = tmp_path / "sample", tmp_path / "compiled"
+    places = ("", str(elsewhere))
     package.mkdir()
     (package / "__init__.py").touch()
     (package / "outer.py").write_text(OUTER)
     (package / "inner.py").write_text(INNER.format(1))
-    assert ask(tmp_path, kept=folder) == "2"
+    assert ask(tmp_path, "", *places) == ["2", "2"]
     (package / "inner.py").write_text(INNER.format(10))
-    assert ask(tmp_path, kept=folder) == "2"  # Numba alone does not see it
-    path = str(Path(__file__).parents[1] / "src" / "adagoal" / "core" / "stale.py")
-    look = f"import runpy, pathlib; runpy.run_path({path!r})['remove_stale'](pathlib.Path({str(package)!r}))"
-    assert ask(tmp_path, look, folder) == "11"
-    kept = sorted((folder or package).rglob("*.nbi"))
-    assert kept
-    assert ask(tmp_path, look, folder) == "11"
-    assert sorted((folder or package).rglob("*.nbi")) == kept  # what is up to date stays
+    assert ask(tmp_path, "", *places) == ["2", "2"]  # Numba alone does not see it
+    assert ask(tmp_path, "look", *places) == ["11", "11"]
+    kept = [sorted(place.rglob("*.nbi")) for place in (package, elsewhere)]
+    assert all(kept)
+    assert ask(tmp_path, "look", *places) == ["11", "11"]
+    assert [sorted(place.rglob("*.nbi")) for place in (package, elsewhere)] == kept  # what is up to date stays
 
 
 def test_importing_the_package_looks(tmp_path: Path) -> None:
