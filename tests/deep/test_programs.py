@@ -6,7 +6,11 @@ import os
 import subprocess
 import sys
 import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from adagoal.core import programs
 
@@ -43,13 +47,35 @@ def test_the_next_process_finds_what_this_one_compiled(tmp_path: Path) -> None:
     assert ask(XDG_CACHE_HOME=str(tmp_path))[0] == 0  # and nothing is said
 
 
-def test_a_folder_of_the_users_own_is_left_alone(tmp_path: Path) -> None:
-    assert ask(JAX_COMPILATION_CACHE_DIR=str(tmp_path / "own"))[1] == str(tmp_path / "own")
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str | None, Path], str | None]]:
+    """Asks here for the folder of programs, where there was one before or not, and with a home for caches."""
+    import jax
+
+    config: Any = jax.config
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = {name: getattr(config, name) for name in names}
+
+    def ask(own: str | None, home: Path) -> str | None:
+        config.update("jax_compilation_cache_dir", own)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(home))
+        programs.keep()
+        found: str | None = config.jax_compilation_cache_dir
+        return found
+
+    yield ask
+    for name, value in before.items():
+        config.update(name, value)
 
 
-def test_without_a_place_nothing_is_kept(tmp_path: Path) -> None:
+def test_a_folder_of_the_users_own_is_left_alone(tmp_path: Path, kept: Any) -> None:
+    assert kept(str(tmp_path / "own"), tmp_path) == str(tmp_path / "own")
+
+
+def test_without_a_place_nothing_is_kept(tmp_path: Path, kept: Any) -> None:
     (tmp_path / "file").touch()
-    assert ask(XDG_CACHE_HOME=str(tmp_path / "file")) == (0, "None")
+    assert kept(None, tmp_path / "file") is None
+    assert kept(None, tmp_path) is not None
 
 
 def test_an_entry_that_was_cut_off_is_removed(tmp_path: Path) -> None:
