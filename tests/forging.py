@@ -29,7 +29,7 @@ import numpy as np
 
 import adagoal
 import vault
-from adagoal.report import write_report
+from adagoal.report import page, write_report
 from adagoal.runs import folder as folders
 from adagoal.runs.saved import find, staged
 from killing import CASES
@@ -164,6 +164,7 @@ def in_a_child(folder: Path, file: str, env: Any, budget: int) -> str:
 def main(seed: int, wanted: int) -> int:
     """As the module says; the number of failures."""
     folders.due = lambda since, cost: True
+    page.png = lambda drawn: b""  # nobody looks
     os.fsync = lambda handle: None
     rng, wrong = random.Random(seed), 0
     with tempfile.TemporaryDirectory() as place:
