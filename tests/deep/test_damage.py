@@ -17,7 +17,8 @@ from small import CONFIG, FORMAT1, equal, restored
 import vault
 from adagoal.cli.main import run as command
 from adagoal.core.errors import InputError
-from adagoal.deep import evaluate, load, resume
+from adagoal.deep import evaluate, learner, load, resume
+from adagoal.deep.survey import survey
 from adagoal.report import deep as report
 from adagoal.runs import training_files as kept
 from adagoal.runs.manifest import BACKUP
@@ -31,6 +32,29 @@ Change = Callable[[dict[str, Any]], Any]
 def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
     """What syncing is for, no test can see."""
     monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+
+def once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, whose answers are kept."""
+    found: dict[str, Any] = {}
+
+    def answer(*arguments: Any) -> Any:
+        asked = repr(arguments)
+        if asked not in found:
+            found[asked] = function(*arguments)
+        return found[asked]
+
+    return answer
+
+
+SURVEY, SHAPES = once(survey), once(learner.shapes)
+
+
+@pytest.fixture(autouse=True)
+def looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment is always the same, and so is the form of what is learnt there."""
+    monkeypatch.setattr("adagoal.deep.training.survey", SURVEY)
+    monkeypatch.setattr(learner, "shapes", SHAPES)
 
 
 @pytest.fixture
