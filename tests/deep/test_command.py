@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from small import TINY, words
+from small import SETTINGS, TINY, words
 
 from adagoal.cli.main import run
 from adagoal.core.errors import EnvironmentFailure, InputError
@@ -25,6 +25,8 @@ from adagoal.deep.worker import Failure, Order, main
 from adagoal.experiments import figure2
 
 SIZES = Dimensions(observation=4, goal=2, action=2, horizon=5, success=0.1)
+OF_FIGURE2 = {"algorithm", "action_l2", "contact", "eval_every", "eval_episodes", "steps", "radius", "radius_ramp"}
+LEARNER = {name: value for name, value in SETTINGS.items() if name not in OF_FIGURE2}
 
 
 class Broken(PointMass):
@@ -172,17 +174,16 @@ def test_a_run_leaves_its_folder_and_exit_code_three_when_time_is_up(tmp_path: P
 def test_figure2_does_not_go_on_with_other_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    small = {"hidden": (8,), "updates": 1, "batch": 8, "buffer": 10_000, "ensemble_updates": 1, "candidates": 2}
     monkeypatch.setitem(figure2.ENVS, "push", "point-mass")
-    monkeypatch.setitem(figure2.LINES, "HER", figure2.LINES["HER"] | small)
-    words = ["reproduce", "figure2", "--panel", "push-1", "--rule", "HER", "--out", str(tmp_path), "--json"]
-    assert run([*words, "--seeds", "1", "--steps", "1000"]) == 0
+    monkeypatch.setitem(figure2.LINES, "AdaGoal", figure2.LINES["AdaGoal"] | LEARNER)
+    words = ["reproduce", "figure2", "--panel", "push-1", "--rule", "AdaGoal", "--out", str(tmp_path), "--json"]
+    assert run([*words, "--seeds", "1", "--steps", "1005"]) == 0
     first = json.loads(capsys.readouterr().out)
     assert (tmp_path / "push-1" / "report.html").is_file()
-    assert run([*words, "--seeds", "1", "--steps", "2000"]) == 0
+    assert run([*words, "--seeds", "1", "--steps", "1100"]) == 0
     longer = json.loads(capsys.readouterr().out)
-    assert (first[0]["steps"], longer[0]["steps"]) == (1200, 2000)
-    assert run([*words, "--seeds", "2", "--steps", "3000"]) == 2
+    assert (first[0]["steps"], longer[0]["steps"]) == (1010, 1100)
+    assert run([*words, "--seeds", "2", "--steps", "1200"]) == 2
     assert "--out" in capsys.readouterr().err
 
 

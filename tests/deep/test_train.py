@@ -30,9 +30,17 @@ SMALL: dict[str, Any] = {
 }
 
 
-def test_point_mass_is_solved_from_a_goal_space_nine_times_too_large() -> None:
-    config = Config("point-mass", steps=20_000, train_goals="scale=3", radius=15, eval_every=25, **SMALL)
-    result = train([config])
+LEARNING: dict[str, Any] = {
+    "hidden": (32, 32), "batch": 128, "ensemble_batch": 128, "candidates": 200, "eval_episodes": 40, "steps": 4_800,
+}  # fmt: skip
+"""As in the tutorial, so that it is compiled once."""
+
+
+@pytest.mark.parametrize(
+    "settings", [LEARNING, pytest.param({**SMALL, "eval_every": 25, "steps": 20_000}, marks=pytest.mark.slow)]
+)
+def test_point_mass_is_solved_from_a_goal_space_nine_times_too_large(settings: dict[str, Any]) -> None:
+    result = train([Config("point-mass", train_goals="scale=3", radius=15, **settings)], workers=1)
     curve = result.history.curve(0)
     assert result.status == "done"
     assert curve[0]["success"] < 0.2
@@ -47,9 +55,9 @@ def test_interrupted_and_resumed_is_the_uninterrupted_run(tmp_path: Path) -> Non
         if history.rows[-1]["cycle"] == 2:
             os.kill(os.getpid(), signal.SIGINT)
 
-    stopped = train(configs, tmp_path / "parts", observe=interrupt)
+    stopped = train(configs, tmp_path / "parts", observe=interrupt, workers=1)
     assert stopped.status == "interrupted"
-    finished = resume(tmp_path / "parts")
+    finished = resume(tmp_path / "parts", workers=1)
     assert finished.status == "done"
     assert _curves(finished) == _curves(whole)
     (a, facts), (b, others) = (_checkpoint(tmp_path / name) for name in ("whole", "parts"))
@@ -60,9 +68,8 @@ def test_interrupted_and_resumed_is_the_uninterrupted_run(tmp_path: Path) -> Non
 
 
 def test_runs_differ_by_seed_and_rule_in_one_program() -> None:
-    tiny = {**SMALL, "hidden": (16,), "updates": 2, "ensemble_updates": 2, "eval_every": 100, "eval_episodes": 16}
     rules = ("unigoal", "raregoal", "adagoal", "proportional", "mega", "omega", "discover")
-    result = train([Config("point-mass", steps=1600, goal_rule=rule, **tiny) for rule in rules])
+    result = train([Config("point-mass", goal_rule=rule, **TINY) for rule in rules], workers=1)
     assert result.status == "done"
     chosen = np.stack(result.history.goals)
     assert len({chosen[:, run].tobytes() for run in range(len(rules))}) == len(rules)
