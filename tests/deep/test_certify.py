@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -117,9 +117,9 @@ def test_all_cells_share_delta(halvings: int) -> None:
     assert shares_of_delta(Claim(10, halvings=halvings)) == pytest.approx(0.05)
 
 
-def failures(runs: int) -> list[int]:
+def failures(runs: int) -> Iterator[int]:
     """Of so many certificates, those with a false verdict, where every cell is just bad, just good, or a slope."""
-    return [counted(name, runs)["wrong"] for name in list(POLICIES)[:3]]
+    return (counted(name, runs)["wrong"] for name in list(POLICIES)[:3])
 
 
 def test_false_verdicts_are_rare() -> None:
@@ -141,7 +141,7 @@ def test_weaker_bounds_break(monkeypatch: pytest.MonkeyPatch) -> None:
         return trials > 0 and clopper_pearson(successes, trials, 1.0 - 2.0 * CLAIM.delta)[0] > q
 
     monkeypatch.setattr(certification, "exceeds", once)
-    assert max(failures(12)) > 4
+    assert any(wrong > 4 for wrong in failures(12))
 
 
 def test_the_controller_plays_the_point_mass() -> None:

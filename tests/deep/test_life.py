@@ -147,7 +147,7 @@ def test_a_script_without_a_guard_is_told(tmp_path: Path) -> None:
     file = tmp_path / "script.py"
     file.write_text(
         "from adagoal.deep import Config, train\n"
-        f"train([Config('point-mass', **{TINY!r})], {str(tmp_path / 'run')!r}, workers=2)\n"
+        f"train([Config('point-mass', **{TINY!r})], {str(tmp_path / 'run')!r}, workers=1)\n"
     )
     done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
