@@ -5,13 +5,15 @@ SB3 ?= .venv-sb3
 PANDA ?= .venv-panda
 BIN = $(VENV)/bin
 FAST_XLA = --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false
-AS_EVER = tests/deep/test_gpu.py \
-  tests/deep/test_train.py::test_point_mass_is_solved_from_a_goal_space_nine_times_too_large
+AS_EVER = tests/deep/test_gpu.py
+LAST = tests/deep/test_docs.py tests/deep/test_both.py
+FIRST = tests/test_[a-o]*.py tests/test_p[a-o]*.py
+SECOND = tests/test_pr*.py tests/test_[q-z]*.py
 # What is imported is byte-compiled then, and kept; most of what is installed never is.
 unexport PYTHONDONTWRITEBYTECODE
 PIP_INSTALL = -m pip --disable-pip-version-check --quiet install --no-compile --constraint constraints.txt
 
-.PHONY: help demo test warm test-first test-second lint format docs check-slow check-package check-sb3 check-panda package bench reproduce clean
+.PHONY: help demo test warm test-deep test-first test-second lint format docs check-slow check-package check-sb3 check-panda package bench reproduce clean
 
 help:
 	@echo "make demo        explore the two-room world with live progress, and write its report"
@@ -38,8 +40,16 @@ $(VENV)/stamp-core: $(VENV)/stamp-python pyproject.toml constraints.txt
 	$(BIN)/python $(PIP_INSTALL) --editable .
 	@touch $@
 
+# The extras by their names, without building the package again.
 $(VENV)/stamp-dev: $(VENV)/stamp-core
-	$(BIN)/python $(PIP_INSTALL) --editable '.[dev,docs,minigrid,deep]'
+	@$(BIN)/python -c 'import tomllib; \
+	  extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; \
+	  print(*extras["dev"], *extras["docs"], *extras["minigrid"], *extras["deep"], sep="\n")' > $(VENV)/extras.txt
+	$(BIN)/python $(PIP_INSTALL) --requirement $(VENV)/extras.txt
+	@touch $@
+
+$(VENV)/stamp-slow: $(VENV)/stamp-dev
+	$(BIN)/python $(PIP_INSTALL) --editable '.[ray]'
 	@touch $@
 
 demo: $(VENV)/stamp-core
@@ -53,29 +63,32 @@ lint: $(VENV)/stamp-dev
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-# Two halves of about the same length, one for each core. What most tests need is compiled as soon as there is enough
-# to compile it with: the other core installs the rest, and checks the types.
+# Parts for two cores, which take the next one when they are done with the last. What most tests need is compiled as soon
+# as there is enough to compile it with: the other core installs the rest, and checks the types.
 #
-# Small trainings take seconds to compile and milliseconds to run, so that those of the second half are compiled as
-# fast as XLA can, not as well as it can. What depends on how XLA rounds, and one long training, are in the first half
-# with its defaults; so is all of check-slow.
+# Small trainings take seconds to compile and milliseconds to run, so that they are compiled as fast as XLA can, not as
+# well as it can. What depends on how XLA rounds has its defaults; so has all of check-slow.
 test: $(VENV)/stamp-core
-	@$(MAKE) --no-print-directory -j2 --output-sync test-first test-second
+	@$(MAKE) --no-print-directory -j2 --output-sync warm lint test-deep test-first test-second
 
 warm: $(VENV)/stamp-core
 	@$(BIN)/python tests/warm.py
 
-test-first: warm $(VENV)/stamp-dev
-	$(BIN)/pytest tests/test_[a-p]*.py $(AS_EVER)
+# It may begin before everything is compiled: those that need it come last.
+test-deep: lint
+	XLA_FLAGS='$(FAST_XLA)' $(BIN)/pytest $(filter-out $(LAST) $(AS_EVER),$(wildcard tests/deep/test_*.py)) $(LAST)
 
-test-second: lint
-	XLA_FLAGS='$(FAST_XLA)' $(BIN)/pytest tests/deep $(AS_EVER:%=--deselect=%) tests/test_[q-z]*.py
+test-first: warm $(VENV)/stamp-dev
+	$(BIN)/pytest $(FIRST) $(AS_EVER)
+
+test-second: warm $(VENV)/stamp-dev
+	$(BIN)/pytest $(SECOND)
 
 format: $(VENV)/stamp-dev
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-check-slow: $(VENV)/stamp-dev
+check-slow: $(VENV)/stamp-slow
 	$(BIN)/pytest -m slow
 	@$(MAKE) --no-print-directory check-sb3
 	@if $(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then \
