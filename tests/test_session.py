@@ -15,8 +15,10 @@ from adagoal.core.errors import EnvironmentFailure, FolderWarning
 from adagoal.core.run import Run
 from adagoal.core.status import Status
 from adagoal.runs import folder
+from adagoal.runs.estimate import Estimating
 from adagoal.runs.saved import find
 from adagoal.runs.session import Session
+from adagoal.runs.setting import Setting
 from adagoal.tabular.certified import Certified
 from adagoal.worlds import toys
 from model_env import Drifting, ModelEnv
@@ -83,6 +85,15 @@ def test_a_rule_and_an_observer_that_raise_are_named() -> None:
         adagoal.explore("grid", radius=8, goal_rule=breaks)
     with pytest.raises(EnvironmentFailure, match="observe: the function raised KeyError"):
         adagoal.explore("grid", radius=8, observe=breaks)
+    within = Estimating(breaks, Setting(env="grid", radius=8))
+    with pytest.raises(EnvironmentFailure, match="observe: the function raised KeyError"):
+        adagoal.explore("grid", radius=8, observe=within)
+
+
+def test_what_an_observer_of_ours_raises_keeps_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Estimating, "_estimate", lambda self, run: {}["a mistake of ours"])
+    with pytest.raises(KeyError, match="a mistake of ours"):
+        adagoal.explore("grid", radius=8, observe=Estimating(lambda run: None, Setting(env="grid", radius=8)))
 
 
 # --- who may end it ---

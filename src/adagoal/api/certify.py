@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adagoal.core.checks import integer
-from adagoal.core.errors import EnvironmentFailure
+from adagoal.core.usercode import wanted
 from adagoal.deep import with_extra
 from adagoal.deep.certification import Certification, Claim
 from adagoal.runs.signals import stop_on_signals
@@ -72,7 +72,7 @@ def certify(
     with stop_on_signals() as stop, rolling as (space, reach):
 
         def going(open_cells: int, played: int) -> bool:
-            return not stop.asked and _wanted(observe, open_cells, played)
+            return not stop.asked and wanted(observe, open_cells, played)
 
         found = certification.certify(claim, space, reach, seed, going)
     facts = {"env": policy.env, "run": run, "steps": steps, "test_goals": goals, "seed": seed}
@@ -102,13 +102,3 @@ def _fingerprint(policy: Policy) -> str:
     """SHA-256 of the policy's weights: a certificate is for this policy, and for no other."""
     arrays = sorted(policy.actor.to_arrays().items())
     return hashlib.sha256(b"".join(name.encode() + np.ascontiguousarray(a).tobytes() for name, a in arrays)).hexdigest()
-
-
-def _wanted(observe: Callable[[int, int], bool | None] | None, open_cells: int, played: int) -> bool:
-    """Whether the user's observer wants the certification to go on."""
-    if observe is None:
-        return True
-    try:
-        return observe(open_cells, played) is not False
-    except Exception as error:
-        raise EnvironmentFailure(f"the function raised {type(error).__name__}: {error}", name="observe") from error

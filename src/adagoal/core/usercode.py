@@ -1,8 +1,10 @@
-"""Code in a file of the user's, named as ``FILE.py:NAME``: loaded only where the user, not a folder, has named it."""
+"""The user's own code: a file named as ``FILE.py:NAME``, loaded only where the user, not a folder, has named it; and
+functions that are called on the way."""
 
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,3 +33,15 @@ def from_file(spec: str, name: str) -> Any:
     if not hasattr(module, attribute):
         raise InputError(f"{file} has no function {attribute!r}", name)
     return getattr(module, attribute)
+
+
+def wanted(observe: Callable[..., bool | None] | None, *told: object) -> bool:
+    """Whether an observer, told this, wants to go on. What the user's raises is the user's, what one of ours is not."""
+    if observe is None:
+        return True
+    try:
+        return observe(*told) is not False
+    except Exception as error:
+        if (getattr(observe, "__module__", None) or "").partition(".")[0] == __name__.partition(".")[0]:
+            raise
+        raise EnvironmentFailure(f"the function raised {type(error).__name__}: {error}", "observe") from error

@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 
 from adagoal import methods
 from adagoal.core.counts import Counts
-from adagoal.core.errors import EnvironmentFailure, FolderWarning, InputError
+from adagoal.core.errors import FolderWarning, InputError
 from adagoal.core.files import arrays_content
 from adagoal.core.generator import put_back
 from adagoal.core.past import Past
@@ -22,6 +22,7 @@ from adagoal.core.run import Attempts, Growing, Observer, Run, Waiting
 from adagoal.core.schema import check_arrays
 from adagoal.core.status import Status
 from adagoal.core.trail import Trail
+from adagoal.core.usercode import wanted
 from adagoal.core.world import World
 from adagoal.goals import Rule
 from adagoal.planning import device
@@ -135,19 +136,13 @@ class Session:
         """Tell the user's observer, save now and then, and say whether to go on."""
 
         def after(run: Run) -> bool:
-            wanted = True
-            if observe is not None:
-                try:
-                    wanted = observe(run) is not False
-                except Exception as error:
-                    text = f"the function raised {type(error).__name__}: {error}"
-                    raise EnvironmentFailure(text, "observe") from error
+            going = wanted(observe, run)
             if folder is not None and run.world.settled and folder.due():
                 try:
                     self.save(folder)
                 except InputError as error:  # a full disk may have room again later, and steps may have cost hours
                     warnings.warn(f"{error}; the run goes on, and tries again later", FolderWarning, stacklevel=2)
-            return wanted and not stop.asked
+            return going and not stop.asked
 
         return after
 

@@ -18,8 +18,9 @@ from typing import Any
 
 from adagoal import goals
 from adagoal.core.checks import integer, number
-from adagoal.core.errors import EnvironmentFailure, InputError
+from adagoal.core.errors import InputError
 from adagoal.core.status import Status
+from adagoal.core.usercode import wanted
 from adagoal.deep import checkpoint, settings
 from adagoal.deep.aiming import Hook
 from adagoal.deep.config import Config
@@ -207,9 +208,9 @@ def _finish(
         def after_cycle(history: History) -> bool:
             nonlocal out_of_time
             show(history)
-            wanted = _wanted(observe, history) and not stop.asked
-            out_of_time = wanted and time.monotonic() - began >= 60.0 * minutes
-            going = wanted and not out_of_time
+            going = wanted(observe, history) and not stop.asked
+            out_of_time = going and time.monotonic() - began >= 60.0 * minutes
+            going = going and not out_of_time
             if folder is not None and going and (training.played or _due(training, folder, checkpoint_every)):
                 keeping.save_meanwhile(training, folder)
             return going
@@ -237,13 +238,3 @@ def _nothing(history: History) -> None:
 
 def _due(training: Training, folder: Folder, checkpoint_every: int) -> bool:
     return training.cycle % checkpoint_every == 0 if checkpoint_every else folder.due()
-
-
-def _wanted(observe: Observer | None, history: History) -> bool:
-    """Whether the user's observer wants the training to go on."""
-    if observe is None:
-        return True
-    try:
-        return observe(history) is not False
-    except Exception as error:
-        raise EnvironmentFailure(f"the function raised {type(error).__name__}: {error}", name="observe") from error
