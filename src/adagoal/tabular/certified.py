@@ -36,7 +36,7 @@ from adagoal.core.threads import side_by_side
 from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.core.world import NEVER, Plan
 from adagoal.planning.backend import NUMBA, Backend
-from adagoal.planning.model import Block
+from adagoal.planning.model import Block, Empirical
 from adagoal.tabular import hops, standing
 from adagoal.tabular.blocks import improve
 from adagoal.tabular.columns import HEIGHT, Columns
@@ -290,9 +290,7 @@ class Certified(Columns):
         if len(self.order) > DENSE:
             return
         for block in bought:
-            for j in block[self.Y[self.counts.start, block] <= self._height - 1.0]:
-                if self.schedule.pays(GAPS):
-                    self._probe_gaps(int(j))
+            self._probe_gaps(block[self.Y[self.counts.start, block] <= self._height - 1.0])
 
     def _planner(self, goals: int) -> Backend:
         """Where so many goals are planned for: a few of them, or few states, are left to the processor."""
@@ -360,16 +358,24 @@ class Certified(Columns):
         hops.policies(known, column, chosen, most[better], self.returned.T)
         self.upper[chosen], self.gap[chosen] = upper[better], np.inf
 
-    def _probe_gaps(self, j: int) -> None:
-        """Bound the value and the sub-optimality of the policy of Y, and find out where to try next.
+    def _probe_gaps(self, block: Longs) -> None:
+        """Bound the value and the sub-optimality of policies of Y, and find out where to try next.
 
-        Only for a goal with Y(s0) <= height - 1. A policy is recorded if its value is at most C everywhere.
+        Only for goals with Y(s0) <= height - 1, as far as they are paid for. A policy is recorded if its value is at
+        most C everywhere.
         """
+        jobs, work = [], 0.0
+        for j in block:
+            if self.schedule.pays(GAPS):
+                work += self.schedule.gaps(len(self.order))
+                jobs.append(partial(self._probe, int(j), self.confidence.model()))
+        side_by_side(jobs, self._threads if work > THREADED * len(jobs) else None)
+
+    def _probe(self, j: int, model: Empirical) -> None:
+        """The same for one goal; nothing of another one is read or written."""
         V, Y, policy = (np.ascontiguousarray(a[:, j]) for a in (self.V, self.Y, self.best))
         actions = np.full(len(V), -1, np.int16)
-        self.schedule.gaps(len(self.order))
-        goal, model = self.space.inside(self.goal_state[j]), self.confidence.model()
-        all_seen = len(self.order) == self._states
+        goal, all_seen = self.space.inside(self.goal_state[j]), len(self.order) == self._states
         gap, value, most, chain = suboptimality(self.order, goal, model, V, Y, policy, all_seen, actions)
         if np.isfinite(gap):
             wander(self.order, chain, model, actions)

@@ -80,9 +80,11 @@ class Schedule:
         else:
             self._due = self._paid + self.patience()
 
-    def gaps(self, states: int) -> None:
-        """Pay for the action gaps of one goal."""
-        self.purses[GAPS] -= CALL + 0.1 * states**3 + 40.0 * states**2
+    def gaps(self, states: int) -> float:
+        """Pay for the action gaps of one goal; returns what they cost."""
+        work = CALL + 0.1 * states**3 + 40.0 * states**2
+        self.purses[GAPS] -= work
+        return work
 
     def hops(self, goals: int, pairs: int) -> None:
         """Pay for hops to so many goals over so many pairs, which are searched a few times for each."""
