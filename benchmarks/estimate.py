@@ -48,7 +48,8 @@ class AtTenth:
         """Called after every rollout."""
         if not self._asked and run.steps >= 0.1 * self._total:
             self._asked = True
-            self.found = rehearse(run, self._setting, 3 * self._total, seconds=60.0)
+            told = rehearse(run, self._setting, 3 * self._total, seconds=60.0)
+            self.found = None if told is None else told.steps
 
 
 def show(name: str) -> None:

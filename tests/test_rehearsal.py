@@ -11,8 +11,10 @@ import pytest
 import adagoal
 from adagoal.core.run import Run
 from adagoal.runs.estimate import Estimating
-from adagoal.runs.rehearsal import rehearse
+from adagoal.runs.rehearsal import Rehearsal, rehearse
 from adagoal.runs.setting import Setting
+from adagoal.worlds import toys
+from model_env import ModelEnv
 
 WORLDS: list[dict[str, Any]] = [
     {"env": "grid", "env_args": {"rows": 3}, "radius": 8, "epsilon": 1.0},
@@ -22,10 +24,10 @@ WORLDS: list[dict[str, Any]] = [
 ]
 
 
-def rehearsals(spec: dict[str, Any], shares: list[float], total: int) -> tuple[list[float | None], Any]:
+def rehearsals(spec: dict[str, Any], shares: list[float], total: int) -> tuple[list[Rehearsal | None], Any]:
     """What rehearsals say when these shares of the run are done, and the result of the run around them."""
     setting = Setting(**{name: value for name, value in spec.items() if name in Setting.__dataclass_fields__})
-    found: list[float | None] = []
+    found: list[Rehearsal | None] = []
 
     def ask(run: Run) -> None:
         if len(found) < len(shares) and run.steps >= shares[len(found)] * total:
@@ -41,7 +43,8 @@ def test_a_rehearsal_tells_the_steps_and_leaves_no_trace(spec: dict[str, Any]) -
     assert len(found) == 2
     for told in found:
         assert told is not None
-        assert 0.5 < told / alone.steps < 2.0
+        assert 0.5 < told.steps / alone.steps < 2.0
+        assert told.seconds is not None
     assert watched.steps == alone.steps
     for name, array in alone.arrays.items():
         np.testing.assert_array_equal(array, watched.arrays[name], err_msg=name)
@@ -65,16 +68,17 @@ def test_a_rehearsal_has_a_budget_and_can_be_cut_short() -> None:
     adagoal.explore(**spec, observe=ask)
     over_budget, cut = asked
     assert over_budget is None
-    assert cut is None or cut > 5000, "extrapolated from the run itself"
+    assert cut is None or (cut.steps > 5000 and cut.seconds is None), "extrapolated from the run itself"
 
 
 def test_an_estimate_waits_until_two_rehearsals_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     said = iter([2e4, 4e4, None, 4e4, 5e4])
     asked: list[int] = []
 
-    def told(run: Run, setting: Setting, budget: int, seconds: float) -> float | None:
+    def told(run: Run, setting: Setting, budget: int, seconds: float) -> Rehearsal | None:
         asked.append(run.steps)
-        return next(said)
+        steps = next(said)
+        return None if steps is None else Rehearsal(steps, 1.0 + steps)
 
     monkeypatch.setattr("adagoal.runs.estimate.rehearse", told)
     monkeypatch.setattr("adagoal.runs.estimate.expected_total", lambda trace, epsilon: None)
@@ -84,3 +88,13 @@ def test_an_estimate_waits_until_two_rehearsals_agree(monkeypatch: pytest.Monkey
     assert all(later >= 2 * earlier for earlier, later in itertools.pairwise(asked))
     assert estimating.found is not None
     assert estimating.found.steps == 5e4
+    assert estimating.found.seconds == 5e4 + 1.0, "those of the rehearsal, in a known model"
+
+
+def test_the_seconds_of_an_environment_are_not_those_of_its_rehearsal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adagoal.runs.estimate.rehearse", lambda *_: Rehearsal(3e4, 1e9))
+    estimating = Estimating(lambda run: None, Setting(env="chain", radius=4))
+    env = ModelEnv(toys.chain(n_states=5, slip=0.1))
+    adagoal.explore(env, radius=4, epsilon=0.1, observe=estimating, budget=20_000)
+    assert estimating.found is not None
+    assert 0.0 < estimating.found.seconds < 1e6

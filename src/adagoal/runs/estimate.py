@@ -5,10 +5,11 @@ Whenever its steps have doubled, the rest of the run is rehearsed in the world t
 the world is known well enough and the cost can be told: usually after a tenth of the run. Where nothing can be
 rehearsed, the steps come from :func:`adagoal.runs.progress.expected_total`, once a quarter of them is done.
 
-The time of a run is taken for b steps + c ln(steps): steps and what is done for each of them, and plans, which come
-whenever the counts have grown by some factor. b and c follow from the last two doublings of the steps. By then nearly
-all states within reach are known and their tables are allocated: the memory is that of this process at its largest so
-far.
+A known model is stepped in the rehearsal as in the run, so that the rest will take as long as it took to rehearse. An
+environment may be slower: there the time of a run is taken for b steps + c ln(steps), steps and what is done for each,
+and plans, which come whenever the counts have grown by some factor. b and c follow from the last two doublings of the
+steps. By then nearly all states within reach are known and their tables are allocated: the memory is that of this
+process at its largest so far.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from dataclasses import dataclass
 
 from adagoal import methods
 from adagoal.core.run import Observer, Run
+from adagoal.core.usercode import wanted
 from adagoal.runs.progress import duration, expected_total
-from adagoal.runs.rehearsal import rehearse
+from adagoal.runs.rehearsal import Rehearsal, rehearse
 from adagoal.runs.setting import Setting
+from adagoal.worlds.simulator import ModelWorld
 
 FIRST = 1000
 """Steps before the first rehearsal."""
@@ -65,37 +68,44 @@ class Estimating:
 
     def __call__(self, run: Run) -> bool:
         """Called after every rollout."""
-        wanted = self._observe(run) is not False
+        going = wanted(self._observe, run)
         if run.steps >= 1.02 * self._marks[-1][0]:
             self._marks.append((run.steps, run.seconds))
         if run.steps >= self._next:
             self._next = 2 * run.steps
             self.found = self._estimate(run)
-        return wanted and self.found is None
+        return going and self.found is None
 
-    def _total(self, run: Run) -> float | None:
-        """The steps of the whole run, where they can be told."""
+    def _total(self, run: Run) -> Rehearsal | None:
+        """Steps and seconds of the whole run, where they can be told."""
         columns = len(run.estimates.goal_state)
         method = methods.get(self._setting.method)
         if method.asks_rule and not self._setting.growing and columns * run.counts.n_states <= LARGEST:
-            total = rehearse(run, self._setting, FAR * run.steps, max(PATIENCE, run.seconds)) or math.inf
+            rehearsed = rehearse(run, self._setting, FAR * run.steps, max(PATIENCE, run.seconds))
+            total = math.inf if rehearsed is None else rehearsed.steps
             (last, knew), self._last = self._last, (total, int(run.counts.seen.sum()))
             if total < math.inf and 1.0 / SAME <= total / last <= SAME and self._last[1] <= FOUND * knew:
-                return total
+                return rehearsed
         total = expected_total(run.trace, run.estimates.epsilon) or math.inf
-        return total if total <= NEAR * run.steps else None
+        return Rehearsal(total, None) if total <= NEAR * run.steps else None
 
     def _estimate(self, run: Run) -> Estimate | None:
-        total = self._total(run)
-        if total is None:
+        told = self._total(run)
+        if told is None:
             return None
-        steps, total = run.steps, max(total, float(run.steps))
+        total, seconds = max(told.steps, float(run.steps)), told.seconds
+        if seconds is None or not isinstance(run.world, ModelWorld):
+            seconds = self._seconds(run, total)
+        largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return Estimate(total, seconds, largest, run.steps / total)
+
+    def _seconds(self, run: Run, total: float) -> float:
+        """Of a run of so many steps in all, from those so far."""
+        steps = run.steps
         last, before = self._since(steps / 2), self._since(steps / 4)
         b = max(4.0 * (last - (before - last)) / steps, 0.0)
         c = max(last - b * steps / 2, 0.0) / math.log(2.0)
-        seconds = run.seconds + b * (total - steps) + c * math.log(total / steps)
-        largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        return Estimate(total, seconds, largest, steps / total)
+        return run.seconds + b * (total - steps) + c * math.log(total / steps)
 
     def _since(self, steps: float) -> float:
         """Seconds since there were so many steps."""

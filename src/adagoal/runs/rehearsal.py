@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import time
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,8 +29,16 @@ TRIES = 10
 """Of a pair of the states that were seen, in the mean, at least."""
 
 
-def rehearse(run: Run, setting: Setting, budget: int, seconds: float) -> float | None:
-    """The steps that the whole run will take, None where that cannot be told or is more than the budget.
+class Rehearsal(NamedTuple):
+    """What a run will cost, from its beginning to its end."""
+
+    steps: float
+    seconds: float | None
+    """With steps that take no longer than in the rehearsal; None where it did not come to its end"""
+
+
+def rehearse(run: Run, setting: Setting, budget: int, seconds: float) -> Rehearsal | None:
+    """What the whole run will cost, None where that cannot be told or is more than the budget.
 
     A rehearsal that has not come to its end in so many seconds is extrapolated from there.
     """
@@ -40,9 +49,9 @@ def rehearse(run: Run, setting: Setting, budget: int, seconds: float) -> float |
     twin, end = _twin(run, setting), time.monotonic() + seconds
     status = explore(twin, budget, lambda twin: time.monotonic() < end)
     if status.finished:
-        return float(twin.steps)
+        return Rehearsal(float(twin.steps), twin.seconds)
     total = None if status is Status.BUDGET else expected_total(twin.trace, setting.epsilon)
-    return total if total is not None and total <= budget else None
+    return Rehearsal(total, None) if total is not None and total <= budget else None
 
 
 def _twin(run: Run, setting: Setting) -> Run:
