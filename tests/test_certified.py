@@ -169,7 +169,7 @@ def test_probing_goes_where_a_try_is_worth_most(few):
     while e.refresh(np.ones(len(e.D), bool)):
         e.polished[:] = 0.0
     j = int(e.column[8])
-    e._probe_gaps(j)
+    e._probe_gaps(np.array([j]))
     state, tried = mdp.start, []
     for _ in range(40):
         tried.append((state, int(e.probing[state, j])))

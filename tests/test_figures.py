@@ -93,6 +93,7 @@ def test_constants_are_shown_as_a_table(
     assert json.loads(capsys.readouterr().out)[0]["literal"]["total"] > 1e9
 
 
+@pytest.mark.slow
 def test_intervals_are_shown_beside_the_certified_method(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

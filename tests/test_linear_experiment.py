@@ -32,7 +32,7 @@ def small(monkeypatch):
         monkeypatch.setitem(linear.PARTS, name, dataclasses.replace(part, needs=lambda options: Needs()))
 
 
-@pytest.mark.parametrize("part", ["states", "kernels", "methods"])
+@pytest.mark.parametrize("part", [pytest.param("states", marks=pytest.mark.slow), "kernels", "methods"])
 def test_parts(small, part, tmp_path, capsys):
     arguments = ["reproduce", "linear", "--part", part, "--seeds", "1", "--out", str(tmp_path)]
     assert run(arguments) == 0
@@ -76,6 +76,7 @@ def test_the_goals_are_the_same_in_every_world():
     assert spots[0] == spots[1] == spots[2]
 
 
+@pytest.mark.slow
 def test_misfit_part(monkeypatch, tmp_path):
     monkeypatch.setattr(misfit, "ETAS", (0.8,))
     monkeypatch.setattr(misfit, "PLACES", {"everywhere": tuple(range(100))})

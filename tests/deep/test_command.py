@@ -171,6 +171,7 @@ def test_a_run_leaves_its_folder_and_exit_code_three_when_time_is_up(tmp_path: P
     assert len(page) < 3_000_000
 
 
+@pytest.mark.slow
 def test_figure2_does_not_go_on_with_other_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
