@@ -163,9 +163,11 @@ def test_a_cycle_learns_the_same_alone_and_beside_others(algorithm: str) -> None
     both: learner.State = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
     together, _ = learner.compile_cycle(configs, SIZES)(both, learner.knobs(configs), new)
     one = learner.begin(configs[1:2], SIZES, np.zeros((1, 1, 2)))
+    key = np.array(one.key)
     alone, _ = learner.compile_cycle(configs[1:], SIZES)(one, learner.knobs(configs[1:]), tuple(p[1:] for p in new))
     for a, b in zip(jax.tree.leaves(together), jax.tree.leaves(alone), strict=True):
         np.testing.assert_allclose(a[1], b[0], rtol=2e-3, atol=2e-5)
+    assert (np.array(alone.key) != key).all(), "the next cycle draws others"
 
 
 def test_what_follows_a_step_is_counted_unless_the_episode_terminated() -> None:
