@@ -47,6 +47,24 @@ def test_the_number_of_cores_changes_nothing(monkeypatch):
         np.testing.assert_array_equal(array, four.arrays[name])
 
 
+def test_gaps_side_by_side_change_nothing(monkeypatch):
+    results, jobs = [], []
+
+    def counted(these, threads):
+        jobs.append(len([job for job in these if job.func.__name__ == "_probe"]) if threads else 0)
+        side_by_side(these, threads)
+
+    monkeypatch.setattr("adagoal.tabular.certified.side_by_side", counted)
+    for least in (np.inf, 0.0):
+        monkeypatch.setattr("adagoal.tabular.certified.THREADED", least)
+        results.append(adagoal.explore("grid", radius=4, epsilon=1.0, seed=3, env_args={"rows": 3, "cols": 3}))
+        assert (max(jobs) > 1) == (least == 0.0)
+    one, two = results
+    assert (one.steps, one.plans, one.certificates) == (two.steps, two.plans, two.certificates)
+    for name, array in one.arrays.items():
+        np.testing.assert_array_equal(array, two.arrays[name], err_msg=name)
+
+
 def test_an_error_waits_for_the_other_jobs():
     """Whoever catches it may read the tables: nobody writes there any more."""
     begun, done = threading.Event(), []
