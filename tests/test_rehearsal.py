@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -91,10 +92,15 @@ def test_an_estimate_waits_until_two_rehearsals_agree(monkeypatch: pytest.Monkey
     assert estimating.found.seconds == 5e4 + 1.0, "those of the rehearsal, in a known model"
 
 
-def test_the_seconds_of_an_environment_are_not_those_of_its_rehearsal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_seconds_of_slower_steps_are_not_those_of_a_rehearsal(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Those of an environment, and of a model whose steps are kept."""
     monkeypatch.setattr("adagoal.runs.estimate.rehearse", lambda *_: Rehearsal(3e4, 1e9))
-    estimating = Estimating(lambda run: None, Setting(env="chain", radius=4))
-    env = ModelEnv(toys.chain(n_states=5, slip=0.1))
-    adagoal.explore(env, radius=4, epsilon=0.1, observe=estimating, budget=20_000)
-    assert estimating.found is not None
-    assert 0.0 < estimating.found.seconds < 1e6
+    model = toys.chain(n_states=5, slip=0.1)
+    kept: dict[str, Any] = {"out": tmp_path, "record": True}
+    for env, more in ((ModelEnv(model), {}), (model, kept)):
+        estimating = Estimating(lambda run: None, Setting(env="chain", radius=4))
+        adagoal.explore(env, radius=4, epsilon=0.1, observe=estimating, budget=20_000, **more)
+        assert estimating.found is not None
+        assert 0.0 < estimating.found.seconds < 1e6

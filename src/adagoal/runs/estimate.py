@@ -6,10 +6,10 @@ the world is known well enough and the cost can be told: usually after a tenth o
 rehearsed, the steps come from :func:`adagoal.runs.progress.expected_total`, once a quarter of them is done.
 
 A known model is stepped in the rehearsal as in the run, so that the rest will take as long as it took to rehearse. An
-environment may be slower: there the time of a run is taken for b steps + c ln(steps), steps and what is done for each,
-and plans, which come whenever the counts have grown by some factor. b and c follow from the last two doublings of the
-steps. By then nearly all states within reach are known and their tables are allocated: the memory is that of this
-process at its largest so far.
+environment may be slower, and so is a run that keeps its steps. There the time is taken for b steps + c ln(steps):
+steps and what is done for each, and plans, which come whenever the counts have grown by some factor. b and c follow
+from the last two doublings of the steps. By then nearly all states within reach are known and their tables are
+allocated: the memory is that of this process at its largest so far.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Estimating:
         if told is None:
             return None
         total, seconds = max(told.steps, float(run.steps)), told.seconds
-        if seconds is None or not isinstance(run.world, ModelWorld):
+        if seconds is None or not isinstance(run.world, ModelWorld) or run.counts.trail is not None:
             seconds = self._seconds(run, total)
         largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         return Estimate(total, seconds, largest, run.steps / total)
