@@ -257,9 +257,20 @@ def _wide(table, multiple, value):  # type: ignore[no-untyped-def]
     B = table.shape[1]
     if B % multiple == 0:
         return table
-    wide = np.full((table.shape[0], B + multiple - B % multiple), value, table.dtype)
-    wide[:, :B] = table
+    wide = np.empty((table.shape[0], B + multiple - B % multiple), table.dtype)
+    for s in range(wide.shape[0]):
+        for b in range(wide.shape[1]):
+            wide[s, b] = table[s, b] if b < B else value
     return wide
+
+
+@numba.njit(cache=True, nogil=True)
+def _narrow(wide, table):  # type: ignore[no-untyped-def]
+    """Put the columns of the copy back into the table (a loop: slices take Numba seconds to compile)."""
+    if wide.shape[1] != table.shape[1]:
+        for s in range(table.shape[0]):
+            for b in range(table.shape[1]):
+                table[s, b] = wide[s, b]
 
 
 @numba.njit(cache=True, nogil=True)
@@ -274,8 +285,8 @@ def lower(model, block, V, policy):  # type: ignore[no-untyped-def]
         order = block.order if i % 2 == 0 else backwards
         if lower_sweep(order, model, block, wide, actions) < block.tolerance:
             break
-    if wide.shape != V.shape:
-        V[:], policy[:] = wide[:, : V.shape[1]], actions[:, : V.shape[1]]
+    _narrow(wide, V)
+    _narrow(actions, policy)
     return V, policy
 
 
@@ -288,6 +299,6 @@ def upper(model, block, Y, policy):  # type: ignore[no-untyped-def]
         order = block.order if i % 2 == 0 else backwards
         if upper_sweep(order, model, block, wide, actions) < block.tolerance:
             break
-    if wide.shape != Y.shape:
-        Y[:], policy[:] = wide[:, : Y.shape[1]], actions[:, : Y.shape[1]]
+    _narrow(wide, Y)
+    _narrow(actions, policy)
     return Y, policy

@@ -73,7 +73,7 @@ def suboptimality(order, goal, model, V, Y, policy, all_seen, rival):  # type: i
         top = max(top, Y[s])
         if not goal[s] and policy[s] != A and not model.terminal[s]:
             pair[i] = s * A + policy[s]
-    F = _visits(pair, place, end, model, np.argsort(Y[order], kind="mergesort"), MOST * top)
+    F = _visits(pair, place, end, model, _nearest_first(order, Y), MOST * top)
     if not F[:, N].max() <= MOST * top:  # not proper under the empirical kernel, or hardly so
         none = np.zeros(N)
         return np.inf, np.inf, np.inf, Chain(place, end, pair, F, none, none, np.zeros((3, N)), top, none)
@@ -86,13 +86,26 @@ def suboptimality(order, goal, model, V, Y, policy, all_seen, rival):  # type: i
 
 
 @numba.njit(cache=True, nogil=True)
+def _nearest_first(order, Y):  # type: ignore[no-untyped-def]
+    """[N] the places of ``order`` by their Y (by insertion: Numba takes a second to compile a sort of its own)."""
+    turn = np.arange(len(order))
+    for i in range(len(order)):
+        k = i
+        while k > 0 and Y[order[turn[k - 1]]] > Y[order[i]]:
+            turn[k] = turn[k - 1]
+            k -= 1
+        turn[k] = i
+    return turn
+
+
+@numba.njit(cache=True, nogil=True)
 def _visits(pair, place, end, model, turn, most):  # type: ignore[no-untyped-def]
     """F [N, N + 1]: W, the visits under the empirical kernel, zero at the goal, and in the last column v = W 1.
 
     States are eliminated in the order ``turn`` [N], those near the goal first, so that few rows meet in a column: zeros
     are skipped, and what is left of a world whose states have few neighbours is a narrow band. Nothing cancels but on
     the diagonal, as I - P_hat has no positive entries elsewhere. A pivot is 1 over visits to its state until a later
-    one is met: where there are more than ``most``, v is infinite.
+    one is met: where there are more than ``most``, the largest entry of v is infinite.
     """
     N, first = len(pair), place[model.start]
     rank = np.empty(N, np.int64)
@@ -110,7 +123,7 @@ def _visits(pair, place, end, model, turn, most):  # type: ignore[no-untyped-def
                 last[at] = max(last[at], rank[j])
     for k in range(N):
         if M[k, k] * most < 1.0:
-            F[:, N] = np.inf
+            F[0, N] = np.inf
             return F
         for i in range(k + 1, N):
             if M[i, k] != 0.0:

@@ -53,7 +53,14 @@ def foremost(columns, first, E, most):  # type: ignore[no-untyped-def]
             chosen[k] = other
             k -= 1
         chosen[k], n = i, min(n + 1, most)
-    return columns[np.sort(chosen[:n])]
+    taken, found, m = np.zeros(len(columns), np.bool_), np.empty(n, np.int64), 0
+    for k in range(n):
+        taken[chosen[k]] = True
+    for i in range(len(columns)):
+        if taken[i]:
+            found[m] = columns[i]
+            m += 1
+    return found
 
 
 @numba.njit(cache=True, nogil=True)
@@ -73,7 +80,8 @@ def offer(j, value, bound, L, D, upper, gap, best, returned):  # type: ignore[no
     done for column j."""
     if missing(D[j], value, bound, L) < missing(D[j], upper[j], gap[j], L):
         upper[j], gap[j] = value, bound
-        returned[j] = best[j]
+        for s in range(best.shape[1]):
+            returned[j, s] = best[j, s]
 
 
 @numba.njit(cache=True, nogil=True)

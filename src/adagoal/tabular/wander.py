@@ -55,7 +55,8 @@ def wander(order, chain, model, rival):  # type: ignore[no-untyped-def]
         if change <= 1e-3 * u[first]:
             break
     if u[first] <= 0.0:
-        rival[:] = -1
+        for s in order:
+            rival[s] = -1
 
 
 @numba.njit(cache=True, nogil=True)
@@ -64,8 +65,8 @@ def _visits(order, chain, model, rival, discount):  # type: ignore[no-untyped-de
     place, end = chain.place, chain.end
     N, first = len(order), place[model.start]
     A = model.support.shape[0] // len(rival)
-    M, start = np.eye(N), np.zeros(N)
-    start[first] = 1.0
+    M, visits = np.eye(N), np.zeros(N)
+    visits[first] = 1.0
     for i in range(N):
         a = rival[order[i]]
         if end[i]:
@@ -76,7 +77,28 @@ def _visits(order, chain, model, rival, discount):  # type: ignore[no-untyped-de
         x = order[i] * A + a
         for k in range(model.support[x]):
             M[place[model.successor[x, k]], i] -= discount * model.p_split[x, k]
-    return np.linalg.solve(M, start)
+    _solve(M, visits)
+    return visits
+
+
+@numba.njit(cache=True, nogil=True)
+def _solve(M, b):  # type: ignore[no-untyped-def]
+    """b [N] <- M^{-1} b; M [N, N] is overwritten. No rows change places: the diagonal outweighs the rest of a column.
+
+    Most entries are zero and are skipped. Numba takes two seconds to compile the call of a library instead.
+    """
+    N = len(b)
+    for k in range(N):
+        for i in range(k + 1, N):
+            if M[i, k] != 0.0:
+                factor = M[i, k] / M[k, k]
+                for j in range(k + 1, N):
+                    M[i, j] -= factor * M[k, j]
+                b[i] -= factor * b[k]
+    for k in range(N - 1, -1, -1):
+        for j in range(k + 1, N):
+            b[k] -= M[k, j] * b[j]
+        b[k] /= M[k, k]
 
 
 @numba.njit(cache=True, nogil=True)
