@@ -87,6 +87,10 @@ def broken(place, value):
         (lambda: adagoal.explore("chain", 4, start=1), "start: is for matrices"),
         (lambda: adagoal.explore(adagoal.Model.from_dense(P), 4, terminal=[1]), "terminal: is for matrices"),
         (lambda: adagoal.explore("no.npz", 4), "no.npz: no such file"),
+        (
+            lambda: adagoal.explore(P, 4, start=2, terminal=[2]),
+            "start: state 2 is terminal, so that no other",
+        ),
         (lambda: adagoal.explore(P, 4, env_args={"a": 1}), "env_args: a given, but matrix is a model, made already"),
     ],
 )

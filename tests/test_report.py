@@ -255,7 +255,8 @@ def test_worlds_without_a_map(tmp_path: Path) -> None:
 
 
 def test_run_that_saw_nothing(tmp_path: Path) -> None:
-    assert write_report(api.explore("two-room", 40, budget=1), tmp_path).exists()
+    assert write_report(api.explore("two-room", 40, budget=1), tmp_path / "two-room").exists()
+    assert write_report(api.explore("CliffWalking-v1", 5, budget=1), tmp_path / "cliff").exists(), "one episode"
 
 
 def test_expected_total_follows_the_trace() -> None:

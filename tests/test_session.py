@@ -11,7 +11,7 @@ import pytest
 
 import adagoal
 from adagoal.cli.main import run as command
-from adagoal.core.errors import EnvironmentFailure, FolderWarning
+from adagoal.core.errors import EnvironmentFailure, FolderWarning, RunWarning
 from adagoal.core.run import Run
 from adagoal.core.status import Status
 from adagoal.runs import folder
@@ -210,6 +210,16 @@ def test_a_finished_curriculum_is_resumed_and_has_nothing_left_to_do(tmp_path: P
     again = adagoal.resume(tmp_path)
     assert (again.status, again.steps, again.certified_radius) == ("certified", done.steps, done.certified_radius)
     assert again.certificates == done.certificates
+
+
+def test_a_curriculum_that_may_not_end_says_so() -> None:
+    """State 2 cannot be reached: no radius is large enough for all goals."""
+    P = np.zeros((3, 1, 3))
+    P[[0, 1, 2], 0, [1, 1, 2]] = 1.0
+    radii = []
+    with pytest.warns(RunWarning, match="no goal has been found beyond a radius of 2, and those within 16 are"):
+        adagoal.explore(P, radius="all", observe=lambda run: radii.append(run.estimates.L) or run.estimates.L < 128)
+    assert max(radii) == 128
 
 
 def test_nobody_interrupts_the_saving_of_what_was_learnt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

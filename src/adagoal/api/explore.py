@@ -20,6 +20,7 @@ from adagoal.core import trail
 from adagoal.core.errors import InputError
 from adagoal.core.run import Observer
 from adagoal.core.sorters import Stored
+from adagoal.core.text import OBJECT
 from adagoal.core.world import World
 from adagoal.mdp.audit import Audit, audit_policies
 from adagoal.runs import schemas
@@ -33,13 +34,12 @@ from adagoal.runs.result import (
     read_result,
     refuse_another,
     stored_model,
-    stored_setting,
 )
 from adagoal.runs.saved import Saved, read, tell
 from adagoal.runs.schemas import KIND
 from adagoal.runs.session import CHECKPOINT, STAGE, STEPS, Session
 from adagoal.runs.setting import Setting
-from adagoal.worlds import many, matrices, registry
+from adagoal.worlds import many, matrices, registry, storage
 from adagoal.worlds.adapter import StartSeed
 from adagoal.worlds.crew import CrewWorld
 from adagoal.worlds.gym import GymWorld
@@ -110,6 +110,8 @@ def explore(
         moment in which the new one has its first checkpoint.
     record: keep every step in the folder as plain arrays, which :func:`transitions` reads (10 bytes a step).
     observe: called after every rollout, for progress displays.
+
+    Ctrl-C and SIGTERM end the run at hand, not the program: what was learnt is returned, with the status "interrupted".
     """
     start_seed = registry.start_of(start, start_seed)
     given: Given = matrices.with_matrix(env, start, terminal)
@@ -148,7 +150,7 @@ def explore(
             return session.finish(None, observe)
         with hold(_path(out, "out"), KIND) as folder:
             if not overwrite:
-                _lose_nothing(folder, setting)
+                _lose_nothing(folder, session, callable(goal_rule))
             folder.fresh()
             return session.finish(folder, observe)
 
@@ -175,15 +177,25 @@ def _made(
                 world.close()
 
 
-def _lose_nothing(folder: Folder, setting: Setting) -> None:
-    """A run may be begun again once it is finished; any other one in the folder is not touched."""
+def _lose_nothing(folder: Folder, session: Session, own_rule: bool) -> None:
+    """A run may be begun again once it is finished; any other one in the folder is not touched.
+
+    Nor is one that may be another: of an object, or a function, nobody can tell whether it is the one of last time.
+    """
     if folder.saved is None:
         return
-    earlier, finished = stored_setting(folder.saved)
-    refuse_another(folder.path, earlier, setting)
-    if not finished:
+    setting, model = session.setting, storage.own(session.run.world)
+    if not refuse_another(folder.saved, setting, model):
         go_on = f"adagoal resume {quote(str(folder.path))}"
         raise InputError(f"{folder.path} holds this run, unfinished; use {go_on}, or overwrite it", "out")
+    own = {
+        "an environment object": setting.env.startswith(OBJECT) and model is None,
+        "goals that are functions": not {"function", "predicates"}.isdisjoint(setting.goal_sets or ()),
+        "a goal rule that is a function": own_rule,
+    }
+    if unknown := [name for name, given in own.items() if given]:
+        text = f"{folder.path} holds a finished run with {unknown[0]}, perhaps another one; give another folder"
+        raise InputError(f"{text}, or overwrite it", "out")
 
 
 def resume(

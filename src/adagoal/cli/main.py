@@ -16,7 +16,7 @@ from typing import Any, TextIO, cast
 import click
 
 from adagoal.core import status
-from adagoal.core.errors import FolderWarning, InputError
+from adagoal.core.errors import InputError, RunWarning
 
 
 class Group(click.Group):
@@ -160,7 +160,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("always", FolderWarning)
+            warnings.simplefilter("always", RunWarning)
             warnings.showwarning = _warn(warnings.showwarning)
             code = cli.main(None if arguments is None else list(arguments), "adagoal", standalone_mode=False)
     except InputError as error:
@@ -181,10 +181,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _warn(usual: Callable[..., None]) -> Callable[..., None]:
-    """What was found damaged in a folder, and what is used instead, is a line; other warnings are shown as usual."""
+    """What a run, or its folder, has to say is a line; other warnings are shown as usual."""
 
     def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
-        if issubclass(category, FolderWarning):
+        if issubclass(category, RunWarning):
             click.echo(f"warning: {message}", err=True)
         else:
             usual(message, category, *where)

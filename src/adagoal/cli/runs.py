@@ -25,8 +25,8 @@ if TYPE_CHECKING:  # imported where they are used: --help should not wait for Nu
     from adagoal.runs.result import Result
 
 RADIUS_HELP = (
-    "L >= 1, in expected steps; auto: double it until the budget is spent, all: until every goal is certified "
-    "(auto:F, all:F: another factor)."
+    "L >= 1, in expected steps; auto: double it until the budget is spent, all: until every goal is certified, which "
+    "may never be where one cannot be reached (auto:F, all:F: another factor)."
 )
 RULE_HELP = "Which goal to try next: a name, name:key=value, or FILE.py:FUNCTION."
 FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))

@@ -24,7 +24,11 @@ class InputError(ValueError):
         return type(self), (self.reason, self.name)  # so that it can come from another process
 
 
-class FolderWarning(UserWarning):
+class RunWarning(UserWarning):
+    """A run goes on, but somebody should know this now and not at its end. The command line shows one line."""
+
+
+class FolderWarning(RunWarning):
     """Something in a run folder was found damaged, and something else is used instead, or cannot be written now; the
     text says what."""
 

@@ -118,8 +118,10 @@ def selection(result: Result, view: View) -> Figure:
     first = 0
     for ax, part, share in zip(axes, parts, shares, strict=True):
         cells = draw_map(ax, view, share, norm, MAP, shown=seen, seen=seen, total=True)
-        unseen = f", {np.mean(part < 0):.0%} at states never seen" if np.mean(part < 0) > 0.005 else ""
-        ax.set_title(f"episodes {first + 1:,} to {first + len(part):,}{unseen}", fontsize=9)
+        never = (part < 0).sum() / max(len(part), 1)
+        unseen = f", {never:.0%} at states never seen" if never > 0.005 else ""
+        spoken = f"episodes {first + 1:,} to {first + len(part):,}{unseen}" if len(part) else "no episodes"
+        ax.set_title(spoken, fontsize=9)
         first += len(part)
     figure.colorbar(cells, ax=axes, shrink=0.8, label="share of episodes")
     return figure

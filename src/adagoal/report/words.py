@@ -61,8 +61,9 @@ def _partial(result: Result) -> tuple[str, ...]:
         return (f"the largest radius that was certified is {result.certified_radius:g}:", _promise(result))
     done = len(result.goals) - len(result.open_goals)
     status = (
-        f"of the {_goals(len(result.goals))} that may lie within {result.radius:g} steps, {done} have a finished "
-        f"certificate and {len(result.open_goals)} are open."
+        f"of the {_goals(len(result.goals))} that may lie within {result.radius:g} steps, {done} "
+        f"{'has' if done == 1 else 'have'} a finished certificate and {len(result.open_goals)} "
+        f"{'is' if len(result.open_goals) == 1 else 'are'} open."
     )
     if not result.guarantee:
         return (status, f"The method {result.setting.method} gives {NO_GUARANTEE}.")

@@ -213,8 +213,7 @@ class Result:
         folder = Path(path)
         with hold(folder, KIND) as held:
             if held.saved is not None:
-                earlier = stored_setting(held.saved)[0]
-                refuse_another(folder, earlier, self.setting)
+                refuse_another(held.saved, self.setting, self.model)
             held.save(results=self.contents() | self.view.contents() | storage.contents(self.model))
         return folder
 
@@ -283,12 +282,20 @@ def stored_setting(saved: Saved) -> tuple[Setting, bool]:
     return _setting(facts["setting"]), False
 
 
-def refuse_another(folder: Path, earlier: Setting, setting: Setting) -> None:
-    """A folder that holds a run of another setting (whatever its budget) is not for this one."""
+def refuse_another(saved: Saved, setting: Setting, model: TabularMDP | None) -> bool:
+    """A folder that holds a run of another setting (whatever its budget), or on another model, is not for this one.
+
+    Whether the run that it does hold is finished.
+    """
+    earlier, finished = stored_setting(saved)
     old, new = (json.loads(json.dumps(asdict(each))) for each in (earlier, setting))
-    differs = ", ".join(name for name in new if name != "budget" and old[name] != new[name])
-    if differs:
-        raise InputError(f"{folder} holds another run ({differs} differ); give another folder, or overwrite it", "out")
+    differ = [name for name in new if name != "budget" and old[name] != new[name]]
+    if not differ and not storage.same(stored_model(saved.results()), model):
+        differ = ["the models"]
+    if differ:
+        text = f"{saved.path} holds another run ({', '.join(differ)} differ); give another folder, or overwrite it"
+        raise InputError(text, "out")
+    return finished
 
 
 def _setting(data: Mapping[str, Any]) -> Setting:

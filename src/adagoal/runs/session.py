@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 
 from adagoal import methods
 from adagoal.core.counts import Counts
-from adagoal.core.errors import FolderWarning, InputError
+from adagoal.core.errors import FolderWarning, InputError, RunWarning
 from adagoal.core.files import arrays_content
 from adagoal.core.generator import put_back
 from adagoal.core.past import Past
@@ -44,6 +44,8 @@ STEPS = "transitions.npz"
 """Every step of the run, where it keeps them (:mod:`adagoal.core.trail`)."""
 FIRST_RADIUS = 2.0
 """Where a curriculum begins."""
+FRUITLESS = 3
+"""Stages without a new goal after which a curriculum to all goals says that it may not end."""
 
 
 @dataclass
@@ -150,13 +152,17 @@ class Session:
         """One radius, or the curriculum L = 2, 4, 8, ... (label ``cor_UB_increasingL``), or another factor."""
         loop, estimates = methods.get(self.setting.method).loop, self.run.estimates
         budget = UNLIMITED if self.setting.budget is None else self.setting.budget
+        fruitless = 0
         while True:
             status = loop(self.run, budget, observe)
             if status is not Status.CERTIFIED or not self.setting.growing:
                 return status
-            self.certified = answer(self.setting, self.run, status)
+            before, self.certified = self.certified, answer(self.setting, self.run, status)
             if ((estimates.D <= estimates.L) | np.isinf(estimates.D)).all():
                 return status  # every goal is certified or out of reach: no larger radius has more to say
+            fruitless = fruitless + 1 if before is not None and before.goals == self.certified.goals else 0
+            if fruitless == FRUITLESS and self.setting.budget is None:
+                self._tell_that_it_may_not_end()
             self._enlarge()
 
     def _waits(self, status: Status) -> bool:
@@ -168,7 +174,20 @@ class Session:
         """The next stage of a curriculum."""
         estimates = cast(Growing, self.run.estimates)
         self.stage += 1
-        estimates.set_radius(growth(str(self.setting.radius)) * estimates.L, self.stage)
+        estimates.set_radius(self._growth * estimates.L, self.stage)
+
+    def _tell_that_it_may_not_end(self) -> None:
+        L = self.run.estimates.L
+        text = (
+            f"no goal has been found beyond a radius of {L / self._growth**FRUITLESS:g}, and those within {L:g} are "
+            "certified; where others cannot be reached at all, the run does not end by itself: interrupt it for the "
+            "answer, or give a budget"
+        )
+        warnings.warn(text, RunWarning, stacklevel=2)
+
+    @property
+    def _growth(self) -> float:
+        return growth(str(self.setting.radius))
 
     # --- the result ---------------------------------------------------------------------------------------------
 
@@ -277,7 +296,7 @@ class Session:
             raise ValueError(f"there is no stage {stage} without the answer of the one before it")
         radii = [FIRST_RADIUS]
         while len(radii) < stage and math.isfinite(radii[-1]):
-            radii.append(growth(str(self.setting.radius)) * radii[-1])
+            radii.append(self._growth * radii[-1])
         same = replace(certified.setting, budget=self.setting.budget) == self.setting
         last = certified.certified_radius in radii[-2:]  # of the stage before, or, where nothing is left, of this one
         if not same or len(radii) < stage or not last or math.isinf(radii[-1]):

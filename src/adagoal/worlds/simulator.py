@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.counts import Counts
+from adagoal.core.errors import InputError
 from adagoal.core.goalspace import GoalSpace
 from adagoal.core.names import Observed
 from adagoal.core.schema import check_json, record
@@ -39,6 +40,8 @@ class ModelWorld:
         ``observations``: the model is that of a Gymnasium environment, whose observations are the numbers of its first
         so many states.
         """
+        if mdp.terminal[mdp.start]:
+            raise InputError(f"state {mdp.start} is terminal, so that no other state can be reached", "start")
         self.own, self._observations = own, observations
         self.mdp, self.name, self.labels, self.layout = mdp, mdp.name, mdp.labels, mdp.layout
         self.mixture = mdp.mixture

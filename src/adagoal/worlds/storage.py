@@ -56,6 +56,20 @@ FACTS: dict[str, Any] = {
 
 def content(model: TabularMDP) -> files.Content:
     """What the file of a model holds."""
+    return files.arrays_content(*_parts(model))
+
+
+def same(one: TabularMDP | None, other: TabularMDP | None) -> bool:
+    """Whether two models would have the same file."""
+    if one is None or other is None:
+        return one is other
+    (arrays, facts), (others, other_facts) = _parts(one), _parts(other)
+    alike = facts == other_facts and arrays.keys() == others.keys()
+    return alike and all(np.array_equal(array, others[name]) for name, array in arrays.items())
+
+
+def _parts(model: TabularMDP) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """Arrays and facts, which follow :data:`ARRAYS` and :data:`FACTS`."""
     arrays: dict[str, NDArray[Any]] = {
         "indptr": model.indptr,
         "successors": model.successors,
@@ -76,7 +90,7 @@ def content(model: TabularMDP) -> files.Content:
         "actions": list(model.actions),
         "sets": list(model.sets),
     }
-    return files.arrays_content(arrays, facts)
+    return arrays, facts
 
 
 def restored(arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> TabularMDP:
