@@ -16,6 +16,7 @@ import browser as driver
 from adagoal.api import explore as api
 from adagoal.cli.main import run as main
 from adagoal.report import View, write_report
+from adagoal.report.show import show
 from adagoal.runs.result import Result, load
 
 pytestmark = pytest.mark.skipif(driver.found() is None, reason=driver.HOW)
@@ -181,6 +182,18 @@ def test_hostile_names_do_nothing(browser: driver.Browser, tmp_path: Path) -> No
     assert page.evaluate("window.hit === undefined && document.querySelector('img, svg[onload]') === null")
     names = page.evaluate("[...document.querySelectorAll('#table tbody td:first-child')].map(cell => cell.textContent)")
     assert set(names) == {f"{state} {HOSTILE[state]}" for state in result.certificates}
+    assert page.troubles() == []
+
+
+def test_the_page_works_in_a_notebook(browser: driver.Browser, run: Path, tmp_path: Path) -> None:
+    result = load(run)
+    shown = f"<!doctype html><body>{result._repr_html_()}{show(result)._repr_html_()}</body>"
+    (tmp_path / "cell.html").write_text(shown)
+    page = browser.open((tmp_path / "cell.html").as_uri())
+    inside = "document.querySelector('iframe').contentDocument"
+    page.wait(f"{inside}.body.dataset.ready === 'yes'")
+    assert page.evaluate(f"{inside}.querySelectorAll('#table tbody tr').length") == len(result.goals)
+    assert page.evaluate("document.querySelectorAll('body > div tbody tr').length") == len(result.goals)
     assert page.troubles() == []
 
 

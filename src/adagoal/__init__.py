@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from adagoal.core.errors import InputError
     from adagoal.core.policy import Policy
     from adagoal.deep.certification import Certification
+    from adagoal.report.show import Page, show
     from adagoal.runs.result import Certificate, Result
     from adagoal.worlds.mixture import mixture
     from adagoal.worlds.model import Model
@@ -30,6 +31,7 @@ __all__ = [
     "Check",
     "InputError",
     "Model",
+    "Page",
     "Policy",
     "Result",
     "Trial",
@@ -42,6 +44,7 @@ __all__ = [
     "mixture",
     "play",
     "resume",
+    "show",
     "train",
     "transitions",
 ]
@@ -58,6 +61,7 @@ _HOME = {
     "Model": "worlds.model",
     "mixture": "worlds.mixture",
     "Policy": "core.policy",
+    **dict.fromkeys(("Page", "show"), "report.show"),
     **dict.fromkeys(("Trial", "play"), "api.trial"),
     **dict.fromkeys(("load", "train"), "api.train"),
 }

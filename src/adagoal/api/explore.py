@@ -26,7 +26,9 @@ from adagoal.mdp.audit import Audit, audit_policies
 from adagoal.runs import schemas
 from adagoal.runs.asked import Given as Goals
 from adagoal.runs.asked import asked, given_again
+from adagoal.runs.display import watching
 from adagoal.runs.folder import Folder, hold
+from adagoal.runs.progress import Progress
 from adagoal.runs.result import (
     Result,
     load,
@@ -78,6 +80,7 @@ def explore(
     out: str | Path | None = None,
     overwrite: bool = False,
     record: bool = False,
+    progress: bool = False,
     observe: Observer | None = None,
 ) -> Result:
     """Find the goals that can be reached within ``radius`` steps, a policy for each, and certificates.
@@ -109,7 +112,8 @@ def explore(
     overwrite: whether the folder may hold an unfinished run or one of another setting, which is then replaced in the
         moment in which the new one has its first checkpoint.
     record: keep every step in the folder as plain arrays, which :func:`transitions` reads (10 bytes a step).
-    observe: called after every rollout, for progress displays.
+    progress: show how far the run is, on standard error: live on a terminal, a line every ten seconds elsewhere.
+    observe: called with the run after every rollout; where it returns False, the run ends.
 
     Ctrl-C and SIGTERM end the run at hand, not the program: what was learnt is returned, with the status "interrupted".
     """
@@ -147,12 +151,14 @@ def explore(
                 raise InputError(f"{name} is a world of your own, which does not keep its steps", "record")
             session.record()
         if out is None:
-            return session.finish(None, observe)
+            with watching(Progress(setting.budget) if progress else None, observe) as told:
+                return session.finish(None, told)
         with hold(_path(out, "out"), KIND) as folder:
             if not overwrite:
                 _lose_nothing(folder, session, callable(goal_rule))
             folder.fresh()
-            return session.finish(folder, observe)
+            with watching(Progress(setting.budget) if progress else None, observe) as told:
+                return session.finish(folder, told)
 
 
 @contextlib.contextmanager
@@ -209,6 +215,7 @@ def resume(
     step_timeout: float | None = None,
     engine: str = "local",
     address: str | None = None,
+    progress: bool = False,
     observe: Observer | None = None,
 ) -> Result:
     """Go on with a run that was killed, interrupted, or ran out of budget; the result is as if it had not stopped.
@@ -226,7 +233,8 @@ def resume(
         where = step_timeout, engine, address
         session = _restored(folder.saved, budget, env, goal_rule, goals, trust, where, stack)
         _go_on_recording(session, folder.saved)
-        return session.finish(folder, observe)
+        with watching(Progress(session.setting.budget) if progress else None, observe) as told:
+            return session.finish(folder, told)
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from adagoal import goals
 from adagoal.core.checks import integer
 from adagoal.core.errors import InputError
 from adagoal.deep import settings, with_extra
-from adagoal.deep.config import AUTO, DECLARED, FUNCTION, KNOWN, RECIPES, Config, chosen_recipe
+from adagoal.deep.config import AUTO, DECLARED, FUNCTION, KNOWN, RECIPES, Config, chosen_recipe, told_recipe
 
 if TYPE_CHECKING:
     from adagoal.deep.history import History
@@ -35,6 +35,7 @@ def train(
     minutes: float = math.inf,
     checkpoint_every: int = 0,
     step_timeout: float | None = None,
+    progress: bool = False,
     observe: Callable[[History], bool | None] | None = None,
     tensorboard: str | Path | None = None,
     until: str | None = None,
@@ -57,6 +58,7 @@ def train(
     set_goal: ``set_goal(env, goal)`` tells an environment its goal, where :mod:`adagoal.deep.aiming` does not know how.
     out, overwrite, workers, minutes, checkpoint_every, step_timeout, observe, tensorboard: as for
         :func:`adagoal.deep.train`.
+    progress: show how far the training is, on standard error: live on a terminal, a line for each test elsewhere.
     until: ``"certified"`` ends the training earlier, when all cells of test goals that are believed to be within the
         radius are certified (:mod:`adagoal.api.until`); ``result.certificate`` is the map. It needs ``out``.
     success, slack, delta: of ``until="certified"``, as for :func:`adagoal.certify`.
@@ -66,11 +68,14 @@ def train(
     from adagoal.api.until import train_until_certified
     from adagoal.deep.envs import Source
     from adagoal.runs import training
+    from adagoal.runs.display import watching
+    from adagoal.runs.training_progress import TrainingProgress
 
     unknown = given.keys() - settings.declared(Config).keys() | given.keys() & {"env"}
     if unknown:
         raise InputError("there is no setting of this name; see adagoal.deep.Config", min(unknown))
-    common = RECIPES[chosen_recipe(recipe)]
+    named_recipe = chosen_recipe(recipe)
+    common = RECIPES[named_recipe]
     integer("seeds", seeds, 1, 256)
     asked = _claimed(until, seeds, out, {"success": success, "slack": slack, "delta": delta})
     rule = goal_rule if callable(goal_rule) else None
@@ -86,14 +91,16 @@ def train(
         "minutes": minutes,
         "checkpoint_every": checkpoint_every,
         "step_timeout": step_timeout,
-        "observe": observe,
         "tensorboard": tensorboard,
         "source": source,
         "rule": rule,
     }
-    if until is not None and out is not None:
-        return train_until_certified(first, out, **asked, **shared)
-    return training.train([dataclasses.replace(first, seed=first.seed + i) for i in range(seeds)], out, **shared)
+    shown = TrainingProgress(opening=told_recipe(recipe, named_recipe)) if progress else None
+    with watching(shown, observe) as told:
+        shared["observe"] = told
+        if until is not None and out is not None:
+            return train_until_certified(first, out, **asked, **shared)
+        return training.train([dataclasses.replace(first, seed=first.seed + i) for i in range(seeds)], out, **shared)
 
 
 def _claimed(until: str | None, seeds: int, out: str | Path | None, claim: dict[str, float | None]) -> dict[str, Any]:

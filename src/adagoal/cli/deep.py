@@ -18,7 +18,7 @@ from adagoal.core.errors import InputError
 from adagoal.core.files import write_json
 from adagoal.core.streams import aside
 from adagoal.deep import settings
-from adagoal.deep.config import AUTO, RECIPES, Config, chosen_recipe
+from adagoal.deep.config import AUTO, RECIPES, Config, chosen_recipe, told_recipe
 
 if TYPE_CHECKING:
     from adagoal.runs.trained import TrainResult
@@ -133,13 +133,12 @@ def train(
     from adagoal.runs.training_progress import TrainingProgress
 
     named = chosen_recipe(recipe)
-    why = "JAX has no GPU here; the larger one is --recipe adagoal" if named == "light" else "JAX has a GPU"
     if out is None:
         first = Config(env, **{**RECIPES[named], **given})
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{env}-{first.rule_name}")
         out = Path("runs") / f"{name}-seed{first.seed}"
     common |= {"until": until, "success": success, "slack": slack, "delta": delta}
-    with aside(), TrainingProgress(quiet, f"recipe {named}: {why}" if recipe == AUTO else "") as progress:
+    with aside(), TrainingProgress(quiet, told_recipe(recipe, named)) as progress:
         common |= {"out": out, "overwrite": overwrite, "observe": progress}
         trained = begin(env, recipe=named, seeds=seeds, **common, **given)
     finish(trained, as_json)

@@ -297,6 +297,12 @@ def chosen_recipe(name: str) -> str:
     return "light" if jax.default_backend() == "cpu" else "adagoal"
 
 
+def told_recipe(asked: str, named: str) -> str:
+    """A line that says which recipe :data:`AUTO` has become, and why; nothing where one was asked for."""
+    why = "JAX has no GPU here; the larger one is called adagoal" if named == "light" else "JAX has a GPU"
+    return f"recipe {named}: {why}" if asked == AUTO else ""
+
+
 def one_program(configs: Sequence[Config]) -> None:
     """Check that the runs may share one compiled program, and that their goal rules can be asked."""
     if isinstance(configs, Config) or not configs or not all(isinstance(config, Config) for config in configs):

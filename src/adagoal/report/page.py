@@ -60,8 +60,11 @@ def view_of(result: Result) -> View:
         return View()
 
 
-def page(result: Result, view: View, folder: Path, pictures: dict[str, str], live: bool = False) -> str:
-    """The page; ``pictures`` are files beside it, with their captions, for readers without JavaScript."""
+def page(result: Result, view: View, folder: Path | None, pictures: dict[str, str], live: bool = False) -> str:
+    """The page; ``pictures`` are files beside it, with their captions, for readers without JavaScript.
+
+    Without a ``folder`` there are no commands to go on with.
+    """
     from adagoal.report import charts
 
     facts, arrays = data.collected(result, view)
@@ -73,7 +76,7 @@ def page(result: Result, view: View, folder: Path, pictures: dict[str, str], liv
         live,
         inside=int((arrays["policy_row"] >= 0).sum()),
         goals=len(result.goals),
-        watch=f"adagoal watch {quote(str(folder))}",
+        watch="" if folder is None else f"adagoal watch {quote(str(folder))}",
         title=f"adagoal: {result.setting.env}",
         **words(result, view, folder),
         pictures=list(pictures.items()),
@@ -93,7 +96,7 @@ def block(result: Result, view: View, folder: Path, **more: Any) -> bytes:
     return packed(facts | words(result, view, folder) | more, arrays)
 
 
-def words(result: Result, view: View, folder: Path) -> dict[str, str]:
+def words(result: Result, view: View, folder: Path | None) -> dict[str, str]:
     """What happened (``words``) and what is ``unknown``, as pieces of HTML."""
     troubles = (("Void: no certificate can be given", result.void), ("Warnings", result.warnings))
     shown = {
@@ -111,7 +114,7 @@ def _badge(result: Result) -> str:
     return "" if result.guarantee else NO_GUARANTEE
 
 
-def _unknown(result: Result, view: View, folder: Path) -> dict[str, Any]:
+def _unknown(result: Result, view: View, folder: Path | None) -> dict[str, Any]:
     """Where the error sits and, for an unfinished run, what it would take to finish."""
     worst = sorted(result.errors, key=lambda g: (-result.errors[g], g))
     goals = [(g, goal_name(result, view, g), _steps(result.errors[g])) for g in worst[:WORST] if result.errors[g] > 0]
@@ -125,7 +128,8 @@ def _unknown(result: Result, view: View, folder: Path) -> dict[str, Any]:
     if total is not None:
         left = f"At the recent pace it would need about {_rounded(max(total - result.steps, 0.0))} more steps."
     lines = [f"Open goals: {len(result.open_goals)} of {len(result.goals)}.", left]
-    return {"open": True, "lines": lines, "command": command(result, folder), "goals": goals}
+    again = "" if folder is None else command(result, folder)
+    return {"open": True, "lines": lines, "command": again, "goals": goals}
 
 
 def _steps(error: float) -> str:

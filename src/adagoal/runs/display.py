@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
+from typing import Any, TypeVar
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.text import Text
+
+from adagoal.core.usercode import wanted
+
+Told = TypeVar("Told")
+Observe = Callable[[Told], bool | None]
 
 
 class Display:
@@ -45,3 +53,18 @@ class Display:
     def say(self, line: str) -> None:
         """A plain line."""
         self._console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+@contextmanager
+def watching(shown: Any, observe: Observe[Told] | None) -> Iterator[Observe[Told] | None]:
+    """The observer of a run; ``shown`` is a display that is told before it, or None."""
+    if shown is None:
+        yield observe
+        return
+    with shown:
+
+        def both(told: Told) -> bool:
+            shown(told)
+            return wanted(observe, told)
+
+        yield both

@@ -28,6 +28,7 @@ from adagoal.runs.naming import Finder, rows
 from adagoal.runs.saved import Files, Saved, read, tell
 from adagoal.runs.schemas import CHECKPOINT, FORMAT, KIND, LATER, MODEL, RESULT
 from adagoal.runs.setting import Setting
+from adagoal.runs.summary import summary
 from adagoal.runs.view import View, stored_view
 from adagoal.worlds import storage
 from adagoal.worlds.model import TabularMDP
@@ -88,6 +89,10 @@ class Result:
         of = f"{self.setting.env} within {self.setting.radius} steps"
         found = f"{len(self.goals)} goals, {len(self.open_goals)} of them open"
         return f"<Result of {of}, {self.status}: {found}, after {self.steps:,} steps>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return summary(self)
 
     # --- goals: by number or by name ---
 

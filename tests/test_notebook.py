@@ -1,0 +1,120 @@
+"""What people see who work in Python: a result below a cell, its page, and how far a run is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import adagoal
+from adagoal.core.status import Status
+from adagoal.runs import progress
+from adagoal.runs.result import Certificate
+from adagoal.runs.summary import ROWS
+
+GRID: dict[str, Any] = {"env": "grid", "radius": 8, "env_args": {"rows": 4, "cols": 5}}
+HOSTILE = "<script>hit()</script>"
+
+
+class Read(HTMLParser):
+    """The kinds of elements, and the text of every cell of the table."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.kinds: set[str] = set()
+        self.cells: list[list[str]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.kinds.add(tag)
+        if tag == "tr":
+            self.cells.append([])
+        elif tag in ("td", "th"):
+            self.cells[-1].append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.cells and self.cells[-1]:
+            self.cells[-1][-1] += data
+
+
+@pytest.fixture(scope="module")
+def result() -> adagoal.Result:
+    return adagoal.explore(**GRID)
+
+
+def test_a_result_below_a_cell_shows_the_nearest_goals(result: adagoal.Result) -> None:
+    text = result._repr_html_()
+    rows = Read(text).cells[1:]
+    nearest = sorted(result.goals, key=lambda g: (result.certificate(g).lower, g))
+    assert len(result.goals) > ROWS == len(rows)
+    assert [row[0] for row in rows[:3]] == [result.goal_label(g) for g in nearest[:3]]
+    low, up = result.certificate(nearest[5])
+    assert rows[5][1] == f"{low:.2f} to {up:.2f}"
+    assert f"and {len(result.goals) - ROWS} more" in text
+    assert ">certified</b>" in text
+
+
+def test_names_are_text_and_unknown_bounds_are_open() -> None:
+    P = np.zeros((3, 1, 3))
+    P[[0, 1, 2], 0, [1, 2, 2]] = 1.0
+    model = adagoal.Model.from_dense(P, labels=["a", "b", HOSTILE])
+    result = adagoal.explore(model, radius=5)
+    g = result.goal(HOSTILE)
+    result = replace(result, certificates={**result.certificates, g: Certificate(2.0, np.inf)}, open_goals=[g])
+    read = Read(result._repr_html_())
+    assert "script" not in read.kinds
+    assert read.cells[-1][:2] == [HOSTILE, "2.00 or more"]
+    assert read.cells[-1][3] == " (open)"
+
+
+def test_a_void_result_says_why(result: adagoal.Result) -> None:
+    void = replace(result, status=Status.VOID, void=["the reset leads <b>elsewhere</b>"], warnings=["slow & old"])
+    text = void._repr_html_()
+    assert "the reset leads &lt;b&gt;elsewhere&lt;/b&gt;" in text
+    assert "slow &amp; old" in text
+
+
+def test_the_page_of_a_result_and_of_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = adagoal.explore("chain", 4, budget=50, out=tmp_path / "run")
+    page = adagoal.show(result)
+    assert "Go on with" not in page.html, "a result has no folder to go on in"
+    assert f"adagoal resume {tmp_path / 'run'}" in adagoal.show(tmp_path / "run").html
+    assert page.save(tmp_path / "new" / "page.html").read_text() == page.html
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    file = page.open()
+    assert opened == [file.as_uri()]
+    assert file.read_text() == page.html
+    assert repr(page) == "Page(title='adagoal: chain')"
+
+
+@pytest.mark.parametrize(
+    ("run", "line"),
+    [(5, "run: must be a result, or the path of a run's folder, got 5"), ("nowhere", "nowhere")],
+)
+def test_what_has_no_page_is_one_line(run: Any, line: str) -> None:
+    with pytest.raises(adagoal.InputError, match=line):
+        adagoal.show(run)
+
+
+def test_a_run_shows_how_far_it_is(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "LINE", 0.0)
+    told: list[int] = []
+    seen = adagoal.explore("chain", 4, progress=True, observe=lambda run: told.append(run.steps), out=tmp_path / "run")
+    assert "steps" in capfd.readouterr().err
+    assert told[-1] == seen.steps
+    assert adagoal.explore("chain", 4).certificates == seen.certificates, "the run does not notice"
+    assert capfd.readouterr().err == ""
+    ended = adagoal.explore("chain", 4, progress=True, observe=lambda run: False)
+    assert ended.status is Status.INTERRUPTED
+    with pytest.raises(adagoal.InputError, match="observe: the function raised ZeroDivisionError"):
+        adagoal.explore("chain", 4, progress=True, observe=lambda run: bool(1 / 0))
+    capfd.readouterr()
+    adagoal.resume(tmp_path / "run", progress=True)
