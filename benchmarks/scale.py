@@ -1,7 +1,7 @@
 """Where the time of a certified run goes: sampling, planning, the rest; and the speed of a sweep beside the memory's.
 
-    python benchmarks/scale.py                     the worlds of the README
-    python benchmarks/scale.py grid-20 maze-70     others, see WORLDS
+    python benchmarks/scale.py                     the worlds of the README, and the speed of sweeps
+    python benchmarks/scale.py grid-20 maze-70     only these worlds, see WORLDS
     python benchmarks/scale.py --sweep             only the speed of sweeps
 
 Seconds are wall seconds, and in brackets those of the processor, which say more on a machine with company.
@@ -93,16 +93,16 @@ def splits(names: list[str]) -> None:
     spent: Counter[str] = Counter()
     timed_parts(spent)
     adagoal.explore("grid", radius=3, epsilon=2.0, env_args={"rows": 2, "cols": 2})  # compiles
-    print(
-        f"{'world':15}{'status':>12}{'steps':>10}{'plans':>8}{'seconds':>16}{'sampling':>10}{'planning':>10}{'rest':>7}"
-    )
+    head = f"{'world':15}{'status':>12}{'goals':>7}{'steps':>10}{'plans':>8}{'seconds':>16}"
+    print(head + f"{'sampling':>10}{'planning':>10}{'rest':>7}")
     for name in names:
         spent.clear()
         began, busy = time.perf_counter(), time.process_time()
         result = adagoal.explore(**WORLDS[name], delta=0.1, seed=7)
         wall, busy = time.perf_counter() - began, time.process_time() - busy
         share = [spent["sampling"] / wall, spent["planning"] / wall]
-        row = f"{name:15}{result.status!s:>12}{result.steps:10.2g}{result.plans:8d}{wall:9.1f} ({busy:.1f})"
+        row = f"{name:15}{result.status!s:>12}{len(result.goals):7}{result.steps:10.2g}{result.plans:8d}"
+        row += f"{f'{wall:.1f} ({busy:.1f})':>16}"
         print(row + f"{share[0]:10.0%}{share[1]:10.0%}{1 - sum(share):7.0%}", flush=True)
 
 
@@ -212,6 +212,10 @@ def sweep_speeds() -> None:
 
 if __name__ == "__main__":
     asked = [name for name in sys.argv[1:] if name != "--sweep"]
-    if "--sweep" not in sys.argv:
+    if unknown := [name for name in asked if name not in WORLDS]:
+        sys.exit(f"unknown world {unknown[0]!r}; choose from {', '.join(WORLDS)}")
+    sweep = "--sweep" in sys.argv
+    if asked or not sweep:
         splits(asked or list(SMALL))
-    sweep_speeds()
+    if sweep or not asked:
+        sweep_speeds()

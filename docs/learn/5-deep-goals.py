@@ -9,6 +9,9 @@
 # Gymnasium-Robotics, so that the same lines train a robot arm. It needs the extra `deep` (`pip install '.[deep]'`),
 # and no other library of reinforcement learning.
 #
+# Run it as a notebook. As a script it does not run as it stands: its worker processes import the script, so that a
+# training in a script stands below `if __name__ == "__main__":`.
+#
 # ## Train
 #
 # The walls stand at 1.5, and the training goals are drawn from a square that reaches to 3. Three in four of them

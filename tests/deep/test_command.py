@@ -20,9 +20,11 @@ from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.deep.actor import Actor
 from adagoal.deep.config import Config
 from adagoal.deep.envs import Dimensions, Source, World
+from adagoal.deep.history import History
 from adagoal.deep.pointmass import PointMass
 from adagoal.deep.worker import Failure, Order, main
 from adagoal.experiments import figure2
+from adagoal.runs.training_progress import TrainingProgress
 
 SIZES = Dimensions(observation=4, goal=2, action=2, horizon=5, success=0.1)
 OF_FIGURE2 = {"algorithm", "action_l2", "contact", "eval_every", "eval_episodes", "steps", "radius", "radius_ramp"}
@@ -169,6 +171,22 @@ def test_a_run_leaves_its_folder_and_exit_code_three_when_time_is_up(tmp_path: P
     assert 'id="space"' in page, "the goal space"
     assert all(f'<img src="{name}.png"' in page for name in ("curves", "goals", "maps")), "without JavaScript"
     assert len(page) < 3_000_000
+
+
+def test_the_display_says_at_which_step_a_success_was_measured(capsys: Any) -> None:
+    """The test of a cycle is of the policy before it; the steps of the line are those after it."""
+    history = History([Config("point-mass", steps=60, episodes=4)], [], [], None, SIZES)
+    with TrainingProgress() as progress:
+        for row in ({"cycle": 0, "steps": 0, "success": 0.25}, {"cycle": 1, "steps": 20}):
+            history.rows.append(row)
+            progress(history)
+        history.rows.append({"cycle": 2, "steps": 40, "success": 1.0})
+        progress(history)
+    first, last = capsys.readouterr().err.splitlines()
+    assert first.startswith("20 / 60 steps")
+    assert first.endswith("success 0.25 (at 0)")
+    assert last.startswith("60 / 60 steps")
+    assert last.endswith("success 1.00 (at 40)")
 
 
 @pytest.mark.slow

@@ -60,7 +60,8 @@ def _settings(function: Callable[..., None]) -> Callable[..., None]:
 )
 @click.argument("env", metavar="[ENV]", required=False, type=options.Env())
 @click.option("--recipe", type=click.Choice([AUTO, *sorted(RECIPES)]), default=AUTO, show_default=True,
-              help="Named settings, which options override. auto: adagoal with a GPU, light without.")  # fmt: skip
+              help="Named settings, which options override. auto: adagoal with a GPU, light without one. Defaults "
+                   "shown below are those of adagoal.")  # fmt: skip
 @click.option("--seeds", type=click.IntRange(1, 256), default=1, show_default=True,
               help="Runs side by side, with consecutive seeds.")  # fmt: skip
 @_settings
@@ -108,7 +109,7 @@ def train(
     delta: float | None,
     **given: Any,
 ) -> None:
-    """Train a goal-conditioned policy on ENV with adaptive goals (DDPG + hindsight + value ensemble).
+    """Train a goal-conditioned policy on ENV with adaptive goals (an ensemble of critics, with hindsight).
 
     ENV is a Gymnasium id with goal-conditioned observations (FetchReach-v4, FetchPush-v4,
     FetchPickAndPlace-v4, PointMaze_UMaze-v3, AntMaze_UMaze-v5, ...), module:Id, or point-mass.

@@ -200,7 +200,7 @@ def audit(folder: Path, env: str | None, trust: bool, as_json: bool) -> None:
         raise click.exceptions.Exit(status.CONTRADICTED)
 
 
-@click.command(epilog="Example: adagoal play runs/lake --goal 14 --episodes 1000")
+@click.command(epilog="Example: adagoal play runs/lake --goal 12 --episodes 1000")
 @FOLDER
 @options.GOALS
 @options.GOAL_LABELS

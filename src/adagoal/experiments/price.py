@@ -227,14 +227,15 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 def figure(rows: Sequence[dict[str, Any]]) -> Figure:
     """Audit-stop and certified stops of every world on one logarithmic axis."""
     drawn, (ax,) = panels(1, (8.0, 0.6 + 0.55 * len(rows)))
+    for _, label, marker, colour in STYLES:  # the legend, filled whatever stopped
+        ax.plot([], [], marker, color=colour, label=label)
     for y, row in zip(range(len(rows) - 1, -1, -1), rows, strict=True):
         if row["audit_stop"]:
             ax.plot([row["audit_stop"], row["steps"]], [y, y], color="#bbbbbb", zorder=0)
-        for key, label, marker, colour in STYLES:
+        for key, _, marker, colour in STYLES:
             steps = row[key] or row.get(f"{key}_beyond")
             if steps is not None:
-                face = colour if row[key] else "none"
-                ax.plot(steps, y, marker, color=colour, markerfacecolor=face, label=label if y == 0 else "_")
+                ax.plot(steps, y, marker, color=colour, markerfacecolor=colour if row[key] else "none")
     ax.set_yticks(range(len(rows) - 1, -1, -1), [f"{row['world']} (L {row['L']:g})" for row in rows])
     ax.set(xscale="log", xlabel="environment steps (hollow: not stopped yet)")
     drawn.legend(loc="outside upper center", ncols=4, frameon=False, fontsize=8)

@@ -40,8 +40,9 @@ class TrainingProgress:
         then, before = self._first
         speed = (done - before) / max(now - then, 1e-9)
         if "success" in last[0]:
-            self._tested = " ".join(f"{row['success']:.2f}" for row in last)
-        line = f"{done} / {planned} steps  {speed:.0f} steps/s a run  success {self._tested}"
+            found = " ".join(f"{row['success']:.2f}" for row in last)
+            self._tested = f"  success {found} (at {last[0]['steps']})"  # the test comes before the cycle's own steps
+        line = f"{done} / {planned} steps  {speed:.0f} steps/s a run{self._tested}"
         if self._display.live:
             self._display.update([line], min(done / planned, 1.0))
         elif "success" in last[0]:
