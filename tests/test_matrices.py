@@ -23,6 +23,26 @@ def test_dense_and_sparse_are_the_same_model():
     assert np.array_equal(dense.kernel().toarray().reshape(5, 2, 5), P)
 
 
+@pytest.mark.parametrize("kind", [np.float32, np.float16])
+def test_probabilities_of_a_short_type_are_those_that_were_meant(kind):
+    short = P.astype(kind)
+    short[4] = 0.0
+    made = [adagoal.Model.from_dense(short, terminal=[4])]
+    if kind == np.float32:  # SciPy has no sparse matrices of the other one
+        listed = [sparse.csr_matrix(short[:, 0]), sparse.csr_matrix(short[:, 1], dtype=float)]
+        made.append(adagoal.Model.from_sparse(listed, terminal=[4]))
+    for model in made:
+        assert np.abs(model.kernel().toarray()[:8] - P.reshape(10, 5)[:8]).max() < 4 * np.finfo(kind).eps
+        np.testing.assert_allclose(model.kernel().sum(axis=1), 1.0, atol=1e-15)
+    with pytest.raises(adagoal.InputError, match="state 0, action 0: the probabilities sum to"):
+        adagoal.Model.from_dense(short * kind(1.02), terminal=[4])
+
+
+def test_what_rounding_has_made_negative_is_zero():
+    model = adagoal.Model.from_dense(broken((1, 0), [1.0, -1e-17, 0.0, 0.0, 0.0]))
+    assert [part.tolist() for part in model.row(1, 0)] == [[0], [1.0]]
+
+
 def test_rows_of_terminal_states_may_be_empty():
     empty = P.copy()
     empty[4] = 0.0
@@ -60,6 +80,10 @@ def broken(place, value):
         (lambda: adagoal.Model.from_dense(broken((1, 1, 2), np.nan), **NAMES), "state 1 (b), action 1 (right): nan is"),
         (lambda: adagoal.Model.from_dense(broken((2, 0, 0), -0.1)), "state 2, action 0: -0.1 is not a probability"),
         (lambda: adagoal.Model.from_dense(broken((0, 1), 0.1)), "state 0, action 1: the probabilities sum to 0.5, not"),
+        (
+            lambda: adagoal.Model.from_dense(P * (1 + 1e-8)),
+            "state 0, action 0: the probabilities sum to 1.00000001, not to one; where that is rounding, divide",
+        ),
         (lambda: adagoal.Model.from_dense(broken((4, 0), 0.0)), "state 4, action 0: the probabilities sum to 0, not"),
         (lambda: adagoal.Model.from_dense(P[0]), "P: must have the shape [S, A, S], got [2, 5]"),
         (lambda: adagoal.Model.from_dense("P"), "P: must be an array of numbers"),

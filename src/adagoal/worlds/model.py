@@ -30,6 +30,8 @@ from adagoal.core.types import Bools, Floats, Ints, Longs
 
 ROUNDING = 1e-9
 """How far from one the probabilities of a pair may sum."""
+NEAR = 0.01
+"""What is farther from one than this is no rounding, of whatever type the probabilities were."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,8 @@ class TabularMDP:
         wrong = np.flatnonzero(np.abs(sums - 1) > ROUNDING)
         if len(wrong):
             text = f"the probabilities sum to {sums[wrong[0]]:.12g}, not to one"
+            if abs(sums[wrong[0]] - 1) <= NEAR:
+                text += "; where that is rounding, divide them by their sum: P / P.sum(-1, keepdims=True)"
             raise InputError(f"{self.pair_name(int(wrong[0]))}: {text}")
         alone = (np.diff(self.indptr) == 1) & (self.successors[self.indptr[:-1]] == self.start)
         wrong = np.flatnonzero(self.absent & ~alone)
@@ -111,15 +115,17 @@ class TabularMDP:
     def from_dense(P: ArrayLike, **facts: Any) -> TabularMDP:
         """A model from an array P[s, a, s']; ``facts`` are those of :func:`assembled`."""
         try:
-            if np.iscomplexobj(P):
+            given = np.asarray(P)
+            if np.iscomplexobj(given):
                 raise TypeError("these are complex")
-            dense = np.asarray(P, float)
+            dense = np.asarray(given, float)
         except (TypeError, ValueError) as error:
             raise InputError(f"must be an array of numbers P[s, a, s'] ({error})", "P") from None
         if dense.ndim != 3 or dense.shape[0] != dense.shape[2] or dense.size == 0:
             raise InputError(f"must have the shape [S, A, S], got {list(dense.shape)}", "P")
         n_states, n_actions, _ = dense.shape
-        return assembled(sparse.csr_matrix(dense.reshape(-1, n_states)), n_states, n_actions, **facts)
+        matrix = _as_meant(sparse.csr_matrix(dense.reshape(-1, n_states)), given.dtype)
+        return assembled(matrix, n_states, n_actions, **facts)
 
     @staticmethod
     def from_sparse(P: Sequence[Any], **facts: Any) -> TabularMDP:
@@ -132,7 +138,8 @@ class TabularMDP:
                 raise InputError(f"action {action}: must have the shape [S, S], got {list(p.shape)}", "P")
         by_action = sparse.csr_matrix(sparse.vstack(P, format="csr", dtype=float))
         order = np.arange(n_states * n_actions).reshape(n_actions, n_states).T.ravel()
-        return assembled(by_action[order], n_states, n_actions, **facts)
+        matrix = _as_meant(by_action[order], *(p.dtype for p in P))
+        return assembled(matrix, n_states, n_actions, **facts)
 
     @staticmethod
     def load(path: str | Path, **constants: Any) -> TabularMDP:
@@ -237,6 +244,22 @@ def assembled(
         actions=tuple(map(str, actions)) * (n_states if len(actions) == n_actions else 1),
         **facts,
     )
+
+
+def _as_meant(matrix: sparse.csr_matrix, *given: np.dtype[Any]) -> sparse.csr_matrix:
+    """The probabilities that were meant, where they came in types with a rounding of their own.
+
+    Entries that rounding has made negative are zero. Rows of a type shorter than float64 are divided by their sum,
+    where that is one as far as the type can tell.
+    """
+    double = float(np.finfo(float).eps)
+    eps = max([double, *(float(np.finfo(kind).eps) for kind in given if kind.kind == "f")])
+    matrix.data[(matrix.data < 0) & (matrix.data >= -4 * eps)] = 0.0
+    if eps > double:
+        lengths, sums = np.diff(matrix.indptr), np.asarray(matrix.sum(axis=1)).ravel()
+        close = np.abs(sums - 1) <= np.minimum(4 * eps * lengths, NEAR)
+        matrix.data /= np.repeat(np.where(close, sums, 1.0), lengths)
+    return matrix
 
 
 def _absent(action_mask: ArrayLike | None, n_states: int, n_actions: int) -> Bools:
