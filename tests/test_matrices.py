@@ -38,6 +38,15 @@ def test_probabilities_of_a_short_type_are_those_that_were_meant(kind):
         adagoal.Model.from_dense(short * kind(1.02), terminal=[4])
 
 
+def test_sets_are_states_or_booleans():
+    given = {"x": [3, 4], "y": [False, False, False, True, True], "z": np.arange(5) > 2, "none": []}
+    sets = adagoal.Model.from_dense(P, sets=given).sets
+    assert {name: np.flatnonzero(members).tolist() for name, members in sets.items()} == given | {
+        "y": [3, 4],
+        "z": [3, 4],
+    }
+
+
 def test_what_rounding_has_made_negative_is_zero():
     model = adagoal.Model.from_dense(broken((1, 0), [1.0, -1e-17, 0.0, 0.0, 0.0]))
     assert [part.tolist() for part in model.row(1, 0)] == [[0], [1.0]]
@@ -87,9 +96,9 @@ def broken(place, value):
         (lambda: adagoal.Model.from_dense(broken((4, 0), 0.0)), "state 4, action 0: the probabilities sum to 0, not"),
         (lambda: adagoal.Model.from_dense(P[0]), "P: must have the shape [S, A, S], got [2, 5]"),
         (lambda: adagoal.Model.from_dense("P"), "P: must be an array of numbers"),
-        (lambda: adagoal.Model.from_dense(P, start=5), "start: must be a state in 0..4, got 5"),
-        (lambda: adagoal.Model.from_dense(P, start=1.5), "start: must be a state in 0..4, got 1.5"),
-        (lambda: adagoal.Model.from_dense(P, start=True), "start: must be a state in 0..4, got True"),
+        (lambda: adagoal.Model.from_dense(P, start=5), "start: must be one state in 0..4, got 5"),
+        (lambda: adagoal.Model.from_dense(P, start=1.5), "start: must be one state in 0..4, got 1.5"),
+        (lambda: adagoal.Model.from_dense(P, start=True), "start: must be one state in 0..4, got True"),
         (lambda: adagoal.Model.from_dense(P + 0j), "P: must be an array of numbers P[s, a, s'] (these are complex)"),
         (lambda: adagoal.Model.from_dense(np.zeros((0, 0, 0))), "P: must have the shape [S, A, S], got [0, 0, 0]"),
         (lambda: adagoal.Model.from_dense(P, terminal=[7]), "terminal: must be states in 0..4"),
@@ -99,7 +108,24 @@ def broken(place, value):
         ),
         (lambda: adagoal.Model.from_dense(P, terminal=["a"]), "terminal: must be states in 0..4"),
         (lambda: adagoal.Model.from_dense(P, labels=["a"]), "labels: must be 5 in number, got 1"),
-        (lambda: adagoal.Model.from_dense(P, sets={"x": np.arange(5)}), "sets: 'x' must be 5 booleans"),
+        (
+            lambda: adagoal.Model.from_dense(P, sets={"x": np.arange(6)}),
+            "sets: 'x' must be states in 0..4, or 5 booleans",
+        ),
+        (lambda: adagoal.Model.from_dense(P, sets={"x": [True, False]}), "sets: 'x' must be states in 0..4, or 5"),
+        (lambda: adagoal.Model.from_dense(P, sets=["x"]), "sets: must be names with states, got ['x']"),
+        (
+            lambda: adagoal.explore(broken((4,), 0.0), 4, start=[0.5, 0.5, 0, 0, 0], terminal=[4]),
+            "start: must be one state in 0..4, got [0.5, 0.5, 0, 0, 0]",
+        ),
+        (
+            lambda: adagoal.Model.from_sparse(sparse.eye(5, format="csr")),
+            "P: must be a list of sparse matrices, one [S, S] per action, also where there is one",
+        ),
+        (
+            lambda: adagoal.explore(sparse.eye(5, format="csr"), 4, terminal=[4]),
+            "P: must be a list of sparse matrices, one [S, S] per action, also where there is one",
+        ),
         (lambda: adagoal.Model.from_sparse([]), "P: must be a list of sparse matrices"),
         (lambda: adagoal.Model.from_sparse([P[:, 0]]), "P: must be a list of sparse matrices"),
         (

@@ -25,12 +25,12 @@ def with_matrix(env: Any, start: int | str | None, terminal: ArrayLike | None) -
     (state 0 by default) and ``terminal`` belong to matrices alone: all other environments have their own, but it may be
     declared that its start is random.
     """
-    if isinstance(env, np.ndarray | list | tuple):
+    if isinstance(env, np.ndarray | list | tuple) or sparse.issparse(env):
         if isinstance(start, str):
             raise InputError(f"must be a state, got {start!r}", "start")
         facts = {"start": 0 if start is None else start, "terminal": terminal, "name": "matrix"}
-        listed = not isinstance(env, np.ndarray) and len(env) > 0 and sparse.issparse(env[0])
-        return TabularMDP.from_sparse(list(env), **facts) if listed else TabularMDP.from_dense(env, **facts)
+        first = env[0] if isinstance(env, list | tuple) and env else env
+        return TabularMDP.from_sparse(env, **facts) if sparse.issparse(first) else TabularMDP.from_dense(env, **facts)
     for name, value in (("start", None if start == RANDOM else start), ("terminal", terminal)):
         if value is not None:
             raise InputError("is for matrices P[s, a, s']; other environments say it themselves", name)

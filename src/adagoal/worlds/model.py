@@ -65,9 +65,7 @@ class TabularMDP:
     def __post_init__(self) -> None:
         if self.n_states < 1 or self.n_actions < 1:
             raise InputError("a model needs at least one state and one action")
-        whole = isinstance(self.start, int | np.integer) and not isinstance(self.start, bool)
-        if not whole or not 0 <= self.start < self.n_states:
-            raise InputError(f"must be a state in 0..{self.n_states - 1}, got {self.start!r}", "start")
+        _check_start(self.start, self.n_states)
         if self.terminal.size == 0:
             object.__setattr__(self, "terminal", np.zeros(self.n_states, bool))
         pairs = self.n_states * self.n_actions
@@ -130,8 +128,8 @@ class TabularMDP:
     @staticmethod
     def from_sparse(P: Sequence[Any], **facts: Any) -> TabularMDP:
         """A model from SciPy's sparse matrices, one [S, S] per action; ``facts`` are those of :func:`assembled`."""
-        if len(P) == 0 or not all(sparse.issparse(p) for p in P):
-            raise InputError("must be a list of sparse matrices, one per action", "P")
+        if not isinstance(P, Sequence) or len(P) == 0 or not all(sparse.issparse(p) for p in P):
+            raise InputError("must be a list of sparse matrices, one [S, S] per action, also where there is one", "P")
         n_states, n_actions = P[0].shape[0], len(P)
         for action, p in enumerate(P):
             if p.shape != (n_states, n_states):
@@ -214,15 +212,20 @@ def assembled(
     action_mask: ArrayLike | None = None,
     actions: Sequence[str] = (),
     labels: Sequence[str] = (),
+    sets: Mapping[str, ArrayLike] | None = None,
     **facts: Any,
 ) -> TabularMDP:
     """A model from a sparse matrix [S * A, S] and the other fields of :class:`TabularMDP`.
 
     ``terminal`` are states, or booleans [S]; their rows may be empty, since nothing but the reset is possible there.
+    ``sets`` are names, each with states or booleans [S].
     ``action_mask`` [S, A] says which actions the states have (1) and which not (0), as Gymnasium's masks do; the rows
     of the latter are not looked at. ``actions`` are A names, which are then the same everywhere, or S * A.
     """
-    ends, absent = _mask(terminal, n_states), _absent(action_mask, n_states, n_actions)
+    _check_start(start, n_states)
+    if not isinstance(sets, Mapping | None):
+        raise InputError(f"must be names with states, got {sets!r}", "sets")
+    ends, absent = _mask(terminal, n_states, "terminal"), _absent(action_mask, n_states, n_actions)
     matrix = matrix.copy()
     matrix.sum_duplicates()
     matrix.data[np.repeat(absent, np.diff(matrix.indptr))] = 0.0
@@ -242,6 +245,7 @@ def assembled(
         absent=absent,
         labels=tuple(map(str, labels)),
         actions=tuple(map(str, actions)) * (n_states if len(actions) == n_actions else 1),
+        sets={name: _mask(members, n_states, "sets", f"{name!r} ") for name, members in (sets or {}).items()},
         **facts,
     )
 
@@ -272,8 +276,15 @@ def _absent(action_mask: ArrayLike | None, n_states: int, n_actions: int) -> Boo
     return ~given.astype(bool).ravel()
 
 
-def _mask(states: ArrayLike | None, n_states: int) -> Bools:
-    """[S] where a state is among the given ones (numbers, or booleans already)."""
+def _check_start(start: Any, n_states: int) -> None:
+    """The start is one state."""
+    whole = isinstance(start, int | np.integer) and not isinstance(start, bool)
+    if not whole or not 0 <= start < n_states:
+        raise InputError(f"must be one state in 0..{n_states - 1}, got {start!r}", "start")
+
+
+def _mask(states: ArrayLike | None, n_states: int, argument: str, which: str = "") -> Bools:
+    """[S] where a state is among the given ones (numbers, or booleans already); ``which`` of an argument's parts."""
     try:
         given = np.atleast_1d(np.asarray([] if states is None else states))
         if given.dtype == bool and given.shape == (n_states,):
@@ -284,8 +295,8 @@ def _mask(states: ArrayLike | None, n_states: int) -> Bools:
         if (numbers != given).any() or given.ndim != 1 or ((numbers < 0) | (numbers >= n_states)).any():
             raise ValueError
     except (TypeError, ValueError, OverflowError):
-        text = f"must be states in 0..{n_states - 1}, or {n_states} booleans, got {states!r}"
-        raise InputError(text, "terminal") from None
+        text = f"{which}must be states in 0..{n_states - 1}, or {n_states} booleans, got {states!r}"
+        raise InputError(text, argument) from None
     mask = np.zeros(n_states, bool)
     mask[numbers] = True
     return mask
