@@ -145,7 +145,9 @@ def simple(value: Any) -> Value:
         value = value.item()
     if isinstance(value, tuple):
         return tuple(simple(part) for part in value)
-    if value is None or isinstance(value, bool | int | float | str | bytes):
+    if isinstance(value, float):
+        return value + 0.0  # -0.0 is the same number as 0.0, and must not have a name of its own
+    if value is None or isinstance(value, bool | int | str | bytes):
         return value
     text = f"a function of observations returns a number, a text, a tuple of them, or None; got {type(value).__name__}"
     raise InputError(text, "goals")
