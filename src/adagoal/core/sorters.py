@@ -56,6 +56,8 @@ class ByPredicate:
             if not isinstance(name, str) or not (callable(given) or _are_states(given)):
                 text = f"must be names with functions, or with lists of states; got {name!r}: {given!r}"
                 raise InputError(text, "goals")
+            if not callable(given) and len(given) == 0:
+                raise InputError(f"the goal {name!r} has no states", "goals")
         self.names = tuple(predicates)
         self._predicates = dict(predicates)
 
