@@ -120,7 +120,9 @@ def test_the_policy_plays_and_its_steps_pile_up(browser: driver.Browser, run: Pa
     assert len(steps) == 2000
     mean, (lower, upper) = sum(steps) / len(steps), result.certificate(8)
     assert lower - 1 < mean < upper + 1, "the observed model is close to the world by now"
-    assert f"Measured: {mean:.2f} ±" in text(page, "try-text")
+    measured = re.search(r"Measured: ([\d.]+) ±", text(page, "try-text"))
+    assert measured is not None
+    assert abs(float(measured[1]) - mean) < 0.0051, "the browser may round a half the other way"
     assert f"certified: {lower:.2f} to {upper:.2f}" in text(page, "try-text")
     assert sum(page.evaluate("part('bars').data.top")) == 2000
     page.evaluate("$('try-one').click()")

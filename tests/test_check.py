@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces, wrappers
+from scipy import sparse
 
 import adagoal
 from adagoal.cli.main import run
@@ -173,6 +174,20 @@ def test_known_models_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert stepped.time_limit == 100
     assert run(["check", "chain", "--env-arg", "n_states=4"]) == 0
     assert "states declared       4" in capsys.readouterr().out
+
+
+def test_models_and_matrices_are_looked_at() -> None:
+    matrix = SLIPPERY.kernel().toarray().reshape(6, 2, 6)
+    for env, name in ((SLIPPERY, "chain"), (matrix, "matrix"), ([matrix[:, 0], matrix[:, 1]], "matrix")):
+        brought = [sparse.csr_matrix(part) for part in env] if isinstance(env, list) else env
+        check = adagoal.check_env(brought)
+        assert (check.ok, check.env, check.known_model, check.n_states, check.n_actions) == (True, name, True, 6, 2)
+        assert check.fixed_start
+        assert check.plan == adagoal.check_env("chain").plan
+    assert adagoal.check_env(matrix / 2).errors == ["state 0, action 0: the probabilities sum to 0.5, not to one"]
+    assert adagoal.check_env(matrix, start="random").errors[0].startswith("start: random is for Gymnasium")
+    assert adagoal.check_env(SLIPPERY, env_args={"slip": 0}).errors[0].startswith("env_args: slip given, but chain is")
+    assert adagoal.check_env(SLIPPERY, set_goal=passed_over).errors[0].startswith("set_goal: is for")
 
 
 def test_an_environment_that_hangs() -> None:

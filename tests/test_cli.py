@@ -113,6 +113,10 @@ def one_line(capsys: pytest.CaptureFixture[str]) -> str:
         (["grid", "--radius", "5", "--budget", "0"], "--budget: must be at least 1"),
         (["grid", "--radius", "5", "--budget", "1.5"], "--budget"),
         (["grid", "--radius", "5", "--seed", "-1"], "--seed"),
+        (
+            ["grid", "--radius", "5", "--seed", "1" * 47],
+            "--seed: must be a whole number in 0..2**128 - 1, got one of 153",
+        ),
         (["grid", "--radius", "5", "--sed", "1"], "--sed"),
     ],
 )

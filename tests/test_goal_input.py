@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import adagoal
@@ -69,6 +70,7 @@ def flip():
         ("keys:0", r"goal_keys: an observation such as '\(0, 0\)' has no entries: it is one str"),
         ({}, "there must be at least one goal"),
         ({"door": "open"}, "must be names with functions, or with lists of states"),
+        ({"door": []}, "^goals: the goal 'door' has no states$"),
         ({"door": [99]}, r"goals must be states in 0\.\.11"),
         (3, "must be states, labels, a function of observations, or names with predicates; got 3"),
         ([True], "must be states"),
@@ -98,6 +100,17 @@ def test_states_cannot_be_named_before_they_are_found():
         adagoal.explore(env, 3.0, goals=[1])
     result = adagoal.explore(env, 4.0, goals=["[0 2]"], max_states=10)
     assert [result.label(s) for s in result.members("[0 2]")] == ["[0 2]"]
+
+
+@pytest.mark.parametrize(
+    ("goals", "names"),
+    [
+        (lambda label: -0.0 if label[1] == "0" else 0.0, ("0.0",)),
+        (lambda label: (1, (np.float32(-0.0) if label[1] == "0" else 0.0,)), ("(1, (0.0,))",)),
+    ],
+)
+def test_a_zero_below_zero_is_the_same_goal(goals, names):
+    assert adagoal.explore("grid", 5.0, env_args=GRID, goals=goals, budget=10).goal_names == names
 
 
 def test_a_predicate_without_a_state_is_told():

@@ -23,6 +23,35 @@ def test_dense_and_sparse_are_the_same_model():
     assert np.array_equal(dense.kernel().toarray().reshape(5, 2, 5), P)
 
 
+@pytest.mark.parametrize("kind", [np.float32, np.float16])
+def test_probabilities_of_a_short_type_are_those_that_were_meant(kind):
+    short = P.astype(kind)
+    short[4] = 0.0
+    made = [adagoal.Model.from_dense(short, terminal=[4])]
+    if kind == np.float32:  # SciPy has no sparse matrices of the other one
+        listed = [sparse.csr_matrix(short[:, 0]), sparse.csr_matrix(short[:, 1], dtype=float)]
+        made.append(adagoal.Model.from_sparse(listed, terminal=[4]))
+    for model in made:
+        assert np.abs(model.kernel().toarray()[:8] - P.reshape(10, 5)[:8]).max() < 4 * np.finfo(kind).eps
+        np.testing.assert_allclose(model.kernel().sum(axis=1), 1.0, atol=1e-15)
+    with pytest.raises(adagoal.InputError, match="state 0, action 0: the probabilities sum to"):
+        adagoal.Model.from_dense(short * kind(1.02), terminal=[4])
+
+
+def test_sets_are_states_or_booleans():
+    given = {"x": [3, 4], "y": [False, False, False, True, True], "z": np.arange(5) > 2, "none": []}
+    sets = adagoal.Model.from_dense(P, sets=given).sets
+    assert {name: np.flatnonzero(members).tolist() for name, members in sets.items()} == given | {
+        "y": [3, 4],
+        "z": [3, 4],
+    }
+
+
+def test_what_rounding_has_made_negative_is_zero():
+    model = adagoal.Model.from_dense(broken((1, 0), [1.0, -1e-17, 0.0, 0.0, 0.0]))
+    assert [part.tolist() for part in model.row(1, 0)] == [[0], [1.0]]
+
+
 def test_rows_of_terminal_states_may_be_empty():
     empty = P.copy()
     empty[4] = 0.0
@@ -60,12 +89,16 @@ def broken(place, value):
         (lambda: adagoal.Model.from_dense(broken((1, 1, 2), np.nan), **NAMES), "state 1 (b), action 1 (right): nan is"),
         (lambda: adagoal.Model.from_dense(broken((2, 0, 0), -0.1)), "state 2, action 0: -0.1 is not a probability"),
         (lambda: adagoal.Model.from_dense(broken((0, 1), 0.1)), "state 0, action 1: the probabilities sum to 0.5, not"),
+        (
+            lambda: adagoal.Model.from_dense(P * (1 + 1e-8)),
+            "state 0, action 0: the probabilities sum to 1.00000001, not to one; where that is rounding, divide",
+        ),
         (lambda: adagoal.Model.from_dense(broken((4, 0), 0.0)), "state 4, action 0: the probabilities sum to 0, not"),
         (lambda: adagoal.Model.from_dense(P[0]), "P: must have the shape [S, A, S], got [2, 5]"),
         (lambda: adagoal.Model.from_dense("P"), "P: must be an array of numbers"),
-        (lambda: adagoal.Model.from_dense(P, start=5), "start: must be a state in 0..4, got 5"),
-        (lambda: adagoal.Model.from_dense(P, start=1.5), "start: must be a state in 0..4, got 1.5"),
-        (lambda: adagoal.Model.from_dense(P, start=True), "start: must be a state in 0..4, got True"),
+        (lambda: adagoal.Model.from_dense(P, start=5), "start: must be one state in 0..4, got 5"),
+        (lambda: adagoal.Model.from_dense(P, start=1.5), "start: must be one state in 0..4, got 1.5"),
+        (lambda: adagoal.Model.from_dense(P, start=True), "start: must be one state in 0..4, got True"),
         (lambda: adagoal.Model.from_dense(P + 0j), "P: must be an array of numbers P[s, a, s'] (these are complex)"),
         (lambda: adagoal.Model.from_dense(np.zeros((0, 0, 0))), "P: must have the shape [S, A, S], got [0, 0, 0]"),
         (lambda: adagoal.Model.from_dense(P, terminal=[7]), "terminal: must be states in 0..4"),
@@ -75,7 +108,24 @@ def broken(place, value):
         ),
         (lambda: adagoal.Model.from_dense(P, terminal=["a"]), "terminal: must be states in 0..4"),
         (lambda: adagoal.Model.from_dense(P, labels=["a"]), "labels: must be 5 in number, got 1"),
-        (lambda: adagoal.Model.from_dense(P, sets={"x": np.arange(5)}), "sets: 'x' must be 5 booleans"),
+        (
+            lambda: adagoal.Model.from_dense(P, sets={"x": np.arange(6)}),
+            "sets: 'x' must be states in 0..4, or 5 booleans",
+        ),
+        (lambda: adagoal.Model.from_dense(P, sets={"x": [True, False]}), "sets: 'x' must be states in 0..4, or 5"),
+        (lambda: adagoal.Model.from_dense(P, sets=["x"]), "sets: must be names with states, got ['x']"),
+        (
+            lambda: adagoal.explore(broken((4,), 0.0), 4, start=[0.5, 0.5, 0, 0, 0], terminal=[4]),
+            "start: must be one state in 0..4, got [0.5, 0.5, 0, 0, 0]",
+        ),
+        (
+            lambda: adagoal.Model.from_sparse(sparse.eye(5, format="csr")),
+            "P: must be a list of sparse matrices, one [S, S] per action, also where there is one",
+        ),
+        (
+            lambda: adagoal.explore(sparse.eye(5, format="csr"), 4, terminal=[4]),
+            "P: must be a list of sparse matrices, one [S, S] per action, also where there is one",
+        ),
         (lambda: adagoal.Model.from_sparse([]), "P: must be a list of sparse matrices"),
         (lambda: adagoal.Model.from_sparse([P[:, 0]]), "P: must be a list of sparse matrices"),
         (

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -126,3 +129,31 @@ def test_a_process_is_deaf_to_ctrl_c_before_its_first_import() -> None:
     blocked = int(next(line for line in status.splitlines() if line.startswith("SigBlk")).split()[1], 16)
     assert blocked & 1 << signal.SIGINT - 1
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+UNGUARDED = "import adagoal\nadagoal.explore('FrozenLake-v1', radius=3, workers=2, budget=200)\n"
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("script.py", 'must do so under if __name__ == "__main__":, as its workers import it'),
+        ("-", "must be a file, as its workers import it; <stdin> is none"),
+    ],
+)
+def test_a_script_without_a_guard_is_told(place: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(UNGUARDED)
+    where = str(tmp_path / place) if place != "-" else place
+    call: dict[str, Any] = {"input": UNGUARDED, "capture_output": True, "text": True, "timeout": 120, "check": False}
+    done = subprocess.run([sys.executable, where], **call)
+    assert done.returncode == 1
+    assert done.stderr.count("Traceback") == 1, "that of the script itself, none of its workers"
+    assert done.stderr.splitlines()[-1].endswith(f"a script that explores with workers or a step_timeout {said}")
+
+
+def test_a_process_that_cannot_start_needs_no_end() -> None:
+    there = Process(lambda: None, "none")
+    with pytest.raises((AttributeError, pickle.PicklingError)):
+        there.begin()
+    assert not there.alive
+    assert there.end() == 0

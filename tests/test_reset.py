@@ -292,7 +292,11 @@ def test_a_declared_start_of_a_toy_text_environment() -> None:
             "start: must be random, or a state of a matrix, got 'anywhere'",
         ),
         ({"env": "FrozenLake-v1", "start": "random", "start_seed": 1}, "start: a start that is random is not drawn"),
-        ({"env": "FrozenLake-v1", "start_seed": "often"}, "start_seed: must be a whole number >= 0, got 'often'"),
+        (
+            {"env": "FrozenLake-v1", "start_seed": "often"},
+            "start_seed: must be a whole number in 0..2**128 - 1, got 'of",
+        ),
+        ({"env": "FrozenLake-v1", "start_seed": 10**46}, "start_seed: must be a whole number in 0..2**128 - 1"),
         ({"env": "FrozenLake-v1", "start": 3}, "start: is for matrices"),
     ],
 )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium
+from numpy.typing import ArrayLike
 
 from adagoal.api import check_goals
 from adagoal.api.checked import Check
@@ -21,13 +22,14 @@ from adagoal.deep.envs import Source
 from adagoal.worlds import matrices, probe, registry
 from adagoal.worlds.body import Body, Local
 from adagoal.worlds.gym import GymWorld
+from adagoal.worlds.model import TabularMDP
 from adagoal.worlds.simulator import ModelWorld
 
 STEPS = 2000
 
 
 def check_env(
-    env: str | gymnasium.Env[Any, Any],
+    env: str | gymnasium.Env[Any, Any] | TabularMDP | ArrayLike | Sequence[Any],
     *,
     env_args: Mapping[str, Any] | None = None,
     start: str | None = None,
@@ -40,6 +42,7 @@ def check_env(
 ) -> Check:
     """Try an environment, as :func:`adagoal.explore` would use it, for some ``steps`` with random actions.
 
+    A model, or a matrix that makes one, is looked at and not stepped.
     A goal-conditioned one with real actions is tried as :func:`adagoal.train` would use it; ``set_goal`` is that of
     ``train``. An environment object is reset and stepped, so give one that is not in use. ``step_timeout`` is that of
     ``explore``; with it observations are not compared with their space, and action masks not looked for.
@@ -53,7 +56,11 @@ def check_env(
         with aside(printed):
             try:
                 given = Limits(arguments, start_seed, max_states, step_timeout, steps, seed, set_goal)
-                _try_name(check, env, given) if isinstance(env, str) else _try_object(check, env, env, given)
+                brought = matrices.with_matrix(env, None, None)
+                if isinstance(brought, TabularMDP):
+                    _try_model(check, brought, given)
+                else:
+                    _try_name(check, env, given) if isinstance(env, str) else _try_object(check, env, env, given)
             except InputError as error:
                 check.errors.append(str(error))
         printed.seek(0)
@@ -90,11 +97,27 @@ def _try_name(check: Check, name: str, given: Limits) -> None:
         with contextlib.suppress(Exception, SystemExit):  # what it raises then is of no interest to anybody
             made.close()
         return
-    check.known_model, check.n_actions, check.n_states = True, model.n_actions, model.n_states
-    check.fixed_start = made is None or bool(model.n_states == getattr(made.observation_space, "n", None))
+    fixed_start = made is None or bool(model.n_states == getattr(made.observation_space, "n", None))
     check.time_limit = None if made is None else probe.time_limit(made)
-    check.action_masks = bool(model.absent.any())
-    check.plan += _plan(check, ModelWorld(model))
+    _know(check, ModelWorld(model), fixed_start)
+
+
+def _try_model(check: Check, model: TabularMDP, given: Limits) -> None:
+    """A model that the user brings, with what was said about it."""
+    check.env = plain(model.name, 200)
+    if given.set_goal is not None:
+        raise InputError("is for goal-conditioned environments with real actions", "set_goal")
+    world, _ = registry.make_world(model, *given[:4])
+    assert isinstance(world, ModelWorld)
+    _know(check, world, fixed_start=True)
+
+
+def _know(check: Check, world: ModelWorld, fixed_start: bool) -> None:
+    """What a known model says by itself."""
+    model = world.mdp
+    check.known_model, check.n_actions, check.n_states = True, model.n_actions, model.n_states
+    check.fixed_start, check.action_masks = fixed_start, bool(model.absent.any())
+    check.plan += _plan(check, world)
 
 
 def _try_object(check: Check, named: Any, env: Any, given: Limits) -> None:
@@ -105,7 +128,9 @@ def _try_object(check: Check, named: Any, env: Any, given: Limits) -> None:
     if given.set_goal is not None:
         raise InputError("is for goal-conditioned environments with real actions", "set_goal")
     if not isinstance(env, gymnasium.Env):
-        raise InputError(f"must be a name or a Gymnasium environment, not {type(env).__name__}", "env")
+        raise InputError(
+            f"must be a name, a file, a matrix, a Model or a Gymnasium environment, not {type(env).__name__}", "env"
+        )
     check.known_model = registry.make_model(env, {}, given.start_seed) is not None
     check.time_limit, check.observations = probe.time_limit(env), plain(env.observation_space, 100)
     watched = probe.Watched(env)

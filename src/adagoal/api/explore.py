@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from adagoal import engines
 from adagoal import goals as goal_rules
-from adagoal.core import trail
+from adagoal.core import guard, trail
 from adagoal.core.errors import InputError
 from adagoal.core.run import Observer
 from adagoal.core.sorters import Stored
@@ -105,7 +105,8 @@ def explore(
     max_states: a bound on the number of states, for environments that do not declare it.
     workers: so many copies of the environment, given by its name, play each plan at once, in processes of this machine
         or, with engine="ray", of a Ray cluster (at ``address``); a vector of Gymnasium's is as many workers as it has
-        environments. The run follows from the seed and the number of workers.
+        environments. The run follows from the seed and the number of workers. A script needs the guard
+        ``if __name__ == "__main__":`` around the call, because every worker imports it.
     device: "gpu" plans on a GPU (extra gpu, method certified); without one the run says so and uses the processor.
     step_timeout: step the environment in a process of its own, and give up where a step takes longer (in seconds).
     out: a folder for checkpoints and the result; a run that was killed goes on with :func:`resume`.
@@ -227,6 +228,7 @@ def resume(
     unless ``trust`` says so.
     The workers of a run live where ``engine`` and ``address`` say now: that changes no number.
     """
+    guard.stop_if_imported()  # before the folder, which the run that began this process holds
     with hold(must_exist(path), KIND) as folder, contextlib.ExitStack() as stack:
         if folder.saved is None:
             raise InputError(f"{folder.path}: holds no run")

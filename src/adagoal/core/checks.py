@@ -20,6 +20,14 @@ def integer(name: str, value: int, low: int, high: int) -> None:
         raise InputError(f"must be a whole number in {low}..{high}, got {value!r}", name)
 
 
+def seed(name: str, value: Any) -> None:
+    """``value`` is a seed of at most 128 bits, as NumPy draws them: files hold no longer numbers."""
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not whole or not 0 <= value < 2**128:
+        got = f"one of {int(value).bit_length()} bits" if whole and value > 0 else repr(value)
+        raise InputError(f"must be a whole number in 0..2**128 - 1, got {got}", name)
+
+
 def together(names: str, *sizes: int) -> None:
     """Sizes whose product must fit in memory."""
     size = math.prod(sizes)

@@ -56,6 +56,8 @@ class ByPredicate:
             if not isinstance(name, str) or not (callable(given) or _are_states(given)):
                 text = f"must be names with functions, or with lists of states; got {name!r}: {given!r}"
                 raise InputError(text, "goals")
+            if not callable(given) and len(given) == 0:
+                raise InputError(f"the goal {name!r} has no states", "goals")
         self.names = tuple(predicates)
         self._predicates = dict(predicates)
 
@@ -145,7 +147,9 @@ def simple(value: Any) -> Value:
         value = value.item()
     if isinstance(value, tuple):
         return tuple(simple(part) for part in value)
-    if value is None or isinstance(value, bool | int | float | str | bytes):
+    if isinstance(value, float):
+        return value + 0.0  # -0.0 is the same number as 0.0, and must not have a name of its own
+    if value is None or isinstance(value, bool | int | str | bytes):
         return value
     text = f"a function of observations returns a number, a text, a tuple of them, or None; got {type(value).__name__}"
     raise InputError(text, "goals")

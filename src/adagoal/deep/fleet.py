@@ -6,7 +6,6 @@ import itertools
 import multiprocessing
 import os
 import signal
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.context import SpawnProcess
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal.core import guard
 from adagoal.core.ctrlc import unheard
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.types import Floats, Singles
@@ -24,18 +24,8 @@ from adagoal.deep.envs import Dimensions, Source
 from adagoal.deep.worker import Episodes, Exam, Failure, Order, Played, main
 
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-NO_GUARD = 79
-"""Exit code of a worker that found itself running the script that started it."""
-
-
-def stop_if_imported() -> None:
-    """End a worker whose import of the main script has come back to a training: the script lacks its guard.
-
-    A new process imports the script that started it. Where that script trains outside ``if __name__ == "__main__":``
-    every worker would begin a training of its own; instead it leaves, and :class:`Fleet` says why.
-    """
-    if getattr(multiprocessing.current_process(), "_inheriting", False):
-        sys.exit(NO_GUARD)
+TRAINS = "trains"
+"""What a script with workers does (:mod:`adagoal.core.guard`)."""
 
 
 class Collected(NamedTuple):
@@ -57,7 +47,7 @@ class Fleet:
     """Worker processes for S runs of ``episodes`` environments each; slots are dealt out in order."""
 
     def __init__(self, configs: Sequence[Config], source: Source, sizes: Dimensions, workers: int) -> None:
-        stop_if_imported()
+        guard.check(TRAINS)
         self.shape, self.horizon = (len(configs), configs[0].episodes), sizes.horizon
         self._source = source
         slots = [(run, k) for run in range(self.shape[0]) for k in range(self.shape[1])]
@@ -70,7 +60,8 @@ class Fleet:
         with one_thread(), unheard():
             for part in self._parts:
                 here, there = context.Pipe()
-                process = context.Process(target=main, args=(there, configs, slots[part], source, sizes), daemon=True)
+                given = there, configs, slots[part], source, sizes
+                process = context.Process(target=main, name=guard.OURS, args=given, daemon=True)
                 process.start()
                 there.close()
                 self._links.append(here)
@@ -154,9 +145,8 @@ def alive(process: SpawnProcess, source: Source) -> Iterator[None]:
         yield
     except (EOFError, ConnectionError):
         process.join(timeout=10)
-        if process.exitcode == NO_GUARD:
-            guard = 'a script that trains must do so under if __name__ == "__main__":, as its workers import it'
-            raise InputError(guard) from None
+        if process.exitcode == guard.NO_GUARD:
+            raise guard.missing(TRAINS) from None
         if source.step_timeout is not None and process.exitcode == -signal.SIGALRM:
             slow = f"a step of {source.name} took longer than {source.step_timeout:g} s"
             raise EnvironmentFailure(slow, name="env") from None

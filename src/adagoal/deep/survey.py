@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 
+from adagoal.core import guard
 from adagoal.core.ctrlc import deaf, unheard
 from adagoal.core.types import Floats
 from adagoal.deep import goalspace, measure
 from adagoal.deep.envs import Dimensions, Source, within
-from adagoal.deep.fleet import alive, one_thread, stop_if_imported
+from adagoal.deep.fleet import TRAINS, alive, one_thread
 from adagoal.deep.goalspace import GoalSpace
 from adagoal.deep.worker import OF_THE_GROUP, Failure
 
@@ -36,10 +37,11 @@ def survey(source: Source, horizon: int, spaces: Sequence[tuple[str, str]]) -> S
     """Look at an environment; ``spaces`` are settings and their texts, as for :func:`goalspace.goal_space`."""
     if source.step_timeout is None:
         return _look(source, horizon, spaces)
-    stop_if_imported()
+    guard.check(TRAINS)
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
-    process = context.Process(target=_elsewhere, args=(there, source, horizon, spaces), daemon=True)
+    given = there, source, horizon, spaces
+    process = context.Process(target=_elsewhere, name=guard.OURS, args=given, daemon=True)
     try:
         with one_thread(), unheard():
             process.start()

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from adagoal.core import checks
 from adagoal.core.checks import number
 from adagoal.core.errors import InputError
 from adagoal.planning.device import DEVICES
@@ -63,7 +64,7 @@ def growth(radius: str) -> float:
 def check(setting: Setting) -> None:
     """Types and ranges of what the user gave."""
     whole, real = "a whole number", "a number"
-    kinds = {"epsilon": real, "delta": real, "seed": whole, "budget": whole} | (
+    kinds = {"epsilon": real, "delta": real, "budget": whole} | (
         {} if isinstance(setting.radius, str) else {"radius": real}
     )
     for name, kind in kinds.items():
@@ -84,5 +85,4 @@ def check(setting: Setting) -> None:
         raise InputError(f"must be at least 1 step and at most {UNLIMITED:.1e}, got {setting.budget}", "budget")
     if setting.device not in DEVICES:
         raise InputError(f"must be one of {', '.join(DEVICES)}, got {setting.device!r}", "device")
-    if setting.seed < 0:
-        raise InputError(f"must be a whole number >= 0, got {setting.seed}", "seed")
+    checks.seed("seed", setting.seed)

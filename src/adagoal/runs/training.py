@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from adagoal import goals
+from adagoal.core import guard
 from adagoal.core.checks import integer, number
 from adagoal.core.errors import InputError
 from adagoal.core.status import Status
@@ -25,7 +26,6 @@ from adagoal.deep import checkpoint, settings
 from adagoal.deep.aiming import Hook
 from adagoal.deep.config import Config
 from adagoal.deep.envs import Source
-from adagoal.deep.fleet import stop_if_imported
 from adagoal.deep.history import History
 from adagoal.deep.training import Observer, Training
 from adagoal.runs import keeping
@@ -69,7 +69,7 @@ def train(
     folder for the numbers of every cycle (:mod:`adagoal.runs.tensorboard`). A script needs the guard
     ``if __name__ == "__main__":`` around the call, because every worker imports it.
     """
-    stop_if_imported()
+    guard.stop_if_imported()
     _check(workers, minutes, checkpoint_every, step_timeout)
     configs = [configs] if isinstance(configs, Config) else configs
 
@@ -109,7 +109,7 @@ def resume(
     or ``goal_rule`` names it again, or ``trust`` allows it. What Python gave as an object or a function (environment,
     goal rule, ``set_goal``) is needed again.
     """
-    stop_if_imported()
+    guard.stop_if_imported()
     _check(workers, minutes, checkpoint_every, step_timeout)
     path = Path(folder)
     if not path.is_dir():

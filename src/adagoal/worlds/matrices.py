@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,13 @@ def with_matrix(env: Any, start: int | str | None, terminal: ArrayLike | None) -
     (state 0 by default) and ``terminal`` belong to matrices alone: all other environments have their own, but it may be
     declared that its start is random.
     """
-    if isinstance(env, np.ndarray | list | tuple):
+    listed = sparse.issparse(env[0] if isinstance(env, list | tuple) and env else env)
+    if listed or isinstance(env, np.ndarray | list | tuple):
         if isinstance(start, str):
             raise InputError(f"must be a state, got {start!r}", "start")
         facts = {"start": 0 if start is None else start, "terminal": terminal, "name": "matrix"}
-        listed = not isinstance(env, np.ndarray) and len(env) > 0 and sparse.issparse(env[0])
-        return TabularMDP.from_sparse(list(env), **facts) if listed else TabularMDP.from_dense(env, **facts)
+        made: Callable[..., TabularMDP] = TabularMDP.from_sparse if listed else TabularMDP.from_dense
+        return made(env, **facts)
     for name, value in (("start", None if start == RANDOM else start), ("terminal", terminal)):
         if value is not None:
             raise InputError("is for matrices P[s, a, s']; other environments say it themselves", name)

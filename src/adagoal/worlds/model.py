@@ -30,6 +30,8 @@ from adagoal.core.types import Bools, Floats, Ints, Longs
 
 ROUNDING = 1e-9
 """How far from one the probabilities of a pair may sum."""
+NEAR = 0.01
+"""What is farther from one than this is no rounding, of whatever type the probabilities were."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +65,7 @@ class TabularMDP:
     def __post_init__(self) -> None:
         if self.n_states < 1 or self.n_actions < 1:
             raise InputError("a model needs at least one state and one action")
-        whole = isinstance(self.start, int | np.integer) and not isinstance(self.start, bool)
-        if not whole or not 0 <= self.start < self.n_states:
-            raise InputError(f"must be a state in 0..{self.n_states - 1}, got {self.start!r}", "start")
+        _check_start(self.start, self.n_states)
         if self.terminal.size == 0:
             object.__setattr__(self, "terminal", np.zeros(self.n_states, bool))
         pairs = self.n_states * self.n_actions
@@ -101,6 +101,8 @@ class TabularMDP:
         wrong = np.flatnonzero(np.abs(sums - 1) > ROUNDING)
         if len(wrong):
             text = f"the probabilities sum to {sums[wrong[0]]:.12g}, not to one"
+            if abs(sums[wrong[0]] - 1) <= NEAR:
+                text += "; where that is rounding, divide them by their sum: P / P.sum(-1, keepdims=True)"
             raise InputError(f"{self.pair_name(int(wrong[0]))}: {text}")
         alone = (np.diff(self.indptr) == 1) & (self.successors[self.indptr[:-1]] == self.start)
         wrong = np.flatnonzero(self.absent & ~alone)
@@ -111,28 +113,31 @@ class TabularMDP:
     def from_dense(P: ArrayLike, **facts: Any) -> TabularMDP:
         """A model from an array P[s, a, s']; ``facts`` are those of :func:`assembled`."""
         try:
-            if np.iscomplexobj(P):
+            given = np.asarray(P)
+            if np.iscomplexobj(given):
                 raise TypeError("these are complex")
-            dense = np.asarray(P, float)
+            dense = np.asarray(given, float)
         except (TypeError, ValueError) as error:
             raise InputError(f"must be an array of numbers P[s, a, s'] ({error})", "P") from None
         if dense.ndim != 3 or dense.shape[0] != dense.shape[2] or dense.size == 0:
             raise InputError(f"must have the shape [S, A, S], got {list(dense.shape)}", "P")
         n_states, n_actions, _ = dense.shape
-        return assembled(sparse.csr_matrix(dense.reshape(-1, n_states)), n_states, n_actions, **facts)
+        matrix = _as_meant(sparse.csr_matrix(dense.reshape(-1, n_states)), given.dtype)
+        return assembled(matrix, n_states, n_actions, **facts)
 
     @staticmethod
     def from_sparse(P: Sequence[Any], **facts: Any) -> TabularMDP:
         """A model from SciPy's sparse matrices, one [S, S] per action; ``facts`` are those of :func:`assembled`."""
-        if len(P) == 0 or not all(sparse.issparse(p) for p in P):
-            raise InputError("must be a list of sparse matrices, one per action", "P")
+        if not isinstance(P, Sequence) or len(P) == 0 or not all(sparse.issparse(p) for p in P):
+            raise InputError("must be a list of sparse matrices, one [S, S] per action, also where there is one", "P")
         n_states, n_actions = P[0].shape[0], len(P)
         for action, p in enumerate(P):
             if p.shape != (n_states, n_states):
                 raise InputError(f"action {action}: must have the shape [S, S], got {list(p.shape)}", "P")
         by_action = sparse.csr_matrix(sparse.vstack(P, format="csr", dtype=float))
         order = np.arange(n_states * n_actions).reshape(n_actions, n_states).T.ravel()
-        return assembled(by_action[order], n_states, n_actions, **facts)
+        matrix = _as_meant(by_action[order], *(p.dtype for p in P))
+        return assembled(matrix, n_states, n_actions, **facts)
 
     @staticmethod
     def load(path: str | Path, **constants: Any) -> TabularMDP:
@@ -207,15 +212,20 @@ def assembled(
     action_mask: ArrayLike | None = None,
     actions: Sequence[str] = (),
     labels: Sequence[str] = (),
+    sets: Mapping[str, ArrayLike] | None = None,
     **facts: Any,
 ) -> TabularMDP:
     """A model from a sparse matrix [S * A, S] and the other fields of :class:`TabularMDP`.
 
     ``terminal`` are states, or booleans [S]; their rows may be empty, since nothing but the reset is possible there.
+    ``sets`` are names, each with states or booleans [S].
     ``action_mask`` [S, A] says which actions the states have (1) and which not (0), as Gymnasium's masks do; the rows
     of the latter are not looked at. ``actions`` are A names, which are then the same everywhere, or S * A.
     """
-    ends, absent = _mask(terminal, n_states), _absent(action_mask, n_states, n_actions)
+    _check_start(start, n_states)
+    if not isinstance(sets, Mapping | None):
+        raise InputError(f"must be names with states, got {sets!r}", "sets")
+    ends, absent = _mask(terminal, n_states, "terminal"), _absent(action_mask, n_states, n_actions)
     matrix = matrix.copy()
     matrix.sum_duplicates()
     matrix.data[np.repeat(absent, np.diff(matrix.indptr))] = 0.0
@@ -235,8 +245,25 @@ def assembled(
         absent=absent,
         labels=tuple(map(str, labels)),
         actions=tuple(map(str, actions)) * (n_states if len(actions) == n_actions else 1),
+        sets={name: _mask(members, n_states, "sets", f"{name!r} ") for name, members in (sets or {}).items()},
         **facts,
     )
+
+
+def _as_meant(matrix: sparse.csr_matrix, *given: np.dtype[Any]) -> sparse.csr_matrix:
+    """The probabilities that were meant, where they came in types with a rounding of their own.
+
+    Entries that rounding has made negative are zero. Rows of a type shorter than float64 are divided by their sum,
+    where that is one as far as the type can tell.
+    """
+    double = float(np.finfo(float).eps)
+    eps = max([double, *(float(np.finfo(kind).eps) for kind in given if kind.kind == "f")])
+    matrix.data[(matrix.data < 0) & (matrix.data >= -4 * eps)] = 0.0
+    if eps > double:
+        lengths, sums = np.diff(matrix.indptr), np.asarray(matrix.sum(axis=1)).ravel()
+        close = np.abs(sums - 1) <= np.minimum(4 * eps * lengths, NEAR)
+        matrix.data /= np.repeat(np.where(close, sums, 1.0), lengths)
+    return matrix
 
 
 def _absent(action_mask: ArrayLike | None, n_states: int, n_actions: int) -> Bools:
@@ -249,8 +276,15 @@ def _absent(action_mask: ArrayLike | None, n_states: int, n_actions: int) -> Boo
     return ~given.astype(bool).ravel()
 
 
-def _mask(states: ArrayLike | None, n_states: int) -> Bools:
-    """[S] where a state is among the given ones (numbers, or booleans already)."""
+def _check_start(start: Any, n_states: int) -> None:
+    """The start is one state."""
+    whole = isinstance(start, int | np.integer) and not isinstance(start, bool)
+    if not whole or not 0 <= start < n_states:
+        raise InputError(f"must be one state in 0..{n_states - 1}, got {start!r}", "start")
+
+
+def _mask(states: ArrayLike | None, n_states: int, argument: str, which: str = "") -> Bools:
+    """[S] where a state is among the given ones (numbers, or booleans already); ``which`` of an argument's parts."""
     try:
         given = np.atleast_1d(np.asarray([] if states is None else states))
         if given.dtype == bool and given.shape == (n_states,):
@@ -261,8 +295,8 @@ def _mask(states: ArrayLike | None, n_states: int) -> Bools:
         if (numbers != given).any() or given.ndim != 1 or ((numbers < 0) | (numbers >= n_states)).any():
             raise ValueError
     except (TypeError, ValueError, OverflowError):
-        text = f"must be states in 0..{n_states - 1}, or {n_states} booleans, got {states!r}"
-        raise InputError(text, "terminal") from None
+        text = f"{which}must be states in 0..{n_states - 1}, or {n_states} booleans, got {states!r}"
+        raise InputError(text, argument) from None
     mask = np.zeros(n_states, bool)
     mask[numbers] = True
     return mask

@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from adagoal.core import guard
 from adagoal.core.ctrlc import deaf, unheard
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.worlds.body import Facts, Local, Mask
@@ -26,6 +27,8 @@ MAKING = 120.0
 """Seconds in which an environment must be made, imports included."""
 OUTSIDE = tuple(-number for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT))
 """Exit codes of a process that somebody else ended."""
+EXPLORES = "explores with workers or a step_timeout"
+"""What a script with such processes does (:mod:`adagoal.core.guard`)."""
 
 
 class Killed(EnvironmentFailure):
@@ -39,6 +42,7 @@ class Process:
         self._make, self._name = make, name
         self._process: BaseProcess | None = None
         self._pipe: Connection | None = None
+        self._answered = False
 
     @property
     def alive(self) -> bool:
@@ -47,11 +51,13 @@ class Process:
 
     def begin(self) -> None:
         """Make the object; its ``facts`` are the first answer."""
+        guard.check(EXPLORES)
         context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=serve, args=(theirs, self._make), daemon=True)
+        ours, theirs = context.Pipe()
+        process = context.Process(target=serve, name=guard.OURS, args=(theirs, self._make), daemon=True)
         with unheard():
-            self._process.start()
+            process.start()
+            self._process, self._pipe, self._answered = process, ours, False  # one that cannot start is not there
         theirs.close()
 
     def send(self, method: str, *arguments: Any) -> None:
@@ -75,17 +81,20 @@ class Process:
         except BaseException:
             self.end()
             raise
+        self._answered = True
         if isinstance(answer, InputError):
             raise answer
         return answer
 
-    def _gone(self) -> EnvironmentFailure:
+    def _gone(self) -> InputError:
         """The process is no more; why."""
         if self._process is not None:
             self._process.join(1.0)  # so that it can tell its own exit code
         code = self.end()
         if code in OUTSIDE:
             return Killed(f"the process of the environment {self._name} was killed ({signal.Signals(-code).name})")
+        if code == guard.NO_GUARD and not self._answered:
+            return guard.missing(EXPLORES)
         return EnvironmentFailure(f"the process of the environment {self._name} ended by itself (exit code {code})")
 
     def end(self) -> int:

@@ -17,7 +17,7 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec, load_env_creator, parse_env_id
 
-from adagoal.core import plugins
+from adagoal.core import checks, plugins
 from adagoal.core.checks import number
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.text import OBJECT, told
@@ -149,10 +149,10 @@ def start_of(start: Any, start_seed: StartSeed) -> StartSeed:
 
 def check_arguments(env_args: Any, start_seed: Any, max_states: Any) -> None:
     """Types and ranges of what is said about an environment."""
-    seed = None if start_seed == RANDOM else start_seed
-    for name, value, least in (("max_states", max_states, 2), ("start_seed", seed, 0)):
-        if value is not None and (not isinstance(value, int | np.integer) or value < least):
-            raise InputError(f"must be a whole number >= {least}, got {value!r}", name)
+    if max_states is not None and (not isinstance(max_states, int | np.integer) or max_states < 2):
+        raise InputError(f"must be a whole number >= 2, got {max_states!r}", "max_states")
+    if start_seed is not None and start_seed != RANDOM:
+        checks.seed("start_seed", start_seed)
     if not isinstance(env_args, Mapping):
         raise InputError(f"must be names with their values, got {env_args!r}", "env_args")
 
