@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from small import CONFIG
 
+import adagoal
 import browser as driver
 from adagoal.core.errors import InputError
 from adagoal.core.files import write_json
@@ -61,6 +62,12 @@ def test_the_goal_space_goes_back_in_time(trained: Path) -> None:
         titles = page.evaluate("page.data.facts.panels.map(panel => panel.title)")
         assert titles[-2:] == ["Success by distance, in the tests", "Success by distance from the start, evaluated"]
         assert page.troubles() == []
+
+
+def test_python_shows_the_page_of_a_folder(finished: Path) -> None:
+    page = adagoal.show(finished)
+    assert page.title == "adagoal: point-mass"
+    assert page.html == deep.page(*deep.found(finished))
 
 
 def test_success_by_distance_is_that_of_the_tests(finished: Path) -> None:

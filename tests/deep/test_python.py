@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -60,6 +61,27 @@ def test_without_a_gpu_the_light_recipe_is_the_default(
     adagoal.train("point-mass", recipe="light")
     found = [(config.batch, config.hidden) for config in asked]
     assert found == [(batch, hidden), (batch, (64,)), (1024, (256,) * 3), (512, (128,) * 3)]
+
+
+def test_a_training_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    told: list[int] = []
+
+    def one_cycle(configs: list[Config], *_: Any, observe: Any, **__: Any) -> bool:
+        history = SimpleNamespace(
+            configs=configs, rows=[{"cycle": 3, "success": 0.25}], steps=lambda cycle: 100 * cycle
+        )
+        return observe is None or bool(observe(history))
+
+    monkeypatch.setattr(training, "train", one_cycle)
+    assert adagoal.train("point-mass", progress=True, observe=lambda history: told.append(history.steps(1)))
+    shown = capfd.readouterr().err.splitlines()
+    assert shown[0] == "recipe light: JAX has no GPU here; the larger one is called adagoal"
+    assert shown[1].startswith("400 / ")
+    assert told == [100]
+    assert not adagoal.train("point-mass", progress=True, observe=lambda history: False)
+    capfd.readouterr()
+    adagoal.train("point-mass")
+    assert capfd.readouterr().err == ""
 
 
 def test_a_function_is_asked_for_what_it_declares() -> None:
