@@ -67,9 +67,8 @@ def test_a_training_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capfd: 
     told: list[int] = []
 
     def one_cycle(configs: list[Config], *_: Any, observe: Any, **__: Any) -> bool:
-        history = SimpleNamespace(
-            configs=configs, rows=[{"cycle": 3, "success": 0.25}], steps=lambda cycle: 100 * cycle
-        )
+        rows = [{"cycle": 3, "success": 0.25, "steps": 300}]
+        history = SimpleNamespace(configs=configs, rows=rows, steps=lambda cycle: 100 * cycle)
         return observe is None or bool(observe(history))
 
     monkeypatch.setattr(training, "train", one_cycle)
