@@ -88,8 +88,10 @@ format: $(VENV)/stamp-dev
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+# In two processes: Ray forks, which a process that has used JAX must not.
 check-slow: $(VENV)/stamp-slow
-	$(BIN)/pytest -m slow
+	$(BIN)/pytest -m slow --ignore tests/deep
+	$(BIN)/pytest -m slow tests/deep
 	@$(MAKE) --no-print-directory check-sb3
 	@if $(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then \
 	  $(MAKE) --no-print-directory check-panda; else echo "check-panda is for Python 3.11: left out"; fi
