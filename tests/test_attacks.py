@@ -358,6 +358,7 @@ def test_drift_across_a_resume_is_seen(tmp_path: Path) -> None:
 def test_a_closed_terminal_leaves_a_run_that_can_go_on(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     command = [sys.executable, "-m", "adagoal", "explore", "two-room", "--radius", "40", "--epsilon", "0.1", "--out"]
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # it may be ignored where the tests are run
     with subprocess.Popen([*command, str(folder)], env=environment(), stdout=-3, stderr=-3) as running:
         deadline = time.monotonic() + PATIENCE
         while not list(folder.rglob("checkpoint*.npz")) and time.monotonic() < deadline:
