@@ -138,7 +138,7 @@ class Named(Settable):
         self.observation_space = spaces.Dict({"observation": here, "achieved_goal": goal, "desired_goal": goal})
 
 
-def made(kind: type[Line], **given: Any) -> tuple[Source, Dimensions]:
+def made(kind: Any, **given: Any) -> tuple[Source, Dimensions]:
     source = Source.of(kind, **given)
     return source, dimensions(source.make(), source, 30)
 
@@ -206,6 +206,46 @@ def test_what_was_achieved_is_seen_by_the_policy() -> None:
     assert observation.tolist() == [0.0, 1.0]
     assert achieved.tolist() == [1.0]
     assert not made(Settable)[1].with_achieved
+
+
+def test_something_that_never_moved_is_not_taken_for_another_number() -> None:
+    """A box at 0 that nobody has pushed, beside a switch that is 0."""
+
+    class Pushed(Settable):
+        def seen(self) -> Any:
+            box = self.form(max(self.x - 50.0, 0.0))
+            return super().seen() | {"observation": self.form(0.0), "achieved_goal": box}
+
+    class Placed(Pushed):
+        """It is somewhere else in every episode, and in the observation."""
+
+        def seen(self) -> Any:
+            box = self.form(self.hidden - 3.0)
+            return super().seen() | {"observation": box, "achieved_goal": box}
+
+    assert made(Pushed)[1].with_achieved
+    assert not made(Placed)[1].with_achieved
+
+
+@pytest.mark.parametrize("unit", [1.0, 1000.0])
+def test_observations_may_have_any_unit(unit: float) -> None:
+    class Far(Settable):
+        def seen(self) -> Any:
+            return super().seen() | {"observation": self.form(unit * self.x)}
+
+    source, sizes = made(Far)
+    world = World(source, sizes)
+    world.reset(0)
+    assert world.step(np.ones(1))[0][0] == unit
+
+
+def test_the_reward_is_that_of_the_outermost_wrapper() -> None:
+    class Wider(gymnasium.Wrapper[Any, Any, Any, Any]):
+        def compute_reward(self, achieved: Any, desired: Any, info: Any) -> Any:
+            return -float(np.linalg.norm(achieved - desired) >= 2.0)
+
+    assert made(lambda: Wider(Settable()))[1].success == pytest.approx(2.0)
+    assert made(lambda: gymnasium.Wrapper(Settable()))[1].success == pytest.approx(0.5)
 
 
 def test_actions_are_in_the_environments_units() -> None:

@@ -35,8 +35,6 @@ from adagoal.deep.vectors import flat, like
 
 POINT_MASS = "point-mass"
 """The name of the environment that is built in."""
-CLIP = 200.0
-"""Observations are clipped here, as in the reference HER."""
 
 
 @dataclass(frozen=True)
@@ -244,4 +242,4 @@ class World:
 
 def state(observation: Floats, achieved: Floats, with_achieved: bool) -> Floats:
     """What the policy sees ``[O]``: the observation, with what was achieved where it does not hold that."""
-    return (np.concatenate([observation, achieved]) if with_achieved else observation).clip(-CLIP, CLIP)
+    return np.concatenate([observation, achieved]) if with_achieved else observation

@@ -21,6 +21,8 @@ from adagoal.worlds.probe import time_limit
 KEYS = ("observation", "achieved_goal", "desired_goal")
 STEPS = 24
 """Random steps that look at an environment, at most."""
+RESETS, CLOSE = 4, 1e-5
+"""Other beginnings that are looked at, where nothing moves; what counts as the same number."""
 MOST = 10_000
 """Numbers in an observation, at most."""
 
@@ -39,7 +41,7 @@ def dimensions(env: Any, source: Source, horizon: int) -> Dimensions:
     seen, states, infos = _look(env, name)
     success = success_distance(env, name, goal, infos[0])
     _only_the_ball(env, name, goal, states, infos, success)
-    apart = not _contained(states)
+    apart = not _contained(states, env, name)
     low, high = (tuple(np.asarray(end, np.float64).reshape(-1).tolist()) for end in (action.low, action.high))
     return Dimensions(
         observation.size + apart * vector.size,
@@ -125,16 +127,29 @@ def _look(env: Any, name: str) -> tuple[Any, list[tuple[Floats, Floats]], list[d
     return seen, states, infos
 
 
-def _contained(states: list[tuple[Floats, Floats]]) -> bool:
-    """Whether every coordinate of the achieved goal is one of the observation."""
+def _contained(states: list[tuple[Floats, Floats]], env: Any, name: str) -> bool:
+    """Whether every coordinate of the achieved goal is one of the observation.
+
+    Something that has never moved may be equal to anything, such as a box that nobody has pushed: then a few other
+    beginnings are looked at, and where it is in the same place in all of them, the answer is no.
+    """
+    if not _moves(states):
+        with blaming(name):
+            seen = [env.reset(seed=seed)[0] for seed in range(1, 1 + RESETS)]
+        states = states + [(flat(each["observation"]), flat(each["achieved_goal"])) for each in seen]
     observations, achieved = (np.stack(part) for part in zip(*states, strict=True))
-    same = np.abs(observations[:, :, None] - achieved[:, None, :]).max(0) <= 1e-5
-    return bool(same.any(0).all())
+    same = np.abs(observations[:, :, None] - achieved[:, None, :]).max(0) <= CLOSE
+    return bool(same.any(0).all()) and _moves(states)
+
+
+def _moves(states: list[tuple[Floats, Floats]]) -> bool:
+    """Whether the achieved goal is not the same in all of them."""
+    return bool(np.ptp(np.stack([achieved for _, achieved in states]), axis=0).max() > CLOSE)
 
 
 def success_distance(env: Any, name: str, goal: Any, info: dict[str, Any]) -> float:
     """Radius of the ball around ``goal`` in which ``compute_reward`` says success, found by bisection."""
-    if not hasattr(env.unwrapped, "compute_reward"):
+    if not env.has_wrapper_attr("compute_reward"):
         raise InputError(f"{name} has no compute_reward(achieved_goal, desired_goal, info)", name="env")
     centre = flat(goal)
     best, far = _reward(env, name, goal, goal, info), _reward(env, name, like(goal, centre + 1e3), goal, info)
@@ -173,7 +188,7 @@ def _real(goal: Any) -> Any:
 
 def _reward(env: Any, name: str, achieved: Any, goal: Any, info: Any) -> float:
     with blaming(name):
-        return float(env.unwrapped.compute_reward(achieved, goal, info))
+        return float(env.get_wrapper_attr("compute_reward")(achieved, goal, info))
 
 
 def _only_the_ball(
