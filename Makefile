@@ -98,7 +98,7 @@ check-slow: $(VENV)/stamp-slow
 
 $(SB3)/stamp: $(VENV)/stamp-python pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(SB3)
-	$(SB3)/bin/python $(PIP_INSTALL) --editable '.[sb3]' sb3-contrib pytest
+	$(SB3)/bin/python $(PIP_INSTALL) --editable '.[deep,sb3]' sb3-contrib pytest
 	@touch $@
 
 check-sb3: $(SB3)/stamp
