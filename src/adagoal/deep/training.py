@@ -84,6 +84,8 @@ class Training:
         self.calibrations: list[float | None] = [None] * len(configs)
         """Of E, run by run; known at the end."""
         self.cycle = 0
+        self.pause = first.steps
+        """Steps after which it ends with a test, to go on later; by default all."""
         self._starts: Singles
         fixed = np.stack([space(np.random.default_rng(0), 4096) for space in test_spaces])
         like = learner.shapes(configs, self.sizes)
@@ -109,11 +111,16 @@ class Training:
 
     @property
     def played(self) -> bool:
+        """Whether all steps of training before its pause have been played."""
+        return self.complete or self.cycle * self.per_cycle >= self.pause
+
+    @property
+    def complete(self) -> bool:
         """Whether all steps of training have been played."""
         return self.cycle * self.per_cycle >= self.configs[0].steps
 
     def run(self, observe: Observer = lambda history: None) -> Status:
-        """Play and learn to the end, or until ``observe`` says False; whole cycles either way."""
+        """Play and learn to the end or the pause, or until ``observe`` says False; whole cycles either way."""
         began, before = time.monotonic(), self.history.wall_seconds
         fleet = Fleet(self.configs, self.source, self.sizes, self.workers)
         try:

@@ -25,7 +25,7 @@ from adagoal.deep.values import Critics
 
 FORMAT = 2
 KIND = "training"
-ENDS = (Status.DONE, Status.BUDGET, Status.INTERRUPTED)
+ENDS = (Status.DONE, Status.CERTIFIED, Status.BUDGET, Status.INTERRUPTED)
 Arrays = Mapping[str, NDArray[Any]]
 
 _TEXT = {"type": "string", "maxLength": 100_000}
