@@ -26,10 +26,10 @@ from adagoal import goals
 from adagoal.api.certify import certify
 from adagoal.core.status import Status
 from adagoal.core.types import Floats
-from adagoal.deep import measure
 from adagoal.deep.certification import Cell, Claim, Verdict
 from adagoal.deep.config import Config
 from adagoal.deep.envs import Source
+from adagoal.deep.survey import survey
 from adagoal.deep.training import Observer
 from adagoal.runs import keeping, training
 from adagoal.runs.folder import hold
@@ -65,10 +65,9 @@ def train_until_certified(
     :func:`adagoal.certify`, L is the radius of the configuration; the other arguments are those of
     :func:`adagoal.deep.train`.
     """
-    source = source or Source.of(config.env)
-    env = source.make()
-    config = config.on_time_scale(measure.dimensions(env, source, config.horizon).horizon)
-    env.close()
+    training.check_limits(workers, minutes, 0, checkpoint_every, step_timeout)
+    source = replace(source or Source.of(config.env), step_timeout=step_timeout)
+    config = config.on_time_scale(survey(source, config.horizon, ()).sizes.horizon)
     L = min(int(config.radius), config.horizon)
     asked: dict[str, Any] = {"radius": L, "success": success, "slack": slack}
     Claim(**asked, delta=delta)
