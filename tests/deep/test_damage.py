@@ -210,7 +210,7 @@ def facts(change: Change) -> Change:
     ("change", "reason"),
     [
         (put("status", "done!"), "status breaks the rule enum"),
-        (put("status", "certified"), "status breaks the rule enum"),
+        (put("status", "stopped"), "status breaks the rule enum"),
         (put("steps", -5), "steps breaks the rule minimum"),
         (put("steps", 3), "the steps of a curve do not rise"),
         (put("kind", "exploration"), "kind breaks the rule enum"),

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from small import TINY
 
+from adagoal.api.until import train_until_certified
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.files import read_json
 from adagoal.deep import Config, algorithms, load, resume, train
@@ -68,6 +69,8 @@ def test_steps_that_measure_are_timed(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "tired").write_text("hang")
     with pytest.raises(EnvironmentFailure, match=r"^env: a step of tired:Tired-v0 took longer than 0.2 s$"):
         train([Config("tired:Tired-v0", **TINY)], tmp_path / "run", step_timeout=0.2, workers=1)
+    with pytest.raises(EnvironmentFailure, match=r"^env: a step of tired:Tired-v0 took longer than 0.2 s$"):
+        train_until_certified(Config("tired:Tired-v0", **TINY), tmp_path / "run", step_timeout=0.2, workers=1)
     assert not (tmp_path / "run").exists()
 
 

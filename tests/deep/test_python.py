@@ -12,6 +12,7 @@ import gymnasium
 import numpy as np
 import pytest
 import small
+from gymnasium.wrappers import TransformObservation
 from test_envs import Elsewhere, Settable
 
 import adagoal
@@ -167,6 +168,39 @@ def test_a_training_on_an_object_goes_on_with_the_object(tmp_path: Path) -> None
     finished = resume(tmp_path, env=PointMass, goal_rule=mine, workers=1)
     for name, array in whole.weights().items():
         np.testing.assert_array_equal(finished.weights()[name], array)
+
+
+def other(threshold: float = 0.1, high: float = 1.0, more: int = 0) -> Any:
+    """Makes a point mass that may be another one."""
+
+    def make() -> gymnasium.Env[Any, Any]:
+        env = PointMass()
+        env.threshold, env.action_space = threshold, gymnasium.spaces.Box(-1.0, high, (2,), np.float64)
+        seen = gymnasium.spaces.Box(-np.inf, np.inf, (4 + more,), np.float64)
+        longer = gymnasium.spaces.Dict({**env.observation_space.spaces, "observation": seen})  # type: ignore[attr-defined]
+        return TransformObservation(
+            env, lambda o: o | {"observation": np.concatenate([o["observation"], np.zeros(more)])}, longer
+        )
+
+    return make
+
+
+def test_another_environment_of_the_same_name_is_not_the_runs(tmp_path: Path) -> None:
+    stopped = adagoal.train(other(), "unigoal", out=tmp_path, observe=lambda history: False, **TINY)
+    for env, words in (
+        (other(threshold=0.3), "the radius of success is 0.3, and was 0.1$"),
+        (other(high=2.0), "the high end of actions is 2 2, and was 1 1$"),
+        (other(more=3), "the size of observations is 7, and was 4$"),
+    ):
+        for use in (
+            lambda env: resume(tmp_path, env=env, workers=1),
+            lambda env: adagoal.deep.evaluate(tmp_path, env=env, episodes=1),
+            lambda env: adagoal.certify(tmp_path, env=env, radius=5, workers=1),
+        ):
+            with pytest.raises(InputError, match=f"^env: object:PointMass is not that of the run: {words}"):
+                use(env)
+    assert adagoal.deep.evaluate(tmp_path, env=other(), episodes=1).goals.shape == (1, 2)
+    assert adagoal.load(tmp_path).success == stopped.policy.success  # type: ignore[union-attr]
 
 
 def policy(with_achieved: bool) -> Policy:

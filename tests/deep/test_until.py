@@ -14,10 +14,12 @@ import adagoal
 from adagoal.api import until
 from adagoal.cli.main import run
 from adagoal.core.errors import InputError
+from adagoal.core.status import Status
 from adagoal.core.types import Floats
-from adagoal.deep import train
-from adagoal.deep.certification import Cell, Verdict
+from adagoal.deep import resume, train
+from adagoal.deep.certification import Cell, Certification, Claim, Verdict
 from adagoal.deep.pointmass import PointMass
+from adagoal.report import deep as report
 
 
 def cell(low: list[float], high: list[float]) -> Cell:
@@ -45,6 +47,25 @@ def test_pieces_are_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert ended.certificate.count("open") == 0
     train([dataclasses.replace(CONFIG)], tmp_path / "whole", workers=1)
     assert (tmp_path / "pieces" / "policy.npz").read_bytes() == (tmp_path / "whole" / "policy.npz").read_bytes()
+
+
+@pytest.mark.parametrize("when", ["training", "certifying", "certified"])
+def test_a_folder_says_how_it_ended_and_goes_on_to_all_steps(
+    when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(until, "PIECES", 2)
+    monkeypatch.setattr(until, "believed", lambda *_: True)
+    verdict, status = (Verdict.CERTIFIED, "certified") if when == "certified" else (Verdict.OPEN, "interrupted")
+    found = Certification(Status(status), Claim(5), [dataclasses.replace(cell([-1.0], [1.0]), verdict=verdict)], 16)
+    monkeypatch.setattr(until, "certify", lambda *_, **__: found)
+    folder, observe = tmp_path / "run", (lambda history: False) if when == "training" else None
+    ended = until.train_until_certified(CONFIG, folder, workers=1, observe=observe)
+    assert ended.status == json.loads((folder / "result.json").read_text())["status"] == status
+    assert ended.curve()[-1]["steps"] == (0 if when == "training" else 20)
+    assert ended.certificate is (None if when == "training" else found)
+    report.write(folder)
+    on = resume(folder, workers=1)
+    assert (on.status, on.curve()[-1]["steps"]) == ("done", 40)
 
 
 def test_what_does_not_go_together_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,9 +5,10 @@ of the test goals that is believed to be within reach is certified (:mod:`adagoa
 believed to be within reach where D is at most L for half of it or more. Cells that are believed to be out of reach may
 be refuted: the answer is the map.
 
-The training is cut into pieces, after each of which the policy of the moment is certified by fresh rollouts. Attempt k
+The training pauses after each of its pieces, and the policy of the moment is certified by fresh rollouts. Attempt k
 has the share delta / (k (k + 1)), and all shares together are at most delta: with probability 1 - delta no verdict of
-any attempt is wrong, so that it does not matter how many attempts there were.
+any attempt is wrong, so that it does not matter how many attempts there were. The folder is that of a training of all
+the steps from the first piece on, so that one that was interrupted is resumed to their end.
 """
 
 from __future__ import annotations
@@ -25,13 +26,16 @@ from adagoal import goals
 from adagoal.api.certify import certify
 from adagoal.core.status import Status
 from adagoal.core.types import Floats
-from adagoal.deep import measure
 from adagoal.deep.certification import Cell, Claim, Verdict
 from adagoal.deep.config import Config
 from adagoal.deep.envs import Source
+from adagoal.deep.survey import survey
 from adagoal.deep.training import Observer
-from adagoal.runs import training
+from adagoal.runs import keeping, training
+from adagoal.runs.folder import hold
 from adagoal.runs.trained import TrainResult
+from adagoal.runs.training_files import contents
+from adagoal.runs.training_schema import KIND
 
 PIECES = 10
 """Attempts that a training has, at most."""
@@ -61,10 +65,9 @@ def train_until_certified(
     :func:`adagoal.certify`, L is the radius of the configuration; the other arguments are those of
     :func:`adagoal.deep.train`.
     """
-    source = source or Source.of(config.env)
-    env = source.make()
-    config = config.on_time_scale(measure.dimensions(env, source, config.horizon).horizon)
-    env.close()
+    training.check_limits(workers, minutes, 0, checkpoint_every, step_timeout)
+    source = replace(source or Source.of(config.env), step_timeout=step_timeout)
+    config = config.on_time_scale(survey(source, config.horizon, ()).sizes.horizon)
     L = min(int(config.radius), config.horizon)
     asked: dict[str, Any] = {"radius": L, "success": success, "slack": slack}
     Claim(**asked, delta=delta)
@@ -73,22 +76,29 @@ def train_until_certified(
     shared["step_timeout"] = step_timeout
     shared["tensorboard"] = tensorboard
     for attempt in range(1, PIECES + 1):
-        steps = -(-config.steps * attempt // PIECES)
+        shared["pause"] = -(-config.steps * attempt // PIECES)
         shared["minutes"] = max(minutes - (time.monotonic() - began) / 60.0, 1e-9)
         if attempt == 1:
-            first = replace(config, steps=steps)
-            trained = training.train([first], out, overwrite=overwrite, source=source, rule=rule, **shared)
+            trained = training.train([config], out, overwrite=overwrite, source=source, rule=rule, **shared)
         else:
-            trained = training.resume(out, steps=steps, env=source, goal_rule=rule, trust=True, **shared)
-        if not trained.status.finished:
+            trained = training.resume(out, env=source, goal_rule=rule, trust=True, **shared)
+        if trained.curve()[-1]["steps"] < shared["pause"]:  # it has ended before the test that a pause begins with
             return replace(trained, certificate=found)
         found = certify(trained, **asked, delta=delta / (attempt * (attempt + 1)), seed=attempt, workers=workers)
         within = [cell for cell in found.cells if believed(cell, trained.maps, L)]
         if within and all(cell.verdict is Verdict.CERTIFIED for cell in within):
-            return replace(trained, status=Status.CERTIFIED, certificate=found)
+            return _certified(replace(trained, status=Status.CERTIFIED, certificate=found))
         if not found.status.finished:
             return replace(trained, status=Status.INTERRUPTED, certificate=found)
     return replace(trained, status=Status.BUDGET, certificate=found)
+
+
+def _certified(trained: TrainResult) -> TrainResult:
+    """The same, after its folder says that it is certified, too."""
+    assert trained.folder is not None
+    with hold(trained.folder, KIND) as folder:
+        keeping.save_last(folder, {}, contents(trained.status, trained.history, trained.policies, trained.maps))
+    return trained
 
 
 def believed(cell: Cell, maps: Mapping[str, Floats], L: float) -> bool:

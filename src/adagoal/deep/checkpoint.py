@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from adagoal.core import npz
 from adagoal.core.schema import COUNT, Array, check_arrays, check_json, record
-from adagoal.deep import past, settings, trees
+from adagoal.deep import likeness, past, settings, trees
 from adagoal.deep.config import Config
 from adagoal.deep.envs import Dimensions
 from adagoal.deep.history import HEAD, LENGTH, MEASURED
@@ -26,11 +26,12 @@ ROW = record(**HEAD) | {"properties": HEAD | MEASURED, "additionalProperties": {
 def fact_rules() -> dict[str, Any]:
     """The schema of the facts of :meth:`adagoal.deep.training.Training.state`."""
     config = settings.json_schema(Config, settings.declared(Config))
-    return record(
+    rules = record(
         configs={"type": "array", "minItems": 1, "maxItems": 10_000, "items": config},
         cycle={**COUNT, "minimum": 1},
         history=record(rows={"type": "array", "items": ROW}, wall_seconds=LENGTH),
     )
+    return rules | {"properties": rules["properties"] | {"env": likeness.KEPT}}  # which earlier versions did not keep
 
 
 def configs(facts: Any) -> list[Config]:

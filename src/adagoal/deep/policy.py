@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from adagoal.core.errors import InputError
 from adagoal.core.types import Floats, Singles
+from adagoal.deep import likeness
 from adagoal.deep.actor import Actor
 from adagoal.deep.envs import Dimensions, state
 from adagoal.deep.values import SMALLEST, Critics
@@ -36,18 +37,20 @@ class Policy:
     """That of an action."""
     with_achieved: bool
     """Whether the policy sees the achieved goal beside the observation."""
+    success: float | None = None
+    """Radius of success in the environment; None in files of earlier versions, which may not know the box either."""
 
     def __repr__(self) -> str:
         sizes = len(self.actor.observation_mean), len(self.actor.goal_mean), self.actor.width
         return "<Policy for {}: from {} numbers and a goal of {} to an action of {}>".format(self.env, *sizes)
 
     def check(self, sizes: Dimensions) -> None:
-        """Whether the environment is one that the policy can act in."""
-        wanted = sizes.observation, sizes.goal, sizes.action
-        own = len(self.actor.observation_mean), len(self.actor.goal_mean), self.actor.width
-        if own != wanted:
-            text = f"{self.env} has (observations, goals, actions) of sizes {wanted}, the policy is for {own}"
-            raise InputError(text, name="env")
+        """Whether the environment is like the one that the policy was trained in."""
+        known: dict[str, Any] = {"observation": len(self.actor.observation_mean), "goal": len(self.actor.goal_mean)}
+        known["action"] = self.actor.width
+        if self.success is not None:
+            known |= {"low": self.low, "high": self.high, "success": self.success}
+        likeness.check(self.env, known, sizes)
 
     def __call__(self, observation: Any, goal: Any) -> Singles:
         """The noise-free action for one observation and one goal."""

@@ -22,7 +22,7 @@ from adagoal.core import programs
 from adagoal.core.errors import InputError
 from adagoal.core.status import Status
 from adagoal.core.types import Floats, Singles
-from adagoal.deep import checkpoint, learner, trees, values
+from adagoal.deep import checkpoint, learner, likeness, trees, values
 from adagoal.deep.actor import Actor
 from adagoal.deep.config import Config, one_program
 from adagoal.deep.envs import Source
@@ -84,6 +84,8 @@ class Training:
         self.calibrations: list[float | None] = [None] * len(configs)
         """Of E, run by run; known at the end."""
         self.cycle = 0
+        self.pause = first.steps
+        """Steps after which it ends with a test, to go on later; by default all."""
         self._starts: Singles
         fixed = np.stack([space(np.random.default_rng(0), 4096) for space in test_spaces])
         like = learner.shapes(configs, self.sizes)
@@ -109,11 +111,16 @@ class Training:
 
     @property
     def played(self) -> bool:
+        """Whether all steps of training before its pause have been played."""
+        return self.complete or self.cycle * self.per_cycle >= self.pause
+
+    @property
+    def complete(self) -> bool:
         """Whether all steps of training have been played."""
         return self.cycle * self.per_cycle >= self.configs[0].steps
 
     def run(self, observe: Observer = lambda history: None) -> Status:
-        """Play and learn to the end, or until ``observe`` says False; whole cycles either way."""
+        """Play and learn to the end or the pause, or until ``observe`` says False; whole cycles either way."""
         began, before = time.monotonic(), self.history.wall_seconds
         fleet = Fleet(self.configs, self.source, self.sizes, self.workers)
         try:
@@ -188,7 +195,7 @@ class Training:
         critics = learner.all_critics(self.configs, self.learnt, self.calibrations)
         sizes = self.sizes
         return [
-            Policy(self.source.name, actor, own, sizes.low, sizes.high, sizes.shape, sizes.with_achieved)
+            Policy(self.source.name, actor, own, sizes.low, sizes.high, sizes.shape, sizes.with_achieved, sizes.success)
             for actor, own in zip(self.actors(), critics, strict=True)
         ]
 
@@ -219,10 +226,12 @@ class Training:
             arrays |= {f"pending.{name}": np.asarray(value) for name, value in vars(self.pending).items()}
         past, facts = self.history.state()
         arrays |= {f"history.{name}": array for name, array in past.items()}
-        return arrays, {"configs": [c.to_json() for c in self.configs], "cycle": self.cycle, "history": facts}
+        facts = {"configs": [c.to_json() for c in self.configs], "cycle": self.cycle, "history": facts}
+        return arrays, facts | {"env": likeness.kept(self.sizes)}
 
     def _restore(self, like: learner.State, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """The inverse of :meth:`state`; ``like`` has the shapes of what is learnt."""
+        likeness.check(self.source.name, facts.get("env", {}), self.sizes)
         checkpoint.check(like, arrays, facts, self.configs, self.sizes)
         self.learnt = jax.tree.map(jnp.asarray, trees.unflatten(like, arrays, "learnt"))
         waiting = _under("pending.", arrays)

@@ -32,7 +32,12 @@ from adagoal.runs.saved import Saved, read
 from adagoal.runs.signals import ask_to_stop
 
 PAGE, STRIP, EVALUATION, CERTIFICATE = "report.html", "strip.png", "evaluation.json", "certificate.json"
-TITLES = {Status.DONE: "Finished", Status.BUDGET: "Stopped by the time limit", Status.INTERRUPTED: "Interrupted"}
+TITLES = {
+    Status.DONE: "Finished",
+    Status.CERTIFIED: "Certified",
+    Status.BUDGET: "Stopped by the time limit",
+    Status.INTERRUPTED: "Interrupted",
+}
 CHOSEN = 200_000
 """Chosen goals inside a page, at most."""
 

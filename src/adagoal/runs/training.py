@@ -50,6 +50,7 @@ def train(
     overwrite: bool = False,
     workers: int = 0,
     minutes: float = math.inf,
+    pause: int = 0,
     checkpoint_every: int = 0,
     step_timeout: float | None = None,
     observe: Observer | None = None,
@@ -63,14 +64,15 @@ def train(
     ``function:NAME``. Both are for :func:`adagoal.train`, which takes environments and functions as they are.
 
     With ``overwrite`` the run that is in the folder is replaced when this one has its first checkpoint. ``workers`` 0
-    takes one process per core. A checkpoint is written every so many cycles; 0 follows from how long one takes. Where
-    a step takes longer than ``step_timeout`` seconds the training ends with an error, and what was learnt is kept.
-    ``observe(history)`` is called after every cycle, and ends the training by returning False. ``tensorboard`` is a
-    folder for the numbers of every cycle (:mod:`adagoal.runs.tensorboard`). A script needs the guard
-    ``if __name__ == "__main__":`` around the call, because every worker imports it.
+    takes one process per core. With ``pause`` the training ends after so many steps, with a test as at its end, and is
+    ``interrupted``: :func:`resume` goes on as if there had been no pause. A checkpoint is written every so many cycles;
+    0 follows from how long one takes. Where a step takes longer than ``step_timeout`` seconds the training ends with an
+    error, and what was learnt is kept. ``observe(history)`` is called after every cycle, and ends the training by
+    returning False. ``tensorboard`` is a folder for the numbers of every cycle (:mod:`adagoal.runs.tensorboard`). A
+    script needs the guard ``if __name__ == "__main__":`` around the call, because every worker imports it.
     """
     guard.stop_if_imported()
-    _check(workers, minutes, checkpoint_every, step_timeout)
+    check_limits(workers, minutes, pause, checkpoint_every, step_timeout)
     configs = [configs] if isinstance(configs, Config) else configs
 
     def begin() -> Training:
@@ -78,14 +80,14 @@ def train(
         return Training(configs, workers, source=patient, rule=rule)
 
     if out is None:
-        return _finish(begin(), None, minutes, checkpoint_every, observe, tensorboard)
+        return _finish(begin(), None, minutes, pause, checkpoint_every, observe, tensorboard)
     with _held(Path(out), "out") as folder:
         if overwrite:
             folder.fresh()
         elif folder.saved is not None:
             text = f"{folder.path} already holds a run; resume it, overwrite it, or choose another folder"
             raise InputError(text, name="out")
-        return _finish(begin(), folder, minutes, checkpoint_every, observe, tensorboard)
+        return _finish(begin(), folder, minutes, pause, checkpoint_every, observe, tensorboard)
 
 
 def resume(
@@ -98,6 +100,7 @@ def resume(
     trust: bool = False,
     workers: int = 0,
     minutes: float = math.inf,
+    pause: int = 0,
     checkpoint_every: int = 0,
     step_timeout: float | None = None,
     observe: Observer | None = None,
@@ -110,7 +113,7 @@ def resume(
     goal rule, ``set_goal``) is needed again.
     """
     guard.stop_if_imported()
-    _check(workers, minutes, checkpoint_every, step_timeout)
+    check_limits(workers, minutes, pause, checkpoint_every, step_timeout)
     path = Path(folder)
     if not path.is_dir():
         raise InputError(f"{path} is not a folder", name="folder")
@@ -121,7 +124,7 @@ def resume(
         training = _restored(saved, steps, env, goal_rule, set_goal, trust, workers, step_timeout)
         if saved.manifest is None:
             keeping.save(training, held)  # from now on it is a folder of today's format
-        finished = _finish(training, held, minutes, checkpoint_every, observe, tensorboard)
+        finished = _finish(training, held, minutes, pause, checkpoint_every, observe, tensorboard)
         return replace(finished, notes=saved.notes)
 
 
@@ -134,9 +137,11 @@ def _held(path: Path, name: str) -> Iterator[Folder]:
         yield folder
 
 
-def _check(workers: int, minutes: float, checkpoint_every: int, step_timeout: float | None) -> None:
+def check_limits(workers: int, minutes: float, pause: int, checkpoint_every: int, step_timeout: float | None) -> None:
+    """Whether the limits of a training are ones; they are no part of its settings."""
     integer("workers", workers, 0, 1024)
     number("minutes", minutes, 0.0, math.inf, closed="(]")
+    integer("pause", pause, 0, 10**12)
     integer("checkpoint_every", checkpoint_every, 0, 10**9)
     if step_timeout is not None:
         number("step_timeout", step_timeout, 0, 1e6, closed="(]")
@@ -195,13 +200,15 @@ def _finish(
     training: Training,
     folder: Folder | None,
     minutes: float,
+    pause: int,
     checkpoint_every: int,
     observe: Observer | None,
     tensorboard: str | Path | None,
 ) -> TrainResult:
-    """Run to the end, the time limit or an interrupt; save and return the result."""
+    """Run to the end, the pause, the time limit or an interrupt; save and return the result."""
     began = time.monotonic()
     out_of_time = False
+    training.pause = pause or training.pause
     showing = contextlib.nullcontext(_nothing) if tensorboard is None else TensorBoard(tensorboard)
     with showing as show, stop_on_signals(None if folder is None else folder.path) as stop:
 
@@ -216,19 +223,20 @@ def _finish(
             return going
 
         try:
-            status = training.run(after_cycle)
+            tested = training.run(after_cycle) is Status.DONE
         except Exception as error:
             if folder is not None and keeping.rescued(training, folder, error) and isinstance(error, InputError):
                 raise keeping.with_folder(error, folder.path) from error.__cause__
             raise
         show(training.history)
-        status = Status.BUDGET if out_of_time else status
+        done = tested and training.complete
+        status = Status.BUDGET if out_of_time else Status.DONE if done else Status.INTERRUPTED
         path = None if folder is None else folder.path
         result = TrainResult(status, training.history, training.policies(), training.maps(), path, training.source)
         if folder is not None:
             ended = files.contents(status, result.history, result.policies, result.maps)
-            # The checkpoint of a finished training is from before its last test, so that it can be made longer.
-            keeping.save_last(folder, {} if status is Status.DONE else keeping.state(training), ended)
+            # The checkpoint of a training with a last test is from before it, so that it can be made longer.
+            keeping.save_last(folder, {} if tested else keeping.state(training), ended)
     return result
 
 

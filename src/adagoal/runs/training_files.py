@@ -64,6 +64,7 @@ def contents(
     named = {f"{run}.{name}": array for run, own in enumerate(policies) for name, array in own.weights().items()}
     first = policies[0]
     facts = {"env": first.env, "runs": len(policies), "with_achieved": first.with_achieved}
+    facts |= {} if first.success is None else {"success": first.success}
     facts |= {name: list(getattr(first, name)) for name in ("low", "high", "shape")}
     return {
         LOG: files.text_content(history.to_csv()),
@@ -245,7 +246,8 @@ def policy(saved: Saved, about: Record, run: int) -> Policy:
         box = schema.action_box(facts, len(arrays[f"{run}.bias{schema.layers(arrays) - 1}"]))
     own = {name.removeprefix(f"{run}."): array for name, array in arrays.items() if name.startswith(f"{run}.")}
     actor = Actor.from_arrays(own)
-    return Policy(facts["env"], actor, Critics.from_arrays(own), *box, facts.get("with_achieved", False))
+    rest = facts.get("with_achieved", False), facts.get("success")
+    return Policy(facts["env"], actor, Critics.from_arrays(own), *box, *rest)
 
 
 def evaluate(

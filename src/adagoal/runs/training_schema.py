@@ -20,12 +20,13 @@ from adagoal.deep import past, settings
 from adagoal.deep.actor import Actor
 from adagoal.deep.config import Config
 from adagoal.deep.history import LENGTH, MEASURED, SHARE
+from adagoal.deep.likeness import SUCCESS
 from adagoal.deep.past import FAR
 from adagoal.deep.values import Critics
 
 FORMAT = 2
 KIND = "training"
-ENDS = (Status.DONE, Status.BUDGET, Status.INTERRUPTED)
+ENDS = (Status.DONE, Status.CERTIFIED, Status.BUDGET, Status.INTERRUPTED)
 Arrays = Mapping[str, NDArray[Any]]
 
 _TEXT = {"type": "string", "maxLength": 100_000}
@@ -33,9 +34,10 @@ _POINT = {"steps": COUNT, "wall_seconds": LENGTH, "success": SHARE, "success_any
 _CURVE = {"type": "array", "minItems": 1, "items": record(**_POINT) | {"properties": _POINT | MEASURED}}
 _ENDS = {"type": "array", "minItems": 1, "maxItems": 100_000, "items": {"type": "number"}}
 _OWN_UNITS = {"low": _ENDS, "high": _ENDS, "shape": {**_ENDS, "items": COUNT}, "with_achieved": {"type": "boolean"}}
+_OWN_UNITS["success"] = SUCCESS
 _POLICY = record(env=_TEXT, runs={**COUNT, "minimum": 1})
 POLICY_FACTS = _POLICY | {"properties": _POLICY["properties"] | _OWN_UNITS}
-"""What is beside the weights; the action box was not there before adagoal 0.2."""
+"""What is beside the weights; the action box and the radius of success came later."""
 
 
 def result_rules(format: int) -> dict[str, Any]:
