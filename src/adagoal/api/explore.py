@@ -11,12 +11,12 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from adagoal import engines
 from adagoal import goals as goal_rules
 from adagoal.core import guard, trail
+from adagoal.core.checks import native
 from adagoal.core.errors import InputError
 from adagoal.core.run import Observer
 from adagoal.core.sorters import Stored
@@ -132,15 +132,15 @@ def explore(
             method=method,
             method_args=method_args or {},
             goal_rule=goal_rule if isinstance(goal_rule, str) else getattr(goal_rule, "__name__", "custom"),
-            radius=_plain(radius),
-            epsilon=_plain(epsilon),
-            delta=_plain(delta),
-            seed=_plain(seed),
+            radius=native(radius),
+            epsilon=native(epsilon),
+            delta=native(delta),
+            seed=native(seed),
             budget=_whole(budget),
             goal_space=wanted.states,
             goal_sets=wanted.spec,
-            start_seed=_plain(start_seed),
-            max_states=_plain(max_states),
+            start_seed=native(start_seed),
+            max_states=native(max_states),
             workers=world.size if isinstance(world, CrewWorld) else 1,
             device=device,
         )
@@ -380,12 +380,7 @@ def _tuple(values: list[int] | None) -> tuple[int, ...] | None:
     return None if values is None else tuple(values)
 
 
-def _plain(value: Any) -> Any:
-    """A NumPy scalar as a Python number, which JSON can hold."""
-    return value.item() if isinstance(value, np.generic) else value
-
-
 def _whole(budget: Any) -> Any:
     """1e6 is a whole number too."""
-    value = _plain(budget)
+    value = native(budget)
     return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -14,6 +14,11 @@ MOST_TOGETHER = 20_000_000
 """Entries of the largest model that is built."""
 
 
+def native(value: Any) -> Any:
+    """A NumPy scalar as the Python number that it is, which JSON can hold; anything else as it is."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def integer(name: str, value: int, low: int, high: int) -> None:
     """``value`` is a whole number in low..high."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not low <= value <= high:
