@@ -248,9 +248,10 @@ def _load(saved: Saved) -> Result:
 def must_be_exploration(saved: Saved) -> None:
     """A training is pointed elsewhere."""
     if saved.kind != KIND:
-        raise InputError(
-            f"{saved.path}: a run of adagoal train; test it with: adagoal evaluate {quote(str(saved.path))}"
-        )
+        place = quote(str(saved.path))
+        test, go_on = f"adagoal evaluate {place}", f"adagoal resume {place}"
+        python = "in Python, adagoal.deep.evaluate and adagoal.deep.resume"
+        raise InputError(f"{saved.path}: a run of adagoal train; test it with: {test}, go on with: {go_on} ({python})")
 
 
 def read_result(here: Files, text: str, model: str) -> Result:
