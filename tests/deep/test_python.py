@@ -16,6 +16,7 @@ from test_envs import Elsewhere, Settable
 
 import adagoal
 from adagoal import goals
+from adagoal.cli.main import run
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.deep import Config, Policy, resume, train
 from adagoal.deep.actor import Actor
@@ -139,6 +140,16 @@ def test_a_result_is_saved_and_its_policy_loaded(line: TrainResult, tmp_path: Pa
         line.save(tmp_path)
 
 
+def test_a_command_that_cannot_be_given_the_object_names_the_call(
+    line: TrainResult, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line.save(tmp_path)
+    called = {"evaluate": "adagoal.deep.evaluate", "play": "adagoal.deep.evaluate", "certify": "adagoal.certify"}
+    for command, call in called.items():
+        assert run([command, str(tmp_path), *(["--radius", "5"] if command == "certify" else [])]) == 2
+        assert f"{call}('{tmp_path}', env=...)" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("observation", "goal"), [([0.0, 1.0], [7.0]), ([0.0], [7.0, 1.0]), ([np.nan], [7.0])])
 def test_what_is_no_observation_or_goal_is_named(line: TrainResult, observation: Any, goal: Any) -> None:
     with pytest.raises(InputError, match=r"^(observation|goal): must be 1 finite numbers"):
@@ -159,7 +170,7 @@ def test_a_training_on_an_object_goes_on_with_the_object(tmp_path: Path) -> None
     assert stopped.status == "interrupted"
     with pytest.raises(InputError, match=r"^uncertainty: is known when a training has come to its end"):
         stopped.policy.uncertainty(np.zeros(4), np.zeros(2))
-    with pytest.raises(InputError, match=r"^env: the run in .* is on 'object:PointMass'; give the object"):
+    with pytest.raises(InputError, match=r"^env: the run in .* is on 'object:PointMass'; .* adagoal.deep.resume\("):
         resume(tmp_path, goal_rule=mine, workers=1)
     with pytest.raises(InputError, match=r"^goal_rule: the rule was a function mine; give it again"):
         resume(tmp_path, env=PointMass, workers=1)

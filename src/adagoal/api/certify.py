@@ -95,7 +95,7 @@ def _trained(training: str | Path | TrainResult, run: int, env: Any, trust: bool
         return about, training_files.policy(saved, about, run)
 
     about, policy = read(Path(training), read_in)
-    return policy, about.configs[run], about.source(env, trust), about.data["steps"]
+    return policy, about.configs[run], about.source(env, trust, "adagoal.certify"), about.data["steps"]
 
 
 def _fingerprint(policy: Policy) -> str:

@@ -166,7 +166,8 @@ def _restored(
             arrays, facts = format1.checkpoint(arrays)
         arrays = format1.with_ends(arrays)
         configs = checkpoint.configs(facts)
-    source = replace(files.environment(saved.path, configs[0], env, trust, set_goal), step_timeout=step_timeout)
+    source = files.environment(saved.path, configs[0], env, trust, "adagoal.deep.resume", set_goal)
+    source = replace(source, step_timeout=step_timeout)
     rule = goal_rule if callable(goal_rule) else None
     rules = _rules(configs, None if callable(goal_rule) else goal_rule, trust)
     length = steps or configs[0].steps

@@ -143,9 +143,9 @@ class Record:
         """Per run, the points of its learning curve (see :meth:`History.curve`)."""
         return [run["curve"] for run in self.data["runs"]]
 
-    def source(self, env: Any, trust: bool) -> Source:
+    def source(self, env: Any, trust: bool, call: str = "adagoal.deep.evaluate") -> Source:
         """The environment to make: the folder's own, unless that would run code that only the folder names."""
-        return environment(self.path, self.configs[0], env, trust)
+        return environment(self.path, self.configs[0], env, trust, call)
 
 
 @contextlib.contextmanager
@@ -167,13 +167,17 @@ def is_training(folder: Path) -> bool:
     return found is not None and found.kind == KIND
 
 
-def environment(folder: Path, config: Config, env: Any, trust: bool, set_goal: Hook | None = None) -> Source:
-    """The environment of a run; ``env`` gives it again, ``trust`` allows to import what the folder names."""
+def environment(folder: Path, config: Config, env: Any, trust: bool, call: str, set_goal: Hook | None = None) -> Source:
+    """The environment of a run; ``env`` gives it again, ``trust`` allows to import what the folder names.
+
+    ``call`` is the function of Python to which an object can be given: a command cannot take one.
+    """
     given = None if env is None else Source.of(env, set_goal)
     if given is not None and given.name != config.env:
         raise InputError(f"the run in {folder} is on {config.env!r}, not on {given.name!r}", name="env")
     if given is None and config.env.startswith(OBJECT):  # no name: Gymnasium would take it for that of a module
-        raise InputError(f"the run in {folder} is on {config.env!r}; give the object or its function again", name="env")
+        again = f"give the object or its function again: {call}({str(folder)!r}, env=...)"
+        raise InputError(f"the run in {folder} is on {config.env!r}; {again}", name="env")
     return given or Source.of(registry.installed(config.env, trust), set_goal)
 
 
