@@ -69,6 +69,12 @@ def test_numbers_of_numpy_become_plain_ones() -> None:
     assert [type(width) for width in config.hidden] == [int, int]
 
 
+@pytest.mark.parametrize(("given", "name"), [({}, "updates"), ({"updates": 9}, "ensemble_updates")])
+def test_what_follows_from_too_long_a_horizon_names_the_horizon(given: dict[str, Any], name: str) -> None:
+    with pytest.raises(InputError, match=f"^horizon: .* {name} per cycle, more than 100000"):
+        Config("point-mass", **given).on_time_scale(10**6)
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipes_are_valid(name: str) -> None:
     Config("point-mass", **RECIPES[name])
