@@ -180,11 +180,21 @@ def test_a_training_on_an_object_goes_on_with_the_object(tmp_path: Path) -> None
         np.testing.assert_array_equal(finished.weights()[name], array)
 
 
-def policy(with_achieved: bool) -> Policy:
-    """One that answers the middle of an action box from -2 to 6, and sees two numbers beside the goal."""
-    layers = [(np.zeros((3, 1), np.float32), np.zeros(1, np.float32))]
+def policy(with_achieved: bool, ends: tuple[float, float] = (-2.0, 6.0), bias: float = 0.0) -> Policy:
+    """One that answers the middle of an action box, without a bias, and sees two numbers beside the goal."""
+    layers = [(np.zeros((3, 1), np.float32), np.full(1, bias, np.float32))]
     actor = Actor(layers, *np.zeros((1, 2)), *np.ones((1, 2)), np.zeros(1), np.ones(1), 5.0)  # type: ignore[arg-type]
-    return Policy("line", actor, None, (-2.0,), (6.0,), (1,), with_achieved)
+    return Policy("line", actor, None, ends[:1], ends[1:], (1,), with_achieved)
+
+
+@pytest.mark.parametrize("bias", [-100.0, 0.0, 100.0])
+@pytest.mark.parametrize("ends", [(-0.1, 0.1), (-0.7, 0.3), (0.1, 0.3)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_box_contains_the_action(dtype: Any, ends: tuple[float, float], bias: float) -> None:
+    box = gymnasium.spaces.Box(*ends, (1,), dtype)
+    action = policy(False, (float(box.low[0]), float(box.high[0])), bias)([0.0, 1.0], [5.0])
+    assert box.contains(action)
+    np.testing.assert_allclose(action, box.low + (box.high - box.low) * (1 + np.sign(bias)) / 2, atol=1e-7)
 
 
 def test_a_policy_that_sees_what_was_achieved_needs_the_whole_observation() -> None:

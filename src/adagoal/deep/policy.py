@@ -53,7 +53,7 @@ class Policy:
         """The noise-free action for one observation and one goal."""
         low, high = np.array(self.low), np.array(self.high)
         action = (low + high) / 2 + (high - low) / 2 * self.actor(*self._vectors(observation, goal))[0]
-        return np.clip(action, low, high).reshape(self.shape).astype(np.float32)
+        return np.clip(action.astype(np.float32), *_singles_within(low, high)).reshape(self.shape)
 
     def distance(self, observation: Any, goal: Any) -> float:
         """D: the steps that the policy is expected to take from here to the goal."""
@@ -91,6 +91,13 @@ class Policy:
             if len(vector) != len(size) or not np.isfinite(vector).all():
                 raise InputError(f"must be {len(size)} finite numbers, got {vector.tolist()[:8]}", name)
         return o[None], g[None]
+
+
+def _singles_within(low: Floats, high: Floats) -> tuple[Singles, Singles]:
+    """The ends of a box in single precision, never outside of it: the nearest single of 0.1 is larger than 0.1."""
+    first, last = low.astype(np.float32), high.astype(np.float32)
+    up, down = np.float32(np.inf), np.float32(-np.inf)
+    return np.where(first < low, np.nextafter(first, up), first), np.where(last > high, np.nextafter(last, down), last)
 
 
 def _numbers(thing: Any, name: str) -> Floats:
