@@ -18,7 +18,7 @@ import adagoal
 from adagoal import goals
 from adagoal.cli.main import run
 from adagoal.core.errors import EnvironmentFailure, InputError
-from adagoal.deep import Config, Policy, resume, train
+from adagoal.deep import Config, Policy, evaluate, load, resume, train
 from adagoal.deep.actor import Actor
 from adagoal.deep.pointmass import PointMass
 from adagoal.deep.selection import Selector
@@ -230,11 +230,22 @@ def test_what_a_rule_raises_is_the_rules() -> None:
         ({"steps": 0.5}, "steps"),
         ({"goal_rule": "nonsense"}, "goal_rule"),
         ({"goal_rule": goals.goid}, "goal_rule"),
+        ({"out": 3}, "out"),
+        ({"out": ""}, "out"),
     ],
 )
 def test_wrong_arguments_are_named(wrong: dict[str, Any], name: str) -> None:
     with pytest.raises(InputError, match=f"^{name}: "):
         adagoal.train("point-mass", **wrong)
+
+
+@pytest.mark.parametrize("path", [3, ""])
+def test_what_is_no_path_is_one_line(line: TrainResult, path: Any) -> None:
+    for function in (evaluate, load, resume, adagoal.load, line.save):
+        with pytest.raises(InputError, match=r"^(folder|path): must be the path of a run's folder, got "):
+            function(path)
+    with pytest.raises(InputError, match=r"^training: must be the path of a run's folder, got "):
+        adagoal.certify(path, radius=5)
 
 
 def test_settings_follow_from_the_time_scale() -> None:

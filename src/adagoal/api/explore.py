@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -16,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from adagoal import engines
 from adagoal import goals as goal_rules
 from adagoal.core import guard, trail
-from adagoal.core.checks import native
+from adagoal.core.checks import folder_path, native
 from adagoal.core.errors import InputError
 from adagoal.core.run import Observer
 from adagoal.core.sorters import Stored
@@ -154,7 +153,7 @@ def explore(
         if out is None:
             with watching(Progress(setting.budget) if progress else None, observe) as told:
                 return session.finish(None, told)
-        with hold(_path(out, "out"), KIND) as folder:
+        with hold(folder_path("out", out), KIND) as folder:
             if not overwrite:
                 _lose_nothing(folder, session, callable(goal_rule))
             folder.fresh()
@@ -325,16 +324,10 @@ def transitions(path: str | Path) -> dict[str, NDArray[Any]]:
 
 def must_exist(path: str | Path) -> Path:
     """The folder of a run."""
-    folder = _path(path, "folder")
+    folder = folder_path("folder", path)
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder", "folder")
     return folder
-
-
-def _path(path: object, name: str) -> Path:
-    if not isinstance(path, str | os.PathLike):
-        raise InputError(f"must be the path of a run's folder, got {path!r}", name)
-    return Path(path)
 
 
 def environment(setting: Setting, env: Again, own: TabularMDP | None, trust: bool) -> Given:

@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from adagoal.core.checks import integer
+from adagoal.core.checks import folder_path, integer
 from adagoal.core.errors import InputError
 from adagoal.core.status import Status
 from adagoal.core.types import Floats
@@ -79,7 +79,7 @@ class TrainResult:
 
         A training that is to go on later needs its checkpoints, which it keeps if it is given ``out``.
         """
-        with hold(Path(path), KIND) as folder:
+        with hold(folder_path("path", path), KIND) as folder:
             if folder.saved is not None:
                 raise InputError(f"{folder.path} already holds a run; choose another folder", name="path")
             folder.save({}, files.contents(self.status, self.history, self.policies, self.maps))

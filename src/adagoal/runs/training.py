@@ -18,7 +18,7 @@ from typing import Any
 
 from adagoal import goals
 from adagoal.core import guard
-from adagoal.core.checks import integer, number
+from adagoal.core.checks import folder_path, integer, number
 from adagoal.core.errors import InputError
 from adagoal.core.status import Status
 from adagoal.core.usercode import wanted
@@ -79,7 +79,7 @@ def train(
 
     if out is None:
         return _finish(begin(), None, minutes, checkpoint_every, observe, tensorboard)
-    with _held(Path(out), "out") as folder:
+    with _held(out, "out") as folder:
         if overwrite:
             folder.fresh()
         elif folder.saved is not None:
@@ -111,7 +111,7 @@ def resume(
     """
     guard.stop_if_imported()
     _check(workers, minutes, checkpoint_every, step_timeout)
-    path = Path(folder)
+    path = folder_path("folder", folder)
     if not path.is_dir():
         raise InputError(f"{path} is not a folder", name="folder")
     with _held(path, "folder") as held:
@@ -126,8 +126,9 @@ def resume(
 
 
 @contextlib.contextmanager
-def _held(path: Path, name: str) -> Iterator[Folder]:
+def _held(given: str | Path, name: str) -> Iterator[Folder]:
     """The folder, with the lock; a path that cannot be one is told as the argument ``name``."""
+    path = folder_path(name, given)
     if path.exists() and not path.is_dir():
         raise InputError(f"{path} is not a folder", name=name)
     with hold(path, KIND) as folder:

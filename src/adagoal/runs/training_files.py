@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core import files
+from adagoal.core.checks import folder_path
 from adagoal.core.errors import InputError
 from adagoal.core.files import Content, write_json
 from adagoal.core.schema import check_json
@@ -229,7 +230,7 @@ def past(saved: Saved, about: Record, axes: int) -> Past:
 
 def load(folder: Path | str, run: int = 0) -> Policy:
     """The policy of a training folder (``run``: which of the runs trained side by side)."""
-    return read(Path(folder), lambda saved: policy(saved, record(saved), run))
+    return read(folder_path("folder", folder), lambda saved: policy(saved, record(saved), run))
 
 
 def policy(saved: Saved, about: Record, run: int) -> Policy:
@@ -272,7 +273,7 @@ def evaluate(
         about = record(saved)
         return about, policy(saved, about, run)
 
-    about, trained = read(Path(folder), found)
+    about, trained = read(folder_path("folder", folder), found)
     config = about.configs[run]
     source = about.source(env, trust)
     return play(trained, source, config.horizon, test_goals or config.test_goals, episodes, seed)
