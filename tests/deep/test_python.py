@@ -205,6 +205,18 @@ def test_a_policy_that_sees_what_was_achieved_needs_the_whole_observation() -> N
     assert policy(False)([0.0, 1.0], [5.0]).tolist() == [2.0]
 
 
+def test_a_whole_observation_has_its_entry() -> None:
+    with pytest.raises(InputError, match=r"^observation: must have the entry 'observation'"):
+        policy(False)({"achieved_goal": [0.0]}, [5.0])
+
+
+@pytest.mark.parametrize("run", [-1, 1, 5, "0"])
+def test_runs_that_there_are_not_are_named(line: TrainResult, run: Any) -> None:
+    for function in (line.weights, line.curve, lambda run: line.evaluate(4, run=run)):
+        with pytest.raises(InputError, match=r"^run: must be a whole number in 0\.\.0, got "):
+            function(run)
+
+
 def test_a_rule_without_an_ensemble_knows_no_distance() -> None:
     with pytest.raises(InputError, match=r"^distance: is not known"):
         policy(False).distance([0.0, 1.0], [5.0])

@@ -84,6 +84,8 @@ class Policy:
         if self.with_achieved and not whole:
             text = "give the whole observation of the environment: what was achieved is not in its entry 'observation'"
             raise InputError(text, "observation")
+        if whole and "observation" not in observation:
+            raise InputError("must have the entry 'observation' beside 'achieved_goal'", "observation")
         seen = _numbers(observation["observation"] if whole else observation, "observation")
         achieved = _numbers(observation["achieved_goal"], "observation") if whole else seen
         o, g = state(seen, achieved, self.with_achieved), _numbers(goal, "goal")
