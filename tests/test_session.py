@@ -199,6 +199,8 @@ def test_what_is_no_path_is_one_line(function: Any) -> None:
         function(5)
     with pytest.raises(adagoal.InputError, match="out: must be the path of a run's folder, got 5"):
         adagoal.explore("chain", 4, budget=9, out=5)  # type: ignore[arg-type]
+    with pytest.raises(adagoal.InputError, match="out: must be the path of a run's folder, got ''"):
+        adagoal.explore("chain", 4, budget=9, out="")
 
 
 @pytest.mark.parametrize("radius", ["auto", "all"])

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+import adagoal
 from adagoal.cli.main import run
+from adagoal.core.errors import InputError
 
 
 def test_resume_report_and_play_on_a_training(
@@ -27,6 +29,11 @@ def test_resume_report_and_play_on_a_training(
     assert run(["play", folder, "--goal", "3"]) == 2
     assert "--goal: is for explorations" in capsys.readouterr().err
     assert run(["audit", folder]) == 2
+
+
+def test_what_is_for_explorations_names_what_is_for_trainings(finished: Path) -> None:
+    with pytest.raises(InputError, match=r"adagoal evaluate .*adagoal resume .*adagoal.deep.resume"):
+        adagoal.resume(finished)
 
 
 def test_evaluate_on_an_exploration_points_to_play(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -237,6 +237,7 @@ def test_rollouts_are_what_playing_by_hand_gives(finished: Path) -> None:
         (["--radius", "6"], "--radius: must be a whole number in 1..5, the steps of an episode"),
         (["--radius", "5", "--success", "1.5"], "--success: must be a number in (0, 1]"),
         (["--radius", "5", "--delta", "0"], "--delta"),
+        (["--radius", "5", "--delta", "5e-324"], "--delta: must be a number in [1e-300, 1)"),
         (["--radius", "5", "--slack", "0.9"], "--slack"),
         (["--radius", "5", "--slack", "0"], "--rollouts: without slack"),
         (["--radius", "5", "--slack", "1e-9"], "--slack"),

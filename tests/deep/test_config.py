@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from adagoal.cli.deep import train
@@ -25,6 +26,9 @@ from adagoal.deep.config import RECIPES, Config, one_program
         ("steps", 1e4),
         ("steps", 0),
         ("seed", True),
+        ("seed", np.True_),
+        ("steps", np.float64(10)),
+        ("gamma", np.float32("nan")),
         ("seed", -1),
         ("radius", math.nan),
         ("radius", "40"),
@@ -53,6 +57,22 @@ def test_wrong_values_are_named(name: str, value: Any) -> None:
 
 def test_whole_numbers_are_numbers() -> None:
     assert Config("point-mass", radius=40).radius == 40
+
+
+def test_numbers_of_numpy_become_plain_ones() -> None:
+    given = {"steps": np.int64(300), "seed": np.uint8(7), "gamma": np.float32(0.5), "radius": np.int32(3)}
+    config = Config("point-mass", hidden=(np.int64(8), 4), **given)  # type: ignore[arg-type]
+    found = config.to_json()
+    assert {name: (found[name], type(found[name])) for name in given} == {
+        "steps": (300, int), "seed": (7, int), "gamma": (0.5, float), "radius": (3, int),
+    }  # fmt: skip
+    assert [type(width) for width in config.hidden] == [int, int]
+
+
+@pytest.mark.parametrize(("given", "name"), [({}, "updates"), ({"updates": 9}, "ensemble_updates")])
+def test_what_follows_from_too_long_a_horizon_names_the_horizon(given: dict[str, Any], name: str) -> None:
+    with pytest.raises(InputError, match=f"^horizon: .* {name} per cycle, more than 100000"):
+        Config("point-mass", **given).on_time_scale(10**6)
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -46,8 +48,8 @@ def test_maze_goals() -> None:
     assert goalspace.inside(box, own).all()
 
 
-@pytest.mark.parametrize("text", ["scale", "scale=x", "size=3", "scale=0", "air=2", "scale=2;air=1"])
-def test_bad_goal_spaces_are_one_clear_line(text: str) -> None:
+@pytest.mark.parametrize("text", ["scale", "scale=x", "size=3", "scale=0", "air=2", "scale=2;air=1", 3])
+def test_bad_goal_spaces_are_one_clear_line(text: Any) -> None:
     with pytest.raises(InputError, match=r"^train_goals: "):
         goalspace.parse("train_goals", text)
 

@@ -17,8 +17,9 @@ from test_envs import Elsewhere, Settable
 
 import adagoal
 from adagoal import goals
+from adagoal.cli.main import run
 from adagoal.core.errors import EnvironmentFailure, InputError
-from adagoal.deep import Config, Policy, resume, train
+from adagoal.deep import Config, Policy, evaluate, load, resume, train
 from adagoal.deep.actor import Actor
 from adagoal.deep.pointmass import PointMass
 from adagoal.deep.selection import Selector
@@ -140,6 +141,16 @@ def test_a_result_is_saved_and_its_policy_loaded(line: TrainResult, tmp_path: Pa
         line.save(tmp_path)
 
 
+def test_a_command_that_cannot_be_given_the_object_names_the_call(
+    line: TrainResult, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line.save(tmp_path)
+    called = {"evaluate": "adagoal.deep.evaluate", "play": "adagoal.deep.evaluate", "certify": "adagoal.certify"}
+    for command, call in called.items():
+        assert run([command, str(tmp_path), *(["--radius", "5"] if command == "certify" else [])]) == 2
+        assert f"{call}('{tmp_path}', env=...)" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("observation", "goal"), [([0.0, 1.0], [7.0]), ([0.0], [7.0, 1.0]), ([np.nan], [7.0])])
 def test_what_is_no_observation_or_goal_is_named(line: TrainResult, observation: Any, goal: Any) -> None:
     with pytest.raises(InputError, match=r"^(observation|goal): must be 1 finite numbers"):
@@ -160,7 +171,7 @@ def test_a_training_on_an_object_goes_on_with_the_object(tmp_path: Path) -> None
     assert stopped.status == "interrupted"
     with pytest.raises(InputError, match=r"^uncertainty: is known when a training has come to its end"):
         stopped.policy.uncertainty(np.zeros(4), np.zeros(2))
-    with pytest.raises(InputError, match=r"^env: the run in .* is on 'object:PointMass'; give the object"):
+    with pytest.raises(InputError, match=r"^env: the run in .* is on 'object:PointMass'; .* adagoal.deep.resume\("):
         resume(tmp_path, goal_rule=mine, workers=1)
     with pytest.raises(InputError, match=r"^goal_rule: the rule was a function mine; give it again"):
         resume(tmp_path, env=PointMass, workers=1)
@@ -206,8 +217,23 @@ def test_another_environment_of_the_same_name_is_not_the_runs(tmp_path: Path) ->
 def policy(with_achieved: bool) -> Policy:
     """One that answers the middle of an action box from -2 to 6, and sees two numbers beside the goal."""
     layers = [(np.zeros((3, 1), np.float32), np.zeros(1, np.float32))]
+
+
+def policy(with_achieved: bool, ends: tuple[float, float] = (-2.0, 6.0), bias: float = 0.0) -> Policy:
+    """One that answers the middle of an action box, without a bias, and sees two numbers beside the goal."""
+    layers = [(np.zeros((3, 1), np.float32), np.full(1, bias, np.float32))]
     actor = Actor(layers, *np.zeros((1, 2)), *np.ones((1, 2)), np.zeros(1), np.ones(1), 5.0)  # type: ignore[arg-type]
-    return Policy("line", actor, None, (-2.0,), (6.0,), (1,), with_achieved)
+    return Policy("line", actor, None, ends[:1], ends[1:], (1,), with_achieved)
+
+
+@pytest.mark.parametrize("bias", [-100.0, 0.0, 100.0])
+@pytest.mark.parametrize("ends", [(-0.1, 0.1), (-0.7, 0.3), (0.1, 0.3)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_box_contains_the_action(dtype: Any, ends: tuple[float, float], bias: float) -> None:
+    box = gymnasium.spaces.Box(*ends, (1,), dtype)
+    action = policy(False, (float(box.low[0]), float(box.high[0])), bias)([0.0, 1.0], [5.0])
+    assert box.contains(action)
+    np.testing.assert_allclose(action, box.low + (box.high - box.low) * (1 + np.sign(bias)) / 2, atol=1e-7)
 
 
 def test_a_policy_that_sees_what_was_achieved_needs_the_whole_observation() -> None:
@@ -216,6 +242,18 @@ def test_a_policy_that_sees_what_was_achieved_needs_the_whole_observation() -> N
     with pytest.raises(InputError, match=r"^observation: give the whole observation"):
         policy(True)(seen["observation"], [5.0])
     assert policy(False)([0.0, 1.0], [5.0]).tolist() == [2.0]
+
+
+def test_a_whole_observation_has_its_entry() -> None:
+    with pytest.raises(InputError, match=r"^observation: must have the entry 'observation'"):
+        policy(False)({"achieved_goal": [0.0]}, [5.0])
+
+
+@pytest.mark.parametrize("run", [-1, 1, 5, "0"])
+def test_runs_that_there_are_not_are_named(line: TrainResult, run: Any) -> None:
+    for function in (line.weights, line.curve, lambda run: line.evaluate(4, run=run)):
+        with pytest.raises(InputError, match=r"^run: must be a whole number in 0\.\.0, got "):
+            function(run)
 
 
 def test_a_rule_without_an_ensemble_knows_no_distance() -> None:
@@ -243,11 +281,22 @@ def test_what_a_rule_raises_is_the_rules() -> None:
         ({"steps": 0.5}, "steps"),
         ({"goal_rule": "nonsense"}, "goal_rule"),
         ({"goal_rule": goals.goid}, "goal_rule"),
+        ({"out": 3}, "out"),
+        ({"out": ""}, "out"),
     ],
 )
 def test_wrong_arguments_are_named(wrong: dict[str, Any], name: str) -> None:
     with pytest.raises(InputError, match=f"^{name}: "):
         adagoal.train("point-mass", **wrong)
+
+
+@pytest.mark.parametrize("path", [3, ""])
+def test_what_is_no_path_is_one_line(line: TrainResult, path: Any) -> None:
+    for function in (evaluate, load, resume, adagoal.load, line.save):
+        with pytest.raises(InputError, match=r"^(folder|path): must be the path of a run's folder, got "):
+            function(path)
+    with pytest.raises(InputError, match=r"^training: must be the path of a run's folder, got "):
+        adagoal.certify(path, radius=5)
 
 
 def test_settings_follow_from_the_time_scale() -> None:

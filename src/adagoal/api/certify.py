@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adagoal.core.checks import integer
+from adagoal.core.checks import folder_path, integer
 from adagoal.core.usercode import wanted
 from adagoal.deep import with_extra
 from adagoal.deep.certification import Certification, Claim
@@ -94,8 +94,8 @@ def _trained(training: str | Path | TrainResult, run: int, env: Any, trust: bool
         about = training_files.record(saved)
         return about, training_files.policy(saved, about, run)
 
-    about, policy = read(Path(training), read_in)
-    return policy, about.configs[run], about.source(env, trust), about.data["steps"]
+    about, policy = read(folder_path("training", training), read_in)
+    return policy, about.configs[run], about.source(env, trust, "adagoal.certify"), about.data["steps"]
 
 
 def _fingerprint(policy: Policy) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -11,12 +10,12 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from adagoal import engines
 from adagoal import goals as goal_rules
 from adagoal.core import guard, trail
+from adagoal.core.checks import folder_path, native
 from adagoal.core.errors import InputError
 from adagoal.core.run import Observer
 from adagoal.core.sorters import Stored
@@ -132,15 +131,15 @@ def explore(
             method=method,
             method_args=method_args or {},
             goal_rule=goal_rule if isinstance(goal_rule, str) else getattr(goal_rule, "__name__", "custom"),
-            radius=_plain(radius),
-            epsilon=_plain(epsilon),
-            delta=_plain(delta),
-            seed=_plain(seed),
+            radius=native(radius),
+            epsilon=native(epsilon),
+            delta=native(delta),
+            seed=native(seed),
             budget=_whole(budget),
             goal_space=wanted.states,
             goal_sets=wanted.spec,
-            start_seed=_plain(start_seed),
-            max_states=_plain(max_states),
+            start_seed=native(start_seed),
+            max_states=native(max_states),
             workers=world.size if isinstance(world, CrewWorld) else 1,
             device=device,
         )
@@ -154,7 +153,7 @@ def explore(
         if out is None:
             with watching(Progress(setting.budget) if progress else None, observe) as told:
                 return session.finish(None, told)
-        with hold(_path(out, "out"), KIND) as folder:
+        with hold(folder_path("out", out), KIND) as folder:
             if not overwrite:
                 _lose_nothing(folder, session, callable(goal_rule))
             folder.fresh()
@@ -325,16 +324,10 @@ def transitions(path: str | Path) -> dict[str, NDArray[Any]]:
 
 def must_exist(path: str | Path) -> Path:
     """The folder of a run."""
-    folder = _path(path, "folder")
+    folder = folder_path("folder", path)
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder", "folder")
     return folder
-
-
-def _path(path: object, name: str) -> Path:
-    if not isinstance(path, str | os.PathLike):
-        raise InputError(f"must be the path of a run's folder, got {path!r}", name)
-    return Path(path)
 
 
 def environment(setting: Setting, env: Again, own: TabularMDP | None, trust: bool) -> Given:
@@ -380,12 +373,7 @@ def _tuple(values: list[int] | None) -> tuple[int, ...] | None:
     return None if values is None else tuple(values)
 
 
-def _plain(value: Any) -> Any:
-    """A NumPy scalar as a Python number, which JSON can hold."""
-    return value.item() if isinstance(value, np.generic) else value
-
-
 def _whole(budget: Any) -> Any:
     """1e6 is a whole number too."""
-    value = _plain(budget)
+    value = native(budget)
     return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adagoal import goals
-from adagoal.core.checks import integer
+from adagoal.core.checks import folder_path, integer
 from adagoal.core.errors import InputError
 from adagoal.deep import settings, with_extra
 from adagoal.deep.config import AUTO, DECLARED, FUNCTION, KNOWN, RECIPES, Config, chosen_recipe, told_recipe
@@ -128,8 +127,5 @@ def load(path: str | Path) -> Result | Policy:
     """What a folder holds: the :class:`Result` of an exploration, or the :class:`Policy` of a training's first run."""
     from adagoal.runs import result, training_files
 
-    if not isinstance(path, str | os.PathLike):
-        raise InputError(f"must be the path of a run's folder, got {path!r}", "path")
-    if training_files.is_training(Path(path)):
-        return training_files.load(path)
-    return result.load(path)
+    folder = folder_path("path", path)
+    return training_files.load(folder) if training_files.is_training(folder) else result.load(folder)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,11 @@ from adagoal.core.files import parsed
 
 MOST_TOGETHER = 20_000_000
 """Entries of the largest model that is built."""
+
+
+def native(value: Any) -> Any:
+    """A NumPy scalar as the Python number that it is, which JSON can hold; anything else as it is."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def integer(name: str, value: int, low: int, high: int) -> None:
@@ -26,6 +33,13 @@ def seed(name: str, value: Any) -> None:
     if not whole or not 0 <= value < 2**128:
         got = f"one of {int(value).bit_length()} bits" if whole and value > 0 else repr(value)
         raise InputError(f"must be a whole number in 0..2**128 - 1, got {got}", name)
+
+
+def folder_path(name: str, value: Any) -> Path:
+    """The path of a run's folder; an empty text is no path, since that would be the current folder by mistake."""
+    if not isinstance(value, str | os.PathLike) or value == "":
+        raise InputError(f"must be the path of a run's folder, got {value!r}", name)
+    return Path(value)
 
 
 def together(names: str, *sizes: int) -> None:

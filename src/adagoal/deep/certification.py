@@ -77,7 +77,7 @@ class Claim:
     def __post_init__(self) -> None:
         integer("radius", self.radius, 1, 1_000_000)
         number("success", self.success, 0.0, 1.0, closed="(]")
-        number("delta", self.delta, 0.0, 1.0, closed="()")
+        number("delta", self.delta, 1e-300, 1.0, closed="[)")
         if self.slack != 0.0:
             number("slack", self.slack, LEAST_SLACK, self.success, closed="[)")
         integer("halvings", self.halvings, 0, 12)

@@ -207,10 +207,19 @@ class Config:
             radius_ramp=6000 * T if self.radius_ramp < 0 else self.radius_ramp,
             action_l2=self.action_l2 if self.action_l2 >= 0.0 else 1.0 if fetch else 0.1,
             episodes=episodes,
-            updates=self.updates or max(round((0.2 if self.algorithm == "ddpg" else 0.5) * episodes * T), 1),
-            ensemble_updates=self.ensemble_updates or max(round(0.4 * episodes * T), 1),
+            updates=self._per_cycle("updates", 0.2 if self.algorithm == "ddpg" else 0.5, episodes, T),
+            ensemble_updates=self._per_cycle("ensemble_updates", 0.4, episodes, T),
             eval_every=self.eval_every or min(max(cycles // 8, 1), 25),
         )
+
+    def _per_cycle(self, name: str, share: float, episodes: int, T: int) -> int:
+        """The setting ``name``: as given, or so many for every step of a cycle."""
+        given: int = getattr(self, name)
+        found, most = given or max(round(share * episodes * T), 1), settings.declared(Config)[name].high
+        if found > most:
+            text = f"{episodes} episodes of {T} steps make {found} {name} per cycle, more than {most:g}"
+            raise InputError(f"{text}; give a shorter horizon, or {name} as well", name="horizon")
+        return found
 
     def radius_at(self, steps: int) -> float:
         """L after so many environment steps."""

@@ -31,13 +31,16 @@ POOL = 512
 
 def parse(name: str, text: str) -> dict[str, float]:
     """``env`` or ``scale=K,air=P``, given as the setting ``name``, as a dictionary."""
+    accepted = f"must be env or scale=K[,air=P], got {text!r}"
+    if not isinstance(text, str):
+        raise InputError(accepted, name=name)
     if text == "env":
         return {}
     found: dict[str, float] = {}
     for item in text.split(","):
         key, _, value = item.partition("=")
         if key not in ("scale", "air"):
-            raise InputError(f"must be env or scale=K[,air=P], got {text!r}", name=name)
+            raise InputError(accepted, name=name)
         try:
             found[key] = float(value)
         except ValueError:

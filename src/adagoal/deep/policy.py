@@ -56,7 +56,7 @@ class Policy:
         """The noise-free action for one observation and one goal."""
         low, high = np.array(self.low), np.array(self.high)
         action = (low + high) / 2 + (high - low) / 2 * self.actor(*self._vectors(observation, goal))[0]
-        return np.clip(action, low, high).reshape(self.shape).astype(np.float32)
+        return np.clip(action.astype(np.float32), *_singles_within(low, high)).reshape(self.shape)
 
     def distance(self, observation: Any, goal: Any) -> float:
         """D: the steps that the policy is expected to take from here to the goal."""
@@ -87,6 +87,8 @@ class Policy:
         if self.with_achieved and not whole:
             text = "give the whole observation of the environment: what was achieved is not in its entry 'observation'"
             raise InputError(text, "observation")
+        if whole and "observation" not in observation:
+            raise InputError("must have the entry 'observation' beside 'achieved_goal'", "observation")
         seen = _numbers(observation["observation"] if whole else observation, "observation")
         achieved = _numbers(observation["achieved_goal"], "observation") if whole else seen
         o, g = state(seen, achieved, self.with_achieved), _numbers(goal, "goal")
@@ -94,6 +96,13 @@ class Policy:
             if len(vector) != len(size) or not np.isfinite(vector).all():
                 raise InputError(f"must be {len(size)} finite numbers, got {vector.tolist()[:8]}", name)
         return o[None], g[None]
+
+
+def _singles_within(low: Floats, high: Floats) -> tuple[Singles, Singles]:
+    """The ends of a box in single precision, never outside of it: the nearest single of 0.1 is larger than 0.1."""
+    first, last = low.astype(np.float32), high.astype(np.float32)
+    up, down = np.float32(np.inf), np.float32(-np.inf)
+    return np.where(first < low, np.nextafter(first, up), first), np.where(last > high, np.nextafter(last, down), last)
 
 
 def _numbers(thing: Any, name: str) -> Floats:

@@ -16,6 +16,7 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple, get_type_hints
 
+from adagoal.core.checks import native
 from adagoal.core.errors import InputError
 from adagoal.core.schema import record
 
@@ -61,10 +62,16 @@ def per_run(kind: type[Any]) -> set[str]:
 
 
 def check(values: Any) -> None:
-    """Every value has the declared type and lies in the declared range; what does not is named."""
+    """Every value has the declared type and lies in the declared range; what does not is named.
+
+    A number of NumPy's is kept as the Python number that it is.
+    """
     for name, about in declared(type(values)).items():
         value = getattr(values, name)
-        if not _fits(about, value):
+        plain = tuple(map(native, value)) if isinstance(value, tuple) else native(value)
+        if plain is not value:
+            object.__setattr__(values, name, plain)  # the dataclass is frozen
+        if not _fits(about, plain):
             raise InputError(f"must be {_wanted(about)}, got {value!r}", name=name)
 
 

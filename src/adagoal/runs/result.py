@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core import past
+from adagoal.core.checks import folder_path
 from adagoal.core.counts import MOVES
 from adagoal.core.errors import InputError
 from adagoal.core.files import Content, arrays_content, json_content
@@ -215,7 +215,7 @@ class Result:
 
     def save(self, path: str | Path) -> Path:
         """Write ``result.json`` and ``model.npz`` into a folder, in one commit; another run is not overwritten."""
-        folder = Path(path)
+        folder = folder_path("path", path)
         with hold(folder, KIND) as held:
             if held.saved is not None:
                 refuse_another(held.saved, self.setting, self.model)
@@ -228,9 +228,7 @@ class Result:
 
 def load(path: str | Path) -> Result:
     """Read a saved result; nothing in the files is executed, and nothing that does not fit together is accepted."""
-    if not isinstance(path, str | os.PathLike):
-        raise InputError(f"must be the path of a run's folder, got {path!r}", "path")
-    return read(Path(path), _load)
+    return read(folder_path("path", path), _load)
 
 
 def _load(saved: Saved) -> Result:
@@ -248,9 +246,10 @@ def _load(saved: Saved) -> Result:
 def must_be_exploration(saved: Saved) -> None:
     """A training is pointed elsewhere."""
     if saved.kind != KIND:
-        raise InputError(
-            f"{saved.path}: a run of adagoal train; test it with: adagoal evaluate {quote(str(saved.path))}"
-        )
+        place = quote(str(saved.path))
+        test, go_on = f"adagoal evaluate {place}", f"adagoal resume {place}"
+        python = "in Python, adagoal.deep.evaluate and adagoal.deep.resume"
+        raise InputError(f"{saved.path}: a run of adagoal train; test it with: {test}, go on with: {go_on} ({python})")
 
 
 def read_result(here: Files, text: str, model: str) -> Result:

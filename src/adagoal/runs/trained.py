@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from adagoal.core.checks import integer
+from adagoal.core.checks import folder_path, integer
 from adagoal.core.errors import InputError
 from adagoal.core.status import Status
 from adagoal.core.types import Floats
@@ -59,27 +59,31 @@ class TrainResult:
 
     def curve(self, run: int = 0) -> list[dict[str, Any]]:
         """The tests of a run, each with its steps and success."""
-        return self.history.curve(run)
+        return self.history.curve(self._known(run))
 
     def weights(self, run: int = 0) -> dict[str, NDArray[Any]]:
         """All that a run has learnt, as named arrays."""
-        return self.policies[run].weights()
+        return self.policies[self._known(run)].weights()
 
     def evaluate(
         self, episodes: int = 200, *, test_goals: str | None = None, seed: int = 0, run: int = 0
     ) -> Evaluation:
         """Play episodes without noise, on the test goals of the training or on others."""
-        integer("run", run, 0, len(self.policies) - 1)
-        config = self.history.configs[run]
+        config = self.history.configs[self._known(run)]
         goals = test_goals or config.test_goals
         return play(self.policies[run], self.source, config.horizon, goals, episodes, seed)
+
+    def _known(self, run: int) -> int:
+        """The number of a run, which must be one of those side by side."""
+        integer("run", run, 0, len(self.policies) - 1)
+        return run
 
     def save(self, path: str | Path) -> None:
         """Write the result into a folder that holds no run yet; :func:`adagoal.load` gives the policy back.
 
         A training that is to go on later needs its checkpoints, which it keeps if it is given ``out``.
         """
-        with hold(Path(path), KIND) as folder:
+        with hold(folder_path("path", path), KIND) as folder:
             if folder.saved is not None:
                 raise InputError(f"{folder.path} already holds a run; choose another folder", name="path")
             folder.save({}, files.contents(self.status, self.history, self.policies, self.maps))

@@ -18,7 +18,7 @@ from typing import Any
 
 from adagoal import goals
 from adagoal.core import guard
-from adagoal.core.checks import integer, number
+from adagoal.core.checks import folder_path, integer, number
 from adagoal.core.errors import InputError
 from adagoal.core.status import Status
 from adagoal.core.usercode import wanted
@@ -81,7 +81,7 @@ def train(
 
     if out is None:
         return _finish(begin(), None, minutes, pause, checkpoint_every, observe, tensorboard)
-    with _held(Path(out), "out") as folder:
+    with _held(out, "out") as folder:
         if overwrite:
             folder.fresh()
         elif folder.saved is not None:
@@ -114,7 +114,7 @@ def resume(
     """
     guard.stop_if_imported()
     check_limits(workers, minutes, pause, checkpoint_every, step_timeout)
-    path = Path(folder)
+    path = folder_path("folder", folder)
     if not path.is_dir():
         raise InputError(f"{path} is not a folder", name="folder")
     with _held(path, "folder") as held:
@@ -129,8 +129,9 @@ def resume(
 
 
 @contextlib.contextmanager
-def _held(path: Path, name: str) -> Iterator[Folder]:
+def _held(given: str | Path, name: str) -> Iterator[Folder]:
     """The folder, with the lock; a path that cannot be one is told as the argument ``name``."""
+    path = folder_path(name, given)
     if path.exists() and not path.is_dir():
         raise InputError(f"{path} is not a folder", name=name)
     with hold(path, KIND) as folder:
@@ -171,7 +172,8 @@ def _restored(
             arrays, facts = format1.checkpoint(arrays)
         arrays = format1.with_ends(arrays)
         configs = checkpoint.configs(facts)
-    source = replace(files.environment(saved.path, configs[0], env, trust, set_goal), step_timeout=step_timeout)
+    source = files.environment(saved.path, configs[0], env, trust, "adagoal.deep.resume", set_goal)
+    source = replace(source, step_timeout=step_timeout)
     rule = goal_rule if callable(goal_rule) else None
     rules = _rules(configs, None if callable(goal_rule) else goal_rule, trust)
     length = steps or configs[0].steps

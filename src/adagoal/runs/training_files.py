@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core import files
+from adagoal.core.checks import folder_path
 from adagoal.core.errors import InputError
 from adagoal.core.files import Content, write_json
 from adagoal.core.schema import check_json
@@ -144,9 +145,9 @@ class Record:
         """Per run, the points of its learning curve (see :meth:`History.curve`)."""
         return [run["curve"] for run in self.data["runs"]]
 
-    def source(self, env: Any, trust: bool) -> Source:
+    def source(self, env: Any, trust: bool, call: str = "adagoal.deep.evaluate") -> Source:
         """The environment to make: the folder's own, unless that would run code that only the folder names."""
-        return environment(self.path, self.configs[0], env, trust)
+        return environment(self.path, self.configs[0], env, trust, call)
 
 
 @contextlib.contextmanager
@@ -168,13 +169,17 @@ def is_training(folder: Path) -> bool:
     return found is not None and found.kind == KIND
 
 
-def environment(folder: Path, config: Config, env: Any, trust: bool, set_goal: Hook | None = None) -> Source:
-    """The environment of a run; ``env`` gives it again, ``trust`` allows to import what the folder names."""
+def environment(folder: Path, config: Config, env: Any, trust: bool, call: str, set_goal: Hook | None = None) -> Source:
+    """The environment of a run; ``env`` gives it again, ``trust`` allows to import what the folder names.
+
+    ``call`` is the function of Python to which an object can be given: a command cannot take one.
+    """
     given = None if env is None else Source.of(env, set_goal)
     if given is not None and given.name != config.env:
         raise InputError(f"the run in {folder} is on {config.env!r}, not on {given.name!r}", name="env")
     if given is None and config.env.startswith(OBJECT):  # no name: Gymnasium would take it for that of a module
-        raise InputError(f"the run in {folder} is on {config.env!r}; give the object or its function again", name="env")
+        again = f"give the object or its function again: {call}({str(folder)!r}, env=...)"
+        raise InputError(f"the run in {folder} is on {config.env!r}; {again}", name="env")
     return given or Source.of(registry.installed(config.env, trust), set_goal)
 
 
@@ -226,7 +231,7 @@ def past(saved: Saved, about: Record, axes: int) -> Past:
 
 def load(folder: Path | str, run: int = 0) -> Policy:
     """The policy of a training folder (``run``: which of the runs trained side by side)."""
-    return read(Path(folder), lambda saved: policy(saved, record(saved), run))
+    return read(folder_path("folder", folder), lambda saved: policy(saved, record(saved), run))
 
 
 def policy(saved: Saved, about: Record, run: int) -> Policy:
@@ -270,7 +275,7 @@ def evaluate(
         about = record(saved)
         return about, policy(saved, about, run)
 
-    about, trained = read(Path(folder), found)
+    about, trained = read(folder_path("folder", folder), found)
     config = about.configs[run]
     source = about.source(env, trust)
     return play(trained, source, config.horizon, test_goals or config.test_goals, episodes, seed)
