@@ -214,11 +214,6 @@ def test_another_environment_of_the_same_name_is_not_the_runs(tmp_path: Path) ->
     assert adagoal.load(tmp_path).success == stopped.policy.success  # type: ignore[union-attr]
 
 
-def policy(with_achieved: bool) -> Policy:
-    """One that answers the middle of an action box from -2 to 6, and sees two numbers beside the goal."""
-    layers = [(np.zeros((3, 1), np.float32), np.zeros(1, np.float32))]
-
-
 def policy(with_achieved: bool, ends: tuple[float, float] = (-2.0, 6.0), bias: float = 0.0) -> Policy:
     """One that answers the middle of an action box, without a bias, and sees two numbers beside the goal."""
     layers = [(np.zeros((3, 1), np.float32), np.full(1, bias, np.float32))]
