@@ -135,43 +135,6 @@ def test_python_does_not_lose_another_run_either(runs: dict[str, Path]) -> None:
     assert adagoal.resume(runs["certified"]).status is Status.CERTIFIED, "its checkpoint is still there"
 
 
-def test_a_run_on_another_model_is_not_lost(tmp_path: Path) -> None:
-    """Every matrix has the same name."""
-    P = np.zeros((3, 1, 3))
-    P[[0, 1, 2], 0, [1, 2, 2]] = 1.0
-    Q = P.copy()
-    Q[0, 0] = 0.5, 0.5, 0.0
-    first = adagoal.explore(P, radius=4, out=tmp_path / "run")
-    other = adagoal.explore(Q, radius=4)
-    with pytest.raises(adagoal.InputError, match=r"out: .* holds another run \(the models differ\)"):
-        adagoal.explore(Q, radius=4, out=tmp_path / "run")
-    with pytest.raises(adagoal.InputError, match="the models differ"):
-        other.save(tmp_path / "run")
-    assert adagoal.load(tmp_path / "run").certificates == first.certificates
-    again = adagoal.explore(P, radius=4, out=tmp_path / "run")
-    assert again.certificates == first.certificates, "the same one may be begun again"
-    assert adagoal.explore(Q, radius=4, out=tmp_path / "run", overwrite=True).certificates == other.certificates
-
-
-@pytest.mark.parametrize(
-    ("given", "named"),
-    [
-        ({"env": ModelEnv(toys.chain(**CHAIN))}, "an environment object"),
-        ({"env": "chain", "goals": lambda state: state}, "goals that are functions"),
-        ({"env": "chain", "goal_rule": lambda known: known.E}, "a goal rule that is a function"),
-    ],
-)
-def test_a_run_of_which_nobody_can_tell_whether_it_is_the_same_is_not_lost(
-    tmp_path: Path, given: dict[str, Any], named: str
-) -> None:
-    adagoal.explore(**given, radius=3, out=tmp_path / "run")
-    before = content(tmp_path / "run")
-    with pytest.raises(adagoal.InputError, match=f"out: .* holds a finished run with {named}, perhaps another one"):
-        adagoal.explore(**given, radius=3, out=tmp_path / "run")
-    assert content(tmp_path / "run") == before
-    adagoal.explore(**given, radius=3, out=tmp_path / "run", overwrite=True)
-
-
 def test_ctrl_c_during_the_start_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt

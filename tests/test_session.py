@@ -16,6 +16,7 @@ from adagoal.core.run import Run
 from adagoal.core.status import Status
 from adagoal.runs import folder
 from adagoal.runs.estimate import Estimating
+from adagoal.runs.manifest import NAME
 from adagoal.runs.saved import find
 from adagoal.runs.session import Session
 from adagoal.runs.setting import Setting
@@ -222,6 +223,43 @@ def test_a_curriculum_that_may_not_end_says_so() -> None:
     with pytest.warns(RunWarning, match="no goal has been found beyond a radius of 2, and those within 16 are"):
         adagoal.explore(P, radius="all", observe=lambda run: radii.append(run.estimates.L) or run.estimates.L < 128)
     assert max(radii) == 128
+
+
+def test_a_run_on_another_model_is_not_lost(tmp_path: Path) -> None:
+    """Every matrix has the same name."""
+    P = np.zeros((3, 1, 3))
+    P[[0, 1, 2], 0, [1, 2, 2]] = 1.0
+    Q = P.copy()
+    Q[0, 0] = 0.5, 0.5, 0.0
+    first = adagoal.explore(P, radius=4, out=tmp_path / "run")
+    other = adagoal.explore(Q, radius=4)
+    with pytest.raises(adagoal.InputError, match=r"out: .* holds another run \(the models differ\)"):
+        adagoal.explore(Q, radius=4, out=tmp_path / "run")
+    with pytest.raises(adagoal.InputError, match="the models differ"):
+        other.save(tmp_path / "run")
+    assert adagoal.load(tmp_path / "run").certificates == first.certificates
+    again = adagoal.explore(P, radius=4, out=tmp_path / "run")
+    assert again.certificates == first.certificates, "the same one may be begun again"
+    assert adagoal.explore(Q, radius=4, out=tmp_path / "run", overwrite=True).certificates == other.certificates
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"env": ModelEnv(toys.chain(n_states=5, slip=0.1))}, "an environment object"),
+        ({"env": "chain", "goals": lambda state: state}, "goals that are functions"),
+        ({"env": "chain", "goal_rule": lambda known: known.E}, "a goal rule that is a function"),
+    ],
+)
+def test_a_run_of_which_nobody_can_tell_whether_it_is_the_same_is_not_lost(
+    tmp_path: Path, given: dict[str, Any], named: str
+) -> None:
+    adagoal.explore(**given, radius=3, out=tmp_path / "run")
+    before = (tmp_path / "run" / NAME).read_bytes()
+    with pytest.raises(adagoal.InputError, match=f"out: .* holds a finished run with {named}, perhaps another one"):
+        adagoal.explore(**given, radius=3, out=tmp_path / "run")
+    assert (tmp_path / "run" / NAME).read_bytes() == before
+    adagoal.explore(**given, radius=3, out=tmp_path / "run", overwrite=True)
 
 
 def test_nobody_interrupts_the_saving_of_what_was_learnt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
