@@ -102,6 +102,14 @@ def test_what_has_no_page_is_one_line(run: Any, line: str) -> None:
         adagoal.show(run)
 
 
+def test_what_is_no_file_is_one_line(result: adagoal.Result, tmp_path: Path) -> None:
+    page = adagoal.show(result)
+    with pytest.raises(adagoal.InputError, match="path: must be the path of a file, got 3"):
+        page.save(3)  # type: ignore[arg-type]
+    with pytest.raises(adagoal.InputError, match="cannot be written"):
+        page.save(tmp_path)
+
+
 def test_a_run_shows_how_far_it_is(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

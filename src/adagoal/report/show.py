@@ -28,6 +28,8 @@ class Page:
 
     def save(self, path: str | Path) -> Path:
         """Write it into a file."""
+        if not isinstance(path, str | os.PathLike):
+            raise InputError(f"must be the path of a file, got {path!r}", "path")
         file = Path(path)
         write_text(file, self.html)
         return file
