@@ -150,14 +150,13 @@ def explore(
             if not isinstance(world, ModelWorld | GymWorld | CrewWorld):
                 raise InputError(f"{name} is a world of your own, which does not keep its steps", "record")
             session.record()
-        if out is None:
-            with watching(Progress(setting.budget) if progress else None, observe) as told:
+        with watching(Progress(setting.budget) if progress else None, observe) as told:
+            if out is None:
                 return session.finish(None, told)
-        with hold(folder_path("out", out), KIND) as folder:
-            if not overwrite:
-                _lose_nothing(folder, session, callable(goal_rule))
-            folder.fresh()
-            with watching(Progress(setting.budget) if progress else None, observe) as told:
+            with hold(folder_path("out", out), KIND) as folder:
+                if not overwrite:
+                    _lose_nothing(folder, session, callable(goal_rule))
+                folder.fresh()
                 return session.finish(folder, told)
 
 
