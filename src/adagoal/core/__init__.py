@@ -2,6 +2,6 @@
 
 from pathlib import Path
 
-from adagoal.core.stale import remove_stale
+from adagoal.core.numba_cache import remove_stale
 
 remove_stale(Path(__file__).parents[1])

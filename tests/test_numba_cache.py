@@ -8,13 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from adagoal.core.stale import remove_stale
+from adagoal.core.numba_cache import remove_stale
 
 INNER = "import numba\n\n@numba.njit(cache=True)\ndef inner(x):\n    return x + {}\n"
 OUTER = "import numba\nfrom sample.inner import inner\n\n@numba.njit(cache=True)\ndef outer(x):\n    return inner(x)\n"
 
 
-STALE = Path(__file__).parents[1] / "src" / "adagoal" / "core" / "stale.py"
+STALE = Path(__file__).parents[1] / "src" / "adagoal" / "core" / "numba_cache.py"
 SCRIPT = """
 import os, pathlib, runpy, sys
 import numba
@@ -62,12 +62,32 @@ def test_a_function_inside_of_a_compiled_one_has_changed(tmp_path: Path) -> None
     assert [sorted(place.rglob("*.nbi")) for place in (package, elsewhere)] == kept  # what is up to date stays
 
 
-def test_importing_the_package_looks(tmp_path: Path) -> None:
+def test_a_changed_file_discards_only_what_depends_on_it(tmp_path: Path) -> None:
+    package = tmp_path / "sample"
+    cache = package / "__pycache__"
+    cache.mkdir(parents=True)
+    sources = {"inner": "", "outer": "from sample.inner import f\n", "far": "from sample import outer\n", "other": "\n"}
+    entries = {name: cache / f"{name}.f-1.py311.nbi" for name in sources}
+    for name, text in sources.items():
+        (package / f"{name}.py").write_text(text)
+        os.utime(package / f"{name}.py", (1, 1))
+        entries[name].touch()
+        os.utime(entries[name], (2, 2))
+    remove_stale(package)
+    assert all(entry.exists() for entry in entries.values())
+    os.utime(package / "inner.py", (3, 3))
+    remove_stale(package)
+    assert [name for name, entry in entries.items() if entry.exists()] == ["other"]
+
+
+def test_importing_the_package_removes_stale_entries(tmp_path: Path) -> None:
     source = Path(__file__).parents[1] / "src" / "adagoal"
     package = tmp_path / "adagoal"
     shutil.copytree(source / "core", package / "core", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(source / "__init__.py", package)
-    old, new = package / "core" / "old.nbi", package / "core" / "new.nbi"
+    cache = package / "core" / "__pycache__"
+    cache.mkdir()
+    old, new = cache / "counts.f-1.py311.nbi", cache / "counts.f-2.py311.nbi"
     for file in (old, new):
         file.touch()
     os.utime(old, (1, 1))
