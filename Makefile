@@ -13,7 +13,7 @@ SECOND = tests/test_[p-z]*.py
 unexport PYTHONDONTWRITEBYTECODE
 PIP_INSTALL = -m pip --disable-pip-version-check --quiet install --no-compile --constraint constraints.txt
 
-.PHONY: help demo test warm test-deep test-first test-second lint format docs check-slow check-package check-sb3 check-panda package bench reproduce clean
+.PHONY: help demo test warm test-deep test-first test-second lint format docs check-slow check-package check-sb3 check-panda package bench clean
 
 help:
 	@echo "make demo        explore the two-room world with live progress, and write its report"
@@ -27,7 +27,6 @@ help:
 	@echo "make check-sb3   the goal rules in Stable-Baselines3, in an environment of their own (PyTorch)"
 	@echo "make check-panda trainings in panda-gym, in an environment of their own (Python 3.11; part of check-slow)"
 	@echo "make bench       benchmarks of the solver and the planner"
-	@echo "make reproduce   the paper's tabular figures"
 	@echo "make clean       remove the environment, caches and build outputs (not runs/)"
 
 $(VENV)/stamp-python:
@@ -131,11 +130,6 @@ bench: $(VENV)/stamp-dev
 	@for file in $(filter-out benchmarks/deep_% benchmarks/gpu.py benchmarks/cells.py,$(wildcard benchmarks/*.py)); do \
 	  echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
-reproduce: $(VENV)/stamp-core
-	$(BIN)/adagoal reproduce figure1
-	$(BIN)/adagoal reproduce figure3
-	$(BIN)/adagoal reproduce separation
-
 clean:
 	rm -rf $(VENV) $(SB3) $(PANDA) build dist site .pytest_cache .mypy_cache .ruff_cache
-	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests benchmarks experiments -name __pycache__ -type d -prune -exec rm -rf {} +

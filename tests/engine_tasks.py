@@ -29,13 +29,13 @@ def slowly(cell: Any, options: Any) -> Any:
     """A cell of a comparison on Ray; on the node that is to die it says that it has begun, and waits for the end."""
     import ray
 
-    from adagoal.experiments import compare
+    from adagoal.compare import comparison
 
     place = begun(options.out, ray.get_runtime_context().get_node_id())
     if place.exists():
         place.write_text("begun")
         time.sleep(600)
-    return compare.measure(cell, options)
+    return comparison.measure(cell, options)
 
 
 def begun(folder: Path, node: str) -> Path:

@@ -15,7 +15,7 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[1] / "src" / "adagoal"
 ROOMS = (
     *("core", "worlds", "engines", "planning", "mdp", "tabular", "linear", "rivals", "deep"),
-    *("loop", "methods", "runs", "api", "sb3", "report", "experiments", "cli"),
+    *("loop", "methods", "runs", "api", "sb3", "report", "compare", "cli"),
 )
 """From the bottom to the top: a room may import from the rooms before it, and from no other."""
 LEARNERS = ("tabular", "linear", "rivals", "deep", "loop", "methods")

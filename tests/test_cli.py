@@ -374,9 +374,7 @@ def test_an_estimate_of_the_whole_run(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "estimate: about " in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "command", ["explore grid --radius 3 --epsilon 2", "train FetchReach-v4", "export .", "reproduce limit"]
-)
+@pytest.mark.parametrize("command", ["explore grid --radius 3 --epsilon 2", "train FetchReach-v4", "export ."])
 def test_an_empty_name_is_no_folder(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*command.split(), "--out", ""]) == 2
     assert "--out" in capsys.readouterr().err

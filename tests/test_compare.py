@@ -11,13 +11,13 @@ import pytest
 
 from adagoal.api import explore as api
 from adagoal.cli.main import run
+from adagoal.compare import anytime_audit, comparison, runner
+from adagoal.compare.anytime_audit import Auditor, Check
+from adagoal.compare.output import figure, live, scores, table
 from adagoal.core.errors import InputError
 from adagoal.core.policy import Policy
 from adagoal.core.run import Run
 from adagoal.engines.local import Local
-from adagoal.experiments import auditor, compare, runner
-from adagoal.experiments.auditor import Auditor, Check
-from adagoal.experiments.compare_output import figure, live, scores, table
 from adagoal.mdp.audit import audit_policies
 from adagoal.runs.setting import Setting
 from adagoal.worlds import registry
@@ -26,12 +26,12 @@ GRID = Setting("grid", {"rows": 3, "cols": 3}, radius=3.5, epsilon=0.5, budget=1
 
 
 def outcomes(cells: list[Setting], folder: Path) -> list[Any]:
-    options = compare.COMPARE.chosen(out=folder)
-    return runner.outcomes(compare.COMPARE, cells, options, Local(1, print), runner.Display(quiet=True))
+    options = comparison.COMPARE.chosen(out=folder)
+    return runner.outcomes(comparison.COMPARE, cells, options, Local(1, print), runner.Display(quiet=True))
 
 
 def measure(setting: Setting) -> dict[str, Any]:
-    return compare.measure(setting, compare.COMPARE.chosen())
+    return comparison.measure(setting, comparison.COMPARE.chosen())
 
 
 class Twin(Auditor):
@@ -77,25 +77,25 @@ def test_audit_stop_is_for_good() -> None:
 
 
 def test_finished_runs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cells = compare.settings(
+    cells = comparison.settings(
         {"grid": {"radius": 6.0, "env_args": GRID.env_args}}, ["certified"], ["adagoal"], 2, budget=500
     )
     records = outcomes(cells, tmp_path)
     assert [record["setting"]["seed"] for record in records] == [0, 1]
     assert all(record["own_stop"] is None for record in records), "500 steps are too few"
-    monkeypatch.setattr(compare, "run", None)
+    monkeypatch.setattr(comparison, "run", None)
     assert outcomes(cells, tmp_path) == records
-    assert len({compare.file(cell) for cell in [*cells, GRID]}) == 3
+    assert len({comparison.file(cell) for cell in [*cells, GRID]}) == 3
 
 
 def test_seeds_start_where_they_are_told_to() -> None:
-    cells = compare.settings({"chain": {"radius": 5.0}}, ["certified"], ["adagoal"], 2, seed=7)
+    cells = comparison.settings({"chain": {"radius": 5.0}}, ["certified"], ["adagoal"], 2, seed=7)
     assert [cell.seed for cell in cells] == [7, 8]
 
 
 def test_a_damaged_run_is_named(tmp_path: Path) -> None:
-    (cell,) = compare.settings({"chain": {"radius": 5.0}}, ["certified"], ["adagoal"], 1)
-    file = tmp_path / compare.file(cell)
+    (cell,) = comparison.settings({"chain": {"radius": 5.0}}, ["certified"], ["adagoal"], 1)
+    file = tmp_path / comparison.file(cell)
     file.parent.mkdir()
     file.write_text("{}")
     with pytest.raises(InputError, match=f"{file.name}: damaged"):
@@ -106,10 +106,10 @@ def test_a_rule_that_was_changed_is_run_again(tmp_path: Path) -> None:
     file = tmp_path / "rule.py"
     file.write_text("def f(known):\n    return known.eligible.astype(float)\n")
     setting = Setting("chain", goal_rule=f"{file}:f")
-    before = compare.file(setting)
-    assert compare.file(setting) == before
+    before = comparison.file(setting)
+    assert comparison.file(setting) == before
     file.write_text(file.read_text() + "# better\n")
-    assert compare.file(setting) != before
+    assert comparison.file(setting) != before
 
 
 def test_audit_stop_of_a_run_that_ended_wrong_is_never() -> None:
@@ -212,7 +212,7 @@ def test_one_goal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_world_without_a_model() -> None:
     with pytest.raises(InputError, match="no exact model"):
-        compare.settings({"MiniGrid-Empty-5x5-v0": {"radius": 5.0}}, ["certified"], ["adagoal"], 1)
+        comparison.settings({"MiniGrid-Empty-5x5-v0": {"radius": 5.0}}, ["certified"], ["adagoal"], 1)
 
 
 def test_looks_are_few() -> None:
@@ -232,4 +232,4 @@ def test_looks_are_few() -> None:
         counting(run)
 
     api.explore("chain", 5.0, budget=20_000, observe=observe)
-    assert len(looks) <= auditor.PER_DECADE * math.log10(max(rollouts) / auditor.FIRST) + 2
+    assert len(looks) <= anytime_audit.PER_DECADE * math.log10(max(rollouts) / anytime_audit.FIRST) + 2

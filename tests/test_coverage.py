@@ -10,17 +10,18 @@ import pytest
 from scipy.stats import binomtest
 
 from adagoal import goals
-from adagoal.cli.main import run
+from adagoal.compare import runner
 from adagoal.core.counts import Counts
 from adagoal.core.intervals import clopper_pearson
 from adagoal.core.run import Run
 from adagoal.engines.local import Local
-from adagoal.experiments import arena, coverage, coverage_worlds, price, runner, scaling
 from adagoal.mdp import solve
 from adagoal.tabular import hops, surprise
 from adagoal.tabular.certified import Certified
 from adagoal.worlds.model import from_rows
 from adagoal.worlds.simulator import ModelWorld
+from experiments import arena, coverage, coverage_worlds, price, scaling
+from experiments.__main__ import run as run_experiment
 
 
 def test_tasks_cover_every_family_rule_and_delta_and_extend_each_other():
@@ -121,7 +122,7 @@ def test_command_resumes_and_draws(tmp_path: Path, monkeypatch):
     file = tmp_path / "coverage-chunks" / "chunk-run-000000-4.json"
     file.parent.mkdir()
     file.write_text(json.dumps(records))
-    assert run(["reproduce", "coverage", "--runs", "3", "--control", "1", "--out", str(tmp_path), "--json"]) == 0
+    assert run_experiment(["coverage", "--runs", "3", "--control", "1", "--out", str(tmp_path), "--json"]) == 0
     assert (tmp_path / "coverage.png").stat().st_size > 10_000
     rows = json.loads((tmp_path / "coverage.json").read_text())["rows"]
     assert {"delta": 0.1, "family": "all", "runs": 3}.items() <= rows[0].items()

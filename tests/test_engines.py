@@ -18,13 +18,15 @@ import pytest
 import adagoal
 from adagoal import engines
 from adagoal.cli.main import run
+from adagoal.compare import runner
+from adagoal.compare.experiment import Experiment
 from adagoal.core.errors import InputError
 from adagoal.core.run import Run
 from adagoal.engines import Engine, Interrupted, Needs, WorkerLost
 from adagoal.engines.local import Local
-from adagoal.experiments import arena, runner
-from adagoal.experiments.declare import Experiment
 from engine_tasks import begun, die, refuse, slowly, square
+from experiments import arena
+from experiments.__main__ import run as run_experiment
 from no_ray import NoRay
 
 FRESH = Needs(fresh=True)
@@ -105,7 +107,7 @@ def test_an_experiment_goes_on_after_an_interrupt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     small(monkeypatch)
-    line = ["reproduce", "arena", "--seeds", "1", "--jobs", "1", "--budget", "5000", "--out", str(tmp_path)]
+    line = ["arena", "--seeds", "1", "--jobs", "1", "--budget", "5000", "--out", str(tmp_path)]
     measure, left = runner.write_json, [2]
 
     def stop(path: Path, data: object) -> None:
@@ -115,14 +117,14 @@ def test_an_experiment_goes_on_after_an_interrupt(
         measure(path, data)
 
     monkeypatch.setattr(runner, "write_json", stop)
-    assert run(line) == 3
+    assert run_experiment(line) == 3
     assert "interrupted: 2 of 4 runs are kept" in capsys.readouterr().err
     monkeypatch.setattr(runner, "write_json", measure)
-    assert run(line) == 0
+    assert run_experiment(line) == 0
     assert "2 of 4 runs are there already" in capsys.readouterr().err
     left[0] = 0
     monkeypatch.setattr(runner, "write_json", stop)
-    assert run([*line[:-1], str(tmp_path / "other")]) == 130, "nothing is kept"
+    assert run_experiment([*line[:-1], str(tmp_path / "other")]) == 130, "nothing is kept"
 
 
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,7 +249,7 @@ def test_ray_loses_a_node_and_no_cell(cluster: Any, tmp_path: Path, monkeypatch:
 def test_the_arena_on_ray_with_a_node_less(cluster: Any, tmp_path: Path) -> None:
     """The command, all worlds and methods with one seed; half-way a node is killed."""
     out = tmp_path / "ray"
-    line = ["-m", "adagoal", "reproduce", "arena", "--engine", "ray", "--address", cluster.address]
+    line = ["-m", "experiments", "arena", "--engine", "ray", "--address", cluster.address]
     line += ["--seeds", "1", "--budget", "20000", "--out", str(out)]
     child = subprocess.Popen([sys.executable, *line])
     wanted = len(arena.ARENA.cells(arena.ARENA.chosen(seeds=1, budget=20_000)))

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adagoal.cli.main import run
+from adagoal.compare import runner
 from adagoal.engines.local import Local
-from adagoal.experiments import constants, figure3, intervals, linear_output, price, runner, scaling, separation
 from adagoal.runs.setting import Setting
+from experiments import constants, figure3, intervals, linear_output, price, scaling, separation
+from experiments.__main__ import run as run_experiment
 
 DATA = Path(__file__).parent.parent / "docs" / "figures"
 
@@ -61,7 +62,7 @@ def test_figure_commands(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(figure3, "EPISODES", 6)
-    assert run(["reproduce", name, "--jobs", "1", "--out", str(tmp_path), "--json"]) == 0
+    assert run_experiment([name, "--jobs", "1", "--out", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[-1]["rule"] == "AdaGoal"
     pages = {f"{name}.{kind}" for kind in ("png", "json", "md", "html")}
     assert {path.name for path in tmp_path.iterdir()} == {*pages, "figure3-runs"}
@@ -69,7 +70,7 @@ def test_figure_commands(
 
 def test_separation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(separation, "ETAS", (1e-2, 1e-6))
-    assert run(["reproduce", "separation", "--seeds", "1", "--jobs", "1", "--out", str(tmp_path), "--json"]) == 0
+    assert run_experiment(["separation", "--seeds", "1", "--jobs", "1", "--out", str(tmp_path), "--json"]) == 0
     near, far = json.loads(capsys.readouterr().out)
     assert near["audits_passed"] == far["audits_passed"] == 1
     assert far["reset_steps"] < 10 * near["reset_steps"]
@@ -87,9 +88,9 @@ def test_constants_are_shown_as_a_table(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(constants, "WORLDS", {"chain": Setting("chain", {"n_states": 3}, radius=4.0, epsilon=1.0)})
-    assert run(["reproduce", "constants", "--out", str(tmp_path)]) == 0
+    assert run_experiment(["constants", "--out", str(tmp_path)]) == 0
     assert "| chain | 4 | 1 | " in capsys.readouterr().out
-    assert run(["reproduce", "constants", "--out", str(tmp_path), "--json"]) == 0
+    assert run_experiment(["constants", "--out", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["literal"]["total"] > 1e9
 
 
@@ -98,13 +99,13 @@ def test_intervals_are_shown_beside_the_certified_method(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(intervals, "WORLDS", {"chain": Setting("chain", {"n_states": 3}, radius=3.0, epsilon=1.0)})
-    line = ["reproduce", "intervals", "--seeds", "1", "--jobs", "1", "--budget", "800", "--out", str(tmp_path)]
-    assert run(line) == 0
+    line = ["intervals", "--seeds", "1", "--jobs", "1", "--budget", "800", "--out", str(tmp_path)]
+    assert run_experiment(line) == 0
     told = capsys.readouterr().out
     assert "| chain | 3 | 1 | " in told
     assert "> 8e+02" in told
     assert "0 failed the exact audit" in told
-    assert run([*line, "--json"]) == 0
+    assert run_experiment([*line, "--json"]) == 0
     nothing, branching = json.loads(capsys.readouterr().out)
     assert nothing["certified"] < nothing["clopper-pearson"]
     assert branching["hoeffding"] is not None

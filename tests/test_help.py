@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
 
 import pytest
 
 import adagoal
+from adagoal.cli.experiments import declared
 from adagoal.cli.main import COMMANDS, run
-from adagoal.cli.reproduce import declared
-from adagoal.experiments import constants, figure2, price
-from adagoal.experiments.catalogue import CATALOGUE
+from experiments import constants, figure2, price
+from experiments.__main__ import run as run_experiment
+from experiments.catalogue import CATALOGUE
 
 
 def test_as_a_module() -> None:
@@ -19,7 +21,7 @@ def test_as_a_module() -> None:
     assert done.stdout.startswith("adagoal, version")
 
 
-@pytest.mark.parametrize("command", ["", "explore", "compare", "reproduce", "reproduce linear", "export", "train"])
+@pytest.mark.parametrize("command", ["", "explore", "compare", "export", "train"])
 def test_help_is_light(command: str) -> None:
     code = (
         f"import sys; from adagoal.cli.main import run; run([*{command.split()}, '--help']); print(sorted(sys.modules))"
@@ -44,17 +46,19 @@ def test_the_catalogue_says_what_the_experiments_say() -> None:
         assert all(part.asks is CATALOGUE[name] for part in parts.values())
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in ("train", "reproduce")])
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "train"])
 def test_every_command_has_help_with_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([name, "--help"]) == 0
     assert f"Example: adagoal {name}" in capsys.readouterr().out
 
 
-def test_groups_without_a_command_show_their_help(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments, names in (([], COMMANDS), (["reproduce"], CATALOGUE)):
-        assert run(arguments) == 0
-        shown = capsys.readouterr().out
-        assert all(name in shown for name in names)
+@pytest.mark.parametrize(("main", "names"), [(run, COMMANDS), (run_experiment, CATALOGUE)])
+def test_groups_without_a_command_show_their_help(
+    main: Callable[[list[str]], int], names: Iterable[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in names)
 
 
 def test_public_names_are_shown() -> None:

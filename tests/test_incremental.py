@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from adagoal.mdp import solve
-from adagoal.mdp.incremental import incremental_set, restricted_distances
 from adagoal.worlds import random_models, toys
 from adagoal.worlds.model import TabularMDP
+from experiments.incremental import incremental_set, restricted_distances
 
 
 def time_within(mdp: TabularMDP, known: set[int], goal: int) -> float:

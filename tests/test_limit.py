@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from adagoal.core.errors import InputError
-from adagoal.mdp import limit, solve
+from adagoal.mdp import solve
 from adagoal.worlds.model import TabularMDP
 from adagoal.worlds.random_models import random_sparse
 from adagoal.worlds.toys import chain
+from experiments import instance_bound
 
 
 def two_ways(p: float, q: float) -> TabularMDP:
@@ -27,7 +28,7 @@ def bernoulli(p: float, q: float) -> float:
 def test_two_coins_by_hand():
     """Only two numbers are unknown, so that the best models and the linear program can be written down."""
     p, q, epsilon = 0.5, 0.3, 0.5
-    found = limit.limit(two_ways(p, q), 4.0, epsilon)
+    found = instance_bound.limit(two_ways(p, q), 4.0, epsilon)
     assert found.finished
 
     def steps(share: float) -> float:
@@ -47,7 +48,7 @@ def test_two_coins_by_hand():
 
 def test_evidence_of_two_coins_by_hand():
     p, q, epsilon, tries = 0.5, 0.3, 0.5, np.array([700, 300, 1, 1])
-    found = limit.evidence(two_ways(p, q), tries, 4.0, epsilon)
+    found = instance_bound.evidence(two_ways(p, q), tries, 4.0, epsilon)
     costs = [
         700 * bernoulli(p, worse) + 300 * bernoulli(q, 1.0 / (1.0 / worse - epsilon))
         for worse in np.linspace(0.01, p, 2000)
@@ -55,21 +56,24 @@ def test_evidence_of_two_coins_by_hand():
     ]
     assert found.tilts is not None
     assert min(costs) * 0.999 <= found.tilts <= min(costs) * 1.05  # some of the models only: never less than the truth
-    assert limit.evidence(two_ways(p, q), 2 * tries, 4.0, epsilon).tilts == pytest.approx(2 * found.tilts, rel=1e-3)
+    assert instance_bound.evidence(two_ways(p, q), 2 * tries, 4.0, epsilon).tilts == pytest.approx(
+        2 * found.tilts, rel=1e-3
+    )
     assert found.jumps is None  # both actions reach the goal already
 
 
 def test_every_model_makes_the_answer_wrong():
     mdp = random_sparse(n_states=9, n_actions=2, branching=3, seed=1)
-    known = limit.Small(mdp)
+    known = instance_bound.Small(mdp)
     V, policies = known.optima()
     L, epsilon = float(np.median(V[known.start])), 0.3
     weights = np.ones(known.usable.shape)
-    cases = limit._first_cases(known, V, policies, L, epsilon)
+    cases = instance_bound._first_cases(known, V, policies, L, epsilon)
     assert {case.up is None for case in cases} == {False, True}
     checked = 0
     for case in cases:
-        for model in limit._tilts(known, case, weights, math.inf) + limit._jumps(known, [case], policies, weights):
+        tilts = instance_bound._tilts(known, case, weights, math.inf)
+        for model in [*tilts, *instance_bound._jumps(known, [case], policies, weights)]:
             other = TabularMDP.from_dense(model.kernel, start=known.start)
             best = solve.optimal_values(other)[known.start, case.goal]
             if case.up is None:
@@ -87,16 +91,16 @@ def test_a_sure_world_has_to_be_tried_for_what_never_happens():
     P = np.zeros((4, 2, 4))
     for s in range(4):
         P[s, 0, min(s + 1, 3)] = P[s, 1, max(s - 1, 0)] = 1.0
-    found = limit.limit(TabularMDP.from_dense(P), 5.0, 0.5)
+    found = instance_bound.limit(TabularMDP.from_dense(P), 5.0, 0.5)
     # at the start: 1/q = 3 - epsilon, so that action 1 must be tried 1/-ln(1 - q) times at least
     assert found.steps > 1.0 / -math.log(1.0 - 1.0 / 2.5)
-    assert limit.limit(TabularMDP.from_dense(P), 5.0, 1.0).steps < found.steps
+    assert instance_bound.limit(TabularMDP.from_dense(P), 5.0, 1.0).steps < found.steps
 
 
 def test_kl():
-    assert limit.kl(0.1) == pytest.approx(0.8 * math.log(9.0))
+    assert instance_bound.kl(0.1) == pytest.approx(0.8 * math.log(9.0))
 
 
 def test_a_large_model_is_refused_in_one_line():
     with pytest.raises(InputError, match="at most 150 states"):
-        limit.limit(chain(n_states=200), 5.0, 1.0)
+        instance_bound.limit(chain(n_states=200), 5.0, 1.0)

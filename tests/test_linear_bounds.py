@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import adagoal
-from adagoal.experiments.samples import for_vtr
 from adagoal.linear.likelihood import enclose, maximise
 from adagoal.linear.pooled import Pooled
 from adagoal.linear.vtr import ridge
@@ -18,6 +17,7 @@ from adagoal.planning.model import Ridge, features_of
 from adagoal.report.page import write_report
 from adagoal.worlds import families, random_models
 from adagoal.worlds.simulator import ModelWorld
+from experiments.required_samples import for_vtr
 from linear_models import backward_twin, finite_values, observe, random_mixture, start
 
 CERTIFIED = ("vtr-pooled", "likelihood")

@@ -6,10 +6,11 @@ import json
 import numpy as np
 import pytest
 
-from adagoal.cli.main import run
+from adagoal.compare import runner
 from adagoal.engines import Needs
 from adagoal.engines.local import Local
-from adagoal.experiments import linear, linear_output, linear_runs, misfit, runner
+from experiments import linear, linear_output, linear_runs, misfit
+from experiments.__main__ import run as run_experiment
 
 
 def replace(monkeypatch, name, value):
@@ -34,8 +35,8 @@ def small(monkeypatch):
 
 @pytest.mark.parametrize("part", [pytest.param("states", marks=pytest.mark.slow), "kernels", "methods"])
 def test_parts(small, part, tmp_path, capsys):
-    arguments = ["reproduce", "linear", "--part", part, "--seeds", "1", "--out", str(tmp_path)]
-    assert run(arguments) == 0
+    arguments = ["linear", "--part", part, "--seeds", "1", "--out", str(tmp_path)]
+    assert run_experiment(arguments) == 0
     data = json.loads((tmp_path / f"linear-{part}.json").read_text())
     rows = [row for row in data["rows"] if row["method"] != "vtr"]
     assert {row["status"] for row in rows} == {"certified"}
@@ -43,7 +44,7 @@ def test_parts(small, part, tmp_path, capsys):
     assert "audit ok" in capsys.readouterr().err
     if part != "methods":
         assert (tmp_path / f"linear-{part}.png").stat().st_size > 0
-    assert run(arguments) == 0
+    assert run_experiment(arguments) == 0
     again = capsys.readouterr()
     assert "audit ok" not in again.err  # nothing was run a second time
     assert (tmp_path / f"linear-{part}.md").read_text() in again.out
@@ -82,7 +83,7 @@ def test_misfit_part(monkeypatch, tmp_path):
     monkeypatch.setattr(misfit, "PLACES", {"everywhere": tuple(range(100))})
     monkeypatch.setattr(misfit, "FALSE_ALARM_BUDGET", 300)
     replace(monkeypatch, "EPSILON", 4.0)
-    assert run(["reproduce", "linear", "--part", "misfit", "--seeds", "1", "--out", str(tmp_path)]) == 0
+    assert run_experiment(["linear", "--part", "misfit", "--seeds", "1", "--out", str(tmp_path)]) == 0
     rows = json.loads((tmp_path / "linear-misfit.json").read_text())["rows"]
     assert [row["warned"] for row in rows if row["eta"]] == [4, 4]
     assert [row["warned"] for row in rows if not row["eta"]] == [0, 0]

@@ -16,7 +16,6 @@ from adagoal.core.errors import InputError
 from adagoal.core.goalspace import GoalSpace
 from adagoal.core.policy import Policy
 from adagoal.core.run import Run
-from adagoal.experiments.samples import for_ucbvi
 from adagoal.loop import explore
 from adagoal.mdp.audit import audit_policies
 from adagoal.mdp.targets import targets_of
@@ -26,6 +25,7 @@ from adagoal.tabular.paper import SHARE, UCBVI, bonuses, horizon
 from adagoal.worlds import grid, random_models, toys
 from adagoal.worlds.model import TabularMDP
 from adagoal.worlds.simulator import ModelWorld
+from experiments.required_samples import for_ucbvi
 from paper_twin import Floats, random_counts, random_mdp, sampled, twin
 
 UNLIMITED = 2**62

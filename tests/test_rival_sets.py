@@ -7,9 +7,10 @@ import pytest
 
 import adagoal
 from adagoal.cli.main import run
-from adagoal.mdp import incremental, solve
+from adagoal.mdp import solve
 from adagoal.worlds import toys
 from adagoal.worlds.simulator import ModelWorld
+from experiments import incremental
 from goal_sets import GRID, RIVALS, WORLDS, random_sets, second
 from model_env import PairEnv
 

@@ -15,13 +15,13 @@ import pytest
 import adagoal
 from adagoal.api import explore as api
 from adagoal.cli.main import run as command
+from adagoal.compare import comparison
 from adagoal.core.counts import Counts
 from adagoal.core.errors import InputError
 from adagoal.core.policy import Policy
 from adagoal.core.run import Run
-from adagoal.experiments import arena, arena_bounds, compare
 from adagoal.goals import adagoal as rule
-from adagoal.mdp import incremental, solve
+from adagoal.mdp import solve
 from adagoal.planning.model import Kernel
 from adagoal.planning.visgo import visgo
 from adagoal.rivals import gosprl, planning
@@ -34,6 +34,8 @@ from adagoal.runs.result import Result
 from adagoal.worlds import grid, random_models, registry, toys
 from adagoal.worlds.model import TabularMDP
 from adagoal.worlds.simulator import ModelWorld
+from experiments import arena, incremental, required_steps
+from experiments.__main__ import run as run_experiment
 
 EPSILON = 1.0
 WORLDS = range(12)
@@ -190,7 +192,7 @@ def test_visgo_is_optimistic_and_exact_without_bonus() -> None:
     """A slow twin: the operator of the module's text, for all states at once, from zero."""
     mdp = random_models.random_sparse(n_states=7, n_actions=2, seed=5)
     S, A, goal, cap = 7, 2, 6, 40.0
-    counts = arena_bounds.exact(mdp, np.full(S * A, 1000.0))
+    counts = required_steps.exact(mdp, np.full(S * A, 1000.0))
     kernel = Kernel(counts.successor, counts.count / counts.n[:, None], counts.support, counts.terminal, counts.start)
     usable, iota = np.repeat(np.arange(S) < 5, A), np.full(S * A, 0.3)
     p = counts.kernel()
@@ -328,14 +330,14 @@ def test_own_stop_is_not_before_what_the_rule_asks_for(method: str, constants: s
     """The computed number is a lower bound, within a factor ten."""
     mdp = registry.make_model(env, {}, None)
     assert mdp is not None
-    least = arena_bounds.RIVALS[method](mdp, L, EPSILON, 0.1, constants)
+    least = required_steps.RIVALS[method](mdp, L, EPSILON, 0.1, constants)
     assert least <= explore(mdp, L, method, constants, 0).steps <= 10 * least
 
 
 def test_gosprl_never_ends_where_a_state_cannot_be_reached() -> None:
     mdp = registry.make_model("CliffWalking-v1", {}, None)
     assert mdp is not None
-    assert arena_bounds.gosprl(mdp, 20.0, EPSILON, 0.1) == np.inf
+    assert required_steps.gosprl(mdp, 20.0, EPSILON, 0.1) == np.inf
 
 
 # --- the shared planner, and the house ---
@@ -408,13 +410,13 @@ def test_bad_constants_are_one_clear_line(
 def test_constants_of_a_comparison_leave_those_that_are_given() -> None:
     worlds = {"chain": {"radius": 5.0, "epsilon": 1.0}}
     specs = ("certified", "disco", "gosprl:constants=paper")
-    found = compare.settings(worlds, specs, ("adagoal",), 1, constants="scaled=0.1")
+    found = comparison.settings(worlds, specs, ("adagoal",), 1, constants="scaled=0.1")
     assert [s.method_args for s in found] == [{}, {"constants": "scaled=0.1"}, {"constants": "paper"}]
 
 
 def test_comparisons_run_a_rival_once_a_seed() -> None:
     worlds = {"chain": {"radius": 5.0, "epsilon": 1.0}}
-    found = compare.settings(worlds, ("certified", "disco:constants=scaled=0.1"), ("adagoal", "unigoal"), 2)
+    found = comparison.settings(worlds, ("certified", "disco:constants=scaled=0.1"), ("adagoal", "unigoal"), 2)
     assert [setting.method for setting in found].count("disco") == 2
 
 
@@ -423,8 +425,8 @@ def test_arena(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arena, "WORLDS", ({"env": "chain", "env_args": {"n_states": 4}, "radius": 3.0},))
     monkeypatch.setattr(arena, "GOAL_RULES", ("adagoal",))
     monkeypatch.setattr(arena, "OTHERS", ("disco:constants=scaled=0.01", "gosprl:constants=paper"))
-    line = ["reproduce", "arena", "--seeds", "2", "--jobs", "1", "--budget", "50000", "--out", str(tmp_path), "--quiet"]
-    assert command(line) == 0
+    line = ["arena", "--seeds", "2", "--jobs", "1", "--budget", "50000", "--out", str(tmp_path), "--quiet"]
+    assert run_experiment(line) == 0
     text = (tmp_path / "arena.md").read_text()
     assert "| disco:constants=scaled=0.01 | own | 1 of 1 | 2 of 2 | 2 |" in text
     found = {row["method"]: row for row in json.loads((tmp_path / "arena.json").read_text())}
@@ -432,6 +434,6 @@ def test_arena(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "asked" not in found["disco:constants=scaled=0.01"]
     assert found["certified"]["each"]["passes"] == [True, True]
     before = {file: file.stat().st_mtime_ns for file in (tmp_path / "cells").iterdir()}
-    assert command(line) == 0
+    assert run_experiment(line) == 0
     assert {file: file.stat().st_mtime_ns for file in (tmp_path / "cells").iterdir()} == before
     assert (tmp_path / "arena.png").exists()

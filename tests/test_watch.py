@@ -18,9 +18,9 @@ import browser as driver
 from adagoal.api import explore as api
 from adagoal.cli.main import run as command
 from adagoal.cli.watch import Live
+from adagoal.compare.live import FolderComparison
 from adagoal.core.errors import InputError
 from adagoal.core.files import alone_in, busy
-from adagoal.experiments.watched import FolderComparison
 from adagoal.report import View
 from adagoal.report.packed import unpacked
 from adagoal.report.server import serving

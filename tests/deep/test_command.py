@@ -23,8 +23,9 @@ from adagoal.deep.envs import Dimensions, Source, World
 from adagoal.deep.history import History
 from adagoal.deep.pointmass import PointMass
 from adagoal.deep.worker import Failure, Order, main
-from adagoal.experiments import figure2
 from adagoal.runs.training_progress import TrainingProgress
+from experiments import figure2
+from experiments.__main__ import run as run_experiment
 
 SIZES = Dimensions(observation=4, goal=2, action=2, horizon=5, success=0.1)
 OF_FIGURE2 = {"algorithm", "action_l2", "contact", "eval_every", "eval_episodes", "steps", "radius", "radius_ramp"}
@@ -195,25 +196,25 @@ def test_figure2_does_not_go_on_with_other_settings(
 ) -> None:
     monkeypatch.setitem(figure2.ENVS, "push", "point-mass")
     monkeypatch.setitem(figure2.LINES, "AdaGoal", figure2.LINES["AdaGoal"] | LEARNER)
-    words = ["reproduce", "figure2", "--panel", "push-1", "--rule", "AdaGoal", "--out", str(tmp_path), "--json"]
-    assert run([*words, "--seeds", "1", "--steps", "1005"]) == 0
+    words = ["figure2", "--panel", "push-1", "--rule", "AdaGoal", "--out", str(tmp_path), "--json"]
+    assert run_experiment([*words, "--seeds", "1", "--steps", "1005"]) == 0
     first = json.loads(capsys.readouterr().out)
     assert (tmp_path / "push-1" / "report.html").is_file()
-    assert run([*words, "--seeds", "1", "--steps", "1100"]) == 0
+    assert run_experiment([*words, "--seeds", "1", "--steps", "1100"]) == 0
     longer = json.loads(capsys.readouterr().out)
     assert (first[0]["steps"], longer[0]["steps"]) == (1010, 1100)
-    assert run([*words, "--seeds", "2", "--steps", "1200"]) == 2
+    assert run_experiment([*words, "--seeds", "2", "--steps", "1200"]) == 2
     assert "--out" in capsys.readouterr().err
 
 
 def test_figure2_needs_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["reproduce", "figure2", "--data", str(tmp_path)]) == 2
+    assert run_experiment(["figure2", "--data", str(tmp_path)]) == 2
     assert "--data" in capsys.readouterr().err
 
 
 def test_figure2_is_drawn_from_the_documented_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = Path(__file__).parents[2] / "docs" / "data"
-    assert run(["reproduce", "figure2", "--data", str(data), "--out", str(tmp_path), "--json"]) == 0
+    assert run_experiment(["figure2", "--data", str(data), "--out", str(tmp_path), "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert {row["panel"] for row in rows} == {"push-1", "push-10", "pick-1", "pick-5"}
     best = {

@@ -9,9 +9,11 @@ from typing import Any
 import click
 
 from adagoal.cli import options
-from adagoal.cli.reproduce import GOES_ON, conduct, shared
+from adagoal.cli.experiments import GOES_ON, conduct, shared
+from adagoal.compare.experiment import Asked
 from adagoal.core.errors import InputError
-from adagoal.experiments.catalogue import COMPARE
+
+COMPARE = Asked("adagoal.compare.comparison:COMPARE", "Methods and goal rules side by side, over seeds.")
 
 
 class Numbers(click.ParamType["tuple[float, ...]"]):

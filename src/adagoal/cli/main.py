@@ -86,7 +86,6 @@ COMMANDS = {
     "watch": ("adagoal.cli.watch:watch", "Serve the page of a run on this machine, also while it goes on."),
     "export": ("adagoal.cli.export:export", "Write what a run knows: certificates as CSV, models for model checkers."),
     "compare": ("adagoal.cli.compare:compare", "Methods and goal rules side by side, over seeds."),
-    "reproduce": ("adagoal.cli.reproduce:reproduce", "The paper's figures, and our own."),
     "train": ("adagoal.cli.deep:train", "Deep goal-conditioned policies with adaptive goals."),
     "evaluate": ("adagoal.cli.deep:evaluate", "Test a trained policy: how often it succeeds, and where it fails."),
     "certify": ("adagoal.cli.certify:certify", "Which goals a trained policy reaches, with a certificate."),
@@ -156,13 +155,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(code)
 
 
-def run(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit code."""
+def run(arguments: Sequence[str] | None = None, group: click.Group | None = None, name: str = "adagoal") -> int:
+    """Run a command line (of another group of commands, if one is given) and return its exit code."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", RunWarning)
             warnings.showwarning = _warn(warnings.showwarning)
-            code = cli.main(None if arguments is None else list(arguments), "adagoal", standalone_mode=False)
+            code = (group or cli).main(None if arguments is None else list(arguments), name, standalone_mode=False)
     except InputError as error:
         return _fail(str(error))
     except click.UsageError as error:

@@ -57,7 +57,7 @@ def _source(folder: Path, env: str | None, trust: bool) -> Source:
 
         return FolderRun(folder, env, trust)
     if (folder / "cells").is_dir():
-        from adagoal.experiments.watched import FolderComparison
+        from adagoal.compare.live import FolderComparison
 
         return FolderComparison(folder)
     raise InputError(f"{folder}: holds no run")

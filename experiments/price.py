@@ -23,18 +23,18 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from adagoal.api.explore import audit
+from adagoal.compare.anytime_audit import Auditor
+from adagoal.compare.experiment import Experiment, Options, Outcome, Report
+from adagoal.compare.single_run import model, run
+from adagoal.compare.tables import Columns, Table, panels
 from adagoal.core.counts import Counts
 from adagoal.core.policy import Policy
 from adagoal.core.run import Run
 from adagoal.core.status import Status
-from adagoal.experiments.auditor import Auditor
-from adagoal.experiments.catalogue import CATALOGUE
-from adagoal.experiments.cells import model, run
-from adagoal.experiments.declare import Experiment, Options, Outcome, Report
-from adagoal.experiments.output import Columns, Table, panels
 from adagoal.mdp import solve
 from adagoal.runs.setting import Setting
 from adagoal.worlds.model import TabularMDP, from_rows
+from experiments.catalogue import CATALOGUE
 
 DELTA = 0.1
 PER_DECADE = 12

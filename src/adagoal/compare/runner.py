@@ -16,11 +16,11 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
+from adagoal.compare.experiment import Experiment, Options, Outcome, Report
+from adagoal.compare.tables import save_figure
 from adagoal.core.errors import InputError
 from adagoal.core.files import alone_in, read_json, write_json, write_text
 from adagoal.engines import Engine
-from adagoal.experiments.declare import Experiment, Options, Outcome, Report
-from adagoal.experiments.output import save_figure
 from adagoal.report import curves
 
 

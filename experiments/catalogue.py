@@ -1,16 +1,16 @@
 """The experiments by name, with what each asks of its user.
 
-This file imports no experiment, so that ``adagoal reproduce NAME --help`` answers at once. An experiment itself says
-``asks=CATALOGUE[NAME]`` (:mod:`adagoal.experiments.declare`).
+This file imports no experiment, so ``python -m experiments NAME --help`` answers at once. An experiment itself says
+``asks=CATALOGUE[NAME]`` (:mod:`adagoal.compare.experiment`).
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from adagoal.experiments.declare import Asked, Option
+from adagoal.compare.experiment import Asked, Option
 
-_IN = "adagoal.experiments"
+_IN = "experiments"
 _WORLD = Option(
     *("world", str, (), "Only these worlds."),
     choices=(
@@ -115,6 +115,3 @@ CATALOGUE = {
         example="--runs 2200 --jobs 2 --out docs/figures",
     ),
 }
-
-COMPARE = Asked(f"{_IN}.compare:COMPARE", "Methods and goal rules side by side, over seeds.")
-"""``adagoal compare``, whose own options the command declares."""

@@ -19,18 +19,18 @@ from matplotlib import colormaps
 from matplotlib.colors import ListedColormap, PowerNorm
 from matplotlib.figure import Figure
 
+from adagoal.compare.experiment import Experiment, Options, Outcome, Report
+from adagoal.compare.single_run import explore
+from adagoal.compare.tables import Columns, Table
 from adagoal.core.run import Run
 from adagoal.core.types import Longs
-from adagoal.experiments.catalogue import CATALOGUE
-from adagoal.experiments.cells import explore
-from adagoal.experiments.declare import Experiment, Options, Outcome, Report
-from adagoal.experiments.output import Columns, Table
 from adagoal.mdp import solve
 from adagoal.report.curves import Line, Panel, seeded
 from adagoal.report.maps import draw_map, map_size
 from adagoal.runs.view import View
 from adagoal.worlds import grid
 from adagoal.worlds.simulator import ModelWorld
+from experiments.catalogue import CATALOGUE
 
 GOAL_RULES = {"UniGoal": "unigoal", "RareGoal": "raregoal:alpha=0.1", "AdaGoal": "adagoal"}
 """By their names in the figure."""

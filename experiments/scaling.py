@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from adagoal.experiments.catalogue import CATALOGUE
-from adagoal.experiments.cells import explore
-from adagoal.experiments.declare import Experiment, Options, Outcome, Report
-from adagoal.experiments.output import COLOURS, GREY, Table, panels
+from adagoal.compare.experiment import Experiment, Options, Outcome, Report
+from adagoal.compare.single_run import explore
+from adagoal.compare.tables import COLOURS, GREY, Table, panels
 from adagoal.report.curves import Line, Panel, seeded
 from adagoal.worlds.simulator import ModelWorld
 from adagoal.worlds.toys import lower_bound
+from experiments.catalogue import CATALOGUE
 
 DELTA = 0.1
 GOAL_RULES = dict(zip(("adagoal", "unigoal", "raregoal"), COLOURS, strict=False))

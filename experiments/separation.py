@@ -20,16 +20,16 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from adagoal.api.explore import audit
+from adagoal.compare.experiment import Experiment, Options, Outcome, Report
+from adagoal.compare.single_run import explore
+from adagoal.compare.tables import Table
 from adagoal.core.run import Run
-from adagoal.experiments.catalogue import CATALOGUE
-from adagoal.experiments.cells import explore
-from adagoal.experiments.declare import Experiment, Options, Outcome, Report
-from adagoal.experiments.output import Table
 from adagoal.mdp import solve
 from adagoal.report.curves import Line, Panel, seeded
 from adagoal.worlds import toys
 from adagoal.worlds.model import TabularMDP
 from adagoal.worlds.simulator import ModelWorld
+from experiments.catalogue import CATALOGUE
 
 ETAS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
 RADIUS, EPSILON, DELTA = 10.0, 1.0, 0.1

@@ -23,14 +23,14 @@ from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
+from adagoal.compare.experiment import Experiment, Options, Outcome, Report
+from adagoal.compare.tables import Table
 from adagoal.core.errors import InputError
 from adagoal.core.files import read_json
 from adagoal.core.status import Status
 from adagoal.engines import Interrupted, Needs
-from adagoal.experiments.catalogue import CATALOGUE
-from adagoal.experiments.declare import Experiment, Options, Outcome, Report
-from adagoal.experiments.output import Table
 from adagoal.report.curves import Line, Panel, seeded
+from experiments.catalogue import CATALOGUE
 
 ENVS = {"push": "FetchPush-v4", "pick": "FetchPickAndPlace-v4"}
 STRETCH = {"push": 10, "pick": 5}

@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adagoal.api.explore import audit
+from adagoal.compare.experiment import Options, Outcome
+from adagoal.compare.single_run import explore
+from adagoal.compare.tables import Table
 from adagoal.core.status import Status
-from adagoal.experiments import linear_runs
-from adagoal.experiments.cells import explore
-from adagoal.experiments.declare import Options, Outcome
-from adagoal.experiments.output import Table
 from adagoal.worlds import families
 from adagoal.worlds.model import TabularMDP
 from adagoal.worlds.simulator import ModelWorld
+from experiments import linear_runs
 
 ETAS = (0.05, 0.1, 0.2, 0.4)
 PLACES = {"everywhere": tuple(range(100)), "five cells": (44, 45, 54, 56, 65), "the start": (55,)}

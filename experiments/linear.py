@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from adagoal.compare.experiment import Experiment, Options, Outcome, Report
 from adagoal.engines import Needs
-from adagoal.experiments import linear_output, misfit
-from adagoal.experiments.catalogue import CATALOGUE
-from adagoal.experiments.declare import Experiment, Options, Outcome, Report
-from adagoal.experiments.linear_output import KERNELS, LINEAR, METHODS
-from adagoal.experiments.linear_runs import FOLDER, SIZES, Cell, line, measure, over
+from experiments import linear_output, misfit
+from experiments.catalogue import CATALOGUE
+from experiments.linear_output import KERNELS, LINEAR, METHODS
+from experiments.linear_runs import FOLDER, SIZES, Cell, line, measure, over
 
 VTR_BUDGET = 100_000
 

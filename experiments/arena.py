@@ -1,4 +1,4 @@
-"""The arena: every method on the same worlds, with both stopping notions (see :mod:`adagoal.experiments.compare`)."""
+"""The arena: every method on the same worlds, with both stopping notions (see :mod:`adagoal.compare.comparison`)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from adagoal.experiments import arena_bounds, compare
-from adagoal.experiments.catalogue import CATALOGUE
-from adagoal.experiments.cells import model
-from adagoal.experiments.compare_output import Score, figure, group, live, panels, scores
-from adagoal.experiments.declare import Experiment, Options, Outcome, Report
-from adagoal.experiments.output import Table
+from adagoal.compare import comparison
+from adagoal.compare.experiment import Experiment, Options, Outcome, Report
+from adagoal.compare.output import Score, figure, group, live, panels, scores
+from adagoal.compare.single_run import model
+from adagoal.compare.tables import Table
 from adagoal.runs.setting import Setting
+from experiments import required_steps
+from experiments.catalogue import CATALOGUE
 
 WORLDS: tuple[dict[str, Any], ...] = (
     {"env": "two-room", "radius": 40.0},
@@ -60,8 +61,8 @@ def cells(options: Options) -> list[Setting]:
     for world in WORLDS:
         given = {"epsilon": 1.0, "budget": options.budget, **{k: v for k, v in world.items() if k != "env"}}
         worlds = {world["env"]: given}
-        found += compare.settings(worlds, ("certified",), GOAL_RULES, seeds, seed=first)
-        found += compare.settings(worlds, OTHERS, ("adagoal",), seeds, seed=first)
+        found += comparison.settings(worlds, ("certified",), GOAL_RULES, seeds, seed=first)
+        found += comparison.settings(worlds, OTHERS, ("adagoal",), seeds, seed=first)
     return sorted(found, key=lambda setting: setting.seed)
 
 
@@ -124,7 +125,7 @@ def asked(outcomes: Sequence[Outcome]) -> dict[tuple[str, str], float]:
     for (world, method, _), runs in group(outcomes).items():
         setting = Setting(**runs[0]["setting"])
         if setting.method_args.get("constants") == "paper":
-            rival = arena_bounds.RIVALS[setting.method]
+            rival = required_steps.RIVALS[setting.method]
             found[world, method] = rival(model(setting), float(setting.radius), setting.epsilon, setting.delta)
     return found
 
@@ -166,7 +167,7 @@ def report(outcomes: Sequence[Outcome], options: Options) -> Report:
 
 def drawn(outcomes: Sequence[Outcome]) -> list[Outcome]:
     """The outcomes of ``DRAWN``."""
-    chosen = [(*compare.parse_method(spec), rule) for spec, rule in DRAWN]
+    chosen = [(*comparison.parse_method(spec), rule) for spec, rule in DRAWN]
     settings = [outcome["setting"] for outcome in outcomes]
     kinds = [(setting["method"], setting["method_args"], setting["goal_rule"]) for setting in settings]
     return [outcome for outcome, kind in zip(outcomes, kinds, strict=True) if kind in chosen]
@@ -175,11 +176,11 @@ def drawn(outcomes: Sequence[Outcome]) -> list[Outcome]:
 ARENA = Experiment(
     "arena",
     cells,
-    compare.measure,
+    comparison.measure,
     report,
-    file=compare.file,
-    kept=compare.kept,
-    line=compare.line,
+    file=comparison.file,
+    kept=comparison.kept,
+    line=comparison.line,
     live=live,
     asks=CATALOGUE["arena"],
 )

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adagoal.api.explore import audit
+from adagoal.compare.experiment import Experiment, Options, Outcome, Report
+from adagoal.compare.single_run import explore, model
+from adagoal.compare.tables import Table
 from adagoal.core.status import Status
-from adagoal.experiments.catalogue import CATALOGUE
-from adagoal.experiments.cells import explore, model
-from adagoal.experiments.declare import Experiment, Options, Outcome, Report
-from adagoal.experiments.output import Table
 from adagoal.rivals.looks import BOUNDS
 from adagoal.runs.setting import Setting
+from experiments.catalogue import CATALOGUE
 
 DELTA = 0.1
 WORLDS = {

@@ -1,4 +1,4 @@
-"""The runs of ``adagoal reproduce linear``, audited on the true model.
+"""The runs of ``python -m experiments linear``, audited on the true model.
 
 One that was killed or given up goes on from its checkpoint.
 """
@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adagoal.api.explore import audit
+from adagoal.compare.experiment import Options, Outcome
+from adagoal.compare.single_run import explore, model, resume
 from adagoal.core.run import Run
 from adagoal.core.status import Status
 from adagoal.core.types import Longs
-from adagoal.experiments.cells import explore, model, resume
-from adagoal.experiments.declare import Options, Outcome
 from adagoal.mdp import solve
 from adagoal.runs.saved import find
 from adagoal.runs.setting import Setting

@@ -23,13 +23,14 @@ import numpy as np
 
 from adagoal.core.counts import Counts
 from adagoal.core.types import Bools, Floats
-from adagoal.mdp import incremental, solve
+from adagoal.mdp import solve
 from adagoal.rivals.disco import DisCo
 from adagoal.rivals.gosprl import Gosprl
 from adagoal.rivals.lae import CONSOLIDATE, LAE, LAYERS
 from adagoal.rivals.ucbexplore import UcbExplore
 from adagoal.rivals.valae import VALAE
 from adagoal.worlds.model import TabularMDP
+from experiments import incremental
 
 TRIES = 1e9
 """Enough that rounding to whole counts does not matter."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from adagoal.compare import comparison
+from adagoal.compare.experiment import Options, Report
 from adagoal.core.errors import InputError
 from adagoal.core.files import busy, read_json
-from adagoal.experiments import compare
-from adagoal.experiments.declare import Options, Report
 from adagoal.report import curves
 
 CELLS = "cells"
@@ -51,6 +51,6 @@ class FolderComparison:
         if not outcomes:
             raise InputError(f"{self._folder}: no run is finished yet")
         try:
-            return compare.report(outcomes, Options())
+            return comparison.report(outcomes, Options())
         except (KeyError, TypeError, IndexError, AttributeError, ValueError):
             raise InputError(f"{self._folder / CELLS}: holds a file that is damaged, or no run of compare") from None

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from adagoal.experiments.catalogue import CATALOGUE
-from adagoal.experiments.cells import model
-from adagoal.experiments.declare import Experiment, Options, Report
-from adagoal.experiments.output import Table
-from adagoal.experiments.price import DELTA, WORLDS
-from adagoal.experiments.samples import for_ucbvi
+from adagoal.compare.experiment import Experiment, Options, Report
+from adagoal.compare.single_run import model
+from adagoal.compare.tables import Table
 from adagoal.runs.setting import Setting
 from adagoal.tabular.paper import horizon
+from experiments.catalogue import CATALOGUE
+from experiments.price import DELTA, WORLDS
+from experiments.required_samples import for_ucbvi
 
 LARGE = 100
 """Worlds with more states than this take minutes; ask for them with --all."""

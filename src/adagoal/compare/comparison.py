@@ -1,7 +1,7 @@
 """Methods and goal rules side by side, with two stopping notions.
 
 *Own stop*: the step at which the method's own rule ends the run. *Audit-stop*: the first step from which its answer is
-right for good (:mod:`adagoal.experiments.auditor`).
+right for good (:mod:`adagoal.compare.anytime_audit`).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any
 from adagoal import goals as goal_rules
 from adagoal import methods
 from adagoal.api.explore import audit
+from adagoal.compare.anytime_audit import Auditor
+from adagoal.compare.experiment import Experiment, Options, Outcome, Report
+from adagoal.compare.output import NOTE, figure, live, panels, scores, table
+from adagoal.compare.single_run import run
 from adagoal.core.checks import pair
 from adagoal.core.errors import InputError
-from adagoal.experiments.auditor import Auditor
-from adagoal.experiments.cells import run
-from adagoal.experiments.compare_output import NOTE, figure, live, panels, scores, table
-from adagoal.experiments.declare import Experiment, Options, Outcome, Report
 from adagoal.runs.asked import Given as Goals
 from adagoal.runs.asked import as_given, asked, space
 from adagoal.runs.session import Session

@@ -1,4 +1,4 @@
-"""Tables and figures of ``adagoal reproduce linear``, from its outcomes."""
+"""Tables and figures of ``python -m experiments linear``, from its outcomes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from adagoal.experiments import misfit
-from adagoal.experiments.declare import Options, Outcome, Report
-from adagoal.experiments.linear_runs import DELTA, EPSILON, RADIUS, SIZES, Cell, goal_space
-from adagoal.experiments.output import COLOURS, GREY, Table
-from adagoal.experiments.samples import for_vtr
+from adagoal.compare.experiment import Options, Outcome, Report
+from adagoal.compare.tables import COLOURS, GREY, Table
 from adagoal.report.curves import Panel, seeded
+from experiments import misfit
+from experiments.linear_runs import DELTA, EPSILON, RADIUS, SIZES, Cell, goal_space
+from experiments.required_samples import for_vtr
 
 KERNELS = (2, 4, 8, 16)
 LINEAR = ("likelihood", "vtr-pooled")

@@ -14,10 +14,10 @@ from matplotlib.lines import Line2D
 from rich.table import Table as Screen
 
 from adagoal import methods
+from adagoal.compare.anytime_audit import PER_DECADE
+from adagoal.compare.experiment import Outcome
+from adagoal.compare.tables import COLOURS, GREY, Table
 from adagoal.core.types import Floats
-from adagoal.experiments.auditor import PER_DECADE
-from adagoal.experiments.declare import Outcome
-from adagoal.experiments.output import COLOURS, GREY, Table
 from adagoal.report.curves import Line, Panel, seeded
 
 STYLES = ("-", "--", ":", "-.")

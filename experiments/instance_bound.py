@@ -38,8 +38,8 @@ import numpy as np
 from scipy.optimize import linprog
 
 from adagoal.core.types import Floats, Longs
-from adagoal.mdp.small import Slopes, Small
 from adagoal.worlds.model import TabularMDP
+from experiments.small_models import Slopes, Small
 
 FLOOR = 1e-3
 """Pairs that the current flow does not try count as tried by this share of the mean."""
@@ -100,7 +100,7 @@ def kl(delta: float) -> float:
 
 
 def limit(mdp: TabularMDP, L: float, epsilon: float, rounds: int = 25) -> Limit:
-    """The limit of a model with a small part within reach of its start (:mod:`adagoal.mdp.small`)."""
+    """The limit of a model with a small part within reach of its start (:mod:`experiments.small_models`)."""
     known = Small(mdp)
     V, policies = known.optima()
     cases = _first_cases(known, V, policies, L, epsilon)

@@ -1,10 +1,10 @@
-"""What an experiment is: a declaration, from which one runner (:mod:`adagoal.experiments.runner`) does the rest.
+"""What an experiment is: a declaration, from which one runner (:mod:`adagoal.compare.runner`) does the rest.
 
     cells    the runs to make, as data; they may be of any kind that can be sent to another process
     measure  what one cell measures: plain data for JSON. It runs anywhere (:mod:`adagoal.engines`)
     report   the table, the data and the figures, from all outcomes in the order of their cells
 
-A new experiment is one file with these three, and an entry in :mod:`adagoal.experiments.catalogue`.
+A new experiment is one file with these three, and an entry in :mod:`experiments.catalogue`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How far certified runs are from what is possible: their steps over an instance lower bound (mdp/limit.py).
+"""How far certified runs are from what is possible: their steps over an instance lower bound.
 
 The limit is computed from the exact model, which no learner sees. Beside it are certified runs on the same worlds, as
 many as there are seeds, and the evidence that they hold when they stop.
@@ -13,14 +13,14 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from adagoal.api.explore import audit
+from adagoal.compare.experiment import Experiment, Options, Outcome, Report
+from adagoal.compare.single_run import model, run
+from adagoal.compare.tables import Columns, Table
 from adagoal.core.counts import Counts
-from adagoal.experiments.catalogue import CATALOGUE
-from adagoal.experiments.cells import model, run
-from adagoal.experiments.declare import Experiment, Options, Outcome, Report
-from adagoal.experiments.output import Columns, Table
-from adagoal.experiments.price import DELTA, WORLDS
-from adagoal.mdp import limit
 from adagoal.runs.setting import Setting
+from experiments import instance_bound
+from experiments.catalogue import CATALOGUE
+from experiments.price import DELTA, WORLDS
 
 
 class Cell(NamedTuple):
@@ -51,12 +51,12 @@ def measure(cell: Cell, options: Options) -> dict[str, Any]:
     began = time.process_time()
     found: dict[str, Any] = {"world": cell.world, "seed": cell.seed}
     if cell.seed is None:
-        least = limit.limit(model(setting), float(setting.radius), setting.epsilon, options.rounds)
-        found |= {"steps": least.steps * limit.kl(DELTA), "models": least.models, "finished": least.finished}
+        least = instance_bound.limit(model(setting), float(setting.radius), setting.epsilon, options.rounds)
+        found |= {"steps": least.steps * instance_bound.kl(DELTA), "models": least.models, "finished": least.finished}
         return found | {"seconds": round(time.process_time() - began, 1)}
     kept: dict[str, Counts] = {}
     result = run(replace(setting, seed=cell.seed), lambda run: kept.update(counts=run.estimates.counts))
-    held = limit.evidence(model(setting), kept["counts"].n, float(setting.radius), setting.epsilon)
+    held = instance_bound.evidence(model(setting), kept["counts"].n, float(setting.radius), setting.epsilon)
     return found | {"steps": result.steps, "status": result.status, "audit": audit(result).ok, **held._asdict()}
 
 
@@ -68,7 +68,7 @@ def table_row(world: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     row = {"world": world, "L": WORLDS[world].radius, "epsilon": WORLDS[world].epsilon, "limit": least["steps"]}
     row |= {"models": least["models"], "finished": least["finished"], "seconds": least["seconds"]}
     row["certified"] = statistics.median(r["steps"] for r in runs)
-    for name in limit.Evidence._fields:
+    for name in instance_bound.Evidence._fields:
         row[name] = None if any(r[name] is None for r in runs) else statistics.median(r[name] for r in runs)
     row["audits"] = f"{sum(r['audit'] for r in runs)} of {len(runs)}"
     return row | {"ratio": row["certified"] / row["limit"] if row["limit"] else None}
@@ -88,11 +88,11 @@ def report(outcomes: Sequence[Outcome], options: Options) -> Report:
     }
     note = (
         f"Environment steps at delta = {DELTA}. Limit: a lower bound for algorithms that return the goals within L "
-        "with one fixed optimal policy each (mdp/limit.py); '(at least)' where more rounds would raise it. Models: in "
-        "which that answer is wrong, and which must be told apart. Certified stop: median of the seeds. Tilts, jumps: "
-        f"the evidence at the stop, in nats, of which any algorithm needs {limit.kl(DELTA):.2f}; against the cheapest "
-        "model that changes known transitions, and against the cheapest with one never seen. Seconds: processor time "
-        "of the limit."
+        "with one fixed optimal policy each (instance_bound.py); '(at least)' where more rounds would raise "
+        "it. Models: in which that answer is wrong, and which must be told apart. Certified stop: median of the seeds. "
+        f"Tilts, jumps: the evidence at the stop, in nats; any algorithm needs {instance_bound.kl(DELTA):.2f}; "
+        "against the cheapest model that changes known transitions, and against the cheapest with one never seen. "
+        "Seconds: processor time of the limit."
     )
     text = f"{Table.of(rows, columns).markdown()}\n{note}\n"
     return Report(rows, text, {"delta": DELTA, "rows": rows, "runs": list(outcomes)})

@@ -25,16 +25,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from adagoal import goals as goal_rules
+from adagoal.compare.experiment import Experiment, Options, Outcome, Report
+from adagoal.compare.tables import COLOURS, GREY, Table, panels
 from adagoal.core.counts import Counts
 from adagoal.core.intervals import clopper_pearson
 from adagoal.core.policy import Policy
 from adagoal.core.run import Run
 from adagoal.core.status import Status
-from adagoal.experiments.arena import GOAL_RULES
-from adagoal.experiments.catalogue import CATALOGUE
-from adagoal.experiments.coverage_worlds import FAMILIES, case
-from adagoal.experiments.declare import Experiment, Options, Outcome, Report
-from adagoal.experiments.output import COLOURS, GREY, Table, panels
 from adagoal.loop import explore
 from adagoal.mdp import solve
 from adagoal.mdp.audit import audit_policies
@@ -42,6 +39,9 @@ from adagoal.report.curves import Line, Panel
 from adagoal.tabular.certified import Certified
 from adagoal.worlds.model import TabularMDP
 from adagoal.worlds.simulator import ModelWorld
+from experiments.arena import GOAL_RULES
+from experiments.catalogue import CATALOGUE
+from experiments.coverage_worlds import FAMILIES, case
 
 DELTAS = (0.1, 0.01)
 BUDGET = 500_000

@@ -1,0 +1,103 @@
+"""The experiments behind the tables and figures of the documents: ``python -m experiments NAME``, from a checkout.
+
+python -m experiments                    list the experiments
+python -m experiments price --seeds 5    run one; finished runs are kept as files, so the same command continues
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from adagoal.cli import main as cli
+from adagoal.cli import options
+from adagoal.cli.experiments import GOES_ON, conduct, shared
+from adagoal.compare.experiment import Asked, Option
+from experiments.catalogue import CATALOGUE
+
+
+class Whole(options.Count):
+    """A whole number with a smallest value."""
+
+    name = "N"
+
+    def __init__(self, low: float) -> None:
+        self._low = low
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number."""
+        number = super().convert(value, param, ctx)
+        if number < self._low:
+            self.fail(f"{number} is not in the range x>={self._low:g}", param, ctx)
+        return number
+
+
+def command(name: str, asked: Asked) -> click.Command:
+    """The command of an experiment; one that has parts gets ``--part``."""
+
+    def function(part: str = "all", **given: Any) -> None:
+        engine = {key: given.pop(key) for key in ("jobs", "engine", "address", "as_json")}
+        conduct(asked, part, given, **engine)
+
+    taken = shared(name, asked)(function)
+    for option in reversed(asked.options):
+        taken = _click(option)(taken)
+    if asked.parts:
+        choice = click.Choice([*asked.parts, "all"])
+        taken = click.option("--part", type=choice, default="all", show_default=True, help="Which.")(taken)
+    example = f"Example: python -m experiments {name} {asked.example or f'--jobs 2 --out runs/{name}'}"
+    return click.command(name, help=f"{asked.about}\n\n{GOES_ON}", epilog=example)(taken)
+
+
+def _click(option: Option) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """An experiment's own option, in click's words."""
+    kind: click.ParamType[Any]
+    if option.kind is bool:
+        return click.option(_flag(option), option.name, is_flag=True, help=option.help)
+    if option.kind is int:
+        kind = Whole(option.low or 0)
+    elif option.kind is float:
+        kind = options.Positive() if option.low is None else click.FloatRange(option.low)
+    elif option.kind is Path:
+        kind = click.Path(path_type=Path, file_okay=False, exists=True)
+    else:
+        kind = click.Choice(option.choices)
+    told = "default" in option.help or option.many or option.default in (None, float("inf"))
+    default = None if option.many else option.default
+    return click.option(
+        *(_flag(option), option.name),
+        type=kind,
+        default=default,
+        multiple=option.many,
+        show_default=not told,
+        help=option.help,
+    )
+
+
+def _flag(option: Option) -> str:
+    return "--" + option.name.replace("_", "-")
+
+
+@click.group(cls=cli.Group, invoke_without_command=True, epilog="Example: python -m experiments figure3 --seeds 20")
+@click.pass_context
+def experiments(ctx: click.Context) -> None:
+    """Run an experiment: its figure, its table, and the data behind them."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+for _name, _asked in CATALOGUE.items():
+    experiments.add_command(command(_name, _asked))
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line and return its exit code."""
+    return cli.run(arguments, experiments, "python -m experiments")
+
+
+if __name__ == "__main__":
+    sys.exit(run())
