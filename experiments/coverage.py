@@ -5,10 +5,11 @@ value of the policy it speaks of, a bound on that policy's sub-optimality below 
 wrong side of V*, or, at the stop, the condition C1 or C2 of definition ``def_MGE``. The promise is that the probability
 of a broken run is at most delta, whatever the world, the goal rule and the moment of the stop.
 
-Families: the random models of :mod:`adagoal.worlds.random_models`, and four adversarial ones: ``every-step`` plans,
+Families: the random models of :mod:`adagoal.worlds.random_models`, and five adversarial ones: ``every-step`` plans,
 tightens every bound and checks the stopping rule after each single step; ``exactly-L`` puts L (and where it can L +
 epsilon too) exactly on some V*; ``extreme`` has transition probabilities within 1e-6..1e-1 of 0 and 1; ``surprises``
-looks deterministic up to one rare transition, and tries every pair equally often.
+looks deterministic up to one rare transition, and tries every pair equally often; ``rivals`` has a rare transition that
+only the bounds on the sub-optimality depend on, and tries its pair rarely.
 
 The *control* runs the same check with a delta of ``10 S A``, at which the bounds promise nothing: it must find misses,
 or the check would be blind.
@@ -41,7 +42,7 @@ from adagoal.worlds.model import TabularMDP
 from adagoal.worlds.simulator import ModelWorld
 from experiments.arena import GOAL_RULES
 from experiments.catalogue import CATALOGUE
-from experiments.coverage_worlds import FAMILIES, case
+from experiments.coverage_worlds import FAMILIES, RIVAL, case
 
 DELTAS = (0.1, 0.01)
 BUDGET = 500_000
@@ -49,6 +50,8 @@ BUDGET = 500_000
 EVERY_STEP_BUDGET = 600
 SAMPLED_TRIES = 2_000
 """Tries of every pair, where pairs are not chosen by the explorer."""
+OFTEN = 50
+"""In the family ``rivals`` all other pairs are tried this many times as often as the rival."""
 CHUNK = 25
 """Runs per file."""
 CONFIDENCE = 0.95
@@ -125,15 +128,16 @@ def run_task(task: Task) -> dict[str, Any]:
     world = ModelWorld(mdp)
     counts = Counts(world.initial_states, world.n_actions, world.start)
     delta = task.delta or 10.0 * mdp.n_states * mdp.n_actions
-    estimates = Certified(counts, world.state_bound, L, epsilon, delta)
+    branching = 2 if task.family == "rivals" else None  # so the states between 0 and the goal have no unseen mass
+    estimates = Certified(counts, world.state_bound, L, epsilon, delta, branching=branching)
     run = Run(world, estimates, goal_rules.get(task.rule), np.random.default_rng([task.seed, 11]))
     truth = Truth(mdp)
     if task.family == "every-step":
         while (status := explore(run, run.steps + 1, truth)) is Status.BUDGET and run.steps < EVERY_STEP_BUDGET:
             estimates.polished[:] = 0.0  # tighten every bound again, not only when it pays
             estimates.schedule.purses[:] = np.inf
-    elif task.family == "surprises":
-        status = sample(run, mdp, truth)
+    elif task.family in ("surprises", "rivals"):
+        status = sample(run, mdp, truth, often=OFTEN if task.family == "rivals" else 1)
     else:
         status = explore(run, BUDGET, truth)
     truth(run)
@@ -149,16 +153,22 @@ def run_task(task: Task) -> dict[str, Any]:
     return record
 
 
-def sample(run: Run, mdp: TabularMDP, truth: Truth) -> Status:
-    """Try every pair equally often, up to the first surprise: bounds hold whatever chose the actions."""
+def sample(run: Run, mdp: TabularMDP, truth: Truth, often: int = 1) -> Status:
+    """Try every pair of ``mdp`` equally often, or all but the rival ``often`` times as often.
+
+    Sampling ends once every successor of the true world was seen. Bounds hold whatever chose the actions.
+    """
     estimates, counts = run.estimates, run.counts
     assert isinstance(estimates, Certified)
-    rows = [mdp.row(*divmod(x, mdp.n_actions)) for x in range(mdp.n_states * mdp.n_actions)]
+    pairs = np.arange(mdp.n_states * mdp.n_actions)
+    rows = [mdp.row(*divmod(int(x), mdp.n_actions)) for x in pairs]
+    possible = [len(truth.mdp.row(*divmod(int(x), mdp.n_actions))[0]) for x in pairs]
+    weights = np.where(pairs == RIVAL, 1, often)
     tries = 0
-    while run.goes_on() and tries < SAMPLED_TRIES and counts.support.max() < 2:
+    while run.goes_on() and tries < SAMPLED_TRIES and (counts.support < possible).any():
         more = max(1, tries // 10)
-        landed = [run.rng.choice(states, more, p=p) for states, p in rows]
-        counts.add(np.repeat(np.arange(len(rows)), more), np.concatenate(landed).astype(np.int64))
+        landed = [run.rng.choice(states, more * w, p=p) for (states, p), w in zip(rows, weights, strict=True)]
+        counts.add(np.repeat(pairs, more * weights), np.concatenate(landed).astype(np.int64))
         tries += more
         run.steps = int(counts.visits.sum())
         estimates.schedule.purses[:] = np.inf

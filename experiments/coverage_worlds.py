@@ -13,8 +13,10 @@ from adagoal.worlds.model import TabularMDP, from_rows
 
 FAMILIES = (
     *("sparse", "dense", "deterministic", "waiting", "rare exits", "traps", "extreme", "exactly-L", "surprises"),
-    "every-step",
+    *("rivals", "every-step"),
 )
+RIVAL = 1
+"""The pair of the family ``rivals`` that is better than it looks: action 1 in the start."""
 
 
 class Case(NamedTuple):
@@ -59,6 +61,28 @@ def surprises(seed: int) -> Case:
     return Case(from_rows(rows, A, name="surprises"), float(n), epsilon)
 
 
+def rivals(seed: int) -> Case:
+    """Return a corridor to the goal and a second action in the start that is better than it looks.
+
+    The second action leads to the goal with a small probability q. Until that happens, it goes on as the first action
+    does, or stays. The state before the goal is left with probability 1/2 only. Both ways lead through it, so its
+    uncertainty cancels in the gap (lemmas 7 to 9) but not in the bounds on the values. If the rival is tried rarely and
+    all other pairs often, the gap rests on the bound on q alone, and is false as soon as that bound falls below q.
+    """
+    rng = np.random.default_rng([seed, 17])
+    n, A, epsilon = int(rng.integers(4, 7)), 2, 0.5
+    value, lost = 2.0 * n - 1.0, float(rng.uniform(1.2, 1.8)) * epsilon
+    rows = [{x // A + 1: 1.0} for x in range(A * n)] + [{0: 1.0}] * A
+    rows[A * (n - 1)], rows[A * (n - 1) + 1] = {1: 0.5, n: 0.5}, {0: 1.0}
+    if seed % 2:
+        q = 1.0 / (value - lost)  # the rival stays, and takes 1/q steps
+        rows[RIVAL] = {0: 1.0 - q, n: q}
+    else:
+        q = lost / (value - 1.0)  # the rival goes on, and takes 1 + (1 - q) (value - 1) steps
+        rows[RIVAL] = {1: 1.0 - q, n: q}
+    return Case(from_rows(rows, A, name="rivals"), value + 3.0, epsilon)
+
+
 def case(family: str, seed: int) -> Case:
     """The random world of a run: 4 to 12 states, 2 or 3 actions, L in 3..8, epsilon in 0.5..2."""
     rng = np.random.default_rng([seed, 7])
@@ -76,6 +100,8 @@ def case(family: str, seed: int) -> Case:
         return Case(kinds[rng.integers(3)](), float(rng.uniform(3, 5)), 2.0)
     if family == "surprises":
         return surprises(seed)
+    if family == "rivals":
+        return rivals(seed)
     if family == "exactly-L":
         return _on_the_edge(random_models.random_sparse(**size, branching=some), L, epsilon)
     builders: dict[str, Callable[[], TabularMDP]] = {

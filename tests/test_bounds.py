@@ -1,15 +1,17 @@
 """The four events and the inner problems of docs/theory.md, each tried numerically."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import optimize
 
 from adagoal.core import backup
+from adagoal.core.counts import Counts
 from adagoal.planning import bounds, closed
 from adagoal.planning.model import Empirical
-from adagoal.tabular.confidence import Radii, Tally, radii
+from adagoal.tabular.confidence import Confidence, Radii, Tally, radii
 from adagoal.tabular.surprise import Quiet, following
 
 DELTA = 0.1
@@ -241,6 +243,39 @@ def test_duals_against_a_solver(seed):
         assert known >= closed_known - 1e-9
     assert max(low, 0.0) >= backup.low(mean, variance, r, CAP, 0.0) - 1e-9
     assert min(up, f.max()) <= closed.up(mean, variance, f.max(), r, 0.0, f.max()) + 1e-9
+
+
+def test_the_worked_example():
+    """The numbers of docs/theory.md, from the code."""
+    page = (Path(__file__).parents[1] / "docs/theory.md").read_text().partition("### A worked example")[2]
+    rows = [row.split("|")[1:-1] for row in page.partition("## Lower bounds")[0].splitlines() if row.startswith("|")]
+    printed = {row[0].strip(): row[2].strip() for row in rows if len(row) == 3}
+    counts = Counts(20, 4, start=0, width=2)
+    counts.add(np.zeros(1000, np.int64), np.repeat([1, 2, 1, 2], [1, 1, 699, 299]).astype(np.int64))
+    confidence = Confidence(counts, states=20, pairs=80, goals=20, delta=0.1, branching=20)
+    alone = np.array([900.0])
+    confidence.update()
+    cap, found = 11.0, confidence.model()
+    found = found._replace(q=np.minimum(found.q, confidence.quiet.bound(alone)))
+    V, Y = np.zeros((20, 1)), np.zeros((20, 1))
+    V[1:3, 0], Y[1:3, 0] = (4, 7), (5, 8)
+    mean, variance = found.p[0] @ (4, 7), found.p[0] @ (np.array([4, 7]) - 4.9) ** 2
+    above, spread = found.p_split[0] @ (5, 8), found.p_split[0] @ (np.array([5, 8]) - found.p_split[0] @ (5, 8)) ** 2
+    values = {
+        "`r_low` (lemma 1)": found.r_low[0],
+        "`r` (lemma 2)": found.r[0],
+        "unseen mass (lemma 3a)": confidence.model().q[0],
+        "unseen mass (lemma 3b)": confidence.quiet.bound(alone)[0],
+        "mean of $V$ under $\\hat p$": mean,
+        "Low, closed form": backup.low(mean, variance, found.r_low[0], cap, 0.0),
+        "Low, best of the 25 levels": bounds.low_exact(0, 0, found, cap, V, variance, mean),
+        "mean of $Y$ under $\\hat p$": above,
+        "Up, closed form": closed.up(above, spread, 8.0, found.r[0], found.q[0], 10.0),
+        "Up, best $t$": bounds.up_exact(0, 0, found, Y, spread, above, 8.0, 10.0),
+    }
+    assert printed.keys() - {"quantity"} >= values.keys()
+    for name, value in values.items():
+        assert printed[name] == f"{value:.{len(printed[name].partition('.')[2])}f}", name
 
 
 def test_known_branching_removes_the_unseen_mass():

@@ -14,6 +14,7 @@ from adagoal.runs.session import Session
 from adagoal.runs.setting import Setting
 from adagoal.tabular.certified import Certified
 from adagoal.tabular.columns import HEIGHT
+from adagoal.tabular.confidence import Confidence
 from adagoal.tabular.resolvent import suboptimality
 from adagoal.worlds import grid, random_models, toys
 from adagoal.worlds.model import from_rows
@@ -150,6 +151,36 @@ def test_gap_bounds_the_worst_model(leak):
                 assert value.max() <= most + 1e-9
                 tried += 1
     assert tried > 100
+
+
+@pytest.mark.parametrize("unsure", ["rival", "policy"])
+def test_a_gap_is_nearly_attained_at_the_edge_of_the_confidence_set(unsure):
+    """Lemmas 7 and 8: a kernel with KL(p_hat, p) = r loses nearly as much as the bound says, and not more.
+
+    In the start one action goes along a corridor of five states. The other one leads to state 3, or to state 6, from
+    which it takes as long as from the start. Either of them is the policy, and the other one its rival.
+    """
+    rows = [{1: 1.0}, {3: 0.3, 6: 0.7}, {2: 1.0}, {0: 1.0}, {3: 1.0}, {0: 1.0}, {4: 1.0}, {0: 1.0}, {5: 1.0}, {0: 1.0}]
+    rows += [{0: 1.0}, {0: 1.0}, {1: 1.0}, {0: 1.0}]
+    counts = Counts(7, 2, start=0, width=2)
+    for x, row in enumerate(rows):
+        counts.add(np.repeat(x, len(row)), np.array(list(row)))
+        tries = np.round([(2000 if len(row) > 1 else 10**6) * p for p in row.values()]).astype(int)
+        counts.add(np.repeat(x, tries.sum()), np.repeat(list(row), tries))
+    confidence = Confidence(counts, 7, 14, 7, delta=0.1, branching=2)
+    confidence.update()
+    m, inside = confidence.model(), np.arange(7) == 5
+    policy = np.where(np.arange(7) == 0, unsure == "policy", 0).astype(np.int16)
+    V, Y = np.zeros(7), np.where(inside, 0.0, 12.0)
+    gap, *_ = suboptimality(np.arange(7), inside, m, V, Y, policy, True, np.zeros(7, np.int16))
+    better, p_hat, edge = (1 if unsure == "rival" else -1), m.p_split[1], 0.0
+    while p_hat @ np.log(p_hat / (p_hat + better * (edge + 1e-5) * np.array([1, -1]))) <= m.r[1]:
+        edge += 1e-5
+    p = m.p_split[1, 0] + better * edge
+    other = from_rows([{3: p, 6: 1 - p} if x == 1 else row for x, row in enumerate(rows)], 2)
+    lost = solve.policy_values(other, policy, 5)[0] - solve.optimal_values(other, np.array([5]))[0, 0]
+    assert lost > 0.04
+    assert lost <= gap <= lost + 0.03
 
 
 @pytest.mark.parametrize("few", [(1, 2), (4, 1), (7, 0)])

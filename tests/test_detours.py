@@ -63,6 +63,27 @@ def test_a_detour_against_exact_values():
     assert np.array_equal(before, (V, Y))  # once is enough
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_detour_with_bounds_that_are_not_exact(seed):
+    """The lower bound of h falls far short at g: what is subtracted is an upper bound on the way from g to h."""
+    rng, truth, order = np.random.default_rng(seed), solve.optimal_values(WORLD), np.arange(WORLD.n_states)
+    g = int(rng.integers(1, WORLD.n_states))
+    model = ideal(WORLD)
+    h = int(rng.choice([s for s in np.unique(model.successor[4 * g : 4 * g + 4]) if s not in (g, WORLD.start)]))
+    column, goal_state = np.zeros(WORLD.n_states, np.int64), np.array([-1, h, g])
+    column[[h, g]] = 1, 2
+    V, Y = np.zeros((3, WORLD.n_states)), np.full((3, WORLD.n_states), CAP)
+    best = np.full((3, WORLD.n_states), WORLD.n_actions, np.int16)
+    best[1:] = solve.optimal_policy(WORLD, truth)[:, [h, g]].T
+    V[1] = truth[:, h] * np.where(order == g, rng.random(), 1.0)
+    Y[1] = truth[:, h] * rng.uniform(1.0, 1.2)  # 1 + p Y <= Y still
+    Y[2] = truth[:, g] * rng.uniform(1.5, 2.0)
+    detours(np.array([2]), goal_state, column, order, model, CAP, 1e-3, V, Y, best)
+    assert (V[2] <= truth[:, g]).all()
+    assert (Y[2] >= solve.policy_values(WORLD, best[2], g) - 1e-9).all()
+    assert V[2].any()
+
+
 def test_bounds_hold_with_detours(monkeypatch):
     taken = []
 

@@ -46,6 +46,35 @@ def worlds(rng, counts, to, goal, bad):
         yield from_rows(rows, counts.n_actions, start=0)
 
 
+def twin(counts, visits, goal):
+    """hops_g of lemma 12, straight from docs/theory-sharper.md."""
+    states, actions, best = counts.n_states, counts.n_actions, 0.0
+    state, to = np.arange(states * actions) // actions, counts.successor[:, 0]
+    single = (counts.support == 1) & (visits > 0)
+    kappa = np.where(single, LOG / np.maximum(visits, 1), np.inf)
+    for k in (1 / 2, 1 / 4, 1 / 8):
+        known = np.flatnonzero(kappa <= k)
+        d, r = (np.where(np.arange(states) == s, 0.0, np.inf) for s in (0, goal))
+        exits = np.isin(np.arange(states), state[~(kappa <= k)])
+        r_exit = np.where(exits, 1.0, np.inf)
+        for _ in range(states):
+            for x in known:
+                d[to[x]] = min(d[to[x]], d[state[x]] + 1)
+                for hops_left in (r, r_exit):
+                    hops_left[state[x]] = min(hops_left[state[x]], 1 + hops_left[to[x]])
+        if exits[0]:
+            continue
+        bounds = []
+        for x in known[np.isfinite(d[state[known]])]:
+            s, after = state[x], to[x]
+            circle = 1 + max(d[s] - d[after], int(after != s))
+            bounds.append(d[s] + 1 + (1 - kappa[x]) * r[after])
+            bounds.append(d[s] + 1 + (1 - kappa[x]) * r_exit[after])
+            bounds.append((1 - k) * max(d[s] + 1 - circle, 0.0) + circle * (1 / kappa[x] - 1 / 2))
+        best = max(best, min(bounds))
+    return best
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_bounds_in_hops_hold_in_every_world_that_the_counts_allow(seed):
     rng = np.random.default_rng(seed)
@@ -55,6 +84,7 @@ def test_bounds_in_hops_hold_in_every_world_that_the_counts_allow(seed):
     tight = 0
     for goal in rng.choice(np.arange(1, 9), 3, replace=False):
         lower = hops.lower(known, at, np.array([goal]), np.zeros(1))[0]
+        assert lower == pytest.approx(max(twin(counts, counts.n.astype(float), goal), 1.0))
         for other in worlds(rng, counts, to, int(goal), bad=False):
             best = solve.optimal_values(other, np.array([goal]))[0, 0]
             assert lower <= best + 1e-9
@@ -92,6 +122,7 @@ def test_a_goal_that_was_never_seen_is_far_but_not_too_far(seed):
         least = min(least, solve.optimal_values(from_rows(rows, 2, start=0), np.array([states]))[0, 0])
     assert lower <= least + 1e-9
     assert lower >= 0.4 * least
+    assert lower == pytest.approx(twin(counts, n.astype(float), states))
 
 
 def test_the_unseen_mass_counts_once():

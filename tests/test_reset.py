@@ -107,6 +107,12 @@ def test_the_lemma_on_exact_values(seed: int) -> None:
         assert wide.D[0] == pytest.approx(lower)
 
 
+def test_the_error_grows_as_the_lemma_says() -> None:
+    """Lemma 10c with gap = U - D = 1: E' = E + q U (C - D + U) / (1 - q C)."""
+    D, U, C, q = 3.0, 4.0, 6.0, 0.01
+    assert believed(D, U, C, q).E[0] == pytest.approx(1.0 + q * U * (C - D + U) / (1.0 - q * C))
+
+
 def test_the_event_fails_as_rarely_as_it_should() -> None:
     """The share of streams in which the bound is below the truth before the first reset leads elsewhere."""
     rng, delta, q = np.random.default_rng(0), 0.3, 0.02

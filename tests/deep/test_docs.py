@@ -72,6 +72,13 @@ def test_lemmas_name_functions_and_tests_that_exist() -> None:
     assert seen > 80
 
 
+def test_links_to_classes_lead_to_their_files() -> None:
+    links = [(page, *link) for page in PAGES for link in re.findall(r"\[`([A-Z]\w+)`\]\(([^)]+\.py)\)", text(page))]
+    assert links
+    for page, name, path in links:
+        assert re.search(rf"^class {name}\b", (page.parent / path).read_text(), re.M), f"{page.name}: {name} in {path}"
+
+
 def test_formulas_become_mathml_and_code_does_not() -> None:
     text = "Let $L \\ge 1$ cost `$5` or $5 and $6.\n\n```\n$x$\n```\n\n$$\\sum_i x_i$$\n"
     shown = mathematics.typeset(text)

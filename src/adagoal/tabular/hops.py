@@ -1,17 +1,18 @@
 """Bounds where every pair has led to one place so far: numbers of hops (docs/theory-sharper.md, lemma 12).
 
 In such a part of the world a policy follows one path, unless something happens that was never seen before. Lemma 3b
-bounds the unseen mass of all pairs of a quiet window together: sum_x m_x k_x <= log with k_x = ln(1/(1 - q_x)). A path
-without a circle meets each pair once. So it loses no more than the worst of its pairs would lose alone, with k_x =
-log/m_x: the unseen mass counts once, and not at every step of the way. With d(s) the hops from the start to s over
-known pairs, r(s) those from s to the goal, and s' the place to which the pair x of s leads,
+bounds the unseen mass of all pairs of a quiet window together: sum_x m_x kappa_x <= log, kappa_x = ln(1/(1 - q_x)). A
+path without a circle meets each pair once. So it loses no more than the worst of its pairs would lose alone, with
+kappa_x = log/m_x: the unseen mass counts once, and not at every step of the way. With d(s) the hops from the start to s
+over known pairs, left(s) those from s to the goal, and s' the place to which the pair x of s leads,
 
-    V*(s0)    >=  min{ min over x of  d(s) + 1 + (1 - k_x) r(s'),   the same towards pairs that are not known,
-                       min over x of  (1 - k) (d(s) + 1 - c) + c (1/k_x - 1/2) },     c the hops of a circle through x,
-    V^pi(s0)  <=  n + (1/e - 1) (n + 1),    e = exp(-log/theta),
+    V*(s0)    >=  min{ min over x of  d(s) + 1 + (1 - kappa_x) left(s'),   the same towards pairs that are not known,
+                       min over x of  (1 - chi) (d(s) + 1 - c) + c (1/kappa_x - 1/2) },   c the hops of a circle
+                                                                                          through x,
+    V^pi(s0)  <=  n + (1/phi - 1) (n + 1),    phi = exp(-log/theta),
 
 for the policy pi that goes along the fewest hops n over pairs that were tried theta times. A pair is known if it has
-one successor and k_x is at most k.
+one successor and kappa_x is at most the cut chi.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from adagoal.core.types import Bools, Floats, Longs
 from adagoal.planning.model import inside
 
 CUTS = (0.5, 0.25, 0.125)
-"""The numbers k that are tried."""
+"""The cuts chi that are tried."""
 LEAST = 1e-6
 """Of the logarithm of a window: a delta beyond 1, in a check that is made to fail, has none."""
 RATIO = 1.1
@@ -109,7 +110,7 @@ def back(world, ends, most):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _through(world, d, r, most, extra):  # type: ignore[no-untyped-def]
-    """min over pairs of d(s) + 1 + (1 - k_x)(r(s') + extra)."""
+    """min over pairs of d(s) + 1 + (1 - kappa_x)(r(s') + extra)."""
     actions, least = len(world.to) // len(world.closed), np.inf
     for x in range(len(world.to)):
         s = x // actions

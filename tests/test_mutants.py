@@ -1,0 +1,139 @@
+"""Mutants of the lemmas: each is one small change of a copy of the package that a named test must catch.
+
+A mutant that survives says that no test depends on that term of the lemma. The copy keeps Numba's cache, so only the
+changed file and the files that import it are compiled again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import adagoal
+
+REPOSITORY = Path(__file__).parents[1]
+PACKAGE = Path(adagoal.__file__).parent
+RUN = """
+import sys, adagoal, pytest
+assert adagoal.__file__.startswith(sys.argv[1]), "the tests would import another package than the copy"
+sys.exit(pytest.main(sys.argv[2:]))
+"""
+
+
+class Mutant(NamedTuple):
+    """A change of one file, and the test that must fail with it."""
+
+    statement: str
+    file: str
+    """Relative to the package."""
+    text: str
+    """Must occur exactly once."""
+    instead: str
+    test: str
+
+
+RADII, WINDOW, BACKUP, CLOSED = "tabular/confidence.py", "tabular/surprise.py", "core/backup.py", "planning/closed.py"
+GAPS, WIDTHS, HOPS, DETOURS = "tabular/resolvent.py", "tabular/widths.py", "tabular/hops.py", "tabular/detours.py"
+RESET = "tabular/reset.py"
+EXAMPLE = "test_bounds.py::test_the_worked_example"
+SHARES = "test_certified.py::test_the_events_share_delta"
+QUIET = "test_bounds.py::test_a_quiet_window_ends_with_a_surprise"
+SWEEP_DOWN, SWEEP_UP = "test_sweeps.py::test_lower_sweep", "test_sweeps.py::test_upper_sweep"
+GAP_TWIN = "test_sweeps.py::test_suboptimality"
+GAP_EDGE = "test_certified.py::test_a_gap_is_nearly_attained_at_the_edge_of_the_confidence_set"
+RIVALS = (
+    "test_coverage.py::test_claims_on_the_edge_are_false_as_often_as_their_share_of_delta_and_no_more[rivals-nothing]"
+)
+BELIEVED, BELIEVED_E = (
+    "test_reset.py::test_the_lemma_on_exact_values",
+    "test_reset.py::test_the_error_grows_as_the_lemma_says",
+)
+MUTANTS = (
+    Mutant("shares: more than delta", RADII, "(0.35, 0.35, 0.05, 0.25)", "(0.5, 0.35, 0.05, 0.25)", SHARES),
+    Mutant("shares: lemma 1 without its union over states", RADII, "[states * goals,", "[goals,", SHARES),
+    Mutant("lemma 1: levels for free", RADII, "(logs[0] + math.log(LEVELS)) / total", "logs[0] / total", EXAMPLE),
+    Mutant("lemma 2: no price for restarts", RADII, "logs[1] + restart + regret", "logs[1] + regret", EXAMPLE),
+    Mutant("lemma 2: the prior is forgotten", RADII, " + math.lgamma(count - c + 0.5)", "", EXAMPLE),
+    Mutant("lemma 3a: no price for restarts", RADII, "logs[2] + math.log(o * (o + 1.0))", "logs[2]", EXAMPLE),
+    Mutant("lemma 3b: every window has all of its share", WINDOW, "self.number * (self.number + 1)", "1.0", QUIET),
+    Mutant("lemma 3b: visits before a pair entered", WINDOW, "max(n[x] - starts[x], 0)", "n[x]", QUIET),
+    Mutant("lemma 4, Low: between two levels", BACKUP, "2.0 * r * BETWEEN**2 *", "2.0 * r *", EXAMPLE),
+    Mutant("lemma 4, Low: no loss of r m", BACKUP, "mean * (1.0 - r) - width", "mean - width", EXAMPLE),
+    Mutant("lemma 4, Up: no r (M - m)", CLOSED, " + r * (most - mean), most)", ", most)", SWEEP_UP),
+    Mutant("lemma 4, Up: unseen like seen", CLOSED, ", most) + q * top", ", most) + q * most", SWEEP_UP),
+    Mutant("lemma 5: the reset is forgotten", CLOSED, "1.0 + load(V, model.start, first)", "spread(cap)", SWEEP_DOWN),
+    Mutant("lemma 6: reset not recorded", CLOSED, "where_less(most, own, A, ", "where_less(own, own, A, ", SWEEP_UP),
+    Mutant("lemma 7: no errors of errors", GAPS, "beta, np.maximum(b + K @ beta, 0.0)", "beta, b", GAP_TWIN),
+    Mutant(
+        *("lemma 7: no spread of the value", GAPS, "b[i] = math.sqrt(2.0 * r) * sd[N] + r * span[N]"),
+        *("b[i] = r * span[N]", GAP_EDGE),
+    ),
+    Mutant("corollary of lemma 7: no mass in the window", WIDTHS, "alone + shared * quiet_log", "alone", GAP_TWIN),
+    Mutant("lemma 8: no spread of the rival", WIDTHS, "math.sqrt(2.0 * r) * spread + r * reach", "r * reach", GAP_EDGE),
+    Mutant("lemma 8: no unseen mass of the rival", WIDTHS, " + q * min(size, top)", "", RIVALS),
+    Mutant("lemma 9: gains do not add up", GAPS, "up = (1.0 - model.q[x]) * min(up, most)", "up = 0.0", RIVALS),
+    Mutant("lemma 9: no ceiling", GAPS, "up += model.q[x] * ceiling", "up += 0.0", GAP_TWIN),
+    Mutant("lemma 10a: D as it is", RESET, "1.0 / (1.0 / D + self.q)", "D", BELIEVED),
+    Mutant("lemma 10b: upper as it is", RESET, "U / (1.0 - self.q * (C - U))", "U", BELIEVED),
+    Mutant("lemma 10c: only U", RESET, "(C - D[known] + U[known])", "U[known]", BELIEVED_E),
+    Mutant(
+        *("lemma 12a: 1/kappa", HOPS, "(1.0 / max(world.loss[x], 1e-12) - 0.5)", "(1.0 / max(world.loss[x], 1e-12))"),
+        "test_hops.py::test_a_goal_that_was_never_seen_is_far_but_not_too_far",
+    ),
+    Mutant(
+        *("lemma 12a: nothing is lost", HOPS, "(1.0 - world.loss[x]) * (r[", "(r["),
+        "test_hops.py::test_the_unseen_mass_counts_once",
+    ),
+    Mutant(
+        *("lemma 12b: a second try is free", HOPS, "math.expm1(most) * (near[j] + 1.0)", "0.0"),
+        "test_hops.py::test_bounds_in_hops_hold_in_every_world_that_the_counts_allow",
+    ),
+    Mutant(
+        *("lemma 13a: V_h(g)", DETOURS, "back = Y[below, g]", "back = V[below, g]"),
+        "test_detours.py::test_a_detour_with_bounds_that_are_not_exact",
+    ),
+    Mutant(
+        *("lemma 13b: V_g(h)", DETOURS, "onward = Y[j, goal_state[above]]", "onward = V[j, goal_state[above]]"),
+        "test_detours.py::test_a_detour_against_exact_values",
+    ),
+)
+
+
+def run(folder: Path, tests: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run tests with the copy of the package in this folder."""
+    command = [sys.executable, "-c", RUN, str(folder), "-x", "-p", "no:cacheprovider"]
+    nodes = [f"tests/{test}" for test in tests]
+    environment = os.environ | {"PYTHONPATH": str(folder), "COLUMNS": "400"}  # wide enough for whole messages
+    return subprocess.run([*command, *nodes], cwd=REPOSITORY, env=environment, capture_output=True, text=True)
+
+
+def copied(folder: Path) -> Path:
+    """Copy the package with its cache of compiled code."""
+    shutil.copytree(PACKAGE, folder / "adagoal")
+    return folder
+
+
+@pytest.mark.slow
+def test_the_package_itself_survives(tmp_path):
+    done = run(copied(tmp_path), sorted({mutant.test for mutant in MUTANTS}))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.statement for mutant in MUTANTS])
+def test_a_mutant_is_caught(mutant, tmp_path):
+    file = copied(tmp_path) / "adagoal" / mutant.file
+    before, *after = file.read_text().split(mutant.text)
+    assert len(after) == 1, f"{mutant.file} holds this text {len(after)} times: {mutant.text}"
+    file.write_text(before + mutant.instead + after[0])
+    done = run(tmp_path, [mutant.test])
+    failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
+    assert done.returncode == 1, done.stdout + done.stderr
+    # a mutant that does not compile fails every test, and says nothing about this one
+    assert any("assert" in line.casefold() for line in failed), failed
