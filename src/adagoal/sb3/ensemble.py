@@ -10,9 +10,9 @@ What differs from TD3, whose settings are the other ones:
     a share ``random_actions`` of the training actions is uniform, beside the ``action_noise``
 
 so rewards must be -1 and 0; others are refused. There is no delay of the actor and no noise in the targets. The batches
-of several updates are drawn at once. On a GPU an update is recorded as a CUDA graph the first time and then only played,
-since one after the other its small kernels take far longer to start than to run; the learning rate stays that of the
-beginning.
+of several updates are drawn at once. On a GPU an update is recorded as a CUDA graph the first time and then only
+played, since one after the other its small kernels take far longer to start than to run; the learning rate stays that
+of the beginning.
 """
 
 from __future__ import annotations
