@@ -149,7 +149,7 @@ def test_the_policy_of_an_open_goal_resets_in_states_that_were_never_met():
     beyond = range(int(np.flatnonzero(result.arrays["visits"]).max()) + 2, 30)
     assert len(beyond) > 5
     assert result.open_goals
-    for goal in result.open_goals:
+    for goal in result.goals:
         assert {result.policy(goal)(state) for state in beyond} == {result.reset_action}
 
 

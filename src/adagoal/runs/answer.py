@@ -21,10 +21,6 @@ def answer(setting: Setting, run: Run, status: Status) -> Result:
     chosen = [int(g) for g in estimates.goals[own] if estimates.D[estimates.column[g]] <= estimates.L]
     still = run.open_columns()
     policies = [estimates.policy(g) for g in chosen]
-    for i, g in enumerate(chosen):
-        if still[estimates.column[g]]:  # its policy may be the optimistic one, which knows no masks of other states
-            known = run.counts.seen[: policies[i].shape[1]]
-            policies[i] = np.where(known, policies[i], run.world.n_actions).astype(np.int16)
     S = run.counts.n_states
     run.space.grow(S)
     observed = run.world.observed() if hasattr(run.world, "observed") else None
