@@ -172,6 +172,13 @@ def test_an_environment_that_truncates_by_itself_is_reset_with_a_warning() -> No
     assert not counts.seen[8:].any()
 
 
+def test_babyai_has_no_time_limit() -> None:
+    world, _ = registry.make_world("BabyAI-GoToRedBallGrey-v0", {}, 1, None)
+    assert isinstance(world, GymWorld)
+    world.restart(0)
+    assert not any(world.body.step(0)[3] for _ in range(100))  # its own limit is 64
+
+
 def test_a_state_that_ends_episodes_now_and_then_gives_a_warning() -> None:
     mdp = with_terminal(toys.chain(n_states=6), 3)
 
@@ -182,6 +189,36 @@ def test_a_state_that_ends_episodes_now_and_then_gives_a_warning() -> None:
     world = GymWorld(Merged(mdp), "merged")
     play(world, 3000)
     assert any("ended the episode at one visit and not at another" in line for line in world.void)
+
+
+class Exit(ModelEnv):
+    """Action 1 in state 2 ends the episode with probability 0.2, and then shows the same observation once more."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.state == 2 and action == 1 and self.np_random.random() < 0.2:
+            return self.observe(), 0.0, True, False, {}
+        return super().step(action)
+
+
+@pytest.mark.parametrize("starts", [(0,), (0, 1)])
+def test_an_end_that_depends_on_the_transition_is_a_state_of_its_own_with_max_states(starts: tuple[int, ...]) -> None:
+    env = Exit(toys.chain(n_states=4), starts)
+    torn = api.explore(env, 12, 1.0, seed=0)
+    (line,) = torn.void
+    bound = 2 * (4 + (len(starts) > 1))
+    assert line.endswith(f"; max_states={bound} (--max-states {bound}) makes the two visits different states")
+    result = api.explore(env, 12, 1.0, seed=0, max_states=bound)
+    assert (result.status, result.void) == ("certified", [])
+    still, ended = result.state("2"), result.state("2 (end)")
+    assert result.certificate(ended).lower > result.certificate(still).upper
+    policy = result.policy(ended)
+    assert policy.act(2) == policy(still) == 1
+
+
+def test_toy_text_keeps_its_numbers_whatever_max_states_is() -> None:
+    world, _ = registry.make_world(gymnasium.make("FrozenLake-v1"), {}, None, 100)
+    assert world.initial_states == world.state_bound == 16
+    assert world.labels[15] == "(3, 3) goal"
 
 
 def test_ends_are_states_of_their_own_where_states_are_numbered_on_the_fly() -> None:

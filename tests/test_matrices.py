@@ -95,6 +95,14 @@ def broken(place, value):
         ),
         (lambda: adagoal.Model.from_dense(broken((4, 0), 0.0)), "state 4, action 0: the probabilities sum to 0, not"),
         (lambda: adagoal.Model.from_dense(P[0]), "P: must have the shape [S, A, S], got [2, 5]"),
+        (
+            lambda: adagoal.explore(P.transpose(1, 0, 2), 4),
+            "P: must have the shape [S, A, S], got [2, 5, 5]; an array [A, S, S] must be transposed: np.transpose",
+        ),
+        (
+            lambda: adagoal.explore([P[:, 0], P[:, 1]], 4),
+            "P: must have the shape [S, A, S], got [2, 5, 5]; an array [A, S, S] must be transposed: np.transpose",
+        ),
         (lambda: adagoal.Model.from_dense("P"), "P: must be an array of numbers"),
         (lambda: adagoal.Model.from_dense(P, start=5), "start: must be one state in 0..4, got 5"),
         (lambda: adagoal.Model.from_dense(P, start=1.5), "start: must be one state in 0..4, got 1.5"),

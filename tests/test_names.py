@@ -103,7 +103,7 @@ def test_act_takes_what_the_environment_returns(tmp_path, found):
     """Also where states were numbered on the way, from a result that was loaded."""
     mdp = toys.chain(n_states=6, slip=0.1)
     env = (PairEnv if found else ModelEnv)(mdp)
-    adagoal.explore(env, 8.0, 4.0, max_states=20, out=tmp_path)
+    adagoal.explore(env, 8.0, 4.0, max_states=20 if found else None, out=tmp_path)
     result = adagoal.load(tmp_path)
     for goal in result.goals[1:]:
         target = int(result.label(goal).strip("[]").split()[-1]) if found else goal
@@ -144,6 +144,15 @@ def test_without_observations_a_policy_says_so():
         bare.act(0)
 
 
+def test_the_policy_of_an_open_goal_resets_in_states_that_were_never_met():
+    result = adagoal.explore("chain", 25.0, 1.0, env_args={"n_states": 30, "slip": 0.1}, budget=300)
+    beyond = range(int(np.flatnonzero(result.arrays["visits"]).max()) + 2, 30)
+    assert len(beyond) > 5
+    assert result.open_goals
+    for goal in result.goals:
+        assert {result.policy(goal)(state) for state in beyond} == {result.reset_action}
+
+
 class Twins(PairEnv):
     """Every state looks the same when it ends the episode and when it does not."""
 
@@ -155,6 +164,9 @@ class Twins(PairEnv):
 def test_a_terminated_state_is_told_from_its_live_twin():
     result = adagoal.explore(Twins(toys.chain(n_states=3)), 6.0, max_states=20, budget=2000)
     labels = [result.label(s) for s in result.goals]
+    assert result.n_states == 1 + 5 < len(result.arrays["visits"])  # the ends of all three, and the other two alive
+    with pytest.raises(InputError, match="state 6 is not in"):
+        result.label(6)
     assert {"[0 1]", "[0 1] (end)"} <= set(labels)
     assert len(set(labels)) == len(labels)
     assert result.state("[0 1]") != result.state("[0 1] (end)")

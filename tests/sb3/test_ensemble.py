@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_sb3 import chooser, made, wide
+from stable_baselines3.common.vec_env import DummyVecEnv
+from test_sb3 import Rewards, chooser, made, wide
 
 from adagoal.core.errors import InputError
 from adagoal.sb3 import EnsembleTD3, NormalisedFeatures
@@ -109,6 +110,12 @@ def test_every_batch_has_its_share_of_hindsight(monkeypatch: pytest.MonkeyPatch)
 def test_settings_that_make_no_sense_are_refused(name: str, value: Any) -> None:
     with pytest.raises(InputError, match=name):
         made(EnsembleTD3, policy_kwargs=SMALL, **{name: value})
+
+
+def test_rewards_of_one_at_the_goal_are_refused() -> None:
+    model = made(EnsembleTD3, policy_kwargs=SMALL, env=DummyVecEnv([lambda: Rewards(-1.0, 0.0)]))
+    with pytest.raises(InputError, match=r"^env: rewards must be 0 at the goal and -1 elsewhere, got 1; .*ChosenGoal"):
+        model.learn(50)
 
 
 def test_it_can_be_kept(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from stable_baselines3 import DDPG, PPO, SAC, TD3, HerReplayBuffer
 from stable_baselines3.common.noise import NormalActionNoise
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecMonitor, VecNormalize
 
 from adagoal import goals as rules
 from adagoal.core.errors import InputError
@@ -42,6 +42,7 @@ def made(algorithm: Any, seed: int = 0, env: Any = None, critics: int = 2, **giv
         replay_buffer_kwargs={"n_sampled_goal": 4, "goal_selection_strategy": "future"},
         **{
             "policy_kwargs": {"net_arch": [64, 64], "n_critics": critics},
+            "buffer_size": 10_000,  # Stable-Baselines3 allocates it at once
             "learning_starts": 120,
             "train_freq": 25,
             "gradient_steps": 2,
@@ -98,6 +99,38 @@ def test_an_end_at_a_goal_that_was_not_chosen_is_passed_over() -> None:
     assert not env.step(np.zeros(2))[2]
 
 
+class Rewards(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Changes the rewards of the point-mass (0 at the goal, -1 elsewhere) to ``scale * reward + shift``."""
+
+    def __init__(self, scale: float, shift: float) -> None:
+        super().__init__(gymnasium.make("PointMass-v0"))
+        self.scale, self.shift = scale, shift
+
+    def step(self, action: Any) -> Any:
+        seen, reward, *rest = self.env.step(action)
+        return seen, self.scale * reward + self.shift, *rest
+
+    def compute_reward(self, achieved: Any, desired: Any, info: Any) -> Any:
+        return self.scale * self.env.get_wrapper_attr("compute_reward")(achieved, desired, info) + self.shift
+
+
+def test_rewards_of_one_at_the_goal_are_shifted() -> None:
+    env = ChosenGoal(Rewards(1.0, 1.0))
+    start, _ = env.reset(seed=0)
+    assert env.step(np.zeros(2))[1] == -1.0  # the environment's own goal
+    for goal, reward in ((start["achieved_goal"] + 0.5, -1.0), (start["achieved_goal"], 0.0)):
+        env.reset(seed=0)
+        env.set_goal(goal)
+        _, found, _, _, info = env.step(np.zeros(2))
+        assert (found, info["is_success"]) == (reward, reward + 1.0)
+    model = made(TD3, env=DummyVecEnv([lambda: ChosenGoal(Rewards(1.0, 1.0))] * 2))
+    model.learn(150, callback=chooser())
+    batch = model.replay_buffer.sample(500)  # with those of hindsight
+    away = torch.linalg.norm(batch.next_observations["achieved_goal"] - batch.observations["desired_goal"], dim=1)
+    torch.testing.assert_close(batch.rewards[:, 0], -(away > 0.1).to(batch.rewards.dtype))
+    assert (batch.rewards == 0.0).any()
+
+
 def test_what_is_no_goal_environment_or_goal_is_refused() -> None:
     with pytest.raises(InputError, match=r"^env: is not goal-conditioned"):
         ChosenGoal(gymnasium.make("CartPole-v1"))
@@ -134,6 +167,27 @@ def test_the_memory_holds_the_chosen_goals(vector: Any) -> None:
     apart = np.linalg.norm(memory.next_observations["achieved_goal"][: memory.pos] - following, axis=-1)
     np.testing.assert_array_equal(memory.rewards[: memory.pos] == 0.0, apart <= 0.1)
     env.close()
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_second_learn_goes_on_with_the_goals_of_the_episodes(before: bool) -> None:
+    model, callback = made(TD3, env=DummyVecEnv([point_mass] * 2), train_freq=1, learning_starts=1000), chooser()
+    model.learn(60, callback=callback if before else None)  # 30 steps of each: in the middle of an episode
+    count = len(callback.chosen)
+    model.learn(60, callback=callback, reset_num_timesteps=False)
+    memory = model.replay_buffer
+    goals = memory.observations["desired_goal"][:50].reshape(2, 25, 2, 2)
+    assert (goals == goals[:, :1]).all()
+    np.testing.assert_allclose(memory.observations["desired_goal"][50], callback.chosen[count : count + 2], rtol=1e-6)
+    assert len(callback.chosen) == count + 2
+
+
+def test_an_episode_that_has_just_begun_gets_a_goal_in_a_second_learn() -> None:
+    model, callback = made(TD3, env=DummyVecEnv([point_mass] * 2), train_freq=1, learning_starts=1000), chooser()
+    model.learn(50)  # an episode of each
+    model.learn(50, callback=callback, reset_num_timesteps=False)
+    goals = model.replay_buffer.observations["desired_goal"]
+    np.testing.assert_allclose(goals[[25, 25], [0, 1]], callback.chosen[:2], rtol=1e-6)
 
 
 def test_relabelled_goals_are_seen_and_rewarded_and_no_episode_is_an_end() -> None:
@@ -248,8 +302,15 @@ def test_what_cannot_work_is_refused_in_one_line() -> None:
             made(TD3).learn(50, callback=ChooseGoals("unigoal", wrong, radius=3))
     with pytest.raises(InputError, match=r"^env: must be wrapped: .*ChosenGoal"):
         made(TD3, env=DummyVecEnv([lambda: gymnasium.make("PointMass-v0")])).learn(50, callback=chooser())
-    with pytest.raises(InputError, match=r"^env: VecNormalize"):
-        made(TD3, env=VecNormalize(DummyVecEnv([point_mass]))).learn(50, callback=chooser())
+    for vector in (VecNormalize(DummyVecEnv([point_mass])), VecMonitor(VecNormalize(DummyVecEnv([point_mass])))):
+        with pytest.raises(InputError, match=r"^env: VecNormalize"):
+            made(TD3, env=vector).learn(50, callback=chooser())
+    for scale in (0.5, 100.0):
+        with pytest.raises(InputError, match=rf"^env: rewards must be 0 at the goal and -1 elsewhere, got -{scale:g};"):
+            made(TD3, env=DummyVecEnv([lambda s=scale: ChosenGoal(Rewards(s, 0.0))])).learn(50, callback=chooser())
+    with pytest.raises(InputError, match=r"^gamma: must be a number in \(0, 1\), got 1.0$"):
+        made(TD3, gamma=1.0).learn(50, callback=chooser())
+    made(TD3, gamma=1.0).learn(50, callback=chooser("unigoal"))
     with pytest.raises(InputError, match=r"^model: PPO has no critics"):
         PPO("MultiInputPolicy", DummyVecEnv([point_mass]), n_steps=16, batch_size=16).learn(16, callback=chooser())
 

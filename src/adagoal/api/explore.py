@@ -101,7 +101,8 @@ def explore(
         "keys:0,1" for entries of the observation; or "FILE.py:NAME". A goal is reached when any of its states is.
     goal_space: the older name of ``goals``, for states.
     start_seed: draw the start state with this seed at every reset (for environments with a random start).
-    max_states: a bound on the number of states, for environments that do not declare it.
+    max_states: a bound on the number of states, for environments that do not declare it; above the number of integer
+        observations, an observation that ends the episode is another state than the same one that does not.
     workers: so many copies of the environment, given by its name, play each plan at once, in processes of this machine
         or, with engine="ray", of a Ray cluster (at ``address``); a vector of Gymnasium's is as many workers as it has
         environments. The run follows from the seed and the number of workers. A script needs the guard

@@ -143,8 +143,8 @@ class Result:
 
     @property
     def n_states(self) -> int:
-        """States that the run has numbers for."""
-        return len(self.arrays["visits"])
+        """States that have a number: all that the environment declares, or else those that were met."""
+        return len(self.arrays.get("observations", self.arrays["visits"]))
 
     def label(self, state: int) -> str:
         """The name of a state; its number where it has none."""
@@ -341,6 +341,7 @@ def _check(result: Result, form: int) -> None:
         f"a goal that {'has no name' if sets else 'is no state'}": max(used, default=-1) < numbers,
         "a state of a goal without a name": "goals_at" not in arrays or arrays["goals_at"].max(initial=-1) < numbers,
         "a past of other goals": arrays.get("past_goals", arrays["episode_goals"]).max(initial=-1) < numbers + sets,
+        "more observations than states": result.n_states <= len(arrays["visits"]),
         "a goal without a policy": goals <= set(policy_goals),
         "two policies for a goal": len(set(policy_goals)) == len(policy_goals),
         "an open goal that is none": set(result.open_goals) <= goals,

@@ -28,14 +28,14 @@ import torch
 from numpy.typing import ArrayLike
 from stable_baselines3 import HerReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.vec_env import VecNormalize
+from stable_baselines3.common.vec_env import unwrap_vec_normalize
 
 from adagoal import goals as rules
 from adagoal.core.checks import integer, number
 from adagoal.core.errors import InputError
 from adagoal.core.types import Floats
 from adagoal.sb3.memory import Memory
-from adagoal.sb3.wrapper import ChosenGoal
+from adagoal.sb3.wrapper import ChosenGoal, check_rewards
 
 KNOWN = frozenset({"D", "E", "visits"})
 """What a goal rule can know of continuous goals, and what it is told unless it declares less or more."""
@@ -58,9 +58,9 @@ class ChooseGoals(BaseCallback):
     candidates: how many are looked at for each episode.
     seed: of candidates and choices.
 
-    The environments must be wrapped in :class:`adagoal.sb3.ChosenGoal`. A model without hindsight is warned of. A rule
-    that looks at E needs two critics or more: SAC, TD3 and TQC have two; ``policy_kwargs={"n_critics": 3}`` gives any
-    of them more, DDPG included.
+    The environments must be wrapped in :class:`adagoal.sb3.ChosenGoal`. Rewards other than 0 and -1 are refused. A
+    model without hindsight is warned of. A rule that looks at E needs two critics or more: SAC, TD3 and TQC have two;
+    ``policy_kwargs={"n_critics": 3}`` gives any of them more, DDPG included.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class ChooseGoals(BaseCallback):
         self._memory = Memory(whole=bool(self.needs & ONWARD))
 
     def _on_training_start(self) -> None:
-        if isinstance(self.training_env, VecNormalize):
+        if unwrap_vec_normalize(self.training_env) is not None:
             raise InputError("VecNormalize would hide the goals; use adagoal.sb3.NormalisedFeatures instead", "env")
         if not all(self.training_env.env_is_wrapped(ChosenGoal)):
             raise InputError("must be wrapped: make_vec_env(..., wrapper_class=adagoal.sb3.ChosenGoal)", "env")
@@ -99,14 +99,18 @@ class ChooseGoals(BaseCallback):
         if self.needs & {"E", "onward_E"} and self.model.critic.n_critics < 2:
             text = "this rule needs E, the disagreement of two critics or more: policy_kwargs={'n_critics': 3}"
             raise InputError(text, "model")
+        if self.needs & ({"D", "E"} | ONWARD):  # a cost of at most 1 / (1 - gamma) is turned into steps
+            number("gamma", self.model.gamma, 0.0, 1.0, closed="()")
         if not isinstance(self.model.replay_buffer, HerReplayBuffer):
             text = "the model learns without hindsight; to have it, give replay_buffer_class=HerReplayBuffer"
             warnings.warn(text, stacklevel=2)
         seen: Any = self.model._last_obs
         self._memory.add(seen)
-        self._choose(seen, range(self.training_env.num_envs))
+        # With reset_num_timesteps=False episodes go on, with the goals that they have.
+        self._choose(seen, np.flatnonzero(self.training_env.get_attr("awaits_goal")).tolist())
 
     def _on_step(self) -> bool:
+        check_rewards(self.locals["rewards"])
         seen = self.locals["new_obs"]
         self._memory.add(seen)
         self._choose(seen, np.flatnonzero(self.locals["dones"]).tolist())

@@ -9,9 +9,10 @@ What differs from TD3, whose settings are the other ones:
     the actor minimises -mean_j Q_j(s, pi(s, g), g) + c mean pi^2        c is ``action_penalty``
     a share ``random_actions`` of the training actions is uniform, beside the ``action_noise``
 
-so rewards must be -1 and 0. There is no delay of the actor and no noise in the targets. The batches of several updates
-are drawn at once. On a GPU an update is recorded as a CUDA graph the first time and then only played, since one after
-the other its small kernels take far longer to start than to run; the learning rate stays that of the beginning.
+so rewards must be -1 and 0; others are refused. There is no delay of the actor and no noise in the targets. The batches
+of several updates are drawn at once. On a GPU an update is recorded as a CUDA graph the first time and then only
+played, since one after the other its small kernels take far longer to start than to run; the learning rate stays that
+of the beginning.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from torch.nn import functional
 
 from adagoal.core.checks import number
 from adagoal.sb3.features import NormalisedFeatures
+from adagoal.sb3.wrapper import check_rewards
 
 TOGETHER = 50
 """Updates whose batches are drawn at once, at most."""
@@ -213,6 +215,11 @@ class EnsembleTD3(TD3):
             action[i] = self.action_space.sample()
             stored[i] = self.policy.scale_action(action[i])
         return action, stored
+
+    def _store_transition(self, memory: Any, action: Any, seen: Any, reward: Any, *given: Any, **named: Any) -> None:
+        """As in Stable-Baselines3, for rewards of 0 and -1."""
+        check_rewards(reward)
+        super()._store_transition(memory, action, seen, reward, *given, **named)
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "_recorded"]

@@ -19,7 +19,13 @@ class ChosenGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
     goal through ``tell(env, goal)``, or in the ways of :mod:`adagoal.deep.aiming`. Where that does not change what it
     shows as ``desired_goal``, an end of the episode at its own goal is passed over. Until a goal is chosen, the
     environment's own stands.
+
+    Rewards are shifted to 0 at the goal, so an environment that rewards 1 at the goal and 0 elsewhere, as the mazes of
+    Gymnasium-Robotics do, gives 0 and -1 here.
     """
+
+    awaits_goal = False
+    """Whether an episode has begun and neither a goal was chosen nor a step taken since."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], tell: Hook | None = None) -> None:
         super().__init__(env)
@@ -35,7 +41,7 @@ class ChosenGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """A new episode, with the environment's own goal until another is chosen."""
-        self._goal = None
+        self._goal, self.awaits_goal = None, True
         return self.env.reset(seed=seed, options=options)
 
     def set_goal(self, goal: NDArray[Any]) -> None:
@@ -43,22 +49,30 @@ class ChosenGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
         own = self.env.observation_space["desired_goal"]  # type: ignore[index]
         if np.shape(goal) != own.shape or not np.isfinite(goal).all():
             raise InputError(f"must be {own.shape} finite numbers, got {goal!r}", "goal")
-        self._goal = np.asarray(goal, own.dtype)
+        self._goal, self.awaits_goal = np.asarray(goal, own.dtype), False
         if self._tell is not None:
             self._tell(self._goal.copy())
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """One step; observation, reward and ``is_success`` are for the chosen goal."""
-        seen, reward, terminated, truncated, info = self.env.step(action)
-        if self._goal is None:
-            return seen, reward, terminated, truncated, info
+        self.awaits_goal = False
+        seen, _, terminated, truncated, info = self.env.step(action)
         achieved, own = seen["achieved_goal"], seen["desired_goal"]
-        if terminated and not np.allclose(own, self._goal) and self._at(achieved, own, info):
+        goal = own if self._goal is None else self._goal
+        if terminated and not np.allclose(own, goal) and self.compute_reward(achieved, own, info) == 0.0:
             terminated = False
-        reward = float(self._reward(achieved, self._goal, info))
-        info = {**info, "is_success": float(self._at(achieved, self._goal, info))}
-        return {**seen, "desired_goal": self._goal.copy()}, reward, terminated, truncated, info
+        reward = float(self.compute_reward(achieved, goal, info))
+        info = {**info, "is_success": float(reward == 0.0)}
+        return {**seen, "desired_goal": goal.copy()}, reward, terminated, truncated, info
 
-    def _at(self, achieved: NDArray[Any], goal: NDArray[Any], info: dict[str, Any]) -> bool:
-        """Whether a goal counts as reached: its reward is that of the goal itself."""
-        return bool(self._reward(achieved, goal, info) == self._reward(goal, goal, info))
+    def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
+        """Reward of the environment, less that of the goal itself; of one goal ``[G]`` or of many ``[N, G]``."""
+        return self._reward(achieved_goal, desired_goal, info) - self._reward(desired_goal, desired_goal, info)
+
+
+def check_rewards(rewards: NDArray[Any]) -> None:
+    """Refuse rewards ``[N]`` other than 0 and -1, whose values do not count steps."""
+    wrong = rewards[(rewards != 0.0) & (rewards != -1.0)]
+    if len(wrong):
+        text = f"rewards must be 0 at the goal and -1 elsewhere, got {wrong[0]:g}; use the sparse variant of the id"
+        raise InputError(f"{text} (adagoal.sb3.ChosenGoal shifts rewards of 1 and 0)", "env")

@@ -198,9 +198,12 @@ class Columns:
 
     def proven(self, goal: int, table: Actions) -> Actions:
         """[1, S] the goal's column of ``table``, the policies that ``upper`` speaks of; of ``optimistic`` as long as
-        nothing is proven. The reset stands in for actions that a state does not have."""
+        nothing is proven. The reset stands in for actions that a state does not have, and for all actions in states
+        that were never met, whose masks are unknown."""
         j, A = self.column[goal], self.counts.n_actions
         actions = (table if np.isfinite(self.upper[j]) else self.optimistic)[:, j].copy()
+        if not np.isfinite(self.upper[j]):
+            actions[~self.counts.seen[: len(actions)]] = A
         own = np.flatnonzero(actions < A)
         actions[own[self.counts.absent[own * A + actions[own]]]] = A
         return actions[None]

@@ -54,8 +54,6 @@ class Adapter:
         self._declared = states is not None
         if states is not None:
             self.index = {key: s for s, key in enumerate(states)}
-            for key in starts - self.index.keys():
-                self.number(key, str(key))
             self.start = len(self.index) if self.virtual else self.index[starts.pop()]
             self.state_bound = self.initial_states = len(self.index) + self.virtual
         else:
@@ -81,8 +79,6 @@ class Adapter:
 
     def number(self, key: Key, label: str) -> int:
         """A number for a state that has none."""
-        if self._declared:
-            raise InputError(f"{self.name} gave the observation {label}, which is not in its space", "env")
         state = len(self.labels)
         if state >= self.state_bound:
             raise InputError(

@@ -36,6 +36,8 @@ MAX_STATES = 10_000
 """Default bound on the number of states of an environment that does not declare it."""
 MOST_ACTIONS = 32_766
 """Policies are tables of 16-bit numbers, and the reset is one more action."""
+TOY_TEXT = "gymnasium.envs.toy_text."
+"""Modules whose environments have a known model, so their observations are always their states."""
 MASK = "action_mask"
 CHECKS = (wrappers.TimeLimit, wrappers.OrderEnforcing, wrappers.PassiveEnvChecker)
 """Wrappers that do not change what an environment does, apart from its time limit."""
@@ -50,7 +52,7 @@ class Facts(NamedTuple):
 
     n_actions: int
     states: range | None
-    """The observations that there are, where they are declared as few whole numbers."""
+    """The states that there are, where observations are few whole numbers and ``max_states`` is not larger."""
     space: dict[str, Any]
     """How observations become keys (:func:`adagoal.worlds.keys.reader`)"""
 
@@ -115,8 +117,12 @@ class Local:
         self._calling: contextlib.AbstractContextManager[None] = (
             Unseen(self._base) if unseen else contextlib.nullcontext()
         )
-        few = isinstance(space, spaces.Discrete) and space.n <= MAX_STATES and not self._minigrid
-        self.facts = Facts(int(actions.n), range(int(space.start), int(space.start + space.n)) if few else None, how)
+        whole = isinstance(space, spaces.Discrete) and not self._minigrid
+        self._values = range(int(space.start), int(space.start + space.n)) if whole else None
+        declared = whole and space.n <= MAX_STATES
+        if declared and max_states is not None and max_states > space.n:  # the user says: more states than observations
+            declared = type(self._base).__module__.startswith(TOY_TEXT)
+        self.facts = Facts(int(actions.n), self._values if declared else None, how)
 
     def reset(self, seed: int | None = None, keep: bool = False) -> tuple[Key, Mask, dict[str, Any]]:
         """See :class:`Body`."""
@@ -125,6 +131,8 @@ class Local:
             given = self.env.reset() if seed is None else self.env.reset(seed=seed)
         if not (isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Mapping)):
             raise self._malformed("reset", "(observation, info)", given)
+        if self._minigrid:
+            self._base.max_steps = sys.maxsize  # BabyAI chooses another limit in every reset
         if keep:
             self.put_back(before)
         return self._key(given[0]), self._mask(given[1]), before
@@ -196,19 +204,19 @@ class Local:
         """The key of the current state."""
         self._observation = observation
         try:
-            return self._read(observation)
+            key = self._read(observation)
         except InputError:
             raise
         except Exception as error:
             shown = f"{plain(observation)!r}, which is not in its space ({type(error).__name__})"
             raise EnvironmentFailure(f"{self._name} gave the observation {shown}", "env") from error
+        if self._values is not None and key not in self._values:
+            raise EnvironmentFailure(f"{self._name} gave the observation {key!r}, which is not in its space", "env")
+        return key
 
 
 def without_limits(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
-    """The environment without time limits and checks.
-
-    Wrappers around them are copied, not changed; MiniGrid's own limit, an attribute, is raised out of reach.
-    """
+    """The environment without the wrappers that limit time and check; wrappers around them are copied, not changed."""
     if isinstance(env, gymnasium.Wrapper):
         inner = without_limits(env.env)
         if isinstance(env, CHECKS):
@@ -217,7 +225,4 @@ def without_limits(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
             outer = copy.copy(env)
             outer.env = inner
             return outer
-        return env
-    if is_minigrid(env):
-        env.max_steps = sys.maxsize  # type: ignore[attr-defined]
     return env

@@ -239,7 +239,7 @@ class CrewWorld(Doubted):
         torn = np.concatenate([torn, open_[counts.terminal[open_]]])
         counts.terminal[ended] = True
         if len(torn):
-            self._doubts.add(f"a state ended the episode at one visit and not at another, first state {torn[0]}")
+            self._doubts.ends_now_and_then(int(torn[0]), self.state_bound)
 
     def _raise_failure(self) -> None:
         if self._failure is not None:

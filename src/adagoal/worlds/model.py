@@ -120,7 +120,9 @@ class TabularMDP:
         except (TypeError, ValueError) as error:
             raise InputError(f"must be an array of numbers P[s, a, s'] ({error})", "P") from None
         if dense.ndim != 3 or dense.shape[0] != dense.shape[2] or dense.size == 0:
-            raise InputError(f"must have the shape [S, A, S], got {list(dense.shape)}", "P")
+            by_action = dense.ndim == 3 and dense.shape[1] == dense.shape[2] and dense.size
+            hint = "; an array [A, S, S] must be transposed: np.transpose(P, (1, 0, 2))" if by_action else ""
+            raise InputError(f"must have the shape [S, A, S], got {list(dense.shape)}{hint}", "P")
         n_states, n_actions, _ = dense.shape
         matrix = _as_meant(sparse.csr_matrix(dense.reshape(-1, n_states)), given.dtype)
         return assembled(matrix, n_states, n_actions, **facts)

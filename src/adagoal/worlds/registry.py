@@ -24,7 +24,7 @@ from adagoal.core.text import OBJECT, told
 from adagoal.core.world import World
 from adagoal.worlds import families, grid, matrices, random_models, toys
 from adagoal.worlds.adapter import RANDOM, StartSeed
-from adagoal.worlds.body import Local
+from adagoal.worlds.body import TOY_TEXT, Local
 from adagoal.worlds.gym import GymWorld
 from adagoal.worlds.model import TabularMDP
 from adagoal.worlds.process import Remote
@@ -32,7 +32,6 @@ from adagoal.worlds.simulator import ModelWorld
 from adagoal.worlds.toy_text import toy_text_model
 
 Environment = gymnasium.Env[Any, Any]
-TOY_TEXT = "gymnasium.envs.toy_text."
 
 BUILT_IN: dict[str, Callable[..., TabularMDP]] = {
     "two-room": grid.two_room,

@@ -83,6 +83,13 @@ class Doubts:
         """A reset did not lead to the start."""
         self.add(f"a reset led to another state than the start, the first time to state {landed}")
 
+    def ends_now_and_then(self, state: int, bound: int) -> None:
+        """A state out of ``bound`` declared ones ended the episode at one visit and not at another."""
+        self.add(
+            f"a state ended the episode at one visit and not at another, first state {state}; max_states={2 * bound} "
+            f"(--max-states {2 * bound}) makes the two visits different states"
+        )
+
     def go_on(self) -> None:
         """Work goes on: what was lost before is now missing from the samples."""
         if self.lost:

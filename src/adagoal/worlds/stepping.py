@@ -139,7 +139,7 @@ class Stepping:
         self._terminal.add(state)
         self._counts.terminal[state] = True
         if state in self._known or not terminated:
-            self._doubts.add(f"a state ended the episode at one visit and not at another, first state {state}")
+            self._doubts.ends_now_and_then(state, self._adapter.state_bound)
 
     def _compare(self, state: int) -> None:
         """The mask of a state must not change."""

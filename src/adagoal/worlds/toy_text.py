@@ -15,6 +15,7 @@ import numpy as np
 from adagoal.core.layout import Layout
 from adagoal.core.types import Longs
 from adagoal.worlds.adapter import RANDOM, StartSeed
+from adagoal.worlds.body import TOY_TEXT
 from adagoal.worlds.model import TabularMDP, from_rows
 
 PLACES = ("red", "green", "yellow", "blue")
@@ -24,7 +25,7 @@ PLACES = ("red", "green", "yellow", "blue")
 def toy_text_model(env: gymnasium.Env[Any, Any], name: str, start_seed: StartSeed) -> TabularMDP | None:
     """The exact model, or None where ``env`` is no toy-text environment, wrapped, or does not play by its own table."""
     base: Any = env.unwrapped
-    known = type(base).__module__.startswith("gymnasium.envs.toy_text.") and hasattr(base, "P")
+    known = type(base).__module__.startswith(TOY_TEXT) and hasattr(base, "P")
     if not known or getattr(base, "fickle_passenger", False):
         return None
     n_states, n_actions = len(base.P), len(base.P[0])
