@@ -125,7 +125,12 @@ class Config:
     )
     target_step: float = setting(0.05, "How far a target network moves each time (1 - polyak).", low=1e-6, high=1.0)
     target_every: int = setting(10, "Updates between two moves of the target networks.", low=1, high=100_000)
-    buffer: int = setting(1_000_000, "Replay capacity in transitions.", low=1, high=100_000_000)
+    buffer: int = setting(
+        1_000_000,
+        "Replay capacity in transitions, at most; a shorter training keeps all of its own.",
+        low=1,
+        high=100_000_000,
+    )
     relabel: float = setting(
         0.8,
         "Share of a batch whose goal is replaced by one achieved later in the episode (hindsight).",
@@ -220,6 +225,12 @@ class Config:
             text = f"{episodes} episodes of {T} steps make {found} {name} per cycle, more than {most:g}"
             raise InputError(f"{text}; give a shorter horizon, or {name} as well", name="horizon")
         return found
+
+    @property
+    def capacity(self) -> int:
+        """Episodes in the replay buffer: whole cycles, at least one, and no more than the training plays."""
+        per_cycle = self.episodes * self.horizon
+        return min(max(self.buffer // per_cycle, 1), -(-self.steps // per_cycle)) * self.episodes
 
     def radius_at(self, steps: int) -> float:
         """L after so many environment steps."""

@@ -59,6 +59,12 @@ class Dimensions:
     shape: tuple[int, ...] = ()
     """That of an action."""
 
+    @property
+    def episode_bytes(self) -> int:
+        """Memory of an episode in the replay buffer (:class:`adagoal.deep.replay.Replay`, in single precision)."""
+        numbers = (self.horizon + 1) * (self.observation + self.goal) + self.horizon * self.action + self.goal
+        return 4 * (numbers + 1) + 2
+
 
 class End(IntEnum):
     """How a step ended the episode."""
