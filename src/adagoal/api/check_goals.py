@@ -62,11 +62,11 @@ def try_training(check: Check, source: Source, steps: int, seed: int) -> None:
         _step(check, world, steps, seed)
     except EnvironmentFailure as error:
         check.errors.append(str(error))
-    config = Config(source.name).on_time_scale(sizes.horizon)
+    config = Config(source.name).on_time_scale(sizes.horizon, sizes.fetch)
     check.memory = PROCESS + COPIES * config.capacity * sizes.episode_bytes
     if check.memory > npz.memory():
         check.warnings.append(
-            "this machine has less memory than a training takes: give fewer steps, or a smaller buffer"
+            "a training takes more memory than this machine has: give fewer steps or a smaller buffer"
         )
     check.plan += _plan(check, config, sizes)
 

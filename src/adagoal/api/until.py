@@ -67,7 +67,8 @@ def train_until_certified(
     """
     training.check_limits(workers, minutes, 0, checkpoint_every, step_timeout)
     source = replace(source or Source.of(config.env), step_timeout=step_timeout)
-    config = config.on_time_scale(survey(source, config.horizon, ()).sizes.horizon)
+    sizes = survey(source, config.horizon, ()).sizes
+    config = config.on_time_scale(sizes.horizon, sizes.fetch)
     L = min(int(config.radius), config.horizon)
     asked: dict[str, Any] = {"radius": L, "success": success, "slack": slack}
     Claim(**asked, delta=delta)

@@ -27,7 +27,6 @@ from typing import Any
 
 from adagoal import goals
 from adagoal.core.errors import InputError
-from adagoal.core.text import OBJECT
 from adagoal.deep import settings
 from adagoal.deep.algorithms import ALGORITHMS
 from adagoal.deep.settings import setting
@@ -198,12 +197,14 @@ class Config:
             text = f"{self.rule_name} needs {missing}, which is counted goal by goal; deep goals are continuous"
             raise InputError(text, name="goal_rule")
 
-    def on_time_scale(self, horizon: int) -> Config:
-        """The same, with all that follows from episodes of ``horizon`` steps (see the text of this module)."""
+    def on_time_scale(self, horizon: int, fetch: bool = False) -> Config:
+        """The same, with all that follows from episodes of ``horizon`` steps (see the text of this module).
+
+        ``fetch`` says whether the environment is one of Fetch (:attr:`adagoal.deep.envs.Dimensions.fetch`).
+        """
         T = horizon
         episodes = self.episodes or min(max(round(800 / T), 4), 16)
         cycles = -(-self.steps // (episodes * T))
-        fetch = self.env.removeprefix(OBJECT).startswith("Fetch")
         return dataclasses.replace(
             self,
             horizon=T,

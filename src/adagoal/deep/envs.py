@@ -30,7 +30,7 @@ from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.text import OBJECT, plain
 from adagoal.core.types import Floats
 from adagoal.deep.aiming import Hook, setter
-from adagoal.deep.fetch import fetch_step, is_fetch
+from adagoal.deep.fetch import fetch_step, is_original
 from adagoal.deep.vectors import flat, like
 
 POINT_MASS = "point-mass"
@@ -58,6 +58,8 @@ class Dimensions:
     high: tuple[float, ...] = ()
     shape: tuple[int, ...] = ()
     """That of an action."""
+    fetch: bool = False
+    """Whether it is a Fetch environment of Gymnasium-Robotics, which has defaults of its own."""
 
     @property
     def episode_bytes(self) -> int:
@@ -209,7 +211,7 @@ class World:
         low, high = (np.asarray(end, np.float64).reshape(-1) for end in (self._box.low, self._box.high))
         self._middle, self._half = (high + low) / 2, (high - low) / 2
         self._set = source.setter(self.env) if sizes.aims else None
-        self._fast = fetch_step(self.env.unwrapped) if is_fetch(self.env) and source.hook is None else None
+        self._fast = fetch_step(self.env.unwrapped) if is_original(self.env) and source.hook is None else None
         self._goal_form: Any = None
 
     def reset(self, seed: int) -> tuple[Floats, Floats]:

@@ -66,7 +66,7 @@ class Training:
         self.source, self.workers = source or Source(configs[0].env), workers or os.cpu_count() or 1
         asked = [(name, getattr(c, name)) for name in ("train_goals", "test_goals") for c in configs]
         self.sizes, spaces, table = survey(self.source, configs[0].horizon, asked)
-        self.configs = configs = [config.on_time_scale(self.sizes.horizon) for config in configs]
+        self.configs = configs = [config.on_time_scale(self.sizes.horizon, self.sizes.fetch) for config in configs]
         first = configs[0]
         self.per_cycle = first.episodes * self.sizes.horizon
         if first.buffer < self.per_cycle:
