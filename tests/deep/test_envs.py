@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -18,6 +19,7 @@ from adagoal.deep.pointmass import PointMass
 from adagoal.deep.survey import survey
 from adagoal.deep.training import Training
 from adagoal.deep.vectors import flat, like
+from adagoal.deep.worker import Slots
 
 
 class Line(gymnasium.Env[Any, Any]):
@@ -383,6 +385,32 @@ def test_settings_follow_from_the_class_and_not_from_the_name(
     trained = Training([Config(source.name, horizon=5, buffer=5000, batch=8, hidden=(4,), steps=80)], source=source)
     assert trained.sizes.fetch == fetch
     assert trained.configs[0].action_l2 == (1.0 if fetch else 0.1)
+
+
+@pytest.mark.parametrize("env_id", ["PointMaze_UMaze-v3", "PointMaze_Medium_Diverse_GR-v3", "AntMaze_UMaze-v5"])
+def test_tests_of_a_maze_start_where_the_maze_would_start_for_the_goal(env_id: str) -> None:
+    source = Source(env_id)
+    env = source.make()
+    sizes = replace(dimensions(env, source, 0), horizon=1)
+    goals = goalspace.goal_space(env, "test_goals", "env")(np.random.default_rng(0), 120)
+    slots = Slots([Config(env_id)], [(0, k) for k in range(4)], source, sizes)
+    still = {0: lambda observation, goal: np.zeros((len(goal), sizes.action))}
+    still[0].width = sizes.action  # type: ignore[attr-defined]
+    tests = [slots.test(still, goals[4 * i : 4 * i + 4], 0, i)[0] for i in range(30)]  # type: ignore[arg-type]
+    away = np.concatenate([np.linalg.norm(e.achieved[:, 0] - e.goal, axis=-1) for e in tests])
+    assert away.min() > sizes.success
+    assert away.min() > 0.4 * env.unwrapped.maze.maze_size_scaling
+    starts = np.concatenate([e.achieved[:, 0] for e in tests])
+    places = np.asarray(env.unwrapped.maze.unique_reset_locations)
+    assert len(np.unique(np.linalg.norm(starts[:, None] - places, axis=-1).argmin(1))) == len(places), "all are used"
+
+
+def test_a_maze_without_a_cell_apart_from_the_goal_starts_anyway() -> None:
+    source = Source.of(lambda: make("PointMaze_UMaze-v3", maze_map=[[1, 1, 1, 1], [1, "r", "g", 1], [1, 1, 1, 1]]))
+    world = World(source, dimensions(source.make(), source, 0))
+    start = np.asarray(world.env.unwrapped.maze.unique_reset_locations)[0]
+    _, achieved = world.reset(0, start)
+    assert np.linalg.norm(achieved - start) < 0.5
 
 
 def test_attributes_of_the_same_name_make_no_family() -> None:

@@ -14,12 +14,12 @@ the next step. Where it did not, an end of the episode at the environment's own 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from adagoal.deep.families import MAZE, PANDA, is_a
+from adagoal.deep.families import MAZE, PANDA, inherits, is_a
 from adagoal.deep.vectors import flat, like
 
 Hook = Callable[[Any, Any], None]
@@ -50,6 +50,31 @@ def _attribute(core: Any, goal: Any) -> None:
         now, chosen = flat(core.goal), flat(goal)
         if now.size == chosen.size and np.isfinite(now).all():
             core.goal = like(core.goal, chosen)
+
+
+@contextlib.contextmanager
+def start_for(env: Any, goal: Any) -> Iterator[None]:
+    """Let resets in this block draw the start as the environment draws it for ``goal``.
+
+    A maze puts its start into another cell than its own goal. Other environments draw the two independently of each
+    other, as far as we know, and a maze without a cell apart from the goal has no choice.
+    """
+    core = env.unwrapped
+    if not inherits(env, MAZE, "generate_reset_pos"):
+        yield
+        return
+    away = np.linalg.norm(np.asarray(core.maze.unique_reset_locations) - goal, axis=1)
+
+    def generate_reset_pos() -> Any:
+        if (away > 0.5 * core.maze.maze_size_scaling).any():  # or else the loop of the original would never end
+            core.goal = np.array(goal, np.float64)
+        return type(core).generate_reset_pos(core)
+
+    core.generate_reset_pos = generate_reset_pos
+    try:
+        yield
+    finally:
+        del core.generate_reset_pos
 
 
 def _maze(core: Any, goal: Any) -> None:

@@ -29,7 +29,7 @@ import numpy as np
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.text import OBJECT, plain
 from adagoal.core.types import Floats
-from adagoal.deep.aiming import Hook, setter
+from adagoal.deep.aiming import Hook, setter, start_for
 from adagoal.deep.fetch import fetch_step, is_original
 from adagoal.deep.vectors import flat, like
 
@@ -214,9 +214,13 @@ class World:
         self._fast = fetch_step(self.env.unwrapped) if is_original(self.env) and source.hook is None else None
         self._goal_form: Any = None
 
-    def reset(self, seed: int) -> tuple[Floats, Floats]:
-        """Start again: observation ``[O]`` and achieved goal ``[G]``."""
-        with blaming(self.name), within(self._seconds):
+    def reset(self, seed: int, goal: Floats | None = None) -> tuple[Floats, Floats]:
+        """Start again: observation ``[O]`` and achieved goal ``[G]``.
+
+        With a ``goal`` the start is one that the environment would draw for it (:func:`adagoal.deep.aiming.start_for`).
+        """
+        apart = contextlib.nullcontext() if goal is None else start_for(self.env, goal)
+        with blaming(self.name), within(self._seconds), apart:
             seen, _ = self.env.reset(seed=seed)
             self._goal_form = seen["desired_goal"]
             return self._checked(flat(seen["observation"]), flat(seen["achieved_goal"]))
