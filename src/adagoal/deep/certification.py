@@ -36,7 +36,7 @@ from adagoal.core.betting import exceeds, least
 from adagoal.core.checks import integer, number
 from adagoal.core.errors import InputError
 from adagoal.core.status import Status
-from adagoal.core.types import Bools, Floats
+from adagoal.core.types import Bools, Floats, Longs
 from adagoal.deep.cells import Cells
 from adagoal.deep.goalspace import GoalSpace
 
@@ -148,13 +148,17 @@ class Certification:
 
     def cell(self, goal: ArrayLike) -> Cell:
         """The cell that holds a goal ``[G]``."""
+        vector, size = np.asarray(goal, np.float64), len(self.cells[0].low)
+        if vector.shape != (size,) or not np.isfinite(vector).all():
+            raise InputError(f"must be {size} finite numbers, got {goal!r}", "goal")
+        return self.cells[int(self.locate(vector[None])[0])]
+
+    def locate(self, goals: Floats) -> Longs:
+        """Positions ``[n]`` in :attr:`cells` of the cells that hold the goals ``[n, G]``."""
         low, high = (np.stack([getattr(cell, end) for cell in self.cells]) for end in ("low", "high"))
-        vector = np.asarray(goal, np.float64)
-        if vector.shape != low.shape[1:] or not np.isfinite(vector).all():
-            raise InputError(f"must be {low.shape[1]} finite numbers, got {goal!r}", "goal")
-        inside = vector.clip(low.min(0), high.max(0))
+        inside = goals.clip(low.min(0), high.max(0))[:, None]
         holds = ((low < inside) | (low == low.min(0))) & (inside <= high)
-        return self.cells[int(holds.all(1).argmax())]
+        return np.asarray(holds.all(2).argmax(1))
 
     def share(self, verdict: str) -> float:
         """Share of the goals in cells with this verdict."""
