@@ -98,7 +98,7 @@ def kept(cell: Cell, outcome: Outcome, options: Options) -> bool:
     from adagoal.runs.training_files import configs, is_training
 
     held = [replace(config, steps=options.steps) for config in configs(outcome)]
-    wanted = [run.on_time_scale(held[0].horizon) for run in cell.runs]
+    wanted = [run.on_time_scale(held[0].horizon, fetch=True) for run in cell.runs]
     if outcome["status"] == Status.DONE and outcome["steps"] >= options.steps and all(run in held for run in wanted):
         return True
     folder = options.out / cell.panel

@@ -209,6 +209,7 @@ def test_a_goal_conditioned_environment(capsys: pytest.CaptureFixture[str]) -> N
     assert told["seed_decides"]
     assert told["reached_within"] == pytest.approx(0.1)
     assert "asks for goals within L = 20 steps, and discounts with 0.96" in told["plan"]
+    assert "takes up to 0.8 GB of memory for 400,000 steps, beside its workers" in told["plan"]
     assert run(["check", "point-mass", "--max-states", "9"]) == 2
     assert "error: max_states: is for explorations; this environment is for trainings" in capsys.readouterr().out
 
@@ -247,6 +248,16 @@ def test_what_a_training_would_do_with_an_odd_environment() -> None:
                 raise RuntimeError("the motor is hot")
             return super().step(action)
 
+    class Picture(PointMass):
+        """Shows 576 numbers, so a training keeps about 2,300 bytes a step, twice."""
+
+        def _observation(self) -> Any:
+            seen = super()._observation()
+            return seen | {"observation": np.resize(seen["observation"], (24, 24))}
+
+    picture = adagoal.check_env(Picture(), steps=50).memory
+    assert picture is not None
+    assert 0.8e9 + 2 * 400_000 * 576 * 4 < picture < 0.8e9 + 2 * 400_000 * 600 * 4
     deaf = adagoal.check_env(Deaf(), steps=50)
     assert deaf.ok
     assert deaf.takes_goals is False

@@ -76,9 +76,8 @@ def test_equal_goals_are_one_cell() -> None:
 
 def test_everything_is_decided_and_the_edge_is_found() -> None:
     found = certified(CLAIM, lambda goals: np.where(goals.sum(1) < 0.3, 0.97, 0.3), 0)
-    assert found.status is Status.CERTIFIED
+    assert (found.status, found.status.exit_code) == (Status.DECIDED, 1)
     assert found.count("open") == 0
-    assert found.exit_code == 1
     assert sum(cell.share for cell in found.cells) == pytest.approx(1.0)
     assert 0.45 < found.share("certified") < 0.64  # 0.64 of the goals are easy
     assert found.cell([-1.0, -1.0]).verdict is Verdict.CERTIFIED
@@ -91,14 +90,15 @@ def test_everything_is_decided_and_the_edge_is_found() -> None:
 
 def test_good_everywhere_is_few_cells_and_bad_everywhere_is_refuted() -> None:
     good, bad = certified(CLAIM, flat(1.0), 0), certified(CLAIM, flat(0.0), 0)
-    assert (len(good.cells), good.exit_code) == (8, 0)
+    assert (len(good.cells), good.status, good.status.exit_code) == (8, Status.CERTIFIED, 0)
+    assert bad.status is Status.DECIDED
     assert bad.share("refuted") == pytest.approx(1.0)
     assert bad.rollouts < 16 * 20
 
 
 def test_a_cap_and_an_observer_leave_cells_open() -> None:
     capped = certified(Claim(10, slack=0.0, rollouts=2000), flat(0.9), 0)
-    assert (capped.status, capped.exit_code) == (Status.BUDGET, 3)
+    assert (capped.status, capped.status.exit_code) == (Status.BUDGET, 3)
     assert capped.count("open") > 0
     assert capped.rollouts <= 2000
     coins = np.random.default_rng(0)
@@ -203,7 +203,8 @@ def test_the_command_writes_a_map_and_alters_nothing(finished: Path, capsys: pyt
     assert run([*words[:-1], "1"]) == 1
     assert (finished / "certificate.json").read_text() == text  # also with another number of workers
     said = capsys.readouterr().out
-    assert "every cell is decided after" in said
+    assert "every cell is decided, some are refuted, after" in said
+    assert shown["status"] == "decided"
     assert shown["statement"] in said
     same = adagoal.certify(finished, radius=5, halvings=3)
     assert same.to_dict() == shown

@@ -81,9 +81,9 @@ def test_recipes_are_valid(name: str) -> None:
 
 
 def test_the_penalty_of_actions_is_what_was_measured() -> None:
-    for env, penalty in (("FetchPush-v4", 1.0), ("object:FetchPush-v4", 1.0), ("point-mass", 0.1)):
-        assert Config(env).on_time_scale(50).action_l2 == penalty
-    assert Config("FetchPush-v4", action_l2=0.0).on_time_scale(50).action_l2 == 0.0
+    for fetch, penalty in ((True, 1.0), (False, 0.1)):
+        assert Config("any-name").on_time_scale(50, fetch).action_l2 == penalty
+    assert Config("FetchPush-v4", action_l2=0.0).on_time_scale(50, fetch=True).action_l2 == 0.0
 
 
 @pytest.mark.parametrize(

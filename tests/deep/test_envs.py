@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -11,10 +12,14 @@ from gymnasium import spaces
 
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.deep import goalspace
-from adagoal.deep.envs import Dimensions, End, Source, World
+from adagoal.deep.config import Config
+from adagoal.deep.envs import Dimensions, End, Source, World, make
 from adagoal.deep.measure import dimensions
 from adagoal.deep.pointmass import PointMass
+from adagoal.deep.survey import survey
+from adagoal.deep.training import Training
 from adagoal.deep.vectors import flat, like
+from adagoal.deep.worker import Slots
 
 
 class Line(gymnasium.Env[Any, Any]):
@@ -136,6 +141,50 @@ class Named(Settable):
         goal = spaces.Text(10)
         here = self.observation_space["observation"]
         self.observation_space = spaces.Dict({"observation": here, "achieved_goal": goal, "desired_goal": goal})
+
+
+class FetchTea(Settable):
+    """Has what the known families have, and belongs to none of them."""
+
+    maze = task = "tea"
+    initial_gripper_xpos, has_object, block_gripper, model = "left", True, True, "teapot"
+
+    def update_target_site_pos(self) -> None:
+        raise AssertionError("not a maze")
+
+
+class Numbered(Line):
+    """Keeps something else than its goal as ``goal``."""
+
+    def __init__(self, goal: Any) -> None:
+        super().__init__()
+        self.goal = goal
+
+    def step(self, action: Any) -> Any:
+        assert not isinstance(self.goal, np.ndarray)
+        return super().step(action)
+
+
+class Scalar(Line):
+    """Keeps its goal as a plain number."""
+
+    @property
+    def goal(self) -> Any:
+        return self.hidden
+
+    @goal.setter
+    def goal(self, goal: Any) -> None:
+        self.hidden = goal
+
+
+class Vector(Scalar):
+    @property
+    def goal(self) -> Any:
+        return self.form(self.hidden)
+
+    @goal.setter
+    def goal(self, goal: Any) -> None:
+        self.hidden = float(goal[0])
 
 
 def made(kind: Any, **given: Any) -> tuple[Source, Dimensions]:
@@ -316,6 +365,78 @@ def test_families_are_known(env_id: str) -> None:
     observation, _, end = world.step(np.zeros(sizes.action))
     assert (len(observation), end) == (sizes.observation, End.NO)
     np.testing.assert_allclose(world.env.unwrapped.goal, goal)
+
+
+@pytest.mark.parametrize(
+    ("env", "fetch"),
+    [
+        ("FetchReach-v4", True),
+        ("gymnasium_robotics:FetchReach-v4", True),
+        (lambda: gymnasium.Wrapper(make("FetchReach-v4")), True),
+        ("PointMaze_UMaze-v3", False),
+        (FetchTea, False),
+    ],
+)
+def test_settings_follow_from_the_class_and_not_from_the_name(
+    env: Any, fetch: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Training, "_compile", lambda *_: None)
+    source = Source.of(env)
+    trained = Training([Config(source.name, horizon=5, buffer=5000, batch=8, hidden=(4,), steps=80)], source=source)
+    assert trained.sizes.fetch == fetch
+    assert trained.configs[0].action_l2 == (1.0 if fetch else 0.1)
+
+
+@pytest.mark.parametrize("env_id", ["PointMaze_UMaze-v3", "PointMaze_Medium_Diverse_GR-v3", "AntMaze_UMaze-v5"])
+def test_tests_of_a_maze_start_where_the_maze_would_start_for_the_goal(env_id: str) -> None:
+    source = Source(env_id)
+    env = source.make()
+    sizes = replace(dimensions(env, source, 0), horizon=1)
+    goals = goalspace.goal_space(env, "test_goals", "env")(np.random.default_rng(0), 120)
+    slots = Slots([Config(env_id)], [(0, k) for k in range(4)], source, sizes)
+    still = {0: lambda observation, goal: np.zeros((len(goal), sizes.action))}
+    still[0].width = sizes.action  # type: ignore[attr-defined]
+    tests = [slots.test(still, goals[4 * i : 4 * i + 4], 0, i)[0] for i in range(30)]  # type: ignore[arg-type]
+    away = np.concatenate([np.linalg.norm(e.achieved[:, 0] - e.goal, axis=-1) for e in tests])
+    assert away.min() > sizes.success
+    assert away.min() > 0.4 * env.unwrapped.maze.maze_size_scaling
+    starts = np.concatenate([e.achieved[:, 0] for e in tests])
+    places = np.asarray(env.unwrapped.maze.unique_reset_locations)
+    assert len(np.unique(np.linalg.norm(starts[:, None] - places, axis=-1).argmin(1))) == len(places), "all are used"
+
+
+def test_a_maze_without_a_cell_apart_from_the_goal_starts_anyway() -> None:
+    source = Source.of(lambda: make("PointMaze_UMaze-v3", maze_map=[[1, 1, 1, 1], [1, "r", "g", 1], [1, 1, 1, 1]]))
+    world = World(source, dimensions(source.make(), source, 0))
+    start = np.asarray(world.env.unwrapped.maze.unique_reset_locations)[0]
+    _, achieved = world.reset(0, start)
+    assert np.linalg.norm(achieved - start) < 0.5
+
+
+def test_attributes_of_the_same_name_make_no_family() -> None:
+    found = survey(Source.of(FetchTea), 20, [("train_goals", "env"), ("test_goals", "scale=2")])
+    assert found.sizes.aims, "by set_goal"
+    assert found.table is None
+    assert found.spaces[0](np.random.default_rng(0), 5).shape == (5, 1)
+    with pytest.raises(InputError, match=r"^train_goals: air is for Fetch"):
+        survey(Source.of(FetchTea), 20, [("train_goals", "air=1")])
+
+
+@pytest.mark.parametrize("goal", [(3, 4), "left", None])
+def test_an_attribute_goal_that_is_something_else_is_left_alone(goal: Any) -> None:
+    source = Source.of(lambda: Numbered(goal))
+    sizes = dimensions(source.make(), source, 30)
+    assert not sizes.aims
+    world = World(source, sizes)
+    world.reset(0)
+    assert world.env.unwrapped.goal == goal
+
+
+@pytest.mark.parametrize("kind", [Scalar, Vector])
+def test_an_attribute_goal_that_is_the_goal_is_set(kind: type[Line]) -> None:
+    source, sizes = made(kind)
+    assert sizes.aims
+    assert end_of(World(source, sizes), 14.0) == (End.TERMINATED, 14.0)
 
 
 def test_numbers_of_any_form_become_vectors_and_come_back() -> None:

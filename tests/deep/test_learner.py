@@ -244,3 +244,12 @@ def test_a_growing_radius() -> None:
     fixed, growing = Config("point-mass", radius=40, radius_ramp=0), Config("point-mass", radius=40, radius_ramp=1000)
     assert [fixed.radius_at(steps) for steps in (0, 500)] == [40, 40]
     assert [growing.radius_at(steps) for steps in (0, 500, 1000, 5000)] == [10, 25, 40, 40]
+
+
+@pytest.mark.parametrize(("steps", "buffer", "held"), [(4000, 1_000_000, 4002), (4000, 1000, 996), (1, 1000, 6)])
+def test_the_replay_buffer_follows_the_steps(steps: int, buffer: int, held: int) -> None:
+    config = Config("point-mass", steps=steps, buffer=buffer, episodes=1).on_time_scale(SIZES.horizon)
+    memory = learner.shapes([config, config], SIZES).replay
+    assert memory.action.shape[:3] == (2, held // SIZES.horizon, SIZES.horizon)
+    taken = sum(array.size * array.dtype.itemsize for array in memory._replace(added=jnp.zeros(0)))
+    assert taken == 2 * config.capacity * SIZES.episode_bytes

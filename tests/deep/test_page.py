@@ -15,9 +15,10 @@ from small import CONFIG
 
 import adagoal
 import browser as driver
+from adagoal.cli.main import run
 from adagoal.core.errors import InputError
 from adagoal.core.files import write_json
-from adagoal.deep import envs, goalspace
+from adagoal.deep import envs, goalspace, load, resume
 from adagoal.deep.past import Past
 from adagoal.report import deep, deep_curves, deep_film
 from adagoal.report.packed import unpacked
@@ -30,8 +31,9 @@ CELLS = [CELL | {"verdict": "certified"}, CELL | {"low": [0.0, -1.0], "high": [1
 def trained(finished: Path, tmp_path: Path) -> Path:
     folder = shutil.copytree(finished, tmp_path / "run")
     by = {"distance from the start": [{"from": 0.0, "to": 1.0, "episodes": 4, "success": 0.25}]}
-    write_json(folder / deep.EVALUATION, {"by": by})
-    write_json(folder / deep.CERTIFICATE, {"statement": "with <b>probability</b>", "cells": CELLS})
+    about = {"policy": load(folder).fingerprint()}
+    write_json(folder / deep.EVALUATION, {"about": about, "by": by})
+    write_json(folder / deep.CERTIFICATE, {"about": about, "statement": "with <b>probability</b>", "cells": CELLS})
     return folder
 
 
@@ -71,7 +73,7 @@ def test_python_shows_the_page_of_a_folder(finished: Path) -> None:
 
 
 def test_success_by_distance_is_that_of_the_tests(finished: Path) -> None:
-    about, _, past = deep.found(finished)
+    about, _, past, _ = deep.found(finished)
     tests = np.stack(past.tests)
     assert tests.shape == (3, 1, 2, 2)
     assert (tests[:, 0, :, 1].mean(1) == [point["success"] for point in about.curves[0]]).all()
@@ -152,6 +154,32 @@ def test_a_training_is_watched_from_its_folder(trained: Path) -> None:
     assert arrays["chosen"].shape[1:] == (CONFIG.episodes, 2)
     with pytest.raises(InputError, match="no goals with numbers"):
         source.policy(0)
+
+
+def test_a_page_leaves_out_what_is_about_an_earlier_policy(trained: Path) -> None:
+    def page() -> str:
+        return deep.page(*deep.found(trained))
+
+    by_distance = "Success by distance from the start, evaluated"
+    assert "with &lt;b&gt;probability" in page()
+    assert by_distance in page()
+    assert deep.EARLIER not in page()
+    resume(trained, steps=60, workers=1)
+    assert "with &lt;b&gt;probability" not in page()
+    assert by_distance not in page()
+    assert deep.EARLIER in page()
+    facts, _ = unpacked(deep.FolderTraining(trained).block())
+    assert facts["cells"] == []
+    for name in (deep.CERTIFICATE, deep.EVALUATION):
+        assert f"{name}: repeat adagoal" in facts["words"]
+
+
+def test_evaluate_and_certify_write_files_for_the_page(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["evaluate", str(trained), "--episodes", "3"]) == 0
+    assert run(["certify", str(trained), "--radius", "5", "--halvings", "0", "--rollouts", "128"]) != 2
+    beside = deep.found(trained)[3]
+    assert (set(beside.current), beside.earlier) == ({deep.CERTIFICATE, deep.EVALUATION}, [])
+    assert beside.current[deep.EVALUATION]["episodes"] == 3
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,10 @@ from adagoal.api import until
 from adagoal.cli.main import run
 from adagoal.core.errors import InputError
 from adagoal.core.status import Status
-from adagoal.core.types import Floats
 from adagoal.deep import resume, train
 from adagoal.deep.certification import Cell, Certification, Claim, Verdict
 from adagoal.deep.pointmass import PointMass
+from adagoal.deep.survey import survey
 from adagoal.report import deep as report
 
 
@@ -27,15 +27,29 @@ def cell(low: list[float], high: list[float]) -> Cell:
 
 
 def test_a_cell_is_believed_within_reach_by_the_distances_in_it() -> None:
-    x = np.linspace(-2.0, 2.0, 41)
-    D: Floats = np.broadcast_to(10.0 * np.abs(x)[:, None], (41, 41))[None]
-    maps = {"D": D, "low": np.full(3, -2.0), "high": np.full(3, 2.0)}
-    assert until.believed(cell([-1.0, -2.0, 0.0], [1.0, 2.0, 0.0]), maps, 10.0)
-    assert not until.believed(cell([1.1, -2.0, 0.0], [2.0, 2.0, 0.0]), maps, 10.0)
-    assert not until.believed(cell([1.52, 0.01, 0.0], [1.53, 0.02, 0.0]), maps, 10.0)  # between two points
-    assert not until.believed(cell([5.0, 5.0, 0.0], [6.0, 6.0, 0.0]), maps, 10.0)  # beyond the map
-    flat = {"D": np.array([[1.0, 99.0]]), "low": np.zeros(1), "high": np.ones(1)}
-    assert until.believed(cell([0.0], [0.4]), flat, 10.0)
+    near, far = cell([-2.0, -2.0, 0.0], [1.0, 2.0, 0.4]), cell([1.0, -2.0, 0.0], [2.0, 2.0, 0.4])
+    high, empty = cell([-2.0, -2.0, 0.4], [2.0, 2.0, 0.9]), cell([-2.0, -2.0, 0.9], [2.0, 2.0, 1.0])
+    found = Certification(Status.DECIDED, Claim(10), [near, far, high, empty], 0)
+    drawn = np.random.default_rng(0).uniform([-2.0, -2.0, 0.0], [2.0, 2.0, 0.9], (500, 3))
+    beyond = np.abs(drawn[:, 0]) > 1.0
+    assert until.believed(found, drawn, np.where(beyond, 20.0, 5.0), 10.0) == [near, high, empty]
+    in_the_air = drawn[:, 2] > 0.4  # a coordinate after the first two counts as much
+    assert until.believed(found, drawn, np.where(in_the_air, 20.0, 5.0), 10.0) == [near, far, empty]
+
+
+@pytest.mark.parametrize("rule", ["adagoal", "unigoal"])
+def test_cells_are_judged_by_the_policys_own_distances(rule: str) -> None:
+    trained = train([dataclasses.replace(CONFIG, goal_rule=rule)], workers=1)
+    sizes, (space,), _ = survey(trained.source, 5, [("test_goals", "env")])
+    starts, drawn = until._sample(trained.source, sizes, space, 3)
+    assert (starts.shape, drawn.shape) == ((until.JUDGED, 4), (until.JUDGED, 2))
+    assert len(np.unique(starts, axis=0)) == until.JUDGED
+    D = until._distances(trained.policy, starts, drawn)
+    if rule == "unigoal":
+        assert (D == 0.0).all(), "without critics nothing is believed out of reach"
+    else:
+        for i in (0, 100, 1000):
+            assert D[i] == pytest.approx(trained.policy.distance(starts[i], drawn[i]), rel=1e-4)
 
 
 def test_pieces_are_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +68,7 @@ def test_a_folder_says_how_it_ended_and_goes_on_to_all_steps(
     when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(until, "PIECES", 2)
-    monkeypatch.setattr(until, "believed", lambda *_: True)
+    monkeypatch.setattr(until, "believed", lambda found, *_: found.cells)
     verdict, status = (Verdict.CERTIFIED, "certified") if when == "certified" else (Verdict.OPEN, "interrupted")
     found = Certification(Status(status), Claim(5), [dataclasses.replace(cell([-1.0], [1.0]), verdict=verdict)], 16)
     monkeypatch.setattr(until, "certify", lambda *_, **__: found)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from adagoal.core.checks import folder_path, integer
 from adagoal.core.usercode import wanted
@@ -76,7 +73,7 @@ def certify(
 
         found = certification.certify(claim, space, reach, seed, going)
     facts = {"env": policy.env, "run": run, "steps": steps, "test_goals": goals, "seed": seed}
-    return dataclasses.replace(found, about=facts | {"policy": _fingerprint(policy)})
+    return dataclasses.replace(found, about=facts | {"policy": policy.fingerprint()})
 
 
 def _trained(training: str | Path | TrainResult, run: int, env: Any, trust: bool) -> tuple[Policy, Config, Source, int]:
@@ -96,9 +93,3 @@ def _trained(training: str | Path | TrainResult, run: int, env: Any, trust: bool
 
     about, policy = read(folder_path("training", training), read_in)
     return policy, about.configs[run], about.source(env, trust, "adagoal.certify"), about.data["steps"]
-
-
-def _fingerprint(policy: Policy) -> str:
-    """SHA-256 of the policy's weights: a certificate is for this policy, and for no other."""
-    arrays = sorted(policy.actor.to_arrays().items())
-    return hashlib.sha256(b"".join(name.encode() + np.ascontiguousarray(a).tobytes() for name, a in arrays)).hexdigest()

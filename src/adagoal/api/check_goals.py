@@ -14,6 +14,7 @@ import numpy as np
 from gymnasium import spaces
 
 from adagoal.api.checked import Check
+from adagoal.core import npz
 from adagoal.core.errors import EnvironmentFailure
 from adagoal.core.text import plain
 from adagoal.core.types import Floats
@@ -22,6 +23,10 @@ from adagoal.deep.config import Config
 from adagoal.deep.envs import POINT_MASS, Dimensions, End, Source, World, register_robotics
 from adagoal.worlds import registry
 
+PROCESS = 800_000_000
+"""Bytes of a training process without its replay buffer, as measured with JAX on a CPU."""
+COPIES = 2
+"""Copies of the replay buffer: a checkpoint holds the second."""
 WALK = 100
 """Steps of a walk that is repeated."""
 
@@ -57,7 +62,13 @@ def try_training(check: Check, source: Source, steps: int, seed: int) -> None:
         _step(check, world, steps, seed)
     except EnvironmentFailure as error:
         check.errors.append(str(error))
-    check.plan += _plan(check, source.name, sizes)
+    config = Config(source.name).on_time_scale(sizes.horizon, sizes.fetch)
+    check.memory = PROCESS + COPIES * config.capacity * sizes.episode_bytes
+    if check.memory > npz.memory():
+        check.warnings.append(
+            "a training takes more memory than this machine has: give fewer steps or a smaller buffer"
+        )
+    check.plan += _plan(check, config, sizes)
 
 
 def _step(check: Check, world: World, steps: int, seed: int) -> None:
@@ -90,15 +101,15 @@ def _walk(world: World, seed: int) -> Floats:
     return np.stack(seen)
 
 
-def _plan(check: Check, name: str, sizes: Dimensions) -> list[str]:
+def _plan(check: Check, config: Config, sizes: Dimensions) -> list[str]:
     """What a training with the settings that are not given will do."""
-    config = Config(name).on_time_scale(sizes.horizon)
     seen = f"{sizes.observation} numbers" + (", the achieved goal among them," if sizes.with_achieved else "")
     return [
         f"sees {seen} and a goal of {sizes.goal}, and answers with {sizes.action}",
         f"plays episodes of {sizes.horizon} steps, {config.episodes} in a cycle",
         f"asks for goals within L = {config.radius:g} steps, and discounts with {config.gamma:g}",
         f"counts a goal as reached within {sizes.success:g} of it, as compute_reward does",
+        f"takes up to {(check.memory or 0) / 1e9:.1f} GB of memory for {config.steps:,} steps, beside its workers",
         "tells the environment its goal"
         if check.takes_goals
         else "cannot tell the environment its goal, and goes on where that ends an episode at its own (see set_goal)",

@@ -41,6 +41,8 @@ class Check:
     """The distance to a goal at which it counts as reached."""
     takes_goals: bool | None = None
     """Whether it can be told its goal."""
+    memory: int | None = None
+    """Bytes of memory that a training of the default length takes at most, without its rollout workers."""
     time_limit: int | None = None
     action_masks: bool | None = None
     steps: int = 0

@@ -2,8 +2,8 @@
 
 The paper stops when what is unknown about every goal with D(g) <= L is small. Here a training goes on until every cell
 of the test goals that is believed to be within reach is certified (:mod:`adagoal.deep.certification`). A cell is
-believed to be within reach where D is at most L for half of it or more. Cells that are believed to be out of reach may
-be refuted: the answer is the map.
+believed to be within reach where D is at most L for half of its goals or more. Cells that are believed to be out of
+reach may be refuted: the answer is the map.
 
 The training pauses after each of its pieces, and the policy of the moment is certified by fresh rollouts. Attempt k
 has the share delta / (k (k + 1)), and all shares together are at most delta: with probability 1 - delta no verdict of
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,9 +25,11 @@ from adagoal import goals
 from adagoal.api.certify import certify
 from adagoal.core.status import Status
 from adagoal.core.types import Floats
-from adagoal.deep.certification import Cell, Claim, Verdict
+from adagoal.deep.certification import Cell, Certification, Claim, Verdict
 from adagoal.deep.config import Config
-from adagoal.deep.envs import Source
+from adagoal.deep.envs import Dimensions, Source, World
+from adagoal.deep.goalspace import GoalSpace
+from adagoal.deep.policy import Policy
 from adagoal.deep.survey import survey
 from adagoal.deep.training import Observer
 from adagoal.runs import keeping, training
@@ -39,6 +40,9 @@ from adagoal.runs.training_schema import KIND
 
 PIECES = 10
 """Attempts that a training has, at most."""
+JUDGED = 1024
+"""Test goals, each with a start of its own, whose D says which cells are believed to be within reach: 16 or more for
+each of at most 64 cells."""
 
 
 def train_until_certified(
@@ -67,11 +71,13 @@ def train_until_certified(
     """
     training.check_limits(workers, minutes, 0, checkpoint_every, step_timeout)
     source = replace(source or Source.of(config.env), step_timeout=step_timeout)
-    config = config.on_time_scale(survey(source, config.horizon, ()).sizes.horizon)
+    sizes, (space,), _ = survey(source, config.horizon, [("test_goals", config.test_goals)])
+    config = config.on_time_scale(sizes.horizon, sizes.fetch)
     L = min(int(config.radius), config.horizon)
     asked: dict[str, Any] = {"radius": L, "success": success, "slack": slack}
     Claim(**asked, delta=delta)
     began, found = time.monotonic(), None
+    starts, drawn = _sample(source, sizes, space, config.seed)
     shared: dict[str, Any] = {"workers": workers, "checkpoint_every": checkpoint_every, "observe": observe}
     shared["step_timeout"] = step_timeout
     shared["tensorboard"] = tensorboard
@@ -85,7 +91,7 @@ def train_until_certified(
         if trained.curve()[-1]["steps"] < shared["pause"]:  # it has ended before the test that a pause begins with
             return replace(trained, certificate=found)
         found = certify(trained, **asked, delta=delta / (attempt * (attempt + 1)), seed=attempt, workers=workers)
-        within = [cell for cell in found.cells if believed(cell, trained.maps, L)]
+        within = believed(found, drawn, _distances(trained.policy, starts, drawn), L)
         if within and all(cell.verdict is Verdict.CERTIFIED for cell in within):
             return _certified(replace(trained, status=Status.CERTIFIED, certificate=found))
         if not found.status.finished:
@@ -101,16 +107,26 @@ def _certified(trained: TrainResult) -> TrainResult:
     return trained
 
 
-def believed(cell: Cell, maps: Mapping[str, Floats], L: float) -> bool:
-    """Whether the cell is believed to be within reach, by the map of D ``[runs, n(, n)]`` of the first run.
+def _sample(source: Source, sizes: Dimensions, space: GoalSpace, seed: int) -> tuple[Floats, Floats]:
+    """Test goals ``[n, G]`` by which cells are judged, and a start ``[n, O]`` for each of them."""
+    rng = np.random.default_rng(seed)
+    drawn = space(rng, JUDGED)
+    world = World(replace(source, step_timeout=None), sizes)  # a timeout would end this process
+    starts = np.stack([world.reset(int(rng.integers(2**31)), goal)[0] for goal in drawn])
+    world.env.close()
+    return starts, drawn
 
-    The map is over the first two coordinates of the training space; of a cell between its points, the next one counts.
-    """
-    D, low, high = maps["D"][0], maps["low"], maps["high"]
-    inside = []
-    for axis, points in enumerate(D.shape):
-        size = max(float(high[axis] - low[axis]), np.finfo(float).tiny)
-        first, last = (float(end[axis] - low[axis]) / size * (points - 1) for end in (cell.low, cell.high))
-        start = int(np.clip(np.ceil(first), 0, points - 1))
-        inside.append(slice(start, max(start, int(np.clip(np.floor(last), 0, points - 1))) + 1))
-    return bool(np.median(D[tuple(inside)]) <= L)
+
+def _distances(policy: Policy, starts: Floats, drawn: Floats) -> Floats:
+    """D ``[n]`` of the pairs; 0 if the goal rule has trained no critics, so every cell must be certified."""
+    if policy.critics is None:
+        return np.zeros(len(drawn))
+    D, _ = policy.critics(policy.actor.normalised(starts, drawn), policy.actor(starts, drawn))
+    return D
+
+
+def believed(found: Certification, drawn: Floats, D: Floats, L: float) -> list[Cell]:
+    """The cells believed to be within reach, by the D ``[n]`` of goals ``[n, G]``, and those that hold none of them."""
+    where = found.locate(drawn)
+    inside = [where == place for place in range(len(found.cells))]
+    return [cell for cell, own in zip(found.cells, inside, strict=True) if not own.any() or np.median(D[own]) <= L]

@@ -10,8 +10,11 @@ import click
 
 from adagoal.cli import options
 from adagoal.core.files import write_json
+from adagoal.core.status import Status
 from adagoal.core.streams import aside
 from adagoal.deep.certification import Certification, Verdict
+
+STANDS = {Status.CERTIFIED: "every cell is certified", Status.DECIDED: "every cell is decided, some are refuted,"}
 
 
 @click.command(epilog="Example: adagoal certify runs/push --radius 50 --success 0.9 --delta 0.05")
@@ -53,10 +56,11 @@ def certify(folder: Path, quiet: bool, as_json: bool, **given: Any) -> None:
         click.echo(json.dumps(found.to_dict(), indent=1))
     else:
         show(found)
-        stands = "every cell is decided" if found.status.finished else str(found.status)
-        click.echo(f"{stands} after {found.rollouts} rollouts: {folder / 'certificate.png'}")
-    if found.exit_code:
-        raise click.exceptions.Exit(found.exit_code)
+        click.echo(
+            f"{STANDS.get(found.status, found.status)} after {found.rollouts} rollouts: {folder / 'certificate.png'}"
+        )
+    if found.status.exit_code:
+        raise click.exceptions.Exit(found.status.exit_code)
 
 
 def keep(found: Certification, folder: Path) -> None:

@@ -12,6 +12,8 @@ class Status(StrEnum):
     """Stopped by the rule of a method that proves its answer."""
     STOPPED = "stopped"
     """Stopped by the rule of a method without a guarantee."""
+    DECIDED = "decided"
+    """A certification has a verdict for every cell of the goal space, and refuted some."""
     DONE = "done"
     """A training took all the steps it was to take."""
     BUDGET = "budget"
@@ -24,11 +26,13 @@ class Status(StrEnum):
     @property
     def finished(self) -> bool:
         """Whether the run came to its own end."""
-        return self in (Status.CERTIFIED, Status.STOPPED, Status.DONE)
+        return self in (Status.CERTIFIED, Status.STOPPED, Status.DECIDED, Status.DONE)
 
     @property
     def exit_code(self) -> int:
         """Exit code of a command that ran or resumed it."""
+        if self is Status.DECIDED:
+            return CONTRADICTED
         return VOID if self is Status.VOID else 0 if self.finished else UNFINISHED
 
 

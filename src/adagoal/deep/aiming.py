@@ -4,8 +4,8 @@ An environment that ends its episodes at the goal must know which goal that is. 
 
     the hook          ``train(env, set_goal=function)`` calls ``function(env, goal)`` after every reset
     a method          ``set_goal(goal)`` of the environment or of a wrapper
-    known families    Fetch and Hand (``goal``), PointMaze and AntMaze (``goal``, and the marker), panda-gym
-                      (``task.goal``, and the marker), and whatever else keeps its goal as ``goal``
+    known classes     Fetch and Hand (``goal``), PointMaze and AntMaze (``goal``, and the marker), panda-gym
+                      (``task.goal``, and the marker); any other that keeps as many numbers as ``goal``
 
 Whether it worked is not taken on trust: :mod:`adagoal.deep.measure` sets a goal and looks at ``desired_goal`` after
 the next step. Where it did not, an end of the episode at the environment's own goal is passed over.
@@ -14,10 +14,13 @@ the next step. Where it did not, an end of the episode at the environment's own 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+
+from adagoal.deep.families import MAZE, PANDA, inherits, is_a
+from adagoal.deep.vectors import flat, like
 
 Hook = Callable[[Any, Any], None]
 """``set_goal(env, goal)``: a function of the user's; the goal has the form of ``desired_goal``."""
@@ -32,13 +35,46 @@ def setter(env: Any, hook: Hook | None) -> Setter | None:
     if env.has_wrapper_attr("set_goal"):
         own: Setter = env.get_wrapper_attr("set_goal")
         return own
-    if hasattr(core, "update_target_site_pos"):
+    if is_a(env, MAZE):
         return lambda goal: _maze(core, goal)
-    if hasattr(getattr(core, "task", None), "goal"):
+    if is_a(env, PANDA):
         return lambda goal: _panda(core, goal)
     if hasattr(core, "goal"):
-        return lambda goal: setattr(core, "goal", goal)
+        return lambda goal: _attribute(core, goal)
     return None
+
+
+def _attribute(core: Any, goal: Any) -> None:
+    """Replace an attribute ``goal`` that holds as many numbers; anything else of this name is left alone."""
+    with contextlib.suppress(TypeError, ValueError, AttributeError):  # no numbers, or a property that cannot be set
+        now, chosen = flat(core.goal), flat(goal)
+        if now.size == chosen.size and np.isfinite(now).all():
+            core.goal = like(core.goal, chosen)
+
+
+@contextlib.contextmanager
+def start_for(env: Any, goal: Any) -> Iterator[None]:
+    """Let resets in this block draw the start as the environment draws it for ``goal``.
+
+    A maze puts its start into another cell than its own goal. Other environments draw the two independently of each
+    other, as far as we know, and a maze without a cell apart from the goal has no choice.
+    """
+    core = env.unwrapped
+    if not inherits(env, MAZE, "generate_reset_pos"):
+        yield
+        return
+    away = np.linalg.norm(np.asarray(core.maze.unique_reset_locations) - goal, axis=1)
+
+    def generate_reset_pos() -> Any:
+        if (away > 0.5 * core.maze.maze_size_scaling).any():  # or else the loop of the original would never end
+            core.goal = np.array(goal, np.float64)
+        return type(core).generate_reset_pos(core)
+
+    core.generate_reset_pos = generate_reset_pos
+    try:
+        yield
+    finally:
+        del core.generate_reset_pos
 
 
 def _maze(core: Any, goal: Any) -> None:

@@ -35,8 +35,8 @@ from numpy.typing import ArrayLike
 from adagoal.core.betting import exceeds, least
 from adagoal.core.checks import integer, number
 from adagoal.core.errors import InputError
-from adagoal.core.status import CONTRADICTED, Status
-from adagoal.core.types import Bools, Floats
+from adagoal.core.status import Status
+from adagoal.core.types import Bools, Floats, Longs
 from adagoal.deep.cells import Cells
 from adagoal.deep.goalspace import GoalSpace
 
@@ -138,7 +138,7 @@ class Certification:
     """The map of a policy's goals: cells that together are the whole goal space."""
 
     status: Status
-    """``certified`` where every cell is decided, one way or the other; else ``budget`` or ``interrupted``."""
+    """``certified``: every cell is; ``decided``: some are refuted, none is open; else ``budget`` or ``interrupted``."""
     claim: Claim
     cells: Sequence[Cell]
     rollouts: int
@@ -148,13 +148,17 @@ class Certification:
 
     def cell(self, goal: ArrayLike) -> Cell:
         """The cell that holds a goal ``[G]``."""
+        vector, size = np.asarray(goal, np.float64), len(self.cells[0].low)
+        if vector.shape != (size,) or not np.isfinite(vector).all():
+            raise InputError(f"must be {size} finite numbers, got {goal!r}", "goal")
+        return self.cells[int(self.locate(vector[None])[0])]
+
+    def locate(self, goals: Floats) -> Longs:
+        """Positions ``[n]`` in :attr:`cells` of the cells that hold the goals ``[n, G]``."""
         low, high = (np.stack([getattr(cell, end) for cell in self.cells]) for end in ("low", "high"))
-        vector = np.asarray(goal, np.float64)
-        if vector.shape != low.shape[1:] or not np.isfinite(vector).all():
-            raise InputError(f"must be {low.shape[1]} finite numbers, got {goal!r}", "goal")
-        inside = vector.clip(low.min(0), high.max(0))
+        inside = goals.clip(low.min(0), high.max(0))[:, None]
         holds = ((low < inside) | (low == low.min(0))) & (inside <= high)
-        return self.cells[int(holds.all(1).argmax())]
+        return np.asarray(holds.all(2).argmax(1))
 
     def share(self, verdict: str) -> float:
         """Share of the goals in cells with this verdict."""
@@ -163,11 +167,6 @@ class Certification:
     def count(self, verdict: str) -> int:
         """How many cells have this verdict."""
         return sum(cell.verdict == verdict for cell in self.cells)
-
-    @property
-    def exit_code(self) -> int:
-        """0: every cell is certified; 1: all are decided, some refuted; 3: some are open."""
-        return self.status.exit_code or (CONTRADICTED if self.count(Verdict.REFUTED) else 0)
 
     @property
     def statement(self) -> str:
@@ -213,7 +212,10 @@ def certify(
         now, waiting = _settled(tally, waiting)
         decided += now
         round_, played = round_ + 1, played + len(goals)
-    return Certification(status, claim, [tally.cell(leaf) for leaf in sorted(decided + waiting)], played)
+    leaves = [tally.cell(leaf) for leaf in sorted(decided + waiting)]
+    if status is Status.CERTIFIED and any(leaf.verdict is Verdict.REFUTED for leaf in leaves):
+        status = Status.DECIDED
+    return Certification(status, claim, leaves, played)
 
 
 class _Tally:

@@ -12,7 +12,6 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from adagoal.core import npz
 from adagoal.core.schema import COUNT, Array, check_arrays, check_json, record
 from adagoal.deep import likeness, past, settings, trees
 from adagoal.deep.config import Config
@@ -60,8 +59,6 @@ def check(
     capacity = like.replay.goal.shape[1]
     if (arrays["learnt.replay.added"] != added).any() or found["H"] != min(added, capacity):
         raise ValueError("the memory does not hold as many episodes as were played")
-    if sum(leaf.size * leaf.dtype.itemsize for leaf in trees.named(like, "").values()) > npz.memory():
-        raise ValueError("the memory of the run is larger than that of this machine")
     _check_rows(facts["history"]["rows"], cycle, runs, first.episodes * sizes.horizon)
     held = {name: arrays[f"history.{name}"] for name in kept if f"history.{name}" in arrays}
     past.check(held, -(-cycle // first.eval_every))

@@ -27,7 +27,6 @@ from typing import Any
 
 from adagoal import goals
 from adagoal.core.errors import InputError
-from adagoal.core.text import OBJECT
 from adagoal.deep import settings
 from adagoal.deep.algorithms import ALGORITHMS
 from adagoal.deep.settings import setting
@@ -125,7 +124,12 @@ class Config:
     )
     target_step: float = setting(0.05, "How far a target network moves each time (1 - polyak).", low=1e-6, high=1.0)
     target_every: int = setting(10, "Updates between two moves of the target networks.", low=1, high=100_000)
-    buffer: int = setting(1_000_000, "Replay capacity in transitions.", low=1, high=100_000_000)
+    buffer: int = setting(
+        1_000_000,
+        "Replay capacity in transitions, at most; a shorter training keeps all of its own.",
+        low=1,
+        high=100_000_000,
+    )
     relabel: float = setting(
         0.8,
         "Share of a batch whose goal is replaced by one achieved later in the episode (hindsight).",
@@ -193,12 +197,14 @@ class Config:
             text = f"{self.rule_name} needs {missing}, which is counted goal by goal; deep goals are continuous"
             raise InputError(text, name="goal_rule")
 
-    def on_time_scale(self, horizon: int) -> Config:
-        """The same, with all that follows from episodes of ``horizon`` steps (see the text of this module)."""
+    def on_time_scale(self, horizon: int, fetch: bool = False) -> Config:
+        """The same, with all that follows from episodes of ``horizon`` steps (see the text of this module).
+
+        ``fetch`` says whether the environment is one of Fetch (:attr:`adagoal.deep.envs.Dimensions.fetch`).
+        """
         T = horizon
         episodes = self.episodes or min(max(round(800 / T), 4), 16)
         cycles = -(-self.steps // (episodes * T))
-        fetch = self.env.removeprefix(OBJECT).startswith("Fetch")
         return dataclasses.replace(
             self,
             horizon=T,
@@ -220,6 +226,12 @@ class Config:
             text = f"{episodes} episodes of {T} steps make {found} {name} per cycle, more than {most:g}"
             raise InputError(f"{text}; give a shorter horizon, or {name} as well", name="horizon")
         return found
+
+    @property
+    def capacity(self) -> int:
+        """Episodes in the replay buffer: whole cycles, at least one, and no more than the training plays."""
+        per_cycle = self.episodes * self.horizon
+        return min(max(self.buffer // per_cycle, 1), -(-self.steps // per_cycle)) * self.episodes
 
     def radius_at(self, steps: int) -> float:
         """L after so many environment steps."""

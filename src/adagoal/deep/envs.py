@@ -29,8 +29,8 @@ import numpy as np
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.text import OBJECT, plain
 from adagoal.core.types import Floats
-from adagoal.deep.aiming import Hook, setter
-from adagoal.deep.fetch import fetch_step, is_fetch
+from adagoal.deep.aiming import Hook, setter, start_for
+from adagoal.deep.fetch import fetch_step, is_original
 from adagoal.deep.vectors import flat, like
 
 POINT_MASS = "point-mass"
@@ -58,6 +58,14 @@ class Dimensions:
     high: tuple[float, ...] = ()
     shape: tuple[int, ...] = ()
     """That of an action."""
+    fetch: bool = False
+    """Whether it is a Fetch environment of Gymnasium-Robotics, which has defaults of its own."""
+
+    @property
+    def episode_bytes(self) -> int:
+        """Memory of an episode in the replay buffer (:class:`adagoal.deep.replay.Replay`, in single precision)."""
+        numbers = (self.horizon + 1) * (self.observation + self.goal) + self.horizon * self.action + self.goal
+        return 4 * (numbers + 1) + 2
 
 
 class End(IntEnum):
@@ -203,12 +211,16 @@ class World:
         low, high = (np.asarray(end, np.float64).reshape(-1) for end in (self._box.low, self._box.high))
         self._middle, self._half = (high + low) / 2, (high - low) / 2
         self._set = source.setter(self.env) if sizes.aims else None
-        self._fast = fetch_step(self.env.unwrapped) if is_fetch(self.env) and source.hook is None else None
+        self._fast = fetch_step(self.env.unwrapped) if is_original(self.env) and source.hook is None else None
         self._goal_form: Any = None
 
-    def reset(self, seed: int) -> tuple[Floats, Floats]:
-        """Start again: observation ``[O]`` and achieved goal ``[G]``."""
-        with blaming(self.name), within(self._seconds):
+    def reset(self, seed: int, goal: Floats | None = None) -> tuple[Floats, Floats]:
+        """Start again: observation ``[O]`` and achieved goal ``[G]``.
+
+        With a ``goal`` the start is one that the environment would draw for it (:func:`adagoal.deep.aiming.start_for`).
+        """
+        apart = contextlib.nullcontext() if goal is None else start_for(self.env, goal)
+        with blaming(self.name), within(self._seconds), apart:
             seen, _ = self.env.reset(seed=seed)
             self._goal_form = seen["desired_goal"]
             return self._checked(flat(seen["observation"]), flat(seen["achieved_goal"]))

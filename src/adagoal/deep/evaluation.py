@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,8 @@ class Evaluation:
     """Success at the last step ``[n]``."""
     touched: Bools
     """Success at any step ``[n]``."""
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """What was tested: environment, policy, goals, seed."""
 
     def summary(self) -> dict[str, Any]:
         """Success with a 95% interval (Clopper-Pearson), and by distance and by each coordinate of the goal."""
@@ -40,6 +43,7 @@ class Evaluation:
         views = {"distance from the start": np.linalg.norm(self.goals - self.starts, axis=1)}
         views |= {f"goal coordinate {i}": self.goals[:, i] for i in range(self.goals.shape[1])}
         return {
+            "about": dict(self.about),
             "episodes": len(self.held),
             "success": float(self.held.mean()),
             "interval": [low, high],
@@ -83,4 +87,5 @@ def play(policy: Policy, source: Source, horizon: int, test_goals: str, episodes
     starts = np.concatenate([e.achieved[:, 0] for e, _ in played])[:episodes].astype(np.float64)
     distances = np.concatenate([d for _, d in played])[:episodes]
     inside = distances <= sizes.success
-    return Evaluation(goals, starts, inside[:, -1], np.asarray(inside.any(1)))
+    about = {"env": policy.env, "policy": policy.fingerprint(), "test_goals": test_goals, "seed": seed}
+    return Evaluation(goals, starts, inside[:, -1], np.asarray(inside.any(1)), about)

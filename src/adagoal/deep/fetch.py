@@ -14,6 +14,7 @@ import numpy as np
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from adagoal.core.types import Floats
+from adagoal.deep.families import FETCH, is_a
 
 Step = Callable[[Floats], tuple[Floats, Floats]]
 
@@ -23,12 +24,11 @@ SINGULAR = 4 * np.finfo(np.float64).eps
 """Below this cosine of the second Euler angle the other two are not unique."""
 
 
-def is_fetch(env: Any) -> bool:
+def is_original(env: Any) -> bool:
     """Whether :func:`fetch_step` knows this environment: one of Gymnasium-Robotics, in no wrapper but its own."""
     while isinstance(env, TimeLimit | OrderEnforcing | PassiveEnvChecker):
         env = env.env
-    known = type(env).__module__.startswith("gymnasium_robotics.envs.fetch.")
-    return known and all(hasattr(env, name) for name in ("initial_gripper_xpos", "block_gripper", "model"))
+    return is_a(env, FETCH) and type(env).__module__.startswith("gymnasium_robotics.envs.fetch.")
 
 
 def fetch_step(core: Any) -> Step:

@@ -19,6 +19,7 @@ import numpy as np
 from adagoal.core.errors import InputError
 from adagoal.core.types import Bools, Floats
 from adagoal.deep.envs import blaming
+from adagoal.deep.families import FETCH, MAZE, inherits, is_a
 from adagoal.deep.vectors import flat
 
 GoalSpace = Callable[[np.random.Generator, int], Floats]
@@ -60,12 +61,12 @@ def goal_space(env: Any, name: str, text: str) -> GoalSpace:
     """
     found = parse(name, text)
     core = env.unwrapped
-    fetch = hasattr(core, "initial_gripper_xpos")
+    fetch = inherits(env, FETCH, "_sample_goal")
     if "air" in found and not (fetch and core.has_object):
         raise InputError("air is for Fetch environments with an object", name=name)
     if fetch:
         return fetch_goals(core, found)
-    if hasattr(core, "maze"):
+    if inherits(env, MAZE, "generate_target_goal"):
         return _scaled(maze_goals(core), found.get("scale", 1.0))
     return _scaled(reset_goals(env, POOL * (name == "test_goals")), found.get("scale", 1.0))
 
@@ -124,11 +125,13 @@ def inside(box: Floats, goals: Floats) -> Bools:
 def table(env: Any) -> Floats | None:
     """The table top of the Fetch environments, ``[2, 2]`` in x and y; None elsewhere."""
     core = env.unwrapped
-    if not (hasattr(core, "initial_gripper_xpos") and core.has_object):
+    if not (is_a(env, FETCH) and core.has_object):
         return None
     import mujoco
 
     body = int(mujoco.mj_name2id(core.model, mujoco.mjtObj.mjOBJ_BODY, "table0"))
+    if body < 0:
+        return None
     geom = int(core.model.body_geomadr[body])
     centre, half = core.data.geom_xpos[geom][:2], core.model.geom_size[geom][:2]
     return np.stack([centre - half, centre + half])

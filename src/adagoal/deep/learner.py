@@ -62,11 +62,6 @@ def knobs(configs: Sequence[Config]) -> Knobs:
     }
 
 
-def capacity(config: Config, horizon: int) -> int:
-    """Episodes in the ring: at least one cycle, and a multiple of a cycle."""
-    return max(config.buffer // (horizon * config.episodes), 1) * config.episodes
-
-
 def begin(configs: Sequence[Config], sizes: Dimensions, test_goals: Floats) -> State:
     """Fresh states of S runs, stacked along a leading axis; ``test_goals [S, n, goal]`` set fixed goal normalisers."""
     rngs = [np.random.default_rng([config.seed, INITIAL]) for config in configs]
@@ -84,7 +79,7 @@ def shapes(configs: Sequence[Config], sizes: Dimensions) -> State:
 
 
 def _memory(configs: Sequence[Config], sizes: Dimensions) -> Replay:
-    room = (len(configs), capacity(configs[0], sizes.horizon))
+    room = (len(configs), configs[0].capacity)
     return replay.empty(room, sizes.horizon, sizes.observation, sizes.goal, sizes.action)
 
 

@@ -15,6 +15,7 @@ from gymnasium import spaces
 from adagoal.core.errors import InputError
 from adagoal.core.types import Floats
 from adagoal.deep.envs import Dimensions, Source, blaming
+from adagoal.deep.families import FETCH, is_a
 from adagoal.deep.vectors import flat, like
 from adagoal.worlds.probe import time_limit
 
@@ -54,6 +55,7 @@ def dimensions(env: Any, source: Source, horizon: int) -> Dimensions:
         low,
         high,
         action.shape,
+        is_a(env, FETCH),
     )
 
 

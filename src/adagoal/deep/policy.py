@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,11 @@ class Policy:
         if self.critics.calibration is None:
             raise InputError("is known when a training has come to its end, where it is measured", "uncertainty")
         return self.critics.calibration * max(E, SMALLEST)
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the weights that act: a certificate is for this policy, and for no other."""
+        arrays = sorted(self.actor.to_arrays().items())
+        return sha256(b"".join(name.encode() + np.ascontiguousarray(a).tobytes() for name, a in arrays)).hexdigest()
 
     def weights(self) -> dict[str, NDArray[Any]]:
         """All that was learnt, as named arrays."""

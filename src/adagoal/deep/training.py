@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core import programs
+from adagoal.core import npz, programs
 from adagoal.core.errors import InputError
 from adagoal.core.status import Status
 from adagoal.core.types import Floats, Singles
@@ -66,7 +66,7 @@ class Training:
         self.source, self.workers = source or Source(configs[0].env), workers or os.cpu_count() or 1
         asked = [(name, getattr(c, name)) for name in ("train_goals", "test_goals") for c in configs]
         self.sizes, spaces, table = survey(self.source, configs[0].horizon, asked)
-        self.configs = configs = [config.on_time_scale(self.sizes.horizon) for config in configs]
+        self.configs = configs = [config.on_time_scale(self.sizes.horizon, self.sizes.fetch) for config in configs]
         first = configs[0]
         self.per_cycle = first.episodes * self.sizes.horizon
         if first.buffer < self.per_cycle:
@@ -89,6 +89,13 @@ class Training:
         self._starts: Singles
         fixed = np.stack([space(np.random.default_rng(0), 4096) for space in test_spaces])
         like = learner.shapes(configs, self.sizes)
+        taken = len(configs) * first.capacity * self.sizes.episode_bytes
+        if taken > npz.memory():
+            text = f"a replay buffer of {first.capacity * self.sizes.horizon:,} steps takes {taken / 1e9:,.1f} GB"
+            text += (
+                f", more than the {npz.memory() / 1e9:,.1f} GB of this machine; give fewer steps or a smaller buffer"
+            )
+            raise InputError(text, name="steps")
         self._learn = self._compile(like)
         if kept is None:
             self.learnt = learner.begin(configs, self.sizes, fixed)

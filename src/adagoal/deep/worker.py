@@ -122,7 +122,7 @@ class Slots:
     def test(self, actors: dict[int, Actor], goals: Floats, cycle: int, round_: int) -> tuple[Episodes, Floats]:
         """Play without noise for goals ``[slots, goal]``: episodes, and distances to the goals ``[slots, T]``."""
         rng = [self.generator(i, TEST, cycle, round_) for i in range(len(self.slots))]
-        first = [w.reset(int(r.integers(2**31))) for w, r in zip(self.worlds, rng, strict=True)]
+        first = [w.reset(int(r.integers(2**31)), goal) for w, r, goal in zip(self.worlds, rng, goals, strict=True)]
         return self._episodes(actors, goals, first, None)
 
     def sit(self, exam: Exam) -> Floats:

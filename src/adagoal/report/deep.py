@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,9 @@ TITLES = {
     Status.BUDGET: "Stopped by the time limit",
     Status.INTERRUPTED: "Interrupted",
 }
+EARLIER = "Not shown: these files are about an earlier policy"
+MAKES = {EVALUATION: "adagoal evaluate", CERTIFICATE: "adagoal certify"}
+"""The command that writes a file."""
 CHOSEN = 200_000
 """Chosen goals inside a page, at most."""
 
@@ -52,11 +55,13 @@ _SHARE = {"type": "number", "minimum": 0, "maximum": 1}
 _POINT = {"type": "array", "items": _NUMBER}
 _BIN = {"from": _NUMBER, "to": _NUMBER, "episodes": COUNT, "success": _SHARE | {"type": ["number", "null"]}}
 _CELL = {"low": _POINT, "high": _POINT, "share": _SHARE, "rollouts": COUNT, "reached": COUNT}
+_ABOUT = {"type": "object", "properties": {"policy": {"type": "string"}}}
 RULES: dict[str, Any] = {
     EVALUATION: {
         "type": "object",
         "required": ["by"],
         "properties": {
+            "about": _ABOUT,
             "by": {"type": "object", "additionalProperties": {"type": "array", "items": _object(_BIN)}},
         },
     },
@@ -64,6 +69,7 @@ RULES: dict[str, Any] = {
         "type": "object",
         "required": ["statement", "cells"],
         "properties": {
+            "about": _ABOUT,
             "statement": {"type": "string"},
             "cells": {
                 "type": "array",
@@ -74,7 +80,17 @@ RULES: dict[str, Any] = {
 }
 """What the page reads of files that other commands leave in the folder."""
 
-Found = tuple[files.Record, dict[str, NDArray[Any]], Past]
+
+class Beside(NamedTuple):
+    """Files that other commands left in the folder of a training."""
+
+    current: dict[str, Any]
+    """Contents of those that are about a policy of the folder, by name."""
+    earlier: list[str]
+    """Names of those that are about another policy: the training went on or was replaced since."""
+
+
+Found = tuple[files.Record, dict[str, NDArray[Any]], Past, Beside]
 
 
 def write(folder: str | Path, env: str | None = None, trust: bool = False) -> Path:
@@ -84,14 +100,14 @@ def write(folder: str | Path, env: str | None = None, trust: bool = False) -> Pa
     ``trust`` allows it.
     """
     folder = Path(folder)
-    about, arrays, past = found(folder)
+    about, arrays, past, beside = found(folder)
     pictures = {"curves.png": figures.learning_curves(about.curves)}
     if arrays["chosen"].shape[-1] >= 2:
         pictures |= _pictures(about.configs[0], arrays)
     for name, drawn in pictures.items():
         replace(folder / name, bytes_content(png(drawn)))
     film.write(about, env, trust)
-    write_text(folder / PAGE, page(about, arrays, past, pictures=list(pictures)))
+    write_text(folder / PAGE, page(about, arrays, past, beside, pictures=list(pictures)))
     return folder / PAGE
 
 
@@ -101,7 +117,8 @@ def found(folder: Path) -> Found:
     def load(held: Saved) -> Found:
         about = files.record(held)
         arrays = files.goals(held, about)
-        return about, arrays, files.past(held, about, min(2, arrays["chosen"].shape[-1]))
+        past = files.past(held, about, min(2, arrays["chosen"].shape[-1]))
+        return about, arrays, past, _beside(held, about)
 
     return read(folder, load)
 
@@ -110,14 +127,14 @@ def page(
     about: files.Record,
     arrays: dict[str, NDArray[Any]],
     past: Past,
+    beside: Beside,
     live: bool = False,
     pictures: Sequence[str] = (),
 ) -> str:
     """The page of a training; ``pictures`` are files beside it, for readers without JavaScript."""
     from adagoal.report import charts
 
-    first = about.configs[0]
-    extra = _beside(about.path)
+    first, extra = about.configs[0], beside.current
     panels, text = _curves(about, past, extra)
     drawn = charts.curves([(panel.x, panel.y, panel.log) for panel in panels]) | charts.goal_space()
     strip = about.path / STRIP
@@ -125,11 +142,11 @@ def page(
         "deep.html",
         ("curves.js", "deep.js"),
         drawn,
-        block(about, arrays, past),
+        block(about, arrays, past, beside),
         live,
         title=f"adagoal: {first.env}, {first.goal_rule}",
         badge="",
-        words=words(about),
+        words=words(about, beside),
         pictures=pictures,
         panels=panels,
         parts=curves.parts(text),
@@ -144,15 +161,15 @@ def page(
     )
 
 
-def block(about: files.Record, arrays: dict[str, NDArray[Any]], past: Past, **more: Any) -> bytes:
+def block(about: files.Record, arrays: dict[str, NDArray[Any]], past: Past, beside: Beside, **more: Any) -> bytes:
     """The data of the page; ``more`` facts are those of a live one."""
-    extra = _beside(about.path)
+    extra = beside.current
     panels, text = _curves(about, past, extra)
     chosen = arrays["chosen"][:, 0, :, :2]
     every = -(-chosen[..., 0].size // CHOSEN)
     boxes = {"train": "train_box_0", "test": "test_box_0", "table": "table"}
     facts = {
-        "words": words(about),
+        "words": words(about, beside),
         "boxes": {name: arrays[key][:, :2].tolist() for name, key in boxes.items() if key in arrays},
         "episodes": about.configs[0].episodes,
         "every": every,
@@ -181,7 +198,7 @@ def _ends(about: files.Record, arrays: dict[str, NDArray[Any]]) -> list[list[flo
     return [boxes[:, 0].min(0).tolist(), boxes[:, 1].max(0).tolist()]
 
 
-def words(about: files.Record) -> str:
+def words(about: files.Record, beside: Beside) -> str:
     """What happened, as a piece of HTML."""
     status = Status(about.data["status"])
     share = statistics.fmean(curve[-1]["success"] for curve in about.curves)
@@ -192,11 +209,14 @@ def words(about: files.Record) -> str:
     steps = about.curves[0][-1]["steps"]
     command = "" if status.finished else training(about.configs[0], about.path, steps)
     head = Headline("good" if status.finished else "partial", TITLES[status], (text,))
-    return html.environment().get_template("words.html").render(head=head, troubles=[], command=command)
+    again = [f"{name}: repeat {MAKES[name]} {quote(str(about.path))}" for name in beside.earlier]
+    troubles = [(EARLIER, again)] if again else []
+    return html.environment().get_template("words.html").render(head=head, troubles=troubles, command=command)
 
 
-def _beside(folder: Path) -> dict[str, Any]:
-    """What ``evaluate`` and ``certify`` have left in the folder, checked."""
+def _beside(held: Saved, about: files.Record) -> Beside:
+    """What ``evaluate`` and ``certify`` left in the folder, checked, by whether it is about a policy of the folder."""
+    folder = about.path
     there = {name: read_json(folder / name) for name in RULES if os.path.lexists(folder / name)}
     for name, data in there.items():
         with reading(folder / name):
@@ -204,7 +224,9 @@ def _beside(folder: Path) -> dict[str, Any]:
             for cell in data.get("cells", ()):
                 if not len(cell["low"]) == len(cell["high"]) >= 1:
                     raise ValueError("a cell has no corners")
-    return there
+    own = {files.policy(held, about, run).fingerprint() for run in range(len(about.configs))} if there else set()
+    current = {name: data for name, data in there.items() if data.get("about", {}).get("policy") in own}
+    return Beside(current, [name for name in there if name not in current])
 
 
 def _pictures(config: Config, arrays: dict[str, Any]) -> dict[str, Any]:

@@ -62,8 +62,8 @@ def show(run: Result | str | Path) -> Page:
     if is_training(folder):
         from adagoal.report import deep
 
-        about, arrays, past = deep.found(folder)
-        return Page(f"adagoal: {about.configs[0].env}", deep.page(about, arrays, past, pictures=[]))
+        found = deep.found(folder)
+        return Page(f"adagoal: {found[0].configs[0].env}", deep.page(*found))
     return _exploration(load(folder), folder)
 
 

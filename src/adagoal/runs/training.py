@@ -176,7 +176,9 @@ def _restored(
     source = replace(source, step_timeout=step_timeout)
     rule = goal_rule if callable(goal_rule) else None
     rules = _rules(configs, None if callable(goal_rule) else goal_rule, trust)
-    length = steps or configs[0].steps
+    first = configs[0]
+    played = min(first.steps, facts["cycle"] * first.episodes * first.horizon)  # all of it stays in the replay buffer
+    length = max(steps, played) if steps else first.steps
     configs = [replace(c, goal_rule=own, steps=length) for c, own in zip(configs, rules, strict=True)]
     try:
         return Training(configs, workers, (arrays, facts), source, rule)

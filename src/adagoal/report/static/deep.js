@@ -87,6 +87,7 @@ function playSpace() {
 
 function drawCells() {
   const cells = page.data.facts.cells;
+  if (!cells.length) $("cells").closest("section").hidden = true;
   if (!cells.length || !plots.cells) return;
   const second = cells[0].low.length > 1 ? 1 : 0, of = (end, k) => cells.map(cell => cell[end][k]);
   fill("verdicts", {left: of("low", 0), right: of("high", 0), bottom: of("low", second), top: of("high", second),
