@@ -13,7 +13,7 @@ SECOND = tests/test_[p-z]*.py
 unexport PYTHONDONTWRITEBYTECODE
 PIP_INSTALL = -m pip --disable-pip-version-check --quiet install --no-compile --constraint constraints.txt
 
-.PHONY: help demo test warm test-deep test-first test-second lint format docs check-slow check-package check-sb3 check-panda package bench clean
+.PHONY: help demo test warm test-deep test-first test-second lint format docs check-slow check-memory check-package check-sb3 check-panda package bench clean
 
 help:
 	@echo "make demo        explore the two-room world with live progress, and write its report"
@@ -21,6 +21,7 @@ help:
 	@echo "make lint        lint and types only"
 	@echo "make format      format the code"
 	@echo "make check-slow  the heavier statistical checks"
+	@echo "make check-memory   the tests with garbage in fresh memory (part of check-slow)"
 	@echo "make docs        the documentation site, in site/"
 	@echo "make package     the wheel and the source archive, in dist/"
 	@echo "make check-package  the wheel in empty environments (part of check-slow)"
@@ -91,9 +92,14 @@ format: $(VENV)/stamp-dev
 check-slow: $(VENV)/stamp-slow
 	$(BIN)/pytest -m slow --ignore tests/deep
 	$(BIN)/pytest -m slow tests/deep
+	@$(MAKE) --no-print-directory check-memory
 	@$(MAKE) --no-print-directory check-sb3
 	@if $(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then \
 	  $(MAKE) --no-print-directory check-panda; else echo "check-panda is for Python 3.11: left out"; fi
+
+# Fresh memory holds garbage here, so a result that depends on memory never written fails a test.
+check-memory: $(VENV)/stamp-dev
+	PYTHONMALLOC=debug MALLOC_PERTURB_=165 $(BIN)/pytest $(FIRST) $(SECOND)
 
 $(SB3)/stamp: $(VENV)/stamp-python pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(SB3)

@@ -2,6 +2,9 @@
 
     python tests/killing.py SEED KILLS      # prints one line per difference, and how many kills there were
 
+Every case gets a goal rule, drawn at random from the seed. Rules that play goals beyond the radius have rollouts of
+nothing but resets, which other rules never have.
+
 Every run saves after every rollout, so that many kills fall into the middle of a save. It is a script and not a test,
 because it forks: a child of a process that has compiled everything needs no start-up time. ``test_killed.py`` calls it.
 """
@@ -21,18 +24,36 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import adagoal
+from adagoal.core.types import Floats
+from adagoal.goals import Known
+from adagoal.methods import METHODS
 from adagoal.runs import folder as folders
 from adagoal.runs.saved import find
 from adagoal.worlds import toys
 from model_env import ModelEnv, PairEnv
 
 Make = Callable[[], Any]
+
+
+def tried_least(known: Known) -> Floats:
+    """A rule of the user's own."""
+    return np.where(known.eligible, 1.0 / (1.0 + known.attempts), 0.0)
+
+
+Rule = str | Callable[[Known], Floats]
+RULES: list[Rule] = [
+    *("adagoal", "adagoal-proportional", "unigoal", "raregoal", "mega", "omega", "goid", "progress", "goexplore"),
+    tried_least,
+]
 CHAIN = {"n_states": 5, "slip": 0.1}
 SETS = {"middle": list(range(1, 11)), "first": [1, 2]}
 WINDY: dict[str, Any] = {"env": "mixture-windy", "radius": 3, "budget": 1_500}
 CASES: dict[str, dict[str, Any]] = {
-    "certified": {"env": "chain", "radius": 6, "env_args": CHAIN},
+    "certified": {"env": "chain", "radius": 6, "env_args": CHAIN, "budget": 6_000},
+    "certified-near": {"env": "fan", "radius": 2, "epsilon": 0.3, "budget": 3_000},
     "certified-auto": {"env": "chain", "radius": "auto", "env_args": CHAIN, "budget": 3_000},
     "certified-all": {"env": "grid", "radius": "all:3", "env_args": {"rows": 2, "cols": 3}, "budget": 3_000},
     "ucbvi": {"env": "chain", "env_args": CHAIN, "radius": 4, "method": "ucbvi", "budget": 1_500,
@@ -48,7 +69,8 @@ CASES: dict[str, dict[str, Any]] = {
             "method_args": {"constants": "scaled=0.001"}},
     "gosprl": {"env": "chain", "env_args": CHAIN, "radius": 4, "method": "gosprl", "budget": 20_000,
                "method_args": {"constants": "scaled=0.001"}},
-    "sets": {"env": "chain", "env_args": CHAIN, "radius": 6, "goals": {"even": [0, 2, 4], "far": [3, 4]}},
+    "sets": {"env": "chain", "env_args": CHAIN, "radius": 6, "goals": {"even": [0, 2, 4], "far": [3, 4]},
+             "budget": 6_000},
     "ucbexplore-sets": {"env": "fan", "radius": 3, "method": "ucbexplore", "goals": SETS, "budget": 20_000,
                         "method_args": {"constants": "scaled=0.2"}},
     "disco-sets": {"env": "fan", "radius": 3, "method": "disco", "goals": SETS, "budget": 20_000,
@@ -74,7 +96,7 @@ UPGRADES = {
 }
 
 
-def begin_or_go_on(case: str, path: Path) -> None:
+def begin_or_go_on(case: str, rule: Rule, path: Path) -> None:
     """What a user would do: begin, or go on with what is there."""
     if case in UPGRADES:
         _, budget, make = UPGRADES[case]
@@ -83,9 +105,17 @@ def begin_or_go_on(case: str, path: Path) -> None:
     arguments = dict(CASES[case])
     make = arguments.pop("env") if callable(arguments["env"]) else None
     if path.exists() and find(path) is not None:
-        adagoal.resume(path, env=None if make is None else make())
+        again = rule if callable(rule) else None
+        adagoal.resume(path, env=None if make is None else make(), goal_rule=again)
     else:
-        adagoal.explore(**(arguments if make is None else {"env": make(), **arguments}), out=path)
+        arguments |= {"goal_rule": rule, "out": path}
+        adagoal.explore(**(arguments if make is None else {"env": make(), **arguments}))
+
+
+def draw_rule(case: str, rng: random.Random) -> Rule:
+    """Any rule, if the case has one: old folders have theirs, and some methods decide by themselves where to go."""
+    drawn, method = rng.choice(RULES), METHODS[CASES.get(case, {}).get("method", "certified")]
+    return drawn if case in CASES and method.asks_rule else "adagoal"
 
 
 def prepare(case: str, path: Path) -> Path:
@@ -95,12 +125,12 @@ def prepare(case: str, path: Path) -> Path:
     return path
 
 
-def in_a_child(case: str, path: Path, patience: float) -> bool:
+def in_a_child(case: str, rule: Rule, path: Path, patience: float) -> bool:
     """Whether the run came to its end before it was killed."""
     child = os.fork()
     if not child:
         try:
-            begin_or_go_on(case, path)
+            begin_or_go_on(case, rule, path)
         except BaseException:
             traceback.print_exc()
             os._exit(1)
@@ -109,7 +139,7 @@ def in_a_child(case: str, path: Path, patience: float) -> bool:
     os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     if os.WIFEXITED(status) and os.WEXITSTATUS(status):
-        raise AssertionError(f"{case}: the run ended with an error")
+        raise AssertionError(f"{case}, {rule}: the run ended with an error")
     return os.WIFEXITED(status)
 
 
@@ -128,25 +158,28 @@ def main(seed: int, kills: int) -> int:
         peace: dict[str, float] = {}
         cases = [*CASES, *UPGRADES]
         rng.shuffle(cases)
+        rules = {case: draw_rule(case, rng) for case in cases}
         while done < kills:
             case = cases.pop(0)
+            rule = rules[case]
             cases.append(case)
             if case not in peace:
-                begin_or_go_on(case, prepare(case, Path(place) / "warm" / case))  # compiles
+                begin_or_go_on(case, rule, prepare(case, Path(place) / "warm" / case))  # compiles
                 whole, began = prepare(case, Path(place) / "whole" / case), time.monotonic()
-                begin_or_go_on(case, whole)
+                begin_or_go_on(case, rule, whole)
                 peace[case] = time.monotonic() - began
             path, dead = prepare(case, Path(place) / "cut" / case), 0
             while dead < 4 and done < kills:
-                if in_a_child(case, path, rng.uniform(0.0, 0.6 * peace[case])):
+                if in_a_child(case, rule, path, rng.uniform(0.0, 0.6 * peace[case])):
                     break
                 dead, done = dead + 1, done + 1
-            begin_or_go_on(case, path)
+            begin_or_go_on(case, rule, path)
             if outcome(path) != outcome(Path(place) / "whole" / case):
                 wrong += 1
-                print(f"{case}: another result after {dead} kills")
+                print(f"{case}, {rule}: another result after {dead} kills (seed {seed})")
             shutil.rmtree(path)
-    print(f"{done} kills of {', '.join(peace)}: {wrong} differences")
+    played = ", ".join(f"{case} ({getattr(rules[case], '__name__', rules[case])})" for case in peace)
+    print(f"{done} kills of {played}: {wrong} differences")
     return wrong
 
 

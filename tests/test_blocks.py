@@ -1,5 +1,6 @@
 """Several blocks of goals in one plan: how many threads there are changes nothing."""
 
+import ctypes
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ import pytest
 import adagoal
 from adagoal.core.threads import side_by_side
 from adagoal.tabular import certified, columns, confidence
+from adagoal.tabular.blocks import gather
 
 
 def explored(monkeypatch, cores):
@@ -82,3 +84,20 @@ def test_an_error_waits_for_the_other_jobs():
         with pytest.raises(KeyError):
             side_by_side([wrong, slow], threads)
         assert done == [True]
+
+
+def test_a_gathered_block_has_no_memory_that_was_never_written():
+    perturb = getattr(ctypes.CDLL(None), "mallopt", None)
+    if perturb is None:
+        pytest.skip("only glibc fills fresh memory on request")
+    values, policy = np.ones((20, 500)), np.ones((20, 500), np.int16)
+    order, block = np.array([0, 3, 499]), np.arange(16)
+    gather(values, policy, order, block)  # compiles
+    assert perturb(-6, 165)  # M_PERTURB
+    try:
+        parts = gather(values, policy, order, block)
+    finally:
+        perturb(-6, 0)
+    for part in parts:
+        assert (part[order] == 1).all()
+        assert not np.delete(part, order, axis=0).any()

@@ -450,3 +450,17 @@ def test_the_longest_seed_is_kept(tmp_path):
     for wrong in (2**128, 10**5000):  # the latter is longer than Python writes out
         with pytest.raises(adagoal.InputError, match=r"^seed: must be a whole number in 0..2\*\*128 - 1, got one of"):
             adagoal.explore("grid", 5, seed=wrong)
+
+
+def test_memory_follows_the_states_that_were_met():
+    counts = Counts(16, 2, 0)
+    estimates = Certified(counts, 10**6, 30.0, 1.0, 0.1)
+    for state in range(1, 256):  # a tree: every state has a short way, and so a column
+        if state == counts.n_states:
+            counts.grow_states(2 * state)
+        counts.record((state - 1) // 2, (state - 1) % 2, state)
+        counts.seen[state] = True
+        counts.visits[(state - 1) // 2] += 1
+        estimates.refresh(np.zeros(1, bool))
+    assert len(estimates.D) == 257  # one for each, and one for those never seen
+    assert sum(table.nbytes for table in estimates._wide.values()) < 2**22

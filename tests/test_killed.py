@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+
+from adagoal import goals
+from adagoal.core.run import Run
+from adagoal.runs.session import Session
+from adagoal.runs.setting import Setting
+from adagoal.worlds import registry
+from adagoal.worlds.simulator import ModelWorld
+from killing import Rule, tried_least
 
 KILLING = Path(__file__).parent / "killing.py"
 
@@ -27,3 +38,36 @@ def test_200_killed_runs_end_as_if_they_had_not_been() -> None:
     assert "200 kills" in told
     assert "0 differences" in told
     assert all(case in told for case in ("upgrade-auto", "on-the-fly", "gosprl", "likelihood-auto"))
+
+
+def begin(rule: Rule, radius: float | str) -> Session:
+    setting = Setting("fan", radius=radius, epsilon=0.3, budget=1_500)
+    return Session.start(setting, ModelWorld(registry.make_model("fan", {}, None)), goals.get(rule))  # type: ignore[arg-type]
+
+
+def checkpoint(session: Session) -> tuple[dict[str, Any], dict[str, Any], Any]:
+    arrays, facts = session.state()
+    return {name: np.array(array) for name, array in arrays.items()}, copy.deepcopy(facts), session.certified
+
+
+@pytest.mark.parametrize("radius", [2, "auto"])
+@pytest.mark.parametrize("rule", ["adagoal", "unigoal", "mega", tried_least])
+def test_every_rule_goes_on_bit_for_bit_from_any_checkpoint(rule: Rule, radius: float | str) -> None:
+    whole = begin(rule, radius)
+    saved = [checkpoint(whole)]
+    whole._stages(lambda run: saved.append(checkpoint(whole)))
+    for first in range(0, len(saved) - 1, 5):
+        session, place = begin(rule, radius), [first]
+        session.restore(*copy.deepcopy(saved[first]))
+
+        def compare(run: Run, session: Session = session, place: list[int] = place) -> bool:
+            place[0] += 1
+            (arrays, facts, _), (expected, told, _) = checkpoint(session), saved[place[0]]
+            assert facts | {"seconds": 0} == told | {"seconds": 0}
+            assert arrays.keys() == expected.keys()
+            for name, array in arrays.items():
+                np.testing.assert_array_equal(array, expected[name], err_msg=name)
+            return place[0] < min(first + 10, len(saved) - 1)  # noqa: B023
+
+        session._stages(compare)
+        assert place[0] > first

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +26,7 @@ from adagoal.runs.session import Session
 from adagoal.runs.setting import Setting
 from adagoal.tabular.certified import Certified
 from adagoal.worlds import toys
+from adagoal.worlds.simulator import ModelWorld
 from model_env import Drifting, ModelEnv
 
 
@@ -273,6 +278,87 @@ def test_nobody_interrupts_the_saving_of_what_was_learnt(tmp_path: Path, monkeyp
     monkeypatch.setattr(Session, "result", pressed)
     assert adagoal.explore("chain", 8, budget=300, out=tmp_path).status == "budget"
     assert adagoal.load(tmp_path).steps == 300
+
+
+def press_twice() -> None:
+    signal.raise_signal(signal.SIGINT)
+    signal.raise_signal(signal.SIGINT)
+
+
+def test_a_second_ctrl_c_does_not_interrupt_code_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rollout, calls = ModelWorld.rollout, []
+
+    def pressed(*given: Any) -> Any:
+        outcome = rollout(*given)
+        calls.append(1)
+        if len(calls) == 50:
+            press_twice()
+        return outcome
+
+    monkeypatch.setattr(ModelWorld, "rollout", pressed)
+    result = adagoal.explore("grid", radius=8, epsilon=0.1, out=tmp_path)
+    assert result.status is Status.INTERRUPTED
+    assert result.steps == result.arrays["visits"].sum()
+    monkeypatch.undo()
+    whole = adagoal.explore("grid", radius=8, epsilon=0.1, budget=20_000)
+    assert adagoal.resume(tmp_path, budget=20_000).certificates == whole.certificates, "the rollout came to its end"
+
+
+@pytest.mark.parametrize("error", [None, KeyboardInterrupt, SystemError])
+def test_a_second_ctrl_c_interrupts_an_environment_whatever_it_makes_of_it(
+    error: type[BaseException] | None, tmp_path: Path
+) -> None:
+    class Hanging(ModelEnv):
+        steps = 0
+
+        def step(self, action: Any) -> Any:
+            self.steps += 1
+            if self.steps == 5_000:
+                try:
+                    press_twice()
+                    raise AssertionError("it was not interrupted")
+                except KeyboardInterrupt:
+                    if error is not None:
+                        raise error from None
+            return super().step(action)
+
+    env = Hanging(toys.chain(n_states=6, slip=0.1))
+    result = adagoal.explore(env, radius=8, epsilon=0.01, out=tmp_path)
+    assert (result.status, result.void) == (Status.INTERRUPTED, [])
+    assert result.steps == result.arrays["visits"].sum() > env.steps - 1
+    assert adagoal.resume(tmp_path, budget=result.steps + 1_000, env=env).warnings == result.warnings
+
+
+BURST = """
+import signal, sys
+import adagoal
+from adagoal.worlds import toys
+from model_env import ModelEnv
+
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # after the run
+
+def ready(run):
+    if run.steps > 20_000:
+        print("ready", flush=True)
+
+env = ModelEnv(toys.chain(n_states=30, slip=0.1))
+result = adagoal.explore(env, radius=40, epsilon=0.05, budget=10**6, out=sys.argv[1], observe=ready)
+print(result.status, int(result.arrays["visits"].sum()) - result.steps)
+"""
+
+
+def test_a_burst_of_signals_loses_nothing(tmp_path: Path) -> None:
+    where = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    command = [sys.executable, "-c", BURST, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=where) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        while child.poll() is None:
+            child.send_signal(signal.SIGINT)
+            time.sleep(0.0003)
+        out, error = child.communicate()
+    assert (child.returncode, out.splitlines()[-1], error) == (0, "interrupted 0", "")
+    assert adagoal.load(tmp_path).steps > 20_000
 
 
 def test_a_disk_that_is_full_for_a_while_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

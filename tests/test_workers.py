@@ -155,6 +155,29 @@ def test_resuming(make: Callable[[], Any], here: type[Here], tmp_path: Path) -> 
     assert plain(adagoal.resume(tmp_path, env=vector(make))) == plain(whole)
 
 
+def test_an_interrupted_round_does_not_lose_the_ones_before_it(
+    here: type[Here], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play_round, rounds = CrewWorld._round, []
+
+    def interrupted(self: CrewWorld, *given: Any) -> Any:
+        rounds.append(int(given[1].visits.sum()))
+        if len(rounds) > 20 and rounds[-1] > run[0].steps:  # not the first one of its rollout
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)  # is heard when the round begins
+        return play_round(self, *given)
+
+    run: list[Any] = []
+
+    def observe(this: Any) -> None:
+        run[:] = [this]
+
+    monkeypatch.setattr(CrewWorld, "_round", interrupted)
+    result = adagoal.explore(**LAKE | {"epsilon": 0.1, "budget": 40_000}, observe=observe)
+    assert result.status == "interrupted"
+    assert result.steps == result.arrays["visits"].sum() == rounds[-1]
+
+
 def test_trying_out_the_policies_of_such_a_run(here: type[Here], tmp_path: Path) -> None:
     make = lambda: ModelEnv(toys.chain(n_states=4))  # noqa: E731
     result = adagoal.explore(vector(make), radius=6, epsilon=2.0, out=tmp_path)

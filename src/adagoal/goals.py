@@ -22,6 +22,7 @@ from typing import NamedTuple, TypeVar, cast
 import numpy as np
 
 from adagoal.core import plugins
+from adagoal.core.ctrlc import USER_CODE
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.types import Bools, Floats
 from adagoal.core.usercode import from_file, names_file
@@ -276,7 +277,8 @@ def needs(rule: Rule, available: frozenset[str]) -> frozenset[str]:
 def weights(rule: Rule, known: Known) -> Floats:
     """The rule's weights ``[G]``, checked; what a user's rule raises is the user's, what one of ours raises is not."""
     try:
-        found = np.asarray(rule(known), float)
+        with USER_CODE:
+            found = np.asarray(rule(known), float)
     except (Exception, SystemExit) as error:
         if _plain(rule) in RULES.values():
             raise

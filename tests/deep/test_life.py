@@ -160,7 +160,7 @@ def test_a_script_without_a_guard_is_told(tmp_path: Path) -> None:
 
 def test_signals_ask_first() -> None:
     before = [signal.getsignal(number) for number in ENDING]
-    with stop_on_signals() as stop:
+    with stop_on_signals(at_once=True) as stop:
         assert not stop.asked
         signal.raise_signal(signal.SIGHUP)
         signal.raise_signal(signal.SIGTERM)

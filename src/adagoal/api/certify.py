@@ -66,7 +66,7 @@ def certify(
     policy, config, source, steps = _trained(training, run, env, trust)
     goals, processes = test_goals or config.test_goals, workers or os.cpu_count() or 1
     rolling = playing(policy, source, config.horizon, goals, radius, seed, processes)
-    with stop_on_signals() as stop, rolling as (space, reach):
+    with stop_on_signals(at_once=True) as stop, rolling as (space, reach):
 
         def going(open_cells: int, played: int) -> bool:
             return not stop.asked and wanted(observe, open_cells, played)

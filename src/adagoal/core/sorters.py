@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from adagoal.core.ctrlc import USER_CODE
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.text import plain, told
 from adagoal.core.types import Bools
@@ -163,7 +164,8 @@ def _are_states(given: Any) -> bool:
 def _blamed(what: str, observation: Any) -> Iterator[None]:
     """Exceptions of any kind, SystemExit included, are those of the user's code."""
     try:
-        yield
+        with USER_CODE:
+            yield
     except (KeyboardInterrupt, InputError):
         raise
     except BaseException as error:

@@ -207,7 +207,8 @@ def upper_sweep(order, model, block, Y, policy):  # type: ignore[no-untyped-def]
         return closed.upper_sweep(order, model, block, Y, policy)
     B = Y.shape[1]
     A = model.support.shape[0] // Y.shape[0]
-    mean, variance, Q = np.empty((A, B)), np.empty((A, B)), np.empty((A, B))
+    mean = np.zeros((A, B))  # also read for pairs never tried
+    variance, Q = np.empty((A, B)), np.empty((A, B))
     least, most = np.empty((A, B)), np.empty((A, B))
     top = np.empty(B)
     fall = 0.0

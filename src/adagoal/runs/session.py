@@ -117,7 +117,7 @@ class Session:
                 pass
             except Exception as error:
                 failure = error
-            stop.saving = True
+            stop.begin_saving()
             result = self.result(status)
             if folder is not None:
                 try:

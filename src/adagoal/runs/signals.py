@@ -1,5 +1,8 @@
 """Signals as a request: a run ends after the piece of work at hand, with everything kept.
 
+The handler never raises while compiled code may be running, however many signals come: see
+:class:`adagoal.core.ctrlc.UserCode`.
+
 Another process that has no business with signals asks with a file in the run's folder (:func:`ask_to_stop`). The run
 looks for it about once a second, and removes it when it begins and when it ends.
 """
@@ -14,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
+from adagoal.core.ctrlc import USER_CODE
 from adagoal.core.files import writing
 
 ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
@@ -34,7 +38,7 @@ class Stop:
     def __init__(self, folder: Path | None) -> None:
         self.signalled = False
         self.saving = False
-        """What was learnt is being saved: nobody interrupts that."""
+        """Whether the last save has begun, which no signal interrupts"""
         self._file = None if folder is None else folder / FILE
         self._next = 0.0
 
@@ -46,6 +50,11 @@ class Stop:
             self._next = now + LOOK_SECONDS
             self.signalled = self.signalled or self._file.exists()
         return self.signalled
+
+    def begin_saving(self) -> None:
+        """Let no signal interrupt the run from now on."""
+        self.saving = True
+        USER_CODE.forget()
 
     def forget(self) -> None:
         """Remove the file."""
@@ -61,20 +70,26 @@ def ask_to_stop(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def stop_on_signals(folder: Path | None = None) -> Iterator[Stop]:
-    """Catch :data:`ENDING` meanwhile: the first one asks, a second Ctrl-C ends at once (KeyboardInterrupt), but
-    not while ``saving``.
+def stop_on_signals(folder: Path | None = None, at_once: bool = False) -> Iterator[Stop]:
+    """Catch :data:`ENDING` meanwhile: the first one asks, a second Ctrl-C raises ``KeyboardInterrupt``.
+
+    It is raised in code of the user's only, or anywhere with ``at_once``, and never while the run saves for the last
+    time.
 
     A hang-up that is ignored stays ignored, so that ``nohup`` means what it says. Outside the main thread nothing is
     caught, as Python allows no handler there.
     """
     stop = Stop(folder)
     stop.forget()
+    USER_CODE.forget()
 
     def ask(number: int, frame: FrameType | None) -> None:
-        if stop.signalled and number == signal.SIGINT and not stop.saving:
+        again, stop.signalled = stop.signalled, True
+        if not again or number != signal.SIGINT or stop.saving:
+            return
+        if at_once:
             raise KeyboardInterrupt
-        stop.signalled = True
+        USER_CODE.interrupt()
 
     caught = ENDING if threading.current_thread() is threading.main_thread() else ()
     before = {number: signal.getsignal(number) for number in caught}
@@ -85,5 +100,6 @@ def stop_on_signals(folder: Path | None = None) -> Iterator[Stop]:
         yield stop
     finally:
         stop.forget()
+        USER_CODE.forget()
         for number, handler in before.items():
             signal.signal(number, handler)

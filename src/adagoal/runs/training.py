@@ -214,7 +214,7 @@ def _finish(
     out_of_time = False
     training.pause = pause or training.pause
     showing = contextlib.nullcontext(_nothing) if tensorboard is None else TensorBoard(tensorboard)
-    with showing as show, stop_on_signals(None if folder is None else folder.path) as stop:
+    with showing as show, stop_on_signals(None if folder is None else folder.path, at_once=True) as stop:
 
         def after_cycle(history: History) -> bool:
             nonlocal out_of_time

@@ -26,10 +26,12 @@ def improve(sweep: Sweep, model: Empirical, given: Block, block: Longs, values: 
 
 @numba.njit(cache=True, nogil=True)
 def gather(values, policy, order, block):  # type: ignore[no-untyped-def]
-    """Two parts [S, B]: the columns of a block of two tables [columns, S], at the states of ``order``; anything
-    elsewhere."""
+    """Return two parts [S, B]: the columns of a block of two tables [columns, S], zero outside the states of ``order``.
+
+    The zeros are never put back. A backend on whole arrays reads them, so they must be numbers.
+    """
     shape = values.shape[1], len(block)
-    value_part, policy_part = np.empty(shape, values.dtype), np.empty(shape, policy.dtype)
+    value_part, policy_part = np.zeros(shape, values.dtype), np.zeros(shape, policy.dtype)
     for s in order:
         for b in range(len(block)):
             value_part[s, b], policy_part[s, b] = values[block[b], s], policy[block[b], s]

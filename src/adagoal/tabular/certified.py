@@ -397,6 +397,7 @@ class Certified(Columns):
         hopped_at={"type": "number", "minimum": 0},
         plans=COUNT,
         windows={"type": "integer", "minimum": 0, "maximum": MOST},
+        transitions={"type": "integer", "minimum": -1},
         schedule=Schedule.FACTS,
     ) | {"required": ["plans", "windows"]}
     """Earlier versions had ``probed``, ``planned_at`` and ``probing_now`` instead of ``rollouts``."""
@@ -405,13 +406,14 @@ class Certified(Columns):
         """Everything that the counts do not determine."""
         facts: dict[str, Any] = {"rollouts": self._rollouts, "hopped_at": self._hopped_at}
         facts |= {"plans": self.plans, "windows": self.confidence.quiet.number, "schedule": self.schedule.state()}
+        facts["transitions"] = self.confidence.transitions
         return self.column_state() | self.confidence.state(), facts
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """The inverse of :meth:`state`, on restored counts; the next plan takes them in as it would have."""
         check_json(self.FACTS, facts)
         self.restore_columns(arrays)
-        self.confidence.restore(arrays, facts["windows"], backups="schedule" in facts)
+        self.confidence.restore(arrays, facts["windows"], facts.get("transitions", -1), backups="schedule" in facts)
         if "schedule" in facts:
             self.schedule.restore(facts["schedule"])
         if "rollouts" not in facts:  # upper bounds of an earlier version, which started at C

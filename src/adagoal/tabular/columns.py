@@ -118,7 +118,8 @@ class Columns:
             array = getattr(self, name)
             wide = np.pad(array, [(0, states - len(array)), (0, 0)], constant_values=value)
             setattr(self, name, np.asfortranarray(wide))
-            self._wide.pop(name, None)
+        self._wide.clear()
+        self._room = len(self.D)  # the room of a shorter table would be too wide: ROOM is a number of values
 
     def add_columns(self) -> None:
         """Columns for the goals to one of whose states a short way was found."""
@@ -163,7 +164,7 @@ class Columns:
     def _add_column(self, goal: int) -> None:
         columns = len(self.D)
         if columns == self._room:
-            self._room = min(max(2 * columns, ROOM // len(self.V)), self.space.bound + 1)
+            self._room = min(max(2 * columns, ROOM // len(self.V)), self.space.bound + 1, self.space.size + 1)
             self._wide.clear()
         for name in (*self.TABLES, *self.ROWS):
             if name not in self._wide:

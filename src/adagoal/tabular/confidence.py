@@ -75,6 +75,8 @@ class Confidence:
         X, places = len(counts.n), counts.successor.shape
         self._known = Radii(np.zeros(places), np.zeros(places), np.full(X, np.inf), np.full(X, np.inf), np.ones(X))
         self._seen = np.zeros(X, int)
+        self.transitions = 0
+        """Transitions at the last update; -1 where the next one computes everything anew"""
         self.visits: Floats = np.zeros(X)
         """[X] visits inside the quiet window, of the last update"""
         self.q: Floats = np.ones(X)
@@ -83,7 +85,7 @@ class Confidence:
         """[X] pairs whose lower bounds take the ball of lemma 2: all their successors were known at the last update"""
 
     def update(self, threads: Executor | None = None, large: bool = False) -> bool:
-        """Take in new counts; False where there are none.
+        """Take in new counts; return False if there are none since the last update.
 
         ``large``: lower bounds take the ball of lemma 2 where no successor is unknown. Its radius may be the larger
         one, but values far away cost nothing there: in a small world that does not pay.
@@ -110,7 +112,8 @@ class Confidence:
         if large:
             self.complete = (self._known.q == 0.0) & (counts.support > 1) & (counts.n > counts.settled)
         self._seen[changed] = counts.n[changed]
-        return True
+        before, self.transitions = self.transitions, int(counts.n.sum())
+        return self.transitions != before
 
     @property
     def ball(self) -> tuple[Floats, Floats]:
@@ -124,7 +127,7 @@ class Confidence:
 
     def forget(self) -> None:
         """Compute everything anew at the next update."""
-        self._seen[:] = -1
+        self._seen[:], self.transitions = -1, -1
 
     def set_stage(self, stage: int) -> None:
         """The share of stage 1, 2, ... of a curriculum in the event of lemma 1."""
@@ -188,9 +191,12 @@ class Confidence:
             arrays |= {"complete": self.complete, "complete_p": p[self.complete], "complete_r": r[self.complete]}
         return arrays
 
-    def restore(self, arrays: dict[str, NDArray[Any]], windows: int, backups: bool) -> None:
+    def restore(self, arrays: dict[str, NDArray[Any]], windows: int, transitions: int, backups: bool) -> None:
         """The inverse of :meth:`state`, on restored counts, in the window of this number.
 
+        ``transitions`` is their number at the last update. The next update computes all radii anew, because a
+        checkpoint has none. It still returns False if there are no more transitions by then: whether goals become
+        stale must not depend on a resume.
         ``backups``: the folder is of a version with local backups. Earlier ones had no windows either.
         """
         number, starts = following(windows), np.zeros(0, np.int64)
@@ -201,6 +207,8 @@ class Confidence:
         self.make_room()
         self.quiet.number, self.quiet.starts = number, starts
         self.forget()
+        if transitions >= 0:
+            self._seen[:], self.transitions = 0, transitions
         if backups:
             if check_arrays(self.UNSEEN, arrays)["X"] != len(self.q):
                 raise ValueError("the bounds on the unseen mass do not fit the counts")

@@ -126,9 +126,9 @@ class Adapter:
 
     def enter(self) -> Key:
         """Reset the environment; the key of its first observation."""
-        self.actions.clear()
-        self.overdue = False
         key, self.mask, self._before = self.body.reset(self._start_seed, keep=self._start_seed is not None)
+        self.actions.clear()  # after the reset: an interrupted one leaves the episode as it is
+        self.overdue = False
         return key
 
     def home(self) -> int:

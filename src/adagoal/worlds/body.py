@@ -17,6 +17,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces, wrappers
 
+from adagoal.core.ctrlc import USER_CODE
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.text import plain, told
 from adagoal.worlds.keys import (
@@ -114,9 +115,7 @@ class Local:
         self._read = (lambda observation: minigrid_key(self._base)) if self._minigrid else reader(how)
         self._observation: Any = None
         unseen = self._minigrid and draws_for_nobody(self.env)
-        self._calling: contextlib.AbstractContextManager[None] = (
-            Unseen(self._base) if unseen else contextlib.nullcontext()
-        )
+        self._calling: contextlib.AbstractContextManager[None] = Unseen(self._base) if unseen else USER_CODE
         whole = isinstance(space, spaces.Discrete) and not self._minigrid
         self._values = range(int(space.start), int(space.start + space.n)) if whole else None
         declared = whole and space.n <= MAX_STATES

@@ -115,7 +115,11 @@ class CrewWorld(Doubted):
         part = self._part(plan, weights, counts)
         outcome, over, max_steps = Outcome(), False, min(max_steps, max(plan.steps, FEWEST * self.size))
         while not over and outcome.steps < max_steps and len(outcome.goals) < max_episodes:
-            found = self._round(part, counts, max_steps - outcome.steps, max_episodes - len(outcome.goals))
+            try:
+                found = self._round(part, counts, max_steps - outcome.steps, max_episodes - len(outcome.goals))
+            except KeyboardInterrupt as error:  # raised by the next call, so the rounds before it are not lost
+                self._failure = error
+                break
             over = any(self._copies.adrift)
             for i, seen in found.items():
                 over |= self._merge(i, seen, counts, plan.threshold)

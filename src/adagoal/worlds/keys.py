@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from adagoal.core.ctrlc import USER_CODE
 from adagoal.core.errors import InputError
 from adagoal.core.names import DIGEST
 
@@ -157,17 +158,20 @@ def _thing(thing: Any) -> bytes:
 class Unseen:
     """Within it, a MiniGrid environment does not draw the window that it shows: most of the time of a step.
 
-    Its state is read from the environment itself, so that nobody looks. See :func:`draws_for_nobody`.
+    Its state is read from the environment itself, so that nobody looks. See :func:`draws_for_nobody`. It is code of the
+    user's otherwise.
     """
 
     def __init__(self, base: Any) -> None:
         self._base = base
 
     def __enter__(self) -> None:
+        USER_CODE.__enter__()
         self._base.gen_obs = dict
 
     def __exit__(self, *_: object) -> None:
         del self._base.gen_obs
+        USER_CODE.__exit__()
 
 
 def draws_for_nobody(env: Any) -> bool:

@@ -18,7 +18,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from adagoal.core import guard
-from adagoal.core.ctrlc import deaf, unheard
+from adagoal.core.ctrlc import USER_CODE, deaf, unheard
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.worlds.body import Facts, Local, Mask
 from adagoal.worlds.keys import Key
@@ -150,8 +150,9 @@ class Remote:
     def _ask(self, method: str, *arguments: Any) -> Any:
         if not self._there.alive:
             self._begin()
-        self._there.send(method, *arguments)
-        return self._there.receive(self._seconds)
+        with USER_CODE:  # which runs elsewhere, perhaps for ever
+            self._there.send(method, *arguments)
+            return self._there.receive(self._seconds)
 
 
 def serve(pipe: Connection, make: Callable[[], Any]) -> None:

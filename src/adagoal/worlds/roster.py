@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from adagoal.core.ctrlc import USER_CODE
 from adagoal.core.errors import InputError
 from adagoal.worlds.copies import Copy, Met, Traits
 from adagoal.worlds.process import MAKING, Process
@@ -92,10 +93,11 @@ class Roster:
                 lost(i, error)
 
         try:
-            for i, call in calls.items():
-                trying(i, self._members[i].send, *call)
-            for i in list(answers):
-                trying(i, self._members[i].receive)
+            with USER_CODE:  # which runs elsewhere, perhaps for ever
+                for i, call in calls.items():
+                    trying(i, self._members[i].send, *call)
+                for i in list(answers):
+                    trying(i, self._members[i].receive)
         except BaseException:
             self.close()  # nobody will wait for the answers
             raise
