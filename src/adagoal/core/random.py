@@ -61,4 +61,4 @@ def stream(seed: int, purpose: Purpose, *indices: int) -> np.random.Generator:
 
 def key_data(seed: int, purpose: Purpose, *indices: int) -> NDArray[np.uint32]:
     """Return the two words of a random key of JAX."""
-    return sequence(seed, purpose, *indices).generate_state(2)
+    return sequence(seed, purpose, *indices).generate_state(2).astype(np.uint32)

@@ -190,7 +190,7 @@ class Training:
         taken = values.taken(played.distances, self.sizes.success)
         for s, policy in enumerate(self.policies()):
             if policy.critics is not None:
-                starts = played.tested[:, s].reshape(-1, self.sizes.observation)
+                starts = played.tested[:, s].reshape(-1, self.sizes.observation).astype(np.float64)
                 goals = tests[:, s].reshape(-1, self.sizes.goal)
                 D, E = policy.critics(policy.actor.normalised(starts, goals), policy.actor(starts, goals))
                 self.calibrations[s] = values.calibration(D, E, taken[:, s].reshape(-1), self.sizes.horizon)
