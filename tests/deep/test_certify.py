@@ -19,7 +19,7 @@ from adagoal.core.errors import InputError
 from adagoal.core.intervals import clopper_pearson
 from adagoal.core.random import Purpose, stream
 from adagoal.core.status import Status
-from adagoal.core.types import Floats
+from adagoal.core.types import Bools, Floats
 from adagoal.deep import certification, load
 from adagoal.deep.cells import Cells
 from adagoal.deep.certification import Cell, Certification, Claim, Verdict
@@ -209,6 +209,24 @@ def test_the_command_writes_a_map_and_alters_nothing(finished: Path, capsys: pyt
     assert same.to_dict() == shown
     assert shown["shares"]["refuted"] > 0.5
     assert (shown["about"]["env"], shown["about"]["steps"]) == ("point-mass", 40)
+
+
+def test_no_goal_that_is_played_has_cut_the_cells() -> None:
+    drawn: list[Floats] = []
+
+    def space(rng: np.random.Generator, n: int) -> Floats:
+        drawn.append(rng.uniform(size=(n, 1)))
+        return drawn[-1]
+
+    def reach(goals: Floats, round_: int) -> Bools:
+        played.append(goals)
+        return np.ones(len(goals), bool)
+
+    played: list[Floats] = []
+    certification.certify(Claim(radius=5, halvings=0, rollouts=200), space, reach, seed=0)
+    assert len(played) > 0
+    assert len(drawn[0]) == certification.SAMPLE
+    assert not np.isin(np.concatenate(played), drawn[0]).any()
 
 
 def test_rollouts_are_what_playing_by_hand_gives(finished: Path) -> None:

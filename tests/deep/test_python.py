@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
+import jax
 import numpy as np
 import pytest
 import small
@@ -20,6 +21,7 @@ import adagoal
 from adagoal import goals
 from adagoal.cli.main import run
 from adagoal.core.errors import EnvironmentFailure, InputError
+from adagoal.core.random import Purpose
 from adagoal.deep import Config, Policy, evaluate, load, resume, train
 from adagoal.deep.actor import Actor
 from adagoal.deep.envs import Source
@@ -91,6 +93,13 @@ def test_a_function_is_asked_for_what_it_declares() -> None:
     """A configuration holds the name of a function alone, and cannot know it."""
     config, space = Config("point-mass", goal_rule="function:mega"), lambda rng, n: np.zeros((n, 2))
     assert Selector([config], [space], [space], 100, goals.mega).needs == [goals.needs(goals.mega, frozenset())]
+
+
+def test_random_keys_of_goal_selection_follow_the_seed_and_the_cycle() -> None:
+    configs, space = [Config("point-mass", seed=seed) for seed in (0, 1)], lambda rng, n: np.zeros((n, 2))
+    selector = Selector(configs, [space] * 2, [space] * 2, 100)
+    keys = [jax.random.key_data(selector._keys(Purpose.CANDIDATE_VALUES, cycle)) for cycle in (0, 1)]
+    assert len({tuple(key) for key in np.concatenate(keys).tolist()}) == 4
 
 
 @pytest.mark.slow

@@ -110,12 +110,12 @@ def calibration(D: Floats, E: Floats, taken: Floats, horizon: int) -> float:
 
     ``taken`` is that of :func:`taken` for fresh episodes of ``horizon`` steps; all arrays are ``[n]``.
     """
-    scores = np.sort(error_of(D, taken, horizon) / np.maximum(E, SMALLEST))
+    scores = np.sort(observed_error(D, taken, horizon) / np.maximum(E, SMALLEST))
     rank = min(int(np.ceil(COVERED * (len(scores) + 1))), len(scores)) - 1
     return float(min(max(scores[rank], 1e-3), LARGEST))
 
 
-def error_of(D: Floats, taken: Floats, horizon: int) -> Floats:
+def observed_error(D: Floats, taken: Floats, horizon: int) -> Floats:
     """Return by how many steps D was off ``[n]``; an episode without success shows only whether D was too small."""
     missed = np.maximum(horizon - D, 0.0)
     return np.where(taken <= horizon, np.abs(D - taken), missed)
