@@ -149,13 +149,13 @@ SMALL_TRAININGS: dict[str, dict[str, Any]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL_TRAININGS)
 def test_uncertainty_covers_nine_fresh_episodes_in_ten(name: str) -> None:
-    """Episodes as a user plays them. Their share varies by 1.5% with the calibration and by 1.2% with the episodes."""
+    """Episodes as a user plays them. Their share varies by 1.5% with the calibration and by 1% with the episodes."""
     policy = adagoal.train(name, workers=2, **SMALL_TRAININGS[name]).policy
     assert policy.success is not None
     env = Source(name).make()
     T = SMALL_TRAININGS[name]["horizon"]
     covered, off = [], []
-    for seed in range(10_000, 10_600):
+    for seed in range(10_000, 11_000):
         seen, _ = env.reset(seed=seed)
         goal = seen["desired_goal"].copy()
         D, E = policy.distance(seen, goal), policy.uncertainty(seen, goal)
@@ -167,7 +167,7 @@ def test_uncertainty_covers_nine_fresh_episodes_in_ten(name: str) -> None:
                 break
         else:
             covered.append(D + E >= T)
-    print(f"{name}: covered {np.mean(covered):.3f}, reached {len(off) / 600:.2f}, mean of D - steps {np.mean(off):.2f}")
+    print(f"{name}: covered {np.mean(covered):.3f}, reached {len(off) / 1000:.2f}, mean of D - steps {np.mean(off):.2f}")
     assert 0.85 <= np.mean(covered) <= 0.95
 
 
