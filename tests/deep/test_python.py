@@ -167,7 +167,7 @@ def test_uncertainty_covers_nine_fresh_episodes_in_ten(name: str) -> None:
                 break
         else:
             covered.append(D + E >= T)
-    print(f"{name}: covered {np.mean(covered):.3f}, reached {len(off) / 1000:.2f}, mean of D - steps {np.mean(off):.2f}")
+    print(f"{name}: covered {np.mean(covered):.3f}, reached {len(off) / 1000:.2f}, D - steps {np.mean(off):.2f}")
     assert 0.85 <= np.mean(covered) <= 0.95
 
 
