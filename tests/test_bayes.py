@@ -15,6 +15,8 @@ from adagoal.core.run import Run
 from adagoal.loop import explore
 from adagoal.mdp import solve
 from adagoal.mdp.audit import audit_policies
+from adagoal.runs.session import Session
+from adagoal.runs.setting import Setting
 from adagoal.tabular.bayes import MEMBERS, Bayes
 from adagoal.worlds import grid, random_models, toys
 from adagoal.worlds.model import TabularMDP
@@ -24,11 +26,8 @@ from adagoal.worlds.simulator import ModelWorld
 def run_of(mdp: TabularMDP, L: float, epsilon: float, seed: int = 0) -> Run:
     world = ModelWorld(mdp)
     counts = Counts(world.initial_states, world.n_actions, world.start)
-    estimates = methods.build(
-        "bayes",
-        methods.Problem(world, counts, L, epsilon, 0.1, GoalSpace.states(counts.n_states, world.state_bound)),
-        {},
-    )
+    space = GoalSpace.states(counts.n_states, world.state_bound)
+    estimates = methods.build("bayes", methods.Problem(world, counts, L, epsilon, 0.1, space, seed=seed), {})
     return Run(world, estimates, goal_rules.adagoal, np.random.default_rng(seed))
 
 
@@ -126,6 +125,17 @@ def test_same_seed_same_run_and_resume() -> None:
         assert other.episode_goals == whole.episode_goals
         np.testing.assert_array_equal(other.estimates.D, whole.estimates.D)
         np.testing.assert_array_equal(other.estimates.policy(8), whole.estimates.policy(8))
+
+
+def test_the_seed_decides_the_posterior_draws() -> None:
+    drawn = []
+    for seed in (0, 0, 1):
+        setting = Setting("grid", method="bayes", radius=6.0, seed=seed)
+        estimates = Session.start(setting, ModelWorld(grid.open_grid()), goal_rules.adagoal).run.estimates
+        estimates.refresh(np.ones(len(estimates.goals), bool))
+        drawn.append(estimates.atom)
+    np.testing.assert_array_equal(drawn[0], drawn[1])
+    assert (drawn[0][:MEMBERS] != drawn[2][:MEMBERS]).any()
 
 
 def test_needs_a_known_number_of_states() -> None:

@@ -49,6 +49,8 @@ class Problem:
     delta: float
     goals: GoalSpace
     backend: Backend = NUMBA
+    seed: int = 0
+    """Of methods that draw random numbers."""
 
 
 def certified(problem: Problem, branching: int | None = None) -> Estimates:
@@ -74,7 +76,7 @@ def ucbvi(problem: Problem, bonus: str = "literal", horizon: int | None = None, 
 def bayes(problem: Problem) -> Estimates:
     """Bayesian, no guarantee: quantiles over posterior samples of the model."""
     _known_size("bayes", problem)
-    return Bayes(problem.counts, problem.L, problem.epsilon, problem.goals)
+    return Bayes(problem.counts, problem.L, problem.epsilon, problem.goals, seed=problem.seed)
 
 
 def ucbexplore(problem: Problem, constants: str = "paper") -> Explorer:

@@ -17,15 +17,15 @@ from adagoal.cli.main import run
 from adagoal.core import betting
 from adagoal.core.errors import InputError
 from adagoal.core.intervals import clopper_pearson
+from adagoal.core.random import Purpose, stream
 from adagoal.core.status import Status
-from adagoal.core.types import Floats
+from adagoal.core.types import Bools, Floats
 from adagoal.deep import certification, load
 from adagoal.deep.cells import Cells
-from adagoal.deep.certification import CERTIFY, Cell, Certification, Claim, Verdict
+from adagoal.deep.certification import Cell, Certification, Claim, Verdict
 from adagoal.deep.envs import Source, World
 from adagoal.deep.measure import dimensions
 from adagoal.deep.rollouts import rollouts
-from adagoal.deep.worker import TEST
 from adagoal.report.deep_figures import certified_behind
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -212,17 +212,34 @@ def test_the_command_writes_a_map_and_alters_nothing(finished: Path, capsys: pyt
     assert (shown["about"]["env"], shown["about"]["steps"]) == ("point-mass", 40)
 
 
+def test_no_goal_that_is_played_has_cut_the_cells() -> None:
+    drawn: list[Floats] = []
+
+    def space(rng: np.random.Generator, n: int) -> Floats:
+        drawn.append(rng.uniform(size=(n, 1)))
+        return drawn[-1]
+
+    def reach(goals: Floats, round_: int) -> Bools:
+        played.append(goals)
+        return np.ones(len(goals), bool)
+
+    played: list[Floats] = []
+    certification.certify(Claim(radius=5, halvings=0, rollouts=200), space, reach, seed=0)
+    assert len(played) > 0
+    assert len(drawn[0]) == certification.SAMPLE
+    assert not np.isin(np.concatenate(played), drawn[0]).any()
+
+
 def test_rollouts_are_what_playing_by_hand_gives(finished: Path) -> None:
     policy, source, seed = load(finished), Source.of("point-mass"), 3
     world = World(source, dimensions(source.make(), source, 0))
-    stream = int(np.random.SeedSequence([seed, CERTIFY]).generate_state(1)[0] // 2)
     goals = np.random.default_rng(0).uniform(-0.6, 0.6, (48, 2))
     with rollouts(policy, source, 0, "env", 25, seed, 2) as (_, reach):
         found = reach(goals, 7)
     assert 0 < found.sum() < 48
     for i in (0, 17, 47):
         block, slot = divmod(i, 16)
-        rng = np.random.default_rng([stream, TEST, 7, slot, block])
+        rng = stream(seed, Purpose.CERTIFIED_EPISODE, 7, slot, block)
         observation, achieved = world.reset(int(rng.integers(2**31)))
         world.aim(goals[i])
         inside = []

@@ -12,10 +12,10 @@ from small import TINY, words
 
 from adagoal.cli.main import run
 from adagoal.core.errors import InputError
+from adagoal.core.random import Purpose, stream
 from adagoal.deep import evaluate, load
 from adagoal.deep.envs import Source, World
 from adagoal.deep.measure import dimensions
-from adagoal.deep.worker import TEST
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def test_it_is_what_playing_by_hand_gives(folder: Path) -> None:
     policy, world = load(folder, run=1), World(source, sizes)
     for i in (0, 7, 29):
         round_, slot = divmod(i, 25)
-        rng = np.random.default_rng([3, TEST, 0, slot, round_])
+        rng = stream(3, Purpose.EVALUATION_EPISODE, 0, slot, round_)
         observation, achieved = world.reset(int(rng.integers(2**31)))
         np.testing.assert_allclose(found.starts[i], achieved, rtol=1e-6)
         inside = []

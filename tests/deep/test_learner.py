@@ -100,11 +100,11 @@ def saying(config: Config, costs: np.ndarray) -> learner.State:
 def test_values_are_in_steps(algorithm: str) -> None:
     config = Config("point-mass", hidden=(8,), members=3, gamma=0.98, algorithm=algorithm).on_time_scale(6)
     ask = (jnp.zeros((2, 3)), jnp.zeros((2, 5, 2)), jax.random.key(0))
-    same = np.array([(1 - 0.98**n) / 0.02 for n in (10.0, 10.0, 10.0)])
+    same = np.array([(1 - 0.98 ** (n - 1)) / 0.02 for n in (10.0, 10.0, 10.0)])
     D, E, _ = learner.values(config, False, saying(config, same), *ask)
     np.testing.assert_allclose(D, 10.0, rtol=1e-4)
     np.testing.assert_allclose(E, 0.0, atol=1e-5)
-    apart = np.array([(1 - 0.98**n) / 0.02 for n in (9.9, 10.0, 10.1)])
+    apart = np.array([(1 - 0.98 ** (n - 1)) / 0.02 for n in (9.9, 10.0, 10.1)])
     D, sigma, _ = learner.values(config, False, saying(config, apart), *ask)
     np.testing.assert_allclose(sigma, apart.std(), rtol=1e-2)
     E = values.error(np.asarray(D), np.asarray(sigma), 0.98)
@@ -130,16 +130,36 @@ def test_exported_critics_are_the_learners(algorithm: str) -> None:
 def test_calibration_covers_nine_episodes_in_ten() -> None:
     rng = np.random.default_rng(0)
     D, E = rng.uniform(1, 30, 2000), rng.uniform(0.5, 2.0, 2000)
-    taken = np.clip(D + 5.0 * E * rng.normal(size=2000), 0, 50)
-    factor = values.calibration(D[:1000], E[:1000], taken[:1000], 50)
-    assert (np.abs(D - taken) <= factor * E)[1000:].mean() == pytest.approx(0.9, abs=0.03)
+    arrival = D + 5.0 * E * rng.normal(size=2000)
+    taken = np.where(arrival <= 20.0, arrival, np.inf)  # episodes of 20 steps, many without success
+    factor = values.calibration(D[:1000], E[:1000], taken[:1000], 20)
+    covered = np.where(np.isfinite(taken), np.abs(D - taken) <= factor * E, D + factor * E >= 20.0)
+    assert np.isinf(taken).mean() > 0.3
+    assert covered[1000:].mean() == pytest.approx(0.9, abs=0.03)
 
 
 def test_steps_taken_to_a_goal() -> None:
+    """The distances are those after each step."""
     distances = np.array([[9.0, 9.0, 0.0, 0.0], [9.0, 9.0, 9.0, 9.0], [0.0, 0.0, 0.0, 0.0], [9.0, 0.0, 9.0, 0.0]])
-    found = values.taken(distances, 0.1, 0.98)
-    np.testing.assert_allclose(found[:3], [2.0, 4.0, 0.0], atol=1e-6)
-    assert 1.0 < found[3] < 2.0, "a goal that was lost again is farther"
+    np.testing.assert_array_equal(values.taken(distances, 0.1), [3.0, np.inf, 1.0, 2.0])
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_a_goal_reached_by_the_nth_step_is_n_steps_away(n: int) -> None:
+    """The rewards of the replay, discounted and turned into steps, are the steps that were taken."""
+    e, t = np.zeros((1, 7)), np.arange(7.0)[None]
+    achieved = jnp.asarray(np.stack([e, np.minimum(t, n)], -1), jnp.float32)
+    goal = jnp.array([[0.0, n]], jnp.float32)
+    rest = jnp.zeros((1, 6, 2)), goal, jnp.array([6]), jnp.array([False])
+    memory = jax.tree.map(lambda part: part[0], replay.empty((1, 1), 6, 3, 2, 2))
+    memory = replay.add(memory, 0.04, jnp.asarray(np.stack([t, t, t], -1), jnp.float32), achieved, *rest)
+    none = jnp.array(0.0)
+    batch = replay.sample(memory, replay.moved_first(memory), jax.random.key(0), 500, none, none, 0.1)
+    reward = dict(zip(np.asarray(batch.observation[:, 0]).astype(int).tolist(), np.asarray(batch.reward), strict=True))
+    cost = -sum(0.98**t * float(reward[t]) for t in range(6))
+    assert values.steps(np.float64(cost), 0.98) == pytest.approx(n)
+    distances = np.linalg.norm(np.asarray(achieved[:, 1:] - goal[:, None]), axis=-1)
+    assert values.taken(distances, 0.1) == n
 
 
 def test_workers_actor_is_the_learners_actor() -> None:

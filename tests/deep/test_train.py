@@ -80,7 +80,8 @@ def test_a_training_made_longer_is_the_long_training(tmp_path: Path) -> None:
 
 def test_runs_differ_by_seed_and_rule_in_one_program() -> None:
     rules = ("unigoal", "raregoal", "adagoal", "proportional", "mega", "omega", "discover")
-    result = train([Config("point-mass", goal_rule=rule, **TINY) for rule in rules], workers=1)
+    narrow = {"train_goals": "scale=0.5", **TINY}  # the point is often beyond these goals
+    result = train([Config("point-mass", goal_rule=rule, **narrow) for rule in rules], workers=1)
     assert result.status == "done"
     chosen = np.stack(result.history.goals)
     assert len({chosen[:, run].tobytes() for run in range(len(rules))}) == len(rules)

@@ -24,6 +24,7 @@ from adagoal.core.checks import integer
 from adagoal.core.counts import Counts
 from adagoal.core.errors import InputError
 from adagoal.core.goalspace import places
+from adagoal.core.random import Purpose, stream
 from adagoal.core.types import Actions, Floats
 from adagoal.core.world import Plan, World
 from adagoal.runs.result import Certificate, Result, load
@@ -108,7 +109,7 @@ def play(
     integer("seed", seed, 0, 2**31 - 1)
     result = run if isinstance(run, Result) else load(run)
     chosen = result.goals if goals is None else _chosen(result, goals)
-    tries = Tries(episodes, ALPHA / max(len(chosen), 1), np.random.default_rng(seed))
+    tries = Tries(episodes, ALPHA / max(len(chosen), 1), stream(seed, Purpose.TRIAL))
     with contextlib.ExitStack() as stack:
         if isinstance(run, Result):
             world, counts = _fresh(result, env, trust, step_timeout)

@@ -23,6 +23,7 @@ import numpy as np
 
 from adagoal import goals
 from adagoal.api.certify import certify
+from adagoal.core.random import Purpose, stream
 from adagoal.core.status import Status
 from adagoal.core.types import Floats
 from adagoal.deep.certification import Cell, Certification, Claim, Verdict
@@ -109,7 +110,7 @@ def _certified(trained: TrainResult) -> TrainResult:
 
 def _sample(source: Source, sizes: Dimensions, space: GoalSpace, seed: int) -> tuple[Floats, Floats]:
     """Test goals ``[n, G]`` by which cells are judged, and a start ``[n, O]`` for each of them."""
-    rng = np.random.default_rng(seed)
+    rng = stream(seed, Purpose.JUDGED_GOALS)
     drawn = space(rng, JUDGED)
     world = World(replace(source, step_timeout=None), sizes)  # a timeout would end this process
     starts = np.stack([world.reset(int(rng.integers(2**31)), goal)[0] for goal in drawn])

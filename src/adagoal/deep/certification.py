@@ -35,6 +35,7 @@ from numpy.typing import ArrayLike
 from adagoal.core.betting import exceeds, least
 from adagoal.core.checks import integer, number
 from adagoal.core.errors import InputError
+from adagoal.core.random import Purpose, stream
 from adagoal.core.status import Status
 from adagoal.core.types import Bools, Floats, Longs
 from adagoal.deep.cells import Cells
@@ -50,8 +51,6 @@ BLOCKS = 8
 """Blocks of a round, at least: few open cells get several each, so that all workers have something to do."""
 SAMPLE = 2**15
 """Goals that decide where cells are halved."""
-CERTIFY = 4
-"""Purpose of the random streams, beside those of a training (0 to 3)."""
 
 Reach = Callable[[Floats, int], Bools]
 """``reach(goals [n, G], round) -> [n]``: play for each goal, from a start of its own; was it reached in L steps?"""
@@ -193,7 +192,7 @@ def certify(
     claim: Claim, space: GoalSpace, reach: Reach, seed: int, going: Callable[[int, int], bool] = lambda open, n: True
 ) -> Certification:
     """Play until every cell is decided, the rollouts are spent, or ``going(open cells, rollouts)`` says False."""
-    cells = Cells(space(np.random.default_rng([seed, CERTIFY]), SAMPLE), claim.halvings)
+    cells = Cells(space(stream(seed, Purpose.CELLS), SAMPLE), claim.halvings)
     tally = _Tally(claim, cells)
     decided: list[int] = []
     waiting = _first(cells, claim.coarsest)
@@ -206,7 +205,7 @@ def certify(
         if not going(len(waiting), played):
             status = Status.INTERRUPTED
             break
-        rng = np.random.default_rng([seed, CERTIFY, round_])
+        rng = stream(seed, Purpose.CERTIFIED_GOALS, round_)
         goals = np.concatenate([cells.draw(cell, n, space, rng) for cell, n in zip(waiting, each, strict=True)])
         tally.add(np.repeat(waiting, each), goals, reach(goals, round_))
         now, waiting = _settled(tally, waiting)

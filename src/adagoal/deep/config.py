@@ -147,7 +147,7 @@ class Config:
     normaliser: str = setting(
         "achieved",
         "What the goal normaliser sees: achieved goals, relabelled goals (reference HER), or a fixed sample of test "
-        "goals.",
+        "goals. Goals are clipped at 5 standard deviations of it.",
         choices=("achieved", "relabelled", "fixed"),
         per_run=True,
     )

@@ -5,9 +5,11 @@ J critics Q_j with normalised hidden layers learn from the same batches, each wi
     y_j = r + gamma Q_j'(s', pi'(s', g), g)     as :mod:`adagoal.deep.networks` says,
 
 and the actor minimises -mean_j Q_j(s, pi(s, g), g) + c mean pi^2 on a share of the batch, by default half. This is DDPG
-with a bootstrapped ensemble (Osband et al. 2016) whose mean the actor follows, as in REDQ (Chen et al. 2021); layer
-normalisation keeps critics sober about actions that nobody tried (RLPD, Ball et al. 2023), which plain ones are not
-when they are updated often.
+with an ensemble of critics whose mean the actor follows, as in REDQ (Chen et al. 2021). The critics differ by their
+initial weights and by what follows from them. The paper samples a batch for each Q-function, as the ensemble beside
+``ddpg`` does (:mod:`adagoal.deep.ensemble`); here independent batches were tried and were not better (docs/deep.md).
+Layer normalisation keeps critics from overestimating actions that were never tried (RLPD, Ball et al. 2023), as plain
+ones do when they are updated often.
 
 In forward passes of one network over one batch an update costs 1 + J + 3J + (3 + 2J)/2: 17.5 for J = 3, 7000 per 800
 steps. DDPG beside an ensemble of its own costs 10 an update and 5J an update of the ensemble: 6400 per 800 steps.

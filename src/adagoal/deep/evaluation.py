@@ -10,6 +10,7 @@ import numpy as np
 
 from adagoal.core.checks import integer
 from adagoal.core.intervals import clopper_pearson
+from adagoal.core.random import Purpose, stream
 from adagoal.core.types import Bools, Floats
 from adagoal.deep.config import Config
 from adagoal.deep.envs import Source
@@ -78,12 +79,12 @@ def play(policy: Policy, source: Source, horizon: int, test_goals: str, episodes
     source = replace(source, step_timeout=None)  # that is for workers: here it would end the caller
     sizes, (space,), _ = survey(source, horizon, [("test_goals", test_goals)])
     policy.check(sizes)
-    goals = space(np.random.default_rng(seed), episodes)
+    goals = space(stream(seed, Purpose.EVALUATION_GOALS), episodes)
     side_by_side = min(TOGETHER, episodes)
     slots = Slots([Config(policy.env, seed=seed)], [(0, k) for k in range(side_by_side)], source, sizes)
     rounds = -(-episodes // side_by_side)
     padded = np.resize(goals, (rounds, side_by_side, sizes.goal))
-    played = [slots.test({0: policy.actor}, padded[i], 0, i) for i in range(rounds)]
+    played = [slots.test({0: policy.actor}, padded[i], 0, i, Purpose.EVALUATION_EPISODE) for i in range(rounds)]
     starts = np.concatenate([e.achieved[:, 0] for e, _ in played])[:episodes].astype(np.float64)
     distances = np.concatenate([d for _, d in played])[:episodes]
     inside = distances <= sizes.success

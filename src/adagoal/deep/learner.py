@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from adagoal.core.random import Purpose, key_data, stream
 from adagoal.core.types import Floats
 from adagoal.deep import algorithms, critics, ensemble, networks, normaliser, replay, settings
 from adagoal.deep.actor import Actor
@@ -32,8 +33,6 @@ NEIGHBOURS = 512
 """Achieved goals from which the density at a candidate is estimated."""
 BANDWIDTH = 0.3
 """Of the kernel, in standard deviations of the goals."""
-INITIAL = 4
-"""Purpose of the random stream of fresh networks, beside those of the workers and of goals (0 to 3)."""
 Knobs = dict[str, Array]
 """What may differ between the runs of one program: see :func:`knobs`."""
 
@@ -64,7 +63,7 @@ def knobs(configs: Sequence[Config]) -> Knobs:
 
 def begin(configs: Sequence[Config], sizes: Dimensions, test_goals: Floats) -> State:
     """Fresh states of S runs, stacked along a leading axis; ``test_goals [S, n, goal]`` set fixed goal normalisers."""
-    rngs = [np.random.default_rng([config.seed, INITIAL]) for config in configs]
+    rngs = [stream(config.seed, Purpose.INITIAL_WEIGHTS) for config in configs]
     runs = [_initial(*one) for one in zip(configs, [sizes] * len(configs), test_goals, rngs, strict=True)]
     stacked = jax.device_put(jax.tree.map(lambda *leaves: np.stack(leaves), *runs))
     return State(**stacked, replay=jax.jit(lambda: _memory(configs, sizes))())
@@ -102,8 +101,12 @@ def _initial(config: Config, sizes: Dimensions, test_goals: Floats, rng: np.rand
         "ensemble": ensemble.init(config, sizes, rng) if algorithm.critics(nets) is None else None,
         "observations": normaliser.empty(sizes.observation),
         "goals": goals,
-        "key": jax.random.key_data(jax.random.key(config.seed)),
+        "key": key_data(config.seed, Purpose.UPDATES),
     }
+
+
+wrap_key = functools.partial(jax.random.wrap_key_data, impl="threefry2x32")
+"""From the words of :func:`adagoal.core.random.key_data` to a random key, whatever JAX has as its default."""
 
 
 def inputs(state: State, observation: Array, goal: Array) -> Array:
@@ -117,8 +120,10 @@ def cycle(config: Config, sizes: Dimensions, with_ensemble: bool, state: State, 
     algorithm = algorithms.get(config.algorithm)
     memory = replay.add(state.replay, CONTACT_DISTANCE * sizes.success, *new)
     contacts = replay.moved_first(memory)
-    key, nets_key, ensemble_key = jax.random.split(jax.random.wrap_key_data(state.key), 3)
+    key, nets_key, update_key, ensemble_key = jax.random.split(wrap_key(state.key), 4)
     state = _see(state, knob, *new)._replace(replay=memory, key=jax.random.key_data(key))
+
+    numbered = jax.vmap(jax.random.fold_in, (None, 0))
 
     def draw(keys: Array, count: int, relabel: Array) -> Transitions:
         """Batches ``[n, count, ...]``, one for each of the keys."""
@@ -128,20 +133,19 @@ def cycle(config: Config, sizes: Dimensions, with_ensemble: bool, state: State, 
         return Transitions(og, batch.action, following, batch.reward, batch.terminal)
 
     def lessons(nets: Any, numbers: Array) -> tuple[Lessons, Array]:
-        keys = jax.vmap(jax.random.fold_in, (None, 0))(nets_key, numbers)
-        batch = draw(keys, config.batch, knob["relabel"])
-        return Lessons(batch.og, batch.action, algorithm.targets(config, nets, batch)), keys
+        batch = draw(numbered(nets_key, numbers), config.batch, knob["relabel"])
+        given = Lessons(batch.og, batch.action, algorithm.targets(config, nets, batch))
+        return given, numbered(update_key, numbers)
 
     def improve(nets: Any, given: tuple[Lessons, Array]) -> tuple[Any, dict[str, Array]]:
         batch, key = given
-        return algorithm.update(config, knob, nets, batch, jax.random.fold_in(key, 0))
+        return algorithm.update(config, knob, nets, batch, key)
 
     nets, losses = networks.repeat(config, lessons, improve, state.nets, config.updates)
     state = state._replace(nets=nets)
 
     def shares(members: Learnt, numbers: Array) -> Lessons:
-        keys = jax.vmap(jax.random.fold_in, (None, 0))(ensemble_key, numbers)
-        batch = draw(keys, config.members * config.ensemble_batch, knob["ensemble_relabel"])
+        batch = draw(numbered(ensemble_key, numbers), config.members * config.ensemble_batch, knob["ensemble_relabel"])
         return ensemble.lessons(config, members, lambda og: algorithm.act(nets, og), batch)
 
     if with_ensemble and state.ensemble is not None:
@@ -167,8 +171,9 @@ def values(config: Config, with_density: bool, state: State, start: Array, goal:
     og = inputs(state, jnp.broadcast_to(start[:, None], (*goal.shape[:2], start.shape[-1])), goal)
     action = algorithms.get(config.algorithm).act(state.nets, og)
     layers, normed = disagreeing(config, state)
-    D, E = ensemble.values(config, layers, critics.relu if normed else jax.nn.relu, og, action, key)
-    return D, E, _density(state, goal, key) if with_density else jnp.zeros(goal.shape[:2])
+    for_actions, for_density = jax.random.split(key)
+    D, E = ensemble.values(config, layers, critics.relu if normed else jax.nn.relu, og, action, for_actions)
+    return D, E, _density(state, goal, for_density) if with_density else jnp.zeros(goal.shape[:2])
 
 
 def disagreeing(config: Config, state: State) -> tuple[Layers, bool]:

@@ -1,4 +1,8 @@
-"""Running mean and standard deviation (Chan's merge), with the floor and clip of the reference HER."""
+"""Running mean and standard deviation (Chan's merge), with the floor and clip of the reference HER.
+
+The clip has a price for goals. With ``normaliser="achieved"`` their mean and deviation are those of achieved goals, so
+all coordinates beyond :data:`CLIP` standard deviations of what was achieved look the same to actor and critics.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,9 @@ import numpy as np
 from jax import Array
 
 FLOOR = 0.01
+"""Standard deviations are at least this, in the units of the environment."""
 CLIP = 5.0
+"""Normalised coordinates lie in [-CLIP, CLIP]."""
 
 
 class Moments(NamedTuple):

@@ -13,7 +13,7 @@ import numpy as np
 
 from adagoal.core.errors import InputError
 from adagoal.core.types import Bools, Floats
-from adagoal.deep.certification import BLOCK, BLOCKS, CERTIFY, Reach
+from adagoal.deep.certification import BLOCK, BLOCKS, Reach
 from adagoal.deep.config import Config
 from adagoal.deep.envs import Source
 from adagoal.deep.fleet import Fleet
@@ -32,9 +32,8 @@ def rollouts(
     if radius > sizes.horizon:
         text = f"must be a whole number in 1..{sizes.horizon}, the steps of an episode, got {radius}"
         raise InputError(text, name="radius")
-    stream = int(np.random.SeedSequence([seed, CERTIFY]).generate_state(1)[0] // 2)
     workers = min(workers, BLOCKS)
-    configs, sizes = [Config(policy.env, seed=stream, episodes=BLOCK)] * workers, replace(sizes, horizon=radius)
+    configs, sizes = [Config(policy.env, seed=seed, episodes=BLOCK)] * workers, replace(sizes, horizon=radius)
     fleet = Fleet(configs, source, sizes, workers)
 
     def reach(goals: Floats, round_: int) -> Bools:

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from adagoal import goals
 from adagoal.core.errors import InputError
+from adagoal.core.random import Purpose, key_data, stream
 from adagoal.core.types import Floats, Singles
 from adagoal.deep import learner
 from adagoal.deep.config import KNOWN, ONWARD, Config
 from adagoal.deep.goalspace import GoalSpace
 from adagoal.deep.learner import State, compile_values
-
-SELECT, EVALUATE = 2, 3
-"""Purposes of random streams, beside those of the workers (0 and 1)."""
 
 
 class Selector:
@@ -50,12 +46,16 @@ class Selector:
     def compile(self, like: State, shapes: Sequence[tuple[int, int]], beside: Executor) -> None:
         """Compile :meth:`_ask` for pairs (starts, goals of each) while something else is done."""
         S, O, G = len(self.configs), like.replay.observation.shape[-1], like.replay.goal.shape[-1]
-        keys = jax.eval_shape(functools.partial(_keys, S), 0)
+        keys = jax.eval_shape(lambda: self._keys(Purpose.CANDIDATE_VALUES))
         for B, N in shapes:
             start, goal = np.zeros((S, B, O), np.float32), np.zeros((S, B, N, G), np.float32)
             self._compiling.append(
                 beside.submit(lambda start, goal: self._values.lower(like, start, goal, keys).compile(), start, goal)
             )
+
+    def _keys(self, purpose: Purpose, *indices: int) -> Any:
+        """Return the random keys ``[S]`` of all runs."""
+        return learner.wrap_key(np.stack([key_data(config.seed, purpose, *indices) for config in self.configs]))
 
     def _ask(self, state: State, starts: Singles, goals: Floats, keys: Any) -> list[Floats]:
         """D, sigma and the density ``[S, B, N]`` of goals ``[S, B, N, goal]`` from starts ``[S, B, observation]``."""
@@ -67,16 +67,15 @@ class Selector:
         """Training goals ``[S, B, goal]`` for the starts ``[S, B, observation]``, and means of what was known."""
         S, B = starts.shape[:2]
         N = self.configs[0].candidates
-        rngs = [np.random.default_rng([config.seed, SELECT, cycle]) for config in self.configs]
+        rngs = [stream(config.seed, Purpose.TRAINING_GOALS, cycle) for config in self.configs]
         candidates = np.stack([f(rng, B * N) for f, rng in zip(self.train, rngs, strict=True)]).reshape(S, B, N, -1)
-        keys = _keys(S, cycle)
         more = [_none(N, B, "experienced" in needs) for needs in self.needs]
         if self._experience is not None and int(state.replay.added[0]) > 0:
-            more = self._from_experience(state, candidates, rngs, keys)
+            more = self._from_experience(state, candidates, rngs, self._keys(Purpose.EXPERIENCE, cycle))
         if self.blind:
             D = E = visits = np.zeros((S, B, N))
         else:
-            D, E, visits = self._ask(state, starts, candidates, keys)
+            D, E, visits = self._ask(state, starts, candidates, self._keys(Purpose.CANDIDATE_VALUES, cycle))
         chosen = np.zeros((S, B, candidates.shape[-1]))
         notes = []
         for s, (rule, rng) in enumerate(zip(self.rules, rngs, strict=True)):
@@ -131,26 +130,20 @@ class Selector:
 
     def tests(self, cycle: int, rounds: int, episodes: int) -> Floats:
         """Test goals ``[rounds, S, B, goal]``, uniform in the test space."""
-        rngs = [np.random.default_rng([config.seed, EVALUATE, cycle]) for config in self.configs]
+        rngs = [stream(config.seed, Purpose.TEST_GOALS, cycle) for config in self.configs]
         drawn = [f(rng, rounds * episodes) for f, rng in zip(self.test, rngs, strict=True)]
         return np.stack([d.reshape(rounds, episodes, d.shape[-1]) for d in drawn], 1)
 
     def values(self, state: State, starts: Singles, goals: Floats) -> tuple[Floats, Floats]:
         """D and sigma ``[S, n]`` of pairs of starts ``[S, n, observation]`` and goals ``[S, n, goal]``."""
-        D, E, _ = self._ask(state, starts, goals[:, :, None], _keys(len(starts), 0))
+        D, E, _ = self._ask(state, starts, goals[:, :, None], self._keys(Purpose.PAIR_VALUES))
         return D[..., 0], E[..., 0]
 
     def maps(self, state: State, starts: Singles, grid: Floats) -> tuple[Floats, Floats]:
         """D and E ``[S, n]`` over a grid of goals ``[n, goal]``, averaged over the starts ``[S, B, observation]``."""
         S, B = starts.shape[:2]
-        D, E, _ = self._ask(state, starts, np.broadcast_to(grid, (S, B, *grid.shape)), _keys(S, 0))
+        D, E, _ = self._ask(state, starts, np.broadcast_to(grid, (S, B, *grid.shape)), self._keys(Purpose.MAP_VALUES))
         return D.mean(1), E.mean(1)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _keys(runs: int, cycle: int) -> Any:
-    """Random keys ``[runs]`` of a cycle."""
-    return jax.vmap(lambda c: jax.random.fold_in(jax.random.key(0), c))(jnp.full(runs, cycle))
 
 
 def _rule(config: Config, given: goals.Rule | None) -> goals.Rule:

@@ -1,17 +1,20 @@
 """D and E of a trained run, without JAX: how far a goal is, and how well that is known.
 
-J critics Q_j give the cost c_j = -Q_j(s, pi(s, g), g) of a goal. One reached after n steps costs (1 - gamma^n) /
-(1 - gamma), so that with the mean c and the standard deviation sigma over the critics
+J critics Q_j give the cost c_j = -Q_j(s, pi(s, g), g) of a goal. The step that arrives at the goal is free and each
+step before it costs 1, so a goal reached by the n-th step and held from then on costs (1 - gamma^(n-1)) / (1 - gamma).
+With the mean c and the standard deviation sigma over the critics
 
-    D = log(1 - (1 - gamma) c) / log gamma                                              in steps
-    E = sigma dD/dc = sigma (1 - gamma) / (-log gamma) gamma^-min(D, 1/(1 - gamma))     in steps.
+    D = 1 + log(1 - (1 - gamma) c) / log gamma                                              in steps, at least 1
+    E = sigma dD/dc = sigma (1 - gamma) / (-log gamma) gamma^-min(D - 1, 1/(1 - gamma))     in steps.
 
 Goal rules see sigma as E: the same error in discounted steps, of which one that lies n steps ahead counts gamma^n. (In
 plain steps the draw in proportion to E prefers the rim of what can be reached, and learning was slower.)
 
-The disagreement of critics is smaller than their error. At the end of a training it is measured on fresh episodes
-without noise: ``calibration`` is the factor with which |D - steps taken| <= calibration * max(E, 0.1) held in
-:data:`COVERED` of them, both cut at the horizon (split conformal prediction; Vovk et al. 2005).
+The disagreement of critics is smaller than their error. The end of a training measures the error on fresh episodes
+without noise: ``calibration`` is the smallest factor with which |D - n| <= calibration * max(E, 0.1) held in
+:data:`COVERED` of them, n being the number of the first step at the goal (split conformal prediction; Vovk et al.
+2005). An episode of T steps that never reached its goal shows n > T only, so it counts as covered if
+D + calibration * max(E, 0.1) >= T.
 """
 
 from __future__ import annotations
@@ -36,14 +39,14 @@ EPSILON = 1e-5
 
 
 def steps(cost: Any, gamma: float, np: Any = np) -> Any:
-    """D in steps, from the mean cost c; ``np`` is NumPy or its twin in JAX."""
+    """D in steps, the arriving one included, from the mean cost c; ``np`` is NumPy or its twin in JAX."""
     bounded = np.clip(cost, 0.0, (1.0 - 1e-6) / (1.0 - gamma))
-    return np.log1p(-(1.0 - gamma) * bounded) / np.log(gamma)
+    return 1.0 + np.log1p(-(1.0 - gamma) * bounded) / np.log(gamma)
 
 
 def error(D: Floats, sigma: Floats, gamma: float) -> Floats:
     """E in steps, not calibrated."""
-    return sigma * (1.0 - gamma) / -np.log(gamma) * gamma ** -np.minimum(D, 1.0 / (1.0 - gamma))
+    return sigma * (1.0 - gamma) / -np.log(gamma) * gamma ** -np.minimum(D - 1.0, 1.0 / (1.0 - gamma))
 
 
 def normed_relu(x: Any, np: Any = np) -> Any:
@@ -103,21 +106,28 @@ class Critics:
 
 
 def calibration(D: Floats, E: Floats, taken: Floats, horizon: int) -> float:
-    """The factor of E that covers :data:`COVERED` of n fresh episodes ``[n]`` and the next one."""
-    scores = np.sort(np.abs(np.minimum(D, horizon) - taken) / np.maximum(E, SMALLEST))
+    """Return the factor of E with which the next episode is covered with probability :data:`COVERED`.
+
+    ``taken`` is that of :func:`taken` for fresh episodes of ``horizon`` steps; all arrays are ``[n]``.
+    """
+    scores = np.sort(observed_error(D, taken, horizon) / np.maximum(E, SMALLEST))
     rank = min(int(np.ceil(COVERED * (len(scores) + 1))), len(scores)) - 1
     return float(min(max(scores[rank], 1e-3), LARGEST))
 
 
-def taken(distances: Floats, success: float, gamma: float) -> Floats:
-    """Steps ``[n]`` that episodes took to their goals, from distances to them ``[n, T]``; T where none was reached.
+def observed_error(D: Floats, taken: Floats, horizon: int) -> Floats:
+    """Return by how many steps D was off ``[n]``; an episode without success shows only whether D was too small."""
+    missed = np.maximum(horizon - D, 0.0)
+    return np.where(taken <= horizon, np.abs(D - taken), missed)
 
-    It is the number of steps with the same discounted cost, so that to lose the goal again counts.
+
+def taken(distances: Floats, success: float) -> Floats:
+    """Return the first step ``[...]`` at the goal, from the distances to it ``[..., T]`` after each of T steps.
+
+    It is infinite if the goal was not reached.
     """
-    T = distances.shape[-1]
-    cost = ((distances > success) * gamma ** np.arange(T)).sum(-1)
-    found: Floats = np.minimum(steps(cost, gamma), T)
-    return found
+    reached = distances <= success
+    return np.where(reached.any(-1), reached.argmax(-1) + 1.0, np.inf)
 
 
 def _weights(*shape: int | str) -> Array:

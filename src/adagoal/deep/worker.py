@@ -18,12 +18,12 @@ from multiprocessing.connection import Connection
 import numpy as np
 
 from adagoal.core.ctrlc import deaf
+from adagoal.core.random import Purpose, stream
 from adagoal.core.types import Bools, Floats, Ints, Singles
 from adagoal.deep.actor import Actor
 from adagoal.deep.config import Config
 from adagoal.deep.envs import Dimensions, End, Source, World
 
-TRAIN, TEST = 0, 1
 OF_THE_GROUP = {"SIGINT", "SIGTERM", "SIGHUP"}
 """Signals that may reach a whole group of processes; the one that trains answers them, and closes the workers."""
 
@@ -46,6 +46,7 @@ class Exam:
     """Tests without training: what a worker plays to find out which goals a policy reaches."""
 
     cycle: int
+    """Number of the round of the certification."""
     actors: dict[int, Actor]
     rounds: Sequence[int]
     """Numbers of the rounds, which decide their starts."""
@@ -98,13 +99,13 @@ class Slots:
         self.of_run = {run: slice(runs.index(run), runs.index(run) + runs.count(run)) for run in runs}
         self._first: list[tuple[Floats, Floats]] = []
 
-    def generator(self, index: int, purpose: int, cycle: int, round_: int) -> np.random.Generator:
+    def generator(self, index: int, purpose: Purpose, cycle: int, round_: int) -> np.random.Generator:
         run, slot = self.slots[index]
-        return np.random.default_rng([self.configs[run].seed, purpose, cycle, slot, round_])
+        return stream(self.configs[run].seed, purpose, cycle, slot, round_)
 
     def start(self, cycle: int) -> Singles:
         """Reset every environment for a training cycle; first observations ``[slots, observation]``."""
-        self._rng = [self.generator(i, TRAIN, cycle, 0) for i in range(len(self.slots))]
+        self._rng = [self.generator(i, Purpose.TRAINING_EPISODE, cycle, 0) for i in range(len(self.slots))]
         self._first = [w.reset(int(r.integers(2**31))) for w, r in zip(self.worlds, self._rng, strict=True)]
         return np.stack([o for o, _ in self._first]).astype(np.float32)
 
@@ -119,9 +120,19 @@ class Slots:
             tested[round_] = played.observation[:, 0]
         return Played(episodes, distances, away, tested, self.start(order.cycle + 1))
 
-    def test(self, actors: dict[int, Actor], goals: Floats, cycle: int, round_: int) -> tuple[Episodes, Floats]:
-        """Play without noise for goals ``[slots, goal]``: episodes, and distances to the goals ``[slots, T]``."""
-        rng = [self.generator(i, TEST, cycle, round_) for i in range(len(self.slots))]
+    def test(
+        self,
+        actors: dict[int, Actor],
+        goals: Floats,
+        cycle: int,
+        round_: int,
+        purpose: Purpose = Purpose.TEST_EPISODE,
+    ) -> tuple[Episodes, Floats]:
+        """Play without noise for goals ``[slots, goal]``: episodes, and distances to the goals ``[slots, T]``.
+
+        ``purpose``, ``cycle`` and ``round_`` decide the starts.
+        """
+        rng = [self.generator(i, purpose, cycle, round_) for i in range(len(self.slots))]
         first = [w.reset(int(r.integers(2**31)), goal) for w, r, goal in zip(self.worlds, rng, goals, strict=True)]
         return self._episodes(actors, goals, first, None)
 
@@ -129,7 +140,7 @@ class Slots:
         """Distances to the goals of all rounds ``[rounds, slots, T]``."""
         distances = np.zeros((len(exam.rounds), len(self.slots), self.horizon))
         for i, round_ in enumerate(exam.rounds):
-            _, distances[i] = self.test(exam.actors, exam.goals[i], exam.cycle, round_)
+            _, distances[i] = self.test(exam.actors, exam.goals[i], exam.cycle, round_, Purpose.CERTIFIED_EPISODE)
         return distances
 
     def answer(self, order: int | Order | Exam) -> Singles | Played | Floats:

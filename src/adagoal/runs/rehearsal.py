@@ -61,7 +61,7 @@ def _twin(run: Run, setting: Setting) -> Run:
         setattr(world, name, getattr(run.world, name))
     counts, space = Counts(run.counts.n_states, run.counts.n_actions, run.counts.start), copy.deepcopy(run.space)
     counts.restore(run.counts.state())
-    problem = methods.Problem(world, counts, run.estimates.L, setting.epsilon, setting.delta, space)
+    problem = methods.Problem(world, counts, run.estimates.L, setting.epsilon, setting.delta, space, seed=setting.seed)
     estimates = methods.build(setting.method, problem, setting.method_args)
     estimates.restore(*run.estimates.state())
     return replace(

@@ -76,7 +76,7 @@ class Session:
             raise InputError(f"{setting.device} is for the method {able}, not for {setting.method}", "device")
         space = asked.space(setting, world, goals)
         backend = device.backend(setting.device, world.note)
-        problem = methods.Problem(world, counts, first, setting.epsilon, setting.delta, space, backend)
+        problem = methods.Problem(world, counts, first, setting.epsilon, setting.delta, space, backend, setting.seed)
         estimates = methods.build(setting.method, problem, setting.method_args)
         if setting.growing:
             cast(Growing, estimates).set_radius(first, 1)

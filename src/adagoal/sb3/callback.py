@@ -6,8 +6,8 @@ g have
 
     D(g) = -mean_j Q_j(s0, pi(s0, g), g),  turned into steps      E(g) = std_j Q_j(s0, pi(s0, g), g),
 
-where a goal reached after n steps costs (1 - gamma^n) / (1 - gamma). (SAC and TQC add an entropy bonus to their values,
-by which D is too small; a low entropy coefficient keeps that small.)
+where a goal reached by the n-th step costs (1 - gamma^(n-1)) / (1 - gamma) (:mod:`adagoal.deep.values`). (SAC and TQC
+add an entropy bonus to their values, by which D is too small; a low entropy coefficient keeps that small.)
 
 For a rule that asks which goals were achieved before (mega, omega, discover), half of the candidates are drawn from the
 last states. The target of discover is the goal that the environment itself has drawn for the episode.
@@ -34,6 +34,7 @@ from adagoal import goals as rules
 from adagoal.core.checks import integer, number
 from adagoal.core.errors import InputError
 from adagoal.core.types import Floats
+from adagoal.deep.values import steps
 from adagoal.sb3.memory import Memory
 from adagoal.sb3.wrapper import ChosenGoal, check_rewards
 
@@ -165,8 +166,7 @@ class ChooseGoals(BaseCallback):
             # [N, critics, quantiles], or a tuple of [N, 1]
             Q = (found.mean(2) if isinstance(found, torch.Tensor) else torch.cat(found, 1)).cpu().numpy()
         Q = Q.astype(np.float64)
-        cost = np.clip(-Q.mean(1), 0.0, (1.0 - 1e-6) / (1.0 - model.gamma))
-        return np.log1p(-(1.0 - model.gamma) * cost) / math.log(model.gamma), Q.std(1)
+        return steps(-Q.mean(1), model.gamma), Q.std(1)
 
 
 def _space(goals: GoalSpace | ArrayLike) -> GoalSpace:

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from adagoal.core.counts import Counts
 from adagoal.core.goalspace import GoalSpace
+from adagoal.core.random import Purpose, stream
 from adagoal.core.schema import COUNT, Array, Schema, check_arrays, check_json, record
 from adagoal.core.types import Actions, Bools, Floats, Ints, Longs
 from adagoal.core.world import Plan
@@ -72,9 +73,10 @@ class Bayes:
         epsilon: float,
         space: GoalSpace | None = None,
         backend: Backend = NUMBA,
+        seed: int = 0,
     ) -> None:
         self.counts, self.L, self.epsilon, self.cap = counts, L, epsilon, L + 1.0 + epsilon
-        self._backend = backend
+        self._backend, self._seed = backend, seed
         S, X, W = counts.n_states, len(counts.n), counts.successor.shape[1]
         self.space = space or GoalSpace.states(S, S)
         self.goals, self.column = one_each(self.space)
@@ -133,7 +135,7 @@ class Bayes:
         return {}
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        """Everything that the counts do not determine; draws depend on the number of the plan alone."""
+        """Everything that the counts do not determine; draws depend on the seed and the number of the plan."""
         return {name: getattr(self, name) for name in self.SCHEMA}, {"plans": self.plans}
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
@@ -175,7 +177,7 @@ class Bayes:
     def _draw(self, rows: Longs) -> None:
         """New posterior draws of the given rows, for all members."""
         counts, S = self.counts, self.counts.n_states
-        rng = np.random.default_rng([self.plans, MEMBERS])
+        rng = stream(self._seed, Purpose.POSTERIOR, self.plans)
         width = counts.successor.shape[1]
         if self.p.shape[2] != width + 1:
             self.p = np.concatenate(

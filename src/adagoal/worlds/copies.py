@@ -16,6 +16,7 @@ import numpy as np
 from adagoal.core import generator
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.names import Observed
+from adagoal.core.random import Purpose, sequence, stream
 from adagoal.core.types import Longs
 from adagoal.worlds import episode
 from adagoal.worlds.adapter import Adapter, StartSeed
@@ -107,9 +108,8 @@ class Copy:
 
     def begin(self, seed: int) -> int:
         """Seed all randomness, and go to the start; the state after the reset."""
-        mine, theirs = np.random.SeedSequence(seed).spawn(2)
-        self._rng = np.random.default_rng(mine)
-        landed = self._adapter.seed(int(theirs.generate_state(1)[0] >> 1))
+        self._rng = stream(seed, Purpose.COPY_EPISODES)
+        landed = self._adapter.seed(int(sequence(seed, Purpose.COPY_ENVIRONMENT).generate_state(1)[0] >> 1))
         self._place, self._sown = [self._adapter.start, -1, 0], self._body.generator()
         return landed
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from adagoal.core.ctrlc import USER_CODE
 from adagoal.core.errors import InputError
+from adagoal.core.random import Purpose, sequence
 from adagoal.worlds.copies import Copy, Met, Traits
 from adagoal.worlds.process import MAKING, Process
 
@@ -130,7 +131,7 @@ class Roster:
     def new_life(self, i: int) -> int:
         """The seed of another life of copy i."""
         self.lives[i] += 1
-        source = np.random.SeedSequence([self.seed or 0, i, self.lives[i]])
+        source = sequence(self.seed or 0, Purpose.COPY_LIFE, i, self.lives[i])
         return int(source.generate_state(1, np.uint64)[0] >> 1)
 
     def steady(self) -> Iterable[int]:

@@ -1,0 +1,43 @@
+"""Random streams: different purposes and indices give different numbers, and explorations share none of them."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from adagoal.core.random import WORD, Purpose, key_data, sequence, stream
+
+INDICES = [index for count in range(4) for index in itertools.product(range(3), repeat=count)]
+
+
+def first(rng: np.random.Generator) -> int:
+    return int(rng.integers(2**63))
+
+
+def test_every_purpose_and_every_number_of_indices_has_its_own_stream() -> None:
+    drawn = [first(stream(seed, purpose, *i)) for seed in range(6) for purpose in Purpose for i in INDICES]
+    explorations = [first(np.random.default_rng(seed)) for seed in range(6)]
+    assert len({*drawn, *explorations}) == len(drawn) + len(explorations)
+
+
+def test_trailing_zeros_count() -> None:
+    """They do not in ``default_rng([seed, purpose, 0])``, which is ``default_rng([seed, purpose])``."""
+    assert first(np.random.default_rng([3, 4, 0])) == first(np.random.default_rng([3, 4]))
+    for purpose in Purpose:
+        assert first(stream(0, purpose, 0)) != first(stream(0, purpose))
+        assert first(stream(0, purpose, 7, 0)) != first(stream(0, purpose, 7))
+
+
+def test_keys_of_jax_differ_as_streams_do() -> None:
+    keys = {tuple(key_data(seed, purpose, *i)) for seed in range(3) for purpose in Purpose for i in INDICES}
+    assert len(keys) == 3 * len(Purpose) * len(INDICES)
+
+
+@pytest.mark.parametrize("index", [-1, WORD])
+def test_an_index_that_would_take_two_words_is_refused(index: int) -> None:
+    spoken_twice = (np.random.SeedSequence(0, spawn_key=key).generate_state(2) for key in ((WORD + 5,), (5, 1)))
+    np.testing.assert_array_equal(*spoken_twice)
+    with pytest.raises(ValueError, match=r"must lie in \[0, 2\^32\)"):
+        sequence(0, Purpose.POSTERIOR, index)
