@@ -19,6 +19,7 @@ from gymnasium import spaces, wrappers
 
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.text import plain, told
+from adagoal.core.types import MOST_ACTIONS
 from adagoal.worlds.keys import (
     Key,
     Unseen,
@@ -34,8 +35,6 @@ from adagoal.worlds.keys import (
 
 MAX_STATES = 10_000
 """Default bound on the number of states of an environment that does not declare it."""
-MOST_ACTIONS = 32_766
-"""Policies are tables of 16-bit numbers, and the reset is one more action."""
 MASK = "action_mask"
 CHECKS = (wrappers.TimeLimit, wrappers.OrderEnforcing, wrappers.PassiveEnvChecker)
 """Wrappers that do not change what an environment does, apart from its time limit."""
