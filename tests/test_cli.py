@@ -117,7 +117,7 @@ def one_line(capsys: pytest.CaptureFixture[str]) -> str:
         (["grid", "--radius", "5", "--seed", "-1"], "--seed"),
         (
             ["grid", "--radius", "5", "--seed", "1" * 47],
-            "--seed: must be a whole number in 0..2**128 - 1, got one of 153",
+            "--seed: must be a whole number in 0..2**128 - 1, got a whole number of 153",
         ),
         (["grid", "--radius", "5", "--sed", "1"], "--sed"),
     ],
@@ -420,7 +420,7 @@ def test_the_default_folder_tells_trainings_apart(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("adagoal.api.train.train", train)
     assert run(["train", "point-mass", *options.split(), "--quiet"]) == 2
-    assert asked["out"] == tmp_path / "runs" / folder
+    assert asked["out"] == Path("runs") / folder
 
 
 def test_a_long_default_folder_has_a_name_that_files_can_have() -> None:
