@@ -19,7 +19,6 @@ import adagoal
 from adagoal.core.run import Run
 from adagoal.runs.estimate import Estimating
 from adagoal.runs.rehearsal import rehearse
-from adagoal.runs.setting import Setting
 from scale import WORLDS
 
 OTHERS: dict[str, dict[str, Any]] = {
@@ -40,15 +39,15 @@ SEEDS = (11, 12, 13)
 class AtTenth:
     """An observer that asks once, at a tenth of a run whose length is known."""
 
-    def __init__(self, total: int, setting: Setting) -> None:
+    def __init__(self, total: int) -> None:
         self.found: float | None = None
-        self._total, self._setting, self._asked = total, setting, False
+        self._total, self._asked = total, False
 
     def __call__(self, run: Run) -> None:
         """Called after every rollout."""
         if not self._asked and run.steps >= 0.1 * self._total:
             self._asked = True
-            told = rehearse(run, self._setting, 3 * self._total, seconds=60.0)
+            told = rehearse(run, 3 * self._total, seconds=60.0)
             self.found = None if told is None else told.steps
 
 
@@ -56,9 +55,8 @@ def show(name: str) -> None:
     """One line per seed."""
     for seed in SEEDS:
         spec = {**(WORLDS | OTHERS)[name], "delta": 0.1, "seed": seed}
-        setting = Setting(**{key: value for key, value in spec.items() if key in Setting.__dataclass_fields__})
         truth = adagoal.explore(**spec)
-        tenth, estimating = AtTenth(truth.steps, setting), Estimating(lambda run: None, setting)
+        tenth, estimating = AtTenth(truth.steps), Estimating(lambda run: None)
         adagoal.explore(**spec, observe=tenth)
         began = time.perf_counter()
         adagoal.explore(**spec, observe=estimating)

@@ -133,6 +133,18 @@ class LongStep(Chain):
         return (*super().step(action), None)
 
 
+class Moves(Chain):
+    """Changes the current folder when it is made, and when it is stepped."""
+
+    def __init__(self, to: str) -> None:
+        super().__init__(after=50)
+        self.to = to
+        self.happen()
+
+    def happen(self) -> None:
+        os.chdir(self.to)
+
+
 for kind in (Chain, Hangs, Exits, Crashes, Dies, Unmakeable, Slow, Unclosable, Chatty, Named, OldStep, OldReset,
-             PairReset, NoStep, LongStep):  # fmt: skip
+             PairReset, NoStep, LongStep, Moves):  # fmt: skip
     gymnasium.register(f"{kind.__name__}-v0", kind)

@@ -211,7 +211,7 @@ def test_a_goal_conditioned_environment(capsys: pytest.CaptureFixture[str]) -> N
     assert "asks for goals within L = 20 steps, and discounts with 0.96" in told["plan"]
     assert "takes up to 0.8 GB of memory for 400,000 steps, beside its workers" in told["plan"]
     assert run(["check", "point-mass", "--max-states", "9"]) == 2
-    assert "error: max_states: is for explorations; this environment is for trainings" in capsys.readouterr().out
+    assert "error: --max-states: is for explorations; this environment is for trainings" in capsys.readouterr().out
 
 
 def test_a_goal_conditioned_environment_of_a_module_or_with_a_wrapper() -> None:
@@ -293,3 +293,10 @@ def test_wrong_arguments_are_named() -> None:
     odd = ModelEnv(SLIPPERY)
     odd.observation_space = spaces.Graph(spaces.Box(0, 1), None)
     assert "cannot be told apart" in adagoal.check_env(odd).errors[0]
+
+
+def test_the_command_names_its_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["check", "grid", "--env-arg", "foo=3"]) == 2
+    assert "error: --env-arg: grid has no argument 'foo'; it accepts " in capsys.readouterr().out
+    assert run(["check", "grid", "--env-arg", "foo=3", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["errors"][0].startswith("--env-arg: grid has no argument 'foo'")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 
 from adagoal.api import explore as api
 from adagoal.cli.main import run
@@ -208,6 +209,34 @@ def test_one_goal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         run([*line, "--methods", methods, "--goal-rules", "adagoal", "--out", str(tmp_path), "--json", "--quiet"]) == 0
     )
     assert [(row["stopped"], row["holds"]) for row in json.loads(capsys.readouterr().out)] == [(1, 1), (1, 1)]
+
+
+def test_the_start_as_the_only_goal_takes_no_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["compare", "chain", "--radius", "4", "--goal", "0", "--seeds", "1", "--jobs", "1", "--quiet"]
+    assert run([*line, "--out", str(tmp_path), "--json"]) == 0
+    assert [row["own_stop"] for row in json.loads(capsys.readouterr().out)] == [0.0, 0.0]
+    assert (tmp_path / "figure.png").exists()
+
+
+def test_what_a_killed_comparison_left_unfinished_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A figure is drawn before its file is opened; what a kill leaves all the same, the next run removes."""
+    line = ["compare", "chain", "--radius", "4", "--epsilon", "3", "--goal", "1", "--seeds", "1", "--jobs", "1"]
+    line += ["--goal-rules", "adagoal", "--quiet", "--out", str(tmp_path)]
+    parts: list[Path] = []
+
+    def drawn(self: Figure, *given: Any, **options: Any) -> None:
+        parts.extend(tmp_path.glob("figure.png*.part"))
+
+    left = [tmp_path / "table.md0123abc_.part", tmp_path / "cells" / "chain.json0123abc_.part"]
+    for path in left:
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    (tmp_path / "mine.part").touch()
+    monkeypatch.setattr(Figure, "savefig", drawn)
+    assert run(line) == 0
+    assert not parts
+    assert [path.exists() for path in left] == [False, False]
+    assert (tmp_path / "mine.part").exists()
 
 
 def test_world_without_a_model() -> None:

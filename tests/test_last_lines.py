@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import adagoal
 from adagoal.cli import runs
 from adagoal.cli.main import run
+from adagoal.core.status import Status
 from adagoal.deep.config import Config
+from adagoal.report import write_report
 from adagoal.runs import again
 from adagoal.runs.result import load
 
@@ -55,3 +62,50 @@ def test_the_goals_are_listed_at_the_end_of_a_run(capsys: pytest.CaptureFixture[
         assert len(listed) == min(3 * rows, 10 + 1)
         assert listed[0] == "  (0, 0): 0.00 to 0.00 steps"
         assert listed[-1].startswith(last)
+
+
+def test_the_command_that_goes_on_has_a_budget_that_may_suffice(tmp_path: Path) -> None:
+    """The page says how many more steps the run may need, and the command beside it allows them."""
+    done = adagoal.explore("chain", 4, budget=100)
+    trace = np.array([(10 ** (k / 2), 1, 10.0 if k < 6 else 4.95, 1) for k in range(11)])  # at 100,000 steps
+    result = replace(done, status=Status.BUDGET, steps=100_000, arrays={**done.arrays, "trace": trace})
+    assert again.steps_left(result) == 400_000
+    assert again.command(result, tmp_path).endswith(" --budget 500000")
+    page = write_report(result, tmp_path).read_text()
+    assert "about 400,000 more steps" in page
+    assert " --budget 500000" in page
+    early = replace(result, arrays={**done.arrays, "trace": trace[:3]})
+    assert again.steps_left(early) is None
+    assert again.command(early, tmp_path).endswith(" --budget 200000")
+
+
+class NoReport:
+    """Ctrl-C while the report is imported."""
+
+    def find_spec(self, name: str, *rest: Any) -> None:
+        if name == "adagoal.report":
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("moment", ["imported", "written"])
+def test_ctrl_c_while_the_report_is_written_leaves_the_run_as_it_is(
+    moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*given: Any) -> None:
+        raise KeyboardInterrupt
+
+    if moment == "imported":
+        for name in [name for name in sys.modules if name.startswith("adagoal.report")]:
+            monkeypatch.delitem(sys.modules, name)
+        monkeypatch.setattr(sys, "meta_path", [NoReport(), *sys.meta_path])
+    else:
+        monkeypatch.setattr("adagoal.report.write_report", interrupted)
+    asked = ["explore", "chain", "--radius", "4", "--epsilon", "2", "--quiet", "--out", str(tmp_path / "run")]
+    assert run(asked) == 0
+    told = capsys.readouterr()
+    assert told.out.startswith("Certified: ")
+    assert told.err == f"interrupted: report.html was not written; adagoal report {tmp_path / 'run'} writes it\n"
+    assert load(tmp_path / "run").status == "certified"
+    assert run([*asked, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["status"], facts["report"]) == ("certified", None)

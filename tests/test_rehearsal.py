@@ -13,7 +13,6 @@ import adagoal
 from adagoal.core.run import Run
 from adagoal.runs.estimate import Estimating
 from adagoal.runs.rehearsal import Rehearsal, rehearse
-from adagoal.runs.setting import Setting
 from adagoal.worlds import toys
 from model_env import ModelEnv
 
@@ -27,12 +26,11 @@ WORLDS: list[dict[str, Any]] = [
 
 def rehearsals(spec: dict[str, Any], shares: list[float], total: int) -> tuple[list[Rehearsal | None], Any]:
     """What rehearsals say when these shares of the run are done, and the result of the run around them."""
-    setting = Setting(**{name: value for name, value in spec.items() if name in Setting.__dataclass_fields__})
     found: list[Rehearsal | None] = []
 
     def ask(run: Run) -> None:
         if len(found) < len(shares) and run.steps >= shares[len(found)] * total:
-            found.append(rehearse(run, setting, 10 * total, seconds=100.0))
+            found.append(rehearse(run, 10 * total, seconds=100.0))
 
     return found, adagoal.explore(**spec, observe=ask)
 
@@ -58,12 +56,11 @@ def test_a_rehearsal_needs_some_tries_of_every_pair() -> None:
 
 def test_a_rehearsal_has_a_budget_and_can_be_cut_short() -> None:
     spec, asked = {**WORLDS[0], "seed": 5}, []
-    setting = Setting(env="grid", radius=8, epsilon=1.0, seed=5)
 
     def ask(run: Run) -> bool:
         if run.steps > 5000:
-            asked.append(rehearse(run, setting, run.steps + 10, seconds=100.0))
-            asked.append(rehearse(run, setting, 10**9, seconds=0.0))
+            asked.append(rehearse(run, run.steps + 10, seconds=100.0))
+            asked.append(rehearse(run, 10**9, seconds=0.0))
         return not asked
 
     adagoal.explore(**spec, observe=ask)
@@ -76,14 +73,14 @@ def test_an_estimate_waits_until_two_rehearsals_agree(monkeypatch: pytest.Monkey
     said = iter([2e4, 4e4, None, 4e4, 5e4])
     asked: list[int] = []
 
-    def told(run: Run, setting: Setting, budget: int, seconds: float) -> Rehearsal | None:
+    def told(run: Run, budget: int, seconds: float) -> Rehearsal | None:
         asked.append(run.steps)
         steps = next(said)
         return None if steps is None else Rehearsal(steps, 1.0 + steps)
 
     monkeypatch.setattr("adagoal.runs.estimate.rehearse", told)
     monkeypatch.setattr("adagoal.runs.estimate.expected_total", lambda trace, epsilon: None)
-    estimating = Estimating(lambda run: None, Setting(env="two-room", radius=40, epsilon=1.0))
+    estimating = Estimating(lambda run: None)
     adagoal.explore("two-room", radius=40, epsilon=1.0, observe=estimating, budget=200_000)
     assert len(asked) == 5
     assert all(later >= 2 * earlier for earlier, later in itertools.pairwise(asked))
@@ -100,7 +97,7 @@ def test_the_seconds_of_slower_steps_are_not_those_of_a_rehearsal(
     model = toys.chain(n_states=5, slip=0.1)
     kept: dict[str, Any] = {"out": tmp_path, "record": True}
     for env, more in ((ModelEnv(model), {}), (model, kept)):
-        estimating = Estimating(lambda run: None, Setting(env="chain", radius=4))
+        estimating = Estimating(lambda run: None)
         adagoal.explore(env, radius=4, epsilon=0.1, observe=estimating, budget=20_000, **more)
         assert estimating.found is not None
         assert 0.0 < estimating.found.seconds < 1e6

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numba.core import event
 
 import adagoal
+from adagoal import goals as goal_rules
+from adagoal import methods
 from adagoal.cli.main import run as command
 from adagoal.core.errors import EnvironmentFailure, FolderWarning, RunWarning
 from adagoal.core.run import Run
@@ -25,7 +30,7 @@ from adagoal.runs.saved import find
 from adagoal.runs.session import Session
 from adagoal.runs.setting import Setting
 from adagoal.tabular.certified import Certified
-from adagoal.worlds import toys
+from adagoal.worlds import registry, toys
 from adagoal.worlds.simulator import ModelWorld
 from model_env import Drifting, ModelEnv
 
@@ -91,7 +96,7 @@ def test_a_rule_and_an_observer_that_raise_are_named() -> None:
         adagoal.explore("grid", radius=8, goal_rule=breaks)
     with pytest.raises(EnvironmentFailure, match="observe: the function raised KeyError"):
         adagoal.explore("grid", radius=8, observe=breaks)
-    within = Estimating(breaks, Setting(env="grid", radius=8))
+    within = Estimating(breaks)
     with pytest.raises(EnvironmentFailure, match="observe: the function raised KeyError"):
         adagoal.explore("grid", radius=8, observe=within)
 
@@ -99,7 +104,7 @@ def test_a_rule_and_an_observer_that_raise_are_named() -> None:
 def test_what_an_observer_of_ours_raises_keeps_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Estimating, "_estimate", lambda self, run: {}["a mistake of ours"])
     with pytest.raises(KeyError, match="a mistake of ours"):
-        adagoal.explore("grid", radius=8, observe=Estimating(lambda run: None, Setting(env="grid", radius=8)))
+        adagoal.explore("grid", radius=8, observe=Estimating(lambda run: None))
 
 
 # --- who may end it ---
@@ -207,6 +212,40 @@ def test_what_is_no_path_is_one_line(function: Any) -> None:
         adagoal.explore("chain", 4, budget=9, out=5)  # type: ignore[arg-type]
     with pytest.raises(adagoal.InputError, match="out: must be the path of a run's folder, got ''"):
         adagoal.explore("chain", 4, budget=9, out="")
+
+
+LONG: Any = 10**5000
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"radius": 10**400}, r"radius: must be a number in \[1, 1e\+09\], got a whole number of 1329 bits"),
+        ({"radius": LONG}, "radius: must be a number"),
+        ({"epsilon": LONG}, "epsilon: must be a number"),
+        ({"delta": 10**400}, "delta: must be a number"),
+        ({"budget": LONG}, "budget: must be at least 1 step"),
+        ({"workers": LONG}, "workers: must be a whole number in"),
+        ({"step_timeout": LONG}, "step_timeout: must be a number"),
+        ({"method_args": 5}, "method_args: must be names with their values, got 5"),
+        ({"method_args": {5: 5}}, "method_args: must be names with their values"),
+        ({"out": "x" * 5000}, r"out: 'x+' cannot be the path of a run's folder \(File name too long\)"),
+        ({"goals": "x" * 5000 + ".py:f"}, "goals: no such file"),
+        ({"goal_rule": "x" * 5000 + ".py:f"}, "goal_rule: no such file"),
+        ({"env": np.full((1, 32_767, 1), 1.0)}, "the model has 32767 actions; at most 32766 are possible"),
+    ],
+    ids=lambda given: next(iter(given)) if isinstance(given, dict) else "",
+)
+def test_what_is_too_large_or_of_another_kind_is_one_line(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(adagoal.InputError, match=said) as told:
+        adagoal.explore(**{"env": "chain", "radius": 4, **given})
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("function", [adagoal.play, adagoal.load, adagoal.resume, adagoal.transitions, adagoal.show])
+def test_a_path_that_is_too_long_is_one_line(function: Any) -> None:
+    with pytest.raises(adagoal.InputError, match="File name too long"):
+        function("x" * 5000)
 
 
 @pytest.mark.parametrize("radius", ["auto", "all"])
@@ -375,12 +414,58 @@ def test_a_disk_that_is_full_for_a_while_costs_nothing(tmp_path: Path, monkeypat
     with pytest.warns(FolderWarning, match=r"No space left on device\); the run goes on, and tries again later"):
         result = adagoal.explore("chain", 8, budget=300, out=tmp_path / "run")
     assert result.steps == adagoal.load(tmp_path / "run").steps == 300
-    saves = iter([False, *[True] * 10_000])
-    with (
-        pytest.warns(FolderWarning),
-        pytest.raises(adagoal.InputError, match="holds the last checkpoint, from which the run can go on"),
-    ):
-        adagoal.explore("chain", 8, budget=300, out=tmp_path / "full")
+
+
+@pytest.mark.parametrize("room", ["folder", "temporary", "nowhere"])
+def test_the_answer_of_a_run_is_rescued_from_a_full_disk(
+    room: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there is room for it; and the run can go on from its last checkpoint."""
+    out, real, begun = tmp_path / "full", folder.Folder._write, []
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+
+    def full(self: folder.Folder, name: str, *rest: Any) -> Any:
+        small = room == "folder" and name not in ("checkpoint.npz", "transitions.npz")
+        if begun and not small and (self.path == out or room != "temporary"):
+            raise adagoal.InputError(f"{name}: cannot be written (No space left on device)")
+        return real(self, name, *rest)
+
+    given: dict[str, Any] = {"env": toys.chain(n_states=5), "radius": 8, "epsilon": 2.0, "record": True}
+    whole = adagoal.explore(**given, out=tmp_path / "whole")
+    monkeypatch.setattr(folder.Folder, "_write", full)
+    says = r"No space left on device\); the answer \(certified, 5 goals within 8 steps\) "
+    with pytest.raises(adagoal.InputError, match=says) as told:
+        adagoal.explore(**given, out=out, observe=lambda run: begun.append(run.steps))
+    monkeypatch.setattr(folder.Folder, "_write", real)
+    kept = next((tmp_path / "temporary").iterdir()) if room == "temporary" else out
+    where = "could not be saved elsewhere either" if room == "nowhere" else f"is in {kept}"
+    assert str(told.value).endswith(f" {where}; {out} holds an earlier checkpoint, from which the run can go on")
+    if room != "nowhere":
+        assert adagoal.load(kept).certificates == whole.certificates
+        assert adagoal.audit(adagoal.load(kept)).ok, "the model, which only the first save writes, is there too"
+    assert adagoal.resume(out).certificates == whole.certificates
+    np.testing.assert_array_equal(adagoal.transitions(out)["action"], adagoal.transitions(tmp_path / "whole")["action"])
+
+
+def test_an_environment_that_changes_the_current_folder_moves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is written to the same relative path elsewhere, where another run may be."""
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    here.mkdir()
+    adagoal.explore("chain", 3, 2.0, out=elsewhere / "run")
+    before = {path: path.read_bytes() for path in elsewhere.rglob("*") if path.is_file()}
+    moves = ["odd_envs:Moves-v0", "--env-arg", f"to={elsewhere}"]
+    asked = ["--radius", "9", "--budget", "300", "--out", "run", "--record", "--quiet"]
+    monkeypatch.chdir(here)
+    assert command(["explore", *moves, *asked]) == 3
+    assert "report: run/report.html\n" in capsys.readouterr().out
+    assert {"result.json", "transitions.npz", "report.html"} <= {path.name for path in (here / "run").iterdir()}
+    monkeypatch.chdir(here)
+    assert command(["resume", "run", "--env", "odd_envs:Moves-v0", "--budget", "600", "--quiet"]) == 3
+    assert adagoal.load(here / "run").steps == 600
+    assert {path: path.read_bytes() for path in elsewhere.rglob("*") if path.is_file()} == before
 
 
 def test_a_run_that_is_out_of_memory_says_where_it_is(
@@ -424,3 +509,44 @@ def test_the_answer_of_a_run_that_ends_early_uses_all_its_data(
     if ended == "interrupted":  # a budget may cut a rollout in two, between which the goals are looked at once more
         again, straight = adagoal.resume(tmp_path / "now", budget=25_000), adagoal.explore(**whole, budget=25_000)
         assert (again.steps, again.plans, again.certificates) == (straight.steps, straight.plans, straight.certificates)
+
+
+MIXTURES = ("likelihood", "vtr", "vtr-pooled")
+SLOW = {"vtr": 100, "bayes": 500}
+"""Steps of methods that plan for long."""
+
+
+@pytest.mark.parametrize("name", methods.METHODS)
+def test_the_seconds_of_a_run_count_planning_and_playing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For every method alike, so that seconds can be compared.
+
+    Processor time of this thread stands for wall time, so a busy machine changes nothing. The first run compiles.
+    """
+    env = "mixture-windy" if name in MIXTURES else "grid"
+    arguments = {"constants": "scaled=0.01"} if "constants" in methods.accepted(name) else {}
+    goal = (3,) if name == "bpi-ucbvi" else None
+    setting = Setting(env, method=name, method_args=arguments, radius=6, epsilon=1.0, goal_space=goal)
+    monkeypatch.setattr(time, "perf_counter", time.thread_time)
+    gc.disable()  # a collection would be charged to whoever happens to allocate
+    try:
+        for _ in range(2):
+            world, _ = registry.make_world(env, {}, None, None)
+            session = Session.start(setting, world, goal_rules.get("adagoal"))
+            began = time.thread_time()
+            methods.get(name).loop(session.run, SLOW.get(name, 5000))
+            took = time.thread_time() - began
+    finally:
+        gc.enable()
+    assert 0.9 * took <= session.run.seconds <= took
+
+
+def test_the_seconds_of_a_run_leave_out_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Session.start(Setting("chain", radius=3), ModelWorld(toys.chain()), goal_rules.get("adagoal")).run
+    now = 0.0
+    for module, name in ((time, "perf_counter"), (event, "timer")):
+        monkeypatch.setattr(module, name, lambda: now)
+    with run.timed():
+        now += 2.0
+        with event.trigger_event("numba:compiler_lock"):
+            now += 5.0
+    assert run.seconds == 2.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -26,7 +28,6 @@ from adagoal.report.packed import unpacked
 from adagoal.report.server import serving
 from adagoal.report.watched import FolderRun, LiveRun
 from adagoal.runs.result import Result, load
-from adagoal.runs.setting import Setting
 from adagoal.runs.signals import FILE
 
 SMALL: dict[str, Any] = {"env": "grid", "radius": 6, "env_args": {"rows": 3, "cols": 3}}
@@ -112,9 +113,8 @@ def test_nothing_to_show_yet_is_said(tmp_path: Path) -> None:
 
 def test_a_live_run_is_the_same_run(tmp_path: Path) -> None:
     """Looking changes nothing."""
-    setting = Setting(**SMALL, budget=4000)
     seen: list[int] = []
-    live = Live(setting, tmp_path, lambda run: seen.append(run.steps))
+    live = Live(tmp_path, lambda run: seen.append(run.steps))
     watched = api.explore(**SMALL, budget=4000, observe=live)
     alone = api.explore(**SMALL, budget=4000)
     assert seen
@@ -122,6 +122,29 @@ def test_a_live_run_is_the_same_run(tmp_path: Path) -> None:
     for name, array in alone.arrays.items():
         np.testing.assert_array_equal(watched.arrays[name], array)
     assert 0 < unpacked(live.source.block())[0]["steps"] <= 4000
+
+
+def test_a_live_run_has_the_setting_of_the_run(tmp_path: Path) -> None:
+    live = Live(tmp_path, lambda run: None)
+    watched = api.explore(**SMALL, goals=[3, 4], budget=4000, observe=live)
+    assert watched.setting.goal_space == (3, 4)
+    assert live.source._shown()[0].setting == watched.setting
+
+
+@pytest.mark.parametrize("path", ["//[", "/%", "http://[::1", "\x00"])
+def test_a_malformed_request_is_refused_without_a_word(
+    path: str, address: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    host, port = address.split("/")[2].split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n\r\n".encode())
+        answer = connection.recv(100)
+    assert answer.split()[1][:1] == b"4"
+    with socket.create_connection((host, int(port)), timeout=20) as connection:  # one that goes away in the middle
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.sendall(b"GET /")
+    assert ask(address)[0] == 200
+    assert capfd.readouterr().err == ""
 
 
 def test_a_folder_shows_its_last_save(tmp_path: Path) -> None:

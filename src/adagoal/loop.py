@@ -7,7 +7,6 @@ rule* for weights over the goals, a *world* to play the estimates' policies, and
 
 from __future__ import annotations
 
-import time
 from typing import cast
 
 from adagoal.core.run import Estimates, Observer, Run, note
@@ -20,18 +19,18 @@ def explore(run: Run, budget: int, observe: Observer = lambda run: None) -> Stat
     while run.goes_on():
         if run.steps >= budget:
             return Status.BUDGET
-        began = time.perf_counter()
-        # (i) goal selection: the rule decides on up-to-date estimates of the goals that it favours
-        weights = run.column_weights()
-        while estimates.refresh(weights > 0) and run.goes_on():
+        with run.timed():
+            # (i) goal selection: the rule decides on up-to-date estimates of the goals that it favours
             weights = run.column_weights()
-        if not run.goes_on():
-            break
-        # (ii) policy execution, and (iii) update: the world adds what it sees to the counts of the estimates
-        outcome = run.world.rollout(
-            estimates.plan(), weights, estimates.counts, run.rng, budget - run.steps, estimates.episodes_per_plan
-        )
-        note(run, outcome, time.perf_counter() - began)
+            while estimates.refresh(weights > 0) and run.goes_on():
+                weights = run.column_weights()
+            if not run.goes_on():
+                break
+            # (ii) policy execution, and (iii) update: the world adds what it sees to the counts of the estimates
+            outcome = run.world.rollout(
+                estimates.plan(), weights, estimates.counts, run.rng, budget - run.steps, estimates.episodes_per_plan
+            )
+            note(run, outcome)
         if observe(run) is False:
             return Status.INTERRUPTED
     return run.stopped_by_rule

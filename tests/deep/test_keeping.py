@@ -191,6 +191,33 @@ def test_a_disk_that_takes_no_more_costs_nothing(
     assert equal(folder, finished)
 
 
+def test_a_training_stays_in_its_folder(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if user code changes the current folder."""
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    for place in (here, elsewhere):
+        place.mkdir()
+    monkeypatch.chdir(here)
+    trained = train([CONFIG], "run", workers=1, checkpoint_every=1, observe=lambda history: os.chdir(elsewhere))
+    assert trained.folder == here / "run"
+    assert equal(here / "run", finished)
+    assert not list(elsewhere.iterdir())
+
+
+def test_ctrl_c_while_the_report_is_written_leaves_the_training_as_it_is(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*given: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    folder = Path(shutil.copytree(finished, tmp_path / "run"))
+    monkeypatch.setattr(report, "write", interrupted)
+    assert command(["resume", str(folder), "--quiet"]) == 0
+    told = capsys.readouterr()
+    assert told.out.splitlines()[0].startswith(f"seed {CONFIG.seed}  ")
+    assert told.out.splitlines()[-1] == f"done: {folder}"
+    assert told.err == f"interrupted: report.html was not written; adagoal report {folder} writes it\n"
+
+
 def test_a_disk_that_is_full_from_the_start_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(handle: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

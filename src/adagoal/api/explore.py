@@ -118,6 +118,7 @@ def explore(
 
     Ctrl-C and SIGTERM end the run at hand, not the program: what was learnt is returned, with the status "interrupted".
     """
+    place = None if out is None else folder_path("out", out)  # now, because the environment may change the folder
     start_seed = registry.start_of(start, start_seed)
     given: Given = matrices.with_matrix(env, start, terminal)
     if goal_space is not None:
@@ -152,9 +153,9 @@ def explore(
                 raise InputError(f"{name} is a world of your own, which does not keep its steps", "record")
             session.record()
         with watching(Progress(setting.budget) if progress else None, observe) as told:
-            if out is None:
+            if place is None:
                 return session.finish(None, told)
-            with hold(folder_path("out", out), KIND) as folder:
+            with hold(place, KIND) as folder:
                 if not overwrite:
                     _lose_nothing(folder, session, callable(goal_rule))
                 folder.fresh()

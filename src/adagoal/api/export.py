@@ -37,6 +37,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adagoal.api import explore as api
+from adagoal.core.checks import folder_path
 from adagoal.core.counts import Counts
 from adagoal.core.errors import InputError
 from adagoal.core.files import write_json, write_text
@@ -108,8 +109,8 @@ def export(
     """
     if format not in FORMATS:
         raise InputError(f"must be one of {', '.join(FORMATS)}, got {format!r}", "format")
-    folder = Path(run)
-    target = folder / "export" if out is None else Path(out)
+    folder = folder_path("run", run)
+    target = folder / "export" if out is None else folder_path("out", out)
     result = load(folder)
     if format == "csv":
         write_text(target / TABLE, _table(result))

@@ -64,6 +64,8 @@ def train(
     given: the settings of :class:`adagoal.deep.Config`, by name: ``steps=100_000, train_goals="scale=2"``.
     """
     with_extra()
+    out = None if out is None else folder_path("out", out)  # now, because the environment may change the folder
+    tensorboard = None if tensorboard is None else folder_path("tensorboard", tensorboard)
     from adagoal.api.until import train_until_certified
     from adagoal.deep.envs import Source
     from adagoal.runs import training

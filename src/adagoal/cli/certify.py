@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from adagoal.cli import options
+from adagoal.cli.ending import drawing
 from adagoal.core.files import write_json
 from adagoal.core.status import Status
 from adagoal.core.streams import aside
@@ -59,15 +60,21 @@ def certify(folder: Path, quiet: bool, as_json: bool, **given: Any) -> None:
         click.echo(
             f"{STANDS.get(found.status, found.status)} after {found.rollouts} rollouts: {folder / 'certificate.png'}"
         )
+    with drawing("certificate.png", "the same command"):
+        draw(found, folder)
     if found.status.exit_code:
         raise click.exceptions.Exit(found.status.exit_code)
 
 
 def keep(found: Certification, folder: Path) -> None:
-    """Write the certificate into the folder of its training, as data and as a picture."""
+    """Write the certificate into the folder of its training."""
+    write_json(folder / "certificate.json", found.to_dict())
+
+
+def draw(found: Certification, folder: Path) -> None:
+    """Write the picture of a certificate into the folder of its training."""
     from adagoal.report import deep_figures as figures
 
-    write_json(folder / "certificate.json", found.to_dict())
     figures.save(figures.certified_cells(found.cells), folder / "certificate.png")
 
 

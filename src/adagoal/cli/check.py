@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from adagoal.cli import options
+from adagoal.cli.main import spelt
 
 
 @click.command(epilog="Example: adagoal check MiniGrid-Empty-5x5-v0")
@@ -28,6 +29,15 @@ def check(env: str, as_json: bool, **given: Any) -> None:
     from adagoal.api.check import check_env
 
     found = check_env(env, **given)
+    found.errors = [_with_options(line) for line in found.errors]
+    found.void = [_with_options(line) for line in found.void]
     click.echo(json.dumps(found.to_dict(), indent=1) if as_json else str(found))
     if found.exit_code:
         raise click.exceptions.Exit(found.exit_code)
+
+
+def _with_options(line: str) -> str:
+    """Replace the name of an argument at the beginning of a message (``env_args``) by its option (``--env-arg``)."""
+    name, colon, rest = line.partition(": ")
+    named = [parameter for parameter in click.get_current_context().command.params if parameter.name == name]
+    return f"{spelt(named[0])}{colon}{rest}" if named else line

@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import re
 from collections.abc import Callable
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 from adagoal.cli import options
+from adagoal.cli.ending import drawing
 from adagoal.core.errors import InputError
 from adagoal.core.files import write_json
 from adagoal.core.streams import aside
@@ -74,7 +75,11 @@ def _settings(function: Callable[..., None]) -> Callable[..., None]:
     help="Cycles between checkpoints.  [default: as often as their size allows]",
 )
 @options.STEP_TIMEOUT
-@click.option("--out", type=options.Folder(file_okay=False), help="Folder of the run.  [default: runs/ENV-...]")
+@click.option(
+    "--out",
+    type=options.Folder(file_okay=False),
+    help="Folder of the run.  [default: runs/ENV, with options that are not the default]",
+)
 @click.option("--overwrite", is_flag=True, help="Replace the run in the folder, once this one has a checkpoint.")
 @click.option("--resume", "folder", type=click.Path(path_type=Path, file_okay=False),
               help="Go on in this folder, as adagoal resume does.")  # fmt: skip
@@ -134,15 +139,18 @@ def train(
     from adagoal.runs.training_progress import TrainingProgress
 
     named = chosen_recipe(recipe)
+    claim = {"until": until, "success": success, "slack": slack, "delta": delta}
     if out is None:
-        first = Config(env, **{**RECIPES[named], **given})
-        name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{env}-{first.rule_name}")
-        out = Path("runs") / f"{name}-seed{first.seed}"
-    common |= {"until": until, "success": success, "slack": slack, "delta": delta}
+        usual = Config(env, **RECIPES[named])
+        told = {name: value for name, value in given.items() if value != getattr(usual, name)}
+        told |= {} if recipe == AUTO else {"recipe": recipe}
+        told |= {} if seeds == 1 else {"seeds": seeds}
+        out = options.default_folder(env, told | {name: value for name, value in claim.items() if value is not None})
+    common |= claim
     with aside(), TrainingProgress(quiet, told_recipe(recipe, named)) as progress:
         common |= {"out": out, "overwrite": overwrite, "observe": progress}
         trained = begin(env, recipe=named, seeds=seeds, **common, **given)
-    finish(trained, as_json)
+    finish(trained, out, as_json)
 
 
 def resume_training(folder: Path, *, as_json: bool, quiet: bool = False, **given: Any) -> None:
@@ -155,23 +163,17 @@ def resume_training(folder: Path, *, as_json: bool, quiet: bool = False, **given
 
     with aside(), TrainingProgress(quiet) as progress:
         trained = training.resume(folder, observe=progress, **given)
-    finish(trained, as_json)
+    finish(trained, folder, as_json)
 
 
-def finish(trained: TrainResult, as_json: bool) -> None:
-    """Write the report of a training with a folder, say what happened, and set the exit code."""
+def finish(trained: TrainResult, folder: Path, as_json: bool) -> None:
+    """Print the result of the training in a folder, write its report, and set the exit code."""
     from adagoal.cli import certify
-    from adagoal.report import deep as report
     from adagoal.runs.again import training
 
-    assert trained.folder is not None
     history = trained.history
     if trained.certificate is not None:
-        certify.keep(trained.certificate, trained.folder)
-    try:
-        page = report.write(trained.folder, env=history.configs[0].env)
-    except InputError as error:
-        raise InputError(f"{error.reason}; the training itself is in {trained.folder}", error.name) from error
+        certify.keep(trained.certificate, folder)
     for note in trained.notes:
         click.echo(f"note: {note}", err=True)
     rows = [
@@ -180,7 +182,7 @@ def finish(trained: TrainResult, as_json: bool) -> None:
         for run, config in enumerate(history.configs)
     ]
     if as_json:
-        click.echo(json.dumps({"status": trained.status, "out": str(trained.folder), "runs": rows}, indent=1))
+        click.echo(json.dumps({"status": trained.status, "out": str(folder), "runs": rows}, indent=1))
     else:
         for row in rows:
             click.echo(
@@ -189,12 +191,31 @@ def finish(trained: TrainResult, as_json: bool) -> None:
             )
         if trained.certificate is not None:
             certify.show(trained.certificate)
-        click.echo(f"{trained.status}: {page}")
+    page = _drawn(trained, folder)
+    if not as_json:
+        click.echo(f"{trained.status}: {folder if page is None else page}")
         if not trained.status.finished:
             steps = history.steps(len(history.goals))
-            click.echo(f"go on with: {training(history.configs[0], trained.folder, steps)}")
+            click.echo(f"go on with: {training(history.configs[0], folder, steps)}")
     if not trained.status.finished:
         raise click.exceptions.Exit(trained.status.exit_code)
+
+
+def _drawn(trained: TrainResult, folder: Path) -> Path | None:
+    """Write the figures and the page of a training; return the page, or None after Ctrl-C."""
+    from adagoal.cli import certify
+
+    page = None
+    with drawing("report.html", f"adagoal report {quote(str(folder))}"):
+        from adagoal.report import deep as report
+
+        try:
+            if trained.certificate is not None:
+                certify.draw(trained.certificate, folder)
+            page = report.write(folder, env=trained.history.configs[0].env)
+        except InputError as error:
+            raise InputError(f"{error.reason}; the training itself is in {folder}", error.name) from error
+    return page
 
 
 @click.command(epilog="Example: adagoal evaluate runs/push --episodes 500 --test-goals scale=2")

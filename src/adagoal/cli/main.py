@@ -35,7 +35,7 @@ class Group(click.Group):
             options = {parameter.name: parameter for parameter in command.params} if command is not None else {}
             if error.name not in options:
                 raise
-            raise InputError(error.reason, _spelt(options[error.name])) from error
+            raise InputError(error.reason, spelt(options[error.name])) from error
 
 
 class LazyGroup(Group):
@@ -109,7 +109,7 @@ def cli(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-def _spelt(parameter: click.Parameter) -> str:
+def spelt(parameter: click.Parameter) -> str:
     """A parameter as it is typed."""
     return (
         parameter.opts[0] if isinstance(parameter, click.Option) else str(parameter.metavar or parameter.name).upper()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,9 @@ import click
 from adagoal.core.checks import pair
 from adagoal.core.errors import InputError
 from adagoal.core.usercode import names_file
+
+LONGEST_NAME = 100
+"""Characters of a default folder's name; the rest of a longer one becomes a hash, since file systems allow 255."""
 
 
 class Count(click.ParamType[int]):
@@ -56,6 +61,22 @@ class Folder(click.Path):
         if str(value) == "":
             self.fail("an empty name is no folder (the current one is .)", param, ctx)
         return super().convert(value, param, ctx)
+
+
+def default_folder(env: str, told: Mapping[str, Any]) -> Path:
+    """Return runs/ENV-OPTION-VALUE-..., so runs with different options have different folders."""
+    words = [env]
+    for name, value in told.items():
+        if isinstance(value, Mapping):
+            words += [f"{key}-{each}" for key, each in value.items()]
+        elif isinstance(value, Sequence) and not isinstance(value, str):
+            words += [name.replace("_", "-"), *map(str, value)]
+        else:
+            words += [name.replace("_", "-"), f"{value:g}" if isinstance(value, float) else str(value)]
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(words)).strip("-")
+    if len(name) > LONGEST_NAME:
+        name = f"{name[:LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return Path("runs") / name
 
 
 class Radius(click.ParamType["float | str"]):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
@@ -15,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from adagoal.cli import options
+from adagoal.cli.ending import drawing
 from adagoal.core import status
 from adagoal.core.errors import InputError
 from adagoal.core.streams import aside
 
 if TYPE_CHECKING:  # imported where they are used: --help should not wait for Numba
     from adagoal.runs.estimate import Estimate
-    from adagoal.runs.progress import Progress
     from adagoal.runs.result import Result
 
 RADIUS_HELP = (
@@ -43,7 +42,11 @@ FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path)
 @click.option("--goal-rule", default="adagoal", show_default=True, help=RULE_HELP)
 @click.option("--budget", type=options.Count(), help="Stop after so many steps, resumable.  [default: none]")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of everything random.")
-@click.option("--out", type=options.Folder(), help="Folder of the run.  [default: runs/ENV-METHOD-seedN]")
+@click.option(
+    "--out",
+    type=options.Folder(),
+    help="Folder of the run.  [default: runs/ENV-radius-L, with options that are not the default]",
+)
 @click.option("--overwrite", is_flag=True, help="Replace what another run left in the folder.")
 @options.ENV_ARGS
 @options.MODEL_CONSTANTS
@@ -88,15 +91,12 @@ def explore(
     from adagoal.cli.watch import showing
     from adagoal.runs.estimate import Estimating
     from adagoal.runs.progress import Progress
-    from adagoal.runs.setting import Setting
     from adagoal.worlds import registry
 
     given["env_args"] |= model_constants or {}
     given["start_seed"] = registry.start_of(start, given["start_seed"])
     (given["method_args"],) = methods.with_constants(constants, [(given["method"], given["method_args"])])
-    env = re.sub(r"[^A-Za-z0-9._-]+", "-", given["env"])
-    folder = out or Path("runs") / f"{env}-{given['method']}-seed{given['seed']}"
-    setting = Setting(**{name: given[name] for name in Setting.__dataclass_fields__ if name in given})
+    folder = out or options.default_folder(given["env"], _distinct(given))
     where: dict[str, Any] = {"step_timeout": step_timeout, "engine": engine, "address": address}
     kept: dict[str, Any] = {"out": folder, "overwrite": overwrite, "record": record}
     with (
@@ -104,12 +104,23 @@ def explore(
         aside(),
         _constants(given["env"]),
         Progress(given["budget"], quiet) as progress,
-        showing(live, setting, folder, progress) as shown,
+        showing(live, folder.absolute(), progress) as shown,
     ):
         given["goals"] = options.asked_goals(given)
-        observe = Estimating(shown, setting)
+        observe = Estimating(shown)
         result = api.explore(**given, **where, **kept, observe=observe if estimate else shown)
-    _finish(result, folder, progress, as_json, observe.found)
+    _finish(result, folder, as_json, observe.found)
+
+
+def _distinct(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the radius, and the other options that differ from their defaults: they name the default folder.
+
+    The budget is left out: with a larger one the run in the folder is resumed.
+    """
+    defaults = {parameter.name: parameter.default for parameter in click.get_current_context().command.params}
+    rest = {name: given[name] for name in given if name not in ("env", "radius", "budget")}
+    told = {name: value for name, value in rest.items() if value not in (None, {}, (), defaults[name])}
+    return {"radius": given["radius"], **told}
 
 
 @contextlib.contextmanager
@@ -164,7 +175,7 @@ def resume(
     with aside(), Progress(budget, quiet) as progress:
         where: dict[str, Any] = {"step_timeout": step_timeout, "engine": engine, "address": address}
         result = api.resume(folder, budget, **where, observe=progress, **given)
-    _finish(result, folder, progress, as_json)
+    _finish(result, folder, as_json)
 
 
 LISTED = 10
@@ -314,16 +325,12 @@ def _list(result: Result, folder: Path) -> None:
         click.echo(f"  ... and {len(rows) - LISTED} more: adagoal export {quote(str(folder))} --format csv lists all")
 
 
-def _finish(result: Result, folder: Path, progress: Progress, as_json: bool, estimate: Estimate | None = None) -> None:
-    """Say what happened, write the report, and set the exit code."""
-    from adagoal.report import headline, write_report
+def _finish(result: Result, folder: Path, as_json: bool, estimate: Estimate | None = None) -> None:
+    """Print the result, write the report, and set the exit code."""
     from adagoal.runs.again import command
+    from adagoal.runs.words import headline
 
-    if as_json:
-        page = write_report(result, folder)
-        cost = {} if estimate is None else {"estimate": asdict(estimate)}
-        click.echo(json.dumps({**result.to_dict(), "out": str(folder), "report": str(page), **cost}, indent=1))
-    else:
+    if not as_json:
         click.echo(headline(result))
         _list(result, folder)
         if estimate is not None:
@@ -332,7 +339,18 @@ def _finish(result: Result, folder: Path, progress: Progress, as_json: bool, est
             click.echo(f"void: {reason}", err=True)
         for warning in result.warnings:
             click.echo(f"warning: {warning}", err=True)
-        click.echo(f"report: {write_report(result, folder)}")
+    page = None
+    with drawing("report.html", f"adagoal report {quote(str(folder))}"):
+        from adagoal.report import write_report
+
+        page = write_report(result, folder)
+    if as_json:
+        cost = {} if estimate is None else {"estimate": asdict(estimate)}
+        where = {"out": str(folder), "report": None if page is None else str(page)}
+        click.echo(json.dumps({**result.to_dict(), **where, **cost}, indent=1))
+    else:
+        if page is not None:
+            click.echo(f"report: {page}")
         if not result.status.finished and result.status is not status.Status.VOID:
             click.echo(f"go on with: {command(result, folder)}")
     if result.status.exit_code:

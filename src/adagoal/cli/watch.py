@@ -17,7 +17,6 @@ from adagoal.core.errors import InputError
 if TYPE_CHECKING:
     from adagoal.core.run import Observer, Run
     from adagoal.report.server import Source
-    from adagoal.runs.setting import Setting
 
 REFRESH, SHARE = 2.0, 0.03
 """Seconds between two answers of a live run, and the share of its time that they may take."""
@@ -47,7 +46,8 @@ def _source(folder: Path, env: str | None, trust: bool) -> Source:
     from adagoal.api.explore import must_exist
     from adagoal.runs.saved import find
 
-    found = find(must_exist(folder))
+    folder = must_exist(folder)
+    found = find(folder)
     if found is not None and found.kind == "training":
         from adagoal.report.deep import FolderTraining
 
@@ -66,11 +66,11 @@ def _source(folder: Path, env: str | None, trust: bool) -> Source:
 class Live:
     """An observer that shows the answer of the run now and then; see :func:`showing`."""
 
-    def __init__(self, setting: Setting, folder: Path, inner: Observer) -> None:
+    def __init__(self, folder: Path, inner: Observer) -> None:
         from adagoal.report.watched import LiveRun
 
         self.source = LiveRun(folder)
-        self._setting, self._inner, self._next = setting, inner, 0.0
+        self._inner, self._next = inner, 0.0
 
     def __call__(self, run: Run) -> bool | None:
         """Called after every rollout."""
@@ -80,21 +80,21 @@ class Live:
 
         began = time.monotonic()
         if began >= self._next:
-            self.source.publish(answer(self._setting, run, Status.INTERRUPTED), View.of(run.world))
+            self.source.publish(answer(run.setting, run, Status.INTERRUPTED), View.of(run.world))
             took = time.monotonic() - began
             self._next = began + max(REFRESH, took / SHARE)
         return self._inner(run)
 
 
 @contextlib.contextmanager
-def showing(wanted: bool, setting: Setting, folder: Path, inner: Observer) -> Iterator[Observer]:
+def showing(wanted: bool, folder: Path, inner: Observer) -> Iterator[Observer]:
     """Around a run: the observer itself or, if a page is wanted, one that passes on to it and shows the run."""
     if not wanted:
         yield inner
         return
     from adagoal.report.server import serving
 
-    observer = Live(setting, folder, inner)
+    observer = Live(folder, inner)
     with serving(observer.source) as address:
         click.echo(f"live: {address}", err=True)
         yield observer

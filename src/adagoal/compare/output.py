@@ -200,8 +200,8 @@ def _range(groups: Iterable[Sequence[Outcome]]) -> tuple[float, float, float]:
 
 def _errors(runs: Sequence[Outcome], floor: float, ceiling: float) -> tuple[Floats, Floats]:
     """Steps [n] and errors [runs, n]; a run that has stopped keeps its last output."""
-    last = max(run["checks"][-1][0] for run in runs)
-    first = min(run["checks"][0][0] for run in runs)
+    last = max(1, *(run["checks"][-1][0] for run in runs))  # 0 steps if the start is the only goal; the axis is a log
+    first = max(1, min(run["checks"][0][0] for run in runs))
     steps = np.geomspace(first, last, max(2, math.ceil(PER_DECADE * math.log10(max(last / first, 1.1))) + 1))
     errors = np.full((len(runs), len(steps)), ceiling)
     for i, run in enumerate(runs):

@@ -19,16 +19,18 @@ from rich.text import Text
 from adagoal.compare.experiment import Experiment, Options, Outcome, Report
 from adagoal.compare.tables import save_figure
 from adagoal.core.errors import InputError
-from adagoal.core.files import alone_in, read_json, write_json, write_text
+from adagoal.core.files import alone_in, read_json, remove_parts, write_json, write_text
 from adagoal.engines import Engine
 from adagoal.report import curves
 
 
 def run(experiment: Experiment, options: Options, engine: Engine, display: Display) -> Report:
     """Run what is missing; write NAME.json, NAME.md, NAME.html and the figures into the folder ``options.out``."""
+    options.out = options.out.absolute()  # other processes, and environments, may change the current folder
     cells = experiment.cells(options)
-    options.out = options.out.absolute()  # other processes may stand elsewhere
     with alone_in(options.out):
+        for folder in {options.out, *((options.out / experiment.place(cell)).parent for cell in cells)}:
+            remove_parts(folder)
         found = outcomes(experiment, cells, options, engine, display)
         if experiment.more is not None:
             found += outcomes(experiment, experiment.more(found, options), options, engine, display)

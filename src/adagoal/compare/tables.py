@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.table import Table as Screen
 
-from adagoal.core.files import replace
+from adagoal.core.files import bytes_content, replace
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 """Okabe and Ito's palette, which colour-blind people can tell apart."""
@@ -51,8 +52,10 @@ class Table:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """A PNG that is either whole or not there."""
-    replace(path, lambda file: figure.savefig(file, format="png", dpi=150))
+    """Write a figure as PNG. It is drawn before the file is opened, so a kill meanwhile leaves nothing behind."""
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=150)
+    replace(path, bytes_content(drawn.getvalue()))
 
 
 def panels(columns: int, size: tuple[float, float], **options: object) -> tuple[Figure, list[Axes]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,25 +23,47 @@ def native(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
+def shown(value: Any) -> str:
+    """Return a value for a message; Python refuses to print whole numbers of more than 4,300 digits."""
+    whole = isinstance(value, int) and value.bit_length() > 128
+    return f"a whole number of {value.bit_length()} bits" if whole else repr(value)
+
+
 def integer(name: str, value: int, low: int, high: int) -> None:
     """``value`` is a whole number in low..high."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not low <= value <= high:
-        raise InputError(f"must be a whole number in {low}..{high}, got {value!r}", name)
+        raise InputError(f"must be a whole number in {low}..{high}, got {shown(value)}", name)
 
 
 def seed(name: str, value: Any) -> None:
     """``value`` is a seed of at most 128 bits, as NumPy draws them: files hold no longer numbers."""
     whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if not whole or not 0 <= value < 2**128:
-        got = f"one of {int(value).bit_length()} bits" if whole and value > 0 else repr(value)
-        raise InputError(f"must be a whole number in 0..2**128 - 1, got {got}", name)
+        raise InputError(f"must be a whole number in 0..2**128 - 1, got {shown(value)}", name)
+
+
+def names_with_values(name: str, value: Any) -> None:
+    """``value`` is a dictionary of arguments."""
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise InputError(f"must be names with their values, got {shown(value)}", name)
 
 
 def folder_path(name: str, value: Any) -> Path:
-    """The path of a run's folder; an empty text is no path, since that would be the current folder by mistake."""
+    """Return the absolute path of a run's folder.
+
+    Absolute, because an environment may change the current folder while the run writes. An empty text is refused: it
+    would be the current folder by mistake.
+    """
     if not isinstance(value, str | os.PathLike) or value == "":
         raise InputError(f"must be the path of a run's folder, got {value!r}", name)
-    return Path(value)
+    try:
+        path = Path(value).absolute()
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            path.stat()
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{str(value)[:100]!r} cannot be the path of a run's folder ({reason})", name) from None
+    return path
 
 
 def together(names: str, *sizes: int) -> None:
@@ -54,12 +78,12 @@ def number(name: str, value: float, low: float, high: float, *, closed: str = "[
     good = (
         isinstance(value, (int, float))
         and not isinstance(value, bool)
-        and not math.isnan(value)
+        and value == value  # not NaN; math.isnan would turn a large whole number into a float
         and (low < value or (closed[0] == "[" and value == low))
         and (value < high or (closed[1] == "]" and value == high))
     )
     if not good:
-        raise InputError(f"must be a number in {closed[0]}{low:g}, {high:g}{closed[1]}, got {value!r}", name)
+        raise InputError(f"must be a number in {closed[0]}{low:g}, {high:g}{closed[1]}, got {shown(value)}", name)
 
 
 def pair(text: str) -> tuple[str, Any]:

@@ -11,6 +11,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import stat
 import tempfile
 import time
@@ -34,6 +35,9 @@ JSON_SIZE = 2**27
 JSON_DEPTH = 32
 JSON_DIGITS = 40
 """Digits of the largest whole number: enough for the 128 bits of a random generator's state."""
+
+PART = re.compile(r".+\.(json|npz|html|png|csv|md)[a-z0-9_]{8}\.part")
+"""The name of a file that is being written by :func:`replace`."""
 
 Content = Callable[[IO[bytes]], object]
 """What a file will hold: a function that writes it."""
@@ -121,6 +125,14 @@ def replace(path: Path, write: Content) -> None:
             Path(temporary).unlink(missing_ok=True)
             raise
         sync_folder(path.parent)
+
+
+def remove_parts(folder: Path) -> None:
+    """Remove the files that :func:`replace` left unfinished in a folder when its process was killed."""
+    with contextlib.suppress(OSError):  # what cannot be removed does no harm
+        for path in folder.iterdir():
+            if PART.fullmatch(path.name):
+                path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numba
 import numpy as np
+from numba.core import event
+from numba.core.event import TimingListener
 from numpy.typing import NDArray
 
 from adagoal import goals
@@ -160,6 +164,7 @@ class Run:
     rng: np.random.Generator
     steps: int = 0
     seconds: float = 0.0
+    """Wall time of goal selection, planning and stepping; without observers, saves and compilation."""
     episode_goals: list[int] = field(default_factory=list)
     """The goal of every episode, in order; -1 for 'any state never seen'."""
     episode_reached: list[bool] = field(default_factory=list)
@@ -170,11 +175,24 @@ class Run:
     attempts: Attempts = field(default_factory=lambda: Attempts(0))
     space: GoalSpace = field(default_factory=lambda: GoalSpace.states(0, 0))
     """The goals; every state is one unless something else was asked for."""
+    setting: Any = None
+    """The :class:`~adagoal.runs.setting.Setting` of the run, for observers; None for a run without one."""
 
     def __post_init__(self) -> None:
         self._needs = goals.needs(self.rule, COUNTED)
         if self.space.own:
             self.space.grow(self.counts.n_states)
+
+    @contextlib.contextmanager
+    def timed(self) -> Iterator[None]:
+        """Add the time that the block takes, less that of Numba's compiler, to ``seconds``."""
+        compiler = TimingListener()  # type: ignore[no-untyped-call]
+        began = time.perf_counter()
+        try:
+            with event.install_listener("numba:compiler_lock", compiler):
+                yield
+        finally:
+            self.seconds += time.perf_counter() - began - (compiler.duration if compiler.done else 0.0)
 
     @property
     def counts(self) -> Counts:
@@ -233,10 +251,9 @@ Observer = Callable[[Run], bool | None]
 """Called after every rollout; False ends the run, with everything learnt so far."""
 
 
-def note(run: Run, outcome: Outcome, seconds: float) -> None:
+def note(run: Run, outcome: Outcome) -> None:
     """Take down what a rollout did."""
     run.steps += outcome.steps
-    run.seconds += seconds
     run.episode_goals += outcome.goals
     run.episode_reached += outcome.reached
     run.attempts.add(outcome.goals, outcome.reached)

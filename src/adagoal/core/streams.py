@@ -14,11 +14,14 @@ from typing import TextIO
 
 @contextlib.contextmanager
 def aside(into: TextIO | None = None) -> Iterator[None]:
-    """Lead everything that is written to standard output into another file: standard error by default."""
+    """Lead everything that is written to standard output into another file: standard error by default.
+
+    An environment may change the current folder too; at the end it is again what it was.
+    """
     other = sys.stderr if into is None else into
     kept = _lead_away(other)
     try:
-        with contextlib.redirect_stdout(other):
+        with contextlib.redirect_stdout(other), contextlib.chdir("."):
             yield
     finally:
         with contextlib.suppress(OSError, ValueError):

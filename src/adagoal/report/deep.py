@@ -24,12 +24,12 @@ from adagoal.report import deep_figures as figures
 from adagoal.report import deep_film as film
 from adagoal.report.curves import Panel
 from adagoal.report.picture import png
-from adagoal.report.words import Headline
 from adagoal.runs import saved
 from adagoal.runs import training_files as files
 from adagoal.runs.again import training
 from adagoal.runs.saved import Saved, read
 from adagoal.runs.signals import ask_to_stop
+from adagoal.runs.words import Headline
 
 PAGE, STRIP, EVALUATION, CERTIFICATE = "report.html", "strip.png", "evaluation.json", "certificate.json"
 TITLES = {

@@ -14,14 +14,13 @@ from adagoal.report import data, html
 from adagoal.report.packed import packed
 from adagoal.report.picture import png
 from adagoal.report.plots import figures, goal_name
-from adagoal.report.words import NO_GUARANTEE, headline
-from adagoal.runs.again import command
+from adagoal.runs.again import command, steps_left
 from adagoal.runs.folder import hold
-from adagoal.runs.progress import expected_total
 from adagoal.runs.result import Result
 from adagoal.runs.schemas import KIND
 from adagoal.runs.view import FILE as VIEW
 from adagoal.runs.view import View
+from adagoal.runs.words import NO_GUARANTEE, headline
 from adagoal.worlds import registry
 
 PAGE = "report.html"
@@ -122,11 +121,10 @@ def _unknown(result: Result, view: View, folder: Path | None) -> dict[str, Any]:
         most = max(result.errors.values(), default=0.0)
         lines = [f"No goal of the {len(result.goals)} may be more than {most:.3g} steps worse than the best policy."]
         return {"open": False, "lines": lines if result.guarantee and goals else [], "command": "", "goals": goals}
-    trace = [(int(s), int(e), float(m), int(o)) for s, e, m, o in result.arrays["trace"]]
-    total = expected_total(trace, result.setting.epsilon) if trace else None
+    needed = steps_left(result)
     left = "It is too early to say how many more steps the run would need."
-    if total is not None:
-        left = f"At the recent pace it would need about {_rounded(max(total - result.steps, 0.0))} more steps."
+    if needed is not None:
+        left = f"At the recent pace it would need about {needed:,} more steps."
     lines = [f"Open goals: {len(result.open_goals)} of {len(result.goals)}.", left]
     again = "" if folder is None else command(result, folder)
     return {"open": True, "lines": lines, "command": again, "goals": goals}
@@ -134,12 +132,6 @@ def _unknown(result: Result, view: View, folder: Path | None) -> dict[str, Any]:
 
 def _steps(error: float) -> str:
     return f"{error:.3f} steps" if math.isfinite(error) else "no bound yet"
-
-
-def _rounded(steps: float) -> str:
-    """Two digits: it is a guess."""
-    digits = max(len(str(int(steps))) - 2, 0)
-    return f"{round(steps, -digits):,.0f}"
 
 
 def _theta(result: Result) -> list[dict[str, Any]]:

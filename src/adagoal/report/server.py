@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from html import escape
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import parse_qs, urlsplit
 
 from adagoal.core.errors import InputError
@@ -58,7 +59,7 @@ def serving(source: Source, port: int = 0) -> Iterator[str]:
     """Serve a source in threads of their own; yields the address, with its token. Port 0 is any that is free."""
     token = secrets.token_urlsafe(16)
     try:
-        server = ThreadingHTTPServer((ADDRESS, port), _handler(source, token))
+        server = _Server((ADDRESS, port), _handler(source, token))
     except OSError as error:
         raise InputError(f"{port} cannot be used ({error.strerror})", "port") from None
     server.daemon_threads = True
@@ -70,6 +71,15 @@ def serving(source: Source, port: int = 0) -> Iterator[str]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    """A server that does not tell the terminal about browsers that went away."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print the traceback of any other error."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
 
 def _handler(source: Source, token: str) -> type[BaseHTTPRequestHandler]:
@@ -85,7 +95,11 @@ def _handler(source: Source, token: str) -> type[BaseHTTPRequestHandler]:
 
         def _answer(self, ways: dict[str, Callable[[dict[str, str]], None]]) -> None:
             port = self.connection.getsockname()[1]
-            where = urlsplit(self.path)
+            try:
+                where = urlsplit(self.path)
+            except ValueError:  # such as //[
+                self._send(HTTPStatus.BAD_REQUEST, b"bad request\n")
+                return
             given, _, name = where.path.removeprefix("/").partition("/")
             known = self.headers.get("Host") in (f"{ADDRESS}:{port}", f"localhost:{port}")
             if not (known and secrets.compare_digest(given.encode(), token.encode()) and name in ways):

@@ -8,7 +8,6 @@ where Algorithm 1 asks a rule, :func:`follow` asks the explorer for its next :cl
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
@@ -205,20 +204,22 @@ class Explorer(ABC):
 def follow(run: Run, budget: int, observe: Observer = lambda run: None) -> Status:
     """Play an explorer's moves until its own rule stops it, the budget is spent, or ``observe`` returns False."""
     explorer, one = cast(Explorer, run.estimates), np.ones(1)
-    while (move := explorer.move()) is not None:
-        if run.steps >= budget:
-            return Status.BUDGET
-        began = time.perf_counter()
-        if move.fresh:
-            run.steps += run.world.rollout(_home(run), one, run.counts, run.rng, 1, 1).steps
-        left = max(min(move.steps, budget - run.steps), 1)
-        outcome = run.world.rollout(move.plan, one, run.counts, run.rng, left, move.episodes)
-        explorer.grow()
-        explorer.learn(outcome)
-        note(run, outcome, time.perf_counter() - began)
+    while True:
+        with run.timed():  # a move is planned here, which for most methods takes longer than to play it
+            move = explorer.move()
+            if move is None:
+                return run.stopped_by_rule
+            if run.steps >= budget:
+                return Status.BUDGET
+            if move.fresh:
+                run.steps += run.world.rollout(_home(run), one, run.counts, run.rng, 1, 1).steps
+            left = max(min(move.steps, budget - run.steps), 1)
+            outcome = run.world.rollout(move.plan, one, run.counts, run.rng, left, move.episodes)
+            explorer.grow()
+            explorer.learn(outcome)
+            note(run, outcome)
         if observe(run) is False:
             return Status.INTERRUPTED
-    return run.stopped_by_rule
 
 
 def _home(run: Run) -> Plan:

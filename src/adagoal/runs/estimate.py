@@ -24,7 +24,6 @@ from adagoal.core.run import Observer, Run
 from adagoal.core.usercode import wanted
 from adagoal.runs.progress import duration, expected_total
 from adagoal.runs.rehearsal import Rehearsal, rehearse
-from adagoal.runs.setting import Setting
 from adagoal.worlds.simulator import ModelWorld
 
 FIRST = 1000
@@ -59,9 +58,9 @@ class Estimate:
 class Estimating:
     """An observer that ends a run as soon as its cost can be told; another one is called first."""
 
-    def __init__(self, observe: Observer, setting: Setting) -> None:
+    def __init__(self, observe: Observer) -> None:
         self.found: Estimate | None = None
-        self._observe, self._setting = observe, setting
+        self._observe = observe
         self._next = FIRST  # steps at which the cost is asked for again
         self._last = (math.inf, 0)  # what the last rehearsal said, and the states that it knew
         self._marks: list[tuple[int, float]] = [(0, 0.0)]  # steps and seconds, whenever the steps have grown by 2%
@@ -79,9 +78,9 @@ class Estimating:
     def _total(self, run: Run) -> Rehearsal | None:
         """Steps and seconds of the whole run, where they can be told."""
         columns = len(run.estimates.goal_state)
-        method = methods.get(self._setting.method)
-        if method.asks_rule and not self._setting.growing and columns * run.counts.n_states <= LARGEST:
-            rehearsed = rehearse(run, self._setting, FAR * run.steps, max(PATIENCE, run.seconds))
+        method = methods.get(run.setting.method)
+        if method.asks_rule and not run.setting.growing and columns * run.counts.n_states <= LARGEST:
+            rehearsed = rehearse(run, FAR * run.steps, max(PATIENCE, run.seconds))
             total = math.inf if rehearsed is None else rehearsed.steps
             (last, knew), self._last = self._last, (total, int(run.counts.seen.sum()))
             if total < math.inf and 1.0 / SAME <= total / last <= SAME and self._last[1] <= FOUND * knew:

@@ -34,6 +34,7 @@ import hashlib
 import io
 import os
 import re
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -52,7 +53,6 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 """What the system says where there is no room."""
 
 _OURS = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*-([0-9]{6,12})(\.[a-z]{1,8}){1,2}")
-_PART = re.compile(r".+\.(json|npz|html|png|csv)[a-z0-9_]{8}\.part")
 
 
 def due(since: float, cost: float) -> bool:
@@ -254,8 +254,8 @@ class Folder:
                     os.replace(source, self.path / name)
         with files.writing(self.path / manifests.BACKUP):
             self._copy(manifest, raw)
+        files.remove_parts(self.path)
         leftovers = [self.path / name for name in manifest.obsolete]
-        leftovers += [self.path / name for name in _names(self.path) if _PART.fullmatch(name)]
         data = self.path / DATA
         leftovers += [data / name for name in _names(data) if _OURS.fullmatch(name) and name not in named]
         for leftover in leftovers:
@@ -274,6 +274,39 @@ class Folder:
         path.unlink(missing_ok=True)
         _fill(path, lambda file: file.write(raw), [])
         os.replace(path, target)
+
+
+def save_last(
+    folder: Folder,
+    state: Mapping[str, Content],
+    results: Mapping[str, Content],
+    answer: Mapping[str, Content],
+    name: str,
+    same: tuple[str, ...] = (),
+) -> None:
+    """Commit the end of a run; if there is no room, save at least its answer and raise an error that says where.
+
+    ``answer`` are the result files that can be read without the others, and ``name`` is what the message calls them.
+    They go into the folder itself or, if that fails too, into a new temporary one.
+    """
+    try:
+        folder.save(state, results, same)
+    except InputError as error:
+        rest = f"; {folder.path} holds an earlier checkpoint, from which the run can go on" if folder.begun else ""
+        raise InputError(f"{error.reason}; {name} {_rescue(folder, answer)}{rest}", error.name) from error
+
+
+def _rescue(folder: Folder, answer: Mapping[str, Content]) -> str:
+    """Save the answer of a run where there is room; return where it is."""
+    with contextlib.suppress(InputError):
+        folder.save({}, answer)
+        return f"is in {folder.path}"
+    try:
+        with hold(Path(tempfile.mkdtemp(prefix="adagoal-")), folder.kind) as other:
+            other.save({}, answer)
+            return f"is in {other.path}"
+    except (InputError, OSError):
+        return "could not be saved elsewhere either"
 
 
 class _Sink(io.RawIOBase):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
 import warnings
 from pathlib import Path
 
@@ -11,9 +9,9 @@ from adagoal.core.errors import FolderWarning, InputError
 from adagoal.core.files import Content, arrays_content
 from adagoal.core.status import Status
 from adagoal.deep.training import Training
+from adagoal.runs import folder as folders
 from adagoal.runs import training_files as files
-from adagoal.runs.folder import Folder, hold
-from adagoal.runs.training_schema import KIND
+from adagoal.runs.folder import Folder
 
 CHECKPOINT = "checkpoint.npz"
 
@@ -39,26 +37,8 @@ def save_meanwhile(training: Training, folder: Folder) -> None:
 
 
 def save_last(folder: Folder, state: dict[str, Content], ended: dict[str, Content]) -> None:
-    """The last save: without room for the checkpoint the results alone, and without room for these somewhere else."""
-    try:
-        folder.save(state, ended)
-    except InputError as error:
-        raise InputError(f"{error.reason}; {_kept(folder, bool(state), ended)}", error.name) from error
-
-
-def _kept(folder: Folder, again: bool, ended: dict[str, Content]) -> str:
-    """Keep at least what was learnt, and say where it is; ``again`` tries the folder itself first."""
-    rest = f"; {folder.path} holds an earlier checkpoint, from which the training can go on" if folder.begun else ""
-    if again:
-        with contextlib.suppress(InputError):
-            folder.save({}, ended)
-            return f"the policy is in {folder.path}{rest}"
-    try:
-        with hold(Path(tempfile.mkdtemp(prefix="adagoal-")), KIND) as other:
-            other.save({}, ended)
-            return f"the policy is in {other.path}{rest}"
-    except (InputError, OSError):
-        return f"the policy could not be saved elsewhere either{rest}"
+    """Commit the end of a training, or save at least its policy (:func:`adagoal.runs.folder.save_last`)."""
+    folders.save_last(folder, state, ended, ended, "the policy")
 
 
 def rescued(training: Training, folder: Folder, error: Exception) -> bool:

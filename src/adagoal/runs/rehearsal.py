@@ -21,7 +21,6 @@ from adagoal.core.run import Run
 from adagoal.core.status import Status
 from adagoal.loop import explore
 from adagoal.runs.progress import expected_total
-from adagoal.runs.setting import Setting
 from adagoal.worlds.model import TabularMDP
 from adagoal.worlds.simulator import ModelWorld
 
@@ -37,7 +36,7 @@ class Rehearsal(NamedTuple):
     """With steps that take no longer than in the rehearsal; None where it did not come to its end"""
 
 
-def rehearse(run: Run, setting: Setting, budget: int, seconds: float) -> Rehearsal | None:
+def rehearse(run: Run, budget: int, seconds: float) -> Rehearsal | None:
     """What the whole run will cost, None where that cannot be told or is more than the budget.
 
     A rehearsal that has not come to its end in so many seconds is extrapolated from there.
@@ -46,16 +45,17 @@ def rehearse(run: Run, setting: Setting, budget: int, seconds: float) -> Rehears
     there = np.repeat(counts.seen & ~counts.terminal, counts.n_actions) & ~counts.absent
     if counts.n.sum() < TRIES * there.sum():
         return None
-    twin, end = _twin(run, setting), time.monotonic() + seconds
+    twin, end = _twin(run), time.monotonic() + seconds
     status = explore(twin, budget, lambda twin: time.monotonic() < end)
     if status.finished:
         return Rehearsal(float(twin.steps), twin.seconds)
-    total = None if status is Status.BUDGET else expected_total(twin.trace, setting.epsilon)
+    total = None if status is Status.BUDGET else expected_total(twin.trace, run.setting.epsilon)
     return Rehearsal(total, None) if total is not None and total <= budget else None
 
 
-def _twin(run: Run, setting: Setting) -> Run:
+def _twin(run: Run) -> Run:
     """The same run, in a world of its own."""
+    setting = run.setting
     world = ModelWorld(_learnt(run.counts))
     for name in ("state_bound", "pair_bound", "sure_start", "mixture"):  # what the bounds were told
         setattr(world, name, getattr(run.world, name))

@@ -68,6 +68,7 @@ class Result:
     episodes: int
     plans: int
     wall_seconds: float
+    """Of goal selection, planning and stepping; without compilation, saves and observers."""
     reset_action: int
     warnings: list[str]
     """What a user should know about the environment."""

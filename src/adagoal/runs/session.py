@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 from adagoal import methods
 from adagoal.core.counts import Counts
 from adagoal.core.errors import FolderWarning, InputError, RunWarning
-from adagoal.core.files import arrays_content
+from adagoal.core.files import Content, arrays_content
 from adagoal.core.generator import put_back
 from adagoal.core.past import Past
 from adagoal.core.run import Attempts, Growing, Observer, Run, Waiting
@@ -29,7 +29,7 @@ from adagoal.planning import device
 from adagoal.runs import asked
 from adagoal.runs.answer import answer
 from adagoal.runs.asked import Code
-from adagoal.runs.folder import Folder
+from adagoal.runs.folder import Folder, save_last
 from adagoal.runs.result import Result, contradicted
 from adagoal.runs.schemas import HISTORY
 from adagoal.runs.setting import UNLIMITED, Setting, check, growth
@@ -81,7 +81,7 @@ class Session:
         if setting.growing:
             cast(Growing, estimates).set_radius(first, 1)
         rng = np.random.default_rng(setting.seed)
-        return Session(setting, Run(world, estimates, rule, rng, space=space))
+        return Session(setting, Run(world, estimates, rule, rng, space=space, setting=setting))
 
     def record(self, steps: dict[str, NDArray[Any]] | None = None) -> None:
         """Keep every step from now on, after those that a folder holds; a ``ValueError`` where they do not fit."""
@@ -112,7 +112,8 @@ class Session:
                             self.save(folder)
                             saved = True
                     if saved or folder is None:
-                        cast(Waiting, self.run.estimates).conclude(self.run.open_columns())
+                        with self.run.timed():
+                            cast(Waiting, self.run.estimates).conclude(self.run.open_columns())
             except KeyboardInterrupt:
                 pass
             except Exception as error:
@@ -120,11 +121,7 @@ class Session:
             stop.begin_saving()
             result = self.result(status)
             if folder is not None:
-                try:
-                    self.save(folder, result, checkpoint=not saved)
-                except InputError as error:
-                    text = f"{error.reason}; {folder.path} holds the last checkpoint, from which the run can go on"
-                    raise InputError(text, error.name) from error
+                self._save_last(folder, result, checkpoint=not saved)
         if failure is None:
             return result
         kept = "" if folder is None else f"what had been learnt is in {folder.path}"
@@ -216,8 +213,22 @@ class Session:
 
     # --- checkpoints: everything from which the run goes on bit for bit -------------------------------------------
 
-    def save(self, folder: Folder, result: Result | None = None, checkpoint: bool = True) -> None:
-        """Commit a checkpoint, with the answer of the last finished stage, and the result if there is one."""
+    def save(self, folder: Folder) -> None:
+        """Commit a checkpoint, with the answer of the last finished stage."""
+        folder.save(*self._files(folder))
+        self._kept, self._begun = self.certified, True
+
+    def _save_last(self, folder: Folder, result: Result, checkpoint: bool) -> None:
+        """Commit the result, with a checkpoint unless there is one; without room for both, save at least the answer."""
+        state, results, same = self._files(folder, result, checkpoint)
+        answer = result.contents() | result.view.contents() | storage.contents(result.model)
+        name = f"the answer ({result.status}, {len(result.goals)} goals within {result.radius:g} steps)"
+        save_last(folder, state, results, answer, name, same)
+
+    def _files(
+        self, folder: Folder, result: Result | None = None, checkpoint: bool = True
+    ) -> tuple[dict[str, Content], dict[str, Content], tuple[str, ...]]:
+        """Return the files of a checkpoint, result files, and the names of files that are carried over."""
         state = {CHECKPOINT: arrays_content(*self.state(), compress=False)} if checkpoint else {}
         unchanged = False
         if checkpoint and self.certified is not None:
@@ -228,8 +239,7 @@ class Session:
             results[STEPS] = arrays_content(self.run.counts.trail.arrays(), compress=False)
         if not self._begun:
             results |= storage.contents(storage.own(self.run.world))
-        folder.save(state, results, STAGE if unchanged else ())
-        self._kept, self._begun = self.certified, True
+        return state, results, STAGE if unchanged else ()
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Arrays and JSON-ready facts from which :meth:`restore` goes on."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from adagoal.core import checks
-from adagoal.core.checks import number
+from adagoal.core.checks import names_with_values, number
 from adagoal.core.errors import InputError
 from adagoal.planning.device import DEVICES
 
@@ -72,6 +72,7 @@ def check(setting: Setting) -> None:
         right = isinstance(value, int if kind == whole else int | float)
         if isinstance(value, bool) or not (right or (name == "budget" and value is None)):
             raise InputError(f"must be {kind}, got {value!r}", name)
+    names_with_values("method_args", setting.method_args)
     L = setting.radius
     if isinstance(L, str):
         growth(L)
@@ -82,7 +83,9 @@ def check(setting: Setting) -> None:
     number("epsilon", setting.epsilon, 1e-9, 1e9)
     number("delta", setting.delta, 1e-300, 1, closed="[)")
     if setting.budget is not None and not 1 <= setting.budget <= UNLIMITED:
-        raise InputError(f"must be at least 1 step and at most {UNLIMITED:.1e}, got {setting.budget}", "budget")
+        raise InputError(
+            f"must be at least 1 step and at most {UNLIMITED:.1e}, got {checks.shown(setting.budget)}", "budget"
+        )
     if setting.device not in DEVICES:
         raise InputError(f"must be one of {', '.join(DEVICES)}, got {setting.device!r}", "device")
     checks.seed("seed", setting.seed)

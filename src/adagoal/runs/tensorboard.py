@@ -20,10 +20,10 @@ NOT_SHOWN = {"run", "seed", "goal_rule", "cycle", "steps"}
 class TensorBoard:
     """An observer of a training; a context manager. ``folder`` gets a folder for each run, named by rule and seed."""
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: Path) -> None:
         if importlib.util.find_spec("tensorboardX") is None:
             raise InputError("this needs tensorboardX: pip install 'adagoal[tensorboard]'", name="tensorboard")
-        self._folder = Path(folder)
+        self._folder = folder
         self._writers: dict[int, Any] = {}
         self._last: dict[tuple[int, str], int] = {}
         """Steps at which a number of a run was written last."""

@@ -73,6 +73,7 @@ def train(
     """
     guard.stop_if_imported()
     check_limits(workers, minutes, pause, checkpoint_every, step_timeout)
+    tensorboard = None if tensorboard is None else folder_path("tensorboard", tensorboard)
     configs = [configs] if isinstance(configs, Config) else configs
 
     def begin() -> Training:
@@ -115,6 +116,7 @@ def resume(
     guard.stop_if_imported()
     check_limits(workers, minutes, pause, checkpoint_every, step_timeout)
     path = folder_path("folder", folder)
+    tensorboard = None if tensorboard is None else folder_path("tensorboard", tensorboard)
     if not path.is_dir():
         raise InputError(f"{path} is not a folder", name="folder")
     with _held(path, "folder") as held:
@@ -207,7 +209,7 @@ def _finish(
     pause: int,
     checkpoint_every: int,
     observe: Observer | None,
-    tensorboard: str | Path | None,
+    tensorboard: Path | None,
 ) -> TrainResult:
     """Run to the end, the pause, the time limit or an interrupt; save and return the result."""
     began = time.monotonic()

@@ -20,6 +20,7 @@ from gymnasium import spaces, wrappers
 from adagoal.core.ctrlc import USER_CODE
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.text import plain, told
+from adagoal.core.types import MOST_ACTIONS
 from adagoal.worlds.keys import (
     Key,
     Unseen,
@@ -35,8 +36,6 @@ from adagoal.worlds.keys import (
 
 MAX_STATES = 10_000
 """Default bound on the number of states of an environment that does not declare it."""
-MOST_ACTIONS = 32_766
-"""Policies are tables of 16-bit numbers, and the reset is one more action."""
 TOY_TEXT = "gymnasium.envs.toy_text."
 """Modules whose environments have a known model, so their observations are always their states."""
 MASK = "action_mask"

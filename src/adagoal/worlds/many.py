@@ -10,6 +10,7 @@ import gymnasium
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import CloudpickleWrapper
 
+from adagoal.core.checks import shown
 from adagoal.core.errors import InputError
 from adagoal.core.text import OBJECT
 from adagoal.core.world import World
@@ -32,7 +33,7 @@ Single = str | registry.Environment | World | TabularMDP
 def check(workers: Any) -> None:
     """A number of copies."""
     if isinstance(workers, bool) or not isinstance(workers, int) or not 1 <= workers <= MOST:
-        raise InputError(f"must be a whole number in 1..{MOST}, got {workers!r}", "workers")
+        raise InputError(f"must be a whole number in 1..{MOST}, got {shown(workers)}", "workers")
 
 
 def make_world(

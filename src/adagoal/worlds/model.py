@@ -26,7 +26,7 @@ from scipy import sparse
 from adagoal.core.errors import InputError
 from adagoal.core.layout import Layout
 from adagoal.core.mixture import LinearMixture
-from adagoal.core.types import Bools, Floats, Ints, Longs
+from adagoal.core.types import MOST_ACTIONS, Bools, Floats, Ints, Longs
 
 ROUNDING = 1e-9
 """How far from one the probabilities of a pair may sum."""
@@ -65,6 +65,8 @@ class TabularMDP:
     def __post_init__(self) -> None:
         if self.n_states < 1 or self.n_actions < 1:
             raise InputError("a model needs at least one state and one action")
+        if self.n_actions > MOST_ACTIONS:
+            raise InputError(f"the model has {self.n_actions} actions; at most {MOST_ACTIONS} are possible")
         _check_start(self.start, self.n_states)
         if self.terminal.size == 0:
             object.__setattr__(self, "terminal", np.zeros(self.n_states, bool))

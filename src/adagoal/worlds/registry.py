@@ -149,11 +149,10 @@ def start_of(start: Any, start_seed: StartSeed) -> StartSeed:
 def check_arguments(env_args: Any, start_seed: Any, max_states: Any) -> None:
     """Types and ranges of what is said about an environment."""
     if max_states is not None and (not isinstance(max_states, int | np.integer) or max_states < 2):
-        raise InputError(f"must be a whole number >= 2, got {max_states!r}", "max_states")
+        raise InputError(f"must be a whole number >= 2, got {checks.shown(max_states)}", "max_states")
     if start_seed is not None and start_seed != RANDOM:
         checks.seed("start_seed", start_seed)
-    if not isinstance(env_args, Mapping):
-        raise InputError(f"must be names with their values, got {env_args!r}", "env_args")
+    checks.names_with_values("env_args", env_args)
 
 
 def installed(env: str, trust: bool) -> str:
