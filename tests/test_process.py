@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pickle
 import signal
@@ -20,6 +21,7 @@ from adagoal.runs.result import load
 from adagoal.worlds import registry
 from adagoal.worlds.gym import GymWorld
 from adagoal.worlds.process import Process
+from engine_tasks import Buggy, fail
 from model_env import ModelEnv, play, same_counts
 from odd_envs import CHAIN
 
@@ -129,6 +131,36 @@ def test_a_process_is_deaf_to_ctrl_c_before_its_first_import() -> None:
     blocked = int(next(line for line in status.splitlines() if line.startswith("SigBlk")).split()[1], 16)
     assert blocked & 1 << signal.SIGINT - 1
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def test_a_bug_in_a_worker_keeps_its_traceback_and_is_no_failure_of_the_environment() -> None:
+    there = Process(Buggy, "none")
+    there.begin()
+    assert there.receive(60) == "made"
+    for kind, error in (("bug", KeyError), ("unpicklable", RuntimeError), ("answer", Exception)):
+        there.send("step", kind)
+        with pytest.raises(error) as raised:
+            there.receive(60)
+        assert not isinstance(raised.value, InputError)
+        assert 'File "' in str(raised.value.__cause__)
+        assert there.alive
+    there.end()
+
+
+def test_an_object_that_cannot_be_made_in_a_worker_says_why() -> None:
+    there = Process(functools.partial(fail, "bug"), "none")
+    there.begin()
+    with pytest.raises(KeyError) as raised:
+        there.receive(60)
+    assert "in fail" in str(raised.value.__cause__)
+    there.end()
+
+
+def test_what_the_environment_raises_in_a_worker_is_the_cause() -> None:
+    world = remote("Exits")
+    with pytest.raises(EnvironmentFailure, match="SystemExit: 7") as raised:
+        play(world, 2000)
+    assert isinstance(raised.value.__cause__, SystemExit)
 
 
 UNGUARDED = "import adagoal\nadagoal.explore('FrozenLake-v1', radius=3, workers=2, budget=200)\n"

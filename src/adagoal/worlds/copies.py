@@ -15,6 +15,7 @@ import numpy as np
 
 from adagoal.core import generator
 from adagoal.core.errors import EnvironmentFailure, InputError
+from adagoal.core.failures import Failure
 from adagoal.core.names import Observed
 from adagoal.core.types import Longs
 from adagoal.worlds import episode
@@ -79,8 +80,8 @@ class Seen(NamedTuple):
     """Steps since the last reset of the environment"""
     drew: bool
     """Whether Gymnasium's generator was ever used"""
-    failure: InputError | None
-    """What the environment raised in the end"""
+    failure: Failure | None
+    """The exception that ended the round, if any"""
 
 
 class Copy:
@@ -101,7 +102,7 @@ class Copy:
         self._told = len(adapter.labels)  # labels that all copies share
         self._sown: dict[str, Any] = {}  # the generator of the environment after the last seed
         self._trail: list[int] = []
-        self._failure: InputError | None = None
+        self._failure: Failure | None = None
 
     # --- playing ----------------------------------------------------------------------------------------------
 
@@ -160,7 +161,7 @@ class Copy:
         try:
             landed = self._adapter.home()
         except InputError as error:
-            self._failure = error
+            self._failure = Failure.of(error)
             return episode.FAILED
         if landed == self._adapter.start:
             self._compare(landed)
@@ -174,7 +175,7 @@ class Copy:
         try:
             landed, terminated = self._adapter.step(state, action)
         except InputError as error:
-            self._failure = error
+            self._failure = Failure.of(error)
             return episode.FAILED, episode.NOTHING
         if terminated:
             self._terminal.add(landed)

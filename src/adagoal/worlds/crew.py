@@ -23,6 +23,7 @@ from adagoal.core import generator
 from adagoal.core.backup import Local, table
 from adagoal.core.counts import Counts
 from adagoal.core.errors import InputError
+from adagoal.core.failures import Failure
 from adagoal.core.goalspace import GoalSpace
 from adagoal.core.layout import Layout
 from adagoal.core.mixture import LinearMixture
@@ -150,7 +151,7 @@ class CrewWorld(Doubted):
         news = [self._copies.news(i, self._met) for i in range(N)]
         return self._copies.ask({i: ("play", part, news[i], each, episodes // N) for i in range(N)}, self._lost)
 
-    def _lost(self, i: int, error: InputError) -> None:
+    def _lost(self, i: int, error: BaseException) -> None:
         """Copy i has answered with an exception, or not at all."""
         if isinstance(error, Killed) and self._deaths < DEATHS:
             self.note(f"{error.reason}; a round of copy {i} was lost, and it went on from a reset in a new one")
@@ -163,7 +164,7 @@ class CrewWorld(Doubted):
         if self._too_many(seen):
             text = f"{self.name} has more than {self.state_bound} states; give a larger number"
             nothing: dict[str, Any] = {"trail": seen.trail[:0], "met": [], "masks": {}, "torn": []}
-            seen = seen._replace(**nothing, failure=InputError(text, "max_states"))
+            seen = seen._replace(**nothing, failure=Failure.of(InputError(text, "max_states")))
         numbers = self._numbers(i, seen)
         moves, landed, ended = self._numbered(numbers, seen)
         self._make_room(counts)
@@ -180,7 +181,7 @@ class CrewWorld(Doubted):
         self._ages[i] = seen.age
         if seen.failure is not None:
             self._copies.adrift[i] = True
-            self._lost(i, seen.failure)
+            self._lost(i, seen.failure.exception())
         tried = np.unique(moves[real])
         tried = tried[tried < len(threshold)]
         return new or seen.failure is not None or bool((counts.n[tried] >= threshold[tried]).any())

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from adagoal.core import guard
+from adagoal.core import failures, guard
 from adagoal.core.ctrlc import deaf, unheard
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.worlds.body import Facts, Local, Mask
@@ -54,7 +55,7 @@ class Process:
         guard.check(EXPLORES)
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        process = context.Process(target=serve, name=guard.OURS, args=(theirs, self._make), daemon=True)
+        process = context.Process(target=serve, name=guard.OURS, args=(theirs, pickle.dumps(self._make)), daemon=True)
         with unheard():
             process.start()
             self._process, self._pipe, self._answered = process, ours, False  # one that cannot start is not there
@@ -82,9 +83,7 @@ class Process:
             self.end()
             raise
         self._answered = True
-        if isinstance(answer, InputError):
-            raise answer
-        return answer
+        return failures.result(answer)
 
     def _gone(self) -> InputError:
         """The process is no more; why."""
@@ -154,24 +153,21 @@ class Remote:
         return self._there.receive(self._seconds)
 
 
-def serve(pipe: Connection, make: Callable[[], Any]) -> None:
-    """The other process: do what is asked until nobody asks any more."""
+def serve(pipe: Connection, make: bytes) -> None:
+    """Run in the other process: make the object, then call its methods on request."""
     deaf()  # the run ends this process in its own time
     os.dup2(2, 1)  # standard output belongs to the run
-    try:
-        there = make()
-    except InputError as error:
-        pipe.send(error)
+    made = failures.attempt(make_with_facts, make)
+    if isinstance(made, failures.Failure):
+        failures.send(pipe, made)
         return
-    pipe.send(there.facts)
-    while True:
-        try:
-            method, arguments = pipe.recv()
-        except (EOFError, OSError):
-            break
-        try:
-            answer = getattr(there, method)(*arguments)
-        except InputError as error:
-            answer = error
-        pipe.send(answer)
+    there, facts = made
+    failures.send(pipe, facts)
+    failures.serve(pipe, lambda request: getattr(there, request[0])(*request[1]))
     there.close()
+
+
+def make_with_facts(make: bytes) -> tuple[Any, Any]:
+    """Unpickle a maker, call it, and return the object and its ``facts``."""
+    there = pickle.loads(make)()
+    return there, there.facts
