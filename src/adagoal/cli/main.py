@@ -15,7 +15,7 @@ from typing import Any, TextIO, cast
 
 import click
 
-from adagoal.core import status
+from adagoal.core import isolation, status
 from adagoal.core.errors import InputError, RunWarning
 
 
@@ -150,6 +150,7 @@ class Patient:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point: runs a command and exits with its code; whatever the user got wrong is one line."""
+    isolation.ignore_local_files()
     sys.stdout = cast(TextIO, Patient(sys.stdout))
     code = run(arguments)
     sys.stdout.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import os
 import sys
@@ -113,14 +114,23 @@ class Names(click.ParamType["tuple[str, ...]"]):
 
 
 class Env(click.ParamType[str]):
-    """The name of an environment. That of a module (``module:Id``) is looked for in the current folder too."""
+    """The name of an environment. A module (``module:Id``) is looked for in the current folder if none is installed."""
 
     name = "ENV"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The name."""
-        look_here(":" in str(value))
+        module, colon, _ = str(value).partition(":")
+        look_here(bool(colon) and not _installed(module))
         return str(value)
+
+
+def _installed(module: str) -> bool:
+    """Whether a module can be imported without the current folder."""
+    try:
+        return importlib.util.find_spec(module.partition(".")[0]) is not None
+    except ValueError:  # no name, or a module without a specification
+        return False
 
 
 def look_here(wanted: bool) -> bool:

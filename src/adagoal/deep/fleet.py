@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from adagoal.core import failures, guard
 from adagoal.core.ctrlc import unheard
 from adagoal.core.errors import EnvironmentFailure, InputError
+from adagoal.core.isolation import safe_path
 from adagoal.core.types import Floats, Singles
 from adagoal.deep.actor import Actor
 from adagoal.deep.config import Config
@@ -57,7 +58,7 @@ class Fleet:
         self._runs = [sorted({run for run, _ in slots[part]}) for part in self._parts]
         context = multiprocessing.get_context("spawn")
         self._links, self._processes = [], []
-        with one_thread(), unheard():
+        with one_thread(), safe_path(), unheard():
             for part in self._parts:
                 here, there = context.Pipe()
                 given = there, configs, slots[part], source, sizes

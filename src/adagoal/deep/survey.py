@@ -15,6 +15,7 @@ import cloudpickle
 
 from adagoal.core import failures, guard
 from adagoal.core.ctrlc import deaf, unheard
+from adagoal.core.isolation import safe_path
 from adagoal.core.types import Floats
 from adagoal.deep import goalspace, measure
 from adagoal.deep.envs import Dimensions, Source, within
@@ -43,7 +44,7 @@ def survey(source: Source, horizon: int, spaces: Sequence[tuple[str, str]]) -> S
     given = there, source, horizon, spaces
     process = context.Process(target=_elsewhere, name=guard.OURS, args=given, daemon=True)
     try:
-        with one_thread(), unheard():
+        with one_thread(), safe_path(), unheard():
             process.start()
         there.close()
         with alive(process, source):

@@ -16,6 +16,7 @@ from typing import Any
 
 from adagoal.core import failures
 from adagoal.core.ctrlc import deaf, unheard
+from adagoal.core.isolation import safe_path
 from adagoal.engines import Interrupted, Losses, Needs, Tell
 
 _CONTEXT = multiprocessing.get_context("spawn")
@@ -86,7 +87,7 @@ class _Worker:
     def __init__(self) -> None:
         self.pipe, there = _CONTEXT.Pipe()
         self.process = _CONTEXT.Process(target=_serve, args=(there,))  # no daemon: a training has workers of its own
-        with unheard():
+        with safe_path(), unheard():
             self.process.start()
         there.close()
 

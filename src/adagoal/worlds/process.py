@@ -21,6 +21,7 @@ from typing import Any
 from adagoal.core import failures, guard
 from adagoal.core.ctrlc import deaf, unheard
 from adagoal.core.errors import EnvironmentFailure, InputError
+from adagoal.core.isolation import safe_path
 from adagoal.worlds.body import Facts, Local, Mask
 from adagoal.worlds.keys import Key
 
@@ -56,7 +57,7 @@ class Process:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(target=serve, name=guard.OURS, args=(theirs, pickle.dumps(self._make)), daemon=True)
-        with unheard():
+        with safe_path(), unheard():
             process.start()
             self._process, self._pipe, self._answered = process, ours, False  # one that cannot start is not there
         theirs.close()
