@@ -48,6 +48,13 @@ class Crashes(Chain):
         os._exit(11)
 
 
+class Leaves(Chain):
+    """Ends its process as if all were well."""
+
+    def happen(self) -> None:
+        os._exit(0)
+
+
 class Dies(Chain):
     """Killed from outside, as far as anybody can tell."""
 
@@ -133,6 +140,6 @@ class LongStep(Chain):
         return (*super().step(action), None)
 
 
-for kind in (Chain, Hangs, Exits, Crashes, Dies, Unmakeable, Slow, Unclosable, Chatty, Named, OldStep, OldReset,
+for kind in (Chain, Hangs, Exits, Crashes, Leaves, Dies, Unmakeable, Slow, Unclosable, Chatty, Named, OldStep, OldReset,
              PairReset, NoStep, LongStep):  # fmt: skip
     gymnasium.register(f"{kind.__name__}-v0", kind)

@@ -78,6 +78,21 @@ def test_an_environment_that_ends_its_process_is_one_line_and_void_afterwards(
     assert api.resume(tmp_path, 1200, trust=True).status == "void"
 
 
+def test_an_environment_that_ends_the_command_without_an_error_is_a_failure(tmp_path: Path) -> None:
+    """In the process of the command itself, where os._exit(0) would be a success."""
+    words = ["explore", "odd_envs:Leaves-v0", "--radius", "8", "--epsilon", "0.5", "--quiet", "--out", str(tmp_path)]
+    code = "from adagoal.cli.main import main; main()"
+    paths = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    call: dict[str, Any] = {"env": os.environ | paths, "capture_output": True, "text": True, "timeout": 120}
+    done = subprocess.run([sys.executable, "-c", code, *words], **call, check=False)
+    assert done.returncode == 2
+    assert "raised SystemExit: os._exit(0)" in done.stderr
+    assert done.stderr.count("\n") == 1
+    kept = load(tmp_path)
+    assert kept.status == "interrupted"
+    assert any("failed in 1 transition" in line for line in kept.warnings)
+
+
 def test_a_process_that_was_killed_is_begun_anew_and_voids_nothing() -> None:
     result = api.explore("odd_envs:Dies-v0", **EXPLORE, env_args={"after": 500}, step_timeout=20, budget=1200)
     assert (result.status, result.steps, result.void) == ("budget", 1200, [])

@@ -45,6 +45,7 @@ class Adapter:
         self._space: GoalSpace | None = None  # to which states that are found belong
         starts = self._find_starts()
         self._first = body.observation()  # of the start, unless that is virtual
+        self.reseeded = body.reseeded()
         self.virtual = start_seed == RANDOM or len(starts) > 1
         """Whether the start is a state of its own, before the random first observation."""
         self.labels: tuple[str, ...] = ()

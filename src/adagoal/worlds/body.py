@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import random
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import gymnasium
 import numpy as np
@@ -87,6 +88,10 @@ class Body(Protocol):
         """The inverse of :meth:`generator`."""
         ...
 
+    def reseeded(self) -> tuple[str, ...]:
+        """Return the random generators that every reset puts into the same state; resets the environment twice."""
+        ...
+
 
 class Local:
     """An environment in this process."""
@@ -160,6 +165,23 @@ class Local:
         """See :class:`Body`."""
         with self._blamed("has a random generator (np_random) that cannot be put back"):
             self._base.np_random.bit_generator.state = generator
+
+    def reseeded(self) -> tuple[str, ...]:
+        """See :class:`Body`."""
+        legacy = np.random.mtrand._rand  # that of numpy.random.random() and the like
+        kept, after = (legacy.get_state(), random.getstate()), []
+        for _ in range(2):
+            legacy.random()
+            random.random()
+            if self.generator():
+                self._base.np_random.random()
+            self.reset()
+            _, key, position, *_ = cast(tuple[Any, ...], legacy.get_state())
+            after.append((self.generator(), (key.tobytes(), position), random.getstate()))
+        legacy.set_state(kept[0])
+        random.setstate(kept[1])
+        names = "np_random", "numpy.random", "random"
+        return tuple(name for name, one, other in zip(names, *after, strict=True) if one and one == other)
 
     def close(self) -> None:
         """Close it; what it raises then is of no interest to anybody."""

@@ -41,6 +41,8 @@ class Traits(NamedTuple):
     """States known at first, after the virtual start; None where their numbers are declared"""
     observed: Observed
     """How the states are known by their observations; the digests are those of the beginning"""
+    reseeded: tuple[str, ...]
+    """Random generators that every reset puts into the same state"""
 
 
 class Part(NamedTuple):
@@ -93,7 +95,9 @@ class Copy:
         declared = body.facts.states is not None
         met = None if declared else list(zip(adapter.index, adapter.labels[adapter.virtual :], strict=True))
         bounds = adapter.state_bound, adapter.initial_states
-        self.facts = Traits(adapter.n_actions, adapter.start, *bounds, adapter.virtual, met, adapter.observed())
+        self.facts = Traits(
+            adapter.n_actions, adapter.start, *bounds, adapter.virtual, met, adapter.observed(), adapter.reseeded
+        )
         self._place = [adapter.start, -1, 0]
         self._rng = np.random.default_rng()
         self._known: set[int] = set()

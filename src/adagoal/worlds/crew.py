@@ -71,7 +71,7 @@ class CrewWorld(Doubted):
     def __init__(self, makers: Sequence[Callable[[], Copy]], name: str, hire: Hire = Process) -> None:
         self.name, self._copies = name, Roster(makers, name, hire)
         self._traits = traits = self._copies.traits
-        super().__init__(traits.n_actions)
+        super().__init__(traits.n_actions, traits.reseeded)
         self.n_actions, self.start, self.sure_start = traits.n_actions, traits.start, traits.virtual
         self.state_bound, self.initial_states = traits.state_bound, traits.initial_states
         self.pair_bound, self.masked = self.state_bound * self.n_actions, True
@@ -81,7 +81,7 @@ class CrewWorld(Doubted):
         self._met: Met = list(traits.met or [])  # all states that have a number, without a virtual start
         self._index = {key: s + traits.virtual for s, (key, _) in enumerate(self._met)}
         self._ages = [0] * len(makers)  # steps since the last reset of each copy
-        self._threads = np.zeros((len(makers), 2), np.int64)  # where the recorder stands with each copy
+        self._threads = np.zeros((len(makers), 3), np.int64)  # where the recorder stands with each copy
         self._failure: BaseException | None = None
         self._deaths = 0
         self._truncates = self._drew = False
@@ -321,7 +321,7 @@ class CrewWorld(Doubted):
         copies, given = self._copies, facts["copies"]
         if not len(facts["lives"]) == len(given) == len(copies):
             raise ValueError(f"it has another number of copies than {len(copies)}")
-        check_arrays({"threads": Array("int64", (len(copies), 2))}, {"threads": arrays["threads"]})
+        check_arrays({"threads": Array("int64", (len(copies), 3))}, {"threads": arrays["threads"]})
         for copy in given:
             self._check(copy)
         self._doubts.restore(facts["doubts"])

@@ -142,6 +142,10 @@ class Remote:
         """See :class:`~adagoal.worlds.body.Body`."""
         self._ask("put_back", generator)
 
+    def reseeded(self) -> tuple[str, ...]:
+        """See :class:`~adagoal.worlds.body.Body`."""
+        return tuple(self._ask("reseeded"))
+
     def _begin(self) -> Facts:
         self._there.begin()
         facts: Facts = self._there.receive(MAKING)
