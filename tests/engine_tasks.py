@@ -25,6 +25,40 @@ def refuse(error: Exception) -> None:
     raise error
 
 
+class Unpicklable(Exception):
+    """Cannot travel between processes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.link = lambda: None
+
+
+class Particular(Exception):
+    """Can be pickled but not unpickled: its __init__ wants more than Exception keeps."""
+
+    def __init__(self, text: str, more: int) -> None:
+        super().__init__(text)
+
+
+def fail(kind: str) -> Any:
+    """Raise, or return, what a pipe cannot carry."""
+    if kind == "answer":
+        return lambda: None
+    raise Unpicklable("odd") if kind == "unpicklable" else Particular("odd", 1) if kind == "particular" else KeyError(1)
+
+
+class Buggy:
+    """An object for a worker process, with a bug in its method."""
+
+    facts = "made"
+
+    def step(self, kind: str) -> Any:
+        return fail(kind)
+
+    def close(self) -> None:
+        pass
+
+
 def slowly(cell: Any, options: Any) -> Any:
     """A cell of a comparison on Ray; on the node that is to die it says that it has begun, and waits for the end."""
     import ray

@@ -91,6 +91,30 @@ class Aliased(ModelEnv):
         return self.state // 2
 
 
+class Parity(ModelEnv):
+    """Shows only whether the number of the state is even."""
+
+    def observe(self) -> Any:
+        return self.state % 2
+
+
+class Reseeded(ModelEnv):
+    """Every reset seeds the generator anew, so all episodes draw the same numbers."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return super().reset(seed=7)
+
+
+class Twister(ModelEnv):
+    """Draws with a generator whose state has arrays in it."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if seed is not None:
+            self.np_random = np.random.Generator(np.random.MT19937(seed))
+        self.state = 0
+        return self.observe(), {}
+
+
 class LeakyReset(ModelEnv):
     """After a reset the next slip depends on where the last episode ended."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -72,7 +73,7 @@ class NoRay:
             raise NodeDiedError
         function, arguments = cloudpickle.loads(self.begun[task][1])
         try:
-            return function(*arguments)
+            return cloudpickle.loads(pickle.dumps(function(*arguments)))
         except Exception as error:
             raise RayTaskError(error) from error
 

@@ -48,6 +48,13 @@ class Crashes(Chain):
         os._exit(11)
 
 
+class Leaves(Chain):
+    """Ends its process as if all were well."""
+
+    def happen(self) -> None:
+        os._exit(0)
+
+
 class Dies(Chain):
     """Killed from outside, as far as anybody can tell."""
 
@@ -145,6 +152,6 @@ class Moves(Chain):
         os.chdir(self.to)
 
 
-for kind in (Chain, Hangs, Exits, Crashes, Dies, Unmakeable, Slow, Unclosable, Chatty, Named, OldStep, OldReset,
+for kind in (Chain, Hangs, Exits, Crashes, Leaves, Dies, Unmakeable, Slow, Unclosable, Chatty, Named, OldStep, OldReset,
              PairReset, NoStep, LongStep, Moves):  # fmt: skip
     gymnasium.register(f"{kind.__name__}-v0", kind)

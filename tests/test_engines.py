@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import subprocess
 import sys
 import time
@@ -20,11 +21,13 @@ from adagoal import engines
 from adagoal.cli.main import run
 from adagoal.compare import runner
 from adagoal.compare.experiment import Experiment
+from adagoal.core import failures
 from adagoal.core.errors import InputError
 from adagoal.core.run import Run
 from adagoal.engines import Engine, Interrupted, Needs, WorkerLost
+from adagoal.engines.cluster import Host
 from adagoal.engines.local import Local
-from engine_tasks import begun, die, refuse, slowly, square
+from engine_tasks import Buggy, begun, die, fail, refuse, slowly, square
 from experiments import arena
 from experiments.__main__ import run as run_experiment
 from no_ray import NoRay
@@ -74,6 +77,42 @@ def test_a_task_that_was_told_to_stop() -> None:
                 refuse, {"a": (Interrupted("asked"),), "b": (Interrupted("asked"),)}, Needs()
             )
         )
+
+
+WRONG = [
+    ("bug", KeyError, "^1$"),
+    ("unpicklable", RuntimeError, "^Unpicklable: odd$"),
+    ("particular", RuntimeError, "^Particular: odd$"),
+]
+
+
+@pytest.mark.parametrize(("kind", "error", "message"), [*WRONG, ("answer", Exception, "pickle")])
+def test_a_bug_in_a_local_task_keeps_its_traceback_and_is_not_tried_again(
+    kind: str, error: type[Exception], message: str
+) -> None:
+    said: list[str] = []
+    with pytest.raises(error, match=message) as raised:
+        list(Local(1, said.append).map(fail, {"a": (kind,)}, FRESH))
+    assert said == []
+    assert ("in fail" if kind != "answer" else "pickle.dumps(answer)") in str(raised.value.__cause__)
+
+
+@pytest.mark.parametrize(("kind", "error", "message"), WRONG)
+def test_a_bug_in_a_task_on_ray_keeps_its_traceback(
+    kind: str, error: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_ray(monkeypatch, set())
+    with pytest.raises(error, match=message) as raised:
+        list(engines.make("ray", None, None, print).map(fail, {"a": (kind,)}, Needs()))
+    assert "in fail" in str(raised.value.__cause__)
+
+
+def test_a_bug_in_a_worker_on_ray_keeps_its_traceback() -> None:
+    host = Host(pickle.dumps(Buggy))
+    with pytest.raises(KeyError) as raised:
+        failures.result(host.call("step", "bug"))
+    assert "in fail" in str(raised.value.__cause__)
+    assert isinstance(Host(b"no pickle")._facts, failures.Failure)
 
 
 def test_leaving_early_ends_the_workers() -> None:

@@ -438,3 +438,42 @@ def test_the_schema_of_a_result_is_in_the_documents(runs: dict[str, Path]) -> No
     for folder in runs.values():
         data = json.loads((folder / "result.json").read_text())
         assert data.keys() == RESULT["properties"].keys(), "every entry is documented, and every documented one there"
+
+
+OWN_MODULE = """
+import gymnasium
+from gymnasium.envs.toy_text import FrozenLakeEnv
+gymnasium.register("Own-v0", FrozenLakeEnv)
+"""
+
+
+def test_commands_in_a_hostile_folder_run_and_read_nothing_of_it(runs: dict[str, Path], tmp_path: Path) -> None:
+    """But for a module that the user names."""
+    folder = tmp_path / "run"
+    shutil.copytree(runs["certified"], folder)
+    marker = vault.make_hostile(folder)
+    (folder / "own.py").write_text(OWN_MODULE)
+    own = ["explore", "own:Own-v0", "--radius", "3", "--budget", "100", "--workers", "2", "--out", "../own"]
+    for arguments, code in ((["audit", "."], 0), (["report", "."], 0), (own, Status.BUDGET.exit_code)):
+        done = vault.command_in(folder, *arguments)
+        assert done.returncode == code, done.stderr
+        assert not marker.exists(), marker.read_text()
+        assert not (folder / "forged").exists(), "compiled code, where the folder says"
+
+
+def test_numba_does_not_read_the_current_folder_when_it_compiles(tmp_path: Path) -> None:
+    """It reads its configuration again before each compilation, wherever an environment has gone meanwhile."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    vault.make_hostile(folder)
+    code = f"""
+import os
+from adagoal.core import isolation
+isolation.ignore_local_files()
+import numba, matplotlib
+assert os.getcwd() == {os.getcwd()!r}
+os.chdir({str(folder)!r})
+numba.core.config.reload_config()
+assert "forged" not in numba.config.CACHE_DIR
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pickle
 import signal
@@ -20,6 +21,7 @@ from adagoal.runs.result import load
 from adagoal.worlds import registry
 from adagoal.worlds.gym import GymWorld
 from adagoal.worlds.process import Process
+from engine_tasks import Buggy, fail
 from model_env import ModelEnv, play, same_counts
 from odd_envs import CHAIN
 
@@ -76,6 +78,21 @@ def test_an_environment_that_ends_its_process_is_one_line_and_void_afterwards(
     assert api.resume(tmp_path, 1200, trust=True).status == "void"
 
 
+def test_an_environment_that_ends_the_command_without_an_error_is_a_failure(tmp_path: Path) -> None:
+    """In the process of the command itself, where os._exit(0) would be a success."""
+    words = ["explore", "odd_envs:Leaves-v0", "--radius", "8", "--epsilon", "0.5", "--quiet", "--out", str(tmp_path)]
+    code = "from adagoal.cli.main import main; main()"
+    paths = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    call: dict[str, Any] = {"env": os.environ | paths, "capture_output": True, "text": True, "timeout": 120}
+    done = subprocess.run([sys.executable, "-c", code, *words], **call, check=False)
+    assert done.returncode == 2
+    assert "raised SystemExit: os._exit(0)" in done.stderr
+    assert done.stderr.count("\n") == 1
+    kept = load(tmp_path)
+    assert kept.status == "interrupted"
+    assert any("failed in 1 transition" in line for line in kept.warnings)
+
+
 def test_a_process_that_was_killed_is_begun_anew_and_voids_nothing() -> None:
     result = api.explore("odd_envs:Dies-v0", **EXPLORE, env_args={"after": 500}, step_timeout=20, budget=1200)
     assert (result.status, result.steps, result.void) == ("budget", 1200, [])
@@ -129,6 +146,36 @@ def test_a_process_is_deaf_to_ctrl_c_before_its_first_import() -> None:
     blocked = int(next(line for line in status.splitlines() if line.startswith("SigBlk")).split()[1], 16)
     assert blocked & 1 << signal.SIGINT - 1
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def test_a_bug_in_a_worker_keeps_its_traceback_and_is_no_failure_of_the_environment() -> None:
+    there = Process(Buggy, "none")
+    there.begin()
+    assert there.receive(60) == "made"
+    for kind, error in (("bug", KeyError), ("unpicklable", RuntimeError), ("answer", Exception)):
+        there.send("step", kind)
+        with pytest.raises(error) as raised:
+            there.receive(60)
+        assert not isinstance(raised.value, InputError)
+        assert 'File "' in str(raised.value.__cause__)
+        assert there.alive
+    there.end()
+
+
+def test_an_object_that_cannot_be_made_in_a_worker_says_why() -> None:
+    there = Process(functools.partial(fail, "bug"), "none")
+    there.begin()
+    with pytest.raises(KeyError) as raised:
+        there.receive(60)
+    assert "in fail" in str(raised.value.__cause__)
+    there.end()
+
+
+def test_what_the_environment_raises_in_a_worker_is_the_cause() -> None:
+    world = remote("Exits")
+    with pytest.raises(EnvironmentFailure, match="SystemExit: 7") as raised:
+        play(world, 2000)
+    assert isinstance(raised.value.__cause__, SystemExit)
 
 
 UNGUARDED = "import adagoal\nadagoal.explore('FrozenLake-v1', radius=3, workers=2, budget=200)\n"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from typing import Any
+
 import gymnasium
 import numpy as np
 import pytest
@@ -13,7 +16,7 @@ from adagoal.core.world import Plan
 from adagoal.worlds import random_models, toys
 from adagoal.worlds.gym import GymWorld
 from adagoal.worlds.sanity import Recorder
-from model_env import Ageing, Aliased, Drifting, LeakyReset, ModelEnv, NoReset
+from model_env import Ageing, Aliased, Drifting, LeakyReset, ModelEnv, NoReset, Parity, Reseeded
 
 
 def wander(env: gymnasium.Env[int, int], steps: int, seed: int = 0, start_seed: int | None = None) -> GymWorld:
@@ -67,6 +70,36 @@ def test_drift_is_flagged() -> None:
 def test_hidden_age_is_flagged() -> None:
     lines = wander(Ageing(toys.chain(n_states=6, slip=0.1)), 12_000).void
     assert any("depends on the time since the reset" in line for line in lines)
+
+
+def test_a_generator_that_every_reset_seeds_is_flagged() -> None:
+    lines = wander(Reseeded(toys.chain(n_states=6, slip=0.1)), 8000).void
+    assert any("every reset seeds its random generator anew" in line for line in lines)
+
+
+class GloballyReseeded(ModelEnv):
+    """Every reset seeds the generators of the whole process."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        random.seed(1)
+        np.random.seed(1)  # noqa: NPY002
+        return super().reset(seed=seed)
+
+
+def test_resets_that_seed_a_generator_are_a_warning_before_the_first_step() -> None:
+    chain = toys.chain(n_states=6, slip=0.1)
+    before = random.getstate(), np.random.get_state()[2]  # noqa: NPY002
+    assert wander(ModelEnv(chain), 10).warnings == []
+    assert (random.getstate(), np.random.get_state()[2]) == before, "those of the user"  # noqa: NPY002
+    (line,) = wander(Reseeded(chain), 10).warnings
+    assert line.startswith("every reset seeds the same random numbers (np_random)")
+    (line,) = wander(GloballyReseeded(chain), 10).warnings
+    assert line.startswith("every reset seeds the same random numbers (numpy.random, random)")
+
+
+def test_observations_of_a_parity_are_flagged() -> None:
+    lines = wander(Parity(toys.chain(n_states=6, slip=0.0)), 8000).void
+    assert any("the environment hides part of its state" in line for line in lines)
 
 
 def test_findings_reach_the_result() -> None:

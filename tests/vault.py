@@ -17,6 +17,8 @@ import os
 import pickle
 import shutil
 import signal
+import subprocess
+import sys
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -270,3 +272,27 @@ def within(seconds: int) -> Iterator[None]:
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
+
+
+def make_hostile(folder: Path) -> Path:
+    """Put files into a folder that Python and libraries would run or read there; return the file that code writes."""
+    marker = folder.parent / f"{folder.name}-ran"
+    for name in ("numpy", "struct", "json", "types", "ctypes", "click", "matplotlib"):
+        (folder / f"{name}.py").write_text(
+            f"open({str(marker)!r}, 'a').write('{name} ')\nraise ImportError('hostile')\n"
+        )
+    (folder / ".numba_config.yaml").write_text("cache_dir: forged\n")
+    (folder / "matplotlibrc").write_bytes(b"backend: \xff")
+    (folder / "libglfw.so").write_bytes(b"no library")
+    (folder / "evil-1.0.dist-info").mkdir()
+    (folder / "evil-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: evil\nVersion: 1.0\n")
+    (folder / "evil-1.0.dist-info" / "entry_points.txt").write_text("[gymnasium.envs]\n__root__ = struct:evil\n")
+    return marker
+
+
+def command_in(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run ``adagoal`` as its console script does, with this current directory."""
+    script = folder.parent / "adagoal_script.py"
+    script.write_text("from adagoal.cli.main import main\n\nif __name__ == '__main__':\n    main()\n")
+    words = [sys.executable, str(script), *arguments]
+    return subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=300, check=False)

@@ -5,11 +5,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import multiprocessing
+import threading
+from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from adagoal.deep import Config
+import pytest
+
+from adagoal.deep import Config, worker
+from adagoal.deep.envs import Dimensions, Source
 from adagoal.runs import training
 
 FORMAT1 = Path(__file__).parent / "format1"
@@ -63,3 +70,18 @@ def restored(folder: Path, **code: Any) -> training.Training:
         "step_timeout": None,
     }
     return training._restored(found, **{**given, **code})
+
+
+@contextlib.contextmanager
+def rollout_worker(configs: list[Config], source: Source, sizes: Dimensions) -> Iterator[Connection]:
+    """A worker with one environment, in a thread of this process; the pipe to it."""
+    here, there = multiprocessing.Pipe()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker, "deaf", lambda names: None)  # signals belong to the main thread
+        thread = threading.Thread(target=worker.main, args=(there, configs, [(0, 0)], source, sizes))
+        thread.start()
+        try:
+            yield here
+        finally:
+            here.close()
+            thread.join()

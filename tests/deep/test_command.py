@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import re
 import subprocess
 import sys
@@ -13,16 +12,17 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from small import SETTINGS, TINY, words
+from small import SETTINGS, TINY, rollout_worker, words
 
 from adagoal.cli.main import run
+from adagoal.core import failures
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.deep.actor import Actor
 from adagoal.deep.config import Config
 from adagoal.deep.envs import Dimensions, Source, World
 from adagoal.deep.history import History
 from adagoal.deep.pointmass import PointMass
-from adagoal.deep.worker import Failure, Order, main
+from adagoal.deep.worker import Order
 from adagoal.runs.training_progress import TrainingProgress
 from experiments import figure2
 from experiments.__main__ import run as run_experiment
@@ -113,25 +113,16 @@ def test_nan_observations_are_refused() -> None:
         world.step(np.zeros(2))
 
 
-def test_what_an_environment_raises_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("signal.signal", lambda number, handler: None)  # a worker ignores Ctrl-C, we do not
-    here, there = multiprocessing.Pipe()
-    here.send(0)
-    here.send(
-        Order(
-            0,
-            {0: Actor([(np.zeros((6, 2)), np.zeros(2))], *np.ones((4, 1)), 5.0)},
-            np.zeros((1, 2)),
-            np.zeros((0, 1, 2)),
-        )
-    )
-    main(there, [Config("test_command:Crashing-v0")], [(0, 0)], Source("test_command:Crashing-v0"), SIZES)
-    assert isinstance(here.recv(), np.ndarray)
-    answer = here.recv()
-    assert isinstance(answer, Failure)
-    assert isinstance(answer.error, EnvironmentFailure)
-    assert str(answer.error) == "env: test_command:Crashing-v0 raised RuntimeError: the motor is hot"
-    assert isinstance(answer.cause, RuntimeError)
+def test_what_an_environment_raises_is_one_line() -> None:
+    actor = Actor([(np.zeros((6, 2)), np.zeros(2))], *np.ones((4, 1)), 5.0)
+    with rollout_worker([Config("test_command:Crashing-v0")], Source("test_command:Crashing-v0"), SIZES) as link:
+        link.send(0)
+        assert isinstance(link.recv(), np.ndarray)
+        link.send(Order(0, {0: actor}, np.zeros((1, 2)), np.zeros((0, 1, 2))))
+        with pytest.raises(EnvironmentFailure) as raised:
+            failures.result(link.recv())
+    assert str(raised.value) == "env: test_command:Crashing-v0 raised RuntimeError: the motor is hot"
+    assert isinstance(raised.value.__cause__, RuntimeError)
 
 
 def test_importing_adagoal_imports_no_jax() -> None:

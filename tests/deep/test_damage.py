@@ -449,3 +449,17 @@ def test_a_folder_of_another_kind_is_told(run: Path) -> None:
     for reader in (load, evaluate, report.write):
         with pytest.raises(InputError, match="holds no run"):
             reader(run / "checkpoints")
+
+
+@pytest.mark.slow
+def test_commands_in_a_hostile_folder_run_and_read_nothing_of_it(finished: Path, tmp_path: Path) -> None:
+    """Workers of a certification, the process that films the policy, and glfw, which MuJoCo's renderer imports."""
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    marker = vault.make_hostile(folder)
+    certify = ["certify", ".", "--radius", "3", "--rollouts", "200", "--workers", "1"]
+    for arguments, code in ((["report", "."], 0), (certify, 3), (["check", "FetchReach-v4"], 0)):
+        done = vault.command_in(folder, *arguments)
+        assert done.returncode == code, done.stderr
+        assert not marker.exists(), marker.read_text()
+    assert (folder / "strip.png").is_file()

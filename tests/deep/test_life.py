@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import signal
 import subprocess
 import sys
@@ -13,19 +12,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small import TINY
+from small import TINY, rollout_worker
 
 from adagoal.api.until import train_until_certified
+from adagoal.core import failures
 from adagoal.core.errors import EnvironmentFailure, InputError
+from adagoal.core.failures import Failure
 from adagoal.core.files import read_json
 from adagoal.deep import Config, algorithms, load, resume, train
 from adagoal.deep.envs import Dimensions, Source
 from adagoal.deep.fleet import Fleet
 from adagoal.deep.survey import survey
-from adagoal.deep.worker import Failure, Slots, main
+from adagoal.deep.worker import Slots
 from adagoal.report import deep as report
 from adagoal.runs.signals import ENDING, stop_on_signals
 from adagoal.runs.training_files import is_training
+from engine_tasks import Unpicklable
 
 CONFIG = Config("point-mass", **TINY)
 
@@ -89,14 +91,6 @@ def test_our_own_bugs_stay_what_they_are(tmp_path: Path, monkeypatch: pytest.Mon
     assert resume(tmp_path, workers=1).status == "done"
 
 
-class Unpicklable(Exception):
-    """Cannot travel between processes."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.link = lambda: None
-
-
 @pytest.mark.parametrize(
     ("error", "kind", "words"),
     [
@@ -111,17 +105,23 @@ def test_a_bug_in_a_worker_travels_with_its_traceback(
     def broken(self: Slots, cycle: int) -> Any:
         raise error
 
-    monkeypatch.setattr("signal.signal", lambda number, handler: None)  # a worker ignores Ctrl-C, we do not
     monkeypatch.setattr(Slots, "start", broken)
-    here, there = multiprocessing.Pipe()
-    here.send(0)
-    main(there, [CONFIG], [(0, 0)], Source("point-mass"), Dimensions(4, 2, 2, 5, 0.1))
-    answer = here.recv()
+    with rollout_worker([CONFIG], Source("point-mass"), Dimensions(4, 2, 2, 5, 0.1)) as link:
+        link.send(0)
+        answer = link.recv()
     assert isinstance(answer, Failure)
-    found = answer.again()
+    found = answer.exception()
     assert type(found) is kind
     assert str(found) == words
-    assert "in broken\n    raise error" in found.__notes__[0]
+    assert "in broken\n    raise error" in str(found.__cause__)
+
+
+def test_a_worker_whose_environments_cannot_be_made_answers_every_order_with_that() -> None:
+    with rollout_worker([CONFIG], Source("no_such_module:Env-v0"), Dimensions(4, 2, 2, 5, 0.1)) as link:
+        for order in (0, 1):
+            link.send(order)
+            with pytest.raises(InputError, match="no_such_module"):
+                failures.result(link.recv())
 
 
 def test_an_observer_may_end_a_training(tmp_path: Path) -> None:

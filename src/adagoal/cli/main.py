@@ -9,13 +9,14 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, TextIO, cast
+from typing import Any, NoReturn, TextIO, cast
 
 import click
 
-from adagoal.core import status
+from adagoal.core import isolation, status
 from adagoal.core.errors import InputError, RunWarning
 
 
@@ -149,10 +150,31 @@ class Patient:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point: runs a command and exits with its code; whatever the user got wrong is one line."""
+    isolation.ignore_local_files()
+    _report_exits()
     sys.stdout = cast(TextIO, Patient(sys.stdout))
     code = run(arguments)
     sys.stdout.flush()
     sys.exit(code)
+
+
+def _report_exits() -> None:
+    """Make ``os._exit`` of an environment an exception, so a run that it ends is saved and has failed.
+
+    Forked processes end as usual. A thread cannot raise in the main thread, so it ends the process with a failure.
+    """
+    leave, process = os._exit, os.getpid()
+
+    def raise_exit(status: int) -> NoReturn:
+        text = f"os._exit({status})"
+        if os.getpid() != process:
+            leave(status)
+        if threading.current_thread() is threading.main_thread():
+            raise SystemExit(text)
+        print(f"error: a thread of the environment called {text}", file=sys.stderr, flush=True)
+        leave(status or 1)
+
+    os._exit = raise_exit
 
 
 def run(arguments: Sequence[str] | None = None, group: click.Group | None = None, name: str = "adagoal") -> int:

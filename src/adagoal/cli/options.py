@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import math
 import os
 import re
@@ -134,14 +135,23 @@ class Names(click.ParamType["tuple[str, ...]"]):
 
 
 class Env(click.ParamType[str]):
-    """The name of an environment. That of a module (``module:Id``) is looked for in the current folder too."""
+    """The name of an environment. A module (``module:Id``) is looked for in the current folder if none is installed."""
 
     name = "ENV"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The name."""
-        look_here(":" in str(value))
+        module, colon, _ = str(value).partition(":")
+        look_here(bool(colon) and not _installed(module))
         return str(value)
+
+
+def _installed(module: str) -> bool:
+    """Whether a module can be imported without the current folder."""
+    try:
+        return importlib.util.find_spec(module.partition(".")[0]) is not None
+    except ValueError:  # no name, or a module without a specification
+        return False
 
 
 def look_here(wanted: bool) -> bool:

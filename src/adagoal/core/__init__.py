@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from adagoal.core import isolation
 from adagoal.core.numba_cache import remove_stale
 
+isolation.prepare()
 remove_stale(Path(__file__).parents[1])

@@ -57,9 +57,10 @@ USER_CODE = UserCode()
 
 @contextlib.contextmanager
 def unheard() -> Iterator[None]:
-    """Processes begun meanwhile do not hear Ctrl-C, not even while they import, until they say :func:`deaf`.
+    """Processes started in this block ignore SIGINT until they call :func:`deaf`, also while they import.
 
-    The run itself hears one that comes now at the end of this.
+    The run itself gets a SIGINT at the end of the block. The resource tracker is an interpreter too, so it must be
+    started on a safe path (:mod:`adagoal.core.isolation`).
     """
     if not MASKS:
         yield

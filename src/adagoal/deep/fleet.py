@@ -14,14 +14,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core import guard
+from adagoal.core import failures, guard
 from adagoal.core.ctrlc import unheard
 from adagoal.core.errors import EnvironmentFailure, InputError
+from adagoal.core.isolation import safe_path
 from adagoal.core.types import Floats, Singles
 from adagoal.deep.actor import Actor
 from adagoal.deep.config import Config
 from adagoal.deep.envs import Dimensions, Source
-from adagoal.deep.worker import Episodes, Exam, Failure, Order, Played, main
+from adagoal.deep.worker import Episodes, Exam, Order, Played, main
 
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 TRAINS = "trains"
@@ -57,7 +58,7 @@ class Fleet:
         self._runs = [sorted({run for run, _ in slots[part]}) for part in self._parts]
         context = multiprocessing.get_context("spawn")
         self._links, self._processes = [], []
-        with one_thread(), unheard():
+        with one_thread(), safe_path(), unheard():
             for part in self._parts:
                 here, there = context.Pipe()
                 given = there, configs, slots[part], source, sizes
@@ -128,9 +129,7 @@ class Fleet:
         for link, process in zip(self._links, self._processes, strict=True):
             with alive(process, self._source):
                 answer = link.recv()
-            if isinstance(answer, Failure):
-                raise answer.again()
-            answers.append(answer)
+            answers.append(failures.result(answer))
         return answers
 
     def _stack(self, parts: Sequence[NDArray[Any]]) -> NDArray[Any]:

@@ -13,14 +13,15 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 
-from adagoal.core import guard
+from adagoal.core import failures, guard
 from adagoal.core.ctrlc import deaf, unheard
+from adagoal.core.isolation import safe_path
 from adagoal.core.types import Floats
 from adagoal.deep import goalspace, measure
 from adagoal.deep.envs import Dimensions, Source, within
 from adagoal.deep.fleet import TRAINS, alive, one_thread
 from adagoal.deep.goalspace import GoalSpace
-from adagoal.deep.worker import OF_THE_GROUP, Failure
+from adagoal.deep.worker import OF_THE_GROUP
 
 
 class Survey(NamedTuple):
@@ -43,7 +44,7 @@ def survey(source: Source, horizon: int, spaces: Sequence[tuple[str, str]]) -> S
     given = there, source, horizon, spaces
     process = context.Process(target=_elsewhere, name=guard.OURS, args=given, daemon=True)
     try:
-        with one_thread(), unheard():
+        with one_thread(), safe_path(), unheard():
             process.start()
         there.close()
         with alive(process, source):
@@ -52,19 +53,14 @@ def survey(source: Source, horizon: int, spaces: Sequence[tuple[str, str]]) -> S
         here.close()
         process.kill()
         process.join()
-    if isinstance(answer, Failure):
-        raise answer.again()
-    found: Survey = cloudpickle.loads(answer)
+    found: Survey = cloudpickle.loads(failures.result(answer))
     return found
 
 
 def _elsewhere(link: Connection, source: Source, horizon: int, spaces: Sequence[tuple[str, str]]) -> None:
     """The other process; goal spaces are functions, which plain pickle does not take."""
     deaf(OF_THE_GROUP)
-    try:
-        link.send(cloudpickle.dumps(_look(source, horizon, spaces)))
-    except Exception as error:
-        link.send(Failure.of(error))
+    failures.send(link, failures.attempt(lambda: cloudpickle.dumps(_look(source, horizon, spaces))))
 
 
 def _look(source: Source, horizon: int, spaces: Sequence[tuple[str, str]]) -> Survey:

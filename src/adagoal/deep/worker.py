@@ -8,15 +8,13 @@ exact. This module must not import JAX.
 
 from __future__ import annotations
 
-import contextlib
-import pickle
-import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 import numpy as np
 
+from adagoal.core import failures
 from adagoal.core.ctrlc import deaf
 from adagoal.core.random import Purpose, stream
 from adagoal.core.types import Bools, Floats, Ints, Singles
@@ -198,48 +196,13 @@ class Slots:
         return random, normal, np.stack([r.uniform(-1.0, 1.0, (self.horizon, width)) for r in rng])
 
 
-@dataclass(frozen=True)
-class Failure:
-    """What went wrong in a worker, on its way to the process that waits for it."""
-
-    error: BaseException
-    cause: BaseException | None
-    text: str
-    """The worker's traceback."""
-
-    @classmethod
-    def of(cls, error: Exception) -> Failure:
-        """An exception as it is, where it can travel."""
-        cause = error.__cause__ if error.__cause__ is None else _portable(error.__cause__)
-        return cls(_portable(error), cause, "".join(traceback.format_exception(error)))
-
-    def again(self) -> BaseException:
-        """The exception to raise, with the worker's traceback as a note."""
-        self.error.__cause__ = self.cause
-        self.error.add_note(f"in a rollout worker:\n{self.text}")
-        return self.error
-
-
-def _portable(error: BaseException) -> BaseException:
-    """The exception, or its words where it cannot be pickled."""
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error
-
-
 def main(
     link: Connection, configs: Sequence[Config], slots: Sequence[tuple[int, int]], source: Source, sizes: Dimensions
 ) -> None:
-    """A worker process: answer orders until the other end closes, or something fails."""
+    """Run a worker process: answer orders until the other end closes.
+
+    If the environments cannot be made, every order is answered with that exception.
+    """
     deaf(OF_THE_GROUP)
-    try:
-        own = Slots(configs, slots, source, sizes)
-        while True:
-            link.send(own.answer(link.recv()))
-    except (EOFError, ConnectionError):  # an environment's own are an EnvironmentFailure
-        return
-    except Exception as error:
-        with contextlib.suppress(ConnectionError):  # another worker has failed before, and nobody listens any more
-            link.send(Failure.of(error))
+    own = failures.attempt(Slots, configs, slots, source, sizes)
+    failures.serve(link, lambda order: failures.result(own).answer(order))

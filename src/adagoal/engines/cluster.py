@@ -13,14 +13,16 @@ Usage reports are switched off, and no dashboard is started.
 from __future__ import annotations
 
 import os
+import pickle
 import socket
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from adagoal.core import failures
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.engines import Interrupted, Losses, Needs, Tell
-from adagoal.worlds.process import Killed
+from adagoal.worlds.process import Killed, make_with_facts
 
 
 def _ray() -> Any:
@@ -42,10 +44,6 @@ def _reach(address: str) -> None:
         raise InputError(
             f"nobody answers at {address!r} ({error}); give HOST:PORT of a cluster", name="address"
         ) from None
-
-
-def _call(function: Callable[..., Any], *arguments: Any) -> Any:
-    return function(*arguments)
 
 
 class RayCluster:
@@ -72,7 +70,7 @@ class RayCluster:
         """See :class:`adagoal.engines.Engine`."""
         ray = self._ray
         errors = ray.exceptions
-        remote = ray.remote(**self._share(needs))(_call)
+        remote = ray.remote(**self._share(needs))(failures.attempt)
         waiting, losses = deque(tasks), Losses(self._tell)
         flying: dict[Any, str] = {}
         try:
@@ -83,11 +81,11 @@ class RayCluster:
                 (ended, *_), _ = ray.wait(list(flying), num_returns=1)
                 name = flying.pop(ended)
                 try:
-                    outcome = ray.get(ended)
-                except errors.RayTaskError as error:
-                    if not isinstance(error.cause, Interrupted):
-                        raise error.cause from error
-                    reason = str(error.cause)
+                    outcome = failures.result(ray.get(ended))
+                except Interrupted as interrupted:
+                    reason = str(interrupted)
+                except errors.RayTaskError:  # Ray could not call the task; the text has the worker's traceback
+                    raise
                 except errors.RayError as error:  # the worker, its machine, or the answer on it is gone
                     reason = type(error).__name__
                 else:
@@ -116,23 +114,19 @@ class RayCluster:
 class Host:
     """What an actor runs: an object whose methods are called by their names, as in a process."""
 
-    def __init__(self, make: Callable[[], Any]) -> None:
-        try:
-            self._there = make()
-            self._facts = self._there.facts
-        except InputError as error:
-            self._facts = error
+    def __init__(self, make: bytes) -> None:
+        made = failures.attempt(make_with_facts, make)
+        self._there: Any
+        self._facts: Any
+        self._there, self._facts = (None, made) if isinstance(made, failures.Failure) else made
 
     def facts(self) -> tuple[Any, str]:
-        """Those of the object, or why there is none; and the node."""
+        """The facts of the object, or the failure to make it; and the node."""
         return self._facts, _ray().get_runtime_context().get_node_id()
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """The answer, or what the environment raised."""
-        try:
-            return getattr(self._there, method)(*arguments)
-        except InputError as error:
-            return error
+        """Call a method and return its answer, or its failure."""
+        return failures.attempt(getattr(self._there, method), *arguments)
 
 
 class Actor:
@@ -156,7 +150,7 @@ class Actor:
     def begin(self) -> None:
         """See :class:`adagoal.worlds.roster.Member`."""
         host = self._ray.remote(num_cpus=0, max_restarts=0, scheduling_strategy="SPREAD")(Host)
-        self._actor, self._node = host.remote(self._make), None
+        self._actor, self._node = host.remote(pickle.dumps(self._make)), None
         self._answer = self._actor.facts.remote()
 
     def send(self, method: str, *arguments: Any) -> None:
@@ -171,13 +165,13 @@ class Actor:
         except errors.GetTimeoutError:
             self.end()
             raise EnvironmentFailure(f"the environment {self._name} took longer than {seconds:g} s") from None
-        except errors.RayActorError:
+        except errors.RayTaskError:  # Ray could not call the worker; the text has the worker's traceback
+            raise
+        except errors.RayError:  # the worker, its machine, or the answer on it is gone
             raise self._gone() from None
         if self._node is None:
             answer, self._node = answer
-        if isinstance(answer, InputError):
-            raise answer
-        return answer
+        return failures.result(answer)
 
     def _gone(self) -> EnvironmentFailure:
         there = {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}

@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from adagoal.core import failures
 from adagoal.core.ctrlc import deaf, unheard
+from adagoal.core.isolation import safe_path
 from adagoal.engines import Interrupted, Losses, Needs, Tell
 
 _CONTEXT = multiprocessing.get_context("spawn")
@@ -52,19 +53,20 @@ class Local:
                 for pipe in wait([worker.pipe for worker, _ in busy.values()]):
                     worker, name = busy.pop(pipe)
                     try:
-                        outcome = worker.pipe.recv()
+                        answer = worker.pipe.recv()
                     except (EOFError, OSError):
-                        outcome = _Failure(Interrupted(worker.death()))
+                        answer = failures.Failure.of(Interrupted(worker.death()))
                     if needs.fresh or not worker.process.is_alive():
                         worker.close()
                     else:
                         idle.append(worker)
-                    if not isinstance(outcome, _Failure):
+                    try:
+                        outcome = failures.result(answer)
+                    except Interrupted as interrupted:
+                        if losses.again(name, str(interrupted)):
+                            waiting.append(name)
+                    else:
                         yield name, outcome
-                    elif not isinstance(outcome.error, Interrupted):
-                        raise outcome.error
-                    elif losses.again(name, str(outcome.error)):
-                        waiting.append(name)
         finally:
             _end([*idle, *(worker for worker, _ in busy.values())])
         losses.check()
@@ -79,20 +81,13 @@ def _here(function: Callable[..., Any], tasks: Mapping[str, tuple[Any, ...]]) ->
         yield name, outcome
 
 
-class _Failure:
-    """What a task raised."""
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
-
-
 class _Worker:
     """A process and the pipe to it."""
 
     def __init__(self) -> None:
         self.pipe, there = _CONTEXT.Pipe()
         self.process = _CONTEXT.Process(target=_serve, args=(there,))  # no daemon: a training has workers of its own
-        with unheard():
+        with safe_path(), unheard():
             self.process.start()
         there.close()
 
@@ -130,12 +125,4 @@ def _end(workers: list[_Worker]) -> None:
 def _serve(pipe: Connection[Any, Any]) -> None:
     """The life of a process."""
     deaf()  # the parent decides
-    with contextlib.suppress(EOFError, OSError):  # the parent has gone, or wants no more
-        while True:
-            function, arguments = pipe.recv()
-            try:
-                outcome: object = function(*arguments)
-            except Exception as error:
-                error.add_note("in a worker process:\n" + traceback.format_exc())
-                outcome = _Failure(error)
-            pipe.send(outcome)
+    failures.serve(pipe, lambda task: task[0](*task[1]))

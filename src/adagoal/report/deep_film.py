@@ -1,4 +1,4 @@
-"""A strip of frames of a trained policy, rendered without a display: ``python -m adagoal.report.deep_film FOLDER``.
+"""A strip of frames of a trained policy, rendered without a display.
 
 Runs as a process of its own, so that a machine without a working renderer loses the strip and nothing else.
 """
@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal.core import isolation
 from adagoal.core.errors import InputError
 from adagoal.core.files import replace
 from adagoal.deep import envs, goalspace, measure
@@ -21,6 +22,7 @@ from adagoal.deep.vectors import flat, like
 from adagoal.runs import training_files as files
 from adagoal.runs.saved import read
 
+CHILD = "import sys; sys.path[:] = sys.argv[2:]; from adagoal.report import deep_film; deep_film.main()"
 FRAMES = 12
 SIDE = 240
 """Pixels of a picture on the page, at least; larger ones lose every second pixel, or more."""
@@ -28,7 +30,7 @@ SIDE = 240
 
 def write(about: files.Record, env: str | None, trust: bool) -> Path | None:
     """Render ``FOLDER/strip.png`` in a child process; None where no renderer works, or the code may not be run."""
-    environment = {"MUJOCO_GL": "egl", **os.environ}
+    environment = {"MUJOCO_GL": "egl", **os.environ, **isolation.environment()}
     path = about.path / "strip.png"
     path.unlink(missing_ok=True)
     try:
@@ -37,7 +39,7 @@ def write(about: files.Record, env: str | None, trust: bool) -> Path | None:
         return None
     try:
         subprocess.run(
-            [sys.executable, "-m", "adagoal.report.deep_film", str(about.path)],
+            [sys.executable, "-c", CHILD, str(about.path), *sys.path],
             env=environment,
             capture_output=True,
             timeout=120,
@@ -85,7 +87,3 @@ def main() -> None:
     picture = io.BytesIO()
     matplotlib.image.imsave(picture, strip, format="png")
     replace(folder / "strip.png", lambda file: file.write(picture.getvalue()))
-
-
-if __name__ == "__main__":
-    main()

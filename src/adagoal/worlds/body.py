@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import random
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import gymnasium
 import numpy as np
@@ -19,6 +20,7 @@ from gymnasium import spaces, wrappers
 
 from adagoal.core.ctrlc import USER_CODE
 from adagoal.core.errors import EnvironmentFailure, InputError
+from adagoal.core.generator import same
 from adagoal.core.text import plain, told
 from adagoal.core.types import MOST_ACTIONS
 from adagoal.worlds.keys import (
@@ -87,6 +89,10 @@ class Body(Protocol):
 
     def put_back(self, generator: dict[str, Any]) -> None:
         """The inverse of :meth:`generator`."""
+        ...
+
+    def reseeded(self) -> tuple[tuple[str, ...], set[Key]]:
+        """Reset twice: the random generators that every reset puts into the same state, and the keys of the starts."""
         ...
 
 
@@ -166,6 +172,25 @@ class Local:
         """See :class:`Body`."""
         with self._blamed("has a random generator (np_random) that cannot be put back"):
             self._base.np_random.bit_generator.state = generator
+
+    def reseeded(self) -> tuple[tuple[str, ...], set[Key]]:
+        """See :class:`Body`."""
+        legacy = np.random.mtrand._rand  # that of numpy.random.random() and the like
+        kept, after = (legacy.get_state(), random.getstate()), []
+        starts: set[Key] = set()
+        for _ in range(2):
+            legacy.random()
+            random.random()
+            if self.generator():
+                self._base.np_random.random()
+            starts.add(self.reset()[0])
+            _, key, position, *_ = cast(tuple[Any, ...], legacy.get_state())
+            after.append((self.generator(), {"key": key, "position": position}, {"state": random.getstate()[1]}))
+        legacy.set_state(kept[0])
+        random.setstate(kept[1])
+        names = "np_random", "numpy.random", "random"
+        found = tuple(name for name, one, other in zip(names, *after, strict=True) if one and same(one, other))
+        return found, starts
 
     def close(self) -> None:
         """Close it; what it raises then is of no interest to anybody."""

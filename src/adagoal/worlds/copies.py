@@ -15,6 +15,7 @@ import numpy as np
 
 from adagoal.core import generator
 from adagoal.core.errors import EnvironmentFailure, InputError
+from adagoal.core.failures import Failure
 from adagoal.core.names import Observed
 from adagoal.core.random import Purpose, sequence, stream
 from adagoal.core.types import Longs
@@ -41,6 +42,8 @@ class Traits(NamedTuple):
     """States known at first, after the virtual start; None where their numbers are declared"""
     observed: Observed
     """How the states are known by their observations; the digests are those of the beginning"""
+    reseeded: tuple[str, ...]
+    """Random generators that every reset puts into the same state"""
 
 
 class Part(NamedTuple):
@@ -80,8 +83,8 @@ class Seen(NamedTuple):
     """Steps since the last reset of the environment"""
     drew: bool
     """Whether Gymnasium's generator was ever used"""
-    failure: InputError | None
-    """What the environment raised in the end"""
+    failure: Failure | None
+    """The exception that ended the round, if any"""
 
 
 class Copy:
@@ -93,7 +96,9 @@ class Copy:
         declared = body.facts.states is not None
         met = None if declared else list(zip(adapter.index, adapter.labels[adapter.virtual :], strict=True))
         bounds = adapter.state_bound, adapter.initial_states
-        self.facts = Traits(adapter.n_actions, adapter.start, *bounds, adapter.virtual, met, adapter.observed())
+        self.facts = Traits(
+            adapter.n_actions, adapter.start, *bounds, adapter.virtual, met, adapter.observed(), adapter.reseeded
+        )
         self._place = [adapter.start, -1, 0]
         self._rng = np.random.default_rng()
         self._known: set[int] = set()
@@ -102,7 +107,7 @@ class Copy:
         self._told = len(adapter.labels)  # labels that all copies share
         self._sown: dict[str, Any] = {}  # the generator of the environment after the last seed
         self._trail: list[int] = []
-        self._failure: InputError | None = None
+        self._failure: Failure | None = None
 
     # --- playing ----------------------------------------------------------------------------------------------
 
@@ -128,7 +133,7 @@ class Copy:
         _, ended = episode.play(self, orders, place, self._rng, steps, log)
         self._place = [int(place[0]), columns[place[1]] if place[1] >= 0 else -1, int(place[2])]
         trail = np.array(self._trail, np.int64).reshape(-1, 3)
-        drew = self._body.generator() != self._sown
+        drew = not generator.same(self._body.generator(), self._sown)
         facts = self._adapter.truncates, len(self._adapter.actions), drew, self._failure
         return Seen(trail, log[:ended], self._first_met(), self._masks.entered, self._torn, *facts)
 
@@ -160,7 +165,7 @@ class Copy:
         try:
             landed = self._adapter.home()
         except InputError as error:
-            self._failure = error
+            self._failure = Failure.of(error)
             return episode.FAILED
         if landed == self._adapter.start:
             self._compare(landed)
@@ -174,7 +179,7 @@ class Copy:
         try:
             landed, terminated = self._adapter.step(state, action)
         except InputError as error:
-            self._failure = error
+            self._failure = Failure.of(error)
             return episode.FAILED, episode.NOTHING
         if terminated:
             self._terminal.add(landed)

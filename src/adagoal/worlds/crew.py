@@ -23,6 +23,7 @@ from adagoal.core import generator
 from adagoal.core.backup import Local, table
 from adagoal.core.counts import Counts
 from adagoal.core.errors import InputError
+from adagoal.core.failures import Failure
 from adagoal.core.goalspace import GoalSpace
 from adagoal.core.layout import Layout
 from adagoal.core.mixture import LinearMixture
@@ -70,7 +71,7 @@ class CrewWorld(Doubted):
     def __init__(self, makers: Sequence[Callable[[], Copy]], name: str, hire: Hire = Process) -> None:
         self.name, self._copies = name, Roster(makers, name, hire)
         self._traits = traits = self._copies.traits
-        super().__init__(traits.n_actions)
+        super().__init__(traits.n_actions, traits.reseeded)
         self.n_actions, self.start, self.sure_start = traits.n_actions, traits.start, traits.virtual
         self.state_bound, self.initial_states = traits.state_bound, traits.initial_states
         self.pair_bound, self.masked = self.state_bound * self.n_actions, True
@@ -80,7 +81,7 @@ class CrewWorld(Doubted):
         self._met: Met = list(traits.met or [])  # all states that have a number, without a virtual start
         self._index = {key: s + traits.virtual for s, (key, _) in enumerate(self._met)}
         self._ages = [0] * len(makers)  # steps since the last reset of each copy
-        self._threads = np.zeros((len(makers), 2), np.int64)  # where the recorder stands with each copy
+        self._threads = np.zeros((len(makers), 3), np.int64)  # where the recorder stands with each copy
         self._failure: BaseException | None = None
         self._deaths = 0
         self._truncates = self._drew = False
@@ -154,7 +155,7 @@ class CrewWorld(Doubted):
         news = [self._copies.news(i, self._met) for i in range(N)]
         return self._copies.ask({i: ("play", part, news[i], each, episodes // N) for i in range(N)}, self._lost)
 
-    def _lost(self, i: int, error: InputError) -> None:
+    def _lost(self, i: int, error: BaseException) -> None:
         """Copy i has answered with an exception, or not at all."""
         if isinstance(error, Killed) and self._deaths < DEATHS:
             self.note(f"{error.reason}; a round of copy {i} was lost, and it went on from a reset in a new one")
@@ -167,7 +168,7 @@ class CrewWorld(Doubted):
         if self._too_many(seen):
             text = f"{self.name} has more than {self.state_bound} states; give a larger number"
             nothing: dict[str, Any] = {"trail": seen.trail[:0], "met": [], "masks": {}, "torn": []}
-            seen = seen._replace(**nothing, failure=InputError(text, "max_states"))
+            seen = seen._replace(**nothing, failure=Failure.of(InputError(text, "max_states")))
         numbers = self._numbers(i, seen)
         moves, landed, ended = self._numbered(numbers, seen)
         self._make_room(counts)
@@ -184,7 +185,7 @@ class CrewWorld(Doubted):
         self._ages[i] = seen.age
         if seen.failure is not None:
             self._copies.adrift[i] = True
-            self._lost(i, seen.failure)
+            self._lost(i, seen.failure.exception())
         tried = np.unique(moves[real])
         tried = tried[tried < len(threshold)]
         return new or seen.failure is not None or bool((counts.n[tried] >= threshold[tried]).any())
@@ -324,7 +325,7 @@ class CrewWorld(Doubted):
         copies, given = self._copies, facts["copies"]
         if not len(facts["lives"]) == len(given) == len(copies):
             raise ValueError(f"it has another number of copies than {len(copies)}")
-        check_arrays({"threads": Array("int64", (len(copies), 2))}, {"threads": arrays["threads"]})
+        check_arrays({"threads": Array("int64", (len(copies), 3))}, {"threads": arrays["threads"]})
         for copy in given:
             self._check(copy)
         self._doubts.restore(facts["doubts"])

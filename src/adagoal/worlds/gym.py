@@ -71,7 +71,7 @@ class GymWorld(Doubted):
     ) -> None:
         body = env if isinstance(env, Remote) else Local(env, name, max_states)
         self._adapter = adapter = Adapter(body, name, start_seed, max_states)
-        super().__init__(adapter.n_actions)
+        super().__init__(adapter.n_actions, adapter.reseeded)
         self.name, self.n_actions, self.start = name, adapter.n_actions, adapter.start
         self.state_bound, self.initial_states = adapter.state_bound, adapter.initial_states
         self.pair_bound = adapter.state_bound * adapter.n_actions

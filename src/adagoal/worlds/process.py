@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from adagoal.core import guard
+from adagoal.core import failures, guard
 from adagoal.core.ctrlc import USER_CODE, deaf, unheard
 from adagoal.core.errors import EnvironmentFailure, InputError
+from adagoal.core.isolation import safe_path
 from adagoal.worlds.body import Facts, Local, Mask
 from adagoal.worlds.keys import Key
 
@@ -54,8 +56,8 @@ class Process:
         guard.check(EXPLORES)
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        process = context.Process(target=serve, name=guard.OURS, args=(theirs, self._make), daemon=True)
-        with unheard():
+        process = context.Process(target=serve, name=guard.OURS, args=(theirs, pickle.dumps(self._make)), daemon=True)
+        with safe_path(), unheard():
             process.start()
             self._process, self._pipe, self._answered = process, ours, False  # one that cannot start is not there
         theirs.close()
@@ -82,9 +84,7 @@ class Process:
             self.end()
             raise
         self._answered = True
-        if isinstance(answer, InputError):
-            raise answer
-        return answer
+        return failures.result(answer)
 
     def _gone(self) -> InputError:
         """The process is no more; why."""
@@ -142,6 +142,11 @@ class Remote:
         """See :class:`~adagoal.worlds.body.Body`."""
         self._ask("put_back", generator)
 
+    def reseeded(self) -> tuple[tuple[str, ...], set[Key]]:
+        """See :class:`~adagoal.worlds.body.Body`."""
+        answer: tuple[tuple[str, ...], set[Key]] = self._ask("reseeded")
+        return answer
+
     def _begin(self) -> Facts:
         self._there.begin()
         facts: Facts = self._there.receive(MAKING)
@@ -155,24 +160,21 @@ class Remote:
             return self._there.receive(self._seconds)
 
 
-def serve(pipe: Connection, make: Callable[[], Any]) -> None:
-    """The other process: do what is asked until nobody asks any more."""
+def serve(pipe: Connection, make: bytes) -> None:
+    """Run in the other process: make the object, then call its methods on request."""
     deaf()  # the run ends this process in its own time
     os.dup2(2, 1)  # standard output belongs to the run
-    try:
-        there = make()
-    except InputError as error:
-        pipe.send(error)
+    made = failures.attempt(make_with_facts, make)
+    if isinstance(made, failures.Failure):
+        failures.send(pipe, made)
         return
-    pipe.send(there.facts)
-    while True:
-        try:
-            method, arguments = pipe.recv()
-        except (EOFError, OSError):
-            break
-        try:
-            answer = getattr(there, method)(*arguments)
-        except InputError as error:
-            answer = error
-        pipe.send(answer)
+    there, facts = made
+    failures.send(pipe, facts)
+    failures.serve(pipe, lambda request: getattr(there, request[0])(*request[1]))
     there.close()
+
+
+def make_with_facts(make: bytes) -> tuple[Any, Any]:
+    """Unpickle a maker, call it, and return the object and its ``facts``."""
+    there = pickle.loads(make)()
+    return there, there.facts

@@ -46,7 +46,7 @@ class Member(Protocol):
 
 Hire = Callable[[Callable[[], Copy], str], Member]
 """From a function that makes a copy, and a name for messages."""
-Lost = Callable[[int, InputError], None]
+Lost = Callable[[int, BaseException], None]
 """Told which copy answered with an exception, or not at all."""
 
 

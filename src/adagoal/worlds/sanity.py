@@ -1,16 +1,19 @@
 """Is the world what the certificates take it for? Tests on the stream of transitions, while a run goes on.
 
 A certificate assumes that the successor of a pair (s, a) is drawn from one fixed distribution, whatever happened
-before, and that a reset forgets everything. Three tests per pair look for the opposite: the successor depends on
+before, and that a reset forgets everything. Four tests per pair look for the opposite: the successor depends on
 
     the step before    (after a reset: on the state in which the reset was taken),
     the age            of the episode, in powers of two,
-    the time           in the run, as the number of samples of the pair so far, in powers of two.
+    the time           in the run, as the number of samples of the pair so far, in powers of two,
+    the history        of the episode, all moves since the reset: whenever a history repeats, so does what follows it.
 
 Each is a test martingale. Let the classes be the values of the suspected cause and z_1, z_2, ... the successors
 seen. The wealth multiplies the ratios Q_i(z_i) / p(z_i), where p is the true distribution and Q_i predicts z_i from
 the earlier samples of the same class (Krichevsky-Trofimov: (count + 1/2) / (total + k/2) over the k successors known so
-far), leaving 1/(i + 1) for a new one. If the world is clean its expectation stays at most 1 for any exploration
+far), leaving 1/(i + 1) for a new one. The fourth test predicts the successor that followed the same history the last
+time, and otherwise all successors of the pair together. It finds hidden states without noise and generators that every
+reset seeds anew. If the world is clean its expectation stays at most 1 for any exploration
 policy and at any stopping time, so it ever exceeds 1/alpha with probability at most alpha (Ville). The unknown p is
 replaced by its maximum likelihood over the known successors, and by 1 where the successor was new: both can
 only lower the wealth. The j-th pair gets the share 1/(j (j + 1)) of :data:`ALPHA`: in a clean world any warning at all
@@ -40,18 +43,27 @@ CLASSES = 8
 """Steps before a pair that are told apart; all others count as one."""
 AGES = 16
 """Powers of two of the age."""
-TESTS = 3
+HISTORIES = 4096
+"""Histories that are remembered; a new one takes the place of an older one with the same remainder."""
+LONGEST = 32
+"""Moves of a history, at most: longer ones hardly ever repeat."""
+FAITH = 63 / 64
+"""Weight of the successor that followed the same history the last time."""
+TESTS = 4
 
 WORDS = (
     (
         "what an action does depends on the step before it, so the observation does not tell the whole state",
         "what an action does depends on the time since the reset, so the observation does not tell the whole state",
         "what an action does changed during the run, so the environment is not stationary",
+        "what an action does is the same whenever the same actions follow a reset, so the environment hides part of "
+        "its state, or every reset seeds its random generator anew",
     ),
     (
         "what the first action after a reset does depends on where the reset was taken, so the reset does not forget",
         "",
         "what the first action after a reset does changed during the run, so the reset does not restore the start",
+        "",
     ),
 )
 """What looks wrong, for pairs in general and for first steps after a reset."""
@@ -128,7 +140,9 @@ class Recorder:
     def __init__(self, n_actions: int) -> None:
         self._n_actions = n_actions
         self._row = np.full(0, -1, np.int32)  # [2 X]: the row of a pair, for ordinary and for first steps
-        self._past = np.array([0, 0, 0])  # the move before, steps since the reset, rows in use
+        self._past = np.array([0, 0, 0, 0])  # the move before, steps since the reset, hash of its moves, rows in use
+        self._histories = np.zeros(HISTORIES, np.int64)  # hashes
+        self._followed = np.zeros(HISTORIES, np.int32)  # the successor that followed each of them the last time
         self._of = np.zeros((64, 2), np.int64)  # pair, first step or not
         self._symbols = np.full((64, SYMBOLS), -1, np.int32)
         self._causes = np.zeros((64, CLASSES), np.int64)
@@ -140,7 +154,9 @@ class Recorder:
     ARRAYS = ("_of", "_symbols", "_causes", "_used", "_pooled", "_classes", "_score")
     SCHEMA: ClassVar[Schema] = {
         "row": Array("int32", ("P",), low=-1, below="R"),
-        "past": Array("int64", (3,), low=-(2**62), high=2**62),
+        "past": Array("int64", (4,), low=-(2**62), high=2**62),
+        "histories": Array("int64", (HISTORIES,), low=0),
+        "followed": Array("int32", (HISTORIES,), low=0),
         "of": Array("int64", ("R", 2), low=0),
         "symbols": Array("int32", ("R", SYMBOLS), low=-1),
         "causes": Array("int64", ("R", CLASSES)),
@@ -153,15 +169,16 @@ class Recorder:
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Everything, for a checkpoint; rows not in use are left out."""
-        rows = int(self._past[2])
-        return {"row": self._row, "past": self._past} | {name[1:]: getattr(self, name)[:rows] for name in self.ARRAYS}
+        rows = int(self._past[3])
+        whole = {"row": self._row, "past": self._past, "histories": self._histories, "followed": self._followed}
+        return whole | {name[1:]: getattr(self, name)[:rows] for name in self.ARRAYS}
 
     def restore(self, arrays: dict[str, NDArray[Any]]) -> None:
         """The inverse of :meth:`state`."""
         rows = check_arrays(self.SCHEMA, arrays)["R"]
         row, past, watched = arrays["row"], arrays["past"], arrays["of"] @ np.array([2, 1])
         if not (
-            past[2] == rows <= ROWS
+            past[3] == rows <= ROWS
             and past[1] >= 0
             and (arrays["of"][:, 1] <= 1).all()
             and (watched < len(row)).all()
@@ -170,6 +187,7 @@ class Recorder:
         ):
             raise ValueError("the pairs that are watched are not those that were met")
         self._row, self._past = np.array(arrays["row"]), np.array(arrays["past"])
+        self._histories, self._followed = np.array(arrays["histories"]), np.array(arrays["followed"])
         for name in self.ARRAYS:
             kept, array = arrays[name[1:]], getattr(self, name)
             rows = max(len(array), 1 << (len(kept) - 1).bit_length()) if len(kept) else len(array)
@@ -180,21 +198,22 @@ class Recorder:
     def add(self, moves: Longs, landed: Longs, thread: Longs | None = None) -> Longs:
         """Steps in order. ``moves``: pairs s * A + a, or -1 - s for a reset taken in s; ``landed``: states after.
 
-        ``thread`` [2] is what an earlier call has returned, where these steps follow on those: the move before, and the
-        steps since the reset. Without it they follow on the last ones.
+        ``thread`` [3] is what an earlier call has returned, where these steps follow on those: the move before, the
+        steps since the reset, and the hash of their moves. Without it they follow on the last ones.
         """
         if thread is not None:
-            self._past[:2] = thread
+            self._past[:3] = thread
         if not len(moves):
-            return self._past[:2].copy()
+            return self._past[:3].copy()
         pairs = (int(max(moves.max(), (-1 - moves).max() * self._n_actions)) + self._n_actions) * 2
         if pairs > len(self._row):
             self._row = np.pad(self._row, (0, 2 * pairs - len(self._row)), constant_values=-1)
         done = 0
         while True:
-            done = _watch(moves, landed, done, self._row, self._past, *(getattr(self, name) for name in self.ARRAYS))
+            whole = self._row, self._past, self._histories, self._followed
+            done = _watch(moves, landed, done, *whole, *(getattr(self, name) for name in self.ARRAYS))
             if done == len(moves):
-                return self._past[:2].copy()
+                return self._past[:3].copy()
             for name in self.ARRAYS:
                 array = getattr(self, name)
                 setattr(self, name, np.pad(array, [(0, len(array))] + [(0, 0)] * (array.ndim - 1)))
@@ -202,11 +221,11 @@ class Recorder:
     @property
     def random(self) -> bool:
         """Whether some pair had more than one successor."""
-        return bool((self._used[: int(self._past[2]), 0] > 1).any())
+        return bool((self._used[: int(self._past[3]), 0] > 1).any())
 
     def wealth(self) -> Floats:
         """[rows, tests]: log wealth, the evidence against a clean world."""
-        rows = int(self._past[2])
+        rows = int(self._past[3])
         m = self._pooled[:rows].astype(float)
         total = m.sum(axis=1, keepdims=True)
         likelihood = np.where(m > 0, m * np.log(np.maximum(m, 1) / np.maximum(total, 1)), 0.0).sum(axis=1)
@@ -236,8 +255,13 @@ class Recorder:
 class Doubted:
     """A world that is stepped and watched: what is said about it."""
 
-    def __init__(self, n_actions: int) -> None:
+    def __init__(self, n_actions: int, reseeded: tuple[str, ...]) -> None:
         self._doubts, self._recorder = Doubts(), Recorder(n_actions)
+        if reseeded:
+            self.note(
+                f"every reset seeds the same random numbers ({', '.join(reseeded)}): if steps draw them, all episodes "
+                "are alike and the certificates are wrong"
+            )
 
     def note(self, line: str) -> None:
         """Add a warning."""
@@ -260,35 +284,44 @@ class Doubted:
 
 @numba.njit(cache=True, nogil=True)
 def _watch(  # type: ignore[no-untyped-def]
-    moves, landed, done, row_of, past, of, symbols, causes, used, pooled, classes, score
+    moves, landed, done, row_of, past, histories, followed, of, symbols, causes, used, pooled, classes, score
 ):  # fmt: skip
     """Take in steps from number ``done`` on; returns where it had to stop for want of rows, or the end."""
-    before, age, rows = past[0], past[1], past[2]
+    before, age, history, rows = past[0], past[1], past[2], past[3]
     for i in range(done, len(moves)):
         move = moves[i]
         if move < 0:
-            before, age = move, 0
+            before, age, history = move, 0, 0
             continue
         key = 2 * move + (age == 0)
         row = row_of[key]
         if row == -1 and rows < ROWS:
             if rows == len(of):
-                past[0], past[1], past[2] = before, age, rows
+                past[0], past[1], past[2], past[3] = before, age, history, rows
                 return i
             row = row_of[key] = rows
             of[row, 0], of[row, 1] = move, age == 0
             rows += 1
+        history = (history ^ (move + 1)) * 6364136223846793005  # wraps around
+        history = (history ^ (history >> 29)) & (2**61 - 1)
+        place = history % HISTORIES
+        again = age < LONGEST and histories[place] == history
         if row >= 0:
-            _bet(row, before, age, landed[i], symbols, causes, used, pooled, classes, score)
+            expected = followed[place] if again else -1
+            _bet(row, before, age, expected, landed[i], symbols, causes, used, pooled, classes, score)
+        if age < LONGEST:
+            histories[place], followed[place] = history, landed[i]
         before = move
         age += 1
-    past[0], past[1], past[2] = before, age, rows
+    past[0], past[1], past[2], past[3] = before, age, history, rows
     return len(moves)
 
 
 @numba.njit(cache=True, nogil=True)
-def _bet(row, before, age, successor, symbols, causes, used, pooled, classes, score):  # type: ignore[no-untyped-def]
-    """One sample of one row: pay or win in all three tests, then learn."""
+def _bet(  # type: ignore[no-untyped-def]
+    row, before, age, expected, successor, symbols, causes, used, pooled, classes, score
+):  # fmt: skip
+    """One sample of one row: pay or win in all tests, then learn. ``expected`` followed the same history, or is -1."""
     samples = pooled[row].sum() + used[row, 0]
     z = 0
     while z < used[row, 0] and symbols[row, z] != successor:
@@ -315,4 +348,11 @@ def _bet(row, before, age, successor, symbols, causes, used, pooled, classes, sc
     for test, c in enumerate((cause, CLASSES + 1 + power, last)):
         score[row, test] += stake + math.log((classes[row, c, z] + 0.5) / (classes[row, c].sum() + 0.5 * known))
         classes[row, c, z] += 1
+    q = (pooled[row, z] + 0.5) / (pooled[row].sum() + 0.5 * known)
+    if expected >= 0:
+        e = 0
+        while e < used[row, 0] and symbols[row, e] != expected:
+            e += 1
+        q = (1.0 - FAITH) * q + (FAITH if e == z else 0.0)
+    score[row, TESTS - 1] += stake + math.log(q)
     pooled[row, z] += 1
