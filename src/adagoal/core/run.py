@@ -11,7 +11,6 @@ from typing import Any, Protocol
 import numba
 import numpy as np
 from numba.core import event
-from numba.core.event import TimingListener
 from numpy.typing import NDArray
 
 from adagoal import goals
@@ -186,7 +185,7 @@ class Run:
     @contextlib.contextmanager
     def timed(self) -> Iterator[None]:
         """Add the time that the block takes, less that of Numba's compiler, to ``seconds``."""
-        compiler = TimingListener()  # type: ignore[no-untyped-call]
+        compiler = event.TimingListener()  # type: ignore[no-untyped-call]
         began = time.perf_counter()
         try:
             with event.install_listener("numba:compiler_lock", compiler):
