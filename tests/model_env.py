@@ -105,6 +105,16 @@ class Reseeded(ModelEnv):
         return super().reset(seed=7)
 
 
+class Twister(ModelEnv):
+    """Draws with a generator whose state has arrays in it."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if seed is not None:
+            self.np_random = np.random.Generator(np.random.MT19937(seed))
+        self.state = 0
+        return self.observe(), {}
+
+
 class LeakyReset(ModelEnv):
     """After a reset the next slip depends on where the last episode ended."""
 

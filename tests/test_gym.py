@@ -332,7 +332,7 @@ def test_a_start_that_is_left_while_the_run_begins_is_noticed() -> None:
         def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
             super().reset(seed=seed)
             self.resets += 1
-            self.state = 2 if self.resets == 18 else 0
+            self.state = 2 if self.resets == 20 else 0
             return self.observe(), {}
 
     world = GymWorld(Wanders(toys.chain()), "wanders")

@@ -21,7 +21,7 @@ from adagoal.worlds.adapter import TERMINATED
 from adagoal.worlds.body import Local
 from adagoal.worlds.gym import GymWorld
 from adagoal.worlds.model import TabularMDP, from_rows
-from model_env import NEVER, Breaking, ModelEnv, PairEnv, play, same_counts, with_terminal
+from model_env import NEVER, Breaking, ModelEnv, PairEnv, Twister, play, same_counts, with_terminal
 
 # --- failures, seeds, snapshots ---
 
@@ -249,16 +249,6 @@ def test_a_killed_run_resumes_to_the_same_result(tmp_path: Path, monkeypatch: py
     whole = api.explore("MiniGrid-Empty-5x5-v0", **arguments, out=tmp_path / "run", observe=copy_now_and_then)
     assert rollouts > 20
     assert summary(api.resume(tmp_path / "killed")) == summary(whole)
-
-
-class Twister(ModelEnv):
-    """Draws with a generator whose state has arrays in it."""
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        if seed is not None:
-            self.np_random = np.random.Generator(np.random.MT19937(seed))
-        self.state = 0
-        return self.observe(), {}
 
 
 def test_any_generator_of_numpy_is_put_back(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from adagoal.worlds.copies import Copy
 from adagoal.worlds.crew import CrewWorld
 from adagoal.worlds.process import Killed
 from adagoal.worlds.roster import Hire
-from model_env import Impatient, ModelEnv, PairEnv, play, same_counts, with_terminal
+from model_env import Impatient, ModelEnv, PairEnv, Twister, play, same_counts, with_terminal
 from test_masks import MaskedEnv, MaskedPairs, masked, never_played
 
 LAKE: dict[str, Any] = {"env": "FrozenLake-v1", "radius": 8, "epsilon": 2.0, "budget": 4_000, "workers": 3}
@@ -107,6 +107,11 @@ def test_processes_give_the_same_run_as_no_processes(here: type[Here], monkeypat
     expected = adagoal.explore(**LAKE)
     monkeypatch.undo()
     assert plain(adagoal.explore(**LAKE)) == plain(expected)
+
+
+def test_copies_with_any_generator_of_numpy(here: type[Here]) -> None:
+    counts, _ = play(crew(lambda: Twister(toys.chain(n_states=5, slip=0.2))), 300)
+    assert counts.visits.sum() == 300
 
 
 def test_what_copies_see_is_what_the_model_does(here: type[Here]) -> None:

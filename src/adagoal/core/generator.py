@@ -41,6 +41,13 @@ def put_back(generator: np.random.Generator, state: Any) -> None:
         raise ValueError(f"the state of the random generator is not one ({error})") from None
 
 
+def same(one: Any, other: Any) -> bool:
+    """Return whether two states are equal; some generators keep arrays in theirs."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
+    return bool(np.array_equal(one, other))
+
+
 def _within(value: Any, most: int) -> None:
     if not isinstance(value, int) or not 0 <= value <= most:
         raise ValueError(f"holds {str(value)[:40]} instead of a number in 0..{most}")

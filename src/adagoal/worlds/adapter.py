@@ -43,9 +43,10 @@ class Adapter:
         self._start_seed = start_seed if isinstance(start_seed, int) else None
         self._before: dict[str, Any] = {}  # the generator before the last reset
         self._space: GoalSpace | None = None  # to which states that are found belong
+        self.reseeded: tuple[str, ...] = ()
+        """Random generators that every reset puts into the same state."""
         starts = self._find_starts()
         self._first = body.observation()  # of the start, unless that is virtual
-        self.reseeded = body.reseeded()
         self.virtual = start_seed == RANDOM or len(starts) > 1
         """Whether the start is a state of its own, before the random first observation."""
         self.labels: tuple[str, ...] = ()
@@ -68,7 +69,9 @@ class Adapter:
     def _find_starts(self) -> set[Key]:
         """The keys of several first observations; one means that the start is fixed."""
         if self._start_seed is None:
-            return {self.body.reset(seed)[0] for seed in range(STARTS)}
+            seeded = {self.body.reset(seed)[0] for seed in range(STARTS)}
+            self.reseeded, unseeded = self.body.reseeded()
+            return seeded | unseeded
         if not self.body.generator():
             raise InputError(f"{self.name} does not use Gymnasium's random generator (np_random)", "start_seed")
         starts = {self.body.reset(self._start_seed)[0] for _ in range(2)}

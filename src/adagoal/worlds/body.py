@@ -19,6 +19,7 @@ import numpy as np
 from gymnasium import spaces, wrappers
 
 from adagoal.core.errors import EnvironmentFailure, InputError
+from adagoal.core.generator import same
 from adagoal.core.text import plain, told
 from adagoal.worlds.keys import (
     Key,
@@ -88,8 +89,8 @@ class Body(Protocol):
         """The inverse of :meth:`generator`."""
         ...
 
-    def reseeded(self) -> tuple[str, ...]:
-        """Return the random generators that every reset puts into the same state; resets the environment twice."""
+    def reseeded(self) -> tuple[tuple[str, ...], set[Key]]:
+        """Reset twice: the random generators that every reset puts into the same state, and the keys of the starts."""
         ...
 
 
@@ -166,22 +167,24 @@ class Local:
         with self._blamed("has a random generator (np_random) that cannot be put back"):
             self._base.np_random.bit_generator.state = generator
 
-    def reseeded(self) -> tuple[str, ...]:
+    def reseeded(self) -> tuple[tuple[str, ...], set[Key]]:
         """See :class:`Body`."""
         legacy = np.random.mtrand._rand  # that of numpy.random.random() and the like
         kept, after = (legacy.get_state(), random.getstate()), []
+        starts: set[Key] = set()
         for _ in range(2):
             legacy.random()
             random.random()
             if self.generator():
                 self._base.np_random.random()
-            self.reset()
+            starts.add(self.reset()[0])
             _, key, position, *_ = cast(tuple[Any, ...], legacy.get_state())
-            after.append((self.generator(), (key.tobytes(), position), random.getstate()))
+            after.append((self.generator(), {"key": key, "position": position}, {"state": random.getstate()[1]}))
         legacy.set_state(kept[0])
         random.setstate(kept[1])
         names = "np_random", "numpy.random", "random"
-        return tuple(name for name, one, other in zip(names, *after, strict=True) if one and one == other)
+        found = tuple(name for name, one, other in zip(names, *after, strict=True) if one and same(one, other))
+        return found, starts
 
     def close(self) -> None:
         """Close it; what it raises then is of no interest to anybody."""

@@ -133,7 +133,7 @@ class Copy:
         _, ended = episode.play(self, orders, place, self._rng, steps, log)
         self._place = [int(place[0]), columns[place[1]] if place[1] >= 0 else -1, int(place[2])]
         trail = np.array(self._trail, np.int64).reshape(-1, 3)
-        drew = self._body.generator() != self._sown
+        drew = not generator.same(self._body.generator(), self._sown)
         facts = self._adapter.truncates, len(self._adapter.actions), drew, self._failure
         return Seen(trail, log[:ended], self._first_met(), self._masks.entered, self._torn, *facts)
 

@@ -142,9 +142,10 @@ class Remote:
         """See :class:`~adagoal.worlds.body.Body`."""
         self._ask("put_back", generator)
 
-    def reseeded(self) -> tuple[str, ...]:
+    def reseeded(self) -> tuple[tuple[str, ...], set[Key]]:
         """See :class:`~adagoal.worlds.body.Body`."""
-        return tuple(self._ask("reseeded"))
+        answer: tuple[tuple[str, ...], set[Key]] = self._ask("reseeded")
+        return answer
 
     def _begin(self) -> Facts:
         self._there.begin()
