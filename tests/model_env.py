@@ -91,13 +91,6 @@ class Aliased(ModelEnv):
         return self.state // 2
 
 
-class Parity(ModelEnv):
-    """Shows only whether the number of the state is even."""
-
-    def observe(self) -> Any:
-        return self.state % 2
-
-
 class Reseeded(ModelEnv):
     """Every reset seeds the generator anew, so all episodes draw the same numbers."""
 

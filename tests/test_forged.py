@@ -447,18 +447,26 @@ gymnasium.register("Own-v0", FrozenLakeEnv)
 """
 
 
-def test_commands_in_a_hostile_folder_run_and_read_nothing_of_it(runs: dict[str, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ("explore own:Own-v0 --radius 3 --budget 100 --workers 2 --out ../own", 3),
+        pytest.param("audit .", 0, marks=pytest.mark.slow),
+        pytest.param("report .", 0, marks=pytest.mark.slow),
+    ],
+)
+def test_commands_in_a_hostile_folder_run_and_read_nothing_of_it(
+    arguments: str, code: int, runs: dict[str, Path], tmp_path: Path
+) -> None:
     """But for a module that the user names."""
     folder = tmp_path / "run"
     shutil.copytree(runs["certified"], folder)
     marker = vault.make_hostile(folder)
     (folder / "own.py").write_text(OWN_MODULE)
-    own = ["explore", "own:Own-v0", "--radius", "3", "--budget", "100", "--workers", "2", "--out", "../own"]
-    for arguments, code in ((["audit", "."], 0), (["report", "."], 0), (own, Status.BUDGET.exit_code)):
-        done = vault.command_in(folder, *arguments)
-        assert done.returncode == code, done.stderr
-        assert not marker.exists(), marker.read_text()
-        assert not (folder / "forged").exists(), "compiled code, where the folder says"
+    done = vault.command_in(folder, *arguments.split())
+    assert done.returncode == code, done.stderr
+    assert not marker.exists(), marker.read_text()
+    assert not (folder / "forged").exists(), "compiled code, where the folder says"
 
 
 def test_numba_does_not_read_the_current_folder_when_it_compiles(tmp_path: Path) -> None:

@@ -203,10 +203,10 @@ class GymWorld(Doubted):
         if ("states" in facts) == ("keys" in facts):
             raise ValueError("the states are missing, or there twice")
         self._doubts.restore(facts["doubts"])
-        if watched:
+        if watched and "states" in facts:
             self._recorder.restore(arrays)
         else:
-            self.note("the sanity checks began anew, because the first version kept nothing of them")
+            self.note("the sanity checks began anew, because format 1 keeps nothing, or less, of them")
         self._adapter.recall(facts)
         if facts["seed"] is not None and self._recorder.random and facts["generator"] == _untouched(facts["seed"]):
             self.note(OWN_DICE)
