@@ -7,13 +7,12 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from small import CONFIG, TINY, equal
+from small import TINY
 
 from adagoal.core.files import read_json
 from adagoal.deep import Config, load, resume, train
@@ -66,16 +65,6 @@ def test_interrupted_and_resumed_is_the_uninterrupted_run(tmp_path: Path) -> Non
     for name in a:
         np.testing.assert_array_equal(a[name], b[name], err_msg=name)
     assert (facts["cycle"], facts["configs"]) == (others["cycle"], others["configs"])
-
-
-def test_a_training_made_longer_is_the_long_training(tmp_path: Path) -> None:
-    ring = replace(CONFIG, buffer=60)  # larger than the short training, smaller than the long one
-    train([ring], tmp_path / "longer", workers=1)
-    resume(tmp_path / "longer", steps=100, workers=1)
-    train([replace(ring, steps=100)], tmp_path / "long", workers=1)
-    assert equal(tmp_path / "longer", tmp_path / "long")
-    again = resume(tmp_path / "longer", steps=10, workers=1)
-    assert (again.status, again.history.configs[0].steps) == ("done", 100), "no step is taken back"
 
 
 def test_runs_differ_by_seed_and_rule_in_one_program() -> None:
