@@ -176,8 +176,8 @@ def test_runs_with_a_rare_other_start_are_void_or_right(world: str) -> None:
 
 TWO_AND_ONE = from_rows([{1: 1.0}, {0: 1.0}, {2: 1.0}], 1, terminal=[2])
 """States 0 and 1 lead to each other; only a reset that leads elsewhere finds state 2, after 1/q resets on average."""
-DELTA, QUIET = 0.3, 0.33
-"""The first 16 seeds draw nothing in [QUIET, QUIET + 0.18): the start looks fixed."""
+DELTA, QUIET = 0.3, 0.345
+"""No reset before a run draws a number in [QUIET, QUIET + 0.16), so the start looks fixed."""
 
 
 class Hidden(ModelEnv):
