@@ -1,6 +1,6 @@
 """Environments that misbehave, for ``test_attacks.py``: what they do is told by environment variables.
 
-Written against Gymnasium alone, so that every version of the package can be tried on them.
+Written against Gymnasium alone.
 """
 
 from __future__ import annotations

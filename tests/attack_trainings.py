@@ -2,7 +2,8 @@
 
     python tests/attack_trainings.py FOLDER     # the last line is a JSON list of what raised
 
-It goes through ``python -m adagoal`` of whatever version is on the path, in one process. ``test_attacks.py`` calls it.
+The manifest is altered with the file. Everything goes through ``python -m adagoal``, in one process.
+``test_attacks.py`` calls it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+import vault
 
 NASTY = ([], {}, None, -1, "x", 1e308)
 
@@ -67,11 +70,11 @@ def main(folder: Path) -> None:
         path = folder / file
         raw = path.read_bytes()
         for what, content in altered(raw):
-            path.write_bytes(content)
+            vault.forged(folder, file, content)
             tried += 1
             if error := evaluate():
                 raised.append(f"{file} {what}: {error}")
-        path.write_bytes(raw)
+        vault.forged(folder, file, raw)
     print(f"\n{len(raised)} of {tried} raised", file=sys.stderr)
     print(f"\n{json.dumps(raised)}")
 

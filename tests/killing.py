@@ -89,19 +89,10 @@ CASES: dict[str, dict[str, Any]] = {
                         "method": "ucbexplore", "method_args": {"constants": "scaled=0.001"}, "budget": 1_500},
     "on-the-fly-auto": {"env": lambda: PairEnv(toys.chain(**CHAIN)), "radius": "auto", "budget": 1_500},
 }  # fmt: skip
-FORMAT_1 = Path(__file__).parent / "format1"
-UPGRADES = {
-    "upgrade-auto": ("auto", 4_000, None),
-    "upgrade-pairs": ("pairs", 900, lambda: PairEnv(toys.chain(n_states=4, slip=0.1), (0, 2))),
-}
 
 
 def begin_or_go_on(case: str, rule: Rule, path: Path) -> None:
     """What a user would do: begin, or go on with what is there."""
-    if case in UPGRADES:
-        _, budget, make = UPGRADES[case]
-        adagoal.resume(path, budget, env=None if make is None else make())
-        return
     arguments = dict(CASES[case])
     make = arguments.pop("env") if callable(arguments["env"]) else None
     if path.exists() and find(path) is not None:
@@ -113,16 +104,9 @@ def begin_or_go_on(case: str, rule: Rule, path: Path) -> None:
 
 
 def draw_rule(case: str, rng: random.Random) -> Rule:
-    """Any rule, if the case has one: old folders have theirs, and some methods decide by themselves where to go."""
-    drawn, method = rng.choice(RULES), METHODS[CASES.get(case, {}).get("method", "certified")]
-    return drawn if case in CASES and method.asks_rule else "adagoal"
-
-
-def prepare(case: str, path: Path) -> Path:
-    """A folder of format 1, where the run is to go on from one."""
-    if case in UPGRADES:
-        shutil.copytree(FORMAT_1 / UPGRADES[case][0], path)
-    return path
+    """Any rule, unless the method of the case decides by itself where to go."""
+    drawn, method = rng.choice(RULES), METHODS[CASES[case].get("method", "certified")]
+    return drawn if method.asks_rule else "adagoal"
 
 
 def in_a_child(case: str, rule: Rule, path: Path, patience: float) -> bool:
@@ -156,7 +140,7 @@ def main(seed: int, kills: int) -> int:
     rng, wrong, done = random.Random(seed), 0, 0
     with tempfile.TemporaryDirectory() as place:
         peace: dict[str, float] = {}
-        cases = [*CASES, *UPGRADES]
+        cases = list(CASES)
         rng.shuffle(cases)
         rules = {case: draw_rule(case, rng) for case in cases}
         while done < kills:
@@ -164,11 +148,11 @@ def main(seed: int, kills: int) -> int:
             rule = rules[case]
             cases.append(case)
             if case not in peace:
-                begin_or_go_on(case, rule, prepare(case, Path(place) / "warm" / case))  # compiles
-                whole, began = prepare(case, Path(place) / "whole" / case), time.monotonic()
+                begin_or_go_on(case, rule, Path(place) / "warm" / case)  # compiles
+                whole, began = Path(place) / "whole" / case, time.monotonic()
                 begin_or_go_on(case, rule, whole)
                 peace[case] = time.monotonic() - began
-            path, dead = prepare(case, Path(place) / "cut" / case), 0
+            path, dead = Path(place) / "cut" / case, 0
             while dead < 4 and done < kills:
                 if in_a_child(case, rule, path, rng.uniform(0.0, 0.6 * peace[case])):
                     break

@@ -89,21 +89,3 @@ def build(path: Path, *numbers: int) -> Path:
         for number in numbers:
             folder.save(state(number), results(number))
     return path
-
-
-def legacy(path: Path, number: int, kind: str = KIND) -> Path:
-    """A folder as version 1 wrote it."""
-    path.mkdir()
-    facts = np.frombuffer(f'{{"steps": {number}, "rng": {2**127}}}'.encode(), np.uint8)
-    if kind == "training":
-        np.savez(path / "checkpoint.npz", format=np.array(1), **arrays(number))
-        np.savez(path / "policy.npz", format=np.array(1))
-        (path / "result.json").write_text("{}")
-        return path
-    np.savez(path / "checkpoint.npz", __facts__=facts, **arrays(number))
-    for name, content in results(number).items():
-        files.replace(path / name, content)
-    (path / "certified").mkdir()
-    for name in ("result.json", "model.npz"):
-        files.replace(path / "certified" / name, results(number)[name])
-    return path

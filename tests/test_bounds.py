@@ -12,7 +12,7 @@ from adagoal.core.counts import Counts
 from adagoal.planning import bounds, closed
 from adagoal.planning.model import Empirical
 from adagoal.tabular.confidence import Confidence, Radii, Tally, radii
-from adagoal.tabular.surprise import Quiet, following
+from adagoal.tabular.surprise import Quiet
 
 DELTA = 0.1
 
@@ -184,12 +184,6 @@ def test_a_surprise_outside_the_window_does_not_end_it():
 def test_bounds_of_quiet_windows():
     quiet = Quiet(DELTA)
     assert quiet.bound(np.array([100.0, 0.0])) == pytest.approx([1 - math.exp(-quiet.log / 100), 1.0])
-
-
-def test_windows_of_earlier_versions_leave_the_rest_of_delta():
-    for used in range(32):
-        assert used / 32 + 1 / following(used) <= 1
-    assert following(0) == 1
 
 
 @pytest.mark.parametrize("variance", [0.0, 1e-6, 1.0, 20.0])

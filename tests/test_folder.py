@@ -19,7 +19,7 @@ from adagoal.runs import folder as folders
 from adagoal.runs.folder import due, hold
 from adagoal.runs.manifest import BACKUP, NAME
 from adagoal.runs.saved import DATA, find
-from specimen import KIND, RESULT, build, legacy, look, look_state, results, state
+from specimen import KIND, build, look, look_state, results, state
 
 
 @pytest.fixture
@@ -177,11 +177,6 @@ def test_a_crash_at_any_call_of_a_replacement_leaves_the_old_run_or_the_new_one(
 
     every_crash(template, tmp_path, replace, {(2, 2), (7, None)}, (7, None))
     assert not (tmp_path / "crash0").exists()
-
-
-def test_a_crash_at_any_call_of_an_upgrade_leaves_a_run_that_is_read(tmp_path, unsynced):
-    template = legacy(tmp_path / "template", 4)
-    every_crash(template, tmp_path, lambda f: f.save(state(5)), {(4, 4), (5, 4)}, (5, 4))
 
 
 def test_a_crash_in_the_first_save_leaves_no_run_or_the_new_one(tmp_path, unsynced):
@@ -396,48 +391,47 @@ def test_a_name_that_is_too_long_or_impossible(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-# --- folders of format 1 ---
-
-
-def test_a_folder_of_format_1_is_read_and_upgraded_by_the_next_save(tmp_path):
-    run = legacy(tmp_path / "run", 4)
-    (run / "certified" / "thesis.txt").write_text("years of work")
-    assert look(run) == (4, 4)
-    assert find(run).state().json("certified.json", RESULT)["steps"] == 4
-    with hold(run, KIND) as folder:
-        assert folder.saved.manifest is None
-        assert not folder.has("certified.json")
-        folder.save({**state(5), "certified.json": results(5)["result.json"]})
-    assert look(run) == (5, 4)
-    assert find(run).state().json("certified.json", RESULT)["steps"] == 5
-    assert not (run / "checkpoint.npz").exists()
-    assert os.listdir(run / "certified") == ["thesis.txt"]
-
-
-def test_a_training_of_format_1_is_known_as_one(tmp_path):
-    run = legacy(tmp_path / "run", 4, "training")
-    assert find(run).kind == "training"
-    vault.delete(run / "policy.npz")
-    assert find(run).kind == "training"
-
-
-def test_a_folder_of_format_1_is_replaced_at_the_first_save(tmp_path):
-    run = legacy(tmp_path / "run", 4)
-    with hold(run, KIND) as folder:
-        folder.fresh()
-        assert look(run) == (4, 4)
-        folder.save(state(1))
-    assert look(run) == (1, None)
-    assert vault.run_files(run) == [f"{DATA}/checkpoint-000001.npz", BACKUP, NAME]
+# --- no run, or none of this format ---
 
 
 def test_no_run_is_one_line(tmp_path):
-    with pytest.raises(InputError, match="holds no run"):
-        look(tmp_path)
-    with pytest.raises(InputError, match="holds no run"):
-        look(tmp_path / "nowhere")
+    for path in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(InputError) as caught:
+            look(path)
+        assert str(caught.value) == f"no adagoal run in {path} (manifest.json is missing)"
+
+
+def test_files_without_a_manifest_are_no_run(tmp_path):
+    run = build(tmp_path / "run", 1)
+    shutil.move(run / DATA / "checkpoint-000001.npz", run / "checkpoint.npz")
+    for name in (NAME, BACKUP):
+        vault.delete(run / name)
+    assert find(run) is None
+    with pytest.raises(InputError, match=r"^no adagoal run in .*run \(manifest.json is missing\)$"):
+        look(run)
+    with hold(run, KIND) as folder:
+        assert folder.saved is None
+        folder.save(state(2))
+    assert look(run) == (2, None)
+    assert (run / "checkpoint.npz").exists(), "it is not ours"
+
+
+@pytest.mark.parametrize("number", [0, 2, 99])
+def test_another_format_is_one_line(tmp_path, number):
     build(tmp_path, 1)
     for name in (NAME, BACKUP):
-        vault.put(tmp_path / name, b'{"format": 99}')
-    with pytest.raises(InputError, match=r"format 99 is not known to this version \(it reads up to 2\)"):
+        vault.put(tmp_path / name, f'{{"format": {number}}}'.encode())
+    with pytest.raises(InputError, match=rf"format {number} is not known to this version \(it reads format 1\)"):
         look(tmp_path)
+
+
+def test_a_new_run_replaces_one_whose_manifest_is_damaged(tmp_path):
+    run = build(tmp_path / "run", 1)
+    (run / "thesis.txt").write_text("years of work")
+    for name in (NAME, BACKUP):
+        vault.put(run / name, b"{}")
+    with hold(run, KIND) as folder:
+        folder.fresh()
+        folder.save(state(2))
+    assert look(run) == (2, None)
+    assert vault.run_files(run) == [f"{DATA}/checkpoint-000002.npz", BACKUP, NAME, "thesis.txt"]

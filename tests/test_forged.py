@@ -30,7 +30,6 @@ from adagoal.worlds import keys, toys
 from model_env import ModelEnv, PairEnv
 
 CHAIN = {"n_states": 5, "slip": 0.1}
-FORMAT_1 = Path(__file__).parent / "format1"
 SETTINGS: dict[str, dict[str, Any]] = {
     "certified": {"env": "chain", "radius": 6, "env_args": CHAIN},
     "auto": {"env": "chain", "radius": "auto", "env_args": CHAIN, "budget": 1_000},
@@ -201,7 +200,7 @@ def test_no_bit_of_a_result_can_be_turned_unseen(runs: dict[str, Path], tmp_path
 @pytest.mark.parametrize("name", ["result.json", "model.npz", "checkpoint"])
 @pytest.mark.parametrize("way", [vault.pipe, vault.device, vault.sparse, vault.folder_instead, vault.dangling])
 def test_nothing_hangs(name: str, way: Any, runs: dict[str, Path], tmp_path: Path) -> None:
-    for source in (runs["certified"], FORMAT_1 / "auto"):
+    for source in (runs["certified"], runs["auto"]):
         folder = shutil.copytree(source, tmp_path / source.name)
         files = [folder / name] if name != "checkpoint" else [*folder.glob("**/checkpoint*.npz")]
         for file in files:
@@ -228,7 +227,7 @@ def test_nothing_hangs(name: str, way: Any, runs: dict[str, Path], tmp_path: Pat
         ({"episodes": 0}, "more episodes in its history"),
         ({"reset_action": 0}, "reset_action breaks the rule minimum 1"),
         ({"wall_seconds": "long"}, "wall_seconds must be number"),
-        ({"format": 99}, "format breaks the rule enum"),
+        ({"format": 2}, "format breaks the rule enum"),
         ({"kind": "training"}, "kind breaks the rule enum"),
     ],
 )
@@ -388,15 +387,6 @@ def test_5000_random_forgeries_do_no_harm() -> None:
 @pytest.mark.parametrize("key", [0, -7, "north", b"\x00\xff", (1, (b"a", "b")), ((3, "end"), "end"), ()])
 def test_keys_of_states_are_read_back(key: keys.Key) -> None:
     assert keys.from_json(json.loads(json.dumps(keys.to_json(key)))) == key
-    assert keys.from_repr(repr(key)) == key
-
-
-@pytest.mark.parametrize(
-    "text", ["(((", "(" * 60_000, "-" * 60_000 + "1", "1.5", "[1]", "open('x')", "x", "1" * 70_000, 5]
-)
-def test_what_is_no_key_is_a_value_error(text: Any) -> None:
-    with pytest.raises(ValueError, match="key of a state"):
-        keys.from_repr(text)
 
 
 @pytest.mark.parametrize("data", [1.5, True, None, {"hex": "zz"}, {"hex": 5}, {"hex": "", "more": 1}, [[None]]])

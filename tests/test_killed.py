@@ -37,7 +37,7 @@ def test_200_killed_runs_end_as_if_they_had_not_been() -> None:
     told = kill(0, 200)
     assert "200 kills" in told
     assert "0 differences" in told
-    assert all(case in told for case in ("upgrade-auto", "on-the-fly", "gosprl", "likelihood-auto"))
+    assert all(case in told for case in ("certified-auto", "on-the-fly", "gosprl", "likelihood-auto"))
 
 
 def begin(rule: Rule, radius: float | str) -> Session:

@@ -103,18 +103,6 @@ def test_the_observed_model_is_in_the_page(certified: Result, tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("words_only")
-def test_a_run_of_an_earlier_version_has_no_history(certified: Result, tmp_path: Path) -> None:
-    kept = {name: array for name, array in certified.arrays.items() if name[:5] not in ("past_", "moves")}
-    old = replace(certified, arrays=kept)
-    old.save(tmp_path)
-    facts, arrays = data_of(write_report(load(tmp_path), tmp_path))
-    assert not facts["history"]
-    assert "moment_lower" not in arrays
-    assert len(arrays["row"]) == 0
-    assert arrays["moment_steps"][-1] == old.steps
-
-
-@pytest.mark.usefixtures("words_only")
 def test_a_large_run_keeps_its_page_small(certified: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("adagoal.report.data.POLICIES", 4 * 9)
     _, arrays = data_of(write_report(certified, tmp_path))

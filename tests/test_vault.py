@@ -14,7 +14,7 @@ from adagoal.runs import folder as folders
 from adagoal.runs.folder import hold
 from adagoal.runs.manifest import BACKUP, NAME
 from adagoal.runs.saved import DATA, Saved, find, read
-from specimen import KIND, RESULT, build, legacy, look, look_results, look_state, state
+from specimen import KIND, build, look, look_results, look_state, state
 
 
 @pytest.fixture
@@ -214,26 +214,3 @@ def test_a_link_in_place_of_the_data_folder_is_not_followed(tmp_path):
     with pytest.raises(InputError, match="a link, where the run's own folder should be"), hold(run, KIND):
         pass
     assert (other / "notes-000001.txt").exists()
-
-
-def test_damaged_folders_of_format_1_are_one_line(tmp_path, unsynced):
-    """There are no hashes: what breaks a file or its schema is refused, and the rest is as good as genuine."""
-    template = legacy(tmp_path / "run", 4)
-    for label, damage in vault.cases(template, seed=0, flips=3):
-        path = tmp_path / "damaged"
-        shutil.copytree(template, path)
-        damage(path)
-        try:
-            with vault.within(20):
-                look(path)
-                find(path).state().json("certified.json", RESULT)
-                with hold(path, KIND) as folder:
-                    folder.save(state(5))
-        except InputError as error:
-            names_it(error, path)
-        except AssertionError:
-            pass  # other numbers, of the right kind
-        except BaseException as error:
-            raise AssertionError(f"{label}: {type(error).__name__}: {error}") from error
-        shutil.rmtree(path)
-    assert not vault.EVIL.exists()

@@ -90,7 +90,7 @@ gymnasium.register(id="Crashing-v0", entry_point=Crashing, max_episode_steps=5)
         (["--resume", ".", "--seed", "1"], "--seed: not beside --resume"),
         (["--resume", ".", "--hidden", "8"], "--hidden: not beside --resume"),
         (["--resume", ".", "--out", "x"], "--out: not beside --resume"),
-        (["point-mass", "--resume", "."], f"--resume: {Path.cwd()} holds no run"),
+        (["point-mass", "--resume", "."], f"--resume: no adagoal run in {Path.cwd()} (manifest.json is missing)"),
         (["point-mass", "--trust"], "--trust: is for --resume"),
         (["--resume", "/nonexistent"], "--resume"),
         ([], "ENV"),

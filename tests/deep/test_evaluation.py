@@ -82,4 +82,4 @@ def test_wrong_numbers_are_named(folder: Path, wrong: dict[str, Any]) -> None:
 
 def test_a_folder_without_a_policy_gets_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["evaluate", str(tmp_path)]) == 2
-    assert capsys.readouterr().err == f"error: {tmp_path}: holds no run\n"
+    assert capsys.readouterr().err == f"error: no adagoal run in {tmp_path} (manifest.json is missing)\n"

@@ -1,4 +1,4 @@
-"""What a training keeps: nothing is lost to a kill, a full disk, a dead worker, a new run or an old format."""
+"""What a training keeps: nothing is lost to a kill, a full disk, a dead worker or a new run."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small import CONFIG, FORMAT1, OLD, SETTINGS, equal, log, restored
+from small import CONFIG, SETTINGS, equal, restored
 
 import vault
 from adagoal.cli.main import run as command
 from adagoal.core.errors import FolderWarning, InputError
 from adagoal.core.files import alone_in
-from adagoal.deep import Config, evaluate, load, resume, train
+from adagoal.deep import Config, evaluate, resume, train
 from adagoal.report import deep as report
 from adagoal.runs import folder as folders
 from adagoal.runs.saved import DATA, find, read
@@ -89,36 +89,36 @@ def test_a_training_killed_while_it_writes_is_the_undisturbed_one(finished: Path
 
 
 @pytest.fixture(scope="module")
-def upgraded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The training of format 1, gone on with to its end without a disturbance; to be read, not changed."""
-    folder = Path(shutil.copytree(FORMAT1, tmp_path_factory.mktemp("upgraded") / "run"))
-    end(folder)
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training that was stopped after its first cycle; to be read, not changed."""
+    folder = tmp_path_factory.mktemp("begun") / "run"
+    assert train([CONFIG], folder, workers=1, observe=lambda history: False).status == "interrupted"
     return folder
 
 
-def test_a_training_killed_while_it_is_upgraded_is_the_undisturbed_one(upgraded: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(FORMAT1, tmp_path / "run"))
+def test_a_training_killed_after_a_resume_is_the_undisturbed_one(begun: Path, finished: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(begun, tmp_path / "run"))
     assert mortal(8, "resume", folder) is None
     end(folder)
-    assert equal(folder, upgraded, OLD)
+    assert equal(folder, finished)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["train", "resume"])
-def test_kill_nine_at_any_call_to_the_file_system(what: str, finished: Path, upgraded: Path, tmp_path: Path) -> None:
+def test_kill_nine_at_any_call_to_the_file_system(what: str, finished: Path, begun: Path, tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     if what == "resume":
-        shutil.copytree(FORMAT1, whole)
+        shutil.copytree(begun, whole)
     left = mortal(10**6, what, whole)
     assert left is not None
     calls = 10**6 - left
     for moment in np.random.default_rng(0).choice(np.arange(1, calls + 1), min(20, calls), replace=False).tolist():
         folder = tmp_path / f"killed-{moment}"
         if what == "resume":
-            shutil.copytree(FORMAT1, folder)
+            shutil.copytree(begun, folder)
         assert mortal(moment, what, folder) is None
         end(folder)
-        assert equal(folder, upgraded, OLD) if what == "resume" else equal(folder, finished), moment
+        assert equal(folder, finished), moment
 
 
 @pytest.mark.slow
@@ -139,21 +139,6 @@ def test_kill_nine_at_any_time(finished: Path, tmp_path: Path) -> None:
         started.wait()
         end(folder)
         assert equal(folder, finished), number
-
-
-def test_a_folder_of_format_1_is_read_and_upgraded(upgraded: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(FORMAT1, tmp_path / "run"))
-    assert load(folder)([0.1, 0.2, 0.0, 0.0], [0.5, 0.5]).shape == (2,)
-    assert len(evaluate(folder, episodes=3).held) == 3
-    assert report.write(folder).is_file()
-    assert find(folder).manifest is None  # type: ignore[union-attr]
-    last = len(log(folder))
-    assert resume(folder, workers=1, observe=lambda history: history.rows[-1]["cycle"] < 2).status == "interrupted"
-    assert resume(folder, workers=1).status == "done"
-    assert equal(folder, upgraded, OLD)
-    assert log(folder)[:last] == log(FORMAT1), "what it had seen is still there"
-    assert not (folder / "checkpoint.npz").exists()
-    assert find(folder).manifest is not None  # type: ignore[union-attr]
 
 
 def test_a_killed_training_can_be_tested_and_looked_at(finished: Path, tmp_path: Path) -> None:

@@ -195,7 +195,7 @@ def test_another_algorithm_is_one_file_and_one_line(tmp_path: Path, monkeypatch:
 
 
 def test_a_report_needs_a_training(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r": holds no run"):
+    with pytest.raises(InputError, match="no adagoal run in"):
         report.write(tmp_path)
     (tmp_path / "result.json").write_text(json.dumps({"status": "certified"}))
     assert not is_training(tmp_path)

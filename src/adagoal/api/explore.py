@@ -36,7 +36,7 @@ from adagoal.runs.result import (
     refuse_another,
     stored_model,
 )
-from adagoal.runs.saved import Saved, read, tell
+from adagoal.runs.saved import Saved, no_run, read, tell
 from adagoal.runs.schemas import KIND
 from adagoal.runs.session import CHECKPOINT, STAGE, STEPS, Session
 from adagoal.runs.setting import Setting
@@ -231,7 +231,7 @@ def resume(
     guard.stop_if_imported()  # before the folder, which the run that began this process holds
     with hold(must_exist(path), KIND) as folder, contextlib.ExitStack() as stack:
         if folder.saved is None:
-            raise InputError(f"{folder.path}: holds no run")
+            raise no_run(folder.path)
         where = step_timeout, engine, address
         session = _restored(folder.saved, budget, env, goal_rule, goals, trust, where, stack)
         _go_on_recording(session, folder.saved)
@@ -281,7 +281,7 @@ def _restored(
     if name != setting.env and env is not None:
         raise InputError(f"the run in {saved.path} is on {setting.env}, not on {name}", "env")
     look = isinstance(goals, Stored)
-    code = Stored(facts.get("goal_names") or ()) if look else given_again(setting, goals, trust)
+    code = Stored(facts["goal_names"] or ()) if look else given_again(setting, goals, trust)
     session = Session.start(setting, world, goal_rules.get(goal_rule), code)
     try:
         session.restore(arrays, facts, certified)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import click
 
 from adagoal.cli import options
-from adagoal.core.errors import InputError
 
 if TYPE_CHECKING:
     from adagoal.core.run import Observer, Run
@@ -44,7 +43,7 @@ def watch(folder: Path, port: int, env: str | None, trust: bool) -> None:
 def _source(folder: Path, env: str | None, trust: bool) -> Source:
     """By what the folder holds."""
     from adagoal.api.explore import must_exist
-    from adagoal.runs.saved import find
+    from adagoal.runs.saved import find, no_run
 
     folder = must_exist(folder)
     found = find(folder)
@@ -60,7 +59,7 @@ def _source(folder: Path, env: str | None, trust: bool) -> Source:
         from adagoal.compare.live import FolderComparison
 
         return FolderComparison(folder)
-    raise InputError(f"{folder}: holds no run")
+    raise no_run(folder)
 
 
 class Live:

@@ -26,11 +26,11 @@ MOST = 2**53
 """Transitions of a pair, at most: sums stay exact."""
 
 MOVES: Schema = {
-    "moves_pair": Array("int64", ("M",), low=0, below="S*A", optional=True),
-    "moves_to": Array("int32", ("M",), low=0, below="S", optional=True),
-    "moves_count": Array("int64", ("M",), low=1, high=MOST, optional=True),
+    "moves_pair": Array("int64", ("M",), low=0, below="S*A"),
+    "moves_to": Array("int32", ("M",), low=0, below="S"),
+    "moves_count": Array("int64", ("M",), low=1, high=MOST),
 }
-"""What a result keeps of the counts; results of earlier versions have nothing."""
+"""What a result keeps of the counts."""
 
 
 LINE = 16
@@ -53,9 +53,9 @@ class Counts:
         "visits": Array("int64", ("S",), low=0, high=MOST),
         "seen": Array("bool", ("S",)),
         "terminal": Array("bool", ("S",)),
-        "absent": Array("bool", ("S*A",), optional=True),
+        "absent": Array("bool", ("S*A",)),
     }
-    """What a checkpoint holds; older ones do not know of absent actions."""
+    """What a checkpoint holds."""
 
     def __init__(self, n_states: int, n_actions: int, start: int, width: int = 4) -> None:
         self.n_actions, self.start = n_actions, start
@@ -168,8 +168,7 @@ class Counts:
         check_arrays(self.SCHEMA, arrays, {"A": self.n_actions})
         other = object.__new__(Counts)
         other.n_actions, other.start = self.n_actions, self.start
-        other.absent = np.zeros(len(arrays["n"]), bool)
-        for name in self.SCHEMA.keys() & arrays.keys():
+        for name in self.SCHEMA:
             setattr(other, name, np.array(arrays[name]))
         other._check()
         vars(self).update(vars(other))

@@ -11,9 +11,6 @@ import signal
 from collections.abc import Iterable, Iterator
 from multiprocessing import resource_tracker
 
-MASKS = hasattr(signal, "pthread_sigmask")
-"""Not on Windows."""
-
 
 class UserCode:
     """A block that runs an environment, a goal rule or a goal function: the only place that Ctrl-C interrupts.
@@ -62,9 +59,6 @@ def unheard() -> Iterator[None]:
     The run itself gets a SIGINT at the end of the block. The resource tracker is an interpreter too, so it must be
     started on a safe path (:mod:`adagoal.core.isolation`).
     """
-    if not MASKS:
-        yield
-        return
     resource_tracker.ensure_running()  # it lifts the mask where it has to be begun
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -73,10 +67,8 @@ def unheard() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def deaf(names: Iterable[str] = ("SIGINT",)) -> None:
-    """In such a process: leave these signals, as far as the system has them, to the run."""
-    for name in names:
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
-    if MASKS:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+def deaf(signals: Iterable[signal.Signals] = (signal.SIGINT,)) -> None:
+    """In such a process: leave these signals to the run."""
+    for number in signals:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

@@ -8,6 +8,7 @@ regular files only (a pipe or a device would hang), knows the size before it rea
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import math
 import os
@@ -24,11 +25,6 @@ from numpy.typing import NDArray
 
 from adagoal.core import npz
 from adagoal.core.errors import InputError
-
-try:
-    import fcntl
-except ImportError:  # Windows: no locks
-    fcntl = None  # type: ignore[assignment]
 
 JSON_SIZE = 2**27
 """Bytes of the largest JSON file that is read."""
@@ -149,8 +145,6 @@ def writing(path: Path) -> Iterator[None]:
 
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder last: without this a file's new name may be lost with the power."""
-    if os.name == "nt":
-        return
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -184,7 +178,7 @@ def regular(path: Path) -> Iterator[tuple[IO[bytes], int]]:
     """A file opened for reading, and its size; pipes and devices, which could hang the reader, are refused."""
     try:
         # Without O_NONBLOCK, opening a pipe would wait for a writer.
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except (OSError, ValueError) as error:
@@ -277,8 +271,7 @@ def _let_go() -> None:
         os.close(_held.pop())
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_let_go)
+os.register_at_fork(after_in_child=_let_go)
 
 
 @contextlib.contextmanager
@@ -287,7 +280,7 @@ def alone_in(folder: Path | None) -> Iterator[None]:
 
     Folders that are made for it are removed again if they are still empty at the end.
     """
-    if folder is None or fcntl is None:
+    if folder is None:
         yield
         return
     made = [place for place in (folder, *folder.parents) if not os.path.lexists(place)]
@@ -310,15 +303,15 @@ def alone_in(folder: Path | None) -> Iterator[None]:
 
 
 def busy(folder: Path) -> bool:
-    """Whether a run is writing in a folder; on Windows nobody knows."""
-    locked, handle = False, os.open(folder, os.O_RDONLY) if fcntl is not None else -1
-    if handle >= 0:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError as error:  # or it is a file system without locks
-            locked = isinstance(error, BlockingIOError)
+    """Whether a run is writing in a folder."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:  # or it is a file system without locks
+        return isinstance(error, BlockingIOError)
+    finally:
         os.close(handle)
-    return locked
+    return False
 
 
 def _lock(folder: Path, handle: int) -> None:

@@ -22,14 +22,14 @@ UNSEEN, OPEN, DONE, BEYOND = range(4)
 """How a goal stood: never seen, error above epsilon, error at most epsilon, or D beyond the radius."""
 
 SCHEMA: Schema = {
-    "past_steps": Array("int64", ("F",), low=0, rising=True, optional=True),
-    "past_episodes": Array("int64", ("F",), low=0, optional=True),
-    "past_goals": Array("int64", ("P",), low=0, rising=True, optional=True),
-    "past_lower": Array("float32", ("F", "P"), low=0, finite=False, optional=True),
-    "past_upper": Array("float32", ("F", "P"), low=0, finite=False, optional=True),
-    "past_stand": Array("int8", ("F", "P"), low=UNSEEN, high=BEYOND, optional=True),
+    "past_steps": Array("int64", ("F",), low=0, rising=True),
+    "past_episodes": Array("int64", ("F",), low=0),
+    "past_goals": Array("int64", ("P",), low=0, rising=True),
+    "past_lower": Array("float32", ("F", "P"), low=0, finite=False),
+    "past_upper": Array("float32", ("F", "P"), low=0, finite=False),
+    "past_stand": Array("int8", ("F", "P"), low=UNSEEN, high=BEYOND),
 }
-"""F snapshots of P goals; runs of earlier versions have none."""
+"""F snapshots of P goals."""
 
 
 class Past:
@@ -74,10 +74,9 @@ class Past:
 
     @staticmethod
     def of(arrays: dict[str, NDArray[Any]]) -> Past:
-        """From arrays that keep to the schema; nothing where one is missing."""
+        """From arrays that keep to the schema."""
         past = Past()
-        if SCHEMA.keys() <= arrays.keys():
-            past.steps, past.episodes = arrays["past_steps"].tolist(), arrays["past_episodes"].tolist()
-            past.goals = np.array(arrays["past_goals"])
-            past._rows = {name: list(np.array(arrays[name])) for name in past._rows}
+        past.steps, past.episodes = arrays["past_steps"].tolist(), arrays["past_episodes"].tolist()
+        past.goals = np.array(arrays["past_goals"])
+        past._rows = {name: list(np.array(arrays[name])) for name in past._rows}
         return past

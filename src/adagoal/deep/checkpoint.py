@@ -25,12 +25,12 @@ ROW = record(**HEAD) | {"properties": HEAD | MEASURED, "additionalProperties": {
 def fact_rules() -> dict[str, Any]:
     """The schema of the facts of :meth:`adagoal.deep.training.Training.state`."""
     config = settings.json_schema(Config, settings.declared(Config))
-    rules = record(
+    return record(
         configs={"type": "array", "minItems": 1, "maxItems": 10_000, "items": config},
         cycle={**COUNT, "minimum": 1},
         history=record(rows={"type": "array", "items": ROW}, wall_seconds=LENGTH),
+        env=likeness.KEPT,
     )
-    return rules | {"properties": rules["properties"] | {"env": likeness.KEPT}}  # which earlier versions did not keep
 
 
 def configs(facts: Any) -> list[Config]:

@@ -108,7 +108,7 @@ class Config:
     )
     batch: int = setting(1024, "Transitions per update.", low=1, high=1_000_000)
     actor_share: float = setting(
-        0.5, "Share of a batch from which the actor of critics learns, too.", low=1e-3, high=1.0, later=True
+        0.5, "Share of a batch from which the actor of critics learns, too.", low=1e-3, high=1.0
     )
     hidden: tuple[int, ...] = setting((256, 256, 256), "Widths of the hidden layers of all networks.", low=1, high=8192)
     learning_rate: float = setting(1e-3, "Step size of Adam, for all networks.", low=1e-8, high=1.0)

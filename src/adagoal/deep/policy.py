@@ -38,8 +38,8 @@ class Policy:
     """That of an action."""
     with_achieved: bool
     """Whether the policy sees the achieved goal beside the observation."""
-    success: float | None = None
-    """Radius of success in the environment; None in files of earlier versions, which may not know the box either."""
+    success: float
+    """Radius of success in the environment."""
 
     def __repr__(self) -> str:
         sizes = len(self.actor.observation_mean), len(self.actor.goal_mean), self.actor.width
@@ -49,8 +49,7 @@ class Policy:
         """Whether the environment is like the one that the policy was trained in."""
         known: dict[str, Any] = {"observation": len(self.actor.observation_mean), "goal": len(self.actor.goal_mean)}
         known["action"] = self.actor.width
-        if self.success is not None:
-            known |= {"low": self.low, "high": self.high, "success": self.success}
+        known |= {"low": self.low, "high": self.high, "success": self.success}
         likeness.check(self.env, known, sizes)
 
     def __call__(self, observation: Any, goal: Any) -> Singles:

@@ -31,8 +31,6 @@ class About(NamedTuple):
     high: float
     choices: Collection[str]
     per_run: bool
-    later: bool
-    """Whether files of earlier versions lack it; what they hold was made with its default."""
 
 
 def setting(
@@ -43,10 +41,9 @@ def setting(
     high: float = math.inf,
     choices: Collection[str] = (),
     per_run: bool = False,
-    later: bool = False,
 ) -> Any:
     """A field; ``low`` and ``high`` are included, and hold for every entry of a tuple."""
-    declared = {"help": help, "low": low, "high": high, "choices": choices, "per_run": per_run, "later": later}
+    declared = {"help": help, "low": low, "high": high, "choices": choices, "per_run": per_run}
     return dataclasses.field(default=default, metadata=declared)
 
 
@@ -78,9 +75,7 @@ def check(values: Any) -> None:
 def json_schema(kind: type[Any], names: Collection[str], **more: Mapping[str, Any]) -> dict[str, Any]:
     """The rules of an object with these settings, and ``more``, in a file (:func:`adagoal.core.schema.check_json`)."""
     wanted = {name: about for name, about in declared(kind).items() if name in names}
-    rules = record(**{name: _rule(about) for name, about in wanted.items()}, **more)
-    later = [name for name, about in wanted.items() if about.later]
-    return rules | {"required": [name for name in rules["required"] if name not in later]}
+    return record(**{name: _rule(about) for name, about in wanted.items()}, **more)
 
 
 def _rule(about: About) -> dict[str, Any]:

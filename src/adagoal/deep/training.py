@@ -247,7 +247,7 @@ class Training:
 
     def _restore(self, like: learner.State, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """The inverse of :meth:`state`; ``like`` has the shapes of what is learnt."""
-        likeness.check(self.source.name, facts.get("env", {}), self.sizes)
+        likeness.check(self.source.name, facts["env"], self.sizes)
         checkpoint.check(like, arrays, facts, self.configs, self.sizes)
         self.learnt = jax.tree.map(jnp.asarray, trees.unflatten(like, arrays, "learnt"))
         waiting = _under("pending.", arrays)

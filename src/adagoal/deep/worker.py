@@ -8,6 +8,7 @@ exact. This module must not import JAX.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -22,7 +23,7 @@ from adagoal.deep.actor import Actor
 from adagoal.deep.config import Config
 from adagoal.deep.envs import Dimensions, End, Source, World
 
-OF_THE_GROUP = {"SIGINT", "SIGTERM", "SIGHUP"}
+OF_THE_GROUP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that may reach a whole group of processes; the one that trains answers them, and closes the workers."""
 
 

@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.past import BEYOND, DONE, OPEN
-from adagoal.core.past import SCHEMA as PAST
 from adagoal.core.types import Longs
 from adagoal.report.places import layered
 from adagoal.runs.result import Result
@@ -55,7 +54,6 @@ def collected(result: Result, view: View) -> tuple[dict[str, Any], Arrays]:
         "start": None if view.start is None else int(view.start),
         "grid": view.layout is not None,
         "shape": drawn,
-        "history": "past_steps" in result.arrays,
         "labels": [view.label(state) for state in range(states)],
         "names": None if result.goal_names is None else [f"{g} {result.goal_label(g)}" for g in order],
     }
@@ -116,12 +114,9 @@ def _numbers(result: Result) -> int:
 
 
 def _moments(result: Result, goals: Longs) -> Arrays:
-    """What was known in the course of the run; without a history of the bounds only what the trace says."""
-    arrays, kept = result.arrays, PAST.keys() <= result.arrays.keys()
-    if kept:
-        steps, episodes = arrays["past_steps"], arrays["past_episodes"]
-    else:
-        steps, episodes = (arrays["trace"][:, i].astype(np.int64) for i in (0, 1))
+    """What was known in the course of the run."""
+    arrays = result.arrays
+    steps, episodes = arrays["past_steps"], arrays["past_episodes"]
     most = max(LEAST_MOMENTS, min(80, MOMENTS // max(len(goals), 1)))
     taken = np.unique(np.linspace(0, len(steps) - 1, most).round().astype(int)) if len(steps) else np.zeros(0, int)
     steps, episodes = np.append(steps[taken], result.steps), np.append(episodes[taken], result.episodes)
@@ -130,20 +125,19 @@ def _moments(result: Result, goals: Longs) -> Arrays:
         "moment_episodes": episodes.astype(float),
         "moment_chosen": _chosen(arrays["episode_goals"], episodes, goals, _numbers(result)),
     }
-    if kept:
-        column = np.full(_numbers(result) + 1, -1)  # the last stands for sets not found yet
-        known = arrays["past_goals"] < len(column)  # a checkpoint may name any number
-        column[arrays["past_goals"][known]] = np.flatnonzero(known)
-        blank = {"past_lower": 0.0, "past_upper": np.inf, "past_stand": 0}
-        for name, empty in blank.items():
-            table = np.full((len(goals), len(taken) + 1), empty, arrays[name].dtype)
-            there = column[goals] >= 0
-            table[there, :-1] = arrays[name][np.ix_(taken, column[goals[there]])].T
-            found[name.replace("past", "moment")] = table
-        found["moment_stand"] = found["moment_stand"].astype(np.uint8)
-        end = _goals(result, goals)
-        for name in ("lower", "upper", "stand"):
-            found[f"moment_{name}"][:, -1] = end[name]
+    column = np.full(_numbers(result) + 1, -1)  # the last stands for sets not found yet
+    known = arrays["past_goals"] < len(column)  # a checkpoint may name any number
+    column[arrays["past_goals"][known]] = np.flatnonzero(known)
+    blank = {"past_lower": 0.0, "past_upper": np.inf, "past_stand": 0}
+    for name, empty in blank.items():
+        table = np.full((len(goals), len(taken) + 1), empty, arrays[name].dtype)
+        there = column[goals] >= 0
+        table[there, :-1] = arrays[name][np.ix_(taken, column[goals[there]])].T
+        found[name.replace("past", "moment")] = table
+    found["moment_stand"] = found["moment_stand"].astype(np.uint8)
+    end = _goals(result, goals)
+    for name in ("lower", "upper", "stand"):
+        found[f"moment_{name}"][:, -1] = end[name]
     return found
 
 
@@ -177,19 +171,15 @@ def _map(result: Result, view: View) -> tuple[list[int], Arrays]:
 def _edges(result: Result) -> tuple[Longs, Longs]:
     """Different (state, successor) that were observed."""
     arrays, states = result.arrays, len(result.arrays["visits"])
-    if "moves_pair" not in arrays:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
     source, target = arrays["moves_pair"] // result.reset_action, arrays["moves_to"].astype(np.int64)
     both = np.unique((source * states + target)[source != target])
     return both // states, both % states
 
 
 def _moves(result: Result) -> Arrays:
-    """The empirical model, in compressed rows; empty where the result has none."""
+    """The empirical model, in compressed rows."""
     arrays = result.arrays
     pairs = len(arrays["visits"]) * result.reset_action
-    if "moves_pair" not in arrays:
-        return {"row": np.zeros(0, np.uint32), "to": np.zeros(0, np.uint32), "count": np.zeros(0)}
     order = np.argsort(arrays["moves_pair"], kind="stable")
     lengths = np.bincount(arrays["moves_pair"], minlength=pairs)
     return {

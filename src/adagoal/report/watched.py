@@ -107,8 +107,6 @@ class FolderRun:
 def _answered(found: Saved) -> bool:
     """Whether the result is of the last save, and not older than the checkpoint."""
     must_be_exploration(found)
-    if found.manifest is None:
-        return True
     result = found.manifest.results.get("result.json")
     states = [entry.generation for state in found.manifest.states[:1] for entry in state.values()]
     return result is not None and result.generation >= max(states, default=0)

@@ -39,11 +39,12 @@ that find the candidates at all (``Incremental.discovery``), which matters for c
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from adagoal.core.schema import Schema
 from adagoal.core.types import Actions, Floats, Longs
 from adagoal.core.world import Outcome
 from adagoal.rivals import planning
@@ -58,6 +59,7 @@ class DisCo(Incremental):
     """See the module's text."""
 
     name = "disco"
+    SCHEMA: ClassVar[Schema] = {**Incremental.SCHEMA, **Incremental.SETS}
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -25,11 +25,9 @@ from adagoal.rivals.explorer import Explorer, Move
 class Incremental(Explorer):
     """See the module's text."""
 
-    SCHEMA: ClassVar[Schema] = {
-        **Explorer.SCHEMA,
-        "known": Array("bool", ("S",)),
-        "sets": Array("bool", ("G",), optional=True),  # of no use where goals are states; older checkpoints lack it
-    }
+    SCHEMA: ClassVar[Schema] = {**Explorer.SCHEMA, "known": Array("bool", ("S",))}
+    SETS: ClassVar[Schema] = {"sets": Array("bool", ("G",))}
+    """For the checkpoints of methods whose goals may be sets."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -94,11 +92,9 @@ class Incremental(Explorer):
             raise ValueError("the known states are not states that were seen, from the start on")
 
     def added(self, arrays: dict[str, NDArray[Any]]) -> Bools:
-        """[G] the sets that were added, from a checkpoint, which has them where goals are sets."""
+        """[G] the sets that were added, from a checkpoint."""
         if not self.n_sets:
             return self.sets
-        if "sets" not in arrays:
-            raise ValueError("entry 'sets' is missing")
         if (arrays["sets"] & ~self._met(self.counts.seen)).any():
             raise ValueError("a set was added none of whose states was seen")
         return np.array(arrays["sets"])

@@ -47,7 +47,11 @@ class UcbExplore(Incremental):
     """See the module's text."""
 
     name = "ucbexplore"
-    SCHEMA: ClassVar[Schema] = {**Incremental.SCHEMA, "table": Array("int16", ("S", "T"), low=0, high="A")}
+    SCHEMA: ClassVar[Schema] = {
+        **Incremental.SCHEMA,
+        **Incremental.SETS,
+        "table": Array("int16", ("S", "T"), low=0, high="A"),
+    }
     FACTS: ClassVar[dict[str, Any]] = {
         **Incremental.FACTS,
         "trial": {"type": "array", "minItems": 3, "maxItems": 3, "items": {"type": "integer", "minimum": -1}},

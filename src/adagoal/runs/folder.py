@@ -40,17 +40,19 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from adagoal.core import files, npz
+from adagoal.core import files
 from adagoal.core.errors import InputError
 from adagoal.core.files import Content
 from adagoal.runs import manifest as manifests
 from adagoal.runs.manifest import Entries, Entry, Manifest
-from adagoal.runs.saved import DATA, LEGACY_RESULTS, LEGACY_STATE, Saved, find, staged
+from adagoal.runs.saved import DATA, Saved, find, staged
 
 LEAST_SECONDS = 10.0
 SHARE = 0.03
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """What the system says where there is no room."""
+RESULTS = ("result.json", "model.npz", "policy.npz", "goals.npz", "past.npz", "view.json", "report.html", "log.csv")
+"""Result files that a new run removes from the folder of a run whose manifest is damaged and names nothing."""
 
 _OURS = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*-([0-9]{6,12})(\.[a-z]{1,8}){1,2}")
 
@@ -170,7 +172,7 @@ class Folder:
             self._withdraw(written)
             self._saved_at = time.monotonic()  # what failed is not tried again at once
             raise
-        self._old, self._problem, self._fresh = Saved(self.path, self.kind, manifest), None, False
+        self._old, self._problem, self._fresh = Saved(self.path, manifest), None, False
         self._settle()
         self._cost, self._saved_at = time.monotonic() - began, time.monotonic()
 
@@ -185,29 +187,18 @@ class Folder:
         return manifest.states[self._old.intact :] if self._old and manifest and not self._fresh else ()
 
     def _results(self) -> Entries:
-        """The result files to keep; those of format 1 enter the manifest as they are."""
-        if self._old is None or self._fresh:
-            return {}
-        if self._old.manifest is not None:
-            return dict(self._old.manifest.results)
-        entries: Entries = {}
-        for name in self._old.results().entries:
-            with files.regular(self.path / name) as (file, size):
-                if size > npz.memory():
-                    raise InputError(f"{self.path / name}: too large to be a file of a run")
-                digest: Any = hashlib.file_digest(file, "sha256")  # type: ignore[arg-type]
-                entries[name] = Entry(0, size, digest.hexdigest())
-        return entries
+        """The result files to keep."""
+        manifest = self._manifest()
+        return dict(manifest.results) if manifest is not None and not self._fresh else {}
 
     def _replaced(self) -> list[str]:
-        """Files outside ``checkpoints/`` that the next commit makes void: those of an old run, and of format 1."""
+        """Result files of the run that the next commit replaces. Where no run was, no file is ours."""
         manifest = self._manifest()
+        if not self._fresh:
+            return []
         if manifest is not None:
-            return list(manifest.results) if self._fresh else []
-        if self._old is None and self._problem is None:
-            return []  # no run was here: whatever is, it is not ours
-        names = [*LEGACY_STATE.values(), *(LEGACY_RESULTS if self._fresh else ())]
-        return [name for name in names if os.path.lexists(self.path / name)]
+            return list(manifest.results)
+        return [name for name in RESULTS if self._problem is not None and os.path.lexists(self.path / name)]
 
     # --- the steps ---
 
@@ -233,7 +224,7 @@ class Folder:
         """Remove what a failed save wrote, unless it failed after its commit."""
         with contextlib.suppress(InputError, OSError):
             now = find(self.path)
-            if now is None or now.manifest is None or now.manifest.generation != self._generation:
+            if now is None or now.manifest.generation != self._generation:
                 for path in written:
                     path.unlink(missing_ok=True)
 
@@ -261,9 +252,6 @@ class Folder:
         for leftover in leftovers:
             with contextlib.suppress(OSError):  # what cannot be removed does no harm
                 leftover.unlink(missing_ok=True)
-        if any(name.startswith("certified/") for name in manifest.obsolete):
-            with contextlib.suppress(OSError):
-                (self.path / "certified").rmdir()
 
     def _copy(self, manifest: Manifest, raw: bytes) -> None:
         target = self.path / manifests.BACKUP
@@ -328,7 +316,7 @@ def _fill(path: Path, content: Content, written: list[Path]) -> _Sink:
     """Write a new file and sync it."""
     with files.writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         written.append(path)
         with os.fdopen(handle, "wb") as file:
             sink = _Sink(file)

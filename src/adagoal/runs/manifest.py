@@ -1,6 +1,6 @@
 """The manifest of a run folder: which files belong to the run, with their sizes and hashes.
 
-    "format": 2, "kind": "exploration", "generation": 13,
+    "format": 1, "kind": "exploration", "generation": 13,
     "states":  [{"checkpoint.npz": {"generation": 13, "size": ..., "sha256": ...}}, {... the one before it}],
     "results": {"result.json": {"generation": 12, "size": ..., "sha256": ...}, ...},
     "obsolete": [...], "checksum": ...
@@ -24,12 +24,12 @@ from adagoal.core import files
 from adagoal.core.errors import InputError
 from adagoal.core.schema import check_json
 
-FORMAT = 2
+FORMAT = 1
+"""Of the manifest and of every ``result.json``."""
 KINDS = ("exploration", "training")
 NAME, BACKUP = "manifest.json", "manifest.backup.json"
 
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\.[a-z]{1,8}")
-_OBSOLETE = re.compile(rf"(certified/)?{_PLAIN.pattern}")
 _ENTRY = {
     "type": "object",
     "required": ["generation", "size", "sha256"],
@@ -79,7 +79,7 @@ class Manifest:
     """The files of the last checkpoint and of the one before it."""
     results: Entries
     obsolete: tuple[str, ...] = ()
-    """Files of an earlier run or format, which this commit makes void."""
+    """Files of an earlier run, which this commit makes void."""
 
     def encoded(self) -> bytes:
         """The file; equal manifests give equal bytes."""
@@ -108,14 +108,14 @@ def read(path: Path) -> tuple[Manifest, bytes]:
         raw = file.read(size)
         data = files.parsed(raw)
         found = data.get("format") if isinstance(data, dict) else None
-        if isinstance(found, int) and found > FORMAT:
-            raise InputError(f"{path}: format {found} is not known to this version (it reads up to {FORMAT})")
+        if isinstance(found, int) and found != FORMAT:
+            raise InputError(f"{path}: format {found} is not known to this version (it reads format {FORMAT})")
         check_json(_SCHEMA, data)
         states = tuple({name: Entry(**entry) for name, entry in state.items()} for state in data["states"])
         results = {name: Entry(**entry) for name, entry in data["results"].items()}
-        names = [name for state in (*states, results) for name in state]
+        names = [*(name for state in (*states, results) for name in state), *data["obsolete"]]
         manifest = Manifest(data["kind"], data["generation"], states, results, tuple(data["obsolete"]))
-        if not all(map(plain_name, names)) or not all(map(_OBSOLETE.fullmatch, manifest.obsolete)):
+        if not all(map(plain_name, names)):
             raise ValueError("it names files that cannot be in a run folder")
         if manifest.encoded() != raw:
             raise InputError(f"{path}: altered or damaged (its checksum does not match)")

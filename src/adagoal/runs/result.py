@@ -13,9 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core import past
 from adagoal.core.checks import folder_path
-from adagoal.core.counts import MOVES
 from adagoal.core.errors import InputError
 from adagoal.core.files import Content, arrays_content, json_content
 from adagoal.core.goalspace import membership
@@ -24,9 +22,10 @@ from adagoal.core.policy import Policy
 from adagoal.core.status import Status
 from adagoal.core.text import plain
 from adagoal.runs.folder import hold
+from adagoal.runs.manifest import FORMAT
 from adagoal.runs.naming import Finder, rows
 from adagoal.runs.saved import Files, Saved, read, tell
-from adagoal.runs.schemas import CHECKPOINT, FORMAT, KIND, LATER, MODEL, RESULT
+from adagoal.runs.schemas import CHECKPOINT, KIND, MODEL, RESULT
 from adagoal.runs.setting import Setting
 from adagoal.runs.summary import summary
 from adagoal.runs.view import View, stored_view
@@ -259,7 +258,7 @@ def read_result(here: Files, text: str, model: str) -> Result:
     arrays, _ = here.arrays(model, MODEL, {"A": data["reset_action"]})
     try:
         result = _from_data(data, arrays)
-        _check(result, data["format"])
+        _check(result)
     except ValueError as error:
         raise InputError(f"{here.folder / text}: damaged, or not of the same run as {model} ({error})") from None
     return result
@@ -304,7 +303,7 @@ def refuse_another(saved: Saved, setting: Setting, model: TabularMDP | None) -> 
 
 
 def _setting(data: Mapping[str, Any]) -> Setting:
-    found = {name: data[name] for name in Setting.__dataclass_fields__ if name in data or name not in LATER}
+    found = {name: data[name] for name in Setting.__dataclass_fields__}
     return Setting(**found | {"goal_space": None if found["goal_space"] is None else tuple(found["goal_space"])})
 
 
@@ -319,16 +318,16 @@ def _from_data(data: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> R
         certificates=certificates,
         errors={row["goal"]: _number(row["error"]) for row in data["goals"]},
         arrays=arrays,
-        certified_radius=data.get("certified_radius"),
+        certified_radius=data["certified_radius"],
         status=Status(data["status"]),
         **{name: data[name] for name in ("radius", "open_goals", "guarantee")},
         **{name: data[name] for name in ("steps", "episodes", "plans", "wall_seconds", "reset_action", "warnings")},
-        void=data.get("void", []),
-        goal_names=None if data.get("goal_names") is None else tuple(data["goal_names"]),
+        void=data["void"],
+        goal_names=None if data["goal_names"] is None else tuple(data["goal_names"]),
     )
 
 
-def _check(result: Result, form: int) -> None:
+def _check(result: Result) -> None:
     """The parts speak of the same states, goals and run."""
     arrays, status = result.arrays, result.status
     goals, policy_goals = set(result.goals), arrays["policy_goals"].tolist()
@@ -341,7 +340,7 @@ def _check(result: Result, form: int) -> None:
         "a radius that was not asked for": result.setting.growing or result.radius == result.setting.radius,
         f"a goal that {'has no name' if sets else 'is no state'}": max(used, default=-1) < numbers,
         "a state of a goal without a name": "goals_at" not in arrays or arrays["goals_at"].max(initial=-1) < numbers,
-        "a past of other goals": arrays.get("past_goals", arrays["episode_goals"]).max(initial=-1) < numbers + sets,
+        "a past of other goals": arrays["past_goals"].max(initial=-1) < numbers + sets,
         "more observations than states": result.n_states <= len(arrays["visits"]),
         "a goal without a policy": goals <= set(policy_goals),
         "two policies for a goal": len(set(policy_goals)) == len(policy_goals),
@@ -351,21 +350,15 @@ def _check(result: Result, form: int) -> None:
         "more episodes in its history than episodes": len(arrays["episode_goals"]) <= result.episodes,
         "a history without end": np.isfinite(arrays["trace"][:, [0, 1, 3]]).all(),
         "a history that goes back": (np.diff(then) >= 0).all() and then.max(initial=0) <= result.steps,
-        "a part of its past, or of its moves": all(
-            len(part.keys() & arrays.keys()) in (0, len(part)) for part in (past.SCHEMA, MOVES)
-        ),
-        "a past that is longer than the run": np.max(arrays.get("past_steps", 0), initial=0) <= result.steps
-        and np.max(arrays.get("past_episodes", 0), initial=0) <= result.episodes,
+        "a past that is longer than the run": arrays["past_steps"].max(initial=0) <= result.steps
+        and arrays["past_episodes"].max(initial=0) <= result.episodes,
         "a certificate with open goals": status is not Status.CERTIFIED or not result.open_goals,
         "a status that its method cannot give": status not in (Status.CERTIFIED, Status.STOPPED)
         or result.guarantee == (status is Status.CERTIFIED),
+        "another certified radius": result.certified_radius in (None, result.radius)
+        and (status is not Status.CERTIFIED or result.certified_radius is not None),
+        "reasons to be void, or none": bool(result.void) == (status is Status.VOID),
     }
-    if form > 1:
-        rules |= {
-            "another certified radius": result.certified_radius in (None, result.radius)
-            and (status is not Status.CERTIFIED or result.certified_radius is not None),
-            "reasons to be void, or none": bool(result.void) == (status is Status.VOID),
-        }
     for problem, holds in rules.items():
         if not holds:
             raise ValueError(f"it has {problem}")

@@ -2,9 +2,6 @@
 
 :func:`read` needs no lock and may be called while a run writes there. It sees the folder as one save left it: a save in
 the middle of a reading starts the reading again. How the folder is written is told in :mod:`adagoal.runs.folder`.
-
-Folders of format 1 (before there were manifests) are read as well. They have no hashes, so damage shows only where it
-breaks a file or the schema that the caller gives; the next save brings them to format 2.
 """
 
 from __future__ import annotations
@@ -13,7 +10,6 @@ import contextlib
 import hashlib
 import os
 import warnings
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,13 +24,6 @@ from adagoal.runs.manifest import Entries, Entry, Manifest
 
 DATA = "checkpoints"
 """The folder within the folder: checkpoints, and files on their way to their names."""
-LEGACY_STATE = {
-    "checkpoint.npz": "checkpoint.npz",
-    "certified.json": "certified/result.json",
-    "certified.npz": "certified/model.npz",
-}
-"""Format 1: where the files of a checkpoint were."""
-LEGACY_RESULTS = ("result.json", "model.npz", "policy.npz", "goals.npz", "view.json", "report.html", "log.csv")
 
 T = TypeVar("T")
 
@@ -47,10 +36,10 @@ def staged(folder: Path, name: str, generation: int) -> Path:
 
 @dataclass
 class Files:
-    """Files that belong together. ``entries[name]`` is None where nothing is known about a file (format 1)."""
+    """Files that belong together, each with its entry in the manifest."""
 
     folder: Path
-    entries: Mapping[str, Entry | None]
+    entries: Entries
     places: Mapping[str, list[Path]]
     """Where each may be: the first place that holds what the manifest says counts."""
 
@@ -118,13 +107,12 @@ class Files:
             yield path, file, size
 
 
-def _check_content(path: Path, file: IO[bytes], size: int, entry: Entry | None) -> None:
+def _check_content(path: Path, file: IO[bytes], size: int, entry: Entry) -> None:
     """Whether an open file is the one that was saved."""
-    if entry is not None:
-        with files.reading(path):
-            if size != entry.size or hashlib.file_digest(file, "sha256").hexdigest() != entry.sha256:  # type: ignore[arg-type]
-                raise InputError(f"{path}: altered or damaged (its content does not match the manifest)")
-            file.seek(0)
+    with files.reading(path):
+        if size != entry.size or hashlib.file_digest(file, "sha256").hexdigest() != entry.sha256:  # type: ignore[arg-type]
+            raise InputError(f"{path}: altered or damaged (its content does not match the manifest)")
+        file.seek(0)
 
 
 @dataclass
@@ -132,20 +120,19 @@ class Saved:
     """A run as it is in its folder."""
 
     path: Path
-    kind: str
-    manifest: Manifest | None
-    """None: a folder of format 1."""
+    manifest: Manifest
     notes: list[str] = field(default_factory=list)
     """Lines for the user about what was found damaged, and what is used instead."""
     intact: int = 0
     """Which of the manifest's states :meth:`state` found to be good."""
 
+    @property
+    def kind(self) -> str:
+        """ "exploration" or "training"."""
+        return self.manifest.kind
+
     def state(self) -> Files:
         """The files of the newest checkpoint that is intact."""
-        if self.manifest is None:
-            places = {name: [self.path / place] for name, place in LEGACY_STATE.items()}
-            there = {name: at for name, at in places.items() if name == "checkpoint.npz" or os.path.lexists(at[0])}
-            return Files(self.path, dict.fromkeys(there), there)
         problem = InputError(f"{self.path}: holds no checkpoint")
         for place, entries in enumerate(self.manifest.states):
             places = {name: [staged(self.path, name, entry.generation)] for name, entry in entries.items()}
@@ -164,10 +151,7 @@ class Saved:
 
     def results(self) -> Files:
         """The files of the last result: each under its own name or, if the save was cut off, where it was written."""
-        if self.manifest is None:
-            there = {name: [self.path / name] for name in LEGACY_RESULTS if os.path.lexists(self.path / name)}
-            return Files(self.path, dict.fromkeys(there), there)
-        entries: Entries = self.manifest.results
+        entries = self.manifest.results
         places = {}
         for name, entry in entries.items():
             own = self.path / name
@@ -178,18 +162,16 @@ class Saved:
 def find(path: Path) -> Saved | None:
     """The run in a folder, None where there is none; a damaged manifest is replaced by its copy, with a note."""
     if not any(os.path.lexists(path / name) for name in (manifests.NAME, manifests.BACKUP)):
-        if not any(os.path.lexists(path / name) for name in ("result.json", "checkpoint.npz")):
-            return None
-        return Saved(path, _legacy_kind(path), None)
+        return None
     try:
         manifest, _ = manifests.read(path / manifests.NAME)
-        return Saved(path, manifest.kind, manifest)
+        return Saved(path, manifest)
     except InputError as error:
         try:
             manifest, _ = manifests.read(path / manifests.BACKUP)
         except InputError:
             raise error from None
-        return Saved(path, manifest.kind, manifest, [f"{error}; its copy {manifests.BACKUP} is used"])
+        return Saved(path, manifest, [f"{error}; its copy {manifests.BACKUP} is used"])
 
 
 def read(path: Path, load: Callable[[Saved], T]) -> T:
@@ -199,11 +181,16 @@ def read(path: Path, load: Callable[[Saved], T]) -> T:
         try:
             saved = find(path)
             if saved is None:
-                raise InputError(f"{path}: holds no run")
+                raise no_run(path)
             return load(saved)
         except InputError:
             if stamp(path) == before:
                 raise
+
+
+def no_run(path: Path, name: str | None = None) -> InputError:
+    """The error for a folder without a manifest, whatever else it holds; ``name`` is the argument that gave it."""
+    return InputError(f"no adagoal run in {path} ({manifests.NAME} is missing)", name)
 
 
 def tell(saved: Saved) -> None:
@@ -220,14 +207,3 @@ def stamp(path: Path) -> tuple[int, int, int] | None:
     except (OSError, ValueError):
         return None
     return found.st_ino, found.st_mtime_ns, found.st_size
-
-
-def _legacy_kind(path: Path) -> str:
-    """Format 1 did not say what kind of run it was, but its files do."""
-    if os.path.lexists(path / "policy.npz"):
-        return "training"
-    if os.path.lexists(path / "model.npz") or not os.path.lexists(path / "checkpoint.npz"):
-        return "exploration"
-    at = path / "checkpoint.npz"
-    with files.regular(at) as (file, _), files.reading(at), zipfile.ZipFile(file) as archive:
-        return "exploration" if "__facts__.npy" in archive.namelist() else "training"

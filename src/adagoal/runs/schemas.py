@@ -10,11 +10,10 @@ from adagoal.core.goalspace import NAMES
 from adagoal.core.names import DIGEST
 from adagoal.core.schema import COUNT, Array, nullable, record
 from adagoal.planning.device import DEVICES
+from adagoal.runs.manifest import FORMAT
 from adagoal.worlds.many import MOST
 
 KIND = "exploration"
-FORMAT = 2
-"""Of result.json; 1 had no ``kind`` and, in early versions, no ``certified_radius`` and no ``void``."""
 
 _TEXT = {"type": "string", "maxLength": 10_000}
 _LINES = {"type": "array", "items": {"type": "string"}}
@@ -58,7 +57,7 @@ _ROW: dict[str, Any] = {
 }
 
 _OUTCOME: dict[str, Any] = {
-    "format": {"enum": [1, 2]},
+    "format": {"enum": [FORMAT]},
     "kind": {"enum": [KIND]},
     "radius_setting": {**SETTING["radius"], "description": "what was asked for: a number, auto or all"},
     "status": {"enum": ["certified", "stopped", "budget", "interrupted", "void"]},
@@ -78,14 +77,11 @@ _OUTCOME: dict[str, Any] = {
     "void": {**_LINES, "description": "why the status is void"},
 }
 
-LATER = ("kind", "certified_radius", "void", "goal_sets", "goal_names", "workers", "device")
-"""What the first versions did not write."""
-
 RESULT: dict[str, Any] = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
     "title": "result.json of an exploration",
     "type": "object",
-    "required": [name for name in (*SETTING, *_OUTCOME) if name not in LATER],
+    "required": [*(SETTING | _OUTCOME)],
     "properties": {**SETTING, **_OUTCOME},
 }
 """Entries that are not named are ignored: a later version may add some."""
@@ -113,7 +109,7 @@ STAGES = 100_000
 """Stages of a curriculum, at most."""
 
 CHECKPOINT = record(
-    setting=record(**SETTING) | {"required": [name for name in SETTING if name not in LATER]},
+    setting=record(**SETTING),
     estimates=_OBJECT,
     rng=_OBJECT,
     world=_OBJECT,
@@ -121,7 +117,7 @@ CHECKPOINT = record(
     seconds=_AT_LEAST_0,
     stage={"type": "integer", "minimum": 1, "maximum": STAGES},
     goal_names=nullable(NAMES),
-) | {"required": ["setting", "estimates", "rng", "world", "steps", "seconds", "stage"]}
+)
 """The facts of checkpoint.npz; each part checks what is its own."""
 
 HISTORY = {

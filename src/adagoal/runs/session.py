@@ -273,7 +273,7 @@ class Session:
         S = run.counts.n_states
         if not world.initial_states <= S <= world.state_bound:
             raise ValueError(f"it has {S} states, the environment {world.state_bound}")
-        run.space.restore(_part("goals", arrays), facts.get("goal_names"))
+        run.space.restore(_part("goals", arrays), facts["goal_names"])
         run.space.grow(S)
         self._restore_stage(facts["stage"], certified)
         run.estimates.restore(_part("estimates", arrays), facts["estimates"])

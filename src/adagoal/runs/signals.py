@@ -20,8 +20,8 @@ from types import FrameType
 from adagoal.core.ctrlc import USER_CODE
 from adagoal.core.files import writing
 
-ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-"""Ctrl-C, a request to end, a terminal that was closed (not on Windows)."""
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Ctrl-C, a request to end, a terminal that was closed."""
 
 
 ALWAYS = (signal.SIGINT, signal.SIGTERM)

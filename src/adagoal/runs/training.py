@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import signal
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -30,10 +29,9 @@ from adagoal.deep.history import History
 from adagoal.deep.training import Observer, Training
 from adagoal.runs import keeping
 from adagoal.runs import training_files as files
-from adagoal.runs import training_format1 as format1
 from adagoal.runs.folder import Folder, hold
 from adagoal.runs.keeping import CHECKPOINT
-from adagoal.runs.saved import Saved
+from adagoal.runs.saved import Saved, no_run
 from adagoal.runs.signals import stop_on_signals
 from adagoal.runs.tensorboard import TensorBoard
 from adagoal.runs.trained import TrainResult
@@ -121,11 +119,9 @@ def resume(
         raise InputError(f"{path} is not a folder", name="folder")
     with _held(path, "folder") as held:
         if held.saved is None:
-            raise InputError(f"{path} holds no run", name="folder")
+            raise no_run(path, "folder")
         saved = files.of_training(held.saved)
         training = _restored(saved, steps, env, goal_rule, set_goal, trust, workers, step_timeout)
-        if saved.manifest is None:
-            keeping.save(training, held)  # from now on it is a folder of today's format
         finished = _finish(training, held, minutes, pause, checkpoint_every, observe, tensorboard)
         return replace(finished, notes=saved.notes)
 
@@ -148,8 +144,6 @@ def check_limits(workers: int, minutes: float, pause: int, checkpoint_every: int
     integer("checkpoint_every", checkpoint_every, 0, 10**9)
     if step_timeout is not None:
         number("step_timeout", step_timeout, 0, 1e6, closed="(]")
-        if not hasattr(signal, "setitimer"):
-            raise InputError("this system has no timers for processes", name="step_timeout")
 
 
 # --- going on ---
@@ -170,9 +164,6 @@ def _restored(
     place = state.places[CHECKPOINT][0]
     with files.naming(state, CHECKPOINT):
         arrays, facts = state.arrays(CHECKPOINT)
-        if saved.manifest is None:
-            arrays, facts = format1.checkpoint(arrays)
-        arrays = format1.with_ends(arrays)
         configs = checkpoint.configs(facts)
     source = files.environment(saved.path, configs[0], env, trust, "adagoal.deep.resume", set_goal)
     source = replace(source, step_timeout=step_timeout)

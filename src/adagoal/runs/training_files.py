@@ -42,10 +42,10 @@ from adagoal.deep.history import History
 from adagoal.deep.past import Past
 from adagoal.deep.policy import Policy
 from adagoal.deep.values import Critics
-from adagoal.runs import training_format1 as format1
 from adagoal.runs import training_schema as schema
+from adagoal.runs.manifest import FORMAT
 from adagoal.runs.saved import Files, Saved, find, read
-from adagoal.runs.training_schema import FORMAT, KIND
+from adagoal.runs.training_schema import KIND
 from adagoal.worlds import registry
 
 RESULT, POLICY, GOALS, PAST, LOG = "result.json", "policy.npz", "goals.npz", "past.npz", "log.csv"
@@ -64,8 +64,7 @@ def contents(
     goals = {"chosen": np.stack(history.goals), **maps, **boxes, **table}
     named = {f"{run}.{name}": array for run, own in enumerate(policies) for name, array in own.weights().items()}
     first = policies[0]
-    facts = {"env": first.env, "runs": len(policies), "with_achieved": first.with_achieved}
-    facts |= {} if first.success is None else {"success": first.success}
+    facts = {"env": first.env, "runs": len(policies), "with_achieved": first.with_achieved, "success": first.success}
     facts |= {name: list(getattr(first, name)) for name in ("low", "high", "shape")}
     return {
         LOG: files.text_content(history.to_csv()),
@@ -189,7 +188,7 @@ def record(saved: Saved) -> Record:
     if RESULT not in results:
         raise InputError(f"{saved.path}: the training was cut off before its end; resume it first")
     with naming(results, RESULT):
-        data = results.json(RESULT, schema.result_rules(1 if saved.manifest is None else FORMAT))
+        data = results.json(RESULT, schema.result_rules())
         own = configs(data)
         schema.check_result(data, own)
     return Record(saved.path, data, own)
@@ -198,8 +197,7 @@ def record(saved: Saved) -> Record:
 def configs(data: dict[str, Any]) -> list[Config]:
     """The settings of the runs in a ``result.json``."""
     own = settings.per_run(Config)
-    shared = {"algorithm": "ddpg", **data["config"]}  # the only one there was when files did not say it
-    return [Config.from_json({**shared, **{k: run[k] for k in own if k in run}}) for run in data["runs"]]
+    return [Config.from_json(data["config"] | {k: run[k] for k in own}) for run in data["runs"]]
 
 
 def of_training(saved: Saved) -> Saved:
@@ -219,10 +217,8 @@ def goals(saved: Saved, about: Record) -> dict[str, NDArray[Any]]:
 
 
 def past(saved: Saved, about: Record, axes: int) -> Past:
-    """Earlier maps over so many axes, and the tests; nothing in a folder of an earlier version."""
+    """Earlier maps over so many axes, and the tests."""
     results, first = saved.results(), about.configs[0]
-    if PAST not in results:
-        return Past()
     with naming(results, PAST):
         arrays, _ = results.arrays(PAST)
         schema.check_past(arrays, len(about.configs), axes, about.data["episodes"] // first.episodes)
@@ -242,8 +238,6 @@ def policy(saved: Saved, about: Record, run: int) -> Policy:
     results = saved.results()
     with naming(results, POLICY):
         arrays, facts = results.arrays(POLICY)
-        if saved.manifest is None:
-            facts = format1.policy_facts(arrays)
         check_json(schema.POLICY_FACTS, facts)
         if (facts["env"], facts["runs"]) != (about.configs[0].env, runs):
             raise ValueError(f"not of the training that {RESULT} describes")
@@ -251,8 +245,7 @@ def policy(saved: Saved, about: Record, run: int) -> Policy:
         box = schema.action_box(facts, len(arrays[f"{run}.bias{schema.layers(arrays) - 1}"]))
     own = {name.removeprefix(f"{run}."): array for name, array in arrays.items() if name.startswith(f"{run}.")}
     actor = Actor.from_arrays(own)
-    rest = facts.get("with_achieved", False), facts.get("success")
-    return Policy(facts["env"], actor, Critics.from_arrays(own), *box, *rest)
+    return Policy(facts["env"], actor, Critics.from_arrays(own), *box, facts["with_achieved"], facts["success"])
 
 
 def evaluate(

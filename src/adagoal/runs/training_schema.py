@@ -1,4 +1,4 @@
-"""What the result files of a training must hold. The file of today is format 2; format 1 had no manifest.
+"""What the result files of a training must hold.
 
 ``result.json`` is described by :func:`result_rules` (JSON Schema), with the settings as :class:`Config` declares them.
 ``policy.npz``, ``goals.npz`` and ``past.npz`` are checked against it by :func:`check_policy`, :func:`check_goals` and
@@ -23,8 +23,8 @@ from adagoal.deep.history import LENGTH, MEASURED, SHARE
 from adagoal.deep.likeness import SUCCESS
 from adagoal.deep.past import FAR
 from adagoal.deep.values import Critics
+from adagoal.runs.manifest import FORMAT
 
-FORMAT = 2
 KIND = "training"
 ENDS = (Status.DONE, Status.CERTIFIED, Status.BUDGET, Status.INTERRUPTED)
 Arrays = Mapping[str, NDArray[Any]]
@@ -33,19 +33,23 @@ _TEXT = {"type": "string", "maxLength": 100_000}
 _POINT = {"steps": COUNT, "wall_seconds": LENGTH, "success": SHARE, "success_any": SHARE}
 _CURVE = {"type": "array", "minItems": 1, "items": record(**_POINT) | {"properties": _POINT | MEASURED}}
 _ENDS = {"type": "array", "minItems": 1, "maxItems": 100_000, "items": {"type": "number"}}
-_OWN_UNITS = {"low": _ENDS, "high": _ENDS, "shape": {**_ENDS, "items": COUNT}, "with_achieved": {"type": "boolean"}}
-_OWN_UNITS["success"] = SUCCESS
-_POLICY = record(env=_TEXT, runs={**COUNT, "minimum": 1})
-POLICY_FACTS = _POLICY | {"properties": _POLICY["properties"] | _OWN_UNITS}
-"""What is beside the weights; the action box and the radius of success came later."""
+POLICY_FACTS = record(
+    env=_TEXT,
+    runs={**COUNT, "minimum": 1},
+    low=_ENDS,
+    high=_ENDS,
+    shape={**_ENDS, "items": COUNT},
+    with_achieved={"type": "boolean"},
+    success=SUCCESS,
+)
+"""What is beside the weights."""
 
 
-def result_rules(format: int) -> dict[str, Any]:
-    """The schema of ``result.json``. In format 1 the kind, the format and the algorithm were not said."""
+def result_rules() -> dict[str, Any]:
+    """The schema of ``result.json``."""
     own = settings.per_run(Config)
     shared = settings.declared(Config).keys() - own
-    config = settings.json_schema(Config, shared)
-    rules = record(
+    return record(
         format={"enum": [FORMAT]},
         kind={"enum": [KIND]},
         status={"enum": [str(end) for end in ENDS]},
@@ -54,7 +58,7 @@ def result_rules(format: int) -> dict[str, Any]:
         steps=COUNT,
         episodes=COUNT,
         wall_seconds=LENGTH,
-        config=config,
+        config=settings.json_schema(Config, shared),
         runs={
             "type": "array",
             "minItems": 1,
@@ -65,10 +69,6 @@ def result_rules(format: int) -> dict[str, Any]:
         machine=_TEXT,
         versions={"type": "object", "additionalProperties": _TEXT},
     )
-    if format == 1:
-        rules["required"] = [name for name in rules["required"] if name not in ("format", "kind")]
-        config["required"] = [name for name in config["required"] if name != "algorithm"]
-    return rules
 
 
 def check_result(data: dict[str, Any], configs: list[Config]) -> None:
@@ -107,9 +107,9 @@ def check_policy(arrays: Arrays, runs: int) -> None:
 
 
 def action_box(facts: dict[str, Any], width: int) -> tuple[tuple[float, ...], tuple[float, ...], tuple[int, ...]]:
-    """Ends and shape of the environment's actions; -1 and 1 where a file does not say."""
-    low, high = (tuple(map(float, facts.get(name, [end] * width))) for name, end in (("low", -1.0), ("high", 1.0)))
-    shape = tuple(facts.get("shape", [width]))
+    """Ends and shape of the environment's actions."""
+    low, high = (tuple(map(float, facts[name])) for name in ("low", "high"))
+    shape = tuple(facts["shape"])
     if not len(low) == len(high) == width == math.prod(shape) or any(a >= b for a, b in zip(low, high, strict=True)):
         raise ValueError("the action box does not fit the actor")
     return low, high, shape

@@ -32,8 +32,8 @@ SCHEMA = record(
         )
     ),
     space=nullable({"type": "object"}),
-) | {"required": ["start", "labels", "layout"]}
-"""What ``view.json`` holds; the first versions had no ``space``."""
+)
+"""What ``view.json`` holds."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +77,11 @@ def stored_view(here: Files, n_states: int) -> View:
     data = here.json(FILE, SCHEMA)
     with files.reading(here.folder / FILE):
         layout = None if data["layout"] is None else _layout(**data["layout"])
-        _check_space(data.get("space"))
+        _check_space(data["space"])
     few = layout is not None and len(layout.cells) < n_states
     if few or len(data["labels"]) > n_states or not 0 <= (data["start"] or 0) < n_states:
         raise InputError(f"{here.folder / FILE}: damaged, or not of this run (it is not about its {n_states} states)")
-    return View(data["start"], tuple(data["labels"]), layout, data.get("space"))
+    return View(data["start"], tuple(data["labels"]), layout, data["space"])
 
 
 def _layout(shape: list[int], cells: list[list[int]], walls: list[list[int]]) -> Layout:

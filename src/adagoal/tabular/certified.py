@@ -391,16 +391,12 @@ class Certified(Columns):
 
     FACTS = record(
         rollouts=COUNT,
-        probed={"type": "number", "minimum": 0},
-        planned_at={"type": "number", "minimum": 0},
-        probing_now={"type": "boolean"},
         hopped_at={"type": "number", "minimum": 0},
         plans=COUNT,
-        windows={"type": "integer", "minimum": 0, "maximum": MOST},
+        windows={"type": "integer", "minimum": 1, "maximum": MOST},
         transitions={"type": "integer", "minimum": -1},
         schedule=Schedule.FACTS,
-    ) | {"required": ["plans", "windows"]}
-    """Earlier versions had ``probed``, ``planned_at`` and ``probing_now`` instead of ``rollouts``."""
+    )
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Everything that the counts do not determine."""
@@ -413,10 +409,7 @@ class Certified(Columns):
         """The inverse of :meth:`state`, on restored counts; the next plan takes them in as it would have."""
         check_json(self.FACTS, facts)
         self.restore_columns(arrays)
-        self.confidence.restore(arrays, facts["windows"], facts.get("transitions", -1), backups="schedule" in facts)
-        if "schedule" in facts:
-            self.schedule.restore(facts["schedule"])
-        if "rollouts" not in facts:  # upper bounds of an earlier version, which started at C
-            self._start_again(self.Y[self.counts.start] > self.cap - 1.0)
-        self._rollouts, self._hopped_at = facts.get("rollouts", 0), facts.get("hopped_at", 0.0)
+        self.confidence.restore(arrays, facts["windows"], facts["transitions"])
+        self.schedule.restore(facts["schedule"])
+        self._rollouts, self._hopped_at = facts["rollouts"], facts["hopped_at"]
         self.plans, self._taken = facts["plans"], -1

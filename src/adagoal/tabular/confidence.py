@@ -27,7 +27,7 @@ from adagoal.core.schema import Array, Schema, check_arrays
 from adagoal.core.threads import side_by_side
 from adagoal.core.types import Bools, Floats, Ints, Longs
 from adagoal.planning.model import Empirical
-from adagoal.tabular.surprise import BANNED, Quiet, following
+from adagoal.tabular.surprise import BANNED, Quiet
 
 SHARES = (0.35, 0.35, 0.05, 0.25)
 """Of delta, for the events of lemmas 1, 2, 3a and 3b."""
@@ -175,7 +175,6 @@ class Confidence:
 
     QUIET: ClassVar[Schema] = {"quiet": Array("int64", ("P",), low=0, high=BANNED)}
     UNSEEN: ClassVar[Schema] = {"unseen": Array("float64", ("X",), low=0, high=1)}
-    """Only in folders that were written since there are local backups."""
     BALLS: ClassVar[Schema] = {
         "complete": Array("bool", ("X",)),
         "complete_p": Array("float64", ("M", "K"), low=0, high=1),
@@ -191,29 +190,24 @@ class Confidence:
             arrays |= {"complete": self.complete, "complete_p": p[self.complete], "complete_r": r[self.complete]}
         return arrays
 
-    def restore(self, arrays: dict[str, NDArray[Any]], windows: int, transitions: int, backups: bool) -> None:
+    def restore(self, arrays: dict[str, NDArray[Any]], windows: int, transitions: int) -> None:
         """The inverse of :meth:`state`, on restored counts, in the window of this number.
 
         ``transitions`` is their number at the last update. The next update computes all radii anew, because a
         checkpoint has none. It still returns False if there are no more transitions by then: whether goals become
         stale must not depend on a resume.
-        ``backups``: the folder is of a version with local backups. Earlier ones had no windows either.
         """
-        number, starts = following(windows), np.zeros(0, np.int64)
-        if "quiet" in arrays:
-            if check_arrays(self.QUIET, arrays)["P"] > len(self.counts.n) or not windows:
-                raise ValueError("the window does not fit the counts")
-            number, starts = windows, np.array(arrays["quiet"])
+        if check_arrays(self.QUIET, arrays)["P"] > len(self.counts.n):
+            raise ValueError("the window does not fit the counts")
         self.make_room()
-        self.quiet.number, self.quiet.starts = number, starts
+        self.quiet.number, self.quiet.starts = windows, np.array(arrays["quiet"])
         self.forget()
         if transitions >= 0:
             self._seen[:], self.transitions = 0, transitions
-        if backups:
-            if check_arrays(self.UNSEEN, arrays)["X"] != len(self.q):
-                raise ValueError("the bounds on the unseen mass do not fit the counts")
-            self.q = np.array(arrays["unseen"])
-            self._restore_balls(arrays)
+        if check_arrays(self.UNSEEN, arrays)["X"] != len(self.q):
+            raise ValueError("the bounds on the unseen mass do not fit the counts")
+        self.q = np.array(arrays["unseen"])
+        self._restore_balls(arrays)
 
     def _restore_balls(self, arrays: dict[str, NDArray[Any]]) -> None:
         if "complete" not in arrays:

@@ -50,7 +50,7 @@ class Schedule:
         purses={"type": "array", "minItems": 3, "maxItems": 3, "items": {"type": "number"}},
         paid={"type": "number", "minimum": 0},
         due={"type": "number", "minimum": 0},
-    ) | {"required": ["purses", "paid"]}
+    )
 
     def __init__(self) -> None:
         self.purses: Floats = np.array(FLOATS)
@@ -101,4 +101,4 @@ class Schedule:
     def restore(self, facts: dict[str, Any]) -> None:
         """The inverse of :meth:`state`."""
         self.purses, self._paid = np.array(facts["purses"], float), float(facts["paid"])
-        self._due = float(facts.get("due", 0.0))
+        self._due = float(facts["due"])

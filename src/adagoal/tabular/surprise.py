@@ -89,11 +89,3 @@ def enter(starts, n, settled):  # type: ignore[no-untyped-def]
             starts[x] = n[x]
         visits[x] = max(n[x] - starts[x], 0)
     return visits
-
-
-def following(windows: int) -> int:
-    """The number of the next window of a run of earlier versions, whose windows had a 32nd of delta each.
-
-    The windows k, k + 1, ... have the share 1/k together: what the earlier ones have left.
-    """
-    return MOST if windows >= 32 else math.ceil(32 / (32 - windows))

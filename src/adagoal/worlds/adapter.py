@@ -180,9 +180,8 @@ class Adapter:
             raise ValueError("there is no such action")
         if self._declared:
             return
-        old = "keys" in snapshot  # format 1
-        given = snapshot["keys" if old else "states"]
-        index = {(keys.from_repr if old else keys.from_json)(key): s + self.virtual for s, key in enumerate(given)}
+        given = snapshot["states"]
+        index = {keys.from_json(key): s + self.virtual for s, key in enumerate(given)}
         labels = tuple(plain(label) for label in snapshot["labels"])
         if not len(labels) - self.virtual == len(index) == len(given):
             raise ValueError("the states do not have one number and one label each")

@@ -45,16 +45,13 @@ FACTS = record(
     generator={"type": "object"},
     actions={"type": ["array", "null"], "maxItems": REPLAY, "items": COUNT},
     states={"type": "array"},
-    keys={"type": "array"},
     labels={"type": "array", "items": {"type": "string"}},
-) | {"required": ["place", "adrift", "seed", "doubts", "generator", "actions", "labels"]}
-"""What a checkpoint holds. ``states`` are the keys of the states as JSON; format 1 had ``keys``, as Python's texts."""
+)
+"""What a checkpoint holds. ``states`` are the keys of the states as JSON."""
 OWN_DICE = (
     "the environment draws at random without Gymnasium's generator (np_random), which alone can be put back: a run "
     "that was resumed is as valid as one that was not, but not the same"
 )
-VOID = "; certificates of this run may be wrong"
-"""Ended a warning of the first version that was more than one."""
 DEATHS = 3
 """Times in a row that the process of an environment may be killed before it has made a step."""
 
@@ -197,16 +194,9 @@ class GymWorld(Doubted):
         A generator of the environment's own cannot be put back. It gets another seed, so that what it draws from now
         on is not what it drew before: samples that repeat themselves would be counted as new ones.
         """
-        watched = "warnings" not in facts
-        facts = facts if watched else _of_the_first_version(facts)
         check_json(FACTS, facts)
-        if ("states" in facts) == ("keys" in facts):
-            raise ValueError("the states are missing, or there twice")
         self._doubts.restore(facts["doubts"])
-        if watched and "states" in facts:
-            self._recorder.restore(arrays)
-        else:
-            self.note("the sanity checks began anew, because format 1 keeps nothing, or less, of them")
+        self._recorder.restore(arrays)
         self._adapter.recall(facts)
         if facts["seed"] is not None and self._recorder.random and facts["generator"] == _untouched(facts["seed"]):
             self.note(OWN_DICE)
@@ -222,19 +212,6 @@ class GymWorld(Doubted):
             return self._adapter.replay(facts) == self._place[0]
         except EnvironmentFailure:
             return False
-
-
-def _of_the_first_version(facts: dict[str, Any]) -> dict[str, Any]:
-    """The facts of a checkpoint in which warnings were all that was kept beside the place."""
-    check_json({"type": "object", "properties": {"warnings": {"type": "array", "items": {"type": "string"}}}}, facts)
-    lines = facts["warnings"]
-    doubts = {
-        "notes": [line for line in lines if not line.endswith(VOID)],
-        "reasons": [line.removesuffix(VOID) for line in lines if line.endswith(VOID)],
-        "lost": 0,
-    }
-    kept = {name: value for name, value in facts.items() if name != "warnings"}
-    return kept | {"adrift": False, "doubts": doubts}
 
 
 def _untouched(seed: int) -> dict[str, Any]:

@@ -8,7 +8,6 @@ agent's place and direction, what it carries, and the mission.
 
 from __future__ import annotations
 
-import ast
 import functools
 import hashlib
 import json
@@ -24,8 +23,6 @@ from adagoal.core.errors import InputError
 from adagoal.core.names import DIGEST
 
 Key = int | str | bytes | tuple["Key", ...]
-LONGEST = 2**16
-"""Characters of a key in a folder of format 1, at most."""
 DIRECTIONS = ("right", "down", "left", "up")
 
 
@@ -116,24 +113,6 @@ def from_json(data: Any) -> Key:
     if isinstance(data, bool) or not isinstance(data, int | str):
         raise ValueError(f"{str(data)[:40]!r} is not the key of a state")
     return data
-
-
-def from_repr(text: Any) -> Key:
-    """A key as folders of format 1 hold it: Python's own notation, read as data and up to :data:`LONGEST`."""
-    if not isinstance(text, str) or len(text) > LONGEST:
-        raise ValueError("the key of a state is not a text, or too long")
-    try:
-        return _checked(ast.literal_eval(text))
-    except (SyntaxError, ValueError, MemoryError, RecursionError, TypeError):
-        raise ValueError(f"{text[:40]!r} is not the key of a state") from None
-
-
-def _checked(key: Any) -> Key:
-    if isinstance(key, tuple):
-        return tuple(_checked(part) for part in key)
-    if isinstance(key, bool) or not isinstance(key, int | str | bytes):
-        raise ValueError(f"{str(key)[:40]!r} is not the key of a state")
-    return key
 
 
 def is_minigrid(base: Any) -> bool:

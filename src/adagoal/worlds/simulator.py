@@ -26,7 +26,7 @@ from adagoal.worlds.sanity import Doubts
 from adagoal.worlds.stepping import Stepping
 
 LINES = {"type": "array", "items": {"type": "string"}}
-FACTS = record(place=episode.PLACE, warnings=LINES, void=LINES) | {"required": ["place"]}
+FACTS = record(place=episode.PLACE, warnings=LINES, void=LINES)
 
 
 class ModelWorld:
@@ -146,11 +146,11 @@ class ModelWorld:
         return {}, {"place": self._place.tolist(), "warnings": list(self.warnings), "void": list(self.void)}
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
-        """Back to where the agent stood; folders of format 1 do not say what was noticed."""
+        """Back to where the agent stood, with what was noticed on the way."""
         check_json(FACTS, facts)
-        for line in facts.get("warnings", ()):
+        for line in facts["warnings"]:
             self.note(line)
-        for line in facts.get("void", ()):
+        for line in facts["void"]:
             self.doubt(line)
         self._place[:] = facts["place"]
 

@@ -21,7 +21,7 @@ const visits = g => targets(g).reduce((sum, s) => sum + page.data.visits[s], 0);
 /* What was known about a goal at a moment. */
 function at(g, moment) {
   const d = page.data, F = last() + 1, k = g * F + moment;
-  if (moment === last() || !d.facts.history) {
+  if (moment === last()) {
     return {lower: d.lower[g], upper: d.upper[g], stand: d.stand[g], chosen: d.moment_chosen[k]};
   }
   return {lower: d.moment_lower[k], upper: d.moment_upper[k], stand: d.moment_stand[k], chosen: d.moment_chosen[k]};
@@ -34,8 +34,7 @@ function drawMoment() {
   const stands = [0, 0, 0, 0];
   for (let g = 0; g < d.goal.length; g++) stands[at(g, f).stand] += 1;
   $("moment-text").textContent = `after ${whole(d.moment_steps[f])} steps, ${whole(d.moment_episodes[f])} episodes: `
-    + (d.facts.history || f === last() ? `${stands[DONE]} finished, ${stands[OPEN]} open, ${stands[BEYOND]} beyond, `
-    + `${stands[UNSEEN]} not seen yet` : "only the choices of that time are kept");
+    + `${stands[DONE]} finished, ${stands[OPEN]} open, ${stands[BEYOND]} beyond, ${stands[UNSEEN]} not seen yet`;
   $("moment-note").textContent = page.measure === "visits" && f !== last() ? "Visits are those of the end." : "";
   $("moment").setAttribute("aria-valuetext", $("moment-text").textContent);
   for (const name of ["shrink", "error", "open"]) part(`now-${name}`).location = now;

@@ -59,10 +59,10 @@ function drawGoal() {
   const known = Number.isNaN(d.error[g]) ? "" : `, error at most ${round(d.error[g], 3)}`;
   $("goal-text").textContent = `${STANDS[now.stand]}${end ? known : ""}; chosen in ${whole(now.chosen)} episodes`
     + (end ? `, reached in ${whole(d.reached[g])}; ${whole(visits(g))} visits` : " until then");
-  const moments = [...Array(last() + 1).keys()].filter(f => !d.facts.history || at(g, f).stand !== UNSEEN);
+  const moments = [...Array(last() + 1).keys()].filter(f => at(g, f).stand !== UNSEEN);
   const top = Math.max(2 * (d.facts.radius + d.facts.epsilon), Number.isFinite(d.upper[g]) ? d.upper[g] : 0);
   const band = {x: [], low: [], high: []};
-  if (d.facts.history) moments.forEach((f, i) => {  // what was known holds until the next moment
+  moments.forEach((f, i) => {  // what was known holds until the next moment
     for (const t of i + 1 < moments.length ? [f, moments[i + 1]] : [f]) {
       band.x.push(Math.max(d.moment_steps[t], 1));
       band.low.push(at(g, f).lower);
@@ -73,8 +73,7 @@ function drawGoal() {
   const highest = Math.max(...moments.map(f => at(g, f).upper).filter(Number.isFinite), d.facts.radius);
   frame(plots.shrink, [Math.max(d.moment_steps[moments[0]] ?? 1, 1), Math.max(d.facts.steps, 2)], [0, 1.1 * Math.min(highest, top)]);
   part("radius-shrink").location = d.facts.radius;
-  $("shrink-note").textContent = d.facts.history ? "Dotted: the radius. Where there is no upper bound yet, the band is cut off."
-    : "This run was made by an earlier version, which kept no history of the bounds.";
+  $("shrink-note").textContent = "Dotted: the radius. Where there is no upper bound yet, the band is cut off.";
 }
 
 async function choose(g) {
