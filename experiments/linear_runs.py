@@ -5,6 +5,7 @@ One that was killed or given up goes on from its checkpoint.
 
 from __future__ import annotations
 
+import resource
 import shutil
 from typing import Any, NamedTuple
 
@@ -20,11 +21,6 @@ from adagoal.mdp import solve
 from adagoal.runs.saved import find
 from adagoal.runs.setting import Setting
 from adagoal.worlds.model import TabularMDP
-
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None  # type: ignore[assignment]
 
 FOLDER = "linear-runs"
 RADIUS, EPSILON, DELTA = 10.0, 1.0, 0.1
@@ -122,9 +118,9 @@ def measure(cell: Cell, options: Options) -> dict[str, Any]:
     return row
 
 
-def _megabytes() -> int | None:
+def _megabytes() -> int:
     """The most memory that this process ever had."""
-    return None if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 
 def half_range(mdp: TabularMDP, goals: Longs, visits: Longs) -> float:

@@ -17,6 +17,7 @@ import pytest
 from numba.core import event
 
 import adagoal
+import vault
 from adagoal import goals as goal_rules
 from adagoal import methods
 from adagoal.cli.main import run as command
@@ -193,9 +194,7 @@ def test_a_module_that_only_the_folder_names_is_not_imported(
     assert (
         command(["explore", "FrozenLake-v1", "--radius", "3", "--budget", "50", "--quiet", "--out", str(folder)]) == 3
     )
-    result = folder / "result.json"
-    result.write_text(result.read_text().replace("FrozenLake-v1", "evil_world:FrozenLake-v1"))
-    (folder / "view.json").unlink()
+    vault.forged_json(folder, "result.json", lambda data: data.update(env="evil_world:FrozenLake-v1"))
     command(["audit", str(folder)])
     command(["report", str(folder)])
     assert not mark.exists()

@@ -188,7 +188,7 @@ def test_intervals_of_two_point_distributions():
     ("arguments", "line"),
     [
         (["export", "RUN", "--format", "dot"], "--format: must be one of drn, umb, csv, got 'dot'"),
-        (["export", "nowhere"], "no adagoal run in nowhere (manifest.json is missing)"),
+        (["export", "nowhere"], "nowhere (manifest.json is missing)"),
         (["export", "BAYES"], "DIR: the method bayes has no intervals"),
     ],
 )

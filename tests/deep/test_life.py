@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 from small import TINY, rollout_worker
 
+from adagoal.api.explore import explore
 from adagoal.api.until import train_until_certified
 from adagoal.core import failures
 from adagoal.core.errors import EnvironmentFailure, InputError
@@ -197,7 +197,7 @@ def test_another_algorithm_is_one_file_and_one_line(tmp_path: Path, monkeypatch:
 def test_a_report_needs_a_training(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no adagoal run in"):
         report.write(tmp_path)
-    (tmp_path / "result.json").write_text(json.dumps({"status": "certified"}))
+    explore("chain", 4, budget=50, out=tmp_path)
     assert not is_training(tmp_path)
     with pytest.raises(InputError, match=r": holds a run of another kind \(exploration\)"):
         report.write(tmp_path)

@@ -61,7 +61,7 @@ class Past:
 
     @classmethod
     def of(cls, arrays: Mapping[str, NDArray[Any]]) -> Past:
-        """The inverse of :meth:`arrays`; a file of an earlier version has nothing."""
+        """The inverse of :meth:`arrays`."""
         cycles = arrays.get("map_cycles", np.zeros(0, np.int64)).tolist()
         return cls(dict(zip(cycles, arrays.get("maps", ()), strict=True)), list(arrays.get("tests", ())))
 

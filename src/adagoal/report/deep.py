@@ -59,7 +59,7 @@ _ABOUT = {"type": "object", "properties": {"policy": {"type": "string"}}}
 RULES: dict[str, Any] = {
     EVALUATION: {
         "type": "object",
-        "required": ["by"],
+        "required": ["about", "by"],
         "properties": {
             "about": _ABOUT,
             "by": {"type": "object", "additionalProperties": {"type": "array", "items": _object(_BIN)}},
@@ -67,7 +67,7 @@ RULES: dict[str, Any] = {
     },
     CERTIFICATE: {
         "type": "object",
-        "required": ["statement", "cells"],
+        "required": ["about", "statement", "cells"],
         "properties": {
             "about": _ABOUT,
             "statement": {"type": "string"},
@@ -225,7 +225,7 @@ def _beside(held: Saved, about: files.Record) -> Beside:
                 if not len(cell["low"]) == len(cell["high"]) >= 1:
                     raise ValueError("a cell has no corners")
     own = {files.policy(held, about, run).fingerprint() for run in range(len(about.configs))} if there else set()
-    current = {name: data for name, data in there.items() if data.get("about", {}).get("policy") in own}
+    current = {name: data for name, data in there.items() if data["about"].get("policy") in own}
     return Beside(current, [name for name in there if name not in current])
 
 

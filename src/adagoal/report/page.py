@@ -7,7 +7,6 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from adagoal.core.errors import InputError
 from adagoal.core.files import bytes_content, json_content, text_content
 from adagoal.core.status import Status
 from adagoal.report import data, html
@@ -21,7 +20,6 @@ from adagoal.runs.schemas import KIND
 from adagoal.runs.view import FILE as VIEW
 from adagoal.runs.view import View
 from adagoal.runs.words import NO_GUARANTEE, headline
-from adagoal.worlds import registry
 
 PAGE = "report.html"
 WORST = 5
@@ -29,10 +27,10 @@ WORST = 5
 
 
 def write_report(result: Result, folder: str | Path, view: View | None = None) -> Path:
-    """Write the figures and the page into the folder, in one commit; the view is stored beside them, or read."""
+    """Write the figures, the page and the view (by default that of the result) into the folder, in one commit."""
     folder = Path(folder)
     if view is None:
-        view = view_of(result)
+        view = result.view
     drawn = figures(result, view)
     with hold(folder, KIND) as held:
         held.save(
@@ -45,18 +43,6 @@ def write_report(result: Result, folder: str | Path, view: View | None = None) -
             }
         )
     return folder / PAGE
-
-
-def view_of(result: Result) -> View:
-    """The view of a result; of a run that did not keep it, that of the environment made again, or a bare one."""
-    if result.view.start is not None:
-        return result.view
-    setting = result.setting
-    try:
-        env = registry.installed(setting.env, trust=False)
-        return View.of(registry.make_world(env, setting.env_args, setting.start_seed, setting.max_states)[0])
-    except InputError:
-        return View()
 
 
 def page(result: Result, view: View, folder: Path | None, pictures: dict[str, str], live: bool = False) -> str:

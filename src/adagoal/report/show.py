@@ -11,7 +11,7 @@ from pathlib import Path
 
 from adagoal.core.errors import InputError
 from adagoal.core.files import write_text
-from adagoal.report.page import page, view_of
+from adagoal.report.page import page
 from adagoal.runs.result import Result, load
 from adagoal.runs.training_files import is_training
 
@@ -68,4 +68,4 @@ def show(run: Result | str | Path) -> Page:
 
 
 def _exploration(result: Result, folder: Path | None) -> Page:
-    return Page(f"adagoal: {result.setting.env}", page(result, view_of(result), folder, {}))
+    return Page(f"adagoal: {result.setting.env}", page(result, result.view, folder, {}))

@@ -11,7 +11,7 @@ from adagoal.core.files import busy
 from adagoal.core.status import Status
 from adagoal.report import data
 from adagoal.report.packed import packed
-from adagoal.report.page import block, page, view_of
+from adagoal.report.page import block, page
 from adagoal.runs import saved
 from adagoal.runs.result import Result, load, must_be_exploration
 from adagoal.runs.saved import Saved
@@ -99,7 +99,7 @@ class FolderRun:
     def _read(self) -> Shown:
         if saved.read(self._folder, _answered):
             result = load(self._folder)
-            return result, view_of(result)
+            return result, result.view
         with api.restored(self._folder, self._env, self._trust) as session:
             return session.result(Status.INTERRUPTED), View.of(session.run.world)
 

@@ -71,9 +71,7 @@ class View:
 
 
 def stored_view(here: Files, n_states: int) -> View:
-    """The view among the files of a result about so many states; a bare one where there is none."""
-    if FILE not in here:
-        return View()
+    """The view among the files of a result about so many states."""
     data = here.json(FILE, SCHEMA)
     with files.reading(here.folder / FILE):
         layout = None if data["layout"] is None else _layout(**data["layout"])

@@ -325,7 +325,7 @@ class CrewWorld(Doubted):
         copies, given = self._copies, facts["copies"]
         if not len(facts["lives"]) == len(given) == len(copies):
             raise ValueError(f"it has another number of copies than {len(copies)}")
-        check_arrays({"threads": Array("int64", (len(copies), 3))}, {"threads": arrays["threads"]})
+        check_arrays({"threads": Array("int64", (len(copies), 3))}, arrays)
         for copy in given:
             self._check(copy)
         self._doubts.restore(facts["doubts"])
