@@ -71,7 +71,6 @@ def main() -> None:
 
     from adagoal.core.files import write_json
     from adagoal.deep import Config, train
-    from adagoal.deep.history import History
     from adagoal.runs import training_files
     from adagoal.runs.training_progress import TrainingProgress
 
@@ -84,7 +83,7 @@ def main() -> None:
         for run, name in zip(data["runs"], names, strict=True):
             run["variant"] = name
 
-    write_so_far = training_files.after_tests(options.out, name_runs)
+    write_so_far = training_files.make_interim_writer(options.out, name_runs)
     with TrainingProgress() as show:
 
         def observe(history: History) -> None:
@@ -92,7 +91,7 @@ def main() -> None:
             write_so_far(history)
 
         trained = train(configs, minutes=options.minutes, workers=options.workers, observe=observe)
-    data = training_files.to_json(trained.status, trained.history)
+    data = training_files.training_to_json(trained.status, trained.history)
     name_runs(data)
     write_json(options.out, data)
 

@@ -17,7 +17,7 @@ import numpy as np
 from gymnasium import spaces
 
 from adagoal.deep import Config
-from adagoal.deep.envs import Source
+from adagoal.deep.envs import EnvSource
 from adagoal.deep.training import Training
 
 PUSH, STEPS = 5, 20
@@ -61,16 +61,16 @@ def main() -> None:
     parser.add_argument("--works", type=float, default=0.5, help="q")
     parser.add_argument("--steps", type=int, default=16_000)
     given = parser.parse_args()
-    source = Source.of(lambda: Push(given.works))
+    source = EnvSource.from_argument(lambda: Push(given.works))
     same: dict[str, Any] = {"steps": given.steps, "horizon": STEPS, "hidden": (32, 32), "batch": 256, "updates": 320}
     kinds = [(relabel, contact) for relabel in (0.0, 0.8) for contact in (0.0, 0.5)]
     configs = [Config(source.name, seed=0, relabel=r, contact=c, **same) for r, c in kinds]
     training = Training(configs, 1, source=source)
-    training.run()
+    training.run_until_pause()
     gamma = training.configs[0].gamma
-    seen, _ = source.make().reset(seed=0)
+    seen, _ = source.make_env().reset(seed=0)
     print(f"truth: works {given.works:.2f}, D {PUSH + math.log(given.works) / math.log(gamma):.1f}")
-    for (relabel, contact), policy in zip(kinds, training.policies(), strict=True):
+    for (relabel, contact), policy in zip(kinds, training.current_policies(), strict=True):
         D = policy.distance(seen, seen["desired_goal"])
         print(f"relabel {relabel:g}, contact {contact:g}: works {gamma ** (D - PUSH):.2f}, D {D:.1f}")
 

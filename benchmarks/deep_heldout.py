@@ -166,7 +166,6 @@ def main() -> None:
         print(choose(read_json(options.choose)))
         return
     from adagoal.deep import Config, train
-    from adagoal.deep.history import History
     from adagoal.runs import training_files
     from adagoal.runs.training_progress import TrainingProgress
 
@@ -179,7 +178,7 @@ def main() -> None:
         for rule in options.rule.split(",")
         for seed in options.seeds
     ]
-    so_far = training_files.after_tests(options.out, lambda data: None)
+    so_far = training_files.make_interim_writer(options.out, lambda data: None)
     with TrainingProgress() as show:
 
         def observe(history: History) -> None:
@@ -187,7 +186,7 @@ def main() -> None:
             so_far(history)
 
         trained = train(configs, workers=options.workers, observe=observe, minutes=options.minutes)
-    data = training_files.to_json(trained.status, trained.history)
+    data = training_files.training_to_json(trained.status, trained.history)
     write_json(options.out, data)
     if options.keep is not None:
         trained.save(options.keep)

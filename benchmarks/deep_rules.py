@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from adagoal.core.types import Floats
-from adagoal.goals import Known, adagoal, adagoal_proportional, rule
+from adagoal.goals import GoalInfo, adagoal, adagoal_proportional, rule
 
 
 @rule("D", "E")
-def mixed(known: Known) -> Floats:
+def mixed(known: GoalInfo) -> Floats:
     """Half of the episodes at the most uncertain reachable goal, half in proportion to the uncertainty."""
     first, second = adagoal(known), adagoal_proportional(known)
     return 0.5 * first / first.sum() + 0.5 * second / second.sum()

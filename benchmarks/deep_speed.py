@@ -68,16 +68,16 @@ class Clock:
 def training(**changes: Any) -> Any:
     """A trainer that has compiled and played two cycles, with its rollout processes."""
     from adagoal.deep.config import Config
-    from adagoal.deep.fleet import Fleet
+    from adagoal.deep.fleet import RolloutWorkers
     from adagoal.deep.training import Training
 
     fixed = {"algorithm": "ddpg", "steps": PER_CYCLE, "episodes": ENVS, "eval_every": 10**6, "eval_episodes": 1}
     run = Training([Config(ENV, **fixed | changes)])
-    run.rounds = 0
-    fleet = Fleet(run.configs, run.source, run.sizes, run.workers)
+    run.test_rounds = 0
+    fleet = RolloutWorkers(run.configs, run.source, run.sizes, run.workers)
     starts = fleet.reset(0)
     for _ in range(2):
-        starts = run.one_cycle(fleet, starts)
+        starts = run.run_one_cycle(fleet, starts)
     return run, fleet, starts
 
 
@@ -89,8 +89,8 @@ def adagoal(options: argparse.Namespace) -> dict[str, Any]:
     )
     clock = Clock([p.pid for p in fleet._processes])
     for _ in range(options.cycles):
-        starts = run.one_cycle(fleet, starts)
-    jax.block_until_ready(run.learnt.nets)
+        starts = run.run_one_cycle(fleet, starts)
+    jax.block_until_ready(run.train_state.nets)
     found = clock.read(options.cycles * PER_CYCLE)
     fleet.close()
     return found
@@ -105,26 +105,26 @@ def rollouts(options: argparse.Namespace) -> dict[str, Any]:
 
     cycles = options.cycles
     run, fleet, starts = training(**RECIPES["light"])
-    goals, _ = run.selector.choose(run.learnt, starts, 0)
+    goals, _ = run.goal_selector.choose_goals(run.train_state, starts, 0)
     actors, none = run.actors(), np.zeros((0, *goals.shape))
     found = {}
     clock = Clock([p.pid for p in fleet._processes])
     for cycle in range(cycles):
         fleet.start(cycle, actors, goals, none)
-        fleet.wait()
+        fleet.collect_cycle()
     found["rollouts alone"] = clock.read(cycles * PER_CYCLE)
     clock = Clock([p.pid for p in fleet._processes])
-    played = run.pending
+    played = run.pending_episodes
     for _ in range(cycles):
         run.learn_pending()
-        run.pending = played  # to learn from again
-    jax.block_until_ready(run.learnt.nets)
+        run.pending_episodes = played  # to learn from again
+    jax.block_until_ready(run.train_state.nets)
     found["learner alone"] = clock.read(cycles * PER_CYCLE)
     starts = fleet.reset(run.cycle)
     clock = Clock([p.pid for p in fleet._processes])
     for _ in range(cycles):
-        starts = run.one_cycle(fleet, starts)
-    jax.block_until_ready(run.learnt.nets)
+        starts = run.run_one_cycle(fleet, starts)
+    jax.block_until_ready(run.train_state.nets)
     found["overlapped"] = clock.read(cycles * PER_CYCLE)
     fleet.close()
     alone = found["rollouts alone"], found["learner alone"]
@@ -145,17 +145,20 @@ def learner(options: argparse.Namespace) -> dict[str, Any]:
 
     from adagoal.deep import learner
     from adagoal.deep.config import Config
-    from adagoal.deep.envs import Dimensions
+    from adagoal.deep.envs import EnvDimensions
 
-    sizes = Dimensions(observation=25, goal=3, action=4, horizon=HORIZON, success=0.05)
+    sizes = EnvDimensions(observation=25, goal=3, action=4, horizon=HORIZON, success=0.05)
     one = Config(ENV, updates=options.updates, batch=options.batch, hidden=options.hidden, buffer=200_000)
-    configs = [one.on_time_scale(HORIZON)]
-    state, knobs = learner.begin(configs, sizes, np.zeros((1, 1, 3))), learner.knobs(configs)
-    rng, like = np.random.default_rng(0), learner.episodes_like(state, ENVS)
+    configs = [one.resolve_for_horizon(HORIZON)]
+    state, knobs = (
+        learner.init_learner_states(configs, sizes, np.zeros((1, 1, 3))),
+        learner.per_run_hyperparameters(configs),
+    )
+    rng, like = np.random.default_rng(0), learner.episode_shapes(state, ENVS)
     new = jax.device_put([rng.normal(size=x.shape).astype(x.dtype) for x in like[:4]])
     new += [np.full(like[4].shape, HORIZON, like[4].dtype), np.zeros(like[5].shape, bool)]
     began = time.monotonic()
-    cycle = learner.compile_cycle(configs, sizes).lower(state, knobs, tuple(new)).compile()
+    cycle = learner.compile_cycle(configs, sizes).lower(state, knobs, tuple(new)).compile_ahead()
     compiled = time.monotonic()
     for number in range(2 + options.cycles):
         if number == 2:
@@ -175,32 +178,34 @@ def arithmetic(options: argparse.Namespace) -> dict[str, Any]:
 
     from adagoal.deep import algorithms, ddpg, ensemble, networks
     from adagoal.deep.config import RECIPES, Config
-    from adagoal.deep.envs import Dimensions
+    from adagoal.deep.envs import EnvDimensions
 
-    sizes = Dimensions(observation=25, goal=3, action=4, horizon=HORIZON, success=0.05)
+    sizes = EnvDimensions(observation=25, goal=3, action=4, horizon=HORIZON, success=0.05)
     knobs, key = {"action_l2": jnp.array(1.0)}, jax.random.key(0)
 
     def counted(update: Any, nets: Any, count: int) -> float:
         og, flags = jnp.zeros((1, count, 28)), jnp.zeros((1, count))
-        batch = networks.Transitions(og, jnp.zeros((1, count, 4)), og, flags, flags > 0)
+        batch = networks.TransitionBatch(og, jnp.zeros((1, count, 4)), og, flags, flags > 0)
         return float(jax.jit(update).lower(nets, batch).cost_analysis()["flops"])
 
     def learner_of(config: Config) -> float:
-        module: Any = algorithms.get(config.algorithm)
+        module: Any = algorithms.load_algorithm(config.algorithm)
 
         def update(nets: Any, batch: Any) -> Any:
-            lessons = networks.Lessons(batch.og[0], batch.action[0], module.targets(config, nets, batch)[0])
+            lessons = networks.CriticBatch(batch.obs_goal[0], batch.action[0], module.targets(config, nets, batch)[0])
             return module.update(config, knobs, nets, lessons, key)
 
-        return config.updates * counted(update, module.init(config, sizes, np.random.default_rng(0)), config.batch)
+        return config.updates * counted(
+            update, module.init_networks(config, sizes, np.random.default_rng(0)), config.batch
+        )
 
     def ensemble_of(config: Config) -> float:
         rng = np.random.default_rng(0)
-        actor, members = ddpg.init(config, sizes, rng), ensemble.init(config, sizes, rng)
+        actor, members = ddpg.init_networks(config, sizes, rng), ensemble.init_value_ensemble(config, sizes, rng)
 
         def update(members: Any, batch: Any) -> Any:
-            lessons = ensemble.lessons(config, members, lambda og: ddpg.act(actor, og), batch)
-            return ensemble.update(config, members, jax.tree.map(lambda x: x[0], lessons))
+            lessons = ensemble.value_ensemble_batches(config, members, lambda og: ddpg.select_actions(actor, og), batch)
+            return ensemble.update_value_ensemble(config, members, jax.tree.map(lambda x: x[0], lessons))
 
         return config.ensemble_updates * counted(update, members, config.members * config.ensemble_batch)
 
@@ -212,7 +217,7 @@ def arithmetic(options: argparse.Namespace) -> dict[str, Any]:
     }
     found: dict[str, dict[str, float]] = {}
     for name, setting in settings.items():
-        config = Config(ENV, **setting).on_time_scale(HORIZON)
+        config = Config(ENV, **setting).resolve_for_horizon(HORIZON)
         flops = learner_of(config) + (ensemble_of(config) if config.algorithm == "ddpg" else 0.0)
         per_step = flops / PER_CYCLE / 1e9
         first = found["ddpg"]["GFLOP per step"] if found else per_step

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from adagoal.deep.history import History
+    from adagoal.deep.history import TrainingHistory
 
 WANTED = 0.9
 
@@ -48,7 +48,7 @@ def main() -> None:
 
     with TrainingProgress() as show:
 
-        def observe(history: History) -> bool:
+        def observe(history: TrainingHistory) -> bool:
             nonlocal seconds
             show(history)
             if history.rows[-1].get("success", 0.0) < WANTED:
@@ -57,7 +57,7 @@ def main() -> None:
             return False
 
         trained = train([config], minutes=options.minutes, observe=observe)
-    data = training_files.to_json(trained.status, trained.history)
+    data = training_files.training_to_json(trained.status, trained.history)
     reached = [row["steps"] for row in trained.history.rows if row.get("success", 0.0) >= WANTED]
     data |= {"seconds_to_90": seconds, "steps_to_90": reached[0] if reached else None}
     data["seconds_in_all"] = round(time.monotonic() - began, 1)

@@ -16,9 +16,9 @@ import time
 from typing import Any
 
 import adagoal
-from adagoal.core.run import Run
-from adagoal.runs.estimate import Estimating
-from adagoal.runs.rehearsal import rehearse
+from adagoal.core.run import ExplorationRun
+from adagoal.runs.estimate import CostEstimator
+from adagoal.runs.rehearsal import simulate_remaining_run
 from scale import WORLDS
 
 OTHERS: dict[str, dict[str, Any]] = {
@@ -43,11 +43,11 @@ class AtTenth:
         self.found: float | None = None
         self._total, self._asked = total, False
 
-    def __call__(self, run: Run) -> None:
+    def __call__(self, run: ExplorationRun) -> None:
         """Called after every rollout."""
         if not self._asked and run.steps >= 0.1 * self._total:
             self._asked = True
-            told = rehearse(run, 3 * self._total, seconds=60.0)
+            told = simulate_remaining_run(run, 3 * self._total, seconds=60.0)
             self.found = None if told is None else told.steps
 
 
@@ -56,11 +56,11 @@ def show(name: str) -> None:
     for seed in SEEDS:
         spec = {**(WORLDS | OTHERS)[name], "delta": 0.1, "seed": seed}
         truth = adagoal.explore(**spec)
-        tenth, estimating = AtTenth(truth.steps), Estimating(lambda run: None)
+        tenth, estimating = AtTenth(truth.steps), CostEstimator(lambda run: None)
         adagoal.explore(**spec, observe=tenth)
         began = time.perf_counter()
         adagoal.explore(**spec, observe=estimating)
-        took, cost = time.perf_counter() - began, estimating.found
+        took, cost = time.perf_counter() - began, estimating.cost_estimate
         early = "-" if tenth.found is None else f"{tenth.found / truth.steps:.2f}"
         line = f"{name:15}{seed:5}{truth.steps:12,}{early:>9}"
         if cost is not None:

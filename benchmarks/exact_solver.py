@@ -28,7 +28,7 @@ from adagoal.core.policy import Policy
 from adagoal.mdp import solve
 from adagoal.mdp.audit import audit_policies
 from adagoal.worlds import grid, random_models, toys
-from adagoal.worlds.model import TabularMDP, from_rows
+from adagoal.worlds.model import TabularMDP, model_from_rows
 
 Floats = NDArray[np.float64]
 
@@ -47,7 +47,7 @@ def from_gymnasium(name: str, **options: Any) -> TabularMDP:
                 terminal[successor] |= done
             rows.append(row)
     first = {int(s): float(env.initial_state_distrib[s]) for s in np.flatnonzero(env.initial_state_distrib)}
-    return from_rows(rows + [first] * n_actions, n_actions, start=n_states, terminal=terminal, name=name)
+    return model_from_rows(rows + [first] * n_actions, n_actions, start=n_states, terminal=terminal, name=name)
 
 
 def with_reset(mdp: TabularMDP) -> tuple[sparse.csr_matrix, NDArray[np.int64]]:
@@ -133,13 +133,13 @@ def speed(worlds: list[TabularMDP]) -> None:
     print(f"{'all goals':<24} {'states':>6} {'reachable':>9} {'D_0 of them':>12} {'seconds':>8}")
     for mdp in worlds:
         seconds = timed(functools.partial(solve.optimal_values, mdp), repeats=1 if mdp.n_states > 1000 else 3)
-        distances = solve.distances(mdp)
+        distances = solve.optimal_distances(mdp)
         reached = distances[np.isfinite(distances)]
         print(f"{mdp.name:<24} {mdp.n_states:>6} {reached.size:>9} {reached.max():>12.4f} {seconds:>8.3f}")
 
 
 def periodic(horizon: int) -> None:
-    mdp = grid.two_room()
+    mdp = grid.two_room_grid()
     actions = solve.optimal_policy(mdp, solve.optimal_values(mdp))
     tables = [np.repeat(actions[None, :, g], horizon, axis=0) for g in range(mdp.n_states)]
     seconds = timed(lambda: [solve.periodic_value(mdp, table, g) for g, table in enumerate(tables)])
@@ -147,7 +147,7 @@ def periodic(horizon: int) -> None:
 
 
 def audits(radii: tuple[float, ...]) -> None:
-    mdp = grid.maze(rows=70, cols=70)
+    mdp = grid.random_maze(rows=70, cols=70)
     for radius in radii:
         X = solve.reachable_set(mdp, radius).tolist()
         actions = solve.optimal_policy(mdp, solve.optimal_values(mdp, X), X)
@@ -194,16 +194,21 @@ def agreement(worlds: list[TabularMDP]) -> None:
 def main() -> None:
     newest = next(name for name in ("Taxi-v4", "Taxi-v3") if name in gymnasium.registry)
     taxi, lake = from_gymnasium(newest), from_gymnasium("FrozenLake-v1", map_name="8x8")
-    small = [grid.two_room(), grid.two_room(layout="right"), grid.open_grid(), lake, taxi]
-    toy = [toys.lower_bound(n_decisions=7), toys.separation(), toys.trap_chain(), toys.rare_exit(p=1e-4)]
-    speed([*small, grid.maze(rows=32, cols=31)])
+    small = [grid.two_room_grid(), grid.two_room_grid(layout="right"), grid.open_grid_model(), lake, taxi]
+    toy = [
+        toys.lower_bound_instance(n_decisions=7),
+        toys.separation_instance(),
+        toys.trap_chain(),
+        toys.rare_exit_chain(p=1e-4),
+    ]
+    speed([*small, grid.random_maze(rows=32, cols=31)])
     for horizon in (50, 1000):
         periodic(horizon)
     audits((20.0, 140.0))
     if importlib.util.find_spec("stormpy"):
-        middling, large = grid.open_grid(rows=100, cols=100), grid.open_grid(rows=300, cols=300)
+        middling, large = grid.open_grid_model(rows=100, cols=100), grid.open_grid_model(rows=300, cols=300)
         singles = [(mdp, [goal]) for mdp in (middling, large) for goal in (mdp.n_states - 1, mdp.n_states // 3)]
-        all_goals = grid.open_grid(rows=30, cols=30)
+        all_goals = grid.open_grid_model(rows=30, cols=30)
         against_storm([*singles, (all_goals, list(range(all_goals.n_states)))])
     agreement([*small, *toy, random_models.random_traps(), random_models.random_rare_exits()])
 

@@ -16,7 +16,7 @@ import gymnasium
 
 import adagoal
 from adagoal.worlds import registry
-from adagoal.worlds.keys import minigrid_key, minigrid_view
+from adagoal.worlds.keys import minigrid_full_state, minigrid_state_key
 
 PLACES = ("red", "green", "yellow", "blue", "aboard")
 TAXI: dict[str, Any] = {"env": "Taxi-v4", "radius": 20, "start_seed": 0}
@@ -60,7 +60,7 @@ def searched(result: adagoal.Result) -> str:
 
 
 def _label(base: Any, cells: bool) -> str:
-    view = minigrid_view(base)
+    view = minigrid_full_state(base)
     return str(view["cell"]) if cells else f"{view['cell']} {view['direction']}"
 
 
@@ -71,14 +71,14 @@ def _named(name: str, cells: bool) -> Any:
 def _distances(base: Any, limit: int, cells: bool) -> dict[str, int]:
     """The fewest steps to every label; the start state is called so where goals are states."""
     found = {_label(base, cells) if cells else "start": 0}
-    layer, seen = [base], {minigrid_key(base)}
+    layer, seen = [base], {minigrid_state_key(base)}
     for steps in range(1, limit + 1):
         following = []
         for here in layer:
             for action in range(int(base.action_space.n)):
                 there = copy.deepcopy(here)
                 terminated = there.step(action)[2]
-                key = (minigrid_key(there), terminated)
+                key = (minigrid_state_key(there), terminated)
                 if key[0] in seen:
                     continue
                 seen.add(key[0])
@@ -99,7 +99,7 @@ def _walk(base: Any, policy: Any, there: Any) -> int:
 
 def main() -> None:
     """Print the four runs."""
-    registry.look_up(ROOMS["env"])  # which registers MiniGrid's environments
+    registry.find_gym_spec(ROOMS["env"])  # which registers MiniGrid's environments
     run("Taxi by place", audited, **TAXI, goals=passenger)
     run("Taxi by state", audited, **TAXI)
     run("FourRooms by cell", searched, **ROOMS, goals="keys:cell")

@@ -19,12 +19,12 @@ import jax
 import numpy as np
 
 from adagoal.planning import jax_bounds
-from adagoal.planning.jax_backend import JAX
-from adagoal.planning.model import Block, Targets, model_of
+from adagoal.planning.jax_backend import JAX_BACKEND
+from adagoal.planning.model import GoalBlock, TargetGoals, to_sparse_model
 from adagoal.worlds import grid
 from sweep import CAP, empirical
 
-SWEEPS = jax_bounds.PATIENCE
+SWEEPS = jax_bounds.JACOBI_SWEEP_FACTOR
 HERE = jax.devices()[0]
 
 
@@ -48,22 +48,27 @@ def bandwidth() -> float:
 
 def sweeps(rows: int, speed: float) -> None:
     """Backups a second of both bounds."""
-    mdp = grid.open_grid(rows=rows, cols=rows)
+    mdp = grid.open_grid_model(rows=rows, cols=rows)
     S, model = mdp.n_states, empirical(mdp)
     for goals in sorted({S, min(S, 1024), min(S, 256)}):
         column = np.full((S, 1), -1)
         column[:goals, 0] = np.arange(goals)
-        block = Block(np.arange(S), column, CAP, exact=False, sweeps=1, tolerance=-1.0)
+        block = GoalBlock(np.arange(S), column, CAP, exact=False, sweeps=1, tolerance=-1.0)
         start = {"lower": np.zeros((S, goals)), "upper": np.where(column == np.arange(goals), 0.0, CAP)}
         for dtype in (np.float32, np.float64):
             parts = {
-                "lower": (jax_bounds.raise_bounds, jax_bounds.down, model.p, jax_bounds.lower_terms),
-                "upper": (jax_bounds.lower_bounds, jax_bounds.up, model.p_split, jax_bounds.upper_terms),
+                "lower": (jax_bounds.jacobi_lower_sweeps, jax_bounds.round_down, model.p, jax_bounds.lower_bound_terms),
+                "upper": (
+                    jax_bounds.jacobi_upper_sweeps,
+                    jax_bounds.round_up,
+                    model.p_split,
+                    jax_bounds.upper_bound_terms,
+                ),
             }
             for name, (kernel, outwards, p, terms) in parts.items():
                 policy = np.zeros((S, goals), np.int16)
                 with jax.enable_x64(True):
-                    given = jax_bounds.arguments(
+                    given = jax_bounds.device_arguments(
                         outwards, model, p, terms(model, block, dtype), block, start[name], policy
                     )
                     began = time.perf_counter()
@@ -81,7 +86,7 @@ def sweeps(rows: int, speed: float) -> None:
 
 def exact(rows: int, goals: np.ndarray[Any, Any], title: str) -> np.ndarray[Any, Any]:
     """Seconds for the values of the goals in an open grid, from the number of cells between them."""
-    mdp = grid.open_grid(rows=rows, cols=rows)
+    mdp = grid.open_grid_model(rows=rows, cols=rows)
     cell = np.stack(np.divmod(np.arange(mdp.n_states), rows))
     hops = np.abs(cell[:, :, None] - cell[:, None, goals]).sum(axis=0)
     V = np.minimum(hops, 1 + hops[mdp.start]).astype(float)
@@ -89,7 +94,9 @@ def exact(rows: int, goals: np.ndarray[Any, Any], title: str) -> np.ndarray[Any,
     column[goals, 0] = np.arange(goals.size)
     for again in ("with", "without"):
         began = time.perf_counter()
-        values, residual = JAX.exact(model_of(mdp), Targets(goals.size, column), V.copy(), np.inf, 1e-12, 300)
+        values, residual = JAX_BACKEND.exact_values(
+            to_sparse_model(mdp), TargetGoals(goals.size, column), V.copy(), np.inf, 1e-12, 300
+        )
         took = time.perf_counter() - began
         print(f"{title}: {took:.2f} s {again} compilation, largest residual {residual.max():.1e}", flush=True)
     return values

@@ -21,10 +21,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.mdp.targets import targets_of
-from adagoal.planning.backend import NUMBA
-from adagoal.planning.model import model_of, padded
-from adagoal.tabular.paper import bonuses
+from adagoal.mdp.targets import to_target_goals
+from adagoal.planning.backend import NUMBA_BACKEND
+from adagoal.planning.model import pad_kernel, to_sparse_model
+from adagoal.tabular.paper import ucbvi_bonuses
 from adagoal.worlds import grid
 from adagoal.worlds.model import TabularMDP
 
@@ -35,11 +35,11 @@ HOME = Path(__file__).resolve().parent.parent
 
 def kernel_plan(mdp: TabularMDP) -> Callable[[], Floats]:
     """The batched kernel on ideal counts: returns D and U [2, S]."""
-    S, kernel = mdp.n_states, padded(model_of(mdp))
-    targets, n = targets_of(mdp, None), np.full(S * mdp.n_actions, SAMPLES)
+    S, kernel = mdp.n_states, pad_kernel(to_sparse_model(mdp))
+    targets, n = to_target_goals(mdp, None), np.full(S * mdp.n_actions, SAMPLES)
 
     def plan() -> Floats:
-        _, D, U = NUMBA.stages(kernel, bonuses(n, S, S, H, 0.1, "simplified"), targets, H)
+        _, D, U = NUMBA_BACKEND.finite_horizon(kernel, ucbvi_bonuses(n, S, S, H, 0.1, "simplified"), targets, H)
         return np.array([D, U])
 
     return plan
@@ -100,7 +100,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rlberry", action="store_true", help="also measure rlberry-scool's UCBVI")
     with_rlberry = parser.parse_args().rlberry
-    mdp = grid.two_room()
+    mdp = grid.two_room_grid()
     fast, plain = kernel_plan(mdp), numpy_plan(mdp)
     np.testing.assert_allclose(fast(), plain(), atol=1e-9)
     rows = [

@@ -33,7 +33,7 @@ from stable_baselines3.common.noise import ActionNoise, NormalActionNoise
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
 from adagoal.core.files import read_json, write_json
-from adagoal.deep.goalspace import bounding_box, goal_space, inside
+from adagoal.deep.goalspace import bounding_box, is_inside_box, make_goal_sampler
 from adagoal.sb3 import ChooseGoals, ChosenGoal, EnsembleTD3, NormalisedFeatures
 from adagoal.sb3.ensemble import EnsembleCritic, EnsemblePolicy
 
@@ -45,7 +45,7 @@ TOGETHER = 50
 class PlainCritic(EnsembleCritic):
     """Without normalised layers."""
 
-    def activation(self, x: torch.Tensor) -> torch.Tensor:
+    def hidden_activation(self, x: torch.Tensor) -> torch.Tensor:
         return torch.relu(x)
 
 
@@ -58,7 +58,7 @@ class PlainPolicy(EnsemblePolicy):
 class Pessimist(EnsembleTD3):
     """All critics follow the smallest of their targets, as in TD3."""
 
-    def _ahead(self, values: torch.Tensor) -> torch.Tensor:
+    def _next_state_values(self, values: torch.Tensor) -> torch.Tensor:
         return values.min(0, keepdim=True).values.expand_as(values)
 
 
@@ -95,9 +95,9 @@ class Tests(BaseCallback):
 
     def _on_step(self) -> bool:
         if self.num_timesteps >= self._every * len(self._curve):
-            chosen = np.array(self._choose.chosen[self._before :])
+            chosen = np.array(self._choose.chosen_goals[self._before :])
             self._before += len(chosen)
-            near = float(inside(self._box, chosen).mean())
+            near = float(is_inside_box(self._box, chosen).mean())
             seconds = round(time.monotonic() - self._began, 1)
             held = success(self._env, self._rounds, lambda seen: self.model.predict(seen, deterministic=True)[0])
             self._curve.append({"steps": self.num_timesteps, "success": held, "inside": near, "seconds": seconds})
@@ -236,11 +236,11 @@ def main() -> None:
         return
     played = make_vec_env(options.env, ENVIRONMENTS, seed=options.seed, wrapper_class=ChosenGoal, **kind)
     grows = lambda steps: RADIUS * min(1.0, 0.25 + 0.75 * steps / options.grows)  # noqa: E731
-    goals = goal_space(env, "train_goals", f"scale={options.scale}")
+    goals = make_goal_sampler(env, "train_goals", f"scale={options.scale}")
     choose = ChooseGoals(options.rule, goals, radius=grows, seed=options.seed)
     left_out = ("out", "table", "spread", "idle")
     about = {key: value for key, value in vars(options).items() if key not in left_out} | {"torch": torch.__version__}
-    own = goal_space(env, "test_goals", "env")
+    own = make_goal_sampler(env, "test_goals", "env")
     tests = Tests(tested, own, choose, options.every, options.episodes, about, options.out)
     learner(options, played).learn(options.steps, callback=CallbackList([choose, tests]))
     for each in (tested, played):

@@ -29,16 +29,16 @@ import numba
 import numpy as np
 
 import adagoal
-from adagoal.core.counts import Counts
+from adagoal.core.counts import TransitionCounts
 from adagoal.planning import exact
-from adagoal.planning.backend import NUMBA
-from adagoal.planning.model import Block, Empirical, model_of
-from adagoal.tabular.certified import Certified
-from adagoal.tabular.confidence import Confidence
+from adagoal.planning.backend import NUMBA_BACKEND
+from adagoal.planning.model import EmpiricalModel, GoalBlock, to_sparse_model
+from adagoal.tabular.certified import CertifiedExplorer
+from adagoal.tabular.confidence import ConfidenceSets
 from adagoal.worlds import grid
-from adagoal.worlds.gym import GymWorld
+from adagoal.worlds.gym import GymAdapter
 from adagoal.worlds.model import TabularMDP
-from adagoal.worlds.simulator import ModelWorld
+from adagoal.worlds.simulator import ModelSimulator
 
 THREADS = 2
 """Of the sweeps and of the triad."""
@@ -82,10 +82,10 @@ def timed(spent: Counter[str], name: str, function: Callable[..., Any]) -> Calla
 
 def timed_parts(spent: Counter[str]) -> None:
     """From now on the seconds of sampling and of planning are added to ``spent``."""
-    for world in (ModelWorld, GymWorld):
+    for world in (ModelSimulator, GymAdapter):
         world.rollout = timed(spent, "sampling", world.rollout)  # type: ignore[method-assign]
-    Certified._plan_blocks = timed(spent, "planning", Certified._plan_blocks)  # type: ignore[method-assign]
-    Confidence.update = timed(spent, "planning", Confidence.update)  # type: ignore[method-assign]
+    CertifiedExplorer._plan_blocks = timed(spent, "planning", CertifiedExplorer._plan_blocks)  # type: ignore[method-assign]
+    ConfidenceSets.update_radii = timed(spent, "planning", ConfidenceSets.update_radii)  # type: ignore[method-assign]
 
 
 def splits(names: list[str]) -> None:
@@ -131,24 +131,24 @@ def bandwidth() -> float:
     return arrays.nbytes / fastest([partial(triad, *part) for part in arrays])
 
 
-def empirical(mdp: TabularMDP) -> Empirical:
+def empirical(mdp: TabularMDP) -> EmpiricalModel:
     """The model of the sweeps after 1,000 tries of every pair that went as they should."""
-    counts = Counts(mdp.n_states, mdp.n_actions, mdp.start, width=int(np.diff(mdp.indptr).max()))
+    counts = TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start, width=int(np.diff(mdp.indptr).max()))
     for x in range(mdp.n_states * mdp.n_actions):
         states, p = mdp.row(*divmod(x, mdp.n_actions))
         counts.successor[x, : len(states)], counts.count[x, : len(states)] = states, np.ceil(1000 * p)
         counts.support[x], counts.n[x] = len(states), counts.count[x].sum()
     counts.seen[:] = True
-    confidence = Confidence(
+    confidence = ConfidenceSets(
         counts, states=mdp.n_states, pairs=len(counts.n), goals=mdp.n_states, delta=0.1, branching=mdp.n_states
     )
-    confidence.update()
-    return confidence.model()
+    confidence.update_radii()
+    return confidence.empirical_model()
 
 
 def certified(mdp: TabularMDP, upper: bool) -> tuple[float, float]:
     """Backups a second of the sweeps of one bound, and bytes that each of them must move."""
-    model, B, sweeps, cap = empirical(mdp), NUMBA.block, max(4, 400_000 // mdp.n_states), 100.0
+    model, B, sweeps, cap = empirical(mdp), NUMBA_BACKEND.block_size, max(4, 400_000 // mdp.n_states), 100.0
     jobs = []
     for first in range(0, THREADS * B, B):
         column = np.full((mdp.n_states, 1), -1)
@@ -156,8 +156,10 @@ def certified(mdp: TabularMDP, upper: bool) -> tuple[float, float]:
         values = np.full((mdp.n_states, B), cap if upper else 0.0)
         values[np.arange(first, first + B), np.arange(B)] = 0.0
         policy = np.zeros((mdp.n_states, B), np.int16)
-        block = Block(np.arange(mdp.n_states), column, cap, False, sweeps, tolerance=-1.0)
-        jobs.append(partial(NUMBA.upper if upper else NUMBA.lower, model, block, values, policy))
+        block = GoalBlock(np.arange(mdp.n_states), column, cap, False, sweeps, tolerance=-1.0)
+        jobs.append(
+            partial(NUMBA_BACKEND.upper_bounds if upper else NUMBA_BACKEND.lower_bounds, model, block, values, policy)
+        )
     radius, p = (model.r, model.p_split) if upper else (model.r_low, model.p)
     rows = sum(array.nbytes for array in (model.successor, p, model.support, radius, model.q))
     moved = 2 * values.nbytes + (2 if upper else 1) * policy.nbytes + rows
@@ -167,7 +169,7 @@ def certified(mdp: TabularMDP, upper: bool) -> tuple[float, float]:
 
 def exact_solver(mdp: TabularMDP) -> tuple[float, float]:
     """The same for the exact solver, its evaluations included."""
-    model, n, sweeps = model_of(mdp), mdp.n_states, 2
+    model, n, sweeps = to_sparse_model(mdp), mdp.n_states, 2
     jobs = []
     for goal in range(n // 2, n // 2 + THREADS):
         column = np.full((n, 1), -1)
@@ -175,31 +177,35 @@ def exact_solver(mdp: TabularMDP) -> tuple[float, float]:
         order, place = np.empty(n, np.int32), np.empty(n, np.int32)
         rows_, cols_ = np.divmod(np.arange(n), round(n**0.5))
         hops = np.abs(rows_ - rows_[goal]) + np.abs(cols_ - cols_[goal]) + 0.0
-        exact.outwards(column, 0, hops, np.inf, order, place)
-        places = model.successors.size + (exact.LANES - 1) * n * mdp.n_actions
+        exact.order_outwards(column, 0, hops, np.inf, order, place)
+        places = model.successors.size + (exact.ROW_MULTIPLE - 1) * n * mdp.n_actions
         pairs = n * mdp.n_actions
-        rows = exact.Rows(np.zeros(pairs + 1, np.int64), np.zeros(places, np.int32), np.zeros(places), np.empty(pairs))
-        exact.renumber(model, order, place, rows)
+        rows = exact.RenumberedRows(
+            np.zeros(pairs + 1, np.int64), np.zeros(places, np.int32), np.zeros(places), np.empty(pairs)
+        )
+        exact.renumber_rows(model, order, place, rows)
         values, policy = np.append(hops[order], 0.0), np.empty(n, np.int16)
         start = int(place[mdp.start])
-        jobs.append(partial(exact.iterate, rows, mdp.n_actions, start, values, policy, np.inf, -1.0, sweeps))
+        jobs.append(
+            partial(exact.iterate_goal_values, rows, mdp.n_actions, start, values, policy, np.inf, -1.0, sweeps)
+        )
     table = 12 * int(rows.indptr[-1]) + rows.costs.nbytes + rows.indptr.nbytes
     own = 2 * values.nbytes + policy.nbytes
-    backups = n * (mdp.n_actions + exact.EVALUATIONS)
-    moved = table + own + exact.EVALUATIONS * (table / mdp.n_actions + own)
+    backups = n * (mdp.n_actions + exact.EVALUATION_SWEEPS)
+    moved = table + own + exact.EVALUATION_SWEEPS * (table / mdp.n_actions + own)
     return THREADS * sweeps * backups / fastest(jobs), moved / backups
 
 
 def sweep_speeds() -> None:
     """Sweeps of grids beside the memory's speed."""
     speed = bandwidth()
-    print(f"\n{THREADS} threads; triad: {speed / 1e9:.1f} GB/s; blocks of {NUMBA.block} goals")
+    print(f"\n{THREADS} threads; triad: {speed / 1e9:.1f} GB/s; blocks of {NUMBA_BACKEND.block_size} goals")
     print(f"{'sweep':14}{'grid':>10}{'backups/s':>12}{'bytes each':>12}{'roofline':>12}{'share':>7}")
     for side in (20, 100, 300):
-        mdp = grid.open_grid(rows=side, cols=side, slip=0.1)
+        mdp = grid.open_grid_model(rows=side, cols=side, slip=0.1)
         parts = {"lower": partial(certified, mdp, upper=False), "upper": partial(certified, mdp, upper=True)}
         if side == 300:
-            parts["exact solver"] = partial(exact_solver, grid.open_grid(rows=600, cols=600, slip=0.1))
+            parts["exact solver"] = partial(exact_solver, grid.open_grid_model(rows=600, cols=600, slip=0.1))
         for name, measure in parts.items():
             found, moved = measure()
             size = 600 if name == "exact solver" else side

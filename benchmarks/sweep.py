@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from adagoal.core import backup
-from adagoal.planning.backend import NUMBA
-from adagoal.planning.model import Block, Empirical
+from adagoal.planning.backend import NUMBA_BACKEND
+from adagoal.planning.model import EmpiricalModel, GoalBlock
 from adagoal.worlds import grid, random_models
 from adagoal.worlds.model import TabularMDP
 
@@ -38,7 +38,7 @@ BLOCKS = (16, 32)
 """Goals swept together; the planner takes 16."""
 
 
-def empirical(mdp: TabularMDP) -> Empirical:
+def empirical(mdp: TabularMDP) -> EmpiricalModel:
     """The model of the sweeps after ``SAMPLES`` visits of every pair."""
     rng = np.random.default_rng(0)
     pairs, width = mdp.n_states * mdp.n_actions, int(np.diff(mdp.indptr).max())
@@ -50,7 +50,7 @@ def empirical(mdp: TabularMDP) -> Empirical:
         successor[x, : support[x]] = mdp.successors[row][counts > 0]
         p[x, : support[x]] = counts[counts > 0] / SAMPLES
     radius, none = np.full(pairs, 0.01), np.zeros(pairs)
-    return Empirical(
+    return EmpiricalModel(
         successor, p, p, support, radius, radius, 0.1 * radius, none > 0.0, none[None], 0.0, mdp.terminal, mdp.start
     )
 
@@ -58,7 +58,7 @@ def empirical(mdp: TabularMDP) -> Empirical:
 class Blocks:
     """The bounds of all goals, in blocks, as the planner keeps them while it sweeps."""
 
-    def __init__(self, states: int, model: Empirical, size: int) -> None:
+    def __init__(self, states: int, model: EmpiricalModel, size: int) -> None:
         self.model, self.order = model, np.arange(states)
         self.blocks = []
         for first in range(0, states, size):
@@ -76,12 +76,12 @@ class Blocks:
     def sweep_all(self, first: int = 0, stride: int = 1) -> None:
         """The same on one thread, or a thread's share of it."""
         for column, V, Y, optimistic, best in self.blocks[first::stride]:
-            block = Block(self.order, column, CAP, exact=False, sweeps=SWEEPS, tolerance=-1.0)
-            NUMBA.lower(self.model, block, V, optimistic)
-            NUMBA.upper(self.model, block, Y, best)
+            block = GoalBlock(self.order, column, CAP, exact=False, sweeps=SWEEPS, tolerance=-1.0)
+            NUMBA_BACKEND.lower_bounds(self.model, block, V, optimistic)
+            NUMBA_BACKEND.upper_bounds(self.model, block, Y, best)
 
 
-def matrix(model: Empirical) -> sparse.csr_matrix:
+def matrix(model: EmpiricalModel) -> sparse.csr_matrix:
     """p_hat as a sparse matrix [X, S]."""
     inside = np.arange(model.p.shape[1]) < model.support[:, None]
     indptr = np.concatenate([[0], np.cumsum(model.support)])
@@ -90,12 +90,12 @@ def matrix(model: Empirical) -> sparse.csr_matrix:
     )
 
 
-def with_scipy(model: Empirical, p: sparse.csr_matrix, V: Floats, Y: Floats) -> tuple[Floats, Floats]:
+def with_scipy(model: EmpiricalModel, p: sparse.csr_matrix, V: Floats, Y: Floats) -> tuple[Floats, Floats]:
     """The same operators with sparse products."""
     return _closed_forms(model, V, Y, (p @ V, p @ (V * V)), (p @ Y, p @ (Y * Y)), _most(model, Y))
 
 
-def with_numpy(model: Empirical, p: sparse.csr_matrix, V: Floats, Y: Floats) -> tuple[Floats, Floats]:
+def with_numpy(model: EmpiricalModel, p: sparse.csr_matrix, V: Floats, Y: Floats) -> tuple[Floats, Floats]:
     """The same operators with one gather per place of the successors."""
     moments = []
     for F in (V, Y):
@@ -108,7 +108,7 @@ def with_numpy(model: Empirical, p: sparse.csr_matrix, V: Floats, Y: Floats) -> 
     return _closed_forms(model, V, Y, moments[0], moments[1], _most(model, Y))
 
 
-def _most(model: Empirical, Y: Floats) -> Floats:
+def _most(model: EmpiricalModel, Y: Floats) -> Floats:
     """[X, G] the largest value over the successors."""
     most = Y[model.successor[:, 0]]
     for k in range(1, model.p.shape[1]):
@@ -117,14 +117,14 @@ def _most(model: Empirical, Y: Floats) -> Floats:
 
 
 def _closed_forms(
-    model: Empirical, V: Floats, Y: Floats, low: tuple[Floats, Floats], up: tuple[Floats, Floats], most: Floats
+    model: EmpiricalModel, V: Floats, Y: Floats, low: tuple[Floats, Floats], up: tuple[Floats, Floats], most: Floats
 ) -> tuple[Floats, Floats]:
     r, q = model.r[:, None], model.q[:, None]
     sure = np.where(model.support[:, None] == 1, 1.0 - q, 0.0)
     mean, variance = low[0], np.maximum(low[1] - low[0] ** 2, 0.0)
-    finest, coarsest = backup.FINEST * CAP, CAP / backup.FINEST
+    finest, coarsest = backup.FINEST_LEVEL * CAP, CAP / backup.FINEST_LEVEL
     deviation = np.maximum(np.sqrt(2.0 * r * np.maximum(variance, 2.0 * r * finest**2)), variance / coarsest)
-    Q = 1.0 + np.maximum(mean * (1.0 - r) - backup.BETWEEN * deviation, sure * mean)
+    Q = 1.0 + np.maximum(mean * (1.0 - r) - backup.NEAREST_LEVEL_FACTOR * deviation, sure * mean)
     lower = np.minimum(np.minimum(CAP, 1.0 + V[model.start]), Q.reshape(len(V), -1, V.shape[1]).min(axis=1))
     mean, deviation = up[0], np.sqrt(2.0 * r * np.maximum(up[1] - up[0] ** 2, 0.0))
     top = np.minimum(CAP, 1.0 + Y[model.start])
@@ -155,7 +155,7 @@ def bandwidth() -> float:
     return float(3 * a.nbytes / seconds)
 
 
-def agree(model: Empirical, p: sparse.csr_matrix, states: int) -> None:
+def agree(model: EmpiricalModel, p: sparse.csr_matrix, states: int) -> None:
     """The package, SciPy and NumPy give the same backup of a state, on bounds half way."""
     blocks = Blocks(states, model, states)
     column, V, Y, optimistic, best = blocks.blocks[0]
@@ -164,9 +164,9 @@ def agree(model: Empirical, p: sparse.csr_matrix, states: int) -> None:
     twins = [twin(model, p, V, Y) for twin in (with_scipy, with_numpy)]
     for s in range(0, states, max(1, states // 20)):
         low, up, order = V.copy(), Y.copy(), np.array([s])
-        block = Block(order, column, CAP, exact=False, sweeps=1, tolerance=0.0)
-        NUMBA.lower(model, block, low, optimistic)
-        NUMBA.upper(model, block, up, best)
+        block = GoalBlock(order, column, CAP, exact=False, sweeps=1, tolerance=0.0)
+        NUMBA_BACKEND.lower_bounds(model, block, low, optimistic)
+        NUMBA_BACKEND.upper_bounds(model, block, up, best)
         assert all(np.allclose(twin[0][s], low[s]) and np.allclose(twin[1][s], up[s]) for twin in twins)
 
 
@@ -186,7 +186,7 @@ def main() -> None:
     print(f"memory: {speed / 1e9:.1f} GB/s on {THREADS} threads (a = b + c)\n")
     names = (*(f"blocks {size}" for size in BLOCKS), "SciPy", "NumPy")
     print(f"{'backups a second':<24} {'states':>6} {'pairs':>6} " + " ".join(f"{name:>10}" for name in names))
-    for mdp in (grid.two_room(), grid.maze(rows=23, cols=22), random_models.random_sparse(n_states=500)):
+    for mdp in (grid.two_room_grid(), grid.random_maze(rows=23, cols=22), random_models.random_sparse(n_states=500)):
         with ThreadPoolExecutor(THREADS) as pool:
             found, read = rates(mdp, pool)
         numbers = " ".join(f"{rate:10.2e}" for rate in found)

@@ -17,7 +17,7 @@ import gymnasium
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
 
 import adagoal
-from adagoal.core.run import Run
+from adagoal.core.run import ExplorationRun
 
 PAUSE = 1e-3
 
@@ -37,7 +37,7 @@ def speed(workers: int, budget: int) -> float:
     """Steps a second."""
     began: list[tuple[float, int]] = []
 
-    def observe(run: Run) -> None:
+    def observe(run: ExplorationRun) -> None:
         began.append((time.perf_counter(), run.steps))
 
     result = adagoal.explore(

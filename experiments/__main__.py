@@ -15,12 +15,12 @@ import click
 
 from adagoal.cli import main as cli
 from adagoal.cli import options
-from adagoal.cli.experiments import GOES_ON, conduct, shared
-from adagoal.compare.experiment import Asked, Option
+from adagoal.cli.experiments import RESUME_HELP, experiment_options, run_experiment_command
+from adagoal.compare.experiment import ExperimentInfo, ExperimentOption
 from experiments.catalogue import CATALOGUE
 
 
-class Whole(options.Count):
+class Whole(options.StepCountParam):
     """A whole number with a smallest value."""
 
     name = "N"
@@ -36,53 +36,55 @@ class Whole(options.Count):
         return number
 
 
-def command(name: str, asked: Asked) -> click.Command:
+def command(name: str, asked: ExperimentInfo) -> click.Command:
     """The command of an experiment; one that has parts gets ``--part``."""
 
     def function(part: str = "all", **given: Any) -> None:
         engine = {key: given.pop(key) for key in ("jobs", "engine", "address", "as_json")}
-        conduct(asked, part, given, **engine)
+        run_experiment_command(asked, part, given, **engine)
 
-    taken = shared(name, asked)(function)
+    taken = experiment_options(name, asked)(function)
     for option in reversed(asked.options):
         taken = _click(option)(taken)
     if asked.parts:
         choice = click.Choice([*asked.parts, "all"])
         taken = click.option("--part", type=choice, default="all", show_default=True, help="Which.")(taken)
     example = f"Example: python -m experiments {name} {asked.example or f'--jobs 2 --out runs/{name}'}"
-    return click.command(name, help=f"{asked.about}\n\n{GOES_ON}", epilog=example)(taken)
+    return click.command(name, help=f"{asked.description}\n\n{RESUME_HELP}", epilog=example)(taken)
 
 
-def _click(option: Option) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _click(option: ExperimentOption) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """An experiment's own option, in click's words."""
     kind: click.ParamType[Any]
     if option.kind is bool:
         return click.option(_flag(option), option.name, is_flag=True, help=option.help)
     if option.kind is int:
-        kind = Whole(option.low or 0)
+        kind = Whole(option.minimum or 0)
     elif option.kind is float:
-        kind = options.Positive() if option.low is None else click.FloatRange(option.low)
+        kind = options.PositiveFloatParam() if option.minimum is None else click.FloatRange(option.minimum)
     elif option.kind is Path:
         kind = click.Path(path_type=Path, file_okay=False, exists=True)
     else:
         kind = click.Choice(option.choices)
-    told = "default" in option.help or option.many or option.default in (None, float("inf"))
-    default = None if option.many else option.default
+    told = "default" in option.help or option.multiple or option.default in (None, float("inf"))
+    default = None if option.multiple else option.default
     return click.option(
         *(_flag(option), option.name),
         type=kind,
         default=default,
-        multiple=option.many,
+        multiple=option.multiple,
         show_default=not told,
         help=option.help,
     )
 
 
-def _flag(option: Option) -> str:
+def _flag(option: ExperimentOption) -> str:
     return "--" + option.name.replace("_", "-")
 
 
-@click.group(cls=cli.Group, invoke_without_command=True, epilog="Example: python -m experiments figure3 --seeds 20")
+@click.group(
+    cls=cli.OrderedGroup, invoke_without_command=True, epilog="Example: python -m experiments figure3 --seeds 20"
+)
 @click.pass_context
 def experiments(ctx: click.Context) -> None:
     """Run an experiment: its figure, its table, and the data behind them."""
@@ -96,7 +98,7 @@ for _name, _asked in CATALOGUE.items():
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code."""
-    return cli.run(arguments, experiments, "python -m experiments")
+    return cli.run_command_line(arguments, experiments, "python -m experiments")
 
 
 if __name__ == "__main__":

@@ -7,11 +7,18 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from adagoal.compare import comparison
-from adagoal.compare.experiment import Experiment, Options, Outcome, Report
-from adagoal.compare.output import Score, figure, group, live, panels, scores
-from adagoal.compare.single_run import model
-from adagoal.compare.tables import Table
-from adagoal.runs.setting import Setting
+from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
+from adagoal.compare.output import (
+    MethodScore,
+    compute_scores,
+    draw_error_figure,
+    group_outcomes,
+    live_score_table,
+    make_error_panels,
+)
+from adagoal.compare.single_run import make_known_model
+from adagoal.compare.tables import TextTable
+from adagoal.runs.setting import ExplorationSettings
 from experiments import required_steps
 from experiments.catalogue import CATALOGUE
 
@@ -54,15 +61,15 @@ SOUND = 0.9
 """Share of runs whose final output must pass the audit for a method to count as a winner."""
 
 
-def cells(options: Options) -> list[Setting]:
+def cells(options: ExperimentOptions) -> list[ExplorationSettings]:
     """Every run of the arena, seed by seed, so that a stopped arena has whole seeds."""
-    found: list[Setting] = []
+    found: list[ExplorationSettings] = []
     first, seeds = options.seeds[0], len(options.seeds)
     for world in WORLDS:
         given = {"epsilon": 1.0, "budget": options.budget, **{k: v for k, v in world.items() if k != "env"}}
         worlds = {world["env"]: given}
-        found += comparison.settings(worlds, ("certified",), GOAL_RULES, seeds, seed=first)
-        found += comparison.settings(worlds, OTHERS, ("adagoal",), seeds, seed=first)
+        found += comparison.build_settings(worlds, ("certified",), GOAL_RULES, seeds, seed=first)
+        found += comparison.build_settings(worlds, OTHERS, ("adagoal",), seeds, seed=first)
     return sorted(found, key=lambda setting: setting.seed)
 
 
@@ -73,17 +80,17 @@ def matrix(found: Iterable[tuple[tuple[str, ...], str, str]], head: tuple[str, .
         lines.setdefault(line, {})[world] = text
     worlds = list(dict.fromkeys(world for texts in lines.values() for world in texts))
     rows = [[*line, *(texts[world] for world in worlds)] for line, texts in lines.items()]
-    return Table((*head, *worlds), rows, left=len(head)).markdown()
+    return TextTable((*head, *worlds), rows, n_left_columns=len(head)).to_markdown()
 
 
-def stops(found: Sequence[Score], notion: str) -> str:
+def stops(found: Sequence[MethodScore], notion: str) -> str:
     """Markdown: medians of ``own_stop`` or ``audit_stop``; the best sound one of a world in bold."""
     best: dict[str, float] = {}
     for score in found:
         if sound(score):
             best[score.world] = min(best.get(score.world, math.inf), getattr(score, notion))
 
-    def text(score: Score) -> str:
+    def text(score: MethodScore) -> str:
         steps = float(getattr(score, notion))
         shown = f"{steps:,.0f}" if math.isfinite(steps) else "-"
         if math.isfinite(steps) and sound(score) and steps <= best[score.world]:
@@ -93,20 +100,20 @@ def stops(found: Sequence[Score], notion: str) -> str:
     return matrix((((s.method, s.goal_rule), s.world, text(s)) for s in found), ("method", "goal rule"))
 
 
-def sound(score: Score) -> bool:
+def sound(score: MethodScore) -> bool:
     """Whether enough of the final outputs pass the audit."""
     return score.holds >= SOUND * score.runs
 
 
-def passes(outcome: Outcome) -> bool:
+def passes(outcome: RunOutcome) -> bool:
     """Whether the final output is right."""
     return bool(outcome["final"]["c1"] and outcome["final"]["c2"])
 
 
-def summary(outcomes: Sequence[Outcome]) -> str:
+def summary(outcomes: Sequence[RunOutcome]) -> str:
     """Markdown: over all worlds, how many runs of a method stopped by themselves, and how many of these were right."""
-    by: dict[tuple[str, str], list[list[Outcome]]] = {}
-    for (_, method, rule), runs in group(outcomes).items():
+    by: dict[tuple[str, str], list[list[RunOutcome]]] = {}
+    for (_, method, rule), runs in group_outcomes(outcomes).items():
         by.setdefault((method, rule), []).append(runs)
     lines = []
     for (method, rule), worlds in by.items():
@@ -116,23 +123,25 @@ def summary(outcomes: Sequence[Outcome]) -> str:
         shares = f"{whole} of {len(worlds)}", f"{len(stopped)} of {len(every)}"
         lines.append((method, rule, *shares, str(sum(map(passes, stopped)))))
     head = ("method", "goal rule", "worlds where all runs stopped", "runs stopped", "of these right")
-    return Table(head, lines, left=2).markdown()
+    return TextTable(head, lines, n_left_columns=2).to_markdown()
 
 
-def asked(outcomes: Sequence[Outcome]) -> dict[tuple[str, str], float]:
+def asked(outcomes: Sequence[RunOutcome]) -> dict[tuple[str, str], float]:
     """By world and method: steps that a rival's own rule asks for, at least, with its paper's constants."""
     found = {}
-    for (world, method, _), runs in group(outcomes).items():
-        setting = Setting(**runs[0]["setting"])
+    for (world, method, _), runs in group_outcomes(outcomes).items():
+        setting = ExplorationSettings(**runs[0]["setting"])
         if setting.method_args.get("constants") == "paper":
             rival = required_steps.RIVALS[setting.method]
-            found[world, method] = rival(model(setting), float(setting.radius), setting.epsilon, setting.delta)
+            found[world, method] = rival(
+                make_known_model(setting), float(setting.radius), setting.epsilon, setting.delta
+            )
     return found
 
 
-def tables(outcomes: Sequence[Outcome], least: dict[tuple[str, str], float], options: Options) -> str:
+def tables(outcomes: Sequence[RunOutcome], least: dict[tuple[str, str], float], options: ExperimentOptions) -> str:
     """All of them."""
-    found = scores(outcomes)
+    found = compute_scores(outcomes)
     bounds = (((name,), world, _power(steps)) for (world, name), steps in least.items())
     return (
         f"Median steps over {len(options.seeds)} seeds, budget {options.budget:,} steps; -: not within the budget for "
@@ -149,25 +158,27 @@ def _power(steps: float) -> str:
     return f"{steps:.1e}".replace("e+0", "e").replace("e+", "e") if math.isfinite(steps) else "never ends"
 
 
-def report(outcomes: Sequence[Outcome], options: Options) -> Report:
+def report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> ExperimentReport:
     """The tables; the data has every seed, and what was asked."""
     least = asked(outcomes)
     data: list[dict[str, Any]] = []
-    for score, runs in zip(scores(outcomes), group(outcomes).values(), strict=True):
+    for score, runs in zip(compute_scores(outcomes), group_outcomes(outcomes).values(), strict=True):
         each = {name: [run[name] for run in runs] for name in ("steps", "own_stop", "audit_stop", "wall_seconds")}
         row = score.to_dict()
         if (score.world, score.method) in least:
             bound = least[score.world, score.method]
             row["asked"] = bound if math.isfinite(bound) else None
         data.append({**row, "each": {**each, "passes": [passes(run) for run in runs]}})
-    rows = [score.to_dict() for score in scores(outcomes)]
-    figures = {"arena.png": figure(drawn(outcomes))}
-    return Report(rows, tables(outcomes, least, options), data, figures, panels=panels(drawn(outcomes)))
+    rows = [score.to_dict() for score in compute_scores(outcomes)]
+    figures = {"arena.png": draw_error_figure(drawn(outcomes))}
+    return ExperimentReport(
+        rows, tables(outcomes, least, options), data, figures, panels=make_error_panels(drawn(outcomes))
+    )
 
 
-def drawn(outcomes: Sequence[Outcome]) -> list[Outcome]:
+def drawn(outcomes: Sequence[RunOutcome]) -> list[RunOutcome]:
     """The outcomes of ``DRAWN``."""
-    chosen = [(*comparison.parse_method(spec), rule) for spec, rule in DRAWN]
+    chosen = [(*comparison.parse_method_spec(spec), rule) for spec, rule in DRAWN]
     settings = [outcome["setting"] for outcome in outcomes]
     kinds = [(setting["method"], setting["method_args"], setting["goal_rule"]) for setting in settings]
     return [outcome for outcome, kind in zip(outcomes, kinds, strict=True) if kind in chosen]
@@ -176,11 +187,11 @@ def drawn(outcomes: Sequence[Outcome]) -> list[Outcome]:
 ARENA = Experiment(
     "arena",
     cells,
-    comparison.measure,
+    comparison.measure_audited_run,
     report,
-    file=comparison.file,
-    kept=comparison.kept,
-    line=comparison.line,
-    live=live,
-    asks=CATALOGUE["arena"],
+    outcome_file=comparison.outcome_file_name,
+    is_complete=comparison.is_complete_outcome,
+    describe_outcome=comparison.describe_outcome,
+    live_table=live_score_table,
+    info=CATALOGUE["arena"],
 )

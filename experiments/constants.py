@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from adagoal.compare.experiment import Experiment, Options, Report
-from adagoal.compare.single_run import model
-from adagoal.compare.tables import Table
-from adagoal.runs.setting import Setting
-from adagoal.tabular.paper import horizon
+from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport
+from adagoal.compare.single_run import make_known_model
+from adagoal.compare.tables import TextTable
+from adagoal.runs.setting import ExplorationSettings
+from adagoal.tabular.paper import planning_horizon
 from experiments.catalogue import CATALOGUE
 from experiments.price import DELTA, WORLDS
 from experiments.required_samples import for_ucbvi
@@ -27,22 +27,22 @@ class Cell(NamedTuple):
     """A world."""
 
     name: str
-    setting: Setting
+    setting: ExplorationSettings
 
 
-def cells(options: Options) -> list[Cell]:
+def cells(options: ExperimentOptions) -> list[Cell]:
     """The worlds of the price table."""
     found = [Cell(name, setting) for name, setting in WORLDS.items()]
-    return [cell for cell in found if options.all or model(cell.setting).n_states <= LARGE]
+    return [cell for cell in found if options.all or make_known_model(cell.setting).n_states <= LARGE]
 
 
-def measure(cell: Cell, options: Options) -> dict[str, Any]:
+def measure(cell: Cell, options: ExperimentOptions) -> dict[str, Any]:
     """Both splits of the horizon and epsilon."""
-    mdp, L, epsilon = model(cell.setting), float(cell.setting.radius), cell.setting.epsilon
+    mdp, L, epsilon = make_known_model(cell.setting), float(cell.setting.radius), cell.setting.epsilon
     row: dict[str, Any] = {"world": cell.name, "L": cell.setting.radius, "epsilon": epsilon, "delta": DELTA}
     for bonus in ("literal", "rebalanced"):
         per_pair, total = for_ucbvi(mdp, L, epsilon, DELTA, bonus)
-        H = horizon(L, epsilon, bonus)
+        H = planning_horizon(L, epsilon, bonus)
         row[bonus] = {"H": H, "per_pair": float(f"{per_pair:.3g}"), "total": float(f"{total:.3g}")}
     return row
 
@@ -56,7 +56,7 @@ COLUMNS = {
 CONSTANTS = Experiment(
     "constants",
     cells,
-    measure=measure,
-    report=lambda rows, options: Report(rows, Table.of(rows, COLUMNS).markdown(), rows),
-    asks=CATALOGUE["constants"],
+    measure_run=measure,
+    make_report=lambda rows, options: ExperimentReport(rows, TextTable.from_rows(rows, COLUMNS).to_markdown(), rows),
+    info=CATALOGUE["constants"],
 )

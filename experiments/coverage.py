@@ -26,20 +26,20 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from adagoal import goals as goal_rules
-from adagoal.compare.experiment import Experiment, Options, Outcome, Report
-from adagoal.compare.tables import COLOURS, GREY, Table, panels
-from adagoal.core.counts import Counts
-from adagoal.core.intervals import clopper_pearson
+from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
+from adagoal.compare.tables import COLOUR_BLIND_PALETTE, GUIDE_COLOUR, TextTable, figure_with_panels
+from adagoal.core.counts import TransitionCounts
+from adagoal.core.intervals import clopper_pearson_interval
 from adagoal.core.policy import Policy
-from adagoal.core.run import Run
+from adagoal.core.run import ExplorationRun
 from adagoal.core.status import Status
-from adagoal.loop import explore
+from adagoal.loop import run_exploration
 from adagoal.mdp import solve
 from adagoal.mdp.audit import audit_policies
-from adagoal.report.curves import Line, Panel
-from adagoal.tabular.certified import Certified
+from adagoal.report.curves import Curve, CurvePanel
+from adagoal.tabular.certified import CertifiedExplorer
 from adagoal.worlds.model import TabularMDP
-from adagoal.worlds.simulator import ModelWorld
+from adagoal.worlds.simulator import ModelSimulator
 from experiments.arena import GOAL_RULES
 from experiments.catalogue import CATALOGUE
 from experiments.coverage_worlds import FAMILIES, RIVAL, case
@@ -88,11 +88,11 @@ class Truth:
         """How near a claim about a goal other than s0 ever came to being false, in steps; negative where it was."""
         self._values: dict[tuple[int, bytes], float] = {}
 
-    def __call__(self, run: Run) -> None:
+    def __call__(self, run: ExplorationRun) -> None:
         """Called after every rollout, and at the end."""
         estimates = run.estimates
-        assert isinstance(estimates, Certified)
-        start = run.world.start
+        assert isinstance(estimates, CertifiedExplorer)
+        start = run.env.start
         goals = np.flatnonzero(np.arange(self.mdp.n_states) != start)
         column, best = estimates.column[goals], self.optimal[start, goals]
         self._hold(run, "lower", estimates.D[column], best)
@@ -100,7 +100,7 @@ class Truth:
         proper = estimates.Y[start, column] <= estimates.cap - 1.0
         self._hold(run, "tables", self.optimal[:, goals[proper]], estimates.Y[:, column[proper]])
         finished = np.isfinite(estimates.upper[column])
-        value = np.array([self.value(int(g), estimates.policy(int(g))) for g in goals[finished]])
+        value = np.array([self.value(int(g), estimates.goal_policy(int(g))) for g in goals[finished]])
         self._hold(run, "upper", value, estimates.upper[column[finished]])
         self._hold(run, "gap", value, best[finished] + estimates.gap[column[finished]])
 
@@ -111,35 +111,35 @@ class Truth:
             self._values[key] = float(solve.policy_values(self.mdp, table[0], goal)[self.mdp.start])
         return self._values[key]
 
-    def _hold(self, run: Run, kind: str, small: np.ndarray[Any, Any], large: np.ndarray[Any, Any]) -> None:
+    def _hold(self, run: ExplorationRun, kind: str, small: np.ndarray[Any, Any], large: np.ndarray[Any, Any]) -> None:
         """Note where ``small <= large`` fails; pairs of infinities say nothing."""
         finite = np.isfinite(small) | np.isfinite(large)
         if not finite.any():
             return
         small, large = small[finite], large[finite]
         self.slack[kind] = min(self.slack[kind], float((large - small).min()))
-        if not solve.at_most(small, large).all():
+        if not solve.is_at_most(small, large).all():
             self.first_miss.setdefault(kind, run.steps)
 
 
 def run_task(task: Task) -> dict[str, Any]:
     """One run, checked throughout and audited at the stop."""
     mdp, L, epsilon = case(task.family, task.seed)
-    world = ModelWorld(mdp)
-    counts = Counts(world.initial_states, world.n_actions, world.start)
+    world = ModelSimulator(mdp)
+    counts = TransitionCounts(world.initial_states, world.n_actions, world.start)
     delta = task.delta or 10.0 * mdp.n_states * mdp.n_actions
     branching = 2 if task.family == "rivals" else None  # so the states between 0 and the goal have no unseen mass
-    estimates = Certified(counts, world.state_bound, L, epsilon, delta, branching=branching)
-    run = Run(world, estimates, goal_rules.get(task.rule), np.random.default_rng([task.seed, 11]))
+    estimates = CertifiedExplorer(counts, world.state_bound, L, epsilon, delta, branching=branching)
+    run = ExplorationRun(world, estimates, goal_rules.resolve_rule(task.rule), np.random.default_rng([task.seed, 11]))
     truth = Truth(mdp)
     if task.family == "every-step":
-        while (status := explore(run, run.steps + 1, truth)) is Status.BUDGET and run.steps < EVERY_STEP_BUDGET:
+        while (status := run_exploration(run, run.steps + 1, truth)) is Status.BUDGET and run.steps < EVERY_STEP_BUDGET:
             estimates.polished[:] = 0.0  # tighten every bound again, not only when it pays
-            estimates.schedule.purses[:] = np.inf
+            estimates.budget.tokens[:] = np.inf
     elif task.family in ("surprises", "rivals"):
         status = sample(run, mdp, truth, often=OFTEN if task.family == "rivals" else 1)
     else:
-        status = explore(run, BUDGET, truth)
+        status = run_exploration(run, BUDGET, truth)
     truth(run)
     size = {"n_states": mdp.n_states, "n_actions": mdp.n_actions, "L": L, "epsilon": epsilon}
     record: dict[str, Any] = {**task._asdict(), **size, "status": status, "steps": run.steps}
@@ -147,38 +147,38 @@ def run_task(task: Task) -> dict[str, Any]:
     record["slack"] = {kind: slack if math.isfinite(slack) else None for kind, slack in truth.slack.items()}
     if status is Status.CERTIFIED:
         X = [int(g) for g in np.flatnonzero(estimates.D[estimates.column] <= L)]
-        policies = {g: Policy(g, estimates.policy(g), mdp.reset_action) for g in X}
+        policies = {g: Policy(g, estimates.goal_policy(g), mdp.reset_action) for g in X}
         verdict = audit_policies(mdp, X, policies, L, epsilon)
         record |= {"c1": verdict.c1, "c2": verdict.c2}
     return record
 
 
-def sample(run: Run, mdp: TabularMDP, truth: Truth, often: int = 1) -> Status:
+def sample(run: ExplorationRun, mdp: TabularMDP, truth: Truth, often: int = 1) -> Status:
     """Try every pair of ``mdp`` equally often, or all but the rival ``often`` times as often.
 
     Sampling ends once every successor of the true world was seen. Bounds hold whatever chose the actions.
     """
     estimates, counts = run.estimates, run.counts
-    assert isinstance(estimates, Certified)
+    assert isinstance(estimates, CertifiedExplorer)
     pairs = np.arange(mdp.n_states * mdp.n_actions)
     rows = [mdp.row(*divmod(int(x), mdp.n_actions)) for x in pairs]
     possible = [len(truth.mdp.row(*divmod(int(x), mdp.n_actions))[0]) for x in pairs]
     weights = np.where(pairs == RIVAL, 1, often)
     tries = 0
-    while run.goes_on() and tries < SAMPLED_TRIES and (counts.support < possible).any():
+    while run.has_open_goals() and tries < SAMPLED_TRIES and (counts.support < possible).any():
         more = max(1, tries // 10)
         landed = [run.rng.choice(states, more * w, p=p) for (states, p), w in zip(rows, weights, strict=True)]
-        counts.add(np.repeat(pairs, more * weights), np.concatenate(landed).astype(np.int64))
+        counts.add_steps(np.repeat(pairs, more * weights), np.concatenate(landed).astype(np.int64))
         tries += more
         run.steps = int(counts.visits.sum())
-        estimates.schedule.purses[:] = np.inf
-        while estimates.refresh(run.column_weights() > 0) and run.goes_on():
+        estimates.budget.tokens[:] = np.inf
+        while estimates.refresh_columns(run.column_weights() > 0) and run.has_open_goals():
             pass
         truth(run)
-    return Status.BUDGET if run.goes_on() else run.stopped_by_rule
+    return Status.BUDGET if run.has_open_goals() else run.status_of_own_rule
 
 
-def broken(record: Outcome) -> bool:
+def broken(record: RunOutcome) -> bool:
     """Whether anything that the run claimed was false."""
     return bool(record["first_miss"]) or record["c1"] is False or record["c2"] is False
 
@@ -193,7 +193,7 @@ def tasks(runs: int, control: int, seed: int) -> list[Task]:
     return found + [Task(FAMILIES[i % 8], rules[i // 8 % len(rules)], 0.0, seed + i) for i in range(control)]
 
 
-def chunks(options: Options) -> list[list[Task]]:
+def chunks(options: ExperimentOptions) -> list[list[Task]]:
     """The cells: many short runs each."""
     wanted = tasks(options.runs, options.control, options.seed)
     return [wanted[first : first + CHUNK] for first in range(0, len(wanted), CHUNK)]
@@ -205,22 +205,22 @@ def file(chunk: list[Task]) -> str:
     return f"coverage-chunks/chunk-{kind}-{chunk[0].seed:06d}-{len(chunk)}.json"
 
 
-def measure(chunk: list[Task], options: Options) -> list[dict[str, Any]]:
+def measure(chunk: list[Task], options: ExperimentOptions) -> list[dict[str, Any]]:
     """Every run of a chunk."""
     return [run_task(task) for task in chunk]
 
 
-def same(chunk: list[Task], records: Outcome, options: Options) -> bool:
+def same(chunk: list[Task], records: RunOutcome, options: ExperimentOptions) -> bool:
     """Whether a file holds the records of these tasks."""
     return [Task(*(record[name] for name in Task._fields)) for record in records] == chunk
 
 
 def at_most(failures: int, runs: int) -> float:
     """The largest probability of failure that the outcome does not rule out, at level ``CONFIDENCE``."""
-    return clopper_pearson(failures, runs, 2 * CONFIDENCE - 1)[1]
+    return clopper_pearson_interval(failures, runs, 2 * CONFIDENCE - 1)[1]
 
 
-def summary(records: Sequence[Outcome]) -> list[dict[str, Any]]:
+def summary(records: Sequence[RunOutcome]) -> list[dict[str, Any]]:
     """One row per family and delta, and one over all families."""
     rows = []
     for delta in sorted({record["delta"] for record in records}, reverse=True):
@@ -238,16 +238,16 @@ def summary(records: Sequence[Outcome]) -> list[dict[str, Any]]:
     return rows
 
 
-def figure(records: Sequence[Outcome], rows: Sequence[dict[str, Any]]) -> Figure:
+def figure(records: Sequence[RunOutcome], rows: Sequence[dict[str, Any]]) -> Figure:
     """Left: share of broken runs per family, with its upper bound, against delta. Right: how near misses came."""
-    drawn, axes = panels(1 + len(DELTAS), (11.5, 4.6), width_ratios=[1.0] * len(DELTAS) + [1.1])
+    drawn, axes = figure_with_panels(1 + len(DELTAS), (11.5, 4.6), width_ratios=[1.0] * len(DELTAS) + [1.1])
     for ax, delta in zip(axes, DELTAS, strict=False):
         _draw_families(ax, [row for row in rows if row["delta"] == delta], delta, named=ax is axes[0])
     ax = axes[-1]
-    for kind, colour in zip(DRAWN, COLOURS, strict=False):
+    for kind, colour in zip(DRAWN, COLOUR_BLIND_PALETTE, strict=False):
         slack = nearest(records, kind)
         ax.plot(slack, shares(slack), color=colour, label=NAMES[kind])
-    ax.axvline(0.0, color=GREY, linewidth=0.8)
+    ax.axvline(0.0, color=GUIDE_COLOUR, linewidth=0.8)
     ax.set_xscale("symlog", linthresh=1e-3)
     ax.set(xlabel="nearest it came to a miss, in steps", ylabel="share of runs", ylim=(0, 1), xlim=(-1e-3, None))
     ax.legend(frameon=False, fontsize=8, loc="upper left")
@@ -257,9 +257,9 @@ def figure(records: Sequence[Outcome], rows: Sequence[dict[str, Any]]) -> Figure
 def _draw_families(ax: Axes, rows: Sequence[dict[str, Any]], delta: float, named: bool) -> None:
     places = np.arange(len(rows))[::-1]
     for y, row in zip(places, rows, strict=True):
-        ax.plot([row["broken"] / row["runs"], row["at_most"]], [y, y], color=COLOURS[0], linewidth=2)
-        ax.plot(row["broken"] / row["runs"], y, "o", color=COLOURS[0], markersize=4)
-    ax.axvline(delta, color=COLOURS[1], linestyle="--")
+        ax.plot([row["broken"] / row["runs"], row["at_most"]], [y, y], color=COLOUR_BLIND_PALETTE[0], linewidth=2)
+        ax.plot(row["broken"] / row["runs"], y, "o", color=COLOUR_BLIND_PALETTE[0], markersize=4)
+    ax.axvline(delta, color=COLOUR_BLIND_PALETTE[1], linestyle="--")
     ax.annotate(f"delta = {delta:g}", (delta, 1.005), xycoords=("data", "axes fraction"), ha="center", fontsize=8)
     names = [f"{row['family']}:  " if named else "" for row in rows]
     ax.set_yticks(places, [f"{n}{row['broken']} of {row['runs']}" for n, row in zip(names, rows, strict=True)])
@@ -268,28 +268,28 @@ def _draw_families(ax: Axes, rows: Sequence[dict[str, Any]], delta: float, named
     ax.locator_params(axis="x", nbins=4)
 
 
-def report(outcomes: Sequence[Outcome], options: Options) -> Report:
+def report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> ExperimentReport:
     """By family and delta, with every broken run."""
     records = [record for chunk in outcomes for record in chunk]
     rows = summary(records)
     found = [record for record in records if record["delta"] > 0 and broken(record)]
     data = {"runs": options.runs, "control": options.control, "seed": options.seed, "rows": rows, "broken": found}
-    text = Table.of(rows, COLUMNS, left=2).markdown()
-    return Report(rows, text, data, {"coverage.png": figure(records, rows)}, panels=[misses(records)])
+    text = TextTable.from_rows(rows, COLUMNS, left=2).to_markdown()
+    return ExperimentReport(rows, text, data, {"coverage.png": figure(records, rows)}, panels=[misses(records)])
 
 
-def misses(records: Sequence[Outcome]) -> Panel:
+def misses(records: Sequence[RunOutcome]) -> CurvePanel:
     """How near to a miss the runs came, for the page; what came nearer than :data:`NEAREST` stands there."""
     lines = []
     for kind in DRAWN:
         slack = nearest(records, kind)
-        lines.append(Line(NAMES[kind], np.maximum(slack, NEAREST).tolist(), shares(slack).tolist()))
-    return Panel(
+        lines.append(Curve(NAMES[kind], np.maximum(slack, NEAREST).tolist(), shares(slack).tolist()))
+    return CurvePanel(
         "How near to a miss", f"nearest it came to a miss, in steps (from {NEAREST:g})", "share of runs", lines
     )
 
 
-def nearest(records: Sequence[Outcome], kind: str) -> np.ndarray[Any, Any]:
+def nearest(records: Sequence[RunOutcome], kind: str) -> np.ndarray[Any, Any]:
     """The nearest that each honest run came to a miss, in order."""
     return np.sort([r["slack"][kind] for r in records if r["delta"] > 0 and r["slack"][kind] is not None])
 
@@ -304,7 +304,7 @@ COVERAGE = Experiment(
     chunks,
     measure,
     report,
-    file=file,
-    kept=same,
-    asks=CATALOGUE["coverage"],
+    outcome_file=file,
+    is_complete=same,
+    info=CATALOGUE["coverage"],
 )

@@ -9,7 +9,7 @@ import numpy as np
 
 from adagoal.mdp import solve
 from adagoal.worlds import random_models
-from adagoal.worlds.model import TabularMDP, from_rows
+from adagoal.worlds.model import TabularMDP, model_from_rows
 
 FAMILIES = (
     *("sparse", "dense", "deterministic", "waiting", "rare exits", "traps", "extreme", "exactly-L", "surprises"),
@@ -36,7 +36,7 @@ def extreme(n_states: int, n_actions: int, seed: int) -> TabularMDP:
             usual = (s + 1) % n_states if a == 0 else int(rng.integers(n_states))
             p = 10 ** rng.uniform(-6, -1)
             rows.append({usual: 1 - p, (usual + 1 + int(rng.integers(n_states - 1))) % n_states: p})
-    return from_rows(rows, n_actions, name="extreme")
+    return model_from_rows(rows, n_actions, name="extreme")
 
 
 def surprises(seed: int) -> Case:
@@ -58,7 +58,7 @@ def surprises(seed: int) -> Case:
         rows += [{n + 1: 1.0}] * A
     else:
         rows[1] = {0: 1.0 - q, n: q}
-    return Case(from_rows(rows, A, name="surprises"), float(n), epsilon)
+    return Case(model_from_rows(rows, A, name="surprises"), float(n), epsilon)
 
 
 def rivals(seed: int) -> Case:
@@ -80,7 +80,7 @@ def rivals(seed: int) -> Case:
     else:
         q = lost / (value - 1.0)  # the rival goes on, and takes 1 + (1 - q) (value - 1) steps
         rows[RIVAL] = {1: 1.0 - q, n: q}
-    return Case(from_rows(rows, A, name="rivals"), value + 3.0, epsilon)
+    return Case(model_from_rows(rows, A, name="rivals"), value + 3.0, epsilon)
 
 
 def case(family: str, seed: int) -> Case:
@@ -120,7 +120,7 @@ def case(family: str, seed: int) -> Case:
 
 def _on_the_edge(mdp: TabularMDP, L: float, epsilon: float) -> Case:
     """L on the nearest V*, and L + epsilon on the next one if that leaves an epsilon between 0.5 and 2."""
-    distance = solve.distances(mdp)
+    distance = solve.optimal_distances(mdp)
     known = np.unique(distance[np.isfinite(distance) & (distance >= 1)])
     if not len(known):
         return Case(mdp, L, epsilon)

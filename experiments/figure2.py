@@ -23,13 +23,13 @@ from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
-from adagoal.compare.experiment import Experiment, Options, Outcome, Report
-from adagoal.compare.tables import Table
+from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
+from adagoal.compare.tables import TextTable
 from adagoal.core.errors import InputError
 from adagoal.core.files import read_json
 from adagoal.core.status import Status
-from adagoal.engines import Interrupted, Needs
-from adagoal.report.curves import Line, Panel, seeded
+from adagoal.engines import TaskInterrupted, TaskResources
+from adagoal.report.curves import Curve, CurvePanel, curves_by_seed
 from experiments.catalogue import CATALOGUE
 
 ENVS = {"push": "FetchPush-v4", "pick": "FetchPickAndPlace-v4"}
@@ -54,24 +54,24 @@ class Cell(NamedTuple):
     runs: list[Any]
 
 
-def cells(options: Options) -> list[Cell]:
+def cells(options: ExperimentOptions) -> list[Cell]:
     """The panels that were asked for; none with ``--data``."""
-    from adagoal.deep import with_extra
+    from adagoal.deep import require_deep_extra
 
-    with_extra()
+    require_deep_extra()
     if options.data is not None:
         return []
     settings = {"steps": options.steps, "radius": options.radius, "radius_ramp": options.radius_ramp}
     return [Cell(panel, configs(panel, options, **settings)) for panel in chosen(options)]
 
 
-def chosen(options: Options) -> list[str]:
+def chosen(options: ExperimentOptions) -> list[str]:
     """Panels by ``--panel`` and ``--env``."""
     wanted = [panel for panel in PANELS if not options.panel or panel in options.panel]
     return [panel for panel in wanted if options.env is None or panel.startswith(options.env)]
 
 
-def configs(panel: str, options: Options, **settings: Any) -> list[Any]:
+def configs(panel: str, options: ExperimentOptions, **settings: Any) -> list[Any]:
     """The runs of a panel, with ``settings`` (steps, radius, ...) for all of them."""
     from adagoal.deep.config import Config
 
@@ -93,29 +93,29 @@ def configs(panel: str, options: Options, **settings: Any) -> list[Any]:
     ]
 
 
-def kept(cell: Cell, outcome: Outcome, options: Options) -> bool:
+def kept(cell: Cell, outcome: RunOutcome, options: ExperimentOptions) -> bool:
     """Whether the panel is done, with these runs and as many steps."""
-    from adagoal.runs.training_files import configs, is_training
+    from adagoal.runs.training_files import configs_from_json, is_training_folder
 
-    held = [replace(config, steps=options.steps) for config in configs(outcome)]
-    wanted = [run.on_time_scale(held[0].horizon, fetch=True) for run in cell.runs]
+    held = [replace(config, steps=options.steps) for config in configs_from_json(outcome)]
+    wanted = [run.resolve_for_horizon(held[0].horizon, fetch=True) for run in cell.runs]
     if outcome["status"] == Status.DONE and outcome["steps"] >= options.steps and all(run in held for run in wanted):
         return True
     folder = options.out / cell.panel
-    if is_training(folder) and held != wanted:
+    if is_training_folder(folder) and held != wanted:
         raise InputError(
             f"{folder} holds the panel with other seeds, rules or settings; choose another folder", name="out"
         )
     return False
 
 
-def train_panel(cell: Cell, options: Options) -> dict[str, Any]:
+def train_panel(cell: Cell, options: ExperimentOptions) -> dict[str, Any]:
     """Train a panel, from its checkpoint where there is one; its folder gets a report of its own."""
     from adagoal.report import deep as page
     from adagoal.runs.training import resume, train
-    from adagoal.runs.training_files import after_tests, is_training, to_json
+    from adagoal.runs.training_files import is_training_folder, make_interim_writer, training_to_json
 
-    write_so_far = after_tests(options.out / f"{cell.panel}.json", lambda data: data.update(panel=cell.panel))
+    write_so_far = make_interim_writer(options.out / f"{cell.panel}.json", lambda data: data.update(panel=cell.panel))
 
     def observe(history: Any) -> None:
         write_so_far(history)
@@ -126,14 +126,14 @@ def train_panel(cell: Cell, options: Options) -> dict[str, Any]:
 
     folder = options.out / cell.panel
     shared: dict[str, Any] = {"minutes": options.minutes, "workers": options.workers, "observe": observe}
-    if is_training(folder):
+    if is_training_folder(folder):
         trained = resume(folder, steps=options.steps, **shared)
     else:
         trained = train(cell.runs, folder, **shared)
     if trained.status == Status.INTERRUPTED:
-        raise Interrupted("the training was told to stop; its checkpoint is kept")
-    page.write(folder)
-    return to_json(trained.status, trained.history) | {"panel": cell.panel}
+        raise TaskInterrupted("the training was told to stop; its checkpoint is kept")
+    page.write_training_report(folder)
+    return training_to_json(trained.status, trained.history) | {"panel": cell.panel}
 
 
 def label(run: dict[str, Any]) -> str:
@@ -141,9 +141,9 @@ def label(run: dict[str, Any]) -> str:
     return next(name for name, rule in LINES.items() if rule["goal_rule"] == run["goal_rule"])
 
 
-def rows(panels: Sequence[Outcome]) -> list[dict[str, Any]]:
+def rows(panels: Sequence[RunOutcome]) -> list[dict[str, Any]]:
     """One row per panel and rule: median success at some steps, steps to 90%, share of goals in the test space."""
-    from adagoal.deep.history import median_at, reached
+    from adagoal.deep.history import median_success_at, steps_to_success
 
     found = []
     for data in panels:
@@ -153,22 +153,22 @@ def rows(panels: Sequence[Outcome]) -> list[dict[str, Any]]:
                 continue
             row: dict[str, Any] = {"panel": data["panel"], "rule": name, "seeds": len(curves), "steps": data["steps"]}
             for at in (100_000, 200_000, 400_000, 600_000):
-                row[f"at_{at // 1000}k"] = median_at(curves, at) if at <= data["steps"] else None
-            row["final"] = median_at(curves, data["steps"])
-            row["steps_to_90"] = reached(curves, 0.9)
+                row[f"at_{at // 1000}k"] = median_success_at(curves, at) if at <= data["steps"] else None
+            row["final"] = median_success_at(curves, data["steps"])
+            row["steps_to_90"] = steps_to_success(curves, 0.9)
             last = [c[-1].get("inside_test") for c in curves if c[-1].get("inside_test") is not None]
             row["inside_test"] = round(sum(last) / len(last), 3) if last else None
             found.append(row)
     return found
 
 
-def figure(panels: Sequence[Outcome]) -> Figure:
+def figure(panels: Sequence[RunOutcome]) -> Figure:
     """Success (top) and what the goals were (bottom), one column per panel.
 
     Bottom: share of chosen goals in the test space and on the table; where training and test goals are the same
     (scale 1) that says nothing, and the share of candidates believed reachable is drawn instead.
     """
-    from adagoal.report.deep_figures import band
+    from adagoal.report.deep_figures import draw_band
 
     drawn = Figure((4.2 * len(panels), 6.6), layout="constrained")
     axes = drawn.subplots(2, len(panels), squeeze=False, sharex="col")
@@ -179,12 +179,12 @@ def figure(panels: Sequence[Outcome]) -> Figure:
             curves = [run["curve"] for run in data["runs"] if label(run) == name]
             if curves:
                 seeds = f"{len(curves)} seed{'s' if len(curves) > 1 else ''}"
-                band(axes[0, column], curves, "success", COLOURS[name], f"{NAMES[name]}, {seeds}")
+                draw_band(axes[0, column], curves, "success", COLOURS[name], f"{NAMES[name]}, {seeds}")
                 if scale == "1":
-                    band(axes[1, column], curves, "reachable", COLOURS[name], NAMES[name], style=":")
+                    draw_band(axes[1, column], curves, "reachable", COLOURS[name], NAMES[name], style=":")
                 else:
-                    band(axes[1, column], curves, "inside_test", COLOURS[name], NAMES[name])
-                    band(axes[1, column], curves, "on_table", COLOURS[name], NAMES[name], style="--")
+                    draw_band(axes[1, column], curves, "inside_test", COLOURS[name], NAMES[name])
+                    draw_band(axes[1, column], curves, "on_table", COLOURS[name], NAMES[name], style="--")
         axes[1, column].set_xlabel("environment steps (thousands)")
         axes[1, column].set_ylabel(
             "candidates with D ≤ L" if scale == "1" else "chosen goals in the test space\n(dashed: on the table)"
@@ -198,7 +198,7 @@ def figure(panels: Sequence[Outcome]) -> Figure:
     return drawn
 
 
-def report(outcomes: Sequence[Outcome], options: Options) -> Report:
+def report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> ExperimentReport:
     """All panels that there are, also those of earlier commands."""
     files = [options.out / f"{panel}.json" for panel in PANELS]
     if options.data is not None:
@@ -209,20 +209,20 @@ def report(outcomes: Sequence[Outcome], options: Options) -> Report:
     found = rows(panels)
     lines = [[_text(value) for value in row.values()] for row in found]
     finished = all(outcome["status"] == Status.DONE for outcome in outcomes)
-    text = Table(list(found[0]), lines, left=2).markdown()
-    return Report(found, text, found, {"figure2.png": figure(panels)}, finished, curves(panels))
+    text = TextTable(list(found[0]), lines, n_left_columns=2).to_markdown()
+    return ExperimentReport(found, text, found, {"figure2.png": figure(panels)}, finished, curves(panels))
 
 
-def curves(panels: Sequence[dict[str, Any]]) -> list[Panel]:
+def curves(panels: Sequence[dict[str, Any]]) -> list[CurvePanel]:
     """Test success over the steps, with every seed."""
     found = []
     for data in panels:
-        lines: list[Line] = []
+        lines: list[Curve] = []
         for name in LINES:
             runs = [run for run in data["runs"] if label(run) == name]
             points = ((run["seed"], point["steps"], point["success"]) for run in runs for point in run["curve"])
-            lines += seeded(NAMES[name], points)
-        found.append(Panel(data["panel"], "environment steps", "test success, last step", lines, log=False))
+            lines += curves_by_seed(NAMES[name], points)
+        found.append(CurvePanel(data["panel"], "environment steps", "test success, last step", lines, log_axes=False))
     return found
 
 
@@ -235,8 +235,8 @@ FIGURE2 = Experiment(
     cells,
     train_panel,
     report,
-    file=lambda cell: f"{cell.panel}.json",
-    kept=kept,
-    needs=lambda options: Needs(cores=options.workers or os.cpu_count() or 1, gpu=True),
-    asks=CATALOGUE["figure2"],
+    outcome_file=lambda cell: f"{cell.panel}.json",
+    is_complete=kept,
+    task_resources=lambda options: TaskResources(cores=options.workers or os.cpu_count() or 1, gpu=True),
+    info=CATALOGUE["figure2"],
 )

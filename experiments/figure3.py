@@ -19,17 +19,17 @@ from matplotlib import colormaps
 from matplotlib.colors import ListedColormap, PowerNorm
 from matplotlib.figure import Figure
 
-from adagoal.compare.experiment import Experiment, Options, Outcome, Report
-from adagoal.compare.single_run import explore
-from adagoal.compare.tables import Columns, Table
-from adagoal.core.run import Run
+from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
+from adagoal.compare.single_run import explore_uninterrupted
+from adagoal.compare.tables import ColumnFormats, TextTable
+from adagoal.core.run import ExplorationRun
 from adagoal.core.types import Longs
 from adagoal.mdp import solve
-from adagoal.report.curves import Line, Panel, seeded
-from adagoal.report.maps import draw_map, map_size
-from adagoal.runs.view import View
+from adagoal.report.curves import Curve, CurvePanel, curves_by_seed
+from adagoal.report.maps import draw_grid_map, map_size_inches
+from adagoal.runs.view import StateMetadata
 from adagoal.worlds import grid
-from adagoal.worlds.simulator import ModelWorld
+from adagoal.worlds.simulator import ModelSimulator
 from experiments.catalogue import CATALOGUE
 
 GOAL_RULES = {"UniGoal": "unigoal", "RareGoal": "raregoal:alpha=0.1", "AdaGoal": "adagoal"}
@@ -55,37 +55,39 @@ class Cell(NamedTuple):
     episodes: int
 
 
-def cells(options: Options, rules: Sequence[str]) -> list[Cell]:
+def cells(options: ExperimentOptions, rules: Sequence[str]) -> list[Cell]:
     """Every rule with every seed."""
     return [Cell(rule, seed, EPISODES) for rule in rules for seed in options.seeds]
 
 
-def selected_goals(cell: Cell, options: Options) -> list[int]:
+def selected_goals(cell: Cell, options: ExperimentOptions) -> list[int]:
     """The goal of every episode of one run."""
 
-    def go_on(run: Run) -> bool:
+    def go_on(run: ExplorationRun) -> bool:
         return len(run.episode_goals) < cell.episodes
 
     method = {"method": "ucbvi", "method_args": {"bonus": "simplified", "horizon": H}}
     rule = GOAL_RULES[cell.rule]
-    result = explore("two-room", L, NEVER, 0.1, **method, goal_rule=rule, seed=cell.seed, observe=go_on)
+    result = explore_uninterrupted("two-room", L, NEVER, 0.1, **method, goal_rule=rule, seed=cell.seed, observe=go_on)
     goals: list[int] = result.arrays["episode_goals"].tolist()
     return goals
 
 
 def places() -> dict[str, Longs]:
     """The states that the claim is about."""
-    mdp = grid.two_room()
+    mdp = grid.two_room_grid()
     assert mdp.layout is not None
-    text = grid.TWO_ROOMS["left"].splitlines()
+    text = grid.TWO_ROOM_LAYOUTS["left"].splitlines()
     second = np.array([text[r][c] == "B" for r, c in mdp.layout.cells.tolist()])
-    distance = np.where(second, -1.0, solve.distances(mdp))
+    distance = np.where(second, -1.0, solve.optimal_distances(mdp))
     return {"second_room": np.flatnonzero(second), "farthest": np.sort(np.argsort(distance)[-FARTHEST:])}
 
 
-def report(outcomes: Sequence[Outcome], options: Options, name: str, rules: Sequence[str]) -> Report:
+def report(
+    outcomes: Sequence[RunOutcome], options: ExperimentOptions, name: str, rules: Sequence[str]
+) -> ExperimentReport:
     """Selections by window and state, and the table of the claim."""
-    states, groups = grid.two_room().n_states, places()
+    states, groups = grid.two_room_grid().n_states, places()
     selected: dict[str, list[list[int]]] = {}
     rows = []
     for rule, runs in zip(rules, np.array(outcomes).reshape(len(rules), len(options.seeds), -1), strict=True):
@@ -100,19 +102,23 @@ def report(outcomes: Sequence[Outcome], options: Options, name: str, rules: Sequ
     data = {"setting": setting, "seeds": list(options.seeds), "rows": rows, "selected": selected}
     data |= {name: group.tolist() for name, group in groups.items()}
     curves = [panel(outcomes, options, rules, group) for group in groups.items()]
-    return Report(rows, Table.of(rows, COLUMNS).markdown(), data, {f"{name}.png": figure(data)}, panels=curves)
+    return ExperimentReport(
+        rows, TextTable.from_rows(rows, COLUMNS).to_markdown(), data, {f"{name}.png": figure(data)}, panels=curves
+    )
 
 
-def panel(outcomes: Sequence[Outcome], options: Options, rules: Sequence[str], group: tuple[str, Longs]) -> Panel:
+def panel(
+    outcomes: Sequence[RunOutcome], options: ExperimentOptions, rules: Sequence[str], group: tuple[str, Longs]
+) -> CurvePanel:
     """Share of the goals that lie in a group of states, over blocks of episodes, with every seed."""
     name, states = group
     runs = np.isin(np.array(outcomes).reshape(len(rules), len(options.seeds), -1), states)
     blocks = np.array_split(np.arange(runs.shape[-1]), min(BLOCKS, runs.shape[-1]))
-    lines: list[Line] = []
+    lines: list[Curve] = []
     for rule, own in zip(rules, runs, strict=True):
-        lines += seeded(rule, ((seed, float(block[-1] + 1), float(run[block].mean()))
+        lines += curves_by_seed(rule, ((seed, float(block[-1] + 1), float(run[block].mean()))
                                for seed, run in zip(options.seeds, own, strict=True) for block in blocks))  # fmt: skip
-    return Panel(f"Goals in the {GROUPS[name]}", "episodes", "share of episodes", lines, log=False)
+    return CurvePanel(f"Goals in the {GROUPS[name]}", "episodes", "share of episodes", lines, log_axes=False)
 
 
 def _spread(share: np.ndarray[Any, Any]) -> dict[str, float | None]:
@@ -127,7 +133,7 @@ def _share(name: str) -> Callable[[dict[str, Any]], str]:
     return lambda row: f"{row[name]['mean']:.1%}" + ("" if row[name]["sd"] is None else f" +- {row[name]['sd']:.1%}")
 
 
-COLUMNS: Columns = {
+COLUMNS: ColumnFormats = {
     **{"rule": "{rule}", "episodes": "{first}-{last}", "seeds": "{seeds}"},
     **{head: _share(name) for name, head in GROUPS.items()},
 }
@@ -135,13 +141,13 @@ COLUMNS: Columns = {
 
 def figure(data: dict[str, Any]) -> Figure:
     """One row of maps per rule, one column per window."""
-    world = ModelWorld(grid.two_room())
-    view = View.of(world)
+    world = ModelSimulator(grid.two_room_grid())
+    view = StateMetadata.from_env(world)
     assert view.layout is not None
     rules = list(data["selected"])
     shares = {rule: [np.array(s) / max(sum(s), 1) for s in data["selected"][rule]] for rule in rules}
     norm = PowerNorm(0.5, 0.0, max(float(share.max()) for rule in rules for share in shares[rule]))
-    width, height = map_size(view.layout, WINDOWS)
+    width, height = map_size_inches(view.layout, WINDOWS)
     drawn = Figure((width + 1.2, len(rules) * (height + 0.3)), layout="constrained")
     axes = drawn.subplots(len(rules), WINDOWS, squeeze=False)
     everywhere = np.ones(len(view.layout.cells), bool)
@@ -149,7 +155,7 @@ def figure(data: dict[str, Any]) -> Figure:
         windows = [row for row in data["rows"] if row["rule"] == rule]
         for j, row in enumerate(windows):
             ax = axes[i, j]
-            image = draw_map(*(ax, view, shares[rule][j], norm, MAP), shown=everywhere, seen=everywhere)
+            image = draw_grid_map(*(ax, view, shares[rule][j], norm, MAP), shown=everywhere, seen=everywhere)
             ax.set_title(f"{rule}, episodes {row['first']} to {row['last']}", fontsize=9)
     seeds = len(data["seeds"])
     label = "share of episodes" + (f", mean of {seeds} seeds" if seeds > 1 else "")
@@ -163,8 +169,8 @@ def _declared(name: str, rules: Sequence[str]) -> Experiment:
         functools.partial(cells, rules=rules),
         selected_goals,
         functools.partial(report, name=name, rules=rules),
-        folder="figure3-runs",
-        asks=CATALOGUE[name],
+        outcome_folder="figure3-runs",
+        info=CATALOGUE[name],
     )
 
 

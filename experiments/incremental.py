@@ -24,7 +24,7 @@ def restricted(mdp: TabularMDP, known: Bools) -> TabularMDP:
 
 def restricted_distances(mdp: TabularMDP, known: Bools, within: float = np.inf) -> Floats:
     """V*_K(s0 -> g) [S]: the best expected time of a policy restricted to K; infinite where it is not ``within``."""
-    return solve.distances(restricted(mdp, known), within=within)
+    return solve.optimal_distances(restricted(mdp, known), within=within)
 
 
 def incremental_set(mdp: TabularMDP, radius: float) -> Longs:

@@ -15,24 +15,24 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adagoal.api.explore import audit
-from adagoal.compare.experiment import Experiment, Options, Outcome, Report
-from adagoal.compare.single_run import explore, model
-from adagoal.compare.tables import Table
+from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
+from adagoal.compare.single_run import explore_uninterrupted, make_known_model
+from adagoal.compare.tables import TextTable
 from adagoal.core.status import Status
-from adagoal.rivals.looks import BOUNDS
-from adagoal.runs.setting import Setting
+from adagoal.rivals.looks import INTERVAL_BOUNDS
+from adagoal.runs.setting import ExplorationSettings
 from experiments.catalogue import CATALOGUE
 
 DELTA = 0.1
 WORLDS = {
-    "chain of 10, slip 0.1": Setting("chain", {"slip": 0.1}, radius=8, epsilon=1.0),
-    "grid 4x5, slip 0.1": Setting("grid", radius=10, epsilon=1.0),
-    "trap chain": Setting("trap-chain", radius=10, epsilon=1.0),
-    "FrozenLake 4x4": Setting("FrozenLake-v1", radius=20, epsilon=2.0),
-    "CliffWalking": Setting("CliffWalking-v1", radius=20, epsilon=1.0),
-    "two-room": Setting("two-room", radius=20, epsilon=2.0),
+    "chain of 10, slip 0.1": ExplorationSettings("chain", {"slip": 0.1}, radius=8, epsilon=1.0),
+    "grid 4x5, slip 0.1": ExplorationSettings("grid", radius=10, epsilon=1.0),
+    "trap chain": ExplorationSettings("trap-chain", radius=10, epsilon=1.0),
+    "FrozenLake 4x4": ExplorationSettings("FrozenLake-v1", radius=20, epsilon=2.0),
+    "CliffWalking": ExplorationSettings("CliffWalking-v1", radius=20, epsilon=1.0),
+    "two-room": ExplorationSettings("two-room", radius=20, epsilon=2.0),
 }
-METHODS = ("certified", *sorted(BOUNDS))
+METHODS = ("certified", *sorted(INTERVAL_BOUNDS))
 KNOWN = ("nothing", "branching")
 
 
@@ -45,7 +45,7 @@ class Cell(NamedTuple):
     seed: int
 
 
-def cells(options: Options) -> list[Cell]:
+def cells(options: ExperimentOptions) -> list[Cell]:
     """Everything with everything."""
     return [
         Cell(world, method, known, seed)
@@ -56,13 +56,13 @@ def cells(options: Options) -> list[Cell]:
     ]
 
 
-def measure(cell: Cell, options: Options) -> dict[str, Any]:
+def measure(cell: Cell, options: ExperimentOptions) -> dict[str, Any]:
     """One run to the certified stop, or to the budget; a certified answer is audited."""
     setting = WORLDS[cell.world]
     given: dict[str, Any] = {} if cell.method == "certified" else {"bound": cell.method}
     if cell.known == "branching":
-        given["branching"] = int(np.diff(model(setting).indptr).max())
-    result = explore(
+        given["branching"] = int(np.diff(make_known_model(setting).indptr).max())
+    result = explore_uninterrupted(
         setting.env,
         setting.radius,
         setting.epsilon,
@@ -78,12 +78,12 @@ def measure(cell: Cell, options: Options) -> dict[str, Any]:
     return {**cell._asdict(), "steps": result.steps, "certified": certified, "right": right}
 
 
-def median(outcomes: Sequence[Outcome]) -> float:
+def median(outcomes: Sequence[RunOutcome]) -> float:
     """Of the steps to the stop; infinite where most runs have not come to it."""
     return float(statistics.median(o["steps"] if o["certified"] else math.inf for o in outcomes))
 
 
-def rows(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+def rows(outcomes: Sequence[RunOutcome]) -> list[dict[str, Any]]:
     """By world and knowledge, the median of every method; None where it is beyond the budget."""
     found = []
     for known in KNOWN:
@@ -115,11 +115,13 @@ def table(found: Sequence[dict[str, Any]], budget: int) -> str:
             if row["known"] == known
         ]
         what = "nothing" if known == "nothing" else "the most successors of a pair"
-        texts.append(f"Known beforehand: {what}.\n\n{Table(('world', 'L', 'epsilon', *METHODS), lines).markdown()}")
+        texts.append(
+            f"Known beforehand: {what}.\n\n{TextTable(('world', 'L', 'epsilon', *METHODS), lines).to_markdown()}"
+        )
     return "\n".join(texts)
 
 
-def report(outcomes: Sequence[Outcome], options: Options) -> Report:
+def report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> ExperimentReport:
     """The medians."""
     found, wrong = rows(outcomes), sum(o["right"] is False for o in outcomes)
     stopped = sum(o["certified"] for o in outcomes)
@@ -128,14 +130,14 @@ def report(outcomes: Sequence[Outcome], options: Options) -> Report:
         f"times those of the certified method. Of {stopped} certified answers, {wrong} failed the exact audit.\n"
     )
     data = {"delta": DELTA, "budget": options.budget, "rows": found, "runs": outcomes}
-    return Report(found, f"{table(found, options.budget)}\n{note}", data)
+    return ExperimentReport(found, f"{table(found, options.budget)}\n{note}", data)
 
 
 INTERVALS = Experiment(
     "intervals",
     cells,
-    measure=measure,
-    report=report,
-    kept=lambda cell, outcome, options: outcome["certified"] or outcome["steps"] >= options.budget,
-    asks=CATALOGUE["intervals"],
+    measure_run=measure,
+    make_report=report,
+    is_complete=lambda cell, outcome, options: outcome["certified"] or outcome["steps"] >= options.budget,
+    info=CATALOGUE["intervals"],
 )

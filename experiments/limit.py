@@ -13,11 +13,11 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from adagoal.api.explore import audit
-from adagoal.compare.experiment import Experiment, Options, Outcome, Report
-from adagoal.compare.single_run import model, run
-from adagoal.compare.tables import Columns, Table
-from adagoal.core.counts import Counts
-from adagoal.runs.setting import Setting
+from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
+from adagoal.compare.single_run import make_known_model, run_settings
+from adagoal.compare.tables import ColumnFormats, TextTable
+from adagoal.core.counts import TransitionCounts
+from adagoal.runs.setting import ExplorationSettings
 from experiments import instance_bound
 from experiments.catalogue import CATALOGUE
 from experiments.price import DELTA, WORLDS
@@ -35,32 +35,32 @@ class Cell(NamedTuple):
         return f"{self.world}-{'limit' if self.seed is None else self.seed}"
 
 
-def worlds(options: Options) -> list[str]:
+def worlds(options: ExperimentOptions) -> list[str]:
     """Those that were asked for."""
     return [name for name in WORLDS if not options.world or name in options.world]
 
 
-def cells(options: Options) -> list[Cell]:
+def cells(options: ExperimentOptions) -> list[Cell]:
     """The limit of every world, and runs."""
     return [Cell(world, seed) for world in worlds(options) for seed in (None, *options.seeds)]
 
 
-def measure(cell: Cell, options: Options) -> dict[str, Any]:
+def measure(cell: Cell, options: ExperimentOptions) -> dict[str, Any]:
     """The limit for delta, or a run to its stop."""
-    setting: Setting = replace(WORLDS[cell.world], delta=DELTA)
+    setting: ExplorationSettings = replace(WORLDS[cell.world], delta=DELTA)
     began = time.process_time()
     found: dict[str, Any] = {"world": cell.world, "seed": cell.seed}
     if cell.seed is None:
-        least = instance_bound.limit(model(setting), float(setting.radius), setting.epsilon, options.rounds)
+        least = instance_bound.limit(make_known_model(setting), float(setting.radius), setting.epsilon, options.rounds)
         found |= {"steps": least.steps * instance_bound.kl(DELTA), "models": least.models, "finished": least.finished}
         return found | {"seconds": round(time.process_time() - began, 1)}
-    kept: dict[str, Counts] = {}
-    result = run(replace(setting, seed=cell.seed), lambda run: kept.update(counts=run.estimates.counts))
-    held = instance_bound.evidence(model(setting), kept["counts"].n, float(setting.radius), setting.epsilon)
+    kept: dict[str, TransitionCounts] = {}
+    result = run_settings(replace(setting, seed=cell.seed), lambda run: kept.update(counts=run.estimates.counts))
+    held = instance_bound.evidence(make_known_model(setting), kept["counts"].n, float(setting.radius), setting.epsilon)
     return found | {"steps": result.steps, "status": result.status, "audit": audit(result).ok, **held._asdict()}
 
 
-def table_row(world: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def table_row(world: str, outcomes: Sequence[RunOutcome]) -> dict[str, Any]:
     """A world's line of the table."""
     own = [r for r in outcomes if r["world"] == world]
     least = next(r for r in own if r["seed"] is None)
@@ -74,10 +74,10 @@ def table_row(world: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     return row | {"ratio": row["certified"] / row["limit"] if row["limit"] else None}
 
 
-def report(outcomes: Sequence[Outcome], options: Options) -> Report:
+def report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> ExperimentReport:
     """World by world."""
     rows = [table_row(world, outcomes) for world in worlds(options)]
-    columns: Columns = {
+    columns: ColumnFormats = {
         **{"world": "{world}", "L": "{L:g}", "eps": "{epsilon:g}"},
         "limit": lambda row: f"{row['limit']:.2g}{'' if row['finished'] else ' (at least)'}",
         "certified stop": "{certified:.2e}",
@@ -94,8 +94,8 @@ def report(outcomes: Sequence[Outcome], options: Options) -> Report:
         "against the cheapest model that changes known transitions, and against the cheapest with one never seen. "
         "Seconds: processor time of the limit."
     )
-    text = f"{Table.of(rows, columns).markdown()}\n{note}\n"
-    return Report(rows, text, {"delta": DELTA, "rows": rows, "runs": list(outcomes)})
+    text = f"{TextTable.from_rows(rows, columns).to_markdown()}\n{note}\n"
+    return ExperimentReport(rows, text, {"delta": DELTA, "rows": rows, "runs": list(outcomes)})
 
 
-LIMIT = Experiment("limit", cells, measure, report, asks=CATALOGUE["limit"])
+LIMIT = Experiment("limit", cells, measure, report, info=CATALOGUE["limit"])

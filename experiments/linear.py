@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from adagoal.compare.experiment import Experiment, Options, Outcome, Report
-from adagoal.engines import Needs
+from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
+from adagoal.engines import TaskResources
 from experiments import linear_output, misfit
 from experiments.catalogue import CATALOGUE
 from experiments.linear_output import KERNELS, LINEAR, METHODS
@@ -26,7 +26,7 @@ from experiments.linear_runs import FOLDER, SIZES, Cell, line, measure, over
 VTR_BUDGET = 100_000
 
 
-def states_cells(options: Options) -> list[Cell]:
+def states_cells(options: ExperimentOptions) -> list[Cell]:
     """The linear methods first. Tabular certified takes one seed where S is largest."""
     families, seeds = ("windy", "tree"), options.seeds
     few = {size: seeds if size < max(SIZES) else seeds[:1] for size in SIZES}
@@ -35,7 +35,7 @@ def states_cells(options: Options) -> list[Cell]:
     ]
 
 
-def kernels_cells(options: Options) -> list[Cell]:
+def kernels_cells(options: ExperimentOptions) -> list[Cell]:
     """Both families, on the smallest grid."""
     S = min(SIZES)
     return [
@@ -47,25 +47,27 @@ def kernels_cells(options: Options) -> list[Cell]:
     ]
 
 
-def methods_cells(options: Options) -> list[Cell]:
+def methods_cells(options: ExperimentOptions) -> list[Cell]:
     """The runs of the smallest grid, and a short one of ``vtr``."""
     own = [Cell("windy", min(SIZES), 4, m, s) for m in METHODS for s in options.seeds]
     return [*own, Cell("windy", min(SIZES), 4, "vtr", options.seeds[0], budget=VTR_BUDGET)]
 
 
 def _part(
-    name: str, cells: Callable[[Options], list[Cell]], report: Callable[[Sequence[Outcome], Options], Report]
+    name: str,
+    cells: Callable[[ExperimentOptions], list[Cell]],
+    report: Callable[[Sequence[RunOutcome], ExperimentOptions], ExperimentReport],
 ) -> Experiment:
     return Experiment(
         f"linear-{name}",
         cells,
         measure,
         report,
-        folder=FOLDER,
-        kept=over,
-        line=line,
-        needs=lambda options: Needs(fresh=True),
-        asks=CATALOGUE["linear"],
+        outcome_folder=FOLDER,
+        is_complete=over,
+        describe_outcome=line,
+        task_resources=lambda options: TaskResources(fresh_process=True),
+        info=CATALOGUE["linear"],
     )
 
 
@@ -78,8 +80,8 @@ PARTS = {
         misfit.cells,
         misfit.measure,
         linear_output.misfits,
-        folder=FOLDER,
-        kept=misfit.kept,
-        asks=CATALOGUE["linear"],
+        outcome_folder=FOLDER,
+        is_complete=misfit.kept,
+        info=CATALOGUE["linear"],
     ),
 }

@@ -10,16 +10,20 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from adagoal.compare.experiment import Options, Outcome, Report
-from adagoal.compare.tables import COLOURS, GREY, Table
-from adagoal.report.curves import Panel, seeded
+from adagoal.compare.experiment import ExperimentOptions, ExperimentReport, RunOutcome
+from adagoal.compare.tables import COLOUR_BLIND_PALETTE, GUIDE_COLOUR, TextTable
+from adagoal.report.curves import CurvePanel, curves_by_seed
 from experiments import misfit
 from experiments.linear_runs import DELTA, EPSILON, RADIUS, SIZES, Cell, goal_space
 from experiments.required_samples import for_vtr
 
 KERNELS = (2, 4, 8, 16)
 LINEAR = ("likelihood", "vtr-pooled")
-METHODS = {"likelihood": COLOURS[0], "vtr-pooled": COLOURS[2], "certified": COLOURS[1]}
+METHODS = {
+    "likelihood": COLOUR_BLIND_PALETTE[0],
+    "vtr-pooled": COLOUR_BLIND_PALETTE[2],
+    "certified": COLOUR_BLIND_PALETTE[1],
+}
 """With their colours."""
 PARTS_OF_THE_STEPS = {
     "radius": "squared radius r²",
@@ -39,22 +43,22 @@ def exponent(x: Sequence[float], y: Sequence[float]) -> float:
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
-def middle(rows: Iterable[Outcome], key: str = "steps") -> float:
+def middle(rows: Iterable[RunOutcome], key: str = "steps") -> float:
     """The median of a column over the seeds."""
     return float(statistics.median(row[key] for row in rows))
 
 
-def states_table(rows: Sequence[Outcome]) -> str:
+def states_table(rows: Sequence[RunOutcome]) -> str:
     """Markdown."""
     lines = []
     for family in ("windy", "tree"):
         for method in METHODS:
             own = [[r for r in rows if (r["family"], r["method"], r["states"]) == (family, method, S)] for S in SIZES]
             lines.append([family, f"`{method}`", *map(_point, own)])
-    return Table(["world", "method", *(f"S = {S:,}" for S in SIZES)], lines, left=2).markdown()
+    return TextTable(["world", "method", *(f"S = {S:,}" for S in SIZES)], lines, n_left_columns=2).to_markdown()
 
 
-def _point(own: Sequence[Outcome]) -> str:
+def _point(own: Sequence[RunOutcome]) -> str:
     """Steps with their range, audits, seconds and memory."""
     done = [r for r in own if r["status"] == "certified"]
     steps = [r["steps"] for r in own]
@@ -64,7 +68,7 @@ def _point(own: Sequence[Outcome]) -> str:
     return f"{text}; {middle(own, 'seconds'):.0f} s, {max(r['megabytes'] or 0 for r in own):,} MB"
 
 
-def states_figure(rows: Sequence[Outcome]) -> Figure:
+def states_figure(rows: Sequence[RunOutcome]) -> Figure:
     """Two panels, one per family."""
     figure = Figure((9.5, 3.9), layout="constrained")
     axes = figure.subplots(1, 2, sharey=True)
@@ -79,7 +83,7 @@ def states_figure(rows: Sequence[Outcome]) -> Figure:
     return figure
 
 
-def curves(ax: Axes, rows: Sequence[Outcome], over: str) -> None:
+def curves(ax: Axes, rows: Sequence[RunOutcome], over: str) -> None:
     """Medians and ranges; hollow triangles where a run was given up before its stop."""
     for method, colour in METHODS.items():
         own = [row for row in rows if row["method"] == method]
@@ -98,18 +102,18 @@ def curves(ax: Axes, rows: Sequence[Outcome], over: str) -> None:
     ax.grid(alpha=0.3)
 
 
-def line_panels(rows: Sequence[Outcome], titles: Mapping[str, str], over: str, label: str) -> list[Panel]:
+def line_panels(rows: Sequence[RunOutcome], titles: Mapping[str, str], over: str, label: str) -> list[CurvePanel]:
     """The same for the page, with every seed: a panel for every family, by its title. Given up runs are left out."""
     found = []
     for family, title in titles.items():
         done = [row for row in rows if (row["family"], row["status"]) == (family, "certified")]
         points = {m: [(row["seed"], row[over], row["steps"]) for row in done if row["method"] == m] for m in METHODS}
-        lines = [line for method in METHODS for line in seeded(method, points[method])]
-        found.append(Panel(TITLES[title], label, "steps to the certified stop", lines))
+        lines = [line for method in METHODS for line in curves_by_seed(method, points[method])]
+        found.append(CurvePanel(TITLES[title], label, "steps to the certified stop", lines))
     return found
 
 
-def kernels_fits(rows: Sequence[Outcome]) -> list[dict[str, Any]]:
+def kernels_fits(rows: Sequence[RunOutcome]) -> list[dict[str, Any]]:
     """Per family and method: medians, exponents in d and in d - 1, and parts of the steps (docs/linear-steps.md)."""
     fits = []
     for family in ("windy", "weather"):
@@ -139,11 +143,13 @@ def kernels_table(fits: list[dict[str, Any]]) -> str:
         for key, words in PARTS_OF_THE_STEPS.items():
             if key != "half_range" or f["method"] != "likelihood":  # it has no part in the likelihood
                 parts.append([*name, words, *(f"{p[key]:.3g}" for p in f["points"])])
-    first = Table(["world", "method", *over, "exponent of d", "of d − 1"], steps, left=2)
-    return f"{first.markdown()}\n{Table(['world', 'method', 'part', *over], parts, left=3).markdown()}"
+    first = TextTable(["world", "method", *over, "exponent of d", "of d − 1"], steps, n_left_columns=2)
+    return (
+        f"{first.to_markdown()}\n{TextTable(['world', 'method', 'part', *over], parts, n_left_columns=3).to_markdown()}"
+    )
 
 
-def kernels_figure(rows: Sequence[Outcome], fits: list[dict[str, Any]]) -> Figure:
+def kernels_figure(rows: Sequence[RunOutcome], fits: list[dict[str, Any]]) -> Figure:
     """Two panels, one per family, with the slope 2."""
     figure = Figure((9.5, 3.9), layout="constrained")
     axes = figure.subplots(1, 2, sharey=True)
@@ -156,7 +162,7 @@ def kernels_figure(rows: Sequence[Outcome], fits: list[dict[str, Any]]) -> Figur
                 at = {"textcoords": "offset points", "xytext": (-4, 7), "ha": "right", "fontsize": 8}
                 ax.annotate(text, (last["d"], last["steps"]), color=METHODS[f["method"]], **at)
         guide = 500 * (np.array(KERNELS, float) / KERNELS[0]) ** 2
-        ax.plot(KERNELS, guide, ":", color=GREY, label="slope 2")
+        ax.plot(KERNELS, guide, ":", color=GUIDE_COLOUR, label="slope 2")
         ax.set(xlabel="number of kernels d", title=TITLES[family])
         ax.title.set_fontsize(9)
         ax.set_xticks(KERNELS, [str(d) for d in KERNELS])
@@ -166,7 +172,7 @@ def kernels_figure(rows: Sequence[Outcome], fits: list[dict[str, Any]]) -> Figur
     return figure
 
 
-def methods_table(rows: Sequence[Outcome], need: float) -> str:
+def methods_table(rows: Sequence[RunOutcome], need: float) -> str:
     """Markdown."""
     lines = []
     for method in METHODS:
@@ -180,16 +186,16 @@ def methods_table(rows: Sequence[Outcome], need: float) -> str:
     head = ["method", "samples", "seconds", "mean width upper − lower at the stop", "runs", "audits passed"]
     short = next(row for row in rows if row["method"] == "vtr")
     note = f"`vtr` after {short['steps']:,} steps, {short['seconds']:.0f} s: largest error bound {short['error']:.1f}."
-    return f"{Table(head, lines).markdown()}\n{note}\n"
+    return f"{TextTable(head, lines).to_markdown()}\n{note}\n"
 
 
-def states(rows: Sequence[Outcome], options: Options) -> Report:
+def states(rows: Sequence[RunOutcome], options: ExperimentOptions) -> ExperimentReport:
     """Steps against S."""
     panels = line_panels(rows, {"windy": "grid", "tree": "tree"}, "states", "number of states S")
     return _report({"rows": rows}, states_table(rows), {"linear-states.png": states_figure(rows)}, panels)
 
 
-def kernels(rows: Sequence[Outcome], options: Options) -> Report:
+def kernels(rows: Sequence[RunOutcome], options: ExperimentOptions) -> ExperimentReport:
     """Steps against d."""
     fits = kernels_fits(rows)
     figures = {"linear-kernels.png": kernels_figure(rows, fits)}
@@ -197,20 +203,20 @@ def kernels(rows: Sequence[Outcome], options: Options) -> Report:
     return _report({"rows": rows, "fits": fits}, kernels_table(fits), figures, panels)
 
 
-def methods(rows: Sequence[Outcome], options: Options) -> Report:
+def methods(rows: Sequence[RunOutcome], options: ExperimentOptions) -> ExperimentReport:
     """All methods on one world."""
     cell = Cell("windy", min(SIZES), 4, "vtr", 0)
     need = for_vtr(cell.model(), goal_space(cell), RADIUS, EPSILON, DELTA)
     return _report({"rows": rows, "vtr_samples_needed": need}, methods_table(rows, need))
 
 
-def misfits(rows: Sequence[Outcome], options: Options) -> Report:
+def misfits(rows: Sequence[RunOutcome], options: ExperimentOptions) -> ExperimentReport:
     """Worlds that are no mixture."""
     return _report({"rows": rows}, misfit.table(rows))
 
 
 def _report(
-    found: dict[str, Any], text: str, figures: dict[str, Figure] | None = None, panels: Sequence[Panel] = ()
-) -> Report:
+    found: dict[str, Any], text: str, figures: dict[str, Figure] | None = None, panels: Sequence[CurvePanel] = ()
+) -> ExperimentReport:
     data = {"radius": RADIUS, "epsilon": EPSILON, "delta": DELTA, **found}
-    return Report(data, text, data, figures or {}, panels=panels)
+    return ExperimentReport(data, text, data, figures or {}, panels=panels)

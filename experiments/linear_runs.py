@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adagoal.api.explore import audit
-from adagoal.compare.experiment import Options, Outcome
-from adagoal.compare.single_run import explore, model, resume
-from adagoal.core.run import Run
+from adagoal.compare.experiment import ExperimentOptions, RunOutcome
+from adagoal.compare.single_run import explore_uninterrupted, make_known_model, resume_uninterrupted
+from adagoal.core.run import ExplorationRun
 from adagoal.core.status import Status
 from adagoal.core.types import Longs
 from adagoal.mdp import solve
-from adagoal.runs.saved import find
-from adagoal.runs.setting import Setting
+from adagoal.runs.saved import find_saved_run
+from adagoal.runs.setting import ExplorationSettings
 from adagoal.worlds.model import TabularMDP
 
 FOLDER = "linear-runs"
@@ -57,7 +57,7 @@ class Cell(NamedTuple):
 
     def model(self) -> TabularMDP:
         """The true one."""
-        return model(Setting(f"mixture-{self.family}", self.env_args))
+        return make_known_model(ExplorationSettings(f"mixture-{self.family}", self.env_args))
 
 
 def goal_space(cell: Cell) -> Longs:
@@ -73,17 +73,17 @@ def goal_space(cell: Cell) -> Longs:
     return np.sort(np.concatenate([inner, np.random.default_rng(0).choice(ring, BEYOND, replace=False)]))
 
 
-def measure(cell: Cell, options: Options) -> dict[str, Any]:
+def measure(cell: Cell, options: ExperimentOptions) -> dict[str, Any]:
     """One run to its stop, or until it has taken its minutes, and its audit."""
 
-    def in_time(run: Run) -> bool:
+    def in_time(run: ExplorationRun) -> bool:
         return bool(run.seconds <= 60 * options.minutes)
 
     place = options.out / FOLDER / cell.name
-    if find(place) is not None:
-        result = resume(place, in_time)
+    if find_saved_run(place) is not None:
+        result = resume_uninterrupted(place, in_time)
     else:
-        result = explore(
+        result = explore_uninterrupted(
             *(f"mixture-{cell.family}", RADIUS, EPSILON, DELTA),
             method=cell.method,
             seed=cell.seed,
@@ -107,7 +107,7 @@ def measure(cell: Cell, options: Options) -> dict[str, Any]:
         "audit": audit(result, mdp).ok if finished else None,
         "width": float(np.mean(widths)) if widths else None,
         "error": max(result.errors.values(), default=0.0),
-        "farthest": float(np.max(solve.distances(mdp, goal_space(cell).tolist()))),
+        "farthest": float(np.max(solve.optimal_distances(mdp, goal_space(cell).tolist()))),
         "warnings": result.warnings,
     }
     if "theta" in result.arrays:
@@ -136,12 +136,12 @@ def half_range(mdp: TabularMDP, goals: Longs, visits: Longs) -> float:
     return float(np.sqrt(np.average(((most - least) ** 2).mean(axis=1) / 4, weights=weights)))
 
 
-def over(cell: Cell, outcome: Outcome, options: Options) -> bool:
+def over(cell: Cell, outcome: RunOutcome, options: ExperimentOptions) -> bool:
     """A run that was given up is not over if it may take longer now."""
     return bool(outcome["status"] != Status.INTERRUPTED or outcome["seconds"] >= 60 * options.minutes)
 
 
-def line(row: Outcome) -> str:
+def line(row: RunOutcome) -> str:
     """A run in words."""
     verdict = {True: "audit ok", False: "AUDIT FAILS", None: "not finished"}[row["audit"]]
     width = "-" if row["width"] is None else f"{row['width']:.3f}"

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adagoal.api.explore import audit
-from adagoal.compare.experiment import Options, Outcome
-from adagoal.compare.single_run import explore
-from adagoal.compare.tables import Table
+from adagoal.compare.experiment import ExperimentOptions, RunOutcome
+from adagoal.compare.single_run import explore_uninterrupted
+from adagoal.compare.tables import TextTable
 from adagoal.core.status import Status
 from adagoal.worlds import families
 from adagoal.worlds.model import TabularMDP
-from adagoal.worlds.simulator import ModelWorld
+from adagoal.worlds.simulator import ModelSimulator
 from experiments import linear_runs
 
 ETAS = (0.05, 0.1, 0.2, 0.4)
@@ -44,19 +44,19 @@ class Point(NamedTuple):
         return "misfit-" + "-".join(map(str, self)).replace(" ", "_")
 
 
-def cells(options: Options) -> list[Point]:
+def cells(options: ExperimentOptions) -> list[Point]:
     """All of them."""
     epsilon = linear_runs.EPSILON
     strays = [Point(method, place, eta, epsilon) for method in METHODS for place in PLACES for eta in ETAS]
     return [Point(method, "nowhere", 0.0, 0.3) for method in METHODS] + strays
 
 
-def runs(point: Point, options: Options) -> int:
+def runs(point: Point, options: ExperimentOptions) -> int:
     """Four per seed; true mixtures get ten times as many."""
     return len(options.seeds) * (4 if point.eta else 40)
 
 
-def kept(point: Point, outcome: Outcome, options: Options) -> bool:
+def kept(point: Point, outcome: RunOutcome, options: ExperimentOptions) -> bool:
     """Whether there were as many runs."""
     return bool(outcome["runs"] == runs(point, options))
 
@@ -65,13 +65,13 @@ def stray(mdp: TabularMDP, eta: float, cells: tuple[int, ...]) -> TabularMDP:
     """The model with the share eta of a uniform distribution over the possible successors, in the given cells."""
     m = mdp.mixture
     assert m is not None
-    p = np.asarray(mdp.kernel()[m.pair_of, m.successors]).ravel()
-    share = np.where(np.isin(m.pair_of // m.n_actions, cells), eta, 0.0)
-    changed = (1.0 - share) * p + share / np.diff(m.indptr)[m.pair_of]
+    p = np.asarray(mdp.kernel()[m.pair_of_entry, m.successors]).ravel()
+    share = np.where(np.isin(m.pair_of_entry // m.n_actions, cells), eta, 0.0)
+    changed = (1.0 - share) * p + share / np.diff(m.indptr)[m.pair_of_entry]
     return replace(mdp, indptr=m.indptr, successors=m.successors, probabilities=changed)
 
 
-def measure(point: Point, options: Options) -> dict[str, Any]:
+def measure(point: Point, options: ExperimentOptions) -> dict[str, Any]:
     """How many of the runs warned, and how many were wrong (C1, C2, or a certificate)."""
     cell = linear_runs.Cell("windy", min(linear_runs.SIZES), 4, "likelihood", 0)
     mdp, goals = cell.model(), linear_runs.goal_space(cell).tolist()
@@ -81,10 +81,10 @@ def measure(point: Point, options: Options) -> dict[str, Any]:
         world, among, budget = stray(mdp, point.eta, PLACES.get(point.place, ())), goals, None
         if point.eta == 0.0:
             theta = np.random.default_rng(seed).dirichlet(np.ones(4)).tolist()
-            world, budget = families.weather(shape="4x5", seed=seed, theta=theta), FALSE_ALARM_BUDGET
+            world, budget = families.weather_mixture(shape="4x5", seed=seed, theta=theta), FALSE_ALARM_BUDGET
             among = list(range(world.n_states))
-        result = explore(
-            *(ModelWorld(world), linear_runs.RADIUS, point.epsilon, linear_runs.DELTA),
+        result = explore_uninterrupted(
+            *(ModelSimulator(world), linear_runs.RADIUS, point.epsilon, linear_runs.DELTA),
             method=point.method,
             seed=seed,
             goals=among,
@@ -99,7 +99,7 @@ def measure(point: Point, options: Options) -> dict[str, Any]:
     return {**point._asdict(), **outcome, "steps": float(np.median(steps))}
 
 
-def table(rows: Sequence[Outcome]) -> str:
+def table(rows: Sequence[RunOutcome]) -> str:
     """Markdown."""
     lines = []
     for method in METHODS:
@@ -108,5 +108,5 @@ def table(rows: Sequence[Outcome]) -> str:
             texts = [f"{r['warned']} / {r['wrong']} / {r['wrong_unwarned']} of {r['runs']}" for r in own]
             lines.append([f"`{method}`", place, *texts])
     true = ", ".join(f"`{r['method']}` {r['warned']} of {r['runs']}" for r in rows if not r["eta"])
-    shown = Table(["method", "strays", *(f"η = {eta:g}" for eta in ETAS)], lines, left=2).markdown()
+    shown = TextTable(["method", "strays", *(f"η = {eta:g}" for eta in ETAS)], lines, n_left_columns=2).to_markdown()
     return f"{shown}\nWarned / wrong answers / wrong and not warned. True mixtures accused: {true}.\n"

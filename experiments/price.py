@@ -23,17 +23,17 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from adagoal.api.explore import audit
-from adagoal.compare.anytime_audit import Auditor
-from adagoal.compare.experiment import Experiment, Options, Outcome, Report
-from adagoal.compare.single_run import model, run
-from adagoal.compare.tables import Columns, Table, panels
-from adagoal.core.counts import Counts
+from adagoal.compare.anytime_audit import AnytimeAuditor
+from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
+from adagoal.compare.single_run import make_known_model, run_settings
+from adagoal.compare.tables import ColumnFormats, TextTable, figure_with_panels
+from adagoal.core.counts import TransitionCounts
 from adagoal.core.policy import Policy
-from adagoal.core.run import Run
+from adagoal.core.run import ExplorationRun
 from adagoal.core.status import Status
 from adagoal.mdp import solve
-from adagoal.runs.setting import Setting
-from adagoal.worlds.model import TabularMDP, from_rows
+from adagoal.runs.setting import ExplorationSettings
+from adagoal.worlds.model import TabularMDP, model_from_rows
 from experiments.catalogue import CATALOGUE
 
 DELTA = 0.1
@@ -52,12 +52,12 @@ STYLES = (
 
 
 WORLDS = {
-    "two-room": Setting("two-room", radius=40, epsilon=1.0),
-    "grid 4x5, slip 0.1": Setting("grid", {"rows": 4, "cols": 5, "slip": 0.1}, radius=10, epsilon=0.5),
-    "FrozenLake 4x4": Setting("FrozenLake-v1", radius=20, epsilon=1.0),
-    "FrozenLake 8x8": Setting("FrozenLake-v1", {"map_name": "8x8"}, radius=40, epsilon=2.0),
-    "CliffWalking": Setting("CliffWalking-v1", radius=20, epsilon=1.0),
-    "Taxi, start seed 0": Setting("Taxi-v4", radius=20, epsilon=1.0, start_seed=0),
+    "two-room": ExplorationSettings("two-room", radius=40, epsilon=1.0),
+    "grid 4x5, slip 0.1": ExplorationSettings("grid", {"rows": 4, "cols": 5, "slip": 0.1}, radius=10, epsilon=0.5),
+    "FrozenLake 4x4": ExplorationSettings("FrozenLake-v1", radius=20, epsilon=1.0),
+    "FrozenLake 8x8": ExplorationSettings("FrozenLake-v1", {"map_name": "8x8"}, radius=40, epsilon=2.0),
+    "CliffWalking": ExplorationSettings("CliffWalking-v1", radius=20, epsilon=1.0),
+    "Taxi, start seed 0": ExplorationSettings("Taxi-v4", radius=20, epsilon=1.0, start_seed=0),
 }
 
 
@@ -75,7 +75,7 @@ class Cell(NamedTuple):
         return f"{self.world}-{self.rule}-{self.seed}"
 
     @property
-    def setting(self) -> Setting:
+    def setting(self) -> ExplorationSettings:
         """The whole of it."""
         world = replace(WORLDS[self.world], delta=DELTA, goal_rule=self.rule)
         return replace(world, seed=self.seed, budget=self.budget)
@@ -84,10 +84,10 @@ class Cell(NamedTuple):
 class Watch:
     """An observer that audits the empirical answer now and then, and ends runs that take too long."""
 
-    def __init__(self, setting: Setting, seconds: float, looking: bool) -> None:
+    def __init__(self, setting: ExplorationSettings, seconds: float, looking: bool) -> None:
         L, epsilon = float(setting.radius), setting.epsilon
-        self.auditor = Auditor(model(setting), L, epsilon)
-        self.run: Run | None = None
+        self.auditor = AnytimeAuditor(make_known_model(setting), L, epsilon)
+        self.run: ExplorationRun | None = None
         self._most = L + epsilon / 2
         self._next, self._limit = 100.0 if looking else math.inf, seconds
         self._began, self._looking = time.process_time(), 0.0
@@ -97,7 +97,7 @@ class Watch:
         """Processor time so far, without the looks."""
         return time.process_time() - self._began - self._looking
 
-    def __call__(self, run: Run) -> bool:
+    def __call__(self, run: ExplorationRun) -> bool:
         """Called after every rollout; False when time is up."""
         self.run = run
         if run.steps >= self._next:
@@ -105,24 +105,26 @@ class Watch:
             self._next = run.steps * 10 ** (1 / PER_DECADE)
         return self.seconds <= self._limit
 
-    def look(self, run: Run) -> None:
+    def look(self, run: ExplorationRun) -> None:
         """Audit the empirical answer."""
         began = time.process_time()
         known = empirical(run.counts)
         V = solve.optimal_values(known)
         goals = np.flatnonzero(V[known.start] <= self._most)
         actions = solve.optimal_policy(known, V)
-        self.auditor.check(run.steps, {int(g): Policy(int(g), actions[None, :, g], known.reset_action) for g in goals})
+        self.auditor.check_output(
+            run.steps, {int(g): Policy(int(g), actions[None, :, g], known.reset_action) for g in goals}
+        )
         self._looking += time.process_time() - began
 
 
-def empirical(counts: Counts) -> TabularMDP:
+def empirical(counts: TransitionCounts) -> TabularMDP:
     """The empirical model; a pair never tried stays where it is, so that no sensible policy uses it."""
     rows = []
     for x, (support, n) in enumerate(zip(counts.support.tolist(), counts.n.tolist(), strict=True)):
         seen = zip(counts.successor[x, :support].tolist(), counts.count[x, :support].tolist(), strict=True)
         rows.append({s: c / n for s, c in seen} if n else {x // counts.n_actions: 1.0})
-    return from_rows(rows, counts.n_actions, start=counts.start, terminal=counts.terminal.copy())
+    return model_from_rows(rows, counts.n_actions, start=counts.start, terminal=counts.terminal.copy())
 
 
 @functools.cache
@@ -132,7 +134,7 @@ def _compile() -> None:
         _measure(Cell("two-room", rule, 0, 20_000), math.inf)
 
 
-def measure(cell: Cell, options: Options) -> dict[str, Any]:
+def measure(cell: Cell, options: ExperimentOptions) -> dict[str, Any]:
     """One run to its stop, its budget, or its time; audited at the end."""
     _compile()
     return _measure(cell, options.seconds)
@@ -141,7 +143,7 @@ def measure(cell: Cell, options: Options) -> dict[str, Any]:
 def _measure(cell: Cell, seconds: float) -> dict[str, Any]:
     looking = cell.rule == "adagoal"
     watch = Watch(cell.setting, seconds, looking)
-    result = run(cell.setting, watch)
+    result = run_settings(cell.setting, watch)
     taken = round(watch.seconds, 3)
     if looking and watch.run is not None:
         watch.look(watch.run)
@@ -149,20 +151,20 @@ def _measure(cell: Cell, seconds: float) -> dict[str, Any]:
     status = "seconds" if result.status is Status.INTERRUPTED else result.status
     found = {"world": cell.world, "rule": cell.rule, "seed": cell.seed, "status": status, "steps": result.steps}
     found |= {"plans": result.plans, "seconds": taken, "goals": len(result.goals), "audit": verdict.ok}
-    return found | {"certificates": verdict.certificates, "audit_stop": watch.auditor.stop}
+    return found | {"certificates": verdict.certificates, "audit_stop": watch.auditor.audit_stop}
 
 
-def worlds(options: Options) -> list[str]:
+def worlds(options: ExperimentOptions) -> list[str]:
     """Those that were asked for."""
     return [name for name in WORLDS if not options.world or name in options.world]
 
 
-def cells(options: Options) -> list[Cell]:
+def cells(options: ExperimentOptions) -> list[Cell]:
     """AdaGoal's rule, to the stop."""
     return [Cell(world, "adagoal", seed) for world in worlds(options) for seed in options.seeds]
 
 
-def other_cells(outcomes: Sequence[Outcome], options: Options) -> list[Cell]:
+def other_cells(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> list[Cell]:
     """The other rules, up to ``CAP`` times AdaGoal's steps."""
     few = range(options.seeds[0], options.seeds[0] + options.other_seeds)
     found = []
@@ -172,7 +174,7 @@ def other_cells(outcomes: Sequence[Outcome], options: Options) -> list[Cell]:
     return found
 
 
-def table_row(world: str, records: Sequence[Outcome]) -> dict[str, Any]:
+def table_row(world: str, records: Sequence[RunOutcome]) -> dict[str, Any]:
     """A world's line of the table."""
     of = {rule: [r for r in records if r["world"] == world and r["rule"] == rule] for rule in ("adagoal", *OTHERS)}
     own = of["adagoal"]
@@ -207,7 +209,7 @@ def _other(rule: str, row: dict[str, Any]) -> str:
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """The table, and what its columns mean."""
-    columns: Columns = {
+    columns: ColumnFormats = {
         **{"world": "{world}", "L": "{L:g}", "eps": "{epsilon:g}", "AdaGoal: certified stop": _stop},
         "seconds": "{seconds:.1f}",
         "audit-stop": lambda row: f"{row['audit_stop']:.1e}" if row["audit_stop"] else "never",
@@ -221,12 +223,12 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         "good; ratio: the price of knowing it. UniGoal, RareGoal: certified stop with that goal rule, or '> steps' "
         f"where most runs had not stopped after {CAP} times AdaGoal's steps, or in time. Audits: of certified runs."
     )
-    return f"{Table.of(rows, columns).markdown()}\n{note}\n"
+    return f"{TextTable.from_rows(rows, columns).to_markdown()}\n{note}\n"
 
 
 def figure(rows: Sequence[dict[str, Any]]) -> Figure:
     """Audit-stop and certified stops of every world on one logarithmic axis."""
-    drawn, (ax,) = panels(1, (8.0, 0.6 + 0.55 * len(rows)))
+    drawn, (ax,) = figure_with_panels(1, (8.0, 0.6 + 0.55 * len(rows)))
     for _, label, marker, colour in STYLES:  # the legend, filled whatever stopped
         ax.plot([], [], marker, color=colour, label=label)
     for y, row in zip(range(len(rows) - 1, -1, -1), rows, strict=True):
@@ -242,11 +244,13 @@ def figure(rows: Sequence[dict[str, Any]]) -> Figure:
     return drawn
 
 
-def report(outcomes: Sequence[Outcome], options: Options) -> Report:
+def report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> ExperimentReport:
     """World by world."""
     rows = [table_row(world, outcomes) for world in worlds(options)]
     runs = sorted(outcomes, key=lambda r: list(WORLDS).index(r["world"]))
-    return Report(rows, table(rows), {"delta": DELTA, "rows": rows, "runs": runs}, {"price.png": figure(rows)})
+    return ExperimentReport(
+        rows, table(rows), {"delta": DELTA, "rows": rows, "runs": runs}, {"price.png": figure(rows)}
+    )
 
 
 PRICE = Experiment(
@@ -254,6 +258,6 @@ PRICE = Experiment(
     cells,
     measure,
     report,
-    more=other_cells,
-    asks=CATALOGUE["price"],
+    follow_up_runs=other_cells,
+    info=CATALOGUE["price"],
 )

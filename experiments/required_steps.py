@@ -21,12 +21,12 @@ import math
 
 import numpy as np
 
-from adagoal.core.counts import Counts
+from adagoal.core.counts import TransitionCounts
 from adagoal.core.types import Bools, Floats
 from adagoal.mdp import solve
 from adagoal.rivals.disco import DisCo
 from adagoal.rivals.gosprl import Gosprl
-from adagoal.rivals.lae import CONSOLIDATE, LAE, LAYERS
+from adagoal.rivals.lae import CONSOLIDATION_PHASE, LAE, LAYER_PHASE
 from adagoal.rivals.ucbexplore import UcbExplore
 from adagoal.rivals.valae import VALAE
 from adagoal.worlds.model import TabularMDP
@@ -43,25 +43,27 @@ def ucbexplore(mdp: TabularMDP, L: float, epsilon: float, delta: float, constant
     inside = np.isin(np.arange(mdp.n_states), incremental.incremental_set(mdp, L))
     best = incremental.restricted_distances(mdp, inside)
     steps = 0.0
-    for state in sorted(np.flatnonzero(inside & ~explorer.known), key=lambda s: float(best[s])):
-        steps += explorer.episodes() * best[state]
-        explorer.known[state] = True
-    return max(float(steps), explorer.discovery() * _pairs(mdp, explorer.known))
+    for state in sorted(np.flatnonzero(inside & ~explorer.known_states), key=lambda s: float(best[s])):
+        steps += explorer.evaluation_episodes() * best[state]
+        explorer.known_states[state] = True
+    return max(float(steps), explorer.discovery_trials() * _pairs(mdp, explorer.known_states))
 
 
 def disco(mdp: TabularMDP, L: float, epsilon: float, delta: float, constants: str = "paper") -> float:
     """The samples of K x A."""
     explorer = DisCo(exact(mdp), L, epsilon, delta, None, constants)
-    explorer.known[incremental.incremental_set(mdp, L)] = True
-    return explorer.phi() * _pairs(mdp, explorer.known)
+    explorer.known_states[incremental.incremental_set(mdp, L)] = True
+    return explorer.samples_per_pair() * _pairs(mdp, explorer.known_states)
 
 
 def valae(mdp: TabularMDP, L: float, epsilon: float, delta: float, constants: str = "paper") -> float:
     """The samples of K x A, and the episodes."""
     explorer = VALAE(exact(mdp), L, epsilon, delta, None, constants)
-    explorer.known[incremental.incremental_set(mdp, L)] = True
-    best = incremental.restricted_distances(mdp, explorer.known)[explorer.known]
-    return explorer.phi() * _pairs(mdp, explorer.known) + explorer.episodes() * float(best.sum())
+    explorer.known_states[incremental.incremental_set(mdp, L)] = True
+    best = incremental.restricted_distances(mdp, explorer.known_states)[explorer.known_states]
+    return explorer.samples_per_pair() * _pairs(mdp, explorer.known_states) + explorer.episodes_of_round() * float(
+        best.sum()
+    )
 
 
 def lae(mdp: TabularMDP, L: float, epsilon: float, delta: float, constants: str = "paper") -> float:
@@ -69,9 +71,12 @@ def lae(mdp: TabularMDP, L: float, epsilon: float, delta: float, constants: str 
     explorer = LAE(exact(mdp), L, epsilon, delta, None, constants)
     inside = np.isin(np.arange(mdp.n_states), incremental.incremental_set(mdp, L))
     best = np.sort(incremental.restricted_distances(mdp, inside)[inside])[1:]  # s0 is there from the start
-    episodes = [explorer.episodes(i + 1, LAYERS) + explorer.episodes(i + 1, CONSOLIDATE) for i in range(len(best))]
-    explorer.known[inside] = True
-    samples = explorer.small_bonus(delta) * _pairs(mdp, inside)
+    episodes = [
+        explorer.episodes_of_round(i + 1, LAYER_PHASE) + explorer.episodes_of_round(i + 1, CONSOLIDATION_PHASE)
+        for i in range(len(best))
+    ]
+    explorer.known_states[inside] = True
+    samples = explorer.small_bonus_samples(delta) * _pairs(mdp, inside)
     return 2.0 * samples + float(np.dot(episodes, best[::-1]))
 
 
@@ -83,17 +88,17 @@ def gosprl(mdp: TabularMDP, L: float, epsilon: float, delta: float, constants: s
     explorer = Gosprl(exact(mdp), L, epsilon, delta, None, constants)
     explorer.W = 2.0 ** math.ceil(math.log2(D))
     for _ in range(ROUNDS):  # b depends on the counts, through their logarithms
-        explorer.counts = exact(mdp, np.ceil(explorer.required()))
-    for_diameter, explorer.diameter = explorer.required(), D
-    return float(np.maximum(for_diameter, explorer.required())[np.repeat(~mdp.terminal, mdp.n_actions)].sum())
+        explorer.counts = exact(mdp, np.ceil(explorer.required_counts()))
+    for_diameter, explorer.diameter = explorer.required_counts(), D
+    return float(np.maximum(for_diameter, explorer.required_counts())[np.repeat(~mdp.terminal, mdp.n_actions)].sum())
 
 
 RIVALS = {"ucbexplore": ucbexplore, "disco": disco, "valae": valae, "lae": lae, "gosprl": gosprl}
 
 
-def exact(mdp: TabularMDP, tries: Floats | None = None) -> Counts:
+def exact(mdp: TabularMDP, tries: Floats | None = None) -> TransitionCounts:
     """Counts as if every pair had been tried so often ([X], or ``TRIES``), in the exact proportion of its kernel."""
-    counts = Counts(mdp.n_states, mdp.n_actions, mdp.start, int(np.diff(mdp.indptr).max()))
+    counts = TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start, int(np.diff(mdp.indptr).max()))
     many = np.full(len(counts.n), TRIES) if tries is None else tries
     for x, (first, last) in enumerate(zip(mdp.indptr, mdp.indptr[1:], strict=False)):
         counts.support[x] = last - first

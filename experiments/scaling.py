@@ -1,7 +1,7 @@
 """Steps to the certified stop on the lower-bound instance, against L, S, A and 1/epsilon.
 
 The theory says L^3 S A / epsilon^2 up to logarithms, as an upper and as a lower bound (lemma ``lemma_LB``). The
-instance is :func:`adagoal.worlds.toys.lower_bound`, a hidden good action in one of n decision states, S = n + 3; the
+instance is :func:`adagoal.worlds.toys.lower_bound_instance`, a hidden good action in one of n decision states, S = n + 3; the
 goal space is all states. One of the four is varied at a time around a base point, with a new place for the good action
 in every seed; exponents are least-squares slopes of log median steps. n is at most A, so that the depth of the
 instance does not change along the way; the slope in S is taken against n, the states that hold decisions.
@@ -17,16 +17,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from adagoal.compare.experiment import Experiment, Options, Outcome, Report
-from adagoal.compare.single_run import explore
-from adagoal.compare.tables import COLOURS, GREY, Table, panels
-from adagoal.report.curves import Line, Panel, seeded
-from adagoal.worlds.simulator import ModelWorld
-from adagoal.worlds.toys import lower_bound
+from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
+from adagoal.compare.single_run import explore_uninterrupted
+from adagoal.compare.tables import COLOUR_BLIND_PALETTE, GUIDE_COLOUR, TextTable, figure_with_panels
+from adagoal.report.curves import Curve, CurvePanel, curves_by_seed
+from adagoal.worlds.simulator import ModelSimulator
+from adagoal.worlds.toys import lower_bound_instance
 from experiments.catalogue import CATALOGUE
 
 DELTA = 0.1
-GOAL_RULES = dict(zip(("adagoal", "unigoal", "raregoal"), COLOURS, strict=False))
+GOAL_RULES = dict(zip(("adagoal", "unigoal", "raregoal"), COLOUR_BLIND_PALETTE, strict=False))
 """With their colours."""
 
 
@@ -73,27 +73,27 @@ class Cell(NamedTuple):
     seed: int
 
 
-def along(name: str, options: Options) -> tuple[Point, ...]:
+def along(name: str, options: ExperimentOptions) -> tuple[Point, ...]:
     """The points of an axis."""
     return AXES[name].points + (AXES[name].more if options.full else ())
 
 
-def cells(options: Options) -> list[Cell]:
+def cells(options: ExperimentOptions) -> list[Cell]:
     """Every point with every rule and seed; the base point lies on several axes."""
     points = dict.fromkeys(point for name in AXES for point in along(name, options))
     return [Cell(point, rule, seed) for point in points for rule in GOAL_RULES for seed in options.seeds]
 
 
-def measure(cell: Cell, options: Options) -> dict[str, Any]:
+def measure(cell: Cell, options: ExperimentOptions) -> dict[str, Any]:
     """One run to the certified stop."""
     p, seed = cell.point, cell.seed
     best = int(np.random.default_rng([seed, 3]).integers(p.n * p.A))
-    mdp = lower_bound(n_decisions=p.n, n_actions=p.A, radius=p.L, epsilon=p.epsilon, best=best)
-    result = explore(ModelWorld(mdp), p.L, p.epsilon, DELTA, goal_rule=cell.rule, seed=seed)
+    mdp = lower_bound_instance(n_decisions=p.n, n_actions=p.A, radius=p.L, epsilon=p.epsilon, best=best)
+    result = explore_uninterrupted(ModelSimulator(mdp), p.L, p.epsilon, DELTA, goal_rule=cell.rule, seed=seed)
     return {**p._asdict(), "rule": cell.rule, "seed": seed, "steps": result.steps, "plans": result.plans}
 
 
-def fit(points: Sequence[Point], name: str, rule: str, records: Sequence[Outcome]) -> dict[str, Any]:
+def fit(points: Sequence[Point], name: str, rule: str, records: Sequence[RunOutcome]) -> dict[str, Any]:
     """Medians along an axis, and the exponent with its standard error."""
     rows = []
     for point in points:
@@ -134,12 +134,12 @@ def table(fits: Sequence[dict[str, Any]], seeds: int) -> str:
         f"L = {p.L:g}, {p.n} decision states, A = {p.A}, epsilon = {p.epsilon:g}, where AdaGoal takes "
         f"{base['steps']:.2e} steps."
     )
-    return f"{Table(('exponent of', 'theory', *GOAL_RULES), lines).markdown()}\n{note}\n"
+    return f"{TextTable(('exponent of', 'theory', *GOAL_RULES), lines).to_markdown()}\n{note}\n"
 
 
 def figure(fits: Sequence[dict[str, Any]]) -> Figure:
     """Four panels: steps against L, S, A and 1/epsilon, with the theory's slope."""
-    drawn, panes = panels(4, (11.5, 3.6))
+    drawn, panes = figure_with_panels(4, (11.5, 3.6))
     for ax, (name, axis) in zip(panes, AXES.items(), strict=True):
         for rule, colour in GOAL_RULES.items():
             data = next(f for f in fits if (f["axis"], f["rule"]) == (name, rule))
@@ -150,7 +150,7 @@ def figure(fits: Sequence[dict[str, Any]]) -> Figure:
             ax.plot(x, data["factor"] * x ** data["exponent"], color=colour, linewidth=1)
             if rule == "adagoal":
                 guide = 0.5 * y[0] * (x / x[0]) ** axis.theory
-                ax.plot(x, guide, color=GREY, linestyle=":", label=f"theory: {axis.theory:g}")
+                ax.plot(x, guide, color=GUIDE_COLOUR, linestyle=":", label=f"theory: {axis.theory:g}")
         ax.set(xscale="log", yscale="log", xlabel=axis.label)
         ax.set_xticks(x, [f"{value:.3g}" for value in x])
         ax.minorticks_off()
@@ -159,33 +159,35 @@ def figure(fits: Sequence[dict[str, Any]]) -> Figure:
     return drawn
 
 
-def report(outcomes: Sequence[Outcome], options: Options) -> Report:
+def report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> ExperimentReport:
     """The fits."""
     fits = [fit(along(name, options), name, rule, outcomes) for name in AXES for rule in GOAL_RULES]
     seeds = len(options.seeds)
     data = {"delta": DELTA, "seeds": seeds, "fits": fits, "runs": outcomes}
     figures = {"scaling.png": figure(fits)}
-    return Report(fits, table(fits, seeds), data, figures, panels=[curves(name, outcomes, options) for name in AXES])
+    return ExperimentReport(
+        fits, table(fits, seeds), data, figures, panels=[curves(name, outcomes, options) for name in AXES]
+    )
 
 
-def curves(name: str, records: Sequence[Outcome], options: Options) -> Panel:
+def curves(name: str, records: Sequence[RunOutcome], options: ExperimentOptions) -> CurvePanel:
     """Steps along an axis for the page, with every seed, and the slope of the theory."""
     x = {point: AXES[name].value(point) for point in along(name, options)}
     found = [(Point(r["L"], r["n"], r["A"], r["epsilon"]), r) for r in records]
-    lines: list[Line] = []
+    lines: list[Curve] = []
     for rule in GOAL_RULES:
         own = ((r["seed"], x[point], r["steps"]) for point, r in found if point in x and r["rule"] == rule)
-        lines += seeded(rule, own)
+        lines += curves_by_seed(rule, own)
     first, least = min(x.values()), min(lines[0].y)
     guide = [0.5 * least * (value / first) ** AXES[name].theory for value in sorted(x.values())]
-    lines.append(Line("the theory's slope", sorted(x.values()), guide))
-    return Panel(f"Steps against {AXES[name].label}", AXES[name].label, "steps to the certified stop", lines)
+    lines.append(Curve("the theory's slope", sorted(x.values()), guide))
+    return CurvePanel(f"Steps against {AXES[name].label}", AXES[name].label, "steps to the certified stop", lines)
 
 
 SCALING = Experiment(
     "scaling",
     cells,
-    measure=measure,
-    report=report,
-    asks=CATALOGUE["scaling"],
+    measure_run=measure,
+    make_report=report,
+    info=CATALOGUE["scaling"],
 )

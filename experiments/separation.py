@@ -1,6 +1,6 @@
 """What the reset is worth: the instance of lemma ``lemma_exp_sep``, with and without it.
 
-In :func:`adagoal.worlds.toys.separation` a fork is met with probability eta whenever s0 is left. Without the reset, a
+In :func:`adagoal.worlds.toys.separation_instance` a fork is met with probability eta whenever s0 is left. Without the reset, a
 policy that errs in the fork loses 2 > epsilon steps, and the right action there cannot be guessed: no learner can
 solve the problem before it has met the fork once. With the reset, an error in the fork costs eta (1 + V^pi) at most.
 
@@ -20,15 +20,15 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from adagoal.api.explore import audit
-from adagoal.compare.experiment import Experiment, Options, Outcome, Report
-from adagoal.compare.single_run import explore
-from adagoal.compare.tables import Table
-from adagoal.core.run import Run
+from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
+from adagoal.compare.single_run import explore_uninterrupted
+from adagoal.compare.tables import TextTable
+from adagoal.core.run import ExplorationRun
 from adagoal.mdp import solve
-from adagoal.report.curves import Line, Panel, seeded
+from adagoal.report.curves import Curve, CurvePanel, curves_by_seed
 from adagoal.worlds import toys
 from adagoal.worlds.model import TabularMDP
-from adagoal.worlds.simulator import ModelWorld
+from adagoal.worlds.simulator import ModelSimulator
 from experiments.catalogue import CATALOGUE
 
 ETAS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
@@ -56,19 +56,21 @@ class Cell(NamedTuple):
 
 def instance(eta: float, seed: int = 0) -> TabularMDP:
     """The world, with one of its four actions hidden as the good one."""
-    return toys.separation(n_actions=4, radius=RADIUS, eta=eta, best=seed % 4)
+    return toys.separation_instance(n_actions=4, radius=RADIUS, eta=eta, best=seed % 4)
 
 
-def with_reset(cell: Cell, options: Options) -> dict[str, Any]:
+def with_reset(cell: Cell, options: ExperimentOptions) -> dict[str, Any]:
     """One run of the certified explorer with the goal space {g}, and its audit."""
     mdp = instance(*cell)
     met = False
 
-    def watch(run: Run) -> None:
+    def watch(run: ExplorationRun) -> None:
         nonlocal met
         met = bool(run.counts.seen[FORK])
 
-    result = explore(ModelWorld(mdp), RADIUS, EPSILON, DELTA, seed=cell.seed, goals=[GOAL], observe=watch)
+    result = explore_uninterrupted(
+        ModelSimulator(mdp), RADIUS, EPSILON, DELTA, seed=cell.seed, goals=[GOAL], observe=watch
+    )
     verdict = audit(result, mdp)
     outcome = {"status": result.status, "steps": result.steps, "audit": verdict.ok, "gap": verdict.rows[0].gap}
     return outcome | {"met_fork": met}
@@ -87,7 +89,7 @@ def first_met(eta: float, seed: int) -> list[float]:
     return [float(q) for q in np.quantile(steps, (0.1, 0.5, 0.9))]
 
 
-def report(outcomes: Sequence[Outcome], options: Options) -> Report:
+def report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> ExperimentReport:
     """Both curves, by eta."""
     data = []
     for eta, own in zip(ETAS, np.array(outcomes, object).reshape(len(ETAS), -1).tolist(), strict=True):
@@ -108,20 +110,20 @@ def report(outcomes: Sequence[Outcome], options: Options) -> Report:
         for row in data
     ]
     setting = {"radius": RADIUS, "epsilon": EPSILON, "delta": DELTA, "seeds": list(options.seeds), "draws": DRAWS}
-    text = Table.of(rows, COLUMNS, left=0).markdown()
+    text = TextTable.from_rows(rows, COLUMNS, left=0).to_markdown()
     found = {"separation.png": figure(data)}
-    return Report(rows, text, setting | {"rows": data}, found, panels=[panel(data, options.seeds)])
+    return ExperimentReport(rows, text, setting | {"rows": data}, found, panels=[panel(data, options.seeds)])
 
 
-def panel(rows: Sequence[dict[str, Any]], seeds: Sequence[int]) -> Panel:
+def panel(rows: Sequence[dict[str, Any]], seeds: Sequence[int]) -> CurvePanel:
     """The same curves for the page, with those of every seed."""
     runs = [(row["diameter"], seed, run) for row in rows for seed, run in zip(seeds, row["reset_runs"], strict=True)]
-    lines = seeded(WITH_RESET, ((seed, diameter, run["steps"]) for diameter, seed, run in runs))
+    lines = curves_by_seed(WITH_RESET, ((seed, diameter, run["steps"]) for diameter, seed, run in runs))
     x = [row["diameter"] for row in rows]
     for i, share in enumerate(("10%", "median", "90%")):
-        lines.append(Line(f"{WITHOUT_RESET}, {share}", x, [row["reset_free_steps"][i] for row in rows]))
-    lines.append(Line(LEMMA, x, [1 / (9 * row["eta"]) for row in rows]))
-    return Panel("What the reset is worth", DIAMETER, "steps", lines)
+        lines.append(Curve(f"{WITHOUT_RESET}, {share}", x, [row["reset_free_steps"][i] for row in rows]))
+    lines.append(Curve(LEMMA, x, [1 / (9 * row["eta"]) for row in rows]))
+    return CurvePanel("What the reset is worth", DIAMETER, "steps", lines)
 
 
 def figure(rows: Sequence[dict[str, Any]]) -> Figure:
@@ -146,8 +148,8 @@ def figure(rows: Sequence[dict[str, Any]]) -> Figure:
 
 SEPARATION = Experiment(
     "separation",
-    cells=lambda options: [Cell(eta, seed) for eta in ETAS for seed in options.seeds],
-    measure=with_reset,
-    report=report,
-    asks=CATALOGUE["separation"],
+    list_runs=lambda options: [Cell(eta, seed) for eta in ETAS for seed in options.seeds],
+    measure_run=with_reset,
+    make_report=report,
+    info=CATALOGUE["separation"],
 )

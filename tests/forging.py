@@ -31,7 +31,7 @@ import adagoal
 import vault
 from adagoal.report import page, write_report
 from adagoal.runs import folder as folders
-from adagoal.runs.saved import find, staged
+from adagoal.runs.saved import find_saved_run, staged_file_path
 from killing import CASES
 
 PATIENCE = 20
@@ -88,8 +88,10 @@ def replaced(data: Any, at: tuple[Any, ...], value: Any) -> Any:
 
 def forgeries(folder: Path, rng: random.Random) -> Iterator[tuple[str, str, Callable[[], bytes]]]:
     """(what, file, content) of every forgery of a folder; the content is made when it is wanted."""
-    manifest = find(folder).manifest
-    files = [str(staged(folder, n, e.generation).relative_to(folder)) for n, e in manifest.states[0].items()]
+    manifest = find_saved_run(folder).manifest
+    files = [
+        str(staged_file_path(folder, n, e.generation).relative_to(folder)) for n, e in manifest.checkpoints[0].items()
+    ]
     for name in [*files, "model.npz", "result.json", "view.json"]:
         if name.endswith(".json"):
             data = json.loads((folder / name).read_text())
@@ -163,7 +165,7 @@ def in_a_child(folder: Path, file: str, env: Any, budget: int) -> str:
 
 def main(seed: int, wanted: int) -> int:
     """As the module says; the number of failures."""
-    folders.due = lambda since, cost: True
+    folders.save_interval_elapsed = lambda since, cost: True
     page.png = lambda drawn: b""  # nobody looks
     os.fsync = lambda handle: None
     rng, wrong = random.Random(seed), 0

@@ -8,7 +8,7 @@ WORLDS = {
     "sparse": random_models.random_sparse(n_states=8, n_actions=2, seed=3),
     "traps": random_models.random_traps(n_states=10, n_actions=2, seed=2),
     "unreachable": random_models.random_unreachable(n_states=10, n_actions=2, seed=0),
-    "grid": grid.open_grid(rows=3, cols=3, slip=0.1),
+    "grid": grid.open_grid_model(rows=3, cols=3, slip=0.1),
 }
 GRID = {"rows": 3, "cols": 4}
 SCALES = {"ucbexplore": 1e-4, "disco": 0.01, "valae": 1e-5, "lae": 0.001}

@@ -90,7 +90,7 @@ def killed(arguments: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         child = os.fork()
         if not child:
-            run_folder.due = lambda since, cost: True  # checkpoint after every rollout
+            run_folder.save_interval_elapsed = lambda since, cost: True  # checkpoint after every rollout
 
             def kill_half_way(run: Any) -> None:
                 if run.steps > 30_000:
@@ -118,7 +118,9 @@ def deep() -> dict[str, Any]:
     configs = [Config("point-mass", steps=2_000, seed=i, goal_rule=rule, **small) for i, rule in enumerate(rules)]
     trained = train(configs, workers=1)
     actors = [[digest(array) for layer in policy.actor.layers for array in layer] for policy in trained.policies]
-    curves = [[{**row, "wall_seconds": None} for row in trained.history.curve(run)] for run in range(len(configs))]
+    curves = [
+        [{**row, "wall_seconds": None} for row in trained.history.learning_curve(run)] for run in range(len(configs))
+    ]
     return {"status": str(trained.status), "curves": curves, "actors": actors, "D": digest(trained.maps["D"])}
 
 

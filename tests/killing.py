@@ -28,22 +28,22 @@ import numpy as np
 
 import adagoal
 from adagoal.core.types import Floats
-from adagoal.goals import Known
+from adagoal.goals import GoalInfo
 from adagoal.methods import METHODS
 from adagoal.runs import folder as folders
-from adagoal.runs.saved import find
+from adagoal.runs.saved import find_saved_run
 from adagoal.worlds import toys
 from model_env import ModelEnv, PairEnv
 
 Make = Callable[[], Any]
 
 
-def tried_least(known: Known) -> Floats:
+def tried_least(known: GoalInfo) -> Floats:
     """A rule of the user's own."""
     return np.where(known.eligible, 1.0 / (1.0 + known.attempts), 0.0)
 
 
-Rule = str | Callable[[Known], Floats]
+Rule = str | Callable[[GoalInfo], Floats]
 RULES: list[Rule] = [
     *("adagoal", "adagoal-proportional", "unigoal", "raregoal", "mega", "omega", "goid", "progress", "goexplore"),
     tried_least,
@@ -83,11 +83,11 @@ CASES: dict[str, dict[str, Any]] = {
     "vtr-pooled": {**WINDY, "method": "vtr-pooled"},
     "vtr": {**WINDY, "method": "vtr", "radius": 2, "method_args": {"horizon": 6}, "budget": 500},
     "frozen-lake": {"env": "FrozenLake-v1", "radius": 4, "budget": 2_000},
-    "numbered": {"env": lambda: ModelEnv(toys.chain(**CHAIN)), "radius": 5, "budget": 2_000},
-    "on-the-fly": {"env": lambda: PairEnv(toys.chain(**CHAIN), (0, 2)), "radius": 5, "budget": 1_500},
-    "on-the-fly-sets": {"env": lambda: PairEnv(toys.chain(**CHAIN), (0, 2)), "radius": 4, "goals": "keys:1",
+    "numbered": {"env": lambda: ModelEnv(toys.chain_model(**CHAIN)), "radius": 5, "budget": 2_000},
+    "on-the-fly": {"env": lambda: PairEnv(toys.chain_model(**CHAIN), (0, 2)), "radius": 5, "budget": 1_500},
+    "on-the-fly-sets": {"env": lambda: PairEnv(toys.chain_model(**CHAIN), (0, 2)), "radius": 4, "goals": "keys:1",
                         "method": "ucbexplore", "method_args": {"constants": "scaled=0.001"}, "budget": 1_500},
-    "on-the-fly-auto": {"env": lambda: PairEnv(toys.chain(**CHAIN)), "radius": "auto", "budget": 1_500},
+    "on-the-fly-auto": {"env": lambda: PairEnv(toys.chain_model(**CHAIN)), "radius": "auto", "budget": 1_500},
 }  # fmt: skip
 
 
@@ -95,7 +95,7 @@ def begin_or_go_on(case: str, rule: Rule, path: Path) -> None:
     """What a user would do: begin, or go on with what is there."""
     arguments = dict(CASES[case])
     make = arguments.pop("env") if callable(arguments["env"]) else None
-    if path.exists() and find(path) is not None:
+    if path.exists() and find_saved_run(path) is not None:
         again = rule if callable(rule) else None
         adagoal.resume(path, env=None if make is None else make(), goal_rule=again)
     else:
@@ -106,7 +106,7 @@ def begin_or_go_on(case: str, rule: Rule, path: Path) -> None:
 def draw_rule(case: str, rng: random.Random) -> Rule:
     """Any rule, unless the method of the case decides by itself where to go."""
     drawn, method = rng.choice(RULES), METHODS[CASES[case].get("method", "certified")]
-    return drawn if method.asks_rule else "adagoal"
+    return drawn if method.uses_goal_rule else "adagoal"
 
 
 def in_a_child(case: str, rule: Rule, path: Path, patience: float) -> bool:
@@ -135,7 +135,7 @@ def outcome(path: Path) -> tuple[dict[str, Any], bytes]:
 
 def main(seed: int, kills: int) -> int:
     """As the module says; the number of differences."""
-    folders.due = lambda since, cost: True
+    folders.save_interval_elapsed = lambda since, cost: True
     os.fsync = lambda handle: None  # a kill loses no page of the system
     rng, wrong, done = random.Random(seed), 0, 0
     with tempfile.TemporaryDirectory() as place:

@@ -5,14 +5,14 @@ import math
 import numpy as np
 
 from adagoal import goals as goal_rules
-from adagoal.core.counts import Counts
+from adagoal.core.counts import TransitionCounts
 from adagoal.core.goalspace import GoalSpace
-from adagoal.core.mixture import from_kernels
-from adagoal.core.run import Run
-from adagoal.methods import Problem, build
+from adagoal.core.mixture import mixture_from_kernels
+from adagoal.core.run import ExplorationRun
+from adagoal.methods import ExplorationProblem, build_estimates
 from adagoal.worlds import random_models
-from adagoal.worlds.combine import combine, from_models
-from adagoal.worlds.simulator import ModelWorld
+from adagoal.worlds.combine import mixture_from_models, model_from_mixture
+from adagoal.worlds.simulator import ModelSimulator
 
 
 def random_mixture(seed, n_states=8, d=3, signed=False):
@@ -23,25 +23,25 @@ def random_mixture(seed, n_states=8, d=3, signed=False):
     ]
     theta = rng.dirichlet(np.ones(d))
     if not signed:
-        return combine(from_models(models), theta), theta
+        return model_from_mixture(mixture_from_models(models), theta), theta
     kernels = [m.kernel() for m in models]
     kernels = kernels[:1] + [k - kernels[0] for k in kernels[1:]]
     theta = np.append(1.0, theta[1:])
-    return combine(from_kernels(kernels, 2, B=2.0), theta), theta
+    return model_from_mixture(mixture_from_kernels(kernels, 2, B=2.0), theta), theta
 
 
 def start(mdp, method, L=6.0, epsilon=1.0, delta=0.1, goals=None, seed=0, **arguments):
     """A run that has not begun."""
-    world = ModelWorld(mdp)
-    counts = Counts(world.initial_states, world.n_actions, world.start)
-    space = GoalSpace.states(mdp.n_states, mdp.n_states, None if goals is None else np.asarray(goals))
-    estimates = build(method, Problem(world, counts, L, epsilon, delta, space), arguments)
-    return Run(world, estimates, goal_rules.adagoal, np.random.default_rng(seed))
+    world = ModelSimulator(mdp)
+    counts = TransitionCounts(world.initial_states, world.n_actions, world.start)
+    space = GoalSpace.from_states(mdp.n_states, mdp.n_states, None if goals is None else np.asarray(goals))
+    estimates = build_estimates(method, ExplorationProblem(world, counts, L, epsilon, delta, space), arguments)
+    return ExplorationRun(world, estimates, goal_rules.adagoal, np.random.default_rng(seed))
 
 
 def observe(counts, mdp, n, rng):
     """Every pair is tried n times more."""
-    counts.widen(int(np.diff(mdp.indptr).max()))
+    counts.grow_successors(int(np.diff(mdp.indptr).max()))
     for x in range(len(counts.n)):
         span = slice(mdp.indptr[x], mdp.indptr[x + 1])
         size = span.stop - span.start

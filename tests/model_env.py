@@ -11,34 +11,34 @@ from gymnasium import spaces
 from adagoal.worlds.model import TabularMDP
 
 if TYPE_CHECKING:  # processes of environments begin sooner without them
-    from adagoal.core.counts import Counts
-    from adagoal.core.world import World
+    from adagoal.core.counts import TransitionCounts
+    from adagoal.core.world import TabularEnv
 
 NEVER = 2**60
 
 
 def play(
-    world: World, steps: int, seed: int = 0, goals: list[int] | None = None, counts: Counts | None = None
-) -> tuple[Counts, list[tuple[int, bool]]]:
+    world: TabularEnv, steps: int, seed: int = 0, goals: list[int] | None = None, counts: TransitionCounts | None = None
+) -> tuple[TransitionCounts, list[tuple[int, bool]]]:
     """Random policies towards the given goals, in rollouts of at most 300 steps."""
-    from adagoal.core.counts import Counts
-    from adagoal.core.world import Plan
+    from adagoal.core.counts import TransitionCounts
+    from adagoal.core.world import ExplorationPlan
 
-    counts = counts or Counts(world.initial_states, world.n_actions, world.start)
+    counts = counts or TransitionCounts(world.initial_states, world.n_actions, world.start)
     rng, done, episodes = np.random.default_rng(seed), 0, list[tuple[int, bool]]()
     choose = np.random.default_rng([seed, 1])
     while done < steps:
         S = counts.n_states
         goal_state = np.arange(S) if goals is None else np.array(goals)
         policy = (choose.integers(4 * world.n_actions + 1, size=(1, S, len(goal_state))) // 4).astype(np.int16)
-        plan = Plan(policy, goal_state, 25, np.full(S * world.n_actions, NEVER))
+        plan = ExplorationPlan(policy, goal_state, 25, np.full(S * world.n_actions, NEVER))
         outcome = world.rollout(plan, np.ones(len(goal_state)), counts, rng, min(steps - done, 300), 10**6)
         done += outcome.steps
         episodes += zip(outcome.goals, outcome.reached, strict=True)
     return counts, episodes
 
 
-def same_counts(one: Counts, two: Counts) -> bool:
+def same_counts(one: TransitionCounts, two: TransitionCounts) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(one.state().values(), two.state().values(), strict=True))
 
 

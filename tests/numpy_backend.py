@@ -3,8 +3,8 @@
 import numpy as np
 from scipy import sparse
 
-from adagoal.core.backup import BETWEEN, FINEST
-from adagoal.planning.backend import NUMBA
+from adagoal.core.backup import FINEST_LEVEL, NEAREST_LEVEL_FACTOR
+from adagoal.planning.backend import NUMBA_BACKEND
 
 
 def moments(model, p, F):
@@ -32,8 +32,10 @@ def lower(model, block, V, policy):
     away = (block.column[:, :, None] != np.arange(V.shape[1])).all(axis=1)
     for _ in range(block.sweeps):
         mean, variance, _ = moments(model, model.p, V)
-        width = np.maximum(np.sqrt(2 * r * np.maximum(variance, 2 * r * (FINEST * cap) ** 2)), variance * FINEST / cap)
-        Q = np.where(tried, 1.0 + np.maximum(mean * (1.0 - r) - BETWEEN * width, sure * mean), 1.0)
+        width = np.maximum(
+            np.sqrt(2 * r * np.maximum(variance, 2 * r * (FINEST_LEVEL * cap) ** 2)), variance * FINEST_LEVEL / cap
+        )
+        Q = np.where(tried, 1.0 + np.maximum(mean * (1.0 - r) - NEAREST_LEVEL_FACTOR * width, sure * mean), 1.0)
         Q = by_state(model, Q, np.minimum(cap, 1.0 + V[model.start]))
         policy = np.where(swept, Q.argmin(axis=1), policy).astype(np.int16)
         rise = np.where(swept & away, np.maximum(Q.min(axis=1) - V, 0.0), 0.0)
@@ -109,4 +111,4 @@ def stages(kernel, bonus, targets, horizon):
     return policy, low[kernel.start], gap[kernel.start]
 
 
-NUMPY = NUMBA._replace(lower=lower, upper=upper, exact=exact, stages=stages)
+NUMPY = NUMBA_BACKEND._replace(lower_bounds=lower, upper_bounds=upper, exact_values=exact, finite_horizon=stages)

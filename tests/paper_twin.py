@@ -8,7 +8,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core.counts import Counts
+from adagoal.core.counts import TransitionCounts
 from adagoal.worlds import random_models
 from adagoal.worlds.model import TabularMDP
 
@@ -80,9 +80,9 @@ def random_mdp(seed: int) -> TabularMDP:
     return mdp
 
 
-def sampled(mdp: TabularMDP, n: NDArray[np.int64], rng: np.random.Generator) -> Counts:
+def sampled(mdp: TabularMDP, n: NDArray[np.int64], rng: np.random.Generator) -> TransitionCounts:
     """Counts after n[x] transitions of every pair x that can be used."""
-    counts = Counts(mdp.n_states, mdp.n_actions, mdp.start, width=int(np.diff(mdp.indptr).max()))
+    counts = TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start, width=int(np.diff(mdp.indptr).max()))
     counts.terminal |= mdp.terminal
     counts.seen[:] = True
     for x, (s, a) in enumerate(itertools.product(range(mdp.n_states), range(mdp.n_actions))):

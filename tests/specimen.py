@@ -5,19 +5,19 @@ from pathlib import Path
 import numpy as np
 
 from adagoal.core import files
-from adagoal.core.schema import Array
-from adagoal.runs.folder import hold
-from adagoal.runs.saved import Saved, read
+from adagoal.core.schema import ArraySpec
+from adagoal.runs.folder import open_locked_folder
+from adagoal.runs.saved import SavedRun, read_saved_run
 
 KIND = "exploration"
 SIZES = {"A": 2}
 STATE = {
-    "successor": Array("int32", ("S*A", "K"), low=0, below="S"),
-    "visits": Array("i", ("S",), low=0),
-    "values": Array("f", ("S",), low=0, finite=False),
-    "seen": Array("b", ("S",)),
-    "order": Array("i", ("M",), low=0, below="S", rising=True),
-    "extra": Array("f", optional=True),
+    "successor": ArraySpec("int32", ("S*A", "K"), low=0, below="S"),
+    "visits": ArraySpec("i", ("S",), low=0),
+    "values": ArraySpec("f", ("S",), low=0, finite=False),
+    "seen": ArraySpec("b", ("S",)),
+    "order": ArraySpec("i", ("M",), low=0, below="S", increasing=True),
+    "extra": ArraySpec("f", optional=True),
 }
 FACTS = {
     "type": "object",
@@ -47,11 +47,11 @@ def arrays(number: int) -> dict[str, np.ndarray]:
     }
 
 
-def state(number: int) -> dict[str, files.Content]:
+def state(number: int) -> dict[str, files.FileContent]:
     return {"checkpoint.npz": files.arrays_content(arrays(number), {"steps": number, "rng": 2**127}, compress=False)}
 
 
-def results(number: int) -> dict[str, files.Content]:
+def results(number: int) -> dict[str, files.FileContent]:
     return {
         "result.json": files.json_content({"status": "done", "steps": number, "goals": [{"goal": 1}]}),
         "model.npz": files.arrays_content({"policy": np.full((2, 5), number)}),
@@ -59,33 +59,33 @@ def results(number: int) -> dict[str, files.Content]:
     }
 
 
-def look_state(saved: Saved) -> int:
-    found, facts = saved.state().arrays("checkpoint.npz", STATE, SIZES, FACTS)
+def look_state(saved: SavedRun) -> int:
+    found, facts = saved.checkpoint_files().load_arrays("checkpoint.npz", STATE, SIZES, FACTS)
     assert facts["rng"] == 2**127
     for name, array in arrays(facts["steps"]).items():
         assert (found[name] == array).all()
     return int(facts["steps"])
 
 
-def look_results(saved: Saved) -> int | None:
-    here = saved.results()
+def look_results(saved: SavedRun) -> int | None:
+    here = saved.result_files()
     if "result.json" not in here:
         return None
-    data = here.json("result.json", RESULT)
-    model, _ = here.arrays("model.npz", {"policy": Array("i", ("G", "S"))})
+    data = here.load_json("result.json", RESULT)
+    model, _ = here.load_arrays("model.npz", {"policy": ArraySpec("i", ("G", "S"))})
     assert (model["policy"] == data["steps"]).all()
-    with here._open("report.html") as (_, file, _):
+    with here._open_verified("report.html") as (_, file, _):
         assert file.read(100) == f"<p>{data['steps']}</p>".encode()
     return int(data["steps"])
 
 
 def look(path: Path) -> tuple[int, int | None]:
     """The numbers of the state and of the results; that each is of one piece is checked on the way."""
-    return read(path, lambda saved: (look_state(saved), look_results(saved)))
+    return read_saved_run(path, lambda saved: (look_state(saved), look_results(saved)))
 
 
 def build(path: Path, *numbers: int) -> Path:
-    with hold(path, KIND) as folder:
+    with open_locked_folder(path, KIND) as folder:
         for number in numbers:
-            folder.save(state(number), results(number))
+            folder.save_files(state(number), results(number))
     return path

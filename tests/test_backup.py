@@ -5,19 +5,19 @@ import math
 import numpy as np
 import pytest
 
-from adagoal.core.backup import BETWEEN, FINEST, Local, back_up
-from adagoal.core.counts import Counts
-from adagoal.core.run import Run
-from adagoal.core.world import Plan
-from adagoal.goals import RULES
-from adagoal.loop import explore
+from adagoal.core.backup import FINEST_LEVEL, NEAREST_LEVEL_FACTOR, LocalLowerBounds, backup_state
+from adagoal.core.counts import TransitionCounts
+from adagoal.core.run import ExplorationRun
+from adagoal.core.world import ExplorationPlan
+from adagoal.goals import BUILTIN_RULES
+from adagoal.loop import run_exploration
 from adagoal.mdp import solve
 from adagoal.tabular import certified
-from adagoal.tabular.certified import Certified
-from adagoal.tabular.schedule import CLOSED, DUALS, FLOATS, STEP, Schedule
+from adagoal.tabular.certified import CertifiedExplorer
+from adagoal.tabular.schedule import CLOSED_FORM_KIND, EXACT_DUAL_KIND, TOKEN_CAPACITY, TOKENS_PER_STEP, PlanningBudget
 from adagoal.worlds import grid, random_models
-from adagoal.worlds.gym import GymWorld
-from adagoal.worlds.simulator import ModelWorld
+from adagoal.worlds.gym import GymAdapter
+from adagoal.worlds.simulator import ModelSimulator
 from model_env import ModelEnv
 
 CAP, LOG = 12.0, 9.0
@@ -25,12 +25,16 @@ CAP, LOG = 12.0, 9.0
 
 def tried(mdp, steps, seed=0):
     """Counts of random actions."""
-    counts, rng, s = Counts(mdp.n_states, mdp.n_actions, mdp.start, width=8), np.random.default_rng(seed), mdp.start
+    counts, rng, s = (
+        TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start, width=8),
+        np.random.default_rng(seed),
+        mdp.start,
+    )
     for _ in range(steps):
         a = int(rng.integers(mdp.n_actions))
         states, p = mdp.row(s, a)
         landed = int(rng.choice(states, p=p))
-        counts.record(s, a, landed)
+        counts.record_transition(s, a, landed)
         counts.seen[landed] = True
         s = landed
     return counts
@@ -39,7 +43,7 @@ def tried(mdp, steps, seed=0):
 def local(counts, V, q, probe=None, probing=False, ball=None):
     probe = np.full(V.shape, -1, np.int16) if probe is None else probe
     ball = ball or (np.zeros(len(q), bool), np.zeros(counts.count.shape), np.zeros(len(q)))
-    return Local(V, probe, probing, q, LOG, *ball, CAP, counts.start, counts.n_actions)
+    return LocalLowerBounds(V, probe, probing, q, LOG, *ball, CAP, counts.start, counts.n_actions)
 
 
 def twin(s, V, counts, q, ball):
@@ -57,8 +61,10 @@ def twin(s, V, counts, q, ball):
             values, p, r = V[counts.successor[x, :o]], counts.count[x, :o] / n, LOG / n
             mean = p @ values
             variance = p @ (values - mean) ** 2
-            width = max(math.sqrt(2 * r * max(variance, 2 * r * (FINEST * CAP) ** 2)), variance * FINEST / CAP)
-            low = mean * (1 - r) - BETWEEN * width
+            width = max(
+                math.sqrt(2 * r * max(variance, 2 * r * (FINEST_LEVEL * CAP) ** 2)), variance * FINEST_LEVEL / CAP
+            )
+            low = mean * (1 - r) - NEAREST_LEVEL_FACTOR * width
             value += max(low, (1 - q[x]) * mean if o == 1 else 0.0)
         if value < best:
             best, action = value, a
@@ -77,7 +83,9 @@ def test_a_backup_against_its_twin(steps):
         V = rng.random((2, mdp.n_states)) * CAP * rng.random()
         value, action = twin(s, V[1].copy(), counts, q, ball)
         before = V.copy()
-        found = back_up(s, 1, local(counts, V, q, ball=ball), counts.successor, counts.count, counts.support, counts.n)
+        found = backup_state(
+            s, 1, local(counts, V, q, ball=ball), counts.successor, counts.count, counts.support, counts.n
+        )
         assert found == action
         assert V[1, s] == pytest.approx(value, abs=1e-12)
         V[1, s] = before[1, s]
@@ -85,11 +93,11 @@ def test_a_backup_against_its_twin(steps):
 
 
 def test_probing_names_the_action_and_still_backs_up():
-    counts = tried(grid.open_grid(rows=2, cols=2), 30)
+    counts = tried(grid.open_grid_model(rows=2, cols=2), 30)
     V, probe = np.zeros((1, 4)), np.full((1, 4), -1, np.int16)
     probe[0, 1] = 3
     given = local(counts, V, np.ones(len(counts.n)), probe, probing=True)
-    assert back_up(1, 0, given, counts.successor, counts.count, counts.support, counts.n) == 3
+    assert backup_state(1, 0, given, counts.successor, counts.count, counts.support, counts.n) == 3
     assert V[0, 1] >= 1.0
 
 
@@ -97,17 +105,22 @@ def test_probing_names_the_action_and_still_backs_up():
 def test_bounds_raised_on_the_way_are_bounds(seed, monkeypatch):
     """Lemma 5 after every rollout, at every state and not only at the start, where there are no plans at all."""
     mdp = random_models.random_sparse(n_states=8, n_actions=2, seed=seed)
-    truth, counts = solve.optimal_values(mdp), Counts(mdp.n_states, mdp.n_actions, mdp.start)
-    estimates = Certified(counts, mdp.n_states, 6.0, 1.0, 0.1)
-    monkeypatch.setattr(estimates.schedule, "pays", lambda kind: False)
-    run, looks = Run(ModelWorld(mdp), estimates, RULES["adagoal-proportional"], np.random.default_rng(seed)), []
+    truth, counts = solve.optimal_values(mdp), TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start)
+    estimates = CertifiedExplorer(counts, mdp.n_states, 6.0, 1.0, 0.1)
+    monkeypatch.setattr(estimates.budget, "can_afford", lambda kind: False)
+    run, looks = (
+        ExplorationRun(
+            ModelSimulator(mdp), estimates, BUILTIN_RULES["adagoal-proportional"], np.random.default_rng(seed)
+        ),
+        [],
+    )
 
     def look(run):
         goals = estimates.goal_state[1:]
         assert (estimates.V[:, 1:] <= truth[:, goals] + 1e-9).all()
         looks.append(estimates.D[1:].max())
 
-    explore(run, 90_000, look)
+    run_exploration(run, 90_000, look)
     assert looks[-1] > 1.5  # they have been raised
     assert estimates.plans == 0
 
@@ -118,12 +131,14 @@ def test_bounds_of_pairs_whose_successors_are_known_are_bounds(seed, monkeypatch
     mdp, lowest = random_models.random_sparse(n_states=8, n_actions=2, seed=seed), []
     truth = solve.optimal_values(mdp)
     for dense in (5, 400):
-        monkeypatch.setattr(certified, "DENSE", dense)
-        counts = Counts(mdp.n_states, mdp.n_actions, mdp.start)
-        estimates = Certified(counts, mdp.n_states, 60.0, 1.0, 0.1, branching=3)
-        run = Run(ModelWorld(mdp), estimates, RULES["adagoal-proportional"], np.random.default_rng(seed))
-        explore(run, 10_000)
-        estimates.conclude(np.ones(len(estimates.D), bool))
+        monkeypatch.setattr(certified, "MAX_DENSE_STATES", dense)
+        counts = TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start)
+        estimates = CertifiedExplorer(counts, mdp.n_states, 60.0, 1.0, 0.1, branching=3)
+        run = ExplorationRun(
+            ModelSimulator(mdp), estimates, BUILTIN_RULES["adagoal-proportional"], np.random.default_rng(seed)
+        )
+        run_exploration(run, 10_000)
+        estimates.finalize(np.ones(len(estimates.D), bool))
         assert estimates.confidence.complete.any() == (dense == 5)
         goals = estimates.goal_state[1:]
         assert (estimates.V[:, 1:] <= truth[:, goals] + 1e-9).all()
@@ -135,13 +150,15 @@ def test_the_same_backups_in_python_and_compiled():
     """A Gymnasium environment and the simulator, on a deterministic model: same counts and same bounds, bit for bit."""
     mdp = random_models.random_deterministic(n_states=10, n_actions=3, seed=1)
     outcomes = []
-    for world in (ModelWorld(mdp), GymWorld(ModelEnv(mdp), "model")):
-        counts = Counts(mdp.n_states, mdp.n_actions, mdp.start, width=1)
+    for world in (ModelSimulator(mdp), GymAdapter(ModelEnv(mdp), "model")):
+        counts = TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start, width=1)
         V = np.zeros((2, mdp.n_states))
         rng = np.random.default_rng(0)
-        if isinstance(world, GymWorld):
-            world.restart(0)  # else the first rollout draws a seed
-        plan = Plan(local(counts, V, np.full(len(counts.n), 0.5)), np.array([-2, 7]), 50, np.full(len(counts.n), 2**62))
+        if isinstance(world, GymAdapter):
+            world.reset_with_seed(0)  # else the first rollout draws a seed
+        plan = ExplorationPlan(
+            local(counts, V, np.full(len(counts.n), 0.5)), np.array([-2, 7]), 50, np.full(len(counts.n), 2**62)
+        )
         for _ in range(40):
             world.rollout(plan, np.array([1.0, 0.0]), counts, rng, 50, 10**6)
         outcomes.append((counts.n.copy(), counts.visits.copy(), V))
@@ -153,45 +170,45 @@ def test_the_same_backups_in_python_and_compiled():
 def test_a_column_is_not_raised_once_one_of_its_goals_was_found():
     """Column 0 bounds goals never seen: after a discovery it must not be raised before its copy was made."""
     mdp = random_models.random_deterministic(n_states=12, n_actions=2, seed=0)
-    counts, V = Counts(mdp.n_states, mdp.n_actions, mdp.start), np.zeros((1, mdp.n_states))
-    plan = Plan(local(counts, V, np.zeros(len(counts.n))), np.array([-1]), 50, np.full(len(counts.n), 2**62))
-    ModelWorld(mdp).rollout(plan, np.ones(1), counts, np.random.default_rng(0), 1000, 10**6)
+    counts, V = TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start), np.zeros((1, mdp.n_states))
+    plan = ExplorationPlan(local(counts, V, np.zeros(len(counts.n))), np.array([-1]), 50, np.full(len(counts.n), 2**62))
+    ModelSimulator(mdp).rollout(plan, np.ones(1), counts, np.random.default_rng(0), 1000, 10**6)
     assert counts.seen.sum() == 2
 
 
 def test_a_block_is_free_now_and_then():
-    schedule = Schedule()
-    schedule.earn(1e6)
-    schedule.pay(2 * FLOATS[CLOSED], exact=False)
-    assert schedule.purses[CLOSED] < 0.0
-    assert schedule.pays(CLOSED)
-    schedule.pay(2 * FLOATS[CLOSED], exact=False)
-    debt = schedule.purses[CLOSED]
-    assert not schedule.pays(CLOSED)
-    other, more = Schedule(), schedule.patience()
-    other.restore(schedule.state())
+    schedule = PlanningBudget()
+    schedule.refill_tokens(1e6)
+    schedule.spend_on_sweeps(2 * TOKEN_CAPACITY[CLOSED_FORM_KIND], exact=False)
+    assert schedule.tokens[CLOSED_FORM_KIND] < 0.0
+    assert schedule.can_afford(CLOSED_FORM_KIND)
+    schedule.spend_on_sweeps(2 * TOKEN_CAPACITY[CLOSED_FORM_KIND], exact=False)
+    debt = schedule.tokens[CLOSED_FORM_KIND]
+    assert not schedule.can_afford(CLOSED_FORM_KIND)
+    other, more = PlanningBudget(), schedule.replan_interval()
+    other.restore_budget(schedule.budget_state())
     for one in (schedule, other):
-        one.earn(1e6 + more - 1)
-        assert not one.pays(CLOSED)
-    schedule.earn(1.1e6)
-    assert schedule.pays(CLOSED)
-    schedule.pay(2 * FLOATS[CLOSED], exact=False)
-    assert schedule.purses[CLOSED] == debt + STEP * 1e5
+        one.refill_tokens(1e6 + more - 1)
+        assert not one.can_afford(CLOSED_FORM_KIND)
+    schedule.refill_tokens(1.1e6)
+    assert schedule.can_afford(CLOSED_FORM_KIND)
+    schedule.spend_on_sweeps(2 * TOKEN_CAPACITY[CLOSED_FORM_KIND], exact=False)
+    assert schedule.tokens[CLOSED_FORM_KIND] == debt + TOKENS_PER_STEP * 1e5
 
 
 def test_purses():
-    schedule = Schedule()
-    assert schedule.pays(DUALS)
-    schedule.pay(2 * FLOATS[DUALS], exact=True)
-    assert not schedule.pays(DUALS)
-    debt = -schedule.purses[DUALS]
-    schedule.earn(debt / STEP - 1.0)
-    assert not schedule.pays(DUALS)
-    schedule.earn(debt / STEP + 1.0)
-    assert schedule.pays(DUALS)
-    schedule.earn(1e15)
-    assert (schedule.purses == FLOATS).all()
-    other = Schedule()
-    other.restore(schedule.state())
-    other.earn(1e15)
-    assert (other.purses == schedule.purses).all()
+    schedule = PlanningBudget()
+    assert schedule.can_afford(EXACT_DUAL_KIND)
+    schedule.spend_on_sweeps(2 * TOKEN_CAPACITY[EXACT_DUAL_KIND], exact=True)
+    assert not schedule.can_afford(EXACT_DUAL_KIND)
+    debt = -schedule.tokens[EXACT_DUAL_KIND]
+    schedule.refill_tokens(debt / TOKENS_PER_STEP - 1.0)
+    assert not schedule.can_afford(EXACT_DUAL_KIND)
+    schedule.refill_tokens(debt / TOKENS_PER_STEP + 1.0)
+    assert schedule.can_afford(EXACT_DUAL_KIND)
+    schedule.refill_tokens(1e15)
+    assert (schedule.tokens == TOKEN_CAPACITY).all()
+    other = PlanningBudget()
+    other.restore_budget(schedule.budget_state())
+    other.refill_tokens(1e15)
+    assert (other.tokens == schedule.tokens).all()

@@ -7,37 +7,39 @@ import pytest
 
 from adagoal import goals as goal_rules
 from adagoal import methods
-from adagoal.core.counts import Counts
+from adagoal.core.counts import TransitionCounts
 from adagoal.core.errors import InputError
 from adagoal.core.goalspace import GoalSpace
 from adagoal.core.policy import Policy
-from adagoal.core.run import Run
-from adagoal.loop import explore
+from adagoal.core.run import ExplorationRun
+from adagoal.loop import run_exploration
 from adagoal.mdp import solve
 from adagoal.mdp.audit import audit_policies
-from adagoal.runs.session import Session
-from adagoal.runs.setting import Setting
-from adagoal.tabular.bayes import MEMBERS, Bayes
+from adagoal.runs.session import ExplorationSession
+from adagoal.runs.setting import ExplorationSettings
+from adagoal.tabular.bayes import N_MEMBERS, BayesianEstimates
 from adagoal.worlds import grid, random_models, toys
 from adagoal.worlds.model import TabularMDP
-from adagoal.worlds.simulator import ModelWorld
+from adagoal.worlds.simulator import ModelSimulator
 
 
-def run_of(mdp: TabularMDP, L: float, epsilon: float, seed: int = 0) -> Run:
-    world = ModelWorld(mdp)
-    counts = Counts(world.initial_states, world.n_actions, world.start)
-    space = GoalSpace.states(counts.n_states, world.state_bound)
-    estimates = methods.build("bayes", methods.Problem(world, counts, L, epsilon, 0.1, space, seed=seed), {})
-    return Run(world, estimates, goal_rules.adagoal, np.random.default_rng(seed))
+def run_of(mdp: TabularMDP, L: float, epsilon: float, seed: int = 0) -> ExplorationRun:
+    world = ModelSimulator(mdp)
+    counts = TransitionCounts(world.initial_states, world.n_actions, world.start)
+    space = GoalSpace.from_states(counts.n_states, world.state_bound)
+    estimates = methods.build_estimates(
+        "bayes", methods.ExplorationProblem(world, counts, L, epsilon, 0.1, space, seed=seed), {}
+    )
+    return ExplorationRun(world, estimates, goal_rules.adagoal, np.random.default_rng(seed))
 
 
-def ideal_counts(mdp: TabularMDP, n: int) -> Counts:
+def ideal_counts(mdp: TabularMDP, n: int) -> TransitionCounts:
     """n transitions of every pair, in proportion to the true kernel."""
-    counts = Counts(mdp.n_states, mdp.n_actions, mdp.start)
+    counts = TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start)
     for s in range(mdp.n_states):
         for a in range(mdp.n_actions):
             for successor, p in zip(*mdp.row(s, a), strict=True):
-                counts.record(s, a, int(successor))
+                counts.record_transition(s, a, int(successor))
                 x = s * mdp.n_actions + a
                 counts.count[x, counts.support[x] - 1] = max(round(n * p), 1)
             counts.n[x] = counts.count[x].sum()
@@ -47,21 +49,21 @@ def ideal_counts(mdp: TabularMDP, n: int) -> Counts:
 
 
 def test_draws_are_distributions_with_the_right_mean() -> None:
-    counts = Counts(8, 1, 0)
+    counts = TransitionCounts(8, 1, 0)
     for successor in (1, 1, 1, 2):
-        counts.record(0, 0, successor)
+        counts.record_transition(0, 0, successor)
     means = []
     for plan in range(200):
-        estimates = Bayes(counts, 5.0, 1.0)
+        estimates = BayesianEstimates(counts, 5.0, 1.0)
         estimates.plans = plan
-        estimates._draw(np.arange(8))
+        estimates._draw_posterior_rows(np.arange(8))
         np.testing.assert_allclose(estimates.p.sum(axis=2), 1.0)
-        dense = np.zeros((MEMBERS, 8))
+        dense = np.zeros((N_MEMBERS, 8))
         for k, successor in enumerate((1, 2)):
-            dense[:, successor] += estimates.p[:MEMBERS, 0, k]
-        dense[np.arange(MEMBERS), estimates.atom[:MEMBERS, 0]] += estimates.p[:MEMBERS, 0, -1]
+            dense[:, successor] += estimates.p[:N_MEMBERS, 0, k]
+        dense[np.arange(N_MEMBERS), estimates.atom[:N_MEMBERS, 0]] += estimates.p[:N_MEMBERS, 0, -1]
         means.append(dense.mean(axis=0))
-        assert not np.isin(estimates.atom[:MEMBERS, 0], (1, 2)).any()
+        assert not np.isin(estimates.atom[:N_MEMBERS, 0], (1, 2)).any()
     expected = (np.array([0, 3, 1, 0, 0, 0, 0, 0]) + 1 / 8) / 5
     np.testing.assert_allclose(np.mean(means, axis=0), expected, atol=0.01)
 
@@ -69,77 +71,83 @@ def test_draws_are_distributions_with_the_right_mean() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_values_converge_to_the_truth(seed: int) -> None:
     mdp = random_models.random_traps(n_states=12, n_actions=2, seed=seed)
-    estimates = Bayes(ideal_counts(mdp, 10**7), 30.0, 1.0)
-    while estimates.refresh(np.ones(12, bool)):
+    estimates = BayesianEstimates(ideal_counts(mdp, 10**7), 30.0, 1.0)
+    while estimates.refresh_columns(np.ones(12, bool)):
         pass
-    truth = solve.distances(mdp)
+    truth = solve.optimal_distances(mdp)
     inside = truth <= 30
     np.testing.assert_allclose(estimates.D[inside], truth[inside], rtol=0.02, atol=0.05)
     assert (estimates.E[inside] < 0.5).all()
     for g in np.flatnonzero(inside).tolist():
-        value = solve.policy_values(mdp, estimates.policy(g)[0], g)[mdp.start]
+        value = solve.policy_values(mdp, estimates.goal_policy(g)[0], g)[mdp.start]
         assert value == pytest.approx(truth[g], rel=0.01)
 
 
 def test_a_goal_never_seen_is_not_known() -> None:
-    estimates = Bayes(Counts(6, 2, 0), 5.0, 3.0)
-    estimates.refresh(np.ones(6, bool))
+    estimates = BayesianEstimates(TransitionCounts(6, 2, 0), 5.0, 3.0)
+    estimates.refresh_columns(np.ones(6, bool))
     assert (estimates.E[1:] > estimates.epsilon).all()
     assert estimates.E[0] == 0.0
-    assert estimates.bounds(3)[1] == np.inf
+    assert estimates.distance_bounds(3)[1] == np.inf
 
 
 def test_finds_the_goals_of_a_grid() -> None:
-    mdp = grid.open_grid()
+    mdp = grid.open_grid_model()
     run = run_of(mdp, 10.0, 1.0)
     estimates = run.estimates
-    assert explore(run, 100_000) == "stopped"
+    assert run_exploration(run, 100_000) == "stopped"
     assert not estimates.guarantee
     X = [int(g) for g in estimates.goals[estimates.D <= estimates.L]]
-    policies = {g: Policy(g, estimates.policy(g), mdp.reset_action) for g in X}
+    policies = {g: Policy(g, estimates.goal_policy(g), mdp.reset_action) for g in X}
     audit = audit_policies(mdp, X, policies, 10.0, 1.0)
     assert audit.c1
     assert audit.c2
 
 
 def test_same_seed_same_run_and_resume() -> None:
-    mdp = grid.open_grid(rows=3, cols=3)
+    mdp = grid.open_grid_model(rows=3, cols=3)
     whole, again, first, second = (run_of(mdp, 6.0, 0.02, 3) for _ in range(4))
     for run in (whole, again):
-        assert explore(run, 4000) == "budget"
+        assert run_exploration(run, 4000) == "budget"
 
-    def stop_after_1000(run: Run) -> None:
+    def stop_after_1000(run: ExplorationRun) -> None:
         if run.steps >= 1000:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        explore(first, 4000, stop_after_1000)
+        run_exploration(first, 4000, stop_after_1000)
     second.counts.restore({k: v.copy() for k, v in first.counts.state().items()})
     arrays, facts = first.estimates.state()
     second.estimates.restore({k: v.copy() for k, v in arrays.items()}, facts)
-    second.world.restore(*first.world.state())
+    second.env.restore(*first.env.state())
     second.rng.bit_generator.state = first.rng.bit_generator.state
     second.steps, second.episode_goals = first.steps, list(first.episode_goals)
-    explore(second, 4000)
+    run_exploration(second, 4000)
     for other in (again, second):
         assert other.episode_goals == whole.episode_goals
         np.testing.assert_array_equal(other.estimates.D, whole.estimates.D)
-        np.testing.assert_array_equal(other.estimates.policy(8), whole.estimates.policy(8))
+        np.testing.assert_array_equal(other.estimates.goal_policy(8), whole.estimates.goal_policy(8))
 
 
 def test_the_seed_decides_the_posterior_draws() -> None:
     drawn = []
     for seed in (0, 0, 1):
-        setting = Setting("grid", method="bayes", radius=6.0, seed=seed)
-        estimates = Session.start(setting, ModelWorld(grid.open_grid()), goal_rules.adagoal).run.estimates
+        setting = ExplorationSettings("grid", method="bayes", radius=6.0, seed=seed)
+        estimates = ExplorationSession.from_settings(
+            setting, ModelSimulator(grid.open_grid_model()), goal_rules.adagoal
+        ).run.estimates
         estimates.refresh(np.ones(len(estimates.goals), bool))
         drawn.append(estimates.atom)
     np.testing.assert_array_equal(drawn[0], drawn[1])
-    assert (drawn[0][:MEMBERS] != drawn[2][:MEMBERS]).any()
+    assert (drawn[0][:N_MEMBERS] != drawn[2][:N_MEMBERS]).any()
 
 
 def test_needs_a_known_number_of_states() -> None:
-    world = ModelWorld(toys.chain(n_states=3))
+    world = ModelSimulator(toys.chain_model(n_states=3))
     world.state_bound = 10
     with pytest.raises(InputError, match="known number of states"):
-        methods.build("bayes", methods.Problem(world, Counts(3, 2, 0), 2.0, 1.0, 0.1, GoalSpace.states(3, 3)), {})
+        methods.build_estimates(
+            "bayes",
+            methods.ExplorationProblem(world, TransitionCounts(3, 2, 0), 2.0, 1.0, 0.1, GoalSpace.from_states(3, 3)),
+            {},
+        )

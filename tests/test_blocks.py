@@ -9,33 +9,33 @@ import numpy as np
 import pytest
 
 import adagoal
-from adagoal.core.threads import side_by_side
+from adagoal.core.threads import run_jobs_in_threads
 from adagoal.tabular import certified, columns, confidence
-from adagoal.tabular.blocks import gather
+from adagoal.tabular.blocks import gather_block
 
 
 def explored(monkeypatch, cores):
     """A small world, planned for as if it were a very large one."""
-    sizes, sweep = [], certified.Certified._sweep
+    sizes, sweep = [], certified.CertifiedExplorer._sweep_blocks
 
     def spy(self, blocks, exact, work):
         sizes.append((len(blocks), exact))
         sweep(self, blocks, exact, work)
 
     with monkeypatch.context() as patch:
-        patch.setattr(certified, "THREADED", 1e4)
-        patch.setattr(certified, "LARGE", 1e4)
-        patch.setattr(certified, "STEP", 1e5)  # what a rollout pays for
-        patch.setattr(confidence, "PAIRS", 100)
+        patch.setattr(certified, "MIN_THREADED_WORK", 1e4)
+        patch.setattr(certified, "LARGE_BLOCK_WORK", 1e4)
+        patch.setattr(certified, "TOKENS_PER_STEP", 1e5)  # what a rollout pays for
+        patch.setattr(confidence, "PAIRS_PER_JOB", 100)
         patch.setattr(columns.os, "cpu_count", lambda: cores)
-        patch.setattr(certified.Certified, "_sweep", spy)
-        patch.setattr(certified, "TOGETHER", 3)
-        patch.setattr(columns, "THREADED", 0)  # fresh memory is touched in threads
-        patch.setattr(columns, "AHEAD", 8)
-        patch.setattr(columns, "PIECE", 3)
-        patch.setattr(columns, "ROOM", 2000)  # for twenty columns at first
-        patch.setattr(certified, "DENSE", 10)
-        patch.setattr(certified, "REACH", 100.0)
+        patch.setattr(certified.CertifiedExplorer, "_sweep_blocks", spy)
+        patch.setattr(certified, "MAX_BLOCKS_PER_PLAN", 3)
+        patch.setattr(columns, "MIN_THREADED_PREFAULT_VALUES", 0)  # fresh memory is touched in threads
+        patch.setattr(columns, "PREFAULT_COLUMNS", 8)
+        patch.setattr(columns, "PREFAULT_PIECE_COLUMNS", 3)
+        patch.setattr(columns, "MAX_RESERVED_VALUES", 2000)  # for twenty columns at first
+        patch.setattr(certified, "MAX_DENSE_STATES", 10)
+        patch.setattr(certified, "MAX_DUAL_ERROR_EPSILONS", 100.0)
         result = adagoal.explore("grid", radius=40, epsilon=8, budget=10_000, seed=3, env_args={"rows": 10, "cols": 10})
     assert max(size for size, exact in sizes if not exact) == 3
     assert max(size for size, exact in sizes if exact) > 1
@@ -54,11 +54,11 @@ def test_gaps_side_by_side_change_nothing(monkeypatch):
 
     def counted(these, threads):
         jobs.append(len([job for job in these if job.func.__name__ == "_probe"]) if threads else 0)
-        side_by_side(these, threads)
+        run_jobs_in_threads(these, threads)
 
     monkeypatch.setattr("adagoal.tabular.certified.side_by_side", counted)
     for least in (np.inf, 0.0):
-        monkeypatch.setattr("adagoal.tabular.certified.THREADED", least)
+        monkeypatch.setattr("adagoal.tabular.certified.MIN_THREADED_WORK", least)
         results.append(adagoal.explore("grid", radius=4, epsilon=1.0, seed=3, env_args={"rows": 3, "cols": 3}))
         assert (max(jobs) > 1) == (least == 0.0)
     one, two = results
@@ -82,7 +82,7 @@ def test_an_error_waits_for_the_other_jobs():
 
     with ThreadPoolExecutor(2) as threads:
         with pytest.raises(KeyError):
-            side_by_side([wrong, slow], threads)
+            run_jobs_in_threads([wrong, slow], threads)
         assert done == [True]
 
 
@@ -92,10 +92,10 @@ def test_a_gathered_block_has_no_memory_that_was_never_written():
         pytest.skip("only glibc fills fresh memory on request")
     values, policy = np.ones((20, 500)), np.ones((20, 500), np.int16)
     order, block = np.array([0, 3, 499]), np.arange(16)
-    gather(values, policy, order, block)  # compiles
+    gather_block(values, policy, order, block)  # compiles
     assert perturb(-6, 165)  # M_PERTURB
     try:
-        parts = gather(values, policy, order, block)
+        parts = gather_block(values, policy, order, block)
     finally:
         perturb(-6, 0)
     for part in parts:

@@ -8,11 +8,11 @@ import pytest
 from scipy import optimize
 
 from adagoal.core import backup
-from adagoal.core.counts import Counts
+from adagoal.core.counts import TransitionCounts
 from adagoal.planning import bounds, closed
-from adagoal.planning.model import Empirical
-from adagoal.tabular.confidence import Confidence, Radii, Tally, radii
-from adagoal.tabular.surprise import Quiet
+from adagoal.planning.model import EmpiricalModel
+from adagoal.tabular.confidence import ConfidenceSets, PairCounts, PairRadii, update_pair_radii
+from adagoal.tabular.surprise import UnseenMassWindow
 
 DELTA = 0.1
 
@@ -23,12 +23,12 @@ CAP = 10.0
 def refresh(counts, recent, settled, log, branching=10**6):
     """Radii of one pair from its counts [K] and those since the last new successor."""
     K = len(counts)
-    tally = Tally(
+    tally = PairCounts(
         *(counts[None].astype(np.int64), recent[None].astype(np.int64), np.array([np.count_nonzero(counts)], np.int32)),
         *(np.array([counts.sum()]), np.array([settled])),
     )
-    found = Radii(*np.zeros((2, 1, K)), np.full(1, np.inf), np.full(1, np.inf), np.ones(1))
-    radii(np.array([0]), tally, np.full(3, log), branching, found)
+    found = PairRadii(*np.zeros((2, 1, K)), np.full(1, np.inf), np.full(1, np.inf), np.ones(1))
+    update_pair_radii(np.array([0]), tally, np.full(3, log), branching, found)
     return tuple(array[0] for array in found)
 
 
@@ -36,7 +36,7 @@ def model(p, r_low=1e-2, r=1e-2, q=0.0):
     """A model of one pair over len(p) successors."""
     K = len(p)
     rows = np.arange(K, dtype=np.int32)[None]
-    return Empirical(
+    return EmpiricalModel(
         *(rows, p[None], p[None], np.array([K], np.int32)),
         *(
             np.array([r_low]),
@@ -94,8 +94,8 @@ def test_fixed_function_coverage(p):
             V = f[known][:, None]
             mean = p_hat @ f[known]
             variance = p_hat @ (f[known] - mean) ** 2
-            low = bounds.low_exact(0, 0, model(p_hat, r_low=r_low), CAP, V, variance, mean)
-            closed_form = backup.low(mean, variance, r_low, CAP, 0.0)
+            low = bounds.solve_low_dual(0, 0, model(p_hat, r_low=r_low), CAP, V, variance, mean)
+            closed_form = backup.closed_form_low(mean, variance, r_low, CAP, 0.0)
             missed |= max(low, closed_form) > p @ f + 1e-9
         misses += missed
     assert misses <= 100 * DELTA
@@ -117,9 +117,9 @@ def test_kernel_coverage(p):
             f = rng.uniform(0, CAP, len(known))
             mean, least = p_hat @ f, f.min()
             variance = p_hat @ (f - mean) ** 2
-            low = bounds.known_exact(0, 0, model(p_hat, r=r), f[:, None], variance, mean, least)
+            low = bounds.solve_complete_dual(0, 0, model(p_hat, r=r), f[:, None], variance, mean, least)
             missed |= (
-                max(low, backup.low_known(mean, variance, least, r)) > inside @ f + 1e-9
+                max(low, backup.closed_form_low_complete(mean, variance, least, r)) > inside @ f + 1e-9
             )  # lower bounds of lemma 4
         misses += missed
     assert misses <= 100 * DELTA
@@ -143,7 +143,7 @@ def test_quiet_windows_coverage():
     misses, runs, pairs = 0, 150, 6
     for _ in range(runs):
         rare = 10.0 ** rng.uniform(-4, -1, pairs)
-        quiet, n, seen, missed = Quiet(DELTA), np.zeros(pairs, np.int64), np.zeros((pairs, 2), bool), False
+        quiet, n, seen, missed = UnseenMassWindow(DELTA), np.zeros(pairs, np.int64), np.zeros((pairs, 2), bool), False
         settled = np.zeros(pairs, np.int64)
         for _ in range(40):
             for _ in range(50):
@@ -152,49 +152,58 @@ def test_quiet_windows_coverage():
                 n[x] += 1
                 settled[x] = settled[x] if seen[x, side] else n[x]
                 seen[x, side] = True
-            visits = quiet.visits(n, settled)
+            visits = quiet.update_visits(n, settled)
             unseen = np.where(seen[:, 0], 0, 1 - rare) + np.where(seen[:, 1], 0, rare)
-            missed |= bool((unseen > quiet.bound(visits) + 1e-12).any()) or bool(visits @ unseen > quiet.log)
+            missed |= bool((unseen > quiet.unseen_mass_bounds(visits) + 1e-12).any()) or bool(
+                visits @ unseen > quiet.log_inverse_delta
+            )
         misses += missed
     assert misses <= runs * DELTA
 
 
 def test_a_quiet_window_ends_with_a_surprise():
-    quiet, settled = Quiet(DELTA), np.array([1, 1, 10, 1])
+    quiet, settled = UnseenMassWindow(DELTA), np.array([1, 1, 10, 1])
     n = np.array([50, 60, 70, 39])
-    assert quiet.visits(n, settled).tolist() == [0, 0, 0, 0]  # the last pair has not been tried often enough
-    assert quiet.visits(n + 5, settled).tolist() == [5, 5, 5, 0]  # it enters now
-    assert quiet.visits(n + 6, settled).tolist() == [6, 6, 6, 1]
+    assert quiet.update_visits(n, settled).tolist() == [0, 0, 0, 0]  # the last pair has not been tried often enough
+    assert quiet.update_visits(n + 5, settled).tolist() == [5, 5, 5, 0]  # it enters now
+    assert quiet.update_visits(n + 6, settled).tolist() == [6, 6, 6, 1]
     settled[0] = 57
-    assert quiet.visits(n + 7, settled).tolist() == [0, 0, 0, 0]
-    assert quiet.number == 2
-    assert quiet.visits(n + 9, settled).tolist() == [0, 2, 2, 2]  # without the one that surprised, at any later time
-    assert quiet.visits(10 * n, settled)[0] == 0
-    assert quiet.log == pytest.approx(math.log(6 / DELTA))
+    assert quiet.update_visits(n + 7, settled).tolist() == [0, 0, 0, 0]
+    assert quiet.window_number == 2
+    assert quiet.update_visits(n + 9, settled).tolist() == [
+        0,
+        2,
+        2,
+        2,
+    ]  # without the one that surprised, at any later time
+    assert quiet.update_visits(10 * n, settled)[0] == 0
+    assert quiet.log_inverse_delta == pytest.approx(math.log(6 / DELTA))
 
 
 def test_a_surprise_outside_the_window_does_not_end_it():
-    quiet, settled = Quiet(DELTA), np.array([1, 10, 1])
+    quiet, settled = UnseenMassWindow(DELTA), np.array([1, 10, 1])
     n = np.array([100, 100, 20])
-    quiet.visits(n, settled)
+    quiet.update_visits(n, settled)
     settled[2] = 22
-    assert quiet.visits(n + 5, settled).tolist() == [5, 5, 0]
+    assert quiet.update_visits(n + 5, settled).tolist() == [5, 5, 0]
 
 
 def test_bounds_of_quiet_windows():
-    quiet = Quiet(DELTA)
-    assert quiet.bound(np.array([100.0, 0.0])) == pytest.approx([1 - math.exp(-quiet.log / 100), 1.0])
+    quiet = UnseenMassWindow(DELTA)
+    assert quiet.unseen_mass_bounds(np.array([100.0, 0.0])) == pytest.approx(
+        [1 - math.exp(-quiet.log_inverse_delta / 100), 1.0]
+    )
 
 
 @pytest.mark.parametrize("variance", [0.0, 1e-6, 1.0, 20.0])
 @pytest.mark.parametrize("r", [1e-9, 1e-5, 1e-2, 0.5])
 def test_the_nearest_level_is_near_enough(variance, r):
     """The closed form lies below max over levels t of m - r m - r t - Var / (2 t), and not far below the best t."""
-    levels = CAP * backup.FINEST * backup.RATIO ** np.arange(backup.LEVELS - 1)
+    levels = CAP * backup.FINEST_LEVEL * backup.LEVEL_RATIO ** np.arange(backup.N_LEVELS - 1)
     best = max(5.0 - 5.0 * r - (r * levels + variance / (2 * levels)).min(), 0.0)
-    found = backup.low(5.0, variance, r, CAP, 0.0)
+    found = backup.closed_form_low(5.0, variance, r, CAP, 0.0)
     assert found <= best + 1e-12
-    if 2 * r * (backup.FINEST * CAP) ** 2 <= variance <= 2 * r * (CAP / backup.FINEST) ** 2:
+    if 2 * r * (backup.FINEST_LEVEL * CAP) ** 2 <= variance <= 2 * r * (CAP / backup.FINEST_LEVEL) ** 2:
         assert found >= 5.0 - 5.0 * r - 1.03 * math.sqrt(2 * r * variance)
 
 
@@ -221,22 +230,22 @@ def test_duals_against_a_solver(seed):
 
     mean, V = p @ f, f[:, None]
     variance = p @ (f - mean) ** 2
-    low = bounds.low_exact(0, 0, model(p, r_low=r), CAP, V, variance, mean)
-    up = bounds.up_exact(0, 0, model(p, r=r), V, variance, mean, f.max(), f.max())
+    low = bounds.solve_low_dual(0, 0, model(p, r_low=r), CAP, V, variance, mean)
+    up = bounds.solve_up_dual(0, 0, model(p, r=r), V, variance, mean, f.max(), f.max())
     exact_low, exact_up = worst(1), worst(-1)
     assert low <= exact_low + 1e-4
     assert low >= exact_low - 0.02 * (mean - exact_low) - 1e-4
     assert up >= exact_up - 1e-4
     assert up <= exact_up + 0.02 * (exact_up - mean) + 1e-4
-    known, exact_known = bounds.known_exact(0, 0, model(p, r=r), V, variance, mean, f.min()), worst(1, f.min())
+    known, exact_known = bounds.solve_complete_dual(0, 0, model(p, r=r), V, variance, mean, f.min()), worst(1, f.min())
     assert known <= exact_known + 1e-4
-    closed_known = backup.low_known(mean, variance, f.min(), r)
+    closed_known = backup.closed_form_low_complete(mean, variance, f.min(), r)
     assert closed_known <= exact_known + 1e-4
     if r < 0.05:  # a search that begins at t = 0 ends early: a sweep takes the larger one of both
         assert known >= exact_known - 0.02 * (mean - exact_known) - 1e-4
         assert known >= closed_known - 1e-9
-    assert max(low, 0.0) >= backup.low(mean, variance, r, CAP, 0.0) - 1e-9
-    assert min(up, f.max()) <= closed.up(mean, variance, f.max(), r, 0.0, f.max()) + 1e-9
+    assert max(low, 0.0) >= backup.closed_form_low(mean, variance, r, CAP, 0.0) - 1e-9
+    assert min(up, f.max()) <= closed.closed_form_up(mean, variance, f.max(), r, 0.0, f.max()) + 1e-9
 
 
 def test_the_worked_example():
@@ -244,13 +253,13 @@ def test_the_worked_example():
     page = (Path(__file__).parents[1] / "docs/theory.md").read_text().partition("### A worked example")[2]
     rows = [row.split("|")[1:-1] for row in page.partition("## Lower bounds")[0].splitlines() if row.startswith("|")]
     printed = {row[0].strip(): row[2].strip() for row in rows if len(row) == 3}
-    counts = Counts(20, 4, start=0, width=2)
-    counts.add(np.zeros(1000, np.int64), np.repeat([1, 2, 1, 2], [1, 1, 699, 299]).astype(np.int64))
-    confidence = Confidence(counts, states=20, pairs=80, goals=20, delta=0.1, branching=20)
+    counts = TransitionCounts(20, 4, start=0, width=2)
+    counts.add_steps(np.zeros(1000, np.int64), np.repeat([1, 2, 1, 2], [1, 1, 699, 299]).astype(np.int64))
+    confidence = ConfidenceSets(counts, states=20, pairs=80, goals=20, delta=0.1, branching=20)
     alone = np.array([900.0])
-    confidence.update()
-    cap, found = 11.0, confidence.model()
-    found = found._replace(q=np.minimum(found.q, confidence.quiet.bound(alone)))
+    confidence.update_radii()
+    cap, found = 11.0, confidence.empirical_model()
+    found = found._replace(q=np.minimum(found.q, confidence.window.unseen_mass_bounds(alone)))
     V, Y = np.zeros((20, 1)), np.zeros((20, 1))
     V[1:3, 0], Y[1:3, 0] = (4, 7), (5, 8)
     mean, variance = found.p[0] @ (4, 7), found.p[0] @ (np.array([4, 7]) - 4.9) ** 2
@@ -258,14 +267,14 @@ def test_the_worked_example():
     values = {
         "`r_low` (lemma 1)": found.r_low[0],
         "`r` (lemma 2)": found.r[0],
-        "unseen mass (lemma 3a)": confidence.model().q[0],
-        "unseen mass (lemma 3b)": confidence.quiet.bound(alone)[0],
+        "unseen mass (lemma 3a)": confidence.empirical_model().q[0],
+        "unseen mass (lemma 3b)": confidence.window.unseen_mass_bounds(alone)[0],
         "mean of $V$ under $\\hat p$": mean,
-        "Low, closed form": backup.low(mean, variance, found.r_low[0], cap, 0.0),
-        "Low, best of the 25 levels": bounds.low_exact(0, 0, found, cap, V, variance, mean),
+        "Low, closed form": backup.closed_form_low(mean, variance, found.r_low[0], cap, 0.0),
+        "Low, best of the 25 levels": bounds.solve_low_dual(0, 0, found, cap, V, variance, mean),
         "mean of $Y$ under $\\hat p$": above,
-        "Up, closed form": closed.up(above, spread, 8.0, found.r[0], found.q[0], 10.0),
-        "Up, best $t$": bounds.up_exact(0, 0, found, Y, spread, above, 8.0, 10.0),
+        "Up, closed form": closed.closed_form_up(above, spread, 8.0, found.r[0], found.q[0], 10.0),
+        "Up, best $t$": bounds.solve_up_dual(0, 0, found, Y, spread, above, 8.0, 10.0),
     }
     assert printed.keys() - {"quantity"} >= values.keys()
     for name, value in values.items():

@@ -14,10 +14,10 @@ import pytest
 
 import browser as driver
 from adagoal.api import explore as api
-from adagoal.cli.main import run as main
-from adagoal.report import View, write_report
+from adagoal.cli.main import run_command_line as main
+from adagoal.report import StateMetadata, write_report
 from adagoal.report.show import show
-from adagoal.runs.result import Result, load
+from adagoal.runs.result import Result, load_result
 
 pytestmark = pytest.mark.skipif(driver.found() is None, reason=driver.HOW)
 
@@ -175,7 +175,7 @@ def test_the_map_has_other_colours(browser: driver.Browser, run: Path, measure: 
 
 def test_hostile_names_do_nothing(browser: driver.Browser, tmp_path: Path) -> None:
     result = api.explore("chain", 5, budget=2000, env_args={"n_states": 9})
-    write_report(result, tmp_path, View(0, HOSTILE, None))
+    write_report(result, tmp_path, StateMetadata(0, HOSTILE, None))
     page = opened(browser, tmp_path)
     for state in range(3):
         click_state(page, state)
@@ -188,7 +188,7 @@ def test_hostile_names_do_nothing(browser: driver.Browser, tmp_path: Path) -> No
 
 
 def test_the_page_works_in_a_notebook(browser: driver.Browser, run: Path, tmp_path: Path) -> None:
-    result = load(run)
+    result = load_result(run)
     shown = f"<!doctype html><body>{result._repr_html_()}{show(result)._repr_html_()}</body>"
     (tmp_path / "cell.html").write_text(shown)
     page = browser.open((tmp_path / "cell.html").as_uri())
@@ -212,7 +212,7 @@ def test_an_unfinished_run_says_what_is_missing(browser: driver.Browser, tmp_pat
 
 
 def _result(folder: Path) -> Result:
-    return load(folder)
+    return load_result(folder)
 
 
 def _arrays(folder: Path) -> Any:

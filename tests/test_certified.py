@@ -4,29 +4,29 @@ import numpy as np
 import pytest
 
 import adagoal
-from adagoal.core.counts import Counts
+from adagoal.core.counts import TransitionCounts
 from adagoal.core.goalspace import GoalSpace
-from adagoal.core.run import Run
-from adagoal.goals import RULES
-from adagoal.loop import explore
+from adagoal.core.run import ExplorationRun
+from adagoal.goals import BUILTIN_RULES
+from adagoal.loop import run_exploration
 from adagoal.mdp import solve
-from adagoal.runs.session import Session
-from adagoal.runs.setting import Setting
-from adagoal.tabular.certified import Certified
-from adagoal.tabular.columns import HEIGHT
-from adagoal.tabular.confidence import Confidence
-from adagoal.tabular.resolvent import suboptimality
+from adagoal.runs.session import ExplorationSession
+from adagoal.runs.setting import ExplorationSettings
+from adagoal.tabular.certified import CertifiedExplorer
+from adagoal.tabular.columns import UPPER_START_FACTOR
+from adagoal.tabular.confidence import ConfidenceSets
+from adagoal.tabular.resolvent import bound_suboptimality
 from adagoal.worlds import grid, random_models, toys
-from adagoal.worlds.model import from_rows
-from adagoal.worlds.simulator import ModelWorld
+from adagoal.worlds.model import model_from_rows
+from adagoal.worlds.simulator import ModelSimulator
 
 SMALL = {
     "sparse": (random_models.random_sparse(n_states=8, n_actions=2, seed=3), 6.0, 1.0),
     "deterministic": (random_models.random_deterministic(n_states=10, n_actions=2, seed=1), 6.0, 1.0),
     "traps": (random_models.random_traps(n_states=10, n_actions=2, seed=2), 6.0, 1.5),
     "unreachable": (random_models.random_unreachable(n_states=10, n_actions=2, seed=0), 5.0, 1.0),
-    "rare": (toys.rare_exit(n_states=4, p=0.01), 5.0, 1.0),
-    "grid": (grid.open_grid(rows=3, cols=3, slip=0.1), 6.0, 1.0),
+    "rare": (toys.rare_exit_chain(n_states=4, p=0.01), 5.0, 1.0),
+    "grid": (grid.open_grid_model(rows=3, cols=3, slip=0.1), 6.0, 1.0),
 }
 
 
@@ -34,11 +34,11 @@ FAR = ("traps", "unreachable")
 """Where a rule that asks for goals out of reach spends its steps on resets."""
 
 
-def start(mdp, L, epsilon, rule=RULES["adagoal"], seed=0, delta=0.1, goals=None, branching=None):
-    counts = Counts(mdp.n_states, mdp.n_actions, mdp.start)
-    space = GoalSpace.states(mdp.n_states, mdp.n_states, goals)
-    estimates = Certified(counts, mdp.n_states, L, epsilon, delta, space, branching)
-    return Run(ModelWorld(mdp), estimates, rule, np.random.default_rng(seed))
+def start(mdp, L, epsilon, rule=BUILTIN_RULES["adagoal"], seed=0, delta=0.1, goals=None, branching=None):
+    counts = TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start)
+    space = GoalSpace.from_states(mdp.n_states, mdp.n_states, goals)
+    estimates = CertifiedExplorer(counts, mdp.n_states, L, epsilon, delta, space, branching)
+    return ExplorationRun(ModelSimulator(mdp), estimates, rule, np.random.default_rng(seed))
 
 
 def check_bounds(run, mdp, V, L):
@@ -70,7 +70,7 @@ def test_bounds_hold_at_every_plan(name):
             check_bounds(run, mdp, V, L)
             looks["next"] = int(1.3 * run.steps) + 1
 
-    assert explore(run, 10**7, look) == "certified"
+    assert run_exploration(run, 10**7, look) == "certified"
     check_bounds(run, mdp, V, L)
 
 
@@ -84,7 +84,7 @@ def test_bounds_hold_at_every_plan(name):
 )
 def test_guarantee(name, rule):
     mdp, L, epsilon = SMALL[name]
-    result = adagoal.explore(ModelWorld(mdp), L, epsilon, goal_rule=rule, seed=1, budget=10**7)
+    result = adagoal.explore(ModelSimulator(mdp), L, epsilon, goal_rule=rule, seed=1, budget=10**7)
     assert result.status == "certified"
     assert adagoal.audit(result, mdp).ok
     assert not result.open_goals
@@ -97,7 +97,7 @@ def test_guarantee(name, rule):
 @pytest.mark.parametrize("slip", [0.0, 0.2])
 def test_goals_far_beyond_the_radius_share_a_column(slip):
     """Column 0 bounds the distance to each of them from below, at every state."""
-    mdp, L, epsilon = grid.open_grid(rows=9, cols=9, slip=slip), 2.9, 1.0
+    mdp, L, epsilon = grid.open_grid_model(rows=9, cols=9, slip=slip), 2.9, 1.0
     truth, run = solve.optimal_values(mdp), start(mdp, L, epsilon)
     estimates, shared = run.estimates, []
 
@@ -106,9 +106,9 @@ def test_goals_far_beyond_the_radius_share_a_column(slip):
         assert (estimates.V[:, [0]] <= truth[:, rest] + 1e-9).all()
         shared.append(int(run.counts.seen[rest].sum()))
 
-    assert explore(run, 10**7, look) == "certified"
+    assert run_exploration(run, 10**7, look) == "certified"
     assert shared[-1] > 0
-    result = adagoal.explore(ModelWorld(mdp), L, epsilon, seed=1)
+    result = adagoal.explore(ModelSimulator(mdp), L, epsilon, seed=1)
     assert adagoal.audit(result, mdp).ok
     beyond = result.certificates.keys() - set(result.goals)
     assert beyond
@@ -128,20 +128,20 @@ def test_gap_bounds_the_worst_model(leak):
     """Lemma 9 on a tiny world: no kernel inside the confidence sets is worse than the bound says."""
     mdp = random_models.random_sparse(n_states=5, n_actions=2, seed=5, branching=2)
     run = start(mdp, 8.0, 0.5)
-    explore(run, 30_000)
+    run_exploration(run, 30_000)
     e = run.estimates
-    e.refresh(np.ones(len(e.D), bool))
+    e.refresh_columns(np.ones(len(e.D), bool))
     m = e.confidence.model()
     rng = np.random.default_rng(0)
     others = [_inside(mdp, m, rng, leak) for _ in range(200)]
     tried = 0
     for j in range(1, len(e.D)):
         g = int(e.goal_state[j])
-        if g == mdp.start or not e.Y[mdp.start, j] <= HEIGHT * e.cap - 1:
+        if g == mdp.start or not e.Y[mdp.start, j] <= UPPER_START_FACTOR * e.cap - 1:
             continue
         policy, rival, inside = e.best[:, j].copy(), np.zeros(5, np.int16), np.arange(mdp.n_states) == g
         V, Y = e.V[:, j].copy(), e.Y[:, j].copy()
-        gap, upper, most, _ = suboptimality(e.order, inside, m, V, Y, policy, len(e.order) == 5, rival)
+        gap, upper, most, _ = bound_suboptimality(e.order, inside, m, V, Y, policy, len(e.order) == 5, rival)
         for other in others:
             best = solve.optimal_values(other, np.array([g]))[:, 0]
             value = solve.policy_values(other, policy, g)
@@ -162,22 +162,22 @@ def test_a_gap_is_nearly_attained_at_the_edge_of_the_confidence_set(unsure):
     """
     rows = [{1: 1.0}, {3: 0.3, 6: 0.7}, {2: 1.0}, {0: 1.0}, {3: 1.0}, {0: 1.0}, {4: 1.0}, {0: 1.0}, {5: 1.0}, {0: 1.0}]
     rows += [{0: 1.0}, {0: 1.0}, {1: 1.0}, {0: 1.0}]
-    counts = Counts(7, 2, start=0, width=2)
+    counts = TransitionCounts(7, 2, start=0, width=2)
     for x, row in enumerate(rows):
-        counts.add(np.repeat(x, len(row)), np.array(list(row)))
+        counts.add_steps(np.repeat(x, len(row)), np.array(list(row)))
         tries = np.round([(2000 if len(row) > 1 else 10**6) * p for p in row.values()]).astype(int)
-        counts.add(np.repeat(x, tries.sum()), np.repeat(list(row), tries))
-    confidence = Confidence(counts, 7, 14, 7, delta=0.1, branching=2)
-    confidence.update()
-    m, inside = confidence.model(), np.arange(7) == 5
+        counts.add_steps(np.repeat(x, tries.sum()), np.repeat(list(row), tries))
+    confidence = ConfidenceSets(counts, 7, 14, 7, delta=0.1, branching=2)
+    confidence.update_radii()
+    m, inside = confidence.empirical_model(), np.arange(7) == 5
     policy = np.where(np.arange(7) == 0, unsure == "policy", 0).astype(np.int16)
     V, Y = np.zeros(7), np.where(inside, 0.0, 12.0)
-    gap, *_ = suboptimality(np.arange(7), inside, m, V, Y, policy, True, np.zeros(7, np.int16))
+    gap, *_ = bound_suboptimality(np.arange(7), inside, m, V, Y, policy, True, np.zeros(7, np.int16))
     better, p_hat, edge = (1 if unsure == "rival" else -1), m.p_split[1], 0.0
     while p_hat @ np.log(p_hat / (p_hat + better * (edge + 1e-5) * np.array([1, -1]))) <= m.r[1]:
         edge += 1e-5
     p = m.p_split[1, 0] + better * edge
-    other = from_rows([{3: p, 6: 1 - p} if x == 1 else row for x, row in enumerate(rows)], 2)
+    other = model_from_rows([{3: p, 6: 1 - p} if x == 1 else row for x, row in enumerate(rows)], 2)
     lost = solve.policy_values(other, policy, 5)[0] - solve.optimal_values(other, np.array([5]))[0, 0]
     assert lost > 0.04
     assert lost <= gap <= lost + 0.03
@@ -189,18 +189,18 @@ def test_probing_goes_where_a_try_is_worth_most(few):
 
     It neither goes on to the goal nor resets in between, as the policy that attains the bound would.
     """
-    mdp, rng = grid.open_grid(rows=3, cols=3, slip=0.1), np.random.default_rng(0)
-    counts = Counts(mdp.n_states, mdp.n_actions, mdp.start)
+    mdp, rng = grid.open_grid_model(rows=3, cols=3, slip=0.1), np.random.default_rng(0)
+    counts = TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start)
     for s, a in np.ndindex(mdp.n_states, mdp.n_actions):
         successors, p = mdp.row(s, a)
         for to in rng.choice(successors, 20 if (s, a) == few else 2000, p=p):
-            counts.record(s, a, int(to))
+            counts.record_transition(s, a, int(to))
     counts.seen[:] = True
-    e = Certified(counts, mdp.n_states, 6.0, 1.0, 0.1)
-    while e.refresh(np.ones(len(e.D), bool)):
+    e = CertifiedExplorer(counts, mdp.n_states, 6.0, 1.0, 0.1)
+    while e.refresh_columns(np.ones(len(e.D), bool)):
         e.polished[:] = 0.0
     j = int(e.column[8])
-    e._probe_gaps(np.array([j]))
+    e._bound_action_gaps(np.array([j]))
     state, tried = mdp.start, []
     for _ in range(40):
         tried.append((state, int(e.probing[state, j])))
@@ -214,7 +214,7 @@ def test_upper_bounds_of_an_earlier_version_start_again():
     """They started at C, which is no proof of anything below the height that they start at now."""
     mdp, L, epsilon = SMALL["grid"]
     run, other = start(mdp, L, epsilon), start(mdp, L, epsilon)
-    explore(run, 2_000)
+    run_exploration(run, 2_000)
     arrays, facts = run.estimates.state()
     arrays = {name: np.array(a) for name, a in arrays.items()}
     open_ = np.flatnonzero(arrays["Y"][mdp.start] > run.estimates.cap - 1)
@@ -223,16 +223,16 @@ def test_upper_bounds_of_an_earlier_version_start_again():
     del facts["rollouts"]
     other.estimates.restore(arrays, facts | {"probed": 0.0, "planned_at": 0.0, "probing_now": False})
     assert len(open_)
-    assert (other.estimates.Y[mdp.start, open_] == HEIGHT * run.estimates.cap).all()
+    assert (other.estimates.Y[mdp.start, open_] == UPPER_START_FACTOR * run.estimates.cap).all()
     assert (other.estimates.best[:, open_] == mdp.n_actions).all()
 
 
 def test_a_large_world_goes_on_as_it_would_have():
     """What the agent backs up with on its way is of the last plan, which the counts do not tell."""
-    mdp = grid.open_grid(rows=21, cols=21)
+    mdp = grid.open_grid_model(rows=21, cols=21)
     runs = [start(mdp, 40.0, 8.0, branching=4) for _ in range(2)]
     estimates, other = (run.estimates for run in runs)
-    explore(runs[0], 60_000)
+    run_exploration(runs[0], 60_000)
     estimates.counts.add(np.array([0]), np.array([0]))  # a try that no plan has seen
     arrays, facts = estimates.state()
     other.counts.restore(estimates.counts.state())
@@ -272,17 +272,17 @@ def _inside(mdp, m, rng, leak):
         if unseen[x] > 0:
             row[int(rng.choice([s for s in range(mdp.n_states) if s not in row]))] = float(unseen[x])
         rows.append(row)
-    return from_rows(rows, mdp.n_actions, start=mdp.start)
+    return model_from_rows(rows, mdp.n_actions, start=mdp.start)
 
 
 def test_curriculum():
-    mdp = grid.open_grid(rows=3, cols=4, slip=0.1)
-    every = adagoal.explore(ModelWorld(mdp), "all", 1.0, seed=0)
+    mdp = grid.open_grid_model(rows=3, cols=4, slip=0.1)
+    every = adagoal.explore(ModelSimulator(mdp), "all", 1.0, seed=0)
     assert every.status == "certified"
     assert len(every.goals) == mdp.n_states
-    assert every.radius < 2 * solve.d0(mdp)
+    assert every.radius < 2 * solve.max_start_distance(mdp)
     assert adagoal.audit(every, mdp).ok
-    slower = adagoal.explore(ModelWorld(mdp), "all:1.5", 1.0, seed=0)
+    slower = adagoal.explore(ModelSimulator(mdp), "all:1.5", 1.0, seed=0)
     assert slower.radius == 2 * 1.5**3
     assert adagoal.audit(slower, mdp).ok
     partial = adagoal.explore("two-room", "auto", 1.0, seed=0, budget=150_000)
@@ -299,9 +299,9 @@ def test_a_promise_by_the_user_is_said_in_the_result():
 
 def test_goal_subset_and_branching():
     mdp, L, epsilon = SMALL["grid"]
-    some = adagoal.explore(ModelWorld(mdp), L, epsilon, goals=[1, 3], seed=0)
-    everything = adagoal.explore(ModelWorld(mdp), L, epsilon, seed=0)
-    known = adagoal.explore(ModelWorld(mdp), L, epsilon, seed=0, method_args={"branching": 4})
+    some = adagoal.explore(ModelSimulator(mdp), L, epsilon, goals=[1, 3], seed=0)
+    everything = adagoal.explore(ModelSimulator(mdp), L, epsilon, seed=0)
+    known = adagoal.explore(ModelSimulator(mdp), L, epsilon, seed=0, method_args={"branching": 4})
     assert set(some.goals) <= {1, 3}
     assert some.steps < everything.steps
     assert known.steps < everything.steps
@@ -310,16 +310,16 @@ def test_goal_subset_and_branching():
 
 def test_goals_without_a_row_are_still_missing():
     """A world may make room for states only as they come: rows in use are not all the goals there are."""
-    counts = Counts(1, 1, 0)
-    estimates = Certified(counts, 3, 5.0, 1.0, 0.1)
+    counts = TransitionCounts(1, 1, 0)
+    estimates = CertifiedExplorer(counts, 3, 5.0, 1.0, 0.1)
     for state in (1, 2):
         assert estimates.D[0] <= 5.0  # two goals are missing, then one
         counts.grow_states(state + 1)
-        estimates.refresh(np.ones(len(estimates.D), bool))  # room alone changes nothing
-        counts.record(state - 1, 0, state)
+        estimates.refresh_columns(np.ones(len(estimates.D), bool))  # room alone changes nothing
+        counts.record_transition(state - 1, 0, state)
         counts.seen[state] = True
         counts.visits[state - 1] += 1
-        estimates.refresh(np.zeros(len(estimates.D), bool))
+        estimates.refresh_columns(np.zeros(len(estimates.D), bool))
         assert estimates.D[state + 1] <= 5.0
     assert estimates.D[0] == np.inf
 
@@ -349,7 +349,7 @@ def test_resume_is_bit_for_bit(tmp_path, radius, monkeypatch):
             raise SystemExit  # like a kill: nothing is saved after the last checkpoint
 
     with monkeypatch.context() as patch:
-        patch.setattr("adagoal.runs.folder.due", lambda since, cost: True)
+        patch.setattr("adagoal.runs.folder.save_interval_elapsed", lambda since, cost: True)
         with pytest.raises(SystemExit):
             adagoal.explore("grid", radius, 1.0, seed=3, budget=20_000, out=tmp_path, observe=crash)
     again = adagoal.resume(tmp_path)
@@ -362,7 +362,7 @@ def test_a_kill_between_two_stages_loses_nothing(tmp_path, monkeypatch):
     """Whatever was on disk when the answer of the first stage was about to be written, the run goes on."""
     whole = adagoal.explore("grid", "auto", 1.0, seed=3, budget=20_000)
     with monkeypatch.context() as patch:
-        patch.setattr("adagoal.runs.folder.due", lambda since, cost: True)
+        patch.setattr("adagoal.runs.folder.save_interval_elapsed", lambda since, cost: True)
 
         def kill(result):
             raise SystemExit
@@ -395,7 +395,7 @@ def test_resume_right_after_a_surprise_in_a_quiet_window(tmp_path, monkeypatch):
                 raise SystemExit
 
         with monkeypatch.context() as patch:
-            patch.setattr("adagoal.runs.folder.due", lambda since, cost: True)
+            patch.setattr("adagoal.runs.folder.save_interval_elapsed", lambda since, cost: True)
             with pytest.raises(SystemExit):
                 adagoal.explore("two-room", 40, 1.0, seed=0, budget=3000, out=tmp_path / str(stop), observe=crash)
         again = adagoal.resume(tmp_path / str(stop))
@@ -405,13 +405,15 @@ def test_resume_right_after_a_surprise_in_a_quiet_window(tmp_path, monkeypatch):
 def test_the_shares_of_delta_in_a_curriculum_sum_to_one():
     run = start(SMALL["grid"][0], 2.0, 1.0)
     estimates, shares = run.estimates, []
-    first = estimates.confidence.logs[0]
+    first = estimates.confidence.union_logs[0]
     for stage in range(1, 60):
         estimates.set_radius(2.0**stage, stage)
-        shares.append(np.exp(first - estimates.confidence.logs[0]))
+        shares.append(np.exp(first - estimates.confidence.union_logs[0]))
     assert 0.9 < sum(shares) <= 1.0
-    whole = Session.start(Setting("grid", radius="all"), ModelWorld(SMALL["grid"][0]), RULES["adagoal"]).run.estimates
-    assert whole.confidence.logs[0] == pytest.approx(first + np.log(2))
+    whole = ExplorationSession.from_settings(
+        ExplorationSettings("grid", radius="all"), ModelSimulator(SMALL["grid"][0]), BUILTIN_RULES["adagoal"]
+    ).run.estimates
+    assert whole.confidence.union_logs[0] == pytest.approx(first + np.log(2))
 
 
 def test_the_events_share_delta():
@@ -422,7 +424,7 @@ def test_the_events_share_delta():
     weights = np.where(restarts <= 4, 0.25, 1.0 / (restarts * (restarts - 1.0)))
     assert weights.sum() == pytest.approx(1.0, abs=1e-5)
     states = run.counts.n_states
-    risks = np.array([states * goals, pairs, pairs]) * np.exp(-estimates.confidence.logs)
+    risks = np.array([states * goals, pairs, pairs]) * np.exp(-estimates.confidence.union_logs)
     quiet, windows = estimates.confidence.quiet, 0.0
     for quiet.number in range(1, 10**5):
         windows += np.exp(-quiet.log)
@@ -453,14 +455,14 @@ def test_the_longest_seed_is_kept(tmp_path):
 
 
 def test_memory_follows_the_states_that_were_met():
-    counts = Counts(16, 2, 0)
-    estimates = Certified(counts, 10**6, 30.0, 1.0, 0.1)
+    counts = TransitionCounts(16, 2, 0)
+    estimates = CertifiedExplorer(counts, 10**6, 30.0, 1.0, 0.1)
     for state in range(1, 256):  # a tree: every state has a short way, and so a column
         if state == counts.n_states:
             counts.grow_states(2 * state)
-        counts.record((state - 1) // 2, (state - 1) % 2, state)
+        counts.record_transition((state - 1) // 2, (state - 1) % 2, state)
         counts.seen[state] = True
         counts.visits[(state - 1) // 2] += 1
-        estimates.refresh(np.zeros(1, bool))
+        estimates.refresh_columns(np.zeros(1, bool))
     assert len(estimates.D) == 257  # one for each, and one for those never seen
-    assert sum(table.nbytes for table in estimates._wide.values()) < 2**22
+    assert sum(table.nbytes for table in estimates._wide_arrays.values()) < 2**22

@@ -14,16 +14,16 @@ from gymnasium import spaces, wrappers
 from scipy import sparse
 
 import adagoal
-from adagoal.cli.main import run
+from adagoal.cli.main import run_command_line
 from adagoal.deep.pointmass import PointMass
 from adagoal.worlds import toys
 from model_env import Aliased, Breaking, Impatient, ModelEnv, NoReset, PairEnv, with_terminal
 
-SLIPPERY = toys.chain(n_states=6, slip=0.1)
+SLIPPERY = toys.chain_model(n_states=6, slip=0.1)
 
 
 def test_a_clean_environment() -> None:
-    check = adagoal.check_env(ModelEnv(with_terminal(toys.chain(n_states=6, slip=0.1), 5)))
+    check = adagoal.check_env(ModelEnv(with_terminal(toys.chain_model(n_states=6, slip=0.1), 5)))
     assert check.ok
     assert (check.errors, check.void, check.warnings, check.exit_code) == ([], [], [], 0)
     assert (check.n_actions, check.n_states, check.states_met, check.ends_met) == (2, 6, 6, 1)
@@ -54,7 +54,7 @@ def test_numbers_on_the_fly_and_a_random_start() -> None:
 
 @pytest.mark.parametrize("kind", [Aliased, NoReset])
 def test_what_would_void_a_certificate(kind: type[ModelEnv]) -> None:
-    check = adagoal.check_env(kind(toys.chain(n_states=12, slip=0.1)), steps=10_000)
+    check = adagoal.check_env(kind(toys.chain_model(n_states=12, slip=0.1)), steps=10_000)
     assert not check.ok
     assert check.exit_code == 1
     assert check.void
@@ -66,7 +66,7 @@ def test_ends_that_are_not_always_ends() -> None:
         def observe(self) -> int:
             return min(self.state, 2)
 
-    check = adagoal.check_env(Merged(with_terminal(toys.chain(n_states=6), 3)))
+    check = adagoal.check_env(Merged(with_terminal(toys.chain_model(n_states=6), 3)))
     assert any("ended the episode at one visit and not at another" in line for line in check.void)
 
 
@@ -91,7 +91,7 @@ def test_an_environment_that_raises() -> None:
     ],
 )
 def test_what_cannot_be_used(name: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["check", name, "--json"]) == 2
+    assert run_command_line(["check", name, "--json"]) == 2
     told = json.loads(capsys.readouterr().out)
     assert not told["ok"]
     assert said in " ".join(told["errors"])
@@ -112,17 +112,17 @@ def test_a_module_of_the_current_folder_is_found(tmp_path: Path, monkeypatch: py
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    assert run(["check", "grid"]) == 0
+    assert run_command_line(["check", "grid"]) == 0
     assert str(tmp_path) not in sys.path
-    assert run(["check", "switch_in_a_folder:Switch-v0"]) == 0
+    assert run_command_line(["check", "switch_in_a_folder:Switch-v0"]) == 0
     assert sys.path[-1] == str(tmp_path)
     explore = ["explore", "switch_in_a_folder:Switch-v0", "--radius", "3", "--budget", "40", "--out", "run", "--quiet"]
-    assert run(explore) == 3
+    assert run_command_line(explore) == 3
     sys.path.remove(str(tmp_path))
     del sys.modules["switch_in_a_folder"], gymnasium.registry["Switch-v0"]
-    assert run(["resume", "run", "--budget", "50", "--quiet"]) == 2
-    assert run(["resume", "run", "--budget", "50", "--quiet", "--trust"]) == 3
-    assert run(["audit", "run", "--env", "switch_in_a_folder:Switch-v0"]) == 2, "no model is known"
+    assert run_command_line(["resume", "run", "--budget", "50", "--quiet"]) == 2
+    assert run_command_line(["resume", "run", "--budget", "50", "--quiet", "--trust"]) == 3
+    assert run_command_line(["audit", "run", "--env", "switch_in_a_folder:Switch-v0"]) == 2, "no model is known"
 
 
 def test_a_generator_of_the_environment_s_own_and_seeds_that_do_not_decide() -> None:
@@ -172,7 +172,7 @@ def test_known_models_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     stepped = adagoal.check_env(gymnasium.make("FrozenLake-v1"))
     assert stepped.known_model
     assert stepped.time_limit == 100
-    assert run(["check", "chain", "--env-arg", "n_states=4"]) == 0
+    assert run_command_line(["check", "chain", "--env-arg", "n_states=4"]) == 0
     assert "states declared       4" in capsys.readouterr().out
 
 
@@ -202,7 +202,7 @@ def test_an_environment_that_hangs() -> None:
 
 
 def test_a_goal_conditioned_environment(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["check", "point-mass", "--json", "--steps", "200"]) == 0
+    assert run_command_line(["check", "point-mass", "--json", "--steps", "200"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["goal_size"], told["time_limit"], told["steps"], told["warnings"]) == (2, 25, 200, [])
     assert told["takes_goals"]
@@ -210,7 +210,7 @@ def test_a_goal_conditioned_environment(capsys: pytest.CaptureFixture[str]) -> N
     assert told["reached_within"] == pytest.approx(0.1)
     assert "asks for goals within L = 20 steps, and discounts with 0.96" in told["plan"]
     assert "takes up to 0.8 GB of memory for 400,000 steps, beside its workers" in told["plan"]
-    assert run(["check", "point-mass", "--max-states", "9"]) == 2
+    assert run_command_line(["check", "point-mass", "--max-states", "9"]) == 2
     assert "error: --max-states: is for explorations; this environment is for trainings" in capsys.readouterr().out
 
 
@@ -251,8 +251,8 @@ def test_what_a_training_would_do_with_an_odd_environment() -> None:
     class Picture(PointMass):
         """Shows 576 numbers, so a training keeps about 2,300 bytes a step, twice."""
 
-        def _observation(self) -> Any:
-            seen = super()._observation()
+        def _goal_observation(self) -> Any:
+            seen = super()._goal_observation()
             return seen | {"observation": np.resize(seen["observation"], (24, 24))}
 
     picture = adagoal.check_env(Picture(), steps=50).memory
@@ -278,7 +278,7 @@ def test_an_environment_that_cannot_be_closed() -> None:
 
 
 def test_stray_prints_are_counted_and_leave_the_json_alone(capfd: pytest.CaptureFixture[str]) -> None:
-    assert run(["check", "odd_envs:Chatty-v0", "--json", "--steps", "300"]) == 0
+    assert run_command_line(["check", "odd_envs:Chatty-v0", "--json", "--steps", "300"]) == 0
     told = json.loads(capfd.readouterr().out)
     assert told["printed"] > 10
     assert any("it prints" in line for line in told["warnings"])
@@ -296,7 +296,7 @@ def test_wrong_arguments_are_named() -> None:
 
 
 def test_the_command_names_its_options(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["check", "grid", "--env-arg", "foo=3"]) == 2
+    assert run_command_line(["check", "grid", "--env-arg", "foo=3"]) == 2
     assert "error: --env-arg: grid has no argument 'foo'; it accepts " in capsys.readouterr().out
-    assert run(["check", "grid", "--env-arg", "foo=3", "--json"]) == 2
+    assert run_command_line(["check", "grid", "--env-arg", "foo=3", "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["errors"][0].startswith("--env-arg: grid has no argument 'foo'")

@@ -18,13 +18,13 @@ import pytest
 
 import vault
 from adagoal.cli import runs
-from adagoal.cli.main import run
-from adagoal.cli.options import default_folder
+from adagoal.cli.main import run_command_line
+from adagoal.cli.options import default_run_folder
 from adagoal.core.errors import InputError
-from adagoal.core.files import alone_in
-from adagoal.runs.manifest import NAME
-from adagoal.runs.result import load
-from adagoal.runs.saved import DATA
+from adagoal.core.files import folder_lock
+from adagoal.runs.manifest import MANIFEST_FILE
+from adagoal.runs.result import load_result
+from adagoal.runs.saved import CHECKPOINTS_FOLDER
 
 SMALL = ("explore", "grid", "--radius", "6", "--env-arg", "rows=3", "--env-arg", "cols=3")
 LONG = ("explore", "two-room", "--radius", "15", "--quiet")
@@ -60,7 +60,7 @@ class Failing(gymnasium.Env[int, int]):
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run."""
     folder = tmp_path_factory.mktemp("cli") / "done"
-    assert run([*SMALL, "--out", str(folder), "--quiet"]) == 0
+    assert run_command_line([*SMALL, "--out", str(folder), "--quiet"]) == 0
     return folder
 
 
@@ -125,7 +125,7 @@ def one_line(capsys: pytest.CaptureFixture[str]) -> str:
 def test_bad_input_is_one_line(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    assert run(["explore", *arguments, "--out", str(tmp_path / "run"), "--quiet"]) == 2
+    assert run_command_line(["explore", *arguments, "--out", str(tmp_path / "run"), "--quiet"]) == 2
     assert said in one_line(capsys)
     assert not (tmp_path / "run" / "result.json").exists()
 
@@ -133,7 +133,7 @@ def test_bad_input_is_one_line(
 @pytest.mark.parametrize("place", ["file", "file/run", "/proc/none"])
 def test_folder_that_cannot_be_written(place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("mine")
-    assert run([*SMALL, "--out", str(tmp_path / place), "--quiet"]) == 2
+    assert run_command_line([*SMALL, "--out", str(tmp_path / place), "--quiet"]) == 2
     assert str(tmp_path / place) in one_line(capsys)
     assert (tmp_path / "file").read_text() == "mine"
 
@@ -141,25 +141,25 @@ def test_folder_that_cannot_be_written(place: str, tmp_path: Path, capsys: pytes
 def test_what_is_not_ours_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "certified").mkdir()
     (tmp_path / "certified" / "thesis.txt").write_text("years of work")
-    assert run([*SMALL, "--out", str(tmp_path), "--quiet"]) == 0
+    assert run_command_line([*SMALL, "--out", str(tmp_path), "--quiet"]) == 0
     assert (tmp_path / "certified" / "thesis.txt").exists()
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with alone_in(tmp_path):
-        assert run([*SMALL, "--out", str(tmp_path), "--quiet"]) == 2
+    with folder_lock(tmp_path):
+        assert run_command_line([*SMALL, "--out", str(tmp_path), "--quiet"]) == 2
     assert "another run is writing there" in one_line(capsys)
-    assert run([*SMALL, "--out", str(tmp_path), "--quiet"]) == 0
+    assert run_command_line([*SMALL, "--out", str(tmp_path), "--quiet"]) == 0
 
 
 def test_environment_that_raises(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     gymnasium.register("Failing-v0", Failing)
     try:
-        assert run(["explore", "Failing-v0", "--radius", "4", "--out", str(tmp_path), "--quiet"]) == 2
+        assert run_command_line(["explore", "Failing-v0", "--radius", "4", "--out", str(tmp_path), "--quiet"]) == 2
     finally:
         gymnasium.registry.pop("Failing-v0")
     assert "the motor is hot" in one_line(capsys)
-    kept = load(tmp_path)
+    kept = load_result(tmp_path)
     assert kept.status == "interrupted"
     assert 0 < kept.steps <= 1100
 
@@ -167,7 +167,7 @@ def test_environment_that_raises(capsys: pytest.CaptureFixture[str], tmp_path: P
 def test_rule_that_raises(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "rule.py").write_text("def rule(known):\n    raise KeyError('no idea')\n")
     rule = f"{tmp_path}/rule.py:rule"
-    assert run([*SMALL, "--goal-rule", rule, "--out", str(tmp_path / "run"), "--quiet"]) == 2
+    assert run_command_line([*SMALL, "--goal-rule", rule, "--out", str(tmp_path / "run"), "--quiet"]) == 2
     assert "no idea" in one_line(capsys)
 
 
@@ -179,7 +179,7 @@ def test_damaged_folder(
 ) -> None:
     folder = shutil.copytree(done, tmp_path / "run")
     _damage(folder / file, damage)
-    assert run([command, str(folder)]) == 2
+    assert run_command_line([command, str(folder)]) == 2
     assert file in one_line(capsys)
 
 
@@ -194,7 +194,7 @@ def test_result_that_does_not_fit(
     (tmp_path / "result.json").write_text(json.dumps(data))
     (tmp_path / "model.npz").write_bytes((done / "model.npz").read_bytes())
     for command in ("audit", "report"):
-        assert run([command, str(tmp_path)]) == 2
+        assert run_command_line([command, str(tmp_path)]) == 2
         assert "damaged" in one_line(capsys)
 
 
@@ -203,22 +203,22 @@ def test_model_that_does_not_fit(name: str, done: Path, tmp_path: Path, capsys: 
     folder = shutil.copytree(done, tmp_path / "run")
     vault.forged_arrays(folder, "model.npz", lambda arrays: arrays.pop(name))
     for command in ("audit", "report"):
-        assert run([command, str(folder)]) == 2
+        assert run_command_line([command, str(folder)]) == 2
         assert "damaged" in one_line(capsys)
 
 
 @pytest.mark.parametrize("damage", ["truncated", "garbage", "missing"])
 def test_damaged_checkpoint(damage: str, done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = shutil.copytree(done, tmp_path / "run")
-    newer = max((folder / DATA).iterdir())
+    newer = max((folder / CHECKPOINTS_FOLDER).iterdir())
     _damage(newer, damage)
-    assert run(["resume", str(folder), "--quiet"]) == 0, "the checkpoint before it is used"
+    assert run_command_line(["resume", str(folder), "--quiet"]) == 0, "the checkpoint before it is used"
     told = capsys.readouterr().err
     assert told.startswith(f"warning: {newer}: ")
     assert "the checkpoint before it is used" in told
-    for file in (folder / DATA).iterdir():
+    for file in (folder / CHECKPOINTS_FOLDER).iterdir():
         _damage(file, damage)
-    assert run(["resume", str(folder), "--quiet"]) == 2
+    assert run_command_line(["resume", str(folder), "--quiet"]) == 2
     assert "checkpoint-0" in one_line(capsys)
 
 
@@ -233,16 +233,16 @@ def _damage(file: Path, how: str) -> None:
 
 def test_folder_that_is_none(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for command in ("audit", "resume", "report"):
-        assert run([command, str(tmp_path / "nowhere")]) == 2
+        assert run_command_line([command, str(tmp_path / "nowhere")]) == 2
         assert "nowhere is not a folder" in one_line(capsys)
 
 
 def test_another_run_is_not_overwritten(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = (done / "result.json").read_bytes()
-    assert run([*SMALL, "--out", str(done), "--seed", "1"]) == 2
+    assert run_command_line([*SMALL, "--out", str(done), "--seed", "1"]) == 2
     assert "(seed differ)" in one_line(capsys)
     assert (done / "result.json").read_bytes() == before
-    assert run([*SMALL, "--out", str(done), "--quiet"]) == 0, "the same run again is no loss"
+    assert run_command_line([*SMALL, "--out", str(done), "--quiet"]) == 0, "the same run again is no loss"
 
 
 def test_finished_run(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -250,9 +250,9 @@ def test_finished_run(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wanted = {"status", "env", "method", "goal_rule", "radius", "epsilon", "delta", "seed"}
     assert wanted | {"steps", "episodes", "plans", "wall_seconds", "goals"} <= data.keys()
     assert all({"goal", "lower", "upper"} <= row.keys() for row in data["goals"])
-    assert run(["audit", str(done)]) == 0
+    assert run_command_line(["audit", str(done)]) == 0
     assert "C1 holds, C2 holds" in capsys.readouterr().out
-    assert run(["audit", str(done), "--json"]) == 0
+    assert run_command_line(["audit", str(done), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["ok"] is True
 
 
@@ -261,55 +261,55 @@ def test_audit_that_fails(done: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     data["goals"].pop()
     (tmp_path / "result.json").write_text(json.dumps(data))
     (tmp_path / "model.npz").write_bytes((done / "model.npz").read_bytes())
-    assert run(["audit", str(tmp_path)]) == 1
+    assert run_command_line(["audit", str(tmp_path)]) == 1
     assert "C2 FAILS" in capsys.readouterr().out
 
 
 def test_a_large_audit_says_that_it_takes_a_while(
     done: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(runs, "LARGE", 1)
-    assert run(["audit", str(done)]) == 0
+    monkeypatch.setattr(runs, "LONG_AUDIT_SIZE", 1)
+    assert run_command_line(["audit", str(done)]) == 0
     assert "this can take minutes" in capsys.readouterr().err
 
 
 def test_budget_then_resume_is_the_run_itself(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tmp_path /= "a b"
     part = [*SMALL, "--out", str(tmp_path), "--quiet"]
-    assert run([*part, "--budget", "2e3", "--json"]) == 3
+    assert run_command_line([*part, "--budget", "2e3", "--json"]) == 3
     partial = json.loads(capsys.readouterr().out)
     assert (partial["status"], partial["steps"]) == ("budget", 2000)
     assert partial["open_goals"], "open goals are listed as open"
-    assert run(part) == 2, "an unfinished run is not started again"
+    assert run_command_line(part) == 2, "an unfinished run is not started again"
     assert f"adagoal resume '{tmp_path}'" in one_line(capsys), "ready to be copied"
-    assert run(["resume", str(tmp_path), "--quiet"]) == 3, "no steps are left"
+    assert run_command_line(["resume", str(tmp_path), "--quiet"]) == 3, "no steps are left"
     assert f"go on with: adagoal resume '{tmp_path}' --budget 4000\n" in capsys.readouterr().out
-    assert run(["resume", str(tmp_path), "--budget", "1e9", "--quiet"]) == 0
-    assert load(tmp_path).status == "certified"
-    assert run(["audit", str(tmp_path)]) == 0
+    assert run_command_line(["resume", str(tmp_path), "--budget", "1e9", "--quiet"]) == 0
+    assert load_result(tmp_path).status == "certified"
+    assert run_command_line(["audit", str(tmp_path)]) == 0
 
 
 def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     """By Ctrl-C; runs that are killed are in ``test_killed.py``."""
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    assert run([*LONG, "--out", str(whole)]) == 0
+    assert run_command_line([*LONG, "--out", str(whole)]) == 0
 
     child = subprocess.Popen([sys.executable, "-c", CHILD, *LONG, "--out", str(cut)], stdout=subprocess.DEVNULL)
     _wait_for_checkpoints(child, cut, 3)
     child.send_signal(signal.SIGINT)
     assert child.wait(timeout=60) == 3
-    partial = load(cut)
+    partial = load_result(cut)
     assert partial.status == "interrupted"
     assert partial.open_goals
     assert set(partial.open_goals) <= set(partial.goals)
     assert (cut / "report.html").exists()
 
-    assert run(["resume", str(cut), "--quiet"]) == 0
+    assert run_command_line(["resume", str(cut), "--quiet"]) == 0
     first, second = (json.loads((folder / "result.json").read_text()) for folder in (whole, cut))
     assert first.pop("wall_seconds") > 0
     assert second.pop("wall_seconds") > 0
     assert first == second
-    ours, theirs = (load(folder).arrays for folder in (whole, cut))
+    ours, theirs = (load_result(folder).arrays for folder in (whole, cut))
     assert ours.keys() == theirs.keys()
     for name in ours:
         np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
@@ -317,7 +317,7 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
 
 def _wait_for_checkpoints(child: subprocess.Popen[bytes], folder: Path, times: int) -> None:
     """Until the child has written so many checkpoints."""
-    file, seen, deadline = folder / NAME, 0, time.monotonic() + 120
+    file, seen, deadline = folder / MANIFEST_FILE, 0, time.monotonic() + 120
     before = os.stat(file).st_mtime_ns if file.exists() else 0
     while seen < times:
         assert child.poll() is None, "the run must not end by itself"
@@ -334,51 +334,51 @@ def test_no_place_for_compiled_code(monkeypatch: pytest.MonkeyPatch, capsys: pyt
         raise RuntimeError("cannot cache function '_watch': no locator available for file 'sanity.py'")
 
     monkeypatch.setattr("importlib.import_module", refuse)
-    assert run(["envs"]) == 2
+    assert run_command_line(["envs"]) == 2
     assert "NUMBA_CACHE_DIR" in one_line(capsys)
 
 
 def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["explroe"]) == 2
+    assert run_command_line(["explroe"]) == 2
     assert "explroe" in one_line(capsys)
 
 
 def test_envs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["envs", "--json"]) == 0
+    assert run_command_line(["envs", "--json"]) == 0
     assert "two-room" in [row["name"] for row in json.loads(capsys.readouterr().out)]
-    assert run(["envs"]) == 0
+    assert run_command_line(["envs"]) == 0
     assert "two-room" in capsys.readouterr().out
 
 
 def test_a_random_start_is_declared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = ["explore", "FrozenLake-v1", "--radius", "3", "--budget", "2000", "--out", str(tmp_path), "--quiet"]
-    assert run([*line, "--start", "random", "--start-seed", "1"]) == 2
+    assert run_command_line([*line, "--start", "random", "--start-seed", "1"]) == 2
     assert "error: --start: a start that is random is not drawn with a seed" in capsys.readouterr().err
-    assert run([*line, "--start", "random"]) in (0, 3)
-    assert load(tmp_path).setting.start_seed == "random"
-    assert run(["audit", str(tmp_path)]) in (0, 1)
-    assert run(["check", "FrozenLake-v1", "--start", "random"]) == 0
+    assert run_command_line([*line, "--start", "random"]) in (0, 3)
+    assert load_result(tmp_path).setting.start_seed == "random"
+    assert run_command_line(["audit", str(tmp_path)]) in (0, 1)
+    assert run_command_line(["check", "FrozenLake-v1", "--start", "random"]) == 0
     assert "virtual start, state 16" in capsys.readouterr().out
 
 
 def test_an_estimate_of_the_whole_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = ["explore", "grid", "--env-arg", "rows=3", "--radius", "8", "--epsilon", "1", "--quiet", "--estimate"]
-    assert run([*line, "--out", str(tmp_path / "run"), "--json"]) == 3
+    assert run_command_line([*line, "--out", str(tmp_path / "run"), "--json"]) == 3
     told = json.loads(capsys.readouterr().out)
     cost = told["estimate"]
     assert told["status"] == "interrupted"
     assert cost["done"] == pytest.approx(told["steps"] / cost["steps"])
     assert cost["seconds"] > 0
     assert cost["bytes"] > 1e7
-    assert run(["resume", str(tmp_path / "run"), "--quiet", "--json"]) == 0
+    assert run_command_line(["resume", str(tmp_path / "run"), "--quiet", "--json"]) == 0
     assert 1 / 3 < cost["steps"] / json.loads(capsys.readouterr().out)["steps"] < 3
-    assert run([*line, "--out", str(tmp_path / "again")]) == 3
+    assert run_command_line([*line, "--out", str(tmp_path / "again")]) == 3
     assert "estimate: about " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["explore grid --radius 3 --epsilon 2", "train FetchReach-v4", "export ."])
 def test_an_empty_name_is_no_folder(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([*command.split(), "--out", ""]) == 2
+    assert run_command_line([*command.split(), "--out", ""]) == 2
     assert "--out" in capsys.readouterr().err
 
 
@@ -388,12 +388,12 @@ def test_the_default_folder_tells_runs_apart(
     monkeypatch.chdir(tmp_path)
     line = ["explore", "chain", "--epsilon", "2", "--quiet"]
     for options in ("--radius 4", "--radius 3", "--radius 3 --env-arg n_states=4 --goal 1,2"):
-        assert run([*line, *options.split()]) == 0
+        assert run_command_line([*line, *options.split()]) == 0
     folders = {"chain-radius-4-epsilon-2", "chain-radius-3-epsilon-2"}
     folders.add("chain-radius-3-epsilon-2-n_states-4-goal-states-1-2")
     assert {path.name for path in (tmp_path / "runs").iterdir()} == folders
     assert "report: runs/chain-radius-4-epsilon-2/report.html\n" in capsys.readouterr().out
-    assert run([*line, "--radius", "4"]) == 0, "the same run once more"
+    assert run_command_line([*line, "--radius", "4"]) == 0, "the same run once more"
 
 
 @pytest.mark.parametrize(
@@ -417,11 +417,11 @@ def test_the_default_folder_tells_trainings_apart(
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("adagoal.api.train.train", train)
-    assert run(["train", "point-mass", *options.split(), "--quiet"]) == 2
+    assert run_command_line(["train", "point-mass", *options.split(), "--quiet"]) == 2
     assert asked["out"] == Path("runs") / folder
 
 
 def test_a_long_default_folder_has_a_name_that_files_can_have() -> None:
-    first, second = (default_folder("grid", {"goal_states": range(last)}).name for last in (200, 201))
+    first, second = (default_run_folder("grid", {"goal_states": range(last)}).name for last in (200, 201))
     assert first != second
     assert len(first) < 120

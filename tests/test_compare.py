@@ -11,35 +11,37 @@ import pytest
 from matplotlib.figure import Figure
 
 from adagoal.api import explore as api
-from adagoal.cli.main import run
+from adagoal.cli.main import run_command_line
 from adagoal.compare import anytime_audit, comparison, runner
-from adagoal.compare.anytime_audit import Auditor, Check
-from adagoal.compare.output import figure, live, scores, table
+from adagoal.compare.anytime_audit import AnytimeAuditor, AuditCheck
+from adagoal.compare.output import compute_scores, draw_error_figure, live_score_table, make_score_table
 from adagoal.core.errors import InputError
 from adagoal.core.policy import Policy
-from adagoal.core.run import Run
-from adagoal.engines.local import Local
+from adagoal.core.run import ExplorationRun
+from adagoal.engines.local import LocalEngine
 from adagoal.mdp.audit import audit_policies
-from adagoal.runs.setting import Setting
+from adagoal.runs.setting import ExplorationSettings
 from adagoal.worlds import registry
 
-GRID = Setting("grid", {"rows": 3, "cols": 3}, radius=3.5, epsilon=0.5, budget=1_000_000)
+GRID = ExplorationSettings("grid", {"rows": 3, "cols": 3}, radius=3.5, epsilon=0.5, budget=1_000_000)
 
 
-def outcomes(cells: list[Setting], folder: Path) -> list[Any]:
-    options = comparison.COMPARE.chosen(out=folder)
-    return runner.outcomes(comparison.COMPARE, cells, options, Local(1, print), runner.Display(quiet=True))
+def outcomes(cells: list[ExplorationSettings], folder: Path) -> list[Any]:
+    options = comparison.COMPARE.fill_in_defaults(out=folder)
+    return runner.collect_outcomes(
+        comparison.COMPARE, cells, options, LocalEngine(1, print), runner.ExperimentDisplay(quiet=True)
+    )
 
 
-def measure(setting: Setting) -> dict[str, Any]:
-    return comparison.measure(setting, comparison.COMPARE.chosen())
+def measure(setting: ExplorationSettings) -> dict[str, Any]:
+    return comparison.measure_audited_run(setting, comparison.COMPARE.fill_in_defaults())
 
 
-class Twin(Auditor):
+class Twin(AnytimeAuditor):
     """Checks every look against the full audit."""
 
-    def check(self, steps: int, policies: Any) -> None:
-        super().check(steps, policies)
+    def check_output(self, steps: int, policies: Any) -> None:
+        super().check_output(steps, policies)
         audit = audit_policies(self._mdp, policies, policies, 3.5, 0.5)
         assert self.checks[-1].holds == (audit.c1 and audit.c2)
         within = [row.gap for row in audit.rows if row.in_G_L]
@@ -48,7 +50,7 @@ class Twin(Auditor):
 
 
 def test_every_look_is_the_exact_audit_and_changes_nothing() -> None:
-    mdp = registry.make_model("grid", GRID.env_args, None)
+    mdp = registry.make_exact_model("grid", GRID.env_args, None)
     assert mdp is not None
     twin = Twin(mdp, 3.5, 0.5)
     arguments: dict[str, Any] = {"radius": 3.5, "epsilon": 0.5, "env_args": GRID.env_args}
@@ -61,42 +63,42 @@ def test_every_look_is_the_exact_audit_and_changes_nothing() -> None:
 
 
 def test_missing_goal_is_an_infinite_error() -> None:
-    mdp = registry.make_model("grid", GRID.env_args, None)
+    mdp = registry.make_exact_model("grid", GRID.env_args, None)
     assert mdp is not None
-    auditor = Auditor(mdp, 3.5, 0.5)
-    auditor.check(1, {})
-    assert auditor.checks == [Check(1, math.inf, False)]
+    auditor = AnytimeAuditor(mdp, 3.5, 0.5)
+    auditor.check_output(1, {})
+    assert auditor.checks == [AuditCheck(1, math.inf, False)]
 
 
 def test_audit_stop_is_for_good() -> None:
-    mdp = registry.make_model("chain", {}, None)
+    mdp = registry.make_exact_model("chain", {}, None)
     assert mdp is not None
-    auditor = Auditor(mdp, 5.0, 1.0)
+    auditor = AnytimeAuditor(mdp, 5.0, 1.0)
     for holds, stop in ((False, None), (True, 2), (False, None), (True, 4), (True, 4)):
-        auditor.checks.append(Check(len(auditor.checks) + 1, 0.0, holds))
-        assert auditor.stop == stop
+        auditor.checks.append(AuditCheck(len(auditor.checks) + 1, 0.0, holds))
+        assert auditor.audit_stop == stop
 
 
 def test_finished_runs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cells = comparison.settings(
+    cells = comparison.build_settings(
         {"grid": {"radius": 6.0, "env_args": GRID.env_args}}, ["certified"], ["adagoal"], 2, budget=500
     )
     records = outcomes(cells, tmp_path)
     assert [record["setting"]["seed"] for record in records] == [0, 1]
     assert all(record["own_stop"] is None for record in records), "500 steps are too few"
-    monkeypatch.setattr(comparison, "run", None)
+    monkeypatch.setattr(comparison, "run_settings", None)
     assert outcomes(cells, tmp_path) == records
-    assert len({comparison.file(cell) for cell in [*cells, GRID]}) == 3
+    assert len({comparison.outcome_file_name(cell) for cell in [*cells, GRID]}) == 3
 
 
 def test_seeds_start_where_they_are_told_to() -> None:
-    cells = comparison.settings({"chain": {"radius": 5.0}}, ["certified"], ["adagoal"], 2, seed=7)
+    cells = comparison.build_settings({"chain": {"radius": 5.0}}, ["certified"], ["adagoal"], 2, seed=7)
     assert [cell.seed for cell in cells] == [7, 8]
 
 
 def test_a_damaged_run_is_named(tmp_path: Path) -> None:
-    (cell,) = comparison.settings({"chain": {"radius": 5.0}}, ["certified"], ["adagoal"], 1)
-    file = tmp_path / comparison.file(cell)
+    (cell,) = comparison.build_settings({"chain": {"radius": 5.0}}, ["certified"], ["adagoal"], 1)
+    file = tmp_path / comparison.outcome_file_name(cell)
     file.parent.mkdir()
     file.write_text("{}")
     with pytest.raises(InputError, match=f"{file.name}: damaged"):
@@ -106,43 +108,43 @@ def test_a_damaged_run_is_named(tmp_path: Path) -> None:
 def test_a_rule_that_was_changed_is_run_again(tmp_path: Path) -> None:
     file = tmp_path / "rule.py"
     file.write_text("def f(known):\n    return known.eligible.astype(float)\n")
-    setting = Setting("chain", goal_rule=f"{file}:f")
-    before = comparison.file(setting)
-    assert comparison.file(setting) == before
+    setting = ExplorationSettings("chain", goal_rule=f"{file}:f")
+    before = comparison.outcome_file_name(setting)
+    assert comparison.outcome_file_name(setting) == before
     file.write_text(file.read_text() + "# better\n")
-    assert comparison.file(setting) != before
+    assert comparison.outcome_file_name(setting) != before
 
 
 def test_audit_stop_of_a_run_that_ended_wrong_is_never() -> None:
     """On the fan DisCo stops by itself without the goal: no budget would help."""
-    record = measure(Setting("fan", method="disco", method_args={"constants": "scaled=0.01"}, radius=4.0))
-    assert "| never | - | 0/1 |" in table(scores([record])).markdown()
+    record = measure(ExplorationSettings("fan", method="disco", method_args={"constants": "scaled=0.01"}, radius=4.0))
+    assert "| never | - | 0/1 |" in make_score_table(compute_scores([record])).to_markdown()
 
 
 def test_table_and_figure_show_everyone() -> None:
     won, lost = (
         measure(GRID),
-        measure(Setting(**{**GRID.__dict__, "goal_rule": "unigoal", "budget": 400})),
+        measure(ExplorationSettings(**{**GRID.__dict__, "goal_rule": "unigoal", "budget": 400})),
     )
     assert won["own_stop"] == won["steps"]
     assert won["audit_stop"] <= won["own_stop"]
     assert won["final"]["ok"]
-    found = scores([won, lost])
-    text = table(found).markdown()
+    found = compute_scores([won, lost])
+    text = make_score_table(found).to_markdown()
     assert "> 400 (0/1)" in text
     assert f"{won['own_stop']:,}" in text
     assert found[1].to_dict()["own_stop"] is None
-    assert len(figure([won, lost]).axes) == 1
+    assert len(draw_error_figure([won, lost]).axes) == 1
 
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["compare", "chain", "--radius", "5", "--goal-rules", "adagoal,unigoal", "--seeds", "1", "--jobs", "1"]
-    assert run([*command, "--out", str(tmp_path), "--json"]) == 0
+    assert run_command_line([*command, "--out", str(tmp_path), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert [row["goal_rule"] for row in shown] == ["adagoal", "unigoal"]
     assert all(row["holds"] == row["runs"] == 1 for row in shown)
     assert {"table.md", "table.json", "table.html", "figure.png", "cells"} == {file.name for file in tmp_path.iterdir()}
-    assert run([*command, "--out", str(tmp_path)]) == 0
+    assert run_command_line([*command, "--out", str(tmp_path)]) == 0
     assert "audit-stop" in capsys.readouterr().out
 
 
@@ -170,7 +172,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_bad_input(arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = arguments if "--radius" in arguments else [*arguments, "--radius", "5"]
-    assert run(["compare", "--out", str(tmp_path), *given]) == 2
+    assert run_command_line(["compare", "--out", str(tmp_path), *given]) == 2
     assert not list(tmp_path.iterdir()), "said before anything is run"
     error = capsys.readouterr().err
     assert said in error
@@ -179,13 +181,13 @@ def test_bad_input(arguments: list[str], said: str, tmp_path: Path, capsys: pyte
 
 def test_a_small_screen_shows_what_ended_last() -> None:
     """Five rules end, then the first one again with another seed: there is room for three rows."""
-    record = measure(Setting("chain", radius=5.0, budget=200))
+    record = measure(ExplorationSettings("chain", radius=5.0, budget=200))
     ended = ["adagoal", "unigoal", "raregoal", "mega", "goid", "adagoal"]
     records = [{**record, "setting": {**record["setting"], "goal_rule": rule}} for rule in ended]
-    shown = [list(column.cells) for column in live(records, 3).columns]
+    shown = [list(column.cells) for column in live_score_table(records, 3).columns]
     assert shown[2] == ["adagoal", "mega", "goid"]
     assert shown[3] == ["2", "1", "1"]
-    assert live(records, 5).row_count == 5
+    assert live_score_table(records, 5).row_count == 5
 
 
 def test_one_goal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -206,14 +208,17 @@ def test_one_goal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ]
     methods = "certified,bpi-ucbvi:constants=scaled=0.01:horizon=8"
     assert (
-        run([*line, "--methods", methods, "--goal-rules", "adagoal", "--out", str(tmp_path), "--json", "--quiet"]) == 0
+        run_command_line(
+            [*line, "--methods", methods, "--goal-rules", "adagoal", "--out", str(tmp_path), "--json", "--quiet"]
+        )
+        == 0
     )
     assert [(row["stopped"], row["holds"]) for row in json.loads(capsys.readouterr().out)] == [(1, 1), (1, 1)]
 
 
 def test_the_start_as_the_only_goal_takes_no_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = ["compare", "chain", "--radius", "4", "--goal", "0", "--seeds", "1", "--jobs", "1", "--quiet"]
-    assert run([*line, "--out", str(tmp_path), "--json"]) == 0
+    assert run_command_line([*line, "--out", str(tmp_path), "--json"]) == 0
     assert [row["own_stop"] for row in json.loads(capsys.readouterr().out)] == [0.0, 0.0]
     assert (tmp_path / "figure.png").exists()
 
@@ -233,7 +238,7 @@ def test_what_a_killed_comparison_left_unfinished_is_removed(tmp_path: Path, mon
         path.touch()
     (tmp_path / "mine.part").touch()
     monkeypatch.setattr(Figure, "savefig", drawn)
-    assert run(line) == 0
+    assert run_command_line(line) == 0
     assert not parts
     assert [path.exists() for path in left] == [False, False]
     assert (tmp_path / "mine.part").exists()
@@ -241,24 +246,26 @@ def test_what_a_killed_comparison_left_unfinished_is_removed(tmp_path: Path, mon
 
 def test_world_without_a_model() -> None:
     with pytest.raises(InputError, match="no exact model"):
-        comparison.settings({"MiniGrid-Empty-5x5-v0": {"radius": 5.0}}, ["certified"], ["adagoal"], 1)
+        comparison.build_settings({"MiniGrid-Empty-5x5-v0": {"radius": 5.0}}, ["certified"], ["adagoal"], 1)
 
 
 def test_looks_are_few() -> None:
     looks: list[int] = []
 
-    class Counting(Auditor):
-        def check(self, steps: int, policies: dict[int, Policy]) -> None:  # type: ignore[override]
+    class Counting(AnytimeAuditor):
+        def check_output(self, steps: int, policies: dict[int, Policy]) -> None:  # type: ignore[override]
             looks.append(steps)
 
-    mdp = registry.make_model("chain", {}, None)
+    mdp = registry.make_exact_model("chain", {}, None)
     assert mdp is not None
     counting = Counting(mdp, 5.0, 1.0)
     rollouts: list[int] = []
 
-    def observe(run: Run) -> None:
+    def observe(run: ExplorationRun) -> None:
         rollouts.append(run.steps)
         counting(run)
 
     api.explore("chain", 5.0, budget=20_000, observe=observe)
-    assert len(looks) <= anytime_audit.PER_DECADE * math.log10(max(rollouts) / anytime_audit.FIRST) + 2
+    assert (
+        len(looks) <= anytime_audit.CHECKS_PER_DECADE * math.log10(max(rollouts) / anytime_audit.FIRST_CHECK_STEPS) + 2
+    )

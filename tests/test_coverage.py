@@ -11,15 +11,15 @@ from scipy.stats import binomtest
 
 from adagoal import goals
 from adagoal.compare import runner
-from adagoal.core.counts import Counts
-from adagoal.core.intervals import clopper_pearson
-from adagoal.core.run import Run
-from adagoal.engines.local import Local
+from adagoal.core.counts import TransitionCounts
+from adagoal.core.intervals import clopper_pearson_interval
+from adagoal.core.run import ExplorationRun
+from adagoal.engines.local import LocalEngine
 from adagoal.mdp import solve
 from adagoal.tabular import certified, hops, resolvent, surprise
-from adagoal.tabular.certified import Certified
-from adagoal.worlds.model import from_rows
-from adagoal.worlds.simulator import ModelWorld
+from adagoal.tabular.certified import CertifiedExplorer
+from adagoal.worlds.model import model_from_rows
+from adagoal.worlds.simulator import ModelSimulator
 from experiments import arena, coverage, coverage_worlds, price, scaling
 from experiments.__main__ import run as run_experiment
 
@@ -45,7 +45,7 @@ def test_exactly_L_is_exact():
     on_the_edge = 0
     for seed in range(20):
         mdp, L, _ = coverage_worlds.case("exactly-L", seed)
-        on_the_edge += L in solve.distances(mdp)
+        on_the_edge += L in solve.optimal_distances(mdp)
     assert on_the_edge >= 18
 
 
@@ -72,22 +72,26 @@ WEAKENED = {"surprises": ("nothing", "window", "loss", "circles"), "rivals": ("n
 
 def weaken(what, monkeypatch):
     """Make a bound of lemma 3b, of lemma 12, or of lemmas 7 to 9 narrower than it may be."""
-    read, log = hops.read, surprise.Quiet.log.fget
+    read, log = hops.read_deterministic_map, surprise.UnseenMassWindow.log_inverse_delta.fget
     if what == "window":
-        monkeypatch.setattr(surprise.Quiet, "log", property(lambda quiet: log(quiet) / 3))
+        monkeypatch.setattr(surprise.UnseenMassWindow, "log_inverse_delta", property(lambda quiet: log(quiet) / 3))
     if what == "loss":
-        monkeypatch.setattr(hops, "read", lambda *told: (m := read(*told)) and m._replace(loss=m.loss / 2))
+        monkeypatch.setattr(
+            hops, "read_deterministic_map", lambda *told: (m := read(*told)) and m._replace(loss=m.loss / 2)
+        )
     if what == "circles":
-        monkeypatch.setattr(hops, "elsewhere", lambda world, d, most: np.inf if d.max() < hops.NOWHERE else 1.0)
+        monkeypatch.setattr(
+            hops, "least_value_elsewhere", lambda world, d, most: np.inf if d.max() < hops.NO_PATH else 1.0
+        )
     if what in ("unseen mass", "rival"):
 
         def narrower(order, goal, model, *others):
             q = model.q / 3
             if what == "rival":
                 q = np.where(np.arange(len(q)) == coverage_worlds.RIVAL, q, model.q)
-            return resolvent.suboptimality(order, goal, model._replace(q=q), *others)
+            return resolvent.bound_suboptimality(order, goal, model._replace(q=q), *others)
 
-        monkeypatch.setattr(certified, "suboptimality", narrower)
+        monkeypatch.setattr(certified, "bound_suboptimality", narrower)
 
 
 def risk(family, seed, delta):
@@ -100,11 +104,11 @@ def risk(family, seed, delta):
     rows = [dict(zip(*(a.tolist() for a in mdp.row(*divmod(x, mdp.n_actions))), strict=True)) for x in pairs]
     rare = min(pairs, key=lambda x: min(rows[x].values()))
     likely = max(rows[rare], key=rows[rare].get)
-    usual = from_rows([{likely: 1.0} if x == rare else rows[x] for x in pairs], mdp.n_actions)
+    usual = model_from_rows([{likely: 1.0} if x == rare else rows[x] for x in pairs], mdp.n_actions)
     branching, often = (2, coverage.OFTEN) if family == "rivals" else (None, 1)
-    counts = Counts(mdp.n_states, mdp.n_actions, 0)
-    estimates = Certified(counts, mdp.n_states, L, epsilon, delta, branching=branching)
-    run = Run(ModelWorld(usual), estimates, goals.get("adagoal"), np.random.default_rng(0))
+    counts = TransitionCounts(mdp.n_states, mdp.n_actions, 0)
+    estimates = CertifiedExplorer(counts, mdp.n_states, L, epsilon, delta, branching=branching)
+    run = ExplorationRun(ModelSimulator(usual), estimates, goals.resolve_rule("adagoal"), np.random.default_rng(0))
     truth = coverage.Truth(mdp)
     coverage.sample(run, usual, truth, often)
     misses = [steps for kind, steps in truth.first_miss.items() if family == "surprises" or kind == "gap"]
@@ -128,8 +132,8 @@ def test_clopper_pearson():
     assert coverage.at_most(100, 100) == 1.0
     assert coverage.at_most(3, 50) > 3 / 50
     exact = binomtest(3, 50).proportion_ci(0.95, "exact")
-    assert clopper_pearson(3, 50, 0.95) == pytest.approx(tuple(exact))
-    assert clopper_pearson(0, 5, 0.9)[0] == 0.0
+    assert clopper_pearson_interval(3, 50, 0.95) == pytest.approx(tuple(exact))
+    assert clopper_pearson_interval(0, 5, 0.9)[0] == 0.0
 
 
 def test_command_resumes_and_draws(tmp_path: Path, monkeypatch):
@@ -146,11 +150,11 @@ def test_command_resumes_and_draws(tmp_path: Path, monkeypatch):
 
 
 def test_empirical_model():
-    counts = Counts(3, 1, 0)
+    counts = TransitionCounts(3, 1, 0)
     for successor in (1, 1, 2, 1):
-        counts.record(0, 0, successor)
+        counts.record_transition(0, 0, successor)
     model = price.empirical(counts)
-    assert solve.distances(model).tolist() == pytest.approx([0.0, 5 / 3, 7.0])
+    assert solve.optimal_distances(model).tolist() == pytest.approx([0.0, 5 / 3, 7.0])
 
 
 def test_scaling_fit():
@@ -164,9 +168,11 @@ def test_scaling_fit():
 @pytest.mark.slow
 def test_two_thousand_runs(tmp_path: Path):
     """At most delta of the runs are broken, for each delta, with confidence."""
-    options = coverage.COVERAGE.chosen(control=0, out=tmp_path)
-    cells = coverage.COVERAGE.cells(options)
-    found = runner.outcomes(coverage.COVERAGE, cells, options, Local(2, print), runner.Display(quiet=True))
+    options = coverage.COVERAGE.fill_in_defaults(control=0, out=tmp_path)
+    cells = coverage.COVERAGE.list_runs(options)
+    found = runner.collect_outcomes(
+        coverage.COVERAGE, cells, options, LocalEngine(2, print), runner.ExperimentDisplay(quiet=True)
+    )
     records = [record for chunk in found for record in chunk]
     for row in coverage.summary(records):
         if row["family"] == "all":

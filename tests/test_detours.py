@@ -4,34 +4,34 @@ import numpy as np
 import pytest
 
 import adagoal
-from adagoal.core.counts import Counts
-from adagoal.loop import explore
+from adagoal.core.counts import TransitionCounts
+from adagoal.loop import run_exploration
 from adagoal.mdp import solve
-from adagoal.planning.backend import NUMBA
-from adagoal.planning.model import Block
+from adagoal.planning.backend import NUMBA_BACKEND
+from adagoal.planning.model import GoalBlock
 from adagoal.tabular import certified, schedule
-from adagoal.tabular.columns import FAR, shorten
-from adagoal.tabular.confidence import Confidence
-from adagoal.tabular.detours import detours
+from adagoal.tabular.columns import NO_KNOWN_PATH, shorten_hop_counts
+from adagoal.tabular.confidence import ConfidenceSets
+from adagoal.tabular.detours import improve_by_neighbours
 from adagoal.worlds import grid
-from adagoal.worlds.simulator import ModelWorld
+from adagoal.worlds.simulator import ModelSimulator
 from test_certified import check_bounds, start
 
-WORLD = grid.open_grid(rows=5, cols=6, slip=0.2)
+WORLD = grid.open_grid_model(rows=5, cols=6, slip=0.2)
 CAP = 60.0
 
 
 def ideal(mdp):
     """What is known of a world after very many tries."""
-    counts = Counts(mdp.n_states, mdp.n_actions, mdp.start, width=4)
+    counts = TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start, width=4)
     for x in range(mdp.n_states * mdp.n_actions):
         states, p = mdp.row(*divmod(x, mdp.n_actions))
         counts.successor[x, : len(states)], counts.support[x] = states, len(states)
         counts.count[x, : len(states)] = counts.recent[x, : len(states)] = np.round(1e9 * p)
         counts.n[x] = counts.count[x].sum()
-    confidence = Confidence(counts, mdp.n_states, len(counts.n), mdp.n_states, delta=0.1, branching=4)
-    confidence.update()
-    return confidence.model()
+    confidence = ConfidenceSets(counts, mdp.n_states, len(counts.n), mdp.n_states, delta=0.1, branching=4)
+    confidence.update_radii()
+    return confidence.empirical_model()
 
 
 def test_a_detour_against_exact_values():
@@ -48,18 +48,20 @@ def test_a_detour_against_exact_values():
     at = np.full((WORLD.n_states, 1), -1)
     at[g] = 0
     Y[2, g] = 0.0
-    swept = NUMBA.upper(ideal(WORLD), Block(near, at, CAP, False, 200, 1e-9), Y[2][:, None], best[2][:, None])
+    swept = NUMBA_BACKEND.upper_bounds(
+        ideal(WORLD), GoalBlock(near, at, CAP, False, 200, 1e-9), Y[2][:, None], best[2][:, None]
+    )
     Y[2], best[2] = swept[0][:, 0], swept[1][:, 0]
     assert Y[2, WORLD.start] == CAP
     assert h in near
     order = np.arange(WORLD.n_states)
-    detours(np.array([2]), goal_state, column, order, ideal(WORLD), CAP, 1.0, V, Y, best)
+    improve_by_neighbours(np.array([2]), goal_state, column, order, ideal(WORLD), CAP, 1.0, V, Y, best)
     assert (V[2] <= truth[:, g]).all()
     assert V[2, WORLD.start] > truth[WORLD.start, g] - 4.0
     assert (Y[2] >= solve.policy_values(WORLD, best[2], g) - 1e-9).all()
     assert Y[2, WORLD.start] < CAP / 2
     before = V.copy(), Y.copy()
-    detours(np.array([2]), goal_state, column, order, ideal(WORLD), CAP, 1.0, V, Y, best)
+    improve_by_neighbours(np.array([2]), goal_state, column, order, ideal(WORLD), CAP, 1.0, V, Y, best)
     assert np.array_equal(before, (V, Y))  # once is enough
 
 
@@ -78,7 +80,7 @@ def test_a_detour_with_bounds_that_are_not_exact(seed):
     V[1] = truth[:, h] * np.where(order == g, rng.random(), 1.0)
     Y[1] = truth[:, h] * rng.uniform(1.0, 1.2)  # 1 + p Y <= Y still
     Y[2] = truth[:, g] * rng.uniform(1.5, 2.0)
-    detours(np.array([2]), goal_state, column, order, model, CAP, 1e-3, V, Y, best)
+    improve_by_neighbours(np.array([2]), goal_state, column, order, model, CAP, 1e-3, V, Y, best)
     assert (V[2] <= truth[:, g]).all()
     assert (Y[2] >= solve.policy_values(WORLD, best[2], g) - 1e-9).all()
     assert V[2].any()
@@ -89,15 +91,15 @@ def test_bounds_hold_with_detours(monkeypatch):
 
     def counted(*args):
         before = args[-3].sum(), args[-2].sum()
-        detours(*args)
+        improve_by_neighbours(*args)
         taken.append((args[-3].sum() > before[0], args[-2].sum() < before[1]))
 
-    monkeypatch.setattr(certified, "DENSE", 0)
-    monkeypatch.setattr(certified, "DETOUR", 0.01)
-    monkeypatch.setattr(schedule, "FLOATS", (0.0, 0.0, 0.0))  # plans are rare
-    monkeypatch.setattr(schedule, "STEP", 1.0)
-    monkeypatch.setattr(certified, "detours", counted)
-    mdp = grid.open_grid(rows=12, cols=12)
+    monkeypatch.setattr(certified, "MAX_DENSE_STATES", 0)
+    monkeypatch.setattr(certified, "MIN_TRIANGLE_GAIN_EPSILONS", 0.01)
+    monkeypatch.setattr(schedule, "TOKEN_CAPACITY", (0.0, 0.0, 0.0))  # plans are rare
+    monkeypatch.setattr(schedule, "TOKENS_PER_STEP", 1.0)
+    monkeypatch.setattr(certified, "improve_by_neighbours", counted)
+    mdp = grid.open_grid_model(rows=12, cols=12)
     truth, run, looks = solve.optimal_values(mdp), start(mdp, 40.0, 2.0), {"next": 1}
 
     def look(run):
@@ -105,14 +107,14 @@ def test_bounds_hold_with_detours(monkeypatch):
             check_bounds(run, mdp, truth, 40.0)
             looks["next"] = int(2 * run.steps) + 1
 
-    explore(run, 3 * 10**6, look)
+    run_exploration(run, 3 * 10**6, look)
     assert np.array(taken).any(axis=0).all()  # of both kinds
 
 
 @pytest.mark.slow
 def test_every_cell_of_a_large_grid():
-    mdp = grid.open_grid(rows=25, cols=25)
-    result = adagoal.explore(ModelWorld(mdp), 65.0, 6.5, seed=3, method_args={"branching": 4})
+    mdp = grid.open_grid_model(rows=25, cols=25)
+    result = adagoal.explore(ModelSimulator(mdp), 65.0, 6.5, seed=3, method_args={"branching": 4})
     assert result.status == "certified"
     assert len(result.goals) == 625
     assert adagoal.audit(result, mdp).ok
@@ -123,13 +125,13 @@ def test_the_fewest_hops_as_edges_are_found():
     rng = np.random.default_rng(0)
     S, A, K = 40, 2, 3
     successor, support = rng.integers(0, S, (S * A, K)).astype(np.int32), np.zeros(S * A, np.int32)
-    hops, known = np.full(S, FAR), np.zeros(S * A, np.int64)
+    hops, known = np.full(S, NO_KNOWN_PATH), np.zeros(S * A, np.int64)
     for x in rng.permutation(np.repeat(np.arange(S * A), K)):
         support[x] += 1
-        shorten(hops, known, 5, successor, support)
-        want, ring, reached = np.full(S, FAR), [5], 0
+        shorten_hop_counts(hops, known, 5, successor, support)
+        want, ring, reached = np.full(S, NO_KNOWN_PATH), [5], 0
         while ring:
             want[ring] = reached
             seen = {int(y) for s in ring for z in range(s * A, s * A + A) for y in successor[z, : support[z]]}
-            ring, reached = [y for y in seen if want[y] == FAR], reached + 1
+            ring, reached = [y for y in seen if want[y] == NO_KNOWN_PATH], reached + 1
         assert np.array_equal(hops, want)

@@ -18,32 +18,34 @@ import pytest
 
 import adagoal
 from adagoal import engines
-from adagoal.cli.main import run
+from adagoal.cli.main import run_command_line
 from adagoal.compare import runner
 from adagoal.compare.experiment import Experiment
 from adagoal.core import failures
 from adagoal.core.errors import InputError
-from adagoal.core.run import Run
-from adagoal.engines import Engine, Interrupted, Needs, WorkerLost
-from adagoal.engines.cluster import Host
-from adagoal.engines.local import Local
+from adagoal.core.run import ExplorationRun
+from adagoal.engines import Engine, TaskInterrupted, TaskResources, WorkerLost
+from adagoal.engines.cluster import RayActorHost
+from adagoal.engines.local import LocalEngine
 from engine_tasks import Buggy, begun, die, fail, refuse, slowly, square
 from experiments import arena
 from experiments.__main__ import run as run_experiment
 from no_ray import NoRay
 
-FRESH = Needs(fresh=True)
+FRESH = TaskResources(fresh_process=True)
 
 
-@pytest.mark.parametrize(("jobs", "needs", "processes"), [(1, Needs(), 1), (2, Needs(), 2), (1, FRESH, 5)])
-def test_local_tasks(jobs: int, needs: Needs, processes: int) -> None:
-    found = dict(Local(jobs, print).map(square, {str(x): (x,) for x in range(5)}, needs))
+@pytest.mark.parametrize(
+    ("jobs", "needs", "processes"), [(1, TaskResources(), 1), (2, TaskResources(), 2), (1, FRESH, 5)]
+)
+def test_local_tasks(jobs: int, needs: TaskResources, processes: int) -> None:
+    found = dict(LocalEngine(jobs, print).map(square, {str(x): (x,) for x in range(5)}, needs))
     assert {name: outcome[0] for name, outcome in found.items()} == {"0": 0, "1": 1, "2": 4, "3": 9, "4": 16}
     where = {outcome[1] for outcome in found.values()}
     assert len(where) <= processes
-    assert (os.getpid() in where) == (jobs == 1 and not needs.fresh)
-    assert len(where) == processes or not needs.fresh
-    assert list(Local(jobs, print).map(square, {}, needs)) == []
+    assert (os.getpid() in where) == (jobs == 1 and not needs.fresh_process)
+    assert len(where) == processes or not needs.fresh_process
+    assert list(LocalEngine(jobs, print).map(square, {}, needs)) == []
 
 
 def test_a_task_whose_worker_is_killed_is_tried_again_and_given_up_at_last(tmp_path: Path) -> None:
@@ -51,7 +53,7 @@ def test_a_task_whose_worker_is_killed_is_tried_again_and_given_up_at_last(tmp_p
     tasks = {"once": (tmp_path / "once", 1), "always": (tmp_path / "always", 99), "never": (tmp_path / "never", 0)}
     found = []
     with pytest.raises(WorkerLost, match=r"always lost 3 workers \(killed by signal 9\)"):
-        found.extend(Local(2, said.append).map(die, tasks, Needs()))
+        found.extend(LocalEngine(2, said.append).map(die, tasks, TaskResources()))
     assert sorted(found) == [("never", "alive"), ("once", "alive")]
     assert (
         sum(line.startswith("always: its worker was lost (killed by signal 9); it is tried again") for line in said)
@@ -64,17 +66,17 @@ def test_a_task_whose_worker_is_killed_is_tried_again_and_given_up_at_last(tmp_p
 def test_what_a_task_raises_ends_everything(jobs: int) -> None:
     tasks = {"a": (InputError("no", name="radius"),), "b": (InputError("no", name="radius"),)}
     with pytest.raises(InputError, match="radius: no"):
-        list(Local(jobs, print).map(refuse, tasks, Needs()))
+        list(LocalEngine(jobs, print).map(refuse, tasks, TaskResources()))
     assert not multiprocessing.active_children()
 
 
 def test_a_task_that_was_told_to_stop() -> None:
     with pytest.raises(KeyboardInterrupt):
-        list(Local(1, print).map(refuse, {"a": (Interrupted("asked"),)}, Needs()))
+        list(LocalEngine(1, print).map(refuse, {"a": (TaskInterrupted("asked"),)}, TaskResources()))
     with pytest.raises(WorkerLost, match=r"(a|b) and 1 more lost 3 workers \(asked\)"):
         list(
-            Local(2, lambda line: None).map(
-                refuse, {"a": (Interrupted("asked"),), "b": (Interrupted("asked"),)}, Needs()
+            LocalEngine(2, lambda line: None).map(
+                refuse, {"a": (TaskInterrupted("asked"),), "b": (TaskInterrupted("asked"),)}, TaskResources()
             )
         )
 
@@ -92,7 +94,7 @@ def test_a_bug_in_a_local_task_keeps_its_traceback_and_is_not_tried_again(
 ) -> None:
     said: list[str] = []
     with pytest.raises(error, match=message) as raised:
-        list(Local(1, said.append).map(fail, {"a": (kind,)}, FRESH))
+        list(LocalEngine(1, said.append).map(fail, {"a": (kind,)}, FRESH))
     assert said == []
     assert ("in fail" if kind != "answer" else "pickle.dumps(answer)") in str(raised.value.__cause__)
 
@@ -103,21 +105,21 @@ def test_a_bug_in_a_task_on_ray_keeps_its_traceback(
 ) -> None:
     without_ray(monkeypatch, set())
     with pytest.raises(error, match=message) as raised:
-        list(engines.make("ray", None, None, print).map(fail, {"a": (kind,)}, Needs()))
+        list(engines.make_engine("ray", None, None, print).map(fail, {"a": (kind,)}, TaskResources()))
     assert "in fail" in str(raised.value.__cause__)
 
 
 def test_a_bug_in_a_worker_on_ray_keeps_its_traceback() -> None:
-    host = Host(pickle.dumps(Buggy))
+    host = RayActorHost(pickle.dumps(Buggy))
     with pytest.raises(KeyError) as raised:
-        failures.result(host.call("step", "bug"))
+        failures.unwrap_reply(host.call("step", "bug"))
     assert "in fail" in str(raised.value.__cause__)
-    assert isinstance(Host(b"no pickle")._facts, failures.Failure)
+    assert isinstance(RayActorHost(b"no pickle")._facts, failures.WorkerFailure)
 
 
 def test_leaving_early_ends_the_workers() -> None:
     began = time.monotonic()
-    found = Local(2, print).map(time.sleep, {"short": (0.01,), "long": (600.0,)}, Needs())
+    found = LocalEngine(2, print).map(time.sleep, {"short": (0.01,), "long": (600.0,)}, TaskResources())
     assert next(iter(found)) == ("short", None)
     found.close()  # type: ignore[attr-defined]
     assert time.monotonic() - began < 60
@@ -134,12 +136,12 @@ def test_bad_engines_are_one_line(
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     compare = ["compare", "chain", "--radius", "5", "--out", str(tmp_path)]
-    assert run([*compare, "--engine", "ray"]) == 2
+    assert run_command_line([*compare, "--engine", "ray"]) == 2
     assert capsys.readouterr().err.endswith("engine: needs ray: pip install 'adagoal[ray]'\n")
-    assert run([*compare, "--address", "here:1"]) == 2
+    assert run_command_line([*compare, "--address", "here:1"]) == 2
     assert "address: is for" in capsys.readouterr().err
     with pytest.raises(InputError, match="engine: must be one of local, ray"):
-        engines.make("magic")
+        engines.make_engine("magic")
 
 
 def test_an_experiment_goes_on_after_an_interrupt(
@@ -216,7 +218,9 @@ class Sabotage:
 
 def tables(experiment: Experiment, folder: Path, engine: Engine, **given: Any) -> tuple[str, set[str]]:
     """What an arena says, and the names of its cells."""
-    runner.run(experiment, experiment.chosen(out=folder, **given), engine, runner.Display(quiet=True))
+    runner.run_experiment(
+        experiment, experiment.fill_in_defaults(out=folder, **given), engine, runner.ExperimentDisplay(quiet=True)
+    )
     engine.close()
     return (folder / "arena.md").read_text(), {file.name for file in (folder / "cells").iterdir()}
 
@@ -231,44 +235,51 @@ def test_the_tables_of_tasks_that_were_lost_and_tried_again(tmp_path: Path, monk
     """As on Ray (below, and slow), but for Ray itself."""
     small(monkeypatch)
     ray, said = without_ray(monkeypatch, {1, 8}), []  # the second run, and its second try
-    engine = engines.make("ray", None, None, said.append)
+    engine = engines.make_engine("ray", None, None, said.append)
     there = tables(arena.ARENA, tmp_path / "ray", engine, seeds=2, budget=2_000)
     assert [line.partition(": ")[2] for line in said] == ["its worker was lost (NodeDiedError); it is tried again"] * 2
     assert len(ray.begun) == 10
     assert ray.begun[1] == ray.begun[8] == ray.begun[9]
     assert not ray.up, "what was started here ends with the engine"
-    assert there == tables(arena.ARENA, tmp_path / "local", Local(1, print), seeds=2, budget=2_000)
+    assert there == tables(arena.ARENA, tmp_path / "local", LocalEngine(1, print), seeds=2, budget=2_000)
 
 
 def test_tasks_on_ray_are_given_up_or_end_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     ray = without_ray(monkeypatch, {0, 2, 3})
-    engine = engines.make("ray", 2, None, lambda line: None)
+    engine = engines.make_engine("ray", 2, None, lambda line: None)
     assert ray.options["num_cpus"] == 2
     found = []
     with pytest.raises(WorkerLost, match=r"a lost 3 workers \(NodeDiedError\)"):
-        found.extend(engine.map(square, {"a": (3,), "b": (4,)}, Needs()))
+        found.extend(engine.map(square, {"a": (3,), "b": (4,)}, TaskResources()))
     assert [(name, outcome[0]) for name, outcome in found] == [("b", 16)]
     ray.lost.clear()
     with pytest.raises(WorkerLost, match=r"c lost 3 workers \(asked\)"):
-        list(engine.map(refuse, {"c": (Interrupted("asked"),)}, Needs()))
+        list(engine.map(refuse, {"c": (TaskInterrupted("asked"),)}, TaskResources()))
     with pytest.raises(InputError, match="radius: no"):
-        list(engine.map(refuse, {"d": (InputError("no", name="radius"),), "e": (InputError("x", name="y"),)}, Needs()))
+        list(
+            engine.map(
+                refuse, {"d": (InputError("no", name="radius"),), "e": (InputError("x", name="y"),)}, TaskResources()
+            )
+        )
     assert ray.cancelled == [len(ray.begun) - 1], "that which was under way"
 
 
 @pytest.mark.parametrize(
     ("needs", "share"),
     [
-        (Needs(), {"num_cpus": 1, "num_gpus": 0, "max_retries": 0, "max_calls": 0}),
-        (Needs(cores=8, gpu=True, fresh=True), {"num_cpus": 4, "num_gpus": 1, "max_retries": 0, "max_calls": 1}),
+        (TaskResources(), {"num_cpus": 1, "num_gpus": 0, "max_retries": 0, "max_calls": 0}),
+        (
+            TaskResources(cores=8, gpu=True, fresh_process=True),
+            {"num_cpus": 4, "num_gpus": 1, "max_retries": 0, "max_calls": 1},
+        ),
     ],
 )
 def test_what_a_task_takes_in_the_words_of_ray(
-    needs: Needs, share: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    needs: TaskResources, share: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No more cores than the largest machine has that is there, and a GPU where one has any."""
     ray = without_ray(monkeypatch, set(), {"CPU": 4.0}, {"CPU": 2.0, "GPU": 1.0})
-    assert dict(engines.make("ray", None, None, print).map(abs, {"a": (-1,)}, needs)) == {"a": 1}
+    assert dict(engines.make_engine("ray", None, None, print).map(abs, {"a": (-1,)}, needs)) == {"a": 1}
     assert ray.share == share
 
 
@@ -277,10 +288,10 @@ def test_what_a_task_takes_in_the_words_of_ray(
 def test_ray_loses_a_node_and_no_cell(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small(monkeypatch)
     said: list[str] = []
-    ray = Sabotage(engines.make("ray", None, cluster.address, said.append), cluster, tmp_path / "ray")
-    there = tables(replace(arena.ARENA, measure=slowly), tmp_path / "ray", ray, seeds=2, budget=2_000)
+    ray = Sabotage(engines.make_engine("ray", None, cluster.address, said.append), cluster, tmp_path / "ray")
+    there = tables(replace(arena.ARENA, measure_run=slowly), tmp_path / "ray", ray, seeds=2, budget=2_000)
     assert any("its worker was lost" in line for line in said)
-    assert there == tables(arena.ARENA, tmp_path / "local", Local(1, print), seeds=2, budget=2_000)
+    assert there == tables(arena.ARENA, tmp_path / "local", LocalEngine(1, print), seeds=2, budget=2_000)
 
 
 @pytest.mark.slow
@@ -291,14 +302,14 @@ def test_the_arena_on_ray_with_a_node_less(cluster: Any, tmp_path: Path) -> None
     line = ["-m", "experiments", "arena", "--engine", "ray", "--address", cluster.address]
     line += ["--seeds", "1", "--budget", "20000", "--out", str(out)]
     child = subprocess.Popen([sys.executable, *line])
-    wanted = len(arena.ARENA.cells(arena.ARENA.chosen(seeds=1, budget=20_000)))
+    wanted = len(arena.ARENA.list_runs(arena.ARENA.fill_in_defaults(seeds=1, budget=20_000)))
     while len(list(out.glob("cells/*.json"))) < wanted // 2:
         assert child.poll() is None
         time.sleep(0.05)
     cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
     assert child.wait(600) == 0
     there = (out / "arena.md").read_text(), {file.name for file in (out / "cells").iterdir()}
-    assert there == tables(arena.ARENA, tmp_path / "local", Local(2, print), seeds=1, budget=20_000)
+    assert there == tables(arena.ARENA, tmp_path / "local", LocalEngine(2, print), seeds=1, budget=20_000)
     assert len(there[1]) == wanted
 
 
@@ -314,7 +325,7 @@ def test_the_workers_of_a_run_on_ray(cluster: Any) -> None:
         np.testing.assert_array_equal(there.arrays[name], array)
     (node,) = cluster.worker_nodes
 
-    def kill(run: Run) -> None:
+    def kill(run: ExplorationRun) -> None:
         if run.steps > 20_000 and cluster.worker_nodes:
             cluster.remove_node(node, allow_graceful=False)
 

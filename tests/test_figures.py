@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from adagoal.compare import runner
-from adagoal.engines.local import Local
-from adagoal.runs.setting import Setting
+from adagoal.engines.local import LocalEngine
+from adagoal.runs.setting import ExplorationSettings
 from experiments import constants, figure3, intervals, linear_output, price, scaling, separation
 from experiments.__main__ import run as run_experiment
 
@@ -19,8 +19,10 @@ DATA = Path(__file__).parent.parent / "docs" / "figures"
 
 def test_figure3_on_a_few_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figure3, "EPISODES", 9)
-    options = figure3.FIGURE3.chosen(seeds=2, out=tmp_path)
-    report = runner.run(figure3.FIGURE3, options, Local(1, print), runner.Display(quiet=True))
+    options = figure3.FIGURE3.fill_in_defaults(seeds=2, out=tmp_path)
+    report = runner.run_experiment(
+        figure3.FIGURE3, options, LocalEngine(1, print), runner.ExperimentDisplay(quiet=True)
+    )
     data = report.data
     for panel in report.panels:
         assert [(line.name, line.seed) for line in panel.lines[:3]] == [("UniGoal", seed) for seed in (None, 0, 1)]
@@ -36,7 +38,9 @@ def test_figure3_on_a_few_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (tmp_path / "figure3.png").stat().st_size > 10_000
     assert (tmp_path / "figure3.md").read_text().count("\n") == 11
     cell = figure3.Cell("AdaGoal", 1, 9)
-    assert figure3.selected_goals(cell, options) == json.loads((tmp_path / figure3.FIGURE3.place(cell)).read_text())
+    assert figure3.selected_goals(cell, options) == json.loads(
+        (tmp_path / figure3.FIGURE3.outcome_path(cell)).read_text()
+    )
 
 
 def test_places_of_the_claim() -> None:
@@ -87,7 +91,9 @@ def test_time_to_the_fork_has_the_right_median() -> None:
 def test_constants_are_shown_as_a_table(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(constants, "WORLDS", {"chain": Setting("chain", {"n_states": 3}, radius=4.0, epsilon=1.0)})
+    monkeypatch.setattr(
+        constants, "WORLDS", {"chain": ExplorationSettings("chain", {"n_states": 3}, radius=4.0, epsilon=1.0)}
+    )
     assert run_experiment(["constants", "--out", str(tmp_path)]) == 0
     assert "| chain | 4 | 1 | " in capsys.readouterr().out
     assert run_experiment(["constants", "--out", str(tmp_path), "--json"]) == 0
@@ -98,7 +104,9 @@ def test_constants_are_shown_as_a_table(
 def test_intervals_are_shown_beside_the_certified_method(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(intervals, "WORLDS", {"chain": Setting("chain", {"n_states": 3}, radius=3.0, epsilon=1.0)})
+    monkeypatch.setattr(
+        intervals, "WORLDS", {"chain": ExplorationSettings("chain", {"n_states": 3}, radius=3.0, epsilon=1.0)}
+    )
     line = ["intervals", "--seeds", "1", "--jobs", "1", "--budget", "800", "--out", str(tmp_path)]
     assert run_experiment(line) == 0
     told = capsys.readouterr().out
@@ -113,7 +121,9 @@ def test_intervals_are_shown_beside_the_certified_method(
 
 def test_a_cell_of_the_price_is_run_and_audited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(price, "_compile", lambda: None)
-    monkeypatch.setattr(price, "WORLDS", {"small": Setting("chain", {"n_states": 4}, radius=4.0, epsilon=1.0)})
+    monkeypatch.setattr(
+        price, "WORLDS", {"small": ExplorationSettings("chain", {"n_states": 4}, radius=4.0, epsilon=1.0)}
+    )
     found = price._measure(price.Cell("small", "adagoal", 0), 60.0)
     assert (found["status"], found["world"]) == ("certified", "small")
     assert found["steps"] > 0
@@ -124,7 +134,7 @@ def test_every_figure_with_curves_has_them_on_its_page() -> None:
     data = {
         name: json.loads((DATA / f"{name}.json").read_text()) for name in ("scaling", "separation", "linear-states")
     }
-    options = scaling.SCALING.chosen(seeds=data["scaling"]["seeds"], full=False)
+    options = scaling.SCALING.fill_in_defaults(seeds=data["scaling"]["seeds"], full=False)
     pages = {"scaling": scaling.report(data["scaling"]["runs"], options).panels}
     pages["linear"] = linear_output.states(data["linear-states"]["rows"], options).panels
     pages["separation"] = [separation.panel(data["separation"]["rows"], data["separation"]["seeds"])]

@@ -16,9 +16,9 @@ import vault
 from adagoal.core import files
 from adagoal.core.errors import InputError
 from adagoal.runs import folder as folders
-from adagoal.runs.folder import due, hold
-from adagoal.runs.manifest import BACKUP, NAME
-from adagoal.runs.saved import DATA, find
+from adagoal.runs.folder import open_locked_folder, save_interval_elapsed
+from adagoal.runs.manifest import MANIFEST_BACKUP_FILE, MANIFEST_FILE
+from adagoal.runs.saved import CHECKPOINTS_FOLDER, find_saved_run
 from specimen import KIND, build, look, look_state, results, state
 
 
@@ -34,36 +34,43 @@ def unsynced(monkeypatch):
 def test_a_save_is_read_back_and_the_last_two_checkpoints_are_kept(tmp_path):
     run = build(tmp_path / "a" / "run", 1, 2, 3)
     assert look(run) == (3, 3)
-    assert sorted(os.listdir(run / DATA)) == ["checkpoint-000002.npz", "checkpoint-000003.npz"]
-    assert sorted(os.listdir(run)) == [DATA, BACKUP, NAME, "model.npz", "report.html", "result.json"]
-    assert find(run).kind == KIND
+    assert sorted(os.listdir(run / CHECKPOINTS_FOLDER)) == ["checkpoint-000002.npz", "checkpoint-000003.npz"]
+    assert sorted(os.listdir(run)) == [
+        CHECKPOINTS_FOLDER,
+        MANIFEST_BACKUP_FILE,
+        MANIFEST_FILE,
+        "model.npz",
+        "report.html",
+        "result.json",
+    ]
+    assert find_saved_run(run).kind == KIND
 
 
 def test_checkpoints_and_results_are_saved_apart(tmp_path):
-    with hold(tmp_path, KIND) as folder:
-        folder.save(state(1))
+    with open_locked_folder(tmp_path, KIND) as folder:
+        folder.save_files(state(1))
         assert look(tmp_path) == (1, None)
-        folder.save(state(2))
-        folder.save(results=results(2))
-        folder.save(results={"report.html": files.text_content("<p>2</p>")})
+        folder.save_files(state(2))
+        folder.save_files(results=results(2))
+        folder.save_files(results={"report.html": files.text_content("<p>2</p>")})
         assert look(tmp_path) == (2, 2)
-        folder.save(state(3))
+        folder.save_files(state(3))
         assert look(tmp_path) == (3, 2)
-    vault.delete(tmp_path / DATA / "checkpoint-000005.npz")
+    vault.delete(tmp_path / CHECKPOINTS_FOLDER / "checkpoint-000005.npz")
     assert look(tmp_path) == (2, 2)
 
 
 def test_what_did_not_change_is_carried_over_and_not_written_again(tmp_path):
-    with hold(tmp_path, KIND) as folder:
-        assert not folder.has("certified.npz")
-        folder.save({**state(1), "certified.npz": files.arrays_content({"x": np.arange(3)})})
-        before = (tmp_path / DATA / "certified-000001.npz").stat()
-        assert folder.has("certified.npz")
+    with open_locked_folder(tmp_path, KIND) as folder:
+        assert not folder.has_checkpoint_file("certified.npz")
+        folder.save_files({**state(1), "certified.npz": files.arrays_content({"x": np.arange(3)})})
+        before = (tmp_path / CHECKPOINTS_FOLDER / "certified-000001.npz").stat()
+        assert folder.has_checkpoint_file("certified.npz")
         for number in (2, 3, 4):
-            folder.save(state(number), same=("certified.npz",))
-    after = (tmp_path / DATA / "certified-000001.npz").stat()
+            folder.save_files(state(number), same=("certified.npz",))
+    after = (tmp_path / CHECKPOINTS_FOLDER / "certified-000001.npz").stat()
     assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
-    found, _ = find(tmp_path).state().arrays("certified.npz")
+    found, _ = find_saved_run(tmp_path).checkpoint_files().load_arrays("certified.npz")
     assert (found["x"] == np.arange(3)).all()
 
 
@@ -73,21 +80,21 @@ def test_equal_content_gives_equal_files(tmp_path):
 
 
 def test_saving_takes_a_small_share_of_the_time():
-    assert not due(9.0, 0.01)
-    assert due(10.0, 0.01)
-    assert not due(60.0, 6.0)
-    assert due(200.0, 6.0)
+    assert not save_interval_elapsed(9.0, 0.01)
+    assert save_interval_elapsed(10.0, 0.01)
+    assert not save_interval_elapsed(60.0, 6.0)
+    assert save_interval_elapsed(200.0, 6.0)
 
 
 def test_the_user_s_own_files_are_left_alone(tmp_path):
     own = {"model.npz": b"mine", "notes.txt": b"years of work", "thesis.pdf.part": b"half"}
     for name, data in own.items():
         (tmp_path / name).write_bytes(data)
-    with hold(tmp_path, KIND) as folder:
-        folder.fresh()
-        folder.save(state(1))
-        folder.fresh()
-        folder.save(state(2))
+    with open_locked_folder(tmp_path, KIND) as folder:
+        folder.start_new_run()
+        folder.save_files(state(1))
+        folder.start_new_run()
+        folder.save_files(state(2))
     assert all((tmp_path / name).read_bytes() == data for name, data in own.items())
 
 
@@ -107,7 +114,7 @@ class Killer:
         self.left, self.dead = after, False
         for name in CALLS:
             patch.setattr(os, name, self.wrapped(getattr(os, name) if name != "fsync" else lambda handle: None))
-        patch.setattr(folders._Sink, "write", self.wrapped(folders._Sink.write))
+        patch.setattr(folders._HashingWriter, "write", self.wrapped(folders._HashingWriter.write))
 
     def wrapped(self, call):
         def instead(*arguments, **options):
@@ -125,13 +132,13 @@ def killed(path: Path, after: int, work) -> bool:
     with pytest.MonkeyPatch.context() as patch:
         killer = Killer(patch, after)
         try:
-            with hold(path, KIND) as folder:
+            with open_locked_folder(path, KIND) as folder:
                 work(folder)
         except Killed:
             pass
         except BaseException:
             assert killer.dead
-    files._let_go()
+    files._release_locks_after_fork()
     return killer.dead
 
 
@@ -147,16 +154,16 @@ def every_crash(template: Path, tmp_path: Path, work, allowed: set, final) -> No
         assert found in allowed, f"after {after} calls: {found}"
         seen.add(found)
         before = set(vault.run_files(path))
-        with hold(path, KIND):  # opening cleans up and changes nothing
+        with open_locked_folder(path, KIND):  # opening cleans up and changes nothing
             assert look(path) == found
-        assert set(vault.run_files(path)) <= before | {"result.json", "model.npz", "report.html", BACKUP}
-        leftovers = [name for name in vault.run_files(path) if name.startswith(DATA)]
-        if (path / NAME).exists():
+        assert set(vault.run_files(path)) <= before | {"result.json", "model.npz", "report.html", MANIFEST_BACKUP_FILE}
+        leftovers = [name for name in vault.run_files(path) if name.startswith(CHECKPOINTS_FOLDER)]
+        if (path / MANIFEST_FILE).exists():
             assert len(leftovers) <= 2
-        with hold(path, KIND) as folder:
-            folder.save(state(9), results(9))
+        with open_locked_folder(path, KIND) as folder:
+            folder.save_files(state(9), results(9))
         assert look(path) == (9, 9)
-        assert len(os.listdir(path / DATA)) <= 2
+        assert len(os.listdir(path / CHECKPOINTS_FOLDER)) <= 2
         shutil.rmtree(path)
         after += 1
     assert seen == allowed
@@ -182,7 +189,7 @@ def test_a_crash_at_any_call_of_a_replacement_leaves_the_old_run_or_the_new_one(
 def test_a_crash_in_the_first_save_leaves_no_run_or_the_new_one(tmp_path, unsynced):
     after = 0
     while killed(path := tmp_path / f"new{after}", after, lambda folder: folder.save(state(1))):
-        saved = find(path)
+        saved = find_saved_run(path)
         assert saved is None or look_state(saved) == 1
         build(path, 2)
         assert look(path) == (2, 2)
@@ -203,10 +210,12 @@ def test_everything_is_synced_before_the_commit_and_the_folder_after_it(tmp_path
     monkeypatch.setattr(os, "fsync", lambda handle: (calls.append(("sync", names[handle])), real_sync(handle)))
     monkeypatch.setattr(os, "replace", lambda a, b: (calls.append(("name", str(b))), real_replace(a, b)))
     build(tmp_path, 1)
-    commit = calls.index(("name", str(tmp_path / NAME)))
+    commit = calls.index(("name", str(tmp_path / MANIFEST_FILE)))
     written = ("checkpoint.npz", "result.json", "model.npz", "report.html", "manifest.json")
     synced = {name for what, name in calls[:commit] if what == "sync"}
-    assert synced == {str(tmp_path / DATA / n.replace(".", "-000001.")) for n in written} | {str(tmp_path / DATA)}
+    assert synced == {str(tmp_path / CHECKPOINTS_FOLDER / n.replace(".", "-000001.")) for n in written} | {
+        str(tmp_path / CHECKPOINTS_FOLDER)
+    }
     assert calls[commit + 1] == ("sync", str(tmp_path))
 
 
@@ -260,13 +269,13 @@ def test_kill_9_while_saving_often(tmp_path):
 
 def test_the_lock_comes_first_and_dies_with_its_holder(tmp_path):
     run = build(tmp_path, 1)
-    with hold(run, KIND) as folder:
+    with open_locked_folder(run, KIND) as folder:
         before = {name: (run / name).read_bytes() for name in vault.run_files(run)}
-        with pytest.raises(InputError, match="another run is writing there"), hold(run, KIND):
+        with pytest.raises(InputError, match="another run is writing there"), open_locked_folder(run, KIND):
             pass
         assert before == {name: (run / name).read_bytes() for name in vault.run_files(run)}
-        folder.save(state(2))
-    with hold(run, KIND):
+        folder.save_files(state(2))
+    with open_locked_folder(run, KIND):
         pass
 
 
@@ -283,7 +292,7 @@ def test_the_lock_dies_with_its_holder_even_if_workers_live_on(tmp_path):
     assert process.stdout is not None
     try:
         assert process.stdout.readline() == "ready\n"
-        with pytest.raises(InputError, match="another run"), hold(tmp_path, KIND):
+        with pytest.raises(InputError, match="another run"), open_locked_folder(tmp_path, KIND):
             pass
         process.kill()
         process.wait()
@@ -297,29 +306,34 @@ def test_the_lock_dies_with_its_holder_even_if_workers_live_on(tmp_path):
 def test_an_error_before_the_first_checkpoint_leaves_the_old_run_as_it_was(tmp_path):
     run = build(tmp_path, 1, 2)
     before = {name: (run / name).read_bytes() for name in vault.run_files(run)}
-    with hold(run, "training") as folder:
-        folder.fresh()
+    with open_locked_folder(run, "training") as folder:
+        folder.start_new_run()
         with pytest.raises(InputError, match="cannot be kept in a file"):
-            folder.save({"checkpoint.npz": files.json_content(object())})
+            folder.save_files({"checkpoint.npz": files.json_content(object())})
     assert before == {name: (run / name).read_bytes() for name in vault.run_files(run)}
 
 
 def test_a_new_run_of_another_kind_replaces_the_old_one_and_its_results(tmp_path):
     run = build(tmp_path, 1, 2)
-    with hold(run, "training") as folder:
+    with open_locked_folder(run, "training") as folder:
         with pytest.raises(InputError, match=r"holds a run of another kind \(exploration\)"):
-            folder.save(state(1))
-        folder.fresh()
-        folder.save(state(3), {"policy.npz": files.arrays_content({"w": np.ones(3)})})
-    assert find(run).kind == "training"
-    assert vault.run_files(run) == [f"{DATA}/checkpoint-000003.npz", BACKUP, NAME, "policy.npz"]
+            folder.save_files(state(1))
+        folder.start_new_run()
+        folder.save_files(state(3), {"policy.npz": files.arrays_content({"w": np.ones(3)})})
+    assert find_saved_run(run).kind == "training"
+    assert vault.run_files(run) == [
+        f"{CHECKPOINTS_FOLDER}/checkpoint-000003.npz",
+        MANIFEST_BACKUP_FILE,
+        MANIFEST_FILE,
+        "policy.npz",
+    ]
 
 
 def test_a_folder_in_which_nothing_was_saved_is_not_left_behind(tmp_path):
-    with pytest.raises(RuntimeError), hold(tmp_path / "runs" / "new", KIND):
+    with pytest.raises(RuntimeError), open_locked_folder(tmp_path / "runs" / "new", KIND):
         raise RuntimeError
-    with pytest.raises(InputError), hold(tmp_path / "runs" / "new", KIND) as folder:
-        folder.save({"checkpoint.npz": files.json_content(object())})
+    with pytest.raises(InputError), open_locked_folder(tmp_path / "runs" / "new", KIND) as folder:
+        folder.save_files({"checkpoint.npz": files.json_content(object())})
     assert os.listdir(tmp_path) == []
 
 
@@ -332,15 +346,15 @@ def test_what_the_system_refuses_is_one_line_and_leaves_the_old_state(tmp_path, 
             raise OSError(errno.ENOSPC, "No space left on device")
         return real(*arguments, **options)
 
-    with hold(run, KIND) as folder:
+    with open_locked_folder(run, KIND) as folder:
         before = vault.run_files(run)
         monkeypatch.setattr(os, call, full)
         with pytest.raises(InputError, match=r"(checkpoint-\d+.npz|manifest.json): cannot be written \(No space left"):
-            folder.save(state(2), results(2))
+            folder.save_files(state(2), results(2))
         monkeypatch.undo()
         assert vault.run_files(run) == before
         assert look(run) == (1, 1)
-        folder.save(state(2), results(2))
+        folder.save_files(state(2), results(2))
     assert look(run) == (2, 2)
 
 
@@ -348,16 +362,16 @@ def test_without_room_for_a_third_checkpoint_the_oldest_is_given_up(tmp_path, mo
     run, real = build(tmp_path, 1, 2), os.fsync
 
     def full(handle):
-        data = sorted(path for path in (run / DATA).iterdir() if path.name.startswith("checkpoint"))
+        data = sorted(path for path in (run / CHECKPOINTS_FOLDER).iterdir() if path.name.startswith("checkpoint"))
         if len(data) > 2 and os.path.samestat(os.fstat(handle), data[-1].stat()):
             raise OSError(errno.ENOSPC, "No space left on device")
         real(handle)
 
     monkeypatch.setattr(os, "fsync", full)
-    with hold(run, KIND) as folder:
-        folder.save(state(3), results(3))
+    with open_locked_folder(run, KIND) as folder:
+        folder.save_files(state(3), results(3))
     assert look(run) == (3, 3)
-    assert sorted(os.listdir(run / DATA)) == ["checkpoint-000002.npz", "checkpoint-000005.npz"]
+    assert sorted(os.listdir(run / CHECKPOINTS_FOLDER)) == ["checkpoint-000002.npz", "checkpoint-000005.npz"]
 
 
 def test_a_full_disk_in_the_middle_of_a_file(tmp_path):
@@ -386,7 +400,7 @@ def test_a_name_that_is_too_long_or_impossible(tmp_path):
     for name in ("x" * 300, "x\0y"):
         with pytest.raises(InputError, match="cannot be written"):
             files.write_text(tmp_path / name, "")
-        with pytest.raises(InputError, match="cannot be written"), hold(tmp_path / name, KIND):
+        with pytest.raises(InputError, match="cannot be written"), open_locked_folder(tmp_path / name, KIND):
             pass
     assert os.listdir(tmp_path) == []
 
@@ -403,15 +417,15 @@ def test_no_run_is_one_line(tmp_path):
 
 def test_files_without_a_manifest_are_no_run(tmp_path):
     run = build(tmp_path / "run", 1)
-    shutil.move(run / DATA / "checkpoint-000001.npz", run / "checkpoint.npz")
-    for name in (NAME, BACKUP):
+    shutil.move(run / CHECKPOINTS_FOLDER / "checkpoint-000001.npz", run / "checkpoint.npz")
+    for name in (MANIFEST_FILE, MANIFEST_BACKUP_FILE):
         vault.delete(run / name)
-    assert find(run) is None
+    assert find_saved_run(run) is None
     with pytest.raises(InputError, match=r"^no adagoal run in .*run \(manifest.json is missing\)$"):
         look(run)
-    with hold(run, KIND) as folder:
-        assert folder.saved is None
-        folder.save(state(2))
+    with open_locked_folder(run, KIND) as folder:
+        assert folder.saved_run is None
+        folder.save_files(state(2))
     assert look(run) == (2, None)
     assert (run / "checkpoint.npz").exists(), "it is not ours"
 
@@ -419,7 +433,7 @@ def test_files_without_a_manifest_are_no_run(tmp_path):
 @pytest.mark.parametrize("number", [0, 2, 99])
 def test_another_format_is_one_line(tmp_path, number):
     build(tmp_path, 1)
-    for name in (NAME, BACKUP):
+    for name in (MANIFEST_FILE, MANIFEST_BACKUP_FILE):
         vault.put(tmp_path / name, f'{{"format": {number}}}'.encode())
     with pytest.raises(InputError, match=rf"format {number} is not known to this version \(it reads format 1\)"):
         look(tmp_path)
@@ -428,10 +442,15 @@ def test_another_format_is_one_line(tmp_path, number):
 def test_a_new_run_replaces_one_whose_manifest_is_damaged(tmp_path):
     run = build(tmp_path / "run", 1)
     (run / "thesis.txt").write_text("years of work")
-    for name in (NAME, BACKUP):
+    for name in (MANIFEST_FILE, MANIFEST_BACKUP_FILE):
         vault.put(run / name, b"{}")
-    with hold(run, KIND) as folder:
-        folder.fresh()
-        folder.save(state(2))
+    with open_locked_folder(run, KIND) as folder:
+        folder.start_new_run()
+        folder.save_files(state(2))
     assert look(run) == (2, None)
-    assert vault.run_files(run) == [f"{DATA}/checkpoint-000002.npz", BACKUP, NAME, "thesis.txt"]
+    assert vault.run_files(run) == [
+        f"{CHECKPOINTS_FOLDER}/checkpoint-000002.npz",
+        MANIFEST_BACKUP_FILE,
+        MANIFEST_FILE,
+        "thesis.txt",
+    ]

@@ -17,15 +17,15 @@ import pytest
 
 import adagoal
 import vault
-from adagoal.cli.main import run as command
-from adagoal.core.files import alone_in
+from adagoal.cli.main import run_command_line as command
+from adagoal.core.files import folder_lock
 from adagoal.core.status import Status
 from adagoal.report import write_report
 from adagoal.runs import folder as folders
-from adagoal.runs.manifest import NAME
-from adagoal.runs.saved import DATA, find, staged
-from adagoal.runs.schemas import RESULT
-from adagoal.runs.session import Session
+from adagoal.runs.manifest import MANIFEST_FILE
+from adagoal.runs.saved import CHECKPOINTS_FOLDER, find_saved_run, staged_file_path
+from adagoal.runs.schemas import RESULT_SCHEMA
+from adagoal.runs.session import ExplorationSession
 from adagoal.worlds import keys, toys
 from model_env import ModelEnv, PairEnv
 
@@ -46,7 +46,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "intervals": {"env": "chain", "radius": 6, "env_args": CHAIN, "method": "intervals", "budget": 300},
     "likelihood": {"env": "mixture-windy", "radius": 3, "method": "likelihood", "budget": 300},
     "vtr": {"env": "mixture-windy", "radius": 2, "method": "vtr", "method_args": {"horizon": 4}, "budget": 100},
-    "pairs": {"env": PairEnv(toys.chain(**CHAIN), (0, 2)), "radius": 4, "budget": 300},
+    "pairs": {"env": PairEnv(toys.chain_model(**CHAIN), (0, 2)), "radius": 4, "budget": 300},
 }  # fmt: skip
 
 
@@ -98,7 +98,7 @@ def test_a_folder_in_which_a_run_is_alive_is_not_touched(
 ) -> None:
     folder = runs["certified"]
     before = content(folder)
-    with alone_in(folder):
+    with folder_lock(folder):
         for arguments in (["explore", "chain", "--radius", "3", "--overwrite", "--out", str(folder)],
                           ["resume", str(folder)]):  # fmt: skip
             assert command([*arguments, "--quiet"]) == 2
@@ -112,13 +112,13 @@ def test_overwrite_replaces_the_old_run_with_the_first_checkpoint_of_the_new_one
     folder = shutil.copytree(runs["auto"], tmp_path / "run")
     before = content(folder)
     with monkeypatch.context() as patch:
-        patch.setattr(Session, "save", lambda *_: (_ for _ in ()).throw(SystemExit))
+        patch.setattr(ExplorationSession, "save_checkpoint", lambda *_: (_ for _ in ()).throw(SystemExit))
         with pytest.raises(SystemExit):
             adagoal.explore("chain", 3, out=folder, overwrite=True)
     assert content(folder) == before
     seen: list[list[str]] = []
     adagoal.explore("chain", 3, out=folder, overwrite=True, observe=lambda run: seen.append(vault.run_files(folder)))
-    assert seen[0] == [f"{DATA}/checkpoint-000003.npz", "manifest.backup.json", NAME]
+    assert seen[0] == [f"{CHECKPOINTS_FOLDER}/checkpoint-000003.npz", "manifest.backup.json", MANIFEST_FILE]
     assert adagoal.load(folder).radius == 3
 
 
@@ -138,7 +138,7 @@ def test_ctrl_c_during_the_start_leaves_no_folder(tmp_path: Path, monkeypatch: p
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Session, "save", interrupt)
+    monkeypatch.setattr(ExplorationSession, "save_checkpoint", interrupt)
     assert command(["explore", "chain", "--radius", "3", "--quiet", "--out", str(tmp_path / "a" / "b")]) == 130
     assert not (tmp_path / "a").exists()
 
@@ -165,7 +165,7 @@ def test_a_full_disk_is_named_and_the_old_files_stay(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(folders._Sink, "write", full)
+        patch.setattr(folders._HashingWriter, "write", full)
         with pytest.raises(adagoal.InputError, match=r"goals-\d+.png: cannot be written \(No space left on device\)"):
             write_report(result, folder)
     assert content(folder) == before, "figures, page and view: all old, and the half file is gone"
@@ -326,10 +326,10 @@ def test_a_forged_checkpoint_is_one_line(
 ) -> None:
     """None of it reaches a kernel."""
     folder = shutil.copytree(runs[run], tmp_path / "run")
-    saved = find(folder)
+    saved = find_saved_run(folder)
     assert saved is not None
     assert saved.manifest is not None
-    file = staged(folder, "checkpoint.npz", saved.manifest.states[0]["checkpoint.npz"].generation)
+    file = staged_file_path(folder, "checkpoint.npz", saved.manifest.checkpoints[0]["checkpoint.npz"].generation)
     vault.forged_arrays(folder, str(file.relative_to(folder)), change)
     env = SETTINGS[run]["env"] if run == "pairs" else None
     for work in (lambda: adagoal.resume(folder, env=env), lambda: adagoal.play(folder, episodes=1, env=env)):
@@ -385,14 +385,14 @@ def test_5000_random_forgeries_do_no_harm() -> None:
 
 
 @pytest.mark.parametrize("key", [0, -7, "north", b"\x00\xff", (1, (b"a", "b")), ((3, "end"), "end"), ()])
-def test_keys_of_states_are_read_back(key: keys.Key) -> None:
-    assert keys.from_json(json.loads(json.dumps(keys.to_json(key)))) == key
+def test_keys_of_states_are_read_back(key: keys.StateKey) -> None:
+    assert keys.key_from_json(json.loads(json.dumps(keys.key_to_json(key)))) == key
 
 
 @pytest.mark.parametrize("data", [1.5, True, None, {"hex": "zz"}, {"hex": 5}, {"hex": "", "more": 1}, [[None]]])
 def test_what_is_no_key_as_json_is_a_value_error(data: Any) -> None:
     with pytest.raises(ValueError):
-        keys.from_json(data)
+        keys.key_from_json(data)
 
 
 # --- what a generator of its own means ---
@@ -413,7 +413,7 @@ class OwnDice(ModelEnv):
 
 def test_a_generator_of_its_own_is_said_in_the_result(tmp_path: Path) -> None:
     for kind, said in ((OwnDice, True), (ModelEnv, False)):
-        env = kind(toys.chain(**CHAIN))
+        env = kind(toys.chain_model(**CHAIN))
         adagoal.explore(env, 5, budget=300, out=tmp_path / kind.__name__)
         result = adagoal.resume(tmp_path / kind.__name__, budget=600, env=env)
         assert any("without Gymnasium's generator" in line for line in result.warnings) == said
@@ -424,10 +424,12 @@ def test_a_generator_of_its_own_is_said_in_the_result(tmp_path: Path) -> None:
 
 def test_the_schema_of_a_result_is_in_the_documents(runs: dict[str, Path]) -> None:
     documented = Path(__file__).parents[1] / "docs" / "result.schema.json"
-    assert json.loads(documented.read_text()) == json.loads(json.dumps(RESULT))
+    assert json.loads(documented.read_text()) == json.loads(json.dumps(RESULT_SCHEMA))
     for folder in runs.values():
         data = json.loads((folder / "result.json").read_text())
-        assert data.keys() == RESULT["properties"].keys(), "every entry is documented, and every documented one there"
+        assert data.keys() == RESULT_SCHEMA["properties"].keys(), (
+            "every entry is documented, and every documented one there"
+        )
 
 
 OWN_MODULE = """

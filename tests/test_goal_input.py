@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import adagoal
-from adagoal.cli.main import run
+from adagoal.cli.main import run_command_line
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.worlds import toys
 from goal_sets import GRID
@@ -19,17 +19,17 @@ def test_code_that_a_folder_names_is_not_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text("def row(label):\n    return label[:2]\n")
     explore = ["explore", "grid", "--env-arg", "rows=3", "--radius", "6", "--quiet"]
-    assert run([*explore, "--goals", "mine.py:row", "--budget", "200", "--out", "r"]) == 3
+    assert run_command_line([*explore, "--goals", "mine.py:row", "--budget", "200", "--out", "r"]) == 3
     Path("mine.py").write_text("raise SystemExit('this must not run')\n")
     for command in ("audit", "play", "report", "export"):
-        assert run([command, "r"]) in (0, 1)  # 1: an unfinished run may miss a goal
+        assert run_command_line([command, "r"]) in (0, 1)  # 1: an unfinished run may miss a goal
     capsys.readouterr()
-    assert run(["resume", "r", "--budget", "400", "--quiet"]) == 2
+    assert run_command_line(["resume", "r", "--budget", "400", "--quiet"]) == 2
     line = "the run has the goals 'mine.py:row', a file to run; give the goals again, or trust the folder"
     assert capsys.readouterr().err == f"error: --goals: {line}\n"
     Path("mine.py").write_text("def row(label):\n    return label[:2]\n")
-    assert run(["resume", "r", "--budget", "400", "--quiet", "--trust"]) == 3
-    assert run(["resume", "r", "--budget", "100000", "--quiet", "--goals", "mine.py:row"]) == 0
+    assert run_command_line(["resume", "r", "--budget", "400", "--quiet", "--trust"]) == 3
+    assert run_command_line(["resume", "r", "--budget", "100000", "--quiet", "--goals", "mine.py:row"]) == 0
     stored = json.loads(Path("r/result.json").read_text())
     assert stored["goal_names"] == ["(0", "(1", "(2"]
     assert [(row["label"], row["states"]) for row in stored["goals"]] == [("(0", 5), ("(1", 5), ("(2", 5)]
@@ -38,13 +38,13 @@ def test_code_that_a_folder_names_is_not_run(tmp_path, monkeypatch, capsys):
 def test_options_of_the_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     explore = ["explore", "grid", "--env-arg", "rows=2", "--env-arg", "cols=2", "--radius", "6", "--quiet"]
-    assert run([*explore, "--goal-label", "(0, 1)", "--goal-label", "(1, 1)", "--out", "two"]) == 0
+    assert run_command_line([*explore, "--goal-label", "(0, 1)", "--goal-label", "(1, 1)", "--out", "two"]) == 0
     assert adagoal.load("two").goals == [1, 3]  # single states keep their numbers
-    assert run([*explore, "--goal", "1", "--goal-label", "(1, 1)", "--out", "both"]) == 0
+    assert run_command_line([*explore, "--goal", "1", "--goal-label", "(1, 1)", "--out", "both"]) == 0
     assert adagoal.load("both").goals == [1, 3]
     capsys.readouterr()
-    assert run([*explore, "--goal", "1", "--goal-keys", "0"]) == 2
-    assert run([*explore, "--goals", "mine.txt"]) == 2
+    assert run_command_line([*explore, "--goal", "1", "--goal-keys", "0"]) == 2
+    assert run_command_line([*explore, "--goals", "mine.txt"]) == 2
     first, other = capsys.readouterr().err.splitlines()
     assert first == "error: give --goals, --goal-keys, or --goal and --goal-label, not several of these"
     assert other.startswith("error: --goals: must look like FILE.py:NAME")
@@ -90,12 +90,12 @@ def test_a_function_that_raises_on_the_way_keeps_what_was_learnt(tmp_path):
         return int(observation[1])
 
     with pytest.raises(EnvironmentFailure, match=r"the function raised RuntimeError: not this one.*what had been"):
-        adagoal.explore(PairEnv(toys.chain(n_states=8)), 9.0, goals=picky, max_states=20, out=tmp_path)
+        adagoal.explore(PairEnv(toys.chain_model(n_states=8)), 9.0, goals=picky, max_states=20, out=tmp_path)
     assert len(adagoal.load(tmp_path).goals) == 4
 
 
 def test_states_cannot_be_named_before_they_are_found():
-    env = PairEnv(toys.chain(n_states=4))
+    env = PairEnv(toys.chain_model(n_states=4))
     with pytest.raises(InputError, match="numbered as they are found, so states cannot name goals in advance; use la"):
         adagoal.explore(env, 3.0, goals=[1])
     result = adagoal.explore(env, 4.0, goals=["[0 2]"], max_states=10)

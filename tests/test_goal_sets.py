@@ -7,12 +7,12 @@ import pytest
 
 import adagoal
 from adagoal.core.errors import InputError
-from adagoal.core.goalspace import GoalSpace, places
+from adagoal.core.goalspace import GoalSpace, memberships_from_sets
 from adagoal.core.policy import Policy
 from adagoal.mdp import solve
 from adagoal.methods import METHODS
 from adagoal.worlds import toys
-from adagoal.worlds.simulator import ModelWorld
+from adagoal.worlds.simulator import ModelSimulator
 from goal_sets import GRID, SCALES, WORLDS, random_sets, second
 from model_env import ModelEnv, PairEnv
 
@@ -39,7 +39,7 @@ def test_exact_values_of_sets(world):
         finite = np.isfinite(V[:, j])
         np.testing.assert_allclose(V[finite, j], slow[finite], rtol=1e-8, atol=1e-8)
         assert (slow[~finite] > 100).all()
-        assert solve.distances(mdp, [members], within=6.0)[0] == pytest.approx(
+        assert solve.optimal_distances(mdp, [members], within=6.0)[0] == pytest.approx(
             V[mdp.start, j] if V[mdp.start, j] <= 6 else np.inf
         )
         if finite[mdp.start]:
@@ -47,11 +47,11 @@ def test_exact_values_of_sets(world):
             assert value == pytest.approx(slow[mdp.start], abs=1e-8)
             many = np.repeat(policy[None], 400, axis=0)  # 400 stages: nearly surely there
             assert solve.periodic_value(mdp, many, members) == pytest.approx(slow[mdp.start], abs=1e-2)
-    assert np.isinf(solve.distances(mdp, [[]])).all()
+    assert np.isinf(solve.optimal_distances(mdp, [[]])).all()
 
 
 def test_places_of_overlapping_sets():
-    at = places([[3], [0, 3], [], [3, 1]], 5)
+    at = memberships_from_sets([[3], [0, 3], [], [3, 1]], 5)
     assert at.tolist() == [[1, -1, -1], [3, -1, -1], [-1, -1, -1], [0, 1, 3], [-1, -1, -1]]
 
 
@@ -62,7 +62,7 @@ def test_certified_and_audited(world, kind):
     mdp = WORLDS[world]
     sets = [list(range(r, mdp.n_states, 3)) for r in range(3)] if kind == "partition" else random_sets(mdp, 1)
     names = {f"set {i}": members for i, members in enumerate(sets)}
-    truth = solve.distances(mdp, sets)
+    truth = solve.optimal_distances(mdp, sets)
 
     def check(running: Any) -> None:
         estimates = running.estimates
@@ -74,12 +74,12 @@ def test_certified_and_audited(world, kind):
                 assert value <= estimates.upper[j] + 1e-9
                 assert value - truth[goal] <= estimates.gap[j] + 1e-9
 
-    result = adagoal.explore(ModelWorld(mdp), 6.0, 2.0, goals=names, seed=2, observe=check)
+    result = adagoal.explore(ModelSimulator(mdp), 6.0, 2.0, goals=names, seed=2, observe=check)
     assert result.status == "certified"
     verdict = adagoal.audit(result, mdp)
     assert verdict.ok, verdict.failures
     assert {row.label for row in verdict.rows} == set(names)
-    assert all(trial.agrees for trial in adagoal.play(result, episodes=200, env=ModelWorld(mdp)))
+    assert all(trial.agrees for trial in adagoal.play(result, episodes=200, env=ModelSimulator(mdp)))
 
 
 @pytest.mark.parametrize("method", ["certified", *SCALES])
@@ -87,8 +87,8 @@ def test_certified_and_audited(world, kind):
 def test_sets_of_one_state_are_the_states_bit_for_bit(method, budget):
     P, arguments = WORLDS["sparse"], {} if method == "certified" else {"constants": f"scaled={SCALES[method]}"}
     rest = {"seed": 4, "method": method, "method_args": arguments, "budget": budget}
-    states = adagoal.explore(ModelWorld(P), 6.0, 1.0, **rest)
-    values = adagoal.explore(ModelWorld(P), 6.0, 1.0, **rest, goals=lambda state: state)
+    states = adagoal.explore(ModelSimulator(P), 6.0, 1.0, **rest)
+    values = adagoal.explore(ModelSimulator(P), 6.0, 1.0, **rest, goals=lambda state: state)
     assert values.goal_names == tuple(map(str, range(8)))
     assert (values.certificates, values.steps, values.plans) == (states.certificates, states.steps, states.plans)
     for name in ("policy", "policy_goals", "episode_goals", "visits"):
@@ -136,10 +136,10 @@ def test_this_list_has_every_method():
 
 def test_states_found_on_the_way_join_their_goals(tmp_path):
     """PairEnv shows state s as (s // 7, s % 7): by the second entry, states join goals that were seen before."""
-    mdp = toys.chain(n_states=12, slip=0.1)
+    mdp = toys.chain_model(n_states=12, slip=0.1)
     result = adagoal.explore(PairEnv(mdp), 8.0, 3.0, goals=second, max_states=20, seed=1, out=tmp_path / "run")
     assert result.status == "certified"
-    truth = solve.distances(mdp, [[s for s in range(12) if s % 7 == r] for r in range(7)])
+    truth = solve.optimal_distances(mdp, [[s for s in range(12) if s % 7 == r] for r in range(7)])
     for goal in result.certificates:
         lower, upper = result.certificates[goal]
         assert lower <= truth[int(result.goal_names[goal])] + 1e-9
@@ -152,7 +152,7 @@ def test_states_found_on_the_way_join_their_goals(tmp_path):
 
 @pytest.mark.parametrize("goals", [second, {"even": lambda o: o[1] % 2 == 0, "late": lambda o: o[1] > 4}, "keys:1"])
 def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path, goals):
-    mdp = toys.chain(n_states=12, slip=0.1)
+    mdp = toys.chain_model(n_states=12, slip=0.1)
     setting = {"radius": 8.0, "max_states": 20, "seed": 3, "budget": 2_000}
     whole = adagoal.explore(PairEnv(mdp), goals=goals, **setting)
     rollouts = iter(range(10**6))
@@ -162,7 +162,7 @@ def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path, goals):
 
 
 def test_a_run_does_not_go_on_with_other_goals(tmp_path):
-    mdp = toys.chain(n_states=6)
+    mdp = toys.chain_model(n_states=6)
     adagoal.explore(ModelEnv(mdp), 4.0, goals=lambda state: state % 2, budget=50, out=tmp_path)
     with pytest.raises(InputError, match="goals of the run are code of the program that ran it; give them again"):
         adagoal.resume(tmp_path, env=ModelEnv(mdp))
@@ -180,15 +180,15 @@ def test_a_goal_space_is_what_its_checkpoint_says():
         def __call__(self, state: int, observation: Any, label: str) -> list[str]:
             return ["a", "b"][: state % 3]
 
-    space = GoalSpace.sets(Sort(), 4, 4)
+    space = GoalSpace.from_labeler(Sort(), 4, 4)
     for state in range(4):
-        space.add(state, None, "")
+        space.add_state(state, None, "")
     arrays, names = space.state()
-    other = GoalSpace.sets(Sort(), 4, 4)
+    other = GoalSpace.from_labeler(Sort(), 4, 4)
     other.restore(arrays, names)
-    np.testing.assert_array_equal(other.at, space.at)
-    assert other.visits(np.array([1, 2, 3, 4]), other.numbers).tolist() == [2 + 3, 3]
-    assert other.holds(2, other.numbers).tolist() == [True, True]
+    np.testing.assert_array_equal(other.goals_of_states, space.goals_of_states)
+    assert other.visits_of_goals(np.array([1, 2, 3, 4]), other.goal_numbers).tolist() == [2 + 3, 3]
+    assert other.contains_state(2, other.goal_numbers).tolist() == [True, True]
     for broken, said in (({"at": arrays["at"] + 1}, "one name each"), ({"at": arrays["at"].astype(float)}, "type")):
         with pytest.raises(ValueError, match=said):
             other.restore(broken, names)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from adagoal.cli.main import run
+from adagoal.cli.main import run_command_line
 
 PAGE = (Path(__file__).parents[1] / "docs/goals.md").read_text()
 BLOCKS = re.findall(r"```(python|console)\n(.*?)```", PAGE, re.S)
@@ -22,5 +22,5 @@ def test_the_examples_of_the_page(tmp_path, monkeypatch):
             exec(text, space)
         else:
             for line in text.splitlines():
-                assert run(shlex.split(line.removeprefix("$ adagoal "))) == 0, line
+                assert run_command_line(shlex.split(line.removeprefix("$ adagoal "))) == 0, line
     assert PAGE.count("```") == 2 * len(BLOCKS)  # none is left out

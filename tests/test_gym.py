@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from adagoal.api import explore as api
-from adagoal.core.counts import Counts
+from adagoal.core.counts import TransitionCounts
 from adagoal.core.errors import InputError
-from adagoal.core.world import Plan
+from adagoal.core.world import ExplorationPlan
 from adagoal.worlds import random_models, registry, toys
-from adagoal.worlds.gym import GymWorld
-from adagoal.worlds.simulator import ModelWorld
+from adagoal.worlds.gym import GymAdapter
+from adagoal.worlds.simulator import ModelSimulator
 from model_env import NEVER, Impatient, ModelEnv, PairEnv, play, same_counts, with_terminal
 
 # --- the same world as the simulator ---
@@ -28,8 +28,8 @@ from model_env import NEVER, Impatient, ModelEnv, PairEnv, play, same_counts, wi
 @pytest.mark.parametrize("goal", [3, 7, 11])
 def test_deterministic_model_gives_the_simulator_s_counts(goal: int) -> None:
     mdp = with_terminal(random_models.random_deterministic(n_states=12, seed=goal), 5)
-    simulated, episodes = play(ModelWorld(mdp), 3000, goals=[goal])
-    stepped, again = play(GymWorld(ModelEnv(mdp), "model"), 3000, goals=[goal])
+    simulated, episodes = play(ModelSimulator(mdp), 3000, goals=[goal])
+    stepped, again = play(GymAdapter(ModelEnv(mdp), "model"), 3000, goals=[goal])
     assert same_counts(simulated, stepped)
     assert episodes == again
     assert len(episodes) > 20
@@ -37,8 +37,8 @@ def test_deterministic_model_gives_the_simulator_s_counts(goal: int) -> None:
 
 def test_transition_frequencies_are_the_model_s() -> None:
     mdp = with_terminal(random_models.random_sparse(n_states=8, n_actions=2, seed=1), 6)
-    counts, _ = play(GymWorld(ModelEnv(mdp), "model"), 40_000)
-    p_hat, p = counts.kernel(), mdp.kernel().toarray()
+    counts, _ = play(GymAdapter(ModelEnv(mdp), "model"), 40_000)
+    p_hat, p = counts.empirical_kernel(), mdp.kernel().toarray()
     assert counts.n[12:14].tolist() == [0, 0]
     assert counts.terminal.tolist() == mdp.terminal.tolist()
     for pair in np.flatnonzero(counts.n):
@@ -51,7 +51,7 @@ def test_transition_frequencies_are_the_model_s() -> None:
 
 def test_numbering_on_the_fly_finds_the_same_graph() -> None:
     mdp = random_models.random_deterministic(n_states=200, n_actions=2, seed=0)
-    world = GymWorld(PairEnv(mdp), "pairs", max_states=400)
+    world = GymAdapter(PairEnv(mdp), "pairs", max_states=400)
     counts, _ = play(world, 20_000)
     assert world.initial_states == 64
     assert counts.n_states > 128
@@ -68,22 +68,22 @@ def test_numbering_on_the_fly_finds_the_same_graph() -> None:
 
 
 def test_rollout_returns_for_a_state_without_a_row_in_the_plan() -> None:
-    world = GymWorld(PairEnv(toys.chain(n_states=200)), "pairs")
-    counts = Counts(world.initial_states, world.n_actions, world.start)
+    world = GymAdapter(PairEnv(toys.chain_model(n_states=200)), "pairs")
+    counts = TransitionCounts(world.initial_states, world.n_actions, world.start)
     rows = counts.n_states
-    plan = Plan(np.ones((1, rows, 1), np.int16), np.array([rows - 1]), 10**6, np.full(rows * 2, NEVER))
+    plan = ExplorationPlan(np.ones((1, rows, 1), np.int16), np.array([rows - 1]), 10**6, np.full(rows * 2, NEVER))
     rng = np.random.default_rng(0)
     assert world.rollout(plan, np.ones(1), counts, rng, 10**6, 1).goals == [rows - 1]
-    far = Plan(plan.policy, np.array([NEVER]), 10**6, plan.threshold)
+    far = ExplorationPlan(plan.policy, np.array([NEVER]), 10**6, plan.replan_thresholds)
     steps = world.rollout(far, np.ones(1), counts, rng, 10**6, 1).steps
     assert steps <= rows
     assert counts.n_states > rows
 
 
 def test_new_states_end_the_rollout_where_the_plan_asks_for_them() -> None:
-    world = GymWorld(PairEnv(toys.chain(n_states=9)), "pairs")
-    counts = Counts(world.initial_states, world.n_actions, world.start)
-    plan = Plan(np.ones((1, 64, 1), np.int16), np.array([-1]), 100, np.full(128, NEVER))
+    world = GymAdapter(PairEnv(toys.chain_model(n_states=9)), "pairs")
+    counts = TransitionCounts(world.initial_states, world.n_actions, world.start)
+    plan = ExplorationPlan(np.ones((1, 64, 1), np.int16), np.array([-1]), 100, np.full(128, NEVER))
     for expected in range(1, 9):
         outcome = world.rollout(plan, np.ones(1), counts, np.random.default_rng(0), 1000, 100)
         assert (outcome.steps, outcome.goals, outcome.reached) == (1, [-1], [True])
@@ -91,11 +91,11 @@ def test_new_states_end_the_rollout_where_the_plan_asks_for_them() -> None:
 
 
 def test_thresholds_end_the_rollout() -> None:
-    world = GymWorld(ModelEnv(toys.chain(n_states=4)), "chain")
-    counts = Counts(4, 2, 0)
+    world = GymAdapter(ModelEnv(toys.chain_model(n_states=4)), "chain")
+    counts = TransitionCounts(4, 2, 0)
     threshold = np.full(8, NEVER)
     threshold[3] = 5
-    plan = Plan(np.ones((1, 4, 1), np.int16), np.array([3]), 100, threshold)
+    plan = ExplorationPlan(np.ones((1, 4, 1), np.int16), np.array([3]), 100, threshold)
     world.rollout(plan, np.ones(1), counts, np.random.default_rng(0), 1000, 100)
     assert counts.n[3] == 5
     world.rollout(plan, np.ones(1), counts, np.random.default_rng(0), 1000, 100)
@@ -103,10 +103,10 @@ def test_thresholds_end_the_rollout() -> None:
 
 
 def test_periodic_policies_are_played_by_stage() -> None:
-    world = GymWorld(ModelEnv(toys.chain(n_states=6)), "chain")
-    counts = Counts(6, 2, 0)
+    world = GymAdapter(ModelEnv(toys.chain_model(n_states=6)), "chain")
+    counts = TransitionCounts(6, 2, 0)
     policy = np.array([1, 1, 0, 1, 1])[:, None, None].repeat(6, axis=1).astype(np.int16)
-    plan = Plan(policy, np.array([5]), 5, np.full(12, NEVER))
+    plan = ExplorationPlan(policy, np.array([5]), 5, np.full(12, NEVER))
     outcome = world.rollout(plan, np.ones(1), counts, np.random.default_rng(0), 1000, 1)
     assert (outcome.steps, outcome.reached) == (6, [False])
     assert counts.n.reshape(6, 2).tolist() == [[0, 1], [0, 2], [1, 1], [0, 0], [0, 0], [0, 0]]
@@ -116,14 +116,14 @@ def test_periodic_policies_are_played_by_stage() -> None:
 
 
 def test_random_starts_are_drawn_at_a_virtual_start() -> None:
-    mdp = toys.chain(n_states=6, slip=0.2)
-    world = GymWorld(ModelEnv(mdp, starts=(1, 2, 4)), "starts")
+    mdp = toys.chain_model(n_states=6, slip=0.2)
+    world = GymAdapter(ModelEnv(mdp, starts=(1, 2, 4)), "starts")
     assert (world.start, world.state_bound) == (6, 7)
     counts, _ = play(world, 20_000)
-    drawn = counts.kernel()[12:14] * counts.n[12:14, None]
+    drawn = counts.empirical_kernel()[12:14] * counts.n[12:14, None]
     assert drawn.sum(axis=0)[[0, 3, 5, 6]].tolist() == [0, 0, 0, 0]
     assert stats.chisquare(drawn.sum(axis=0)[[1, 2, 4]]).pvalue > 1e-5
-    hidden = GymWorld(PairEnv(mdp, starts=(1, 2, 4)), "starts")
+    hidden = GymAdapter(PairEnv(mdp, starts=(1, 2, 4)), "starts")
     found, _ = play(hidden, 2000)
     assert (hidden.start, hidden.labels[0]) == (0, "start")
     assert set(found.successor[0, : found.support[0]].tolist()) <= set(range(1, 7))
@@ -131,15 +131,15 @@ def test_random_starts_are_drawn_at_a_virtual_start() -> None:
 
 def first_steps(start_seed: int | None) -> NDArray[np.bool_]:
     """Whether the first step of each episode slipped."""
-    env = ModelEnv(toys.chain(n_states=9, slip=0.3), starts=(3, 4, 5))
-    world = GymWorld(env, "starts", start_seed)
-    counts, slips = Counts(world.initial_states, 2, world.start), []
+    env = ModelEnv(toys.chain_model(n_states=9, slip=0.3), starts=(3, 4, 5))
+    world = GymAdapter(env, "starts", start_seed)
+    counts, slips = TransitionCounts(world.initial_states, 2, world.start), []
     policy = np.full((1, counts.n_states, 1), 1, np.int16)
-    plan = Plan(policy, np.array([NEVER]), 1, np.full(counts.n_states * 2, NEVER))
+    plan = ExplorationPlan(policy, np.array([NEVER]), 1, np.full(counts.n_states * 2, NEVER))
     for _ in range(2000):
-        before = counts.kernel()[world.start * 2 + 1] * counts.n[world.start * 2 + 1]
+        before = counts.empirical_kernel()[world.start * 2 + 1] * counts.n[world.start * 2 + 1]
         world.rollout(plan, np.ones(1), counts, np.random.default_rng(0), 100, 1)
-        after = counts.kernel()[world.start * 2 + 1] * counts.n[world.start * 2 + 1]
+        after = counts.empirical_kernel()[world.start * 2 + 1] * counts.n[world.start * 2 + 1]
         slips.append(int(np.argmax(after - before)) < world.start)
     return np.array(slips)
 
@@ -156,39 +156,39 @@ class Loud(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def test_time_limits_are_switched_off_and_the_object_is_left_alone() -> None:
-    limited = Loud(wrappers.TimeLimit(ModelEnv(toys.chain(n_states=30)), 5))
-    world = GymWorld(limited, "chain")
-    counts = Counts(world.initial_states, 2, 0)
-    plan = Plan(np.ones((1, 30, 1), np.int16), np.array([29]), 100, np.full(60, NEVER))
+    limited = Loud(wrappers.TimeLimit(ModelEnv(toys.chain_model(n_states=30)), 5))
+    world = GymAdapter(limited, "chain")
+    counts = TransitionCounts(world.initial_states, 2, 0)
+    plan = ExplorationPlan(np.ones((1, 30, 1), np.int16), np.array([29]), 100, np.full(60, NEVER))
     outcome = world.rollout(plan, np.ones(1), counts, np.random.default_rng(0), 1000, 1)
-    assert (outcome.reached, outcome.steps, world.warnings, world.void) == ([True], 30, [], [])
+    assert (outcome.reached, outcome.steps, world.warnings, world.void_reasons) == ([True], 30, [], [])
     assert isinstance(limited.env, wrappers.TimeLimit)
 
 
 def test_an_environment_that_truncates_by_itself_is_reset_with_a_warning() -> None:
-    world = GymWorld(Impatient(toys.chain(n_states=10)), "impatient")
+    world = GymAdapter(Impatient(toys.chain_model(n_states=10)), "impatient")
     counts, _ = play(world, 3000)
     assert world.warnings == ["the environment ends episodes by itself (truncated); each time it was reset"]
     assert not counts.seen[8:].any()
 
 
 def test_babyai_has_no_time_limit() -> None:
-    world, _ = registry.make_world("BabyAI-GoToRedBallGrey-v0", {}, 1, None)
-    assert isinstance(world, GymWorld)
-    world.restart(0)
-    assert not any(world.body.step(0)[3] for _ in range(100))  # its own limit is 64
+    world, _ = registry.make_single_env("BabyAI-GoToRedBallGrey-v0", {}, 1, None)
+    assert isinstance(world, GymAdapter)
+    world.reset_with_seed(0)
+    assert not any(world.backend.step(0)[3] for _ in range(100))  # its own limit is 64
 
 
 def test_a_state_that_ends_episodes_now_and_then_gives_a_warning() -> None:
-    mdp = with_terminal(toys.chain(n_states=6), 3)
+    mdp = with_terminal(toys.chain_model(n_states=6), 3)
 
     class Merged(ModelEnv):
         def observe(self) -> int:
             return min(self.state, 2)
 
-    world = GymWorld(Merged(mdp), "merged")
+    world = GymAdapter(Merged(mdp), "merged")
     play(world, 3000)
-    assert any("ended the episode at one visit and not at another" in line for line in world.void)
+    assert any("ended the episode at one visit and not at another" in line for line in world.void_reasons)
 
 
 class Exit(ModelEnv):
@@ -202,7 +202,7 @@ class Exit(ModelEnv):
 
 @pytest.mark.parametrize("starts", [(0,), (0, 1)])
 def test_an_end_that_depends_on_the_transition_is_a_state_of_its_own_with_max_states(starts: tuple[int, ...]) -> None:
-    env = Exit(toys.chain(n_states=4), starts)
+    env = Exit(toys.chain_model(n_states=4), starts)
     torn = api.explore(env, 12, 1.0, seed=0)
     (line,) = torn.void
     bound = 2 * (4 + (len(starts) > 1))
@@ -216,16 +216,16 @@ def test_an_end_that_depends_on_the_transition_is_a_state_of_its_own_with_max_st
 
 
 def test_toy_text_keeps_its_numbers_whatever_max_states_is() -> None:
-    world, _ = registry.make_world(gymnasium.make("FrozenLake-v1"), {}, None, 100)
+    world, _ = registry.make_single_env(gymnasium.make("FrozenLake-v1"), {}, None, 100)
     assert world.initial_states == world.state_bound == 16
     assert world.labels[15] == "(3, 3) goal"
 
 
 def test_ends_are_states_of_their_own_where_states_are_numbered_on_the_fly() -> None:
-    world, _ = registry.make_world("Blackjack-v1", {}, None, None)
+    world, _ = registry.make_single_env("Blackjack-v1", {}, None, None)
     counts, _ = play(world, 5000, goals=[NEVER])
-    assert isinstance(world, GymWorld)
-    assert not any("at another" in line for line in world.void)
+    assert isinstance(world, GymAdapter)
+    assert not any("at another" in line for line in world.void_reasons)
     shown = {label for label, ends in zip(world.labels, counts.terminal, strict=False) if not ends}
     ended = {label for label, ends in zip(world.labels, counts.terminal, strict=False) if ends}
     assert all(label.endswith(" (end)") for label in ended)
@@ -234,17 +234,17 @@ def test_ends_are_states_of_their_own_where_states_are_numbered_on_the_fly() -> 
 
 
 def test_wrong_spaces_are_one_clear_line() -> None:
-    env = ModelEnv(toys.chain())
+    env = ModelEnv(toys.chain_model())
     env.action_space = spaces.MultiDiscrete([2, 2])
     with pytest.raises(InputError, match="actions of type MultiDiscrete"):
-        GymWorld(env, "wrong")
-    env = ModelEnv(toys.chain())
+        GymAdapter(env, "wrong")
+    env = ModelEnv(toys.chain_model())
     env.observation_space = spaces.Graph(spaces.Box(0, 1), None)
     with pytest.raises(InputError, match="observations of type Graph"):
-        GymWorld(env, "wrong")
+        GymAdapter(env, "wrong")
     env.observation_space = spaces.Discrete(2)
     with pytest.raises(InputError, match="not in its space"):
-        play(GymWorld(env, "wrong"), 30_000, goals=[NEVER])
+        play(GymAdapter(env, "wrong"), 30_000, goals=[NEVER])
 
 
 def test_structured_observations_and_shifted_spaces() -> None:
@@ -252,11 +252,11 @@ def test_structured_observations_and_shifted_spaces() -> None:
         def observe(self) -> Any:
             return {"a": (self.state % 2, np.array([self.state // 2])), "b": "x" * self.state}
 
-    mdp = toys.chain(n_states=6)
+    mdp = toys.chain_model(n_states=6)
     env = Structured(mdp)
     inner = spaces.Tuple([spaces.Discrete(2), spaces.Box(0, 9, (1,), np.int64)])
     env.observation_space = spaces.Dict({"a": inner, "b": spaces.Text(9)})
-    assert play(GymWorld(env, "structured"), 2000)[0].seen.sum() == 6
+    assert play(GymAdapter(env, "structured"), 2000)[0].seen.sum() == 6
 
     class Shifted(ModelEnv):
         def observe(self) -> int:
@@ -267,19 +267,19 @@ def test_structured_observations_and_shifted_spaces() -> None:
 
     shifted = Shifted(mdp)
     shifted.observation_space, shifted.action_space = spaces.Discrete(6, start=-3), spaces.Discrete(2, start=5)
-    assert same_counts(play(GymWorld(shifted, "a"), 1000)[0], play(GymWorld(ModelEnv(mdp), "b"), 1000)[0])
+    assert same_counts(play(GymAdapter(shifted, "a"), 1000)[0], play(GymAdapter(ModelEnv(mdp), "b"), 1000)[0])
 
 
 def test_too_many_states_name_the_option() -> None:
     with pytest.raises(InputError, match="max_states: pairs has more than 20 states"):
-        play(GymWorld(PairEnv(random_models.random_deterministic(n_states=50)), "pairs", max_states=20), 50_000)
+        play(GymAdapter(PairEnv(random_models.random_deterministic(n_states=50)), "pairs", max_states=20), 50_000)
 
 
 class Shown(ModelEnv):
     """A chain whose observations are made by a function of the state."""
 
     def __init__(self, space: spaces.Space[Any], show: Callable[[int], Any]) -> None:
-        super().__init__(toys.chain(n_states=4))
+        super().__init__(toys.chain_model(n_states=4))
         self.observation_space, self.show = space, show
 
     def observe(self) -> Any:
@@ -307,10 +307,10 @@ def test_observations_that_are_no_states(space: spaces.Space[Any], show: Callabl
 
 def test_both_zeros_are_one_state() -> None:
     signs = itertools.cycle((1.0, -1.0))
-    world = GymWorld(
+    world = GymAdapter(
         Shown(spaces.Box(-9, 9, (1,)), lambda s: np.array([s * next(signs) if s == 0 else s])), "zeros", max_states=9
     )
-    assert not world._adapter.virtual
+    assert not world._env.has_virtual_start
     assert play(world, 2000)[0].seen.sum() == 4
 
 
@@ -321,7 +321,7 @@ class Unstartable(ModelEnv):
 
 def test_an_environment_that_cannot_be_reset_is_one_clear_line() -> None:
     with pytest.raises(InputError, match=r"^env: dead cannot be reset \(RuntimeError: no power at all\)$"):
-        GymWorld(Unstartable(toys.chain()), "dead")
+        GymAdapter(Unstartable(toys.chain_model()), "dead")
 
 
 @pytest.mark.parametrize(
@@ -354,7 +354,7 @@ def test_a_message_in_colours_is_plain() -> None:
             raise ValueError("\x1b[31mred\x1b[0m\n\u202esdrawkcab " + "x" * 10_000)
 
     with pytest.raises(InputError) as caught:
-        api.explore(Colourful(toys.chain()), 6)
+        api.explore(Colourful(toys.chain_model()), 6)
     assert "red" in str(caught.value)
     assert not set("\x1b\n\u202e") & set(str(caught.value))
     assert len(str(caught.value)) < 700
@@ -372,16 +372,16 @@ def test_a_start_that_is_left_while_the_run_begins_is_noticed() -> None:
             self.state = 2 if self.resets == 20 else 0
             return self.observe(), {}
 
-    world = GymWorld(Wanders(toys.chain()), "wanders")
+    world = GymAdapter(Wanders(toys.chain_model()), "wanders")
     play(world, 1)
-    assert any("a reset led to another state than the start" in line for line in world.void)
+    assert any("a reset led to another state than the start" in line for line in world.void_reasons)
 
 
 def test_more_actions_than_a_policy_can_hold() -> None:
-    env = ModelEnv(toys.chain())
+    env = ModelEnv(toys.chain_model())
     env.action_space = spaces.Discrete(40_000)
     with pytest.raises(InputError, match="at most 32766"):
-        GymWorld(env, "wide")
+        GymAdapter(env, "wide")
 
 
 def test_an_end_that_is_no_bool_is_read_as_one() -> None:
@@ -390,7 +390,7 @@ def test_an_end_that_is_no_bool_is_read_as_one() -> None:
             state, reward, terminated, truncated, info = super().step(action)
             return state, reward, terminated or None, truncated, info  # type: ignore[return-value]
 
-    mdp = with_terminal(toys.chain(n_states=5), 4)
-    world = GymWorld(Sloppy(mdp), "sloppy")
-    assert same_counts(play(world, 2000)[0], play(GymWorld(ModelEnv(mdp), "tidy"), 2000)[0])
-    assert world.warnings == world.void == []
+    mdp = with_terminal(toys.chain_model(n_states=5), 4)
+    world = GymAdapter(Sloppy(mdp), "sloppy")
+    assert same_counts(play(world, 2000)[0], play(GymAdapter(ModelEnv(mdp), "tidy"), 2000)[0])
+    assert world.warnings == world.void_reasons == []

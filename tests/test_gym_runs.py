@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 from adagoal.api import explore as api
-from adagoal.core.counts import Counts
+from adagoal.core.counts import TransitionCounts
 from adagoal.core.errors import InputError
 from adagoal.runs import folder
-from adagoal.runs.result import Result, load
+from adagoal.runs.result import Result, load_result
 from adagoal.worlds import random_models, registry, toys
-from adagoal.worlds.adapter import TERMINATED
-from adagoal.worlds.body import Local
-from adagoal.worlds.gym import GymWorld
-from adagoal.worlds.model import TabularMDP, from_rows
+from adagoal.worlds.adapter import TERMINAL_LABEL_SUFFIX
+from adagoal.worlds.body import InProcessEnv
+from adagoal.worlds.gym import GymAdapter
+from adagoal.worlds.model import TabularMDP, model_from_rows
 from model_env import NEVER, Breaking, ModelEnv, PairEnv, Twister, play, same_counts, with_terminal
 
 # --- failures, seeds, snapshots ---
@@ -28,8 +28,8 @@ from model_env import NEVER, Breaking, ModelEnv, PairEnv, Twister, play, same_co
 
 def test_what_was_seen_before_a_failure_is_on_disk(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="the motor is on fire"):
-        api.explore(Breaking(toys.chain(n_states=6, slip=0.1)), radius=8, epsilon=0.1, out=tmp_path)
-    result = load(tmp_path)
+        api.explore(Breaking(toys.chain_model(n_states=6, slip=0.1)), radius=8, epsilon=0.1, out=tmp_path)
+    result = load_result(tmp_path)
     assert result.status == "interrupted"
     assert 700 <= result.steps == result.arrays["visits"].sum()
     assert result.certificates
@@ -37,7 +37,7 @@ def test_what_was_seen_before_a_failure_is_on_disk(tmp_path: Path) -> None:
 
 def test_the_same_seed_gives_the_same_run() -> None:
     mdp = random_models.random_sparse(n_states=10, n_actions=2, seed=3)
-    one, two, other = (play(GymWorld(ModelEnv(mdp, (0, 1)), "model"), 3000, seed)[0] for seed in (1, 1, 2))
+    one, two, other = (play(GymAdapter(ModelEnv(mdp, (0, 1)), "model"), 3000, seed)[0] for seed in (1, 1, 2))
     assert same_counts(one, two)
     assert not same_counts(one, other)
 
@@ -50,19 +50,19 @@ def test_a_restored_world_goes_on_bit_for_bit(
 ) -> None:
     mdp = with_terminal(random_models.random_sparse(n_states=30, n_actions=2, seed=4), 9)
     for steps in (1, 300, 301, 902):
-        whole = GymWorld(kind(mdp, starts), "model", start_seed)
+        whole = GymAdapter(kind(mdp, starts), "model", start_seed)
         counts, _ = play(whole, steps)
-        assert whole.settled
+        assert whole.is_restorable
         arrays, facts = whole.state()
         facts = json.loads(json.dumps(facts))
-        copy = Counts(counts.n_states, 2, whole.start)
+        copy = TransitionCounts(counts.n_states, 2, whole.start)
         copy.restore(counts.state())
-        resumed = GymWorld(kind(mdp, starts), "model", start_seed)
+        resumed = GymAdapter(kind(mdp, starts), "model", start_seed)
         resumed.restore(arrays, facts)
         play(whole, 700, 5, counts=counts)
         play(resumed, 700, 5, counts=copy)
         assert same_counts(counts, copy)
-        assert resumed.warnings == resumed.void == []
+        assert resumed.warnings == resumed.void_reasons == []
         assert resumed.labels == whole.labels
 
 
@@ -75,11 +75,11 @@ def test_an_environment_that_cannot_be_replayed_goes_on_from_a_reset() -> None:
             return self.state, 0.0, False, False, {}
 
     dice = np.random.default_rng(0)
-    world = GymWorld(Own(toys.chain(n_states=1000)), "own")
+    world = GymAdapter(Own(toys.chain_model(n_states=1000)), "own")
     counts, _ = play(world, 302)
     while world.state()[1]["place"][0] == world.start:
         play(world, 1, counts=counts)
-    other = GymWorld(Own(toys.chain(n_states=1000)), "own")
+    other = GymAdapter(Own(toys.chain_model(n_states=1000)), "own")
     other.restore(*world.state())
     assert any("went on from a reset" in line for line in other.warnings)
     play(other, 100, counts=counts)
@@ -102,12 +102,12 @@ def test_a_generator_of_the_environment_s_own_does_not_repeat_itself() -> None:
             self.state = int(self.dice.integers(self.mdp.n_states))
             return self.state, 0.0, False, False, {}
 
-    mdp, drawn = toys.chain(n_states=1000), []
-    world = GymWorld(Own(mdp), "own")
+    mdp, drawn = toys.chain_model(n_states=1000), []
+    world = GymAdapter(Own(mdp), "own")
     for _ in range(4):
         counts, _ = play(world, 50, goals=[NEVER])
         drawn.append(counts.seen)
-        saved, world = world.state(), GymWorld(Own(mdp), "own")
+        saved, world = world.state(), GymAdapter(Own(mdp), "own")
         world.restore(*saved)
     for one in range(4):
         for other in range(one):
@@ -142,13 +142,13 @@ def test_cliff_walking_and_taxi_with_a_small_budget() -> None:
     assert objects.warnings == objects.void == []
 
 
-def as_numbered(mdp: TabularMDP, world: GymWorld, starts: tuple[int, ...]) -> TabularMDP:
+def as_numbered(mdp: TabularMDP, world: GymAdapter, starts: tuple[int, ...]) -> TabularMDP:
     """The model of a :class:`PairEnv` in the numbers that a world gave its states; the others come after them."""
     virtual, size = len(starts) > 1, world.state_bound
     shown = [divmod(state, 7) for state in range(mdp.n_states)]
 
     def numbers(label: str) -> list[str]:
-        return label.removesuffix(TERMINATED).strip("[]").split()
+        return label.removesuffix(TERMINAL_LABEL_SUFFIX).strip("[]").split()
 
     met = [shown.index((int(a), int(b))) for a, b in map(numbers, world.labels[1:])]
     order = [*([] if virtual else starts), *met]
@@ -163,7 +163,7 @@ def as_numbered(mdp: TabularMDP, world: GymWorld, starts: tuple[int, ...]) -> Ta
             rows[i * mdp.n_actions + action] = {number[s]: p for s, p in zip(successors, probabilities, strict=True)}
     if virtual:
         rows[: mdp.n_actions] = [{number[s]: 1 / len(starts) for s in starts}] * mdp.n_actions
-    return from_rows(rows, mdp.n_actions, start=0, terminal=terminal)
+    return model_from_rows(rows, mdp.n_actions, start=0, terminal=terminal)
 
 
 def test_certificates_hold_where_states_are_numbered_on_the_fly() -> None:
@@ -176,7 +176,7 @@ def test_certificates_hold_where_states_are_numbered_on_the_fly() -> None:
         if seed % 2:
             mdp = with_terminal(mdp, 5)
         starts = (0,) if seed % 4 < 2 else (0, 3)
-        world = GymWorld(PairEnv(mdp, starts), "pairs", max_states=int(rng.integers(7, 10)))
+        world = GymAdapter(PairEnv(mdp, starts), "pairs", max_states=int(rng.integers(7, 10)))
         result = api.explore(world, float(rng.uniform(2, 5)), 3.0, seed=seed, budget=4_000)
         verdict = api.audit(result, as_numbered(mdp, world, starts))
         assert verdict.certificates, verdict.failures
@@ -202,7 +202,7 @@ def test_minigrid_draws_for_those_who_look(name: str, monkeypatch: pytest.Monkey
     drawn, real = [], grids.gen_obs_grid
     monkeypatch.setattr(grids, "gen_obs_grid", lambda env: drawn.append(0) or real(env))
     plain, wrapped = gymnasium.make(name), Looking(gymnasium.make(name))
-    bodies = Local(plain, name), Local(wrapped, name)
+    bodies = InProcessEnv(plain, name), InProcessEnv(wrapped, name)
     assert bodies[0].reset(3)[0] == bodies[1].reset(3)[0]
     before = len(drawn)
     for action in np.random.default_rng(0).integers(bodies[0].facts.n_actions, size=60).tolist():
@@ -221,21 +221,21 @@ def test_minigrid_is_certified(tmp_path: Path) -> None:
     assert result.status == "certified"
     assert result.warnings == result.void == []
     assert len(result.goals) >= 10
-    world, _ = registry.make_world("MiniGrid-Empty-5x5-v0", {}, None, None)
+    world, _ = registry.make_single_env("MiniGrid-Empty-5x5-v0", {}, None, None)
     counts, _ = play(world, 2000)
     assert world.state_bound == 10_000
     assert counts.seen.sum() <= 36
     assert "(1, 1) down" in world.labels
-    keys, _ = registry.make_world("MiniGrid-DoorKey-5x5-v0", {}, 3, None)
+    keys, _ = registry.make_single_env("MiniGrid-DoorKey-5x5-v0", {}, 3, None)
     play(keys, 1500)
     assert any("with yellow key" in label for label in keys.labels)
-    assert isinstance(keys, GymWorld)
-    assert keys.warnings == keys.void == []
+    assert isinstance(keys, GymAdapter)
+    assert keys.warnings == keys.void_reasons == []
 
 
 def test_a_killed_run_resumes_to_the_same_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("minigrid")
-    monkeypatch.setattr(folder, "due", lambda since, cost: True)
+    monkeypatch.setattr(folder, "save_interval_elapsed", lambda since, cost: True)
     rollouts = 0
 
     def copy_now_and_then(run: Any) -> None:
@@ -243,7 +243,7 @@ def test_a_killed_run_resumes_to_the_same_result(tmp_path: Path, monkeypatch: py
         rollouts += 1
         if rollouts == 12:
             shutil.copytree(tmp_path / "run", tmp_path / "killed")
-            monkeypatch.setattr(folder, "due", lambda since, cost: False)
+            monkeypatch.setattr(folder, "save_interval_elapsed", lambda since, cost: False)
 
     arguments: dict[str, Any] = {"radius": 2, "epsilon": 2.0, "seed": 3}
     whole = api.explore("MiniGrid-Empty-5x5-v0", **arguments, out=tmp_path / "run", observe=copy_now_and_then)
@@ -252,7 +252,7 @@ def test_a_killed_run_resumes_to_the_same_result(tmp_path: Path, monkeypatch: py
 
 
 def test_any_generator_of_numpy_is_put_back(tmp_path: Path) -> None:
-    mdp = toys.chain(n_states=5, slip=0.2)
+    mdp = toys.chain_model(n_states=5, slip=0.2)
     whole = api.explore(Twister(mdp), radius=6, epsilon=2.0)
     api.explore(Twister(mdp), radius=6, epsilon=2.0, budget=1000, out=tmp_path)
     with pytest.raises(InputError, match="give the object again"):
@@ -287,4 +287,4 @@ def test_arguments_of_a_wrong_type(argument: str, value: Any, said: str) -> None
 
 def test_numpy_numbers_can_be_saved(tmp_path: Path) -> None:
     api.explore("grid", np.float32(3), env_args={"rows": np.int64(3)}, seed=np.int64(1), out=tmp_path)
-    assert api.audit(load(tmp_path)).ok
+    assert api.audit(load_result(tmp_path)).ok

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 import pytest
 
 import adagoal
-from adagoal.cli.experiments import declared
-from adagoal.cli.main import COMMANDS, run
+from adagoal.cli.experiments import load_experiments
+from adagoal.cli.main import COMMANDS, run_command_line
 from experiments import constants, figure2, price
 from experiments.__main__ import run as run_experiment
 from experiments.catalogue import CATALOGUE
@@ -41,18 +41,18 @@ def test_the_catalogue_says_what_the_experiments_say() -> None:
     assert told["figure2", "rule"] == tuple(figure2.LINES)
     assert str(constants.LARGE) in CATALOGUE["constants"].options[0].help
     for name, asked in CATALOGUE.items():
-        parts = declared(asked)
+        parts = load_experiments(asked)
         assert tuple(parts) == (asked.parts or ("",))
-        assert all(part.asks is CATALOGUE[name] for part in parts.values())
+        assert all(part.info is CATALOGUE[name] for part in parts.values())
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "train"])
 def test_every_command_has_help_with_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([name, "--help"]) == 0
+    assert run_command_line([name, "--help"]) == 0
     assert f"Example: adagoal {name}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("main", "names"), [(run, COMMANDS), (run_experiment, CATALOGUE)])
+@pytest.mark.parametrize(("main", "names"), [(run_command_line, COMMANDS), (run_experiment, CATALOGUE)])
 def test_groups_without_a_command_show_their_help(
     main: Callable[[list[str]], int], names: Iterable[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -66,5 +66,5 @@ def test_public_names_are_shown() -> None:
 
 
 def test_words_are_shown_as_they_are_typed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["explore", "--help"]) == 0
+    assert run_command_line(["explore", "--help"]) == 0
     assert "--radius L|auto|all" in capsys.readouterr().out

@@ -4,29 +4,29 @@ import numpy as np
 import pytest
 
 import adagoal
-from adagoal.core.counts import Counts
+from adagoal.core.counts import TransitionCounts
 from adagoal.mdp import solve
 from adagoal.tabular import hops
-from adagoal.tabular.certified import Certified
+from adagoal.tabular.certified import CertifiedExplorer
 from adagoal.worlds import random_models
-from adagoal.worlds.model import from_rows
+from adagoal.worlds.model import model_from_rows
 
 LOG = 4.4
 
 
 def walked(rng, states, actions, tries):
     """Counts of a deterministic world, with some pairs never tried, and its map."""
-    counts = Counts(states, actions, start=0)
+    counts = TransitionCounts(states, actions, start=0)
     to = rng.integers(states, size=states * actions)
     to[: states * actions : actions] = np.minimum(np.arange(states) + 1, states - 1)  # the first action goes on
     n = np.where(rng.random(len(to)) < 0.95, (tries * rng.random(len(to)) ** 2).astype(int) + 1, 0)
     n[:actions] = tries
     for x in np.flatnonzero(n):
-        counts.record(*divmod(int(x), actions), int(to[x]))
+        counts.record_transition(*divmod(int(x), actions), int(to[x]))
     counts.count[:, 0], counts.n[:] = n, n
     counts.seen[:] = True
     visits = n.astype(float)
-    return counts, to, hops.read(counts, visits, LOG)
+    return counts, to, hops.read_deterministic_map(counts, visits, LOG)
 
 
 def worlds(rng, counts, to, goal, bad):
@@ -43,7 +43,7 @@ def worlds(rng, counts, to, goal, bad):
             extra = goal if not bad else int(rng.integers(counts.n_states))
             row[extra] = row.get(extra, 0.0) + (q[x] if counts.n[x] else 0.0)
             rows.append({s: p for s, p in row.items() if p > 0})
-        yield from_rows(rows, counts.n_actions, start=0)
+        yield model_from_rows(rows, counts.n_actions, start=0)
 
 
 def twin(counts, visits, goal):
@@ -80,10 +80,10 @@ def test_bounds_in_hops_hold_in_every_world_that_the_counts_allow(seed):
     rng = np.random.default_rng(seed)
     counts, to, known = walked(rng, states=9, actions=3, tries=int(10 ** rng.uniform(1, 3)))
     at = np.arange(9)[:, None]
-    upper, most = hops.upper(known, at, 9)
+    upper, most = hops.hop_upper_bounds(known, at, 9)
     tight = 0
     for goal in rng.choice(np.arange(1, 9), 3, replace=False):
-        lower = hops.lower(known, at, np.array([goal]), np.zeros(1))[0]
+        lower = hops.hop_lower_bounds(known, at, np.array([goal]), np.zeros(1))[0]
         assert lower == pytest.approx(max(twin(counts, counts.n.astype(float), goal), 1.0))
         for other in worlds(rng, counts, to, int(goal), bad=False):
             best = solve.optimal_values(other, np.array([goal]))[0, 0]
@@ -91,7 +91,7 @@ def test_bounds_in_hops_hold_in_every_world_that_the_counts_allow(seed):
             tight += lower > 0.8 * best
         if np.isfinite(upper[goal]):
             policies = np.zeros((9, 9), np.int16)
-            hops.policies(known, at, np.array([goal]), most[[goal]], policies)
+            hops.write_hop_policies(known, at, np.array([goal]), most[[goal]], policies)
             for other in worlds(rng, counts, to, int(goal), bad=True):
                 assert solve.policy_values(other, policies[goal], int(goal))[0] <= upper[goal] + 1e-9
     assert tight or counts.n.max() < 100
@@ -102,24 +102,24 @@ def test_a_goal_that_was_never_seen_is_far_but_not_too_far(seed):
     """Its only way in is what was never seen: a policy goes in a circle and waits for that."""
     rng = np.random.default_rng(seed)
     tries, states = int(rng.integers(10, 60)), int(rng.integers(2, 7))
-    counts = Counts(states + 1, 2, start=0)
+    counts = TransitionCounts(states + 1, 2, start=0)
     to = rng.integers(states, size=2 * states + 2)
     to[: 2 * states : 2] = np.minimum(np.arange(states) + 1, states - 1)
     if seed % 2:
         to[1::2] = 0  # circles through the start
     n = rng.integers(tries // 2, 2 * tries, size=len(to))
     for x in range(2 * states):
-        counts.record(*divmod(x, 2), int(to[x]))
+        counts.record_transition(*divmod(x, 2), int(to[x]))
     counts.count[:, 0] = counts.n[:] = n
     counts.count[-2:], counts.n[-2:], n[-2:] = 0, 0, 0
-    known = hops.read(counts, n.astype(float), LOG)
-    lower = hops.lower(known, np.arange(states + 1)[:, None], np.array([states]), np.zeros(1))[0]
+    known = hops.read_deterministic_map(counts, n.astype(float), LOG)
+    lower = hops.hop_lower_bounds(known, np.arange(states + 1)[:, None], np.array([states]), np.zeros(1))[0]
     least = np.inf
     for x in range(2 * states):  # all unseen mass on one pair
         q = -np.expm1(-LOG / n[x])
         rows = [{int(s): 1.0} for s in to]
         rows[x] = {int(to[x]): 1.0 - q, states: q}
-        least = min(least, solve.optimal_values(from_rows(rows, 2, start=0), np.array([states]))[0, 0])
+        least = min(least, solve.optimal_values(model_from_rows(rows, 2, start=0), np.array([states]))[0, 0])
     assert lower <= least + 1e-9
     assert lower >= 0.4 * least
     assert lower == pytest.approx(twin(counts, n.astype(float), states))
@@ -128,24 +128,24 @@ def test_a_goal_that_was_never_seen_is_far_but_not_too_far(seed):
 def test_the_unseen_mass_counts_once():
     """A corridor whose pairs were all tried 100 times: the loss does not grow with the square of its length."""
     for length in (10, 20, 40):
-        counts = Counts(length + 1, 1, start=0)
+        counts = TransitionCounts(length + 1, 1, start=0)
         for s in range(length):
-            counts.record(s, 0, s + 1)
-        counts.record(length, 0, length)
+            counts.record_transition(s, 0, s + 1)
+        counts.record_transition(length, 0, length)
         counts.count[:, 0] = counts.n[:] = 100
-        known = hops.read(counts, np.full(length + 1, 100.0), LOG)
-        lower = hops.lower(known, np.arange(length + 1)[:, None], np.array([length]), np.zeros(1))
+        known = hops.read_deterministic_map(counts, np.full(length + 1, 100.0), LOG)
+        lower = hops.hop_lower_bounds(known, np.arange(length + 1)[:, None], np.array([length]), np.zeros(1))
         assert lower[0] == pytest.approx(1 + (length - 1) * (1 - LOG / 100))
 
 
 def test_no_map_without_a_known_start():
-    counts = Counts(3, 2, start=0)
-    counts.record(0, 0, 1)
-    assert hops.read(counts, np.array([5.0, 0, 0, 0, 0, 0]), LOG) is None
-    counts.record(0, 1, 2)
-    assert hops.read(counts, np.array([5.0, 5.0, 0, 0, 0, 0]), LOG) is not None
-    counts.record(0, 1, 1)  # two successors
-    assert hops.read(counts, np.array([5.0, 5.0, 0, 0, 0, 0]), LOG) is None
+    counts = TransitionCounts(3, 2, start=0)
+    counts.record_transition(0, 0, 1)
+    assert hops.read_deterministic_map(counts, np.array([5.0, 0, 0, 0, 0, 0]), LOG) is None
+    counts.record_transition(0, 1, 2)
+    assert hops.read_deterministic_map(counts, np.array([5.0, 5.0, 0, 0, 0, 0]), LOG) is not None
+    counts.record_transition(0, 1, 1)  # two successors
+    assert hops.read_deterministic_map(counts, np.array([5.0, 5.0, 0, 0, 0, 0]), LOG) is None
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -158,13 +158,13 @@ def test_deterministic_worlds_are_certified_and_audited(seed):
 
 def test_hops_are_counted_beyond_the_accuracy():
     """A reset that is only believed adds to the error, so that half of epsilon is kept for it."""
-    counts, n = Counts(9, 1, start=0), 8
-    estimates = Certified(counts, 9, L=9.0, epsilon=1.0, delta=0.1)
+    counts, n = TransitionCounts(9, 1, start=0), 8
+    estimates = CertifiedExplorer(counts, 9, L=9.0, epsilon=1.0, delta=0.1)
     errors = []
     for _ in range(39):
-        counts.add(np.repeat(np.arange(n + 1), 10), np.repeat(np.append(np.arange(1, n + 1), 0), 10))
-        estimates.schedule.purses[:] = np.inf
-        estimates.refresh(np.zeros(len(estimates.D), bool))
+        counts.add_steps(np.repeat(np.arange(n + 1), 10), np.repeat(np.append(np.arange(1, n + 1), 0), 10))
+        estimates.budget.tokens[:] = np.inf
+        estimates.refresh_columns(np.zeros(len(estimates.D), bool))
         errors.append(estimates.E[estimates.column[n]])
     assert 1.0 < errors[0]
     assert 0.4 < errors[-1] <= 0.5

@@ -55,7 +55,7 @@ def test_definition(seed: int, radius: float) -> None:
 
 
 def test_fan_is_reliably_but_not_incrementally_reachable() -> None:
-    mdp = toys.fan(n_middle=10)
+    mdp = toys.fan_model(n_middle=10)
     assert solve.reachable_set(mdp, 4.0).tolist() == [0, 11]
     assert incremental_set(mdp, 4.0).tolist() == [0]
     assert incremental_set(mdp, 19.0).size == 12  # a middle state takes 2n - 1 = 19
@@ -72,5 +72,5 @@ def test_subset_of_the_reachable_set_and_equal_without_chance(seed: int) -> None
 def test_restriction_costs_time() -> None:
     mdp = random_models.random_sparse(n_states=8, n_actions=2, seed=3)
     free, only_start = restricted_distances(mdp, np.ones(8, bool)), restricted_distances(mdp, np.arange(8) == 0)
-    np.testing.assert_allclose(free, solve.distances(mdp))
+    np.testing.assert_allclose(free, solve.optimal_distances(mdp))
     assert (only_start >= free * (1 - 1e-9)).all()

@@ -7,23 +7,23 @@ import pytest
 from scipy.optimize import linprog
 
 import adagoal
-from adagoal.core.counts import Counts
-from adagoal.core.run import Run
-from adagoal.goals import RULES
-from adagoal.loop import explore
+from adagoal.core.counts import TransitionCounts
+from adagoal.core.run import ExplorationRun
+from adagoal.goals import BUILTIN_RULES
+from adagoal.loop import run_exploration
 from adagoal.mdp import solve
 from adagoal.planning import robust
-from adagoal.planning.model import Ambiguous
-from adagoal.rivals.intervals import Intervals
-from adagoal.rivals.looks import BOUNDS, GRID, Looks
+from adagoal.planning.model import RobustModel
+from adagoal.rivals.intervals import IntervalEstimates
+from adagoal.rivals.looks import INTERVAL_BOUNDS, SAMPLE_GRID, FixedSampleSets
 from adagoal.worlds import grid, random_models, toys
-from adagoal.worlds.simulator import ModelWorld
+from adagoal.worlds.simulator import ModelSimulator
 
 SMALL = {
     "sparse": (random_models.random_sparse(n_states=8, n_actions=2, seed=3), 6.0, 1.0),
     "traps": (random_models.random_traps(n_states=10, n_actions=2, seed=2), 6.0, 1.5),
     "unreachable": (random_models.random_unreachable(n_states=10, n_actions=2, seed=0), 5.0, 1.0),
-    "grid": (grid.open_grid(rows=3, cols=3, slip=0.1), 6.0, 1.0),
+    "grid": (grid.open_grid_model(rows=3, cols=3, slip=0.1), 6.0, 1.0),
 }
 
 
@@ -36,12 +36,14 @@ def test_extreme_values_against_a_linear_program(moved):
         low, high = p * rng.uniform(0, 1, K), p + (1 - p) * rng.uniform(0, 0.5, K)
         q, f, outside = float(rng.choice([0.0, 0.1])), rng.uniform(0, 9, K), float(rng.uniform(0, 9))
         rows = rng.permutation(K).astype(np.int32)[None]
-        model = Ambiguous(
+        model = RobustModel(
             *(rows, p[None], low[None], high[None], np.array([o], np.int32)),
             *(np.array([q]), np.array([moved]), np.zeros(K, bool), 0),
         )
         for sign in (1.0, -1.0):
-            found = robust.extreme(0, 0, model, f[:, None], outside, sign, np.empty(K + 1), np.empty(K + 1, np.int64))
+            found = robust.extreme_mean(
+                0, 0, model, f[:, None], outside, sign, np.empty(K + 1), np.empty(K + 1, np.int64)
+            )
             # variables: p' on the o successors and elsewhere, and how far each is above p
             value, centre = np.r_[f[rows[0, :o]], outside], np.r_[p[:o], 0.0]
             above = np.hstack([np.eye(o + 1), -np.eye(o + 1)])
@@ -62,17 +64,17 @@ DELTA = 0.3
 def missed(rng, p, bound, n, looks_are_free=False):
     """Whether the sets of one pair have ever lost p, in a run of n transitions."""
     S = len(p)
-    counts = Counts(S, 1, 0, width=S)
-    looks = Looks(counts, pairs=1, delta=DELTA, branching=S, bound=bound)
+    counts = TransitionCounts(S, 1, 0, width=S)
+    looks = FixedSampleSets(counts, pairs=1, delta=DELTA, branching=S, bound=bound)
     for t, successor in enumerate(rng.choice(S, n, p=p), start=1):
-        counts.record(0, 0, int(successor))
+        counts.record_transition(0, 0, int(successor))
         if looks_are_free:  # the control: one look's share of delta for every one of them
-            k = 1 + int(np.searchsorted(GRID, t))
-            looks._log = math.log(1 / DELTA) - 2 * math.log(k)
-        if t not in GRID:
+            k = 1 + int(np.searchsorted(SAMPLE_GRID, t))
+            looks._union_log = math.log(1 / DELTA) - 2 * math.log(k)
+        if t not in SAMPLE_GRID:
             continue
-        assert looks.update()
-        model = looks.model()
+        assert looks.update_sets()
+        model = looks.robust_model()
         o = model.support[0]
         truth, listed = p[model.successor[0, :o]], slice(o)
         away = 1.0 - truth.sum()
@@ -91,33 +93,33 @@ def test_the_sets_fail_as_rarely_as_they_should():
     """And not because nothing could ever fail: without the union over the looks they break their promise."""
     rng = np.random.default_rng(1)
     for p in (np.array([0.5, 0.5]), np.array([0.9, 0.07, 0.03])):
-        for bound in BOUNDS:
+        for bound in INTERVAL_BOUNDS:
             assert np.mean([missed(rng, p, bound, 400) for _ in range(50)]) <= DELTA
     assert np.mean([missed(rng, np.array([0.5, 0.5]), "clopper-pearson", 400, True) for _ in range(50)]) > DELTA
 
 
 def test_a_pair_is_looked_at_on_the_grid_only():
-    counts = Counts(3, 1, 0)
-    looks = Looks(counts, pairs=3, delta=0.1, branching=3, bound="hoeffding")
+    counts = TransitionCounts(3, 1, 0)
+    looks = FixedSampleSets(counts, pairs=3, delta=0.1, branching=3, bound="hoeffding")
     seen = []
     for n in range(1, 200):
-        counts.record(0, 0, n % 2)
-        if looks.update():
+        counts.record_transition(0, 0, n % 2)
+        if looks.update_sets():
             seen.append(n)
-        assert looks.due[0] == GRID[GRID > n][0]
-    assert seen == [n for n in GRID if n < 200]
-    counts.record(0, 0, 2)
-    assert looks.model().support[0] == 2, "a successor found since the last look is one of the others"
+        assert looks.next_sample_counts[0] == SAMPLE_GRID[SAMPLE_GRID > n][0]
+    assert seen == [n for n in SAMPLE_GRID if n < 200]
+    counts.record_transition(0, 0, 2)
+    assert looks.robust_model().support[0] == 2, "a successor found since the last look is one of the others"
 
 
 def start(mdp, L, epsilon, bound, seed=0):
-    counts = Counts(mdp.n_states, mdp.n_actions, mdp.start)
-    estimates = Intervals(counts, mdp.n_states, L, epsilon, 0.1, None, bound)
-    return Run(ModelWorld(mdp), estimates, RULES["adagoal"], np.random.default_rng(seed))
+    counts = TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start)
+    estimates = IntervalEstimates(counts, mdp.n_states, L, epsilon, 0.1, None, bound)
+    return ExplorationRun(ModelSimulator(mdp), estimates, BUILTIN_RULES["adagoal"], np.random.default_rng(seed))
 
 
 @pytest.mark.parametrize("name", SMALL)
-@pytest.mark.parametrize("bound", BOUNDS)
+@pytest.mark.parametrize("bound", INTERVAL_BOUNDS)
 def test_bounds_hold_at_every_plan(name, bound):
     mdp, L, epsilon = SMALL[name]
     V = solve.optimal_values(mdp)
@@ -136,23 +138,23 @@ def test_bounds_hold_at_every_plan(name, bound):
                 looks["proven"] += 1
                 assert solve.policy_values(mdp, e.best[:, j], g)[mdp.start] <= e.upper[j] + 1e-9
 
-    assert explore(run, 10**8, look) == "certified"
+    assert run_exploration(run, 10**8, look) == "certified"
     assert looks["proven"] > 10
 
 
-@pytest.mark.parametrize("bound", BOUNDS)
+@pytest.mark.parametrize("bound", INTERVAL_BOUNDS)
 def test_guarantee(bound):
     mdp, L, epsilon = SMALL["traps"]
     arguments = {"method": "intervals", "method_args": {"bound": bound}, "seed": 1}
-    result = adagoal.explore(ModelWorld(mdp), L, epsilon, **arguments)
+    result = adagoal.explore(ModelSimulator(mdp), L, epsilon, **arguments)
     assert result.status == "certified"
     assert adagoal.audit(result, mdp).ok
     assert all(result.certificate(g).upper <= L + epsilon + 1e-9 for g in result.goals)
 
 
 def test_a_growing_radius():
-    mdp = toys.chain(n_states=5, slip=0.1)
-    result = adagoal.explore(ModelWorld(mdp), "all:20", 2.0, method="intervals", seed=1)
+    mdp = toys.chain_model(n_states=5, slip=0.1)
+    result = adagoal.explore(ModelSimulator(mdp), "all:20", 2.0, method="intervals", seed=1)
     assert result.status == "certified"
     assert adagoal.audit(result, mdp).ok
 
@@ -161,13 +163,13 @@ def test_known_branching_is_cheaper_and_a_wrong_one_is_noticed():
     mdp, L, epsilon = SMALL["sparse"]
     most = int(np.diff(mdp.indptr).max())
     runs = [
-        adagoal.explore(ModelWorld(mdp), L, epsilon, method="intervals", method_args=given)
+        adagoal.explore(ModelSimulator(mdp), L, epsilon, method="intervals", method_args=given)
         for given in ({}, {"branching": most})
     ]
     assert runs[1].steps < runs[0].steps
     assert adagoal.audit(runs[1], mdp).ok
     with pytest.raises(adagoal.InputError, match="branching=1: a pair with more successors"):
-        adagoal.explore(ModelWorld(mdp), L, epsilon, method="intervals", method_args={"branching": 1})
+        adagoal.explore(ModelSimulator(mdp), L, epsilon, method="intervals", method_args={"branching": 1})
 
 
 def test_an_unknown_bound_is_one_line():
@@ -189,7 +191,7 @@ def test_resume_is_bit_for_bit(radius, bound, tmp_path, monkeypatch):
             raise SystemExit
 
     with monkeypatch.context() as patch:
-        patch.setattr("adagoal.runs.folder.due", lambda since, cost: True)
+        patch.setattr("adagoal.runs.folder.save_interval_elapsed", lambda since, cost: True)
         with pytest.raises(SystemExit):
             adagoal.explore("grid", radius, 1.0, **arguments, out=tmp_path, observe=crash)
     again = adagoal.resume(tmp_path)

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from adagoal import goals
-from adagoal.core.run import Run
-from adagoal.runs.session import Session
-from adagoal.runs.setting import Setting
+from adagoal.core.run import ExplorationRun
+from adagoal.runs.session import ExplorationSession
+from adagoal.runs.setting import ExplorationSettings
 from adagoal.worlds import registry
-from adagoal.worlds.simulator import ModelWorld
+from adagoal.worlds.simulator import ModelSimulator
 from killing import Rule, tried_least
 
 KILLING = Path(__file__).parent / "killing.py"
@@ -40,14 +40,16 @@ def test_200_killed_runs_end_as_if_they_had_not_been() -> None:
     assert all(case in told for case in ("certified-auto", "on-the-fly", "gosprl", "likelihood-auto"))
 
 
-def begin(rule: Rule, radius: float | str) -> Session:
-    setting = Setting("fan", radius=radius, epsilon=0.3, budget=1_500)
-    return Session.start(setting, ModelWorld(registry.make_model("fan", {}, None)), goals.get(rule))  # type: ignore[arg-type]
+def begin(rule: Rule, radius: float | str) -> ExplorationSession:
+    setting = ExplorationSettings("fan", radius=radius, epsilon=0.3, budget=1_500)
+    return ExplorationSession.from_settings(
+        setting, ModelSimulator(registry.make_exact_model("fan", {}, None)), goals.resolve_rule(rule)
+    )  # type: ignore[arg-type]
 
 
-def checkpoint(session: Session) -> tuple[dict[str, Any], dict[str, Any], Any]:
+def checkpoint(session: ExplorationSession) -> tuple[dict[str, Any], dict[str, Any], Any]:
     arrays, facts = session.state()
-    return {name: np.array(array) for name, array in arrays.items()}, copy.deepcopy(facts), session.certified
+    return {name: np.array(array) for name, array in arrays.items()}, copy.deepcopy(facts), session.last_certified
 
 
 @pytest.mark.parametrize("radius", [2, "auto"])
@@ -55,12 +57,12 @@ def checkpoint(session: Session) -> tuple[dict[str, Any], dict[str, Any], Any]:
 def test_every_rule_goes_on_bit_for_bit_from_any_checkpoint(rule: Rule, radius: float | str) -> None:
     whole = begin(rule, radius)
     saved = [checkpoint(whole)]
-    whole._stages(lambda run: saved.append(checkpoint(whole)))
+    whole._run_stages(lambda run: saved.append(checkpoint(whole)))
     for first in range(0, len(saved) - 1, 5):
         session, place = begin(rule, radius), [first]
         session.restore(*copy.deepcopy(saved[first]))
 
-        def compare(run: Run, session: Session = session, place: list[int] = place) -> bool:
+        def compare(run: ExplorationRun, session: ExplorationSession = session, place: list[int] = place) -> bool:
             place[0] += 1
             (arrays, facts, _), (expected, told, _) = checkpoint(session), saved[place[0]]
             assert facts | {"seconds": 0} == told | {"seconds": 0}
@@ -69,5 +71,5 @@ def test_every_rule_goes_on_bit_for_bit_from_any_checkpoint(rule: Rule, radius: 
                 np.testing.assert_array_equal(array, expected[name], err_msg=name)
             return place[0] < min(first + 10, len(saved) - 1)  # noqa: B023
 
-        session._stages(compare)
+        session._run_stages(compare)
         assert place[0] > first

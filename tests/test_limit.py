@@ -9,7 +9,7 @@ from adagoal.core.errors import InputError
 from adagoal.mdp import solve
 from adagoal.worlds.model import TabularMDP
 from adagoal.worlds.random_models import random_sparse
-from adagoal.worlds.toys import chain
+from adagoal.worlds.toys import chain_model
 from experiments import instance_bound
 
 
@@ -103,4 +103,4 @@ def test_kl():
 
 def test_a_large_model_is_refused_in_one_line():
     with pytest.raises(InputError, match="at most 150 states"):
-        instance_bound.limit(chain(n_states=200), 5.0, 1.0)
+        instance_bound.limit(chain_model(n_states=200), 5.0, 1.0)

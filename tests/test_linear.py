@@ -6,15 +6,15 @@ import pytest
 
 import adagoal
 from adagoal.core.errors import InputError
-from adagoal.core.mixture import from_kernels
-from adagoal.linear.fit import BARRIER, most_likely, p_value
-from adagoal.loop import explore
+from adagoal.core.mixture import mixture_from_kernels
+from adagoal.linear.fit import PSEUDO_COUNT, likeliest_theta, misfit_p_value
+from adagoal.loop import run_exploration
 from adagoal.mdp import solve
 from adagoal.planning import mixtures
-from adagoal.planning.model import Region, features_of
+from adagoal.planning.model import ThetaRegion, features_from_mixture
 from adagoal.worlds import families, grid, random_models
-from adagoal.worlds.combine import combine, from_models
-from adagoal.worlds.registry import BUILT_IN
+from adagoal.worlds.combine import mixture_from_models, model_from_mixture
+from adagoal.worlds.registry import MODEL_BUILDERS
 from linear_models import interval, lower_twin, random_mixture, start, upper_twin
 
 CHAIN = np.array([[0.0, 1.0], [1.0, 0.0]])
@@ -34,7 +34,7 @@ def test_phi_and_kernel():
 @pytest.mark.parametrize("signed", [False, True])
 def test_known_part(signed):
     mdp, theta = random_mixture(1, signed=signed)
-    theta0, N = mdp.mixture.known_part
+    theta0, N = mdp.mixture.theta_parametrisation
     np.testing.assert_allclose(theta0 + N @ (N.T @ (theta - theta0)), theta, atol=1e-9)
     np.testing.assert_allclose(N.T @ mdp.mixture.row_sums.T, 0, atol=1e-9)
     assert N.shape == (3, 2)
@@ -44,39 +44,54 @@ def test_known_part(signed):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: from_kernels([], 1), "needs d >= 1"),
-        (lambda: from_models([]), "needs d >= 1"),
-        (lambda: from_kernels([np.eye(3)], 2), r"must be \[S \* A, S\]"),
-        (lambda: from_kernels([STAY, np.eye(3)], 1), "number 1 has the shape"),
-        (lambda: from_kernels([STAY * np.nan], 1), "not finite"),
-        (lambda: from_kernels([np.zeros((2, 2))], 1), "no successor"),
-        (lambda: from_kernels([STAY], 1, start=2), "start: must be a whole number in 0..1"),
-        (lambda: from_kernels([STAY], 1, terminal=np.zeros(3, bool)), "terminal: must have"),
-        (lambda: from_kernels([STAY], 1, B=-1.0), r"B: must be a number in \(0, inf\)"),
-        (lambda: combine(from_kernels([CHAIN, STAY], 1), [0.5, 0.4]), "sum to 0.9 at theta"),
-        (lambda: combine(from_kernels([CHAIN, STAY], 1, B=3.0), [1.5, -0.5]), "negative probability"),
-        (lambda: combine(from_kernels([CHAIN, STAY], 1), [1.0]), "theta: must be a list of d = 2"),
-        (lambda: combine(from_kernels([CHAIN, STAY], 1, B=0.5), [0.5, 0.5]), "B: 0.5 is smaller than the norm"),
-        (lambda: combine(from_kernels([CHAIN, STAY], 1), ["a", 1]), "theta: must be a list of d = 2"),
-        (lambda: combine(from_kernels([CHAIN, STAY], 1), [[1], [1, 2]]), "theta: must be a list of d = 2"),
-        (lambda: combine(from_kernels([CHAIN, STAY], 1), [np.nan, 1.0]), "theta: must be a list of d = 2"),
-        (lambda: from_kernels(None, 1), "needs d >= 1"),
-        (lambda: from_kernels(["ab"], 1), "number 0 is not a matrix"),
-        (lambda: from_kernels([np.ones((2, 2, 2))], 1), "number 0 is not a matrix"),
-        (lambda: from_kernels([STAY], "1"), "n_actions: must be a whole number"),
-        (lambda: from_kernels([STAY], 1, start=0.5), "start: must be a whole number"),
-        (lambda: from_kernels([STAY], 1, B="x"), "B: must be a number"),
-        (lambda: families.windy(theta="hello"), "theta: must be a list of d = 4"),
-        (lambda: families.slippery(theta=[None, 1, 0]), "theta: must be a list of d = 3"),
-        (lambda: families.tree(d=5), r"d: must be a whole number in 1\.\.4"),
-        (lambda: families.weather(seed=-1), "seed: must be a whole number"),
+        (lambda: mixture_from_kernels([], 1), "needs d >= 1"),
+        (lambda: mixture_from_models([]), "needs d >= 1"),
+        (lambda: mixture_from_kernels([np.eye(3)], 2), r"must be \[S \* A, S\]"),
+        (lambda: mixture_from_kernels([STAY, np.eye(3)], 1), "number 1 has the shape"),
+        (lambda: mixture_from_kernels([STAY * np.nan], 1), "not finite"),
+        (lambda: mixture_from_kernels([np.zeros((2, 2))], 1), "no successor"),
+        (lambda: mixture_from_kernels([STAY], 1, start=2), "start: must be a whole number in 0..1"),
+        (lambda: mixture_from_kernels([STAY], 1, terminal=np.zeros(3, bool)), "terminal: must have"),
+        (lambda: mixture_from_kernels([STAY], 1, B=-1.0), r"B: must be a number in \(0, inf\)"),
+        (lambda: model_from_mixture(mixture_from_kernels([CHAIN, STAY], 1), [0.5, 0.4]), "sum to 0.9 at theta"),
+        (
+            lambda: model_from_mixture(mixture_from_kernels([CHAIN, STAY], 1, B=3.0), [1.5, -0.5]),
+            "negative probability",
+        ),
+        (lambda: model_from_mixture(mixture_from_kernels([CHAIN, STAY], 1), [1.0]), "theta: must be a list of d = 2"),
+        (
+            lambda: model_from_mixture(mixture_from_kernels([CHAIN, STAY], 1, B=0.5), [0.5, 0.5]),
+            "B: 0.5 is smaller than the norm",
+        ),
+        (
+            lambda: model_from_mixture(mixture_from_kernels([CHAIN, STAY], 1), ["a", 1]),
+            "theta: must be a list of d = 2",
+        ),
+        (
+            lambda: model_from_mixture(mixture_from_kernels([CHAIN, STAY], 1), [[1], [1, 2]]),
+            "theta: must be a list of d = 2",
+        ),
+        (
+            lambda: model_from_mixture(mixture_from_kernels([CHAIN, STAY], 1), [np.nan, 1.0]),
+            "theta: must be a list of d = 2",
+        ),
+        (lambda: mixture_from_kernels(None, 1), "needs d >= 1"),
+        (lambda: mixture_from_kernels(["ab"], 1), "number 0 is not a matrix"),
+        (lambda: mixture_from_kernels([np.ones((2, 2, 2))], 1), "number 0 is not a matrix"),
+        (lambda: mixture_from_kernels([STAY], "1"), "n_actions: must be a whole number"),
+        (lambda: mixture_from_kernels([STAY], 1, start=0.5), "start: must be a whole number"),
+        (lambda: mixture_from_kernels([STAY], 1, B="x"), "B: must be a number"),
+        (lambda: families.windy_mixture(theta="hello"), "theta: must be a list of d = 4"),
+        (lambda: families.slippery_mixture(theta=[None, 1, 0]), "theta: must be a list of d = 3"),
+        (lambda: families.tree_mixture(d=5), r"d: must be a whole number in 1\.\.4"),
+        (lambda: families.weather_mixture(seed=-1), "seed: must be a whole number"),
         (lambda: adagoal.mixture("two-room", [1.0]), "envs must be a list"),
         (lambda: adagoal.mixture(["two-room"] * 2, world="two-room", B=0.5), "B: 0.5 is too small"),
         (lambda: adagoal.explore("mixture-windy", 4.0, method="likelihood", goals=[1.5]), "goals: must be states"),
         (lambda: adagoal.explore("mixture-windy", "all", method="vtr"), "radius: all is not available"),
-        (lambda: families.windy(shape="8"), "shape: needs 2 or more sides"),
-        (lambda: families.windy(shape="axb"), "shape: must look like"),
-        (lambda: families.windy(d=0), "d: must be a whole number"),
+        (lambda: families.windy_mixture(shape="8"), "shape: needs 2 or more sides"),
+        (lambda: families.windy_mixture(shape="axb"), "shape: must look like"),
+        (lambda: families.windy_mixture(d=0), "d: must be a whole number"),
         (lambda: adagoal.mixture(["two-room"]), "either theta, or the world"),
         (lambda: adagoal.mixture(["two-room", "grid"], [0.5, 0.5]), "number 1 has 20 states"),
         (lambda: adagoal.mixture(["MountainCar-v0"], [1.0]), "no exact model"),
@@ -106,18 +121,18 @@ def test_one_kernel_is_a_known_model(method):
 
 def test_contradictory_row_sums():
     with pytest.raises(InputError, match="no theta makes"):
-        _ = from_kernels([np.array([[0.5, 0.5], [1.0, 1.0]])], 1).known_part
+        _ = mixture_from_kernels([np.array([[0.5, 0.5], [1.0, 1.0]])], 1).theta_parametrisation
 
 
-@pytest.mark.parametrize("name", [n for n in BUILT_IN if n.startswith("mixture-")])
+@pytest.mark.parametrize("name", [n for n in MODEL_BUILDERS if n.startswith("mixture-")])
 def test_families(name):
-    world, _ = adagoal.worlds.registry.make_world(name, {}, None, None)
+    world, _ = adagoal.worlds.registry.make_single_env(name, {}, None, None)
     assert world.mixture.n_states == world.mdp.n_states >= 50
-    assert np.isfinite(solve.distances(world.mdp, [world.start])).all()
+    assert np.isfinite(solve.optimal_distances(world.mdp, [world.start])).all()
 
 
 def test_large_families_are_small_in_memory():
-    mdp = families.windy(shape="100x100")
+    mdp = families.windy_mixture(shape="100x100")
     assert mdp.n_states == 10_000
     assert mdp.mixture.features.nbytes < 20e6
 
@@ -127,25 +142,25 @@ def test_sweeps_against_their_twins(simplex):
     mdp, _ = random_mixture(5)
     m = mdp.mixture
     rng = np.random.default_rng(1)
-    _, N = m.known_part
-    region = Region(np.array([0.5, 0.3, 0.2]), 0.2 * N @ rng.normal(size=(2, 2)), simplex)
-    features = features_of(m)
+    _, N = m.theta_parametrisation
+    region = ThetaRegion(np.array([0.5, 0.3, 0.2]), 0.2 * N @ rng.normal(size=(2, 2)), simplex)
+    features = features_from_mixture(m)
     order, goal = rng.permutation(m.n_states), 6
     V, Y = 3 * rng.random(m.n_states), 3 + 3 * rng.random(m.n_states)
     V[goal] = Y[goal] = 0.0
     V_twin = lower_twin(m, region, 7.0, goal, V, simplex, order)
     Y_twin = upper_twin(m, region, 7.0, goal, Y, simplex, order)
     policy, inside = np.zeros(m.n_states, np.int16), np.arange(m.n_states) == goal
-    mixtures.lower_sweep(order, inside, features, region, 7.0, V, policy)
-    mixtures.upper_sweep(order, inside, features, region, 7.0, Y, policy)
+    mixtures.mixture_lower_sweep(order, inside, features, region, 7.0, V, policy)
+    mixtures.mixture_upper_sweep(order, inside, features, region, 7.0, Y, policy)
     np.testing.assert_allclose(V, V_twin)
     np.testing.assert_allclose(Y, Y_twin)
 
 
 def test_width_ignores_constants():
     mdp, _ = random_mixture(5)
-    _, N = mdp.mixture.known_part
-    region = Region(np.array([0.5, 0.3, 0.2]), N, True)
+    _, N = mdp.mixture.theta_parametrisation
+    region = ThetaRegion(np.array([0.5, 0.3, 0.2]), N, True)
     f = np.random.default_rng(2).random(mdp.n_states)
     low, up = np.array([interval(mdp.mixture, 3, g, region, True) for g in (f, f + 5.0)]).T
     np.testing.assert_allclose(low[1] - low[0], 5.0)
@@ -189,12 +204,12 @@ def test_the_real_world_is_stepped_as_it_is():
 @pytest.mark.parametrize("method", ["likelihood", "vtr-pooled"])
 def test_misspecification_is_noticed(method):
     base = {"rows": 4, "cols": 4}
-    envs = [grid.open_grid(**base, slip=0.1), grid.open_grid(**base, slip=0.6)]
+    envs = [grid.open_grid_model(**base, slip=0.1), grid.open_grid_model(**base, slip=0.6)]
     other = adagoal.mixture(envs, world=random_models.random_sparse(n_states=16, n_actions=4, seed=1))
     outside = adagoal.explore(other, 4.0, method=method, budget=3000)
     assert any("no kernel of the mixture allows" in line for line in outside.void)
     # the same support, but even states are entered more often than any slip explains
-    p = grid.open_grid(**base, slip=0.3).kernel().toarray() * np.where(np.arange(16) % 2, 1.0, 2.0)
+    p = grid.open_grid_model(**base, slip=0.3).kernel().toarray() * np.where(np.arange(16) % 2, 1.0, 2.0)
     truth = adagoal.worlds.model.TabularMDP.from_dense((p / p.sum(axis=1, keepdims=True)).reshape(16, 4, 16))
     inside = adagoal.explore(adagoal.mixture(envs, world=truth), 4.0, 0.3, method=method, budget=60_000)
     assert any("do not fit" in line for line in inside.void)
@@ -204,7 +219,7 @@ def test_a_true_mixture_is_not_accused():
     for seed in range(12):
         mdp, _ = random_mixture(seed, signed=seed % 2 == 1)
         run = start(mdp, "vtr-pooled", seed=seed, epsilon=0.3)
-        explore(run, 5_000)
+        run_exploration(run, 5_000)
         assert run.world.void == []
 
 
@@ -213,15 +228,15 @@ def test_most_likely(signed):
     """The score vanishes at the maximiser, which is close to the truth; it is sane with hardly any data as well."""
     mdp, theta = random_mixture(4, signed=signed)
     run = start(mdp, "vtr-pooled", epsilon=0.05)
-    explore(run, 100_000)
-    kind, vectors = mdp.mixture.kinds
-    c = np.bincount(kind, run.estimates.ledger.total, minlength=len(vectors)).astype(float)
-    best = most_likely(mdp.mixture, c)
+    run_exploration(run, 100_000)
+    kind, vectors = mdp.mixture.distinct_features
+    c = np.bincount(kind, run.estimates.mixture_counts.total, minlength=len(vectors)).astype(float)
+    best = likeliest_theta(mdp.mixture, c)
     np.testing.assert_allclose(best, theta, atol=0.05)
-    _, N = mdp.mixture.known_part
-    score = N.T @ (vectors.T @ ((c + BARRIER) / (vectors @ best)))
+    _, N = mdp.mixture.theta_parametrisation
+    score = N.T @ (vectors.T @ ((c + PSEUDO_COUNT) / (vectors @ best)))
     np.testing.assert_allclose(score / c.sum(), 0, atol=1e-6)
-    assert (vectors @ most_likely(mdp.mixture, np.where(np.arange(len(vectors)) < 2, 1.0, 0.0)) > -1e-3).all()
+    assert (vectors @ likeliest_theta(mdp.mixture, np.where(np.arange(len(vectors)) < 2, 1.0, 0.0)) > -1e-3).all()
 
 
 def test_p_values_are_p_values():
@@ -231,9 +246,9 @@ def test_p_values_are_p_values():
     p = rng.dirichlet(np.ones(4), size=30)
     small = []
     for n in (3, 30, 3_000):
-        looks = [p_value(rng.multinomial(n, p).ravel() * 1.0, n * p.ravel(), group) for _ in range(300)]
+        looks = [misfit_p_value(rng.multinomial(n, p).ravel() * 1.0, n * p.ravel(), group) for _ in range(300)]
         small.append(np.mean(np.array(looks) < 0.05))
     assert max(small) < 0.1
     wrong = p.copy()
     wrong[7] = np.roll(p[7], 1)
-    assert p_value(rng.multinomial(1_000, wrong).ravel() * 1.0, 1_000 * p.ravel(), group) < 1e-9
+    assert misfit_p_value(rng.multinomial(1_000, wrong).ravel() * 1.0, 1_000 * p.ravel(), group) < 1e-9

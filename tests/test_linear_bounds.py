@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 
 import adagoal
-from adagoal.linear.likelihood import enclose, maximise
-from adagoal.linear.pooled import Pooled
-from adagoal.linear.vtr import ridge
-from adagoal.loop import explore
+from adagoal.linear.likelihood import enclose_likelihood_set, maximise_likelihood
+from adagoal.linear.pooled import PooledLearner
+from adagoal.linear.vtr import solve_ridge_regressions
+from adagoal.loop import run_exploration
 from adagoal.mdp import solve
-from adagoal.mdp.targets import targets_of
-from adagoal.planning.mixtures import stages
-from adagoal.planning.model import Ridge, features_of
+from adagoal.mdp.targets import to_target_goals
+from adagoal.planning.mixtures import plan_mixture_horizon
+from adagoal.planning.model import RidgeEstimates, features_from_mixture
 from adagoal.report.page import write_report
 from adagoal.worlds import families, random_models
-from adagoal.worlds.simulator import ModelWorld
+from adagoal.worlds.simulator import ModelSimulator
 from experiments.required_samples import for_vtr
 from linear_models import backward_twin, finite_values, observe, random_mixture, start
 
@@ -38,11 +38,11 @@ def test_region_coverage(method, runs, steps):
     for seed in range(runs):
         mdp, theta = random_mixture(seed, signed=method == "vtr-pooled" and seed % 2 == 1)
         run = start(mdp, method, delta=0.5, epsilon=0.2, seed=seed)
-        N = mdp.mixture.known_part[1]
+        N = mdp.mixture.theta_parametrisation[1]
         outside = []
         for budget in range(250, steps + 1, 250):
-            explore(run, budget)
-            outside.append(not holds(run.estimates.learner.region(), N, theta))
+            run_exploration(run, budget)
+            outside.append(not holds(run.estimates.learner.confidence_region(), N, theta))
         missed += any(outside)
     assert missed <= 0.5 * runs
 
@@ -52,18 +52,18 @@ def test_one_potential_for_all_goals():
     mdp, _ = random_mixture(3, n_states=10, d=4)
     m, rng = mdp.mixture, np.random.default_rng(0)
     functions = 5 * rng.random((20, m.n_states))
-    learner, spent = Pooled(m, 0.1), 0.0
+    learner, spent = PooledLearner(m, 0.1), 0.0
     for _ in range(400):
         f, place = functions[rng.integers(20)], int(rng.integers(len(m.successors)))
         before = learner.Sigma.copy()
         new = np.zeros(len(m.successors), np.int64)
         new[place] = 1
-        learner.absorb(new, new, f)
+        learner.absorb_transitions(new, new, f)
         row = learner.Sigma - before  # z z^T
         spent += min(1.0, float(np.trace(np.linalg.solve(before, row))))
     growth = np.linalg.slogdet(learner.Sigma / learner.ridge)[1]
     assert 0.3 * growth < spent <= 2 * growth
-    assert learner.radius() == pytest.approx((math.sqrt(2 * math.log(10) + growth) + 1) ** 2)
+    assert learner.squared_radius() == pytest.approx((math.sqrt(2 * math.log(10) + growth) + 1) ** 2)
 
 
 @pytest.mark.parametrize("method", CERTIFIED)
@@ -77,7 +77,7 @@ def test_bounds_hold_at_every_plan(method):
         run = start(mdp, method, epsilon=0.5, seed=seed)
         e = run.estimates
         for budget in (100, 400, 1_500, 6_000, 25_000):
-            explore(run, budget)
+            run_exploration(run, budget)
             assert (e.V <= best + 1e-9).all()
             for g in goals:
                 if np.isfinite(e.upper[g]):
@@ -89,8 +89,8 @@ def test_bounds_hold_at_every_plan(method):
 @pytest.mark.parametrize("method", CERTIFIED)
 @pytest.mark.parametrize("seed", range(3))
 def test_guarantee_on_windy_grids(method, seed):
-    mdp = families.windy(shape="5x5", d=3)
-    result = adagoal.explore(ModelWorld(mdp), 5.0, 1.0, method=method, seed=seed, budget=10**6)
+    mdp = families.windy_mixture(shape="5x5", d=3)
+    result = adagoal.explore(ModelSimulator(mdp), 5.0, 1.0, method=method, seed=seed, budget=10**6)
     assert result.status == "certified"
     assert not result.warnings
     assert adagoal.audit(result, mdp).ok
@@ -112,10 +112,10 @@ def test_states_are_not_paid_for():
     """The same goals in a small and a large box: the steps to the stop are about the same."""
     steps = []
     for shape in ("8x8", "40x40"):
-        mdp = families.windy(shape=shape)
+        mdp = families.windy_mixture(shape=shape)
         side = int(shape.split("x")[0])
         goals = [mdp.start + 1, mdp.start - 2, mdp.start + 2 * side, mdp.start - 3 * side]
-        result = adagoal.explore(ModelWorld(mdp), 6.0, 1.0, method="likelihood", goals=goals)
+        result = adagoal.explore(ModelSimulator(mdp), 6.0, 1.0, method="likelihood", goals=goals)
         assert adagoal.audit(result, mdp).ok
         steps.append(result.steps)
     assert steps[1] <= 2 * steps[0]
@@ -134,8 +134,8 @@ def test_resume_goes_on_bit_for_bit(method, tmp_path):
 @pytest.mark.parametrize("method", CERTIFIED)
 def test_curriculum(method, tmp_path):
     """``--radius all`` and ``auto``: bounds carry over, the answer is right, and a resumed run is the same."""
-    mdp = families.windy(shape="4x4", d=3)
-    every = adagoal.explore(ModelWorld(mdp), "all", 1.0, method=method, budget=10**7)
+    mdp = families.windy_mixture(shape="4x4", d=3)
+    every = adagoal.explore(ModelSimulator(mdp), "all", 1.0, method=method, budget=10**7)
     assert every.status == "certified"
     assert sorted(every.goals) == list(range(16))
     assert every.radius in (8.0, 16.0)
@@ -159,7 +159,7 @@ def test_goals_that_no_kernel_reaches(method):
     """They are out of reach for certain, whatever theta, and do not keep ``--radius all`` from its end."""
     kernels = [random_models.random_unreachable(n_states=8, n_actions=2, seed=s) for s in range(2)]
     world = adagoal.mixture(kernels, [0.3, 0.7])
-    never = np.flatnonzero(np.isinf(solve.distances(world.mdp, list(range(8)))))
+    never = np.flatnonzero(np.isinf(solve.optimal_distances(world.mdp, list(range(8)))))
     assert len(never)
     result = adagoal.explore(world, "all", 1.0, method=method, budget=10**6)
     assert result.status == "certified"
@@ -174,7 +174,7 @@ def test_the_ellipsoid_holds_the_likelihood_set():
     for _ in range(30):
         d = int(rng.integers(2, 6))
         phi, c = rng.dirichlet(np.ones(d), size=7), rng.integers(1, 60, 7).astype(float)
-        theta = maximise(phi, c, np.full(d, 1 / d))
+        theta = maximise_likelihood(phi, c, np.full(d, 1 / d))
         rough = 0.8 * theta + 0.2 / d
         N = np.linalg.svd(np.ones((1, d)))[2][1:].T
         rho = float(rng.uniform(1, 8))
@@ -184,7 +184,7 @@ def test_the_ellipsoid_holds_the_likelihood_set():
         good = others[best - np.log(others @ phi.T) @ c <= rho]
         assert len(good) > 50
         for centre in (theta, rough):
-            H, total = enclose(phi, c, centre, N, rho)
+            H, total = enclose_likelihood_set(phi, c, centre, N, rho)
             z = (good - centre) @ N
             assert (np.einsum("ni,ij,nj->n", z, H, z) <= 2 * total + 1e-9).all()
 
@@ -193,7 +193,7 @@ def test_maximise_has_a_small_duality_gap():
     rng = np.random.default_rng(1)
     for d in (1, 2, 5, 16):
         phi, c = rng.dirichlet(np.ones(d), size=50), rng.integers(1, 10_000, 50).astype(float)
-        theta = maximise(phi, c, np.full(d, 1 / d))
+        theta = maximise_likelihood(phi, c, np.full(d, 1 / d))
         assert math.isclose(theta.sum(), 1.0)
         assert theta.min() > 0
         assert (phi.T @ (c / (phi @ theta))).max() - c.sum() <= 0.1
@@ -204,9 +204,9 @@ def test_vtr_backward_against_its_twin():
     m, goal, H = mdp.mixture, 5, 12
     rng = np.random.default_rng(0)
     value, error = (
-        Ridge(theta[None] + 0.01 * rng.normal(size=(1, 3)), 0.02 * rng.normal(size=(1, 3, 3))) for _ in "ab"
+        RidgeEstimates(theta[None] + 0.01 * rng.normal(size=(1, 3)), 0.02 * rng.normal(size=(1, 3, 3))) for _ in "ab"
     )
-    policy, V, U = stages(features_of(m), value, error, targets_of(mdp, [goal]), H)
+    policy, V, U = plan_mixture_horizon(features_from_mixture(m), value, error, to_target_goals(mdp, [goal]), H)
     V_twin, U_twin, policy_twin = backward_twin(m, goal, H, value, error)
     np.testing.assert_allclose(V[0, :, 0], V_twin)
     np.testing.assert_allclose(U[0, :, 0], U_twin)
@@ -241,7 +241,7 @@ def test_vtr_is_optimistic_and_its_errors_are_bounds(seed):
     run = start(mdp, "vtr", L=1.0, goals=goals, seed=seed, horizon=H)
     assert run.estimates.guarantee == (H in (150, None))
     for budget in (200, 3_000):
-        explore(run, budget)
+        run_exploration(run, budget)
         check_vtr(mdp, run.estimates, goals)
 
 
@@ -253,7 +253,7 @@ def test_vtr_bounds_hold_where_they_say_something(seed):
     rng, errors = np.random.default_rng(seed), []
     for power in range(2, 15, 2):
         observe(run.counts, mdp, 10**power, rng)
-        assert run.estimates.refresh(np.ones(2, bool))
+        assert run.estimates.refresh_columns(np.ones(2, bool))
         errors.append(check_vtr(mdp, run.estimates, goals))
     assert errors[0] > errors[-1]
     assert errors[-1] < 0.02
@@ -278,10 +278,10 @@ def test_vtr_regresses_what_the_errata_say():
                     row = m.phi(functions[kind][j], np.array([x]))[0]
                     Sigma[kind, j] += np.outer(row, row)
                     b[kind, j] += row * functions[kind][j][successor]
-        assert e.refresh(np.ones(2, bool))
+        assert e.refresh_columns(np.ones(2, bool))
     np.testing.assert_allclose(e.Sigma, Sigma)
     np.testing.assert_allclose(e.b, b)
-    found = ridge(Sigma[0], b[0], m.B, 20, 2, 0.1)
+    found = solve_ridge_regressions(Sigma[0], b[0], m.B, 20, 2, 0.1)
     np.testing.assert_allclose(found.theta, np.stack([np.linalg.solve(Sigma[0, j], b[0, j]) for j in range(2)]))
     widths = [np.linalg.norm(found.root[j].T @ np.ones(3)) for j in range(2)]
     for j in range(2):
@@ -295,12 +295,12 @@ def test_vtr_knows_more_with_more_data():
     mdp, theta = random_mixture(7)
     m, H = mdp.mixture, 15
     Sigma = 1e16 * np.eye(3)[None]
-    exact = ridge(Sigma, Sigma[:, 0, 0, None] * theta[None], m.B, H, 1, 0.1)
-    _, V, U = stages(features_of(m), exact, exact, targets_of(mdp, [4]), H)
+    exact = solve_ridge_regressions(Sigma, Sigma[:, 0, 0, None] * theta[None], m.B, H, 1, 0.1)
+    _, V, U = plan_mixture_horizon(features_from_mixture(m), exact, exact, to_target_goals(mdp, [4]), H)
     np.testing.assert_allclose(V[0, :, 0], finite_values(mdp, 4, H), atol=1e-3)
     assert U[0].max() < 1e-2
 
 
 def test_samples_needed_is_out_of_reach():
-    mdp = families.windy(shape="4x4", d=2)
+    mdp = families.windy_mixture(shape="4x4", d=2)
     assert for_vtr(mdp, np.array([5, 6]), 3.0, 1.0, 0.1) > 1e8

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from adagoal.compare import runner
-from adagoal.engines import Needs
-from adagoal.engines.local import Local
+from adagoal.engines import TaskResources
+from adagoal.engines.local import LocalEngine
 from experiments import linear, linear_output, linear_runs, misfit
 from experiments.__main__ import run as run_experiment
 
@@ -30,7 +30,9 @@ def small(monkeypatch):
     replace(monkeypatch, "EPSILON", 2.0)
     replace(monkeypatch, "VTR_BUDGET", 1_000)
     for name, part in linear.PARTS.items():
-        monkeypatch.setitem(linear.PARTS, name, dataclasses.replace(part, needs=lambda options: Needs()))
+        monkeypatch.setitem(
+            linear.PARTS, name, dataclasses.replace(part, task_resources=lambda options: TaskResources())
+        )
 
 
 @pytest.mark.parametrize("part", [pytest.param("states", marks=pytest.mark.slow), "kernels", "methods"])
@@ -55,8 +57,10 @@ def test_a_run_that_was_given_up_goes_on(small, tmp_path):
 
     def outcome(folder, minutes):
         part = linear.PARTS["states"]
-        options = part.chosen(out=folder, minutes=minutes)
-        (found,) = runner.outcomes(part, [cell], options, Local(1, print), runner.Display(quiet=True))
+        options = part.fill_in_defaults(out=folder, minutes=minutes)
+        (found,) = runner.collect_outcomes(
+            part, [cell], options, LocalEngine(1, print), runner.ExperimentDisplay(quiet=True)
+        )
         return found
 
     short = outcome(tmp_path, 1e-6)
@@ -95,7 +99,7 @@ def test_stray_worlds_are_no_mixtures_but_have_the_same_transitions():
     difference = abs(changed.kernel() - mdp.kernel()).sum(axis=1)
     assert np.flatnonzero(np.asarray(difference).ravel() > 1e-12).tolist() == [220, 221, 222, 223]
     m = mdp.mixture
-    p = np.asarray(changed.kernel()[m.pair_of, m.successors]).ravel()
+    p = np.asarray(changed.kernel()[m.pair_of_entry, m.successors]).ravel()
     fitted = m.features @ np.linalg.lstsq(m.features, p, rcond=None)[0]
     assert np.abs(fitted - p).max() > 0.02
 

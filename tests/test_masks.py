@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import adagoal
-from adagoal.core.counts import Counts
+from adagoal.core.counts import TransitionCounts
 from adagoal.mdp import solve
 from adagoal.worlds import random_models
-from adagoal.worlds.gym import GymWorld
+from adagoal.worlds.gym import GymAdapter
 from adagoal.worlds.model import TabularMDP
-from adagoal.worlds.simulator import ModelWorld
+from adagoal.worlds.simulator import ModelSimulator
 from model_env import ModelEnv, PairEnv, play
 
 
@@ -64,10 +64,10 @@ def test_masked_models(method: str, seed: int) -> None:
     assert result.status == "certified"
     assert adagoal.audit(result, mdp).ok
     assert never_played(result, mdp)
-    counts, _ = play(ModelWorld(mdp), 2_000)
+    counts, _ = play(ModelSimulator(mdp), 2_000)
     assert counts.absent.any()
     assert not counts.n[counts.absent].any()
-    assert counts.resets + counts.n.sum() == 2_000
+    assert counts.n_resets + counts.n.sum() == 2_000
 
 
 def test_what_is_not_there_costs_nothing() -> None:
@@ -103,7 +103,7 @@ def test_masks_of_an_environment(kind: type[MaskedEnv]) -> None:
 
 def test_an_environment_and_its_model_are_left_out_of_alike() -> None:
     mdp = masked(4)
-    counts, _ = play(GymWorld(MaskedEnv(mdp), "masked"), 3_000)
+    counts, _ = play(GymAdapter(MaskedEnv(mdp), "masked"), 3_000)
     seen = np.repeat(counts.seen & ~counts.terminal, mdp.n_actions)
     np.testing.assert_array_equal(counts.absent[seen], mdp.absent[seen])
     assert not counts.n[counts.absent].any()
@@ -179,7 +179,7 @@ def test_resume_is_bit_for_bit(env: Any, tmp_path: Path, monkeypatch: pytest.Mon
             raise SystemExit
 
     with monkeypatch.context() as patch:
-        patch.setattr("adagoal.runs.folder.due", lambda since, cost: True)
+        patch.setattr("adagoal.runs.folder.save_interval_elapsed", lambda since, cost: True)
         with pytest.raises(SystemExit):
             adagoal.explore(env, 5.0, 1.0, seed=3, budget=3_000, out=tmp_path, observe=crash)
     again = adagoal.resume(tmp_path, env=env)
@@ -201,16 +201,16 @@ def test_export_leaves_them_out(tmp_path: Path) -> None:
 
 
 def test_counts_that_do_not_fit_are_refused() -> None:
-    counts = Counts(3, 2, 0)
-    counts.leave_out(np.array([1]))
+    counts = TransitionCounts(3, 2, 0)
+    counts.mark_absent_pairs(np.array([1]))
     state = {name: array.copy() for name, array in counts.state().items()}
-    Counts(3, 2, 0).restore(state)
+    TransitionCounts(3, 2, 0).restore(state)
     old = {name: array for name, array in state.items() if name != "absent"}
     with pytest.raises(ValueError, match="a count beyond the support"):
-        Counts(3, 2, 0).restore(old)
+        TransitionCounts(3, 2, 0).restore(old)
     state["absent"][3] = True
     with pytest.raises(ValueError, match="an absent pair that is not the reset"):
-        Counts(3, 2, 0).restore(state)
+        TransitionCounts(3, 2, 0).restore(state)
 
 
 def test_recorded_steps_are_the_same_without_them(tmp_path: Path) -> None:

@@ -5,10 +5,10 @@ import pytest
 from scipy import sparse
 
 import adagoal
-from adagoal.cli.main import run
+from adagoal.cli.main import run_command_line
 from adagoal.core.files import write_arrays
 from adagoal.worlds import grid
-from adagoal.worlds.matrices import model_of
+from adagoal.worlds.matrices import model_from_argument
 from adagoal.worlds.random_models import random_dense
 
 P = np.array(random_dense(n_states=5, n_actions=2, seed=3).kernel().toarray()).reshape(5, 2, 5)
@@ -59,7 +59,9 @@ def test_rows_of_terminal_states_may_be_empty():
     assert (model.kernel().toarray()[8:] == np.eye(5)[[4, 4]]).all()
 
 
-@pytest.mark.parametrize("model", [grid.two_room(), adagoal.Model.from_dense(P, sets={"x": np.arange(5) > 2}, **NAMES)])
+@pytest.mark.parametrize(
+    "model", [grid.two_room_grid(), adagoal.Model.from_dense(P, sets={"x": np.arange(5) > 2}, **NAMES)]
+)
 def test_a_file_gives_back_the_model(tmp_path, model):
     again = adagoal.Model.load(model.save(tmp_path / "m.npz"))
     for name in ("indptr", "successors", "probabilities", "terminal"):
@@ -203,15 +205,20 @@ def test_a_later_run_in_the_folder_does_not_find_the_matrix(tmp_path):
 def test_the_command_line_takes_files(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     adagoal.Model.from_dense(P, name="five", sets={"far": np.arange(5) > 2}, **NAMES).save("five.npz")
-    assert run(["explore", "five.npz", "--radius", "20", "--epsilon", "2", "--goal-label", "far", "--out", "r"]) == 0
+    assert (
+        run_command_line(
+            ["explore", "five.npz", "--radius", "20", "--epsilon", "2", "--goal-label", "far", "--out", "r"]
+        )
+        == 0
+    )
     (tmp_path / "five.npz").unlink()
     assert adagoal.load("r").goal_names == ("far",)
     assert adagoal.load("r").members("far") == [3, 4]
     for command in ("audit", "play", "report", "export"):
-        assert run([command, "r"]) == 0
+        assert run_command_line([command, "r"]) == 0
     capsys.readouterr()
-    assert run(["explore", "five.npz", "--radius", "20"]) == 2
-    assert run(["explore", "grid", "--radius", "20", "--goal-label", "far"]) == 2
+    assert run_command_line(["explore", "five.npz", "--radius", "20"]) == 2
+    assert run_command_line(["explore", "grid", "--radius", "20", "--goal-label", "far"]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "error: five.npz: no such file"
     assert lines[1].startswith("error: --goal-label: ")
@@ -224,7 +231,7 @@ def test_a_file_that_is_no_model_is_pointed_to_how_to_make_one(tmp_path, monkeyp
     np.savez("P.npz", P)
     (tmp_path / "mine.py").write_text("")
     for name in ("P.npy", "P.npz", "mine.py", "mine.py:Env"):
-        assert run(["explore", name, "--radius", "20"]) == 2
+        assert run_command_line(["explore", name, "--radius", "20"]) == 2
     array, arrays, *files = capsys.readouterr().err.splitlines()
     for line in (array, arrays):
         assert "adagoal.Model.from_dense(P).save(...)" in line
@@ -234,13 +241,13 @@ def test_a_file_that_is_no_model_is_pointed_to_how_to_make_one(tmp_path, monkeyp
 
 def test_a_file_can_be_checked(tmp_path, capsys):
     path = adagoal.Model.from_dense(P).save(tmp_path / "five.npz")
-    assert run(["check", str(path)]) == 0
+    assert run_command_line(["check", str(path)]) == 0
     assert "A run can be audited" in capsys.readouterr().out
 
 
 def test_other_things_are_not_models():
-    assert model_of("two-room", {}) is None
-    assert model_of(3, {}) is None
+    assert model_from_argument("two-room", {}) is None
+    assert model_from_argument(3, {}) is None
 
 
 def test_a_matrix_that_was_altered_in_the_folder_is_noticed(tmp_path):

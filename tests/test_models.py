@@ -35,7 +35,7 @@ def test_grid_dynamics() -> None:
 
 
 def test_second_room_is_entered_by_chance() -> None:
-    mdp = grid.two_room(eta=0.2)
+    mdp = grid.two_room_grid(eta=0.2)
     room = {label: pytest.approx(0.05) for label in ("(8, 8)", "(8, 9)", "(9, 8)", "(9, 9)")}
     assert row(mdp, "(0, 0)", UP) == room | {"(0, 0)": pytest.approx(0.8)}
     right = row(mdp, "(0, 0)", RIGHT)
@@ -45,32 +45,32 @@ def test_second_room_is_entered_by_chance() -> None:
 
 @pytest.mark.parametrize("layout", ["left", "right"])
 def test_two_room_has_52_states(layout: str) -> None:
-    mdp = grid.two_room(layout=layout)
+    mdp = grid.two_room_grid(layout=layout)
     assert mdp.n_states == 52
     assert mdp.labels[mdp.start] == "(0, 0)"
-    assert solve.reachable_set(grid.two_room(layout=layout, eta=0.0), 1e6).size == 48
+    assert solve.reachable_set(grid.two_room_grid(layout=layout, eta=0.0), 1e6).size == 48
 
 
 def test_open_grid_without_slip_counts_steps() -> None:
-    mdp = grid.open_grid(rows=4, cols=5, slip=0.0)
+    mdp = grid.open_grid_model(rows=4, cols=5, slip=0.0)
     assert mdp.layout is not None
-    assert solve.distances(mdp).tolist() == mdp.layout.cells.sum(axis=1).tolist()
+    assert solve.optimal_distances(mdp).tolist() == mdp.layout.cells.sum(axis=1).tolist()
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_mazes_are_connected(seed: int) -> None:
-    tree = grid.maze(rows=6, cols=9, openings=0.0, slip=0.0, seed=seed)
+    tree = grid.random_maze(rows=6, cols=9, openings=0.0, slip=0.0, seed=seed)
     assert tree.n_states == 2 * 6 * 9 - 1
-    assert np.isfinite(solve.distances(tree)).all()
-    mdp = grid.maze(rows=6, cols=9, openings=0.3, seed=seed)
+    assert np.isfinite(solve.optimal_distances(tree)).all()
+    mdp = grid.random_maze(rows=6, cols=9, openings=0.3, seed=seed)
     assert mdp.n_states > tree.n_states
-    assert np.isfinite(solve.distances(mdp)).all()
-    again = grid.maze(rows=6, cols=9, openings=0.3, seed=seed)
+    assert np.isfinite(solve.optimal_distances(mdp)).all()
+    again = grid.random_maze(rows=6, cols=9, openings=0.3, seed=seed)
     np.testing.assert_array_equal(mdp.successors, again.successors)
 
 
 def test_large_maze() -> None:
-    assert grid.maze(rows=32, cols=31).n_states > 2000
+    assert grid.random_maze(rows=32, cols=31).n_states > 2000
 
 
 def test_grid_from_file(tmp_path: Path) -> None:
@@ -113,7 +113,9 @@ def test_lower_bound_instance(radius: float, n_decisions: int, n_actions: int, d
     wait = int((radius - 3) / 2) - depth
     advantage = 0.5 / (2 * (wait + depth + 2))
     for best in (0, n_decisions * n_actions - 1):
-        mdp = toys.lower_bound(n_decisions=n_decisions, n_actions=n_actions, radius=radius, epsilon=0.5, best=best)
+        mdp = toys.lower_bound_instance(
+            n_decisions=n_decisions, n_actions=n_actions, radius=radius, epsilon=0.5, best=best
+        )
         if depth == 0:
             assert mdp.n_states == n_decisions + 3
         V = solve.optimal_values(mdp, [1])
@@ -130,7 +132,7 @@ def test_lower_bound_instance(radius: float, n_decisions: int, n_actions: int, d
 @pytest.mark.parametrize("eta", [0.1, 1e-3, 1e-6])
 def test_separation_instance(eta: float) -> None:
     radius, best = 6.0, 2
-    mdp = toys.separation(n_actions=4, radius=radius, eta=eta, best=best)
+    mdp = toys.separation_instance(n_actions=4, radius=radius, eta=eta, best=best)
     free = solve.optimal_values(mdp, [1], reset=False)
     optimum = 1 + eta + (1 - eta) * (radius - 1)
     np.testing.assert_allclose(free[0, 0], optimum, rtol=1e-10)
@@ -141,13 +143,13 @@ def test_separation_instance(eta: float) -> None:
     np.testing.assert_allclose(solve.policy_values(mdp, actions, 1)[0] - optimum, 2, rtol=1e-9)
     actions[4] = mdp.reset_action
     mistaken = solve.policy_values(mdp, actions, 1)[0]
-    np.testing.assert_allclose(mistaken - solve.distances(mdp, [1])[0], eta * (1 + mistaken), rtol=1e-6)
+    np.testing.assert_allclose(mistaken - solve.optimal_distances(mdp, [1])[0], eta * (1 + mistaken), rtol=1e-6)
     assert solve.diameter(mdp, reset=False) > 2 / eta
 
 
 def test_fan_is_not_incrementally_reachable() -> None:
-    mdp = toys.fan(n_middle=10)
-    np.testing.assert_allclose(solve.distances(mdp), [0, *[19] * 10, 2], rtol=1e-12)
+    mdp = toys.fan_model(n_middle=10)
+    np.testing.assert_allclose(solve.optimal_distances(mdp), [0, *[19] * 10, 2], rtol=1e-12)
     assert solve.reachable_set(mdp, 18).tolist() == [0, 11]
 
 
@@ -157,29 +159,29 @@ def test_random_models_have_their_features() -> None:
         assert dense.probabilities.size == 8 * 2 * 8
         sparse = random_models.random_sparse(branching=4, seed=seed)
         assert (np.diff(sparse.indptr) == 4).all()
-        assert np.isfinite(solve.distances(random_models.random_deterministic(seed=seed))).all()
+        assert np.isfinite(solve.optimal_distances(random_models.random_deterministic(seed=seed))).all()
         traps = random_models.random_traps(n_states=15, traps=5, seed=seed)
         assert traps.successors[traps.indptr[10 * 3] :].min() >= 10
         hidden = random_models.random_unreachable(n_states=15, hidden=5, seed=seed)
-        assert np.isinf(solve.distances(hidden)[10:]).all()
+        assert np.isinf(solve.optimal_distances(hidden)[10:]).all()
         waiting = random_models.random_waiting(stay=0.99, seed=seed)
         assert (waiting.probabilities >= 0.99).any()
         exits = random_models.random_rare_exits(n_states=15, rare=5, p=1e-5, seed=seed)
-        far = solve.distances(exits)[10:]
+        far = solve.optimal_distances(exits)[10:]
         assert (far > 1e4).all()
 
 
 BUILDERS: list[Callable[..., TabularMDP]] = [
-    grid.two_room,
-    grid.open_grid,
-    grid.maze,
-    toys.chain,
+    grid.two_room_grid,
+    grid.open_grid_model,
+    grid.random_maze,
+    toys.chain_model,
     toys.waiting_chain,
-    toys.rare_exit,
+    toys.rare_exit_chain,
     toys.trap_chain,
-    toys.fan,
-    toys.lower_bound,
-    toys.separation,
+    toys.fan_model,
+    toys.lower_bound_instance,
+    toys.separation_instance,
     random_models.random_dense,
     random_models.random_sparse,
     random_models.random_deterministic,
@@ -200,24 +202,24 @@ def test_every_builder_works_without_arguments(build: Callable[..., TabularMDP])
 @pytest.mark.parametrize(
     ("build", "arguments"),
     [
-        (grid.two_room, {"layout": "middle"}),
-        (grid.two_room, {"eta": 1.0}),
-        (grid.two_room, {"slip": -0.1}),
-        (grid.open_grid, {"rows": 0}),
-        (grid.open_grid, {"cols": 2.5}),
-        (grid.maze, {"openings": float("nan")}),
-        (toys.chain, {"n_states": 1}),
-        (toys.chain, {"slip": 0.6}),
+        (grid.two_room_grid, {"layout": "middle"}),
+        (grid.two_room_grid, {"eta": 1.0}),
+        (grid.two_room_grid, {"slip": -0.1}),
+        (grid.open_grid_model, {"rows": 0}),
+        (grid.open_grid_model, {"cols": 2.5}),
+        (grid.random_maze, {"openings": float("nan")}),
+        (toys.chain_model, {"n_states": 1}),
+        (toys.chain_model, {"slip": 0.6}),
         (toys.waiting_chain, {"stay": 1.0}),
-        (toys.rare_exit, {"p": 0.0}),
+        (toys.rare_exit_chain, {"p": 0.0}),
         (toys.trap_chain, {"p": 1.0}),
-        (toys.fan, {"n_middle": 0}),
-        (toys.lower_bound, {"radius": 3.0}),
-        (toys.lower_bound, {"best": 4}),
-        (toys.lower_bound, {"epsilon": 0}),
-        (toys.lower_bound, {"n_actions": 1, "n_decisions": 2}),
-        (toys.separation, {"radius": 1.0}),
-        (toys.separation, {"best": -1}),
+        (toys.fan_model, {"n_middle": 0}),
+        (toys.lower_bound_instance, {"radius": 3.0}),
+        (toys.lower_bound_instance, {"best": 4}),
+        (toys.lower_bound_instance, {"epsilon": 0}),
+        (toys.lower_bound_instance, {"n_actions": 1, "n_decisions": 2}),
+        (toys.separation_instance, {"radius": 1.0}),
+        (toys.separation_instance, {"best": -1}),
         (random_models.random_dense, {"n_states": "many"}),
         (random_models.random_sparse, {"branching": 100}),
         (random_models.random_deterministic, {"seed": -1}),
@@ -225,12 +227,12 @@ def test_every_builder_works_without_arguments(build: Callable[..., TabularMDP])
         (random_models.random_unreachable, {"hidden": 0}),
         (random_models.random_waiting, {"stay": True}),
         (random_models.random_rare_exits, {"p": 2.0}),
-        (toys.lower_bound, {"n_decisions": 100_000, "n_actions": 10_000}),
+        (toys.lower_bound_instance, {"n_decisions": 100_000, "n_actions": 10_000}),
         (random_models.random_dense, {"n_states": 2_000, "n_actions": 1_000}),
         (random_models.random_sparse, {"n_states": 100_000, "n_actions": 1_000}),
-        (families.windy, {"signed": "maybe"}),
-        (families.tree, {"rooms": 1_000_000, "doors": 100}),
-        (families.inventory, {"capacity": 99_999, "orders": 100, "d": 8}),
+        (families.windy_mixture, {"signed": "maybe"}),
+        (families.tree_mixture, {"rooms": 1_000_000, "doors": 100}),
+        (families.inventory_mixture, {"capacity": 99_999, "orders": 100, "d": 8}),
     ],
 )
 def test_bad_arguments_are_named(build: Callable[..., TabularMDP], arguments: dict[str, object]) -> None:

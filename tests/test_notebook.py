@@ -14,7 +14,7 @@ import adagoal
 from adagoal.core.status import Status
 from adagoal.runs import progress
 from adagoal.runs.result import Certificate
-from adagoal.runs.summary import ROWS
+from adagoal.runs.summary import MAX_SUMMARY_ROWS
 
 GRID: dict[str, Any] = {"env": "grid", "radius": 8, "env_args": {"rows": 4, "cols": 5}}
 HOSTILE = "<script>hit()</script>"
@@ -50,11 +50,11 @@ def test_a_result_below_a_cell_shows_the_nearest_goals(result: adagoal.Result) -
     text = result._repr_html_()
     rows = Read(text).cells[1:]
     nearest = sorted(result.goals, key=lambda g: (result.certificate(g).lower, g))
-    assert len(result.goals) > ROWS == len(rows)
+    assert len(result.goals) > MAX_SUMMARY_ROWS == len(rows)
     assert [row[0] for row in rows[:3]] == [result.goal_label(g) for g in nearest[:3]]
     low, up = result.certificate(nearest[5])
     assert rows[5][1] == f"{low:.2f} to {up:.2f}"
-    assert f"and {len(result.goals) - ROWS} more" in text
+    assert f"and {len(result.goals) - MAX_SUMMARY_ROWS} more" in text
     assert ">certified</b>" in text
 
 
@@ -113,7 +113,7 @@ def test_what_is_no_file_is_one_line(result: adagoal.Result, tmp_path: Path) -> 
 def test_a_run_shows_how_far_it_is(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "LINE", 0.0)
+    monkeypatch.setattr(progress, "PLAIN_LINE_SECONDS", 0.0)
     told: list[int] = []
     seen = adagoal.explore("chain", 4, progress=True, observe=lambda run: told.append(run.steps), out=tmp_path / "run")
     assert "steps" in capfd.readouterr().err

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from adagoal.core.numba_cache import remove_stale
+from adagoal.core.numba_cache import remove_stale_numba_cache
 
 INNER = "import numba\n\n@numba.njit(cache=True)\ndef inner(x):\n    return x + {}\n"
 OUTER = "import numba\nfrom sample.inner import inner\n\n@numba.njit(cache=True)\ndef outer(x):\n    return inner(x)\n"
@@ -73,10 +73,10 @@ def test_a_changed_file_discards_only_what_depends_on_it(tmp_path: Path) -> None
         os.utime(package / f"{name}.py", (1, 1))
         entries[name].touch()
         os.utime(entries[name], (2, 2))
-    remove_stale(package)
+    remove_stale_numba_cache(package)
     assert all(entry.exists() for entry in entries.values())
     os.utime(package / "inner.py", (3, 3))
-    remove_stale(package)
+    remove_stale_numba_cache(package)
     assert [name for name, entry in entries.items() if entry.exists()] == ["other"]
 
 
@@ -98,4 +98,4 @@ def test_importing_the_package_removes_stale_entries(tmp_path: Path) -> None:
 
 
 def test_no_folder_is_no_error(tmp_path: Path) -> None:
-    remove_stale(tmp_path / "nowhere")
+    remove_stale_numba_cache(tmp_path / "nowhere")

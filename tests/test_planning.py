@@ -4,60 +4,67 @@ import numpy as np
 import pytest
 
 from adagoal import goals
-from adagoal.core.counts import Counts
+from adagoal.core.counts import TransitionCounts
 from adagoal.core.policy import Policy
-from adagoal.core.run import Run
-from adagoal.loop import explore
+from adagoal.core.run import ExplorationRun
+from adagoal.loop import run_exploration
 from adagoal.mdp import solve
 from adagoal.mdp.audit import audit_policies
-from adagoal.mdp.targets import targets_of
-from adagoal.planning.backend import NUMBA
-from adagoal.planning.model import model_of, padded
-from adagoal.tabular.certified import Certified
-from adagoal.tabular.paper import SHARE, UCBVI, bonuses
+from adagoal.mdp.targets import to_target_goals
+from adagoal.planning.backend import NUMBA_BACKEND
+from adagoal.planning.model import pad_kernel, to_sparse_model
+from adagoal.tabular.certified import CertifiedExplorer
+from adagoal.tabular.paper import EPSILON_SHARES, UCBVI, ucbvi_bonuses
 from adagoal.worlds import grid, random_models, toys
-from adagoal.worlds.simulator import ModelWorld
+from adagoal.worlds.simulator import ModelSimulator
 from numpy_backend import NUMPY
 from paper_twin import random_counts, random_mdp
 
 
 @pytest.mark.parametrize("reset", [True, False])
-@pytest.mark.parametrize("make", [toys.chain, grid.two_room, random_models.random_traps])
+@pytest.mark.parametrize("make", [toys.chain_model, grid.two_room_grid, random_models.random_traps])
 def test_exact_values(make, reset):
     mdp = make()
     expected = solve.optimal_values(mdp, reset=reset)
     np.testing.assert_allclose(solve.optimal_values(mdp, reset=reset, backend=NUMPY), expected, rtol=1e-9)
 
 
-@pytest.mark.parametrize("bonus", SHARE)
+@pytest.mark.parametrize("bonus", EPSILON_SHARES)
 def test_stages(bonus):
     for seed in range(12):
         mdp, rng = random_mdp(seed), np.random.default_rng(seed)
         S, n = mdp.n_states, random_counts(mdp, rng, 6).astype(float)
-        arguments = padded(model_of(mdp)), bonuses(n, S, S, 15, 0.1, bonus), targets_of(mdp, None), 15
-        for ours, theirs in zip(NUMBA.stages(*arguments)[1:], NUMPY.stages(*arguments)[1:], strict=True):
+        arguments = (
+            pad_kernel(to_sparse_model(mdp)),
+            ucbvi_bonuses(n, S, S, 15, 0.1, bonus),
+            to_target_goals(mdp, None),
+            15,
+        )
+        for ours, theirs in zip(
+            NUMBA_BACKEND.finite_horizon(*arguments)[1:], NUMPY.finite_horizon(*arguments)[1:], strict=True
+        ):
             np.testing.assert_allclose(ours, theirs, atol=1e-9)
 
 
 def test_the_certified_explorer_keeps_its_promise():
-    mdp = grid.open_grid(rows=3, cols=3, slip=0.1)
-    counts, L, epsilon = Counts(mdp.n_states, mdp.n_actions, mdp.start), 4.0, 2.0
-    estimates = Certified(counts, mdp.n_states, L, epsilon, 0.1, backend=NUMPY)
-    run = Run(ModelWorld(mdp), estimates, goals.adagoal, np.random.default_rng(0))
-    assert explore(run, 500_000) == "certified"
+    mdp = grid.open_grid_model(rows=3, cols=3, slip=0.1)
+    counts, L, epsilon = TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start), 4.0, 2.0
+    estimates = CertifiedExplorer(counts, mdp.n_states, L, epsilon, 0.1, backend=NUMPY)
+    run = ExplorationRun(ModelSimulator(mdp), estimates, goals.adagoal, np.random.default_rng(0))
+    assert run_exploration(run, 500_000) == "certified"
     X = [int(g) for g in estimates.goals if estimates.D[estimates.column[g]] <= L]
-    policies = {g: Policy(g, estimates.policy(g), mdp.reset_action) for g in X}
-    lower, upper = ({g: estimates.bounds(g)[side] for g in X} for side in (0, 1))
+    policies = {g: Policy(g, estimates.goal_policy(g), mdp.reset_action) for g in X}
+    lower, upper = ({g: estimates.distance_bounds(g)[side] for g in X} for side in (0, 1))
     assert audit_policies(mdp, X, policies, L, epsilon, None, lower, upper).ok
 
 
 def test_a_run_of_the_paper_is_the_same():
-    mdp = toys.chain(n_states=5)
+    mdp = toys.chain_model(n_states=5)
     runs = []
-    for backend in (NUMBA, NUMPY):
-        counts = Counts(mdp.n_states, mdp.n_actions, mdp.start)
+    for backend in (NUMBA_BACKEND, NUMPY):
+        counts = TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start)
         estimates = UCBVI(counts, 4.0, 1.0, 0.1, bonus="simplified", H=20, backend=backend)
-        run = Run(ModelWorld(mdp), estimates, goals.adagoal, np.random.default_rng(0))
-        explore(run, 1_000)
+        run = ExplorationRun(ModelSimulator(mdp), estimates, goals.adagoal, np.random.default_rng(0))
+        run_exploration(run, 1_000)
         runs.append(run.episode_goals)
     assert runs[0] == runs[1]

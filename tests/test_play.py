@@ -14,14 +14,14 @@ import pytest
 import adagoal
 import vault
 from adagoal.api import explore as api
-from adagoal.cli.main import run
+from adagoal.cli.main import run_command_line
 from adagoal.core.errors import EnvironmentFailure
 from adagoal.core.types import Floats
 from adagoal.mdp.solve import policy_value
 from adagoal.worlds import toys
 from model_env import ModelEnv, PairEnv
 
-SLIPPERY = toys.chain(n_states=6, slip=0.2)
+SLIPPERY = toys.chain_model(n_states=6, slip=0.2)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_a_policy_of_many_stages_starts_again_after_its_last(tmp_path: Path) -> 
     goal = max(result.goals)
     assert not result.policy(goal).stationary
     (trial,) = adagoal.play(tmp_path, [goal], episodes=2000)
-    exact = policy_value(toys.chain(**arguments), result.policy(goal))
+    exact = policy_value(toys.chain_model(**arguments), result.policy(goal))
     assert exact > 6
     assert within(trial, exact)
 
@@ -82,9 +82,9 @@ def test_a_wrong_certificate_is_found_out(folder: Path, tmp_path: Path, capsys: 
     row = json.loads((folder / "result.json").read_text())["goals"][-1]
     forged = shutil.copytree(folder, tmp_path / "forged")
     vault.forged_json(forged, "result.json", lambda data: data["goals"][-1].update(lower=1.0, upper=row["lower"] / 2))
-    assert run(["play", str(folder), "--goal", str(row["goal"])]) == 0
+    assert run_command_line(["play", str(folder), "--goal", str(row["goal"])]) == 0
     assert "contradicts" not in capsys.readouterr().out
-    assert run(["play", str(forged), "--goal", str(row["goal"])]) == 1
+    assert run_command_line(["play", str(forged), "--goal", str(row["goal"])]) == 1
     assert "contradicts" in capsys.readouterr().out
 
 
@@ -217,7 +217,7 @@ def test_wrong_types_are_named(folder: Path, wrong: dict[str, Any]) -> None:
 def test_bad_input_gets_one_line(
     folder: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["play", str(folder), *arguments]) == 2
+    assert run_command_line(["play", str(folder), *arguments]) == 2
     error = capsys.readouterr().err
     assert words in error
     assert error.count("\n") == 1

@@ -9,7 +9,7 @@ import pytest
 
 import adagoal
 from adagoal import goals, methods
-from adagoal.cli.main import run
+from adagoal.cli.main import run_command_line
 from adagoal.core import plugins
 from adagoal.worlds import registry
 
@@ -40,12 +40,14 @@ def test_a_run_with_the_world_the_rule_and_the_method_of_another_package(
 ) -> None:
     folder = tmp_path / "run"
     asked = "--env-arg length=5 --radius 8 --goal-rule nearby --method cautious --quiet"
-    assert run(["explore", "corridor", *asked.split(), "--budget", "500", "--out", str(folder)]) == 3
-    assert run(["resume", str(folder), "--budget", "10000000", "--quiet"]) == 0  # a folder may name installed code
-    assert run(["audit", str(folder)]) == 0
+    assert run_command_line(["explore", "corridor", *asked.split(), "--budget", "500", "--out", str(folder)]) == 3
+    assert (
+        run_command_line(["resume", str(folder), "--budget", "10000000", "--quiet"]) == 0
+    )  # a folder may name installed code
+    assert run_command_line(["audit", str(folder)]) == 0
     assert adagoal.load(folder).goals == [0, 1, 2, 3, 4]
     assert (
-        run(
+        run_command_line(
             [
                 "compare",
                 "corridor",
@@ -56,16 +58,16 @@ def test_a_run_with_the_world_the_rule_and_the_method_of_another_package(
         )
         == 0
     )
-    assert run(["envs"]) == 0
+    assert run_command_line(["envs"]) == 0
     assert "corridor" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("corridor")
 def test_unknown_names_are_told_with_those_of_packages() -> None:
     with pytest.raises(adagoal.InputError, match="nearby"):
-        goals.get("neerby")
+        goals.resolve_rule("neerby")
     with pytest.raises(adagoal.InputError, match="cautious"):
-        methods.get("cautios")
+        methods.find_method("cautios")
     with pytest.raises(adagoal.InputError, match="did you mean corridor"):
         adagoal.explore("coridor", 5)
     with pytest.raises(adagoal.InputError, match="env_args: corridor has no argument 'width'"):
@@ -74,14 +76,14 @@ def test_unknown_names_are_told_with_those_of_packages() -> None:
 
 def test_our_own_names_cannot_be_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     groups = {
-        plugins.WORLDS: {"grid": "nowhere:grid"},
-        plugins.GOAL_RULES: {"adagoal": "nowhere:rule"},
-        plugins.METHODS: {"certified": "nowhere:METHOD"},
+        plugins.ENV_GROUP: {"grid": "nowhere:grid"},
+        plugins.GOAL_RULE_GROUP: {"adagoal": "nowhere:rule"},
+        plugins.METHOD_GROUP: {"certified": "nowhere:METHOD"},
     }
     install(monkeypatch, tmp_path, "taker", groups)
-    assert goals.get("adagoal") is goals.adagoal
-    assert methods.get("certified") is methods.METHODS["certified"]
-    assert registry.make_model("grid", {}, None) is not None
+    assert goals.resolve_rule("adagoal") is goals.adagoal
+    assert methods.find_method("certified") is methods.METHODS["certified"]
+    assert registry.make_exact_model("grid", {}, None) is not None
 
 
 def test_a_package_that_cannot_be_used_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -89,9 +91,12 @@ def test_a_package_that_cannot_be_used_is_one_line(monkeypatch: pytest.MonkeyPat
     odd = {"gone": "nowhere:world", "three": "odd_package:number", "odd": "odd_package:world"}
     odd |= {"broken": "odd_package:broken", "twice": "odd_package:world"}
     install(
-        monkeypatch, tmp_path, "odd-package", dict.fromkeys((plugins.WORLDS, plugins.GOAL_RULES, plugins.METHODS), odd)
+        monkeypatch,
+        tmp_path,
+        "odd-package",
+        dict.fromkeys((plugins.ENV_GROUP, plugins.GOAL_RULE_GROUP, plugins.METHOD_GROUP), odd),
     )
-    install(monkeypatch, tmp_path / "other", "odd-too", {plugins.WORLDS: {"twice": "odd_package:world"}})
+    install(monkeypatch, tmp_path / "other", "odd-too", {plugins.ENV_GROUP: {"twice": "odd_package:world"}})
     for name, said in {
         "gone": "env: 'gone' of the package odd-package cannot be loaded .ModuleNotFoundError",
         "three": "env: 'three' of an installed package is not a function",
@@ -102,7 +107,9 @@ def test_a_package_that_cannot_be_used_is_one_line(monkeypatch: pytest.MonkeyPat
         with pytest.raises(adagoal.InputError, match=said):
             adagoal.explore(name, 5)
     with pytest.raises(adagoal.InputError, match="goal_rule: 'three' of an installed package is not a function"):
-        goals.get("three")
+        goals.resolve_rule("three")
     with pytest.raises(adagoal.InputError, match="method: 'odd' of an installed package is not an adagoal"):
-        methods.get("odd")
-    assert {"gone", "odd"} <= {row.name for row in registry.describe()}  # the list is not lost for one bad package
+        methods.find_method("odd")
+    assert {"gone", "odd"} <= {
+        row.name for row in registry.list_environments()
+    }  # the list is not lost for one bad package

@@ -12,19 +12,19 @@ from adagoal.core.errors import InputError
 from adagoal.core.policy import Policy
 from adagoal.mdp import solve
 from adagoal.worlds import grid, random_models, toys
-from adagoal.worlds.model import TabularMDP, from_rows
+from adagoal.worlds.model import TabularMDP, model_from_rows
 
 
 def test_improper_policy_is_infinite_only_where_it_is() -> None:
     # 0 -> 1 -> 2 (goal); 3 loops for ever; 4 reaches 3 with luck, else the goal
-    mdp = from_rows([{1: 1.0}, {2: 1.0}, {2: 1.0}, {3: 1.0}, {3: 0.5, 2: 0.5}], 1)
+    mdp = model_from_rows([{1: 1.0}, {2: 1.0}, {2: 1.0}, {3: 1.0}, {3: 0.5, 2: 0.5}], 1)
     assert solve.policy_values(mdp, [0] * 5, 2).tolist() == [2, 1, 0, math.inf, math.inf]
     assert solve.policy_values(mdp, [0, 0, 0, 1, 0], 2).tolist() == [2, 1, 0, 3, 2.5]
 
 
 def test_astronomic_values_stay_exact() -> None:
     """Walking left, one gets to the right end after some 10^27 steps; a factorisation would be lost."""
-    mdp = toys.chain(n_states=30, slip=0.1)
+    mdp = toys.chain_model(n_states=30, slip=0.1)
     step, expected = 1 / 0.1, 0.0
     for _ in range(29):
         expected += step
@@ -66,7 +66,7 @@ def test_periodic_value_is_that_of_the_unrolled_chain(seed: int) -> None:
 
 
 def test_periodic_value_closed_forms() -> None:
-    chain = toys.chain(n_states=6)
+    chain = toys.chain_model(n_states=6)
     for horizon in (5, 9):
         assert solve.periodic_value(chain, np.ones((horizon, 6)), 5) == 5
     assert solve.periodic_value(chain, np.ones((4, 6)), 5) == math.inf
@@ -101,7 +101,7 @@ def test_periodic_value_agrees_with_playing_the_policy() -> None:
 
 
 def test_long_period_tends_to_the_stationary_value() -> None:
-    mdp = grid.two_room()
+    mdp = grid.two_room_grid()
     V = solve.optimal_values(mdp)
     actions = solve.optimal_policy(mdp, V)
     for goal in (17, 30):

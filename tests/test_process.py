@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from adagoal.api import explore as api
-from adagoal.cli.main import run
+from adagoal.cli.main import run_command_line
 from adagoal.core.errors import EnvironmentFailure, InputError
-from adagoal.runs.result import load
+from adagoal.runs.result import load_result
 from adagoal.worlds import registry
-from adagoal.worlds.gym import GymWorld
-from adagoal.worlds.process import Process
+from adagoal.worlds.gym import GymAdapter
+from adagoal.worlds.process import WorkerProcess
 from engine_tasks import Buggy, fail
 from model_env import ModelEnv, play, same_counts
 from odd_envs import CHAIN
@@ -28,9 +28,9 @@ from odd_envs import CHAIN
 EXPLORE: dict[str, Any] = {"radius": 8, "epsilon": 2.0}
 
 
-def remote(name: str, seconds: float = 20.0, **arguments: Any) -> GymWorld:
-    world, _ = registry.make_world(f"odd_envs:{name}-v0", arguments, None, None, seconds)
-    assert isinstance(world, GymWorld)
+def remote(name: str, seconds: float = 20.0, **arguments: Any) -> GymAdapter:
+    world, _ = registry.make_single_env(f"odd_envs:{name}-v0", arguments, None, None, seconds)
+    assert isinstance(world, GymAdapter)
     return world
 
 
@@ -45,7 +45,7 @@ def test_the_same_run_as_in_this_process(tmp_path: Path) -> None:
 
 def test_states_without_declared_numbers_have_their_names_there_too() -> None:
     pytest.importorskip("minigrid")
-    here, there = (registry.make_world("MiniGrid-Empty-5x5-v0", {}, None, None, s)[0] for s in (None, 60.0))
+    here, there = (registry.make_single_env("MiniGrid-Empty-5x5-v0", {}, None, None, s)[0] for s in (None, 60.0))
     assert same_counts(play(here, 500)[0], play(there, 500)[0])
     assert here.labels == there.labels
 
@@ -53,14 +53,14 @@ def test_states_without_declared_numbers_have_their_names_there_too() -> None:
 def test_a_step_that_hangs_ends_the_run_and_voids_what_goes_on_after_it(tmp_path: Path) -> None:
     began = time.monotonic()
     arguments = ["explore", "odd_envs:Hangs-v0", "--radius", "8", "--epsilon", "0.5", "--out", str(tmp_path)]
-    assert run([*arguments, "--step-timeout", "1", "--quiet"]) == 2
+    assert run_command_line([*arguments, "--step-timeout", "1", "--quiet"]) == 2
     assert time.monotonic() - began < 60
-    kept = load(tmp_path)
+    kept = load_result(tmp_path)
     assert kept.status == "interrupted"
     assert 699 <= kept.steps < 1200
     assert any("failed in 1 transition" in line for line in kept.warnings)
-    assert run(["resume", str(tmp_path), "--budget", "1200", "--trust", "--quiet"]) == 4
-    after = load(tmp_path)
+    assert run_command_line(["resume", str(tmp_path), "--budget", "1200", "--trust", "--quiet"]) == 4
+    after = load_result(tmp_path)
     assert after.steps == 1200
     assert any("the samples lack what happened in it, 1 transition" in line for line in after.void)
 
@@ -70,7 +70,7 @@ def test_an_environment_that_ends_its_process_is_one_line_and_void_afterwards(
     name: str, said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     env = f"odd_envs:{name}-v0"
-    assert run(["explore", env, "--radius", "8", "--epsilon", "0.5", "--step-timeout", "20", "--quiet", "--out",
+    assert run_command_line(["explore", env, "--radius", "8", "--epsilon", "0.5", "--step-timeout", "20", "--quiet", "--out",
                 str(tmp_path)]) == 2  # fmt: skip
     error = capfd.readouterr().err
     assert said in error
@@ -88,7 +88,7 @@ def test_an_environment_that_ends_the_command_without_an_error_is_a_failure(tmp_
     assert done.returncode == 2
     assert "raised SystemExit: os._exit(0)" in done.stderr
     assert done.stderr.count("\n") == 1
-    kept = load(tmp_path)
+    kept = load_result(tmp_path)
     assert kept.status == "interrupted"
     assert any("failed in 1 transition" in line for line in kept.warnings)
 
@@ -103,16 +103,16 @@ def test_a_process_that_was_killed_is_begun_anew_and_voids_nothing() -> None:
 def test_a_kill_from_outside_between_two_steps() -> None:
     world = remote("Chain")
     counts, _ = play(world, 400)
-    body: Any = world._adapter.body
+    body: Any = world._env.backend
     os.kill(body._there._process.pid, signal.SIGKILL)
     play(world, 400, counts=counts)
     assert counts.visits.sum() == 800
-    assert world.void == []
+    assert world.void_reasons == []
     assert any("was killed" in line for line in world.warnings)
 
 
 def test_a_process_that_is_killed_again_and_again_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adagoal.worlds.gym.DEATHS", 1)
+    monkeypatch.setattr("adagoal.worlds.gym.MAX_CONSECUTIVE_KILLS", 1)
     with pytest.raises(EnvironmentFailure, match="was killed"):
         play(remote("Dies", after=1), 100)
 
@@ -128,7 +128,7 @@ def test_an_object_cannot_be_sent() -> None:
     from adagoal.worlds import toys
 
     with pytest.raises(InputError, match=r"^step_timeout: an environment object cannot be sent to another process"):
-        api.explore(ModelEnv(toys.chain(**CHAIN)), **EXPLORE, step_timeout=5)  # type: ignore[arg-type]
+        api.explore(ModelEnv(toys.chain_model(**CHAIN)), **EXPLORE, step_timeout=5)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"^step_timeout: must be a number"):
         api.explore("odd_envs:Chain-v0", **EXPLORE, step_timeout=-1)
 
@@ -138,37 +138,37 @@ def test_a_known_model_needs_no_process() -> None:
 
 
 def test_a_process_is_deaf_to_ctrl_c_before_its_first_import() -> None:
-    there = Process(dict, "none")
-    there.begin()
+    there = WorkerProcess(dict, "none")
+    there.start_worker()
     assert there._process is not None
     status = Path(f"/proc/{there._process.pid}/status").read_text()
-    there.end()
+    there.stop_worker()
     blocked = int(next(line for line in status.splitlines() if line.startswith("SigBlk")).split()[1], 16)
     assert blocked & 1 << signal.SIGINT - 1
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 def test_a_bug_in_a_worker_keeps_its_traceback_and_is_no_failure_of_the_environment() -> None:
-    there = Process(Buggy, "none")
-    there.begin()
-    assert there.receive(60) == "made"
+    there = WorkerProcess(Buggy, "none")
+    there.start_worker()
+    assert there.receive_reply(60) == "made"
     for kind, error in (("bug", KeyError), ("unpicklable", RuntimeError), ("answer", Exception)):
-        there.send("step", kind)
+        there.send_call("step", kind)
         with pytest.raises(error) as raised:
-            there.receive(60)
+            there.receive_reply(60)
         assert not isinstance(raised.value, InputError)
         assert 'File "' in str(raised.value.__cause__)
-        assert there.alive
-    there.end()
+        assert there.is_alive
+    there.stop_worker()
 
 
 def test_an_object_that_cannot_be_made_in_a_worker_says_why() -> None:
-    there = Process(functools.partial(fail, "bug"), "none")
-    there.begin()
+    there = WorkerProcess(functools.partial(fail, "bug"), "none")
+    there.start_worker()
     with pytest.raises(KeyError) as raised:
-        there.receive(60)
+        there.receive_reply(60)
     assert "in fail" in str(raised.value.__cause__)
-    there.end()
+    there.stop_worker()
 
 
 def test_what_the_environment_raises_in_a_worker_is_the_cause() -> None:
@@ -199,8 +199,8 @@ def test_a_script_without_a_guard_is_told(place: str, said: str, tmp_path: Path)
 
 
 def test_a_process_that_cannot_start_needs_no_end() -> None:
-    there = Process(lambda: None, "none")
+    there = WorkerProcess(lambda: None, "none")
     with pytest.raises((AttributeError, pickle.PicklingError)):
-        there.begin()
-    assert not there.alive
-    assert there.end() == 0
+        there.start_worker()
+    assert not there.is_alive
+    assert there.stop_worker() == 0

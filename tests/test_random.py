@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from adagoal.core.random import WORD, Purpose, key_data, sequence, stream
+from adagoal.core.random import MAX_STREAM_INDEX, StreamPurpose, jax_key_data, random_stream, stream_seed_sequence
 
 INDICES = [index for count in range(4) for index in itertools.product(range(3), repeat=count)]
 
@@ -17,7 +17,7 @@ def first(rng: np.random.Generator) -> int:
 
 
 def test_every_purpose_and_every_number_of_indices_has_its_own_stream() -> None:
-    drawn = [first(stream(seed, purpose, *i)) for seed in range(6) for purpose in Purpose for i in INDICES]
+    drawn = [first(random_stream(seed, purpose, *i)) for seed in range(6) for purpose in StreamPurpose for i in INDICES]
     explorations = [first(np.random.default_rng(seed)) for seed in range(6)]
     assert len({*drawn, *explorations}) == len(drawn) + len(explorations)
 
@@ -25,19 +25,21 @@ def test_every_purpose_and_every_number_of_indices_has_its_own_stream() -> None:
 def test_trailing_zeros_count() -> None:
     """They do not in ``default_rng([seed, purpose, 0])``, which is ``default_rng([seed, purpose])``."""
     assert first(np.random.default_rng([3, 4, 0])) == first(np.random.default_rng([3, 4]))
-    for purpose in Purpose:
-        assert first(stream(0, purpose, 0)) != first(stream(0, purpose))
-        assert first(stream(0, purpose, 7, 0)) != first(stream(0, purpose, 7))
+    for purpose in StreamPurpose:
+        assert first(random_stream(0, purpose, 0)) != first(random_stream(0, purpose))
+        assert first(random_stream(0, purpose, 7, 0)) != first(random_stream(0, purpose, 7))
 
 
 def test_keys_of_jax_differ_as_streams_do() -> None:
-    keys = {tuple(key_data(seed, purpose, *i)) for seed in range(3) for purpose in Purpose for i in INDICES}
-    assert len(keys) == 3 * len(Purpose) * len(INDICES)
+    keys = {tuple(jax_key_data(seed, purpose, *i)) for seed in range(3) for purpose in StreamPurpose for i in INDICES}
+    assert len(keys) == 3 * len(StreamPurpose) * len(INDICES)
 
 
-@pytest.mark.parametrize("index", [-1, WORD])
+@pytest.mark.parametrize("index", [-1, MAX_STREAM_INDEX])
 def test_an_index_that_would_take_two_words_is_refused(index: int) -> None:
-    spoken_twice = (np.random.SeedSequence(0, spawn_key=key).generate_state(2) for key in ((WORD + 5,), (5, 1)))
+    spoken_twice = (
+        np.random.SeedSequence(0, spawn_key=key).generate_state(2) for key in ((MAX_STREAM_INDEX + 5,), (5, 1))
+    )
     np.testing.assert_array_equal(*spoken_twice)
     with pytest.raises(ValueError, match=r"must lie in \[0, 2\^32\)"):
-        sequence(0, Purpose.POSTERIOR, index)
+        stream_seed_sequence(0, StreamPurpose.POSTERIOR, index)

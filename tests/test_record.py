@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import adagoal
-from adagoal.cli.main import run
-from adagoal.core.counts import Counts
+from adagoal.cli.main import run_command_line
+from adagoal.core.counts import TransitionCounts
 
 GRID = {"radius": 6, "epsilon": 2.0, "seed": 3, "env_args": {"rows": 3, "cols": 3}}
 
@@ -31,12 +31,12 @@ def test_the_same_run_with_and_without_its_steps(tmp_path: Path) -> None:
     assert (kept / "model.npz").read_bytes() == (plain / "model.npz").read_bytes()
     steps = recorded(kept)
     assert len(steps["state"]) == result.steps
-    counts = Counts(9, 4, 0)
+    counts = TransitionCounts(9, 4, 0)
     for s, a, t in zip(*steps.values(), strict=True):
         if a == result.reset_action:
             assert t == 0
         else:
-            counts.record(s, a, t)
+            counts.record_transition(s, a, t)
     np.testing.assert_array_equal(np.bincount(steps["state"], minlength=9), result.arrays["visits"])
     assert counts.n.sum() + (steps["action"] == result.reset_action).sum() == result.steps
     size = (kept / "transitions.npz").stat().st_size
@@ -85,7 +85,7 @@ def test_steps_that_are_not_of_the_run_are_refused(tmp_path: Path) -> None:
 def test_forged_steps_are_refused(tmp_path: Path) -> None:
     """Steps with a right hash that do not add up to the counts."""
     from adagoal.core.files import arrays_content
-    from adagoal.runs.folder import hold
+    from adagoal.runs.folder import open_locked_folder
 
     folder = tmp_path / "run"
     adagoal.explore("grid", **GRID, out=folder, record=True, budget=100)
@@ -96,8 +96,8 @@ def test_forged_steps_are_refused(tmp_path: Path) -> None:
         (lambda a: {**a, "next_state": a["next_state"] + 9}, "not below 9"),
         (lambda a: {**a, "action": a["action"].astype(np.int64)}, "wrong type"),
     ):
-        with hold(folder, "exploration") as held:
-            held.save(results={"transitions.npz": arrays_content(change(steps), compress=False)})
+        with open_locked_folder(folder, "exploration") as held:
+            held.save_files(results={"transitions.npz": arrays_content(change(steps), compress=False)})
         with pytest.raises(adagoal.InputError, match=said):
             adagoal.resume(folder)
 
@@ -105,8 +105,8 @@ def test_forged_steps_are_refused(tmp_path: Path) -> None:
 def test_certificates_as_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "run"
     command = ["explore", "grid", "--radius", "3", "--method", "bayes", "--quiet", "--out", str(folder)]
-    assert run([*command, "--env-arg", "slip=0", "--record"]) == 0
-    assert run(["export", str(folder), "--format", "csv"]) == 0
+    assert run_command_line([*command, "--env-arg", "slip=0", "--record"]) == 0
+    assert run_command_line(["export", str(folder), "--format", "csv"]) == 0
     (path,) = capsys.readouterr().out.splitlines()[-1:]
     with open(path, newline="") as file:
         rows = {int(row["goal"]): row for row in csv.DictReader(file)}

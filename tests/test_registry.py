@@ -8,32 +8,32 @@ import gymnasium
 import numpy as np
 import pytest
 
-from adagoal.core.checks import pair
+from adagoal.core.checks import parse_key_value
 from adagoal.core.errors import InputError
 from adagoal.worlds import registry
-from adagoal.worlds.gym import GymWorld
-from adagoal.worlds.simulator import ModelWorld
+from adagoal.worlds.gym import GymAdapter
+from adagoal.worlds.simulator import ModelSimulator
 
 
-@pytest.mark.parametrize("name", sorted(set(registry.BUILT_IN) - {"grid-file"}))
+@pytest.mark.parametrize("name", sorted(set(registry.MODEL_BUILDERS) - {"grid-file"}))
 def test_built_in_worlds_have_their_models(name: str) -> None:
-    world, shown = registry.make_world(name, {}, None, None)
-    model = registry.make_model(name, {}, None)
-    assert isinstance(world, ModelWorld)
+    world, shown = registry.make_single_env(name, {}, None, None)
+    model = registry.make_exact_model(name, {}, None)
+    assert isinstance(world, ModelSimulator)
     assert shown == name
     assert model is not None
     assert model.n_states == world.state_bound
-    assert registry.make_model(world, {}, None) is world.mdp
+    assert registry.make_exact_model(world, {}, None) is world.mdp
 
 
 def test_arguments_reach_the_builder(tmp_path: Any) -> None:
-    arguments = dict(map(pair, ["rows=3", "cols=2", "slip=0"]))
+    arguments = dict(map(parse_key_value, ["rows=3", "cols=2", "slip=0"]))
     assert arguments == {"rows": 3, "cols": 2, "slip": 0}
-    assert registry.make_world("grid", arguments, None, None)[0].state_bound == 6
+    assert registry.make_single_env("grid", arguments, None, None)[0].state_bound == 6
     (tmp_path / "tiny.txt").write_text("S.\n.#\n")
-    assert registry.make_world("grid-file", {"path": str(tmp_path / "tiny.txt")}, None, None)[0].state_bound == 3
-    assert dict(map(pair, ["map_name=8x8", "is_slippery=true"])) == {"map_name": "8x8", "is_slippery": True}
-    right, _ = registry.make_world("two-room-right", {}, None, None)
+    assert registry.make_single_env("grid-file", {"path": str(tmp_path / "tiny.txt")}, None, None)[0].state_bound == 3
+    assert dict(map(parse_key_value, ["map_name=8x8", "is_slippery=true"])) == {"map_name": "8x8", "is_slippery": True}
+    right, _ = registry.make_single_env("two-room-right", {}, None, None)
     assert right.layout is not None
     assert right.layout.shape == (9, 8)
 
@@ -59,41 +59,41 @@ def test_arguments_reach_the_builder(tmp_path: Any) -> None:
 )
 def test_bad_input_is_one_clear_line(env: str, arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError) as caught:
-        registry.make_world(env, arguments, None, None)
+        registry.make_single_env(env, arguments, None, None)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_other_bad_input() -> None:
     with pytest.raises(InputError, match="key=value"):
-        pair("slip")
+        parse_key_value("slip")
     with pytest.raises(InputError, match="max_states"):
-        registry.make_world("two-room", {}, None, 1)
+        registry.make_single_env("two-room", {}, None, 1)
     with pytest.raises(InputError, match="start_seed"):
-        registry.make_world("two-room", {}, -1, None)
+        registry.make_single_env("two-room", {}, -1, None)
     with pytest.raises(InputError, match="object"):
-        registry.make_world(gymnasium.make("FrozenLake-v1"), {"map_name": "8x8"}, None, None)
+        registry.make_single_env(gymnasium.make("FrozenLake-v1"), {"map_name": "8x8"}, None, None)
     with pytest.raises(InputError, match="must be a name"):
-        registry.make_world(3, {}, None, None)  # type: ignore[arg-type]
+        registry.make_single_env(3, {}, None, None)  # type: ignore[arg-type]
 
 
 def test_missing_minigrid_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "minigrid", None)
     with pytest.raises(InputError, match="pip install minigrid"):
-        registry.make_world("MiniGrid-Empty-5x5-v0", {}, None, None)
+        registry.make_single_env("MiniGrid-Empty-5x5-v0", {}, None, None)
 
 
 @pytest.mark.parametrize("old", ["Taxi-v3", "CliffWalking-v0", "FrozenLake"])
 def test_old_ids_stand_for_the_newest_version(old: str) -> None:
-    world, name = registry.make_world(old, {}, None, None)
+    world, name = registry.make_single_env(old, {}, None, None)
     assert name == old
-    assert isinstance(world, ModelWorld)
+    assert isinstance(world, ModelSimulator)
     assert len(world.warnings) == 1
     assert old in world.warnings[0]
 
 
 def test_frozen_lake_is_its_own_table() -> None:
-    mdp = registry.make_model("FrozenLake-v1", {}, None)
+    mdp = registry.make_exact_model("FrozenLake-v1", {}, None)
     assert mdp is not None
     assert np.flatnonzero(mdp.terminal).tolist() == [5, 7, 11, 12, 15]
     successors, p = mdp.row(0, 0)
@@ -101,14 +101,14 @@ def test_frozen_lake_is_its_own_table() -> None:
     assert mdp.layout is not None
     assert mdp.layout.shape == (4, 4)
     assert mdp.labels[5] == "(1, 1) hole"
-    small = registry.make_model("FrozenLake-v1", {"map_name": "8x8", "is_slippery": False}, None)
+    small = registry.make_exact_model("FrozenLake-v1", {"map_name": "8x8", "is_slippery": False}, None)
     assert small is not None
     assert small.n_states == 64
     assert len(small.row(0, 2)[0]) == 1
 
 
 def test_taxi_starts_anywhere_or_where_the_seed_says() -> None:
-    anywhere, fixed = registry.make_model("Taxi-v4", {}, None), registry.make_model("Taxi-v4", {}, 0)
+    anywhere, fixed = registry.make_exact_model("Taxi-v4", {}, None), registry.make_exact_model("Taxi-v4", {}, 0)
     assert anywhere is not None
     assert fixed is not None
     assert (anywhere.n_states, anywhere.start, len(anywhere.row(500, 3)[0])) == (501, 500, 300)
@@ -119,26 +119,26 @@ def test_taxi_starts_anywhere_or_where_the_seed_says() -> None:
 
 
 def test_a_fickle_taxi_does_not_play_by_its_table() -> None:
-    world, _ = registry.make_world("Taxi-v4", {"fickle_passenger": True}, 0, None)
-    assert isinstance(world, GymWorld)
+    world, _ = registry.make_single_env("Taxi-v4", {"fickle_passenger": True}, 0, None)
+    assert isinstance(world, GymAdapter)
 
 
 def test_objects_are_stepped_and_keep_their_numbers() -> None:
     env = gymnasium.make("FrozenLake-v1")
-    world, name = registry.make_world(env, {}, None, None)
-    assert isinstance(world, GymWorld)
+    world, name = registry.make_single_env(env, {}, None, None)
+    assert isinstance(world, GymAdapter)
     assert name == "object:FrozenLake-v1"
     assert (world.start, world.state_bound) == (0, 16)
     assert world.layout is not None
-    assert registry.make_model(env, {}, None) is not None
-    again, same = registry.make_world(world, {}, None, None)
+    assert registry.make_exact_model(env, {}, None) is not None
+    again, same = registry.make_single_env(world, {}, None, None)
     assert again is world
     assert same == name
 
 
 def test_description_lists_every_world_with_its_arguments() -> None:
-    rows = {row.name: row for row in registry.describe()}
-    assert set(registry.BUILT_IN) < set(rows)
+    rows = {row.name: row for row in registry.list_environments()}
+    assert set(registry.MODEL_BUILDERS) < set(rows)
     assert rows["two-room"].arguments == {"layout": "left", "eta": 0.001, "slip": 0.1}
     assert rows["grid-file"].arguments["path"] == "required"
     assert all(row.description for row in rows.values())

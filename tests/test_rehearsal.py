@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import adagoal
-from adagoal.core.run import Run
-from adagoal.runs.estimate import Estimating
-from adagoal.runs.rehearsal import Rehearsal, rehearse
+from adagoal.core.run import ExplorationRun
+from adagoal.runs.estimate import CostEstimator
+from adagoal.runs.rehearsal import PredictedCost, simulate_remaining_run
 from adagoal.worlds import toys
 from model_env import ModelEnv
 
@@ -24,13 +24,13 @@ WORLDS: list[dict[str, Any]] = [
 ]
 
 
-def rehearsals(spec: dict[str, Any], shares: list[float], total: int) -> tuple[list[Rehearsal | None], Any]:
+def rehearsals(spec: dict[str, Any], shares: list[float], total: int) -> tuple[list[PredictedCost | None], Any]:
     """What rehearsals say when these shares of the run are done, and the result of the run around them."""
-    found: list[Rehearsal | None] = []
+    found: list[PredictedCost | None] = []
 
-    def ask(run: Run) -> None:
+    def ask(run: ExplorationRun) -> None:
         if len(found) < len(shares) and run.steps >= shares[len(found)] * total:
-            found.append(rehearse(run, 10 * total, seconds=100.0))
+            found.append(simulate_remaining_run(run, 10 * total, seconds=100.0))
 
     return found, adagoal.explore(**spec, observe=ask)
 
@@ -57,10 +57,10 @@ def test_a_rehearsal_needs_some_tries_of_every_pair() -> None:
 def test_a_rehearsal_has_a_budget_and_can_be_cut_short() -> None:
     spec, asked = {**WORLDS[0], "seed": 5}, []
 
-    def ask(run: Run) -> bool:
+    def ask(run: ExplorationRun) -> bool:
         if run.steps > 5000:
-            asked.append(rehearse(run, run.steps + 10, seconds=100.0))
-            asked.append(rehearse(run, 10**9, seconds=0.0))
+            asked.append(simulate_remaining_run(run, run.steps + 10, seconds=100.0))
+            asked.append(simulate_remaining_run(run, 10**9, seconds=0.0))
         return not asked
 
     adagoal.explore(**spec, observe=ask)
@@ -73,31 +73,31 @@ def test_an_estimate_waits_until_two_rehearsals_agree(monkeypatch: pytest.Monkey
     said = iter([2e4, 4e4, None, 4e4, 5e4])
     asked: list[int] = []
 
-    def told(run: Run, budget: int, seconds: float) -> Rehearsal | None:
+    def told(run: ExplorationRun, budget: int, seconds: float) -> PredictedCost | None:
         asked.append(run.steps)
         steps = next(said)
-        return None if steps is None else Rehearsal(steps, 1.0 + steps)
+        return None if steps is None else PredictedCost(steps, 1.0 + steps)
 
     monkeypatch.setattr("adagoal.runs.estimate.rehearse", told)
     monkeypatch.setattr("adagoal.runs.estimate.expected_total", lambda trace, epsilon: None)
-    estimating = Estimating(lambda run: None)
+    estimating = CostEstimator(lambda run: None)
     adagoal.explore("two-room", radius=40, epsilon=1.0, observe=estimating, budget=200_000)
     assert len(asked) == 5
     assert all(later >= 2 * earlier for earlier, later in itertools.pairwise(asked))
-    assert estimating.found is not None
-    assert estimating.found.steps == 5e4
-    assert estimating.found.seconds == 5e4 + 1.0, "those of the rehearsal, in a known model"
+    assert estimating.cost_estimate is not None
+    assert estimating.cost_estimate.steps == 5e4
+    assert estimating.cost_estimate.seconds == 5e4 + 1.0, "those of the rehearsal, in a known model"
 
 
 def test_the_seconds_of_slower_steps_are_not_those_of_a_rehearsal(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Those of an environment, and of a model whose steps are kept."""
-    monkeypatch.setattr("adagoal.runs.estimate.rehearse", lambda *_: Rehearsal(3e4, 1e9))
-    model = toys.chain(n_states=5, slip=0.1)
+    monkeypatch.setattr("adagoal.runs.estimate.rehearse", lambda *_: PredictedCost(3e4, 1e9))
+    model = toys.chain_model(n_states=5, slip=0.1)
     kept: dict[str, Any] = {"out": tmp_path, "record": True}
     for env, more in ((ModelEnv(model), {}), (model, kept)):
-        estimating = Estimating(lambda run: None)
+        estimating = CostEstimator(lambda run: None)
         adagoal.explore(env, radius=4, epsilon=0.1, observe=estimating, budget=20_000, **more)
-        assert estimating.found is not None
-        assert 0.0 < estimating.found.seconds < 1e6
+        assert estimating.cost_estimate is not None
+        assert 0.0 < estimating.cost_estimate.seconds < 1e6

@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 
 from adagoal.api import explore as api
-from adagoal.cli.main import run
-from adagoal.core.run import Run
-from adagoal.core.text import plain
-from adagoal.report import View, headline, write_report
-from adagoal.report.packed import packed, unpacked
-from adagoal.report.places import layered
-from adagoal.runs.progress import Progress, expected_total
-from adagoal.runs.result import Result, load
+from adagoal.cli.main import run_command_line
+from adagoal.core.run import ExplorationRun
+from adagoal.core.text import to_single_line
+from adagoal.report import StateMetadata, make_headline, write_report
+from adagoal.report.packed import pack_data_block, unpack_data_block
+from adagoal.report.places import layered_positions
+from adagoal.runs.progress import ExplorationProgress, extrapolate_total_steps
+from adagoal.runs.result import Result, load_result
 from adagoal.worlds import grid
-from adagoal.worlds.simulator import ModelWorld
+from adagoal.worlds.simulator import ModelSimulator
 
 ARGUMENTS = {"rows": 3, "cols": 3}
 
@@ -36,7 +36,7 @@ def own_part(page: Path) -> str:
 def data_of(page: Path) -> tuple[Any, dict[str, Any]]:
     """The facts and arrays in a page."""
     (block,) = re.findall(r'<script type="application/octet-stream" id="data">([^<]*)</script>', page.read_text())
-    return unpacked(base64.b64decode(block))
+    return unpack_data_block(base64.b64decode(block))
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_the_observed_model_is_in_the_page(certified: Result, tmp_path: Path) ->
 
 @pytest.mark.usefixtures("words_only")
 def test_a_large_run_keeps_its_page_small(certified: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adagoal.report.data.POLICIES", 4 * 9)
+    monkeypatch.setattr("adagoal.report.data.MAX_POLICY_ENTRIES", 4 * 9)
     _, arrays = data_of(write_report(certified, tmp_path))
     assert arrays["policy"].shape[0] == 4
     held = arrays["goal"][arrays["policy_row"] >= 0]
@@ -118,7 +118,7 @@ def test_a_large_run_keeps_its_page_small(certified: Result, tmp_path: Path, mon
 def test_places_of_a_world_without_a_map() -> None:
     """A diamond with a tail, and a state that no edge leads to."""
     source, target = np.array([0, 0, 1, 2, 3]), np.array([1, 2, 3, 3, 4])
-    place = layered(0, np.array([True] * 6 + [False]), source, target)
+    place = layered_positions(0, np.array([True] * 6 + [False]), source, target)
     assert place[:, 0].tolist()[:6] == [0, 1, 1, 2, 3, 4]
     assert place[1, 1] != place[2, 1]
     assert np.isnan(place[6]).all()
@@ -126,12 +126,12 @@ def test_places_of_a_world_without_a_map() -> None:
 
 def test_a_block_is_read_as_it_was_packed() -> None:
     arrays = {"a": np.arange(3, dtype=np.float32), "b": np.zeros((0, 2), np.uint8), "c": np.array([[1.5, np.inf]])}
-    facts, found = unpacked(packed({"text": "שלום"}, arrays))
+    facts, found = unpack_data_block(pack_data_block({"text": "שלום"}, arrays))
     assert facts == {"text": "שלום"}
     for name, array in arrays.items():
         np.testing.assert_array_equal(found[name], array)
     with pytest.raises(ValueError, match="no page can read"):
-        packed({}, {"a": np.zeros(2, np.int64)})
+        pack_data_block({}, {"a": np.zeros(2, np.int64)})
 
 
 @pytest.mark.usefixtures("words_only")
@@ -152,13 +152,13 @@ def test_an_unfinished_curriculum_claims_what_it_has_finished(tmp_path: Path) ->
     """A first stage that was cut short has certified nothing, although no goal that was seen is open."""
     early, late = (api.explore("two-room", "auto", budget=steps, out=tmp_path / str(steps)) for steps in (2, 30_000))
     assert (early.certified_radius, early.open_goals) == (None, [])
-    assert "was certified" not in str(headline(early))
-    assert "goals that were never seen may be missing" in str(headline(early))
+    assert "was certified" not in str(make_headline(early))
+    assert "goals that were never seen may be missing" in str(make_headline(early))
     assert late.status == "budget"
     assert late.certified_radius == late.radius >= 2
-    assert f"the largest radius that was certified is {late.radius:g}" in str(headline(late))
+    assert f"the largest radius that was certified is {late.radius:g}" in str(make_headline(late))
     assert api.audit(late).ok
-    assert load(tmp_path / "30000").certified_radius == late.radius
+    assert load_result(tmp_path / "30000").certified_radius == late.radius
 
 
 @pytest.mark.usefixtures("words_only")
@@ -168,7 +168,7 @@ def test_no_guarantee_is_said_everywhere(partial: Result, status: str, tmp_path:
     page = own_part(write_report(result, tmp_path))
     assert page.count("no guarantee") >= 4, "title, status, what is unknown, estimates"
     assert "Certificates" not in page
-    assert "no guarantee" in str(headline(result))
+    assert "no guarantee" in str(make_headline(result))
 
 
 @pytest.mark.usefixtures("words_only")
@@ -180,11 +180,11 @@ def test_warnings_come_first_and_text_is_escaped(certified: Result, tmp_path: Pa
 
 @pytest.mark.usefixtures("words_only")
 def test_report_is_the_same_from_the_stored_view(certified: Result, tmp_path: Path) -> None:
-    view = View.of(ModelWorld(grid.open_grid(rows=3, cols=3)))
+    view = StateMetadata.from_env(ModelSimulator(grid.open_grid_model(rows=3, cols=3)))
     certified.save(tmp_path)
     first = write_report(certified, tmp_path, view).read_bytes()
-    stored = load(tmp_path).view
-    assert write_report(load(tmp_path), tmp_path).read_bytes() == first
+    stored = load_result(tmp_path).view
+    assert write_report(load_result(tmp_path), tmp_path).read_bytes() == first
     assert (stored.start, stored.labels) == (view.start, view.labels)
     assert stored.layout is not None
     assert view.layout is not None
@@ -194,7 +194,10 @@ def test_report_is_the_same_from_the_stored_view(certified: Result, tmp_path: Pa
 
 def test_names_of_states_are_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Markup of the terminal, of mathtext and of pages, escape sequences, and letters that turn a line around."""
-    assert run(["explore", "odd_envs:Named-v0", "--radius", "8", "--budget", "4000", "--out", str(tmp_path)]) == 3
+    assert (
+        run_command_line(["explore", "odd_envs:Named-v0", "--radius", "8", "--budget", "4000", "--out", str(tmp_path)])
+        == 3
+    )
     page = own_part(tmp_path / "report.html")
     names = " ".join(data_of(tmp_path / "report.html")[0]["labels"])
     assert "<script>alert(1)" in names
@@ -202,7 +205,7 @@ def test_names_of_states_are_data(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert not set("\u202e\x1b\x07") & set(page + names)
     assert "$\\frac{0$" in names
     capsys.readouterr()
-    assert run(["play", str(tmp_path), "--episodes", "2", "--trust"]) == 0
+    assert run_command_line(["play", str(tmp_path), "--episodes", "2", "--trust"]) == 0
     shown = capsys.readouterr().out
     assert "[/x]0" in shown or "start" in shown
     assert "[bold]a b" in shown
@@ -214,19 +217,24 @@ def test_any_label_can_be_drawn(partial: Result, tmp_path: Path) -> None:
     odd = ("[/x]0", "$\\frac{0$", "$", "\u202egnp", "\x1b[31m", "\ud800", "x" * 10_000, "a\nb\tc")
     labels = tuple(f"{label}{state}" for state, label in enumerate(("$", *odd)))
     assert set(partial.goals) == set(range(9)), "all of them are drawn"
-    facts, _ = data_of(write_report(partial, tmp_path, View(0, labels, None)))
-    assert facts["labels"] == [f"{state} {plain(name)}" for state, name in enumerate(labels)]
+    facts, _ = data_of(write_report(partial, tmp_path, StateMetadata(0, labels, None)))
+    assert facts["labels"] == [f"{state} {to_single_line(name)}" for state, name in enumerate(labels)]
 
 
 def test_what_an_environment_prints_is_not_in_the_json(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = str(tmp_path)
-    assert run(["explore", "odd_envs:Chatty-v0", "--radius", "6", "--budget", "500", "--out", folder, "--json"]) == 3
+    assert (
+        run_command_line(
+            ["explore", "odd_envs:Chatty-v0", "--radius", "6", "--budget", "500", "--out", folder, "--json"]
+        )
+        == 3
+    )
     out, err = capfd.readouterr()
     assert json.loads(out)["steps"] == 500
     assert "from C" in err
     assert "welcome" in err
     for command in (["resume", folder, "--budget", "600"], ["play", folder, "--episodes", "1"]):
-        run([*command, "--trust", "--json"])
+        run_command_line([*command, "--trust", "--json"])
         json.loads(capfd.readouterr().out)
 
 
@@ -250,19 +258,19 @@ def test_run_that_saw_nothing(tmp_path: Path) -> None:
 def test_expected_total_follows_the_trace() -> None:
     steps = [int(100 * 1.02**i) for i in range(400)]
     trace = [(s, 0, 1e6 / s, 3) for s in steps]
-    assert expected_total(trace, 1.0) == pytest.approx(1e6, rel=0.01)
-    assert expected_total(trace, 0.1) is None, "too far away"
-    assert expected_total(trace[:3], 1.0) is None, "too early"
-    assert expected_total([(s, 0, 41.0, 3) for s in steps], 1.0) is None, "no fall, no guess"
-    assert expected_total([], 1.0) is None
+    assert extrapolate_total_steps(trace, 1.0) == pytest.approx(1e6, rel=0.01)
+    assert extrapolate_total_steps(trace, 0.1) is None, "too far away"
+    assert extrapolate_total_steps(trace[:3], 1.0) is None, "too early"
+    assert extrapolate_total_steps([(s, 0, 41.0, 3) for s in steps], 1.0) is None, "no fall, no guess"
+    assert extrapolate_total_steps([], 1.0) is None
 
 
 def test_progress_prints_plain_lines_where_there_is_no_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("adagoal.runs.progress.LINE", 0.0)
-    seen: list[Run] = []
-    with Progress(budget=5000) as progress:
+    monkeypatch.setattr("adagoal.runs.progress.PLAIN_LINE_SECONDS", 0.0)
+    seen: list[ExplorationRun] = []
+    with ExplorationProgress(budget=5000) as progress:
         api.explore(
             "grid", 6, env_args=ARGUMENTS, budget=3000, observe=lambda run: (seen.append(run), progress(run))[0]
         )
@@ -272,4 +280,4 @@ def test_progress_prints_plain_lines_where_there_is_no_terminal(
     assert "open" in lines[-1]
     assert "epsilon 1" in lines[-1]
     assert "about" in lines[-1]
-    assert progress.world is seen[0].world
+    assert progress.world is seen[0].env

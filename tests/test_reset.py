@@ -13,18 +13,18 @@ import pytest
 from adagoal import methods
 from adagoal.api import explore as api
 from adagoal.api.check import check_env
-from adagoal.core.counts import Counts
+from adagoal.core.counts import TransitionCounts
 from adagoal.core.errors import InputError
 from adagoal.core.goalspace import GoalSpace
-from adagoal.core.run import Run
+from adagoal.core.run import ExplorationRun
 from adagoal.core.types import Floats
 from adagoal.runs.result import Result
-from adagoal.tabular.certified import Certified
-from adagoal.tabular.reset import SHARE, BelievedReset
+from adagoal.tabular.certified import CertifiedExplorer
+from adagoal.tabular.reset import RESET_DELTA_SHARE, UncertainReset
 from adagoal.worlds import random_models, toys
-from adagoal.worlds.gym import GymWorld
-from adagoal.worlds.model import TabularMDP, from_rows
-from adagoal.worlds.simulator import ModelWorld
+from adagoal.worlds.gym import GymAdapter
+from adagoal.worlds.model import TabularMDP, model_from_rows
+from adagoal.worlds.simulator import ModelSimulator
 from model_env import ModelEnv, PairEnv, with_terminal
 
 
@@ -62,14 +62,14 @@ def landing(S: int, start: int, q: float, others: Floats) -> Floats:
     return row
 
 
-def believed(D: float, upper: float, cap: float, q: float) -> BelievedReset:
+def believed(D: float, upper: float, cap: float, q: float) -> UncertainReset:
     """One goal, with exact values and exactly this bound on q."""
     exact = SimpleNamespace(
         D=np.array([D]), upper=np.array([upper]), E=np.array([upper - D]), cap=cap, goal_state=np.array([1])
     )
     exact.column = np.array([0])
     exact.counts = SimpleNamespace(resets=1)
-    return BelievedReset(exact, 1.0 - q)  # type: ignore[arg-type]
+    return UncertainReset(exact, 1.0 - q)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -99,7 +99,7 @@ def test_the_lemma_on_exact_values(seed: int) -> None:
             continue
         true = values(mdp, goal, truth, policy)[mdp.start]
         wide = believed(best_here, here[mdp.start], float(here.max()) + 2.0, q)
-        lower, upper = wide.bounds(0)
+        lower, upper = wide.distance_bounds(0)
         assert lower <= best + 1e-9
         assert true <= upper * (1 + 1e-9)
         if math.isfinite(upper):
@@ -117,8 +117,8 @@ def test_the_event_fails_as_rarely_as_it_should() -> None:
     """The share of streams in which the bound is below the truth before the first reset leads elsewhere."""
     rng, delta, q = np.random.default_rng(0), 0.3, 0.02
     first_astray = rng.geometric(q, size=20_000)
-    counts = Counts(2, 1, 0)
-    wide = BelievedReset(SimpleNamespace(counts=counts), delta)  # type: ignore[arg-type]
+    counts = TransitionCounts(2, 1, 0)
+    wide = UncertainReset(SimpleNamespace(counts=counts), delta)  # type: ignore[arg-type]
     resets = np.arange(1, 2000)
     bound = np.empty(len(resets))
     for i, n in enumerate(resets):
@@ -161,12 +161,12 @@ def holds(result: Result, mdp: TabularMDP, other: int, q: float) -> bool:
 @pytest.mark.parametrize("world", ["trap", "chain"])
 def test_runs_with_a_rare_other_start_are_void_or_right(world: str) -> None:
     """At delta = 0.3: of 20 runs at most a few may break; most see the other start and are void."""
-    mdp, other = (toys.trap_chain(n_states=4, p=0.3), 2) if world == "trap" else (toys.chain(n_states=12), 11)
+    mdp, other = (toys.trap_chain(n_states=4, p=0.3), 2) if world == "trap" else (toys.chain_model(n_states=12), 11)
     broken, kinds = 0, set[str]()
     for seed in range(20):
         q = (0.015, 0.004)[seed % 2]
         env = Elsewhere(mdp, other, q)
-        if not GymWorld(env, "model").sure_start:
+        if not GymAdapter(env, "model").start_is_certain:
             result = api.explore(env, 12, 3.0, delta=0.3, seed=seed, budget=8_000)
             kinds.add(result.status)
             broken += result.status != "void" and not holds(result, mdp, other, q)
@@ -174,7 +174,7 @@ def test_runs_with_a_rare_other_start_are_void_or_right(world: str) -> None:
     assert broken <= 20 * 0.3
 
 
-TWO_AND_ONE = from_rows([{1: 1.0}, {0: 1.0}, {2: 1.0}], 1, terminal=[2])
+TWO_AND_ONE = model_from_rows([{1: 1.0}, {0: 1.0}, {2: 1.0}], 1, terminal=[2])
 """States 0 and 1 lead to each other; only a reset that leads elsewhere finds state 2, after 1/q resets on average."""
 DELTA, QUIET = 0.3, 0.345
 """No reset before a run draws a number in [QUIET, QUIET + 0.16), so the start looks fixed."""
@@ -200,15 +200,15 @@ def broken(q: float, seed: int, believe: bool) -> bool:
     """
     env = Hidden(TWO_AND_ONE)
     env.q = q
-    world = GymWorld(env, "hidden")
-    assert not world.sure_start
-    world.sure_start = not believe
+    world = GymAdapter(env, "hidden")
+    assert not world.start_is_certain
+    world.start_is_certain = not believe
     claims: list[bool] = []
 
-    def watch(run: Run) -> bool:
+    def watch(run: ExplorationRun) -> bool:
         wrong = bool(run.estimates.D[run.estimates.column[2]] > 1.0 / q)
-        claims.append(wrong and not world.void)
-        return not world.void
+        claims.append(wrong and not world.void_reasons)
+        return not world.void_reasons
 
     result = api.explore(world, 12, 3.0, delta=DELTA, seed=seed, observe=watch)
     missing = result.status == "certified" and 1.0 / q <= 12 and 2 not in result.goals
@@ -225,40 +225,42 @@ def test_a_hidden_start_breaks_runs_that_do_not_pay_for_it() -> None:
 def test_300_runs_with_a_hidden_start() -> None:
     """The share of delta is what the event may fail with; without it most runs of the same kind are wrong."""
     paid = [broken((0.002, 0.09, 0.12)[seed % 3], seed, believe=True) for seed in range(300)]
-    allowed = SHARE * DELTA
+    allowed = RESET_DELTA_SHARE * DELTA
     assert np.mean(paid) <= allowed + 3 * math.sqrt(allowed / 300)
     unpaid = [broken((0.09, 0.12)[seed % 2], seed, believe=False) for seed in range(100)]
     assert np.mean(unpaid) > 0.3
 
 
 def test_models_keep_the_whole_delta_and_objects_pay() -> None:
-    mdp = toys.chain(n_states=5)
-    sure, unsure, virtual = ModelWorld(mdp), GymWorld(ModelEnv(mdp), "e"), GymWorld(ModelEnv(mdp, (0, 2)), "v")
-    assert (sure.sure_start, unsure.sure_start, virtual.sure_start) == (True, False, True)
+    mdp = toys.chain_model(n_states=5)
+    sure, unsure, virtual = ModelSimulator(mdp), GymAdapter(ModelEnv(mdp), "e"), GymAdapter(ModelEnv(mdp, (0, 2)), "v")
+    assert (sure.start_is_certain, unsure.start_is_certain, virtual.start_is_certain) == (True, False, True)
     built = []
     for world in (sure, unsure, virtual):
-        counts = Counts(world.initial_states, world.n_actions, world.start)
+        counts = TransitionCounts(world.initial_states, world.n_actions, world.start)
         built.append(
-            methods.build(
+            methods.build_estimates(
                 "certified",
-                methods.Problem(world, counts, 4.0, 1.0, 0.1, GoalSpace.states(counts.n_states, world.state_bound)),
+                methods.ExplorationProblem(
+                    world, counts, 4.0, 1.0, 0.1, GoalSpace.from_states(counts.n_states, world.state_bound)
+                ),
                 {},
             )
         )
-    assert [type(estimates) for estimates in built] == [Certified, BelievedReset, Certified]
-    logs = [estimates.confidence.logs for estimates in built[:2]]
-    np.testing.assert_allclose(logs[1] - logs[0], -math.log(1 - SHARE))
+    assert [type(estimates) for estimates in built] == [CertifiedExplorer, UncertainReset, CertifiedExplorer]
+    logs = [estimates.confidence.union_logs for estimates in built[:2]]
+    np.testing.assert_allclose(logs[1] - logs[0], -math.log(1 - RESET_DELTA_SHARE))
 
 
 def test_a_method_that_takes_the_reset_for_granted_says_so() -> None:
-    result = api.explore(ModelEnv(toys.chain(n_states=3)), 2, 1.0, method="ucbvi", budget=50)
+    result = api.explore(ModelEnv(toys.chain_model(n_states=3)), 2, 1.0, method="ucbvi", budget=50)
     assert any("takes it for granted" in line for line in result.warnings) == result.guarantee
 
 
 @pytest.mark.parametrize("kind", [ModelEnv, PairEnv])
 def test_a_random_start_can_be_declared(kind: type[ModelEnv], tmp_path: Path) -> None:
     """A rare other start would void a run that believes in a fixed one; declared, it is one more thing to learn."""
-    mdp = toys.chain(n_states=4, slip=0.1)
+    mdp = toys.chain_model(n_states=4, slip=0.1)
 
     class Rare(kind):  # type: ignore[misc, valid-type]
         def reset(

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import adagoal
-from adagoal.cli.main import run
+from adagoal.cli.main import run_command_line
 from adagoal.mdp import solve
 from adagoal.worlds import toys
-from adagoal.worlds.simulator import ModelWorld
+from adagoal.worlds.simulator import ModelSimulator
 from experiments import incremental
 from goal_sets import GRID, RIVALS, WORLDS, random_sets, second
 from model_env import PairEnv
@@ -26,18 +26,18 @@ def test_what_rivals_claim_of_sets(world, kind, method):
     sets = [list(range(r, mdp.n_states, 3)) for r in range(3)] if kind == "partition" else random_sets(mdp, 1)
     names = {f"set {i}": members for i, members in enumerate(sets)}
     result = adagoal.explore(
-        ModelWorld(mdp), L, epsilon, goals=names, method=method, method_args=RIVALS[method], seed=2, budget=10**7
+        ModelSimulator(mdp), L, epsilon, goals=names, method=method, method_args=RIVALS[method], seed=2, budget=10**7
     )
     assert result.status == "stopped"
     inside = [np.isin(np.arange(mdp.n_states), incremental.incremental_set(mdp, r)) for r in (L, L + epsilon)]
-    best, beyond = (solve.distances(incremental.restricted(mdp, known), sets) for known in inside)
+    best, beyond = (solve.optimal_distances(incremental.restricted(mdp, known), sets) for known in inside)
     assert set(np.flatnonzero(best <= L)) <= set(result.goals) <= set(np.flatnonzero(beyond <= L + epsilon))
     verdict = adagoal.audit(result, mdp)
     assert verdict.certificates
     for row in verdict.rows:
         assert not row.in_X or row.value <= L + epsilon
         assert method != "disco" or not row.in_X or best[row.goal] > L or row.value <= best[row.goal] + epsilon
-    assert all(trial.agrees for trial in adagoal.play(result, episodes=20, env=ModelWorld(mdp)))
+    assert all(trial.agrees for trial in adagoal.play(result, episodes=20, env=ModelSimulator(mdp)))
 
 
 @pytest.mark.parametrize("method", RIVALS)
@@ -55,14 +55,14 @@ def test_a_set_may_be_near_though_each_of_its_states_is_far(method, tmp_path, ca
         for name in ("policy", "visits", "episode_goals"):
             np.testing.assert_array_equal(again.arrays[name], whole.arrays[name])
     if method == "disco":
-        assert run(["report", str(tmp_path)]) == 0
-    assert run(["play", str(tmp_path), "--goal-label", "middle", "--episodes", "5"]) == 0
+        assert run_command_line(["report", str(tmp_path)]) == 0
+    assert run_command_line(["play", str(tmp_path), "--goal-label", "middle", "--episodes", "5"]) == 0
     for label, says in {
         "midle": "no goal is called 'midle'",
         "first": "'first' is number 1, which is not among",
     }.items():
         capsys.readouterr()
-        assert run(["play", str(tmp_path), "--goal-label", label]) == 2
+        assert run_command_line(["play", str(tmp_path), "--goal-label", label]) == 2
         assert capsys.readouterr().err.startswith(f"error: --goal-label: {says}")
 
 
@@ -95,20 +95,20 @@ def test_a_comparison_with_sets(tmp_path, monkeypatch, capsys):
     Path("mine.py").write_text("def row(label):\n    return label[:2]\n")
     line = ["compare", "grid", "--radius", "4", "--epsilon", "2", "--goals", "mine.py:row", "--goal-rules", "adagoal"]
     line += ["--methods", "certified,ucbexplore,disco", "--constants", "scaled=0.001", "--seeds", "1", "--jobs", "1"]
-    assert run([*line, "--out", "c", "--quiet"]) == 0
+    assert run_command_line([*line, "--out", "c", "--quiet"]) == 0
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| grid ")]
     assert [line.split("|")[-3].strip() for line in rows] == ["1/1"] * 3  # each passes the audit
 
 
 @pytest.mark.parametrize("goals", [{"far": [2, 3]}, {"far": lambda state: state > 1}])
 def test_one_set_as_the_goal_of_bpi(goals, tmp_path):
-    world, arguments = ModelWorld(toys.chain(n_states=4)), {"horizon": 12, "constants": "scaled=0.01"}
+    world, arguments = ModelSimulator(toys.chain_model(n_states=4)), {"horizon": 12, "constants": "scaled=0.01"}
     result = adagoal.explore(
         world, 3, goals=goals, method="bpi-ucbvi", method_args=arguments, budget=30_000, out=tmp_path
     )
     assert result.status == "stopped"
     assert result.members("far") == [2, 3]
-    (trial,) = adagoal.play(tmp_path, ["far"], episodes=5, env=ModelWorld(toys.chain(n_states=4)))
+    (trial,) = adagoal.play(tmp_path, ["far"], episodes=5, env=ModelSimulator(toys.chain_model(n_states=4)))
     assert trial.mean == 2.0
 
 
@@ -116,8 +116,8 @@ def test_one_set_as_the_goal_of_bpi(goals, tmp_path):
 @pytest.mark.parametrize("goals", [None, second, {"even": lambda o: o[1] % 2 == 0, "late": lambda o: o[1] > 2}])
 def test_rivals_number_states_as_they_are_found(tmp_path, monkeypatch, method, goals):
     """There is room for two states at first; the answer is that of the known model, and a cut run goes on."""
-    monkeypatch.setattr("adagoal.worlds.adapter.FIRST_STATES", 2)
-    mdp, L = toys.chain(n_states=12, slip=0.1), 4.0
+    monkeypatch.setattr("adagoal.worlds.adapter.INITIAL_STATE_CAPACITY", 2)
+    mdp, L = toys.chain_model(n_states=12, slip=0.1), 4.0
     setting = {"method": method, "method_args": {"constants": "scaled=0.001"}, "seed": 3, "goals": goals}
     whole = adagoal.explore(PairEnv(mdp), L, **setting)
     assert whole.status == "stopped"

@@ -14,32 +14,32 @@ import pytest
 
 import adagoal
 from adagoal.api import explore as api
-from adagoal.cli.main import run as command
+from adagoal.cli.main import run_command_line as command
 from adagoal.compare import comparison
-from adagoal.core.counts import Counts
+from adagoal.core.counts import TransitionCounts
 from adagoal.core.errors import InputError
 from adagoal.core.policy import Policy
-from adagoal.core.run import Run
+from adagoal.core.run import ExplorationRun
 from adagoal.goals import adagoal as rule
 from adagoal.mdp import solve
-from adagoal.planning.model import Kernel
-from adagoal.planning.visgo import visgo
+from adagoal.planning.model import TransitionKernel
+from adagoal.planning.visgo import solve_visgo
 from adagoal.rivals import gosprl, planning
-from adagoal.rivals.explorer import follow
+from adagoal.rivals.explorer import run_self_directed
 from adagoal.rivals.gosprl import Gosprl
 from adagoal.rivals.lae import LAE, enough_episodes
-from adagoal.rivals.rounds import Rounds
+from adagoal.rivals.rounds import RoundBasedMethod
 from adagoal.rivals.valae import VALAE
 from adagoal.runs.result import Result
 from adagoal.worlds import grid, random_models, registry, toys
 from adagoal.worlds.model import TabularMDP
-from adagoal.worlds.simulator import ModelWorld
+from adagoal.worlds.simulator import ModelSimulator
 from experiments import arena, incremental, required_steps
 from experiments.__main__ import run as run_experiment
 
 EPSILON = 1.0
 WORLDS = range(12)
-ROUNDING = 2 * gosprl.PRECISION
+ROUNDING = 2 * gosprl.VALUE_PRECISION
 """Relative error of the values behind the diameter."""
 
 
@@ -52,13 +52,13 @@ def small_world(seed: int) -> tuple[TabularMDP, float]:
         lambda: random_models.random_deterministic(n_states=8, n_actions=2, seed=seed),
     )
     mdp = make[seed % 4]()
-    distances = solve.distances(mdp)
+    distances = solve.optimal_distances(mdp)
     return mdp, float(np.clip(np.median(distances[np.isfinite(distances)]), 3.0, 8.0))
 
 
 def explore(mdp: TabularMDP, L: float, method: str, constants: str, seed: int) -> Result:
     arguments = {"constants": constants}
-    return api.explore(ModelWorld(mdp), L, EPSILON, method=method, method_args=arguments, seed=seed, budget=10**7)
+    return api.explore(ModelSimulator(mdp), L, EPSILON, method=method, method_args=arguments, seed=seed, budget=10**7)
 
 
 def values(mdp: TabularMDP, result: Result) -> dict[int, float]:
@@ -92,7 +92,8 @@ def test_disco_finds_what_is_incrementally_reachable_with_good_policies(constant
 
 
 @pytest.mark.parametrize(
-    ("mdp", "L"), [(grid.open_grid(), 8.0), (toys.chain(n_states=8, slip=0.1), 6.0), (toys.trap_chain(), 10.0)]
+    ("mdp", "L"),
+    [(grid.open_grid_model(), 8.0), (toys.chain_model(n_states=8, slip=0.1), 6.0), (toys.trap_chain(), 10.0)],
 )
 def test_disco_solves_multi_goal_exploration_where_the_sets_agree(mdp: TabularMDP, L: float) -> None:
     """S_L-arrow = G_L, and restricted policies are as good as free ones: C1 and C2 hold."""
@@ -104,16 +105,16 @@ def test_disco_solves_multi_goal_exploration_where_the_sets_agree(mdp: TabularMD
 
 def test_equal_sets_alone_are_not_enough() -> None:
     """FrozenLake: S_L-arrow = G_L for L = 20, but a policy restricted to it loses more than epsilon on some goal."""
-    mdp = registry.make_model("FrozenLake-v1", {}, None)
+    mdp = registry.make_exact_model("FrozenLake-v1", {}, None)
     assert mdp is not None
     inside = incremental.incremental_set(mdp, 20.0)
     assert inside.tolist() == solve.reachable_set(mdp, 20.0).tolist()
     best = incremental.restricted_distances(mdp, np.isin(np.arange(mdp.n_states), inside))
-    assert (best - solve.distances(mdp))[inside].max() > 2.0
+    assert (best - solve.optimal_distances(mdp))[inside].max() > 2.0
 
 
 def test_incremental_methods_miss_the_goal_of_the_fan() -> None:
-    mdp = toys.fan(n_middle=10)
+    mdp = toys.fan_model(n_middle=10)
     assert api.explore("fan", 4.0, method="gosprl", method_args={"constants": "scaled=0.01"}).goals == [0, 11]
     for method in ("ucbexplore", "disco", "valae", "lae"):
         assert 11 not in explore(mdp, 4.0, method, "scaled=0.01", 0).goals
@@ -122,26 +123,30 @@ def test_incremental_methods_miss_the_goal_of_the_fan() -> None:
 @pytest.mark.parametrize("method", ["ucbexplore", "disco"])
 def test_many_rare_states_are_no_shortcut(method: str) -> None:
     """Each of ten states has probability 1/10, and their widths together would be more than it: 19 steps, not 6."""
-    assert explore(toys.fan(n_middle=10), 6.0, method, "paper" if method == "disco" else "scaled=0.001", 0).goals == [0]
+    assert explore(
+        toys.fan_model(n_middle=10), 6.0, method, "paper" if method == "disco" else "scaled=0.001", 0
+    ).goals == [0]
 
 
 # --- VALAE and LAE ---
 
 
-def finished(method: type[Rounds], seed: int, constants: str, phases: int = 9) -> tuple[TabularMDP, Rounds]:
+def finished(
+    method: type[RoundBasedMethod], seed: int, constants: str, phases: int = 9
+) -> tuple[TabularMDP, RoundBasedMethod]:
     """A small world, and the method after so many phases, or at its own stop."""
     mdp, L = small_world(seed)
     explorer = method(counts_of(mdp), L, EPSILON, 0.1, None, constants)
-    run = Run(ModelWorld(mdp), explorer, rule, np.random.default_rng(seed))
-    follow(run, 10**7, lambda run: explorer.phase < phases)
+    run = ExplorationRun(ModelSimulator(mdp), explorer, rule, np.random.default_rng(seed))
+    run_self_directed(run, 10**7, lambda run: explorer.phase < phases)
     assert explorer.stopped == (phases == 9)
     return mdp, explorer
 
 
-def played(mdp: TabularMDP, explorer: Rounds) -> dict[int, float]:
+def played(mdp: TabularMDP, explorer: RoundBasedMethod) -> dict[int, float]:
     """The expected steps of the policy of every member of K."""
-    known = np.flatnonzero(explorer.known).tolist()
-    return {g: solve.policy_value(mdp, Policy(g, explorer.policy(g), mdp.reset_action)) for g in known}
+    known = np.flatnonzero(explorer.known_states).tolist()
+    return {g: solve.policy_value(mdp, Policy(g, explorer.goal_policy(g), mdp.reset_action)) for g in known}
 
 
 @pytest.mark.parametrize("seed", [*range(4), *(pytest.param(s, marks=pytest.mark.slow) for s in range(4, 24))])
@@ -149,10 +154,10 @@ def test_lae_finds_what_is_incrementally_reachable_with_good_policies(seed: int)
     """S_L-arrow is a subset of K, K of S_(L + epsilon)-arrow; policies lose a share of epsilon / L at most."""
     mdp, explorer = finished(LAE, seed, "scaled=0.002")
     low, high = (set(incremental.incremental_set(mdp, r).tolist()) for r in (explorer.L, explorer.L + EPSILON))
-    assert low <= set(np.flatnonzero(explorer.known).tolist()) <= high
-    best = incremental.restricted_distances(mdp, explorer.known)
+    assert low <= set(np.flatnonzero(explorer.known_states).tolist()) <= high
+    best = incremental.restricted_distances(mdp, explorer.known_states)
     for goal, value in played(mdp, explorer).items():
-        assert value <= best[goal] * (1.0 + explorer.relative)
+        assert value <= best[goal] * (1.0 + explorer.relative_accuracy)
 
 
 @pytest.mark.parametrize("seed", [*range(4), *(pytest.param(s, marks=pytest.mark.slow) for s in range(4, 24))])
@@ -163,22 +168,22 @@ def test_valae_finds_a_set_and_then_good_policies(seed: int) -> None:
     """
     mdp, explorer = finished(VALAE, seed, "scaled=0.1", phases=1)
     low, high = (set(incremental.incremental_set(mdp, r * explorer.L).tolist()) for r in (1, 2))
-    assert low <= set(np.flatnonzero(explorer.known).tolist()) <= high
+    assert low <= set(np.flatnonzero(explorer.known_states).tolist()) <= high
     mdp, explorer = finished(VALAE, seed, "scaled=0.00001")
-    best = incremental.restricted_distances(mdp, explorer.known)
+    best = incremental.restricted_distances(mdp, explorer.known_states)
     for goal, value in played(mdp, explorer).items():
         assert value <= best[goal] + EPSILON
         assert explorer.D[goal] > explorer.L or value <= explorer.L + EPSILON
 
 
 @pytest.mark.parametrize("method", [LAE, VALAE])
-def test_samples_that_chose_the_states_are_left_out(method: type[Rounds]) -> None:
+def test_samples_that_chose_the_states_are_left_out(method: type[RoundBasedMethod]) -> None:
     """What the policies are planned on was seen after K was final: it is less than all that was seen, and enough."""
     _, explorer = finished(method, 0, "scaled=0.002" if method is LAE else "scaled=0.00001")
-    n = explorer.samples.sum(1)[np.repeat(explorer.known, explorer.counts.n_actions)]
-    assert 0 < explorer.dropped.sum() < explorer.counts.n.sum()
+    n = explorer.round_samples.sum(1)[np.repeat(explorer.known_states, explorer.counts.n_actions)]
+    assert 0 < explorer.dropped_samples.sum() < explorer.counts.n.sum()
     assert n.min() > 0
-    assert (explorer.samples >= 0).all()
+    assert (explorer.round_samples >= 0).all()
 
 
 def test_lae_plays_as_many_episodes_as_its_lemma_asks_for() -> None:
@@ -193,9 +198,11 @@ def test_visgo_is_optimistic_and_exact_without_bonus() -> None:
     mdp = random_models.random_sparse(n_states=7, n_actions=2, seed=5)
     S, A, goal, cap = 7, 2, 6, 40.0
     counts = required_steps.exact(mdp, np.full(S * A, 1000.0))
-    kernel = Kernel(counts.successor, counts.count / counts.n[:, None], counts.support, counts.terminal, counts.start)
+    kernel = TransitionKernel(
+        counts.successor, counts.count / counts.n[:, None], counts.support, counts.terminal, counts.start
+    )
     usable, iota = np.repeat(np.arange(S) < 5, A), np.full(S * A, 0.3)
-    p = counts.kernel()
+    p = counts.empirical_kernel()
     for root, flat in ((0.0, 0.0), (3.0, 60.0)):
         V = np.zeros(S)
         for _ in range(5000):
@@ -206,7 +213,7 @@ def test_visgo_is_optimistic_and_exact_without_bonus() -> None:
             Q = np.where(usable, np.maximum(1 + mean * counts.n / (counts.n + 1) - bonus, 0), np.inf).reshape(S, A)
             V = np.minimum(np.minimum(Q.min(1), 1 + V[counts.start]), cap)
             V[goal] = 0.0
-        found, _ = visgo(kernel, counts.n, iota, usable, np.array([goal]), root, flat, 1e-10, cap)
+        found, _ = solve_visgo(kernel, counts.n, iota, usable, np.array([goal]), root, flat, 1e-10, cap)
         np.testing.assert_allclose(found[0], V, rtol=1e-6)
         best = incremental.restricted_distances(mdp, np.arange(S) < 5)[goal]
         assert V[counts.start] <= best
@@ -233,12 +240,12 @@ def test_ucbexplore_does_not_count_the_way_back() -> None:
 
 
 def collected(mdp: TabularMDP, explorer: Gosprl, seed: int) -> str:
-    run = Run(ModelWorld(mdp), explorer, rule, np.random.default_rng(seed))
-    return follow(run, 10**8)
+    run = ExplorationRun(ModelSimulator(mdp), explorer, rule, np.random.default_rng(seed))
+    return run_self_directed(run, 10**8)
 
 
-def counts_of(mdp: TabularMDP) -> Counts:
-    return Counts(mdp.n_states, mdp.n_actions, mdp.start)
+def counts_of(mdp: TabularMDP) -> TransitionCounts:
+    return TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -265,7 +272,7 @@ def test_gosprl_diameter_lies_between_once_and_twice_the_truth(constants: str, s
 @pytest.mark.parametrize("seed", range(8))
 def test_gosprl_solves_multi_goal_exploration_where_everything_is_reachable(seed: int) -> None:
     mdp = random_models.random_dense(n_states=6, n_actions=2, seed=seed)
-    L = float(np.median(solve.distances(mdp)))
+    L = float(np.median(solve.optimal_distances(mdp)))
     result = explore(mdp, L, "gosprl", "scaled=0.01", seed)
     assert result.status == "stopped"
     verdict = api.audit(result, mdp)
@@ -292,10 +299,10 @@ def best_and_played(mdp: TabularMDP, goal: int, H: int, table: np.ndarray) -> tu
 def test_bpi_finds_a_good_policy_for_one_goal(seed: int) -> None:
     """It stops by itself, with a policy within epsilon of the best one over H stages."""
     mdp = random_models.random_sparse(n_states=5, n_actions=3, branching=2, seed=seed)
-    goal = int(np.argsort(solve.distances(mdp))[3])
+    goal = int(np.argsort(solve.optimal_distances(mdp))[3])
     arguments = {"constants": "scaled=0.01", "horizon": 12}
     result = api.explore(
-        *(ModelWorld(mdp), 40.0, 0.3), goals=[goal], method="bpi-ucbvi", method_args=arguments, seed=seed,
+        *(ModelSimulator(mdp), 40.0, 0.3), goals=[goal], method="bpi-ucbvi", method_args=arguments, seed=seed,
         budget=10**8,
     )  # fmt: skip
     assert (result.status, result.goals) == ("stopped", [goal])
@@ -328,14 +335,14 @@ def test_bpi_needs_one_goal() -> None:
 )
 def test_own_stop_is_not_before_what_the_rule_asks_for(method: str, constants: str, env: str, L: float) -> None:
     """The computed number is a lower bound, within a factor ten."""
-    mdp = registry.make_model(env, {}, None)
+    mdp = registry.make_exact_model(env, {}, None)
     assert mdp is not None
     least = required_steps.RIVALS[method](mdp, L, EPSILON, 0.1, constants)
     assert least <= explore(mdp, L, method, constants, 0).steps <= 10 * least
 
 
 def test_gosprl_never_ends_where_a_state_cannot_be_reached() -> None:
-    mdp = registry.make_model("CliffWalking-v1", {}, None)
+    mdp = registry.make_exact_model("CliffWalking-v1", {}, None)
     assert mdp is not None
     assert required_steps.gosprl(mdp, 20.0, EPSILON, 0.1) == np.inf
 
@@ -350,11 +357,15 @@ def test_planner_is_optimistic_and_exact_without_widths() -> None:
         for a in range(2):
             successors, p = mdp.row(s, a)
             for target in rng.choice(successors, 4000, p=p):
-                counts.record(s, a, int(target))
+                counts.record_transition(s, a, int(target))
     known, goal = np.arange(7) < 5, np.arange(7) == 6
     best = incremental.restricted_distances(mdp, known)[6]
-    (low,), _ = planning.solve(counts, planning.optimistic(counts, 1.0, 0.1), known, goal[None], 1e-6, 1e6)
-    (near,), (policy,) = planning.solve(counts, planning.empirical(counts), known, goal[None], 1e-9, 1e6)
+    (low,), _ = planning.solve_restricted_paths(
+        counts, planning.optimistic_rows(counts, 1.0, 0.1), known, goal[None], 1e-6, 1e6
+    )
+    (near,), (policy,) = planning.solve_restricted_paths(
+        counts, planning.empirical_rows(counts), known, goal[None], 1e-9, 1e6
+    )
     assert low[0] <= best
     assert near[0] == pytest.approx(best, rel=0.1)
     assert (policy[[5]] == mdp.reset_action).all()
@@ -410,13 +421,13 @@ def test_bad_constants_are_one_clear_line(
 def test_constants_of_a_comparison_leave_those_that_are_given() -> None:
     worlds = {"chain": {"radius": 5.0, "epsilon": 1.0}}
     specs = ("certified", "disco", "gosprl:constants=paper")
-    found = comparison.settings(worlds, specs, ("adagoal",), 1, constants="scaled=0.1")
+    found = comparison.build_settings(worlds, specs, ("adagoal",), 1, constants="scaled=0.1")
     assert [s.method_args for s in found] == [{}, {"constants": "scaled=0.1"}, {"constants": "paper"}]
 
 
 def test_comparisons_run_a_rival_once_a_seed() -> None:
     worlds = {"chain": {"radius": 5.0, "epsilon": 1.0}}
-    found = comparison.settings(worlds, ("certified", "disco:constants=scaled=0.1"), ("adagoal", "unigoal"), 2)
+    found = comparison.build_settings(worlds, ("certified", "disco:constants=scaled=0.1"), ("adagoal", "unigoal"), 2)
     assert [setting.method for setting in found].count("disco") == 2
 
 

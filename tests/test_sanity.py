@@ -11,24 +11,24 @@ import pytest
 from numpy.typing import NDArray
 
 from adagoal.api import explore as api
-from adagoal.core.counts import Counts
-from adagoal.core.world import Plan
+from adagoal.core.counts import TransitionCounts
+from adagoal.core.world import ExplorationPlan
 from adagoal.worlds import random_models, toys
-from adagoal.worlds.gym import GymWorld
-from adagoal.worlds.sanity import Recorder
+from adagoal.worlds.gym import GymAdapter
+from adagoal.worlds.sanity import MarkovTests
 from model_env import Ageing, Aliased, Drifting, LeakyReset, ModelEnv, NoReset, Reseeded
 
 
-def wander(env: gymnasium.Env[int, int], steps: int, seed: int = 0, start_seed: int | None = None) -> GymWorld:
+def wander(env: gymnasium.Env[int, int], steps: int, seed: int = 0, start_seed: int | None = None) -> GymAdapter:
     """Random policies towards random goals for some steps."""
-    world = GymWorld(env, "test", start_seed)
-    counts = Counts(world.initial_states, world.n_actions, world.start)
+    world = GymAdapter(env, "test", start_seed)
+    counts = TransitionCounts(world.initial_states, world.n_actions, world.start)
     rng, done = np.random.default_rng(seed), 0
     S, A = world.state_bound, world.n_actions
     never = np.full(S * A, 2**60)
     while done < steps:
         policy = np.minimum(rng.integers(3 * A + 1, size=(1, S, S)) // 3, A).astype(np.int16)
-        plan = Plan(policy, np.arange(S), 30, never)
+        plan = ExplorationPlan(policy, np.arange(S), 30, never)
         done += world.rollout(plan, np.ones(S), counts, rng, min(steps - done, 200), 10**6).steps
     return world
 
@@ -36,44 +36,44 @@ def wander(env: gymnasium.Env[int, int], steps: int, seed: int = 0, start_seed: 
 @pytest.mark.parametrize("seed", range(6))
 def test_clean_environments_pass(seed: int) -> None:
     mdp = random_models.random_sparse(n_states=12, n_actions=2, seed=seed)
-    assert wander(ModelEnv(mdp), 6000, seed).void == []
-    assert wander(ModelEnv(mdp, starts=(0, 3, 5)), 4000, seed).void == []
+    assert wander(ModelEnv(mdp), 6000, seed).void_reasons == []
+    assert wander(ModelEnv(mdp, starts=(0, 3, 5)), 4000, seed).void_reasons == []
 
 
 def test_clean_toy_text_passes() -> None:
-    assert wander(gymnasium.make("FrozenLake-v1"), 20_000).void == []
-    assert wander(gymnasium.make("Taxi-v4"), 10_000, start_seed=0).void == []
-    assert wander(gymnasium.make("Taxi-v4"), 5_000).void == []
+    assert wander(gymnasium.make("FrozenLake-v1"), 20_000).void_reasons == []
+    assert wander(gymnasium.make("Taxi-v4"), 10_000, start_seed=0).void_reasons == []
+    assert wander(gymnasium.make("Taxi-v4"), 5_000).void_reasons == []
 
 
 def test_aliased_observations_are_flagged() -> None:
-    lines = wander(Aliased(toys.chain(n_states=12, slip=0.1)), 8000).void
+    lines = wander(Aliased(toys.chain_model(n_states=12, slip=0.1)), 8000).void_reasons
     assert any("depends on the step before" in line for line in lines)
 
 
 def test_a_reset_that_remembers_is_flagged() -> None:
-    lines = wander(LeakyReset(toys.chain(n_states=6, slip=0.1)), 8000).void
+    lines = wander(LeakyReset(toys.chain_model(n_states=6, slip=0.1)), 8000).void_reasons
     assert any("the reset does not forget" in line for line in lines)
 
 
 def test_a_reset_that_leads_elsewhere_is_flagged() -> None:
-    lines = wander(NoReset(toys.chain(n_states=6, slip=0.1)), 8000).void
+    lines = wander(NoReset(toys.chain_model(n_states=6, slip=0.1)), 8000).void_reasons
     assert any("a reset led to another state than the start" in line for line in lines)
 
 
 def test_drift_is_flagged() -> None:
-    lines = wander(Drifting(toys.chain(n_states=6, slip=0.1)), 12_000).void
+    lines = wander(Drifting(toys.chain_model(n_states=6, slip=0.1)), 12_000).void_reasons
     assert any("is not stationary" in line for line in lines)
     assert any("does not restore the start" in line for line in lines)
 
 
 def test_hidden_age_is_flagged() -> None:
-    lines = wander(Ageing(toys.chain(n_states=6, slip=0.1)), 12_000).void
+    lines = wander(Ageing(toys.chain_model(n_states=6, slip=0.1)), 12_000).void_reasons
     assert any("depends on the time since the reset" in line for line in lines)
 
 
 def test_a_generator_that_every_reset_seeds_is_flagged() -> None:
-    lines = wander(Reseeded(toys.chain(n_states=6, slip=0.1)), 8000).void
+    lines = wander(Reseeded(toys.chain_model(n_states=6, slip=0.1)), 8000).void_reasons
     assert any("every reset seeds its random generator anew" in line for line in lines)
 
 
@@ -87,7 +87,7 @@ class GloballyReseeded(ModelEnv):
 
 
 def test_resets_that_seed_a_generator_are_a_warning_before_the_first_step() -> None:
-    chain = toys.chain(n_states=6, slip=0.1)
+    chain = toys.chain_model(n_states=6, slip=0.1)
     before = random.getstate(), np.random.get_state()[2]  # noqa: NPY002
     assert wander(ModelEnv(chain), 10).warnings == []
     assert (random.getstate(), np.random.get_state()[2]) == before, "those of the user"  # noqa: NPY002
@@ -98,14 +98,14 @@ def test_resets_that_seed_a_generator_are_a_warning_before_the_first_step() -> N
 
 
 def test_a_run_on_episodes_that_repeat_is_void_although_no_other_test_objects() -> None:
-    result = api.explore(Reseeded(toys.chain(n_states=3, slip=0.1)), radius=3, epsilon=1.0)
+    result = api.explore(Reseeded(toys.chain_model(n_states=3, slip=0.1)), radius=3, epsilon=1.0)
     assert result.status == "void"
     (line,) = result.void
     assert "every reset seeds its random generator anew" in line
 
 
 def test_findings_reach_the_result() -> None:
-    result = api.explore(Aliased(toys.chain(n_states=12)), radius=5, budget=4000)
+    result = api.explore(Aliased(toys.chain_model(n_states=12)), radius=5, budget=4000)
     assert any("does not tell the whole state" in line for line in result.void)
     assert result.status == "void"
 
@@ -140,19 +140,19 @@ def test_wealth_agrees_with_its_definition() -> None:
     rng = np.random.default_rng(0)
     moves = rng.integers(-4, 8, size=3000)
     landed = np.where(moves < 0, 0, rng.integers(4, size=3000))
-    recorder = Recorder(2)
+    recorder = MarkovTests(2)
     for part in np.split(np.arange(3000), [10, 700, 701, 2500]):
-        recorder.add(moves[part], landed[part])
+        recorder.add_transitions(moves[part], landed[part])
     few = {key: value for key, value in slow_wealth(moves, landed).items() if key[1]}
-    rows = {(int(pair), bool(first)): i for i, (pair, first) in enumerate(recorder._of[: len(recorder.wealth())])}
+    rows = {(int(pair), bool(first)): i for i, (pair, first) in enumerate(recorder._of[: len(recorder.log_wealth())])}
     for key, value in few.items():  # first steps have at most four causes, fewer than are told apart
-        assert recorder.wealth()[rows[key], 0] == pytest.approx(value, abs=1e-9)
+        assert recorder.log_wealth()[rows[key], 0] == pytest.approx(value, abs=1e-9)
 
 
 def test_many_pairs_and_successors_stay_within_bounds() -> None:
     rng = np.random.default_rng(0)
-    recorder = Recorder(3)
+    recorder = MarkovTests(3)
     for _ in range(3):
-        recorder.add(rng.integers(-2000, 6000, size=20_000), rng.integers(2000, size=20_000))
-    assert len(recorder.wealth()) <= 4096
-    assert recorder.findings() == []
+        recorder.add_transitions(rng.integers(-2000, 6000, size=20_000), rng.integers(2000, size=20_000))
+    assert len(recorder.log_wealth()) <= 4096
+    assert recorder.describe_violations() == []

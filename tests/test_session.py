@@ -20,19 +20,19 @@ import adagoal
 import vault
 from adagoal import goals as goal_rules
 from adagoal import methods
-from adagoal.cli.main import run as command
+from adagoal.cli.main import run_command_line as command
 from adagoal.core.errors import EnvironmentFailure, FolderWarning, RunWarning
-from adagoal.core.run import Run
+from adagoal.core.run import ExplorationRun
 from adagoal.core.status import Status
 from adagoal.runs import folder
-from adagoal.runs.estimate import Estimating
-from adagoal.runs.manifest import NAME
-from adagoal.runs.saved import find
-from adagoal.runs.session import Session
-from adagoal.runs.setting import Setting
-from adagoal.tabular.certified import Certified
+from adagoal.runs.estimate import CostEstimator
+from adagoal.runs.manifest import MANIFEST_FILE
+from adagoal.runs.saved import find_saved_run
+from adagoal.runs.session import ExplorationSession
+from adagoal.runs.setting import ExplorationSettings
+from adagoal.tabular.certified import CertifiedExplorer
 from adagoal.worlds import registry, toys
-from adagoal.worlds.simulator import ModelWorld
+from adagoal.worlds.simulator import ModelSimulator
 from model_env import Drifting, ModelEnv
 
 
@@ -49,20 +49,20 @@ class Fragile(ModelEnv):
 
 
 def fragile() -> Fragile:
-    return Fragile(toys.chain(n_states=6, slip=0.1))
+    return Fragile(toys.chain_model(n_states=6, slip=0.1))
 
 
 # --- whose fault it is ---
 
 
 def test_a_bug_of_ours_keeps_its_traceback_and_what_was_learnt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan, calls = Certified.plan, []
+    plan, calls = CertifiedExplorer.exploration_plan, []
 
-    def breaks(self: Certified) -> Any:
+    def breaks(self: CertifiedExplorer) -> Any:
         calls.append(1)
         return plan(self) if len(calls) < 50 else self.no_such_thing  # type: ignore[attr-defined]
 
-    monkeypatch.setattr(Certified, "plan", breaks)
+    monkeypatch.setattr(CertifiedExplorer, "exploration_plan", breaks)
     with pytest.raises(AttributeError, match="no_such_thing") as caught:
         adagoal.explore("grid", radius=8, epsilon=0.1, out=tmp_path)
     assert "breaks" in [entry.name for entry in caught.traceback]
@@ -75,7 +75,7 @@ def test_a_bug_of_ours_keeps_its_traceback_and_what_was_learnt(tmp_path: Path, m
 
 
 def test_a_bug_of_ours_is_not_called_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Certified, "plan", lambda self: self.no_such_thing)
+    monkeypatch.setattr(CertifiedExplorer, "exploration_plan", lambda self: self.no_such_thing)
     with pytest.raises(AttributeError):
         command(["explore", "grid", "--radius", "5", "--quiet", "--out", str(tmp_path)])
 
@@ -97,15 +97,15 @@ def test_a_rule_and_an_observer_that_raise_are_named() -> None:
         adagoal.explore("grid", radius=8, goal_rule=breaks)
     with pytest.raises(EnvironmentFailure, match="observe: the function raised KeyError"):
         adagoal.explore("grid", radius=8, observe=breaks)
-    within = Estimating(breaks)
+    within = CostEstimator(breaks)
     with pytest.raises(EnvironmentFailure, match="observe: the function raised KeyError"):
         adagoal.explore("grid", radius=8, observe=within)
 
 
 def test_what_an_observer_of_ours_raises_keeps_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Estimating, "_estimate", lambda self, run: {}["a mistake of ours"])
+    monkeypatch.setattr(CostEstimator, "_estimate_cost", lambda self, run: {}["a mistake of ours"])
     with pytest.raises(KeyError, match="a mistake of ours"):
-        adagoal.explore("grid", radius=8, observe=Estimating(lambda run: None))
+        adagoal.explore("grid", radius=8, observe=CostEstimator(lambda run: None))
 
 
 # --- who may end it ---
@@ -114,7 +114,7 @@ def test_what_an_observer_of_ours_raises_keeps_its_name(monkeypatch: pytest.Monk
 def test_an_observer_that_returns_false_ends_the_run() -> None:
     calls: list[int] = []
 
-    def enough(run: Run) -> bool:
+    def enough(run: ExplorationRun) -> bool:
         calls.append(run.steps)
         return len(calls) < 5
 
@@ -138,7 +138,7 @@ def test_a_lost_transition_voids_a_run_that_goes_on(tmp_path: Path) -> None:
 
 def test_drift_across_a_resume_is_seen(tmp_path: Path) -> None:
     """Before the resume nothing has changed yet, after it nothing changes any more."""
-    env = Drifting(toys.chain(n_states=6, slip=0.1))
+    env = Drifting(toys.chain_model(n_states=6, slip=0.1))
     first = adagoal.explore(env, radius=8, epsilon=0.05, budget=3_990, out=tmp_path)
     assert (first.status, first.void) == (Status.BUDGET, [])
     second = adagoal.resume(tmp_path, budget=5_000, env=env)
@@ -149,8 +149,8 @@ def test_drift_across_a_resume_is_seen(tmp_path: Path) -> None:
 def test_void_is_an_exit_code_and_a_headline(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("adagoal.worlds.simulator.ModelWorld.void", ["the sky fell"], raising=False)
-    monkeypatch.setattr("adagoal.worlds.simulator.ModelWorld.__setattr__", _all_but_void)
+    monkeypatch.setattr("adagoal.worlds.simulator.ModelSimulator.void", ["the sky fell"], raising=False)
+    monkeypatch.setattr("adagoal.worlds.simulator.ModelSimulator.__setattr__", _all_but_void)
     assert command(["explore", "chain", "--radius", "3", "--quiet", "--out", str(tmp_path)]) == 4
     told = capsys.readouterr()
     assert "Void" in told.out
@@ -289,7 +289,7 @@ def test_a_run_on_another_model_is_not_lost(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        ({"env": ModelEnv(toys.chain(n_states=5, slip=0.1))}, "an environment object"),
+        ({"env": ModelEnv(toys.chain_model(n_states=5, slip=0.1))}, "an environment object"),
         ({"env": "chain", "goals": lambda state: state}, "goals that are functions"),
         ({"env": "chain", "goal_rule": lambda known: known.E}, "a goal rule that is a function"),
     ],
@@ -298,22 +298,22 @@ def test_a_run_of_which_nobody_can_tell_whether_it_is_the_same_is_not_lost(
     tmp_path: Path, given: dict[str, Any], named: str
 ) -> None:
     adagoal.explore(**given, radius=3, out=tmp_path / "run")
-    before = (tmp_path / "run" / NAME).read_bytes()
+    before = (tmp_path / "run" / MANIFEST_FILE).read_bytes()
     with pytest.raises(adagoal.InputError, match=f"out: .* holds a finished run with {named}, perhaps another one"):
         adagoal.explore(**given, radius=3, out=tmp_path / "run")
-    assert (tmp_path / "run" / NAME).read_bytes() == before
+    assert (tmp_path / "run" / MANIFEST_FILE).read_bytes() == before
     adagoal.explore(**given, radius=3, out=tmp_path / "run", overwrite=True)
 
 
 def test_nobody_interrupts_the_saving_of_what_was_learnt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Session.result
+    made = ExplorationSession.result
 
-    def pressed(self: Session, status: Status) -> adagoal.Result:
+    def pressed(self: ExplorationSession, status: Status) -> adagoal.Result:
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
         return made(self, status)
 
-    monkeypatch.setattr(Session, "result", pressed)
+    monkeypatch.setattr(ExplorationSession, "result", pressed)
     assert adagoal.explore("chain", 8, budget=300, out=tmp_path).status == "budget"
     assert adagoal.load(tmp_path).steps == 300
 
@@ -324,7 +324,7 @@ def press_twice() -> None:
 
 
 def test_a_second_ctrl_c_does_not_interrupt_code_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rollout, calls = ModelWorld.rollout, []
+    rollout, calls = ModelSimulator.rollout, []
 
     def pressed(*given: Any) -> Any:
         outcome = rollout(*given)
@@ -333,7 +333,7 @@ def test_a_second_ctrl_c_does_not_interrupt_code_of_ours(tmp_path: Path, monkeyp
             press_twice()
         return outcome
 
-    monkeypatch.setattr(ModelWorld, "rollout", pressed)
+    monkeypatch.setattr(ModelSimulator, "rollout", pressed)
     result = adagoal.explore("grid", radius=8, epsilon=0.1, out=tmp_path)
     assert result.status is Status.INTERRUPTED
     assert result.steps == result.arrays["visits"].sum()
@@ -360,7 +360,7 @@ def test_a_second_ctrl_c_interrupts_an_environment_whatever_it_makes_of_it(
                         raise error from None
             return super().step(action)
 
-    env = Hanging(toys.chain(n_states=6, slip=0.1))
+    env = Hanging(toys.chain_model(n_states=6, slip=0.1))
     result = adagoal.explore(env, radius=8, epsilon=0.01, out=tmp_path)
     assert (result.status, result.void) == (Status.INTERRUPTED, [])
     assert result.steps == result.arrays["visits"].sum() > env.steps - 1
@@ -400,16 +400,16 @@ def test_a_burst_of_signals_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_is_full_for_a_while_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, saves = folder.Folder._write, iter([False, True])
+    real, saves = folder.RunFolder._write_staged_file, iter([False, True])
 
-    def full(self: folder.Folder, *arguments: Any) -> Any:
+    def full(self: folder.RunFolder, *arguments: Any) -> Any:
         if next(saves, False):
             raise adagoal.InputError("checkpoint.npz: cannot be written (No space left on device)")
         return real(self, *arguments)
 
-    monkeypatch.setattr(folder, "LEAST_SECONDS", 0.0)
-    monkeypatch.setattr(folder, "SHARE", 1e9)
-    monkeypatch.setattr(folder.Folder, "_write", full)
+    monkeypatch.setattr(folder, "MIN_SAVE_INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(folder, "MAX_SAVE_TIME_SHARE", 1e9)
+    monkeypatch.setattr(folder.RunFolder, "_write_staged_file", full)
     with pytest.warns(FolderWarning, match=r"No space left on device\); the run goes on, and tries again later"):
         result = adagoal.explore("chain", 8, budget=300, out=tmp_path / "run")
     assert result.steps == adagoal.load(tmp_path / "run").steps == 300
@@ -420,23 +420,23 @@ def test_the_answer_of_a_run_is_rescued_from_a_full_disk(
     room: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where there is room for it; and the run can go on from its last checkpoint."""
-    out, real, begun = tmp_path / "full", folder.Folder._write, []
+    out, real, begun = tmp_path / "full", folder.RunFolder._write_staged_file, []
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
 
-    def full(self: folder.Folder, name: str, *rest: Any) -> Any:
+    def full(self: folder.RunFolder, name: str, *rest: Any) -> Any:
         small = room == "folder" and name not in ("checkpoint.npz", "transitions.npz")
         if begun and not small and (self.path == out or room != "temporary"):
             raise adagoal.InputError(f"{name}: cannot be written (No space left on device)")
         return real(self, name, *rest)
 
-    given: dict[str, Any] = {"env": toys.chain(n_states=5), "radius": 8, "epsilon": 2.0, "record": True}
+    given: dict[str, Any] = {"env": toys.chain_model(n_states=5), "radius": 8, "epsilon": 2.0, "record": True}
     whole = adagoal.explore(**given, out=tmp_path / "whole")
-    monkeypatch.setattr(folder.Folder, "_write", full)
+    monkeypatch.setattr(folder.RunFolder, "_write_staged_file", full)
     says = r"No space left on device\); the answer \(certified, 5 goals within 8 steps\) "
     with pytest.raises(adagoal.InputError, match=says) as told:
         adagoal.explore(**given, out=out, observe=lambda run: begun.append(run.steps))
-    monkeypatch.setattr(folder.Folder, "_write", real)
+    monkeypatch.setattr(folder.RunFolder, "_write_staged_file", real)
     kept = next((tmp_path / "temporary").iterdir()) if room == "temporary" else out
     where = "could not be saved elsewhere either" if room == "nowhere" else f"is in {kept}"
     assert str(told.value).endswith(f" {where}; {out} holds an earlier checkpoint, from which the run can go on")
@@ -470,10 +470,10 @@ def test_an_environment_that_changes_the_current_folder_moves_no_file(
 def test_a_run_that_is_out_of_memory_says_where_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def greedy(self: Certified, wanted: Any) -> bool:
+    def greedy(self: CertifiedExplorer, wanted: Any) -> bool:
         raise MemoryError
 
-    monkeypatch.setattr(Certified, "refresh", greedy)
+    monkeypatch.setattr(CertifiedExplorer, "refresh_columns", greedy)
     assert command(["explore", "chain", "--radius", "5", "--out", str(tmp_path), "--quiet"]) == 2
     said = f"(nothing left); what had been learnt is in {tmp_path}\n"
     assert capsys.readouterr().err == f"error: not enough memory for a problem of this size {said}"
@@ -481,9 +481,9 @@ def test_a_run_that_is_out_of_memory_says_where_it_is(
 
 def checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """From which the run in the folder goes on, apart from the time that it took."""
-    saved = find(folder)
+    saved = find_saved_run(folder)
     assert saved is not None
-    arrays, facts = saved.state().arrays("checkpoint.npz")
+    arrays, facts = saved.checkpoint_files().load_arrays("checkpoint.npz")
     return dict(arrays), facts | {"seconds": 0}
 
 
@@ -496,7 +496,7 @@ def test_the_answer_of_a_run_that_ends_early_uses_all_its_data(
     some: dict[str, Any] = {"budget": 20_000} if ended == "budget" else {"observe": lambda run: run.steps < 20_000}
     now = adagoal.explore(**whole, **some, out=tmp_path / "now")
     with monkeypatch.context() as patch:
-        patch.setattr(Certified, "conclude", lambda self, wanted: None)
+        patch.setattr(CertifiedExplorer, "finalize", lambda self, wanted: None)
         late = adagoal.explore(**whole, **some, out=tmp_path / "late")
     assert now.status == late.status == ended
     assert len(now.open_goals) < len(late.open_goals)
@@ -522,17 +522,17 @@ def test_the_seconds_of_a_run_count_planning_and_playing(name: str, monkeypatch:
     Processor time of this thread stands for wall time, so a busy machine changes nothing. The first run compiles.
     """
     env = "mixture-windy" if name in MIXTURES else "grid"
-    arguments = {"constants": "scaled=0.01"} if "constants" in methods.accepted(name) else {}
+    arguments = {"constants": "scaled=0.01"} if "constants" in methods.accepted_arguments(name) else {}
     goal = (3,) if name == "bpi-ucbvi" else None
-    setting = Setting(env, method=name, method_args=arguments, radius=6, epsilon=1.0, goal_space=goal)
+    setting = ExplorationSettings(env, method=name, method_args=arguments, radius=6, epsilon=1.0, goal_space=goal)
     monkeypatch.setattr(time, "perf_counter", time.thread_time)
     gc.disable()  # a collection would be charged to whoever happens to allocate
     try:
         for _ in range(2):
-            world, _ = registry.make_world(env, {}, None, None)
-            session = Session.start(setting, world, goal_rules.get("adagoal"))
+            world, _ = registry.make_single_env(env, {}, None, None)
+            session = ExplorationSession.from_settings(setting, world, goal_rules.resolve_rule("adagoal"))
             began = time.thread_time()
-            methods.get(name).loop(session.run, SLOW.get(name, 5000))
+            methods.find_method(name).run_loop(session.run, SLOW.get(name, 5000))
             took = time.thread_time() - began
     finally:
         gc.enable()
@@ -540,11 +540,13 @@ def test_the_seconds_of_a_run_count_planning_and_playing(name: str, monkeypatch:
 
 
 def test_the_seconds_of_a_run_leave_out_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Session.start(Setting("chain", radius=3), ModelWorld(toys.chain()), goal_rules.get("adagoal")).run
+    run = ExplorationSession.from_settings(
+        ExplorationSettings("chain", radius=3), ModelSimulator(toys.chain_model()), goal_rules.resolve_rule("adagoal")
+    ).run
     now = 0.0
     for module, name in ((time, "perf_counter"), (event, "timer")):
         monkeypatch.setattr(module, name, lambda: now)
-    with run.timed():
+    with run.measure_seconds():
         now += 2.0
         with event.trigger_event("numba:compiler_lock"):
             now += 5.0

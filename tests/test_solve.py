@@ -11,21 +11,21 @@ from scipy.optimize import linprog
 
 from adagoal.core.errors import InputError
 from adagoal.mdp import kernels, solve
-from adagoal.mdp.targets import targets_of
+from adagoal.mdp.targets import to_target_goals
 from adagoal.planning import exact
-from adagoal.planning.backend import NUMBA, Backend
-from adagoal.planning.model import model_of
+from adagoal.planning.backend import NUMBA_BACKEND, Backend
+from adagoal.planning.model import to_sparse_model
 from adagoal.worlds import grid, random_models, toys
-from adagoal.worlds.model import TabularMDP, from_rows
+from adagoal.worlds.model import TabularMDP, model_from_rows
 from numpy_backend import NUMPY
 
 WORLDS = {
-    "two-room": grid.two_room(),
-    "open grid": grid.open_grid(),
-    "lower bound": toys.lower_bound(n_decisions=7, n_actions=3, radius=20, best=5),
-    "separation": toys.separation(eta=0.01),
+    "two-room": grid.two_room_grid(),
+    "open grid": grid.open_grid_model(),
+    "lower bound": toys.lower_bound_instance(n_decisions=7, n_actions=3, radius=20, best=5),
+    "separation": toys.separation_instance(eta=0.01),
     "trap chain": toys.trap_chain(),
-    "rare exit": toys.rare_exit(p=0.01),
+    "rare exit": toys.rare_exit_chain(p=0.01),
     "dense": random_models.random_dense(seed=1),
     "sparse": random_models.random_sparse(seed=2),
     "deterministic": random_models.random_deterministic(seed=3),
@@ -108,20 +108,20 @@ def test_chain(slip: float) -> None:
     for _ in range(19):
         expected.append(expected[-1] + step)
         step = (1 + slip * step) / (1 - slip)
-    np.testing.assert_allclose(solve.distances(toys.chain(n_states=20, slip=slip)), expected, rtol=1e-12)
+    np.testing.assert_allclose(solve.optimal_distances(toys.chain_model(n_states=20, slip=slip)), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("stay", [0.0, 0.9, 0.999999])
 def test_geometric_waiting_times(stay: float) -> None:
     mdp = toys.waiting_chain(n_states=6, stay=stay)
-    np.testing.assert_allclose(solve.distances(mdp), np.arange(6) / (1 - stay), rtol=1e-10)
+    np.testing.assert_allclose(solve.optimal_distances(mdp), np.arange(6) / (1 - stay), rtol=1e-10)
 
 
 @pytest.mark.parametrize("p", [1.0, 0.1, 1e-3, 1e-5, 1e-6])
 @pytest.mark.parametrize("n_states", [2, 3, 8])
 def test_rare_exit_is_found_by_policy_iteration(p: float, n_states: int) -> None:
-    mdp = toys.rare_exit(n_states=n_states, p=p)
-    distances = solve.distances(mdp)
+    mdp = toys.rare_exit_chain(n_states=n_states, p=p)
+    distances = solve.optimal_distances(mdp)
     np.testing.assert_allclose(distances[:-1], np.arange(n_states - 1), rtol=1e-12)
     np.testing.assert_allclose(distances[-1], (n_states - 1) / p, rtol=1e-10)
 
@@ -139,7 +139,7 @@ def test_trap_is_left_by_the_reset(p: float) -> None:
 
 def test_unreachable_is_infinite_and_decided_on_the_graph() -> None:
     # 3 is entered from 2 only, 2 from nowhere; 4 is reached from 2 with luck, else back to s0
-    mdp = from_rows([{1: 1.0}, {1: 1.0}, {3: 1.0}, {4: 0.5, 0: 0.5}, {4: 1.0}], 1)
+    mdp = model_from_rows([{1: 1.0}, {1: 1.0}, {3: 1.0}, {4: 0.5, 0: 0.5}, {4: 1.0}], 1)
     V = solve.optimal_values(mdp)
     inf = math.inf
     assert V.tolist() == [
@@ -149,13 +149,13 @@ def test_unreachable_is_infinite_and_decided_on_the_graph() -> None:
         [1, 2, inf, 0, inf],
         [1, 2, inf, inf, 0],
     ]
-    assert solve.d0(mdp) == solve.diameter(mdp) == inf
-    tiny = from_rows([{0: 1 - 1e-12, 1: 1e-12}, {1: 1.0}], 1)
-    np.testing.assert_allclose(solve.distances(tiny), [0, 1e12], rtol=1e-10)
+    assert solve.max_start_distance(mdp) == solve.diameter(mdp) == inf
+    tiny = model_from_rows([{0: 1 - 1e-12, 1: 1e-12}, {1: 1.0}], 1)
+    np.testing.assert_allclose(solve.optimal_distances(tiny), [0, 1e12], rtol=1e-10)
 
 
 def test_terminal_states_know_only_the_reset() -> None:
-    mdp = from_rows([{1: 1.0}, {2: 1.0}, {2: 1.0}], 1, terminal=np.array([False, True, False]))
+    mdp = model_from_rows([{1: 1.0}, {2: 1.0}, {2: 1.0}], 1, terminal=np.array([False, True, False]))
     V = solve.optimal_values(mdp)
     assert V[:, 0].tolist() == [0, 1, 1]
     assert V[:, 2].tolist() == [math.inf, math.inf, 0]
@@ -164,10 +164,10 @@ def test_terminal_states_know_only_the_reset() -> None:
 
 
 def test_reset_bounds_the_diameter_and_its_absence_does_not() -> None:
-    mdp = toys.separation(eta=0.001, radius=5)
+    mdp = toys.separation_instance(eta=0.001, radius=5)
     V = solve.optimal_values(mdp)
     assert (1 + V[mdp.start] + 1e-9 >= V).all()
-    assert solve.diameter(mdp) <= solve.d0(mdp) + 1
+    assert solve.diameter(mdp) <= solve.max_start_distance(mdp) + 1
     free = solve.optimal_values(mdp, reset=False)
     np.testing.assert_allclose(free[4, 1], 2000, rtol=1e-10)
     assert V[4, 1] < 7
@@ -189,7 +189,7 @@ def test_random_models_without_reset(seed: int) -> None:
 
 def test_policy_iteration_alone_gives_the_same_values(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = {name: solve.optimal_values(mdp) for name, mdp in WORLDS.items()}
-    monkeypatch.setattr(solve, "SWEEPS", 1)
+    monkeypatch.setattr(solve, "MAX_IMPROVEMENT_SWEEPS", 1)
     for name, mdp in WORLDS.items():
         np.testing.assert_allclose(solve.optimal_values(mdp), expected[name], rtol=1e-10)
 
@@ -197,10 +197,10 @@ def test_policy_iteration_alone_gives_the_same_values(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(("goal", "cap", "left_out"), [(30, math.inf, 4), (5, 8.0, 38), (20, 20.0, 22)])
 def test_sweeps_agree_with_their_slow_twin(goal: int, cap: float, left_out: int) -> None:
     mdp = WORLDS["two-room"]
-    model = model_of(mdp)
-    hops = kernels.hop_counts(model, *kernels.reversed_edges(model), targets_of(mdp, [goal]), cap)
+    model = to_sparse_model(mdp)
+    hops = kernels.hop_counts_to_goals(model, *kernels.reversed_edges(model), to_target_goals(mdp, [goal]), cap)
     twin, p = np.minimum(hops[:, 0], cap), with_reset(mdp)
-    V, _ = exact.exact(model, targets_of(mdp, [goal]), hops, cap, 0.0, 3)
+    V, _ = exact.run_value_iteration(model, to_target_goals(mdp, [goal]), hops, cap, 0.0, 3)
     order = [s for s in np.argsort(twin, kind="stable") if s != goal and twin[s] < cap]
     others = [s for s in range(mdp.n_states) if s != goal and s not in order]
     assert len(others) == left_out
@@ -222,15 +222,15 @@ def test_sweeps_agree_with_their_slow_twin(goal: int, cap: float, left_out: int)
         for s in order:
             choice[s] = min((mdp.reset_action, *range(mdp.n_actions)), key=lambda a, s=s: Q(s, a))  # type: ignore[misc]
             update(s, choice[s])
-        for _ in range(exact.EVALUATIONS):
+        for _ in range(exact.EVALUATION_SWEEPS):
             for s in order:
                 update(s, choice[s])
     np.testing.assert_allclose(V[:, 0], twin, rtol=1e-13)
 
 
 def test_two_room_numbers() -> None:
-    mdp = grid.two_room()
-    distances = solve.distances(mdp)
+    mdp = grid.two_room_grid()
+    distances = solve.optimal_distances(mdp)
     room_one = np.array([s for s in range(52) if distances[s] < 500])
     assert room_one.size == 48
     farthest = room_one[distances[room_one].argmax()]
@@ -238,7 +238,7 @@ def test_two_room_numbers() -> None:
     assert round(distances[farthest], 2) == 39.44
     assert round(distances.max(), 1) == 1001.1
     assert solve.reachable_set(mdp, 40).tolist() == room_one.tolist()
-    right = solve.distances(grid.two_room(layout="right"))
+    right = solve.optimal_distances(grid.two_room_grid(layout="right"))
     assert round(np.sort(right)[47], 2) == 33.33
 
 
@@ -249,18 +249,18 @@ def test_goals_may_be_a_subset_in_any_order() -> None:
     assert solve.optimal_policy(mdp, V[:, [5]], [5]).shape == (52, 1)
 
 
-@pytest.mark.parametrize("backend", [NUMBA, NUMPY])
+@pytest.mark.parametrize("backend", [NUMBA_BACKEND, NUMPY])
 @pytest.mark.parametrize("name", WORLDS)
 def test_distances_within_a_radius(name: str, backend: Backend) -> None:
     mdp = WORLDS[name]
-    distances = solve.distances(mdp)
+    distances = solve.optimal_distances(mdp)
     np.testing.assert_allclose(distances, solve.optimal_values(mdp)[mdp.start], rtol=1e-12)
     reached = np.unique(distances[np.isfinite(distances)])
     for radius in (0.0, *reached[:: reached.size // 3], reached[-1] * 1.01):  # the boundary itself included
-        expected = np.where(solve.at_most(distances, radius), distances, math.inf)
-        np.testing.assert_allclose(solve.distances(mdp, within=radius, backend=backend), expected, rtol=1e-9)
-    assert solve.distances(mdp, [], within=5.0).shape == (0,)
-    assert solve.distances(mdp, [mdp.start], within=0.0).tolist() == [0.0]
+        expected = np.where(solve.is_at_most(distances, radius), distances, math.inf)
+        np.testing.assert_allclose(solve.optimal_distances(mdp, within=radius, backend=backend), expected, rtol=1e-9)
+    assert solve.optimal_distances(mdp, [], within=5.0).shape == (0,)
+    assert solve.optimal_distances(mdp, [mdp.start], within=0.0).tolist() == [0.0]
 
 
 def test_bad_input() -> None:

@@ -11,9 +11,9 @@ import vault
 from adagoal.core import files
 from adagoal.core.errors import InputError
 from adagoal.runs import folder as folders
-from adagoal.runs.folder import hold
-from adagoal.runs.manifest import BACKUP, NAME
-from adagoal.runs.saved import DATA, Saved, find, read
+from adagoal.runs.folder import open_locked_folder
+from adagoal.runs.manifest import MANIFEST_BACKUP_FILE, MANIFEST_FILE
+from adagoal.runs.saved import CHECKPOINTS_FOLDER, SavedRun, find_saved_run, read_saved_run
 from specimen import KIND, build, look, look_results, look_state, state
 
 
@@ -35,15 +35,15 @@ def outcome(path: Path) -> str:
         with vault.within(20):
             notes: list[str] = []
 
-            def load(saved: Saved) -> int:
+            def load(saved: SavedRun) -> int:
                 number = look_state(saved)
-                notes.extend(saved.notes)
+                notes.extend(saved.damage_notes)
                 return number
 
-            number = read(path, load)
+            number = read_saved_run(path, load)
             assert number in (2, 3)
             assert number == 3 or any("the checkpoint before it is used" in note for note in notes)
-            assert read(path, look_results) == 3
+            assert read_saved_run(path, look_results) == 3
     except InputError as error:
         names_it(error, path)
         return "refused"
@@ -59,12 +59,14 @@ def try_damages(template: Path, tmp_path: Path, seed: int, flips: int) -> dict[s
         try:
             verdict = outcome(path)
             # A damaged file of the newest state is never read as if nothing had happened.
-            needed = not label.startswith((BACKUP, f"{DATA}/checkpoint-000002"))
+            needed = not label.startswith((MANIFEST_BACKUP_FILE, f"{CHECKPOINTS_FOLDER}/checkpoint-000002"))
             assert (verdict != "accepted") == needed or "swapped" in label
-            if " bit " not in label and not label.startswith((f"{NAME}: folder", f"{BACKUP}: folder")):
-                with vault.within(20), hold(path, KIND) as folder:
-                    folder.fresh()
-                    folder.save(state(3))
+            if " bit " not in label and not label.startswith(
+                (f"{MANIFEST_FILE}: folder", f"{MANIFEST_BACKUP_FILE}: folder")
+            ):
+                with vault.within(20), open_locked_folder(path, KIND) as folder:
+                    folder.start_new_run()
+                    folder.save_files(state(3))
                 assert look(path) == (3, None)  # every damaged run can be replaced
         except BaseException as error:
             raise AssertionError(f"{label}: {type(error).__name__}: {error}") from error
@@ -90,31 +92,31 @@ def test_no_single_bit_of_any_file_can_be_turned_unseen(tmp_path, unsynced):
 
 def test_a_damaged_checkpoint_is_not_kept_as_the_older_one(tmp_path):
     run = build(tmp_path, 1, 2, 3)
-    vault.flip(run / DATA / "checkpoint-000003.npz", 999)
-    with hold(run, KIND) as folder:
-        assert look_state(folder.saved) == 2
-        folder.save(state(4))
-    assert sorted(os.listdir(run / DATA)) == ["checkpoint-000002.npz", "checkpoint-000004.npz"]
+    vault.flip(run / CHECKPOINTS_FOLDER / "checkpoint-000003.npz", 999)
+    with open_locked_folder(run, KIND) as folder:
+        assert look_state(folder.saved_run) == 2
+        folder.save_files(state(4))
+    assert sorted(os.listdir(run / CHECKPOINTS_FOLDER)) == ["checkpoint-000002.npz", "checkpoint-000004.npz"]
 
 
 def test_a_damaged_manifest_is_replaced_by_its_copy_with_a_note(tmp_path):
     run = build(tmp_path, 1, 2)
-    vault.flip(run / NAME, 100)
-    saved = find(run)
-    assert "its copy manifest.backup.json is used" in saved.notes[0]
+    vault.flip(run / MANIFEST_FILE, 100)
+    saved = find_saved_run(run)
+    assert "its copy manifest.backup.json is used" in saved.damage_notes[0]
     assert look(run) == (2, 2)
-    with hold(run, KIND) as folder:
-        folder.save(state(3))
+    with open_locked_folder(run, KIND) as folder:
+        folder.save_files(state(3))
     assert look(run) == (3, 2)
-    assert find(run).notes == []
+    assert find_saved_run(run).damage_notes == []
 
 
 def test_both_checkpoints_damaged_is_one_line(tmp_path):
     run = build(tmp_path, 1, 2)
-    for name in os.listdir(run / DATA):
-        vault.flip(run / DATA / name, 50)
+    for name in os.listdir(run / CHECKPOINTS_FOLDER):
+        vault.flip(run / CHECKPOINTS_FOLDER / name, 50)
     with pytest.raises(InputError, match=r"checkpoint-000002.npz: altered or damaged \(its content does not match"):
-        find(run).state()
+        find_saved_run(run).checkpoint_files()
 
 
 def change(name, value):
@@ -140,7 +142,7 @@ def change(name, value):
     ],
 )
 def test_forged_arrays_are_refused_by_the_schema(tmp_path, damage, reason):
-    vault.forged_arrays(build(tmp_path, 1), f"{DATA}/checkpoint-000001.npz", damage)
+    vault.forged_arrays(build(tmp_path, 1), f"{CHECKPOINTS_FOLDER}/checkpoint-000001.npz", damage)
     with pytest.raises(InputError, match=f"checkpoint-000001.npz: damaged or not readable .entry {reason}"):
         look(tmp_path)
 
@@ -149,7 +151,7 @@ def test_forged_arrays_are_refused_by_the_schema(tmp_path, damage, reason):
     "facts", [b'{"steps": -1, "rng": 0}', b'{"steps": Infinity, "rng": 0}', b'{"steps": 1}', b"[]"]
 )
 def test_forged_facts_are_refused_by_the_schema(tmp_path, facts):
-    name = f"{DATA}/checkpoint-000001.npz"
+    name = f"{CHECKPOINTS_FOLDER}/checkpoint-000001.npz"
     vault.forged_arrays(build(tmp_path, 1), name, change("__facts__", np.frombuffer(facts, np.uint8)))
     with pytest.raises(InputError, match=r"checkpoint-000001.npz: damaged or not readable \((it|steps) "):
         look(tmp_path)
@@ -175,12 +177,12 @@ def test_forged_json_is_refused_by_the_schema(tmp_path, damage, reason):
 @pytest.mark.parametrize("label", vault.ARCHIVES)
 def test_forged_archives_are_refused_before_they_are_unpacked(tmp_path, label):
     build(tmp_path, 1)
-    vault.forged(tmp_path, f"{DATA}/checkpoint-000001.npz", vault.ARCHIVES[label]())
+    vault.forged(tmp_path, f"{CHECKPOINTS_FOLDER}/checkpoint-000001.npz", vault.ARCHIVES[label]())
     with vault.within(5), pytest.raises(InputError, match=r"checkpoint-000001.npz: damaged or not readable"):
         look(tmp_path)
     if label not in ("an empty zip", "a huge size times zero"):  # which hold nothing, and no harm
         with pytest.raises(InputError, match=r"checkpoint-000001.npz: damaged or not readable"):
-            files.read_arrays(tmp_path / DATA / "checkpoint-000001.npz")
+            files.read_arrays(tmp_path / CHECKPOINTS_FOLDER / "checkpoint-000001.npz")
     assert not vault.EVIL.exists()
 
 
@@ -195,22 +197,22 @@ def test_forged_texts_are_refused(tmp_path, label):
 def test_a_forged_manifest_cannot_name_files_outside_the_folder(tmp_path):
     run, outside = build(tmp_path / "run", 1), tmp_path / "outside.txt"
     outside.write_text("years of work")
-    manifest, _ = folders.manifests.read(run / NAME)
+    manifest, _ = folders.manifests.read(run / MANIFEST_FILE)
     for name in ("../outside.txt", "/etc/passwd", ".hidden", "a/../../outside.txt"):
-        forged = folders.Manifest(KIND, 5, manifest.states, manifest.results, obsolete=(name,))
-        (run / NAME).write_bytes(forged.encoded())
+        forged = folders.Manifest(KIND, 5, manifest.states, manifest.results, obsolete_files=(name,))
+        (run / MANIFEST_FILE).write_bytes(forged.to_bytes())
         with pytest.raises(InputError, match="names files that cannot be in a run folder"):
-            folders.manifests.read(run / NAME)
-        with hold(run, KIND) as folder:
-            assert "copy" in folder.saved.notes[0]
+            folders.manifests.read(run / MANIFEST_FILE)
+        with open_locked_folder(run, KIND) as folder:
+            assert "copy" in folder.saved_run.damage_notes[0]
     assert outside.exists()
 
 
 def test_a_link_in_place_of_the_data_folder_is_not_followed(tmp_path):
     run, other = build(tmp_path / "run", 1), tmp_path / "other"
-    shutil.move(run / DATA, other)
+    shutil.move(run / CHECKPOINTS_FOLDER, other)
     (other / "notes-000001.txt").write_text("years of work")
-    (run / DATA).symlink_to(other)
-    with pytest.raises(InputError, match="a link, where the run's own folder should be"), hold(run, KIND):
+    (run / CHECKPOINTS_FOLDER).symlink_to(other)
+    with pytest.raises(InputError, match="a link, where the run's own folder should be"), open_locked_folder(run, KIND):
         pass
     assert (other / "notes-000001.txt").exists()

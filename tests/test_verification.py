@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import adagoal
-from adagoal.cli.main import run
+from adagoal.cli.main import run_command_line
 from adagoal.mdp import solve
-from adagoal.tabular.transitions import conditional
+from adagoal.tabular.transitions import conditional_intervals
 from adagoal.worlds import registry, toys
-from adagoal.worlds.explicit import Explicit, write
+from adagoal.worlds.explicit import ExplicitModel, write_explicit_model
 from model_env import PairEnv
 
 storm_missing = importlib.util.find_spec("stormpy") is None
@@ -37,20 +37,20 @@ def test_the_examples_of_the_pages(tmp_path, monkeypatch):
             exec(text, space)
         elif kind == "console":
             for line in text.splitlines():
-                assert run(shlex.split(line.removeprefix("$ adagoal "))) == 0, line
+                assert run_command_line(shlex.split(line.removeprefix("$ adagoal "))) == 0, line
     assert PAGE.count("```") == 2 * len(BLOCKS)  # none is left out
 
 
 # --- out ---
 
 
-def robust(model: Explicit, goal: int, hostile: bool) -> np.ndarray:
+def robust(model: ExplicitModel, goal: int, hostile: bool) -> np.ndarray:
     """Least expected steps [S] where nature picks probabilities within the intervals; slow and obvious.
 
     Hostile: iterates from the cap, every one of which bounds from above what the reset bounds by 1 + V(start). Helpful:
     from zero, from below.
     """
-    S = len(model.first) - 1
+    S = len(model.first_choice) - 1
     V = np.full(S, 1e4 if hostile else 0.0)
     V[goal] = 0.0
     for _ in range(2000):
@@ -59,7 +59,7 @@ def robust(model: Explicit, goal: int, hostile: bool) -> np.ndarray:
             if s == goal:
                 continue
             values = []
-            for c in range(model.first[s], model.first[s + 1]):
+            for c in range(model.first_choice[s], model.first_choice[s + 1]):
                 k = slice(model.indptr[c], model.indptr[c + 1])
                 order = np.argsort(V[model.successors[k]])
                 order = order[::-1] if hostile else order
@@ -69,14 +69,14 @@ def robust(model: Explicit, goal: int, hostile: bool) -> np.ndarray:
                     p[i] += extra
                     left -= extra
                 assert abs(left) < 1e-9
-                values.append(model.cost[c] + p @ V[model.successors[k]])
+                values.append(model.choice_costs[c] + p @ V[model.successors[k]])
             V[s] = min(values)
         if np.abs(V - old).max() < 1e-9:
             return V
     raise AssertionError("does not converge")
 
 
-def read_drn(path: Path) -> Explicit:
+def read_drn(path: Path) -> ExplicitModel:
     """The file, read again by other means than it was written."""
     first, names, cost, indptr, successors, low, high, sets = [0], [], [], [0], [], [], [], {}
     start = -1
@@ -101,7 +101,7 @@ def read_drn(path: Path) -> Explicit:
                 indptr[-1] += 1
         first.append(len(names))
     arrays = [np.array(part) for part in (cost, indptr, successors, low, high)]
-    return Explicit("", start, ("",) * len(blocks), np.array(first), tuple(names), *arrays, sets)
+    return ExplicitModel("", start, ("",) * len(blocks), np.array(first), tuple(names), *arrays, sets)
 
 
 @pytest.mark.parametrize(
@@ -110,14 +110,14 @@ def read_drn(path: Path) -> Explicit:
 )
 def test_the_certified_model_holds_the_true_one(tmp_path, env, arguments, radius):
     result = adagoal.explore(env, radius, 1.0, env_args=arguments, budget=15_000, out=tmp_path / "run")
-    truth = registry.make_model(env, arguments, None)
+    truth = registry.make_exact_model(env, arguments, None)
     adagoal.export(tmp_path / "run", out=tmp_path / "out")
     model = read_drn(tmp_path / "out" / "certified.drn")
-    elsewhere = len(model.first) - 2
-    assert model.sets["elsewhere"][elsewhere]
+    elsewhere = len(model.first_choice) - 2
+    assert model.label_sets["elsewhere"][elsewhere]
     for s in range(truth.n_states):
-        choices = range(model.first[s], model.first[s + 1])
-        assert model.names[choices[-1]] == "reset"
+        choices = range(model.first_choice[s], model.first_choice[s + 1])
+        assert model.choice_actions[choices[-1]] == "reset"
         for a, c in enumerate(choices[:-1]):
             k = slice(model.indptr[c], model.indptr[c + 1])
             bounds = {t: (lo, hi) for t, lo, hi in zip(model.successors[k], model.low[k], model.high[k], strict=True)}
@@ -130,7 +130,7 @@ def test_the_certified_model_holds_the_true_one(tmp_path, env, arguments, radius
                     unseen += p
             assert unseen <= bounds.get(elsewhere, (0, 0))[1] + 1e-12
     for goal in result.goals[:4]:
-        V = solve.distances(truth, [goal])[0]
+        V = solve.optimal_distances(truth, [goal])[0]
         low, high = (robust(model, goal, hostile)[truth.start] for hostile in (False, True))
         assert low <= V + 1e-6
         assert V <= high + 1e-6
@@ -147,21 +147,21 @@ def test_a_graph_preserving_model_has_no_zeros(tmp_path):
     ]
     model = read_drn(paths[1])
     assert model.low.min() > 0
-    assert "elsewhere" not in model.sets
+    assert "elsewhere" not in model.label_sets
     assert "assumes that every successor" in paths[1].read_text()
     assert "@value_type: double\n" in paths[2].read_text()
 
 
 def test_states_that_are_numbered_as_they_are_found(tmp_path):
     """One more state stands for all that were never seen."""
-    env = PairEnv(toys.chain())
+    env = PairEnv(toys.chain_model())
     adagoal.explore(env, 6, 1.0, max_states=10_000, budget=5_000, out=tmp_path / "run")
     adagoal.export(tmp_path / "run", out=tmp_path / "out", env=env)
     model = read_drn(tmp_path / "out" / "certified.drn")
-    unseen, elsewhere = len(model.first) - 3, len(model.first) - 2
-    assert model.sets["unseen"][unseen]
-    assert model.sets["elsewhere"][elsewhere]
-    assert model.names[model.first[unseen] : model.first[unseen + 1]] == ("untried", "reset")
+    unseen, elsewhere = len(model.first_choice) - 3, len(model.first_choice) - 2
+    assert model.label_sets["unseen"][unseen]
+    assert model.label_sets["elsewhere"][elsewhere]
+    assert model.choice_actions[model.first_choice[unseen] : model.first_choice[unseen + 1]] == ("untried", "reset")
     reset = slice(model.indptr[-3], model.indptr[-2])
     assert model.successors[reset].tolist() == [0, elsewhere]  # nobody vouches for the start of this environment
     assert 0 < model.low[reset][0] < 1
@@ -175,7 +175,7 @@ def test_intervals_of_two_point_distributions():
 
     p = np.array([[0.3, 0.7], [1.0, 0.0], [0.5, 0.5]])
     model = SimpleNamespace(p=p, p_split=p, support=np.array([2, 2, 1]), r=np.array([0.05, 0.2, 9.0]))
-    low, high = conditional(model)
+    low, high = conditional_intervals(model)
     for end in (low[0, 0], high[0, 0]):
         assert 0.3 * np.log(0.3 / end) + 0.7 * np.log(0.7 / (1 - end)) == pytest.approx(0.05)
     assert low[1] == pytest.approx([np.exp(-0.2), 0.0])
@@ -196,7 +196,7 @@ def test_bad_exports_are_one_line(tmp_path, monkeypatch, capsys, arguments, line
     monkeypatch.chdir(tmp_path)
     adagoal.explore("chain", 4, budget=200, out="RUN")
     adagoal.explore("chain", 4, method="bayes", budget=200, out="BAYES")
-    assert run(arguments) == 2
+    assert run_command_line(arguments) == 2
     error = capsys.readouterr().err
     assert line in error
     assert error.count("\n") == 1
@@ -205,9 +205,9 @@ def test_bad_exports_are_one_line(tmp_path, monkeypatch, capsys, arguments, line
 def test_umb_without_umbi_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "umbi", None)
     one = np.ones(1)
-    model = Explicit("", 0, ("",), np.array([0, 1]), ("a",), one, np.array([0, 1]), np.array([0]), one, one, {})
+    model = ExplicitModel("", 0, ("",), np.array([0, 1]), ("a",), one, np.array([0, 1]), np.array([0]), one, one, {})
     with pytest.raises(adagoal.InputError, match="format: umb needs the umbi package"):
-        write(model, tmp_path / "x.umb")
+        write_explicit_model(model, tmp_path / "x.umb")
 
 
 # --- in ---
@@ -216,7 +216,7 @@ def test_umb_without_umbi_is_one_line(tmp_path, monkeypatch):
 def test_without_stormpy_a_program_is_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(__import__("sys").modules, "stormpy", None)
     (tmp_path / "walk.prism").write_text(WALK)
-    assert run(["explore", str(tmp_path / "walk.prism"), "--radius", "9"]) == 2
+    assert run_command_line(["explore", str(tmp_path / "walk.prism"), "--radius", "9"]) == 2
     assert capsys.readouterr().err == "error: ENV: walk.prism needs the stormpy package: pip install 'adagoal[storm]'\n"
 
 
@@ -235,7 +235,7 @@ def test_without_stormpy_a_program_is_one_line(tmp_path, monkeypatch, capsys):
 def test_bad_programs_are_one_line(tmp_path, monkeypatch, capfd, text, arguments, line):
     monkeypatch.chdir(tmp_path)
     Path("bad.prism").write_text(text)
-    assert run(["explore", "bad.prism", "--radius", "9", *arguments]) == 2
+    assert run_command_line(["explore", "bad.prism", "--radius", "9", *arguments]) == 2
     printed = capfd.readouterr()
     assert line in printed.err
     assert printed.err.count("\n") == 1
@@ -295,9 +295,9 @@ def test_a_jani_property_names_its_target(tmp_path):
     model = adagoal.Model.load(tmp_path / "line.jani", N=2)
     assert model.n_states == 4
     assert model.states("reach N") == [2]
-    assert solve.distances(model, [3]) == pytest.approx([3.0])
+    assert solve.optimal_distances(model, [3]) == pytest.approx([3.0])
     line = ["explore", str(tmp_path / "line.jani"), "--radius", "4", "--goal-label", "reach N", "--quiet"]
-    assert run([*line, "--model-constants", "N=2", "--out", str(tmp_path / "run")]) == 0
+    assert run_command_line([*line, "--model-constants", "N=2", "--out", str(tmp_path / "run")]) == 0
     assert adagoal.load(tmp_path / "run").members("reach N") == [2]
 
 
@@ -312,7 +312,7 @@ def test_no_value_changes_on_the_way_in(tmp_path):
     for case in verification.CASES[:10]:
         model = adagoal.Model.load(verification.MODELS / case.file, **case.constants)
         goals = model.states(case.label)
-        assert solve.distances(model, goals) == pytest.approx(verification.exact(case, goals), rel=1e-5)
+        assert solve.optimal_distances(model, goals) == pytest.approx(verification.exact(case, goals), rel=1e-5)
 
 
 @needs_storm

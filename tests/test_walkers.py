@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 
 import adagoal
-from adagoal.core.backup import Local, back_up
-from adagoal.core.counts import Counts
-from adagoal.core.run import Run
-from adagoal.core.world import NEVER, Plan
-from adagoal.goals import RULES
-from adagoal.loop import explore
+from adagoal.core.backup import LocalLowerBounds, backup_state
+from adagoal.core.counts import TransitionCounts
+from adagoal.core.run import ExplorationRun
+from adagoal.core.world import NO_LIMIT, ExplorationPlan
+from adagoal.goals import BUILTIN_RULES
+from adagoal.loop import run_exploration
 from adagoal.mdp import solve
 from adagoal.tabular import schedule
-from adagoal.tabular.certified import Certified
+from adagoal.tabular.certified import CertifiedExplorer
 from adagoal.worlds import episode, random_models, walkers
-from adagoal.worlds.simulator import ModelWorld
+from adagoal.worlds.simulator import ModelSimulator
 
 ALL = ("successor", "count", "recent", "support", "n", "settled", "visits", "seen")
 GRID = {"env": "grid", "env_args": {"rows": 4, "cols": 4}, "radius": 15.0, "epsilon": 0.75, "seed": 3}
@@ -31,21 +31,21 @@ def no_ball(pairs):
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Rollouts of a sixteenth of the run are long, and rounds are short."""
-    monkeypatch.setattr(schedule, "GRAIN", 16)
-    monkeypatch.setattr(walkers, "LONG", 1000)
-    monkeypatch.setattr(walkers, "EACH", 50)
+    monkeypatch.setattr(schedule, "REPLAN_STEP_DIVISOR", 16)
+    monkeypatch.setattr(walkers, "MIN_WALKER_ROLLOUT_STEPS", 1000)
+    monkeypatch.setattr(walkers, "MAX_WALKER_ROUND_STEPS", 50)
 
 
 def rolled(monkeypatch):
     """The steps of every rollout by walkers, from now on."""
-    steps, rollout = [], walkers.rollout
+    steps, rollout = [], walkers.rollout_with_walkers
 
     def spy(*args):
         outcome = rollout(*args)
         steps.append(outcome.steps)
         return outcome
 
-    monkeypatch.setattr(walkers, "rollout", spy)
+    monkeypatch.setattr(walkers, "rollout_with_walkers", spy)
     return steps
 
 
@@ -102,24 +102,24 @@ class Noting:
         inside = slice(self.mdp.indptr[pair], self.mdp.indptr[pair + 1])
         landed = int(self.mdp.successors[inside][np.argmax(self.cumulative[inside] > u)])
         self.moves.append((pair, landed))
-        return landed, episode.NOTHING if self.counts.seen[landed] else episode.NEW
+        return landed, episode.NO_EVENT if self.counts.seen[landed] else episode.NEW_STATE
 
     def back_up(self, local, state, column):
         c = self.counts
-        return int(back_up(state, column, local, c.successor, c.count, c.support, c.n))
+        return int(backup_state(state, column, local, c.successor, c.count, c.support, c.n))
 
 
 def twin(world, plan, weights, counts, rng, steps):
     """One round, written down once more: walkers in Python, whose moves are counted in their order."""
     V, mdp = plan.policy.V.copy(), world.mdp
-    seeds, walked = rng.integers(2**63, size=walkers.WALKERS), []
+    seeds, walked = rng.integers(2**63, size=walkers.N_WALKERS), []
     for seed in seeds:
         mine, place = V.copy(), [mdp.start, -1, 0]
-        given = episode.in_python(episode.orders(plan, weights, mdp.n_actions, mdp.start))
-        stage = Noting(mdp, world._cumulative, counts)
-        log = np.zeros((episode.EPISODES, 2), np.int64)
+        given = episode.to_python_plan(episode.make_episode_plan(plan, weights, mdp.n_actions, mdp.start))
+        stage = Noting(mdp, world._cumulative_probabilities, counts)
+        log = np.zeros((episode.MAX_EPISODES_PER_CALL, 2), np.int64)
         given = given._replace(policy=plan.policy._replace(V=mine))
-        episode.play(stage, given, place, np.random.default_rng(seed), steps, log)
+        episode.play_episodes(stage, given, place, np.random.default_rng(seed), steps, log)
         if place[0] != mdp.start:
             stage.home(place[0])
         walked.append((stage.moves, mine))
@@ -132,22 +132,24 @@ def twin(world, plan, weights, counts, rng, steps):
 @pytest.mark.parametrize("seen", [12, 11])
 def test_a_round_against_its_twin(monkeypatch, seen):
     """With two columns, one of which has no weight; and where a state is new."""
-    monkeypatch.setattr(walkers, "EACH", 200)
+    monkeypatch.setattr(walkers, "MAX_WALKER_ROUND_STEPS", 200)
     mdp = random_models.random_sparse(n_states=12, n_actions=2, branching=3, seed=1)
-    world, found = ModelWorld(mdp), []
+    world, found = ModelSimulator(mdp), []
     for play in (world.rollout, None):
-        counts = Counts(12, 2, mdp.start, width=4)
+        counts = TransitionCounts(12, 2, mdp.start, width=4)
         for x in range(24):  # as often as it takes for bounds to rise
             states, p = mdp.row(*divmod(x, 2))
             landed = np.repeat(states.astype(np.int64), np.round(3000 * p).astype(int))
-            counts.add(np.full(len(landed), x), landed)
+            counts.add_steps(np.full(len(landed), x), landed)
         counts.seen[seen:] = False
         V = np.zeros((3, 12))
-        local = Local(V, np.full(V.shape, -1, np.int16), False, np.full(24, 0.5), 9.0, *no_ball(24), 12.0, mdp.start, 2)
-        plan = Plan(local, np.array([5, 7, 9]), 50, np.full(24, NEVER), None, 8 * 200)
+        local = LocalLowerBounds(
+            V, np.full(V.shape, -1, np.int16), False, np.full(24, 0.5), 9.0, *no_ball(24), 12.0, mdp.start, 2
+        )
+        plan = ExplorationPlan(local, np.array([5, 7, 9]), 50, np.full(24, NO_LIMIT), None, 8 * 200)
         weights, rng = np.array([1.0, 0.0, 2.0]), np.random.default_rng(0)
         if play is not None:
-            taken = play(plan, weights, counts, rng, NEVER, NEVER).steps
+            taken = play(plan, weights, counts, rng, NO_LIMIT, NO_LIMIT).steps
         else:
             taken = twin(world, plan, weights, counts, rng, 199)
         found.append((taken, V, *(getattr(counts, name) for name in ALL)))
@@ -164,22 +166,22 @@ def test_bounds_of_walkers_are_bounds(seed, monkeypatch):
     mdp = random_models.random_sparse(n_states=8, n_actions=2, seed=seed)
     truth, counts, steps = (
         solve.optimal_values(mdp),
-        Counts(mdp.n_states, mdp.n_actions, mdp.start),
+        TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start),
         rolled(monkeypatch),
     )
-    estimates = Certified(counts, mdp.n_states, 6.0, 1.0, 0.1)
-    monkeypatch.setattr(estimates.schedule, "pays", lambda kind: False)
-    run = Run(ModelWorld(mdp), estimates, RULES["adagoal"], np.random.default_rng(seed))
+    estimates = CertifiedExplorer(counts, mdp.n_states, 6.0, 1.0, 0.1)
+    monkeypatch.setattr(estimates.budget, "can_afford", lambda kind: False)
+    run = ExplorationRun(ModelSimulator(mdp), estimates, BUILTIN_RULES["adagoal"], np.random.default_rng(seed))
 
     def look(run):
         goals = estimates.goal_state[1:]
         assert (estimates.V[:, 1:] <= truth[:, goals] + 1e-9).all()
         assert counts.visits.sum() == run.steps
 
-    explore(run, 90_000, look)
+    run_exploration(run, 90_000, look)
     assert estimates.D[1:].max() > 1.5
     assert sum(steps) > 60_000
-    counts._check()
+    counts._check_consistency()
 
 
 @pytest.mark.parametrize("shares", [1, 3, 8])
@@ -189,21 +191,21 @@ def test_moves_are_counted_alike_in_any_number_of_shares(shares):
     moves, landed = rng.integers(-S, S * A, (5, 4000)), rng.integers(0, S, (5, 4000))
     landed[moves >= 0] = (moves[moves >= 0] * 7 + rng.integers(4, size=(moves >= 0).sum()) ** 2) % S
     taken = np.array([4000, 17, 0, 3999, 1200])
-    one, many = Counts(S, A, 0), Counts(S, A, 0)
+    one, many = TransitionCounts(S, A, 0), TransitionCounts(S, A, 0)
     for row, steps in enumerate(taken):
-        one.add(moves[row, :steps], landed[row, :steps])
+        one.add_steps(moves[row, :steps], landed[row, :steps])
     with ThreadPoolExecutor(shares) as threads:
-        many.add_rows(moves, landed, taken, threads, shares)
+        many.add_step_rows(moves, landed, taken, threads, shares)
     for name in ALL:
         np.testing.assert_array_equal(getattr(one, name), getattr(many, name))
-    many._check()
+    many._check_consistency()
 
 
 def test_numbers_drawn_beforehand_are_those_of_the_generator():
-    numbers, rng = episode.Numbers(np.empty(10), np.full(1, 10)), np.random.default_rng(4)
+    numbers, rng = episode.UniformBuffer(np.empty(10), np.full(1, 10)), np.random.default_rng(4)
     found = []
     for used in (3, 10, 0, 7):
-        numbers.refill(rng)
+        numbers.refill_used(rng)
         found += numbers.values[:used].tolist()
         numbers.used[0] = used
     np.testing.assert_array_equal(found, np.random.default_rng(4).random(20))
@@ -212,10 +214,10 @@ def test_numbers_drawn_beforehand_are_those_of_the_generator():
 def test_many_columns_are_not_for_walkers():
     """Each walker would copy more than it steps."""
     V = np.zeros((300, 400))
-    local = Local(V, np.full(V.shape, -1, np.int16), False, np.ones(800), 9.0, *no_ball(800), 12.0, 0, 2)
-    plan, one = Plan(local, np.arange(300), 50, np.full(800, NEVER)), np.zeros(300)
+    local = LocalLowerBounds(V, np.full(V.shape, -1, np.int16), False, np.ones(800), 9.0, *no_ball(800), 12.0, 0, 2)
+    plan, one = ExplorationPlan(local, np.arange(300), 50, np.full(800, NO_LIMIT)), np.zeros(300)
     one[7] = 1.0
-    assert walkers.pay(plan, one, 1000, 1000)
-    assert not walkers.pay(plan, one, 999, 1000)
-    assert not walkers.pay(plan, one, 1000, 999)
-    assert not walkers.pay(plan, np.ones(300), 1000, 1000)
+    assert walkers.should_use_walkers(plan, one, 1000, 1000)
+    assert not walkers.should_use_walkers(plan, one, 999, 1000)
+    assert not walkers.should_use_walkers(plan, one, 1000, 999)
+    assert not walkers.should_use_walkers(plan, np.ones(300), 1000, 1000)

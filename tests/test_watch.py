@@ -18,17 +18,17 @@ import pytest
 
 import browser as driver
 from adagoal.api import explore as api
-from adagoal.cli.main import run as command
-from adagoal.cli.watch import Live
+from adagoal.cli.main import run_command_line as command
+from adagoal.cli.watch import LivePublisher
 from adagoal.compare.live import FolderComparison
 from adagoal.core.errors import InputError
-from adagoal.core.files import alone_in, busy
-from adagoal.report import View
-from adagoal.report.packed import unpacked
-from adagoal.report.server import serving
-from adagoal.report.watched import FolderRun, LiveRun
-from adagoal.runs.result import Result, load
-from adagoal.runs.signals import FILE
+from adagoal.core.files import folder_lock, is_folder_locked
+from adagoal.report import StateMetadata
+from adagoal.report.packed import unpack_data_block
+from adagoal.report.server import serve_report
+from adagoal.report.watched import LiveRunSource, RunFolderSource
+from adagoal.runs.result import Result, load_result
+from adagoal.runs.signals import STOP_REQUEST_FILE
 
 SMALL: dict[str, Any] = {"env": "grid", "radius": 6, "env_args": {"rows": 3, "cols": 3}}
 
@@ -39,15 +39,15 @@ def answers() -> list[Result]:
 
 
 @pytest.fixture
-def source(answers: list[Result], tmp_path: Path) -> LiveRun:
-    source = LiveRun(tmp_path)
-    source.publish(answers[0], View(0))
+def source(answers: list[Result], tmp_path: Path) -> LiveRunSource:
+    source = LiveRunSource(tmp_path)
+    source.publish_result(answers[0], StateMetadata(0))
     return source
 
 
 @pytest.fixture
-def address(source: LiveRun) -> Iterator[str]:
-    with serving(source) as address:
+def address(source: LiveRunSource) -> Iterator[str]:
+    with serve_report(source) as address:
         yield address
 
 
@@ -79,56 +79,59 @@ def test_the_page_needs_its_token(address: str, tmp_path: Path) -> None:
     assert ask(address, Host="evil.example")[0] == 404, "a name that was made to point here"
     assert ask(f"http://127.0.0.1:{port}/stop", "POST")[0] == 404
     assert ask(address + "stop")[0] == 404, "looking is not asking"
-    assert not (tmp_path / FILE).exists()
+    assert not (tmp_path / STOP_REQUEST_FILE).exists()
     assert ask(address + "stop", "POST")[0] == 204
-    assert (tmp_path / FILE).exists()
+    assert (tmp_path / STOP_REQUEST_FILE).exists()
 
 
-def test_data_come_when_there_is_something_new(address: str, source: LiveRun, answers: list[Result]) -> None:
+def test_data_come_when_there_is_something_new(address: str, source: LiveRunSource, answers: list[Result]) -> None:
     status, block, headers = ask(address + "data?after=")
-    facts, arrays = unpacked(block)
+    facts, arrays = unpack_data_block(block)
     assert status == 200
     assert (facts["steps"], facts["running"]) == (1000, True)
     assert "Not finished" in facts["words"]
     assert sorted(arrays["goal"]) == sorted(answers[0].certificates)
     assert ask(f"{address}data?after={headers['X-Stamp']}")[0] == 204
-    source.publish(answers[1], View(0))
-    assert unpacked(ask(f"{address}data?after={headers['X-Stamp']}")[1])[0]["steps"] == 4000
+    source.publish_result(answers[1], StateMetadata(0))
+    assert unpack_data_block(ask(f"{address}data?after={headers['X-Stamp']}")[1])[0]["steps"] == 4000
     goal = answers[1].goals[0]
-    _, policy = unpacked(ask(f"{address}policy?goal={goal}")[1])
+    _, policy = unpack_data_block(ask(f"{address}policy?goal={goal}")[1])
     np.testing.assert_array_equal(policy["policy"], answers[1].policy(goal).actions)
     for wrong in ("99", "-1", "x", "", "9" * 50):
         assert ask(f"{address}policy?goal={wrong}")[0] == 503
 
 
 def test_nothing_to_show_yet_is_said(tmp_path: Path) -> None:
-    with serving(LiveRun(tmp_path)) as address:
+    with serve_report(LiveRunSource(tmp_path)) as address:
         status, page, _ = ask(address)
         assert status == 503
         assert b"the run has not begun" in page
         port = int(address.split(":")[2].split("/")[0])
-        with pytest.raises(InputError, match=f"port: {port} cannot be used"), serving(LiveRun(tmp_path), port):
+        with (
+            pytest.raises(InputError, match=f"port: {port} cannot be used"),
+            serve_report(LiveRunSource(tmp_path), port),
+        ):
             pass
 
 
 def test_a_live_run_is_the_same_run(tmp_path: Path) -> None:
     """Looking changes nothing."""
     seen: list[int] = []
-    live = Live(tmp_path, lambda run: seen.append(run.steps))
+    live = LivePublisher(tmp_path, lambda run: seen.append(run.steps))
     watched = api.explore(**SMALL, budget=4000, observe=live)
     alone = api.explore(**SMALL, budget=4000)
     assert seen
     assert {**watched.to_dict(), "wall_seconds": 0} == {**alone.to_dict(), "wall_seconds": 0}
     for name, array in alone.arrays.items():
         np.testing.assert_array_equal(watched.arrays[name], array)
-    assert 0 < unpacked(live.source.block())[0]["steps"] <= 4000
+    assert 0 < unpack_data_block(live.page_source.pack_data())[0]["steps"] <= 4000
 
 
 def test_a_live_run_has_the_setting_of_the_run(tmp_path: Path) -> None:
-    live = Live(tmp_path, lambda run: None)
+    live = LivePublisher(tmp_path, lambda run: None)
     watched = api.explore(**SMALL, goals=[3, 4], budget=4000, observe=live)
     assert watched.setting.goal_space == (3, 4)
-    assert live.source._shown()[0].setting == watched.setting
+    assert live.page_source._current_result()[0].setting == watched.setting
 
 
 @pytest.mark.parametrize("path", ["//[", "/%", "http://[::1", "\x00"])
@@ -150,24 +153,24 @@ def test_a_malformed_request_is_refused_without_a_word(
 def test_a_folder_shows_its_last_save(tmp_path: Path) -> None:
     """The result where there is one; else, and while a resumed run is ahead of it, the checkpoint."""
     api.explore(**SMALL, budget=1000, out=tmp_path)
-    source = FolderRun(tmp_path)
-    first = source.stamp()
-    assert unpacked(source.block())[0]["steps"] == 1000
+    source = RunFolderSource(tmp_path)
+    first = source.version_stamp()
+    assert unpack_data_block(source.pack_data())[0]["steps"] == 1000
     shown: list[int] = []
 
     def look(run: Any) -> None:
         if not shown:
-            facts, arrays = unpacked(source.block())
+            facts, arrays = unpack_data_block(source.pack_data())
             shown.append(facts["steps"])
             assert facts["running"]
             assert len(arrays["policy"]) > 0
 
     result = api.resume(tmp_path, budget=2000, observe=look)
     assert shown == [1000], "the checkpoint with which it began"
-    assert source.stamp() != first
-    assert unpacked(source.block())[0]["steps"] == result.steps == 2000
+    assert source.version_stamp() != first
+    assert unpack_data_block(source.pack_data())[0]["steps"] == result.steps == 2000
     with pytest.raises(InputError, match="no run is going on"):
-        source.stop()
+        source.request_stop()
 
 
 def test_a_run_on_another_terminal_is_watched_and_stopped(tmp_path: Path) -> None:
@@ -175,51 +178,51 @@ def test_a_run_on_another_terminal_is_watched_and_stopped(tmp_path: Path) -> Non
     child = subprocess.Popen([sys.executable, "-m", "adagoal", *arguments], stdout=subprocess.PIPE, text=True)
     try:
         until(lambda: (tmp_path / "manifest.json").exists())
-        with serving(FolderRun(tmp_path)) as address:
+        with serve_report(RunFolderSource(tmp_path)) as address:
             assert ask(address)[0] == 200
-            assert unpacked(ask(address + "data")[1])[0]["running"]
+            assert unpack_data_block(ask(address + "data")[1])[0]["running"]
             assert ask(address + "stop", "POST")[0] == 204
             out, _ = child.communicate(timeout=60)
             assert child.returncode == 3
             assert "Not finished (interrupted)" in out
-            assert not unpacked(ask(address + "data")[1])[0]["running"]
+            assert not unpack_data_block(ask(address + "data")[1])[0]["running"]
     finally:
         child.kill()
-    assert load(tmp_path).status == "interrupted"
-    assert not (tmp_path / FILE).exists(), "a request is for one run"
+    assert load_result(tmp_path).status == "interrupted"
+    assert not (tmp_path / STOP_REQUEST_FILE).exists(), "a request is for one run"
 
 
 def test_a_request_of_yesterday_stops_nobody(tmp_path: Path) -> None:
-    (tmp_path / FILE).touch()
+    (tmp_path / STOP_REQUEST_FILE).touch()
     assert api.explore(**SMALL, budget=1000, out=tmp_path).steps == 1000
-    assert not (tmp_path / FILE).exists()
+    assert not (tmp_path / STOP_REQUEST_FILE).exists()
 
 
 def test_a_comparison_is_watched_as_its_runs_come_in(tmp_path: Path) -> None:
     source = FolderComparison(tmp_path)
     with pytest.raises(InputError, match="no run is finished yet"):
-        source.page()
+        source.render_page()
     arguments = ["compare", "chain", "--radius", "5", "--goal-rules", "adagoal,unigoal", "--seeds", "1", "--jobs", "1"]
     assert command([*arguments, "--budget", "2000", "--out", str(tmp_path), "--quiet"]) == 0
-    before = source.stamp()
-    assert "certified" in str(unpacked(source.block())[0]["tables"])
-    assert 'data-live="yes"' in source.page()
-    facts, _ = unpacked(source.block())
+    before = source.version_stamp()
+    assert "certified" in str(unpack_data_block(source.pack_data())[0]["tables"])
+    assert 'data-live="yes"' in source.render_page()
+    facts, _ = unpack_data_block(source.pack_data())
     assert {line["name"] for line in facts["panels"][0]["lines"]} == {"certified, adagoal", "certified, unigoal"}
     assert (facts["running"], facts["stops"]) == (False, False)
     next((tmp_path / "cells").iterdir()).unlink()
-    assert source.stamp() != before
-    assert len({line["name"] for line in unpacked(source.block())[0]["panels"][0]["lines"]}) == 1
+    assert source.version_stamp() != before
+    assert len({line["name"] for line in unpack_data_block(source.pack_data())[0]["panels"][0]["lines"]}) == 1
     (tmp_path / "cells" / "other.json").write_text("{}")
     with pytest.raises(InputError, match="damaged, or no run of compare"):
-        source.block()
+        source.pack_data()
 
 
 def test_who_looks_locks_nobody_out(tmp_path: Path) -> None:
-    assert not busy(tmp_path)
-    with alone_in(tmp_path):
-        assert busy(tmp_path)
-    assert not busy(tmp_path)
+    assert not is_folder_locked(tmp_path)
+    with folder_lock(tmp_path):
+        assert is_folder_locked(tmp_path)
+    assert not is_folder_locked(tmp_path)
 
 
 def test_watch_needs_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -229,13 +232,13 @@ def test_watch_needs_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.skipif(driver.found() is None, reason=driver.HOW)
-def test_the_page_follows_the_run(source: LiveRun, address: str, answers: list[Result], tmp_path: Path) -> None:
+def test_the_page_follows_the_run(source: LiveRunSource, address: str, answers: list[Result], tmp_path: Path) -> None:
     with driver.Browser() as browser:
         page = browser.open(address)
         page.wait("document.body.dataset.ready === 'yes' && !$('stop').hidden")
         page.evaluate("choose(page.row[4])")
         assert "after 1,000 steps" in page.evaluate("$('moment-text').textContent")
-        source.publish(answers[1], View(0))
+        source.publish_result(answers[1], StateMetadata(0))
         page.wait("$('moment-text').textContent.includes('after 4,000 steps')")
         assert f"{answers[1].certificate(4).lower:.3f}" in page.evaluate("$('interval-text').textContent"), (
             "the goal stays chosen"
@@ -243,5 +246,5 @@ def test_the_page_follows_the_run(source: LiveRun, address: str, answers: list[R
         assert "4,000 steps" in page.evaluate("$('words').textContent")
         page.evaluate("$('stop').click()")
         page.wait("$('live-text').textContent.includes('will stop')")
-        assert (tmp_path / FILE).exists()
+        assert (tmp_path / STOP_REQUEST_FILE).exists()
         assert page.troubles() == []

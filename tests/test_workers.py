@@ -20,13 +20,13 @@ import pytest
 import adagoal
 from adagoal import engines
 from adagoal.api.trial import play as try_out
-from adagoal.cli.main import run
+from adagoal.cli.main import run_command_line
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.worlds import many, random_models, toys
-from adagoal.worlds.copies import Copy
-from adagoal.worlds.crew import CrewWorld
-from adagoal.worlds.process import Killed
-from adagoal.worlds.roster import Hire
+from adagoal.worlds.copies import EnvWorker
+from adagoal.worlds.crew import ParallelEnv
+from adagoal.worlds.process import WorkerKilled
+from adagoal.worlds.roster import WorkerFactory
 from model_env import Impatient, ModelEnv, PairEnv, Twister, play, same_counts, with_terminal
 from test_masks import MaskedEnv, MaskedPairs, masked, never_played
 
@@ -39,7 +39,7 @@ class Here:
     doomed: ClassVar[dict[int, EnvironmentFailure]] = {}
     calls = 0
 
-    def __init__(self, make: Callable[[], Copy], name: str) -> None:
+    def __init__(self, make: Callable[[], EnvWorker], name: str) -> None:
         self._make, self._copy = make, None
         self._answer: Any = None
 
@@ -72,10 +72,10 @@ def here(monkeypatch: pytest.MonkeyPatch) -> type[Here]:
     """Workers without processes."""
 
     @contextlib.contextmanager
-    def hiring(name: str, address: str | None) -> Iterator[Hire]:
+    def hiring(name: str, address: str | None) -> Iterator[WorkerFactory]:
         yield Here
 
-    monkeypatch.setattr(engines, "hiring", hiring)
+    monkeypatch.setattr(engines, "open_worker_factory", hiring)
     Here.doomed, Here.calls = {}, 0
     return Here
 
@@ -84,9 +84,9 @@ def vector(make: Callable[[], Any], size: int = 3) -> gymnasium.vector.SyncVecto
     return gymnasium.vector.SyncVectorEnv([make] * size)
 
 
-def crew(make: Callable[[], Any], size: int = 3, **given: Any) -> CrewWorld:
-    world, _ = many.make_world(vector(make, size), {}, given.get("start_seed"), None, None, size, Here)
-    assert isinstance(world, CrewWorld)
+def crew(make: Callable[[], Any], size: int = 3, **given: Any) -> ParallelEnv:
+    world, _ = many.make_env(vector(make, size), {}, given.get("start_seed"), None, None, size, Here)
+    assert isinstance(world, ParallelEnv)
     return world
 
 
@@ -110,25 +110,25 @@ def test_processes_give_the_same_run_as_no_processes(here: type[Here], monkeypat
 
 
 def test_copies_with_any_generator_of_numpy(here: type[Here]) -> None:
-    counts, _ = play(crew(lambda: Twister(toys.chain(n_states=5, slip=0.2))), 300)
+    counts, _ = play(crew(lambda: Twister(toys.chain_model(n_states=5, slip=0.2))), 300)
     assert counts.visits.sum() == 300
 
 
 def test_what_copies_see_is_what_the_model_does(here: type[Here]) -> None:
-    mdp = with_terminal(toys.chain(n_states=6, slip=0.2), 5)
+    mdp = with_terminal(toys.chain_model(n_states=6, slip=0.2), 5)
     counts, episodes = play(crew(lambda: ModelEnv(mdp)), 30_000)
     assert counts.visits.sum() == 30_000
     assert counts.terminal.tolist() == mdp.terminal.tolist()
     tried = counts.n > 300
     tried[5 * mdp.n_actions :] = False
     assert tried.sum() >= 8
-    assert np.abs(counts.kernel()[tried] - mdp.kernel().toarray()[tried]).max() < 0.12
+    assert np.abs(counts.empirical_kernel()[tried] - mdp.kernel().toarray()[tried]).max() < 0.12
     assert len(episodes) > 100
 
 
 @pytest.mark.parametrize("starts", [(0,), (0, 2)])
 def test_states_that_are_numbered_as_they_are_met_have_one_number(starts: tuple[int, ...], here: type[Here]) -> None:
-    mdp = toys.chain(n_states=6, slip=0.2)
+    mdp = toys.chain_model(n_states=6, slip=0.2)
     world = crew(lambda: PairEnv(mdp, starts))
     counts, _ = play(world, 20_000)
     virtual = len(starts) > 1
@@ -140,12 +140,12 @@ def test_states_that_are_numbered_as_they_are_met_have_one_number(starts: tuple[
         for a in range(mdp.n_actions):
             x = numbers[s] * mdp.n_actions + a
             assert counts.n[x] > 200
-            empirical = counts.kernel()[x, numbers]
+            empirical = counts.empirical_kernel()[x, numbers]
             assert np.abs(empirical - mdp.kernel().toarray()[s * mdp.n_actions + a]).max() < 0.12
-    assert world.void == []
+    assert world.void_reasons == []
 
 
-@pytest.mark.parametrize("make", [lambda: ModelEnv(toys.chain()), lambda: PairEnv(toys.chain(), (0, 2))])
+@pytest.mark.parametrize("make", [lambda: ModelEnv(toys.chain_model()), lambda: PairEnv(toys.chain_model(), (0, 2))])
 def test_resuming(make: Callable[[], Any], here: type[Here], tmp_path: Path) -> None:
     whole = adagoal.explore(vector(make), radius=5, budget=3_000)
     left = [4]
@@ -163,11 +163,11 @@ def test_resuming(make: Callable[[], Any], here: type[Here], tmp_path: Path) -> 
 def test_an_interrupted_round_does_not_lose_the_ones_before_it(
     here: type[Here], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    play_round, rounds = CrewWorld._round, []
+    play_round, rounds = ParallelEnv._play_round, []
 
-    def interrupted(self: CrewWorld, *given: Any) -> Any:
+    def interrupted(self: ParallelEnv, *given: Any) -> Any:
         rounds.append(int(given[1].visits.sum()))
-        if len(rounds) > 20 and rounds[-1] > run[0].steps:  # not the first one of its rollout
+        if len(rounds) > 20 and rounds[-1] > run_command_line[0].steps:  # not the first one of its rollout
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGINT)  # is heard when the round begins
         return play_round(self, *given)
@@ -177,33 +177,33 @@ def test_an_interrupted_round_does_not_lose_the_ones_before_it(
     def observe(this: Any) -> None:
         run[:] = [this]
 
-    monkeypatch.setattr(CrewWorld, "_round", interrupted)
+    monkeypatch.setattr(ParallelEnv, "_play_round", interrupted)
     result = adagoal.explore(**LAKE | {"epsilon": 0.1, "budget": 40_000}, observe=observe)
     assert result.status == "interrupted"
     assert result.steps == result.arrays["visits"].sum() == rounds[-1]
 
 
 def test_trying_out_the_policies_of_such_a_run(here: type[Here], tmp_path: Path) -> None:
-    make = lambda: ModelEnv(toys.chain(n_states=4))  # noqa: E731
+    make = lambda: ModelEnv(toys.chain_model(n_states=4))  # noqa: E731
     result = adagoal.explore(vector(make), radius=6, epsilon=2.0, out=tmp_path)
     assert result.status == "certified"
     assert all(trial.agrees for trial in try_out(tmp_path, episodes=40, env=vector(make)))
 
 
 def test_a_copy_that_is_killed_costs_its_round(here: type[Here]) -> None:
-    make = lambda: ModelEnv(toys.chain(n_states=4))  # noqa: E731
-    here.doomed = {n: Killed("the process was killed (SIGKILL)") for n in (2, 9, 10, 11)}
+    make = lambda: ModelEnv(toys.chain_model(n_states=4))  # noqa: E731
+    here.doomed = {n: WorkerKilled("the process was killed (SIGKILL)") for n in (2, 9, 10, 11)}
     result = adagoal.explore(vector(make), radius=6, epsilon=2.0)
     assert (result.status, result.void) == ("certified", [])
     assert any("a round of copy 1 was lost" in line for line in result.warnings)
-    assert adagoal.audit(result, toys.chain(n_states=4)).ok
-    here.doomed, here.calls = {n: Killed("the process was killed (SIGKILL)") for n in range(1, 100)}, 0
+    assert adagoal.audit(result, toys.chain_model(n_states=4)).ok
+    here.doomed, here.calls = {n: WorkerKilled("the process was killed (SIGKILL)") for n in range(1, 100)}, 0
     with pytest.raises(InputError, match="was killed"):
         adagoal.explore(vector(make), radius=6)
 
 
 def test_a_copy_that_ends_by_itself_ends_the_run_and_voids_what_goes_on(here: type[Here], tmp_path: Path) -> None:
-    make = lambda: ModelEnv(toys.chain(n_states=4))  # noqa: E731
+    make = lambda: ModelEnv(toys.chain_model(n_states=4))  # noqa: E731
     here.doomed = {8: EnvironmentFailure("the process ended by itself")}
     with pytest.raises(InputError, match="ended by itself"):
         adagoal.explore(vector(make), radius=6, epsilon=0.5, out=tmp_path)
@@ -216,10 +216,10 @@ def test_what_is_wrong_with_an_environment_is_seen(here: type[Here]) -> None:
             state, reward, _, _, info = super().step(action)
             return state, reward, bool(state == 3 and self.np_random.random() < 0.5), False, info
 
-    torn = crew(lambda: Torn(toys.chain(slip=0.1)))
+    torn = crew(lambda: Torn(toys.chain_model(slip=0.1)))
     play(torn, 2_000)
-    assert any("ended the episode at one visit and not at another" in line for line in torn.void)
-    late = crew(lambda: Impatient(toys.chain(slip=0.1)))
+    assert any("ended the episode at one visit and not at another" in line for line in torn.void_reasons)
+    late = crew(lambda: Impatient(toys.chain_model(slip=0.1)))
     play(late, 500)
     assert any("truncated" in line for line in late.warnings)
 
@@ -251,11 +251,11 @@ def test_a_mask_that_changes_is_seen(here: type[Here]) -> None:
 
     world = crew(lambda: Moody(masked(2)))
     play(world, 500)
-    assert any("a state had other actions at one visit than at another" in line for line in world.void)
+    assert any("a state had other actions at one visit than at another" in line for line in world.void_reasons)
 
 
 def test_the_same_counts_after_a_checkpoint(here: type[Here]) -> None:
-    make = lambda: PairEnv(toys.chain(slip=0.1), (0, 2))  # noqa: E731
+    make = lambda: PairEnv(toys.chain_model(slip=0.1), (0, 2))  # noqa: E731
     one, two = crew(make), crew(make)
     counts, _ = play(one, 700)
     arrays, facts = one.state()
@@ -295,8 +295,8 @@ def test_the_steps_that_are_kept(here: type[Here], tmp_path: Path) -> None:
         ({"env": "FrozenLake-v1", "workers": 2, "step_timeout": 3.0}, "step_timeout"),
         ({"env": "FrozenLake-v1", "workers": 2, "engine": "magic"}, "engine"),
         ({"env": "FrozenLake-v1", "workers": 2, "address": "here:1"}, "address"),
-        ({"env": ModelEnv(toys.chain()), "workers": 2}, "workers"),
-        ({"env": vector(lambda: ModelEnv(toys.chain())), "workers": 2}, "workers"),
+        ({"env": ModelEnv(toys.chain_model()), "workers": 2}, "workers"),
+        ({"env": vector(lambda: ModelEnv(toys.chain_model())), "workers": 2}, "workers"),
     ],
 )
 def test_bad_input_is_one_line(given: dict[str, Any], name: str) -> None:
@@ -306,9 +306,9 @@ def test_bad_input_is_one_line(given: dict[str, Any], name: str) -> None:
 
 def test_the_command_line(here: type[Here], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = ["explore", "FrozenLake-v1", "--radius", "5", "--budget", "600", "--workers", "2", "--quiet", "--json"]
-    assert run([*line, "--out", str(tmp_path)]) == 3
+    assert run_command_line([*line, "--out", str(tmp_path)]) == 3
     assert json.loads(capsys.readouterr().out)["workers"] == 2
-    assert run(["resume", str(tmp_path), "--budget", "900", "--quiet", "--json"]) == 3
+    assert run_command_line(["resume", str(tmp_path), "--budget", "900", "--quiet", "--json"]) == 3
     assert json.loads(capsys.readouterr().out)["steps"] == 900
 
 
@@ -328,7 +328,7 @@ def test_a_killed_run_and_killed_workers(tmp_path: Path) -> None:
 
     def kill(run: Any) -> None:
         if run.steps > 5_000 and not killed:
-            process = run.world._copies._members[1]._process
+            process = run.world._workers._workers[1]._process
             killed.append(os.kill(process.pid, signal.SIGKILL))
 
     result = adagoal.explore(**arguments, observe=kill)

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from adagoal.runs import manifest as manifests
-from adagoal.runs.saved import staged
+from adagoal.runs.saved import staged_file_path
 
 Damage = Callable[[Path], None]
 Case = tuple[str, Damage]
@@ -219,19 +219,19 @@ ARCHIVES = {label: functools.cache(make) for label, make in _MAKERS.items()}
 
 def seal(folder: Path) -> None:
     """Make the manifest agree with the files as they are now."""
-    manifest, _ = manifests.read(folder / manifests.NAME)
+    manifest, _ = manifests.read_manifest(folder / manifests.MANIFEST_FILE)
 
-    def entry(path: Path, old: manifests.Entry) -> manifests.Entry:
+    def entry(path: Path, old: manifests.ManifestEntry) -> manifests.ManifestEntry:
         data = path.read_bytes()
-        return manifests.Entry(old.generation, len(data), hashlib.sha256(data).hexdigest())
+        return manifests.ManifestEntry(old.generation, len(data), hashlib.sha256(data).hexdigest())
 
     states = tuple(
-        {name: entry(staged(folder, name, old.generation), old) for name, old in state.items()}
-        for state in manifest.states
+        {name: entry(staged_file_path(folder, name, old.generation), old) for name, old in state.items()}
+        for state in manifest.checkpoints
     )
     results = {name: entry(folder / name, old) for name, old in manifest.results.items()}
-    raw = replace(manifest, states=states, results=results).encoded()
-    for name in (manifests.NAME, manifests.BACKUP):
+    raw = replace(manifest, checkpoints=states, results=results).to_bytes()
+    for name in (manifests.MANIFEST_FILE, manifests.MANIFEST_BACKUP_FILE):
         (folder / name).write_bytes(raw)
 
 

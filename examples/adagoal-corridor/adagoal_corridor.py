@@ -12,10 +12,10 @@ from dataclasses import replace
 import numpy as np
 
 import adagoal
-from adagoal.core.run import Estimates
+from adagoal.core.run import PlanningEstimates
 from adagoal.core.types import Floats
-from adagoal.goals import Known, rule
-from adagoal.methods import Method, Problem, certified
+from adagoal.goals import GoalInfo, rule
+from adagoal.methods import ExplorationProblem, Method, build_certified
 
 
 def corridor(*, length: int = 6, slip: float = 0.1) -> adagoal.Model:
@@ -29,15 +29,15 @@ def corridor(*, length: int = 6, slip: float = 0.1) -> adagoal.Model:
 
 
 @rule("D", "E")
-def nearby(known: Known) -> Floats:
+def nearby(known: GoalInfo) -> Floats:
     """In proportion to E / (1 + D) among the goals believed reachable: what is uncertain and near comes first."""
     weights = np.where(known.eligible & (known.D <= known.L), known.E / (1 + known.D), 0.0)
     return weights if weights.any() else known.eligible.astype(float)
 
 
-def cautious(problem: Problem) -> Estimates:
+def cautious(problem: ExplorationProblem) -> PlanningEstimates:
     """Certified bounds at a tenth of delta."""
-    return certified(replace(problem, delta=problem.delta / 10))
+    return build_certified(replace(problem, delta=problem.delta / 10))
 
 
-CAUTIOUS = Method(cautious, grows=True)
+CAUTIOUS = Method(cautious, radius_can_grow=True)

@@ -9,28 +9,33 @@ from __future__ import annotations
 
 from typing import cast
 
-from adagoal.core.run import Estimates, Observer, Run, note
+from adagoal.core.run import ExplorationRun, PlanningEstimates, RunObserver, record_rollout
 from adagoal.core.status import Status
 
 
-def explore(run: Run, budget: int, observe: Observer = lambda run: None) -> Status:
+def run_exploration(run: ExplorationRun, budget: int, observe: RunObserver = lambda run: None) -> Status:
     """Algorithm 1. ``observe`` is called after every rollout; where it returns False the run is interrupted."""
-    estimates = cast(Estimates, run.estimates)
-    while run.goes_on():
+    estimates = cast(PlanningEstimates, run.estimates)
+    while run.has_open_goals():
         if run.steps >= budget:
             return Status.BUDGET
-        with run.timed():
+        with run.measure_seconds():
             # (i) goal selection: the rule decides on up-to-date estimates of the goals that it favours
             weights = run.column_weights()
-            while estimates.refresh(weights > 0) and run.goes_on():
+            while estimates.refresh_columns(weights > 0) and run.has_open_goals():
                 weights = run.column_weights()
-            if not run.goes_on():
+            if not run.has_open_goals():
                 break
             # (ii) policy execution, and (iii) update: the world adds what it sees to the counts of the estimates
-            outcome = run.world.rollout(
-                estimates.plan(), weights, estimates.counts, run.rng, budget - run.steps, estimates.episodes_per_plan
+            outcome = run.env.rollout(
+                estimates.exploration_plan(),
+                weights,
+                estimates.counts,
+                run.rng,
+                budget - run.steps,
+                estimates.episodes_per_plan,
             )
-            note(run, outcome)
+            record_rollout(run, outcome)
         if observe(run) is False:
             return Status.INTERRUPTED
-    return run.stopped_by_rule
+    return run.status_of_own_rule

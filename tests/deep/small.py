@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from adagoal.deep import Config, worker
-from adagoal.deep.envs import Dimensions, Source
+from adagoal.deep.envs import EnvDimensions, EnvSource
 from adagoal.runs import training
 
 SETTINGS: dict[str, Any] = {
@@ -62,16 +62,16 @@ def restored(folder: Path, **code: Any) -> training.Training:
         "workers": 1,
         "step_timeout": None,
     }
-    return training._restored(found, **{**given, **code})
+    return training._restore_training(found, **{**given, **code})
 
 
 @contextlib.contextmanager
-def rollout_worker(configs: list[Config], source: Source, sizes: Dimensions) -> Iterator[Connection]:
+def rollout_worker(configs: list[Config], source: EnvSource, sizes: EnvDimensions) -> Iterator[Connection]:
     """A worker with one environment, in a thread of this process; the pipe to it."""
     here, there = multiprocessing.Pipe()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker, "deaf", lambda names: None)  # signals belong to the main thread
-        thread = threading.Thread(target=worker.main, args=(there, configs, [(0, 0)], source, sizes))
+        patch.setattr(worker, "ignore_sigint", lambda names: None)  # signals belong to the main thread
+        thread = threading.Thread(target=worker.serve_rollouts, args=(there, configs, [(0, 0)], source, sizes))
         thread.start()
         try:
             yield here

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import adagoal
-from adagoal.cli.main import run
+from adagoal.cli.main import run_command_line
 from adagoal.core.errors import InputError
 
 
@@ -17,18 +17,18 @@ def test_resume_report_and_play_on_a_training(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = str(shutil.copytree(finished, tmp_path / "run"))
-    assert run(["resume", folder, "--budget", "80", "--json"]) == 0
+    assert run_command_line(["resume", folder, "--budget", "80", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["status"] == "done"
     assert json.loads((tmp_path / "run" / "result.json").read_text())["steps"] >= 80
     (tmp_path / "run" / "report.html").unlink()
-    assert run(["report", folder]) == 0
+    assert run_command_line(["report", folder]) == 0
     assert (tmp_path / "run" / "report.html").is_file()
     capsys.readouterr()
-    assert run(["play", folder, "--episodes", "10", "--json"]) == 0
+    assert run_command_line(["play", folder, "--episodes", "10", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["episodes"] == 10
-    assert run(["play", folder, "--goal", "3"]) == 2
+    assert run_command_line(["play", folder, "--goal", "3"]) == 2
     assert "--goal: is for explorations" in capsys.readouterr().err
-    assert run(["audit", folder]) == 2
+    assert run_command_line(["audit", folder]) == 2
 
 
 def test_what_is_for_explorations_names_what_is_for_trainings(finished: Path) -> None:
@@ -37,6 +37,6 @@ def test_what_is_for_explorations_names_what_is_for_trainings(finished: Path) ->
 
 
 def test_evaluate_on_an_exploration_points_to_play(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["explore", "chain", "--radius", "3", "--quiet", "--out", str(tmp_path)]) == 0
-    assert run(["evaluate", str(tmp_path)]) == 2
+    assert run_command_line(["explore", "chain", "--radius", "3", "--quiet", "--out", str(tmp_path)]) == 0
+    assert run_command_line(["evaluate", str(tmp_path)]) == 2
     assert "exploration" in capsys.readouterr().err

@@ -13,20 +13,20 @@ import numpy as np
 import pytest
 
 import adagoal
-from adagoal.cli.main import run
+from adagoal.cli.main import run_command_line
 from adagoal.core import betting
 from adagoal.core.errors import InputError
-from adagoal.core.intervals import clopper_pearson
-from adagoal.core.random import Purpose, stream
+from adagoal.core.intervals import clopper_pearson_interval
+from adagoal.core.random import StreamPurpose, random_stream
 from adagoal.core.status import Status
 from adagoal.core.types import Bools, Floats
 from adagoal.deep import certification, load
-from adagoal.deep.cells import Cells
-from adagoal.deep.certification import Cell, Certification, Claim, Verdict
-from adagoal.deep.envs import Source, World
-from adagoal.deep.measure import dimensions
-from adagoal.deep.rollouts import rollouts
-from adagoal.report.deep_figures import certified_behind
+from adagoal.deep.cells import CellTree
+from adagoal.deep.certification import Certification, Claim, GoalCell, Verdict
+from adagoal.deep.envs import EnvSource, GoalEnv
+from adagoal.deep.measure import measure_dimensions
+from adagoal.deep.rollouts import open_certification_rollouts
+from adagoal.report.deep_figures import certified_share_map
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from deep_certify import CLAIM, POLICIES, coins, counted, flat, square
@@ -49,24 +49,26 @@ def lifted(rng: np.random.Generator, n: int) -> Floats:
 
 @pytest.mark.parametrize("space", [square, lifted])
 def test_cells_of_a_level_are_a_partition(space: Any) -> None:
-    cells = Cells(space(np.random.default_rng(0), 5000), 5)
+    cells = CellTree(space(np.random.default_rng(0), 5000), 5)
     goals = space(np.random.default_rng(1), 1000)
     for level in range(6):
-        numbers = cells.at(goals, level)
+        numbers = cells.find_cells(goals, level)
         assert cells.share[numbers].all()
         assert cells.share[np.unique(numbers)].sum() == pytest.approx(1.0)
         inside = (goals >= cells.low[numbers] - 0.1) & (goals <= cells.high[numbers] + 0.1)
         assert inside[np.abs(goals).max(1) < 1.5].all()
     for cell in np.unique(numbers)[:3]:
-        drawn = cells.draw(int(cell), 20, space, np.random.default_rng(2))
-        assert (cells.at(drawn, cells.level(int(cell))) == cell).all()
+        drawn = cells.draw_goals_in_cell(int(cell), 20, space, np.random.default_rng(2))
+        assert (cells.find_cells(drawn, cells.level_of_cell(int(cell))) == cell).all()
 
 
 def test_equal_goals_are_one_cell() -> None:
-    cells = Cells(np.ones((100, 3)), 4)
-    assert not cells.divisible(1)
-    assert (cells.at(np.ones((5, 3)), 4) == 1).all()
-    found = certification.certify(CLAIM, lambda rng, n: np.ones((n, 3)), lambda goals, _: np.ones(len(goals), bool), 0)
+    cells = CellTree(np.ones((100, 3)), 4)
+    assert not cells.can_be_split(1)
+    assert (cells.find_cells(np.ones((5, 3)), 4) == 1).all()
+    found = certification.certify_cells(
+        CLAIM, lambda rng, n: np.ones((n, 3)), lambda goals, _: np.ones(len(goals), bool), 0
+    )
     assert [(cell.verdict, cell.share) for cell in found.cells] == [(Verdict.CERTIFIED, 1.0)]
     assert found.rollouts == found.cells[0].rollouts
 
@@ -102,14 +104,14 @@ def test_a_cap_and_an_observer_leave_cells_open() -> None:
     assert capped.count("open") > 0
     assert capped.rollouts <= 2000
     coins = np.random.default_rng(0)
-    stopped = certification.certify(
+    stopped = certification.certify_cells(
         CLAIM, square, lambda goals, _: coins.random(len(goals)) < 0.5, 0, lambda cells, n: n < 200
     )
     assert stopped.status is Status.INTERRUPTED
 
 
 def shares_of_delta(claim: Claim) -> float:
-    return sum(2**level * claim.alpha(level) for level in range(claim.coarsest, claim.halvings + 1))
+    return sum(2**level * claim.cell_alpha(level) for level in range(claim.first_level, claim.halvings + 1))
 
 
 @pytest.mark.parametrize("halvings", [0, 2, 6])
@@ -138,9 +140,9 @@ def test_weaker_bounds_break(monkeypatch: pytest.MonkeyPatch) -> None:
     """Intervals for one look at one cell, used at every look at every cell."""
 
     def once(successes: int, trials: int, q: float, alpha: float) -> bool:
-        return trials > 0 and clopper_pearson(successes, trials, 1.0 - 2.0 * CLAIM.delta)[0] > q
+        return trials > 0 and clopper_pearson_interval(successes, trials, 1.0 - 2.0 * CLAIM.delta)[0] > q
 
-    monkeypatch.setattr(certification, "exceeds", once)
+    monkeypatch.setattr(certification, "rejects_at_most", once)
     assert any(wrong > 3 for wrong in failures(6))
 
 
@@ -159,24 +161,24 @@ def test_the_controller_plays_the_point_mass() -> None:
 
 
 def test_a_probability_below_the_bound_is_refuted() -> None:
-    assert not betting.exceeds(0, 50, 0.1, 0.05)
-    assert not betting.exceeds(9, 10, 0.9, 0.05)
-    assert betting.exceeds(100, 100, 0.9, 0.05)
-    low = betting.least(90, 100, 0.05)
+    assert not betting.rejects_at_most(0, 50, 0.1, 0.05)
+    assert not betting.rejects_at_most(9, 10, 0.9, 0.05)
+    assert betting.rejects_at_most(100, 100, 0.9, 0.05)
+    low = betting.lower_confidence_bound(90, 100, 0.05)
     assert 0.75 < low < 0.9
-    assert betting.exceeds(90, 100, low - 1e-6, 0.05)
-    assert not betting.exceeds(90, 100, low + 1e-6, 0.05)
+    assert betting.rejects_at_most(90, 100, low - 1e-6, 0.05)
+    assert not betting.rejects_at_most(90, 100, low + 1e-6, 0.05)
 
 
 # --- the picture ---
 
 
 def test_a_picture_of_three_coordinates_shows_what_lies_behind() -> None:
-    def cell(verdict: Verdict, x: float, z: tuple[float, float]) -> Cell:
-        return Cell(verdict, np.array([x, 0.0, z[0]]), np.array([x + 1.0, 1.0, z[1]]), 0.25, 9, 9, 0.0, 1.0)
+    def cell(verdict: Verdict, x: float, z: tuple[float, float]) -> GoalCell:
+        return GoalCell(verdict, np.array([x, 0.0, z[0]]), np.array([x + 1.0, 1.0, z[1]]), 0.25, 9, 9, 0.0, 1.0)
 
     near = [cell(Verdict.CERTIFIED, 0.0, (0.0, 3.0)), cell(Verdict.REFUTED, 0.0, (3.0, 4.0))]
-    share, extent = certified_behind([*near, cell(Verdict.REFUTED, 1.0, (0.0, 4.0))], 0, 1)
+    share, extent = certified_share_map([*near, cell(Verdict.REFUTED, 1.0, (0.0, 4.0))], 0, 1)
     assert extent == (0.0, 2.0, 0.0, 1.0)
     np.testing.assert_allclose(share[:50], 0.75)
     np.testing.assert_allclose(share[50:], 0.0)
@@ -194,13 +196,13 @@ def prints(folder: Path) -> dict[str, str]:
 def test_the_command_writes_a_map_and_alters_nothing(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = prints(finished)
     words = ["certify", str(finished), "--radius", "5", "--halvings", "3", "--workers", "2"]
-    assert run([*words, "--json"]) == 1  # a policy that has learnt nothing
+    assert run_command_line([*words, "--json"]) == 1  # a policy that has learnt nothing
     shown = json.loads(capsys.readouterr().out)
     text = (finished / "certificate.json").read_text()
     assert json.loads(text) == shown
     assert (finished / "certificate.png").stat().st_size > 5000
     assert prints(finished) == before
-    assert run([*words[:-1], "1"]) == 1
+    assert run_command_line([*words[:-1], "1"]) == 1
     assert (finished / "certificate.json").read_text() == text  # also with another number of workers
     said = capsys.readouterr().out
     assert "every cell is decided, some are refuted, after" in said
@@ -224,24 +226,24 @@ def test_no_goal_that_is_played_has_cut_the_cells() -> None:
         return np.ones(len(goals), bool)
 
     played: list[Floats] = []
-    certification.certify(Claim(radius=5, halvings=0, rollouts=200), space, reach, seed=0)
+    certification.certify_cells(Claim(radius=5, halvings=0, rollouts=200), space, reach, seed=0)
     assert len(played) > 0
-    assert len(drawn[0]) == certification.SAMPLE
+    assert len(drawn[0]) == certification.SPLIT_SAMPLE_SIZE
     assert not np.isin(np.concatenate(played), drawn[0]).any()
 
 
 def test_rollouts_are_what_playing_by_hand_gives(finished: Path) -> None:
-    policy, source, seed = load(finished), Source.of("point-mass"), 3
-    world = World(source, dimensions(source.make(), source, 0))
+    policy, source, seed = load(finished), EnvSource.from_argument("point-mass"), 3
+    world = GoalEnv(source, measure_dimensions(source.make_env(), source, 0))
     goals = np.random.default_rng(0).uniform(-0.6, 0.6, (48, 2))
-    with rollouts(policy, source, 0, "env", 25, seed, 2) as (_, reach):
+    with open_certification_rollouts(policy, source, 0, "env", 25, seed, 2) as (_, reach):
         found = reach(goals, 7)
     assert 0 < found.sum() < 48
     for i in (0, 17, 47):
         block, slot = divmod(i, 16)
-        rng = stream(seed, Purpose.CERTIFIED_EPISODE, 7, slot, block)
+        rng = random_stream(seed, StreamPurpose.CERTIFIED_EPISODE, 7, slot, block)
         observation, achieved = world.reset(int(rng.integers(2**31)))
-        world.aim(goals[i])
+        world.set_goal(goals[i])
         inside = []
         for _ in range(25):
             observation, achieved, _ = world.step(policy(observation, goals[i]).astype(np.float64))
@@ -267,7 +269,7 @@ def test_rollouts_are_what_playing_by_hand_gives(finished: Path) -> None:
 def test_bad_input_gets_one_line(
     finished: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["certify", str(finished), *arguments]) == 2
+    assert run_command_line(["certify", str(finished), *arguments]) == 2
     error = capsys.readouterr().err
     assert words in error
     assert error.count("\n") == 1

@@ -14,20 +14,20 @@ import numpy as np
 import pytest
 from small import SETTINGS, TINY, rollout_worker, words
 
-from adagoal.cli.main import run
+from adagoal.cli.main import run_command_line
 from adagoal.core import failures
 from adagoal.core.errors import EnvironmentFailure, InputError
-from adagoal.deep.actor import Actor
+from adagoal.deep.actor import NumpyActor
 from adagoal.deep.config import Config
-from adagoal.deep.envs import Dimensions, Source, World
-from adagoal.deep.history import History
+from adagoal.deep.envs import EnvDimensions, EnvSource, GoalEnv
+from adagoal.deep.history import TrainingHistory
 from adagoal.deep.pointmass import PointMass
-from adagoal.deep.worker import Order
+from adagoal.deep.worker import RolloutRequest
 from adagoal.runs.training_progress import TrainingProgress
 from experiments import figure2
 from experiments.__main__ import run as run_experiment
 
-SIZES = Dimensions(observation=4, goal=2, action=2, horizon=5, success=0.1)
+SIZES = EnvDimensions(observation=4, goal=2, action=2, horizon=5, success=0.1)
 OF_FIGURE2 = {"algorithm", "action_l2", "contact", "eval_every", "eval_episodes", "steps", "radius", "radius_ramp"}
 LEARNER = {name: value for name, value in SETTINGS.items() if name not in OF_FIGURE2}
 
@@ -100,27 +100,27 @@ def test_bad_input_is_one_line_and_exit_code_two(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     out = [] if "--resume" in arguments else ["--out", str(tmp_path)]
-    assert run(["train", *arguments, *out]) == 2
+    assert run_command_line(["train", *arguments, *out]) == 2
     error = capsys.readouterr().err.strip()
     assert words in error
     assert len(error.splitlines()) == 1
 
 
 def test_nan_observations_are_refused() -> None:
-    world = World(Source.of(lambda: gymnasium.make("Broken-v0", disable_env_checker=True)), SIZES)
+    world = GoalEnv(EnvSource.from_argument(lambda: gymnasium.make("Broken-v0", disable_env_checker=True)), SIZES)
     world.reset(0)
     with pytest.raises(InputError, match="NaN"):
         world.step(np.zeros(2))
 
 
 def test_what_an_environment_raises_is_one_line() -> None:
-    actor = Actor([(np.zeros((6, 2)), np.zeros(2))], *np.ones((4, 1)), 5.0)
-    with rollout_worker([Config("test_command:Crashing-v0")], Source("test_command:Crashing-v0"), SIZES) as link:
+    actor = NumpyActor([(np.zeros((6, 2)), np.zeros(2))], *np.ones((4, 1)), 5.0)
+    with rollout_worker([Config("test_command:Crashing-v0")], EnvSource("test_command:Crashing-v0"), SIZES) as link:
         link.send(0)
         assert isinstance(link.recv(), np.ndarray)
-        link.send(Order(0, {0: actor}, np.zeros((1, 2)), np.zeros((0, 1, 2))))
+        link.send(RolloutRequest(0, {0: actor}, np.zeros((1, 2)), np.zeros((0, 1, 2))))
         with pytest.raises(EnvironmentFailure) as raised:
-            failures.result(link.recv())
+            failures.unwrap_reply(link.recv())
     assert str(raised.value) == "env: test_command:Crashing-v0 raised RuntimeError: the motor is hot"
     assert isinstance(raised.value.__cause__, RuntimeError)
 
@@ -137,27 +137,27 @@ def test_workers_and_policies_need_no_jax() -> None:
 
 def test_missing_extra_names_the_install_command(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert run(["train", "point-mass"]) == 2
+    assert run_command_line(["train", "point-mass"]) == 2
     assert "pip install 'adagoal[deep]'" in capsys.readouterr().err
 
 
 def test_a_run_leaves_its_folder_and_exit_code_three_when_time_is_up(tmp_path: Path, capsys: Any) -> None:
     options = words({**TINY, "steps": 400})
     arguments = ["train", "point-mass", *options, "--out", str(tmp_path), "--json", "--workers", "1"]
-    assert run([*arguments, "--minutes", "1e-6", "--quiet"]) == 3
+    assert run_command_line([*arguments, "--minutes", "1e-6", "--quiet"]) == 3
     said = capsys.readouterr()
     assert (json.loads(said.out)["status"], said.err) == ("budget", "")
-    assert run(["train", "--resume", str(tmp_path), "--workers", "1"]) == 0
+    assert run_command_line(["train", "--resume", str(tmp_path), "--workers", "1"]) == 0
     said = capsys.readouterr().err
     assert "400 / 400 steps" in said
     assert "recipe" not in said, "the folder decides"
-    assert run(arguments) == 2, "a folder that holds a run is not overwritten"
+    assert run_command_line(arguments) == 2, "a folder that holds a run is not overwritten"
     data = json.loads((tmp_path / "result.json").read_text())
     assert data["status"] == "done"
     assert data["steps"] == 400
     for name in ("log.csv", "manifest.json", "policy.npz", "goals.npz", "curves.png", "goals.png", "maps.png"):
         assert (tmp_path / name).is_file()
-    assert run([*arguments, "--overwrite", "--minutes", "1e-6"]) == 3
+    assert run_command_line([*arguments, "--overwrite", "--minutes", "1e-6"]) == 3
     assert re.search(r"recipe (light: JAX has no GPU here; .*|adagoal: JAX has a GPU)\n", capsys.readouterr().err)
     page = (tmp_path / "report.html").read_text()
     assert 'id="space"' in page, "the goal space"
@@ -167,7 +167,7 @@ def test_a_run_leaves_its_folder_and_exit_code_three_when_time_is_up(tmp_path: P
 
 def test_the_display_says_at_which_step_a_success_was_measured(capsys: Any) -> None:
     """The test of a cycle is of the policy before it; the steps of the line are those after it."""
-    history = History([Config("point-mass", steps=60, episodes=4)], [], [], None, SIZES)
+    history = TrainingHistory([Config("point-mass", steps=60, episodes=4)], [], [], None, SIZES)
     with TrainingProgress() as progress:
         for row in ({"cycle": 0, "steps": 0, "success": 0.25}, {"cycle": 1, "steps": 20}):
             history.rows.append(row)

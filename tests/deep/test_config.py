@@ -15,7 +15,7 @@ import pytest
 from adagoal.cli.deep import train
 from adagoal.core.errors import InputError
 from adagoal.deep import settings
-from adagoal.deep.config import RECIPES, Config, one_program
+from adagoal.deep.config import RECIPES, Config, check_shared_program
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_numbers_of_numpy_become_plain_ones() -> None:
 @pytest.mark.parametrize(("given", "name"), [({}, "updates"), ({"updates": 9}, "ensemble_updates")])
 def test_what_follows_from_too_long_a_horizon_names_the_horizon(given: dict[str, Any], name: str) -> None:
     with pytest.raises(InputError, match=f"^horizon: .* {name} per cycle, more than 100000"):
-        Config("point-mass", **given).on_time_scale(10**6)
+        Config("point-mass", **given).resolve_for_horizon(10**6)
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -82,8 +82,8 @@ def test_recipes_are_valid(name: str) -> None:
 
 def test_the_penalty_of_actions_is_what_was_measured() -> None:
     for fetch, penalty in ((True, 1.0), (False, 0.1)):
-        assert Config("any-name").on_time_scale(50, fetch).action_l2 == penalty
-    assert Config("FetchPush-v4", action_l2=0.0).on_time_scale(50, fetch=True).action_l2 == 0.0
+        assert Config("any-name").resolve_for_horizon(50, fetch).action_l2 == penalty
+    assert Config("FetchPush-v4", action_l2=0.0).resolve_for_horizon(50, fetch=True).action_l2 == 0.0
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_rule_of_ones_own_may_declare_its_needs(tmp_path: Path) -> None:
     assert (plain.needs_ensemble, plain.needs_density) == (True, True), "nothing declared: everything there is"
     assert (counted.needs_ensemble, counted.needs_density) == (False, True)
     file.unlink()
-    assert pickle.loads(pickle.dumps(plain)).needs == plain.needs, "a worker does not load the file again"
+    assert pickle.loads(pickle.dumps(plain)).needs == plain.required_fields, "a worker does not load the file again"
 
 
 def test_every_setting_is_an_option_with_its_text_and_default() -> None:
@@ -127,16 +127,16 @@ def test_every_setting_is_an_option_with_its_text_and_default() -> None:
         if field.name == "env":
             continue
         text = getattr(options[field.name], "help", "")
-        assert settings.declared(Config)[field.name].help in text
+        assert settings.declared_settings(Config)[field.name].help in text
         shown = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
         assert re.search(re.escape(f"[default: {shown}]"), text)
 
 
 def test_runs_of_one_program_may_differ_in_some_settings() -> None:
     first = Config("point-mass")
-    one_program([first, dataclasses.replace(first, seed=1, goal_rule="unigoal", relabel=0.5)])
+    check_shared_program([first, dataclasses.replace(first, seed=1, goal_rule="unigoal", relabel=0.5)])
     with pytest.raises(InputError, match="may not differ in batch, gamma"):
-        one_program([first, dataclasses.replace(first, batch=64, gamma=0.9)])
+        check_shared_program([first, dataclasses.replace(first, batch=64, gamma=0.9)])
     for wrong in ([], first, [first, "point-mass"]):
         with pytest.raises(InputError, match=r"^configs: must be a list of one or more Config"):
-            one_program(wrong)  # type: ignore[arg-type]
+            check_shared_program(wrong)  # type: ignore[arg-type]

@@ -15,16 +15,16 @@ import pytest
 from small import CONFIG, equal, restored
 
 import vault
-from adagoal.cli.main import run as command
+from adagoal.cli.main import run_command_line as command
 from adagoal.core.errors import InputError
 from adagoal.deep import evaluate, learner, load, resume
-from adagoal.deep.survey import survey
+from adagoal.deep.survey import inspect_env
 from adagoal.report import deep as report
 from adagoal.runs import training_files as kept
-from adagoal.runs.manifest import BACKUP
-from adagoal.runs.saved import DATA, find, read
+from adagoal.runs.manifest import MANIFEST_BACKUP_FILE
+from adagoal.runs.saved import CHECKPOINTS_FOLDER, find_saved_run, read_saved_run
 
-NEWEST, OLDER = f"{DATA}/checkpoint-000004.npz", f"{DATA}/checkpoint-000003.npz"
+NEWEST, OLDER = f"{CHECKPOINTS_FOLDER}/checkpoint-000004.npz", f"{CHECKPOINTS_FOLDER}/checkpoint-000003.npz"
 Change = Callable[[dict[str, Any]], Any]
 
 
@@ -47,14 +47,14 @@ def once(function: Callable[..., Any]) -> Callable[..., Any]:
     return answer
 
 
-SURVEY, SHAPES = once(survey), once(learner.shapes)
+SURVEY, SHAPES = once(inspect_env), once(learner.learner_state_shapes)
 
 
 @pytest.fixture(autouse=True)
 def looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment is always the same, and so is the form of what is learnt there."""
     monkeypatch.setattr("adagoal.deep.training.survey", SURVEY)
-    monkeypatch.setattr(learner, "shapes", SHAPES)
+    monkeypatch.setattr(learner, "learner_state_shapes", SHAPES)
 
 
 @pytest.fixture
@@ -72,10 +72,10 @@ def of_a_report(folder: Path) -> tuple[Any, Any]:
     """What a report reads."""
 
     def found(saved: Any) -> tuple[Any, Any]:
-        about = kept.record(saved)
-        return about, kept.goals(saved, about)
+        about = kept.read_training_record(saved)
+        return about, kept.read_goal_arrays(saved, about)
 
-    return read(folder, found)
+    return read_saved_run(folder, found)
 
 
 def digest(folder: Path, reader: str) -> Any:
@@ -115,7 +115,7 @@ def try_damages(
         shutil.copytree(template, folder)
         damage(folder)
         readers = ["policy", "report"]
-        if number % resumed_every == 0 or label.startswith((DATA, "manifest")):
+        if number % resumed_every == 0 or label.startswith((CHECKPOINTS_FOLDER, "manifest")):
             readers.append("resume")
         for reader in readers:
             try:
@@ -143,7 +143,7 @@ def test_no_single_bit_can_be_turned_unseen(finished: Path, tmp_path: Path) -> N
 
 def test_damage_to_what_nobody_needs_changes_nothing(run: Path) -> None:
     genuine = [digest(run, "resume")]
-    for name in (BACKUP, OLDER, "log.csv"):
+    for name in (MANIFEST_BACKUP_FILE, OLDER, "log.csv"):
         vault.flip(run / name, 100)
     assert outcome(run, "resume", genuine) == "accepted"
 
@@ -215,7 +215,7 @@ def facts(change: Change) -> Change:
 )
 def test_a_forged_result_is_refused(run: Path, change: Change, reason: str) -> None:
     vault.forged_json(run, "result.json", change)
-    for reader in (load, report.write, evaluate):
+    for reader in (load, report.write_training_report, evaluate):
         with pytest.raises(InputError, match=rf"result\.json: damaged or not readable \(.*{reason}"):
             reader(run)
 
@@ -263,7 +263,7 @@ def test_a_forged_policy_is_refused(run: Path, change: Change, reason: str) -> N
 def test_forged_goals_are_refused(run: Path, change: Change, reason: str) -> None:
     vault.forged_arrays(run, "goals.npz", change)
     with pytest.raises(InputError, match=rf"goals\.npz: damaged or not readable \(.*{reason}"):
-        report.write(run)
+        report.write_training_report(run)
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_forged_goals_are_refused(run: Path, change: Change, reason: str) -> Non
 def test_a_forged_past_is_refused(run: Path, change: Change, reason: str) -> None:
     vault.forged_arrays(run, "past.npz", change)
     with pytest.raises(InputError, match=rf"past\.npz: damaged or not readable \(.*{reason}"):
-        report.write(run)
+        report.write_training_report(run)
 
 
 @pytest.mark.parametrize(
@@ -331,7 +331,7 @@ def test_a_forged_checkpoint_is_refused_before_anything_is_built(run: Path, chan
 
 def test_a_memory_that_this_machine_has_not_is_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     vault.forged_arrays(run, NEWEST, facts(within("configs", 0, "buffer", value=100_000_000)))
-    monkeypatch.setattr("adagoal.core.npz.memory", lambda: 10**9)
+    monkeypatch.setattr("adagoal.core.npz.total_memory_bytes", lambda: 10**9)
     with pytest.raises(
         InputError, match=r"^steps: a replay buffer of 100,000,000 steps takes 4\.0 GB, more than the 1"
     ):
@@ -340,7 +340,7 @@ def test_a_memory_that_this_machine_has_not_is_refused(run: Path, monkeypatch: p
 
 @pytest.mark.parametrize("label", vault.ARCHIVES)
 def test_forged_archives_are_refused_before_they_are_unpacked(run: Path, label: str) -> None:
-    for name, reader in (("policy.npz", load), ("goals.npz", report.write), (NEWEST, resume)):
+    for name, reader in (("policy.npz", load), ("goals.npz", report.write_training_report), (NEWEST, resume)):
         vault.forged(run, name, vault.ARCHIVES[label]())
         with vault.within(20), pytest.raises(InputError, match=rf"{Path(name).name}: damaged or not readable"):
             reader(run)
@@ -385,7 +385,7 @@ def test_no_module_that_only_the_folder_names_is_imported(
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
     rename(run, env=env)
     load(run)
-    report.write(run)
+    report.write_training_report(run)
     for reader in (evaluate, resume):
         with pytest.raises(InputError, match=r"^env: the run (in \S+ )?is on '"):
             reader(run)
@@ -406,7 +406,7 @@ def test_no_rule_file_that_only_the_folder_names_is_run(run: Path, tmp_path: Pat
     own.write_text("def f(known):\n    return known.eligible.astype(float)\n")
     rename(run, goal_rule=f"{evil}:f")
     load(run)
-    report.write(run)
+    report.write_training_report(run)
     evaluate(run, episodes=1)
     with pytest.raises(InputError, match=r"^goal_rule: the run has the rule .*evil\.py:f', a file to run"):
         resume(run, workers=1)
@@ -423,10 +423,10 @@ def test_a_rule_that_is_no_file_cannot_be_exchanged(run: Path) -> None:
 
 
 def test_a_folder_of_another_kind_is_told(run: Path) -> None:
-    found = find(run)
+    found = find_saved_run(run)
     assert found is not None
     assert found.kind == "training"
-    for reader in (load, evaluate, report.write):
+    for reader in (load, evaluate, report.write_training_report):
         with pytest.raises(InputError, match="no adagoal run in"):
             reader(run / "checkpoints")
 

@@ -13,13 +13,13 @@ from gymnasium import spaces
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.deep import goalspace
 from adagoal.deep.config import Config
-from adagoal.deep.envs import Dimensions, End, Source, World, make
-from adagoal.deep.measure import dimensions
+from adagoal.deep.envs import EnvDimensions, EnvSource, EpisodeEnd, GoalEnv, make_goal_env
+from adagoal.deep.measure import measure_dimensions
 from adagoal.deep.pointmass import PointMass
-from adagoal.deep.survey import survey
+from adagoal.deep.survey import inspect_env
 from adagoal.deep.training import Training
-from adagoal.deep.vectors import flat, like
-from adagoal.deep.worker import Slots
+from adagoal.deep.vectors import flatten_numbers, unflatten_like
+from adagoal.deep.worker import EnvBatch
 
 
 class Line(gymnasium.Env[Any, Any]):
@@ -84,7 +84,7 @@ class Nested(Settable):
         self.hidden = float(goal["b"][0])
 
     def compute_reward(self, achieved: Any, desired: Any, info: Any) -> Any:
-        return -float(np.linalg.norm(flat(achieved) - flat(desired)) >= 0.5)
+        return -float(np.linalg.norm(flatten_numbers(achieved) - flatten_numbers(desired)) >= 0.5)
 
 
 class Whole(Settable):
@@ -172,7 +172,7 @@ class Scalar(Line):
     def goal(self) -> Any:
         return self.hidden
 
-    @goal.setter
+    @goal.find_goal_setter
     def goal(self, goal: Any) -> None:
         self.hidden = goal
 
@@ -182,38 +182,38 @@ class Vector(Scalar):
     def goal(self) -> Any:
         return self.form(self.hidden)
 
-    @goal.setter
+    @goal.find_goal_setter
     def goal(self, goal: Any) -> None:
         self.hidden = float(goal[0])
 
 
-def made(kind: Any, **given: Any) -> tuple[Source, Dimensions]:
-    source = Source.of(kind, **given)
-    return source, dimensions(source.make(), source, 30)
+def made(kind: Any, **given: Any) -> tuple[EnvSource, EnvDimensions]:
+    source = EnvSource.from_argument(kind, **given)
+    return source, measure_dimensions(source.make_env(), source, 30)
 
 
-def end_of(world: World, goal: float, steps: int = 30, action: float = 1.0) -> tuple[End, float]:
+def end_of(world: GoalEnv, goal: float, steps: int = 30, action: float = 1.0) -> tuple[EpisodeEnd, float]:
     """Move towards larger x until the episode ends: how it ended, and what was achieved."""
     world.reset(1)
-    world.aim(np.full(world.sizes.goal, goal))
+    world.set_goal(np.full(world.sizes.goal, goal))
     for _ in range(steps):
         _, achieved, end = world.step(np.full(1, action))
-        if end is not End.NO:
+        if end is not EpisodeEnd.CONTINUES:
             break
     return end, float(achieved[-1])
 
 
 def test_the_chosen_goal_ends_the_episode_and_not_the_hidden_one() -> None:
     source, sizes = made(Settable)
-    assert sizes.aims
-    assert end_of(World(source, sizes), 14.0) == (End.TERMINATED, 14.0)
+    assert sizes.accepts_goals
+    assert end_of(GoalEnv(source, sizes), 14.0) == (EpisodeEnd.TERMINATED, 14.0)
 
 
 def test_the_end_at_a_goal_that_cannot_be_set_is_passed_over() -> None:
     source, sizes = made(Line)
-    assert not sizes.aims
-    end, achieved = end_of(World(source, sizes), 14.0)
-    assert (end, achieved) == (End.TERMINATED, 21.0), "death is an end all the same"
+    assert not sizes.accepts_goals
+    end, achieved = end_of(GoalEnv(source, sizes), 14.0)
+    assert (end, achieved) == (EpisodeEnd.TERMINATED, 21.0), "death is an end all the same"
 
 
 def test_a_hook_sets_the_goal() -> None:
@@ -221,7 +221,7 @@ def test_a_hook_sets_the_goal() -> None:
         env.unwrapped.hidden = float(goal[0])
 
     source, sizes = made(Line, set_goal=set_goal)
-    assert end_of(World(source, sizes), 14.0) == (End.TERMINATED, 14.0)
+    assert end_of(GoalEnv(source, sizes), 14.0) == (EpisodeEnd.TERMINATED, 14.0)
     with pytest.raises(InputError, match=r"^set_goal: object:Line does not show the goal"):
         made(Line, set_goal=lambda env, goal: None)
     with pytest.raises(InputError, match=r"^set_goal: must be a function"):
@@ -229,27 +229,27 @@ def test_a_hook_sets_the_goal() -> None:
 
 
 def test_truncated_is_an_end_but_no_termination() -> None:
-    source = Source.of(lambda: gymnasium.wrappers.TimeLimit(Settable(), 4))
-    sizes = dimensions(source.make(), source, 30)
-    assert end_of(World(source, sizes), 14.0) == (End.TRUNCATED, 4.0)
+    source = EnvSource.from_argument(lambda: gymnasium.wrappers.TimeLimit(Settable(), 4))
+    sizes = measure_dimensions(source.make_env(), source, 30)
+    assert end_of(GoalEnv(source, sizes), 14.0) == (EpisodeEnd.TRUNCATED, 4.0)
 
 
 @pytest.mark.parametrize("kind", [Square, Nested, Whole])
 def test_odd_shapes_and_types_are_read(kind: type[Line]) -> None:
     source, sizes = made(kind)
-    assert sizes.aims
+    assert sizes.accepts_goals
     assert sizes.goal == {Square: 4, Nested: 2, Whole: 1}[kind]
     assert sizes.success == pytest.approx(0.0 if kind is Whole else 0.5, abs=1e-5)
-    pool = goalspace.goal_space(source.make(), "train_goals", "env")(np.random.default_rng(0), 5)
+    pool = goalspace.make_goal_sampler(source.make_env(), "train_goals", "env")(np.random.default_rng(0), 5)
     assert pool.shape == (5, sizes.goal)
-    end, achieved = end_of(World(source, sizes), 14.0)
-    assert (end, round(achieved)) == (End.TERMINATED, 14)
+    end, achieved = end_of(GoalEnv(source, sizes), 14.0)
+    assert (end, round(achieved)) == (EpisodeEnd.TERMINATED, 14)
 
 
 def test_what_was_achieved_is_seen_by_the_policy() -> None:
     source, sizes = made(Elsewhere)
     assert sizes.with_achieved
-    world = World(source, sizes)
+    world = GoalEnv(source, sizes)
     world.reset(0)
     observation, achieved, _ = world.step(np.ones(1))
     assert observation.tolist() == [0.0, 1.0]
@@ -283,7 +283,7 @@ def test_observations_may_have_any_unit(unit: float) -> None:
             return super().seen() | {"observation": self.form(unit * self.x)}
 
     source, sizes = made(Far)
-    world = World(source, sizes)
+    world = GoalEnv(source, sizes)
     world.reset(0)
     assert world.step(np.ones(1))[0][0] == unit
 
@@ -300,7 +300,7 @@ def test_the_reward_is_that_of_the_outermost_wrapper() -> None:
 def test_actions_are_in_the_environments_units() -> None:
     source, sizes = made(Settable)
     assert (sizes.low, sizes.high, sizes.shape) == ((-2.0,), (6.0,), (1,))
-    world = World(source, sizes)
+    world = GoalEnv(source, sizes)
     world.reset(0)
     assert world.step(np.full(1, -1.0))[1].tolist() == [-1.0]
     assert world.step(np.full(1, 1.0))[1].tolist() == [0.0]
@@ -334,18 +334,18 @@ def test_a_reward_that_needs_more_info_than_there_is() -> None:
 @pytest.mark.parametrize("wrong", [3, None, ["point-mass"]])
 def test_what_is_no_environment(wrong: Any) -> None:
     with pytest.raises(InputError, match=r"^env: must be a name, a Gymnasium environment or a function"):
-        Source.of(wrong)
+        EnvSource.from_argument(wrong)
 
 
 def test_a_function_that_makes_no_environment() -> None:
     with pytest.raises(InputError, match=r"^env: the function must return a Gymnasium environment, not int"):
-        Source.of(lambda: 3)
+        EnvSource.from_argument(lambda: 3)
 
 
 def test_train_and_test_goals_are_drawn_apart() -> None:
     env = PointMass()
     rng = np.random.default_rng(0)
-    train, test = (goalspace.goal_space(env, name, "env")(rng, 2000) for name in ("train_goals", "test_goals"))
+    train, test = (goalspace.make_goal_sampler(env, name, "env")(rng, 2000) for name in ("train_goals", "test_goals"))
     assert not {tuple(goal) for goal in train} & {tuple(goal) for goal in test}
 
 
@@ -353,17 +353,17 @@ def test_train_and_test_goals_are_drawn_apart() -> None:
     "env_id", ["FetchReach-v4", "PointMaze_UMaze-v3", "PointMaze_Medium-v3", "AntMaze_UMaze-v5", "HandReach-v3"]
 )
 def test_families_are_known(env_id: str) -> None:
-    source = Source(env_id)
-    env = source.make()
-    sizes = dimensions(env, source, 0)
-    assert sizes.aims
+    source = EnvSource(env_id)
+    env = source.make_env()
+    sizes = measure_dimensions(env, source, 0)
+    assert sizes.accepts_goals
     assert sizes.with_achieved == env_id.startswith("Ant")
-    world = World(source, sizes)
-    goal = goalspace.goal_space(env, "test_goals", "env")(np.random.default_rng(0), 1)[0]
+    world = GoalEnv(source, sizes)
+    goal = goalspace.make_goal_sampler(env, "test_goals", "env")(np.random.default_rng(0), 1)[0]
     world.reset(0)
-    world.aim(goal)
+    world.set_goal(goal)
     observation, _, end = world.step(np.zeros(sizes.action))
-    assert (len(observation), end) == (sizes.observation, End.NO)
+    assert (len(observation), end) == (sizes.observation, EpisodeEnd.CONTINUES)
     np.testing.assert_allclose(world.env.unwrapped.goal, goal)
 
 
@@ -372,7 +372,7 @@ def test_families_are_known(env_id: str) -> None:
     [
         ("FetchReach-v4", True),
         ("gymnasium_robotics:FetchReach-v4", True),
-        (lambda: gymnasium.Wrapper(make("FetchReach-v4")), True),
+        (lambda: gymnasium.Wrapper(make_goal_env("FetchReach-v4")), True),
         ("PointMaze_UMaze-v3", False),
         (FetchTea, False),
     ],
@@ -380,23 +380,23 @@ def test_families_are_known(env_id: str) -> None:
 def test_settings_follow_from_the_class_and_not_from_the_name(
     env: Any, fetch: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Training, "_compile", lambda *_: None)
-    source = Source.of(env)
+    monkeypatch.setattr(Training, "_compile_in_threads", lambda *_: None)
+    source = EnvSource.from_argument(env)
     trained = Training([Config(source.name, horizon=5, buffer=5000, batch=8, hidden=(4,), steps=80)], source=source)
-    assert trained.sizes.fetch == fetch
+    assert trained.sizes.is_fetch == fetch
     assert trained.configs[0].action_l2 == (1.0 if fetch else 0.1)
 
 
 @pytest.mark.parametrize("env_id", ["PointMaze_UMaze-v3", "PointMaze_Medium_Diverse_GR-v3", "AntMaze_UMaze-v5"])
 def test_tests_of_a_maze_start_where_the_maze_would_start_for_the_goal(env_id: str) -> None:
-    source = Source(env_id)
-    env = source.make()
-    sizes = replace(dimensions(env, source, 0), horizon=1)
-    goals = goalspace.goal_space(env, "test_goals", "env")(np.random.default_rng(0), 120)
-    slots = Slots([Config(env_id)], [(0, k) for k in range(4)], source, sizes)
+    source = EnvSource(env_id)
+    env = source.make_env()
+    sizes = replace(measure_dimensions(env, source, 0), horizon=1)
+    goals = goalspace.make_goal_sampler(env, "test_goals", "env")(np.random.default_rng(0), 120)
+    slots = EnvBatch([Config(env_id)], [(0, k) for k in range(4)], source, sizes)
     still = {0: lambda observation, goal: np.zeros((len(goal), sizes.action))}
     still[0].width = sizes.action  # type: ignore[attr-defined]
-    tests = [slots.test(still, goals[4 * i : 4 * i + 4], 0, i)[0] for i in range(30)]  # type: ignore[arg-type]
+    tests = [slots.play_test_round(still, goals[4 * i : 4 * i + 4], 0, i)[0] for i in range(30)]  # type: ignore[arg-type]
     away = np.concatenate([np.linalg.norm(e.achieved[:, 0] - e.goal, axis=-1) for e in tests])
     assert away.min() > sizes.success
     assert away.min() > 0.4 * env.unwrapped.maze.maze_size_scaling
@@ -406,28 +406,30 @@ def test_tests_of_a_maze_start_where_the_maze_would_start_for_the_goal(env_id: s
 
 
 def test_a_maze_without_a_cell_apart_from_the_goal_starts_anyway() -> None:
-    source = Source.of(lambda: make("PointMaze_UMaze-v3", maze_map=[[1, 1, 1, 1], [1, "r", "g", 1], [1, 1, 1, 1]]))
-    world = World(source, dimensions(source.make(), source, 0))
+    source = EnvSource.from_argument(
+        lambda: make_goal_env("PointMaze_UMaze-v3", maze_map=[[1, 1, 1, 1], [1, "r", "g", 1], [1, 1, 1, 1]])
+    )
+    world = GoalEnv(source, measure_dimensions(source.make_env(), source, 0))
     start = np.asarray(world.env.unwrapped.maze.unique_reset_locations)[0]
     _, achieved = world.reset(0, start)
     assert np.linalg.norm(achieved - start) < 0.5
 
 
 def test_attributes_of_the_same_name_make_no_family() -> None:
-    found = survey(Source.of(FetchTea), 20, [("train_goals", "env"), ("test_goals", "scale=2")])
-    assert found.sizes.aims, "by set_goal"
-    assert found.table is None
-    assert found.spaces[0](np.random.default_rng(0), 5).shape == (5, 1)
+    found = inspect_env(EnvSource.from_argument(FetchTea), 20, [("train_goals", "env"), ("test_goals", "scale=2")])
+    assert found.sizes.accepts_goals, "by set_goal"
+    assert found.table_box is None
+    assert found.goal_samplers[0](np.random.default_rng(0), 5).shape == (5, 1)
     with pytest.raises(InputError, match=r"^train_goals: air is for Fetch"):
-        survey(Source.of(FetchTea), 20, [("train_goals", "air=1")])
+        inspect_env(EnvSource.from_argument(FetchTea), 20, [("train_goals", "air=1")])
 
 
 @pytest.mark.parametrize("goal", [(3, 4), "left", None])
 def test_an_attribute_goal_that_is_something_else_is_left_alone(goal: Any) -> None:
-    source = Source.of(lambda: Numbered(goal))
-    sizes = dimensions(source.make(), source, 30)
-    assert not sizes.aims
-    world = World(source, sizes)
+    source = EnvSource.from_argument(lambda: Numbered(goal))
+    sizes = measure_dimensions(source.make_env(), source, 30)
+    assert not sizes.accepts_goals
+    world = GoalEnv(source, sizes)
     world.reset(0)
     assert world.env.unwrapped.goal == goal
 
@@ -435,15 +437,15 @@ def test_an_attribute_goal_that_is_something_else_is_left_alone(goal: Any) -> No
 @pytest.mark.parametrize("kind", [Scalar, Vector])
 def test_an_attribute_goal_that_is_the_goal_is_set(kind: type[Line]) -> None:
     source, sizes = made(kind)
-    assert sizes.aims
-    assert end_of(World(source, sizes), 14.0) == (End.TERMINATED, 14.0)
+    assert sizes.accepts_goals
+    assert end_of(GoalEnv(source, sizes), 14.0) == (EpisodeEnd.TERMINATED, 14.0)
 
 
 def test_numbers_of_any_form_become_vectors_and_come_back() -> None:
     value = {"b": np.arange(4.0).reshape(2, 2), "a": (np.array([7], np.int64), {"c": 0.5})}
-    vector = flat(value)
+    vector = flatten_numbers(value)
     assert vector.tolist() == [7.0, 0.5, 0.0, 1.0, 2.0, 3.0]
-    again = like(value, vector)
+    again = unflatten_like(value, vector)
     np.testing.assert_array_equal(again["b"], value["b"])
     assert again["a"][0].dtype == np.int64
     assert again["a"][1]["c"] == 0.5

@@ -10,41 +10,41 @@ import numpy as np
 import pytest
 from small import TINY, words
 
-from adagoal.cli.main import run
+from adagoal.cli.main import run_command_line
 from adagoal.core.errors import InputError
-from adagoal.core.random import Purpose, stream
+from adagoal.core.random import StreamPurpose, random_stream
 from adagoal.deep import evaluate, load
-from adagoal.deep.envs import Source, World
-from adagoal.deep.measure import dimensions
+from adagoal.deep.envs import EnvSource, GoalEnv
+from adagoal.deep.measure import measure_dimensions
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("run") / "out"
     options = [*words(TINY), "--seeds", "2", "--workers", "1", "--out", str(path)]
-    assert run(["train", "point-mass", *options]) == 0
+    assert run_command_line(["train", "point-mass", *options]) == 0
     return path
 
 
 def test_it_is_what_playing_by_hand_gives(folder: Path) -> None:
     found = evaluate(folder, run=1, episodes=30, seed=3)
-    source = Source("point-mass")
-    sizes = dimensions(source.make(), source, TINY["horizon"])
-    policy, world = load(folder, run=1), World(source, sizes)
+    source = EnvSource("point-mass")
+    sizes = measure_dimensions(source.make_env(), source, TINY["horizon"])
+    policy, world = load(folder, run=1), GoalEnv(source, sizes)
     for i in (0, 7, 29):
         round_, slot = divmod(i, 25)
-        rng = stream(3, Purpose.EVALUATION_EPISODE, 0, slot, round_)
+        rng = random_stream(3, StreamPurpose.EVALUATION_EPISODE, 0, slot, round_)
         observation, achieved = world.reset(int(rng.integers(2**31)))
         np.testing.assert_allclose(found.starts[i], achieved, rtol=1e-6)
         inside = []
         for _ in range(sizes.horizon):
             observation, achieved, _ = world.step(policy(observation, found.goals[i]).astype(np.float64))
             inside.append(np.linalg.norm(achieved - found.goals[i]) <= sizes.success)
-        assert (found.held[i], found.touched[i]) == (inside[-1], any(inside))
+        assert (found.final_success[i], found.any_success[i]) == (inside[-1], any(inside))
 
 
 def test_the_account_adds_up(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["evaluate", str(folder), "--episodes", "40", "--test-goals", "scale=2", "--json"]) == 0
+    assert run_command_line(["evaluate", str(folder), "--episodes", "40", "--test-goals", "scale=2", "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)
     low, high = summary["interval"]
     assert low <= summary["success"] <= high
@@ -68,7 +68,7 @@ def test_the_account_adds_up(folder: Path, capsys: pytest.CaptureFixture[str]) -
 def test_bad_input_gets_one_line(
     folder: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["evaluate", str(folder), *arguments]) == 2
+    assert run_command_line(["evaluate", str(folder), *arguments]) == 2
     error = capsys.readouterr().err
     assert words in error
     assert error.count("\n") == 1
@@ -81,5 +81,5 @@ def test_wrong_numbers_are_named(folder: Path, wrong: dict[str, Any]) -> None:
 
 
 def test_a_folder_without_a_policy_gets_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["evaluate", str(tmp_path)]) == 2
+    assert run_command_line(["evaluate", str(tmp_path)]) == 2
     assert capsys.readouterr().err == f"error: no adagoal run in {tmp_path} (manifest.json is missing)\n"

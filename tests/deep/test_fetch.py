@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from adagoal.deep.envs import Source, World, make
-from adagoal.deep.fetch import fetch_step
-from adagoal.deep.measure import dimensions
+from adagoal.deep.envs import EnvSource, GoalEnv, make_goal_env
+from adagoal.deep.fetch import make_fetch_step
+from adagoal.deep.measure import measure_dimensions
 
 FETCH = ["FetchReach-v4", "FetchPush-v4", "FetchPickAndPlace-v4", "FetchSlide-v4"]
 
 
 @pytest.mark.parametrize("env_id", FETCH)
 def test_fast_step_is_the_environment_step(env_id: str) -> None:
-    slow, fast = make(env_id), make(env_id)
-    step = fetch_step(fast.unwrapped)
+    slow, fast = make_goal_env(env_id), make_goal_env(env_id)
+    step = make_fetch_step(fast.unwrapped)
     rng = np.random.default_rng(0)
     for seed in range(2):
         slow.reset(seed=seed)
@@ -29,9 +29,9 @@ def test_fast_step_is_the_environment_step(env_id: str) -> None:
 
 
 def test_reset_depends_on_the_seed_alone() -> None:
-    source = Source("FetchPush-v4")
-    sizes = dimensions(source.make(), source, 0)
-    used, fresh = World(source, sizes), World(source, sizes)
+    source = EnvSource("FetchPush-v4")
+    sizes = measure_dimensions(source.make_env(), source, 0)
+    used, fresh = GoalEnv(source, sizes), GoalEnv(source, sizes)
     used.reset(3)
     for _ in range(20):
         used.step(np.ones(4))
@@ -43,8 +43,8 @@ def test_reset_depends_on_the_seed_alone() -> None:
 
 
 def test_success_ball_agrees_with_the_environment() -> None:
-    env = make("FetchPush-v4")
-    sizes = dimensions(env, Source("FetchPush-v4"), 0)
+    env = make_goal_env("FetchPush-v4")
+    sizes = measure_dimensions(env, EnvSource("FetchPush-v4"), 0)
     assert (sizes.observation, sizes.goal, sizes.action, sizes.horizon) == (25, 3, 4, 50)
     assert sizes.success == pytest.approx(0.05, abs=1e-6)
     rng = np.random.default_rng(0)

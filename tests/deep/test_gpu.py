@@ -5,19 +5,19 @@ import pytest
 
 import adagoal
 from adagoal import goals
-from adagoal.core.counts import Counts
+from adagoal.core.counts import TransitionCounts
 from adagoal.core.errors import InputError
 from adagoal.core.policy import Policy
-from adagoal.core.run import Run
-from adagoal.loop import explore
+from adagoal.core.run import ExplorationRun
+from adagoal.loop import run_exploration
 from adagoal.mdp import solve
 from adagoal.mdp.audit import audit_policies
 from adagoal.planning import device
-from adagoal.planning.backend import NUMBA
-from adagoal.planning.model import Block, Empirical
-from adagoal.tabular.certified import Certified
+from adagoal.planning.backend import NUMBA_BACKEND
+from adagoal.planning.model import EmpiricalModel, GoalBlock
+from adagoal.tabular.certified import CertifiedExplorer
 from adagoal.worlds import grid, random_models, toys
-from adagoal.worlds.simulator import ModelWorld
+from adagoal.worlds.simulator import ModelSimulator
 from numpy_backend import NUMPY
 
 jax_bounds = pytest.importorskip("adagoal.planning.jax_bounds", exc_type=ImportError)
@@ -25,7 +25,7 @@ jax_backend = pytest.importorskip("adagoal.planning.jax_backend", exc_type=Impor
 S, A, B, CAP = 30, 3, 12, 23.0
 
 
-def random_empirical(rng: np.random.Generator) -> Empirical:
+def random_empirical(rng: np.random.Generator) -> EmpiricalModel:
     """Pairs with none, one, several and many successors; radii up to where nothing is known; terminal states."""
     X, K = S * A, 9
     support = rng.choice([0, 1, 2, 3, 4, K], X, p=[0.1, 0.3, 0.3, 0.1, 0.1, 0.1]).astype(np.int32)
@@ -35,7 +35,7 @@ def random_empirical(rng: np.random.Generator) -> Empirical:
     r_low, r = np.where(support > 0, rng.choice([1e-4, 0.01, 0.1, 0.9, 3.0], (2, X)) * rng.random((2, X)), np.inf)
     q = np.where(support > 0, rng.random(X) ** 4, 1.0)
     terminal = rng.random(S) < 0.1
-    return Empirical(successor, p, p, support, r_low, r, q, np.zeros(X, bool), np.zeros(X), 0.0, terminal, 3)
+    return EmpiricalModel(successor, p, p, support, r_low, r, q, np.zeros(X, bool), np.zeros(X), 0.0, terminal, 3)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -47,30 +47,34 @@ def test_a_backup_is_rounded_to_the_safe_side_and_hardly_more(monkeypatch, dtype
     for seed in range(10):
         rng = np.random.default_rng(seed)
         model, none = random_empirical(rng), np.zeros((S, B), np.int16)
-        block = Block(np.arange(S), column, CAP, exact=False, sweeps=1, tolerance=0.0)
+        block = GoalBlock(np.arange(S), column, CAP, exact=False, sweeps=1, tolerance=0.0)
         room = 3.0 * jax_bounds.slack(model, block, dtype).max()
         V = np.where(inside, 0.0, CAP * rng.random((S, B)) * rng.choice([1.0, 0.01], S)[:, None])
-        exact, found = (backend.lower(model, block, V.copy(), none.copy())[0] for backend in (NUMPY, jax_backend.JAX))
+        exact, found = (
+            backend.lower_bounds(model, block, V.copy(), none.copy())[0] for backend in (NUMPY, jax_backend.JAX)
+        )
         assert (found <= exact).all()
         assert (found >= exact - room).all()
         Y = np.where(inside, 0.0, CAP * rng.random((S, B)))
         Y = np.minimum(Y, 1.0 + Y[model.start])  # as lemma 6 has it before the actions are looked at
-        exact, found = (backend.upper(model, block, Y.copy(), none.copy())[0] for backend in (NUMPY, jax_backend.JAX))
+        exact, found = (
+            backend.upper_bounds(model, block, Y.copy(), none.copy())[0] for backend in (NUMPY, jax_backend.JAX)
+        )
         assert (found >= exact).all()
         assert (found <= exact + room).all()
 
 
 def test_states_outside_the_order_are_left_alone():
     rng = np.random.default_rng(0)
-    mdp = grid.open_grid(rows=5, cols=5)
-    counts = Counts(mdp.n_states, mdp.n_actions, mdp.start)
-    estimates = Certified(counts, mdp.n_states, 6.0, 1.0, 0.1)
-    run = Run(ModelWorld(mdp), estimates, goals.adagoal, rng)
-    explore(run, 200)
+    mdp = grid.open_grid_model(rows=5, cols=5)
+    counts = TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start)
+    estimates = CertifiedExplorer(counts, mdp.n_states, 6.0, 1.0, 0.1)
+    run = ExplorationRun(ModelSimulator(mdp), estimates, goals.adagoal, rng)
+    run_exploration(run, 200)
     unseen = ~counts.seen
     assert unseen.any()
-    model, order = estimates.confidence.model(), np.flatnonzero(counts.seen)
-    block = Block(order, np.arange(mdp.n_states)[:, None], 8.0, exact=False, sweeps=20, tolerance=1e-3)
+    model, order = estimates.confidence.empirical_model(), np.flatnonzero(counts.seen)
+    block = GoalBlock(order, np.arange(mdp.n_states)[:, None], 8.0, exact=False, sweeps=20, tolerance=1e-3)
     V, Y = np.zeros((25, 25)), np.where(np.eye(25, dtype=bool), 0.0, 8.0)
     V, _ = jax_backend.JAX.lower(model, block, V, np.zeros((25, 25), np.int16))
     Y, policy = jax_backend.JAX.upper(model, block, Y, np.full((25, 25), mdp.n_actions, np.int16))
@@ -81,7 +85,7 @@ def test_states_outside_the_order_are_left_alone():
 
 
 @pytest.mark.parametrize("reset", [True, False])
-@pytest.mark.parametrize("make", [toys.chain, random_models.random_traps])
+@pytest.mark.parametrize("make", [toys.chain_model, random_models.random_traps])
 def test_exact_values(make, reset):
     mdp = make()
     expected = solve.optimal_values(mdp, reset=reset)
@@ -90,21 +94,21 @@ def test_exact_values(make, reset):
 
 def test_exact_values_in_parts_and_with_wide_rows(monkeypatch):
     mdp = random_models.random_sparse(n_states=40, branching=9)
-    monkeypatch.setattr("adagoal.planning.jax_exact.VALUES", 40 * 20)
+    monkeypatch.setattr("adagoal.planning.jax_exact.MAX_DEVICE_VALUES", 40 * 20)
     expected = solve.optimal_values(mdp)
     np.testing.assert_allclose(solve.optimal_values(mdp, backend=jax_backend.JAX), expected, rtol=1e-9)
 
 
 @pytest.mark.slow
 def test_the_certified_explorer_keeps_its_promise():
-    mdp = grid.open_grid(rows=3, cols=3, slip=0.1)
-    counts, L, epsilon = Counts(mdp.n_states, mdp.n_actions, mdp.start), 4.0, 2.0
-    estimates = Certified(counts, mdp.n_states, L, epsilon, 0.1, backend=jax_backend.JAX._replace(least=0))
-    run = Run(ModelWorld(mdp), estimates, goals.adagoal, np.random.default_rng(0))
-    assert explore(run, 500_000) == "certified"
+    mdp = grid.open_grid_model(rows=3, cols=3, slip=0.1)
+    counts, L, epsilon = TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start), 4.0, 2.0
+    estimates = CertifiedExplorer(counts, mdp.n_states, L, epsilon, 0.1, backend=jax_backend.JAX._replace(least=0))
+    run = ExplorationRun(ModelSimulator(mdp), estimates, goals.adagoal, np.random.default_rng(0))
+    assert run_exploration(run, 500_000) == "certified"
     X = [int(g) for g in estimates.goals if estimates.D[estimates.column[g]] <= L]
-    policies = {g: Policy(g, estimates.policy(g), mdp.reset_action) for g in X}
-    lower, upper = ({g: estimates.bounds(g)[side] for g in X} for side in (0, 1))
+    policies = {g: Policy(g, estimates.goal_policy(g), mdp.reset_action) for g in X}
+    lower, upper = ({g: estimates.distance_bounds(g)[side] for g in X} for side in (0, 1))
     assert audit_policies(mdp, X, policies, L, epsilon, None, lower, upper).ok
 
 
@@ -113,13 +117,16 @@ def test_a_large_block_is_planned_on_the_device_and_a_small_one_is_not():
 
     def lower(model, block, V, policy):
         counted.append(V.size)
-        return NUMBA.lower(model, block, V, policy)
+        return NUMBA_BACKEND.lower_bounds(model, block, V, policy)
 
-    mdp, backend = grid.open_grid(rows=9, cols=9), NUMBA._replace(lower=lower, block=32, least=2000)
-    counts = Counts(mdp.n_states, mdp.n_actions, mdp.start)
-    estimates = Certified(counts, mdp.n_states, 20.0, 5.0, 0.1, backend=backend)
-    run = Run(ModelWorld(mdp), estimates, goals.adagoal, np.random.default_rng(0))
-    assert explore(run, 10**6) == "certified"
+    mdp, backend = (
+        grid.open_grid_model(rows=9, cols=9),
+        NUMBA_BACKEND._replace(lower_bounds=lower, block_size=32, min_block_values=2000),
+    )
+    counts = TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start)
+    estimates = CertifiedExplorer(counts, mdp.n_states, 20.0, 5.0, 0.1, backend=backend)
+    run = ExplorationRun(ModelSimulator(mdp), estimates, goals.adagoal, np.random.default_rng(0))
+    assert run_exploration(run, 10**6) == "certified"
     assert counted
     assert {size // 81 for size in counted} == {32}
     assert len(counted) < estimates.plans
@@ -128,7 +135,7 @@ def test_a_large_block_is_planned_on_the_device_and_a_small_one_is_not():
 def test_float64_where_float32_would_cost_too_much():
     model = random_empirical(np.random.default_rng(0))
     for tolerance, dtype in ((1e-2, np.float32), (1e-6, np.float64)):
-        block = Block(np.arange(S), np.full((S, 1), -1), CAP, exact=False, sweeps=1, tolerance=tolerance)
+        block = GoalBlock(np.arange(S), np.full((S, 1), -1), CAP, exact=False, sweeps=1, tolerance=tolerance)
         assert jax_bounds.precision(model, block) is dtype
 
 
@@ -139,8 +146,8 @@ def test_without_a_gpu_one_line_says_so(monkeypatch):
     assert [line for line in result.warnings if "no GPU" in line]
     monkeypatch.setattr(jax_backend, "gpu", lambda: True)
     lines: list[str] = []
-    assert device.backend("gpu", lines.append) is jax_backend.JAX
-    assert device.backend("cpu", lines.append) is NUMBA
+    assert device.select_backend("gpu", lines.append) is jax_backend.JAX
+    assert device.select_backend("cpu", lines.append) is NUMBA_BACKEND
     assert not lines
 
 

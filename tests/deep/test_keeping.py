@@ -21,14 +21,14 @@ import pytest
 from small import CONFIG, SETTINGS, equal, restored
 
 import vault
-from adagoal.cli.main import run as command
+from adagoal.cli.main import run_command_line as command
 from adagoal.core.errors import FolderWarning, InputError
-from adagoal.core.files import alone_in
+from adagoal.core.files import folder_lock
 from adagoal.deep import Config, evaluate, resume, train
 from adagoal.report import deep as report
 from adagoal.runs import folder as folders
-from adagoal.runs.saved import DATA, find, read
-from adagoal.runs.training_files import record
+from adagoal.runs.saved import CHECKPOINTS_FOLDER, find_saved_run, read_saved_run
+from adagoal.runs.training_files import read_training_record
 
 CODE = """
 import os, signal, sys
@@ -74,7 +74,7 @@ def mortal(moment: int, what: str, folder: Path) -> int | None:
 
 def end(folder: Path) -> None:
     """Finish what was killed."""
-    if find(folder) is None:
+    if find_saved_run(folder) is None:
         train([CONFIG], folder, workers=1)
     else:
         resume(folder, workers=1)
@@ -83,7 +83,7 @@ def end(folder: Path) -> None:
 def test_a_training_killed_while_it_writes_is_the_undisturbed_one(finished: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     assert mortal(25, "train", folder) is None
-    assert find(folder) is not None
+    assert find_saved_run(folder) is not None
     end(folder)
     assert equal(folder, finished)
 
@@ -143,8 +143,8 @@ def test_kill_nine_at_any_time(finished: Path, tmp_path: Path) -> None:
 
 def test_a_killed_training_can_be_tested_and_looked_at(finished: Path, tmp_path: Path) -> None:
     train([CONFIG], tmp_path, workers=1, checkpoint_every=1, observe=lambda history: history.rows[-1]["cycle"] < 1)
-    assert len(evaluate(tmp_path, episodes=3).held) == 3
-    assert "Interrupted" in report.write(tmp_path).read_text()
+    assert len(evaluate(tmp_path, episodes=3).final_success) == 3
+    assert "Interrupted" in report.write_training_report(tmp_path).read_text()
 
 
 @pytest.mark.parametrize(("code", "last"), [(errno.ENOSPC, 2), (errno.EROFS, 3)])
@@ -171,7 +171,7 @@ def test_a_disk_that_takes_no_more_costs_nothing(
     if last == 3:
         (kept,) = (tmp_path / "temporary").iterdir()
         assert equal(kept, finished)
-        assert sorted(os.listdir(folder / DATA)) == ["checkpoint-000001.npz", "checkpoint-000002.npz"]
+        assert sorted(os.listdir(folder / CHECKPOINTS_FOLDER)) == ["checkpoint-000001.npz", "checkpoint-000002.npz"]
         resume(folder, workers=1)
     assert equal(folder, finished)
 
@@ -195,7 +195,7 @@ def test_ctrl_c_while_the_report_is_written_leaves_the_training_as_it_is(
         raise KeyboardInterrupt
 
     folder = Path(shutil.copytree(finished, tmp_path / "run"))
-    monkeypatch.setattr(report, "write", interrupted)
+    monkeypatch.setattr(report, "write_training_report", interrupted)
     assert command(["resume", str(folder), "--quiet"]) == 0
     told = capsys.readouterr()
     assert told.out.splitlines()[0].startswith(f"seed {CONFIG.seed}  ")
@@ -257,7 +257,7 @@ def test_a_run_is_not_lost_to_another_one(finished: Path, tmp_path: Path) -> Non
     before = snapshot(folder)
     with pytest.raises(InputError, match=r"^out: .* already holds a run; resume it, overwrite it, or choose another"):
         train([CONFIG], folder)
-    with alone_in(folder):
+    with folder_lock(folder):
         for call in (lambda: train([CONFIG], folder, overwrite=True), lambda: resume(folder)):
             found: list[BaseException] = []
 
@@ -284,13 +284,13 @@ def test_an_old_run_stays_until_the_new_one_has_a_checkpoint(finished: Path, tmp
 
     train([other], folder, overwrite=True, workers=1, checkpoint_every=2, observe=look)
     assert seen == [True, True, False, False]
-    assert read(folder, record).configs == [other]
-    assert sorted(os.listdir(folder / DATA)) == ["checkpoint-000006.npz", "checkpoint-000007.npz"]
+    assert read_saved_run(folder, read_training_record).configs == [other]
+    assert sorted(os.listdir(folder / CHECKPOINTS_FOLDER)) == ["checkpoint-000006.npz", "checkpoint-000007.npz"]
 
 
 def test_how_often_it_saves_follows_from_how_long_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr(folders, "due", lambda since, cost: bool(asked.append(cost)))
+    monkeypatch.setattr(folders, "save_interval_elapsed", lambda since, cost: bool(asked.append(cost)))
     train([CONFIG], tmp_path, workers=1)
     assert len(asked) == 3, "after every cycle but the last, which is always saved"
-    assert sorted(os.listdir(tmp_path / DATA)) == ["checkpoint-000001.npz"]
+    assert sorted(os.listdir(tmp_path / CHECKPOINTS_FOLDER)) == ["checkpoint-000001.npz"]

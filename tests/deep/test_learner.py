@@ -11,10 +11,10 @@ import pytest
 
 from adagoal.deep import algorithms, ddpg, ensemble, learner, networks, normaliser, replay, values
 from adagoal.deep.config import RECIPES, Config
-from adagoal.deep.envs import Dimensions
-from adagoal.deep.networks import Learnt
+from adagoal.deep.envs import EnvDimensions
+from adagoal.deep.networks import NetworkState
 
-SIZES = Dimensions(observation=3, goal=2, action=2, horizon=6, success=0.1)
+SIZES = EnvDimensions(observation=3, goal=2, action=2, horizon=6, success=0.1)
 
 
 def episodes(count: int, start: int) -> tuple[jnp.ndarray, ...]:
@@ -31,17 +31,17 @@ def episodes(count: int, start: int) -> tuple[jnp.ndarray, ...]:
     )
 
 
-def filled() -> replay.Replay:
-    memory: replay.Replay = jax.tree.map(lambda part: part[0], replay.empty((1, 8), 6, 3, 2, 2))
+def filled() -> replay.ReplayBuffer:
+    memory: replay.ReplayBuffer = jax.tree.map(lambda part: part[0], replay.empty_replay_buffer((1, 8), 6, 3, 2, 2))
     for start in (0, 4, 8):
-        memory = replay.add(memory, 0.04, *episodes(4, start))
+        memory = replay.add_episodes(memory, 0.04, *episodes(4, start))
     return memory
 
 
 def test_hindsight_goals_come_later_from_the_same_episode() -> None:
     memory = filled()
-    batch = replay.sample(
-        memory, replay.moved_first(memory), jax.random.key(0), 4000, jnp.array(0.8), jnp.array(0.0), 0.1
+    batch = replay.sample_transitions(
+        memory, replay.contact_episodes_first(memory), jax.random.key(0), 4000, jnp.array(0.8), jnp.array(0.0), 0.1
     )
     episode, t = np.asarray(batch.observation[:, 0]), np.asarray(batch.observation[:, 1])
     goal = np.asarray(batch.goal)
@@ -51,7 +51,7 @@ def test_hindsight_goals_come_later_from_the_same_episode() -> None:
     assert hindsight.mean() == pytest.approx(0.8, abs=0.03)
     assert (goal[hindsight, 1] > t[hindsight]).all()
     assert goal[hindsight, 1].max() == 6
-    np.testing.assert_array_equal(np.asarray(batch.following[:, 1]), t + 1)
+    np.testing.assert_array_equal(np.asarray(batch.next_observation[:, 1]), t + 1)
     np.testing.assert_array_equal(np.asarray(batch.reward), np.where(goal[:, 1] == t + 1, 0.0, -1.0))
     np.testing.assert_array_equal(np.asarray(batch.terminal), (t == 5) & (episode % 2 == 0))
     later = [(goal[hindsight & (t == 2), 1] == k).mean() for k in (3, 4, 5, 6)]
@@ -60,8 +60,8 @@ def test_hindsight_goals_come_later_from_the_same_episode() -> None:
 
 def test_contact_share_draws_from_episodes_that_moved() -> None:
     memory = filled()._replace(moved=jnp.arange(8) == 5)
-    batch = replay.sample(
-        memory, replay.moved_first(memory), jax.random.key(1), 4000, jnp.array(0.0), jnp.array(0.5), 0.1
+    batch = replay.sample_transitions(
+        memory, replay.contact_episodes_first(memory), jax.random.key(1), 4000, jnp.array(0.0), jnp.array(0.5), 0.1
     )
     slot = int(memory.goal[5, 0])
     assert (np.asarray(batch.goal[:, 0]) == slot).mean() == pytest.approx(0.5 + 0.5 / 8, abs=0.04)
@@ -69,26 +69,28 @@ def test_contact_share_draws_from_episodes_that_moved() -> None:
 
 def test_normaliser_is_the_weighted_mean_and_deviation() -> None:
     rng = np.random.default_rng(0)
-    moments = normaliser.empty(3)
+    moments = normaliser.empty_moments(3)
     parts = [rng.normal(5.0, 2.0, (50, 3)) for _ in range(4)]
     for part in parts:
-        moments = normaliser.merge(moments, jnp.asarray(part), jnp.ones(50))
-    moments = normaliser.merge(moments, jnp.ones((2, 3)), jnp.zeros(2))
+        moments = normaliser.merge_moments(moments, jnp.asarray(part), jnp.ones(50))
+    moments = normaliser.merge_moments(moments, jnp.ones((2, 3)), jnp.zeros(2))
     x = np.concatenate(parts)
     np.testing.assert_allclose(moments.mean, x.mean(0), rtol=1e-4)
-    np.testing.assert_allclose(normaliser.scale(moments), x.std(0), rtol=1e-4)
+    np.testing.assert_allclose(normaliser.moments_deviation(moments), x.std(0), rtol=1e-4)
 
 
-def fresh(config: Config) -> learner.State:
+def fresh(config: Config) -> learner.LearnerState:
     """A run that has learnt nothing."""
-    state: learner.State = jax.tree.map(lambda leaf: leaf[0], learner.begin([config], SIZES, np.zeros((1, 1, 2))))
+    state: learner.LearnerState = jax.tree.map(
+        lambda leaf: leaf[0], learner.init_learner_states([config], SIZES, np.zeros((1, 1, 2)))
+    )
     return state
 
 
-def saying(config: Config, costs: np.ndarray) -> learner.State:
+def saying(config: Config, costs: np.ndarray) -> learner.LearnerState:
     """A run whose critics answer these costs ``[J]``, whatever they are asked."""
     state = fresh(config)
-    layers, _ = learner.disagreeing(config, state)
+    layers, _ = learner.value_ensemble_layers(config, state)
     online = [(w * 0, b * 0) for w, b in layers]
     online[-1] = (online[-1][0], -jnp.asarray(costs, jnp.float32)[:, None])
     if config.algorithm == "ddpg":
@@ -98,33 +100,33 @@ def saying(config: Config, costs: np.ndarray) -> learner.State:
 
 @pytest.mark.parametrize("algorithm", ["critics", "ddpg"])
 def test_values_are_in_steps(algorithm: str) -> None:
-    config = Config("point-mass", hidden=(8,), members=3, gamma=0.98, algorithm=algorithm).on_time_scale(6)
+    config = Config("point-mass", hidden=(8,), members=3, gamma=0.98, algorithm=algorithm).resolve_for_horizon(6)
     ask = (jnp.zeros((2, 3)), jnp.zeros((2, 5, 2)), jax.random.key(0))
     same = np.array([(1 - 0.98 ** (n - 1)) / 0.02 for n in (10.0, 10.0, 10.0)])
-    D, E, _ = learner.values(config, False, saying(config, same), *ask)
+    D, E, _ = learner.estimate_goal_values(config, False, saying(config, same), *ask)
     np.testing.assert_allclose(D, 10.0, rtol=1e-4)
     np.testing.assert_allclose(E, 0.0, atol=1e-5)
     apart = np.array([(1 - 0.98 ** (n - 1)) / 0.02 for n in (9.9, 10.0, 10.1)])
-    D, sigma, _ = learner.values(config, False, saying(config, apart), *ask)
+    D, sigma, _ = learner.estimate_goal_values(config, False, saying(config, apart), *ask)
     np.testing.assert_allclose(sigma, apart.std(), rtol=1e-2)
-    E = values.error(np.asarray(D), np.asarray(sigma), 0.98)
+    E = values.error_in_steps(np.asarray(D), np.asarray(sigma), 0.98)
     np.testing.assert_allclose(E, np.std([9.9, 10.0, 10.1]), rtol=1e-2)
 
 
 @pytest.mark.parametrize("algorithm", ["critics", "ddpg"])
 def test_exported_critics_are_the_learners(algorithm: str) -> None:
-    config = Config("point-mass", hidden=(16, 16), algorithm=algorithm).on_time_scale(6)
+    config = Config("point-mass", hidden=(16, 16), algorithm=algorithm).resolve_for_horizon(6)
     state = fresh(config)
     rng = np.random.default_rng(0)
     o, g = rng.normal(size=(4, 3)).astype(np.float32), rng.normal(size=(4, 2)).astype(np.float32)
     stacked = jax.tree.map(lambda leaf: leaf[None], state)
-    (actor,), (critics,) = learner.actors(config, stacked), learner.all_critics([config], stacked, [None])
+    (actor,), (critics,) = learner.export_actors(config, stacked), learner.export_critics([config], stacked, [None])
     assert critics is not None
-    D, E = critics(actor.normalised(o, g), actor(o, g))
+    D, E = critics(actor.normalise_inputs(o, g), actor(o, g))
     ask = (jnp.asarray(o), jnp.asarray(g)[:, None], jax.random.key(0))
-    expected, sigma, _ = learner.values(config, False, state, *ask)
+    expected, sigma, _ = learner.estimate_goal_values(config, False, state, *ask)
     np.testing.assert_allclose(D, expected[:, 0], rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(E, values.error(D, np.asarray(sigma)[:, 0], config.gamma), rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(E, values.error_in_steps(D, np.asarray(sigma)[:, 0], config.gamma), rtol=1e-3, atol=1e-5)
 
 
 def test_calibration_covers_nine_episodes_in_ten() -> None:
@@ -132,7 +134,7 @@ def test_calibration_covers_nine_episodes_in_ten() -> None:
     D, E = rng.uniform(1, 30, 2000), rng.uniform(0.5, 2.0, 2000)
     arrival = D + 5.0 * E * rng.normal(size=2000)
     taken = np.where(arrival <= 20.0, arrival, np.inf)  # episodes of 20 steps, many without success
-    factor = values.calibration(D[:1000], E[:1000], taken[:1000], 20)
+    factor = values.calibration_factor(D[:1000], E[:1000], taken[:1000], 20)
     covered = np.where(np.isfinite(taken), np.abs(D - taken) <= factor * E, D + factor * E >= 20.0)
     assert np.isinf(taken).mean() > 0.3
     assert covered[1000:].mean() == pytest.approx(0.9, abs=0.03)
@@ -141,7 +143,7 @@ def test_calibration_covers_nine_episodes_in_ten() -> None:
 def test_steps_taken_to_a_goal() -> None:
     """The distances are those after each step."""
     distances = np.array([[9.0, 9.0, 0.0, 0.0], [9.0, 9.0, 9.0, 9.0], [0.0, 0.0, 0.0, 0.0], [9.0, 0.0, 9.0, 0.0]])
-    np.testing.assert_array_equal(values.taken(distances, 0.1), [3.0, np.inf, 1.0, 2.0])
+    np.testing.assert_array_equal(values.first_step_at_goal(distances, 0.1), [3.0, np.inf, 1.0, 2.0])
 
 
 @pytest.mark.parametrize("n", [1, 2, 5])
@@ -151,23 +153,25 @@ def test_a_goal_reached_by_the_nth_step_is_n_steps_away(n: int) -> None:
     achieved = jnp.asarray(np.stack([e, np.minimum(t, n)], -1), jnp.float32)
     goal = jnp.array([[0.0, n]], jnp.float32)
     rest = jnp.zeros((1, 6, 2)), goal, jnp.array([6]), jnp.array([False])
-    memory = jax.tree.map(lambda part: part[0], replay.empty((1, 1), 6, 3, 2, 2))
-    memory = replay.add(memory, 0.04, jnp.asarray(np.stack([t, t, t], -1), jnp.float32), achieved, *rest)
+    memory = jax.tree.map(lambda part: part[0], replay.empty_replay_buffer((1, 1), 6, 3, 2, 2))
+    memory = replay.add_episodes(memory, 0.04, jnp.asarray(np.stack([t, t, t], -1), jnp.float32), achieved, *rest)
     none = jnp.array(0.0)
-    batch = replay.sample(memory, replay.moved_first(memory), jax.random.key(0), 500, none, none, 0.1)
+    batch = replay.sample_transitions(
+        memory, replay.contact_episodes_first(memory), jax.random.key(0), 500, none, none, 0.1
+    )
     reward = dict(zip(np.asarray(batch.observation[:, 0]).astype(int).tolist(), np.asarray(batch.reward), strict=True))
     cost = -sum(0.98**t * float(reward[t]) for t in range(6))
-    assert values.steps(np.float64(cost), 0.98) == pytest.approx(n)
+    assert values.cost_to_steps(np.float64(cost), 0.98) == pytest.approx(n)
     distances = np.linalg.norm(np.asarray(achieved[:, 1:] - goal[:, None]), axis=-1)
-    assert values.taken(distances, 0.1) == n
+    assert values.first_step_at_goal(distances, 0.1) == n
 
 
 def test_workers_actor_is_the_learners_actor() -> None:
-    config = Config("point-mass", hidden=(16, 16)).on_time_scale(6)
+    config = Config("point-mass", hidden=(16, 16)).resolve_for_horizon(6)
     state = fresh(config)
     x, g = np.random.default_rng(0).normal(size=(4, 3)), np.random.default_rng(1).normal(size=(4, 2))
-    (actor,) = learner.actors(config, jax.tree.map(lambda leaf: leaf[None], state))
-    expected = ddpg.act(state.nets, learner.inputs(state, jnp.asarray(x), jnp.asarray(g)))
+    (actor,) = learner.export_actors(config, jax.tree.map(lambda leaf: leaf[None], state))
+    expected = ddpg.select_actions(state.nets, learner.network_inputs(state, jnp.asarray(x), jnp.asarray(g)))
     np.testing.assert_allclose(actor(x, g), expected, rtol=1e-5, atol=1e-6)
 
 
@@ -175,16 +179,18 @@ def test_workers_actor_is_the_learners_actor() -> None:
 def test_a_cycle_learns_the_same_alone_and_beside_others(algorithm: str) -> None:
     small = {"hidden": (16,), "updates": 3, "ensemble_updates": 3, "batch": 16, "ensemble_batch": 16, "buffer": 200}
     configs = [
-        Config("point-mass", algorithm=algorithm, seed=seed, relabel=relabel, **small).on_time_scale(6)
+        Config("point-mass", algorithm=algorithm, seed=seed, relabel=relabel, **small).resolve_for_horizon(6)
         for seed, relabel in ((0, 0.8), (1, 0.5))
     ]
     states = [fresh(c) for c in configs]
     new = tuple(jnp.stack([part, part]) for part in episodes(16, 0))
-    both: learner.State = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
-    together, _ = learner.compile_cycle(configs, SIZES)(both, learner.knobs(configs), new)
-    one = learner.begin(configs[1:2], SIZES, np.zeros((1, 1, 2)))
+    both: learner.LearnerState = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+    together, _ = learner.compile_cycle(configs, SIZES)(both, learner.per_run_hyperparameters(configs), new)
+    one = learner.init_learner_states(configs[1:2], SIZES, np.zeros((1, 1, 2)))
     key = np.array(one.key)
-    alone, _ = learner.compile_cycle(configs[1:], SIZES)(one, learner.knobs(configs[1:]), tuple(p[1:] for p in new))
+    alone, _ = learner.compile_cycle(configs[1:], SIZES)(
+        one, learner.per_run_hyperparameters(configs[1:]), tuple(p[1:] for p in new)
+    )
     for a, b in zip(jax.tree.leaves(together), jax.tree.leaves(alone), strict=True):
         np.testing.assert_allclose(a[1], b[0], rtol=2e-3, atol=2e-5)
     assert (np.array(alone.key) != key).all(), "the next cycle draws others"
@@ -195,25 +201,25 @@ def test_what_follows_a_step_is_counted_unless_the_episode_terminated() -> None:
     none = jnp.zeros((6, 1))
     reward, following = jnp.array([-1.0, -1.0, 0.0, -1.0, 0.0, -1.0]), jnp.array([-2.0, -2.0, -2.0, 3.0, -2.0, -99.0])
     ends = jnp.array([False, True, True, False, False, False])
-    y = networks.targets(config, networks.Transitions(none, none, none, reward, ends), following)
+    y = networks.bellman_targets(config, networks.TransitionBatch(none, none, none, reward, ends), following)
     np.testing.assert_allclose(y, [-2.8, -10.0, 0.0, 0.0, -1.8, -10.0], rtol=1e-5)
 
 
 @pytest.mark.parametrize("together", [20, 2])
 @pytest.mark.parametrize("count", [2, 3, 8, 9])
 def test_targets_move_after_every_so_many_updates(monkeypatch: Any, count: int, together: int) -> None:
-    monkeypatch.setattr(networks, "TOGETHER", together)
+    monkeypatch.setattr(networks, "MAX_BATCHES_AT_ONCE", together)
     config = Config("point-mass", target_every=3, target_step=0.25)
-    nets = (Learnt(jnp.array(1.0), jnp.array(0.0), ()), Learnt(jnp.array(-1.0), jnp.array(2.0), ()))
+    nets = (NetworkState(jnp.array(1.0), jnp.array(0.0), ()), NetworkState(jnp.array(-1.0), jnp.array(2.0), ()))
 
-    def prepare(nets: tuple[Learnt, ...], numbers: jnp.ndarray) -> Any:
+    def prepare(nets: tuple[NetworkState, ...], numbers: jnp.ndarray) -> Any:
         return numbers, jnp.stack([net.target + 0.0 * numbers for net in nets], 1)
 
-    def update(nets: tuple[Learnt, ...], given: Any) -> tuple[tuple[Learnt, ...], jnp.ndarray]:
+    def update(nets: tuple[NetworkState, ...], given: Any) -> tuple[tuple[NetworkState, ...], jnp.ndarray]:
         i, y = given
         return tuple(net._replace(online=net.online * 1.5 + i + y[k]) for k, net in enumerate(nets)), 1.0 * i
 
-    found, loss = networks.repeat(config, prepare, update, nets, count)
+    found, loss = networks.run_updates(config, prepare, update, nets, count)
     for net, learnt in zip(nets, found, strict=True):
         online, target = float(net.online), float(net.target)
         for i in range(count):
@@ -227,34 +233,36 @@ def test_targets_move_after_every_so_many_updates(monkeypatch: Any, count: int, 
 
 def test_one_ensemble_takes_less_than_half_of_the_arithmetic() -> None:
     """A cycle of FetchPush with the recipe ``half``, against DDPG with 160 updates of 1024 and an ensemble with 320."""
-    sizes, key = Dimensions(observation=25, goal=3, action=4, horizon=50, success=0.05), jax.random.key(0)
+    sizes, key = EnvDimensions(observation=25, goal=3, action=4, horizon=50, success=0.05), jax.random.key(0)
 
     def operations(update: Any, nets: Any, count: int) -> float:
         og, flags = jnp.zeros((1, count, 28)), jnp.zeros((1, count))
-        batch = networks.Transitions(og, jnp.zeros((1, count, 4)), og, flags, flags > 0)
+        batch = networks.TransitionBatch(og, jnp.zeros((1, count, 4)), og, flags, flags > 0)
         return float(jax.jit(update).lower(nets, batch).cost_analysis()["flops"])
 
     def of(algorithm: str, **given: Any) -> float:
         config, module = (
-            Config("FetchPush-v4", algorithm=algorithm, **given).on_time_scale(50),
-            algorithms.get(algorithm),
+            Config("FetchPush-v4", algorithm=algorithm, **given).resolve_for_horizon(50),
+            algorithms.load_algorithm(algorithm),
         )
         knobs = {"action_l2": jnp.array(1.0)}
-        nets = module.init(config, sizes, np.random.default_rng(0))
+        nets = module.init_networks(config, sizes, np.random.default_rng(0))
 
-        def update(nets: Any, batch: networks.Transitions) -> Any:
-            lessons = networks.Lessons(batch.og[0], batch.action[0], module.targets(config, nets, batch)[0])
-            return module.update(config, knobs, nets, lessons, key)
+        def update(nets: Any, batch: networks.TransitionBatch) -> Any:
+            lessons = networks.CriticBatch(
+                batch.obs_goal[0], batch.action[0], module.critic_targets(config, nets, batch)[0]
+            )
+            return module.update_networks(config, knobs, nets, lessons, key)
 
         return operations(update, nets, config.batch)
 
-    config = Config("FetchPush-v4", algorithm="ddpg").on_time_scale(50)
+    config = Config("FetchPush-v4", algorithm="ddpg").resolve_for_horizon(50)
     rng = np.random.default_rng(0)
-    actor, members = ddpg.init(config, sizes, rng), ensemble.init(config, sizes, rng)
+    actor, members = ddpg.init_networks(config, sizes, rng), ensemble.init_value_ensemble(config, sizes, rng)
 
-    def both(members: Learnt, batch: networks.Transitions) -> Any:
-        lessons = ensemble.lessons(config, members, lambda og: ddpg.act(actor, og), batch)
-        return ensemble.update(config, members, jax.tree.map(lambda x: x[0], lessons))
+    def both(members: NetworkState, batch: networks.TransitionBatch) -> Any:
+        lessons = ensemble.value_ensemble_batches(config, members, lambda og: ddpg.select_actions(actor, og), batch)
+        return ensemble.update_value_ensemble(config, members, jax.tree.map(lambda x: x[0], lessons))
 
     beside = operations(both, members, 3 * 1024)
     assert 400 * of("critics", **RECIPES["half"]) < (160 * of("ddpg") + 320 * beside) / 2
@@ -262,14 +270,14 @@ def test_one_ensemble_takes_less_than_half_of_the_arithmetic() -> None:
 
 def test_a_growing_radius() -> None:
     fixed, growing = Config("point-mass", radius=40, radius_ramp=0), Config("point-mass", radius=40, radius_ramp=1000)
-    assert [fixed.radius_at(steps) for steps in (0, 500)] == [40, 40]
-    assert [growing.radius_at(steps) for steps in (0, 500, 1000, 5000)] == [10, 25, 40, 40]
+    assert [fixed.radius_after_steps(steps) for steps in (0, 500)] == [40, 40]
+    assert [growing.radius_after_steps(steps) for steps in (0, 500, 1000, 5000)] == [10, 25, 40, 40]
 
 
 @pytest.mark.parametrize(("steps", "buffer", "held"), [(4000, 1_000_000, 4002), (4000, 1000, 996), (1, 1000, 6)])
 def test_the_replay_buffer_follows_the_steps(steps: int, buffer: int, held: int) -> None:
-    config = Config("point-mass", steps=steps, buffer=buffer, episodes=1).on_time_scale(SIZES.horizon)
-    memory = learner.shapes([config, config], SIZES).replay
+    config = Config("point-mass", steps=steps, buffer=buffer, episodes=1).resolve_for_horizon(SIZES.horizon)
+    memory = learner.learner_state_shapes([config, config], SIZES).replay
     assert memory.action.shape[:3] == (2, held // SIZES.horizon, SIZES.horizon)
     taken = sum(array.size * array.dtype.itemsize for array in memory._replace(added=jnp.zeros(0)))
-    assert taken == 2 * config.capacity * SIZES.episode_bytes
+    assert taken == 2 * config.replay_capacity * SIZES.episode_bytes

@@ -17,16 +17,16 @@ from adagoal.api.explore import explore
 from adagoal.api.until import train_until_certified
 from adagoal.core import failures
 from adagoal.core.errors import EnvironmentFailure, InputError
-from adagoal.core.failures import Failure
+from adagoal.core.failures import WorkerFailure
 from adagoal.core.files import read_json
 from adagoal.deep import Config, algorithms, load, resume, train
-from adagoal.deep.envs import Dimensions, Source
-from adagoal.deep.fleet import Fleet
-from adagoal.deep.survey import survey
-from adagoal.deep.worker import Slots
+from adagoal.deep.envs import EnvDimensions, EnvSource
+from adagoal.deep.fleet import RolloutWorkers
+from adagoal.deep.survey import inspect_env
+from adagoal.deep.worker import EnvBatch
 from adagoal.report import deep as report
-from adagoal.runs.signals import ENDING, stop_on_signals
-from adagoal.runs.training_files import is_training
+from adagoal.runs.signals import STOP_SIGNALS, stop_on_signals
+from adagoal.runs.training_files import is_training_folder
 from engine_tasks import Unpicklable
 
 CONFIG = Config("point-mass", **TINY)
@@ -61,13 +61,13 @@ def test_what_an_environment_raises_is_named_and_the_training_goes_on_later(
 def test_steps_that_measure_are_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a process of their own, which finds what would be found here."""
     monkeypatch.setenv("TIRED", str(tmp_path / "tired"))
-    source, spaces = Source("tired:Tired-v0"), [("train_goals", "env"), ("test_goals", "scale=2")]
-    here, there = (survey(replace(source, step_timeout=limit), 0, spaces) for limit in (None, 20.0))
+    source, spaces = EnvSource("tired:Tired-v0"), [("train_goals", "env"), ("test_goals", "scale=2")]
+    here, there = (inspect_env(replace(source, step_timeout=limit), 0, spaces) for limit in (None, 20.0))
     assert there.sizes == here.sizes
-    for mine, other in zip(here.spaces, there.spaces, strict=True):
+    for mine, other in zip(here.goal_samplers, there.goal_samplers, strict=True):
         np.testing.assert_array_equal(*(space(np.random.default_rng(0), 50) for space in (mine, other)))
     with pytest.raises(InputError, match=r"^horizon: tired:Tired-v0 ends its episodes after 25 steps"):
-        survey(replace(source, step_timeout=20.0), 99, spaces)
+        inspect_env(replace(source, step_timeout=20.0), 99, spaces)
     (tmp_path / "tired").write_text("hang")
     with pytest.raises(EnvironmentFailure, match=r"^env: a step of tired:Tired-v0 took longer than 0.2 s$"):
         train([Config("tired:Tired-v0", **TINY)], tmp_path / "run", step_timeout=0.2, workers=1)
@@ -77,11 +77,11 @@ def test_steps_that_measure_are_timed(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_our_own_bugs_stay_what_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(self: Fleet) -> Any:
+    def broken(self: RolloutWorkers) -> Any:
         raise AttributeError("a typo of ours")
 
     def break_it(history: Any) -> None:
-        monkeypatch.setattr(Fleet, "wait", broken)
+        monkeypatch.setattr(RolloutWorkers, "collect_cycle", broken)
 
     with pytest.raises(AttributeError) as raised:
         train([CONFIG], tmp_path, observe=break_it, workers=1)
@@ -102,26 +102,26 @@ def test_our_own_bugs_stay_what_they_are(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_bug_in_a_worker_travels_with_its_traceback(
     error: Exception, kind: type[Exception], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(self: Slots, cycle: int) -> Any:
+    def broken(self: EnvBatch, cycle: int) -> Any:
         raise error
 
-    monkeypatch.setattr(Slots, "start", broken)
-    with rollout_worker([CONFIG], Source("point-mass"), Dimensions(4, 2, 2, 5, 0.1)) as link:
+    monkeypatch.setattr(EnvBatch, "start_cycle", broken)
+    with rollout_worker([CONFIG], EnvSource("point-mass"), EnvDimensions(4, 2, 2, 5, 0.1)) as link:
         link.send(0)
         answer = link.recv()
-    assert isinstance(answer, Failure)
-    found = answer.exception()
+    assert isinstance(answer, WorkerFailure)
+    found = answer.to_exception()
     assert type(found) is kind
     assert str(found) == words
     assert "in broken\n    raise error" in str(found.__cause__)
 
 
 def test_a_worker_whose_environments_cannot_be_made_answers_every_order_with_that() -> None:
-    with rollout_worker([CONFIG], Source("no_such_module:Env-v0"), Dimensions(4, 2, 2, 5, 0.1)) as link:
+    with rollout_worker([CONFIG], EnvSource("no_such_module:Env-v0"), EnvDimensions(4, 2, 2, 5, 0.1)) as link:
         for order in (0, 1):
             link.send(order)
             with pytest.raises(InputError, match="no_such_module"):
-                failures.result(link.recv())
+                failures.unwrap_reply(link.recv())
 
 
 def test_an_observer_may_end_a_training(tmp_path: Path) -> None:
@@ -130,8 +130,8 @@ def test_an_observer_may_end_a_training(tmp_path: Path) -> None:
     assert len(stopped.history.goals) == 2
     data = read_json(tmp_path / "result.json")
     assert (data["kind"], data["status"], data["method"]) == ("training", "interrupted", "critics+her")
-    assert is_training(tmp_path)
-    assert not is_training(tmp_path / "nowhere")
+    assert is_training_folder(tmp_path)
+    assert not is_training_folder(tmp_path / "nowhere")
 
 
 def test_what_an_observer_raises_is_the_observers() -> None:
@@ -159,15 +159,15 @@ def test_a_script_without_a_guard_is_told(tmp_path: Path) -> None:
 
 
 def test_signals_ask_first() -> None:
-    before = [signal.getsignal(number) for number in ENDING]
+    before = [signal.getsignal(number) for number in STOP_SIGNALS]
     with stop_on_signals(at_once=True) as stop:
-        assert not stop.asked
+        assert not stop.is_requested
         signal.raise_signal(signal.SIGHUP)
         signal.raise_signal(signal.SIGTERM)
-        assert stop.asked
+        assert stop.is_requested
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
-    assert [signal.getsignal(number) for number in ENDING] == before
+    assert [signal.getsignal(number) for number in STOP_SIGNALS] == before
 
 
 def test_an_ignored_signal_stays_ignored() -> None:
@@ -175,13 +175,13 @@ def test_an_ignored_signal_stays_ignored() -> None:
     try:
         with stop_on_signals() as stop:
             signal.raise_signal(signal.SIGHUP)
-            assert not stop.asked
+            assert not stop.is_requested
     finally:
         signal.signal(signal.SIGHUP, before)
 
 
 def test_another_algorithm_is_one_file_and_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(algorithms.ALGORITHMS, "twin", "twin")
+    monkeypatch.setitem(algorithms.ALGORITHM_MODULES, "twin", "twin")
     config = Config("point-mass", algorithm="twin", **TINY)
     whole = train([config], tmp_path / "whole", workers=1)
     assert whole.status == "done"
@@ -196,8 +196,8 @@ def test_another_algorithm_is_one_file_and_one_line(tmp_path: Path, monkeypatch:
 
 def test_a_report_needs_a_training(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no adagoal run in"):
-        report.write(tmp_path)
+        report.write_training_report(tmp_path)
     explore("chain", 4, budget=50, out=tmp_path)
-    assert not is_training(tmp_path)
+    assert not is_training_folder(tmp_path)
     with pytest.raises(InputError, match=r": holds a run of another kind \(exploration\)"):
-        report.write(tmp_path)
+        report.write_training_report(tmp_path)

@@ -15,13 +15,13 @@ from small import CONFIG
 
 import adagoal
 import browser as driver
-from adagoal.cli.main import run
+from adagoal.cli.main import run_command_line
 from adagoal.core.errors import InputError
 from adagoal.core.files import write_json
 from adagoal.deep import envs, goalspace, load, resume
-from adagoal.deep.past import Past
+from adagoal.deep.past import ValueMapHistory
 from adagoal.report import deep, deep_curves, deep_film
-from adagoal.report.packed import unpacked
+from adagoal.report.packed import unpack_data_block
 
 CELL = {"low": [-1.0, -1.0], "high": [0.0, 1.0], "share": 0.5, "rollouts": 10, "reached": 9}
 CELLS = [CELL | {"verdict": "certified"}, CELL | {"low": [0.0, -1.0], "high": [1.0, 1.0], "verdict": "open"}]
@@ -32,15 +32,15 @@ def trained(finished: Path, tmp_path: Path) -> Path:
     folder = shutil.copytree(finished, tmp_path / "run")
     by = {"distance from the start": [{"from": 0.0, "to": 1.0, "episodes": 4, "success": 0.25}]}
     about = {"policy": load(folder).fingerprint()}
-    write_json(folder / deep.EVALUATION, {"about": about, "by": by})
-    write_json(folder / deep.CERTIFICATE, {"about": about, "statement": "with <b>probability</b>", "cells": CELLS})
+    write_json(folder / deep.EVALUATION_FILE, {"about": about, "by": by})
+    write_json(folder / deep.CERTIFICATE_FILE, {"about": about, "statement": "with <b>probability</b>", "cells": CELLS})
     return folder
 
 
 @pytest.mark.skipif(driver.found() is None, reason=driver.HOW)
 def test_the_goal_space_goes_back_in_time(trained: Path) -> None:
-    deep.write(trained)
-    assert (trained / deep.STRIP).is_file()
+    deep.write_training_report(trained)
+    assert (trained / deep.VIDEO_STRIP_FILE).is_file()
     with driver.Browser() as browser:
         page = browser.open((trained / "report.html").as_uri())
         page.wait("document.body.dataset.ready === 'yes'")
@@ -69,33 +69,35 @@ def test_the_goal_space_goes_back_in_time(trained: Path) -> None:
 def test_python_shows_the_page_of_a_folder(finished: Path) -> None:
     page = adagoal.show(finished)
     assert page.title == "adagoal: point-mass"
-    assert page.html == deep.page(*deep.found(finished))
+    assert page.html == deep.render_training_page(*deep.read_training_folder(finished))
 
 
 def test_success_by_distance_is_that_of_the_tests(finished: Path) -> None:
-    about, _, past, _ = deep.found(finished)
+    about, _, past, _ = deep.read_training_folder(finished)
     tests = np.stack(past.tests)
     assert tests.shape == (3, 1, 2, 2)
-    assert (tests[:, 0, :, 1].mean(1) == [point["success"] for point in about.curves[0]]).all()
-    (panel,) = (panel for panel in deep_curves.panels(about, past, {}) if "distance" in panel.title)
+    assert (tests[:, 0, :, 1].mean(1) == [point["success"] for point in about.learning_curves[0]]).all()
+    (panel,) = (panel for panel in deep_curves.training_panels(about, past, {}) if "distance" in panel.title)
     assert [line.name for line in panel.lines] == [f"tests of quarter {k}" for k in (1, 2, 3)]
     assert all(tests[..., 0].min() <= x <= tests[..., 0].max() for line in panel.lines for x in line.x)
 
 
 def test_maps_are_thinned_as_time_goes_on() -> None:
-    past = Past()
+    past = ValueMapHistory()
     for cycle in range(100):
-        if past.due(cycle):
+        if past.is_map_due(cycle):
             past.add_map(cycle, np.full((1, 3, 3), cycle), np.zeros((1, 3, 3)))
     assert list(past.maps) == list(range(0, 100, 4))
-    assert [int(kept[0, 0, 0, 0]) for kept in Past.of(past.arrays()).maps.values()] == list(past.maps)
+    assert [int(kept[0, 0, 0, 0]) for kept in ValueMapHistory.from_arrays(past.to_arrays()).maps.values()] == list(
+        past.maps
+    )
 
 
 def test_the_film_shows_the_goal_that_the_policy_is_told(finished: Path) -> None:
-    pictures = deep_film.frames(finished)
-    assert len(pictures) == deep_film.FRAMES
-    env = envs.make("point-mass")
-    goals = goalspace.goal_space(env, "test_goals", CONFIG.test_goals)(np.random.default_rng(1), 32)
+    pictures = deep_film.render_frames(finished)
+    assert len(pictures) == deep_film.N_FRAMES
+    env = envs.make_goal_env("point-mass")
+    goals = goalspace.make_goal_sampler(env, "test_goals", CONFIG.test_goals)(np.random.default_rng(1), 32)
     start = env.reset(seed=1)[0]["achieved_goal"]
     goal = goals[np.argmax(np.linalg.norm(goals - start, axis=1))]
     across = np.linspace(-1.5, 1.5, pictures.shape[1])
@@ -116,8 +118,8 @@ from adagoal.report import deep_film
 if __name__ == "__main__":
     sizes = {"episodes": 2, "eval_episodes": 2, "updates": 2, "batch": 8, "hidden": (8,), "buffer": 2000}
     train([Config("FetchReach-v4", steps=100, **sizes)], Path(sys.argv[1]), workers=1)
-    made, make = [], Source.make
-    Source.make = lambda self, **options: made.append(make(self, **options)) or made[-1]
+    made, make = [], Source.make_env
+    Source.make_env = lambda self, **options: made.append(make(self, **options)) or made[-1]
     assert len(deep_film.frames(Path(sys.argv[1]))) == deep_film.FRAMES
     core = made[-1].unwrapped
     marker = core.data.site_xpos[mujoco.mj_name2id(core.model, mujoco.mjtObj.mjOBJ_SITE, "target0")]
@@ -146,46 +148,46 @@ def test_the_film_of_fetch_marks_a_test_goal(tmp_path: Path) -> None:
 
 
 def test_a_training_is_watched_from_its_folder(trained: Path) -> None:
-    source = deep.FolderTraining(trained)
-    assert 'data-live="yes"' in source.page()
-    facts, arrays = unpacked(source.block())
+    source = deep.TrainingFolderSource(trained)
+    assert 'data-live="yes"' in source.render_page()
+    facts, arrays = unpack_data_block(source.pack_data())
     assert not facts["running"]
     assert "Finished" in facts["words"]
     assert arrays["chosen"].shape[1:] == (CONFIG.episodes, 2)
     with pytest.raises(InputError, match="no goals with numbers"):
-        source.policy(0)
+        source.pack_policy(0)
 
 
 def test_a_page_leaves_out_what_is_about_an_earlier_policy(trained: Path) -> None:
     def page() -> str:
-        return deep.page(*deep.found(trained))
+        return deep.render_training_page(*deep.read_training_folder(trained))
 
     by_distance = "Success by distance from the start, evaluated"
     assert "with &lt;b&gt;probability" in page()
     assert by_distance in page()
-    assert deep.EARLIER not in page()
+    assert deep.OUTDATED_FILES_TITLE not in page()
     resume(trained, steps=60, workers=1)
     assert "with &lt;b&gt;probability" not in page()
     assert by_distance not in page()
-    assert deep.EARLIER in page()
-    facts, _ = unpacked(deep.FolderTraining(trained).block())
+    assert deep.OUTDATED_FILES_TITLE in page()
+    facts, _ = unpack_data_block(deep.TrainingFolderSource(trained).pack_data())
     assert facts["cells"] == []
-    for name in (deep.CERTIFICATE, deep.EVALUATION):
+    for name in (deep.CERTIFICATE_FILE, deep.EVALUATION_FILE):
         assert f"{name}: repeat adagoal" in facts["words"]
 
 
 def test_evaluate_and_certify_write_files_for_the_page(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["evaluate", str(trained), "--episodes", "3"]) == 0
-    assert run(["certify", str(trained), "--radius", "5", "--halvings", "0", "--rollouts", "128"]) != 2
-    beside = deep.found(trained)[3]
-    assert (set(beside.current), beside.earlier) == ({deep.CERTIFICATE, deep.EVALUATION}, [])
-    assert beside.current[deep.EVALUATION]["episodes"] == 3
+    assert run_command_line(["evaluate", str(trained), "--episodes", "3"]) == 0
+    assert run_command_line(["certify", str(trained), "--radius", "5", "--halvings", "0", "--rollouts", "128"]) != 2
+    beside = deep.read_training_folder(trained)[3]
+    assert (set(beside.current_contents), beside.outdated_names) == ({deep.CERTIFICATE_FILE, deep.EVALUATION_FILE}, [])
+    assert beside.current_contents[deep.EVALUATION_FILE]["episodes"] == 3
 
 
 @pytest.mark.parametrize(
     "wrong", [{"statement": "x", "cells": [CELL]}, {"cells": []}, {"statement": "x", "cells": [CELLS[0] | {"low": []}]}]
 )
 def test_a_damaged_certificate_is_one_line(trained: Path, wrong: object) -> None:
-    write_json(trained / deep.CERTIFICATE, wrong)
+    write_json(trained / deep.CERTIFICATE_FILE, wrong)
     with pytest.raises(InputError, match=r"certificate.json: damaged"):
-        deep.FolderTraining(trained).block()
+        deep.TrainingFolderSource(trained).pack_data()

@@ -19,21 +19,21 @@ from test_envs import Elsewhere, Settable
 
 import adagoal
 from adagoal import goals
-from adagoal.cli.main import run
+from adagoal.cli.main import run_command_line
 from adagoal.core.errors import EnvironmentFailure, InputError
-from adagoal.core.random import Purpose
+from adagoal.core.random import StreamPurpose
 from adagoal.deep import Config, Policy, evaluate, load, resume, train
-from adagoal.deep.actor import Actor
-from adagoal.deep.envs import Source
+from adagoal.deep.actor import NumpyActor
+from adagoal.deep.envs import EnvSource
 from adagoal.deep.pointmass import PointMass
-from adagoal.deep.selection import Selector
+from adagoal.deep.selection import GoalSelector
 from adagoal.runs import training
 from adagoal.runs.trained import TrainResult
 
 TINY: dict[str, Any] = {**small.TINY, "workers": 1}
 
 
-def mine(known: goals.Known) -> Any:
+def mine(known: goals.GoalInfo) -> Any:
     """A rule of one's own."""
     return 1e-6 + np.where(known.D <= known.L, known.E, 0.0)
 
@@ -78,7 +78,9 @@ def test_a_training_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capfd: 
         return observe is None or bool(observe(history))
 
     monkeypatch.setattr(training, "train", one_cycle)
-    assert adagoal.train("point-mass", progress=True, observe=lambda history: told.append(history.steps(1)))
+    assert adagoal.train(
+        "point-mass", progress=True, observe=lambda history: told.append(history.steps_before_cycle(1))
+    )
     shown = capfd.readouterr().err.splitlines()
     assert shown[0] == "recipe light: JAX has no GPU here; the larger one is called adagoal"
     assert shown[1].startswith("400 / ")
@@ -92,20 +94,22 @@ def test_a_training_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capfd: 
 def test_a_function_is_asked_for_what_it_declares() -> None:
     """A configuration holds the name of a function alone, and cannot know it."""
     config, space = Config("point-mass", goal_rule="function:mega"), lambda rng, n: np.zeros((n, 2))
-    assert Selector([config], [space], [space], 100, goals.mega).needs == [goals.needs(goals.mega, frozenset())]
+    assert GoalSelector([config], [space], [space], 100, goals.mega).required_fields == [
+        goals.required_fields(goals.mega, frozenset())
+    ]
 
 
 def test_random_keys_of_goal_selection_follow_the_seed_and_the_cycle() -> None:
     configs, space = [Config("point-mass", seed=seed) for seed in (0, 1)], lambda rng, n: np.zeros((n, 2))
-    selector = Selector(configs, [space] * 2, [space] * 2, 100)
-    keys = [jax.random.key_data(selector._keys(Purpose.CANDIDATE_VALUES, cycle)) for cycle in (0, 1)]
+    selector = GoalSelector(configs, [space] * 2, [space] * 2, 100)
+    keys = [jax.random.key_data(selector._random_keys(StreamPurpose.CANDIDATE_VALUES, cycle)) for cycle in (0, 1)]
     assert len({tuple(key) for key in np.concatenate(keys).tolist()}) == 4
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["mega", "omega", "discover"])
 def test_a_rule_is_the_same_by_its_name_and_as_a_function(name: str) -> None:
-    chosen = [adagoal.train("point-mass", rule, **TINY).history.goals for rule in (name, goals.RULES[name])]
+    chosen = [adagoal.train("point-mass", rule, **TINY).history.goals for rule in (name, goals.BUILTIN_RULES[name])]
     np.testing.assert_array_equal(*chosen)
 
 
@@ -152,7 +156,7 @@ def test_uncertainty_covers_nine_fresh_episodes_in_ten(name: str) -> None:
     """Episodes as a user plays them. Their share varies by 1.5% with the calibration and by 1% with the episodes."""
     policy = adagoal.train(name, workers=2, **SMALL_TRAININGS[name]).policy
     assert policy.success is not None
-    env = Source(name).make()
+    env = EnvSource(name).make_env()
     T = SMALL_TRAININGS[name]["horizon"]
     covered, off = [], []
     for seed in range(10_000, 11_000):
@@ -193,7 +197,7 @@ def test_a_command_that_cannot_be_given_the_object_names_the_call(
     line.save(tmp_path)
     called = {"evaluate": "adagoal.deep.evaluate", "play": "adagoal.deep.evaluate", "certify": "adagoal.certify"}
     for command, call in called.items():
-        assert run([command, str(tmp_path), *(["--radius", "5"] if command == "certify" else [])]) == 2
+        assert run_command_line([command, str(tmp_path), *(["--radius", "5"] if command == "certify" else [])]) == 2
         assert f"{call}('{tmp_path}', env=...)" in capsys.readouterr().err
 
 
@@ -263,7 +267,7 @@ def test_another_environment_of_the_same_name_is_not_the_runs(tmp_path: Path) ->
 def policy(with_achieved: bool, ends: tuple[float, float] = (-2.0, 6.0), bias: float = 0.0) -> Policy:
     """One that answers the middle of an action box, without a bias, and sees two numbers beside the goal."""
     layers = [(np.zeros((3, 1), np.float32), np.full(1, bias, np.float32))]
-    actor = Actor(layers, *np.zeros((1, 2)), *np.ones((1, 2)), np.zeros(1), np.ones(1), 5.0)  # type: ignore[arg-type]
+    actor = NumpyActor(layers, *np.zeros((1, 2)), *np.ones((1, 2)), np.zeros(1), np.ones(1), 5.0)  # type: ignore[arg-type]
     return Policy("line", actor, None, ends[:1], ends[1:], (1,), with_achieved)
 
 
@@ -341,13 +345,13 @@ def test_what_is_no_path_is_one_line(line: TrainResult, path: Any) -> None:
 
 
 def test_settings_follow_from_the_time_scale() -> None:
-    fetch, maze = (Config("point-mass", steps=400_000).on_time_scale(T) for T in (50, 300))
+    fetch, maze = (Config("point-mass", steps=400_000).resolve_for_horizon(T) for T in (50, 300))
     names = ("gamma", "radius", "radius_ramp", "episodes", "updates", "eval_every")
     assert [getattr(fetch, name) for name in names] == [0.98, 40.0, 300_000, 16, 400, 25]
     assert [getattr(maze, name) for name in names] == [1 - 1 / 300, 240.0, 1_800_000, 4, 600, 25]
-    given = Config("point-mass", gamma=0.9, radius=7.0, radius_ramp=0, updates=3).on_time_scale(300)
+    given = Config("point-mass", gamma=0.9, radius=7.0, radius_ramp=0, updates=3).resolve_for_horizon(300)
     assert (given.gamma, given.radius, given.radius_ramp, given.updates) == (0.9, 7.0, 0, 3)
-    assert Config("point-mass", algorithm="ddpg").on_time_scale(50).updates == 160
+    assert Config("point-mass", algorithm="ddpg").resolve_for_horizon(50).updates == 160
 
 
 def test_importing_adagoal_stays_light() -> None:

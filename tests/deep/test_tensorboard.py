@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from small import CONFIG
 
-from adagoal.cli.main import run
+from adagoal.cli.main import run_command_line
 from adagoal.deep import resume, train
 
 
@@ -52,6 +52,6 @@ def test_without_the_extra_it_is_one_line(
         importlib.util, "find_spec", lambda name, *a: None if name == "tensorboardX" else find(name, *a)
     )
     words = ["train", "point-mass", "--steps", "40", "--tensorboard", str(tmp_path / "board")]
-    assert run([*words, "--out", str(tmp_path / "run"), "--quiet"]) == 2
+    assert run_command_line([*words, "--out", str(tmp_path / "run"), "--quiet"]) == 2
     assert "--tensorboard: this needs tensorboardX" in capsys.readouterr().err
     assert not (tmp_path / "board").exists()

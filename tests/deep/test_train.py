@@ -16,8 +16,8 @@ from small import TINY
 
 from adagoal.core.files import read_json
 from adagoal.deep import Config, load, resume, train
-from adagoal.deep.goalspace import inside
-from adagoal.runs.saved import find
+from adagoal.deep.goalspace import is_inside_box
+from adagoal.runs.saved import find_saved_run
 
 SMALL: dict[str, Any] = {
     "hidden": (64, 64),
@@ -41,7 +41,7 @@ LEARNING: dict[str, Any] = {
 )
 def test_point_mass_is_solved_from_a_goal_space_nine_times_too_large(settings: dict[str, Any]) -> None:
     result = train([Config("point-mass", train_goals="scale=3", radius=15, **settings)], workers=1)
-    curve = result.history.curve(0)
+    curve = result.history.learning_curve(0)
     assert result.status == "done"
     assert curve[0]["success"] < 0.2
     assert curve[-1]["success"] >= 0.9
@@ -75,7 +75,7 @@ def test_runs_differ_by_seed_and_rule_in_one_program() -> None:
     chosen = np.stack(result.history.goals)
     assert len({chosen[:, run].tobytes() for run in range(len(rules))}) == len(rules)
     box = result.history.train_boxes[0]
-    outside = [(~inside(box, chosen[2:, run])).any() for run in range(len(rules))]
+    outside = [(~is_inside_box(box, chosen[2:, run])).any() for run in range(len(rules))]
     assert outside[4], "mega tries what was achieved, also beyond the goal space"
     assert not any(outside[:4])
     assert np.isfinite([row["critic_loss"] for row in result.history.rows if "critic_loss" in row]).all()
@@ -87,7 +87,7 @@ def test_fetch_reach_is_solved_in_three_minutes(tmp_path: Path) -> None:
     result = train(
         [Config("FetchReach-v4", steps=9600, hidden=(128,) * 3, updates=80, ensemble_updates=80, eval_every=4)]
     )
-    assert result.history.curve(0)[-1]["success"] == 1.0
+    assert result.history.learning_curve(0)[-1]["success"] == 1.0
     assert time.monotonic() - began < 180
 
 
@@ -117,7 +117,7 @@ def test_kill_nine_and_resume_gives_the_same_curve(tmp_path: Path) -> None:
 
 
 def _checkpoint(folder: Path) -> tuple[dict[str, Any], Any]:
-    return find(folder).state().arrays("checkpoint.npz")  # type: ignore[union-attr]
+    return find_saved_run(folder).checkpoint_files().load_arrays("checkpoint.npz")  # type: ignore[union-attr]
 
 
 def _rows(path: Path) -> list[list[str]]:

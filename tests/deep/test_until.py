@@ -12,18 +12,18 @@ from small import CONFIG, SETTINGS
 
 import adagoal
 from adagoal.api import until
-from adagoal.cli.main import run
+from adagoal.cli.main import run_command_line
 from adagoal.core.errors import InputError
 from adagoal.core.status import Status
 from adagoal.deep import resume, train
-from adagoal.deep.certification import Cell, Certification, Claim, Verdict
+from adagoal.deep.certification import Certification, Claim, GoalCell, Verdict
 from adagoal.deep.pointmass import PointMass
-from adagoal.deep.survey import survey
+from adagoal.deep.survey import inspect_env
 from adagoal.report import deep as report
 
 
-def cell(low: list[float], high: list[float]) -> Cell:
-    return Cell(Verdict.OPEN, np.array(low), np.array(high), 0.1, 0, 0, 0.0, 1.0)
+def cell(low: list[float], high: list[float]) -> GoalCell:
+    return GoalCell(Verdict.OPEN, np.array(low), np.array(high), 0.1, 0, 0, 0.0, 1.0)
 
 
 def test_a_cell_is_believed_within_reach_by_the_distances_in_it() -> None:
@@ -32,19 +32,19 @@ def test_a_cell_is_believed_within_reach_by_the_distances_in_it() -> None:
     found = Certification(Status.DECIDED, Claim(10), [near, far, high, empty], 0)
     drawn = np.random.default_rng(0).uniform([-2.0, -2.0, 0.0], [2.0, 2.0, 0.9], (500, 3))
     beyond = np.abs(drawn[:, 0]) > 1.0
-    assert until.believed(found, drawn, np.where(beyond, 20.0, 5.0), 10.0) == [near, high, empty]
+    assert until.cells_believed_reachable(found, drawn, np.where(beyond, 20.0, 5.0), 10.0) == [near, high, empty]
     in_the_air = drawn[:, 2] > 0.4  # a coordinate after the first two counts as much
-    assert until.believed(found, drawn, np.where(in_the_air, 20.0, 5.0), 10.0) == [near, far, empty]
+    assert until.cells_believed_reachable(found, drawn, np.where(in_the_air, 20.0, 5.0), 10.0) == [near, far, empty]
 
 
 @pytest.mark.parametrize("rule", ["adagoal", "unigoal"])
 def test_cells_are_judged_by_the_policys_own_distances(rule: str) -> None:
     trained = train([dataclasses.replace(CONFIG, goal_rule=rule)], workers=1)
-    sizes, (space,), _ = survey(trained.source, 5, [("test_goals", "env")])
-    starts, drawn = until._sample(trained.source, sizes, space, 3)
-    assert (starts.shape, drawn.shape) == ((until.JUDGED, 4), (until.JUDGED, 2))
-    assert len(np.unique(starts, axis=0)) == until.JUDGED
-    D = until._distances(trained.policy, starts, drawn)
+    sizes, (space,), _ = inspect_env(trained.source, 5, [("test_goals", "env")])
+    starts, drawn = until._sample_starts_and_goals(trained.source, sizes, space, 3)
+    assert (starts.shape, drawn.shape) == ((until.N_JUDGED_GOALS, 4), (until.N_JUDGED_GOALS, 2))
+    assert len(np.unique(starts, axis=0)) == until.N_JUDGED_GOALS
+    D = until._estimate_distances(trained.policy, starts, drawn)
     if rule == "unigoal":
         assert (D == 0.0).all(), "without critics nothing is believed out of reach"
     else:
@@ -53,7 +53,7 @@ def test_cells_are_judged_by_the_policys_own_distances(rule: str) -> None:
 
 
 def test_pieces_are_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(until, "PIECES", 2)
+    monkeypatch.setattr(until, "MAX_CERTIFICATION_ATTEMPTS", 2)
     ended = until.train_until_certified(CONFIG, tmp_path / "pieces", workers=1)
     assert ended.status == "budget"  # nothing was learnt in so few steps
     assert ended.certificate is not None
@@ -67,8 +67,8 @@ def test_pieces_are_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_a_folder_says_how_it_ended_and_goes_on_to_all_steps(
     when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(until, "PIECES", 2)
-    monkeypatch.setattr(until, "believed", lambda found, *_: found.cells)
+    monkeypatch.setattr(until, "MAX_CERTIFICATION_ATTEMPTS", 2)
+    monkeypatch.setattr(until, "cells_believed_reachable", lambda found, *_: found.cells)
     verdict, status = (Verdict.CERTIFIED, "certified") if when == "certified" else (Verdict.OPEN, "interrupted")
     found = Certification(Status(status), Claim(5), [dataclasses.replace(cell([-1.0], [1.0]), verdict=verdict)], 16)
     monkeypatch.setattr(until, "certify", lambda *_, **__: found)
@@ -77,18 +77,18 @@ def test_a_folder_says_how_it_ended_and_goes_on_to_all_steps(
     assert ended.status == json.loads((folder / "result.json").read_text())["status"] == status
     assert ended.curve()[-1]["steps"] == (0 if when == "training" else 20)
     assert ended.certificate is (None if when == "training" else found)
-    report.write(folder)
+    report.write_training_report(folder)
     on = resume(folder, workers=1)
     assert (on.status, on.curve()[-1]["steps"]) == ("done", 40)
 
 
 def test_what_does_not_go_together_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["train", "point-mass", "--out", str(tmp_path / "run")]
-    assert run([*words, "--slack", "0.1"]) == 2
+    assert run_command_line([*words, "--slack", "0.1"]) == 2
     assert "--slack: is for a training until certified" in capsys.readouterr().err
-    assert run([*words, "--until", "certified", "--seeds", "2"]) == 2
+    assert run_command_line([*words, "--until", "certified", "--seeds", "2"]) == 2
     assert "--seeds: one run at a time" in capsys.readouterr().err
-    assert run([*words, "--until", "certified", "--delta", "2"]) == 2
+    assert run_command_line([*words, "--until", "certified", "--delta", "2"]) == 2
     assert "--delta: must be a number in [1e-300, 1)" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
@@ -96,7 +96,7 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path, capsys: pytest.Cap
 def test_from_python_with_a_rule_and_an_environment_of_ones_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(until, "PIECES", 2)
+    monkeypatch.setattr(until, "MAX_CERTIFICATION_ATTEMPTS", 2)
     given = {**SETTINGS, "horizon": 5, "workers": 1}
     ended = adagoal.train(
         lambda: PointMass(), lambda known: known.E + 1.0, out=tmp_path / "run", until="certified", delta=0.2, **given
@@ -130,7 +130,7 @@ def test_a_point_mass_is_certified_before_its_steps_are_spent(tmp_path: Path) ->
         "--until",
         "certified",
     ]
-    assert run([*words, "--out", str(folder)]) == 0
+    assert run_command_line([*words, "--out", str(folder)]) == 0
     found = json.loads((folder / "certificate.json").read_text())
     assert found["shares"]["certified"] > 0.9
     assert json.loads((folder / "result.json").read_text())["steps"] == found["about"]["steps"] < 30000

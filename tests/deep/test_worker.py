@@ -5,27 +5,29 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from adagoal.deep.actor import Actor
+from adagoal.deep.actor import NumpyActor
 from adagoal.deep.config import Config
-from adagoal.deep.envs import Source
-from adagoal.deep.measure import dimensions
-from adagoal.deep.worker import Order, Slots
+from adagoal.deep.envs import EnvSource
+from adagoal.deep.measure import measure_dimensions
+from adagoal.deep.worker import EnvBatch, RolloutRequest
 
-SOURCE = Source("point-mass")
-SIZES = dimensions(SOURCE.make(), SOURCE, 0)
+SOURCE = EnvSource("point-mass")
+SIZES = measure_dimensions(SOURCE.make_env(), SOURCE, 0)
 
 
-def actor(bias: float) -> Actor:
+def actor(bias: float) -> NumpyActor:
     """An actor that always answers tanh(bias)."""
     layers = [(np.zeros((6, 2), np.float32), np.full(2, bias, np.float32))]
-    return Actor(layers, np.zeros(4), np.ones(4), np.zeros(2), np.ones(2), 5.0)
+    return NumpyActor(layers, np.zeros(4), np.ones(4), np.zeros(2), np.ones(2), 5.0)
 
 
 def test_exploration_follows_each_runs_settings() -> None:
     configs = [Config("point-mass", noise=0.2, random=0.3), Config("point-mass", noise=0.05, random=0.0)]
-    slots = Slots(configs, [(run, k) for run in (0, 1) for k in range(20)], SOURCE, SIZES)
-    slots.start(0)
-    played = slots.play(Order(0, {0: actor(0.0), 1: actor(0.5)}, np.zeros((40, 2)), np.zeros((1, 40, 2))))
+    slots = EnvBatch(configs, [(run, k) for run in (0, 1) for k in range(20)], SOURCE, SIZES)
+    slots.start_cycle(0)
+    played = slots.play_cycle(
+        RolloutRequest(0, {0: actor(0.0), 1: actor(0.5)}, np.zeros((40, 2)), np.zeros((1, 40, 2)))
+    )
     first, second = played.episodes.action[:20], played.episodes.action[20:]
     assert np.abs(first).max() <= 1.0
     assert (np.abs(first) > 0.8).any(-1).mean() == pytest.approx(0.3 * (1 - 0.8**2), abs=0.04)
@@ -39,14 +41,14 @@ def test_exploration_follows_each_runs_settings() -> None:
 def test_a_cycle_can_be_played_again() -> None:
     config = Config("point-mass", seed=3)
     goals = np.random.default_rng(0).uniform(-1, 1, (4, 2))
-    order = Order(7, {0: actor(0.1)}, goals, goals[None])
+    order = RolloutRequest(7, {0: actor(0.1)}, goals, goals[None])
     found = []
     for slots in ([(0, 0), (0, 1), (0, 2), (0, 3)], [(0, 2), (0, 3)]):
-        own = Slots([config], slots, SOURCE, SIZES)
-        own.start(7)
+        own = EnvBatch([config], slots, SOURCE, SIZES)
+        own.start_cycle(7)
         part = goals[[k for _, k in slots]]
-        found.append(own.play(Order(7, order.actors, part, part[None])))
+        found.append(own.play_cycle(RolloutRequest(7, order.actors, part, part[None])))
     whole, part_of_it = found
     np.testing.assert_array_equal(whole.episodes.observation[2:], part_of_it.episodes.observation)
     np.testing.assert_array_equal(whole.distances[:, 2:], part_of_it.distances)
-    np.testing.assert_array_equal(whole.starts[2:], part_of_it.starts)
+    np.testing.assert_array_equal(whole.next_starts[2:], part_of_it.next_starts)

@@ -11,35 +11,35 @@ from jax import Array
 
 from adagoal.deep import actor, networks
 from adagoal.deep.config import Config
-from adagoal.deep.envs import Dimensions
-from adagoal.deep.networks import Layers, Learnt, Lessons, Transitions
+from adagoal.deep.envs import EnvDimensions
+from adagoal.deep.networks import CriticBatch, LayerWeights, NetworkState, TransitionBatch
 
 
 class Nets(NamedTuple):
-    actor: Learnt
-    critics: tuple[Learnt, Learnt]
+    actor: NetworkState
+    critics: tuple[NetworkState, NetworkState]
 
 
-def init(config: Config, sizes: Dimensions, rng: np.random.Generator) -> Nets:
+def init(config: Config, sizes: EnvDimensions, rng: np.random.Generator) -> Nets:
     og = sizes.observation + sizes.goal
-    first, second = (networks.fresh(config, rng, (og + sizes.action, *config.hidden, 1)) for _ in range(2))
-    return Nets(networks.fresh(config, rng, (og, *config.hidden, sizes.action)), (first, second))
+    first, second = (networks.init_network(config, rng, (og + sizes.action, *config.hidden, 1)) for _ in range(2))
+    return Nets(networks.init_network(config, rng, (og, *config.hidden, sizes.action)), (first, second))
 
 
-def targets(config: Config, nets: Nets, batch: Transitions) -> Array:
-    ahead = pi(nets.actor.target, batch.following)
-    least = jnp.minimum(*(networks.q(critic.target, batch.following, ahead) for critic in nets.critics))
-    return networks.targets(config, batch, least)
+def targets(config: Config, nets: Nets, batch: TransitionBatch) -> Array:
+    ahead = pi(nets.actor.target, batch.next_obs_goal)
+    least = jnp.minimum(*(networks.q_values(critic.target, batch.next_obs_goal, ahead) for critic in nets.critics))
+    return networks.bellman_targets(config, batch, least)
 
 
 def update(
-    config: Config, knobs: dict[str, Array], nets: Nets, batch: Lessons, key: Array
+    config: Config, knobs: dict[str, Array], nets: Nets, batch: CriticBatch, key: Array
 ) -> tuple[Nets, dict[str, Array]]:
-    def cost(layers: Layers) -> Array:
-        return -jnp.mean(networks.q(nets.critics[0].online, batch.og, pi(layers, batch.og)))
+    def cost(layers: LayerWeights) -> Array:
+        return -jnp.mean(networks.q_values(nets.critics[0].online, batch.obs_goal, pi(layers, batch.obs_goal)))
 
-    (first, error), (second, _) = (networks.fit(config, critic, batch) for critic in nets.critics)
-    improved, value = networks.descend(config, nets.actor, cost)
+    (first, error), (second, _) = (networks.fit_critic(config, critic, batch) for critic in nets.critics)
+    improved, value = networks.gradient_step(config, nets.actor, cost)
     return Nets(improved, (first, second)), {"policy_loss": value, "twin_loss": error}
 
 
@@ -47,7 +47,7 @@ def act(nets: Nets, og: Array) -> Array:
     return pi(nets.actor.online, og)
 
 
-def actor_layers(nets: Nets) -> Layers:
+def actor_layers(nets: Nets) -> LayerWeights:
     return nets.actor.online
 
 
@@ -55,5 +55,5 @@ def critics(nets: Nets) -> None:
     """Two critics are no ensemble."""
 
 
-def pi(layers: Layers, og: Array) -> Array:
-    return actor.act(layers, og, jax.nn.relu, jnp.tanh)
+def pi(layers: LayerWeights, og: Array) -> Array:
+    return actor.forward_actor(layers, og, jax.nn.relu, jnp.tanh)

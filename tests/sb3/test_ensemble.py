@@ -133,7 +133,7 @@ def test_to_choose_goals_teaches_the_normaliser_nothing() -> None:
     model, callback = made(EnsembleTD3, policy_kwargs=SMALL), chooser()
     model.learn(50, callback=callback)  # before the first update
     start = {name: np.repeat(value[:1], 5, 0) for name, value in model._last_obs.items()}
-    callback._values(start, wide(np.random.default_rng(0), 5))
+    callback._distance_and_error(start, wide(np.random.default_rng(0), 5))
     assert float(model.critic.features_extractor.running_weight) == 0.0
     assert float(model.actor.features_extractor.running_weight) == 0.0
 

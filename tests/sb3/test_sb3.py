@@ -18,7 +18,7 @@ from adagoal.core.types import Floats
 from adagoal.deep import pointmass  # noqa: F401  (registers the id)
 from adagoal.sb3 import ChooseGoals, ChosenGoal
 from adagoal.sb3.callback import DECLARED, KNOWN
-from adagoal.sb3.memory import Memory
+from adagoal.sb3.memory import RecentStates
 
 WIDE = 4.0
 """Candidates reach so far; the walls of the point-mass stand at 1.5."""
@@ -162,7 +162,7 @@ def test_the_memory_holds_the_chosen_goals(vector: Any) -> None:
     following = memory.next_observations["desired_goal"][: memory.pos]
     np.testing.assert_array_equal(stored, following)
     began = [goal for step in range(0, memory.pos, 25) for goal in stored[step]]
-    np.testing.assert_allclose(began, callback.chosen[: len(began)], rtol=1e-6)
+    np.testing.assert_allclose(began, callback.chosen_goals[: len(began)], rtol=1e-6)
     assert (stored.reshape(-1, 25, 2, 2) == stored.reshape(-1, 25, 2, 2)[:, :1]).all()
     apart = np.linalg.norm(memory.next_observations["achieved_goal"][: memory.pos] - following, axis=-1)
     np.testing.assert_array_equal(memory.rewards[: memory.pos] == 0.0, apart <= 0.1)
@@ -173,13 +173,15 @@ def test_the_memory_holds_the_chosen_goals(vector: Any) -> None:
 def test_a_second_learn_goes_on_with_the_goals_of_the_episodes(before: bool) -> None:
     model, callback = made(TD3, env=DummyVecEnv([point_mass] * 2), train_freq=1, learning_starts=1000), chooser()
     model.learn(60, callback=callback if before else None)  # 30 steps of each: in the middle of an episode
-    count = len(callback.chosen)
+    count = len(callback.chosen_goals)
     model.learn(60, callback=callback, reset_num_timesteps=False)
     memory = model.replay_buffer
     goals = memory.observations["desired_goal"][:50].reshape(2, 25, 2, 2)
     assert (goals == goals[:, :1]).all()
-    np.testing.assert_allclose(memory.observations["desired_goal"][50], callback.chosen[count : count + 2], rtol=1e-6)
-    assert len(callback.chosen) == count + 2
+    np.testing.assert_allclose(
+        memory.observations["desired_goal"][50], callback.chosen_goals[count : count + 2], rtol=1e-6
+    )
+    assert len(callback.chosen_goals) == count + 2
 
 
 def test_an_episode_that_has_just_begun_gets_a_goal_in_a_second_learn() -> None:
@@ -187,7 +189,7 @@ def test_an_episode_that_has_just_begun_gets_a_goal_in_a_second_learn() -> None:
     model.learn(50)  # an episode of each
     model.learn(50, callback=callback, reset_num_timesteps=False)
     goals = model.replay_buffer.observations["desired_goal"]
-    np.testing.assert_allclose(goals[[25, 25], [0, 1]], callback.chosen[:2], rtol=1e-6)
+    np.testing.assert_allclose(goals[[25, 25], [0, 1]], callback.chosen_goals[:2], rtol=1e-6)
 
 
 def test_relabelled_goals_are_seen_and_rewarded_and_no_episode_is_an_end() -> None:
@@ -202,12 +204,14 @@ def test_relabelled_goals_are_seen_and_rewarded_and_no_episode_is_an_end() -> No
     assert not batch.dones.any()
 
 
-@pytest.mark.parametrize("name", [n for n, rule in rules.RULES.items() if rules.needs(rule, KNOWN) <= DECLARED])
+@pytest.mark.parametrize(
+    "name", [n for n, rule in rules.BUILTIN_RULES.items() if rules.required_fields(rule, KNOWN) <= DECLARED]
+)
 def test_every_rule_can_choose(name: str) -> None:
     callback = chooser(name)
     made(DDPG).learn(200, callback=callback)
-    assert len(callback.chosen) == 4 * 3
-    assert (np.abs(callback.chosen) <= WIDE).all()
+    assert len(callback.chosen_goals) == 4 * 3
+    assert (np.abs(callback.chosen_goals) <= WIDE).all()
 
 
 @pytest.mark.parametrize("name", ["mega", "discover"])
@@ -215,17 +219,17 @@ def test_goals_from_experience_were_achieved_before(name: str) -> None:
     callback = chooser(name, radius=1e6)
     model = made(TD3)
     model.learn(200, callback=callback)
-    achieved = callback._memory.achieved
-    for goal in callback.chosen:
+    achieved = callback._recent_states.achieved_goals
+    for goal in callback.chosen_goals:
         assert np.abs(achieved - goal).max(1).min() < 1e-6
 
 
 def test_the_divergence_falls_as_what_was_achieved_comes_to_cover_what_is_wanted() -> None:
-    rng, memory, found = np.random.default_rng(0), Memory(whole=False), []
+    rng, memory, found = np.random.default_rng(0), RecentStates(whole=False), []
     wanted = wide(rng, 256)
     for width in (0.5, 2.0, WIDE):
         memory.states = {"achieved_goal": rng.uniform(-width, width, (1000, 2))}
-        found.append(memory.divergence(wanted, memory.draw(256, rng)["achieved_goal"]))
+        found.append(memory.goal_divergence(wanted, memory.sample_states(256, rng)["achieved_goal"]))
     assert found[0] > found[1] > found[2]
     assert abs(found[2]) < 0.2
 
@@ -243,7 +247,7 @@ def test_critics_with_quantiles_have_d_and_e() -> None:
     model = made(contrib.TQC, critics=3, action_noise=None)
     model.learn(200, callback=callback)
     start = {name: np.repeat(value[:1], 5, 0) for name, value in model._last_obs.items()}
-    D, E = callback._values(start, wide(np.random.default_rng(0), 5))
+    D, E = callback._distance_and_error(start, wide(np.random.default_rng(0), 5))
     assert D.shape == E.shape == (5,)
     assert (D >= 1).all()
     assert (E > 0).all()
@@ -251,7 +255,7 @@ def test_critics_with_quantiles_have_d_and_e() -> None:
         for centre, critic in zip((-2.0, -5.0, -8.0), model.critic.q_networks, strict=True):
             critic[-1].weight.zero_()
             critic[-1].bias.copy_(centre + torch.linspace(-1.0, 1.0, model.critic.n_quantiles))
-    D, E = callback._values(start, wide(np.random.default_rng(0), 5))
+    D, E = callback._distance_and_error(start, wide(np.random.default_rng(0), 5))
     np.testing.assert_allclose(0.96 ** (D - 1.0), 1.0 - 0.04 * 5.0, rtol=1e-5)
     np.testing.assert_allclose(E, np.std([2.0, 5.0, 8.0]), rtol=1e-5)
 
@@ -264,7 +268,7 @@ def test_with_ddpg_and_more_critics_d_is_their_mean() -> None:
         for value, critic in zip((-3.0, -7.0), model.critic.q_networks, strict=True):
             critic[-1].weight.zero_()
             critic[-1].bias.fill_(value)
-    D, E = callback._values(start, wide(np.random.default_rng(0), 5))
+    D, E = callback._distance_and_error(start, wide(np.random.default_rng(0), 5))
     np.testing.assert_allclose(0.96 ** (D - 1.0), 1.0 - 0.04 * 5.0, rtol=1e-5)
     np.testing.assert_allclose(E, 2.0, rtol=1e-5)
 
@@ -283,7 +287,7 @@ def test_same_seed_same_goals(algorithm: Any) -> None:
     for _ in range(2):
         callback = chooser(seed=3)
         made(algorithm, seed=5).learn(200, callback=callback)
-        found.append(callback.chosen)
+        found.append(callback.chosen_goals)
     np.testing.assert_array_equal(*found)
 
 

@@ -8,19 +8,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adagoal.core.checks import folder_path, integer
-from adagoal.core.usercode import wanted
-from adagoal.deep import with_extra
+from adagoal.core.checks import check_folder_path, check_integer
+from adagoal.core.usercode import call_observer
+from adagoal.deep import require_deep_extra
 from adagoal.deep.certification import Certification, Claim
 from adagoal.runs.signals import stop_on_signals
 
 if TYPE_CHECKING:
     from adagoal.deep.config import Config
-    from adagoal.deep.envs import Source
+    from adagoal.deep.envs import EnvSource
     from adagoal.deep.policy import Policy
-    from adagoal.runs.saved import Saved
+    from adagoal.runs.saved import SavedRun
     from adagoal.runs.trained import TrainResult
-    from adagoal.runs.training_files import Record
+    from adagoal.runs.training_files import TrainingRecord
 
 
 def certify(
@@ -57,39 +57,41 @@ def certify(
     observe: called as ``observe(open cells, rollouts)`` before every round; ends the certification by returning False.
     """
     claim = Claim(radius, success, delta, slack, halvings, rollouts)
-    integer("seed", seed, 0, 2**31 - 1)
-    integer("workers", workers, 0, 1024)
-    with_extra()
+    check_integer("seed", seed, 0, 2**31 - 1)
+    check_integer("workers", workers, 0, 1024)
+    require_deep_extra()
     from adagoal.deep import certification
-    from adagoal.deep.rollouts import rollouts as playing
+    from adagoal.deep.rollouts import open_certification_rollouts as playing
 
-    policy, config, source, steps = _trained(training, run, env, trust)
+    policy, config, source, steps = _load_trained_policy(training, run, env, trust)
     goals, processes = test_goals or config.test_goals, workers or os.cpu_count() or 1
     rolling = playing(policy, source, config.horizon, goals, radius, seed, processes)
     with stop_on_signals(at_once=True) as stop, rolling as (space, reach):
 
         def going(open_cells: int, played: int) -> bool:
-            return not stop.asked and wanted(observe, open_cells, played)
+            return not stop.is_requested and call_observer(observe, open_cells, played)
 
-        found = certification.certify(claim, space, reach, seed, going)
+        found = certification.certify_cells(claim, space, reach, seed, going)
     facts = {"env": policy.env, "run": run, "steps": steps, "test_goals": goals, "seed": seed}
     return dataclasses.replace(found, about=facts | {"policy": policy.fingerprint()})
 
 
-def _trained(training: str | Path | TrainResult, run: int, env: Any, trust: bool) -> tuple[Policy, Config, Source, int]:
+def _load_trained_policy(
+    training: str | Path | TrainResult, run: int, env: Any, trust: bool
+) -> tuple[Policy, Config, EnvSource, int]:
     """Policy and settings of one of the runs of a training, what makes its environment, and how long it was trained."""
     from adagoal.runs import training_files
-    from adagoal.runs.saved import read
+    from adagoal.runs.saved import read_saved_run
     from adagoal.runs.trained import TrainResult
 
     if isinstance(training, TrainResult):
-        integer("run", run, 0, len(training.policies) - 1)
+        check_integer("run", run, 0, len(training.policies) - 1)
         config = training.history.configs[run]
         return training.policies[run], config, training.source, int(training.curve(run)[-1]["steps"])
 
-    def read_in(saved: Saved) -> tuple[Record, Policy]:
-        about = training_files.record(saved)
-        return about, training_files.policy(saved, about, run)
+    def read_in(saved: SavedRun) -> tuple[TrainingRecord, Policy]:
+        about = training_files.read_training_record(saved)
+        return about, training_files.read_policy(saved, about, run)
 
-    about, policy = read(folder_path("training", training), read_in)
-    return policy, about.configs[run], about.source(env, trust, "adagoal.certify"), about.data["steps"]
+    about, policy = read_saved_run(check_folder_path("training", training), read_in)
+    return policy, about.configs[run], about.env_source(env, trust, "adagoal.certify"), about.data["steps"]

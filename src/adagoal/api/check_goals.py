@@ -16,64 +16,66 @@ from gymnasium import spaces
 from adagoal.api.checked import Check
 from adagoal.core import npz
 from adagoal.core.errors import EnvironmentFailure
-from adagoal.core.text import plain
+from adagoal.core.text import to_single_line
 from adagoal.core.types import Floats
 from adagoal.deep import measure
 from adagoal.deep.config import Config
-from adagoal.deep.envs import POINT_MASS, Dimensions, End, Source, World, register_robotics
+from adagoal.deep.envs import POINT_MASS_NAME, EnvDimensions, EnvSource, EpisodeEnd, GoalEnv, register_robotics_envs
 from adagoal.worlds import registry
 
-PROCESS = 800_000_000
+TRAINING_PROCESS_BYTES = 800_000_000
 """Bytes of a training process without its replay buffer, as measured with JAX on a CPU."""
-COPIES = 2
+REPLAY_BUFFER_COPIES = 2
 """Copies of the replay buffer: a checkpoint holds the second."""
-WALK = 100
+REPEATED_WALK_STEPS = 100
 """Steps of a walk that is repeated."""
 
 
-def only_trained(name: str) -> bool:
+def is_training_only_env(name: str) -> bool:
     """Whether a name means something to trainings alone: ``point-mass``, and what gymnasium-robotics registers."""
-    if name == POINT_MASS:
+    if name == POINT_MASS_NAME:
         return True
-    unknown = not registry.modelled(name) and name not in gymnasium.registry and not set(":./") & set(name)
+    unknown = not registry.is_model_name(name) and name not in gymnasium.registry and not set(":./") & set(name)
     if unknown and importlib.util.find_spec("gymnasium_robotics") is not None:
-        register_robotics()
+        register_robotics_envs()
     return unknown and name in gymnasium.registry
 
 
-def goal_conditioned(env: Any) -> bool:
+def is_goal_conditioned(env: Any) -> bool:
     """Whether an environment is for trainings: goals to choose, and real actions."""
     space = getattr(env, "observation_space", None)
-    keys = isinstance(space, spaces.Dict) and all(key in space.spaces for key in measure.KEYS)
+    keys = isinstance(space, spaces.Dict) and all(key in space.spaces for key in measure.GOAL_OBSERVATION_KEYS)
     return keys and isinstance(env.action_space, spaces.Box)
 
 
-def try_training(check: Check, source: Source, steps: int, seed: int) -> None:
+def check_goal_env(check: Check, source: EnvSource, steps: int, seed: int) -> None:
     """Measure the environment as a training does, step it, and say what a training will do with it."""
-    env = source.make()
-    check.observations = plain(env.observation_space, 100)
-    check.time_limit = measure.own_limit(env) or None
+    env = source.make_env()
+    check.observations = to_single_line(env.observation_space, 100)
+    check.time_limit = measure.declared_time_limit(env) or None
     if check.time_limit is None:
-        check.warnings.append(f"it has no time limit of its own: a training needs a horizon, here {WALK} steps")
-    sizes = measure.dimensions(env, source, 0 if check.time_limit else WALK)
-    check.goal_size, check.reached_within, check.takes_goals = sizes.goal, sizes.success, sizes.aims
-    world = World(source, sizes)
+        check.warnings.append(
+            f"it has no time limit of its own: a training needs a horizon, here {REPEATED_WALK_STEPS} steps"
+        )
+    sizes = measure.measure_dimensions(env, source, 0 if check.time_limit else REPEATED_WALK_STEPS)
+    check.goal_size, check.reached_within, check.takes_goals = sizes.goal, sizes.success, sizes.accepts_goals
+    world = GoalEnv(source, sizes)
     try:
-        _step(check, world, steps, seed)
+        _step_goal_env(check, world, steps, seed)
     except EnvironmentFailure as error:
         check.errors.append(str(error))
-    config = Config(source.name).on_time_scale(sizes.horizon, sizes.fetch)
-    check.memory = PROCESS + COPIES * config.capacity * sizes.episode_bytes
-    if check.memory > npz.memory():
+    config = Config(source.name).resolve_for_horizon(sizes.horizon, sizes.is_fetch)
+    check.memory = TRAINING_PROCESS_BYTES + REPLAY_BUFFER_COPIES * config.replay_capacity * sizes.episode_bytes
+    if check.memory > npz.total_memory_bytes():
         check.warnings.append(
             "a training takes more memory than this machine has: give fewer steps or a smaller buffer"
         )
-    check.plan += _plan(check, config, sizes)
+    check.plan += _describe_training(check, config, sizes)
 
 
-def _step(check: Check, world: World, steps: int, seed: int) -> None:
+def _step_goal_env(check: Check, world: GoalEnv, steps: int, seed: int) -> None:
     """Speed, and whether a seed decides what happens."""
-    walks = [_walk(world, seed) for _ in range(2)]
+    walks = [_random_walk_observations(world, seed) for _ in range(2)]
     check.seed_decides = np.array_equal(walks[0], walks[1])
     if not check.seed_decides:
         check.warnings.append(
@@ -84,24 +86,24 @@ def _step(check: Check, world: World, steps: int, seed: int) -> None:
         world.reset(int(rng.integers(2**31)))
         for _ in range(min(world.sizes.horizon, steps - check.steps)):
             check.steps += 1
-            if world.step(rng.uniform(-1.0, 1.0, world.sizes.action))[2] is not End.NO:
+            if world.step(rng.uniform(-1.0, 1.0, world.sizes.action))[2] is not EpisodeEnd.CONTINUES:
                 break
     check.steps_per_second = check.steps / max(time.perf_counter() - began, 1e-9)
 
 
-def _walk(world: World, seed: int) -> Floats:
+def _random_walk_observations(world: GoalEnv, seed: int) -> Floats:
     """What is seen ``[n, observation]`` with random actions."""
     rng = np.random.default_rng(seed)
     seen = [world.reset(seed)[0]]
-    for _ in range(min(world.sizes.horizon, WALK)):
+    for _ in range(min(world.sizes.horizon, REPEATED_WALK_STEPS)):
         observation, _, end = world.step(rng.uniform(-1.0, 1.0, world.sizes.action))
         seen.append(observation)
-        if end is not End.NO:
+        if end is not EpisodeEnd.CONTINUES:
             break
     return np.stack(seen)
 
 
-def _plan(check: Check, config: Config, sizes: Dimensions) -> list[str]:
+def _describe_training(check: Check, config: Config, sizes: EnvDimensions) -> list[str]:
     """What a training with the settings that are not given will do."""
     seen = f"{sizes.observation} numbers" + (", the achieved goal among them," if sizes.with_achieved else "")
     return [

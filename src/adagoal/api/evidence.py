@@ -22,11 +22,11 @@ import math
 
 import numpy as np
 
-from adagoal.core.betting import boundary, log_wealth
+from adagoal.core.betting import find_boundary, log_wealth
 from adagoal.core.types import Floats
 
 
-def interval(steps: Floats, patience: float, rest: float, alpha: float) -> tuple[float, float]:
+def mean_steps_interval(steps: Floats, patience: float, rest: float, alpha: float) -> tuple[float, float]:
     """An interval that holds the mean with probability 1 - alpha, for any number of attempts.
 
     ``steps`` [n] is infinite where an attempt was given up after ``patience``; ``rest`` bounds the expected
@@ -36,7 +36,7 @@ def interval(steps: Floats, patience: float, rest: float, alpha: float) -> tuple
     steps, times = np.unique(steps, return_counts=True)
     T = np.minimum(steps, patience)
     most = float(np.average(T, weights=times))
-    low = boundary(lambda m: log_wealth(T / m - 1.0, times) >= goal, most) if most > 0.0 else 0.0
+    low = find_boundary(lambda m: log_wealth(T / m - 1.0, times) >= goal, most) if most > 0.0 else 0.0
     if not math.isfinite(rest):
         return low, math.inf
     bound = 2.0 * rest
@@ -45,5 +45,5 @@ def interval(steps: Floats, patience: float, rest: float, alpha: float) -> tuple
     def large(m: float) -> bool:
         return log_wealth((m - Z) / (bound - m), times) < goal
 
-    high = boundary(large, bound * (1.0 - 1e-9))
+    high = find_boundary(large, bound * (1.0 - 1e-9))
     return low, high if high < bound * (1.0 - 1e-6) else math.inf

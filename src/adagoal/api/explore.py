@@ -15,52 +15,52 @@ from numpy.typing import ArrayLike, NDArray
 from adagoal import engines
 from adagoal import goals as goal_rules
 from adagoal.core import guard, trail
-from adagoal.core.checks import folder_path, native
+from adagoal.core.checks import check_folder_path, to_python_scalar
 from adagoal.core.errors import InputError
-from adagoal.core.run import Observer
-from adagoal.core.sorters import Stored
-from adagoal.core.text import OBJECT
-from adagoal.core.world import World
+from adagoal.core.run import RunObserver
+from adagoal.core.sorters import StoredLabeler
+from adagoal.core.text import OBJECT_ENV_PREFIX
+from adagoal.core.world import TabularEnv
 from adagoal.mdp.audit import Audit, audit_policies
 from adagoal.runs import schemas
-from adagoal.runs.asked import Given as Goals
-from adagoal.runs.asked import asked, given_again
-from adagoal.runs.display import watching
-from adagoal.runs.folder import Folder, hold
-from adagoal.runs.progress import Progress
+from adagoal.runs.asked import GoalsArgument as Goals
+from adagoal.runs.asked import parse_goals, resolve_goals_on_resume
+from adagoal.runs.display import observe_with_display
+from adagoal.runs.folder import RunFolder, open_locked_folder
+from adagoal.runs.progress import ExplorationProgress
 from adagoal.runs.result import (
     Result,
-    load,
-    must_be_exploration,
-    read_result,
-    refuse_another,
-    stored_model,
+    load_result,
+    read_result_files,
+    read_stored_model,
+    refuse_different_run,
+    require_exploration,
 )
-from adagoal.runs.saved import Saved, no_run, read, tell
-from adagoal.runs.schemas import KIND
-from adagoal.runs.session import CHECKPOINT, STAGE, STEPS, Session
-from adagoal.runs.setting import Setting
+from adagoal.runs.saved import SavedRun, no_run, read_saved_run, warn_about_damage
+from adagoal.runs.schemas import EXPLORATION_KIND
+from adagoal.runs.session import CHECKPOINT_FILE, STAGE_RESULT_FILES, TRANSITIONS_FILE, ExplorationSession
+from adagoal.runs.setting import ExplorationSettings
 from adagoal.worlds import many, matrices, registry, storage
 from adagoal.worlds.adapter import StartSeed
-from adagoal.worlds.crew import CrewWorld
-from adagoal.worlds.gym import GymWorld
+from adagoal.worlds.crew import ParallelEnv
+from adagoal.worlds.gym import GymAdapter
 from adagoal.worlds.model import TabularMDP
-from adagoal.worlds.simulator import ModelWorld
+from adagoal.worlds.simulator import ModelSimulator
 
-Given = many.Single | many.Vector
+EnvArgument = many.EnvLike | many.GymVectorEnv
 """What there is to explore."""
-Again = Given | None
+EnvOverride = EnvArgument | None
 """The environment of a run, given again; None where the run knows it."""
 
 
 def explore(
-    env: Given | ArrayLike | Sequence[Any],
+    env: EnvArgument | ArrayLike | Sequence[Any],
     radius: float | str,
     epsilon: float = 1.0,
     delta: float = 0.1,
     *,
     method: str = "certified",
-    goal_rule: str | goal_rules.Rule = "adagoal",
+    goal_rule: str | goal_rules.GoalRule = "adagoal",
     budget: int | None = None,
     seed: int = 0,
     goals: Goals | None = None,
@@ -80,7 +80,7 @@ def explore(
     overwrite: bool = False,
     record: bool = False,
     progress: bool = False,
-    observe: Observer | None = None,
+    observe: RunObserver | None = None,
 ) -> Result:
     """Find the goals that can be reached within ``radius`` steps, a policy for each, and certificates.
 
@@ -118,53 +118,56 @@ def explore(
 
     Ctrl-C and SIGTERM end the run at hand, not the program: what was learnt is returned, with the status "interrupted".
     """
-    place = None if out is None else folder_path("out", out)  # now, because the environment may change the folder
-    start_seed = registry.start_of(start, start_seed)
-    given: Given = matrices.with_matrix(env, start, terminal)
+    place = None if out is None else check_folder_path("out", out)  # now, because the environment may change the folder
+    start_seed = registry.parse_start_option(start, start_seed)
+    given: EnvArgument = matrices.convert_matrix_argument(env, start, terminal)
     if goal_space is not None:
         warnings.warn("goal_space is now called goals", DeprecationWarning, stacklevel=2)
         if goals is not None:
             raise InputError("is the older name of goals: give one of the two", "goal_space")
-    wanted = asked(goal_space if goals is None else goals)
-    with _made(given, env_args or {}, start_seed, max_states, step_timeout, workers, engine, address) as (world, name):
-        setting = Setting(
+    wanted = parse_goals(goal_space if goals is None else goals)
+    with _open_env(given, env_args or {}, start_seed, max_states, step_timeout, workers, engine, address) as (
+        world,
+        name,
+    ):
+        setting = ExplorationSettings(
             env=name,
             env_args=env_args or {},
             method=method,
             method_args=method_args or {},
             goal_rule=goal_rule if isinstance(goal_rule, str) else getattr(goal_rule, "__name__", "custom"),
-            radius=native(radius),
-            epsilon=native(epsilon),
-            delta=native(delta),
-            seed=native(seed),
-            budget=_whole(budget),
+            radius=to_python_scalar(radius),
+            epsilon=to_python_scalar(epsilon),
+            delta=to_python_scalar(delta),
+            seed=to_python_scalar(seed),
+            budget=_to_whole_number(budget),
             goal_space=wanted.states,
-            goal_sets=wanted.spec,
-            start_seed=native(start_seed),
-            max_states=native(max_states),
-            workers=world.size if isinstance(world, CrewWorld) else 1,
+            goal_sets=wanted.description,
+            start_seed=to_python_scalar(start_seed),
+            max_states=to_python_scalar(max_states),
+            workers=world.n_workers if isinstance(world, ParallelEnv) else 1,
             device=device,
         )
-        session = Session.start(setting, world, goal_rules.get(goal_rule), wanted.code)
+        session = ExplorationSession.from_settings(setting, world, goal_rules.resolve_rule(goal_rule), wanted.code)
         if record:
             if out is None:
                 raise InputError("needs a folder for the steps: give out as well", "record")
-            if not isinstance(world, ModelWorld | GymWorld | CrewWorld):
+            if not isinstance(world, ModelSimulator | GymAdapter | ParallelEnv):
                 raise InputError(f"{name} is a world of your own, which does not keep its steps", "record")
-            session.record()
-        with watching(Progress(setting.budget) if progress else None, observe) as told:
+            session.record_transitions()
+        with observe_with_display(ExplorationProgress(setting.budget) if progress else None, observe) as told:
             if place is None:
-                return session.finish(None, told)
-            with hold(place, KIND) as folder:
+                return session.run_to_end(None, told)
+            with open_locked_folder(place, EXPLORATION_KIND) as folder:
                 if not overwrite:
-                    _lose_nothing(folder, session, callable(goal_rule))
-                folder.fresh()
-                return session.finish(folder, told)
+                    _refuse_to_lose_run(folder, session, callable(goal_rule))
+                folder.start_new_run()
+                return session.run_to_end(folder, told)
 
 
 @contextlib.contextmanager
-def _made(
-    env: Given,
+def _open_env(
+    env: EnvArgument,
     env_args: dict[str, Any],
     start_seed: StartSeed,
     max_states: int | None,
@@ -172,31 +175,31 @@ def _made(
     workers: int,
     engine: str,
     address: str | None,
-) -> Iterator[tuple[World, str]]:
+) -> Iterator[tuple[TabularEnv, str]]:
     """A world and its name in results; its workers, if there are any, end with the block."""
-    many.check(workers)
-    with engines.hiring(engine, address) as hire:
-        world, name = many.make_world(env, env_args, start_seed, max_states, step_timeout, workers, hire)
+    many.check_worker_count(workers)
+    with engines.open_worker_factory(engine, address) as hire:
+        world, name = many.make_env(env, env_args, start_seed, max_states, step_timeout, workers, hire)
         try:
             yield world, name
         finally:
-            if isinstance(world, CrewWorld):
+            if isinstance(world, ParallelEnv):
                 world.close()
 
 
-def _lose_nothing(folder: Folder, session: Session, own_rule: bool) -> None:
+def _refuse_to_lose_run(folder: RunFolder, session: ExplorationSession, own_rule: bool) -> None:
     """A run may be begun again once it is finished; any other one in the folder is not touched.
 
     Nor is one that may be another: of an object, or a function, nobody can tell whether it is the one of last time.
     """
-    if folder.saved is None:
+    if folder.saved_run is None:
         return
-    setting, model = session.setting, storage.own(session.run.world)
-    if not refuse_another(folder.saved, setting, model):
+    setting, model = session.setting, storage.find_user_model(session.run.env)
+    if not refuse_different_run(folder.saved_run, setting, model):
         go_on = f"adagoal resume {quote(str(folder.path))}"
         raise InputError(f"{folder.path} holds this run, unfinished; use {go_on}, or overwrite it", "out")
     own = {
-        "an environment object": setting.env.startswith(OBJECT) and model is None,
+        "an environment object": setting.env.startswith(OBJECT_ENV_PREFIX) and model is None,
         "goals that are functions": not {"function", "predicates"}.isdisjoint(setting.goal_sets or ()),
         "a goal rule that is a function": own_rule,
     }
@@ -209,15 +212,15 @@ def resume(
     path: str | Path,
     budget: int | None = None,
     *,
-    env: Again = None,
-    goal_rule: str | goal_rules.Rule | None = None,
+    env: EnvOverride = None,
+    goal_rule: str | goal_rules.GoalRule | None = None,
     goals: Goals | None = None,
     trust: bool = False,
     step_timeout: float | None = None,
     engine: str = "local",
     address: str | None = None,
     progress: bool = False,
-    observe: Observer | None = None,
+    observe: RunObserver | None = None,
 ) -> Result:
     """Go on with a run that was killed, interrupted, or ran out of budget; the result is as if it had not stopped.
 
@@ -228,84 +231,91 @@ def resume(
     unless ``trust`` says so.
     The workers of a run live where ``engine`` and ``address`` say now: that changes no number.
     """
-    guard.stop_if_imported()  # before the folder, which the run that began this process holds
-    with hold(must_exist(path), KIND) as folder, contextlib.ExitStack() as stack:
-        if folder.saved is None:
+    guard.exit_if_reimported()  # before the folder, which the run that began this process holds
+    with open_locked_folder(require_run_folder(path), EXPLORATION_KIND) as folder, contextlib.ExitStack() as stack:
+        if folder.saved_run is None:
             raise no_run(folder.path)
         where = step_timeout, engine, address
-        session = _restored(folder.saved, budget, env, goal_rule, goals, trust, where, stack)
-        _go_on_recording(session, folder.saved)
-        with watching(Progress(session.setting.budget) if progress else None, observe) as told:
-            return session.finish(folder, told)
+        session = _restore_session(folder.saved_run, budget, env, goal_rule, goals, trust, where, stack)
+        _continue_recording(session, folder.saved_run)
+        with observe_with_display(ExplorationProgress(session.setting.budget) if progress else None, observe) as told:
+            return session.run_to_end(folder, told)
 
 
 @contextlib.contextmanager
-def restored(
+def open_restored_session(
     folder: Path,
-    env: Again,
+    env: EnvOverride,
     trust: bool,
     step_timeout: float | None = None,
-) -> Iterator[Session]:
+) -> Iterator[ExplorationSession]:
     """The session of a folder, where its checkpoint left it, to look at: no goal rule, and no code of its goals.
 
     Its workers end with the block.
     """
-    rule, none, where = (lambda known: known.E), Stored(), (step_timeout, "local", None)
+    rule, none, where = (lambda known: known.E), StoredLabeler(), (step_timeout, "local", None)
     with contextlib.ExitStack() as stack:
-        yield read(must_exist(folder), lambda saved: _restored(saved, None, env, rule, none, trust, where, stack))
+        yield read_saved_run(
+            require_run_folder(folder),
+            lambda saved: _restore_session(saved, None, env, rule, none, trust, where, stack),
+        )
 
 
-def _restored(
-    saved: Saved,
+def _restore_session(
+    saved: SavedRun,
     budget: int | None,
-    env: Again,
-    goal_rule: str | goal_rules.Rule | None,
+    env: EnvOverride,
+    goal_rule: str | goal_rules.GoalRule | None,
     goals: Goals | None,
     trust: bool,
     where: tuple[float | None, str, str | None],
     stack: contextlib.ExitStack,
-) -> Session:
-    must_be_exploration(saved)
-    state = saved.state()
-    arrays, facts = state.arrays(CHECKPOINT, fact_rules=schemas.CHECKPOINT)
-    certified = read_result(state, *STAGE) if facts["stage"] > 1 else None
-    tell(saved)
-    setting = Setting(**{**facts["setting"], "goal_space": _tuple(facts["setting"]["goal_space"])})
-    setting = setting if budget is None else replace(setting, budget=_whole(budget))
-    again = environment(setting, env, stored_model(saved.results()), trust)
-    goal_rule = goal_rules.installed(setting.goal_rule, trust) if goal_rule is None else goal_rule
+) -> ExplorationSession:
+    require_exploration(saved)
+    state = saved.checkpoint_files()
+    arrays, facts = state.load_arrays(CHECKPOINT_FILE, fact_rules=schemas.RUN_CHECKPOINT_SCHEMA)
+    certified = read_result_files(state, *STAGE_RESULT_FILES) if facts["stage"] > 1 else None
+    warn_about_damage(saved)
+    setting = ExplorationSettings(**{**facts["setting"], "goal_space": _tuple_or_none(facts["setting"]["goal_space"])})
+    setting = setting if budget is None else replace(setting, budget=_to_whole_number(budget))
+    again = resolve_env(setting, env, read_stored_model(saved.result_files()), trust)
+    goal_rule = goal_rules.require_trusted_rule(setting.goal_rule, trust) if goal_rule is None else goal_rule
     arguments = setting.env_args if isinstance(again, str) else {}
     step_timeout, engine, address = where
     given = again, arguments, setting.start_seed, setting.max_states, step_timeout, setting.workers
-    world, name = stack.enter_context(_made(*given, engine, address))
+    world, name = stack.enter_context(_open_env(*given, engine, address))
     if name != setting.env and env is not None:
         raise InputError(f"the run in {saved.path} is on {setting.env}, not on {name}", "env")
-    look = isinstance(goals, Stored)
-    code = Stored(facts["goal_names"] or ()) if look else given_again(setting, goals, trust)
-    session = Session.start(setting, world, goal_rules.get(goal_rule), code)
+    look = isinstance(goals, StoredLabeler)
+    code = StoredLabeler(facts["goal_names"] or ()) if look else resolve_goals_on_resume(setting, goals, trust)
+    session = ExplorationSession.from_settings(setting, world, goal_rules.resolve_rule(goal_rule), code)
     try:
         session.restore(arrays, facts, certified)
     except ValueError as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{state.places[CHECKPOINT][0]}: damaged, or not of this run ({error})") from None
+        raise InputError(
+            f"{state.candidate_paths[CHECKPOINT_FILE][0]}: damaged, or not of this run ({error})"
+        ) from None
     return session
 
 
-def _go_on_recording(session: Session, saved: Saved) -> None:
+def _continue_recording(session: ExplorationSession, saved: SavedRun) -> None:
     """A run that keeps its steps goes on doing so."""
-    if STEPS not in saved.results():
+    if TRANSITIONS_FILE not in saved.result_files():
         return
     try:
-        session.record(_steps(saved, session.run.counts.n_states, session.run.world.n_actions))
+        session.record_transitions(_read_transitions(saved, session.run.counts.n_states, session.run.env.n_actions))
     except ValueError as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{saved.path / STEPS}: not of this run ({error})") from None
+        raise InputError(f"{saved.path / TRANSITIONS_FILE}: not of this run ({error})") from None
 
 
-def _steps(saved: Saved, n_states: int, n_actions: int) -> dict[str, NDArray[Any]]:
-    return saved.results().arrays(STEPS, trail.SCHEMA, {"S": n_states, "A": n_actions})[0]
+def _read_transitions(saved: SavedRun, n_states: int, n_actions: int) -> dict[str, NDArray[Any]]:
+    return saved.result_files().load_arrays(
+        TRANSITIONS_FILE, trail.TRANSITION_LOG_SCHEMA, {"S": n_states, "A": n_actions}
+    )[0]
 
 
 def transitions(path: str | Path) -> dict[str, NDArray[Any]]:
@@ -314,40 +324,40 @@ def transitions(path: str | Path) -> dict[str, NDArray[Any]]:
     The reset is the action ``result.reset_action``. Steps are in the order in which they were taken.
     """
 
-    def stored(saved: Saved) -> dict[str, NDArray[Any]]:
-        result = load(saved.path)
-        if STEPS not in saved.results():
+    def stored(saved: SavedRun) -> dict[str, NDArray[Any]]:
+        result = load_result(saved.path)
+        if TRANSITIONS_FILE not in saved.result_files():
             raise InputError(f"{saved.path}: the run was not told to record its steps", "folder")
-        return _steps(saved, len(result.arrays["visits"]), result.reset_action)
+        return _read_transitions(saved, len(result.arrays["visits"]), result.reset_action)
 
-    return read(must_exist(path), stored)
+    return read_saved_run(require_run_folder(path), stored)
 
 
-def must_exist(path: str | Path) -> Path:
+def require_run_folder(path: str | Path) -> Path:
     """The folder of a run."""
-    folder = folder_path("folder", path)
+    folder = check_folder_path("folder", path)
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder", "folder")
     return folder
 
 
-def environment(setting: Setting, env: Again, own: TabularMDP | None, trust: bool) -> Given:
+def resolve_env(setting: ExplorationSettings, env: EnvOverride, own: TabularMDP | None, trust: bool) -> EnvArgument:
     """The environment of a run: what is given again, the model that the run keeps, or else what its setting names."""
     if env is not None:
         return env
-    return own if own is not None else registry.installed(setting.env, trust)
+    return own if own is not None else registry.require_trusted_env(setting.env, trust)
 
 
-def audit(result: Result, env: Again = None, *, trust: bool = False) -> Audit:
+def audit(result: Result, env: EnvOverride = None, *, trust: bool = False) -> Audit:
     """Check a result exactly against the known model: the conditions C1 and C2, and every certificate.
 
     ``env`` is a model, an environment whose model is known (built-in or toy-text), or a name; without it the
     environment is built again from the result's setting, if its code is installed or ``trust`` allows to run it.
     """
     setting = result.setting
-    again = environment(setting, env, result.model, trust)
-    model = registry.make_model(
-        many.single(again), setting.env_args if isinstance(again, str) else {}, setting.start_seed
+    again = resolve_env(setting, env, result.model, trust)
+    model = registry.make_exact_model(
+        many.first_env_of_vector(again), setting.env_args if isinstance(again, str) else {}, setting.start_seed
     )
     if model is None:
         name = setting.env if env is None else env
@@ -370,11 +380,11 @@ def audit(result: Result, env: Again = None, *, trust: bool = False) -> Audit:
     )
 
 
-def _tuple(values: list[int] | None) -> tuple[int, ...] | None:
+def _tuple_or_none(values: list[int] | None) -> tuple[int, ...] | None:
     return None if values is None else tuple(values)
 
 
-def _whole(budget: Any) -> Any:
+def _to_whole_number(budget: Any) -> Any:
     """1e6 is a whole number too."""
-    value = native(budget)
+    value = to_python_scalar(budget)
     return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -14,7 +14,7 @@ Three models with the same states (the numbers are those of the run) and the res
 ``graph-preserving``
     Model checkers decide by the graph which states can be reached at all, and want lower ends above zero. This model
     assumes that every successor of a pair that was tried has been observed (there is no *elsewhere*), that each has a
-    probability of at least :data:`FLOOR`, that the reset leads to the start, and that pairs never tried need not be
+    probability of at least :data:`MIN_GRAPH_PROBABILITY`, that the reset leads to the start, and that pairs never tried need not be
     considered (they are left out).
 
 ``empirical``
@@ -37,52 +37,52 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adagoal.api import explore as api
-from adagoal.core.checks import folder_path
-from adagoal.core.counts import Counts
+from adagoal.core.checks import check_folder_path
+from adagoal.core.counts import TransitionCounts
 from adagoal.core.errors import InputError
 from adagoal.core.files import write_json, write_text
 from adagoal.core.types import Bools, Floats, Longs
-from adagoal.core.world import World
-from adagoal.planning.model import Empirical
-from adagoal.runs.result import Result, load
-from adagoal.tabular.certified import Certified
-from adagoal.tabular.reset import BelievedReset
-from adagoal.tabular.transitions import conditional
+from adagoal.core.world import TabularEnv
+from adagoal.planning.model import EmpiricalModel
+from adagoal.runs.result import Result, load_result
+from adagoal.tabular.certified import CertifiedExplorer
+from adagoal.tabular.reset import UncertainReset
+from adagoal.tabular.transitions import conditional_intervals
 from adagoal.worlds import explicit
-from adagoal.worlds.explicit import Explicit
-from adagoal.worlds.simulator import ModelWorld
+from adagoal.worlds.explicit import ExplicitModel
+from adagoal.worlds.simulator import ModelSimulator
 
-FORMATS = ("drn", "umb", "csv")
-TABLE = "certificates.csv"
-FLOOR = 1e-9
+EXPORT_FORMATS = ("drn", "umb", "csv")
+CERTIFICATES_FILE = "certificates.csv"
+MIN_GRAPH_PROBABILITY = 1e-9
 """The least lower end of the graph-preserving model."""
-RESET, UNTRIED, ANYTHING = "reset", "untried", "anything"
-ASSUMPTION = (
-    f"It assumes that every successor of a tried pair has been observed and has a probability of at least {FLOOR:g}, "
+RESET_ACTION_NAME, UNTRIED, ANYTHING = "reset", "untried", "anything"
+GRAPH_ASSUMPTION_TEXT = (
+    f"It assumes that every successor of a tried pair has been observed and has a probability of at least {MIN_GRAPH_PROBABILITY:g}, "
     "and that the reset leads to the start. Pairs never tried are left out."
 )
 
 
-class Known(NamedTuple):
+class ExportedRun(NamedTuple):
     """What the three models are made of."""
 
-    world: World
-    counts: Counts
-    empirical: Empirical
+    world: TabularEnv
+    counts: TransitionCounts
+    empirical: EmpiricalModel
     reset_q: float
     """A bound on the probability with which the reset leads elsewhere; 0 where the world vouches for its start"""
-    states: int
+    n_states: int
     """N: the states of the run that are written"""
-    sets: dict[str, Bools]
+    label_sets: dict[str, Bools]
     """Labels, each [N]"""
 
     @property
-    def complete(self) -> bool:
+    def has_known_size(self) -> bool:
         """Whether the number of states is known."""
         return self.world.initial_states == self.world.state_bound
 
 
-class Choice(NamedTuple):
+class ExportedChoice(NamedTuple):
     """One choice of a state, as it will be written."""
 
     name: str
@@ -93,7 +93,12 @@ class Choice(NamedTuple):
 
 
 def export(
-    run: str | Path, format: str = "drn", out: str | Path | None = None, *, env: api.Again = None, trust: bool = False
+    run: str | Path,
+    format: str = "drn",
+    out: str | Path | None = None,
+    *,
+    env: api.EnvOverride = None,
+    trust: bool = False,
 ) -> list[Path]:
     """Write what a run knows, for other programs; returns the files.
 
@@ -107,96 +112,104 @@ def export(
     out: a folder; ``export`` in the folder of the run by default.
     env: the environment, for a run on an object or on code that is not installed (or ``trust`` the folder's word).
     """
-    if format not in FORMATS:
-        raise InputError(f"must be one of {', '.join(FORMATS)}, got {format!r}", "format")
-    folder = folder_path("run", run)
-    target = folder / "export" if out is None else folder_path("out", out)
-    result = load(folder)
+    if format not in EXPORT_FORMATS:
+        raise InputError(f"must be one of {', '.join(EXPORT_FORMATS)}, got {format!r}", "format")
+    folder = check_folder_path("run", run)
+    target = folder / "export" if out is None else check_folder_path("out", out)
+    result = load_result(folder)
     if format == "csv":
-        write_text(target / TABLE, _table(result))
-        return [target / TABLE]
-    known = _known(folder, result, env, trust)
+        write_text(target / CERTIFICATES_FILE, _certificates_to_csv(result))
+        return [target / CERTIFICATES_FILE]
+    known = _load_exported_run(folder, result, env, trust)
     level = f"probability {1 - result.setting.delta:g}"
     models = {
-        "certified": _certified(known, f"With {level} every true transition probability lies in its interval."),
-        "graph-preserving": _graph_preserving(known, f"With {level}, and under an assumption. {ASSUMPTION}"),
-        "empirical": _empirical(known, "Frequencies, without a guarantee. Pairs never tried are left out."),
+        "certified": _certified_model(known, f"With {level} every true transition probability lies in its interval."),
+        "graph-preserving": _graph_preserving_model(
+            known, f"With {level}, and under an assumption. {GRAPH_ASSUMPTION_TEXT}"
+        ),
+        "empirical": _frequency_model(known, "Frequencies, without a guarantee. Pairs never tried are left out."),
     }
     paths = []
     for name, model in models.items():
         paths.append(target / f"{name}.{format}")
-        explicit.write(model, paths[-1])
+        explicit.write_explicit_model(model, paths[-1])
     paths.append(target / "policies.json")
-    write_json(paths[-1], _policies(known, result))
+    write_json(paths[-1], _policies_to_json(known, result))
     return paths
 
 
-def _table(result: Result) -> str:
+def _certificates_to_csv(result: Result) -> str:
     """The rows of :meth:`Result.table`. A number that is not known is left empty; truths are 0 or 1."""
     text = io.StringIO()
-    rows = [{name: _shown(value) for name, value in row.items()} for row in result.table()]
+    rows = [{name: _csv_value(value) for name, value in row.items()} for row in result.table()]
     table = csv.DictWriter(text, rows[0] if rows else ["goal"], lineterminator="\n")
     table.writeheader()
     table.writerows(rows)
     return text.getvalue()
 
 
-def _shown(value: Any) -> Any:
+def _csv_value(value: Any) -> Any:
     if isinstance(value, bool):
         return int(value)
     return "" if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _known(folder: Path, result: Result, env: api.Again, trust: bool) -> Known:
+def _load_exported_run(folder: Path, result: Result, env: api.EnvOverride, trust: bool) -> ExportedRun:
     """The counts of a run and what they say, as its last checkpoint left them."""
-    with api.restored(folder, env, trust) as session:
-        estimates, world = session.run.estimates, session.run.world
+    with api.open_restored_session(folder, env, trust) as session:
+        estimates, world = session.run.estimates, session.run.env
     reset_q = 0.0
-    if isinstance(estimates, BelievedReset):
+    if isinstance(estimates, UncertainReset):
         reset_q, estimates = estimates.q, estimates.exact
-    if not isinstance(estimates, Certified):
+    if not isinstance(estimates, CertifiedExplorer):
         text = f"the method {result.setting.method} has no intervals for single transitions, only certified has"
         raise InputError(text, "run")
-    if world.void:
-        raise InputError(f"the certificates of this run are void ({world.void[0]}), so its intervals are too", "run")
-    estimates.confidence.update()
+    if world.void_reasons:
+        raise InputError(
+            f"the certificates of this run are void ({world.void_reasons[0]}), so its intervals are too", "run"
+        )
+    estimates.confidence.update_radii()
     counts = estimates.counts
     fixed = world.initial_states == world.state_bound
     states = counts.n_states if fixed else int(np.flatnonzero(counts.seen).max()) + 1
     sets = {f"goal_{g}": np.isin(np.arange(states), result.members(g)) for g in result.goals}
-    if isinstance(world, ModelWorld):
+    if isinstance(world, ModelSimulator):
         sets |= {name: members for name, members in world.mdp.sets.items() if name != "init"}
-    return Known(world, counts, estimates.confidence.model(), reset_q, states, sets)
+    return ExportedRun(world, counts, estimates.confidence.empirical_model(), reset_q, states, sets)
 
 
 # --- the three models ---
 
 
-def _certified(known: Known, comment: str) -> Explicit:
+def _certified_model(known: ExportedRun, comment: str) -> ExplicitModel:
     """The full model; see the module's text."""
-    low, high = conditional(known.empirical)
-    unseen = [] if known.complete else [known.states]
-    elsewhere = known.states + len(unseen)
-    rows = [_choices(known, s, low, high, elsewhere) for s in range(known.states)]
-    rows += [[_sure(UNTRIED, elsewhere), _reset(known, elsewhere)] for _ in unseen]
+    low, high = conditional_intervals(known.empirical)
+    unseen = [] if known.has_known_size else [known.n_states]
+    elsewhere = known.n_states + len(unseen)
+    rows = [_choices_of_state(known, s, low, high, elsewhere) for s in range(known.n_states)]
+    rows += [[_deterministic_choice(UNTRIED, elsewhere), _reset_choice(known, elsewhere)] for _ in unseen]
     anywhere = np.arange(elsewhere)
-    rows.append([Choice(ANYTHING, 0.0, anywhere, np.zeros(elsewhere), np.ones(elsewhere))])
-    return _assembled(known, comment, rows, ["unseen", "elsewhere"][-1 - len(unseen) :])
+    rows.append([ExportedChoice(ANYTHING, 0.0, anywhere, np.zeros(elsewhere), np.ones(elsewhere))])
+    return _join_choices(known, comment, rows, ["unseen", "elsewhere"][-1 - len(unseen) :])
 
 
-def _graph_preserving(known: Known, comment: str) -> Explicit:
-    low, high = conditional(known.empirical)
-    rows = [_choices(known, s, np.maximum(low, FLOOR), high, None) for s in range(known.states)]
-    return _assembled(known, comment, rows, [])
+def _graph_preserving_model(known: ExportedRun, comment: str) -> ExplicitModel:
+    low, high = conditional_intervals(known.empirical)
+    rows = [
+        _choices_of_state(known, s, np.maximum(low, MIN_GRAPH_PROBABILITY), high, None) for s in range(known.n_states)
+    ]
+    return _join_choices(known, comment, rows, [])
 
 
-def _empirical(known: Known, comment: str) -> Explicit:
+def _frequency_model(known: ExportedRun, comment: str) -> ExplicitModel:
     p = known.empirical.p
-    rows = [_choices(known, s, p, p, None) for s in range(known.states)]
-    return _assembled(known, comment, rows, [])
+    rows = [_choices_of_state(known, s, p, p, None) for s in range(known.n_states)]
+    return _join_choices(known, comment, rows, [])
 
 
-def _choices(known: Known, state: int, low: Floats, high: Floats, elsewhere: int | None) -> list[Choice]:
+def _choices_of_state(
+    known: ExportedRun, state: int, low: Floats, high: Floats, elsewhere: int | None
+) -> list[ExportedChoice]:
     """The choices of a state of the run; bounds [X, K] are on p(. | O). Without ``elsewhere`` nothing is unseen."""
     model, counts, choices = known.empirical, known.counts, []
     for action in range(0 if counts.terminal[state] else counts.n_actions):
@@ -207,65 +220,73 @@ def _choices(known: Known, state: int, low: Floats, high: Floats, elsewhere: int
         successors, ends = model.successor[x, used].astype(np.int64), (low[x, used], high[x, used])
         if elsewhere is None:
             if model.support[x]:
-                choices.append(Choice(_action_name(known, x), 1.0, successors, *ends))
+                choices.append(ExportedChoice(_exported_action_name(known, x), 1.0, successors, *ends))
         elif not model.support[x]:
-            choices.append(_sure(_action_name(known, x), elsewhere))
+            choices.append(_deterministic_choice(_exported_action_name(known, x), elsewhere))
         else:
             q = float(model.q[x])
             unseen = [elsewhere] if q > 0 else []
             bounds = np.append((1 - q) * ends[0], [0.0] * len(unseen)), np.append(ends[1], [q] * len(unseen))
-            choices.append(Choice(_action_name(known, x), 1.0, np.append(successors, unseen).astype(np.int64), *bounds))
-    return [*choices, _reset(known, elsewhere)]
+            choices.append(
+                ExportedChoice(
+                    _exported_action_name(known, x), 1.0, np.append(successors, unseen).astype(np.int64), *bounds
+                )
+            )
+    return [*choices, _reset_choice(known, elsewhere)]
 
 
-def _reset(known: Known, elsewhere: int | None) -> Choice:
+def _reset_choice(known: ExportedRun, elsewhere: int | None) -> ExportedChoice:
     """The reset, which may lead ``elsewhere`` where the world cannot vouch for its start."""
     if elsewhere is None or known.reset_q == 0.0:
-        return _sure(RESET, known.counts.start)
+        return _deterministic_choice(RESET_ACTION_NAME, known.counts.start)
     successors = np.array([known.counts.start, elsewhere])
-    return Choice(RESET, 1.0, successors, np.array([1 - known.reset_q, 0.0]), np.array([1.0, known.reset_q]))
+    return ExportedChoice(
+        RESET_ACTION_NAME, 1.0, successors, np.array([1 - known.reset_q, 0.0]), np.array([1.0, known.reset_q])
+    )
 
 
-def _sure(name: str, successor: int) -> Choice:
+def _deterministic_choice(name: str, successor: int) -> ExportedChoice:
     """A choice with one successor."""
-    return Choice(name, 1.0, np.array([successor]), np.ones(1), np.ones(1))
+    return ExportedChoice(name, 1.0, np.array([successor]), np.ones(1), np.ones(1))
 
 
-def _assembled(known: Known, comment: str, rows: list[list[Choice]], extra: list[str]) -> Explicit:
+def _join_choices(
+    known: ExportedRun, comment: str, rows: list[list[ExportedChoice]], extra: list[str]
+) -> ExplicitModel:
     """The choices of every state, joined; ``extra`` are the names of the states that the run does not have."""
     choices = [choice for row in rows for choice in row]
-    mine = [_state_name(known, s) for s in range(known.states)]
+    mine = [_exported_state_name(known, s) for s in range(known.n_states)]
     room = (0, len(extra))
-    return Explicit(
+    return ExplicitModel(
         comment=comment,
         start=known.counts.start,
         state_names=(*mine, *extra),
-        first=np.cumsum([0, *map(len, rows)]),
-        names=tuple(choice.name for choice in choices),
-        cost=np.array([choice.cost for choice in choices]),
+        first_choice=np.cumsum([0, *map(len, rows)]),
+        choice_actions=tuple(choice.name for choice in choices),
+        choice_costs=np.array([choice.cost for choice in choices]),
         indptr=np.cumsum([0, *(len(choice.successors) for choice in choices)]),
         successors=np.concatenate([choice.successors for choice in choices]),
         low=np.concatenate([choice.low for choice in choices]),
         high=np.concatenate([choice.high for choice in choices]),
-        sets={name: np.pad(members, room) for name, members in known.sets.items()}
-        | {name: np.array([*[""] * known.states, *extra]) == name for name in extra},
+        label_sets={name: np.pad(members, room) for name, members in known.label_sets.items()}
+        | {name: np.array([*[""] * known.n_states, *extra]) == name for name in extra},
     )
 
 
 # --- names and policies ---
 
 
-def _state_name(known: Known, state: int) -> str:
+def _exported_state_name(known: ExportedRun, state: int) -> str:
     labels = known.world.labels
     return labels[state] if state < len(labels) else ""
 
 
-def _action_name(known: Known, pair: int) -> str:
-    names = known.world.mdp.actions if isinstance(known.world, ModelWorld) else ()
+def _exported_action_name(known: ExportedRun, pair: int) -> str:
+    names = known.world.mdp.actions if isinstance(known.world, ModelSimulator) else ()
     return names[pair] if names else f"a{pair % known.counts.n_actions}"
 
 
-def _policies(known: Known, result: Result) -> dict[str, Any]:
+def _policies_to_json(known: ExportedRun, result: Result) -> dict[str, Any]:
     """The goals with their certificates and policies; actions are numbers, the last one is the reset."""
 
     def row(goal: int) -> dict[str, Any]:
@@ -273,11 +294,11 @@ def _policies(known: Known, result: Result) -> dict[str, Any]:
         return {
             "goal": goal,
             "label": f"goal_{goal}",
-            "name": result.goal_label(goal) if result.goal_names else _state_name(known, goal),
+            "name": result.goal_label(goal) if result.goal_names else _exported_state_name(known, goal),
             "states": result.members(goal),
             "lower": lower,
             "upper": upper if math.isfinite(upper) else None,
-            "actions": result.policy(goal).actions[0, : known.states].tolist(),
+            "actions": result.policy(goal).actions[0, : known.n_states].tolist(),
         }
 
     return {

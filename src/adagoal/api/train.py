@@ -9,13 +9,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adagoal import goals
-from adagoal.core.checks import folder_path, integer
+from adagoal.core.checks import check_folder_path, check_integer
 from adagoal.core.errors import InputError
-from adagoal.deep import settings, with_extra
-from adagoal.deep.config import AUTO, DECLARED, FUNCTION, KNOWN, RECIPES, Config, chosen_recipe, told_recipe
+from adagoal.deep import require_deep_extra, settings
+from adagoal.deep.config import (
+    AUTO_RECIPE,
+    DECLARABLE_GOAL_FIELDS,
+    FUNCTION_RULE_PREFIX,
+    KNOWN_GOAL_FIELDS,
+    RECIPES,
+    Config,
+    describe_auto_recipe,
+    resolve_recipe,
+)
 
 if TYPE_CHECKING:
-    from adagoal.deep.history import History
+    from adagoal.deep.history import TrainingHistory
     from adagoal.deep.policy import Policy
     from adagoal.runs.result import Result
     from adagoal.runs.trained import TrainResult
@@ -23,9 +32,9 @@ if TYPE_CHECKING:
 
 def train(
     env: Any,
-    goal_rule: str | goals.Rule | None = None,
+    goal_rule: str | goals.GoalRule | None = None,
     *,
-    recipe: str = AUTO,
+    recipe: str = AUTO_RECIPE,
     seeds: int = 1,
     set_goal: Callable[[Any, Any], None] | None = None,
     out: str | Path | None = None,
@@ -35,7 +44,7 @@ def train(
     checkpoint_every: int = 0,
     step_timeout: float | None = None,
     progress: bool = False,
-    observe: Callable[[History], bool | None] | None = None,
+    observe: Callable[[TrainingHistory], bool | None] | None = None,
     tensorboard: str | Path | None = None,
     until: str | None = None,
     success: float | None = None,
@@ -63,27 +72,27 @@ def train(
     success, slack, delta: of ``until="certified"``, as for :func:`adagoal.certify`.
     given: the settings of :class:`adagoal.deep.Config`, by name: ``steps=100_000, train_goals="scale=2"``.
     """
-    with_extra()
-    out = None if out is None else folder_path("out", out)  # now, because the environment may change the folder
-    tensorboard = None if tensorboard is None else folder_path("tensorboard", tensorboard)
+    require_deep_extra()
+    out = None if out is None else check_folder_path("out", out)  # now, because the environment may change the folder
+    tensorboard = None if tensorboard is None else check_folder_path("tensorboard", tensorboard)
     from adagoal.api.until import train_until_certified
-    from adagoal.deep.envs import Source
+    from adagoal.deep.envs import EnvSource
     from adagoal.runs import training
-    from adagoal.runs.display import watching
+    from adagoal.runs.display import observe_with_display
     from adagoal.runs.training_progress import TrainingProgress
 
-    unknown = given.keys() - settings.declared(Config).keys() | given.keys() & {"env"}
+    unknown = given.keys() - settings.declared_settings(Config).keys() | given.keys() & {"env"}
     if unknown:
         raise InputError("there is no setting of this name; see adagoal.deep.Config", min(unknown))
-    named_recipe = chosen_recipe(recipe)
+    named_recipe = resolve_recipe(recipe)
     common = RECIPES[named_recipe]
-    integer("seeds", seeds, 1, 256)
-    asked = _claimed(until, seeds, out, {"success": success, "slack": slack, "delta": delta})
+    check_integer("seeds", seeds, 1, 256)
+    asked = _check_claim_arguments(until, seeds, out, {"success": success, "slack": slack, "delta": delta})
     rule = goal_rule if callable(goal_rule) else None
     if callable(goal_rule):
-        _knowable(goal_rule)
-        goal_rule = FUNCTION + getattr(goal_rule, "__name__", "custom")
-    source = Source.of(env, set_goal)
+        _check_rule_fields(goal_rule)
+        goal_rule = FUNCTION_RULE_PREFIX + getattr(goal_rule, "__name__", "custom")
+    source = EnvSource.from_argument(env, set_goal)
     named = {} if goal_rule is None else {"goal_rule": goal_rule}
     first = Config(source.name, **{**common, **named, **given})
     shared: dict[str, Any] = {
@@ -96,15 +105,17 @@ def train(
         "source": source,
         "rule": rule,
     }
-    shown = TrainingProgress(opening=told_recipe(recipe, named_recipe)) if progress else None
-    with watching(shown, observe) as told:
+    shown = TrainingProgress(opening=describe_auto_recipe(recipe, named_recipe)) if progress else None
+    with observe_with_display(shown, observe) as told:
         shared["observe"] = told
         if until is not None and out is not None:
             return train_until_certified(first, out, **asked, **shared)
         return training.train([dataclasses.replace(first, seed=first.seed + i) for i in range(seeds)], out, **shared)
 
 
-def _claimed(until: str | None, seeds: int, out: str | Path | None, claim: dict[str, float | None]) -> dict[str, Any]:
+def _check_claim_arguments(
+    until: str | None, seeds: int, out: str | Path | None, claim: dict[str, float | None]
+) -> dict[str, Any]:
     """What is claimed of a training until certified, beside the defaults."""
     asked = {name: value for name, value in claim.items() if value is not None}
     if until not in (None, "certified"):
@@ -118,8 +129,8 @@ def _claimed(until: str | None, seeds: int, out: str | Path | None, claim: dict[
     return asked
 
 
-def _knowable(rule: goals.Rule) -> None:
-    missing = goals.needs(rule, KNOWN) - DECLARED
+def _check_rule_fields(rule: goals.GoalRule) -> None:
+    missing = goals.required_fields(rule, KNOWN_GOAL_FIELDS) - DECLARABLE_GOAL_FIELDS
     if missing:
         text = f"needs {', '.join(sorted(missing))}, which is counted goal by goal; deep goals are continuous"
         raise InputError(text, name="goal_rule")
@@ -129,5 +140,5 @@ def load(path: str | Path) -> Result | Policy:
     """What a folder holds: the :class:`Result` of an exploration, or the :class:`Policy` of a training's first run."""
     from adagoal.runs import result, training_files
 
-    folder = folder_path("path", path)
-    return training_files.load(folder) if training_files.is_training(folder) else result.load(folder)
+    folder = check_folder_path("path", path)
+    return training_files.load(folder) if training_files.is_training_folder(folder) else result.load_result(folder)

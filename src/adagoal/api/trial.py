@@ -2,7 +2,7 @@
 
 Where no exact model is known there is nothing to audit against; playing is the evidence that is left. The number of
 steps to a goal is counted as in the theory: from s0, every reset on the way one step, the reset after the goal none.
-A true certificate of any goal is contradicted with probability :data:`ALPHA` at most, however few the attempts are
+A true certificate of any goal is contradicted with probability :data:`FALSE_CONTRADICTION_PROBABILITY` at most, however few the attempts are
 (see :mod:`adagoal.api.evidence`).
 """
 
@@ -20,21 +20,21 @@ import numpy as np
 
 from adagoal.api import evidence
 from adagoal.api import explore as api
-from adagoal.core.checks import integer
-from adagoal.core.counts import Counts
+from adagoal.core.checks import check_integer
+from adagoal.core.counts import TransitionCounts
 from adagoal.core.errors import InputError
-from adagoal.core.goalspace import places
-from adagoal.core.random import Purpose, stream
+from adagoal.core.goalspace import memberships_from_sets
+from adagoal.core.random import StreamPurpose, random_stream
 from adagoal.core.types import Actions, Floats
-from adagoal.core.world import Plan, World
-from adagoal.runs.result import Certificate, Result, load
+from adagoal.core.world import ExplorationPlan, TabularEnv
+from adagoal.runs.result import Certificate, Result, load_result
 from adagoal.worlds import many, registry
 
-PATIENCE = 100
+PATIENCE_FACTOR = 100
 """An attempt is given up after so many times the steps that were certified (or the radius, where nothing is)."""
-LONGEST = 10**6
+MAX_ATTEMPT_STEPS = 10**6
 """And after so many in any case: a number in a file is no reason to play for days."""
-ALPHA = 0.01
+FALSE_CONTRADICTION_PROBABILITY = 0.01
 """How often true certificates are contradicted, all goals together."""
 
 
@@ -51,7 +51,7 @@ class Trial:
     """Steps after which an attempt was given up."""
     rest: float
     """A bound on the expected steps from anywhere that comes with the certificate; infinite where none does."""
-    alpha: float = ALPHA
+    alpha: float = FALSE_CONTRADICTION_PROBABILITY
     """This goal's share of the probability of a false contradiction."""
 
     @property
@@ -61,7 +61,7 @@ class Trial:
     @functools.cached_property
     def interval(self) -> tuple[float, float]:
         """An interval that holds the expected steps with probability 1 - alpha, for any number of attempts."""
-        return evidence.interval(self.steps, self.patience, self.rest, self.alpha)
+        return evidence.mean_steps_interval(self.steps, self.patience, self.rest, self.alpha)
 
     @property
     def agrees(self) -> bool:
@@ -78,7 +78,7 @@ class Trial:
         return facts | dict(zip(names, finite, strict=True)) | {"gave_up": gave_up, "agrees": self.agrees}
 
 
-class Tries(NamedTuple):
+class TrialOptions(NamedTuple):
     """How every goal is tried."""
 
     episodes: int
@@ -92,7 +92,7 @@ def play(
     episodes: int = 100,
     *,
     seed: int = 0,
-    env: api.Again = None,
+    env: api.EnvOverride = None,
     trust: bool = False,
     step_timeout: float | None = None,
 ) -> list[Trial]:
@@ -105,22 +105,24 @@ def play(
     env: the environment, for a run on an object or on code that is not installed (or ``trust`` the folder's word).
     step_timeout: as in :func:`adagoal.explore`.
     """
-    integer("episodes", episodes, 1, 10**9)
-    integer("seed", seed, 0, 2**31 - 1)
-    result = run if isinstance(run, Result) else load(run)
-    chosen = result.goals if goals is None else _chosen(result, goals)
-    tries = Tries(episodes, ALPHA / max(len(chosen), 1), stream(seed, Purpose.TRIAL))
+    check_integer("episodes", episodes, 1, 10**9)
+    check_integer("seed", seed, 0, 2**31 - 1)
+    result = run if isinstance(run, Result) else load_result(run)
+    chosen = result.goals if goals is None else _select_goals(result, goals)
+    tries = TrialOptions(
+        episodes, FALSE_CONTRADICTION_PROBABILITY / max(len(chosen), 1), random_stream(seed, StreamPurpose.TRIAL)
+    )
     with contextlib.ExitStack() as stack:
         if isinstance(run, Result):
-            world, counts = _fresh(result, env, trust, step_timeout)
+            world, counts = _make_fresh_env(result, env, trust, step_timeout)
         else:
-            session = stack.enter_context(api.restored(Path(run), env, trust, step_timeout))
-            world, counts = session.run.world, session.run.counts
-        world.restart(seed)
-        return [_trial(result, goal, tries, world, counts) for goal in chosen]
+            session = stack.enter_context(api.open_restored_session(Path(run), env, trust, step_timeout))
+            world, counts = session.run.env, session.run.counts
+        world.reset_with_seed(seed)
+        return [_try_goal(result, goal, tries, world, counts) for goal in chosen]
 
 
-def _chosen(result: Result, goals: Any) -> list[int]:
+def _select_goals(result: Result, goals: Any) -> list[int]:
     """Goals of the result, given by numbers or names."""
     if not isinstance(goals, Sequence) or isinstance(goals, str):
         raise InputError(f"must be a list of goals, got {goals!r}", "goals")
@@ -134,24 +136,28 @@ def _chosen(result: Result, goals: Any) -> list[int]:
     return numbers
 
 
-def _fresh(result: Result, env: api.Again, trust: bool, step_timeout: float | None) -> tuple[World, Counts]:
+def _make_fresh_env(
+    result: Result, env: api.EnvOverride, trust: bool, step_timeout: float | None
+) -> tuple[TabularEnv, TransitionCounts]:
     """The world of a result, made again."""
     setting = result.setting
-    again = many.single(api.environment(setting, env, result.model, trust))
+    again = many.first_env_of_vector(api.resolve_env(setting, env, result.model, trust))
     arguments = setting.env_args if isinstance(again, str) else {}
-    world, _ = registry.make_world(again, arguments, setting.start_seed, setting.max_states, step_timeout)
+    world, _ = registry.make_single_env(again, arguments, setting.start_seed, setting.max_states, step_timeout)
     if world.initial_states != world.state_bound:
         text = f"the states of {world.name} have their numbers from the run: give the folder of the run"
         raise InputError(text, "run")
-    return world, Counts(world.initial_states, world.n_actions, world.start)
+    return world, TransitionCounts(world.initial_states, world.n_actions, world.start)
 
 
-def _trial(result: Result, goal: int, tries: Tries, world: World, counts: Counts) -> Trial:
+def _try_goal(result: Result, goal: int, tries: TrialOptions, world: TabularEnv, counts: TransitionCounts) -> Trial:
     policy, certificate = result.policy(goal), result.certificate(goal)
     known = math.isfinite(certificate.upper)
-    patience = math.ceil(min(PATIENCE * max(certificate.upper if known else result.radius, 1.0), LONGEST))
+    patience = math.ceil(
+        min(PATIENCE_FACTOR * max(certificate.upper if known else result.radius, 1.0), MAX_ATTEMPT_STEPS)
+    )
     states = result.members(goal)
-    steps = [_attempt(policy.actions, states, patience, world, counts, tries.rng) for _ in range(tries.episodes)]
+    steps = [_play_attempt(policy.actions, states, patience, world, counts, tries.rng) for _ in range(tries.episodes)]
     named = result.goal_names is not None or goal < len(result.view.labels)
     label = result.goal_label(goal) if named else ""
     # a certified policy needs at most radius + 1 + epsilon steps from anywhere (lemmas 6 and M4), half of that margin
@@ -161,8 +167,13 @@ def _trial(result: Result, goal: int, tries: Tries, world: World, counts: Counts
     return Trial(goal, label, certificate, np.array(steps), patience, rest if known else math.inf, tries.alpha)
 
 
-def _attempt(
-    table: Actions, states: list[int], patience: int, world: World, counts: Counts, rng: np.random.Generator
+def _play_attempt(
+    table: Actions,
+    states: list[int],
+    patience: int,
+    world: TabularEnv,
+    counts: TransitionCounts,
+    rng: np.random.Generator,
 ) -> float:
     """Steps of one attempt from s0; a policy of T > 1 stages starts again, after a reset, until it arrives."""
     stages, taken = len(table), 0
@@ -170,8 +181,8 @@ def _attempt(
         policy = np.full((stages, counts.n_states, 1), world.n_actions, np.int16)  # states it does not know: reset
         policy[:, : table.shape[1], 0] = table
         never = np.full(len(counts.n), np.iinfo(np.int64).max)
-        limit, at = stages if stages > 1 else patience, places([states], counts.n_states)
-        plan = Plan(policy, np.zeros(1, np.int64), limit, never, at)
+        limit, at = stages if stages > 1 else patience, memberships_from_sets([states], counts.n_states)
+        plan = ExplorationPlan(policy, np.zeros(1, np.int64), limit, never, at)
         outcome = world.rollout(plan, np.ones(1), counts, rng, patience, 1)
         taken += outcome.steps
         if any(outcome.reached):

@@ -23,25 +23,25 @@ import numpy as np
 
 from adagoal import goals
 from adagoal.api.certify import certify
-from adagoal.core.random import Purpose, stream
+from adagoal.core.random import StreamPurpose, random_stream
 from adagoal.core.status import Status
 from adagoal.core.types import Floats
-from adagoal.deep.certification import Cell, Certification, Claim, Verdict
+from adagoal.deep.certification import Certification, Claim, GoalCell, Verdict
 from adagoal.deep.config import Config
-from adagoal.deep.envs import Dimensions, Source, World
-from adagoal.deep.goalspace import GoalSpace
+from adagoal.deep.envs import EnvDimensions, EnvSource, GoalEnv
+from adagoal.deep.goalspace import GoalSampler
 from adagoal.deep.policy import Policy
-from adagoal.deep.survey import survey
-from adagoal.deep.training import Observer
+from adagoal.deep.survey import inspect_env
+from adagoal.deep.training import TrainingObserver
 from adagoal.runs import keeping, training
-from adagoal.runs.folder import hold
+from adagoal.runs.folder import open_locked_folder
 from adagoal.runs.trained import TrainResult
-from adagoal.runs.training_files import contents
-from adagoal.runs.training_schema import KIND
+from adagoal.runs.training_files import training_file_contents
+from adagoal.runs.training_schema import TRAINING_KIND
 
-PIECES = 10
+MAX_CERTIFICATION_ATTEMPTS = 10
 """Attempts that a training has, at most."""
-JUDGED = 1024
+N_JUDGED_GOALS = 1024
 """Test goals, each with a start of its own, whose D says which cells are believed to be within reach: 16 or more for
 each of at most 64 cells."""
 
@@ -58,10 +58,10 @@ def train_until_certified(
     minutes: float = math.inf,
     checkpoint_every: int = 0,
     step_timeout: float | None = None,
-    observe: Observer | None = None,
+    observe: TrainingObserver | None = None,
     tensorboard: str | Path | None = None,
-    source: Source | None = None,
-    rule: goals.Rule | None = None,
+    source: EnvSource | None = None,
+    rule: goals.GoalRule | None = None,
 ) -> TrainResult:
     """Train one run in the folder ``out`` for at most ``config.steps`` steps, until its policy is certified.
 
@@ -70,20 +70,20 @@ def train_until_certified(
     :func:`adagoal.certify`, L is the radius of the configuration; the other arguments are those of
     :func:`adagoal.deep.train`.
     """
-    training.check_limits(workers, minutes, 0, checkpoint_every, step_timeout)
-    source = replace(source or Source.of(config.env), step_timeout=step_timeout)
-    sizes, (space,), _ = survey(source, config.horizon, [("test_goals", config.test_goals)])
-    config = config.on_time_scale(sizes.horizon, sizes.fetch)
+    training.check_training_limits(workers, minutes, 0, checkpoint_every, step_timeout)
+    source = replace(source or EnvSource.from_argument(config.env), step_timeout=step_timeout)
+    sizes, (space,), _ = inspect_env(source, config.horizon, [("test_goals", config.test_goals)])
+    config = config.resolve_for_horizon(sizes.horizon, sizes.is_fetch)
     L = min(int(config.radius), config.horizon)
     asked: dict[str, Any] = {"radius": L, "success": success, "slack": slack}
     Claim(**asked, delta=delta)
     began, found = time.monotonic(), None
-    starts, drawn = _sample(source, sizes, space, config.seed)
+    starts, drawn = _sample_starts_and_goals(source, sizes, space, config.seed)
     shared: dict[str, Any] = {"workers": workers, "checkpoint_every": checkpoint_every, "observe": observe}
     shared["step_timeout"] = step_timeout
     shared["tensorboard"] = tensorboard
-    for attempt in range(1, PIECES + 1):
-        shared["pause"] = -(-config.steps * attempt // PIECES)
+    for attempt in range(1, MAX_CERTIFICATION_ATTEMPTS + 1):
+        shared["pause"] = -(-config.steps * attempt // MAX_CERTIFICATION_ATTEMPTS)
         shared["minutes"] = max(minutes - (time.monotonic() - began) / 60.0, 1e-9)
         if attempt == 1:
             trained = training.train([config], out, overwrite=overwrite, source=source, rule=rule, **shared)
@@ -92,41 +92,45 @@ def train_until_certified(
         if trained.curve()[-1]["steps"] < shared["pause"]:  # it has ended before the test that a pause begins with
             return replace(trained, certificate=found)
         found = certify(trained, **asked, delta=delta / (attempt * (attempt + 1)), seed=attempt, workers=workers)
-        within = believed(found, drawn, _distances(trained.policy, starts, drawn), L)
+        within = cells_believed_reachable(found, drawn, _estimate_distances(trained.policy, starts, drawn), L)
         if within and all(cell.verdict is Verdict.CERTIFIED for cell in within):
-            return _certified(replace(trained, status=Status.CERTIFIED, certificate=found))
+            return _save_certified_status(replace(trained, status=Status.CERTIFIED, certificate=found))
         if not found.status.finished:
             return replace(trained, status=Status.INTERRUPTED, certificate=found)
     return replace(trained, status=Status.BUDGET, certificate=found)
 
 
-def _certified(trained: TrainResult) -> TrainResult:
+def _save_certified_status(trained: TrainResult) -> TrainResult:
     """The same, after its folder says that it is certified, too."""
     assert trained.folder is not None
-    with hold(trained.folder, KIND) as folder:
-        keeping.save_last(folder, {}, contents(trained.status, trained.history, trained.policies, trained.maps))
+    with open_locked_folder(trained.folder, TRAINING_KIND) as folder:
+        keeping.save_final_training(
+            folder, {}, training_file_contents(trained.status, trained.history, trained.policies, trained.maps)
+        )
     return trained
 
 
-def _sample(source: Source, sizes: Dimensions, space: GoalSpace, seed: int) -> tuple[Floats, Floats]:
+def _sample_starts_and_goals(
+    source: EnvSource, sizes: EnvDimensions, space: GoalSampler, seed: int
+) -> tuple[Floats, Floats]:
     """Test goals ``[n, G]`` by which cells are judged, and a start ``[n, O]`` for each of them."""
-    rng = stream(seed, Purpose.JUDGED_GOALS)
-    drawn = space(rng, JUDGED)
-    world = World(replace(source, step_timeout=None), sizes)  # a timeout would end this process
+    rng = random_stream(seed, StreamPurpose.JUDGED_GOALS)
+    drawn = space(rng, N_JUDGED_GOALS)
+    world = GoalEnv(replace(source, step_timeout=None), sizes)  # a timeout would end this process
     starts = np.stack([world.reset(int(rng.integers(2**31)), goal)[0] for goal in drawn])
     world.env.close()
     return starts, drawn
 
 
-def _distances(policy: Policy, starts: Floats, drawn: Floats) -> Floats:
+def _estimate_distances(policy: Policy, starts: Floats, drawn: Floats) -> Floats:
     """D ``[n]`` of the pairs; 0 if the goal rule has trained no critics, so every cell must be certified."""
     if policy.critics is None:
         return np.zeros(len(drawn))
-    D, _ = policy.critics(policy.actor.normalised(starts, drawn), policy.actor(starts, drawn))
+    D, _ = policy.critics(policy.actor.normalise_inputs(starts, drawn), policy.actor(starts, drawn))
     return D
 
 
-def believed(found: Certification, drawn: Floats, D: Floats, L: float) -> list[Cell]:
+def cells_believed_reachable(found: Certification, drawn: Floats, D: Floats, L: float) -> list[GoalCell]:
     """The cells believed to be within reach, by the D ``[n]`` of goals ``[n, G]``, and those that hold none of them."""
     where = found.locate(drawn)
     inside = [where == place for place in range(len(found.cells))]

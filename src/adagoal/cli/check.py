@@ -8,19 +8,19 @@ from typing import Any
 import click
 
 from adagoal.cli import options
-from adagoal.cli.main import spelt
+from adagoal.cli.main import parameter_spelling
 
 
 @click.command(epilog="Example: adagoal check MiniGrid-Empty-5x5-v0")
-@click.argument("env", metavar="ENV", type=options.Env())
-@options.ENV_ARGS
-@options.START
-@options.START_SEED
+@click.argument("env", metavar="ENV", type=options.EnvParam())
+@options.env_args_option
+@options.start_option
+@options.start_seed_option
 @click.option("--max-states", type=int, help="Bound on the number of states, where the environment has none.")
-@options.STEP_TIMEOUT
-@click.option("--steps", type=options.Count(), default=2000, show_default=True, help="Steps to try.")
+@options.step_timeout_option
+@click.option("--steps", type=options.StepCountParam(), default=2000, show_default=True, help="Steps to try.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of everything random.")
-@options.JSON
+@options.json_option
 def check(env: str, as_json: bool, **given: Any) -> None:
     """Try ENV: can it be used, would something void a certificate, and what would a run do with it?
 
@@ -29,15 +29,15 @@ def check(env: str, as_json: bool, **given: Any) -> None:
     from adagoal.api.check import check_env
 
     found = check_env(env, **given)
-    found.errors = [_with_options(line) for line in found.errors]
-    found.void = [_with_options(line) for line in found.void]
+    found.errors = [_spell_as_options(line) for line in found.errors]
+    found.void = [_spell_as_options(line) for line in found.void]
     click.echo(json.dumps(found.to_dict(), indent=1) if as_json else str(found))
     if found.exit_code:
         raise click.exceptions.Exit(found.exit_code)
 
 
-def _with_options(line: str) -> str:
+def _spell_as_options(line: str) -> str:
     """Replace the name of an argument at the beginning of a message (``env_args``) by its option (``--env-arg``)."""
     name, colon, rest = line.partition(": ")
     named = [parameter for parameter in click.get_current_context().command.params if parameter.name == name]
-    return f"{spelt(named[0])}{colon}{rest}" if named else line
+    return f"{parameter_spelling(named[0])}{colon}{rest}" if named else line

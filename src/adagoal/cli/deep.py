@@ -14,21 +14,21 @@ import click
 from click.core import ParameterSource
 
 from adagoal.cli import options
-from adagoal.cli.ending import drawing
+from adagoal.cli.ending import skip_drawing_on_interrupt
 from adagoal.core.errors import InputError
 from adagoal.core.files import write_json
-from adagoal.core.streams import aside
+from adagoal.core.streams import stdout_to_stderr
 from adagoal.deep import settings
-from adagoal.deep.config import AUTO, RECIPES, Config, chosen_recipe, told_recipe
+from adagoal.deep.config import AUTO_RECIPE, RECIPES, Config, describe_auto_recipe, resolve_recipe
 
 if TYPE_CHECKING:
     from adagoal.runs.trained import TrainResult
 
-BESIDE_RESUME = {"folder", "env", "goal_rule", "trust", "steps", "workers", "minutes", "checkpoint_every"}
-BESIDE_RESUME |= {"step_timeout", "tensorboard", "quiet", "as_json"}
+OPTIONS_WITH_RESUME = {"folder", "env", "goal_rule", "trust", "steps", "workers", "minutes", "checkpoint_every"}
+OPTIONS_WITH_RESUME |= {"step_timeout", "tensorboard", "quiet", "as_json"}
 
 
-class Widths(click.ParamType["tuple[int, ...]"]):
+class LayerWidthsParam(click.ParamType["tuple[int, ...]"]):
     """Whole numbers with commas between them."""
 
     name = "N,N,..."
@@ -41,13 +41,13 @@ class Widths(click.ParamType["tuple[int, ...]"]):
             return self.fail(f"{value!r} needs widths such as 256,256,256", param, ctx)
 
 
-def _settings(function: Callable[..., None]) -> Callable[..., None]:
+def _add_config_options(function: Callable[..., None]) -> Callable[..., None]:
     """One option per setting of :class:`Config` but the environment; one that is not given keeps the recipe's value."""
     defaults = {field.name: field.default for field in dataclasses.fields(Config)}
-    for name, about in reversed(settings.declared(Config).items()):
+    for name, about in reversed(settings.declared_settings(Config).items()):
         if name == "env":
             continue
-        plain = about.kind if about.kind in (int, float, str) else Widths()
+        plain = about.kind if about.kind in (int, float, str) else LayerWidthsParam()
         kind = click.Choice(list(about.choices)) if about.choices else plain
         shown = defaults[name]
         shown = ",".join(map(str, shown)) if isinstance(shown, tuple) else shown
@@ -59,31 +59,31 @@ def _settings(function: Callable[..., None]) -> Callable[..., None]:
 @click.command(
     epilog="Example: adagoal train FetchPush-v4 --train-goals scale=10 --test-goals scale=1 --seed 0 --out runs/push"
 )
-@click.argument("env", metavar="[ENV]", required=False, type=options.Env())
-@click.option("--recipe", type=click.Choice([AUTO, *sorted(RECIPES)]), default=AUTO, show_default=True,
+@click.argument("env", metavar="[ENV]", required=False, type=options.EnvParam())
+@click.option("--recipe", type=click.Choice([AUTO_RECIPE, *sorted(RECIPES)]), default=AUTO_RECIPE, show_default=True,
               help="Named settings, which options override. auto: adagoal with a GPU, light without one. Defaults "
                    "shown below are those of adagoal.")  # fmt: skip
 @click.option("--seeds", type=click.IntRange(1, 256), default=1, show_default=True,
               help="Runs side by side, with consecutive seeds.")  # fmt: skip
-@_settings
+@_add_config_options
 @click.option("--workers", type=click.IntRange(0, 1024), default=0, help="Rollout processes.  [default: one per core]")
-@click.option("--minutes", type=options.Positive(), default=math.inf, help="Stop, resumable, after so long.")
+@click.option("--minutes", type=options.PositiveFloatParam(), default=math.inf, help="Stop, resumable, after so long.")
 @click.option(
     "--checkpoint-every",
     type=click.IntRange(0),
     default=0,
     help="Cycles between checkpoints.  [default: as often as their size allows]",
 )
-@options.STEP_TIMEOUT
+@options.step_timeout_option
 @click.option(
     "--out",
-    type=options.Folder(file_okay=False),
+    type=options.OutputFolderParam(file_okay=False),
     help="Folder of the run.  [default: runs/ENV, with options that are not the default]",
 )
 @click.option("--overwrite", is_flag=True, help="Replace the run in the folder, once this one has a checkpoint.")
 @click.option("--resume", "folder", type=click.Path(path_type=Path, file_okay=False),
               help="Go on in this folder, as adagoal resume does.")  # fmt: skip
-@options.TRUST
+@options.trust_option
 @click.option("--until", type=click.Choice(["certified"]),
               help="End earlier: when all cells of test goals that are believed within L are certified.")  # fmt: skip
 @click.option("--success", type=float, help="Of --until certified, as in adagoal certify.  [default: 0.9]")
@@ -91,7 +91,7 @@ def _settings(function: Callable[..., None]) -> Callable[..., None]:
 @click.option("--delta", type=float, help="Of --until certified, likewise.  [default: 0.05]")
 @click.option("--tensorboard", type=click.Path(path_type=Path, file_okay=False),
               help="Folder for the numbers of every cycle, to be seen with TensorBoard.")  # fmt: skip
-@options.QUIET
+@options.quiet_option
 @click.option("--json", "as_json", is_flag=True, help="Print the final table as JSON.")
 def train(
     env: str | None,
@@ -124,7 +124,7 @@ def train(
     common["step_timeout"] = step_timeout
     common["tensorboard"] = tensorboard
     if folder is not None:
-        _only_beside_resume()
+        _refuse_options_with_resume()
         known = {name: given[name] for name in ("steps", "goal_rule") if name in given}
         resume_training(folder, as_json=as_json, quiet=quiet, env=env, trust=trust, **known, **common)
         return
@@ -133,52 +133,54 @@ def train(
     if env is None:
         raise InputError("missing; for example FetchReach-v4, FetchPush-v4 or point-mass", name="env")
     from adagoal.api.train import train as begin
-    from adagoal.deep import with_extra
+    from adagoal.deep import require_deep_extra
 
-    with_extra()
+    require_deep_extra()
     from adagoal.runs.training_progress import TrainingProgress
 
-    named = chosen_recipe(recipe)
+    named = resolve_recipe(recipe)
     claim = {"until": until, "success": success, "slack": slack, "delta": delta}
     if out is None:
         usual = Config(env, **RECIPES[named])
         told = {name: value for name, value in given.items() if value != getattr(usual, name)}
-        told |= {} if recipe == AUTO else {"recipe": recipe}
+        told |= {} if recipe == AUTO_RECIPE else {"recipe": recipe}
         told |= {} if seeds == 1 else {"seeds": seeds}
-        out = options.default_folder(env, told | {name: value for name, value in claim.items() if value is not None})
+        out = options.default_run_folder(
+            env, told | {name: value for name, value in claim.items() if value is not None}
+        )
     common |= claim
-    with aside(), TrainingProgress(quiet, told_recipe(recipe, named)) as progress:
+    with stdout_to_stderr(), TrainingProgress(quiet, describe_auto_recipe(recipe, named)) as progress:
         common |= {"out": out, "overwrite": overwrite, "observe": progress}
         trained = begin(env, recipe=named, seeds=seeds, **common, **given)
-    finish(trained, out, as_json)
+    report_training(trained, out, as_json)
 
 
 def resume_training(folder: Path, *, as_json: bool, quiet: bool = False, **given: Any) -> None:
     """Go on with the training in a folder and report; ``given`` is what :func:`adagoal.runs.training.resume` takes."""
-    from adagoal.deep import with_extra
+    from adagoal.deep import require_deep_extra
 
-    with_extra()
+    require_deep_extra()
     from adagoal.runs import training
     from adagoal.runs.training_progress import TrainingProgress
 
-    with aside(), TrainingProgress(quiet) as progress:
+    with stdout_to_stderr(), TrainingProgress(quiet) as progress:
         trained = training.resume(folder, observe=progress, **given)
-    finish(trained, folder, as_json)
+    report_training(trained, folder, as_json)
 
 
-def finish(trained: TrainResult, folder: Path, as_json: bool) -> None:
+def report_training(trained: TrainResult, folder: Path, as_json: bool) -> None:
     """Print the result of the training in a folder, write its report, and set the exit code."""
     from adagoal.cli import certify
-    from adagoal.runs.again import training
+    from adagoal.runs.again import resume_training_command
 
     history = trained.history
     if trained.certificate is not None:
-        certify.keep(trained.certificate, folder)
+        certify.save_certificate(trained.certificate, folder)
     for note in trained.notes:
         click.echo(f"note: {note}", err=True)
     rows = [
         {"seed": config.seed, "goal_rule": config.goal_rule}
-        | {k: v for k, v in history.curve(run)[-1].items() if k in ("steps", "success", "success_any")}
+        | {k: v for k, v in history.learning_curve(run)[-1].items() if k in ("steps", "success", "success_any")}
         for run, config in enumerate(history.configs)
     ]
     if as_json:
@@ -190,29 +192,29 @@ def finish(trained: TrainResult, folder: Path, as_json: bool) -> None:
                 f"success {row['success']:.2f} (any step {row['success_any']:.2f})"
             )
         if trained.certificate is not None:
-            certify.show(trained.certificate)
-    page = _drawn(trained, folder)
+            certify.print_certificate(trained.certificate)
+    page = _write_training_report(trained, folder)
     if not as_json:
         click.echo(f"{trained.status}: {folder if page is None else page}")
         if not trained.status.finished:
-            steps = history.steps(len(history.goals))
-            click.echo(f"go on with: {training(history.configs[0], folder, steps)}")
+            steps = history.steps_before_cycle(len(history.goals))
+            click.echo(f"go on with: {resume_training_command(history.configs[0], folder, steps)}")
     if not trained.status.finished:
         raise click.exceptions.Exit(trained.status.exit_code)
 
 
-def _drawn(trained: TrainResult, folder: Path) -> Path | None:
+def _write_training_report(trained: TrainResult, folder: Path) -> Path | None:
     """Write the figures and the page of a training; return the page, or None after Ctrl-C."""
     from adagoal.cli import certify
 
     page = None
-    with drawing("report.html", f"adagoal report {quote(str(folder))}"):
+    with skip_drawing_on_interrupt("report.html", f"adagoal report {quote(str(folder))}"):
         from adagoal.report import deep as report
 
         try:
             if trained.certificate is not None:
-                certify.draw(trained.certificate, folder)
-            page = report.write(folder, env=trained.history.configs[0].env)
+                certify.draw_certificate(trained.certificate, folder)
+            page = report.write_training_report(folder, env=trained.history.configs[0].env)
         except InputError as error:
             raise InputError(f"{error.reason}; the training itself is in {folder}", error.name) from error
     return page
@@ -226,8 +228,8 @@ def _drawn(trained: TrainResult, folder: Path) -> Path | None:
 @click.option(
     "--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Seed of starts and goals."
 )
-@options.ENV_AGAIN
-@options.TRUST
+@options.env_override_option
+@options.trust_option
 @click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON.")
 def evaluate(
     folder: Path,
@@ -244,16 +246,16 @@ def evaluate(
     Writes FOLDER/evaluation.png, every test goal, reached or missed, and FOLDER/evaluation.json, from which adagoal
     report draws the success by distance.
     """
-    from adagoal.deep import with_extra
+    from adagoal.deep import require_deep_extra
 
-    with_extra()
+    require_deep_extra()
     from adagoal.report import deep_figures as figures
     from adagoal.runs.training_files import evaluate as play
 
-    with aside():
+    with stdout_to_stderr():
         found = play(folder, run=run, episodes=episodes, test_goals=test_goals, seed=seed, env=env, trust=trust)
     summary = found.summary()
-    figures.save(figures.reached_and_missed(found.goals, found.held), folder / "evaluation.png")
+    figures.write_figure_file(figures.draw_reached_goals(found.goals, found.final_success), folder / "evaluation.png")
     write_json(folder / "evaluation.json", summary)
     if as_json:
         click.echo(json.dumps(summary, indent=1))
@@ -271,11 +273,11 @@ def evaluate(
     click.echo(str(folder / "evaluation.png"))
 
 
-def _only_beside_resume() -> None:
+def _refuse_options_with_resume() -> None:
     """Refuse what the folder decides."""
     context = click.get_current_context()
     for parameter in context.command.params:
         typed = context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
-        if typed and parameter.name not in BESIDE_RESUME:
+        if typed and parameter.name not in OPTIONS_WITH_RESUME:
             takes = "not beside --resume, which takes the folder's settings; --steps may be given"
             raise InputError(takes, name=parameter.name)

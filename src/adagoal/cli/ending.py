@@ -9,7 +9,7 @@ import click
 
 
 @contextlib.contextmanager
-def drawing(name: str, again: str) -> Iterator[None]:
+def skip_drawing_on_interrupt(name: str, again: str) -> Iterator[None]:
     """Around what is imported and written for a page or a figure: Ctrl-C ends only that.
 
     The run is over and saved by then, so the exit code stays that of the run. ``again`` is the command that writes the

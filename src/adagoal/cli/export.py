@@ -14,9 +14,9 @@ from adagoal.cli import options
 @click.option(
     "--format", "format", default="drn", show_default=True, metavar="drn|umb|csv", help="Which format to write."
 )
-@click.option("--out", type=options.Folder(), help="Folder of the files.  [default: DIR/export]")
-@options.ENV_AGAIN
-@options.TRUST
+@click.option("--out", type=options.OutputFolderParam(), help="Folder of the files.  [default: DIR/export]")
+@options.env_override_option
+@options.trust_option
 def export(run: Path, format: str, out: Path | None, env: str | None, trust: bool) -> None:
     """Write what the run in DIR knows, for other programs.
 

@@ -20,7 +20,7 @@ from adagoal.core import isolation, status
 from adagoal.core.errors import InputError, RunWarning
 
 
-class Group(click.Group):
+class OrderedGroup(click.Group):
     """Commands in the order in which they were added; errors about an argument name the option instead."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -36,10 +36,10 @@ class Group(click.Group):
             options = {parameter.name: parameter for parameter in command.params} if command is not None else {}
             if error.name not in options:
                 raise
-            raise InputError(error.reason, spelt(options[error.name])) from error
+            raise InputError(error.reason, parameter_spelling(options[error.name])) from error
 
 
-class LazyGroup(Group):
+class LazyGroup(OrderedGroup):
     """A group whose commands are given as name -> ("module:attribute", one line of help)."""
 
     def __init__(self, *args: Any, lazy: dict[str, tuple[str, str]], **kwargs: Any) -> None:
@@ -110,18 +110,18 @@ def cli(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-def spelt(parameter: click.Parameter) -> str:
+def parameter_spelling(parameter: click.Parameter) -> str:
     """A parameter as it is typed."""
     return (
         parameter.opts[0] if isinstance(parameter, click.Option) else str(parameter.metavar or parameter.name).upper()
     )
 
 
-LONGEST = 1000
+MAX_ERROR_CHARACTERS = 1000
 """Characters of an error, at most: what was typed is quoted in it."""
 
 
-class Patient:
+class BrokenPipeGuard:
     """Standard output whose reader may go away (``| head``): what is written after that is dropped, and no error."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -132,13 +132,13 @@ class Patient:
 
     def write(self, text: str) -> int:
         """Write, if there is a reader."""
-        return self._try(lambda: self._stream.write(text)) or len(text)
+        return self._ignore_broken_pipe(lambda: self._stream.write(text)) or len(text)
 
     def flush(self) -> None:
         """Flush, if there is a reader."""
-        self._try(self._stream.flush)
+        self._ignore_broken_pipe(self._stream.flush)
 
-    def _try(self, action: Callable[[], int | None]) -> int | None:
+    def _ignore_broken_pipe(self, action: Callable[[], int | None]) -> int | None:
         try:
             return action()
         except BrokenPipeError:
@@ -151,14 +151,14 @@ class Patient:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point: runs a command and exits with its code; whatever the user got wrong is one line."""
     isolation.ignore_local_files()
-    _report_exits()
-    sys.stdout = cast(TextIO, Patient(sys.stdout))
-    code = run(arguments)
+    _raise_on_os_exit()
+    sys.stdout = cast(TextIO, BrokenPipeGuard(sys.stdout))
+    code = run_command_line(arguments)
     sys.stdout.flush()
     sys.exit(code)
 
 
-def _report_exits() -> None:
+def _raise_on_os_exit() -> None:
     """Make ``os._exit`` of an environment an exception, so a run that it ends is saved and has failed.
 
     Forked processes end as usual. A thread cannot raise in the main thread, so it ends the process with a failure.
@@ -177,31 +177,37 @@ def _report_exits() -> None:
     os._exit = raise_exit
 
 
-def run(arguments: Sequence[str] | None = None, group: click.Group | None = None, name: str = "adagoal") -> int:
+def run_command_line(
+    arguments: Sequence[str] | None = None, group: click.Group | None = None, name: str = "adagoal"
+) -> int:
     """Run a command line (of another group of commands, if one is given) and return its exit code."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", RunWarning)
-            warnings.showwarning = _warn(warnings.showwarning)
+            warnings.showwarning = _make_warning_printer(warnings.showwarning)
             code = (group or cli).main(None if arguments is None else list(arguments), name, standalone_mode=False)
     except InputError as error:
-        return _fail(str(error))
+        return _print_error(str(error))
     except click.UsageError as error:
         where = f" (see {error.ctx.command_path} --help)" if error.ctx is not None else ""
-        return _fail(error.format_message().rstrip(".") + where)
+        return _print_error(error.format_message().rstrip(".") + where)
     except click.ClickException as error:
-        return _fail(error.format_message())
+        return _print_error(error.format_message())
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted", err=True)
-        return status.INTERRUPTED
+        return status.EXIT_INTERRUPTED
     except OSError as error:
-        return _fail(_noted(f"{error.filename}: {error.strerror}" if error.filename is not None else str(error), error))
+        return _print_error(
+            _append_notes(f"{error.filename}: {error.strerror}" if error.filename is not None else str(error), error)
+        )
     except MemoryError as error:
-        return _fail(_noted(f"not enough memory for a problem of this size ({str(error) or 'nothing left'})", error))
+        return _print_error(
+            _append_notes(f"not enough memory for a problem of this size ({str(error) or 'nothing left'})", error)
+        )
     return code if isinstance(code, int) else 0
 
 
-def _warn(usual: Callable[..., None]) -> Callable[..., None]:
+def _make_warning_printer(usual: Callable[..., None]) -> Callable[..., None]:
     """What a run, or its folder, has to say is a line; other warnings are shown as usual."""
 
     def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
@@ -213,12 +219,14 @@ def _warn(usual: Callable[..., None]) -> Callable[..., None]:
     return show
 
 
-def _noted(text: str, error: BaseException) -> str:
+def _append_notes(text: str, error: BaseException) -> str:
     """With what was noted on the way, such as where the things learnt are."""
     return "; ".join([text, *getattr(error, "__notes__", ())])
 
 
-def _fail(message: str) -> int:
+def _print_error(message: str) -> int:
     text = " ".join(message.split())
-    click.echo("error: " + (text if len(text) <= LONGEST else text[:LONGEST] + " ..."), err=True)
-    return status.BAD_INPUT
+    click.echo(
+        "error: " + (text if len(text) <= MAX_ERROR_CHARACTERS else text[:MAX_ERROR_CHARACTERS] + " ..."), err=True
+    )
+    return status.EXIT_BAD_INPUT

@@ -15,15 +15,15 @@ from typing import Any
 
 import click
 
-from adagoal.core.checks import pair
+from adagoal.core.checks import parse_key_value
 from adagoal.core.errors import InputError
-from adagoal.core.usercode import names_file
+from adagoal.core.usercode import is_file_spec
 
-LONGEST_NAME = 100
+MAX_FOLDER_NAME_CHARACTERS = 100
 """Characters of a default folder's name; the rest of a longer one becomes a hash, since file systems allow 255."""
 
 
-class Count(click.ParamType[int]):
+class StepCountParam(click.ParamType[int]):
     """A whole number, also written 1e6 or 1_000_000."""
 
     name = "STEPS"
@@ -39,7 +39,7 @@ class Count(click.ParamType[int]):
             return self.fail(f"{value!r} is not a whole number (such as 500000 or 1e6)", param, ctx)
 
 
-class Positive(click.FloatRange):
+class PositiveFloatParam(click.FloatRange):
     """A number > 0, infinity included."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Positive(click.FloatRange):
         return self.fail("nan is not in the range x>0", param, ctx) if math.isnan(number) else number
 
 
-class Folder(click.Path):
+class OutputFolderParam(click.Path):
     """A folder to write into; an empty word is a shell variable without a value rather than the current folder."""
 
     def __init__(self, file_okay: bool = True) -> None:
@@ -64,7 +64,7 @@ class Folder(click.Path):
         return super().convert(value, param, ctx)
 
 
-def default_folder(env: str, told: Mapping[str, Any]) -> Path:
+def default_run_folder(env: str, told: Mapping[str, Any]) -> Path:
     """Return runs/ENV-OPTION-VALUE-..., so runs with different options have different folders."""
     words = [env]
     for name, value in told.items():
@@ -75,12 +75,12 @@ def default_folder(env: str, told: Mapping[str, Any]) -> Path:
         else:
             words += [name.replace("_", "-"), f"{value:g}" if isinstance(value, float) else str(value)]
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(words)).strip("-")
-    if len(name) > LONGEST_NAME:
-        name = f"{name[:LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    if len(name) > MAX_FOLDER_NAME_CHARACTERS:
+        name = f"{name[:MAX_FOLDER_NAME_CHARACTERS]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
     return Path("runs") / name
 
 
-class Radius(click.ParamType["float | str"]):
+class RadiusParam(click.ParamType["float | str"]):
     """A number, auto or all."""
 
     name = "L|auto|all"
@@ -95,7 +95,7 @@ class Radius(click.ParamType["float | str"]):
             return self.fail(f"{value!r} is neither a number >= 1 nor auto nor all", param, ctx)
 
 
-class Pair(click.ParamType["tuple[str, Any]"]):
+class KeyValueParam(click.ParamType["tuple[str, Any]"]):
     """key=value; the value is JSON (0.1, true, [1, 2]) or else plain text."""
 
     name = "KEY=VALUE"
@@ -103,12 +103,12 @@ class Pair(click.ParamType["tuple[str, Any]"]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Any]:
         """The key and the value."""
         try:
-            return pair(str(value))
+            return parse_key_value(str(value))
         except InputError as error:
             return self.fail(str(error), param, ctx)
 
 
-class Goals(click.ParamType["tuple[int, ...]"]):
+class StateListParam(click.ParamType["tuple[int, ...]"]):
     """One state number, or several with commas."""
 
     name = "STATE[,STATE...]"
@@ -121,7 +121,7 @@ class Goals(click.ParamType["tuple[int, ...]"]):
             return self.fail(f"{value!r} is not a state number, nor several with commas between them", param, ctx)
 
 
-class Names(click.ParamType["tuple[str, ...]"]):
+class NameListParam(click.ParamType["tuple[str, ...]"]):
     """Several names with commas between them."""
 
     name = "A,B,..."
@@ -134,7 +134,7 @@ class Names(click.ParamType["tuple[str, ...]"]):
         return names or self.fail("needs at least one name", param, ctx)
 
 
-class Env(click.ParamType[str]):
+class EnvParam(click.ParamType[str]):
     """The name of an environment. A module (``module:Id``) is looked for in the current folder if none is installed."""
 
     name = "ENV"
@@ -142,11 +142,11 @@ class Env(click.ParamType[str]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The name."""
         module, colon, _ = str(value).partition(":")
-        look_here(bool(colon) and not _installed(module))
+        allow_local_imports(bool(colon) and not _is_module_installed(module))
         return str(value)
 
 
-def _installed(module: str) -> bool:
+def _is_module_installed(module: str) -> bool:
     """Whether a module can be imported without the current folder."""
     try:
         return importlib.util.find_spec(module.partition(".")[0]) is not None
@@ -154,14 +154,14 @@ def _installed(module: str) -> bool:
         return False
 
 
-def look_here(wanted: bool) -> bool:
+def allow_local_imports(wanted: bool) -> bool:
     """Let modules of the current folder be found, where the user asks for one; they hide nothing that is installed."""
     if wanted and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     return wanted
 
 
-def pairs(option: str, name: str, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def key_value_option(option: str, name: str, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """A repeatable option KEY=VALUE that arrives as a dictionary."""
 
     def once(ctx: click.Context, param: click.Parameter, value: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
@@ -171,72 +171,72 @@ def pairs(option: str, name: str, text: str) -> Callable[[Callable[..., Any]], C
                 raise click.BadParameter(f"{key} is given {keys.count(key)} times", ctx, param)
         return dict(value)
 
-    return click.option(option, name, type=Pair(), multiple=True, callback=once, help=text)
+    return click.option(option, name, type=KeyValueParam(), multiple=True, callback=once, help=text)
 
 
-class Constants(click.ParamType["dict[str, Any]"]):
+class ConstantsParam(click.ParamType["dict[str, Any]"]):
     """Several KEY=VALUE with commas between them."""
 
     name = "KEY=VALUE,..."
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
         """The dictionary."""
-        return dict(Pair().convert(part.strip(), param, ctx) for part in str(value).split(","))
+        return dict(KeyValueParam().convert(part.strip(), param, ctx) for part in str(value).split(","))
 
 
-def goals(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def goal_state_option(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """The repeatable option --goal, which arrives as the argument ``name``."""
     return click.option(
         "--goal",
         name,
-        type=Goals(),
+        type=StateListParam(),
         multiple=True,
         callback=lambda ctx, param, value: tuple(goal for part in value for goal in part) or None,
         help="Only these goals; repeatable.  [default: all]",
     )
 
 
-EPSILON = click.option("--epsilon", type=float, default=1.0, show_default=True, help="Accuracy in steps, > 0.")
-DELTA = click.option(
+epsilon_option = click.option("--epsilon", type=float, default=1.0, show_default=True, help="Accuracy in steps, > 0.")
+delta_option = click.option(
     "--delta", type=float, default=0.1, show_default=True, help="Probability of a wrong answer, in (0, 1)."
 )
-CONSTANTS = click.option(
+constants_option = click.option(
     "--constants",
     metavar="paper|scaled=c",
     help="Of ucbexplore, disco, valae, lae, gosprl and bpi-ucbvi: their papers', or logarithms of confidences times "
     "c.  [default: paper]",
 )
-GOAL_LABELS = click.option(
+goal_labels_option = click.option(
     "--goal-label", "goal_labels", metavar="LABEL", multiple=True, help="A goal by its label; repeatable."
 )
 
 
-def which_goals(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say what the goals are; :func:`asked_goals` makes one argument of them."""
+def goal_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say what the goals are; :func:`take_goals_argument` makes one argument of them."""
     for option in (
         click.option("--goal-keys", metavar="KEY,...", help="States that agree in these entries are one goal: 0,1"),
         click.option("--goals", "goals_file", metavar="FILE.py:NAME", help="A function observation -> goal or None, or "
                      "a dictionary of named predicates."),
-        GOAL_LABELS,
-        goals("goal_states"),
+        goal_labels_option,
+        goal_state_option("goal_states"),
     ):  # fmt: skip
         command = option(command)
     return command
 
 
-def asked_goals(given: dict[str, Any]) -> Any:
-    """Take what :func:`which_goals` added out of ``given``: the argument ``goals`` of Python."""
+def take_goals_argument(given: dict[str, Any]) -> Any:
+    """Take what :func:`goal_options` added out of ``given``: the argument ``goals`` of Python."""
     file, keys = given.pop("goals_file"), given.pop("goal_keys")
     listed = [*(given.pop("goal_states") or ()), *given.pop("goal_labels")]
     if (file is not None) + (keys is not None) + bool(listed) > 1:
         raise InputError("give --goals, --goal-keys, or --goal and --goal-label, not several of these")
-    if file is not None and not names_file(file):
+    if file is not None and not is_file_spec(file):
         raise InputError(f"must look like FILE.py:NAME, got {file!r}", "goals_file")
     return file or (listed or None if keys is None else f"keys:{keys}")
 
 
 @contextmanager
-def goals_blamed(given: Mapping[str, Any]) -> Iterator[None]:
+def blame_goal_option(given: Mapping[str, Any]) -> Iterator[None]:
     """What is wrong with the goals is said of the option that was given."""
     options = ("goals_file", "goal_keys", "goal_labels", "goal_states")
     used = next((name for name in options if given.get(name)), "goals_file")
@@ -246,49 +246,53 @@ def goals_blamed(given: Mapping[str, Any]) -> Iterator[None]:
         raise type(error)(error.reason, used if error.name == "goals" else error.name) from error
 
 
-GOALS = goals("goals")
-GOALS_AGAIN = click.option("--goals", help="The goals, where the folder names a file (FILE.py:NAME).")
-ENV_AGAIN = click.option(
-    "--env", type=Env(), help="The environment, where the folder names code that is not installed (module:Id)."
+selected_goals_option = goal_state_option("goals")
+goals_override_option = click.option("--goals", help="The goals, where the folder names a file (FILE.py:NAME).")
+env_override_option = click.option(
+    "--env", type=EnvParam(), help="The environment, where the folder names code that is not installed (module:Id)."
 )
-RULE_AGAIN = click.option("--goal-rule", help="The goal rule, where the folder names a file (FILE.py:FUNCTION).")
-TRUST = click.option(
+goal_rule_override_option = click.option(
+    "--goal-rule", help="The goal rule, where the folder names a file (FILE.py:FUNCTION)."
+)
+trust_option = click.option(
     "--trust",
     is_flag=True,
-    callback=lambda ctx, param, value: look_here(value),
+    callback=lambda ctx, param, value: allow_local_imports(value),
     help="Run the code that the folder names.",
 )
-WORKERS = click.option(
+workers_option = click.option(
     "--workers", type=int, default=1, show_default=True, help="Step so many copies of ENV at once, in processes."
 )
-DEVICE = click.option(
+device_option = click.option(
     "--device", default="cpu", show_default=True, help="Where to plan: cpu, or gpu (extra gpu, method certified)."
 )
-ENGINE = click.option(
+engine_option = click.option(
     "--engine",
     metavar="local|ray",
     default="local",
     show_default=True,
     help="Where the workers live: processes of this machine, or of a Ray cluster (extra ray).",
 )
-ADDRESS = click.option("--address", metavar="HOST:PORT", help="A Ray cluster.  [default: a new one on this machine]")
-STEP_TIMEOUT = click.option(
+address_option = click.option(
+    "--address", metavar="HOST:PORT", help="A Ray cluster.  [default: a new one on this machine]"
+)
+step_timeout_option = click.option(
     "--step-timeout",
-    type=Positive(),
+    type=PositiveFloatParam(),
     metavar="SECONDS",
     help="Step ENV in a process of its own, and give up where a step takes longer.  [default: wait]",
 )
-FIRST_SEED = click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The first seed.")
-PORT = click.option(
+first_seed_option = click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="The first seed.")
+port_option = click.option(
     "--port", type=click.IntRange(0, 65535), default=0, help="Of the page on this machine.  [default: any that is free]"
 )
-JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-QUIET = click.option("--quiet", is_flag=True, help="No progress display.")
-START = click.option(
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+quiet_option = click.option("--quiet", is_flag=True, help="No progress display.")
+start_option = click.option(
     "--start", type=click.Choice(["random"]), help="Declare that every reset draws the first state.  [default: try it]"
 )
-START_SEED = click.option("--start-seed", type=int, help="Draw the start state with this seed at every reset.")
-ENV_ARGS = pairs("--env-arg", "env_args", "Argument of the environment; repeatable.")
-MODEL_CONSTANTS = click.option(
-    "--model-constants", type=Constants(), help="Constants of a PRISM or JANI model: N=4,K=2 for --env-arg N=4 ..."
+start_seed_option = click.option("--start-seed", type=int, help="Draw the start state with this seed at every reset.")
+env_args_option = key_value_option("--env-arg", "env_args", "Argument of the environment; repeatable.")
+model_constants_option = click.option(
+    "--model-constants", type=ConstantsParam(), help="Constants of a PRISM or JANI model: N=4,K=2 for --env-arg N=4 ..."
 )

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from adagoal.cli import options
-from adagoal.cli.ending import drawing
+from adagoal.cli.ending import skip_drawing_on_interrupt
 from adagoal.core import status
 from adagoal.core.errors import InputError
-from adagoal.core.streams import aside
+from adagoal.core.streams import stdout_to_stderr
 
 if TYPE_CHECKING:  # imported where they are used: --help should not wait for Numba
-    from adagoal.runs.estimate import Estimate
+    from adagoal.runs.estimate import CostEstimate
     from adagoal.runs.result import Result
 
 RADIUS_HELP = (
@@ -28,42 +28,42 @@ RADIUS_HELP = (
     "may never be where one cannot be reached (auto:F, all:F: another factor)."
 )
 RULE_HELP = "Which goal to try next: a name, name:key=value, or FILE.py:FUNCTION."
-FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+folder_argument = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 
 
 @click.command(epilog="Example: adagoal explore two-room --radius 40 --epsilon 1 --delta 0.1 --seed 0 --out runs/rooms")
-@click.argument("env", metavar="ENV", type=options.Env())
-@click.option("--radius", type=options.Radius(), metavar="L|auto|all", required=True, help=RADIUS_HELP)
-@options.EPSILON
-@options.DELTA
+@click.argument("env", metavar="ENV", type=options.EnvParam())
+@click.option("--radius", type=options.RadiusParam(), metavar="L|auto|all", required=True, help=RADIUS_HELP)
+@options.epsilon_option
+@options.delta_option
 @click.option("--method", default="certified", show_default=True, help="How uncertainty is measured.")
-@options.pairs("--method-arg", "method_args", "Argument of the method; repeatable.")
-@options.CONSTANTS
+@options.key_value_option("--method-arg", "method_args", "Argument of the method; repeatable.")
+@options.constants_option
 @click.option("--goal-rule", default="adagoal", show_default=True, help=RULE_HELP)
-@click.option("--budget", type=options.Count(), help="Stop after so many steps, resumable.  [default: none]")
+@click.option("--budget", type=options.StepCountParam(), help="Stop after so many steps, resumable.  [default: none]")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of everything random.")
 @click.option(
     "--out",
-    type=options.Folder(),
+    type=options.OutputFolderParam(),
     help="Folder of the run.  [default: runs/ENV-radius-L, with options that are not the default]",
 )
 @click.option("--overwrite", is_flag=True, help="Replace what another run left in the folder.")
-@options.ENV_ARGS
-@options.MODEL_CONSTANTS
-@options.which_goals
-@options.START
-@options.START_SEED
+@options.env_args_option
+@options.model_constants_option
+@options.goal_options
+@options.start_option
+@options.start_seed_option
 @click.option("--max-states", type=int, help="Bound on the number of states, where the environment has none.")
-@options.WORKERS
-@options.ENGINE
-@options.ADDRESS
-@options.DEVICE
-@options.STEP_TIMEOUT
+@options.workers_option
+@options.engine_option
+@options.address_option
+@options.device_option
+@options.step_timeout_option
 @click.option("--estimate", is_flag=True, help="Stop as soon as the cost of the whole run can be told, and tell it.")
 @click.option("--live", is_flag=True, help="Serve the page of the run on this machine while it goes on.")
 @click.option("--record", is_flag=True, help="Keep every step in the folder, 10 bytes each (transitions.npz).")
-@options.JSON
-@options.QUIET
+@options.json_option
+@options.quiet_option
 def explore(
     constants: str | None,
     out: Path | None,
@@ -88,31 +88,31 @@ def explore(
     """
     from adagoal import methods
     from adagoal.api import explore as api
-    from adagoal.cli.watch import showing
-    from adagoal.runs.estimate import Estimating
-    from adagoal.runs.progress import Progress
+    from adagoal.cli.watch import observe_with_live_page
+    from adagoal.runs.estimate import CostEstimator
+    from adagoal.runs.progress import ExplorationProgress
     from adagoal.worlds import registry
 
     given["env_args"] |= model_constants or {}
-    given["start_seed"] = registry.start_of(start, given["start_seed"])
-    (given["method_args"],) = methods.with_constants(constants, [(given["method"], given["method_args"])])
-    folder = out or options.default_folder(given["env"], _distinct(given))
+    given["start_seed"] = registry.parse_start_option(start, given["start_seed"])
+    (given["method_args"],) = methods.apply_constants(constants, [(given["method"], given["method_args"])])
+    folder = out or options.default_run_folder(given["env"], _non_default_options(given))
     where: dict[str, Any] = {"step_timeout": step_timeout, "engine": engine, "address": address}
     kept: dict[str, Any] = {"out": folder, "overwrite": overwrite, "record": record}
     with (
-        options.goals_blamed(dict(given)),
-        aside(),
-        _constants(given["env"]),
-        Progress(given["budget"], quiet) as progress,
-        showing(live, folder.absolute(), progress) as shown,
+        options.blame_goal_option(dict(given)),
+        stdout_to_stderr(),
+        _blame_model_constants(given["env"]),
+        ExplorationProgress(given["budget"], quiet) as progress,
+        observe_with_live_page(live, folder.absolute(), progress) as shown,
     ):
-        given["goals"] = options.asked_goals(given)
-        observe = Estimating(shown)
+        given["goals"] = options.take_goals_argument(given)
+        observe = CostEstimator(shown)
         result = api.explore(**given, **where, **kept, observe=observe if estimate else shown)
-    _finish(result, folder, as_json, observe.found)
+    _report_result(result, folder, as_json, observe.cost_estimate)
 
 
-def _distinct(given: Mapping[str, Any]) -> dict[str, Any]:
+def _non_default_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the radius, and the other options that differ from their defaults: they name the default folder.
 
     The budget is left out: with a larger one the run in the folder is resumed.
@@ -124,7 +124,7 @@ def _distinct(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _constants(env: str) -> Iterator[None]:
+def _blame_model_constants(env: str) -> Iterator[None]:
     """The arguments of a program, PRISM's or JANI's, are its constants, which have an option of their own."""
     try:
         yield
@@ -135,19 +135,21 @@ def _constants(env: str) -> Iterator[None]:
 
 
 @click.command(epilog="Example: adagoal resume runs/two-room --budget 1e7")
-@FOLDER
+@folder_argument
 @click.option(
-    "--budget", type=options.Count(), help="New limit on the steps, those done included.  [default: the old one]"
+    "--budget",
+    type=options.StepCountParam(),
+    help="New limit on the steps, those done included.  [default: the old one]",
 )
-@options.ENV_AGAIN
-@options.RULE_AGAIN
-@options.GOALS_AGAIN
-@options.TRUST
-@options.STEP_TIMEOUT
-@options.ENGINE
-@options.ADDRESS
-@options.JSON
-@options.QUIET
+@options.env_override_option
+@options.goal_rule_override_option
+@options.goals_override_option
+@options.trust_option
+@options.step_timeout_option
+@options.engine_option
+@options.address_option
+@options.json_option
+@options.quiet_option
 def resume(
     folder: Path,
     budget: int | None,
@@ -159,7 +161,7 @@ def resume(
     **given: Any,
 ) -> None:
     """Go on with the run in DIR, an exploration or a training; the result is as if it had never stopped."""
-    if _is_training(folder):
+    if _holds_training(folder):
         from adagoal.cli.deep import resume_training
 
         said = {"engine": engine != "local" or address, "goals": given.pop("goals") is not None}
@@ -170,25 +172,25 @@ def resume(
         resume_training(folder, as_json=as_json, quiet=quiet, **again, **given)
         return
     from adagoal.api import explore as api
-    from adagoal.runs.progress import Progress
+    from adagoal.runs.progress import ExplorationProgress
 
-    with aside(), Progress(budget, quiet) as progress:
+    with stdout_to_stderr(), ExplorationProgress(budget, quiet) as progress:
         where: dict[str, Any] = {"step_timeout": step_timeout, "engine": engine, "address": address}
         result = api.resume(folder, budget, **where, observe=progress, **given)
-    _finish(result, folder, as_json)
+    _report_result(result, folder, as_json)
 
 
-LISTED = 10
+MAX_PRINTED_GOALS = 10
 """Goals that are shown at the end of a run."""
-LARGE = 10**6
+LONG_AUDIT_SIZE = 10**6
 """Goals times states from which on an audit says that it takes a while."""
 
 
 @click.command(epilog="Example: adagoal audit runs/two-room")
-@FOLDER
-@options.ENV_AGAIN
-@options.TRUST
-@options.JSON
+@folder_argument
+@options.env_override_option
+@options.trust_option
+@options.json_option
 def audit(folder: Path, env: str | None, trust: bool, as_json: bool) -> None:
     """Check the run in DIR exactly: C1 (every policy is within epsilon) and C2 (no goal missing, none too many).
 
@@ -196,33 +198,33 @@ def audit(folder: Path, env: str | None, trust: bool, as_json: bool) -> None:
     """
     from adagoal.api import explore as api
 
-    result = _load(folder)
+    result = _load_exploration(folder)
     if not result.status.finished:
         click.echo(
             "the run is not finished: its certificates must hold, but C1 and C2 are promised at its end", err=True
         )
-    if result.n_states * len(result.goals) >= LARGE:
+    if result.n_states * len(result.goals) >= LONG_AUDIT_SIZE:
         size = f"{len(result.goals):,} policies in {result.n_states:,} states"
         click.echo(f"exact values of {size}: this can take minutes, most for goals that are open", err=True)
-    with aside():
+    with stdout_to_stderr():
         verdict = api.audit(result, env, trust=trust)
     click.echo(json.dumps(verdict.to_dict(), indent=1) if as_json else verdict.table())
     if not verdict.ok:
-        raise click.exceptions.Exit(status.CONTRADICTED)
+        raise click.exceptions.Exit(status.EXIT_CONTRADICTED)
 
 
 @click.command(epilog="Example: adagoal play runs/lake --goal 12 --episodes 1000")
-@FOLDER
-@options.GOALS
-@options.GOAL_LABELS
+@folder_argument
+@options.selected_goals_option
+@options.goal_labels_option
 @click.option(
     "--episodes", type=click.IntRange(1, 10**9), default=100, show_default=True, help="Attempts at each goal."
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of everything random.")
-@options.ENV_AGAIN
-@options.TRUST
-@options.STEP_TIMEOUT
-@options.JSON
+@options.env_override_option
+@options.trust_option
+@options.step_timeout_option
+@options.json_option
 def play(folder: Path, as_json: bool, **given: Any) -> None:
     """Try the policies of the run in DIR in its environment: measured steps beside certified ones.
 
@@ -230,7 +232,7 @@ def play(folder: Path, as_json: bool, **given: Any) -> None:
     interval misses it. All intervals hold together with probability 99%, however few the attempts are. For a training
     this is adagoal evaluate.
     """
-    if _is_training(folder):
+    if _holds_training(folder):
         from adagoal.cli.deep import evaluate
 
         for name in ("goals", "goal_labels", "step_timeout"):
@@ -244,10 +246,10 @@ def play(folder: Path, as_json: bool, **given: Any) -> None:
 
     from adagoal.api.trial import play as try_out
 
-    result = _load(folder)
-    labelled = [_labelled(result, label) for label in given.pop("goal_labels")]
+    result = _load_exploration(folder)
+    labelled = [_goal_by_label(result, label) for label in given.pop("goal_labels")]
     given["goals"] = [*(given["goals"] or ()), *labelled] or None
-    with aside():
+    with stdout_to_stderr():
         trials = try_out(folder, **given)
     if as_json:
         click.echo(json.dumps([trial.to_dict() for trial in trials], indent=1))
@@ -265,10 +267,10 @@ def play(folder: Path, as_json: bool, **given: Any) -> None:
             )
         Console().print(table)
     if not all(trial.agrees for trial in trials):
-        raise click.exceptions.Exit(status.CONTRADICTED)
+        raise click.exceptions.Exit(status.EXIT_CONTRADICTED)
 
 
-def _labelled(result: Result, label: str) -> int:
+def _goal_by_label(result: Result, label: str) -> int:
     """One of the result's goals, by its label."""
     try:
         number = result.goal(label)
@@ -281,23 +283,23 @@ def _labelled(result: Result, label: str) -> int:
 
 
 @click.command(epilog="Example: adagoal report runs/two-room")
-@FOLDER
+@folder_argument
 def report(folder: Path) -> None:
     """Write report.html and its figures in DIR again, for an exploration or a training."""
-    if _is_training(folder):
-        from adagoal.report.deep import write
+    if _holds_training(folder):
+        from adagoal.report.deep import write_training_report
 
-        click.echo(write(folder))
+        click.echo(write_training_report(folder))
         return
     from adagoal.report import write_report
 
-    with aside():
-        page = write_report(_load(folder), folder)
+    with stdout_to_stderr():
+        page = write_report(_load_exploration(folder), folder)
     click.echo(page)
 
 
 @click.command(epilog="Example: adagoal envs --json")
-@options.JSON
+@options.json_option
 def envs(as_json: bool) -> None:
     """List what ENV can be, with the arguments that --env-arg takes."""
     from rich.console import Console
@@ -305,7 +307,7 @@ def envs(as_json: bool) -> None:
 
     from adagoal.worlds import registry
 
-    rows = registry.describe()
+    rows = registry.list_environments()
     if as_json:
         click.echo(json.dumps([row._asdict() for row in rows], indent=1))
         return
@@ -315,24 +317,26 @@ def envs(as_json: bool) -> None:
     Console().print(table)
 
 
-def _list(result: Result, folder: Path) -> None:
+def _print_goals(result: Result, folder: Path) -> None:
     """The goals with their intervals, where they are few; where to find the others."""
     rows = [row for row in result.table() if row["within"] and result.status is not status.Status.VOID]
-    for row in rows[:LISTED]:
+    for row in rows[:MAX_PRINTED_GOALS]:
         upper = f"to {row['upper']:.2f} steps" if math.isfinite(row["upper"]) else "steps or more"
         click.echo(f"  {row['label']}: {row['lower']:.2f} {upper}{', open' if row['open'] else ''}")
-    if len(rows) > LISTED:
-        click.echo(f"  ... and {len(rows) - LISTED} more: adagoal export {quote(str(folder))} --format csv lists all")
+    if len(rows) > MAX_PRINTED_GOALS:
+        click.echo(
+            f"  ... and {len(rows) - MAX_PRINTED_GOALS} more: adagoal export {quote(str(folder))} --format csv lists all"
+        )
 
 
-def _finish(result: Result, folder: Path, as_json: bool, estimate: Estimate | None = None) -> None:
+def _report_result(result: Result, folder: Path, as_json: bool, estimate: CostEstimate | None = None) -> None:
     """Print the result, write the report, and set the exit code."""
-    from adagoal.runs.again import command
-    from adagoal.runs.words import headline
+    from adagoal.runs.again import resume_command
+    from adagoal.runs.words import make_headline
 
     if not as_json:
-        click.echo(headline(result))
-        _list(result, folder)
+        click.echo(make_headline(result))
+        _print_goals(result, folder)
         if estimate is not None:
             click.echo(f"estimate: {estimate}")
         for reason in result.void:
@@ -340,7 +344,7 @@ def _finish(result: Result, folder: Path, as_json: bool, estimate: Estimate | No
         for warning in result.warnings:
             click.echo(f"warning: {warning}", err=True)
     page = None
-    with drawing("report.html", f"adagoal report {quote(str(folder))}"):
+    with skip_drawing_on_interrupt("report.html", f"adagoal report {quote(str(folder))}"):
         from adagoal.report import write_report
 
         page = write_report(result, folder)
@@ -352,21 +356,21 @@ def _finish(result: Result, folder: Path, as_json: bool, estimate: Estimate | No
         if page is not None:
             click.echo(f"report: {page}")
         if not result.status.finished and result.status is not status.Status.VOID:
-            click.echo(f"go on with: {command(result, folder)}")
+            click.echo(f"go on with: {resume_command(result, folder)}")
     if result.status.exit_code:
         raise click.exceptions.Exit(result.status.exit_code)
 
 
-def _is_training(folder: Path) -> bool:
-    from adagoal.api.explore import must_exist
-    from adagoal.runs.training_files import is_training
+def _holds_training(folder: Path) -> bool:
+    from adagoal.api.explore import require_run_folder
+    from adagoal.runs.training_files import is_training_folder
 
-    return is_training(must_exist(folder))
+    return is_training_folder(require_run_folder(folder))
 
 
-def _load(folder: Path) -> Result:
+def _load_exploration(folder: Path) -> Result:
     """The result in a folder."""
-    from adagoal.api.explore import must_exist
-    from adagoal.runs.result import load
+    from adagoal.api.explore import require_run_folder
+    from adagoal.runs.result import load_result
 
-    return load(must_exist(folder))
+    return load_result(require_run_folder(folder))

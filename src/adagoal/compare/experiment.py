@@ -15,22 +15,22 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from adagoal.engines import Needs
+from adagoal.engines import TaskResources
 
 if TYPE_CHECKING:  # a worker needs neither
     from matplotlib.figure import Figure
     from rich.table import Table as Screen
 
-    from adagoal.report.curves import Panel
+    from adagoal.report.curves import CurvePanel
 
-Options = SimpleNamespace
+ExperimentOptions = SimpleNamespace
 """What was asked for: ``out`` (a folder), ``quiet``, ``seeds`` (a range) and the experiment's own options."""
-Outcome = Any
+RunOutcome = Any
 """What a cell measured, as it comes back from its file: a dictionary or a list."""
 
 
 @dataclass(frozen=True)
-class Option:
+class ExperimentOption:
     """One of an experiment's own options."""
 
     name: str
@@ -38,22 +38,22 @@ class Option:
     """int, float, bool, str or Path"""
     default: Any
     help: str
-    low: float | None = None
+    minimum: float | None = None
     """The smallest value; a float of which nothing is said must be > 0."""
     choices: Sequence[str] = ()
-    many: bool = False
+    multiple: bool = False
     """May be given several times; the value is a tuple."""
 
 
 @dataclass(frozen=True)
-class Asked:
+class ExperimentInfo:
     """What an experiment asks of its user: all that the command line needs to know before it is run."""
 
-    home: str = ""
+    import_path: str = ""
     """``module:NAME`` of the declaration, or of a dictionary of parts."""
-    about: str = ""
+    description: str = ""
     """One line."""
-    options: tuple[Option, ...] = ()
+    options: tuple[ExperimentOption, ...] = ()
     seeds: int | None = 5
     """How many, unless told; None where an experiment has no seeds."""
     jobs: int | None = None
@@ -65,7 +65,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Report:
+class ExperimentReport:
     """What an experiment found."""
 
     rows: Any
@@ -78,16 +78,16 @@ class Report:
     """By file name."""
     finished: bool = True
     """False where more of the same command would change the outcome."""
-    panels: Sequence[Panel] = ()
+    panels: Sequence[CurvePanel] = ()
     """The curves of the page."""
 
 
-def _always(cell: Any, outcome: Outcome, options: Options) -> bool:
+def _always_complete(cell: Any, outcome: RunOutcome, options: ExperimentOptions) -> bool:
     return True
 
 
-def _flat(cell: Any) -> list[Any]:
-    return [part for field in cell for part in _flat(field)] if isinstance(cell, tuple) else [cell]
+def _flatten_fields(cell: Any) -> list[Any]:
+    return [part for field in cell for part in _flatten_fields(field)] if isinstance(cell, tuple) else [cell]
 
 
 @dataclass(frozen=True)
@@ -95,39 +95,39 @@ class Experiment:
     """A declaration; see the top of this file. ``measure`` travels to other processes: a function of a module."""
 
     name: str
-    cells: Callable[[Options], Sequence[Any]]
-    measure: Callable[[Any, Options], Outcome]
-    report: Callable[[Sequence[Outcome], Options], Report]
-    folder: str = ""
+    list_runs: Callable[[ExperimentOptions], Sequence[Any]]
+    measure_run: Callable[[Any, ExperimentOptions], RunOutcome]
+    make_report: Callable[[Sequence[RunOutcome], ExperimentOptions], ExperimentReport]
+    outcome_folder: str = ""
     """Of the outcomes, below OUT; NAME-runs unless told."""
-    file: Callable[[Any], str] | None = None
+    outcome_file: Callable[[Any], str] | None = None
     """Where the outcome of a cell is kept, unless by its fields (or its ``name``) in the folder."""
-    more: Callable[[Sequence[Outcome], Options], Sequence[Any]] | None = None
+    follow_up_runs: Callable[[Sequence[RunOutcome], ExperimentOptions], Sequence[Any]] | None = None
     """Cells that depend on the outcomes of the first ones."""
-    kept: Callable[[Any, Outcome, Options], bool] = _always
+    is_complete: Callable[[Any, RunOutcome, ExperimentOptions], bool] = _always_complete
     """Whether what a file holds is the outcome of this cell; if not, the cell is run (again)."""
-    line: Callable[[Outcome], str] | None = None
+    describe_outcome: Callable[[RunOutcome], str] | None = None
     """An outcome in words, for the progress."""
-    live: Callable[[Sequence[Outcome], int], Screen] | None = None
+    live_table: Callable[[Sequence[RunOutcome], int], Screen] | None = None
     """The outcomes so far as a table of at most so many lines, for the progress on a terminal."""
-    needs: Callable[[Options], Needs] = lambda options: Needs()
-    asks: Asked = Asked()
-    stem: str = ""
+    task_resources: Callable[[ExperimentOptions], TaskResources] = lambda options: TaskResources()
+    info: ExperimentInfo = ExperimentInfo()
+    file_stem: str = ""
     """NAME of NAME.json and NAME.md, where it is not the experiment's."""
 
-    def place(self, cell: Any) -> str:
+    def outcome_path(self, cell: Any) -> str:
         """The file of a cell, below OUT."""
-        if self.file is not None:
-            return self.file(cell)
-        name = getattr(cell, "name", None) or "-".join(map(str, _flat(cell)))
-        return f"{self.folder or f'{self.name}-runs'}/{name.replace(', ', '-').replace(' ', '-')}.json"
+        if self.outcome_file is not None:
+            return self.outcome_file(cell)
+        name = getattr(cell, "name", None) or "-".join(map(str, _flatten_fields(cell)))
+        return f"{self.outcome_folder or f'{self.name}-runs'}/{name.replace(', ', '-').replace(' ', '-')}.json"
 
-    def chosen(self, **given: Any) -> Options:
+    def fill_in_defaults(self, **given: Any) -> ExperimentOptions:
         """The options, with the defaults of those that are not given; ``seeds`` may be a number."""
         known = {"out": Path("runs") / self.name, "quiet": False} | {
-            option.name: option.default for option in self.asks.options
+            option.name: option.default for option in self.info.options
         }
-        options = Options(**known | {"seed": 0, "seeds": self.asks.seeds} | given)
+        options = ExperimentOptions(**known | {"seed": 0, "seeds": self.info.seeds} | given)
         if isinstance(options.seeds, int):
             options.seeds = range(options.seed, options.seed + options.seeds)
         return options

@@ -16,100 +16,106 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from adagoal.compare.experiment import Experiment, Options, Outcome, Report
+from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
 from adagoal.compare.tables import save_figure
 from adagoal.core.errors import InputError
-from adagoal.core.files import alone_in, read_json, remove_parts, write_json, write_text
+from adagoal.core.files import folder_lock, read_json, remove_partial_files, write_json, write_text
 from adagoal.engines import Engine
 from adagoal.report import curves
 
 
-def run(experiment: Experiment, options: Options, engine: Engine, display: Display) -> Report:
+def run_experiment(
+    experiment: Experiment, options: ExperimentOptions, engine: Engine, display: ExperimentDisplay
+) -> ExperimentReport:
     """Run what is missing; write NAME.json, NAME.md, NAME.html and the figures into the folder ``options.out``."""
     options.out = options.out.absolute()  # other processes, and environments, may change the current folder
-    cells = experiment.cells(options)
-    with alone_in(options.out):
-        for folder in {options.out, *((options.out / experiment.place(cell)).parent for cell in cells)}:
-            remove_parts(folder)
-        found = outcomes(experiment, cells, options, engine, display)
-        if experiment.more is not None:
-            found += outcomes(experiment, experiment.more(found, options), options, engine, display)
-        report = experiment.report(found, options)
-        stem = experiment.stem or experiment.name
+    cells = experiment.list_runs(options)
+    with folder_lock(options.out):
+        for folder in {options.out, *((options.out / experiment.outcome_path(cell)).parent for cell in cells)}:
+            remove_partial_files(folder)
+        found = collect_outcomes(experiment, cells, options, engine, display)
+        if experiment.follow_up_runs is not None:
+            found += collect_outcomes(experiment, experiment.follow_up_runs(found, options), options, engine, display)
+        report = experiment.make_report(found, options)
+        stem = experiment.file_stem or experiment.name
         write_json(options.out / f"{stem}.json", report.data)
         write_text(options.out / f"{stem}.md", report.text)
         for name, figure in report.figures.items():
             save_figure(figure, options.out / name)
         page = options.out / f"{stem}.html"
-        curves.write(page, f"adagoal: {experiment.name}", report.text, report.panels, report.figures)
+        curves.write_curve_page(page, f"adagoal: {experiment.name}", report.text, report.panels, report.figures)
     return report
 
 
-def outcomes(
-    experiment: Experiment, cells: Sequence[Any], options: Options, engine: Engine, display: Display
-) -> list[Outcome]:
+def collect_outcomes(
+    experiment: Experiment, cells: Sequence[Any], options: ExperimentOptions, engine: Engine, display: ExperimentDisplay
+) -> list[RunOutcome]:
     """What the cells measured, in their order."""
-    files = {experiment.place(cell): cell for cell in cells}
-    found = {name: _kept(experiment, name, cell, options) for name, cell in files.items()}
+    files = {experiment.outcome_path(cell): cell for cell in cells}
+    found = {name: _load_outcome(experiment, name, cell, options) for name, cell in files.items()}
     missing = {name: (cell, options) for name, cell in files.items() if found[name] is None}
-    with display.over(experiment, [outcome for outcome in found.values() if outcome is not None], len(files)) as done:
-        for name, measured in engine.map(experiment.measure, missing, experiment.needs(options)):
+    with display.track_runs(
+        experiment, [outcome for outcome in found.values() if outcome is not None], len(files)
+    ) as done:
+        for name, measured in engine.map(experiment.measure_run, missing, experiment.task_resources(options)):
             write_json(options.out / name, measured)
             found[name] = read_json(options.out / name)
             done(name, found[name])
-    return [found[experiment.place(cell)] for cell in cells]
+    return [found[experiment.outcome_path(cell)] for cell in cells]
 
 
-def _kept(experiment: Experiment, name: str, cell: Any, options: Options) -> Outcome | None:
+def _load_outcome(experiment: Experiment, name: str, cell: Any, options: ExperimentOptions) -> RunOutcome | None:
     """The outcome of a cell that the folder holds, None where it is to be run."""
     file = options.out / name
     if not file.exists():
         return None
     outcome = read_json(file)
     try:
-        return outcome if experiment.kept(cell, outcome, options) else None
+        return outcome if experiment.is_complete(cell, outcome, options) else None
     except (KeyError, TypeError, IndexError, AttributeError):
         raise InputError(f"{file}: damaged or incomplete; remove it to run this again") from None
 
 
-class Display:
+class ExperimentDisplay:
     """Progress on standard error: a live display on a terminal, a line for every finished cell elsewhere."""
 
     def __init__(self, quiet: bool = False) -> None:
         self._console = Console(stderr=True, quiet=quiet)
-        self._live = self._console.is_terminal and not quiet
-        self.done = self.total = 0
+        self._is_live = self._console.is_terminal and not quiet
+        self.n_done = self.n_total = 0
         """Cells."""
 
-    def say(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
         """A line of its own."""
         self._console.print(line, highlight=False, soft_wrap=True, markup=False)
 
     @contextlib.contextmanager
-    def over(self, experiment: Experiment, kept: list[Outcome], total: int) -> Iterator[Callable[[str, Outcome], None]]:
+    def track_runs(
+        self, experiment: Experiment, kept: list[RunOutcome], total: int
+    ) -> Iterator[Callable[[str, RunOutcome], None]]:
         """Around the run of some cells; what is yielded is told of every outcome."""
         found, last, began = list(kept), "", time.monotonic()
-        self.done, self.total = len(found), total
+        self.n_done, self.n_total = len(found), total
 
         def screen() -> RenderableType:
             state = f"{len(found)} of {total} runs, {time.monotonic() - began:,.0f} s"
-            if experiment.live is not None:
-                table = experiment.live(found.copy(), self._console.height - 3)
+            if experiment.live_table is not None:
+                table = experiment.live_table(found.copy(), self._console.height - 3)
                 table.caption = state
                 return table
             bar = ProgressBar(total=max(total, 1), completed=len(found), width=60)
             return Group(Text(f"{state}   {last}", overflow="crop", no_wrap=True), bar)
 
-        def done(name: str, outcome: Outcome) -> None:
+        def done(name: str, outcome: RunOutcome) -> None:
             nonlocal last
             found.append(outcome)
-            self.done = len(found)
-            last = experiment.line(outcome) if experiment.line is not None else name
-            if not self._live:
-                self.say(f"{len(found)} of {total} runs: {last}")
+            self.n_done = len(found)
+            last = experiment.describe_outcome(outcome) if experiment.describe_outcome is not None else name
+            if not self._is_live:
+                self.print_line(f"{len(found)} of {total} runs: {last}")
 
         if kept and len(kept) < total:
-            self.say(f"{len(kept)} of {total} runs are there already")
+            self.print_line(f"{len(kept)} of {total} runs are there already")
         live = Live(get_renderable=screen, console=self._console, refresh_per_second=1, transient=True)
-        with live if self._live else contextlib.nullcontext():
+        with live if self._is_live else contextlib.nullcontext():
             yield done

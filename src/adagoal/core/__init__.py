@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from adagoal.core import isolation
-from adagoal.core.numba_cache import remove_stale
+from adagoal.core.numba_cache import remove_stale_numba_cache
 
-isolation.prepare()
-remove_stale(Path(__file__).parents[1])
+isolation.prepare_worker()
+remove_stale_numba_cache(Path(__file__).parents[1])

@@ -23,16 +23,21 @@ import numpy as np
 
 from adagoal.core.types import Actions, Bools, Floats
 
-FINEST, RATIO = 1e-2, 1.5
-LEVELS = 2 + math.ceil(-2.0 * math.log(FINEST) / math.log(RATIO))
+FINEST_LEVEL, LEVEL_RATIO = 1e-2, 1.5
+N_LEVELS = 2 + math.ceil(-2.0 * math.log(FINEST_LEVEL) / math.log(LEVEL_RATIO))
 """The levels t of lemma 1: 0, and from FINEST times the cap to 1/FINEST times the cap with this ratio."""
-BETWEEN = (math.sqrt(RATIO) + 1.0 / math.sqrt(RATIO)) / 2.0
+NEAREST_LEVEL_FACTOR = (math.sqrt(LEVEL_RATIO) + 1.0 / math.sqrt(LEVEL_RATIO)) / 2.0
 """What the nearest level can cost: r t + Var/(2t) is at most this multiple of its least value sqrt(2 r Var)."""
-VECTOR: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": {"nnan", "nsz"}}
+VECTOR_MATH_OPTIONS: dict[str, Any] = {
+    "cache": True,
+    "nogil": True,
+    "error_model": "numpy",
+    "fastmath": {"nnan", "nsz"},
+}
 """There is no NaN here, so that min and max are single instructions; sums are not reordered."""
 
 
-class Local(NamedTuple):
+class LocalLowerBounds(NamedTuple):
     """Lower bounds that an episode raises on its way and follows; one column for every goal."""
 
     V: Floats
@@ -57,23 +62,23 @@ class Local(NamedTuple):
     """A"""
 
 
-@numba.njit(**VECTOR)
-def low(mean, variance, r, cap, sure):  # type: ignore[no-untyped-def]
+@numba.njit(**VECTOR_MATH_OPTIONS)
+def closed_form_low(mean, variance, r, cap, sure):  # type: ignore[no-untyped-def]
     """Low_x of lemma 4; ``sure`` is 1 - q where the pair has a single successor and 0 elsewhere."""
-    width = math.sqrt(2.0 * r * BETWEEN**2 * max(variance, 2.0 * r * (FINEST * cap) ** 2))
-    if 8.0 * r < FINEST**2:  # elsewhere no variance of numbers between 0 and C is as large
-        width = max(width, variance * (BETWEEN * FINEST / cap))
+    width = math.sqrt(2.0 * r * NEAREST_LEVEL_FACTOR**2 * max(variance, 2.0 * r * (FINEST_LEVEL * cap) ** 2))
+    if 8.0 * r < FINEST_LEVEL**2:  # elsewhere no variance of numbers between 0 and C is as large
+        width = max(width, variance * (NEAREST_LEVEL_FACTOR * FINEST_LEVEL / cap))
     return max(mean * (1.0 - r) - width, sure * mean)
 
 
-@numba.njit(**VECTOR)
-def low_known(mean, variance, least, r):  # type: ignore[no-untyped-def]
+@numba.njit(**VECTOR_MATH_OPTIONS)
+def closed_form_low_complete(mean, variance, least, r):  # type: ignore[no-untyped-def]
     """Low_x of lemma 4 where all successors are known; ``least`` is the smallest value of them."""
     return max(mean - math.sqrt(2.0 * r * variance) - r * (mean - least), least)
 
 
-@numba.njit(**VECTOR)
-def _greedy(state, V, local, successor, count, support, n):  # type: ignore[no-untyped-def]
+@numba.njit(**VECTOR_MATH_OPTIONS)
+def _greedy_backup(state, V, local, successor, count, support, n):  # type: ignore[no-untyped-def]
     """T_low V(s) for the bounds V [S] of one column, off its goal, and the greedy action; A is the reset."""
     s, A = np.uintp(state), np.uintp(local.n_actions)
     best, action = min(local.cap, 1.0 + V[local.start]), np.int64(A)
@@ -83,7 +88,7 @@ def _greedy(state, V, local, successor, count, support, n):  # type: ignore[no-u
         if n[x] == 0 and support[x] == 1:
             continue  # the state does not have this action: it is the reset
         if support[x] == 1:
-            value += low(V[np.uintp(successor[x, 0])], 0.0, local.log / n[x], local.cap, 1.0 - local.q[x])
+            value += closed_form_low(V[np.uintp(successor[x, 0])], 0.0, local.log / n[x], local.cap, 1.0 - local.q[x])
         elif local.complete[x]:
             m, square, own, least = 0.0, 0.0, V[s], np.inf
             for k in range(min(support[x], local.p.shape[1])):  # the user may be wrong about their number
@@ -91,7 +96,7 @@ def _greedy(state, V, local, successor, count, support, n):  # type: ignore[no-u
                 m += local.p[x, k] * d
                 square += local.p[x, k] * d * d
                 least = min(least, d)
-            value += low_known(m + own, max(square - m * m, 0.0), least + own, local.r[x])
+            value += closed_form_low_complete(m + own, max(square - m * m, 0.0), least + own, local.r[x])
         elif support[x] > 1:
             m, square, own, scale = 0.0, 0.0, V[s], 1.0 / n[x]
             for k in range(support[x]):
@@ -99,17 +104,17 @@ def _greedy(state, V, local, successor, count, support, n):  # type: ignore[no-u
                 m += count[x, k] * d
                 square += count[x, k] * d * d
             m, square = m * scale, square * scale
-            value += low(m + own, max(square - m * m, 0.0), local.log * scale, local.cap, 0.0)
+            value += closed_form_low(m + own, max(square - m * m, 0.0), local.log * scale, local.cap, 0.0)
         if value < best:
             best, action = value, np.int64(a)
     return best, action
 
 
-@numba.njit(**VECTOR)
-def back_up(state, column, local, successor, count, support, n):  # type: ignore[no-untyped-def]
+@numba.njit(**VECTOR_MATH_OPTIONS)
+def backup_state(state, column, local, successor, count, support, n):  # type: ignore[no-untyped-def]
     """Raise V at a state off the goal where not only the reset is allowed; returns the action to take, A: the reset."""
     V = local.V[column]
-    best, action = _greedy(state, V, local, successor, count, support, n)
+    best, action = _greedy_backup(state, V, local, successor, count, support, n)
     if best > V[state]:
         V[state] = best
     if local.probing and local.probe[column, state] >= 0:
@@ -117,14 +122,14 @@ def back_up(state, column, local, successor, count, support, n):  # type: ignore
     return action
 
 
-@numba.njit(**VECTOR)
-def table(columns, states, local, successor, count, support, n):  # type: ignore[no-untyped-def]
-    """[1, S, columns] the actions of :func:`back_up` in these states, for those who cannot ask on the way."""
+@numba.njit(**VECTOR_MATH_OPTIONS)
+def greedy_action_table(columns, states, local, successor, count, support, n):  # type: ignore[no-untyped-def]
+    """[1, S, columns] the actions of :func:`backup_state` in these states, for those who cannot ask on the way."""
     actions = np.zeros((1, local.V.shape[1], len(columns)), np.int16)
     for j in range(len(columns)):
         column = columns[j]
         for s in states:
-            action = _greedy(s, local.V[column], local, successor, count, support, n)[1]
+            action = _greedy_backup(s, local.V[column], local, successor, count, support, n)[1]
             probed = local.probing and local.probe[column, s] >= 0
             actions[0, s, j] = local.probe[column, s] if probed else action
     return actions

@@ -21,7 +21,7 @@ import numpy as np
 
 from adagoal.core.types import Floats, Longs
 
-BETS = np.concatenate([[1.0, 0.9], 0.7 * 0.7 ** np.arange(20)])
+BET_SHARES = np.concatenate([[1.0, 0.9], 0.7 * 0.7 ** np.arange(20)])
 """Shares of the wealth that are bet; the least is good for about a million observations."""
 HALVINGS = 60
 
@@ -32,12 +32,12 @@ def log_wealth(returns: Floats, times: Longs) -> float:
     ``returns`` [k] >= -1 are those of a coin that is bet (X/m - 1), and came so many ``times`` [k].
     """
     with np.errstate(divide="ignore"):
-        logs = np.log1p(BETS[:, None] * returns[None, :]) @ times
+        logs = np.log1p(BET_SHARES[:, None] * returns[None, :]) @ times
     top = float(logs.max())
     return top + math.log(float(np.exp(logs - top).mean())) if math.isfinite(top) else -math.inf
 
 
-def exceeds(successes: int, trials: int, q: float, alpha: float) -> bool:
+def rejects_at_most(successes: int, trials: int, q: float, alpha: float) -> bool:
     """Whether a probability of success <= ``q`` is refuted; falsely, at any time, with probability alpha at most."""
     times = np.array([successes, trials - successes])
     seen = times > 0  # a loss of everything that never came is none
@@ -46,12 +46,12 @@ def exceeds(successes: int, trials: int, q: float, alpha: float) -> bool:
     return log_wealth(np.array([1.0 / q - 1.0, -1.0])[seen], times[seen]) >= math.log(1.0 / alpha)
 
 
-def least(successes: int, trials: int, alpha: float) -> float:
+def lower_confidence_bound(successes: int, trials: int, alpha: float) -> float:
     """A lower bound on the probability of success; false, at any time, with probability alpha at most."""
-    return boundary(lambda q: exceeds(successes, trials, q, alpha), 1.0)
+    return find_boundary(lambda q: rejects_at_most(successes, trials, q, alpha), 1.0)
 
 
-def boundary(true_below: Callable[[float], bool], most: float) -> float:
+def find_boundary(true_below: Callable[[float], bool], most: float) -> float:
     """Where a statement about m in (0, most] that is true for small m becomes false; ``most`` where it never does."""
     if true_below(most):
         return most

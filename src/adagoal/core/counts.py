@@ -15,45 +15,45 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core.schema import Array, Schema, check_arrays
-from adagoal.core.threads import side_by_side
+from adagoal.core.schema import ArraySchema, ArraySpec, check_arrays
+from adagoal.core.threads import run_jobs_in_threads
 from adagoal.core.types import Bools, Floats, Ints, Longs
 
 if TYPE_CHECKING:
-    from adagoal.core.trail import Trail
+    from adagoal.core.trail import TransitionLog
 
-MOST = 2**53
+MAX_TRANSITIONS = 2**53
 """Transitions of a pair, at most: sums stay exact."""
 
-MOVES: Schema = {
-    "moves_pair": Array("int64", ("M",), low=0, below="S*A"),
-    "moves_to": Array("int32", ("M",), low=0, below="S"),
-    "moves_count": Array("int64", ("M",), low=1, high=MOST),
+EMPIRICAL_MODEL_SCHEMA: ArraySchema = {
+    "moves_pair": ArraySpec("int64", ("M",), low=0, below="S*A"),
+    "moves_to": ArraySpec("int32", ("M",), low=0, below="S"),
+    "moves_count": ArraySpec("int64", ("M",), low=1, high=MAX_TRANSITIONS),
 }
 """What a result keeps of the counts."""
 
 
-LINE = 16
+CACHE_LINE_VALUES = 16
 """Numbers so far apart are in different lines of memory: a line that two threads write to travels between them."""
 
-COMPILED: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
+COUNTING_LOOP_OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
 """Without Numba's reference counts, which cost more than the steps themselves: nothing is allocated in such loops."""
 
 
-class Counts:
+class TransitionCounts:
     """Growing transition counts over S states (allocated, not necessarily all seen) and A actions."""
 
-    SCHEMA: ClassVar[Schema] = {
-        "successor": Array("int32", ("S*A", "K"), low=0, below="S"),
-        "count": Array("int64", ("S*A", "K"), low=0, high=MOST),
-        "recent": Array("int64", ("S*A", "K"), low=0, high=MOST),
-        "support": Array("int32", ("S*A",), low=0, high="K"),
-        "n": Array("int64", ("S*A",), low=0, high=MOST),
-        "settled": Array("int64", ("S*A",), low=0, high=MOST),
-        "visits": Array("int64", ("S",), low=0, high=MOST),
-        "seen": Array("bool", ("S",)),
-        "terminal": Array("bool", ("S",)),
-        "absent": Array("bool", ("S*A",)),
+    ARRAY_SCHEMA: ClassVar[ArraySchema] = {
+        "successor": ArraySpec("int32", ("S*A", "K"), low=0, below="S"),
+        "count": ArraySpec("int64", ("S*A", "K"), low=0, high=MAX_TRANSITIONS),
+        "recent": ArraySpec("int64", ("S*A", "K"), low=0, high=MAX_TRANSITIONS),
+        "support": ArraySpec("int32", ("S*A",), low=0, high="K"),
+        "n": ArraySpec("int64", ("S*A",), low=0, high=MAX_TRANSITIONS),
+        "settled": ArraySpec("int64", ("S*A",), low=0, high=MAX_TRANSITIONS),
+        "visits": ArraySpec("int64", ("S",), low=0, high=MAX_TRANSITIONS),
+        "seen": ArraySpec("bool", ("S",)),
+        "terminal": ArraySpec("bool", ("S",)),
+        "absent": ArraySpec("bool", ("S*A",)),
     }
     """What a checkpoint holds."""
 
@@ -79,7 +79,7 @@ class Counts:
         self.absent: Bools = np.zeros(pairs, bool)
         """[X] pairs that do not exist, as the state does not have the action: the reset stands in for it"""
         self.seen[start] = True
-        self.trail: Trail | None = None
+        self.transition_log: TransitionLog | None = None
         """Every step that was counted, where a run is to keep them"""
 
     @property
@@ -88,48 +88,50 @@ class Counts:
         return len(self.visits)
 
     @property
-    def resets(self) -> int:
+    def n_resets(self) -> int:
         """Resets so far: every step is a transition that was counted, or one of them."""
         return int(self.visits.sum() - self.n.sum())
 
-    def record(self, state: int, action: int, successor: int) -> int:
+    def record_transition(self, state: int, action: int, successor: int) -> int:
         """Count one transition; returns the new count of the pair."""
         pair = state * self.n_actions + action
-        while not record(pair, successor, self.successor, self.count, self.recent, self.support, self.n, self.settled):
-            self.widen(2 * self.successor.shape[1])
+        while not count_transition(
+            pair, successor, self.successor, self.count, self.recent, self.support, self.n, self.settled
+        ):
+            self.grow_successors(2 * self.successor.shape[1])
         return int(self.n[pair])
 
-    def leave_out(self, pairs: Longs) -> None:
+    def mark_absent_pairs(self, pairs: Longs) -> None:
         """These pairs do not exist: each is known to be the reset, with the start as its successor and no counts."""
         self.absent[pairs], self.support[pairs], self.successor[pairs, 0] = True, 1, self.start
 
-    def add(self, moves: Longs, landed: Longs) -> None:
+    def add_steps(self, moves: Longs, landed: Longs) -> None:
         """Count steps, in order: pairs s * A + a, or -1 - s for a reset in s, and the states after them."""
-        if self.trail is not None:
-            self.trail.add(moves, landed)
+        if self.transition_log is not None:
+            self.transition_log.append_steps(moves, landed)
         done = 0
         while done < len(moves):
             arrays = self.successor, self.count, self.recent, self.support, self.n, self.settled
-            done = add_from(moves, landed, done, self.n_actions, self.visits, self.seen, *arrays)
+            done = count_steps_from(moves, landed, done, self.n_actions, self.visits, self.seen, *arrays)
             if done < len(moves):
-                self.widen(2 * self.successor.shape[1])
+                self.grow_successors(2 * self.successor.shape[1])
 
-    def add_rows(self, moves: Longs, landed: Longs, taken: Longs, threads: Executor, shares: int) -> None:
+    def add_step_rows(self, moves: Longs, landed: Longs, taken: Longs, threads: Executor, shares: int) -> None:
         """The same for several rows of steps [W, N], of which the first ``taken`` [W] are counted, row after row.
 
         In each of so many threads for the states of one share: a pair is counted by one thread, in order, so that how
         many there are changes nothing. There must be room for all successors.
         """
-        if self.trail is not None:
+        if self.transition_log is not None:
             for row, steps in enumerate(taken):
-                self.trail.add(moves[row, :steps], landed[row, :steps])
+                self.transition_log.append_steps(moves[row, :steps], landed[row, :steps])
         arrays = self.successor, self.count, self.recent, self.support, self.n, self.settled
-        share = _shares(self.n_states, self.n_actions, shares)
+        share = _share_of_pairs(self.n_states, self.n_actions, shares)
         given = share, np.empty((shares, moves.shape[1]), np.int32), moves, landed, taken
         counted = self.n_actions, self.visits, self.seen, *arrays
-        side_by_side([partial(add_share, one, *given, *counted) for one in range(shares)], threads)
+        run_jobs_in_threads([partial(count_steps_of_share, one, *given, *counted) for one in range(shares)], threads)
 
-    def widen(self, width: int) -> None:
+    def grow_successors(self, width: int) -> None:
         """Make room for more successors per pair."""
         if width <= self.successor.shape[1]:
             return
@@ -140,12 +142,12 @@ class Counts:
     def grow_states(self, n_states: int) -> None:
         """Make room for more states; the new ones are unseen."""
         states, pairs = n_states - self.n_states, (n_states - self.n_states) * self.n_actions
-        for name in self.SCHEMA:
+        for name in self.ARRAY_SCHEMA:
             array = getattr(self, name)
             rows = states if name in ("visits", "seen", "terminal") else pairs
             setattr(self, name, np.pad(array, [(0, rows)] + [(0, 0)] * (array.ndim - 1)))
 
-    def kernel(self) -> Floats:
+    def empirical_kernel(self) -> Floats:
         """[X, S] empirical transition probabilities, zero where a pair was never tried. For small S only."""
         p_hat = np.zeros((len(self.n), self.n_states))
         inside = self.count > 0
@@ -153,27 +155,27 @@ class Counts:
         p_hat[rows, self.successor[inside]] = self.count[inside] / self.n[rows]
         return p_hat
 
-    def moves(self) -> dict[str, NDArray[np.generic]]:
-        """The empirical model as three arrays [M] (:data:`MOVES`): pair x, successor, and how often it followed."""
+    def empirical_model_arrays(self) -> dict[str, NDArray[np.generic]]:
+        """The empirical model as three arrays [M] (:data:`EMPIRICAL_MODEL_SCHEMA`): pair x, successor, and how often it followed."""
         inside = self.count > 0
         pair = np.repeat(np.arange(len(self.n)), inside.sum(axis=1))
         return {"moves_pair": pair, "moves_to": self.successor[inside], "moves_count": self.count[inside]}
 
     def state(self) -> dict[str, NDArray[np.generic]]:
         """Everything, for a checkpoint."""
-        return {name: getattr(self, name) for name in self.SCHEMA}
+        return {name: getattr(self, name) for name in self.ARRAY_SCHEMA}
 
     def restore(self, arrays: dict[str, NDArray[np.generic]]) -> None:
         """The inverse of :meth:`state`; what does not fit together is a ``ValueError``, and nothing is changed."""
-        check_arrays(self.SCHEMA, arrays, {"A": self.n_actions})
-        other = object.__new__(Counts)
+        check_arrays(self.ARRAY_SCHEMA, arrays, {"A": self.n_actions})
+        other = object.__new__(TransitionCounts)
         other.n_actions, other.start = self.n_actions, self.start
-        for name in self.SCHEMA:
+        for name in self.ARRAY_SCHEMA:
             setattr(other, name, np.array(arrays[name]))
-        other._check()
+        other._check_consistency()
         vars(self).update(vars(other))
 
-    def _check(self) -> None:
+    def _check_consistency(self) -> None:
         """Every array says the same about the same transitions."""
         places = np.arange(self.successor.shape[1])
         inside = places < self.support[:, None]
@@ -198,13 +200,13 @@ class Counts:
 
 
 @lru_cache(1)
-def _shares(n_states: int, n_actions: int, shares: int) -> NDArray[np.uint8]:
+def _share_of_pairs(n_states: int, n_actions: int, shares: int) -> NDArray[np.uint8]:
     """[X] the share of every pair: so many states in a row that no line of memory belongs to two threads."""
-    return np.repeat(np.arange(n_states) // LINE % shares, n_actions).astype(np.uint8)
+    return np.repeat(np.arange(n_states) // CACHE_LINE_VALUES % shares, n_actions).astype(np.uint8)
 
 
 @numba.njit(cache=True, nogil=True)
-def record(pair, successor, successors, count, recent, support, n, settled):  # type: ignore[no-untyped-def]
+def count_transition(pair, successor, successors, count, recent, support, n, settled):  # type: ignore[no-untyped-def]
     """Count one transition of a pair; False (and nothing counted) where the row has no place left."""
     places = support[pair]
     for k in range(places):
@@ -225,19 +227,19 @@ def record(pair, successor, successors, count, recent, support, n, settled):  # 
     return True
 
 
-@numba.njit(**COMPILED)
-def add_from(moves, landed, done, n_actions, visits, seen, *arrays):  # type: ignore[no-untyped-def]
+@numba.njit(**COUNTING_LOOP_OPTIONS)
+def count_steps_from(moves, landed, done, n_actions, visits, seen, *arrays):  # type: ignore[no-untyped-def]
     """Count steps from number ``done`` on; returns where a row had no place left, or the end."""
     for i in range(done, len(moves)):
-        if moves[i] >= 0 and not record(moves[i], landed[i], *arrays):
+        if moves[i] >= 0 and not count_transition(moves[i], landed[i], *arrays):
             return i
         visits[moves[i] // n_actions if moves[i] >= 0 else -1 - moves[i]] += 1
         seen[landed[i]] = True
     return len(moves)
 
 
-@numba.njit(**COMPILED)
-def add_share(mine, share, scratch, moves, landed, taken, n_actions, visits, seen, *arrays):  # type: ignore[no-untyped-def]
+@numba.njit(**COUNTING_LOOP_OPTIONS)
+def count_steps_of_share(mine, share, scratch, moves, landed, taken, n_actions, visits, seen, *arrays):  # type: ignore[no-untyped-def]
     """Count the steps in the states of one share, row after row; ``share`` [X] is that of every pair."""
     for row in range(len(taken)):
         kept = np.uintp(0)
@@ -249,7 +251,7 @@ def add_share(mine, share, scratch, moves, landed, taken, n_actions, visits, see
             i = scratch[mine, k]
             move = moves[row, i]
             if move >= 0:
-                record(move, landed[row, i], *arrays)
+                count_transition(move, landed[row, i], *arrays)
             visits[move // n_actions if move >= 0 else -1 - move] += 1
             if not seen[landed[row, i]]:  # what one thread writes, all others have to read again
                 seen[landed[row, i]] = True

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from adagoal.core.text import plain
+from adagoal.core.text import to_single_line
 
-MOST = 2000
+MAX_MESSAGE_LENGTH = 2000
 """Characters of a message, at most."""
 
 
@@ -17,7 +17,9 @@ class InputError(ValueError):
 
     def __init__(self, message: str, name: str | None = None) -> None:
         self.name = name
-        self.reason = plain(message, MOST)  # what others raised, and is quoted, may have several lines
+        self.reason = to_single_line(
+            message, MAX_MESSAGE_LENGTH
+        )  # what others raised, and is quoted, may have several lines
         super().__init__(self.reason if name is None else f"{name}: {self.reason}")
 
     def __reduce__(self) -> tuple[type[InputError], tuple[str, str | None]]:

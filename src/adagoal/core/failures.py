@@ -1,7 +1,7 @@
 """Carry exceptions from a worker to the process that waits for it.
 
 Worker processes of environments, of engines and of trainings all use this module, and so do Ray workers. A worker
-answers a request with its result or with a :class:`Failure`. The waiting process raises the exception again:
+answers a request with its result or with a :class:`WorkerFailure`. The waiting process raises the exception again:
 
     EnvironmentFailure   the user's code raised; its own exception is the ``__cause__``
     InputError           bad input
@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from adagoal.core.errors import EnvironmentFailure, InputError
-from adagoal.core.text import told
+from adagoal.core.text import describe_exception
 
 
 class WorkerTraceback(Exception):
@@ -32,7 +32,7 @@ class WorkerTraceback(Exception):
 
 
 @dataclass(frozen=True)
-class _Portable:
+class _PortableException:
     """An exception in a form that can always be sent."""
 
     pickled: bytes | None
@@ -40,7 +40,7 @@ class _Portable:
     """Raised where the exception itself cannot be pickled, or not be unpickled."""
 
     @classmethod
-    def of(cls, error: BaseException) -> _Portable:
+    def from_exception(cls, error: BaseException) -> _PortableException:
         try:
             pickled = pickle.dumps(error)
         except Exception:
@@ -48,9 +48,9 @@ class _Portable:
         if isinstance(error, InputError):
             kind = EnvironmentFailure if isinstance(error, EnvironmentFailure) else InputError
             return cls(pickled, kind(error.reason, error.name))
-        return cls(pickled, RuntimeError(told(error)))
+        return cls(pickled, RuntimeError(describe_exception(error)))
 
-    def restore(self) -> BaseException:
+    def restore_exception(self) -> BaseException:
         if self.pickled is not None:
             try:  # the class may be unknown here, or its __init__ may want other arguments than it keeps
                 error = pickle.loads(self.pickled)
@@ -62,66 +62,66 @@ class _Portable:
 
 
 @dataclass(frozen=True)
-class Failure:
+class WorkerFailure:
     """An exception of a worker and its traceback."""
 
-    error: _Portable
-    cause: _Portable | None
-    text: str
+    error: _PortableException
+    cause: _PortableException | None
+    traceback_text: str
 
     @classmethod
-    def of(cls, error: BaseException) -> Failure:
+    def from_exception(cls, error: BaseException) -> WorkerFailure:
         """Prepare an exception for another process."""
-        cause = None if error.__cause__ is None else _Portable.of(error.__cause__)
-        return cls(_Portable.of(error), cause, "".join(traceback.format_exception(error)))
+        cause = None if error.__cause__ is None else _PortableException.from_exception(error.__cause__)
+        return cls(_PortableException.from_exception(error), cause, "".join(traceback.format_exception(error)))
 
-    def exception(self) -> BaseException:
+    def to_exception(self) -> BaseException:
         """Return the exception to raise."""
-        error = last = self.error.restore()
+        error = last = self.error.restore_exception()
         if self.cause is not None:
-            error.__cause__ = last = self.cause.restore()
-        last.__cause__ = WorkerTraceback(self.text)
+            error.__cause__ = last = self.cause.restore_exception()
+        last.__cause__ = WorkerTraceback(self.traceback_text)
         return error
 
 
-def attempt(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the result of a call, or the :class:`Failure` if it raises."""
+def call_or_capture(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return the result of a call, or the :class:`WorkerFailure` if it raises."""
     try:
         return function(*arguments)
     except Exception as error:
-        return Failure.of(error)
+        return WorkerFailure.from_exception(error)
 
 
-def result(answer: Any) -> Any:
+def unwrap_reply(answer: Any) -> Any:
     """Return the answer of a worker; raise what the worker raised."""
-    if isinstance(answer, Failure):
-        raise answer.exception()
+    if isinstance(answer, WorkerFailure):
+        raise answer.to_exception()
     return answer
 
 
-def serve(pipe: Connection, function: Callable[[Any], Any]) -> None:
+def serve_requests(pipe: Connection, function: Callable[[Any], Any]) -> None:
     """Answer requests with ``function(request)`` until the other end of the pipe closes."""
     while True:
         try:
             request = pipe.recv_bytes()
         except (EOFError, OSError):
             return
-        answer = attempt(_answer, function, request)
+        answer = call_or_capture(_handle_request, function, request)
         del request
         try:
-            send(pipe, answer)
+            send_reply(pipe, answer)
         except OSError:
             return
 
 
-def send(pipe: Connection, answer: Any) -> None:
+def send_reply(pipe: Connection, answer: Any) -> None:
     """Send an answer; if it cannot be pickled, send the exception that says so."""
     try:
         pickled = pickle.dumps(answer)
     except Exception as error:
-        pickled = pickle.dumps(Failure.of(error))
+        pickled = pickle.dumps(WorkerFailure.from_exception(error))
     pipe.send_bytes(pickled)
 
 
-def _answer(function: Callable[[Any], Any], request: bytes) -> Any:
+def _handle_request(function: Callable[[Any], Any], request: bytes) -> Any:
     return function(pickle.loads(request))

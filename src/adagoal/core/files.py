@@ -26,62 +26,64 @@ from numpy.typing import NDArray
 from adagoal.core import npz
 from adagoal.core.errors import InputError
 
-JSON_SIZE = 2**27
+MAX_JSON_BYTES = 2**27
 """Bytes of the largest JSON file that is read."""
-JSON_DEPTH = 32
-JSON_DIGITS = 40
+MAX_JSON_DEPTH = 32
+MAX_JSON_DIGITS = 40
 """Digits of the largest whole number: enough for the 128 bits of a random generator's state."""
 
-PART = re.compile(r".+\.(json|npz|html|png|csv|md)[a-z0-9_]{8}\.part")
-"""The name of a file that is being written by :func:`replace`."""
+PARTIAL_FILE_PATTERN = re.compile(r".+\.(json|npz|html|png|csv|md)[a-z0-9_]{8}\.part")
+"""The name of a file that is being written by :func:`write_atomically`."""
 
-Content = Callable[[IO[bytes]], object]
+FileContent = Callable[[IO[bytes]], object]
 """What a file will hold: a function that writes it."""
 
 # --- what a file holds ---
 
 
-def text_content(text: str) -> Content:
+def text_content(text: str) -> FileContent:
     """A text, in UTF-8."""
     return lambda file: file.write(text.encode())
 
 
-def bytes_content(data: bytes) -> Content:
+def bytes_content(data: bytes) -> FileContent:
     """Bytes, as they are."""
     return lambda file: file.write(data)
 
 
-def json_content(data: object) -> Content:
+def json_content(data: object) -> FileContent:
     """JSON; numbers that JSON cannot hold (inf, nan) are an error, so write None for them."""
-    return lambda file: file.write(_encoded(data, infinite=False, indent=1) + b"\n")
+    return lambda file: file.write(_encode_plain_json(data, infinite=False, indent=1) + b"\n")
 
 
-def arrays_content(arrays: Mapping[str, NDArray[Any]], facts: object = None, compress: bool = True) -> Content:
+def arrays_content(arrays: Mapping[str, NDArray[Any]], facts: object = None, compress: bool = True) -> FileContent:
     """Named arrays and, unless it is None, a JSON-ready object, in one ``.npz``."""
 
     def write(file: IO[bytes]) -> None:
-        encoded = {} if facts is None else {"__facts__": np.frombuffer(_encoded(facts, infinite=True), np.uint8)}
-        npz.write(file, {**encoded, **arrays}, compress)
+        encoded = (
+            {} if facts is None else {"__facts__": np.frombuffer(_encode_plain_json(facts, infinite=True), np.uint8)}
+        )
+        npz.write_npz(file, {**encoded, **arrays}, compress)
 
     return write
 
 
-def _encoded(data: object, infinite: bool, **options: Any) -> bytes:
+def _encode_plain_json(data: object, infinite: bool, **options: Any) -> bytes:
     """JSON; NumPy's numbers and arrays become plain ones, and nothing else is bent into shape.
 
     What could not be read again (NaN, deep nesting, a huge number) is not written.
     """
     try:
-        encoded = json.dumps(data, default=_plain, **options).encode()
+        encoded = json.dumps(data, default=_numpy_to_plain, **options).encode()
     except TypeError as error:
         raise ValueError(str(error)) from None
     except RecursionError:
-        _too_deep()
-    parsed(encoded, infinite)
+        _raise_too_deep()
+    parse_json(encoded, infinite)
     return encoded
 
 
-def _plain(value: Any) -> Any:
+def _numpy_to_plain(value: Any) -> Any:
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} {value!r} cannot be kept in a file")
@@ -92,22 +94,22 @@ def _plain(value: Any) -> Any:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically."""
-    replace(path, text_content(text))
+    write_atomically(path, text_content(text))
 
 
 def write_json(path: Path, data: object) -> None:
     """Write JSON atomically."""
-    replace(path, json_content(data))
+    write_atomically(path, json_content(data))
 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], facts: object, compress: bool = True) -> None:
     """Write named arrays and a JSON-ready object into one .npz, atomically."""
-    replace(path, arrays_content(arrays, facts, compress))
+    write_atomically(path, arrays_content(arrays, facts, compress))
 
 
-def replace(path: Path, write: Content) -> None:
+def write_atomically(path: Path, write: FileContent) -> None:
     """Let ``write`` fill a file that gets its name only once it is whole; what the system refuses is one clear line."""
-    with writing(path):
+    with report_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
         try:
@@ -123,16 +125,16 @@ def replace(path: Path, write: Content) -> None:
         sync_folder(path.parent)
 
 
-def remove_parts(folder: Path) -> None:
-    """Remove the files that :func:`replace` left unfinished in a folder when its process was killed."""
+def remove_partial_files(folder: Path) -> None:
+    """Remove the files that :func:`write_atomically` left unfinished in a folder when its process was killed."""
     with contextlib.suppress(OSError):  # what cannot be removed does no harm
         for path in folder.iterdir():
-            if PART.fullmatch(path.name):
+            if PARTIAL_FILE_PATTERN.fullmatch(path.name):
                 path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
+def report_write_errors(path: Path) -> Iterator[None]:
     """What goes wrong while this file is written is one line that names it."""
     try:
         yield
@@ -157,24 +159,24 @@ def sync_folder(folder: Path) -> None:
 
 def read_json(path: Path) -> Any:
     """Read JSON; a missing or damaged file is one clear line."""
-    with regular(path) as (file, size), reading(path):
-        return parsed(file.read(min(size, JSON_SIZE + 1)))
+    with open_regular_file(path) as (file, size), report_read_errors(path):
+        return parse_json(file.read(min(size, MAX_JSON_BYTES + 1)))
 
 
 def read_arrays(path: Path) -> tuple[dict[str, NDArray[Any]], Any]:
     """The inverse of :func:`write_arrays`; pickled objects are refused."""
-    with regular(path) as (file, size), reading(path):
-        arrays = npz.read(file, size)
-        return arrays, facts_of(arrays)
+    with open_regular_file(path) as (file, size), report_read_errors(path):
+        arrays = npz.read_npz(file, size)
+        return arrays, take_out_facts(arrays)
 
 
-def facts_of(arrays: dict[str, NDArray[Any]]) -> Any:
+def take_out_facts(arrays: dict[str, NDArray[Any]]) -> Any:
     """Take the JSON-ready object out of the arrays that were read with it. It may hold infinities."""
-    return parsed(arrays.pop("__facts__").tobytes(), infinite=True)
+    return parse_json(arrays.pop("__facts__").tobytes(), infinite=True)
 
 
 @contextlib.contextmanager
-def regular(path: Path) -> Iterator[tuple[IO[bytes], int]]:
+def open_regular_file(path: Path) -> Iterator[tuple[IO[bytes], int]]:
     """A file opened for reading, and its size; pipes and devices, which could hang the reader, are refused."""
     try:
         # Without O_NONBLOCK, opening a pipe would wait for a writer.
@@ -192,24 +194,24 @@ def regular(path: Path) -> Iterator[tuple[IO[bytes], int]]:
 
 
 @contextlib.contextmanager
-def reading(path: Path) -> Iterator[None]:
+def report_read_errors(path: Path) -> Iterator[None]:
     """What goes wrong while this file is read is one line that names it."""
     try:
         yield
     except InputError:
         raise
     except ValueError as error:
-        raise InputError(f"{path}: damaged or not readable ({_short(error)})") from None
+        raise InputError(f"{path}: damaged or not readable ({_short_error_text(error)})") from None
     except Exception as error:  # zip, zlib, header and key errors all mean the same to the user
         raise InputError(f"{path}: damaged or not readable ({type(error).__name__})") from None
 
 
-def _short(error: ValueError) -> str:
+def _short_error_text(error: ValueError) -> str:
     named = isinstance(error, UnicodeError | json.JSONDecodeError)
     return type(error).__name__ if named else str(error)[:200]
 
 
-def parsed(data: bytes, infinite: bool = False) -> Any:
+def parse_json(data: bytes, infinite: bool = False) -> Any:
     """JSON as data: no key twice, no NaN, no infinity (unless wanted), no huge number, no deep nesting."""
 
     def constant(name: str) -> float:
@@ -217,43 +219,47 @@ def parsed(data: bytes, infinite: bool = False) -> Any:
             raise ValueError(f"holds {name}")
         return math.inf if name == "Infinity" else -math.inf
 
-    if len(data) > JSON_SIZE:
-        raise ValueError(f"larger than {JSON_SIZE} bytes")
+    if len(data) > MAX_JSON_BYTES:
+        raise ValueError(f"larger than {MAX_JSON_BYTES} bytes")
     try:
         value = json.loads(
-            data.decode(), object_pairs_hook=_once, parse_constant=constant, parse_int=_whole, parse_float=_finite
+            data.decode(),
+            object_pairs_hook=_dict_of_unique_keys,
+            parse_constant=constant,
+            parse_int=_parse_integer,
+            parse_float=_parse_finite_float,
         )
     except RecursionError:
-        _too_deep()
+        _raise_too_deep()
     level = [value]
-    for _ in range(JSON_DEPTH):
+    for _ in range(MAX_JSON_DEPTH):
         inner = [list(x.values()) if isinstance(x, dict) else x for x in level if isinstance(x, dict | list)]
         level = [y for x in inner for y in x]
     if level:
-        _too_deep()
+        _raise_too_deep()
     if b"\\ud" in data.lower():  # half of a pair is no text: it could not be printed
         json.dumps(value, ensure_ascii=False).encode()
     return value
 
 
-def _too_deep() -> NoReturn:
-    raise ValueError(f"nested more than {JSON_DEPTH} deep")
+def _raise_too_deep() -> NoReturn:
+    raise ValueError(f"nested more than {MAX_JSON_DEPTH} deep")
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _dict_of_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError("an object has a key twice")
     return found
 
 
-def _whole(digits: str) -> int:
-    if len(digits) > JSON_DIGITS:
+def _parse_integer(digits: str) -> int:
+    if len(digits) > MAX_JSON_DIGITS:
         raise ValueError(f"holds a number of {len(digits)} digits")
     return int(digits)
 
 
-def _finite(digits: str) -> float:
+def _parse_finite_float(digits: str) -> float:
     value = float(digits) if len(digits) <= 400 else math.inf
     if math.isinf(value):
         raise ValueError("holds a number that is too large or too long")
@@ -262,20 +268,20 @@ def _finite(digits: str) -> float:
 
 # --- the lock ---
 
-_held: set[int] = set()
+_locked_handles: set[int] = set()
 
 
-def _let_go() -> None:
+def _release_locks_after_fork() -> None:
     """A worker that was forked must not keep the lock of a run that was killed."""
-    while _held:
-        os.close(_held.pop())
+    while _locked_handles:
+        os.close(_locked_handles.pop())
 
 
-os.register_at_fork(after_in_child=_let_go)
+os.register_at_fork(after_in_child=_release_locks_after_fork)
 
 
 @contextlib.contextmanager
-def alone_in(folder: Path | None) -> Iterator[None]:
+def folder_lock(folder: Path | None) -> Iterator[None]:
     """Keep other runs out of a folder while this one writes there; a killed run leaves no lock behind.
 
     Folders that are made for it are removed again if they are still empty at the end.
@@ -284,25 +290,25 @@ def alone_in(folder: Path | None) -> Iterator[None]:
         yield
         return
     made = [place for place in (folder, *folder.parents) if not os.path.lexists(place)]
-    with writing(folder):
+    with report_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder, os.O_RDONLY)
-    _held.add(handle)
+    _locked_handles.add(handle)
     try:
-        _lock(folder, handle)
+        _acquire_lock(folder, handle)
         yield
     finally:
-        if handle in _held:  # not so in a process that was forked meanwhile
+        if handle in _locked_handles:  # not so in a process that was forked meanwhile
             try:
                 with contextlib.suppress(OSError):
                     for place in made:
                         place.rmdir()
             finally:
-                _held.discard(handle)
+                _locked_handles.discard(handle)
                 os.close(handle)
 
 
-def busy(folder: Path) -> bool:
+def is_folder_locked(folder: Path) -> bool:
     """Whether a run is writing in a folder."""
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -314,7 +320,7 @@ def busy(folder: Path) -> bool:
     return False
 
 
-def _lock(folder: Path, handle: int) -> None:
+def _acquire_lock(folder: Path, handle: int) -> None:
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

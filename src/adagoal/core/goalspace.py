@@ -6,7 +6,7 @@ that the proofs ask for (docs/theory-more.md, "Goals that are sets").
 *States.* Every state is a goal of its own unless something else is asked for; its number is that of the state, and
 only some states may be chosen.
 
-*Sets.* A :class:`Sorter` says to which goals a state belongs, from its observation or its label. Goals are numbered in
+*Sets.* A :class:`GoalLabeler` says to which goals a state belongs, from its observation or its label. Goals are numbered in
 the order in which they are named or found. They may overlap, and some states may belong to none. Where states are
 numbered as they are found, so are the members of a goal, and a goal is seen once one of its states is.
 
@@ -23,18 +23,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.errors import InputError
-from adagoal.core.schema import Array, Schema, check_arrays, check_json
+from adagoal.core.schema import ArraySchema, ArraySpec, check_arrays, check_json_value
 from adagoal.core.types import Bools, Floats, Longs
 
-NAMES: dict[str, Any] = {"type": "array", "items": {"type": "string", "maxLength": 10_000}}
+GOAL_NAMES_SCHEMA: dict[str, Any] = {"type": "array", "items": {"type": "string", "maxLength": 10_000}}
 
 
-class Sorter(Protocol):
+class GoalLabeler(Protocol):
     """What the user calls goals, as a function of one state (:mod:`adagoal.core.sorters`)."""
 
     names: tuple[str, ...]
     """Goals that are there from the beginning"""
-    finds: bool
+    discovers_goals: bool
     """Whether others are found on the way"""
 
     def __call__(self, state: int, observation: Any, label: str) -> list[str]:
@@ -45,130 +45,135 @@ class Sorter(Protocol):
 class GoalSpace:
     """The goals of a run; see the module's text."""
 
-    SCHEMA: ClassVar[Schema] = {"at": Array("int64", ("S", "W"), low=-1)}
+    ARRAY_SCHEMA: ClassVar[ArraySchema] = {"at": ArraySpec("int64", ("S", "W"), low=-1)}
 
-    def __init__(self, at: Longs, bound: int, chosen: Longs | None = None, sort: Sorter | None = None) -> None:
-        self.at = at
+    def __init__(self, at: Longs, bound: int, chosen: Longs | None = None, sort: GoalLabeler | None = None) -> None:
+        self.goals_of_states = at
         """[S, W] the goals of every state"""
-        self.bound = bound
+        self.goal_bound = bound
         """How many goals there are, at most: what a union bound pays for"""
         self.names: list[str] | None = None if sort is None else list(sort.names)
         """[G] the names of the goals known so far; None where goals are states"""
-        self.chosen = chosen
+        self.chosen_states = chosen
         """The states that are goals, where not all are"""
-        self._number = {name: number for number, name in enumerate(self.names or ())}
-        self._sort = sort
-        self._finds = sort is not None and sort.finds
-        self.whole = sort is None
+        self._number_of_name = {name: number for number, name in enumerate(self.names or ())}
+        self._labeler = sort
+        self._discovers_goals = sort is not None and sort.discovers_goals
+        self.members_complete = sort is None
         """Whether the members of all goals are known"""
-        self._settled = False
+        self._is_final = False
 
     @staticmethod
-    def states(n_states: int, bound: int, chosen: Longs | None = None) -> GoalSpace:
+    def from_states(n_states: int, bound: int, chosen: Longs | None = None) -> GoalSpace:
         """Every state, or every one of ``chosen``, is a goal of its own."""
         space = GoalSpace(np.zeros((0, 1), np.int64), bound if chosen is None else len(chosen), chosen)
-        space.grow(n_states)
+        space.grow_states(n_states)
         return space
 
     @staticmethod
-    def sets(sort: Sorter, n_states: int, bound: int) -> GoalSpace:
+    def from_labeler(sort: GoalLabeler, n_states: int, bound: int) -> GoalSpace:
         """Goals that a sorter names or finds; ``bound`` is that on the number of states. States are added with add."""
         at = np.full((n_states, max(len(sort.names), 1)), -1)
-        return GoalSpace(at, bound if sort.finds else len(sort.names), sort=sort)
+        return GoalSpace(at, bound if sort.discovers_goals else len(sort.names), sort=sort)
 
     @property
-    def own(self) -> bool:
+    def goals_are_states(self) -> bool:
         """Whether goals are states."""
         return self.names is None
 
     @property
-    def numbers(self) -> Longs:
+    def goal_numbers(self) -> Longs:
         """[G] the goals; where others may be found, one more number stands for them."""
         if self.names is None:
-            return np.arange(len(self.at)) if self.chosen is None else self.chosen
-        return np.arange(len(self.names) + (self._finds and len(self.names) < self.bound))
+            return np.arange(len(self.goals_of_states)) if self.chosen_states is None else self.chosen_states
+        return np.arange(len(self.names) + (self._discovers_goals and len(self.names) < self.goal_bound))
 
     @property
-    def size(self) -> int:
+    def n_goal_numbers(self) -> int:
         """Numbers in use: one more than the largest."""
-        return len(self.at) if self.names is None else len(self.numbers)
+        return len(self.goals_of_states) if self.names is None else len(self.goal_numbers)
 
     # --- members ----------------------------------------------------------------------------------------------
 
-    def grow(self, n_states: int) -> None:
+    def grow_states(self, n_states: int) -> None:
         """Rows for more states: goals of their own, or members of none as far as is known."""
-        rows = np.arange(len(self.at), n_states)
+        rows = np.arange(len(self.goals_of_states), n_states)
         if not len(rows):
             return
-        new = np.full((len(rows), self.at.shape[1]), -1)
+        new = np.full((len(rows), self.goals_of_states.shape[1]), -1)
         if self.names is None:
-            new[:, 0] = rows if self.chosen is None else np.where(np.isin(rows, self.chosen), rows, -1)
-        self.at = np.vstack([self.at, new])
+            new[:, 0] = rows if self.chosen_states is None else np.where(np.isin(rows, self.chosen_states), rows, -1)
+        self.goals_of_states = np.vstack([self.goals_of_states, new])
 
-    def add(self, state: int, observation: Any, label: str) -> None:
+    def add_state(self, state: int, observation: Any, label: str) -> None:
         """Sort a state that nothing is known of."""
-        if self._sort is None or self.names is None:
+        if self._labeler is None or self.names is None:
             return
-        found = self._sort(state, observation, label)
-        if self._sort(state, observation, label) != found:
+        found = self._labeler(state, observation, label)
+        if self._labeler(state, observation, label) != found:
             raise InputError(f"the same observation belongs to {found} at first and not the second time", "goals")
-        self.grow(state + 1)
+        self.grow_states(state + 1)
         for name in found:
-            if name not in self._number:
-                self._number[name] = len(self.names)
+            if name not in self._number_of_name:
+                self._number_of_name[name] = len(self.names)
                 self.names.append(name)
-            self._put(state, self._number[name])
+            self._add_membership(state, self._number_of_name[name])
 
-    def _put(self, state: int, goal: int) -> None:
-        free = np.flatnonzero(self.at[state] < 0)
+    def _add_membership(self, state: int, goal: int) -> None:
+        free = np.flatnonzero(self.goals_of_states[state] < 0)
         if not len(free):
-            self.at = np.pad(self.at, ((0, 0), (0, 1)), constant_values=-1)
-            free = np.array([self.at.shape[1] - 1])
-        self.at[state, free[0]] = goal
+            self.goals_of_states = np.pad(self.goals_of_states, ((0, 0), (0, 1)), constant_values=-1)
+            free = np.array([self.goals_of_states.shape[1] - 1])
+        self.goals_of_states[state, free[0]] = goal
 
-    def settle(self) -> list[str]:
+    def finalize_members(self) -> list[str]:
         """All states have been added: no other goal will be found. Returns the names of goals without a state."""
-        members = np.bincount(self.at[self.at >= 0], minlength=len(self.names or ()))
+        members = np.bincount(self.goals_of_states[self.goals_of_states >= 0], minlength=len(self.names or ()))
         if not members.any():
             raise InputError("no state belongs to any of the goals", "goals")
-        self._finds, self._settled, self.whole, self.bound = False, True, True, int((members > 0).sum())
+        self._discovers_goals, self._is_final, self.members_complete, self.goal_bound = (
+            False,
+            True,
+            True,
+            int((members > 0).sum()),
+        )
         return [name for name, count in zip(self.names or (), members, strict=True) if not count]
 
-    def as_stored(self, whole: bool) -> None:
+    def mark_as_stored(self, whole: bool) -> None:
         """The members are those of a checkpoint, to look at; ``whole``: the world had no others to find."""
-        self._finds, self.whole = not whole, True
+        self._discovers_goals, self.members_complete = not whole, True
 
-    def inside(self, goal: int) -> Bools:
+    def states_of_goal(self, goal: int) -> Bools:
         """[S] the states of a goal."""
-        return membership(self.at, goal)
+        return membership_mask(self.goals_of_states, goal)
 
-    def columns(self, goals: Longs) -> Longs:
+    def columns_of_states(self, goals: Longs) -> Longs:
         """[S, W] the places, in ``goals`` [B], of the goals that each state belongs to; -1 where there is none."""
-        place = np.full(max(self.size, int(goals.max(initial=-1)) + 1) + 1, -1)  # the last entry is for -1
+        place = np.full(max(self.n_goal_numbers, int(goals.max(initial=-1)) + 1) + 1, -1)  # the last entry is for -1
         place[goals[goals >= 0]] = np.flatnonzero(goals >= 0)
-        found: Longs = place[self.at]
+        found: Longs = place[self.goals_of_states]
         return found
 
     # --- what goal rules look at ------------------------------------------------------------------------------
 
-    def holds(self, state: int, goals: Longs) -> Bools:
+    def contains_state(self, state: int, goals: Longs) -> Bools:
         """[G] whether each of the goals holds the state."""
-        return goals == state if self.own else np.isin(goals, self.at[state])
+        return goals == state if self.goals_are_states else np.isin(goals, self.goals_of_states[state])
 
-    def visits(self, visits: Longs, goals: Longs) -> Floats:
+    def visits_of_goals(self, visits: Longs, goals: Longs) -> Floats:
         """[G] how often states of each goal were visited, from the visits of states [S]."""
         if self.names is None:
             return visits[goals].astype(float)
-        at = self.at[: len(visits)]
+        at = self.goals_of_states[: len(visits)]
         rows, _ = np.nonzero(at >= 0)
-        total: Floats = np.bincount(at[at >= 0], visits[rows], minlength=self.size)[goals].astype(float)
+        total: Floats = np.bincount(at[at >= 0], visits[rows], minlength=self.n_goal_numbers)[goals].astype(float)
         return total
 
     # --- saving -----------------------------------------------------------------------------------------------
 
     def state(self) -> tuple[dict[str, NDArray[Any]], list[str] | None]:
         """For a checkpoint: members and names; nothing where goals are states."""
-        return ({}, None) if self.names is None else ({"at": self.at}, list(self.names))
+        return ({}, None) if self.names is None else ({"at": self.goals_of_states}, list(self.names))
 
     def restore(self, arrays: dict[str, NDArray[Any]], names: list[str] | None) -> None:
         """The inverse of :meth:`state`; what was not sorted the same way at the time is a ``ValueError``."""
@@ -176,26 +181,26 @@ class GoalSpace:
             if names is not None or self.names is not None:
                 raise ValueError("the goals are states, or they are not")
             return
-        check_json(NAMES, names)
-        check_arrays(self.SCHEMA, arrays)
+        check_json_value(GOAL_NAMES_SCHEMA, names)
+        check_arrays(self.ARRAY_SCHEMA, arrays)
         at = np.array(arrays["at"])
         if len(set(names)) < len(names) or at.max(initial=-1) >= len(names):
             raise ValueError("the goals do not have one name each")
-        rows = [(set(new[new >= 0]), set(old[old >= 0])) for new, old in zip(self.at, at, strict=False)]
-        same = all(new == old if self._settled else new <= old for new, old in rows)
+        rows = [(set(new[new >= 0]), set(old[old >= 0])) for new, old in zip(self.goals_of_states, at, strict=False)]
+        same = all(new == old if self._is_final else new <= old for new, old in rows)
         if names[: len(self.names)] != self.names or not same:
             raise InputError("the goals are not those of the run: they hold other states", "goals")
-        self.names, self.at = list(names), at
-        self._number = {name: number for number, name in enumerate(names)}
+        self.names, self.goals_of_states = list(names), at
+        self._number_of_name = {name: number for number, name in enumerate(names)}
 
 
-def membership(at: Longs, goal: int) -> Bools:
+def membership_mask(at: Longs, goal: int) -> Bools:
     """[S] the states of a goal, from ``at`` [S, W]."""
     inside: Bools = (at == goal).any(axis=1)
     return inside
 
 
-def places(sets: Sequence[Collection[int]], n_states: int) -> Longs:
+def memberships_from_sets(sets: Sequence[Collection[int]], n_states: int) -> Longs:
     """``at`` [S, W] of goals that are given as their members; goal number i is ``sets[i]``."""
     lists = [np.unique(np.asarray(list(members), np.int64)) for members in sets]
     goal, state = np.repeat(np.arange(len(lists)), [len(m) for m in lists]), np.concatenate([np.zeros(0, int), *lists])

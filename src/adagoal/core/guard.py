@@ -13,28 +13,28 @@ from multiprocessing import spawn
 
 from adagoal.core.errors import InputError
 
-OURS = "adagoal-worker"
+WORKER_PROCESS_NAME = "adagoal-worker"
 """The name of processes that import a script because of us. Those of the user's own are none of our business."""
-NO_GUARD = 79
+EXIT_MISSING_GUARD = 79
 """Exit code of a process that found itself running the script that began it."""
 
 
-def stop_if_imported() -> None:
+def exit_if_reimported() -> None:
     """End a process of ours whose import of the script has come back to a run: the script lacks its guard."""
     process = multiprocessing.current_process()
-    if getattr(process, "_inheriting", False) and process.name == OURS:
-        sys.exit(NO_GUARD)
+    if getattr(process, "_inheriting", False) and process.name == WORKER_PROCESS_NAME:
+        sys.exit(EXIT_MISSING_GUARD)
 
 
-def check(doing: str) -> None:
+def check_script_importable(doing: str) -> None:
     """Before processes are begun: whether they can import the script; ``doing`` is what the script does."""
-    stop_if_imported()
-    script = spawn.get_preparation_data(OURS).get("init_main_from_path")
+    exit_if_reimported()
+    script = spawn.get_preparation_data(WORKER_PROCESS_NAME).get("init_main_from_path")
     if script is not None and not os.path.exists(script):
         name = os.path.basename(script)
         raise InputError(f"a script that {doing} must be a file, as its workers import it; {name} is none")
 
 
-def missing(doing: str) -> InputError:
+def missing_guard_error(doing: str) -> InputError:
     """What a script without its guard is told."""
     return InputError(f'a script that {doing} must do so under if __name__ == "__main__":, as its workers import it')

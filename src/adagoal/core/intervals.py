@@ -15,7 +15,7 @@ from scipy.special import betainccinv, betaincinv
 from adagoal.core.types import Floats
 
 
-def exact_ends(successes: ArrayLike, trials: ArrayLike, tail: ArrayLike) -> tuple[Floats, Floats]:
+def clopper_pearson_bounds(successes: ArrayLike, trials: ArrayLike, tail: ArrayLike) -> tuple[Floats, Floats]:
     """The ends (low, high) of the intervals, of arrays that broadcast; ``tail`` is that of one end."""
     k, n, t = np.broadcast_arrays(successes, trials, tail)
     low = np.where(k == 0, 0.0, betaincinv(np.maximum(k, 1), n - k + 1, t))
@@ -23,7 +23,7 @@ def exact_ends(successes: ArrayLike, trials: ArrayLike, tail: ArrayLike) -> tupl
     return low, high
 
 
-def clopper_pearson(successes: int, trials: int, confidence: float) -> tuple[float, float]:
+def clopper_pearson_interval(successes: int, trials: int, confidence: float) -> tuple[float, float]:
     """The two-sided interval (low, high) of the probability of success."""
-    low, high = exact_ends(successes, trials, (1.0 - confidence) / 2.0)
+    low, high = clopper_pearson_bounds(successes, trials, (1.0 - confidence) / 2.0)
     return float(low), float(high)

@@ -8,7 +8,7 @@ from adagoal.core.types import Bools, Longs
 
 
 @dataclass(frozen=True)
-class Layout:
+class GridLayout:
     """How states lie in a plane, for drawing maps: a grid of cells, some of which are walls."""
 
     shape: tuple[int, int]

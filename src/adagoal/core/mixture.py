@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from adagoal.core.checks import integer, number
+from adagoal.core.checks import check_integer, check_number
 from adagoal.core.errors import InputError
 from adagoal.core.types import Bools, Floats, Ints, Longs
 
-TOLERANCE = 1e-9
+ROW_SUM_TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class LinearMixture:
     def __post_init__(self) -> None:
         if self.terminal.size == 0:
             object.__setattr__(self, "terminal", np.zeros(self.n_states, bool))
-        number("B", self.B, 0, math.inf, closed="()")
+        check_number("B", self.B, 0, math.inf, closed="()")
 
     @property
     def d(self) -> int:
@@ -57,7 +57,7 @@ class LinearMixture:
         return int(self.features.shape[1])
 
     @cached_property
-    def pair_of(self) -> Longs:
+    def pair_of_entry(self) -> Longs:
         """[nnz] the pair x of every place"""
         return np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
 
@@ -67,36 +67,36 @@ class LinearMixture:
         return np.add.reduceat(self.features, self.indptr[:-1], axis=0)
 
     @cached_property
-    def simplex(self) -> bool:
+    def has_probability_kernels(self) -> bool:
         """Every phi_i(. | x) is a probability distribution."""
-        return bool(self.features.min() >= 0 and np.abs(self.row_sums - 1).max() <= TOLERANCE)
+        return bool(self.features.min() >= 0 and np.abs(self.row_sums - 1).max() <= ROW_SUM_TOLERANCE)
 
     @cached_property
-    def kinds(self) -> tuple[Longs, Floats]:
+    def distinct_features(self) -> tuple[Longs, Floats]:
         """(kind [nnz], vectors [K, d]): the different feature vectors, and which of them stands in every place"""
         vectors, kind = np.unique(self.features, axis=0, return_inverse=True)
         return kind.ravel(), vectors
 
     @cached_property
-    def families(self) -> Longs:
+    def pair_families(self) -> Longs:
         """[X] equal for two pairs if their feature vectors are, whatever the successors that they belong to"""
-        kind, vectors = self.kinds
+        kind, vectors = self.distinct_features
         keys = np.random.default_rng(0).integers(2**63, size=len(vectors), dtype=np.uint64)
         return np.unique(np.add.reduceat(keys[kind], self.indptr[:-1]), return_inverse=True)[1].ravel()
 
     @cached_property
-    def cells(self) -> Longs:
+    def entry_classes(self) -> Longs:
         """[nnz] equal in two places if the vectors there are equal, and the families of the two pairs are"""
-        kind, vectors = self.kinds
-        cell: Longs = np.unique(self.families[self.pair_of] * len(vectors) + kind, return_inverse=True)[1]
+        kind, vectors = self.distinct_features
+        cell: Longs = np.unique(self.pair_families[self.pair_of_entry] * len(vectors) + kind, return_inverse=True)[1]
         return cell.ravel()
 
-    def tries(self, total: Longs) -> Longs:
+    def sum_over_successors(self, total: Longs) -> Longs:
         """[X] sums of counts [nnz] over the successors of every pair"""
         return np.add.reduceat(total, self.indptr[:-1])
 
     @cached_property
-    def known_part(self) -> tuple[Floats, Floats]:
+    def theta_parametrisation(self) -> tuple[Floats, Floats]:
         """(theta0 [d], N [d, k]): theta = theta0 + N z, with N orthonormal, is what the row sums leave open.
 
         Probabilities sum to one, so <theta, row_sums[x]> = 1 is known without any data. theta0 is the solution of
@@ -111,11 +111,11 @@ class LinearMixture:
         if np.abs(K @ theta0 - 1).max() > 1e-6:
             raise InputError("features: no theta makes every row sum to one")
         least = float(np.linalg.norm(theta0))
-        if least > self.B * (1 + TOLERANCE):
+        if least > self.B * (1 + ROW_SUM_TOLERANCE):
             raise InputError(f"B: {self.B:g} is too small: every theta whose rows sum to one has a norm >= {least:.4g}")
         return theta0, np.ascontiguousarray(v[rank:].T)
 
-    def kernel(self, theta: Floats) -> sparse.csr_matrix:
+    def mixture_kernel(self, theta: Floats) -> sparse.csr_matrix:
         """sum_i theta_i phi_i as a sparse matrix [X, S]."""
         return sparse.csr_matrix(
             (self.features @ theta, self.successors, self.indptr), shape=(len(self.indptr) - 1, self.n_states)
@@ -132,7 +132,7 @@ class LinearMixture:
         return np.add.reduceat(terms, ends - sizes, axis=0) if len(pairs) else np.zeros((0, self.d))
 
 
-def from_kernels(
+def mixture_from_kernels(
     kernels: Sequence[Any],
     n_actions: int,
     B: float | None = None,
@@ -142,9 +142,9 @@ def from_kernels(
     """A mixture from d matrices [S * A, S], dense or sparse, possibly signed; B is 1 unless given."""
     if kernels is None or len(kernels) == 0:
         raise InputError("kernels: a mixture needs d >= 1 of them, got none")
-    matrices = [_matrix(k, i) for i, k in enumerate(kernels)]
+    matrices = [_to_sparse_matrix(k, i) for i, k in enumerate(kernels)]
     pairs, n_states = matrices[0].shape
-    integer("n_actions", n_actions, 1, max(pairs, 1))
+    check_integer("n_actions", n_actions, 1, max(pairs, 1))
     if pairs != n_states * n_actions:
         raise InputError(f"kernels: must be [S * A, S] matrices, got {[pairs, n_states]} with A = {n_actions}")
     for i, m in enumerate(matrices):
@@ -152,7 +152,7 @@ def from_kernels(
             raise InputError(f"kernels: number {i} has the shape {list(m.shape)}, number 0 has {[pairs, n_states]}")
         if not np.isfinite(m.data).all():
             raise InputError(f"kernels: number {i} holds entries that are not finite")
-    integer("start", start, 0, n_states - 1)
+    check_integer("start", start, 0, n_states - 1)
     if terminal is not None and np.shape(terminal) != (n_states,):
         raise InputError(f"terminal: must have S = {n_states} entries, got the shape {list(np.shape(terminal))}")
     union = sum((abs(m) for m in matrices[1:]), abs(matrices[0])).tocsr()
@@ -175,7 +175,7 @@ def from_kernels(
     )
 
 
-def _matrix(kernel: Any, i: int) -> sparse.csr_matrix:
+def _to_sparse_matrix(kernel: Any, i: int) -> sparse.csr_matrix:
     """A kernel as a sparse matrix."""
     try:
         return sparse.csr_matrix(kernel, dtype=float)

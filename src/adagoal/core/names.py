@@ -16,28 +16,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.errors import InputError
-from adagoal.core.text import plain
+from adagoal.core.text import to_single_line
 
-DIGEST = 16
+DIGEST_BYTES = 16
 """Bytes by which the key of an observation is known."""
 
 
-class Observed(NamedTuple):
+class ObservedStates(NamedTuple):
     """How states are known by their observations."""
 
-    space: dict[str, Any]
-    """How an observation becomes a key (:func:`adagoal.worlds.keys.reader`); of kind "states" it is the state's number,
+    key_format: dict[str, Any]
+    """How an observation becomes a key (:func:`adagoal.worlds.keys.make_key_reader`); of kind "states" it is the state's number,
     counted from ``first``"""
-    digests: NDArray[np.uint8] = np.zeros((0, DIGEST), np.uint8)
+    digests: NDArray[np.uint8] = np.zeros((0, DIGEST_BYTES), np.uint8)
     """[N, DIGEST] of the keys of the states; zero where a state is no observation"""
 
 
-def label(labels: Sequence[str], state: int) -> str:
+def state_label(labels: Sequence[str], state: int) -> str:
     """The name of a state: plain text, its number where it has none."""
-    return plain(labels[state]) if state < len(labels) else str(state)
+    return to_single_line(labels[state]) if state < len(labels) else str(state)
 
 
-def numbered(name: Any, names: Sequence[str], size: int, what: str) -> int:
+def resolve_number(name: Any, names: Sequence[str], size: int, what: str) -> int:
     """The number of a state or goal that is given by its number, below ``size``, or by its name."""
     if not isinstance(name, str):
         try:

@@ -4,7 +4,7 @@ An ``.npz`` is a zip of ``.npy`` files. Two things in it can hurt a careless rea
 and a few kilobytes that unpack to gigabytes. So nothing is unpacked before the zip's directory and the head of every
 entry have been read and agree: numbers only (booleans, integers, floats, of this machine's byte order), exactly as many
 bytes as the shape needs, and sizes within bounds. Entries that are stored plainly cannot unpack to more than the file
-holds. Compressed entries may unpack to :data:`UNPACKED` bytes together; the writer stores larger ones plainly.
+holds. Compressed entries may unpack to :data:`MAX_UNPACKED_BYTES` bytes together; the writer stores larger ones plainly.
 """
 
 from __future__ import annotations
@@ -19,31 +19,33 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-UNPACKED = 2**30
+MAX_UNPACKED_BYTES = 2**30
 """Bytes that the compressed entries of a file may unpack to."""
-ENTRIES = 10_000
+MAX_ENTRIES = 10_000
 """Entries of a file."""
 
-_MAGIC = b"\x93NUMPY\x01\x00"
-_HEAD = re.compile(
+_NPY_MAGIC = b"\x93NUMPY\x01\x00"
+_NPY_HEADER_PATTERN = re.compile(
     rb"\{'descr': '([<|][biuf][0-9]{1,2})', 'fortran_order': (True|False), "
     rb"'shape': \(((?:[0-9]{1,18}, ?)*(?:[0-9]{1,18})?)\), \} *\n"
 )
 
 
-class Head(NamedTuple):
+class ArrayHeader(NamedTuple):
     """What an entry says about itself."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    fortran: bool
+    fortran_order: bool
     start: int
     """The first byte of the data."""
 
 
-def write(file: IO[bytes], arrays: Mapping[str, NDArray[Any]], compress: bool) -> None:
+def write_npz(file: IO[bytes], arrays: Mapping[str, NDArray[Any]], compress: bool) -> None:
     """Write the arrays; equal arrays give equal bytes. Objects are refused."""
-    large = sum(np.asarray(array).nbytes for array in arrays.values()) > UNPACKED // 2  # the other half is for heads
+    large = (
+        sum(np.asarray(array).nbytes for array in arrays.values()) > MAX_UNPACKED_BYTES // 2
+    )  # the other half is for heads
     method = zipfile.ZIP_DEFLATED if compress and not large else zipfile.ZIP_STORED
     with zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():
@@ -53,8 +55,8 @@ def write(file: IO[bytes], arrays: Mapping[str, NDArray[Any]], compress: bool) -
                 np.lib.format.write_array(member, np.asarray(array), version=(1, 0), allow_pickle=False)
 
 
-def read(
-    file: IO[bytes], size: int, fits: Callable[[Mapping[str, Head]], None] | None = None
+def read_npz(
+    file: IO[bytes], size: int, fits: Callable[[Mapping[str, ArrayHeader]], None] | None = None
 ) -> dict[str, NDArray[Any]]:
     """The arrays of a file of ``size`` bytes. ``fits`` sees all heads before anything is unpacked, and may raise.
 
@@ -63,26 +65,29 @@ def read(
     with zipfile.ZipFile(file) as archive:
         entries = archive.infolist()
         packed = [entry for entry in entries if entry.compress_type != zipfile.ZIP_STORED]
-        if len(entries) > ENTRIES:
-            raise ValueError(f"has more than {ENTRIES} entries")
-        if sum(entry.file_size for entry in packed) > UNPACKED:
-            raise ValueError(f"would unpack to more than {UNPACKED} bytes")
+        if len(entries) > MAX_ENTRIES:
+            raise ValueError(f"has more than {MAX_ENTRIES} entries")
+        if sum(entry.file_size for entry in packed) > MAX_UNPACKED_BYTES:
+            raise ValueError(f"would unpack to more than {MAX_UNPACKED_BYTES} bytes")
         if sum(entry.compress_size for entry in entries) > size:
             raise ValueError("its entries claim more bytes than it has")
-        if sum(entry.file_size for entry in entries) > memory():
+        if sum(entry.file_size for entry in entries) > total_memory_bytes():
             raise ValueError("holds more than fits into this machine's memory")
-        heads: dict[str, Head] = {}
+        heads: dict[str, ArrayHeader] = {}
         for entry in entries:
             name = entry.filename.removesuffix(".npy")
             if name in heads:
                 raise ValueError(f"entry {name[:80]!r} is there twice")
-            heads[name] = _head(archive, entry)
+            heads[name] = _read_array_header(archive, entry)
         if fits is not None:
             fits(heads)
-        return {name: _data(archive, entry, head) for entry, (name, head) in zip(entries, heads.items(), strict=True)}
+        return {
+            name: _read_array_data(archive, entry, head)
+            for entry, (name, head) in zip(entries, heads.items(), strict=True)
+        }
 
 
-def memory() -> int:
+def total_memory_bytes() -> int:
     """Bytes of memory of this machine, or a guess where it does not say."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -90,16 +95,20 @@ def memory() -> int:
         return 2**36
 
 
-def _head(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Head:
+def _read_array_header(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> ArrayHeader:
     name = f"entry {entry.filename[:80]!r}"
     if entry.compress_type == zipfile.ZIP_STORED and entry.compress_size != entry.file_size:
         raise ValueError(f"{name} claims another size than it has")
     if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise ValueError(f"{name} is compressed in an unknown way")
     with archive.open(entry) as member:
-        magic = member.read(len(_MAGIC) + 2)
+        magic = member.read(len(_NPY_MAGIC) + 2)
         length = int.from_bytes(magic[-2:], "little")
-        match = _HEAD.fullmatch(member.read(length)) if magic[:-2] == _MAGIC and length <= 10_000 else None
+        match = (
+            _NPY_HEADER_PATTERN.fullmatch(member.read(length))
+            if magic[:-2] == _NPY_MAGIC and length <= 10_000
+            else None
+        )
     if match is None:
         raise ValueError(f"{name} is not an array of numbers")
     dtype = np.dtype(match[1].decode())
@@ -107,10 +116,10 @@ def _head(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Head:
     start = len(magic) + length
     if entry.file_size != start + dtype.itemsize * math.prod(shape) or len(shape) > 16:
         raise ValueError(f"{name} has not the size that its shape needs")
-    return Head(dtype, shape, match[2] == b"True", start)
+    return ArrayHeader(dtype, shape, match[2] == b"True", start)
 
 
-def _data(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, head: Head) -> NDArray[Any]:
+def _read_array_data(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, head: ArrayHeader) -> NDArray[Any]:
     """The numbers of an entry; reading to its end checks its checksum."""
     flat = np.empty(math.prod(head.shape), head.dtype)
     room, filled = flat.view(np.uint8), 0
@@ -125,4 +134,4 @@ def _data(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, head: Head) -> NDArr
         member.read(1)
     if head.dtype.kind == "b" and len(room) and room.max() > 1:
         raise ValueError(f"entry {entry.filename[:80]!r} holds booleans that are neither true nor false")
-    return flat.reshape(head.shape, order="F" if head.fortran else "C")
+    return flat.reshape(head.shape, order="F" if head.fortran_order else "C")

@@ -16,21 +16,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
-def remove_stale(package: Path) -> None:
+def remove_stale_numba_cache(package: Path) -> None:
     """Remove the cache entries of each module that are older than the module or than anything it imports."""
     sources = {path: path.stat().st_mtime_ns for path in package.rglob("*.py")}
-    entries = list(_cache_entries({path.parent for path in sources}))
+    entries = list(_numba_cache_entries({path.parent for path in sources}))
     newest = max(sources.values(), default=0)
     if all(written >= newest for _, _, written in entries):
         return  # the common case: no file has changed, so the imports need not be read
-    changed = _latest_change(package, sources)
+    changed = _latest_source_changes(package, sources)
     for entry, source, written in entries:
         if written < changed.get(source, newest):
             with contextlib.suppress(OSError):  # another process was faster, or the folder is read-only
                 entry.unlink()
 
 
-def _cache_entries(folders: set[Path]) -> Iterator[tuple[Path, Path, int]]:
+def _numba_cache_entries(folders: set[Path]) -> Iterator[tuple[Path, Path, int]]:
     """Yield (index file, source file, modification time) of everything that Numba has cached for these folders."""
     own, cache = os.environ.get("NUMBA_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     for folder in folders:
@@ -41,7 +41,7 @@ def _cache_entries(folders: set[Path]) -> Iterator[tuple[Path, Path, int]]:
                     yield entry, folder / f"{entry.name.partition('.')[0]}.py", entry.stat().st_mtime_ns
 
 
-def _latest_change(package: Path, sources: dict[Path, int]) -> dict[Path, int]:
+def _latest_source_changes(package: Path, sources: dict[Path, int]) -> dict[Path, int]:
     """Return the latest modification time among each file and everything it imports from the package."""
     imports = {path: {file for file in _imported_files(package, path) if file in sources} for path in sources}
     latest = {}

@@ -18,17 +18,17 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from adagoal.core.errors import EnvironmentFailure, InputError
-from adagoal.core.text import told
+from adagoal.core.text import describe_exception
 
-WORLDS, GOAL_RULES, METHODS = "adagoal.worlds", "adagoal.goal_rules", "adagoal.methods"
+ENV_GROUP, GOAL_RULE_GROUP, METHOD_GROUP = "adagoal.worlds", "adagoal.goal_rules", "adagoal.methods"
 
 
-def names(group: str) -> list[str]:
+def list_plugin_names(group: str) -> list[str]:
     """The names that packages declare in a group; nothing is imported."""
     return sorted(entry_points(group=group).names)
 
 
-def find(group: str, name: str, argument: str) -> Any | None:
+def load_plugin(group: str, name: str, argument: str) -> Any | None:
     """What a package declares under a name, imported; None where no package does.
 
     ``argument`` is the one that named it, for the message where the package cannot be imported.
@@ -42,5 +42,5 @@ def find(group: str, name: str, argument: str) -> Any | None:
     try:
         return found[0].load()
     except (Exception, SystemExit) as error:
-        text = f"{name!r} of the package {packages[0]} cannot be loaded ({told(error)})"
+        text = f"{name!r} of the package {packages[0]} cannot be loaded ({describe_exception(error)})"
         raise EnvironmentFailure(text, argument) from error

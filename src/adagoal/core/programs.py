@@ -19,11 +19,11 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-WORTH = 0.1
+MIN_COMPILE_SECONDS = 0.1
 """Seconds of compilation from which on a program is kept."""
 
 
-def keep() -> None:
+def enable_jax_cache() -> None:
     """Keep programs from now on, in this process. Where there is no place for them nothing changes."""
     import jax
 
@@ -31,17 +31,17 @@ def keep() -> None:
     if config.jax_compilation_cache_dir is not None:
         return
     try:
-        folder = _folder()
+        folder = _jax_cache_folder()
         folder.mkdir(parents=True, exist_ok=True)
-        _remove_broken(folder)
+        _remove_broken_entries(folder)
     except (OSError, RuntimeError):  # a home that cannot be written, or none at all
         return
     warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation cache entry")
     config.update("jax_compilation_cache_dir", str(folder))
-    config.update("jax_persistent_cache_min_compile_time_secs", WORTH)
+    config.update("jax_persistent_cache_min_compile_time_secs", MIN_COMPILE_SECONDS)
 
 
-def _folder() -> Path:
+def _jax_cache_folder() -> Path:
     import llvmlite.binding as llvm
 
     kind = f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
@@ -50,14 +50,14 @@ def _folder() -> Path:
     return where / "adagoal" / hashlib.sha256(kind.encode()).hexdigest()[:12]
 
 
-def _remove_broken(folder: Path) -> None:
+def _remove_broken_entries(folder: Path) -> None:
     for path in folder.glob("*-cache"):
         with contextlib.suppress(OSError):  # another process may have removed it, or nobody can
-            if not _whole(path.read_bytes()):
+            if not _is_complete_entry(path.read_bytes()):
                 path.unlink()
 
 
-def _whole(entry: bytes) -> bool:
+def _is_complete_entry(entry: bytes) -> bool:
     """Whether what JAX compressed is all there; of another format than zlib's only that it is not empty."""
     if entry[:1] != b"\x78":
         return bool(entry)

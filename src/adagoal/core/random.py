@@ -13,11 +13,11 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-WORD = 2**32
+MAX_STREAM_INDEX = 2**32
 """NumPy splits a larger index into several words, so ``(WORD + 5,)`` would be ``(5, 1)``."""
 
 
-class Purpose(IntEnum):
+class StreamPurpose(IntEnum):
     """What a stream is for; the comment names the indices."""
 
     COPY_EPISODES = 0  # of one copy of an environment; 0 and 1 are the keys of ``SeedSequence.spawn(2)``
@@ -44,22 +44,22 @@ class Purpose(IntEnum):
     JUDGED_GOALS = 21
 
 
-def sequence(seed: int, purpose: Purpose, *indices: int) -> np.random.SeedSequence:
+def stream_seed_sequence(seed: int, purpose: StreamPurpose, *indices: int) -> np.random.SeedSequence:
     """Return the seed sequence of a stream; indices lie in [0, 2^32)."""
-    if not all(0 <= index < WORD for index in indices):
+    if not all(0 <= index < MAX_STREAM_INDEX for index in indices):
         raise ValueError(f"indices of a random stream must lie in [0, 2^32), got {indices}")
     return np.random.SeedSequence(seed, spawn_key=(int(purpose), *indices))
 
 
-def stream(seed: int, purpose: Purpose, *indices: int) -> np.random.Generator:
+def random_stream(seed: int, purpose: StreamPurpose, *indices: int) -> np.random.Generator:
     """Return the generator of a stream.
 
     >>> stream(0, Purpose.TEST_GOALS, 7).integers(10, size=3)
     array([...])
     """
-    return np.random.default_rng(sequence(seed, purpose, *indices))
+    return np.random.default_rng(stream_seed_sequence(seed, purpose, *indices))
 
 
-def key_data(seed: int, purpose: Purpose, *indices: int) -> NDArray[np.uint32]:
+def jax_key_data(seed: int, purpose: StreamPurpose, *indices: int) -> NDArray[np.uint32]:
     """Return the two words of a random key of JAX."""
-    return sequence(seed, purpose, *indices).generate_state(2).astype(np.uint32)
+    return stream_seed_sequence(seed, purpose, *indices).generate_state(2).astype(np.uint32)

@@ -14,66 +14,68 @@ from numba.core import event
 from numpy.typing import NDArray
 
 from adagoal import goals
-from adagoal.core.counts import Counts
+from adagoal.core.counts import TransitionCounts
 from adagoal.core.goalspace import GoalSpace
-from adagoal.core.past import Past
+from adagoal.core.past import BoundsHistory
 from adagoal.core.status import Status
 from adagoal.core.types import Actions, Bools, Floats, Longs
-from adagoal.core.world import Outcome, Plan, World
-from adagoal.goals import Known, Rule
+from adagoal.core.world import ExplorationPlan, RolloutOutcome, TabularEnv
+from adagoal.goals import GoalInfo, GoalRule
 
-COUNTED = frozenset({"visits", "successes", "recent", "previous"})
-"""Fields of :class:`~adagoal.goals.Known` that are made for rules that need them."""
-FAST, SLOW = 0.2, 0.05
+OPTIONAL_RULE_FIELDS = frozenset({"visits", "successes", "recent", "previous"})
+"""Fields of :class:`~adagoal.goals.GoalInfo` that are made for rules that need them."""
+RECENT_RATE, PREVIOUS_RATE = 0.2, 0.05
 """Rates of the two moving averages of success: recent and previous."""
 
 
-class Attempts:
+class GoalAttempts:
     """How often every goal was aimed at, how often it was reached, and whether that is changing."""
 
-    ARRAYS = ("total", "reached", "recent", "previous")
+    ARRAY_NAMES = ("total", "reached", "recent", "previous")
 
     def __init__(self, n_states: int) -> None:
         self.total, self.reached, self.recent, self.previous = np.zeros((4, n_states))
 
-    def add(self, goals: list[int], reached: list[bool]) -> None:
+    def add_episodes(self, goals: list[int], reached: list[bool]) -> None:
         """Episodes, in their order; a goal of -1 ("any state never seen") is nobody's attempt."""
         if goals:
-            self._make_room(max(goals))
-            count_attempts(np.array(goals), np.array(reached, float), *(getattr(self, name) for name in self.ARRAYS))
+            self._grow_arrays(max(goals))
+            update_attempt_arrays(
+                np.array(goals), np.array(reached, float), *(getattr(self, name) for name in self.ARRAY_NAMES)
+            )
 
-    def over(self, goals: Longs, needs: frozenset[str]) -> tuple[Floats, ...]:
+    def arrays_of_goals(self, goals: Longs, needs: frozenset[str]) -> tuple[Floats, ...]:
         """The four arrays over the given goals; zeros for those that a rule does not need, but for the attempts."""
-        self._make_room(int(goals.max(initial=-1)))
+        self._grow_arrays(int(goals.max(initial=-1)))
         rest = {"successes": self.reached, "recent": self.recent, "previous": self.previous}
         none = np.zeros(len(goals))
         return self.total[goals], *(array[goals] if name in needs else none for name, array in rest.items())
 
-    def _make_room(self, goal: int) -> None:
+    def _grow_arrays(self, goal: int) -> None:
         if goal >= len(self.total):
-            for name in self.ARRAYS:
+            for name in self.ARRAY_NAMES:
                 array = getattr(self, name)
                 setattr(self, name, np.pad(array, (0, goal + 1)))
 
 
 @numba.njit(cache=True, nogil=True)
-def count_attempts(goals, success, total, reached, recent, previous):  # type: ignore[no-untyped-def]
-    """Add episodes with ``goals`` and ``success`` [episodes] to the arrays of :class:`Attempts`, in place."""
+def update_attempt_arrays(goals, success, total, reached, recent, previous):  # type: ignore[no-untyped-def]
+    """Add episodes with ``goals`` and ``success`` [episodes] to the arrays of :class:`GoalAttempts`, in place."""
     for i in range(len(goals)):
         g = goals[i]
         if g >= 0:
             total[g] += 1.0
             reached[g] += success[i]
-            recent[g] += FAST * (success[i] - recent[g])
-            previous[g] += SLOW * (success[i] - previous[g])
+            recent[g] += RECENT_RATE * (success[i] - recent[g])
+            previous[g] += PREVIOUS_RATE * (success[i] - previous[g])
 
 
-class Answer(Protocol):
+class GoalEstimates(Protocol):
     """What a method would answer now, and what it needs to go on later. Goals that look alike may share a column."""
 
     name: str
     guarantee: bool
-    counts: Counts
+    counts: TransitionCounts
     L: float
     epsilon: float
     column: Longs
@@ -97,15 +99,15 @@ class Answer(Protocol):
         """[columns]"""
         ...
 
-    def bounds(self, goal: int) -> tuple[float, float]:
+    def distance_bounds(self, goal: int) -> tuple[float, float]:
         """Lower and upper bound on the expected number of steps from s0 to the goal (the upper one: of its policy)."""
         ...
 
-    def policy(self, goal: int) -> Actions:
+    def goal_policy(self, goal: int) -> Actions:
         """[T, S] the policy that is returned for the goal."""
         ...
 
-    def extras(self) -> dict[str, NDArray[Any]]:
+    def extra_arrays(self) -> dict[str, NDArray[Any]]:
         """Arrays of the method's own that belong to its answer, for instance the weights of a mixture."""
         ...
 
@@ -118,7 +120,7 @@ class Answer(Protocol):
         ...
 
 
-class Estimates(Answer, Protocol):
+class PlanningEstimates(GoalEstimates, Protocol):
     """What is believed about every goal, from the counts.
 
     ``D`` and ``E`` may be out of date for columns that nobody asked for, but they must always be valid: D never above
@@ -127,16 +129,16 @@ class Estimates(Answer, Protocol):
 
     episodes_per_plan: int
 
-    def refresh(self, wanted: Bools) -> bool:
+    def refresh_columns(self, wanted: Bools) -> bool:
         """Bring wanted columns up to date; False where they were. May be called until it says False."""
         ...
 
-    def plan(self) -> Plan:
+    def exploration_plan(self) -> ExplorationPlan:
         """The policies to explore with."""
         ...
 
 
-class Growing(Estimates, Protocol):
+class SupportsRadiusCurriculum(PlanningEstimates, Protocol):
     """Estimates whose radius can grow in a curriculum (label ``cor_UB_increasingL``)."""
 
     def set_radius(self, L: float, stage: int) -> None:
@@ -144,22 +146,22 @@ class Growing(Estimates, Protocol):
         ...
 
 
-class Waiting(Estimates, Protocol):
+class SupportsFinalize(PlanningEstimates, Protocol):
     """Estimates of which some columns wait for their turn to be brought up to date."""
 
-    def conclude(self, wanted: Bools) -> None:
+    def finalize(self, wanted: Bools) -> None:
         """Bring them up to date for an answer; the work is bounded, and the run does not go on from here."""
         ...
 
 
 @dataclass
-class Run:
+class ExplorationRun:
     """One exploration in progress: everything that the loop reads and changes."""
 
-    world: World
-    estimates: Answer
+    env: TabularEnv
+    estimates: GoalEstimates
     """Estimates for :func:`explore`; a method that ignores goal rules has a loop of its own (rivals/explorer.py)."""
-    rule: Rule
+    goal_rule: GoalRule
     rng: np.random.Generator
     steps: int = 0
     seconds: float = 0.0
@@ -169,21 +171,21 @@ class Run:
     episode_reached: list[bool] = field(default_factory=list)
     trace: list[tuple[int, int, float, int]] = field(default_factory=list)
     """(steps, episodes, largest error of an open goal, open goals) whenever the steps have grown by 2%."""
-    past: Past = field(default_factory=Past)
+    bounds_history: BoundsHistory = field(default_factory=BoundsHistory)
     """The bounds of all goals, whenever the steps have grown by a quarter."""
-    attempts: Attempts = field(default_factory=lambda: Attempts(0))
-    space: GoalSpace = field(default_factory=lambda: GoalSpace.states(0, 0))
+    goal_attempts: GoalAttempts = field(default_factory=lambda: GoalAttempts(0))
+    goal_space: GoalSpace = field(default_factory=lambda: GoalSpace.from_states(0, 0))
     """The goals; every state is one unless something else was asked for."""
     setting: Any = None
-    """The :class:`~adagoal.runs.setting.Setting` of the run, for observers; None for a run without one."""
+    """The :class:`~adagoal.runs.setting.ExplorationSettings` of the run, for observers; None for a run without one."""
 
     def __post_init__(self) -> None:
-        self._needs = goals.needs(self.rule, COUNTED)
-        if self.space.own:
-            self.space.grow(self.counts.n_states)
+        self._required_fields = goals.required_fields(self.goal_rule, OPTIONAL_RULE_FIELDS)
+        if self.goal_space.goals_are_states:
+            self.goal_space.grow_states(self.counts.n_states)
 
     @contextlib.contextmanager
-    def timed(self) -> Iterator[None]:
+    def measure_seconds(self) -> Iterator[None]:
         """Add the time that the block takes, less that of Numba's compiler, to ``seconds``."""
         compiler = event.TimingListener()  # type: ignore[no-untyped-call]
         began = time.perf_counter()
@@ -194,36 +196,38 @@ class Run:
             self.seconds += time.perf_counter() - began - (compiler.duration if compiler.done else 0.0)
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> TransitionCounts:
         """The transitions seen so far."""
         return self.estimates.counts
 
     @property
-    def stopped_by_rule(self) -> Status:
+    def status_of_own_rule(self) -> Status:
         """The status of a run that its method's own rule has ended."""
         return Status.CERTIFIED if self.estimates.guarantee else Status.STOPPED
 
-    def goes_on(self) -> bool:
+    def has_open_goals(self) -> bool:
         """Whether there is an open goal (the stopping rule, eq. ``stopping_rule``, says that there is none)."""
         estimates = self.estimates
-        return bool(any_open(estimates.D, estimates.E, estimates.L, estimates.epsilon))
+        return bool(any_column_open(estimates.D, estimates.E, estimates.L, estimates.epsilon))
 
     def open_columns(self) -> Bools:
         """[columns] goals believed reachable whose error is still above epsilon."""
         estimates = self.estimates
         return (estimates.D <= estimates.L) & (estimates.E > estimates.epsilon)
 
-    def known(self) -> Known:
+    def goal_info(self) -> GoalInfo:
         """What the goal rule may look at, one entry per goal of the goal space."""
         estimates, goals = self.estimates, self.estimates.goals
         columns = estimates.column[goals]
-        total, reached, recent, previous = self.attempts.over(goals, self._needs)
-        return Known(
+        total, reached, recent, previous = self.goal_attempts.arrays_of_goals(goals, self._required_fields)
+        return GoalInfo(
             D=estimates.D[columns],
             E=estimates.E[columns],
             L=estimates.L,
-            eligible=~self.space.holds(self.world.start, goals),
-            visits=self.space.visits(self.counts.visits, goals) if "visits" in self._needs else np.zeros(len(goals)),
+            eligible=~self.goal_space.contains_state(self.env.start, goals),
+            visits=self.goal_space.visits_of_goals(self.counts.visits, goals)
+            if "visits" in self._required_fields
+            else np.zeros(len(goals)),
             attempts=total,
             successes=reached,
             recent=recent,
@@ -232,13 +236,13 @@ class Run:
 
     def column_weights(self) -> Floats:
         """The rule's weights, summed over the goals that share a column."""
-        weights = goals.weights(self.rule, self.known())
+        weights = goals.compute_weights(self.goal_rule, self.goal_info())
         columns = self.estimates.column[self.estimates.goals]
         return np.bincount(columns, weights, minlength=len(self.estimates.D)).astype(float)
 
 
 @numba.njit(cache=True, nogil=True)
-def any_open(D, E, L, epsilon):  # type: ignore[no-untyped-def]
+def any_column_open(D, E, L, epsilon):  # type: ignore[no-untyped-def]
     """Whether a column is open, as :meth:`Run.open_columns` has it."""
     found = False
     for j in range(len(D)):
@@ -246,19 +250,19 @@ def any_open(D, E, L, epsilon):  # type: ignore[no-untyped-def]
     return found
 
 
-Observer = Callable[[Run], bool | None]
+RunObserver = Callable[[ExplorationRun], bool | None]
 """Called after every rollout; False ends the run, with everything learnt so far."""
 
 
-def note(run: Run, outcome: Outcome) -> None:
+def record_rollout(run: ExplorationRun, outcome: RolloutOutcome) -> None:
     """Take down what a rollout did."""
     run.steps += outcome.steps
     run.episode_goals += outcome.goals
     run.episode_reached += outcome.reached
-    run.attempts.add(outcome.goals, outcome.reached)
+    run.goal_attempts.add_episodes(outcome.goals, outcome.reached)
     if not run.trace or run.steps >= 1.02 * run.trace[-1][0]:
         still = run.open_columns()
         largest = float(run.estimates.E[still].max(initial=0.0))
         run.trace.append((run.steps, len(run.episode_goals), largest, int(still.sum())))
-        if run.past.due(run.steps):
-            run.past.add(run.steps, len(run.episode_goals), run.estimates)
+        if run.bounds_history.is_snapshot_due(run.steps):
+            run.bounds_history.take_snapshot(run.steps, len(run.episode_goals), run.estimates)

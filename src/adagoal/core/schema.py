@@ -19,20 +19,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core.npz import Head
+from adagoal.core.npz import ArrayHeader
 
-Size = int | str
-Sizes = dict[str, int]
+SizeSpec = int | str
+AxisSizes = dict[str, int]
 
 
 @dataclass(frozen=True)
-class Array:
+class ArraySpec:
     """What an array must be."""
 
-    type: str
+    dtype: str
     """A type by its name ("int32"), or letters of the kinds that are accepted: "b" booleans, "i" integers, "u" unsigned
     ones, "f" floats."""
-    shape: tuple[Size, ...] | None = None
+    shape: tuple[SizeSpec, ...] | None = None
     """Sizes; None accepts every shape."""
     low: float | str | None = None
     high: float | str | None = None
@@ -41,27 +41,29 @@ class Array:
     """Exclusive, for indices."""
     finite: bool = True
     """Floats: whether infinities are refused. NaN is always refused."""
-    rising: bool = False
+    increasing: bool = False
     """One axis: every value is larger than the one before it."""
     optional: bool = False
 
 
-Schema = Mapping[str, Array]
+ArraySchema = Mapping[str, ArraySpec]
 
 
-def check_heads(schema: Schema, heads: Mapping[str, Head], sizes: Mapping[str, int] | None = None) -> Sizes:
+def check_headers(
+    schema: ArraySchema, heads: Mapping[str, ArrayHeader], sizes: Mapping[str, int] | None = None
+) -> AxisSizes:
     """Names, types and shapes; returns the sizes. ``sizes`` are those that are known from elsewhere."""
     for name in heads:
         if name not in schema:
             raise ValueError(f"entry {name[:80]!r} does not belong there")
-    found: Sizes = dict(sizes or {})
+    found: AxisSizes = dict(sizes or {})
     present = {name: wanted for name, wanted in schema.items() if name in heads}
     for name, wanted in schema.items():
         if name not in heads and not wanted.optional:
             raise ValueError(f"entry {name!r} is missing")
     for name, wanted in present.items():
         dtype, shape = heads[name].dtype, heads[name].shape
-        if not (dtype.kind in wanted.type if set(wanted.type) <= set("biuf") else dtype.name == wanted.type):
+        if not (dtype.kind in wanted.dtype if set(wanted.dtype) <= set("biuf") else dtype.name == wanted.dtype):
             raise ValueError(f"entry {name!r} holds {dtype}, which is of the wrong type")
         if wanted.shape is None:
             continue
@@ -72,21 +74,23 @@ def check_heads(schema: Schema, heads: Mapping[str, Head], sizes: Mapping[str, i
                 found.setdefault(size, have)
     for name, wanted in present.items():
         if wanted.shape is not None:
-            expected = tuple(_size(size, found) for size in wanted.shape)
+            expected = tuple(_resolve_size(size, found) for size in wanted.shape)
             if heads[name].shape != expected:
                 raise ValueError(f"entry {name!r} has the shape {heads[name].shape} instead of {expected}")
     return found
 
 
-def check_arrays(schema: Schema, arrays: Mapping[str, NDArray[Any]], sizes: Mapping[str, int] | None = None) -> Sizes:
+def check_arrays(
+    schema: ArraySchema, arrays: Mapping[str, NDArray[Any]], sizes: Mapping[str, int] | None = None
+) -> AxisSizes:
     """Arrays that were read already: everything that the schema says of those it names; returns the sizes."""
-    heads = {name: Head(array.dtype, array.shape, False, 0) for name, array in arrays.items() if name in schema}
-    found = check_heads(schema, heads, sizes)
-    check_values(schema, arrays, found)
+    heads = {name: ArrayHeader(array.dtype, array.shape, False, 0) for name, array in arrays.items() if name in schema}
+    found = check_headers(schema, heads, sizes)
+    check_array_values(schema, arrays, found)
     return found
 
 
-def check_values(schema: Schema, arrays: Mapping[str, NDArray[Any]], sizes: Mapping[str, int]) -> None:
+def check_array_values(schema: ArraySchema, arrays: Mapping[str, NDArray[Any]], sizes: Mapping[str, int]) -> None:
     """Ranges, finiteness and order of arrays whose heads are right."""
     for name, wanted in schema.items():
         array = arrays.get(name)
@@ -98,21 +102,21 @@ def check_values(schema: Schema, arrays: Mapping[str, NDArray[Any]], sizes: Mapp
                 raise ValueError(f"entry {name!r} holds NaN")
             if wanted.finite and not (np.isfinite(smallest) and np.isfinite(largest)):
                 raise ValueError(f"entry {name!r} holds an infinity")
-        if wanted.low is not None and smallest < _bound(wanted.low, sizes):
-            raise ValueError(f"entry {name!r} holds {smallest}, less than {_bound(wanted.low, sizes)}")
-        if wanted.high is not None and largest > _bound(wanted.high, sizes):
-            raise ValueError(f"entry {name!r} holds {largest}, more than {_bound(wanted.high, sizes)}")
-        if wanted.below is not None and largest >= _bound(wanted.below, sizes):
-            raise ValueError(f"entry {name!r} holds {largest}, not below {_bound(wanted.below, sizes)}")
-        if wanted.rising and not (array[1:] > array[:-1]).all():
+        if wanted.low is not None and smallest < _resolve_bound(wanted.low, sizes):
+            raise ValueError(f"entry {name!r} holds {smallest}, less than {_resolve_bound(wanted.low, sizes)}")
+        if wanted.high is not None and largest > _resolve_bound(wanted.high, sizes):
+            raise ValueError(f"entry {name!r} holds {largest}, more than {_resolve_bound(wanted.high, sizes)}")
+        if wanted.below is not None and largest >= _resolve_bound(wanted.below, sizes):
+            raise ValueError(f"entry {name!r} holds {largest}, not below {_resolve_bound(wanted.below, sizes)}")
+        if wanted.increasing and not (array[1:] > array[:-1]).all():
             raise ValueError(f"entry {name!r} does not rise")
 
 
-def _bound(bound: float | str, sizes: Mapping[str, int]) -> float:
-    return _size(bound, sizes) if isinstance(bound, str) else bound
+def _resolve_bound(bound: float | str, sizes: Mapping[str, int]) -> float:
+    return _resolve_size(bound, sizes) if isinstance(bound, str) else bound
 
 
-def _size(size: Size, sizes: Mapping[str, int]) -> int:
+def _resolve_size(size: SizeSpec, sizes: Mapping[str, int]) -> int:
     if isinstance(size, int):
         return size
     return math.prod(int(part) if part.isdigit() else sizes[part] for part in size.split("*"))
@@ -120,11 +124,11 @@ def _size(size: Size, sizes: Mapping[str, int]) -> int:
 
 # --- JSON ---
 
-COUNT: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": 2**62}
+COUNT_SCHEMA: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": 2**62}
 """A number of something."""
 
 
-def record(**properties: Mapping[str, Any]) -> dict[str, Any]:
+def object_schema(**properties: Mapping[str, Any]) -> dict[str, Any]:
     """The schema of an object with exactly these entries."""
     return {
         "type": "object",
@@ -134,12 +138,12 @@ def record(**properties: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def nullable(rule: Mapping[str, Any]) -> dict[str, Any]:
+def nullable_schema(rule: Mapping[str, Any]) -> dict[str, Any]:
     """The same, or null."""
     return {**rule, "type": [rule["type"], "null"]}
 
 
-_TYPES: dict[str, tuple[type, ...]] = {
+_JSON_TYPES: dict[str, tuple[type, ...]] = {
     "object": (dict,),
     "array": (list,),
     "string": (str,),
@@ -148,20 +152,29 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "integer": (int,),
     "number": (int, float),
 }
-_ELSEWHERE = {"type", "required", "properties", "additionalProperties", "items", "$schema", "title", "description"}
+_STRUCTURAL_KEYWORDS = {
+    "type",
+    "required",
+    "properties",
+    "additionalProperties",
+    "items",
+    "$schema",
+    "title",
+    "description",
+}
 
 
-def check_json(schema: Mapping[str, Any], value: Any, where: str = "") -> None:
+def check_json_value(schema: Mapping[str, Any], value: Any, where: str = "") -> None:
     """``value`` conforms to the schema, which may use the words of JSON Schema that are handled here.
 
     ``where`` is the path to the value. A whole number written as 1.0 is not an integer, and a number is finite.
     """
     names = schema.get("type", [])
     names = [names] if isinstance(names, str) else names
-    if names and not any(_is(value, name) for name in names):
+    if names and not any(_has_json_type(value, name) for name in names):
         raise ValueError(f"{where or 'it'} must be {' or '.join(names)}")
     for word, wanted in schema.items():
-        if word not in _ELSEWHERE and not _HOLDS[word](value, wanted):
+        if word not in _STRUCTURAL_KEYWORDS and not _KEYWORD_CHECKS[word](value, wanted):
             raise ValueError(f"{where or 'it'} breaks the rule {word} {str(wanted)[:80]}")
     if isinstance(value, dict):
         for name in schema.get("required", ()):
@@ -173,28 +186,28 @@ def check_json(schema: Mapping[str, Any], value: Any, where: str = "") -> None:
             if rule is False:
                 raise ValueError(f"{where or 'it'} has the unknown entry {name[:80]!r}")
             if isinstance(rule, Mapping):
-                check_json(rule, inner, f"{where}.{name[:80]}" if where else name[:80])
+                check_json_value(rule, inner, f"{where}.{name[:80]}" if where else name[:80])
     if isinstance(value, list) and "items" in schema:
         for place, inner in enumerate(value):
-            check_json(schema["items"], inner, f"{where}[{place}]")
+            check_json_value(schema["items"], inner, f"{where}[{place}]")
 
 
-def _is(value: Any, name: str) -> bool:
+def _has_json_type(value: Any, name: str) -> bool:
     if isinstance(value, bool) and name != "boolean":
         return False
-    return isinstance(value, _TYPES[name]) and not (isinstance(value, float) and not math.isfinite(value))
+    return isinstance(value, _JSON_TYPES[name]) and not (isinstance(value, float) and not math.isfinite(value))
 
 
-def _numeric(value: Any) -> bool:
+def _is_json_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-_HOLDS: dict[str, Any] = {
+_KEYWORD_CHECKS: dict[str, Any] = {
     "enum": lambda value, wanted: any(type(value) is type(w) and value == w for w in wanted),
-    "minimum": lambda value, wanted: not _numeric(value) or value >= wanted,
-    "maximum": lambda value, wanted: not _numeric(value) or value <= wanted,
-    "exclusiveMinimum": lambda value, wanted: not _numeric(value) or value > wanted,
-    "exclusiveMaximum": lambda value, wanted: not _numeric(value) or value < wanted,
+    "minimum": lambda value, wanted: not _is_json_number(value) or value >= wanted,
+    "maximum": lambda value, wanted: not _is_json_number(value) or value <= wanted,
+    "exclusiveMinimum": lambda value, wanted: not _is_json_number(value) or value > wanted,
+    "exclusiveMaximum": lambda value, wanted: not _is_json_number(value) or value < wanted,
     "minLength": lambda value, wanted: not isinstance(value, str) or len(value) >= wanted,
     "maxLength": lambda value, wanted: not isinstance(value, str) or len(value) <= wanted,
     "minItems": lambda value, wanted: not isinstance(value, list) or len(value) >= wanted,

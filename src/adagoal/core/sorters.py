@@ -1,7 +1,7 @@
 """What a user calls goals, as functions of one state: where it is asked to which goals a state belongs.
 
 A function of observations gives every state a value, and states that share a value are one goal; entries of the
-observation (:func:`entries`) are such a function. Named predicates and labels are goals from the beginning, and may
+observation (:func:`make_entry_selector`) are such a function. Named predicates and labels are goals from the beginning, and may
 overlap. What code of the user raises here becomes an :class:`~adagoal.core.errors.EnvironmentFailure`.
 """
 
@@ -13,48 +13,48 @@ from typing import Any
 
 import numpy as np
 
-from adagoal.core.ctrlc import USER_CODE
+from adagoal.core.ctrlc import USER_CODE_SECTION
 from adagoal.core.errors import EnvironmentFailure, InputError
-from adagoal.core.text import plain, told
+from adagoal.core.text import describe_exception, to_single_line
 from adagoal.core.types import Bools
 
-Value = bool | int | float | str | bytes | tuple["Value", ...] | None
-Function = Callable[[Any], Any]
+GoalValue = bool | int | float | str | bytes | tuple["GoalValue", ...] | None
+ObservationFunction = Callable[[Any], Any]
 
 
-class ByValue:
+class ValueLabeler:
     """States that share a value of the function are one goal; those where it is None belong to none."""
 
     names: tuple[str, ...] = ()
-    finds = True
+    discovers_goals = True
 
-    def __init__(self, function: Function) -> None:
-        self._function = function
-        self._values: dict[str, Value] = {}
+    def __init__(self, function: ObservationFunction) -> None:
+        self._observation_function = function
+        self._value_of_name: dict[str, GoalValue] = {}
 
     def __call__(self, state: int, observation: Any, label: str) -> list[str]:
-        """See :class:`~adagoal.core.goalspace.Sorter`."""
-        with _blamed("the function", observation):
-            value = simple(self._function(observation))
+        """See :class:`~adagoal.core.goalspace.GoalLabeler`."""
+        with _convert_user_errors("the function", observation):
+            value = to_goal_value(self._observation_function(observation))
         if value is None:
             return []
         name = value if isinstance(value, str) else repr(value)
-        if self._values.setdefault(name, value) != value:
-            text = f"the values {value!r} and {self._values[name]!r} are written the same way, so they name one goal"
+        if self._value_of_name.setdefault(name, value) != value:
+            text = f"the values {value!r} and {self._value_of_name[name]!r} are written the same way, so they name one goal"
             raise InputError(text, "goals")
         return [name]
 
 
-class ByPredicate:
+class PredicateLabeler:
     """Goals by name, each with a function that says whether an observation belongs to it, or with its states."""
 
-    finds = False
+    discovers_goals = False
 
-    def __init__(self, predicates: Mapping[str, Function | Collection[int]]) -> None:
+    def __init__(self, predicates: Mapping[str, ObservationFunction | Collection[int]]) -> None:
         if not predicates:
             raise InputError("there must be at least one goal", "goals")
         for name, given in predicates.items():
-            if not isinstance(name, str) or not (callable(given) or _are_states(given)):
+            if not isinstance(name, str) or not (callable(given) or _is_state_collection(given)):
                 text = f"must be names with functions, or with lists of states; got {name!r}: {given!r}"
                 raise InputError(text, "goals")
             if not callable(given) and len(given) == 0:
@@ -63,64 +63,64 @@ class ByPredicate:
         self._predicates = dict(predicates)
 
     def __call__(self, state: int, observation: Any, label: str) -> list[str]:
-        """See :class:`~adagoal.core.goalspace.Sorter`."""
+        """See :class:`~adagoal.core.goalspace.GoalLabeler`."""
         found = []
         for name, given in self._predicates.items():
             if not callable(given):
                 inside = state in given
             else:
-                with _blamed(f"the goal {name!r}", observation):
+                with _convert_user_errors(f"the goal {name!r}", observation):
                     inside = bool(given(observation))
             found += [name] if inside else []
         return found
 
 
-class ByLabel:
+class NameLabeler:
     """Goals by the labels of states or of sets of states, and by the numbers of states."""
 
-    finds = False
+    discovers_goals = False
 
     def __init__(self, labels: Sequence[str | int], sets: Mapping[str, Bools]) -> None:
         self.names = tuple(dict.fromkeys(str(label) for label in labels))
-        self._numbers = {str(label) for label in labels if not isinstance(label, str)}
-        self._sets = sets
-        self.single = not any(name in sets for name in self.names)
+        self._state_numbers = {str(label) for label in labels if not isinstance(label, str)}
+        self._label_sets = sets
+        self.names_single_states = not any(name in sets for name in self.names)
         """Whether all are names or numbers of states, none that of a set"""
 
     def __call__(self, state: int, observation: Any, label: str) -> list[str]:
-        """See :class:`~adagoal.core.goalspace.Sorter`."""
-        return [name for name in self.names if self._holds(name, state, label)]
+        """See :class:`~adagoal.core.goalspace.GoalLabeler`."""
+        return [name for name in self.names if self._matches_state(name, state, label)]
 
-    def _holds(self, name: str, state: int, label: str) -> bool:
-        if name in self._numbers:
+    def _matches_state(self, name: str, state: int, label: str) -> bool:
+        if name in self._state_numbers:
             return name == str(state)
-        return bool(self._sets[name][state]) if name in self._sets else name == label
+        return bool(self._label_sets[name][state]) if name in self._label_sets else name == label
 
 
-class Stored:
+class StoredLabeler:
     """The goals of a run, as its checkpoint has them, to look at: states that are new since belong to none."""
 
-    finds = True
+    discovers_goals = True
 
     def __init__(self, names: Sequence[str] = ()) -> None:
         self.names = tuple(names)
 
     def __call__(self, state: int, observation: Any, label: str) -> list[str]:
-        """See :class:`~adagoal.core.goalspace.Sorter`."""
+        """See :class:`~adagoal.core.goalspace.GoalLabeler`."""
         return []
 
 
-def entries(keys: Sequence[str | int]) -> Function:
+def make_entry_selector(keys: Sequence[str | int]) -> ObservationFunction:
     """The function that takes entries out of an observation: by position, or by name from a dictionary."""
 
     def select(observation: Any) -> Any:
-        found = tuple(_tuples(_entry(observation, key)) for key in keys)
+        found = tuple(_to_nested_tuples(_observation_entry(observation, key)) for key in keys)
         return found if len(found) > 1 else found[0]
 
     return select
 
 
-def _entry(observation: Any, key: str | int) -> Any:
+def _observation_entry(observation: Any, key: str | int) -> Any:
     if isinstance(observation, Mapping):
         if key not in observation:
             known = ", ".join(map(str, observation))
@@ -128,26 +128,26 @@ def _entry(observation: Any, key: str | int) -> Any:
         return observation[key]
     whole = isinstance(observation, tuple | list) or (isinstance(observation, np.ndarray) and observation.ndim > 0)
     if not whole:
-        text = f"an observation such as {plain(observation)!r} has no entries: it is one {type(observation).__name__}"
+        text = f"an observation such as {to_single_line(observation)!r} has no entries: it is one {type(observation).__name__}"
         raise InputError(text, "goal_keys")
     if not isinstance(key, int) or not 0 <= key < len(observation):
         raise InputError(f"there is no entry {key!r} in an observation of {len(observation)} entries", "goal_keys")
     return observation[key]
 
 
-def _tuples(value: Any) -> Any:
+def _to_nested_tuples(value: Any) -> Any:
     """Arrays and lists as tuples, all the way down."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
-    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
+    return tuple(map(_to_nested_tuples, value)) if isinstance(value, list | tuple) else value
 
 
-def simple(value: Any) -> Value:
+def to_goal_value(value: Any) -> GoalValue:
     """What a function of observations may return, with NumPy's numbers as Python's."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, tuple):
-        return tuple(simple(part) for part in value)
+        return tuple(to_goal_value(part) for part in value)
     if isinstance(value, float):
         return value + 0.0  # -0.0 is the same number as 0.0, and must not have a name of its own
     if value is None or isinstance(value, bool | int | str | bytes):
@@ -156,18 +156,18 @@ def simple(value: Any) -> Value:
     raise InputError(text, "goals")
 
 
-def _are_states(given: Any) -> bool:
+def _is_state_collection(given: Any) -> bool:
     return isinstance(given, Collection) and all(isinstance(state, int | np.integer) for state in given)
 
 
 @contextmanager
-def _blamed(what: str, observation: Any) -> Iterator[None]:
+def _convert_user_errors(what: str, observation: Any) -> Iterator[None]:
     """Exceptions of any kind, SystemExit included, are those of the user's code."""
     try:
-        with USER_CODE:
+        with USER_CODE_SECTION:
             yield
     except (KeyboardInterrupt, InputError):
         raise
     except BaseException as error:
-        text = f"{what} raised {told(error)} for the observation {plain(observation)}"
+        text = f"{what} raised {describe_exception(error)} for the observation {to_single_line(observation)}"
         raise EnvironmentFailure(text, "goals") from error

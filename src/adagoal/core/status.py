@@ -32,10 +32,10 @@ class Status(StrEnum):
     def exit_code(self) -> int:
         """Exit code of a command that ran or resumed it."""
         if self is Status.DECIDED:
-            return CONTRADICTED
-        return VOID if self is Status.VOID else 0 if self.finished else UNFINISHED
+            return EXIT_CONTRADICTED
+        return EXIT_VOID if self is Status.VOID else 0 if self.finished else EXIT_UNFINISHED
 
 
-CONTRADICTED, BAD_INPUT, UNFINISHED, VOID, INTERRUPTED = 1, 2, 3, 4, 130
+EXIT_CONTRADICTED, EXIT_BAD_INPUT, EXIT_UNFINISHED, EXIT_VOID, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
 """Exit codes beside 0: a check contradicts; bad input; not finished, resumable; void (wins over unfinished); Ctrl-C
 before there was anything to keep."""

@@ -13,13 +13,13 @@ from typing import TextIO
 
 
 @contextlib.contextmanager
-def aside(into: TextIO | None = None) -> Iterator[None]:
+def stdout_to_stderr(into: TextIO | None = None) -> Iterator[None]:
     """Lead everything that is written to standard output into another file: standard error by default.
 
     An environment may change the current folder too; at the end it is again what it was.
     """
     other = sys.stderr if into is None else into
-    kept = _lead_away(other)
+    kept = _redirect_descriptor(other)
     try:
         with contextlib.redirect_stdout(other), contextlib.chdir("."):
             yield
@@ -31,7 +31,7 @@ def aside(into: TextIO | None = None) -> Iterator[None]:
             os.close(kept)
 
 
-def _lead_away(other: TextIO) -> int | None:
+def _redirect_descriptor(other: TextIO) -> int | None:
     """Let file descriptor 1 write into the other file; a copy of what it was, None where one of them is closed."""
     try:
         sys.stdout.flush()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, wait
 
 
-def side_by_side(jobs: Sequence[Callable[[], None]], threads: Executor | None) -> None:
+def run_jobs_in_threads(jobs: Sequence[Callable[[], None]], threads: Executor | None) -> None:
     """Do all jobs, in these threads or without any. None of them is left running, whatever is raised."""
     if threads is None:
         for job in jobs:

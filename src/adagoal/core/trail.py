@@ -13,43 +13,45 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core.counts import Counts
-from adagoal.core.schema import Array, Schema
+from adagoal.core.counts import TransitionCounts
+from adagoal.core.schema import ArraySchema, ArraySpec
 from adagoal.core.types import Longs
 
-SCHEMA: Schema = {
-    "state": Array("int32", ("N",), low=0, below="S"),
-    "action": Array("int16", ("N",), low=0, high="A"),
-    "next_state": Array("int32", ("N",), low=0, below="S"),
+TRANSITION_LOG_SCHEMA: ArraySchema = {
+    "state": ArraySpec("int32", ("N",), low=0, below="S"),
+    "action": ArraySpec("int16", ("N",), low=0, high="A"),
+    "next_state": ArraySpec("int32", ("N",), low=0, below="S"),
 }
 
 
-class Trail:
-    """The steps so far; :attr:`adagoal.core.counts.Counts.trail` is where a world adds to it."""
+class TransitionLog:
+    """The steps so far; :attr:`adagoal.core.counts.Counts.transition_log` is where a world adds to it."""
 
     def __init__(self, n_actions: int) -> None:
         self._n_actions = n_actions
-        self._pieces: dict[str, list[NDArray[Any]]] = {name: [np.zeros(0, a.type)] for name, a in SCHEMA.items()}
+        self._array_pieces: dict[str, list[NDArray[Any]]] = {
+            name: [np.zeros(0, a.dtype)] for name, a in TRANSITION_LOG_SCHEMA.items()
+        }
 
-    def add(self, moves: Longs, landed: Longs) -> None:
+    def append_steps(self, moves: Longs, landed: Longs) -> None:
         """Steps: pairs s * A + a, or -1 - s for a reset in s, and the states after them."""
         real, A = moves >= 0, self._n_actions
         states = np.where(real, moves // A, -1 - moves)
-        for name, values in zip(SCHEMA, (states, np.where(real, moves % A, A), landed), strict=True):
-            self._pieces[name].append(values.astype(SCHEMA[name].type))
+        for name, values in zip(TRANSITION_LOG_SCHEMA, (states, np.where(real, moves % A, A), landed), strict=True):
+            self._array_pieces[name].append(values.astype(TRANSITION_LOG_SCHEMA[name].dtype))
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
         """What is saved."""
-        self._pieces = {name: [np.concatenate(pieces)] for name, pieces in self._pieces.items()}
-        return {name: pieces[0] for name, pieces in self._pieces.items()}
+        self._array_pieces = {name: [np.concatenate(pieces)] for name, pieces in self._array_pieces.items()}
+        return {name: pieces[0] for name, pieces in self._array_pieces.items()}
 
-    def restore(self, arrays: Mapping[str, NDArray[Any]], counts: Counts) -> None:
+    def restore_steps(self, arrays: Mapping[str, NDArray[Any]], counts: TransitionCounts) -> None:
         """Back to the steps behind some counts: later ones are dropped, and a ``ValueError`` says if some are missing.
 
         (A checkpoint may be older than what was saved last, where the newer one was damaged.)
         """
         steps = int(counts.visits.sum())
-        kept = {name: arrays[name][:steps] for name in SCHEMA}
+        kept = {name: arrays[name][:steps] for name in TRANSITION_LOG_SCHEMA}
         if not np.array_equal(np.bincount(kept["state"], minlength=counts.n_states), counts.visits):
             raise ValueError("the steps are not those that were counted")
-        self._pieces = {name: [array] for name, array in kept.items()}
+        self._array_pieces = {name: [array] for name, array in kept.items()}

@@ -11,5 +11,5 @@ Bools = NDArray[np.bool_]
 Longs = NDArray[np.int64]
 Ints = NDArray[np.int32]
 Actions = NDArray[np.int16]
-MOST_ACTIONS = 32_766
+MAX_ACTIONS = 32_766
 """Policies are tables of 16-bit numbers, and the reset is one more action."""

@@ -12,12 +12,12 @@ from typing import Any
 from adagoal.core.errors import EnvironmentFailure, InputError
 
 
-def names_file(spec: object) -> bool:
+def is_file_spec(spec: object) -> bool:
     """Whether a text names code in a file."""
     return isinstance(spec, str) and ".py:" in spec
 
 
-def from_file(spec: str, name: str) -> Any:
+def load_from_file(spec: str, name: str) -> Any:
     """What the file calls NAME; ``name`` is the argument that is wrong where there is no such thing."""
     file, _, attribute = spec.rpartition(":")
     path = Path(file)
@@ -36,7 +36,7 @@ def from_file(spec: str, name: str) -> Any:
     return getattr(module, attribute)
 
 
-def wanted(observe: Callable[..., bool | None] | None, *told: object) -> bool:
+def call_observer(observe: Callable[..., bool | None] | None, *told: object) -> bool:
     """Whether an observer, told this, wants to go on. What the user's raises is the user's, what one of ours is not."""
     if observe is None:
         return True

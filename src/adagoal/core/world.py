@@ -8,45 +8,45 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core.backup import Local
-from adagoal.core.counts import Counts
+from adagoal.core.backup import LocalLowerBounds
+from adagoal.core.counts import TransitionCounts
 from adagoal.core.goalspace import GoalSpace
-from adagoal.core.layout import Layout
+from adagoal.core.layout import GridLayout
 from adagoal.core.mixture import LinearMixture
-from adagoal.core.names import Observed
+from adagoal.core.names import ObservedStates
 from adagoal.core.types import Actions, Floats, Longs
 
-NEVER = 2**62
-REST = -2
+NO_LIMIT = 2**62
+OTHER_GOALS = -2
 """The goal of a state, in a plan, that is one of those without a column of their own."""
 
 
 @dataclass(frozen=True)
-class Plan:
+class ExplorationPlan:
     """Goal-conditioned exploration policies, and when to come back for new ones.
 
     The columns are the goals that the learner tells apart. A column whose ``goal_state`` is -1 stands for all other
-    goals: it is reached when any new state is, or one whose goal is :data:`REST`. Where goals are sets of states,
+    goals: it is reached when any new state is, or one whose goal is :data:`OTHER_GOALS`. Where goals are sets of states,
     ``goal_state`` is the number of the goal.
     """
 
-    policy: Actions | Local
+    policy: Actions | LocalLowerBounds
     """[T, S, columns]: actions; T = 1 is stationary, T = H has one table per stage of the episode. Or lower bounds,
     which every step raises where it is taken, and greedy actions for them."""
     goal_state: Longs
     """[columns]"""
-    limit: int
+    max_episode_steps: int
     """Steps after which an episode ends without success."""
-    threshold: Longs
+    replan_thresholds: Longs
     """[X]: come back as soon as a pair has been tried this often."""
-    at: Longs | None = None
+    goals_of_states: Longs | None = None
     """[S, W]: the goals that each state belongs to (:mod:`adagoal.core.goalspace`); each its own where not given."""
-    steps: int = NEVER
+    max_steps: int = NO_LIMIT
     """Come back after so many steps, at the latest."""
 
 
 @dataclass
-class Outcome:
+class RolloutOutcome:
     """What a rollout did."""
 
     steps: int = 0
@@ -55,7 +55,7 @@ class Outcome:
     reached: list[bool] = field(default_factory=list)
 
 
-class World(Protocol):
+class TabularEnv(Protocol):
     """An environment with discrete states and a reset, as the loop sees it.
 
     A rollout goes on from where the last one stopped: an episode that was interrupted for replanning
@@ -70,14 +70,14 @@ class World(Protocol):
     """An upper bound on the number of states, for the union bounds."""
     pair_bound: int
     """An upper bound on the number of pairs of a state and an action that it has."""
-    sure_start: bool
+    start_is_certain: bool
     """Whether a reset leads to ``start`` by definition; where that is only believed, a certificate pays for it."""
-    masked: bool
-    """Whether actions that a state does not have are left out (:meth:`Counts.leave_out`), which not every method can.
+    uses_action_masks: bool
+    """Whether actions that a state does not have are left out (:meth:`Counts.mark_absent_pairs`), which not every method can.
     If not, a known model has them lead to the start, and an environment is given them to do as it likes."""
     initial_states: int
     """How many states to allocate at first."""
-    layout: Layout | None
+    layout: GridLayout | None
     labels: tuple[str, ...]
 
     mixture: LinearMixture | None
@@ -89,47 +89,47 @@ class World(Protocol):
         ...
 
     @property
-    def void(self) -> list[str]:
+    def void_reasons(self) -> list[str]:
         """Reasons for which no certificate can be given, one line each: checks that it rests on have failed."""
         ...
 
-    def classify(self, space: GoalSpace) -> bool:
+    def assign_states_to_goals(self, space: GoalSpace) -> bool:
         """Add every state to the goal space, with its observation and label: those known now, others when found.
 
         A state that is no observation (a virtual start) belongs to no goal. True where all states are known now.
         """
         ...
 
-    def observed(self) -> Observed | None:
+    def observed_states(self) -> ObservedStates | None:
         """How states are known by their observations; None where they have none."""
         ...
 
-    def note(self, line: str) -> None:
+    def add_warning(self, line: str) -> None:
         """Add a warning, once."""
         ...
 
-    def doubt(self, line: str) -> None:
+    def add_void_reason(self, line: str) -> None:
         """Add a reason for which certificates are void, once."""
         ...
 
     def rollout(
         self,
-        plan: Plan,
+        plan: ExplorationPlan,
         weights: Floats,
-        counts: Counts,
+        counts: TransitionCounts,
         rng: np.random.Generator,
         max_steps: int,
         max_episodes: int,
-    ) -> Outcome:
+    ) -> RolloutOutcome:
         """Play episodes, goals drawn in proportion to ``weights`` [columns], until the plan or a limit says stop."""
         ...
 
-    def restart(self, seed: int) -> None:
+    def reset_with_seed(self, seed: int) -> None:
         """Back to the start, with all randomness of the world's own seeded anew."""
         ...
 
     @property
-    def settled(self) -> bool:
+    def is_restorable(self) -> bool:
         """True where :meth:`state` captures everything."""
         ...
 

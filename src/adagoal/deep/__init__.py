@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RECIPES", "Config", "Evaluation", "Policy", "TrainResult", "evaluate", "load", "resume", "train"]
 
-_HOME = {
+_MODULE_OF_NAME = {
     "Config": "adagoal.deep.config",
     "RECIPES": "adagoal.deep.config",
     "Evaluation": "adagoal.deep.evaluation",
@@ -39,18 +39,18 @@ _HOME = {
     "resume": "adagoal.runs.training",
     "train": "adagoal.runs.training",
 }
-_EXTRA = {"jax", "jaxlib", "optax", "mujoco", "gymnasium_robotics"}
+_EXTRA_PACKAGES = {"jax", "jaxlib", "optax", "mujoco", "gymnasium_robotics"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULE_OF_NAME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with_extra()
-    return getattr(importlib.import_module(_HOME[name]), name)
+    require_deep_extra()
+    return getattr(importlib.import_module(_MODULE_OF_NAME[name]), name)
 
 
-def with_extra() -> None:
+def require_deep_extra() -> None:
     """Raise one clear line if a package of the ``deep`` extra is not installed."""
-    for package in sorted(_EXTRA):
+    for package in sorted(_EXTRA_PACKAGES):
         if importlib.util.find_spec(package) is None:
             raise InputError(f"the deep world needs {package}: pip install 'adagoal[deep]'")

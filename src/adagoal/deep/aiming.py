@@ -19,48 +19,48 @@ from typing import Any
 
 import numpy as np
 
-from adagoal.deep.families import MAZE, PANDA, inherits, is_a
-from adagoal.deep.vectors import flat, like
+from adagoal.deep.families import MAZE_CLASS, PANDA_CLASS, inherits_method, is_instance_of
+from adagoal.deep.vectors import flatten_numbers, unflatten_like
 
-Hook = Callable[[Any, Any], None]
+SetGoalFunction = Callable[[Any, Any], None]
 """``set_goal(env, goal)``: a function of the user's; the goal has the form of ``desired_goal``."""
-Setter = Callable[[Any], None]
+GoalSetter = Callable[[Any], None]
 
 
-def setter(env: Any, hook: Hook | None) -> Setter | None:
+def find_goal_setter(env: Any, hook: SetGoalFunction | None) -> GoalSetter | None:
     """A function that tells ``env`` its goal; None where no way is known."""
     core = env.unwrapped
     if hook is not None:
         return lambda goal: hook(env, goal)
     if env.has_wrapper_attr("set_goal"):
-        own: Setter = env.get_wrapper_attr("set_goal")
+        own: GoalSetter = env.get_wrapper_attr("set_goal")
         return own
-    if is_a(env, MAZE):
-        return lambda goal: _maze(core, goal)
-    if is_a(env, PANDA):
-        return lambda goal: _panda(core, goal)
+    if is_instance_of(env, MAZE_CLASS):
+        return lambda goal: _set_maze_goal(core, goal)
+    if is_instance_of(env, PANDA_CLASS):
+        return lambda goal: _set_panda_goal(core, goal)
     if hasattr(core, "goal"):
-        return lambda goal: _attribute(core, goal)
+        return lambda goal: _set_goal_attribute(core, goal)
     return None
 
 
-def _attribute(core: Any, goal: Any) -> None:
+def _set_goal_attribute(core: Any, goal: Any) -> None:
     """Replace an attribute ``goal`` that holds as many numbers; anything else of this name is left alone."""
     with contextlib.suppress(TypeError, ValueError, AttributeError):  # no numbers, or a property that cannot be set
-        now, chosen = flat(core.goal), flat(goal)
+        now, chosen = flatten_numbers(core.goal), flatten_numbers(goal)
         if now.size == chosen.size and np.isfinite(now).all():
-            core.goal = like(core.goal, chosen)
+            core.goal = unflatten_like(core.goal, chosen)
 
 
 @contextlib.contextmanager
-def start_for(env: Any, goal: Any) -> Iterator[None]:
+def draw_start_for_goal(env: Any, goal: Any) -> Iterator[None]:
     """Let resets in this block draw the start as the environment draws it for ``goal``.
 
     A maze puts its start into another cell than its own goal. Other environments draw the two independently of each
     other, as far as we know, and a maze without a cell apart from the goal has no choice.
     """
     core = env.unwrapped
-    if not inherits(env, MAZE, "generate_reset_pos"):
+    if not inherits_method(env, MAZE_CLASS, "generate_reset_pos"):
         yield
         return
     away = np.linalg.norm(np.asarray(core.maze.unique_reset_locations) - goal, axis=1)
@@ -77,12 +77,12 @@ def start_for(env: Any, goal: Any) -> Iterator[None]:
         del core.generate_reset_pos
 
 
-def _maze(core: Any, goal: Any) -> None:
+def _set_maze_goal(core: Any, goal: Any) -> None:
     core.goal = goal
     core.update_target_site_pos()
 
 
-def _panda(core: Any, goal: Any) -> None:
+def _set_panda_goal(core: Any, goal: Any) -> None:
     core.task.goal = goal
     markers = {3: ("target",), 6: ("target1", "target2")}.get(np.size(goal), ())
     for name, place in zip(markers, np.reshape(goal, (-1, 3)) if markers else (), strict=True):

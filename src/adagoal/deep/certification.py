@@ -32,27 +32,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from adagoal.core.betting import exceeds, least
-from adagoal.core.checks import integer, number
+from adagoal.core.betting import lower_confidence_bound, rejects_at_most
+from adagoal.core.checks import check_integer, check_number
 from adagoal.core.errors import InputError
-from adagoal.core.random import Purpose, stream
+from adagoal.core.random import StreamPurpose, random_stream
 from adagoal.core.status import Status
 from adagoal.core.types import Bools, Floats, Longs
-from adagoal.deep.cells import Cells
-from adagoal.deep.goalspace import GoalSpace
+from adagoal.deep.cells import CellTree
+from adagoal.deep.goalspace import GoalSampler
 
-COARSEST = 3
+FIRST_SPLIT_LEVEL = 3
 """Halvings before the first rollout: the map has 2^3 = 8 cells or more."""
-LEAST_SLACK = 0.001
+MIN_SLACK = 0.001
 """Of a slack that is not 0: the smallest bets are good for about a million rollouts of a cell."""
-BLOCK = 16
+ROLLOUTS_PER_BLOCK = 16
 """Rollouts that a cell gets at a time, at least."""
-BLOCKS = 8
+MIN_BLOCKS_PER_ROUND = 8
 """Blocks of a round, at least: few open cells get several each, so that all workers have something to do."""
-SAMPLE = 2**15
+SPLIT_SAMPLE_SIZE = 2**15
 """Goals that decide where cells are halved."""
 
-Reach = Callable[[Floats, int], Bools]
+ReachFunction = Callable[[Floats, int], Bools]
 """``reach(goals [n, G], round) -> [n]``: play for each goal, from a start of its own; was it reached in L steps?"""
 
 
@@ -74,30 +74,30 @@ class Claim:
     """At most; None plays until every cell is decided."""
 
     def __post_init__(self) -> None:
-        integer("radius", self.radius, 1, 1_000_000)
-        number("success", self.success, 0.0, 1.0, closed="(]")
-        number("delta", self.delta, 1e-300, 1.0, closed="[)")
+        check_integer("radius", self.radius, 1, 1_000_000)
+        check_number("success", self.success, 0.0, 1.0, closed="(]")
+        check_number("delta", self.delta, 1e-300, 1.0, closed="[)")
         if self.slack != 0.0:
-            number("slack", self.slack, LEAST_SLACK, self.success, closed="[)")
-        integer("halvings", self.halvings, 0, 12)
+            check_number("slack", self.slack, MIN_SLACK, self.success, closed="[)")
+        check_integer("halvings", self.halvings, 0, 12)
         if self.rollouts is not None:
-            integer("rollouts", self.rollouts, 1, 10**12)
+            check_integer("rollouts", self.rollouts, 1, 10**12)
         elif self.slack == 0.0:
             raise InputError("without slack a cell may stay open for ever; say how many at most", "rollouts")
 
     @property
-    def coarsest(self) -> int:
+    def first_level(self) -> int:
         """The first level of the tree on which cells are tried."""
-        return min(COARSEST, self.halvings)
+        return min(FIRST_SPLIT_LEVEL, self.halvings)
 
-    def alpha(self, level: int) -> float:
+    def cell_alpha(self, level: int) -> float:
         """The share of delta of a cell of this level."""
-        return self.delta / (self.halvings - self.coarsest + 1) / 2**level
+        return self.delta / (self.halvings - self.first_level + 1) / 2**level
 
-    def patience(self, level: int) -> int:
+    def rollouts_before_split(self, level: int) -> int:
         """Rollouts after which an undecided cell of this level is halved."""
         without_failure = 1
-        while not exceeds(without_failure, without_failure, self.success - self.slack, self.alpha(level)):
+        while not rejects_at_most(without_failure, without_failure, self.success - self.slack, self.cell_alpha(level)):
             without_failure += 1
         return 2 * without_failure
 
@@ -111,7 +111,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True)
-class Cell:
+class GoalCell:
     """A box of the goal space, and what its rollouts say."""
 
     verdict: Verdict
@@ -139,13 +139,13 @@ class Certification:
     status: Status
     """``certified``: every cell is; ``decided``: some are refuted, none is open; else ``budget`` or ``interrupted``."""
     claim: Claim
-    cells: Sequence[Cell]
+    cells: Sequence[GoalCell]
     rollouts: int
     """Played in all."""
     about: Mapping[str, Any] = field(default_factory=dict)
     """What was certified: environment, policy, goals, seed."""
 
-    def cell(self, goal: ArrayLike) -> Cell:
+    def cell(self, goal: ArrayLike) -> GoalCell:
         """The cell that holds a goal ``[G]``."""
         vector, size = np.asarray(goal, np.float64), len(self.cells[0].low)
         if vector.shape != (size,) or not np.isfinite(vector).all():
@@ -188,100 +188,109 @@ class Certification:
         }
 
 
-def certify(
-    claim: Claim, space: GoalSpace, reach: Reach, seed: int, going: Callable[[int, int], bool] = lambda open, n: True
+def certify_cells(
+    claim: Claim,
+    space: GoalSampler,
+    reach: ReachFunction,
+    seed: int,
+    going: Callable[[int, int], bool] = lambda open, n: True,
 ) -> Certification:
     """Play until every cell is decided, the rollouts are spent, or ``going(open cells, rollouts)`` says False."""
-    cells = Cells(space(stream(seed, Purpose.CELLS), SAMPLE), claim.halvings)
-    tally = _Tally(claim, cells)
+    cells = CellTree(space(random_stream(seed, StreamPurpose.CELLS), SPLIT_SAMPLE_SIZE), claim.halvings)
+    tally = _RolloutCounts(claim, cells)
     decided: list[int] = []
-    waiting = _first(cells, claim.coarsest)
+    waiting = _cells_of_level(cells, claim.first_level)
     round_, played, status = 0, 0, Status.CERTIFIED
     while waiting:
-        each = [tally.next(cell, len(waiting)) for cell in waiting]
+        each = [tally.next_rollout_count(cell, len(waiting)) for cell in waiting]
         if claim.rollouts is not None and played + sum(each) > claim.rollouts:
             status = Status.BUDGET
             break
         if not going(len(waiting), played):
             status = Status.INTERRUPTED
             break
-        rng = stream(seed, Purpose.CERTIFIED_GOALS, round_)
-        goals = np.concatenate([cells.draw(cell, n, space, rng) for cell, n in zip(waiting, each, strict=True)])
-        tally.add(np.repeat(waiting, each), goals, reach(goals, round_))
-        now, waiting = _settled(tally, waiting)
+        rng = random_stream(seed, StreamPurpose.CERTIFIED_GOALS, round_)
+        goals = np.concatenate(
+            [cells.draw_goals_in_cell(cell, n, space, rng) for cell, n in zip(waiting, each, strict=True)]
+        )
+        tally.add_rollouts(np.repeat(waiting, each), goals, reach(goals, round_))
+        now, waiting = _settle_cells(tally, waiting)
         decided += now
         round_, played = round_ + 1, played + len(goals)
-    leaves = [tally.cell(leaf) for leaf in sorted(decided + waiting)]
+    leaves = [tally.summarise_cell(leaf) for leaf in sorted(decided + waiting)]
     if status is Status.CERTIFIED and any(leaf.verdict is Verdict.REFUTED for leaf in leaves):
         status = Status.DECIDED
     return Certification(status, claim, leaves, played)
 
 
-class _Tally:
+class _RolloutCounts:
     """Rollouts and successes of every cell that could be made."""
 
-    def __init__(self, claim: Claim, cells: Cells) -> None:
+    def __init__(self, claim: Claim, cells: CellTree) -> None:
         self.claim, self.cells = claim, cells
-        self.rollouts, self.reached = (np.zeros(len(cells.share), np.int64) for _ in range(2))
-        self._patience = [claim.patience(level) for level in range(claim.halvings + 1)]
+        self.rollouts, self.successes = (np.zeros(len(cells.share), np.int64) for _ in range(2))
+        self._rollouts_before_split = [claim.rollouts_before_split(level) for level in range(claim.halvings + 1)]
 
-    def add(self, drawn_from: Any, goals: Floats, reached: Bools) -> None:
+    def add_rollouts(self, drawn_from: Any, goals: Floats, reached: Bools) -> None:
         """Count rollouts for the cells ``[n]`` they were drawn from and for those below them."""
-        levels = np.array([self.cells.level(cell) for cell in drawn_from])
+        levels = np.array([self.cells.level_of_cell(cell) for cell in drawn_from])
         above = np.zeros(len(goals), np.int64)
         for level in range(self.claim.halvings + 1):
-            here = self.cells.at(goals, level)
+            here = self.cells.find_cells(goals, level)
             new = (levels <= level) & (here != above)  # a cell that cannot be halved is on its own level only
             np.add.at(self.rollouts, here[new], 1)
-            np.add.at(self.reached, here[new & reached], 1)
+            np.add.at(self.successes, here[new & reached], 1)
             above = here
 
-    def verdict(self, cell: int) -> Verdict:
+    def cell_verdict(self, cell: int) -> Verdict:
         """What the rollouts say; a probability between q - s and q may be certified and refuted, and is certified."""
-        claim, alpha = self.claim, self.claim.alpha(self.cells.level(cell))
-        n, successes = int(self.rollouts[cell]), int(self.reached[cell])
-        if exceeds(successes, n, claim.success - claim.slack, alpha):
+        claim, alpha = self.claim, self.claim.cell_alpha(self.cells.level_of_cell(cell))
+        n, successes = int(self.rollouts[cell]), int(self.successes[cell])
+        if rejects_at_most(successes, n, claim.success - claim.slack, alpha):
             return Verdict.CERTIFIED
         if claim.success == 1.0:
             return Verdict.REFUTED if successes < n else Verdict.OPEN
-        return Verdict.REFUTED if exceeds(n - successes, n, 1.0 - claim.success, alpha) else Verdict.OPEN
+        return Verdict.REFUTED if rejects_at_most(n - successes, n, 1.0 - claim.success, alpha) else Verdict.OPEN
 
-    def late(self, cell: int) -> bool:
+    def is_split_due(self, cell: int) -> bool:
         """Whether the cell has had its rollouts, and its halves may say more than it does."""
-        return bool(self.rollouts[cell] >= self._patience[self.cells.level(cell)])
+        return bool(self.rollouts[cell] >= self._rollouts_before_split[self.cells.level_of_cell(cell)])
 
-    def next(self, cell: int, waiting: int) -> int:
+    def next_rollout_count(self, cell: int, waiting: int) -> int:
         """How many rollouts a cell gets at a time: whole blocks, about an eighth of those that it has had."""
-        return BLOCK * max(math.ceil(BLOCKS / waiting), int(self.rollouts[cell]) // (BLOCK * BLOCKS))
+        return ROLLOUTS_PER_BLOCK * max(
+            math.ceil(MIN_BLOCKS_PER_ROUND / waiting),
+            int(self.rollouts[cell]) // (ROLLOUTS_PER_BLOCK * MIN_BLOCKS_PER_ROUND),
+        )
 
-    def cell(self, number: int) -> Cell:
+    def summarise_cell(self, number: int) -> GoalCell:
         """A cell as a result."""
-        cells, alpha = self.cells, self.claim.alpha(self.cells.level(number))
-        n, successes = int(self.rollouts[number]), int(self.reached[number])
-        bounds = least(successes, n, alpha), 1.0 - least(n - successes, n, alpha)
+        cells, alpha = self.cells, self.claim.cell_alpha(self.cells.level_of_cell(number))
+        n, successes = int(self.rollouts[number]), int(self.successes[number])
+        bounds = lower_confidence_bound(successes, n, alpha), 1.0 - lower_confidence_bound(n - successes, n, alpha)
         low, high, share = cells.low[number], cells.high[number], float(cells.share[number])
-        return Cell(self.verdict(number), low, high, share, n, successes, *bounds)
+        return GoalCell(self.cell_verdict(number), low, high, share, n, successes, *bounds)
 
 
-def _first(cells: Cells, level: int) -> list[int]:
+def _cells_of_level(cells: CellTree, level: int) -> list[int]:
     """The cells of a level, and those above it that cannot be halved."""
     found = [1]
     for _ in range(level):
-        found = [half for cell in found for half in ((2 * cell, 2 * cell + 1) if cells.divisible(cell) else (cell,))]
+        found = [half for cell in found for half in ((2 * cell, 2 * cell + 1) if cells.can_be_split(cell) else (cell,))]
     return found
 
 
-def _settled(tally: _Tally, waiting: Sequence[int]) -> tuple[list[int], list[int]]:
+def _settle_cells(tally: _RolloutCounts, waiting: Sequence[int]) -> tuple[list[int], list[int]]:
     """Of the open cells and the halves that are due: those that are decided now, and those that still are open."""
     decided: list[int] = []
     open_cells: list[int] = []
     left = list(waiting)
     while left:
         cell = left.pop()
-        verdict = tally.verdict(cell)
+        verdict = tally.cell_verdict(cell)
         if verdict is Verdict.CERTIFIED:
             decided.append(cell)
-        elif tally.cells.divisible(cell) and (verdict is Verdict.REFUTED or tally.late(cell)):
+        elif tally.cells.can_be_split(cell) and (verdict is Verdict.REFUTED or tally.is_split_due(cell)):
             left += [2 * cell, 2 * cell + 1]
         else:
             (decided if verdict is Verdict.REFUTED else open_cells).append(cell)

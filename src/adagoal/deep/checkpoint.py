@@ -12,41 +12,48 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from adagoal.core.schema import COUNT, Array, check_arrays, check_json, record
+from adagoal.core.schema import COUNT_SCHEMA, ArraySpec, check_arrays, check_json_value, object_schema
 from adagoal.deep import likeness, past, settings, trees
 from adagoal.deep.config import Config
-from adagoal.deep.envs import Dimensions
-from adagoal.deep.history import HEAD, LENGTH, MEASURED
-from adagoal.deep.learner import State
+from adagoal.deep.envs import EnvDimensions
+from adagoal.deep.history import LENGTH_SCHEMA, ROW_HEAD_SCHEMA, ROW_MEASURES_SCHEMA
+from adagoal.deep.learner import LearnerState
 
-ROW = record(**HEAD) | {"properties": HEAD | MEASURED, "additionalProperties": {"type": "number"}}
+ROW = object_schema(**ROW_HEAD_SCHEMA) | {
+    "properties": ROW_HEAD_SCHEMA | ROW_MEASURES_SCHEMA,
+    "additionalProperties": {"type": "number"},
+}
 
 
-def fact_rules() -> dict[str, Any]:
+def checkpoint_facts_schema() -> dict[str, Any]:
     """The schema of the facts of :meth:`adagoal.deep.training.Training.state`."""
-    config = settings.json_schema(Config, settings.declared(Config))
-    return record(
+    config = settings.settings_json_schema(Config, settings.declared_settings(Config))
+    return object_schema(
         configs={"type": "array", "minItems": 1, "maxItems": 10_000, "items": config},
-        cycle={**COUNT, "minimum": 1},
-        history=record(rows={"type": "array", "items": ROW}, wall_seconds=LENGTH),
-        env=likeness.KEPT,
+        cycle={**COUNT_SCHEMA, "minimum": 1},
+        history=object_schema(rows={"type": "array", "items": ROW}, wall_seconds=LENGTH_SCHEMA),
+        env=likeness.ENV_FACTS_SCHEMA,
     )
 
 
-def configs(facts: Any) -> list[Config]:
+def read_configs(facts: Any) -> list[Config]:
     """The settings of the runs; a ``ValueError`` where the facts are not those of a checkpoint."""
-    check_json(fact_rules(), facts)
+    check_json_value(checkpoint_facts_schema(), facts)
     return [Config.from_json(data) for data in facts["configs"]]
 
 
-def check(
-    like: State, arrays: Mapping[str, NDArray[Any]], facts: dict[str, Any], runs: Sequence[Config], sizes: Dimensions
+def check_checkpoint(
+    like: LearnerState,
+    arrays: Mapping[str, NDArray[Any]],
+    facts: dict[str, Any],
+    runs: Sequence[Config],
+    sizes: EnvDimensions,
 ) -> None:
     """Whether arrays and facts fit these runs and each other; a ``ValueError`` says what does not."""
     cycle, first = int(facts["cycle"]), runs[0]
-    schema = _of_learnt(like, sizes.horizon) | _of_pending(len(runs), first.episodes, sizes)
-    schema["history.goals"] = Array("float64", (cycle, len(runs), first.episodes, sizes.goal))
-    kept = past.rules(len(runs), cycle, min(2, sizes.goal))
+    schema = _learner_state_schema(like, sizes.horizon) | _pending_episodes_schema(len(runs), first.episodes, sizes)
+    schema["history.goals"] = ArraySpec("float64", (cycle, len(runs), first.episodes, sizes.goal))
+    kept = past.value_map_schema(len(runs), cycle, min(2, sizes.goal))
     schema |= {f"history.{name}": rule for name, rule in kept.items()}
     unknown = arrays.keys() - schema
     if unknown:
@@ -59,37 +66,37 @@ def check(
     capacity = like.replay.goal.shape[1]
     if (arrays["learnt.replay.added"] != added).any() or found["H"] != min(added, capacity):
         raise ValueError("the memory does not hold as many episodes as were played")
-    _check_rows(facts["history"]["rows"], cycle, runs, first.episodes * sizes.horizon)
+    _check_history_rows(facts["history"]["rows"], cycle, runs, first.episodes * sizes.horizon)
     held = {name: arrays[f"history.{name}"] for name in kept if f"history.{name}" in arrays}
-    past.check(held, -(-cycle // first.eval_every))
+    past.check_value_maps(held, -(-cycle // first.eval_every))
 
 
-def _of_learnt(like: State, horizon: int) -> dict[str, Array]:
-    schema: dict[str, Array] = {}
-    for name, leaf in trees.named(like, "learnt").items():
+def _learner_state_schema(like: LearnerState, horizon: int) -> dict[str, ArraySpec]:
+    schema: dict[str, ArraySpec] = {}
+    for name, leaf in trees.leaves_by_path(like, "learnt").items():
         shape: tuple[int | str, ...] = leaf.shape
         if name.startswith("learnt.replay.") and not name.endswith(".added"):
             shape = (shape[0], "H", *shape[2:])  # saved without the empty part
         positive = name.endswith((".weight", ".squares", ".count", ".added")) or ".nu" in name
         low: float | None = 1 if name.endswith(".length") else 0 if positive else None
-        schema[name] = Array(leaf.dtype.name, shape, low=low, high=horizon if name.endswith(".length") else None)
+        schema[name] = ArraySpec(leaf.dtype.name, shape, low=low, high=horizon if name.endswith(".length") else None)
     return schema
 
 
-def _of_pending(runs: int, episodes: int, sizes: Dimensions) -> dict[str, Array]:
-    """The episodes that were played and not learnt from yet (:class:`adagoal.deep.worker.Episodes`)."""
+def _pending_episodes_schema(runs: int, episodes: int, sizes: EnvDimensions) -> dict[str, ArraySpec]:
+    """The episodes that were played and not learnt from yet (:class:`adagoal.deep.worker.EpisodeBatch`)."""
     steps, head = sizes.horizon, (runs, episodes)
     return {
-        "pending.observation": Array("float32", (*head, steps + 1, sizes.observation), optional=True),
-        "pending.achieved": Array("float32", (*head, steps + 1, sizes.goal), optional=True),
-        "pending.action": Array("float32", (*head, steps, sizes.action), optional=True),
-        "pending.goal": Array("float32", (*head, sizes.goal), optional=True),
-        "pending.length": Array("int32", head, low=1, high=steps, optional=True),
-        "pending.terminated": Array("bool", head, optional=True),
+        "pending.observation": ArraySpec("float32", (*head, steps + 1, sizes.observation), optional=True),
+        "pending.achieved": ArraySpec("float32", (*head, steps + 1, sizes.goal), optional=True),
+        "pending.action": ArraySpec("float32", (*head, steps, sizes.action), optional=True),
+        "pending.goal": ArraySpec("float32", (*head, sizes.goal), optional=True),
+        "pending.length": ArraySpec("int32", head, low=1, high=steps, optional=True),
+        "pending.terminated": ArraySpec("bool", head, optional=True),
     }
 
 
-def _check_rows(rows: list[dict[str, Any]], cycle: int, runs: Sequence[Config], per_cycle: int) -> None:
+def _check_history_rows(rows: list[dict[str, Any]], cycle: int, runs: Sequence[Config], per_cycle: int) -> None:
     if len(rows) != cycle * len(runs):
         raise ValueError("the log does not have one row per run and cycle")
     for place, row in enumerate(rows):

@@ -26,61 +26,67 @@ from jax import Array
 
 from adagoal.deep import networks
 from adagoal.deep.config import Config
-from adagoal.deep.ddpg import act, actor_layers, pi
-from adagoal.deep.envs import Dimensions
-from adagoal.deep.networks import Layers, Learnt, Lessons, Transitions
-from adagoal.deep.values import normed_relu
+from adagoal.deep.ddpg import actor_layers, policy_actions
+from adagoal.deep.envs import EnvDimensions
+from adagoal.deep.networks import CriticBatch, LayerWeights, NetworkState, TransitionBatch
+from adagoal.deep.values import layer_norm_relu
 
 __all__ = ["act", "actor_layers", "critics", "init", "targets", "update"]  # an algorithm; it acts as DDPG does
 
 
-class Nets(NamedTuple):
+class EnsembleNetworks(NamedTuple):
     """What is learnt."""
 
-    actor: Learnt
-    critics: Learnt
+    actor: NetworkState
+    critics: NetworkState
     """Stacked along a leading axis J."""
 
 
-def init(config: Config, sizes: Dimensions, rng: np.random.Generator) -> Nets:
+def init_networks(config: Config, sizes: EnvDimensions, rng: np.random.Generator) -> EnsembleNetworks:
     """Fresh networks."""
-    actor, critic = networks.widths(config, sizes)
-    return Nets(networks.fresh(config, rng, actor), networks.stacked(config, rng, critic))
+    actor, critic = networks.layer_widths(config, sizes)
+    return EnsembleNetworks(
+        networks.init_network(config, rng, actor), networks.init_network_ensemble(config, rng, critic)
+    )
 
 
-def targets(config: Config, nets: Nets, batch: Transitions) -> Array:
+def critic_targets(config: Config, nets: EnsembleNetworks, batch: TransitionBatch) -> Array:
     """The targets y_j, ``[..., J, B]``."""
-    ahead = pi(nets.actor.target, batch.following)
+    ahead = policy_actions(nets.actor.target, batch.next_obs_goal)
 
-    def of(critic: Layers) -> Array:
-        return networks.targets(config, batch, networks.q(critic, batch.following, ahead, relu))
+    def of(critic: LayerWeights) -> Array:
+        return networks.bellman_targets(
+            config, batch, networks.q_values(critic, batch.next_obs_goal, ahead, critic_activation)
+        )
 
     return jax.vmap(of, out_axes=-2)(nets.critics.target)
 
 
-def update(
-    config: Config, knobs: dict[str, Array], nets: Nets, batch: Lessons, key: Array
-) -> tuple[Nets, dict[str, Array]]:
+def update_networks(
+    config: Config, knobs: dict[str, Array], nets: EnsembleNetworks, batch: CriticBatch, key: Array
+) -> tuple[EnsembleNetworks, dict[str, Array]]:
     """One step of the actor and one of every critic, all from the networks as they were."""
-    fitted, error = jax.vmap(lambda critic, y: networks.fit(config, critic, batch._replace(y=y), relu))(
-        nets.critics, batch.y
-    )
-    some = batch.og[: max(int(config.actor_share * config.batch), 1)]
+    fitted, error = jax.vmap(
+        lambda critic, y: networks.fit_critic(config, critic, batch._replace(y=y), critic_activation)
+    )(nets.critics, batch.y)
+    some = batch.obs_goal[: max(int(config.actor_share * config.batch), 1)]
 
-    def actor_loss(layers: Layers) -> Array:
-        action = pi(layers, some)
-        values = jax.vmap(lambda critic: networks.q(critic, some, action, relu))(nets.critics.online)
+    def actor_loss(layers: LayerWeights) -> Array:
+        action = policy_actions(layers, some)
+        values = jax.vmap(lambda critic: networks.q_values(critic, some, action, critic_activation))(
+            nets.critics.online
+        )
         return -jnp.mean(values) + knobs["action_l2"] * jnp.mean(action**2)
 
-    improved, value = networks.descend(config, nets.actor, actor_loss)
-    return Nets(improved, fitted), {"actor_loss": value, "critic_loss": error.mean()}
+    improved, value = networks.gradient_step(config, nets.actor, actor_loss)
+    return EnsembleNetworks(improved, fitted), {"actor_loss": value, "critic_loss": error.mean()}
 
 
-def critics(nets: Nets) -> Layers | None:
+def ensemble_layers(nets: EnsembleNetworks) -> LayerWeights | None:
     """The online critics, stacked."""
     return nets.critics.online
 
 
-def relu(x: Array) -> Array:
+def critic_activation(x: Array) -> Array:
     """Between the layers of a critic."""
-    return normed_relu(x, jnp)
+    return layer_norm_relu(x, jnp)

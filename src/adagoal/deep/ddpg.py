@@ -15,58 +15,62 @@ from jax import Array
 
 from adagoal.deep import actor, networks
 from adagoal.deep.config import Config
-from adagoal.deep.envs import Dimensions
-from adagoal.deep.networks import Layers, Learnt, Lessons, Transitions
+from adagoal.deep.envs import EnvDimensions
+from adagoal.deep.networks import CriticBatch, LayerWeights, NetworkState, TransitionBatch
 
 
-class Nets(NamedTuple):
+class DDPGNetworks(NamedTuple):
     """What DDPG learns."""
 
-    actor: Learnt
-    critic: Learnt
+    actor: NetworkState
+    critic: NetworkState
 
 
-def init(config: Config, sizes: Dimensions, rng: np.random.Generator) -> Nets:
+def init_networks(config: Config, sizes: EnvDimensions, rng: np.random.Generator) -> DDPGNetworks:
     """Fresh networks."""
-    actor_widths, critic_widths = networks.widths(config, sizes)
-    return Nets(networks.fresh(config, rng, actor_widths), networks.fresh(config, rng, critic_widths))
+    actor_widths, critic_widths = networks.layer_widths(config, sizes)
+    return DDPGNetworks(
+        networks.init_network(config, rng, actor_widths), networks.init_network(config, rng, critic_widths)
+    )
 
 
-def targets(config: Config, nets: Nets, batch: Transitions) -> Array:
+def critic_targets(config: Config, nets: DDPGNetworks, batch: TransitionBatch) -> Array:
     """The targets y, ``[..., B]``."""
-    ahead = pi(nets.actor.target, batch.following)
-    return networks.targets(config, batch, networks.q(nets.critic.target, batch.following, ahead))
+    ahead = policy_actions(nets.actor.target, batch.next_obs_goal)
+    return networks.bellman_targets(config, batch, networks.q_values(nets.critic.target, batch.next_obs_goal, ahead))
 
 
-def update(
-    config: Config, knobs: dict[str, Array], nets: Nets, batch: Lessons, key: Array
-) -> tuple[Nets, dict[str, Array]]:
+def update_networks(
+    config: Config, knobs: dict[str, Array], nets: DDPGNetworks, batch: CriticBatch, key: Array
+) -> tuple[DDPGNetworks, dict[str, Array]]:
     """One step of the actor and one of the critic, both from the networks as they were."""
 
-    def actor_loss(layers: Layers) -> Array:
-        action = pi(layers, batch.og)
-        return -jnp.mean(networks.q(nets.critic.online, batch.og, action)) + knobs["action_l2"] * jnp.mean(action**2)
+    def actor_loss(layers: LayerWeights) -> Array:
+        action = policy_actions(layers, batch.obs_goal)
+        return -jnp.mean(networks.q_values(nets.critic.online, batch.obs_goal, action)) + knobs["action_l2"] * jnp.mean(
+            action**2
+        )
 
-    improved, value = networks.descend(config, nets.actor, actor_loss)
-    fitted, error = networks.fit(config, nets.critic, batch)
-    return Nets(improved, fitted), {"actor_loss": value, "critic_loss": error}
+    improved, value = networks.gradient_step(config, nets.actor, actor_loss)
+    fitted, error = networks.fit_critic(config, nets.critic, batch)
+    return DDPGNetworks(improved, fitted), {"actor_loss": value, "critic_loss": error}
 
 
-def act(nets: Any, og: Array) -> Array:
+def select_actions(nets: Any, og: Array) -> Array:
     """The online actor's actions; ``nets`` are any with an ``actor``."""
-    return pi(nets.actor.online, og)
+    return policy_actions(nets.actor.online, og)
 
 
-def actor_layers(nets: Any) -> Layers:
+def actor_layers(nets: Any) -> LayerWeights:
     """The online actor's layers, likewise."""
-    layers: Layers = nets.actor.online
+    layers: LayerWeights = nets.actor.online
     return layers
 
 
-def critics(nets: Nets) -> None:
+def ensemble_layers(nets: DDPGNetworks) -> None:
     """One critic cannot disagree: D and E come from the ensemble beside it."""
 
 
-def pi(layers: Layers, og: Array) -> Array:
+def policy_actions(layers: LayerWeights, og: Array) -> Array:
     """Actions ``[..., A]`` in [-1, 1] for normalised (observation, goal) ``[..., O + G]``."""
-    return actor.act(layers, og, jax.nn.relu, jnp.tanh)
+    return actor.forward_actor(layers, og, jax.nn.relu, jnp.tanh)

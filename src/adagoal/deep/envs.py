@@ -1,6 +1,6 @@
 """Goal-conditioned environments as the trainer sees them: vectors, a start, a chosen goal, a step, and an end.
 
-    source = Source.of("FetchPush-v4")          # or an environment, or a function that makes one
+    source = Source.from_argument("FetchPush-v4")          # or an environment, or a function that makes one
     world = World(source, dimensions)
     observation, achieved = world.reset(seed)
     world.aim(goal)
@@ -27,18 +27,18 @@ import gymnasium
 import numpy as np
 
 from adagoal.core.errors import EnvironmentFailure, InputError
-from adagoal.core.text import OBJECT, plain
+from adagoal.core.text import OBJECT_ENV_PREFIX, to_single_line
 from adagoal.core.types import Floats
-from adagoal.deep.aiming import Hook, setter, start_for
-from adagoal.deep.fetch import fetch_step, is_original
-from adagoal.deep.vectors import flat, like
+from adagoal.deep.aiming import SetGoalFunction, draw_start_for_goal, find_goal_setter
+from adagoal.deep.fetch import is_unmodified_fetch, make_fetch_step
+from adagoal.deep.vectors import flatten_numbers, unflatten_like
 
-POINT_MASS = "point-mass"
+POINT_MASS_NAME = "point-mass"
 """The name of the environment that is built in."""
 
 
 @dataclass(frozen=True)
-class Dimensions:
+class EnvDimensions:
     """Sizes of an environment and what was measured of it (:mod:`adagoal.deep.measure`)."""
 
     observation: int
@@ -49,7 +49,7 @@ class Dimensions:
     """T: steps of an episode, at most."""
     success: float
     """Radius of the ball around a goal in which it counts as reached."""
-    aims: bool = True
+    accepts_goals: bool = True
     """Whether the environment can be told its goal."""
     with_achieved: bool = False
     """Whether the achieved goal is no part of the observation (AntMaze), and is appended to it."""
@@ -58,20 +58,20 @@ class Dimensions:
     high: tuple[float, ...] = ()
     shape: tuple[int, ...] = ()
     """That of an action."""
-    fetch: bool = False
+    is_fetch: bool = False
     """Whether it is a Fetch environment of Gymnasium-Robotics, which has defaults of its own."""
 
     @property
     def episode_bytes(self) -> int:
-        """Memory of an episode in the replay buffer (:class:`adagoal.deep.replay.Replay`, in single precision)."""
+        """Memory of an episode in the replay buffer (:class:`adagoal.deep.replay.ReplayBuffer`, in single precision)."""
         numbers = (self.horizon + 1) * (self.observation + self.goal) + self.horizon * self.action + self.goal
         return 4 * (numbers + 1) + 2
 
 
-class End(IntEnum):
+class EpisodeEnd(IntEnum):
     """How a step ended the episode."""
 
-    NO = 0
+    CONTINUES = 0
     TRUNCATED = 1
     """It was cut off: what would have followed still counts."""
     TERMINATED = 2
@@ -79,65 +79,67 @@ class End(IntEnum):
 
 
 @dataclass(frozen=True)
-class Source:
+class EnvSource:
     """Where the environments of a training come from; can be sent to another process."""
 
     name: str
     """A Gymnasium id, ``module:Id`` or ``point-mass``; ``object:...`` where Python gave an object."""
-    made: bytes | None = None
+    pickled_maker: bytes | None = None
     """The pickled function that makes the object's like."""
-    hook: bytes | None = None
-    """The pickled :data:`adagoal.deep.aiming.Hook`."""
+    pickled_set_goal: bytes | None = None
+    """The pickled :data:`adagoal.deep.aiming.SetGoalFunction`."""
     step_timeout: float | None = None
     """Seconds that a reset or a step may take; a longer one ends its process, a rollout worker or a survey."""
 
     @classmethod
-    def of(cls, env: Any, set_goal: Hook | None = None) -> Source:
+    def from_argument(cls, env: Any, set_goal: SetGoalFunction | None = None) -> EnvSource:
         """From a name, a Gymnasium environment, or a function that makes one; a source is its own."""
-        if isinstance(env, Source):
+        if isinstance(env, EnvSource):
             return env
         if set_goal is not None and not callable(set_goal):
             raise InputError(f"must be a function of (env, goal), got {set_goal!r}", "set_goal")
-        hook = None if set_goal is None else _pickled(set_goal, "set_goal")
+        hook = None if set_goal is None else _pickle_for_workers(set_goal, "set_goal")
         if isinstance(env, str):
             return cls(env, None, hook)
         if isinstance(env, gymnasium.Env):
-            again = functools.partial(_same, env)
+            again = functools.partial(_return_same_env, env)
             if env.spec is not None:
                 again = functools.partial(gymnasium.make, env.spec, disable_env_checker=True)
-            return cls(_called(env), _pickled(again, "env"), hook)
+            return cls(_object_env_name(env), _pickle_for_workers(again, "env"), hook)
         if not callable(env):
             kind = type(env).__name__
             raise InputError(f"must be a name, a Gymnasium environment or a function that makes one, not {kind}", "env")
-        with blaming("the function"):
+        with convert_env_exceptions("the function"):
             made = env()
         if not isinstance(made, gymnasium.Env):
             raise InputError(f"the function must return a Gymnasium environment, not {type(made).__name__}", "env")
-        name = _called(made)
+        name = _object_env_name(made)
         made.close()
-        return cls(name, _pickled(env, "env"), hook)
+        return cls(name, _pickle_for_workers(env, "env"), hook)
 
-    def make(self, **kwargs: Any) -> Any:
+    def make_env(self, **kwargs: Any) -> Any:
         """A new environment; ``kwargs`` are for :func:`gymnasium.make`."""
-        if self.made is None:
-            return make(self.name, **kwargs)
-        with blaming(self.name):
-            return cloudpickle.loads(self.made)()
+        if self.pickled_maker is None:
+            return make_goal_env(self.name, **kwargs)
+        with convert_env_exceptions(self.name):
+            return cloudpickle.loads(self.pickled_maker)()
 
-    def setter(self, env: Any) -> Callable[[Any], None] | None:
+    def find_goal_setter(self, env: Any) -> Callable[[Any], None] | None:
         """What tells an environment of this source its goal."""
-        return setter(env, None if self.hook is None else cloudpickle.loads(self.hook))
+        return find_goal_setter(
+            env, None if self.pickled_set_goal is None else cloudpickle.loads(self.pickled_set_goal)
+        )
 
 
-def _same(env: Any) -> Any:
+def _return_same_env(env: Any) -> Any:
     return env
 
 
-def _called(env: Any) -> str:
-    return OBJECT + plain(env.spec.id if env.spec is not None else type(env.unwrapped).__name__)
+def _object_env_name(env: Any) -> str:
+    return OBJECT_ENV_PREFIX + to_single_line(env.spec.id if env.spec is not None else type(env.unwrapped).__name__)
 
 
-def _pickled(thing: Any, name: str) -> bytes:
+def _pickle_for_workers(thing: Any, name: str) -> bytes:
     try:
         return bytes(cloudpickle.dumps(thing))
     except Exception as error:
@@ -145,26 +147,28 @@ def _pickled(thing: Any, name: str) -> bytes:
         raise InputError(text, name) from error
 
 
-def make(env_id: str, **kwargs: Any) -> Any:
+def make_goal_env(env_id: str, **kwargs: Any) -> Any:
     """The Gymnasium environment ``env_id`` (``point-mass`` is built in)."""
-    if env_id == POINT_MASS:
+    if env_id == POINT_MASS_NAME:
         from adagoal.deep import pointmass  # noqa: F401  (registers the id)
 
         env_id = "PointMass-v0"
     elif ":" not in env_id:
-        register_robotics()
+        register_robotics_envs()
     try:
         return gymnasium.make(env_id, disable_env_checker=True, **kwargs)
     except gymnasium.error.DependencyNotInstalled as error:
         raise InputError(f"{env_id} needs a package: {error}", name="env") from error
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
         hint = "; did you mean panda_gym:" + env_id + " (pip install panda-gym)" if env_id.startswith("Panda") else ""
-        raise InputError(f"{env_id!r} is not a known environment ({plain(error, 200)}){hint}", name="env") from error
+        raise InputError(
+            f"{env_id!r} is not a known environment ({to_single_line(error, 200)}){hint}", name="env"
+        ) from error
     except (Exception, SystemExit) as error:
-        raise failure(env_id, error) from error
+        raise make_env_failure(env_id, error) from error
 
 
-def register_robotics() -> None:
+def register_robotics_envs() -> None:
     """Make the names of gymnasium-robotics known."""
     with contextlib.redirect_stderr(io.StringIO()):  # it prints a notice about other environments
         import gymnasium_robotics
@@ -172,24 +176,24 @@ def register_robotics() -> None:
     gymnasium.register_envs(gymnasium_robotics)
 
 
-def failure(env_id: str, error: BaseException) -> EnvironmentFailure:
+def make_env_failure(env_id: str, error: BaseException) -> EnvironmentFailure:
     """What the environment raised, as the user's."""
     return EnvironmentFailure(f"{env_id} raised {type(error).__name__}: {error}", name="env")
 
 
 @contextlib.contextmanager
-def blaming(env_id: str) -> Iterator[None]:
+def convert_env_exceptions(env_id: str) -> Iterator[None]:
     """Code of the environment's, whose exceptions are the user's."""
     try:
         yield
     except InputError:
         raise
     except (Exception, SystemExit) as error:
-        raise failure(env_id, error) from error
+        raise make_env_failure(env_id, error) from error
 
 
 @contextlib.contextmanager
-def within(seconds: float | None) -> Iterator[None]:
+def kill_after_timeout(seconds: float | None) -> Iterator[None]:
     """Code that may take so long. A signal ends the process of a longer one, since nothing else ends all that hangs."""
     if seconds is None:
         yield
@@ -201,57 +205,63 @@ def within(seconds: float | None) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
 
 
-class World:
+class GoalEnv:
     """One environment whose goal is chosen from outside; observations, goals and actions are vectors."""
 
-    def __init__(self, source: Source, sizes: Dimensions) -> None:
-        self.name, self.sizes, self._seconds = source.name, sizes, source.step_timeout
-        self.env = source.make()
-        self._box = self.env.action_space
-        low, high = (np.asarray(end, np.float64).reshape(-1) for end in (self._box.low, self._box.high))
-        self._middle, self._half = (high + low) / 2, (high - low) / 2
-        self._set = source.setter(self.env) if sizes.aims else None
-        self._fast = fetch_step(self.env.unwrapped) if is_original(self.env) and source.hook is None else None
-        self._goal_form: Any = None
+    def __init__(self, source: EnvSource, sizes: EnvDimensions) -> None:
+        self.name, self.sizes, self._step_timeout = source.name, sizes, source.step_timeout
+        self.env = source.make_env()
+        self._action_space = self.env.action_space
+        low, high = (
+            np.asarray(end, np.float64).reshape(-1) for end in (self._action_space.low, self._action_space.high)
+        )
+        self._action_centre, self._action_half_range = (high + low) / 2, (high - low) / 2
+        self._goal_setter = source.find_goal_setter(self.env) if sizes.accepts_goals else None
+        self._fast_step = (
+            make_fetch_step(self.env.unwrapped)
+            if is_unmodified_fetch(self.env) and source.pickled_set_goal is None
+            else None
+        )
+        self._goal_template: Any = None
 
     def reset(self, seed: int, goal: Floats | None = None) -> tuple[Floats, Floats]:
         """Start again: observation ``[O]`` and achieved goal ``[G]``.
 
-        With a ``goal`` the start is one that the environment would draw for it (:func:`adagoal.deep.aiming.start_for`).
+        With a ``goal`` the start is one that the environment would draw for it (:func:`adagoal.deep.aiming.draw_start_for_goal`).
         """
-        apart = contextlib.nullcontext() if goal is None else start_for(self.env, goal)
-        with blaming(self.name), within(self._seconds), apart:
+        apart = contextlib.nullcontext() if goal is None else draw_start_for_goal(self.env, goal)
+        with convert_env_exceptions(self.name), kill_after_timeout(self._step_timeout), apart:
             seen, _ = self.env.reset(seed=seed)
-            self._goal_form = seen["desired_goal"]
-            return self._checked(flat(seen["observation"]), flat(seen["achieved_goal"]))
+            self._goal_template = seen["desired_goal"]
+            return self._check_observation(flatten_numbers(seen["observation"]), flatten_numbers(seen["achieved_goal"]))
 
-    def aim(self, goal: Floats) -> None:
+    def set_goal(self, goal: Floats) -> None:
         """Choose the goal ``[G]`` of the episode that has just been started."""
-        if self._set is not None:
-            with blaming(self.name):
-                self._set(like(self._goal_form, goal))
+        if self._goal_setter is not None:
+            with convert_env_exceptions(self.name):
+                self._goal_setter(unflatten_like(self._goal_template, goal))
 
-    def step(self, action: Floats) -> tuple[Floats, Floats, End]:
+    def step(self, action: Floats) -> tuple[Floats, Floats, EpisodeEnd]:
         """One step with an action ``[A]`` in [-1, 1]."""
-        scaled = (self._middle + self._half * action).astype(self._box.dtype)
-        if self._fast is not None:
-            with within(self._seconds):
-                return (*self._checked(*self._fast(scaled)), End.NO)
-        with blaming(self.name), within(self._seconds):
-            seen, _, terminated, truncated, _ = self.env.step(scaled.reshape(self._box.shape))
-            achieved, own = flat(seen["achieved_goal"]), flat(seen["desired_goal"])
-            observation = flat(seen["observation"])
-        if terminated and not self.sizes.aims and np.linalg.norm(achieved - own) <= self.sizes.success:
+        scaled = (self._action_centre + self._action_half_range * action).astype(self._action_space.dtype)
+        if self._fast_step is not None:
+            with kill_after_timeout(self._step_timeout):
+                return (*self._check_observation(*self._fast_step(scaled)), EpisodeEnd.CONTINUES)
+        with convert_env_exceptions(self.name), kill_after_timeout(self._step_timeout):
+            seen, _, terminated, truncated, _ = self.env.step(scaled.reshape(self._action_space.shape))
+            achieved, own = flatten_numbers(seen["achieved_goal"]), flatten_numbers(seen["desired_goal"])
+            observation = flatten_numbers(seen["observation"])
+        if terminated and not self.sizes.accepts_goals and np.linalg.norm(achieved - own) <= self.sizes.success:
             terminated = False  # at a goal that is not the chosen one
-        end = End.TERMINATED if terminated else End.TRUNCATED if truncated else End.NO
-        return (*self._checked(observation, achieved), end)
+        end = EpisodeEnd.TERMINATED if terminated else EpisodeEnd.TRUNCATED if truncated else EpisodeEnd.CONTINUES
+        return (*self._check_observation(observation, achieved), end)
 
-    def _checked(self, observation: Floats, achieved: Floats) -> tuple[Floats, Floats]:
+    def _check_observation(self, observation: Floats, achieved: Floats) -> tuple[Floats, Floats]:
         if not math.isfinite(observation.sum() + achieved.sum()):
             raise InputError(f"{self.name} returned an observation that is NaN or infinite", name="env")
-        return state(observation, achieved, self.sizes.with_achieved), achieved
+        return join_policy_input(observation, achieved, self.sizes.with_achieved), achieved
 
 
-def state(observation: Floats, achieved: Floats, with_achieved: bool) -> Floats:
+def join_policy_input(observation: Floats, achieved: Floats, with_achieved: bool) -> Floats:
     """What the policy sees ``[O]``: the observation, with what was achieved where it does not hold that."""
     return np.concatenate([observation, achieved]) if with_achieved else observation

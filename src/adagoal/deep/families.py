@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from typing import Any
 
-FETCH = "gymnasium_robotics.envs.fetch.fetch_env.MujocoFetchEnv"
-MAZE = "gymnasium_robotics.envs.maze.maze_v4.MazeEnv"
-PANDA = "panda_gym.envs.core.RobotTaskEnv"
+FETCH_CLASS = "gymnasium_robotics.envs.fetch.fetch_env.MujocoFetchEnv"
+MAZE_CLASS = "gymnasium_robotics.envs.maze.maze_v4.MazeEnv"
+PANDA_CLASS = "panda_gym.envs.core.RobotTaskEnv"
 
 
-def is_a(env: Any, family: str) -> bool:
+def is_instance_of(env: Any, family: str) -> bool:
     """Whether the unwrapped environment is an instance of the class ``family``."""
     return any(f"{kind.__module__}.{kind.__qualname__}" == family for kind in type(env.unwrapped).__mro__)
 
 
-def inherits(env: Any, family: str, method: str) -> bool:
+def inherits_method(env: Any, family: str, method: str) -> bool:
     """Whether the environment is of the family and has its ``method``, not one of a subclass in another package."""
     package = family.partition(".")[0] + "."
-    return is_a(env, family) and getattr(type(env.unwrapped), method).__module__.startswith(package)
+    return is_instance_of(env, family) and getattr(type(env.unwrapped), method).__module__.startswith(package)

@@ -14,9 +14,9 @@ import numpy as np
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from adagoal.core.types import Floats
-from adagoal.deep.families import FETCH, is_a
+from adagoal.deep.families import FETCH_CLASS, is_instance_of
 
-Step = Callable[[Floats], tuple[Floats, Floats]]
+FetchStep = Callable[[Floats], tuple[Floats, Floats]]
 
 TILT = np.array([1.0, 0.0, 1.0, 0.0])
 """What the environment adds to the mocap quaternion at every step."""
@@ -24,14 +24,14 @@ SINGULAR = 4 * np.finfo(np.float64).eps
 """Below this cosine of the second Euler angle the other two are not unique."""
 
 
-def is_original(env: Any) -> bool:
-    """Whether :func:`fetch_step` knows this environment: one of Gymnasium-Robotics, in no wrapper but its own."""
+def is_unmodified_fetch(env: Any) -> bool:
+    """Whether :func:`make_fetch_step` knows this environment: one of Gymnasium-Robotics, in no wrapper but its own."""
     while isinstance(env, TimeLimit | OrderEnforcing | PassiveEnvChecker):
         env = env.env
-    return is_a(env, FETCH) and type(env).__module__.startswith("gymnasium_robotics.envs.fetch.")
+    return is_instance_of(env, FETCH_CLASS) and type(env).__module__.startswith("gymnasium_robotics.envs.fetch.")
 
 
-def fetch_step(core: Any) -> Step:
+def make_fetch_step(core: Any) -> FetchStep:
     """``step(action [4]) -> (observation, achieved goal)`` of an unwrapped Fetch environment."""
     import mujoco
 
@@ -90,13 +90,15 @@ def fetch_step(core: Any) -> Step:
         mujoco.mj_jacSite(model, data, jacobian_p, jacobian_r, thing)
         velp = (jacobian_p @ qvel) * dt - grip_velp
         velr = (jacobian_r @ qvel) * dt
-        euler = angles(*data.site_xmat[thing])
+        euler = euler_angles(*data.site_xmat[thing])
         return np.concatenate([grip_pos, pos, pos - grip_pos, state, euler, velp, velr, grip_velp, speed]), pos
 
     return step
 
 
-def angles(r00: Any, r01: Any, r02: Any, r10: Any, r11: Any, r12: Any, r20: Any, r21: Any, r22: Any) -> tuple[Any, ...]:
+def euler_angles(
+    r00: Any, r01: Any, r02: Any, r10: Any, r11: Any, r12: Any, r20: Any, r21: Any, r22: Any
+) -> tuple[Any, ...]:
     """Euler angles of a rotation matrix: ``rotations.mat2euler`` for one matrix, with the same NumPy functions."""
     cosine = np.sqrt(r22 * r22 + r12 * r12)
     middle = -np.arctan2(-r02, cosine)

@@ -18,19 +18,19 @@ import numpy as np
 
 from adagoal.core.errors import InputError
 from adagoal.core.types import Bools, Floats
-from adagoal.deep.envs import blaming
-from adagoal.deep.families import FETCH, MAZE, inherits, is_a
-from adagoal.deep.vectors import flat
+from adagoal.deep.envs import convert_env_exceptions
+from adagoal.deep.families import FETCH_CLASS, MAZE_CLASS, inherits_method, is_instance_of
+from adagoal.deep.vectors import flatten_numbers
 
-GoalSpace = Callable[[np.random.Generator, int], Floats]
+GoalSampler = Callable[[np.random.Generator, int], Floats]
 
 LIFT = 0.45
 """Largest height of a lifted Fetch goal, in metres (gymnasium_robotics ``_sample_goal``)."""
-POOL = 512
+GOAL_POOL_SIZE = 512
 """Goals collected by resetting an environment whose goal sampler has no closed form; as many for tests."""
 
 
-def parse(name: str, text: str) -> dict[str, float]:
+def parse_goal_space(name: str, text: str) -> dict[str, float]:
     """``env`` or ``scale=K,air=P``, given as the setting ``name``, as a dictionary."""
     accepted = f"must be env or scale=K[,air=P], got {text!r}"
     if not isinstance(text, str):
@@ -53,25 +53,25 @@ def parse(name: str, text: str) -> dict[str, float]:
     return found
 
 
-def goal_space(env: Any, name: str, text: str) -> GoalSpace:
+def make_goal_sampler(env: Any, name: str, text: str) -> GoalSampler:
     """The goal space ``text`` of a Gymnasium environment (any wrapper stack), given as the setting ``name``.
 
     ``name`` also says which goals are drawn where an environment's own are a finite pool: the pools of
     ``train_goals`` and ``test_goals`` come from different resets.
     """
-    found = parse(name, text)
+    found = parse_goal_space(name, text)
     core = env.unwrapped
-    fetch = inherits(env, FETCH, "_sample_goal")
+    fetch = inherits_method(env, FETCH_CLASS, "_sample_goal")
     if "air" in found and not (fetch and core.has_object):
         raise InputError("air is for Fetch environments with an object", name=name)
     if fetch:
-        return fetch_goals(core, found)
-    if inherits(env, MAZE, "generate_target_goal"):
-        return _scaled(maze_goals(core), found.get("scale", 1.0))
-    return _scaled(reset_goals(env, POOL * (name == "test_goals")), found.get("scale", 1.0))
+        return fetch_goal_sampler(core, found)
+    if inherits_method(env, MAZE_CLASS, "generate_target_goal"):
+        return _scale_sampler(maze_goal_sampler(core), found.get("scale", 1.0))
+    return _scale_sampler(pooled_goal_sampler(env, GOAL_POOL_SIZE * (name == "test_goals")), found.get("scale", 1.0))
 
 
-def fetch_goals(core: Any, found: dict[str, float]) -> GoalSpace:
+def fetch_goal_sampler(core: Any, found: dict[str, float]) -> GoalSampler:
     """``_sample_goal`` of the Fetch environments, vectorised, with a stretched range."""
     scale = found.get("scale", 1.0)
     air = found.get("air", 0.5 if core.target_in_the_air else 0.0)
@@ -90,42 +90,44 @@ def fetch_goals(core: Any, found: dict[str, float]) -> GoalSpace:
     return sample
 
 
-def maze_goals(core: Any) -> GoalSpace:
+def maze_goal_sampler(core: Any) -> GoalSampler:
     """PointMaze and AntMaze: a goal cell, plus the environment's own noise."""
     cells = np.asarray(core.maze.unique_goal_locations, np.float64)
     noise = float(core.position_noise_range) * float(core.maze.maze_size_scaling)
     return lambda rng, n: cells[rng.integers(len(cells), size=n)] + rng.uniform(-noise, noise, (n, cells.shape[1]))
 
 
-def reset_goals(env: Any, first: int) -> GoalSpace:
+def pooled_goal_sampler(env: Any, first: int) -> GoalSampler:
     """Any other environment: a pool of the goals that its own resets drew, with seeds from ``first`` on."""
-    with blaming(type(env.unwrapped).__name__):
-        pool = np.stack([flat(env.reset(seed=seed)[0]["desired_goal"]) for seed in range(first, first + POOL)])
+    with convert_env_exceptions(type(env.unwrapped).__name__):
+        pool = np.stack(
+            [flatten_numbers(env.reset(seed=seed)[0]["desired_goal"]) for seed in range(first, first + GOAL_POOL_SIZE)]
+        )
     return lambda rng, n: pool[rng.integers(len(pool), size=n)]
 
 
-def _scaled(space: GoalSpace, scale: float) -> GoalSpace:
+def _scale_sampler(space: GoalSampler, scale: float) -> GoalSampler:
     if scale == 1.0:
         return space
     centre = space(np.random.default_rng(0), 4096).mean(0)
     return lambda rng, n: centre + scale * (space(rng, n) - centre)
 
 
-def bounding_box(space: GoalSpace) -> Floats:
+def bounding_box(space: GoalSampler) -> Floats:
     """Smallest axis-parallel box around many samples: ``[2, goal]`` (low, high)."""
     goals = space(np.random.default_rng(0), 20_000)
     return np.stack([goals.min(0), goals.max(0)])
 
 
-def inside(box: Floats, goals: Floats) -> Bools:
+def is_inside_box(box: Floats, goals: Floats) -> Bools:
     """Which goals ``[..., goal]`` lie in the box, with a millimetre of slack."""
     return np.asarray(((goals >= box[0] - 1e-3) & (goals <= box[1] + 1e-3)).all(-1))
 
 
-def table(env: Any) -> Floats | None:
+def fetch_table_box(env: Any) -> Floats | None:
     """The table top of the Fetch environments, ``[2, 2]`` in x and y; None elsewhere."""
     core = env.unwrapped
-    if not (is_a(env, FETCH) and core.has_object):
+    if not (is_instance_of(env, FETCH_CLASS) and core.has_object):
         return None
     import mujoco
 

@@ -13,80 +13,80 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core.schema import COUNT
+from adagoal.core.schema import COUNT_SCHEMA
 from adagoal.core.types import Floats
 from adagoal.deep.config import CONTACT_DISTANCE, Config
-from adagoal.deep.envs import Dimensions
-from adagoal.deep.goalspace import GoalSpace, bounding_box, inside
-from adagoal.deep.past import Past
-from adagoal.deep.worker import Episodes
+from adagoal.deep.envs import EnvDimensions
+from adagoal.deep.goalspace import GoalSampler, bounding_box, is_inside_box
+from adagoal.deep.past import ValueMapHistory
+from adagoal.deep.worker import EpisodeBatch
 
-SHARE: dict[str, Any] = {"type": "number", "minimum": 0, "maximum": 1}
-LENGTH: dict[str, Any] = {"type": "number", "minimum": 0}
-HEAD: dict[str, Any] = {
-    "run": COUNT,
-    "seed": COUNT,
+SHARE_SCHEMA: dict[str, Any] = {"type": "number", "minimum": 0, "maximum": 1}
+LENGTH_SCHEMA: dict[str, Any] = {"type": "number", "minimum": 0}
+ROW_HEAD_SCHEMA: dict[str, Any] = {
+    "run": COUNT_SCHEMA,
+    "seed": COUNT_SCHEMA,
     "goal_rule": {"type": "string"},
-    "cycle": COUNT,
-    "steps": COUNT,
-    "wall_seconds": LENGTH,
+    "cycle": COUNT_SCHEMA,
+    "steps": COUNT_SCHEMA,
+    "wall_seconds": LENGTH_SCHEMA,
 }
 """What every row has, and how a file must give it (see :mod:`adagoal.core.schema`)."""
-MEASURED: dict[str, Any] = {
-    "success": SHARE,
-    "success_any": SHARE,
-    "train_success": SHARE,
-    "inside_test": SHARE,
-    "on_table": SHARE,
-    "reachable": SHARE,
-    "distance": LENGTH,
-    "error": LENGTH,
-    "moved": SHARE,
+ROW_MEASURES_SCHEMA: dict[str, Any] = {
+    "success": SHARE_SCHEMA,
+    "success_any": SHARE_SCHEMA,
+    "train_success": SHARE_SCHEMA,
+    "inside_test": SHARE_SCHEMA,
+    "on_table": SHARE_SCHEMA,
+    "reachable": SHARE_SCHEMA,
+    "distance": LENGTH_SCHEMA,
+    "error": LENGTH_SCHEMA,
+    "moved": SHARE_SCHEMA,
 }
 """What a row may know of its cycle; whatever else it has is a loss that the algorithm or the ensemble names."""
-COLUMNS = (*HEAD, *MEASURED)
+ROW_COLUMNS = (*ROW_HEAD_SCHEMA, *ROW_MEASURES_SCHEMA)
 
 
 @dataclass
-class History:
-    """Rows (see :data:`COLUMNS`) and chosen goals of S runs."""
+class TrainingHistory:
+    """Rows (see :data:`ROW_COLUMNS`) and chosen goals of S runs."""
 
     configs: Sequence[Config]
     train_boxes: list[Floats]
     """Bounding box ``[2, goal]`` of each run's training space."""
     test_boxes: list[Floats]
-    table: Floats | None
+    table_box: Floats | None
     """Table top ``[2, 2]`` in x and y (Fetch)."""
-    sizes: Dimensions
+    sizes: EnvDimensions
     wall_seconds: float = 0.0
     rows: list[dict[str, Any]] = field(default_factory=list)
     goals: list[Floats] = field(default_factory=list)
     """Training goals ``[S, B, goal]`` of each cycle."""
-    past: Past = field(default_factory=Past)
+    value_maps: ValueMapHistory = field(default_factory=ValueMapHistory)
 
     @classmethod
-    def start(
+    def start_empty(
         cls,
         configs: Sequence[Config],
-        train: Sequence[GoalSpace],
-        test: Sequence[GoalSpace],
+        train: Sequence[GoalSampler],
+        test: Sequence[GoalSampler],
         table: Floats | None,
-        sizes: Dimensions,
-    ) -> History:
+        sizes: EnvDimensions,
+    ) -> TrainingHistory:
         """Nothing yet."""
         return cls(configs, [bounding_box(f) for f in train], [bounding_box(f) for f in test], table, sizes)
 
-    def steps(self, cycle: int) -> int:
+    def steps_before_cycle(self, cycle: int) -> int:
         """Environment steps of training played before a cycle."""
         return cycle * self.configs[0].episodes * self.sizes.horizon
 
-    def add(
+    def add_cycle(
         self,
         cycle: int,
         goals: Floats,
         notes: Sequence[dict[str, float]],
         losses: dict[str, Any],
-        episodes: Episodes,
+        episodes: EpisodeBatch,
         distances: Floats,
     ) -> None:
         """One cycle: goals ``[S, B, goal]``, what was known of them, losses ``[S]``, test distances."""
@@ -98,33 +98,39 @@ class History:
         per_run = {name: np.asarray(loss) for name, loss in losses.items()}
         rows = []
         for run in range(len(self.configs)):
-            row = self._row(run, cycle) | notes[run] | {name: float(loss[run]) for name, loss in per_run.items()}
+            row = (
+                self._make_row_head(run, cycle)
+                | notes[run]
+                | {name: float(loss[run]) for name, loss in per_run.items()}
+            )
             row["train_success"] = float(arrived[run].mean())
             row["moved"] = float(far[run].mean())
-            row["inside_test"] = float(inside(self.test_boxes[run], goals[run]).mean())
-            if self.table is not None:
-                row["on_table"] = float(inside(self.table, goals[run][:, :2]).mean())
-            rows.append(_finite(row) | self._tested(distances, run))
+            row["inside_test"] = float(is_inside_box(self.test_boxes[run], goals[run]).mean())
+            if self.table_box is not None:
+                row["on_table"] = float(is_inside_box(self.table_box, goals[run][:, :2]).mean())
+            rows.append(_drop_infinite_values(row) | self._test_success(distances, run))
         self.goals.append(goals)
         self.rows += rows
 
-    def add_test(self, cycle: int, distances: Floats) -> None:
+    def add_final_test(self, cycle: int, distances: Floats) -> None:
         """The final test, after the last cycle."""
-        self.rows += [self._row(run, cycle) | self._tested(distances, run) for run in range(len(self.configs))]
+        self.rows += [
+            self._make_row_head(run, cycle) | self._test_success(distances, run) for run in range(len(self.configs))
+        ]
 
-    def _row(self, run: int, cycle: int) -> dict[str, Any]:
+    def _make_row_head(self, run: int, cycle: int) -> dict[str, Any]:
         config = self.configs[run]
         head = {"run": run, "seed": config.seed, "goal_rule": config.goal_rule, "cycle": cycle}
-        return head | {"steps": self.steps(cycle), "wall_seconds": round(self.wall_seconds, 2)}
+        return head | {"steps": self.steps_before_cycle(cycle), "wall_seconds": round(self.wall_seconds, 2)}
 
-    def _tested(self, distances: Floats, run: int) -> dict[str, float]:
+    def _test_success(self, distances: Floats, run: int) -> dict[str, float]:
         """Success at the last step and at any step, from test distances ``[rounds, S, B, T]``."""
         if not len(distances):
             return {}
         near = distances[:, run] <= self.sizes.success
         return {"success": float(near[..., -1].mean()), "success_any": float(near.any(-1).mean())}
 
-    def curve(self, run: int) -> list[dict[str, Any]]:
+    def learning_curve(self, run: int) -> list[dict[str, Any]]:
         """Rows of the tests, each with the means since the previous test of what the cycles logged."""
         averaged = ("train_success", "inside_test", "on_table", "reachable", "distance", "error", "moved")
         points: list[dict[str, Any]] = []
@@ -143,30 +149,30 @@ class History:
 
     def to_csv(self) -> str:
         """All rows as a table; losses come last."""
-        losses = dict.fromkeys(name for row in self.rows for name in row if name not in COLUMNS)
+        losses = dict.fromkeys(name for row in self.rows for name in row if name not in ROW_COLUMNS)
         text = io.StringIO()
-        writer = csv.DictWriter(text, (*COLUMNS, *losses), restval="")
+        writer = csv.DictWriter(text, (*ROW_COLUMNS, *losses), restval="")
         writer.writeheader()
         writer.writerows(self.rows)
         return text.getvalue()
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Arrays and JSON-ready facts for :meth:`restore`."""
-        arrays = {"goals": np.stack(self.goals), **self.past.arrays()}
+        arrays = {"goals": np.stack(self.goals), **self.value_maps.to_arrays()}
         return arrays, {"rows": self.rows, "wall_seconds": self.wall_seconds}
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """The inverse of :meth:`state`."""
-        self.goals, self.past = list(arrays["goals"]), Past.of(arrays)
+        self.goals, self.value_maps = list(arrays["goals"]), ValueMapHistory.from_arrays(arrays)
         self.rows, self.wall_seconds = facts["rows"], float(facts["wall_seconds"])
 
 
-def _finite(row: dict[str, Any]) -> dict[str, Any]:
+def _drop_infinite_values(row: dict[str, Any]) -> dict[str, Any]:
     """What a training that diverged cannot say (NaN, infinities) is left out of its log: no file could hold it."""
     return {name: x for name, x in row.items() if not isinstance(x, float) or math.isfinite(x)}
 
 
-def reached(curves: Sequence[Sequence[dict[str, Any]]], share: float) -> int | None:
+def steps_to_success(curves: Sequence[Sequence[dict[str, Any]]], share: float) -> int | None:
     """Steps at which the median test success over runs first reaches a share; None if it never does."""
     for points in zip(*curves, strict=False):
         if statistics.median(p["success"] for p in points) >= share:
@@ -174,7 +180,7 @@ def reached(curves: Sequence[Sequence[dict[str, Any]]], share: float) -> int | N
     return None
 
 
-def median_at(curves: Sequence[Sequence[dict[str, Any]]], steps: int) -> float | None:
+def median_success_at(curves: Sequence[Sequence[dict[str, Any]]], steps: int) -> float | None:
     """Median test success over runs at the last test not after ``steps``."""
     known = [[p["success"] for p in points if p["steps"] <= steps] for points in curves]
     return statistics.median(values[-1] for values in known) if all(known) else None

@@ -9,7 +9,7 @@ follows: y = 0 if the goal is reached there, and y = -1/(1 - gamma), which is ne
 cut off (``truncated``, or the horizon) is no end in this sense. All functions act on one run.
 
 Target networks stand still for ``target_every`` updates, and so does what follows from them: batches are drawn and
-their y computed for several updates at once (:func:`repeat`), which a GPU does in little more than the time of one.
+their y computed for several updates at once (:func:`run_updates`), which a GPU does in little more than the time of one.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from jax import Array
 
 from adagoal.deep import actor
 from adagoal.deep.config import Config
-from adagoal.deep.envs import Dimensions
+from adagoal.deep.envs import EnvDimensions
 
-Layers = list[tuple[Any, Any]]
+LayerWeights = list[tuple[Any, Any]]
 """Weights and biases: of JAX, or of NumPy where they are fresh."""
-Activation = Callable[[Array], Array]
-TOGETHER = 20
+ActivationFunction = Callable[[Array], Array]
+MAX_BATCHES_AT_ONCE = 20
 """Batches that are drawn at once, at most."""
 
 
-class Learnt(NamedTuple):
+class NetworkState(NamedTuple):
     """A network with its target and the state of its optimiser."""
 
     online: Any
@@ -43,23 +43,23 @@ class Learnt(NamedTuple):
     adam: Any
 
 
-class Transitions(NamedTuple):
+class TransitionBatch(NamedTuple):
     """A batch as networks see it, ``[B, ...]``: goals relabelled, observations and goals normalised."""
 
-    og: Array
+    obs_goal: Array
     """(observation, goal) ``[B, O + G]``"""
     action: Array
-    following: Array
+    next_obs_goal: Array
     """(next observation, goal) ``[B, O + G]``"""
     reward: Array
     terminal: Array
     """Whether nothing follows ``[B]``."""
 
 
-class Lessons(NamedTuple):
+class CriticBatch(NamedTuple):
     """What networks learn from: a batch, and what critics are to say of it."""
 
-    og: Array
+    obs_goal: Array
     """(observation, goal) ``[B, O + G]``"""
     action: Array
     """``[B, A]``"""
@@ -67,7 +67,7 @@ class Lessons(NamedTuple):
     """``[B]``, or ``[J, B]`` where every critic has targets of its own."""
 
 
-def init(rng: np.random.Generator, sizes: Sequence[int], members: Sequence[int] = ()) -> Layers:
+def init_layers(rng: np.random.Generator, sizes: Sequence[int], members: Sequence[int] = ()) -> LayerWeights:
     """Weights and biases uniform in +-1/sqrt(fan in), as in the reference HER; so many ``members``, stacked.
 
     NumPy draws them, so that nothing has to be compiled before a training starts.
@@ -80,59 +80,63 @@ def init(rng: np.random.Generator, sizes: Sequence[int], members: Sequence[int] 
     return layers
 
 
-def widths(config: Config, sizes: Dimensions) -> tuple[Sequence[int], Sequence[int]]:
+def layer_widths(config: Config, sizes: EnvDimensions) -> tuple[Sequence[int], Sequence[int]]:
     """Of the layers of an actor, which sees (observation, goal), and of a critic, which sees the action, too."""
     og = sizes.observation + sizes.goal
     return (og, *config.hidden, sizes.action), (og + sizes.action, *config.hidden, 1)
 
 
-def fresh(config: Config, rng: np.random.Generator, sizes: Sequence[int]) -> Learnt:
+def init_network(config: Config, rng: np.random.Generator, sizes: Sequence[int]) -> NetworkState:
     """A network that has learnt nothing; its target is the same."""
-    online = init(rng, sizes)
-    return Learnt(online, online, _at_rest(optax.adam(config.learning_rate).init, online))
+    online = init_layers(rng, sizes)
+    return NetworkState(online, online, _zero_adam_state(optax.adam(config.learning_rate).init, online))
 
 
-def stacked(config: Config, rng: np.random.Generator, sizes: Sequence[int]) -> Learnt:
+def init_network_ensemble(config: Config, rng: np.random.Generator, sizes: Sequence[int]) -> NetworkState:
     """J fresh networks, stacked along a leading axis."""
-    online = init(rng, sizes, (config.members,))
-    return Learnt(online, online, _at_rest(jax.vmap(optax.adam(config.learning_rate).init), online))
+    online = init_layers(rng, sizes, (config.members,))
+    return NetworkState(online, online, _zero_adam_state(jax.vmap(optax.adam(config.learning_rate).init), online))
 
 
-def _at_rest(init: Callable[[Any], Any], online: Layers) -> Any:
+def _zero_adam_state(init: Callable[[Any], Any], online: LayerWeights) -> Any:
     """The state with which Adam begins: zeros, which nothing has to be compiled for."""
     return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), jax.eval_shape(init, online))
 
 
-def q(critic: Layers, og: Array, action: Array, relu: Activation = jax.nn.relu) -> Array:
+def q_values(critic: LayerWeights, og: Array, action: Array, relu: ActivationFunction = jax.nn.relu) -> Array:
     """Values ``[...]``."""
-    return actor.mlp(critic, jnp.concatenate([og, action], -1), relu)[..., 0]
+    return actor.forward_mlp(critic, jnp.concatenate([og, action], -1), relu)[..., 0]
 
 
-def descend(config: Config, learnt: Learnt, loss: Callable[[Any], Array]) -> tuple[Learnt, Array]:
+def gradient_step(config: Config, learnt: NetworkState, loss: Callable[[Any], Array]) -> tuple[NetworkState, Array]:
     """One step of Adam on the online network, and the loss before it."""
     value, gradient = jax.value_and_grad(loss)(learnt.online)
     change, moments = optax.adam(config.learning_rate).update(gradient, learnt.adam)
     return learnt._replace(online=optax.apply_updates(learnt.online, change), adam=moments), value
 
 
-def targets(config: Config, batch: Transitions, following: Array) -> Array:
+def bellman_targets(config: Config, batch: TransitionBatch, following: Array) -> Array:
     """The targets y ``[..., B]``, from the values ``following [..., B]`` of what comes next."""
     floor = -1.0 / (1.0 - config.gamma)
     last = jnp.where(batch.reward < 0.0, floor, 0.0)
     return jnp.where(batch.terminal, last, jnp.clip(batch.reward + config.gamma * following, floor, 0.0))
 
 
-def fit(config: Config, critic: Learnt, batch: Lessons, relu: Activation = jax.nn.relu) -> tuple[Learnt, Array]:
+def fit_critic(
+    config: Config, critic: NetworkState, batch: CriticBatch, relu: ActivationFunction = jax.nn.relu
+) -> tuple[NetworkState, Array]:
     """Fit a critic to its targets ``[B]``; returns its loss."""
-    return descend(config, critic, lambda p: jnp.mean((q(p, batch.og, batch.action, relu) - batch.y) ** 2))
+    return gradient_step(
+        config, critic, lambda p: jnp.mean((q_values(p, batch.obs_goal, batch.action, relu) - batch.y) ** 2)
+    )
 
 
-def toward(learnt: Learnt, step: float) -> Learnt:
+def polyak_update(learnt: NetworkState, step: float) -> NetworkState:
     """Move the target network by ``step`` towards the online one."""
     return learnt._replace(target=jax.tree.map(lambda t, p: t + step * (p - t), learnt.target, learnt.online))
 
 
-def repeat(
+def run_updates(
     config: Config,
     prepare: Callable[[Any, Array], Any],
     update: Callable[[Any, Any], tuple[Any, Any]],
@@ -151,15 +155,15 @@ def repeat(
         return jax.lax.scan(update, nets, prepare(nets, numbers))
 
     def in_turn(nets: Any, numbers: Array, turns: int) -> tuple[Any, Any]:
-        most = max(min(TOGETHER, len(numbers) // turns), 1)
+        most = max(min(MAX_BATCHES_AT_ONCE, len(numbers) // turns), 1)
         together = next(n for n in range(most, 0, -1) if len(numbers) % n == 0)
         nets, losses = jax.lax.scan(some, nets, numbers.reshape(-1, together))
         return nets, jax.tree.map(jnp.ravel, losses)
 
     def block(nets: Any, first: Array) -> tuple[Any, Any]:
         nets, losses = in_turn(nets, first + jnp.arange(config.target_every), 1 if whole > 1 else 2)
-        follow = lambda learnt: toward(learnt, config.target_step)  # noqa: E731
-        return jax.tree.map(follow, nets, is_leaf=lambda leaf: isinstance(leaf, Learnt)), losses
+        follow = lambda learnt: polyak_update(learnt, config.target_step)  # noqa: E731
+        return jax.tree.map(follow, nets, is_leaf=lambda leaf: isinstance(leaf, NetworkState)), losses
 
     whole, rest = divmod(count, config.target_every)
     parts = []

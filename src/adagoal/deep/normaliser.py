@@ -1,7 +1,7 @@
 """Running mean and standard deviation (Chan's merge), with the floor and clip of the reference HER.
 
 The clip has a price for goals. With ``normaliser="achieved"`` their mean and deviation are those of achieved goals, so
-all coordinates beyond :data:`CLIP` standard deviations of what was achieved look the same to actor and critics.
+all coordinates beyond :data:`MAX_NORMALISED_VALUE` standard deviations of what was achieved look the same to actor and critics.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-FLOOR = 0.01
+MIN_DEVIATION = 0.01
 """Standard deviations are at least this, in the units of the environment."""
-CLIP = 5.0
+MAX_NORMALISED_VALUE = 5.0
 """Normalised coordinates lie in [-CLIP, CLIP]."""
 
 
-class Moments(NamedTuple):
+class RunningMoments(NamedTuple):
     """Weighted moments of vectors: total weight [], mean [d], sum of squared deviations [d]."""
 
     weight: Any
@@ -26,30 +26,30 @@ class Moments(NamedTuple):
     squares: Any
 
 
-def empty(size: int) -> Moments:
+def empty_moments(size: int) -> RunningMoments:
     """Those of no vector, of NumPy."""
-    return Moments(*(np.zeros(shape, np.float32) for shape in ((), size, size)))
+    return RunningMoments(*(np.zeros(shape, np.float32) for shape in ((), size, size)))
 
 
-def merge(old: Moments, x: Array, weight: Array) -> Moments:
+def merge_moments(old: RunningMoments, x: Array, weight: Array) -> RunningMoments:
     """Add vectors ``x [n, d]`` with weights ``[n]``; a total weight of 0 changes nothing."""
     total = weight.sum()
     mean = (weight[:, None] * x).sum(0) / jnp.maximum(total, 1e-8)
     squares = (weight[:, None] * (x - mean) ** 2).sum(0)
     both = jnp.maximum(old.weight + total, 1e-8)
     shift = mean - old.mean
-    return Moments(
+    return RunningMoments(
         old.weight + total,
         old.mean + shift * total / both,
         old.squares + squares + shift**2 * old.weight * total / both,
     )
 
 
-def scale(moments: Moments) -> Array:
-    """Standard deviation ``[d]``, at least :data:`FLOOR`; 1 before the first vector."""
+def moments_deviation(moments: RunningMoments) -> Array:
+    """Standard deviation ``[d]``, at least :data:`MIN_DEVIATION`; 1 before the first vector."""
     deviation = jnp.sqrt(moments.squares / jnp.maximum(moments.weight, 1e-8))
-    return jnp.where(moments.weight > 0, jnp.maximum(deviation, FLOOR), 1.0)
+    return jnp.where(moments.weight > 0, jnp.maximum(deviation, MIN_DEVIATION), 1.0)
 
 
-def normalise(moments: Moments, x: Array) -> Array:
-    return jnp.clip((x - moments.mean) / scale(moments), -CLIP, CLIP)
+def normalise_vectors(moments: RunningMoments, x: Array) -> Array:
+    return jnp.clip((x - moments.mean) / moments_deviation(moments), -MAX_NORMALISED_VALUE, MAX_NORMALISED_VALUE)

@@ -38,14 +38,14 @@ class PointMass(gymnasium.Env[Any, Floats]):
         super().reset(seed=seed)
         self._state = np.concatenate([self.np_random.uniform(-0.5, 0.5, 2), np.zeros(2)])
         self._goal = self.np_random.uniform(-1.0, 1.0, 2)
-        return self._observation(), {}
+        return self._goal_observation(), {}
 
     def step(self, action: Floats) -> tuple[dict[str, Floats], float, bool, bool, dict[str, Any]]:
         velocity = 0.5 * self._state[2:] + 0.1 * np.clip(action, -1.0, 1.0)
         position = np.clip(self._state[:2] + velocity, -self.wall, self.wall)
         self._state = np.concatenate([position, velocity])
         reward = float(self.compute_reward(position, self._goal, {}))
-        return self._observation(), reward, False, False, {"is_success": reward == 0.0}
+        return self._goal_observation(), reward, False, False, {"is_success": reward == 0.0}
 
     def set_goal(self, goal: Floats) -> None:
         """The goal of this episode."""
@@ -63,7 +63,7 @@ class PointMass(gymnasium.Env[Any, Floats]):
             picture[np.linalg.norm(places - at, axis=-1) <= radius] = colour
         return picture
 
-    def _observation(self) -> dict[str, Floats]:
+    def _goal_observation(self) -> dict[str, Floats]:
         position = self._state[:2].copy()
         return {"observation": self._state.copy(), "achieved_goal": position, "desired_goal": self._goal.copy()}
 

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from adagoal.core.errors import InputError
 from adagoal.core.types import Floats, Singles
 from adagoal.deep import likeness
-from adagoal.deep.actor import Actor
-from adagoal.deep.envs import Dimensions, state
-from adagoal.deep.values import SMALLEST, Critics
-from adagoal.deep.vectors import flat
+from adagoal.deep.actor import NumpyActor
+from adagoal.deep.envs import EnvDimensions, join_policy_input
+from adagoal.deep.values import MIN_ERROR_STEPS, NumpyCritics
+from adagoal.deep.vectors import flatten_numbers
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Policy:
     """
 
     env: str
-    actor: Actor
-    critics: Critics | None
+    actor: NumpyActor
+    critics: NumpyCritics | None
     """None where the training had no critics for D and E."""
     low: tuple[float, ...]
     """Ends of the environment's action box ``[A]``."""
@@ -42,25 +42,25 @@ class Policy:
     """Radius of success in the environment."""
 
     def __repr__(self) -> str:
-        sizes = len(self.actor.observation_mean), len(self.actor.goal_mean), self.actor.width
+        sizes = len(self.actor.observation_mean), len(self.actor.goal_mean), self.actor.action_size
         return "<Policy for {}: from {} numbers and a goal of {} to an action of {}>".format(self.env, *sizes)
 
-    def check(self, sizes: Dimensions) -> None:
+    def check_matches_env(self, sizes: EnvDimensions) -> None:
         """Whether the environment is like the one that the policy was trained in."""
         known: dict[str, Any] = {"observation": len(self.actor.observation_mean), "goal": len(self.actor.goal_mean)}
-        known["action"] = self.actor.width
+        known["action"] = self.actor.action_size
         known |= {"low": self.low, "high": self.high, "success": self.success}
-        likeness.check(self.env, known, sizes)
+        likeness.check_same_env(self.env, known, sizes)
 
     def __call__(self, observation: Any, goal: Any) -> Singles:
         """The noise-free action for one observation and one goal."""
         low, high = np.array(self.low), np.array(self.high)
-        action = (low + high) / 2 + (high - low) / 2 * self.actor(*self._vectors(observation, goal))[0]
-        return np.clip(action.astype(np.float32), *_singles_within(low, high)).reshape(self.shape)
+        action = (low + high) / 2 + (high - low) / 2 * self.actor(*self._parse_inputs(observation, goal))[0]
+        return np.clip(action.astype(np.float32), *_float32_box_ends(low, high)).reshape(self.shape)
 
     def distance(self, observation: Any, goal: Any) -> float:
         """D: the steps that the policy is expected to take from here to the goal, the arriving one included."""
-        return self._values(observation, goal)[0]
+        return self._distance_and_error(observation, goal)[0]
 
     def uncertainty(self, observation: Any, goal: Any) -> float:
         """E: how far :meth:`distance` may be off, in steps.
@@ -69,11 +69,11 @@ class Policy:
         environment, first reach their goal after ``distance`` +- ``uncertainty`` steps. An episode that ends without
         success counts as covered if ``distance`` + ``uncertainty`` is at least its length.
         """
-        _, E = self._values(observation, goal)
+        _, E = self._distance_and_error(observation, goal)
         assert self.critics is not None
         if self.critics.calibration is None:
             raise InputError("is known when a training has come to its end, where it is measured", "uncertainty")
-        return self.critics.calibration * max(E, SMALLEST)
+        return self.critics.calibration * max(E, MIN_ERROR_STEPS)
 
     def fingerprint(self) -> str:
         """SHA-256 of the weights that act: a certificate is for this policy, and for no other."""
@@ -84,14 +84,14 @@ class Policy:
         """All that was learnt, as named arrays."""
         return self.actor.to_arrays() | ({} if self.critics is None else self.critics.to_arrays())
 
-    def _values(self, observation: Any, goal: Any) -> tuple[float, float]:
+    def _distance_and_error(self, observation: Any, goal: Any) -> tuple[float, float]:
         if self.critics is None:
             raise InputError("is not known: the goal rule of this training needed no ensemble", "distance")
-        o, g = self._vectors(observation, goal)
-        D, E = self.critics(self.actor.normalised(o, g), self.actor(o, g))
+        o, g = self._parse_inputs(observation, goal)
+        D, E = self.critics(self.actor.normalise_inputs(o, g), self.actor(o, g))
         return float(D[0]), float(E[0])
 
-    def _vectors(self, observation: Any, goal: Any) -> tuple[Any, Any]:
+    def _parse_inputs(self, observation: Any, goal: Any) -> tuple[Any, Any]:
         """State ``[1, O]`` and goal ``[1, G]``."""
         whole = isinstance(observation, Mapping) and "achieved_goal" in observation
         if self.with_achieved and not whole:
@@ -99,25 +99,25 @@ class Policy:
             raise InputError(text, "observation")
         if whole and "observation" not in observation:
             raise InputError("must have the entry 'observation' beside 'achieved_goal'", "observation")
-        seen = _numbers(observation["observation"] if whole else observation, "observation")
-        achieved = _numbers(observation["achieved_goal"], "observation") if whole else seen
-        o, g = state(seen, achieved, self.with_achieved), _numbers(goal, "goal")
+        seen = _parse_numbers(observation["observation"] if whole else observation, "observation")
+        achieved = _parse_numbers(observation["achieved_goal"], "observation") if whole else seen
+        o, g = join_policy_input(seen, achieved, self.with_achieved), _parse_numbers(goal, "goal")
         for name, vector, size in (("observation", o, self.actor.observation_mean), ("goal", g, self.actor.goal_mean)):
             if len(vector) != len(size) or not np.isfinite(vector).all():
                 raise InputError(f"must be {len(size)} finite numbers, got {vector.tolist()[:8]}", name)
         return o[None], g[None]
 
 
-def _singles_within(low: Floats, high: Floats) -> tuple[Singles, Singles]:
+def _float32_box_ends(low: Floats, high: Floats) -> tuple[Singles, Singles]:
     """The ends of a box in single precision, never outside of it: the nearest single of 0.1 is larger than 0.1."""
     first, last = low.astype(np.float32), high.astype(np.float32)
     up, down = np.float32(np.inf), np.float32(-np.inf)
     return np.where(first < low, np.nextafter(first, up), first), np.where(last > high, np.nextafter(last, down), last)
 
 
-def _numbers(thing: Any, name: str) -> Floats:
+def _parse_numbers(thing: Any, name: str) -> Floats:
     """A vector, where ``thing`` is made of numbers."""
     try:
-        return flat(thing)
+        return flatten_numbers(thing)
     except (TypeError, ValueError) as error:
         raise InputError(f"must be numbers, got {str(thing)[:80]!r}", name) from error

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 
 
-class Replay(NamedTuple):
+class ReplayBuffer(NamedTuple):
     """Ring of C episodes of T steps."""
 
     observation: Array
@@ -35,21 +35,21 @@ class Replay(NamedTuple):
     """``[]``: episodes ever added; the ring holds the last C."""
 
 
-class Batch(NamedTuple):
+class ReplayBatch(NamedTuple):
     """Transitions ``[B, ...]``, goals already relabelled."""
 
     observation: Array
     action: Array
-    following: Array
+    next_observation: Array
     goal: Array
     reward: Array
     terminal: Array
     """Whether nothing follows; False where the episode was cut off."""
 
 
-def empty(room: tuple[int, int], horizon: int, observation: int, goal: int, action: int) -> Replay:
+def empty_replay_buffer(room: tuple[int, int], horizon: int, observation: int, goal: int, action: int) -> ReplayBuffer:
     """The memories of S runs, for so many episodes each; ``room`` is (S, episodes)."""
-    return Replay(
+    return ReplayBuffer(
         jnp.zeros((*room, horizon + 1, observation)),
         jnp.zeros((*room, horizon + 1, goal)),
         jnp.zeros((*room, horizon, action)),
@@ -61,8 +61,8 @@ def empty(room: tuple[int, int], horizon: int, observation: int, goal: int, acti
     )
 
 
-def add(
-    replay: Replay,
+def add_episodes(
+    replay: ReplayBuffer,
     contact_distance: float,
     observation: Array,
     achieved: Array,
@@ -70,7 +70,7 @@ def add(
     goal: Array,
     length: Array,
     terminated: Array,
-) -> Replay:
+) -> ReplayBuffer:
     """Put a cycle's episodes ``[B, ...]`` into the ring (C must be a multiple of B)."""
     at = replay.added % replay.goal.shape[0]
     moved = jnp.linalg.norm(achieved - achieved[:, :1], axis=-1).max(-1) > contact_distance
@@ -78,7 +78,7 @@ def add(
     def put(ring: Array, new: Array) -> Array:
         return jax.lax.dynamic_update_slice_in_dim(ring, new.astype(ring.dtype), at, 0)
 
-    return Replay(
+    return ReplayBuffer(
         put(replay.observation, observation),
         put(replay.achieved, achieved),
         put(replay.action, action),
@@ -90,27 +90,27 @@ def add(
     )
 
 
-def moved_first(replay: Replay) -> tuple[Array, Array]:
+def contact_episodes_first(replay: ReplayBuffer) -> tuple[Array, Array]:
     """Episode numbers ``[C]`` with those that moved the object in front, and how many they are."""
     return jnp.argsort(~replay.moved), replay.moved.sum()
 
 
-def sample(replay: Replay, contacts: tuple[Array, Array], key: Array, count: int, relabel: Array, contact: Array,
-           success: float) -> Batch:  # fmt: skip
+def sample_transitions(replay: ReplayBuffer, contacts: tuple[Array, Array], key: Array, count: int, relabel: Array, contact: Array,
+           success: float) -> ReplayBatch:  # fmt: skip
     """Draw ``count`` transitions; a share ``contact`` of them from episodes that moved the object."""
     order, movers = contacts
     keys = jax.random.split(key, 6)
     held = jnp.minimum(replay.added, replay.goal.shape[0])
-    episode = _below(keys[0], count, held)
+    episode = _random_below(keys[0], count, held)
     from_movers = (jax.random.uniform(keys[1], (count,)) < contact) & (movers > 0)
-    episode = jnp.where(from_movers, order[_below(keys[5], count, jnp.maximum(movers, 1))], episode)
+    episode = jnp.where(from_movers, order[_random_below(keys[5], count, jnp.maximum(movers, 1))], episode)
     length = replay.length[episode]
-    t = _below(keys[2], count, length)
-    later = t + 1 + _below(keys[3], count, length - t)
+    t = _random_below(keys[2], count, length)
+    later = t + 1 + _random_below(keys[3], count, length - t)
     hindsight = jax.random.uniform(keys[4], (count,)) < relabel
     goal = jnp.where(hindsight[:, None], replay.achieved[episode, later], replay.goal[episode])
     away = jnp.linalg.norm(replay.achieved[episode, t + 1] - goal, axis=-1)
-    return Batch(
+    return ReplayBatch(
         replay.observation[episode, t],
         replay.action[episode, t],
         replay.observation[episode, t + 1],
@@ -120,6 +120,6 @@ def sample(replay: Replay, contacts: tuple[Array, Array], key: Array, count: int
     )
 
 
-def _below(key: Array, count: int, bound: Array) -> Array:
+def _random_below(key: Array, count: int, bound: Array) -> Array:
     """Integers uniform in [0, bound), bound a scalar or ``[count]``."""
     return jnp.minimum((jax.random.uniform(key, (count,)) * bound).astype(jnp.int32), bound - 1)

@@ -11,77 +11,87 @@ import numpy as np
 
 from adagoal import goals
 from adagoal.core.errors import InputError
-from adagoal.core.random import Purpose, key_data, stream
+from adagoal.core.random import StreamPurpose, jax_key_data, random_stream
 from adagoal.core.types import Floats, Singles
 from adagoal.deep import learner
-from adagoal.deep.config import KNOWN, ONWARD, Config
-from adagoal.deep.goalspace import GoalSpace
-from adagoal.deep.learner import State, compile_values
+from adagoal.deep.config import KNOWN_GOAL_FIELDS, ONWARD_GOAL_FIELDS, Config
+from adagoal.deep.goalspace import GoalSampler
+from adagoal.deep.learner import LearnerState, compile_values
 
 
-class Selector:
+class GoalSelector:
     """Chooses goals for S runs."""
 
     def __init__(
         self,
         configs: Sequence[Config],
-        train: Sequence[GoalSpace],
-        test: Sequence[GoalSpace],
+        train: Sequence[GoalSampler],
+        test: Sequence[GoalSampler],
         per_cycle: int,
-        rule: goals.Rule | None = None,
+        rule: goals.GoalRule | None = None,
     ) -> None:
-        self.configs, self.train, self.test, self.per_cycle = configs, train, test, per_cycle
-        self.rules = [_rule(config, rule) for config in configs]
-        self.blind = not any(config.needs_ensemble or config.needs_density for config in configs)
-        self._values = compile_values(configs)
-        self._experience = None
+        self.configs, self.train_samplers, self.test_samplers, self.steps_per_cycle = configs, train, test, per_cycle
+        self.rules = [_resolve_run_rule(config, rule) for config in configs]
+        self.is_value_free = not any(config.needs_ensemble or config.needs_density for config in configs)
+        self._estimate_values = compile_values(configs)
+        self._sample_experience = None
         # a function of the user's may declare more than its configuration, which holds its name alone, can know
-        self.needs = [goals.needs(own, KNOWN) for own in self.rules]
-        if any("experienced" in needs for needs in self.needs):
+        self.required_fields = [goals.required_fields(own, KNOWN_GOAL_FIELDS) for own in self.rules]
+        if any("experienced" in needs for needs in self.required_fields):
             first = configs[0]
             count = first.episodes * (first.candidates - first.candidates // 2)
-            self._experience = learner.compile_experience(configs, count)
-        self._compiling: list[Future[Any]] = []
+            self._sample_experience = learner.compile_experience(configs, count)
+        self._running_compilations: list[Future[Any]] = []
 
-    def compile(self, like: State, shapes: Sequence[tuple[int, int]], beside: Executor) -> None:
-        """Compile :meth:`_ask` for pairs (starts, goals of each) while something else is done."""
+    def compile_ahead(self, like: LearnerState, shapes: Sequence[tuple[int, int]], beside: Executor) -> None:
+        """Compile :meth:`_evaluate_goals` for pairs (starts, goals of each) while something else is done."""
         S, O, G = len(self.configs), like.replay.observation.shape[-1], like.replay.goal.shape[-1]
-        keys = jax.eval_shape(lambda: self._keys(Purpose.CANDIDATE_VALUES))
+        keys = jax.eval_shape(lambda: self._random_keys(StreamPurpose.CANDIDATE_VALUES))
         for B, N in shapes:
             start, goal = np.zeros((S, B, O), np.float32), np.zeros((S, B, N, G), np.float32)
-            self._compiling.append(
-                beside.submit(lambda start, goal: self._values.lower(like, start, goal, keys).compile(), start, goal)
+            self._running_compilations.append(
+                beside.submit(
+                    lambda start, goal: self._estimate_values.lower(like, start, goal, keys).compile(), start, goal
+                )
             )
 
-    def _keys(self, purpose: Purpose, *indices: int) -> Any:
+    def _random_keys(self, purpose: StreamPurpose, *indices: int) -> Any:
         """Return the random keys ``[S]`` of all runs."""
-        return learner.wrap_key(np.stack([key_data(config.seed, purpose, *indices) for config in self.configs]))
+        return learner.wrap_threefry_key(
+            np.stack([jax_key_data(config.seed, purpose, *indices) for config in self.configs])
+        )
 
-    def _ask(self, state: State, starts: Singles, goals: Floats, keys: Any) -> list[Floats]:
+    def _evaluate_goals(self, state: LearnerState, starts: Singles, goals: Floats, keys: Any) -> list[Floats]:
         """D, sigma and the density ``[S, B, N]`` of goals ``[S, B, N, goal]`` from starts ``[S, B, observation]``."""
-        while self._compiling:
-            self._compiling.pop().result()
-        return [np.asarray(x, np.float64) for x in self._values(state, starts, goals.astype(np.float32), keys)]
+        while self._running_compilations:
+            self._running_compilations.pop().result()
+        return [np.asarray(x, np.float64) for x in self._estimate_values(state, starts, goals.astype(np.float32), keys)]
 
-    def choose(self, state: State, starts: Singles, cycle: int) -> tuple[Floats, list[dict[str, float]]]:
+    def choose_goals(self, state: LearnerState, starts: Singles, cycle: int) -> tuple[Floats, list[dict[str, float]]]:
         """Training goals ``[S, B, goal]`` for the starts ``[S, B, observation]``, and means of what was known."""
         S, B = starts.shape[:2]
         N = self.configs[0].candidates
-        rngs = [stream(config.seed, Purpose.TRAINING_GOALS, cycle) for config in self.configs]
-        candidates = np.stack([f(rng, B * N) for f, rng in zip(self.train, rngs, strict=True)]).reshape(S, B, N, -1)
-        more = [_none(N, B, "experienced" in needs) for needs in self.needs]
-        if self._experience is not None and int(state.replay.added[0]) > 0:
-            more = self._from_experience(state, candidates, rngs, self._keys(Purpose.EXPERIENCE, cycle))
-        if self.blind:
+        rngs = [random_stream(config.seed, StreamPurpose.TRAINING_GOALS, cycle) for config in self.configs]
+        candidates = np.stack([f(rng, B * N) for f, rng in zip(self.train_samplers, rngs, strict=True)]).reshape(
+            S, B, N, -1
+        )
+        more = [_empty_experience(N, B, "experienced" in needs) for needs in self.required_fields]
+        if self._sample_experience is not None and int(state.replay.added[0]) > 0:
+            more = self._add_achieved_candidates(
+                state, candidates, rngs, self._random_keys(StreamPurpose.EXPERIENCE, cycle)
+            )
+        if self.is_value_free:
             D = E = visits = np.zeros((S, B, N))
         else:
-            D, E, visits = self._ask(state, starts, candidates, self._keys(Purpose.CANDIDATE_VALUES, cycle))
+            D, E, visits = self._evaluate_goals(
+                state, starts, candidates, self._random_keys(StreamPurpose.CANDIDATE_VALUES, cycle)
+            )
         chosen = np.zeros((S, B, candidates.shape[-1]))
         notes = []
         for s, (rule, rng) in enumerate(zip(self.rules, rngs, strict=True)):
-            L = self.configs[s].radius_at(cycle * self.per_cycle)
-            seen = [known(D[s, b], E[s, b], visits[s, b], L, more[s][b]) for b in range(B)]
-            picks = [goals.draw(goals.weights(rule, each), rng) for each in seen]
+            L = self.configs[s].radius_after_steps(cycle * self.steps_per_cycle)
+            seen = [make_goal_info(D[s, b], E[s, b], visits[s, b], L, more[s][b]) for b in range(B)]
+            picks = [goals.sample_goal(goals.compute_weights(rule, each), rng) for each in seen]
             chosen[s] = candidates[s, np.arange(B), picks]
             notes.append(
                 {
@@ -92,26 +102,26 @@ class Selector:
             )
         return chosen, notes
 
-    def _from_experience(
-        self, state: State, candidates: Floats, rngs: Sequence[np.random.Generator], keys: Any
+    def _add_achieved_candidates(
+        self, state: LearnerState, candidates: Floats, rngs: Sequence[np.random.Generator], keys: Any
     ) -> list[list[dict[str, Any]]]:
         """Put achieved goals in the second half of the candidates ``[S, B, N, goal]`` of the runs whose rule asks.
 
-        Returns, for each run and start, the fields of :class:`adagoal.goals.Known` that speak of them.
+        Returns, for each run and start, the fields of :class:`adagoal.goals.GoalInfo` that speak of them.
         """
-        assert self._experience is not None
+        assert self._sample_experience is not None
         S, B, N, G = candidates.shape
         half, M = N // 2, N - N // 2
-        wanted = candidates[:, 0, : learner.NEIGHBOURS].astype(np.float32)
-        seen, achieved, apart = (np.asarray(x) for x in self._experience(state, wanted, keys))
-        targets = np.stack([test(rng, B) for test, rng in zip(self.test, rngs, strict=True)])
+        wanted = candidates[:, 0, : learner.N_DENSITY_POINTS].astype(np.float32)
+        seen, achieved, apart = (np.asarray(x) for x in self._sample_experience(state, wanted, keys))
+        targets = np.stack([test(rng, B) for test, rng in zip(self.test_samplers, rngs, strict=True)])
         D, E = np.zeros((S, B * M)), np.zeros((S, B * M))
-        if any(needs & ONWARD for needs in self.needs):
-            D, E = self.values(state, seen, np.repeat(targets, M, 1))
+        if any(needs & ONWARD_GOAL_FIELDS for needs in self.required_fields):
+            D, E = self.values_of_pairs(state, seen, np.repeat(targets, M, 1))
         more = []
-        for s, needs in enumerate(self.needs):
+        for s, needs in enumerate(self.required_fields):
             if "experienced" not in needs:
-                more.append(_none(N, B, False))
+                more.append(_empty_experience(N, B, False))
                 continue
             candidates[s, :, half:] = achieved[s].reshape(B, M, G)
             onward = [np.concatenate([np.zeros((B, half)), x[s].reshape(B, M)], 1) for x in (D, E)]
@@ -128,33 +138,35 @@ class Selector:
             )
         return more
 
-    def tests(self, cycle: int, rounds: int, episodes: int) -> Floats:
+    def draw_test_goals(self, cycle: int, rounds: int, episodes: int) -> Floats:
         """Test goals ``[rounds, S, B, goal]``, uniform in the test space."""
-        rngs = [stream(config.seed, Purpose.TEST_GOALS, cycle) for config in self.configs]
-        drawn = [f(rng, rounds * episodes) for f, rng in zip(self.test, rngs, strict=True)]
+        rngs = [random_stream(config.seed, StreamPurpose.TEST_GOALS, cycle) for config in self.configs]
+        drawn = [f(rng, rounds * episodes) for f, rng in zip(self.test_samplers, rngs, strict=True)]
         return np.stack([d.reshape(rounds, episodes, d.shape[-1]) for d in drawn], 1)
 
-    def values(self, state: State, starts: Singles, goals: Floats) -> tuple[Floats, Floats]:
+    def values_of_pairs(self, state: LearnerState, starts: Singles, goals: Floats) -> tuple[Floats, Floats]:
         """D and sigma ``[S, n]`` of pairs of starts ``[S, n, observation]`` and goals ``[S, n, goal]``."""
-        D, E, _ = self._ask(state, starts, goals[:, :, None], self._keys(Purpose.PAIR_VALUES))
+        D, E, _ = self._evaluate_goals(state, starts, goals[:, :, None], self._random_keys(StreamPurpose.PAIR_VALUES))
         return D[..., 0], E[..., 0]
 
-    def maps(self, state: State, starts: Singles, grid: Floats) -> tuple[Floats, Floats]:
+    def values_on_grid(self, state: LearnerState, starts: Singles, grid: Floats) -> tuple[Floats, Floats]:
         """D and E ``[S, n]`` over a grid of goals ``[n, goal]``, averaged over the starts ``[S, B, observation]``."""
         S, B = starts.shape[:2]
-        D, E, _ = self._ask(state, starts, np.broadcast_to(grid, (S, B, *grid.shape)), self._keys(Purpose.MAP_VALUES))
+        D, E, _ = self._evaluate_goals(
+            state, starts, np.broadcast_to(grid, (S, B, *grid.shape)), self._random_keys(StreamPurpose.MAP_VALUES)
+        )
         return D.mean(1), E.mean(1)
 
 
-def _rule(config: Config, given: goals.Rule | None) -> goals.Rule:
+def _resolve_run_rule(config: Config, given: goals.GoalRule | None) -> goals.GoalRule:
     if not config.rule_is_a_function:
-        return goals.get(config.goal_rule)
+        return goals.resolve_rule(config.goal_rule)
     if given is None:
         raise InputError(f"the rule was a {config.goal_rule.replace(':', ' ')}; give it again", name="goal_rule")
     return given
 
 
-def _none(N: int, B: int, asked: bool) -> list[dict[str, Any]]:
+def _empty_experience(N: int, B: int, asked: bool) -> list[dict[str, Any]]:
     """What is known beside D, E and the density before there is any experience, where a rule asks for it."""
     if not asked:
         return [{}] * B
@@ -162,7 +174,9 @@ def _none(N: int, B: int, asked: bool) -> list[dict[str, Any]]:
     return [nothing] * B
 
 
-def known(D: Floats, E: Floats, visits: Floats, L: float, more: dict[str, Any] | None = None) -> goals.Known:
+def make_goal_info(
+    D: Floats, E: Floats, visits: Floats, L: float, more: dict[str, Any] | None = None
+) -> goals.GoalInfo:
     """What a rule sees of N candidates; success counts per goal do not exist in a continuous space."""
     none: Any = np.zeros_like(D)
-    return goals.Known(D, E, L, np.ones(len(D), bool), visits, none, none, none, none, **(more or {}))
+    return goals.GoalInfo(D, E, L, np.ones(len(D), bool), visits, none, none, none, none, **(more or {}))

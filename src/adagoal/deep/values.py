@@ -12,7 +12,7 @@ plain steps the draw in proportion to E prefers the rim of what can be reached, 
 
 The disagreement of critics is smaller than their error. The end of a training measures the error on fresh episodes
 without noise: ``calibration`` is the smallest factor with which |D - n| <= calibration * max(E, 0.1) held in
-:data:`COVERED` of them, n being the number of the first step at the goal (split conformal prediction; Vovk et al.
+:data:`CALIBRATION_COVERAGE` of them, n being the number of the first step at the goal (split conformal prediction; Vovk et al.
 2005). An episode of T steps that never reached its goal shows n > T only, so it counts as covered if
 D + calibration * max(E, 0.1) >= T.
 """
@@ -26,42 +26,42 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core.schema import Array
+from adagoal.core.schema import ArraySpec
 from adagoal.core.types import Floats, Singles
-from adagoal.deep.actor import LARGEST, mlp
+from adagoal.deep.actor import MAX_ABS_WEIGHT, forward_mlp
 
-COVERED = 0.9
+CALIBRATION_COVERAGE = 0.9
 """Share of fresh episodes whose error the calibrated E covers."""
-SMALLEST = 0.1
+MIN_ERROR_STEPS = 0.1
 """E in steps, before calibration, is at least this."""
 EPSILON = 1e-5
 """Added to the variance of a layer, as is usual."""
 
 
-def steps(cost: Any, gamma: float, np: Any = np) -> Any:
+def cost_to_steps(cost: Any, gamma: float, np: Any = np) -> Any:
     """D in steps, the arriving one included, from the mean cost c; ``np`` is NumPy or its twin in JAX."""
     bounded = np.clip(cost, 0.0, (1.0 - 1e-6) / (1.0 - gamma))
     return 1.0 + np.log1p(-(1.0 - gamma) * bounded) / np.log(gamma)
 
 
-def error(D: Floats, sigma: Floats, gamma: float) -> Floats:
+def error_in_steps(D: Floats, sigma: Floats, gamma: float) -> Floats:
     """E in steps, not calibrated."""
     return sigma * (1.0 - gamma) / -np.log(gamma) * gamma ** -np.minimum(D - 1.0, 1.0 / (1.0 - gamma))
 
 
-def normed_relu(x: Any, np: Any = np) -> Any:
+def layer_norm_relu(x: Any, np: Any = np) -> Any:
     """max(0, x) of x brought to mean 0 and variance 1 over its last axis (layer normalisation without weights)."""
     centred = x - x.mean(-1, keepdims=True)
     return np.maximum(centred / np.sqrt((centred**2).mean(-1, keepdims=True) + EPSILON), 0.0)
 
 
 @dataclass(frozen=True)
-class Critics:
+class NumpyCritics:
     """The critics of one run, as arrays; ``layers`` (weight ``[J, in, out]``, bias ``[J, out]``)."""
 
     layers: Sequence[tuple[Singles, Singles]]
     gamma: float
-    normed: bool
+    uses_layer_norm: bool
     """Whether the hidden layers are normalised."""
     calibration: float | None
     """None before the end of a training."""
@@ -70,32 +70,34 @@ class Critics:
         """D and E ``[B]``, not calibrated, for normalised (observation, goal) ``[B, O + G]`` and actions ``[B, A]``."""
         x = np.concatenate([og, action], -1)[None].astype(np.float32)
         layers = [(weight, bias[:, None]) for weight, bias in self.layers]
-        cost = -mlp(layers, x, normed_relu if self.normed else lambda x: np.maximum(x, 0.0))[..., 0].astype(np.float64)
-        D = steps(cost.mean(0), self.gamma)
-        return D, error(D, cost.std(0), self.gamma)
+        cost = -forward_mlp(layers, x, layer_norm_relu if self.uses_layer_norm else lambda x: np.maximum(x, 0.0))[
+            ..., 0
+        ].astype(np.float64)
+        D = cost_to_steps(cost.mean(0), self.gamma)
+        return D, error_in_steps(D, cost.std(0), self.gamma)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Named arrays for a file."""
         arrays: dict[str, NDArray[Any]] = {}
         for i, (weight, bias) in enumerate(self.layers):
             arrays |= {f"critic_weight{i}": weight, f"critic_bias{i}": bias}
-        numbers = {"gamma": self.gamma, "normed": float(self.normed), "calibration": self.calibration or 0.0}
+        numbers = {"gamma": self.gamma, "normed": float(self.uses_layer_norm), "calibration": self.calibration or 0.0}
         return arrays | {f"critic_{name}": np.asarray(value, np.float64) for name, value in numbers.items()}
 
     @staticmethod
-    def rules(prefix: str, depth: int) -> dict[str, Array]:
+    def array_schema(prefix: str, depth: int) -> dict[str, ArraySpec]:
         """What the named arrays of critics of ``depth`` layers must be; the first is C0 = O + G + A wide."""
-        rules: dict[str, Array] = {}
+        rules: dict[str, ArraySpec] = {}
         for i in range(depth):
             last: int | str = 1 if i == depth - 1 else f"C{i + 1}"
-            rules[f"{prefix}critic_weight{i}"] = _weights("J", f"C{i}", last)
-            rules[f"{prefix}critic_bias{i}"] = _weights("J", last)
-        rules[f"{prefix}critic_gamma"] = Array("float64", (), low=0.0, below=1)
-        rules[f"{prefix}critic_normed"] = Array("float64", (), low=0.0, high=1.0)
-        return rules | {f"{prefix}critic_calibration": Array("float64", (), low=0.0, high=LARGEST)}
+            rules[f"{prefix}critic_weight{i}"] = _critic_weight_spec("J", f"C{i}", last)
+            rules[f"{prefix}critic_bias{i}"] = _critic_weight_spec("J", last)
+        rules[f"{prefix}critic_gamma"] = ArraySpec("float64", (), low=0.0, below=1)
+        rules[f"{prefix}critic_normed"] = ArraySpec("float64", (), low=0.0, high=1.0)
+        return rules | {f"{prefix}critic_calibration": ArraySpec("float64", (), low=0.0, high=MAX_ABS_WEIGHT)}
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Critics | None:
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> NumpyCritics | None:
         """The inverse of :meth:`to_arrays`; None where a file has no critics."""
         depth = sum(name.startswith("critic_weight") for name in arrays)
         if depth == 0:
@@ -105,14 +107,14 @@ class Critics:
         return cls(layers, gamma, bool(normed), factor or None)
 
 
-def calibration(D: Floats, E: Floats, taken: Floats, horizon: int) -> float:
-    """Return the factor of E with which the next episode is covered with probability :data:`COVERED`.
+def calibration_factor(D: Floats, E: Floats, taken: Floats, horizon: int) -> float:
+    """Return the factor of E with which the next episode is covered with probability :data:`CALIBRATION_COVERAGE`.
 
-    ``taken`` is that of :func:`taken` for fresh episodes of ``horizon`` steps; all arrays are ``[n]``.
+    ``taken`` is that of :func:`first_step_at_goal` for fresh episodes of ``horizon`` steps; all arrays are ``[n]``.
     """
-    scores = np.sort(observed_error(D, taken, horizon) / np.maximum(E, SMALLEST))
-    rank = min(int(np.ceil(COVERED * (len(scores) + 1))), len(scores)) - 1
-    return float(min(max(scores[rank], 1e-3), LARGEST))
+    scores = np.sort(observed_error(D, taken, horizon) / np.maximum(E, MIN_ERROR_STEPS))
+    rank = min(int(np.ceil(CALIBRATION_COVERAGE * (len(scores) + 1))), len(scores)) - 1
+    return float(min(max(scores[rank], 1e-3), MAX_ABS_WEIGHT))
 
 
 def observed_error(D: Floats, taken: Floats, horizon: int) -> Floats:
@@ -121,7 +123,7 @@ def observed_error(D: Floats, taken: Floats, horizon: int) -> Floats:
     return np.where(taken <= horizon, np.abs(D - taken), missed)
 
 
-def taken(distances: Floats, success: float) -> Floats:
+def first_step_at_goal(distances: Floats, success: float) -> Floats:
     """Return the first step ``[...]`` at the goal, from the distances to it ``[..., T]`` after each of T steps.
 
     It is infinite if the goal was not reached.
@@ -130,5 +132,5 @@ def taken(distances: Floats, success: float) -> Floats:
     return np.where(reached.any(-1), reached.argmax(-1) + 1.0, np.inf)
 
 
-def _weights(*shape: int | str) -> Array:
-    return Array("float32", shape, low=-LARGEST, high=LARGEST)
+def _critic_weight_spec(*shape: int | str) -> ArraySpec:
+    return ArraySpec("float32", shape, low=-MAX_ABS_WEIGHT, high=MAX_ABS_WEIGHT)

@@ -17,24 +17,24 @@ from typing import TYPE_CHECKING, Any, Protocol
 from adagoal.core.errors import InputError
 
 if TYPE_CHECKING:  # imported where they are used: --help should not wait for Numba
-    from adagoal.worlds.roster import Hire
+    from adagoal.worlds.roster import WorkerFactory
 
-TRIES = 3
+MAX_ATTEMPTS = 3
 """How often a task is begun, at most, where its workers die."""
-NAMES = ("local", "ray")
+ENGINE_NAMES = ("local", "ray")
 
-Tell = Callable[[str], None]
+LineWriter = Callable[[str], None]
 """Where to say what happens on the way, a line at a time."""
 
 
 @dataclass(frozen=True)
-class Needs:
+class TaskResources:
     """What one task takes."""
 
     cores: int = 1
     gpu: bool = False
     """One to itself, where the machines have any."""
-    fresh: bool = False
+    fresh_process: bool = False
     """A process that has done nothing else, so that its memory and its time are its own."""
 
 
@@ -42,7 +42,7 @@ class Engine(Protocol):
     """Runs tasks."""
 
     def map(
-        self, function: Callable[..., Any], tasks: Mapping[str, tuple[Any, ...]], needs: Needs
+        self, function: Callable[..., Any], tasks: Mapping[str, tuple[Any, ...]], needs: TaskResources
     ) -> Iterator[tuple[str, Any]]:
         """Call ``function(*arguments)`` for every named task; (name, outcome) of each, in the order of their ends.
 
@@ -55,7 +55,7 @@ class Engine(Protocol):
         ...
 
 
-class Interrupted(Exception):
+class TaskInterrupted(Exception):
     """Raised by a task that was told to stop before it had an outcome: nobody's mistake, and it can be run again."""
 
 
@@ -63,60 +63,64 @@ class WorkerLost(RuntimeError):
     """Some tasks were given up, because their workers died again and again."""
 
 
-class Losses:
+class RetryTracker:
     """Counts the workers that every task has lost, and decides whether to try it again."""
 
-    def __init__(self, tell: Tell) -> None:
-        self._tell = tell
-        self._lost: dict[str, int] = {}
-        self._given_up: dict[str, str] = {}
+    def __init__(self, tell: LineWriter) -> None:
+        self._write_line = tell
+        self._n_losses: dict[str, int] = {}
+        self._abandoned: dict[str, str] = {}
 
-    def again(self, name: str, reason: str) -> bool:
+    def should_retry(self, name: str, reason: str) -> bool:
         """Whether to run the task once more, after its worker was lost for ``reason``."""
-        self._lost[name] = self._lost.get(name, 0) + 1
-        again = self._lost[name] < TRIES
+        self._n_losses[name] = self._n_losses.get(name, 0) + 1
+        again = self._n_losses[name] < MAX_ATTEMPTS
         if not again:
-            self._given_up[name] = reason
-        self._tell(f"{name}: its worker was lost ({reason}); " + ("it is tried again" if again else "it is given up"))
+            self._abandoned[name] = reason
+        self._write_line(
+            f"{name}: its worker was lost ({reason}); " + ("it is tried again" if again else "it is given up")
+        )
         return again
 
-    def check(self) -> None:
+    def raise_if_abandoned(self) -> None:
         """Raise if a task was given up."""
-        if self._given_up:
-            name, reason = next(iter(self._given_up.items()))
-            others = f" and {len(self._given_up) - 1} more" if len(self._given_up) > 1 else ""
-            raise WorkerLost(f"{name}{others} lost {TRIES} workers ({reason}), perhaps for want of memory")
+        if self._abandoned:
+            name, reason = next(iter(self._abandoned.items()))
+            others = f" and {len(self._abandoned) - 1} more" if len(self._abandoned) > 1 else ""
+            raise WorkerLost(f"{name}{others} lost {MAX_ATTEMPTS} workers ({reason}), perhaps for want of memory")
 
 
 @contextlib.contextmanager
-def hiring(name: str = "local", address: str | None = None) -> Iterator[Hire]:
+def open_worker_factory(name: str = "local", address: str | None = None) -> Iterator[WorkerFactory]:
     """Where the workers of a run live (:mod:`adagoal.worlds.roster`)."""
-    _check(name, address)
+    _check_engine_name(name, address)
     if name == "local":
-        from adagoal.worlds.process import Process
+        from adagoal.worlds.process import WorkerProcess
 
-        yield Process
+        yield WorkerProcess
         return
-    from adagoal.engines.cluster import Actor, RayCluster
+    from adagoal.engines.cluster import RayEngine, RayWorker
 
-    with contextlib.closing(RayCluster(None, address, print)):
-        yield Actor
+    with contextlib.closing(RayEngine(None, address, print)):
+        yield RayWorker
 
 
-def make(name: str = "local", jobs: int | None = None, address: str | None = None, tell: Tell = print) -> Engine:
+def make_engine(
+    name: str = "local", jobs: int | None = None, address: str | None = None, tell: LineWriter = print
+) -> Engine:
     """An engine by its name; ``jobs`` tasks at a time, by default as many as there are cores."""
-    _check(name, address)
+    _check_engine_name(name, address)
     if name == "ray":
-        from adagoal.engines.cluster import RayCluster
+        from adagoal.engines.cluster import RayEngine
 
-        return RayCluster(jobs, address, tell)
-    from adagoal.engines.local import Local
+        return RayEngine(jobs, address, tell)
+    from adagoal.engines.local import LocalEngine
 
-    return Local(jobs, tell)
+    return LocalEngine(jobs, tell)
 
 
-def _check(name: str, address: str | None) -> None:
-    if name not in NAMES:
-        raise InputError(f"must be one of {', '.join(NAMES)}, got {name!r}", name="engine")
+def _check_engine_name(name: str, address: str | None) -> None:
+    if name not in ENGINE_NAMES:
+        raise InputError(f"must be one of {', '.join(ENGINE_NAMES)}, got {name!r}", name="engine")
     if name != "ray" and address is not None:
         raise InputError("is for engine='ray'", name="address")

@@ -21,11 +21,11 @@ from typing import Any
 
 from adagoal.core import failures
 from adagoal.core.errors import EnvironmentFailure, InputError
-from adagoal.engines import Interrupted, Losses, Needs, Tell
-from adagoal.worlds.process import Killed, make_with_facts
+from adagoal.engines import LineWriter, RetryTracker, TaskInterrupted, TaskResources
+from adagoal.worlds.process import WorkerKilled, make_with_facts
 
 
-def _ray() -> Any:
+def _import_ray() -> Any:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"  # a task without a GPU leaves CUDA's settings alone
     try:
@@ -35,7 +35,7 @@ def _ray() -> Any:
     return ray
 
 
-def _reach(address: str) -> None:
+def _check_reachable(address: str) -> None:
     """Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
     try:
@@ -46,32 +46,32 @@ def _reach(address: str) -> None:
         ) from None
 
 
-class RayCluster:
+class RayEngine:
     """Tasks on Ray; ``jobs`` at a time, by default as many as the cluster has room for."""
 
-    def __init__(self, jobs: int | None, address: str | None, tell: Tell) -> None:
-        self._ray, self._jobs, self._tell = _ray(), jobs, tell
-        self._own = not self._ray.is_initialized()
-        if not self._own:
+    def __init__(self, jobs: int | None, address: str | None, tell: LineWriter) -> None:
+        self._ray, self._jobs, self._write_line = _import_ray(), jobs, tell
+        self._started_here = not self._ray.is_initialized()
+        if not self._started_here:
             return
         options: dict[str, Any] = {"address": address}
         if address is None:
             options = {"address": "local", "num_cpus": jobs, "include_dashboard": False}
         elif address != "auto":
-            _reach(address)
+            _check_reachable(address)
         try:
             self._ray.init(**options, logging_level="ERROR")
         except (OSError, RuntimeError, ValueError) as error:  # nobody there, or other versions
             raise InputError(f"no Ray cluster can be used there ({error})", name="address") from None
 
     def map(
-        self, function: Callable[..., Any], tasks: Mapping[str, tuple[Any, ...]], needs: Needs
+        self, function: Callable[..., Any], tasks: Mapping[str, tuple[Any, ...]], needs: TaskResources
     ) -> Iterator[tuple[str, Any]]:
         """See :class:`adagoal.engines.Engine`."""
         ray = self._ray
         errors = ray.exceptions
-        remote = ray.remote(**self._share(needs))(failures.attempt)
-        waiting, losses = deque(tasks), Losses(self._tell)
+        remote = ray.remote(**self._task_options(needs))(failures.call_or_capture)
+        waiting, losses = deque(tasks), RetryTracker(self._write_line)
         flying: dict[Any, str] = {}
         try:
             while waiting or flying:
@@ -81,8 +81,8 @@ class RayCluster:
                 (ended, *_), _ = ray.wait(list(flying), num_returns=1)
                 name = flying.pop(ended)
                 try:
-                    outcome = failures.result(ray.get(ended))
-                except Interrupted as interrupted:
+                    outcome = failures.unwrap_reply(ray.get(ended))
+                except TaskInterrupted as interrupted:
                     reason = str(interrupted)
                 except errors.RayTaskError:  # Ray could not call the task; the text has the worker's traceback
                     raise
@@ -91,97 +91,97 @@ class RayCluster:
                 else:
                     yield name, outcome
                     continue
-                if losses.again(name, reason):
+                if losses.should_retry(name, reason):
                     waiting.append(name)
         finally:
             for task in flying:
                 ray.cancel(task, force=True)
-        losses.check()
+        losses.raise_if_abandoned()
 
-    def _share(self, needs: Needs) -> dict[str, Any]:
+    def _task_options(self, needs: TaskResources) -> dict[str, Any]:
         """Ray's words for what a task takes: no more cores than the largest machine has, a GPU where there are any."""
         machines = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         cores = min(needs.cores, max((machine.get("CPU", 0) for machine in machines), default=0) or 1)
         gpus = int(needs.gpu and any(machine.get("GPU", 0) for machine in machines))
-        return {"num_cpus": cores, "num_gpus": gpus, "max_retries": 0, "max_calls": int(needs.fresh)}
+        return {"num_cpus": cores, "num_gpus": gpus, "max_retries": 0, "max_calls": int(needs.fresh_process)}
 
     def close(self) -> None:
         """Leave the cluster, or end it if it was started here."""
-        if self._own:
+        if self._started_here:
             self._ray.shutdown()
 
 
-class Host:
+class RayActorHost:
     """What an actor runs: an object whose methods are called by their names, as in a process."""
 
     def __init__(self, make: bytes) -> None:
-        made = failures.attempt(make_with_facts, make)
-        self._there: Any
+        made = failures.call_or_capture(make_with_facts, make)
+        self._target: Any
         self._facts: Any
-        self._there, self._facts = (None, made) if isinstance(made, failures.Failure) else made
+        self._target, self._facts = (None, made) if isinstance(made, failures.WorkerFailure) else made
 
     def facts(self) -> tuple[Any, str]:
         """The facts of the object, or the failure to make it; and the node."""
-        return self._facts, _ray().get_runtime_context().get_node_id()
+        return self._facts, _import_ray().get_runtime_context().get_node_id()
 
     def call(self, method: str, *arguments: Any) -> Any:
         """Call a method and return its answer, or its failure."""
-        return failures.attempt(getattr(self._there, method), *arguments)
+        return failures.call_or_capture(getattr(self._target, method), *arguments)
 
 
-class Actor:
-    """A :class:`adagoal.worlds.roster.Member` that is a Ray actor, spread over the machines of the cluster.
+class RayWorker:
+    """A :class:`adagoal.worlds.roster.Worker` that is a Ray actor, spread over the machines of the cluster.
 
     An actor whose machine is gone was killed. One that ends on a machine that is still there ended by itself, as far as
     anybody can tell.
     """
 
     def __init__(self, make: Callable[[], Any], name: str) -> None:
-        self._ray, self._make, self._name = _ray(), make, name
+        self._ray, self._make_target, self._env_name = _import_ray(), make, name
         self._actor: Any = None
-        self._answer: Any = None
-        self._node: str | None = None
+        self._pending_reply: Any = None
+        self._node_id: str | None = None
 
     @property
-    def alive(self) -> bool:
-        """See :class:`adagoal.worlds.roster.Member`."""
+    def is_alive(self) -> bool:
+        """See :class:`adagoal.worlds.roster.Worker`."""
         return self._actor is not None
 
-    def begin(self) -> None:
-        """See :class:`adagoal.worlds.roster.Member`."""
-        host = self._ray.remote(num_cpus=0, max_restarts=0, scheduling_strategy="SPREAD")(Host)
-        self._actor, self._node = host.remote(pickle.dumps(self._make)), None
-        self._answer = self._actor.facts.remote()
+    def start_worker(self) -> None:
+        """See :class:`adagoal.worlds.roster.Worker`."""
+        host = self._ray.remote(num_cpus=0, max_restarts=0, scheduling_strategy="SPREAD")(RayActorHost)
+        self._actor, self._node_id = host.remote(pickle.dumps(self._make_target)), None
+        self._pending_reply = self._actor.facts.remote()
 
-    def send(self, method: str, *arguments: Any) -> None:
-        """See :class:`adagoal.worlds.roster.Member`."""
-        self._answer = self._actor.call.remote(method, *arguments)
+    def send_call(self, method: str, *arguments: Any) -> None:
+        """See :class:`adagoal.worlds.roster.Worker`."""
+        self._pending_reply = self._actor.call.remote(method, *arguments)
 
-    def receive(self, seconds: float | None = None) -> Any:
-        """See :class:`adagoal.worlds.roster.Member`."""
+    def receive_reply(self, seconds: float | None = None) -> Any:
+        """See :class:`adagoal.worlds.roster.Worker`."""
         errors = self._ray.exceptions
         try:
-            answer = self._ray.get(self._answer, timeout=seconds)
+            answer = self._ray.get(self._pending_reply, timeout=seconds)
         except errors.GetTimeoutError:
-            self.end()
-            raise EnvironmentFailure(f"the environment {self._name} took longer than {seconds:g} s") from None
+            self.stop_worker()
+            raise EnvironmentFailure(f"the environment {self._env_name} took longer than {seconds:g} s") from None
         except errors.RayTaskError:  # Ray could not call the worker; the text has the worker's traceback
             raise
         except errors.RayError:  # the worker, its machine, or the answer on it is gone
-            raise self._gone() from None
-        if self._node is None:
-            answer, self._node = answer
-        return failures.result(answer)
+            raise self._explain_exit() from None
+        if self._node_id is None:
+            answer, self._node_id = answer
+        return failures.unwrap_reply(answer)
 
-    def _gone(self) -> EnvironmentFailure:
+    def _explain_exit(self) -> EnvironmentFailure:
         there = {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
         self._actor = None
-        if self._node not in there:
-            return Killed(f"the machine of the environment {self._name} is gone")
-        return EnvironmentFailure(f"the worker of the environment {self._name} ended by itself")
+        if self._node_id not in there:
+            return WorkerKilled(f"the machine of the environment {self._env_name} is gone")
+        return EnvironmentFailure(f"the worker of the environment {self._env_name} ended by itself")
 
-    def end(self) -> None:
-        """See :class:`adagoal.worlds.roster.Member`."""
+    def stop_worker(self) -> None:
+        """See :class:`adagoal.worlds.roster.Worker`."""
         if self._actor is not None:
             self._ray.kill(self._actor)
             self._actor = None

@@ -15,88 +15,96 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from adagoal.core import failures
-from adagoal.core.ctrlc import deaf, unheard
-from adagoal.core.isolation import safe_path
-from adagoal.engines import Interrupted, Losses, Needs, Tell
+from adagoal.core.ctrlc import block_sigint, ignore_sigint
+from adagoal.core.isolation import safe_import_path
+from adagoal.engines import LineWriter, RetryTracker, TaskInterrupted, TaskResources
 
-_CONTEXT = multiprocessing.get_context("spawn")
+_SPAWN_CONTEXT = multiprocessing.get_context("spawn")
 
 
-class Local:
+class LocalEngine:
     """``jobs`` processes; a single job runs in this process, unless it needs a fresh one."""
 
-    def __init__(self, jobs: int | None, tell: Tell) -> None:
-        self._jobs, self._tell = jobs or os.cpu_count() or 1, tell
+    def __init__(self, jobs: int | None, tell: LineWriter) -> None:
+        self._jobs, self._write_line = jobs or os.cpu_count() or 1, tell
 
     def map(
-        self, function: Callable[..., Any], tasks: Mapping[str, tuple[Any, ...]], needs: Needs
+        self, function: Callable[..., Any], tasks: Mapping[str, tuple[Any, ...]], needs: TaskResources
     ) -> Iterator[tuple[str, Any]]:
         """See :class:`adagoal.engines.Engine`."""
         jobs = min(self._jobs, len(tasks))
-        return self._spread(function, tasks, needs, jobs) if jobs > 1 or needs.fresh else _here(function, tasks)
+        return (
+            self._map_in_processes(function, tasks, needs, jobs)
+            if jobs > 1 or needs.fresh_process
+            else _map_in_this_process(function, tasks)
+        )
 
     def close(self) -> None:
         """Nothing is held between two maps."""
 
-    def _spread(
-        self, function: Callable[..., Any], tasks: Mapping[str, tuple[Any, ...]], needs: Needs, jobs: int
+    def _map_in_processes(
+        self, function: Callable[..., Any], tasks: Mapping[str, tuple[Any, ...]], needs: TaskResources, jobs: int
     ) -> Iterator[tuple[str, Any]]:
-        waiting, losses = deque(tasks), Losses(self._tell)
-        idle: list[_Worker] = []
-        busy: dict[object, tuple[_Worker, str]] = {}
+        waiting, losses = deque(tasks), RetryTracker(self._write_line)
+        idle: list[_TaskProcess] = []
+        busy: dict[object, tuple[_TaskProcess, str]] = {}
         try:
             while waiting or busy:
                 while waiting and len(busy) < jobs:
-                    worker, name = idle.pop() if idle else _Worker(), waiting.popleft()
+                    worker, name = idle.pop() if idle else _TaskProcess(), waiting.popleft()
                     busy[worker.pipe] = worker, name
-                    worker.send((function, tasks[name]))
+                    worker.send_task((function, tasks[name]))
                 for pipe in wait([worker.pipe for worker, _ in busy.values()]):
                     worker, name = busy.pop(pipe)
                     try:
                         answer = worker.pipe.recv()
                     except (EOFError, OSError):
-                        answer = failures.Failure.of(Interrupted(worker.death()))
-                    if needs.fresh or not worker.process.is_alive():
+                        answer = failures.WorkerFailure.from_exception(TaskInterrupted(worker.describe_exit()))
+                    if needs.fresh_process or not worker.process.is_alive():
                         worker.close()
                     else:
                         idle.append(worker)
                     try:
-                        outcome = failures.result(answer)
-                    except Interrupted as interrupted:
-                        if losses.again(name, str(interrupted)):
+                        outcome = failures.unwrap_reply(answer)
+                    except TaskInterrupted as interrupted:
+                        if losses.should_retry(name, str(interrupted)):
                             waiting.append(name)
                     else:
                         yield name, outcome
         finally:
-            _end([*idle, *(worker for worker, _ in busy.values())])
-        losses.check()
+            _stop_processes([*idle, *(worker for worker, _ in busy.values())])
+        losses.raise_if_abandoned()
 
 
-def _here(function: Callable[..., Any], tasks: Mapping[str, tuple[Any, ...]]) -> Iterator[tuple[str, Any]]:
+def _map_in_this_process(
+    function: Callable[..., Any], tasks: Mapping[str, tuple[Any, ...]]
+) -> Iterator[tuple[str, Any]]:
     for name, arguments in tasks.items():
         try:
             outcome = function(*arguments)
-        except Interrupted:
+        except TaskInterrupted:
             raise KeyboardInterrupt from None
         yield name, outcome
 
 
-class _Worker:
+class _TaskProcess:
     """A process and the pipe to it."""
 
     def __init__(self) -> None:
-        self.pipe, there = _CONTEXT.Pipe()
-        self.process = _CONTEXT.Process(target=_serve, args=(there,))  # no daemon: a training has workers of its own
-        with safe_path(), unheard():
+        self.pipe, there = _SPAWN_CONTEXT.Pipe()
+        self.process = _SPAWN_CONTEXT.Process(
+            target=_serve_tasks, args=(there,)
+        )  # no daemon: a training has workers of its own
+        with safe_import_path(), block_sigint():
             self.process.start()
         there.close()
 
-    def send(self, task: object) -> None:
+    def send_task(self, task: object) -> None:
         """A process that is dead already is found out when it is read from."""
         with contextlib.suppress(OSError):
             self.pipe.send(task)
 
-    def death(self) -> str:
+    def describe_exit(self) -> str:
         """How the process ended."""
         self.process.join()
         code = self.process.exitcode or 0
@@ -108,7 +116,7 @@ class _Worker:
         self.process.join()
 
 
-def _end(workers: list[_Worker]) -> None:
+def _stop_processes(workers: list[_TaskProcess]) -> None:
     """Idle workers end when their pipe does, busy ones by a signal."""
     try:
         for worker in workers:
@@ -122,7 +130,7 @@ def _end(workers: list[_Worker]) -> None:
         raise
 
 
-def _serve(pipe: Connection[Any, Any]) -> None:
+def _serve_tasks(pipe: Connection[Any, Any]) -> None:
     """The life of a process."""
-    deaf()  # the parent decides
-    failures.serve(pipe, lambda task: task[0](*task[1]))
+    ignore_sigint()  # the parent decides
+    failures.serve_requests(pipe, lambda task: task[0](*task[1]))

@@ -1,6 +1,6 @@
 """Certified bounds for linear mixtures: the planner that ``vtr-pooled`` and ``likelihood`` share.
 
-A *learner* turns transitions into a :class:`~adagoal.planning.model.Region` that holds theta* at all times with
+A *learner* turns transitions into a :class:`~adagoal.planning.model.ThetaRegion` that holds theta* at all times with
 probability 1 - delta. All else is as in the tabular case (docs/theory.md has the proofs):
 
     D_g      from  V <- max(V, T_low V),   T_low V = min{ C, 1 + V(s0), min_a 1 + Low_sa(V) }
@@ -22,79 +22,79 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse import csgraph
 
-from adagoal.core.counts import Counts
+from adagoal.core.counts import TransitionCounts
 from adagoal.core.goalspace import GoalSpace
 from adagoal.core.mixture import LinearMixture
-from adagoal.core.schema import COUNT, Array, Schema, check_arrays, check_json, record
+from adagoal.core.schema import COUNT_SCHEMA, ArraySchema, ArraySpec, check_arrays, check_json_value, object_schema
 from adagoal.core.types import Actions, Bools, Floats, Longs
-from adagoal.core.world import Plan
-from adagoal.linear.ledger import Ledger
-from adagoal.planning.backend import NUMBA, Backend
-from adagoal.planning.model import Reach, Region, Targets, features_of
-from adagoal.tabular.columns import one_each
+from adagoal.core.world import ExplorationPlan
+from adagoal.linear.ledger import MixtureCounts
+from adagoal.planning.backend import NUMBA_BACKEND, Backend
+from adagoal.planning.model import MixtureBlock, TargetGoals, ThetaRegion, features_from_mixture
+from adagoal.tabular.columns import one_column_per_goal
 
-GROWTH = 1.1
+REPLAN_GROWTH = 1.1
 """Plan again once the number of transitions has grown by this factor."""
-FIRST = 100
+MIN_REPLAN_TRANSITIONS = 100
 """Transitions before the second plan."""
-SWEEPS = 10
+MAX_MIXTURE_SWEEPS = 10
 """Sweeps per plan, at most; the next plan goes on from where this one stopped."""
-BLOCK = 8
+MIXTURE_BLOCK_GOALS = 8
 """Goals planned together."""
 NEVER = 2**62
 
 
-class Learner(Protocol):
+class RegionLearner(Protocol):
     """What is known about theta."""
 
     name: str
     simplex: bool
     """theta is believed to lie in the simplex."""
 
-    def absorb(self, new: Longs, total: Longs, f: Floats) -> None:
+    def absorb_transitions(self, new: Longs, total: Longs, f: Floats) -> None:
         """Take in the transitions ``new`` [nnz] since the last call (``total``: all). f [S] was fixed before them."""
         ...
 
-    def region(self) -> Region:
+    def confidence_region(self) -> ThetaRegion:
         """Where theta* lies now."""
         ...
 
-    def radius(self) -> float:
+    def squared_radius(self) -> float:
         """The square of the region's radius in the norm of what was observed."""
         ...
 
-    def state(self) -> dict[str, NDArray[Any]]:
+    def learner_state(self) -> dict[str, NDArray[Any]]:
         """Arrays for a checkpoint."""
         ...
 
-    def restore(self, arrays: dict[str, NDArray[Any]]) -> None:
-        """The inverse of :meth:`state`."""
+    def restore_learner(self, arrays: dict[str, NDArray[Any]]) -> None:
+        """The inverse of :meth:`learner_state`."""
         ...
 
 
 class MixtureBounds:
-    """Estimates (see :class:`adagoal.core.run.Estimates`) from a learner; see the module's text."""
+    """Estimates (see :class:`adagoal.core.run.PlanningEstimates`) from a learner; see the module's text."""
 
     guarantee = True
 
     def __init__(
         self,
         mixture: LinearMixture,
-        counts: Counts,
-        learner: Learner,
+        counts: TransitionCounts,
+        learner: RegionLearner,
         L: float,
         epsilon: float,
         space: GoalSpace | None,
         note: Callable[[str], None],
-        backend: Backend = NUMBA,
+        backend: Backend = NUMBA_BACKEND,
     ) -> None:
         self.mixture, self.counts, self.learner, self.L, self.epsilon = mixture, counts, learner, L, epsilon
         self._backend = backend
         self.name = learner.name
         self.cap = L + 1.0 + epsilon
         S, A = mixture.n_states, mixture.n_actions
-        self.space = space or GoalSpace.states(S, S)
-        self.goals, self.column = one_each(self.space)
+        self.space = space or GoalSpace.from_states(S, S)
+        self.goals, self.column = one_column_per_goal(self.space)
         self.goal_state, G = self.goals, len(self.goals)
         self.V = np.zeros((G, S))
         """[G, S] lower bounds"""
@@ -108,17 +108,19 @@ class MixtureBounds:
         self.stale = np.ones(G, bool)
         self.plans = 0
         self.episodes_per_plan = 1
-        self._reachable = np.isfinite(csgraph.dijkstra(_graph(mixture), indices=[mixture.start], unweighted=True))[0]
-        self._features = features_of(mixture)
+        self._reachable_from_start = np.isfinite(
+            csgraph.dijkstra(_transition_graph(mixture), indices=[mixture.start], unweighted=True)
+        )[0]
+        self._features = features_from_mixture(mixture)
         self.set_radius(L, 1)
-        self.ledger = Ledger(mixture, counts, note, learner.simplex)
-        self._region = learner.region()
+        self.mixture_counts = MixtureCounts(mixture, counts, note, learner.simplex)
+        self._theta_region = learner.confidence_region()
         self._target = self.V[0].copy()
         """[S] the function that the next transitions are regressed on"""
-        self._planned = -1
+        self._planned_transitions = -1
         """Transitions known to the learner."""
-        self._absorbed = 0
-        self._wanted = 0
+        self._n_updates = 0
+        self._last_column = 0
 
     # --- what the loop sees -----------------------------------------------------------------------------------
 
@@ -134,55 +136,59 @@ class MixtureBounds:
         missing: Floats = np.maximum(np.minimum(self.upper, self.cap) - self.D, 0.0)
         return missing
 
-    def bounds(self, goal: int) -> tuple[float, float]:
+    def distance_bounds(self, goal: int) -> tuple[float, float]:
         """[lower, upper]: the best policy takes at least lower, the returned one at most upper expected steps."""
         j = self.column[goal]
         return float(self.D[j]), float(self.upper[j])
 
-    def policy(self, goal: int) -> Actions:
+    def goal_policy(self, goal: int) -> Actions:
         """[1, S] the policy that the certificate speaks of."""
         return self.best[None, self.column[goal]].copy()
 
-    def refresh(self, wanted: Bools) -> bool:
+    def refresh_columns(self, wanted: Bools) -> bool:
         """Bring a block of goals up to date, ``wanted`` [G] first; False if none of those was stale.
 
-        New transitions are taken in, and make all goals stale, once the data has grown by :data:`GROWTH`.
+        New transitions are taken in, and make all goals stale, once the data has grown by :data:`REPLAN_GROWTH`.
         """
         n = int(self.counts.n.sum())
-        if self._planned < 0 or n >= max(self._planned + FIRST, GROWTH * self._planned):
-            self._absorb()
-            self._planned = n
+        if self._planned_transitions < 0 or n >= max(
+            self._planned_transitions + MIN_REPLAN_TRANSITIONS, REPLAN_GROWTH * self._planned_transitions
+        ):
+            self._update_learner()
+            self._planned_transitions = n
             self.stale[:] = True
         todo = np.flatnonzero(self.stale & wanted)
         if not len(todo):
             return False
-        block = todo[np.argsort(-self.E[todo], kind="stable")][:BLOCK]
-        self._sweep(block)
+        block = todo[np.argsort(-self.E[todo], kind="stable")][:MIXTURE_BLOCK_GOALS]
+        self._sweep_block(block)
         self.stale[block] = False
-        self._wanted = int(block[np.argmax(self.E[block])])
+        self._last_column = int(block[np.argmax(self.E[block])])
         self.plans += 1
         return True
 
-    def plan(self) -> Plan:
+    def exploration_plan(self) -> ExplorationPlan:
         """The optimistic policies, for about as long as the next plan waits."""
-        due = max(FIRST, (GROWTH - 1.0) * self._planned) - (int(self.counts.n.sum()) - self._planned)
-        self.episodes_per_plan = max(1, math.ceil(due / (1.0 + float(self.D[self._wanted]))))
+        due = max(MIN_REPLAN_TRANSITIONS, (REPLAN_GROWTH - 1.0) * self._planned_transitions) - (
+            int(self.counts.n.sum()) - self._planned_transitions
+        )
+        self.episodes_per_plan = max(1, math.ceil(due / (1.0 + float(self.D[self._last_column]))))
         limit = math.ceil(4 * self.cap)  # more would help nobody: where a goal is that far, a reset is as good
         threshold = np.full(len(self.counts.n), NEVER)
-        return Plan(self.optimistic[None], self.goal_state, limit, threshold, self.space.at)
+        return ExplorationPlan(self.optimistic[None], self.goal_state, limit, threshold, self.space.goals_of_states)
 
-    def extras(self) -> dict[str, NDArray[Any]]:
+    def extra_arrays(self) -> dict[str, NDArray[Any]]:
         """For the report: theta [d, 3] with its estimate, and the interval that holds it; and the whole region.
 
         theta* = theta + theta_region u with ||u|| <= 1; theta_radius is the squared radius inside theta_region.
         """
-        region = self.learner.region()
+        region = self.learner.confidence_region()
         width = np.linalg.norm(region.root, axis=1)
         low, high = region.theta - width, region.theta + width
         if self.learner.simplex:
             low, high = np.maximum(low, 0.0), np.minimum(high, 1.0)
         theta = np.stack([region.theta, low, high], axis=1)
-        return {"theta": theta, "theta_region": region.root, "theta_radius": np.array([self.learner.radius()])}
+        return {"theta": theta, "theta_region": region.root, "theta_radius": np.array([self.learner.squared_radius()])}
 
     def set_radius(self, L: float, stage: int) -> None:
         """Begin, or go on with a larger radius as stage 2, 3, ... of a curriculum (label ``cor_UB_increasingL``).
@@ -192,89 +198,105 @@ class MixtureBounds:
         """
         unproven, start = ~np.isfinite(self.upper), self.mixture.start
         self.L, self.cap = L, L + 1.0 + self.epsilon
-        members = [np.flatnonzero(self.space.inside(g)) for g in self.goals]
-        hops = least_hops(self.mixture, members, self.cap)
-        self._direct = hops < self.cap
+        members = [np.flatnonzero(self.space.states_of_goal(g)) for g in self.goals]
+        hops = least_hop_counts(self.mixture, members, self.cap)
+        self._reachable_directly = hops < self.cap
         """[G, S] where the goal may be reached, without a reset, in less than the cap; elsewhere the reset is best"""
         self.V = np.maximum(self.V, np.minimum(hops, 1.0 + hops[:, [start]]))
         self.Y[unproven], self.best[unproven] = self.cap, self.mixture.n_actions
         for g, states in enumerate(members):
             self.Y[g, states] = 0.0
-        found = np.array([self._reachable[states].any() for states in members])
+        found = np.array([self._reachable_from_start[states].any() for states in members])
         self.D = np.where(found, self.V[:, start], np.inf)
         self.stale[:] = True
 
     # --- planning ---------------------------------------------------------------------------------------------
 
-    def _absorb(self) -> None:
+    def _update_learner(self) -> None:
         """Hand the transitions since the last time to the learner, with the function that was fixed before them."""
-        new = self.ledger.news()
-        self.learner.absorb(new, self.ledger.total, self._target)
-        self._region = self.learner.region()
-        self._absorbed += 1
-        self._target = self._next_target()
+        new = self.mixture_counts.take_new_counts()
+        self.learner.absorb_transitions(new, self.mixture_counts.total, self._target)
+        self._theta_region = self.learner.confidence_region()
+        self._n_updates += 1
+        self._target = self._next_regression_target()
 
-    def _sweep(self, block: Longs) -> None:
+    def _sweep_block(self, block: Longs) -> None:
         """Both bounds of the goals of the block."""
-        targets = Targets(len(block), self.space.columns(self.goals[block]))
-        reach = Reach(targets, self._direct[block], self._reachable, self.cap, SWEEPS, tolerance=5e-3 * self.epsilon)
+        targets = TargetGoals(len(block), self.space.columns_of_states(self.goals[block]))
+        reach = MixtureBlock(
+            targets,
+            self._reachable_directly[block],
+            self._reachable_from_start,
+            self.cap,
+            MAX_MIXTURE_SWEEPS,
+            tolerance=5e-3 * self.epsilon,
+        )
         bounds = self.V[block], self.Y[block], np.ascontiguousarray(self.optimistic.T[block]), self.best[block]
-        V, Y, optimistic, best = self._backend.mixture_bounds(self._features, self._region, reach, *bounds)
+        V, Y, optimistic, best = self._backend.mixture_bounds(self._features, self._theta_region, reach, *bounds)
         self.V[block], self.Y[block], self.best[block] = V, Y, best
         self.optimistic = self.optimistic.copy()  # the old one may be in the hands of a plan
         self.optimistic[:, block] = optimistic.T
         self.D[block] = np.maximum(self.D[block], V[:, self.mixture.start])
 
-    def _next_target(self) -> Floats:
+    def _next_regression_target(self) -> Floats:
         """[S] the function of the next rows: V of the goal last played and, every other time, its gap min(Y, C) - V."""
-        V = self.V[self._wanted]
-        gap = self.Y[self._wanted] - V
-        target: Floats = gap if self._absorbed % 2 and np.ptp(gap[self._reachable]) > 0 else V.copy()
+        V = self.V[self._last_column]
+        gap = self.Y[self._last_column] - V
+        target: Floats = gap if self._n_updates % 2 and np.ptp(gap[self._reachable_from_start]) > 0 else V.copy()
         return target
 
     # --- saving -----------------------------------------------------------------------------------------------
 
-    SCHEMA: ClassVar[Schema] = {
-        "V": Array("float64", ("G", "S"), low=0),
-        "Y": Array("float64", ("G", "S"), low=0),
-        "optimistic": Array("int16", ("S", "G"), low=0, high="A"),
-        "best": Array("int16", ("G", "S"), low=0, high="A"),
-        "D": Array("float64", ("G",), low=0, finite=False),
-        "stale": Array("bool", ("G",)),
-        "_target": Array("float64", ("S",)),
+    ARRAY_SCHEMA: ClassVar[ArraySchema] = {
+        "V": ArraySpec("float64", ("G", "S"), low=0),
+        "Y": ArraySpec("float64", ("G", "S"), low=0),
+        "optimistic": ArraySpec("int16", ("S", "G"), low=0, high="A"),
+        "best": ArraySpec("int16", ("G", "S"), low=0, high="A"),
+        "D": ArraySpec("float64", ("G",), low=0, finite=False),
+        "stale": ArraySpec("bool", ("G",)),
+        "_target": ArraySpec("float64", ("S",)),
     }
-    FACTS = record(plans=COUNT, planned={"type": "integer", "minimum": -1}, wanted=COUNT, absorbed=COUNT)
+    FACTS_SCHEMA = object_schema(
+        plans=COUNT_SCHEMA, planned={"type": "integer", "minimum": -1}, wanted=COUNT_SCHEMA, absorbed=COUNT_SCHEMA
+    )
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """The bounds, the counts that they know, and what the learner keeps."""
-        arrays = {name: getattr(self, name) for name in self.SCHEMA} | {"total": self.ledger.total}
-        learnt = {f"learner.{name}": array for name, array in self.learner.state().items()}
-        facts = {"plans": self.plans, "planned": self._planned, "wanted": self._wanted, "absorbed": self._absorbed}
+        arrays = {name: getattr(self, name) for name in self.ARRAY_SCHEMA} | {"total": self.mixture_counts.total}
+        learnt = {f"learner.{name}": array for name, array in self.learner.learner_state().items()}
+        facts = {
+            "plans": self.plans,
+            "planned": self._planned_transitions,
+            "wanted": self._last_column,
+            "absorbed": self._n_updates,
+        }
         return arrays | learnt, facts
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
-        """The inverse of :meth:`state`."""
+        """The inverse of :meth:`learner_state`."""
         m, G = self.mixture, len(self.goals)
-        check_json(self.FACTS, facts)
-        check_arrays(self.SCHEMA, arrays, {"S": m.n_states, "A": m.n_actions, "G": G})
+        check_json_value(self.FACTS_SCHEMA, facts)
+        check_arrays(self.ARRAY_SCHEMA, arrays, {"S": m.n_states, "A": m.n_actions, "G": G})
         if facts["wanted"] >= G:
             raise ValueError(f"there is no goal {facts['wanted']}")
-        for name in self.SCHEMA:
+        for name in self.ARRAY_SCHEMA:
             setattr(self, name, np.array(arrays[name]))
-        self.ledger.restore(arrays)
+        self.mixture_counts.restore_total(arrays)
         prefix = "learner."
-        self.learner.restore({k.removeprefix(prefix): np.array(v) for k, v in arrays.items() if k.startswith(prefix)})
-        self._region = self.learner.region()
-        self.plans, self._planned = facts["plans"], facts["planned"]
-        self._wanted, self._absorbed = facts["wanted"], facts["absorbed"]
+        self.learner.restore_learner(
+            {k.removeprefix(prefix): np.array(v) for k, v in arrays.items() if k.startswith(prefix)}
+        )
+        self._theta_region = self.learner.confidence_region()
+        self.plans, self._planned_transitions = facts["plans"], facts["planned"]
+        self._last_column, self._n_updates = facts["wanted"], facts["absorbed"]
 
 
-def least_hops(mixture: LinearMixture, goals: Sequence[Longs], cap: float) -> Floats:
+def least_hop_counts(mixture: LinearMixture, goals: Sequence[Longs], cap: float) -> Floats:
     """[G, S] min(cap, least number of steps from s to g) in the graph of all possible transitions, without resets.
 
     ``goals`` are the states of each goal.
     """
-    backwards = _graph(mixture).T.tocsr()
+    backwards = _transition_graph(mixture).T.tocsr()
     hops = np.full((len(goals), mixture.n_states), cap)
     for g, states in enumerate(goals):
         steps = csgraph.dijkstra(backwards, indices=states, unweighted=True, limit=cap)
@@ -282,8 +304,8 @@ def least_hops(mixture: LinearMixture, goals: Sequence[Longs], cap: float) -> Fl
     return hops
 
 
-def _graph(mixture: LinearMixture) -> sparse.csr_matrix:
+def _transition_graph(mixture: LinearMixture) -> sparse.csr_matrix:
     """[S, S] an edge wherever some action may lead."""
-    S, origin = mixture.n_states, mixture.pair_of // mixture.n_actions
+    S, origin = mixture.n_states, mixture.pair_of_entry // mixture.n_actions
     usable = ~mixture.terminal[origin]
     return sparse.csr_matrix((np.ones(usable.sum()), (origin[usable], mixture.successors[usable])), shape=(S, S))

@@ -14,76 +14,74 @@ from scipy.special import chdtrc
 
 from adagoal.core.mixture import LinearMixture
 from adagoal.core.types import Floats, Longs
-from adagoal.linear.likelihood import maximise
+from adagoal.linear.likelihood import maximise_likelihood
 
-LEVEL = 1e-5
+MISFIT_LEVEL = 1e-5
 """Of one look."""
-OUTSIDE = "misspecified: transitions were observed that no kernel of the mixture allows; the certificates are void"
-ENDS = "misspecified: episodes ended in states that are no ends in the kernels; the certificates are void"
-MISFIT = (
-    f"misspecified: the counts do not fit any mixture of the kernels (G-test, p < {LEVEL:g}); the certificates are void"
-)
-EXPECTED = 20.0
+OUTSIDE_TEXT = "misspecified: transitions were observed that no kernel of the mixture allows; the certificates are void"
+WRONG_ENDS_TEXT = "misspecified: episodes ended in states that are no ends in the kernels; the certificates are void"
+MISFIT_TEXT = f"misspecified: the counts do not fit any mixture of the kernels (G-test, p < {MISFIT_LEVEL:g}); the certificates are void"
+MIN_EXPECTED_COUNT = 20.0
 """Groups with an outcome that is expected less often are left out of the test of all together."""
-BARRIER = 1e-2
-NEWTON_STEPS = 100
+PSEUDO_COUNT = 1e-2
+MAX_FIT_NEWTON_STEPS = 100
 
 
-def misfit(mixture: LinearMixture, total: Longs, lost: int, simplex: bool) -> list[str]:
+def find_misfit(mixture: LinearMixture, total: Longs, lost: int, simplex: bool) -> list[str]:
     """What speaks against the mixture, from the counts ``total`` [nnz] and the number of transitions outside it.
 
     ``simplex``: theta is believed to lie in the simplex, else in the ball of radius B.
     """
-    found = [OUTSIDE] if lost else []
+    found = [OUTSIDE_TEXT] if lost else []
     seen = total.astype(float)
-    expected = expectation(mixture, total, simplex)
-    cell, pair = mixture.cells, mixture.pair_of
-    family = mixture.families[pair[np.unique(cell, return_index=True)[1]]]
+    expected = expected_counts(mixture, total, simplex)
+    cell, pair = mixture.entry_classes, mixture.pair_of_entry
+    family = mixture.pair_families[pair[np.unique(cell, return_index=True)[1]]]
     O, E = (np.bincount(cell, values).astype(float) for values in (seen, expected))
-    if 2 * min(p_value(seen, expected, pair), p_value(O, E, family)) < LEVEL:
-        found.append(MISFIT)
+    if 2 * min(misfit_p_value(seen, expected, pair), misfit_p_value(O, E, family)) < MISFIT_LEVEL:
+        found.append(MISFIT_TEXT)
     return found
 
 
-def expectation(mixture: LinearMixture, total: Longs, simplex: bool) -> Floats:
+def expected_counts(mixture: LinearMixture, total: Longs, simplex: bool) -> Floats:
     """[nnz] how often every place would be seen in as many tries, at the likeliest theta."""
-    kind, vectors = mixture.kinds
+    kind, vectors = mixture.distinct_features
     c = np.bincount(kind, total, minlength=len(vectors)).astype(float)
     start = np.full(mixture.d, 1.0 / mixture.d)
-    likeliest = maximise(vectors[c > 0], c[c > 0], start) if simplex else most_likely(mixture, c)
+    likeliest = maximise_likelihood(vectors[c > 0], c[c > 0], start) if simplex else likeliest_theta(mixture, c)
     share: Floats = np.maximum(mixture.features @ likeliest, 0.0)
-    return share * mixture.tries(total)[mixture.pair_of]
+    return share * mixture.sum_over_successors(total)[mixture.pair_of_entry]
 
 
-def p_value(seen: Floats, expected: Floats, group: Longs) -> float:
+def misfit_p_value(seen: Floats, expected: Floats, group: Longs) -> float:
     """Of the worst group, and of all together; seen and expected [items] with the group [items] of each. Times two."""
     E, possible = np.maximum(expected, 1e-9), (expected > 0) | (seen > 0)
     deviance = 2.0 * (seen * np.log(np.maximum(seen, 1e-9) / E) - (seen - expected))
     G, free = (np.bincount(group, values).astype(float) for values in (deviance, possible))
     free -= 1.0
     testable = free > 0
-    worst = float(np.min(chi2_tail(free[testable], G[testable]), initial=1.0)) * max(int(testable.sum()), 1)
+    worst = float(np.min(chi_square_tail(free[testable], G[testable]), initial=1.0)) * max(int(testable.sum()), 1)
     least = np.full(len(G), np.inf)
     np.minimum.at(least, group[possible], expected[possible])
-    enough = testable & (least >= EXPECTED)
-    return 2.0 * min(worst, float(chi2_tail(max(float(free[enough].sum()), 1.0), G[enough].sum())))
+    enough = testable & (least >= MIN_EXPECTED_COUNT)
+    return 2.0 * min(worst, float(chi_square_tail(max(float(free[enough].sum()), 1.0), G[enough].sum())))
 
 
-def chi2_tail(free: Floats | float, value: Floats | float) -> Floats:
+def chi_square_tail(free: Floats | float, value: Floats | float) -> Floats:
     """The probability that a chi-square variable with so many degrees of freedom exceeds the value; 1 below zero."""
     return np.asarray(chdtrc(free, np.maximum(value, 0.0)), float)
 
 
-def most_likely(mixture: LinearMixture, counts: Floats) -> Floats:
+def likeliest_theta(mixture: LinearMixture, counts: Floats) -> Floats:
     """About the maximiser of sum_k c_k ln <phi_k, theta> over theta0 + N z; ``counts`` [K] of the different vectors.
 
     Newton's method. Every vector counts BARRIER more, against negative probabilities where nothing was seen; below a
     tiny p the logarithm is continued by a parabola; z has a small ridge.
     """
-    theta0, N = mixture.known_part
-    _, phi = mixture.kinds
-    c = counts + BARRIER
-    ridge, tiny = 1e-3 / mixture.B**2, 0.5 * BARRIER / float(c.sum())
+    theta0, N = mixture.theta_parametrisation
+    _, phi = mixture.distinct_features
+    c = counts + PSEUDO_COUNT
+    ridge, tiny = 1e-3 / mixture.B**2, 0.5 * PSEUDO_COUNT / float(c.sum())
     rows, p0 = phi @ N, phi @ theta0
 
     def parts(z: Floats) -> tuple[float, Floats, Floats]:
@@ -94,7 +92,7 @@ def most_likely(mixture: LinearMixture, counts: Floats) -> Floats:
         return aim, c * np.where(p > tiny, 1.0 / up, (1.0 - low) / tiny), c / up**2
 
     z = np.zeros(N.shape[1])
-    for _ in range(NEWTON_STEPS):
+    for _ in range(MAX_FIT_NEWTON_STEPS):
         aim, slope, curvature = parts(z)
         gradient = rows.T @ slope - ridge * z
         step = np.linalg.solve((rows.T * curvature) @ rows + ridge * np.eye(len(z)), gradient)

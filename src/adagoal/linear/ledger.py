@@ -13,44 +13,46 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core.counts import Counts
+from adagoal.core.counts import TransitionCounts
 from adagoal.core.mixture import LinearMixture
-from adagoal.core.schema import Array, check_arrays
+from adagoal.core.schema import ArraySpec, check_arrays
 from adagoal.core.types import Longs
-from adagoal.linear.fit import ENDS, misfit
+from adagoal.linear.fit import WRONG_ENDS_TEXT, find_misfit
 
 
-class Ledger:
+class MixtureCounts:
     """Counts [nnz] at the places of a mixture; complaints about its fit (see :func:`misfit`) go to ``note``."""
 
-    def __init__(self, mixture: LinearMixture, counts: Counts, note: Callable[[str], None], simplex: bool) -> None:
+    def __init__(
+        self, mixture: LinearMixture, counts: TransitionCounts, note: Callable[[str], None], simplex: bool
+    ) -> None:
         self.mixture, self.counts, self.note, self.simplex = mixture, counts, note, simplex
         self.total = np.zeros(len(mixture.successors), np.int64)
 
-    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+    def restore_total(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take ``total`` out of a checkpoint; the counts are restored already."""
         c, m, now = self.counts, self.mixture, np.zeros_like(self.total)
-        check_arrays({"total": Array("int64", (len(now),), low=0)}, arrays)
-        tally(c.successor, c.count, c.support, m.indptr, m.successors, now)
+        check_arrays({"total": ArraySpec("int64", (len(now),), low=0)}, arrays)
+        tally_by_feature(c.successor, c.count, c.support, m.indptr, m.successors, now)
         if (arrays["total"] > now).any():
             raise ValueError("more transitions were taken in than there are")
         self.total = np.array(arrays["total"])
 
-    def news(self) -> Longs:
+    def take_new_counts(self) -> Longs:
         """[nnz] the transitions since the last call."""
         c, m = self.counts, self.mixture
         total = np.zeros_like(self.total)
-        lost = int(tally(c.successor, c.count, c.support, m.indptr, m.successors, total))
+        lost = int(tally_by_feature(c.successor, c.count, c.support, m.indptr, m.successors, total))
         new, self.total = total - self.total, total
-        for line in misfit(m, total, lost, self.simplex):
+        for line in find_misfit(m, total, lost, self.simplex):
             self.note(line)
         if (c.terminal & ~m.terminal).any():
-            self.note(ENDS)
+            self.note(WRONG_ENDS_TEXT)
         return new
 
 
 @numba.njit(cache=True, nogil=True)
-def tally(successor, count, support, indptr, successors, total):  # type: ignore[no-untyped-def]
+def tally_by_feature(successor, count, support, indptr, successors, total):  # type: ignore[no-untyped-def]
     """Counts by place of the features (``total`` [nnz]); returns how many transitions have no place there."""
     lost = 0
     for x in range(len(support)):

@@ -28,70 +28,75 @@ from numpy.typing import NDArray
 
 from adagoal.core.errors import InputError
 from adagoal.core.mixture import LinearMixture
-from adagoal.core.schema import Array, check_arrays
+from adagoal.core.schema import ArraySpec, check_arrays
 from adagoal.core.types import Floats, Longs
-from adagoal.planning.model import Region
+from adagoal.planning.model import ThetaRegion
 
-BARRIER = 1e-3
+LOG_BARRIER = 1e-3
 """The maximiser is that of l + BARRIER sum ln theta_i: its duality gap is at most d BARRIER, and no theta_i is zero."""
-NEWTON_STEPS = 60
-ROUNDS = 8
+MAX_LIKELIHOOD_NEWTON_STEPS = 60
+ENCLOSURE_ROUNDS = 8
 """Rounds of the bounds R_k."""
-PRIOR = 1e-2
+SIMPLEX_BALL_SHARE = 1e-2
 """Share of the radius spent on the simplex' own ball, so that H is never singular."""
 
 
-class Likelihood:
+class LikelihoodLearner:
     """The learner; see the module's text."""
 
     name = "likelihood"
     simplex = True
 
     def __init__(self, mixture: LinearMixture, delta: float) -> None:
-        if not mixture.simplex:
+        if not mixture.has_probability_kernels:
             raise InputError(
                 "likelihood needs kernels that are probability distributions; try vtr-pooled", name="method"
             )
         self.delta, d = delta, mixture.d
-        self._kind, self._vectors = mixture.kinds
-        self._informative = np.ptp(self._vectors, axis=1) > 0
-        self._c = np.zeros(len(self._vectors))
+        self._vector_of_place, self._feature_vectors = mixture.distinct_features
+        self._informative = np.ptp(self._feature_vectors, axis=1) > 0
+        self._c = np.zeros(len(self._feature_vectors))
         self.theta = np.full(d, 1.0 / d)
-        _, self._N = mixture.known_part
+        _, self._N = mixture.theta_parametrisation
 
-    def absorb(self, new: Longs, total: Longs, f: Floats) -> None:
+    def absorb_transitions(self, new: Longs, total: Longs, f: Floats) -> None:
         """Count the feature vectors of all transitions; f plays no part in a likelihood."""
-        self._c = np.bincount(self._kind, total, minlength=len(self._vectors)) * self._informative
+        self._c = np.bincount(self._vector_of_place, total, minlength=len(self._feature_vectors)) * self._informative
         used = self._c > 0
-        self.theta = maximise(self._vectors[used], self._c[used], self.theta)
+        self.theta = maximise_likelihood(self._feature_vectors[used], self._c[used], self.theta)
 
-    def region(self) -> Region:
+    def confidence_region(self) -> ThetaRegion:
         """The ellipsoid of the module's text."""
         used = self._c > 0
-        H, rho = enclose(self._vectors[used], self._c[used], self.theta, self._N, self.radius() / 2.0)
+        H, rho = enclose_likelihood_set(
+            self._feature_vectors[used], self._c[used], self.theta, self._N, self.squared_radius() / 2.0
+        )
         L = np.linalg.cholesky(H) if len(H) else np.zeros((0, 0))
         half = np.linalg.solve(L, self._N.T)
-        return Region(self.theta, np.ascontiguousarray(math.sqrt(2.0 * rho) * half.T), self.simplex)
+        return ThetaRegion(self.theta, np.ascontiguousarray(math.sqrt(2.0 * rho) * half.T), self.simplex)
 
-    def radius(self) -> float:
+    def squared_radius(self) -> float:
         """2 rho: twice what theta* may be short of the best log-likelihood."""
         d, t = len(self.theta), float(self._c.sum())
         return 2.0 * (math.log(1.0 / self.delta) + (d - 1) / 2 * math.log(t + 1.0) + math.log(2.0))
 
-    def state(self) -> dict[str, NDArray[Any]]:
+    def learner_state(self) -> dict[str, NDArray[Any]]:
         """The counts of the vectors, and the maximiser that the next one starts from."""
         return {"c": self._c, "theta": self.theta}
 
-    def restore(self, arrays: dict[str, NDArray[Any]]) -> None:
-        """The inverse of :meth:`state`."""
-        wanted = {"c": Array("float64", self._c.shape, low=0), "theta": Array("float64", self.theta.shape, low=0)}
+    def restore_learner(self, arrays: dict[str, NDArray[Any]]) -> None:
+        """The inverse of :meth:`learner_state`."""
+        wanted = {
+            "c": ArraySpec("float64", self._c.shape, low=0),
+            "theta": ArraySpec("float64", self.theta.shape, low=0),
+        }
         check_arrays(wanted, arrays)
         if arrays["theta"].min() <= 0 or abs(arrays["theta"].sum() - 1.0) > 1e-6:
             raise ValueError("the weights do not lie inside the simplex")
         self._c, self.theta = arrays["c"], arrays["theta"]
 
 
-def maximise(phi: Floats, c: Floats, theta: Floats) -> Floats:
+def maximise_likelihood(phi: Floats, c: Floats, theta: Floats) -> Floats:
     """argmax of sum_k c_k ln <phi_k, theta> + BARRIER sum_i ln theta_i over the simplex, from ``theta`` (inside it).
 
     Newton's method on the affine hull with halved steps; whatever it returns lies in the simplex.
@@ -99,14 +104,14 @@ def maximise(phi: Floats, c: Floats, theta: Floats) -> Floats:
     d = len(theta)
 
     def loss(at: Floats) -> float:
-        return -float(c @ np.log(phi @ at)) - BARRIER * float(np.log(at).sum())
+        return -float(c @ np.log(phi @ at)) - LOG_BARRIER * float(np.log(at).sum())
 
     value = loss(theta)
-    for _ in range(NEWTON_STEPS):
+    for _ in range(MAX_LIKELIHOOD_NEWTON_STEPS):
         p = phi @ theta
-        gradient = -(phi.T @ (c / p)) - BARRIER / theta
+        gradient = -(phi.T @ (c / p)) - LOG_BARRIER / theta
         system = np.ones((d + 1, d + 1))
-        system[:d, :d] = (phi.T * (c / p**2)) @ phi + np.diag(BARRIER / theta**2)
+        system[:d, :d] = (phi.T * (c / p**2)) @ phi + np.diag(LOG_BARRIER / theta**2)
         system[d, d] = 0.0
         step = np.linalg.solve(system, np.append(-gradient, 0.0))[:d]
         decrease = -float(gradient @ step)
@@ -125,7 +130,7 @@ def maximise(phi: Floats, c: Floats, theta: Floats) -> Floats:
     return theta
 
 
-def enclose(phi: Floats, c: Floats, theta: Floats, N: Floats, rho: float) -> tuple[Floats, float]:
+def enclose_likelihood_set(phi: Floats, c: Floats, theta: Floats, N: Floats, rho: float) -> tuple[Floats, float]:
     """(H [k, k], rho'): the likelihood set lies in { theta + N z : z^T H z <= 2 rho' }.
 
     phi: [K, d] vectors with their counts c [K] > 0; ``theta`` is any point inside the simplex.
@@ -133,12 +138,12 @@ def enclose(phi: Floats, c: Floats, theta: Floats, N: Floats, rho: float) -> tup
     p = phi @ theta
     gap = max(float((phi.T @ (c / p)).max()) - float(c.sum()), 0.0) if len(c) else 0.0
     far = float(((np.eye(len(theta)) - theta) ** 2).sum(axis=1).max())
-    ball = 2.0 * PRIOR * rho / max(far, 1e-300) * np.eye(N.shape[1])
-    total = rho * (1.0 + PRIOR) + gap
+    ball = 2.0 * SIMPLEX_BALL_SHARE * rho / max(far, 1e-300) * np.eye(N.shape[1])
+    total = rho * (1.0 + SIMPLEX_BALL_SHARE) + gap
     rows = (phi @ N) / p[:, None]
     R = phi.max(axis=1, initial=0.0) / p - 1.0
     H = ball
-    for _ in range(ROUNDS):
+    for _ in range(ENCLOSURE_ROUNDS):
         H = ball + (rows.T * (c / (1.0 + 2.0 / 3.0 * R))) @ rows
         spread = np.einsum("ki,ik->k", rows, np.linalg.solve(H, rows.T)) if len(H) else 0.0 * R
         R = np.minimum(R, np.sqrt(2.0 * total * spread))

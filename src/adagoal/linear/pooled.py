@@ -3,7 +3,7 @@
 The rows are x_t = phi_{f_t}(s_t, a_t), the targets f_t(s_{t+1}), for functions f_t fixed before the transition: one
 row per transition, whatever the goal. Three known things sharpen the regression of the paper:
 
-* probabilities sum to one: theta = theta0 + N z (``LinearMixture.known_part``), and only z is estimated, so that f
+* probabilities sum to one: theta = theta0 + N z (``LinearMixture.theta_parametrisation``), and only z is estimated, so that f
   may be shifted by constants at no cost;
 * the noise of a row is sub-Gaussian with sigma_t = half the range of f_t over the *possible* successors of the pair,
   not C/2: rows and targets are divided by sigma_t;
@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 
 from adagoal.core.mixture import LinearMixture
-from adagoal.core.schema import Array, check_arrays
+from adagoal.core.schema import ArraySpec, check_arrays
 from adagoal.core.types import Floats, Longs
-from adagoal.planning.model import Region
+from adagoal.planning.model import ThetaRegion
 
 
-class Pooled:
+class PooledLearner:
     """The learner; see the module's text."""
 
     name = "vtr-pooled"
@@ -36,20 +36,20 @@ class Pooled:
 
     def __init__(self, mixture: LinearMixture, delta: float) -> None:
         self.mixture, self.delta = mixture, delta
-        self.theta0, self.N = mixture.known_part
+        self.theta0, self.N = mixture.theta_parametrisation
         k = self.N.shape[1]
         self.ridge = 1.0 / max(mixture.B**2 - float(self.theta0 @ self.theta0), 1e-12)
         self.Sigma = self.ridge * np.eye(k)
         self.b = np.zeros(k)
 
-    def absorb(self, new: Longs, total: Longs, f: Floats) -> None:
+    def absorb_transitions(self, new: Longs, total: Longs, f: Floats) -> None:
         """One row per transition of ``new`` [nnz], with the function f [S] that was fixed before them."""
         m = self.mixture
-        pairs = np.flatnonzero(m.tries(new))
+        pairs = np.flatnonzero(m.sum_over_successors(new))
         if not len(pairs):
             return
         values = f[m.successors]
-        n = m.tries(new)[pairs].astype(float)
+        n = m.sum_over_successors(new)[pairs].astype(float)
         sums = np.add.reduceat(new * values, m.indptr[:-1])[pairs]
         least = np.minimum.reduceat(values, m.indptr[:-1])[pairs]
         sigma = (np.maximum.reduceat(values, m.indptr[:-1])[pairs] - least) / 2.0
@@ -62,26 +62,28 @@ class Pooled:
         self.Sigma += z.T @ (z * n[:, None])
         self.b += z.T @ ((sums - n * least - n * (phi @ self.theta0)) / sigma)
 
-    def region(self) -> Region:
+    def confidence_region(self) -> ThetaRegion:
         """The ellipsoid ||z - z_hat||_Sigma <= beta, as a set of theta."""
         k = len(self.b)
         if k == 0:
-            return Region(self.theta0, np.zeros((len(self.theta0), 1)), self.simplex)
+            return ThetaRegion(self.theta0, np.zeros((len(self.theta0), 1)), self.simplex)
         factor = cho_factor(self.Sigma, lower=True)
-        half = math.sqrt(self.radius()) * solve_triangular(np.tril(factor[0]), self.N.T, lower=True)
-        return Region(self.theta0 + self.N @ cho_solve(factor, self.b), np.ascontiguousarray(half.T), self.simplex)
+        half = math.sqrt(self.squared_radius()) * solve_triangular(np.tril(factor[0]), self.N.T, lower=True)
+        return ThetaRegion(self.theta0 + self.N @ cho_solve(factor, self.b), np.ascontiguousarray(half.T), self.simplex)
 
-    def radius(self) -> float:
+    def squared_radius(self) -> float:
         """beta^2."""
         growth = float(np.linalg.slogdet(self.Sigma / self.ridge)[1])
         return (math.sqrt(2.0 * math.log(1.0 / self.delta) + growth) + 1.0) ** 2
 
-    def state(self) -> dict[str, NDArray[Any]]:
+    def learner_state(self) -> dict[str, NDArray[Any]]:
         """The sufficient statistics."""
         return {"Sigma": self.Sigma, "b": self.b}
 
-    def restore(self, arrays: dict[str, NDArray[Any]]) -> None:
-        """The inverse of :meth:`state`."""
-        check_arrays({"Sigma": Array("float64", ("k", "k")), "b": Array("float64", ("k",))}, arrays, {"k": len(self.b)})
+    def restore_learner(self, arrays: dict[str, NDArray[Any]]) -> None:
+        """The inverse of :meth:`learner_state`."""
+        check_arrays(
+            {"Sigma": ArraySpec("float64", ("k", "k")), "b": ArraySpec("float64", ("k",))}, arrays, {"k": len(self.b)}
+        )
         np.linalg.cholesky(arrays["Sigma"])  # which raises where it is not positive definite
         self.Sigma, self.b = arrays["Sigma"], arrays["b"]

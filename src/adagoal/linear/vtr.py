@@ -22,26 +22,26 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core.counts import Counts
+from adagoal.core.counts import TransitionCounts
 from adagoal.core.errors import InputError
 from adagoal.core.goalspace import GoalSpace
 from adagoal.core.mixture import LinearMixture
-from adagoal.core.schema import COUNT, Array, Schema, check_arrays, check_json, record
+from adagoal.core.schema import COUNT_SCHEMA, ArraySchema, ArraySpec, check_arrays, check_json_value, object_schema
 from adagoal.core.types import Actions, Bools, Floats, Longs
-from adagoal.core.world import Plan
-from adagoal.linear.ledger import Ledger
-from adagoal.planning.backend import NUMBA, Backend
-from adagoal.planning.model import Ridge, Targets, features_of
-from adagoal.tabular.columns import one_each
-from adagoal.tabular.paper import horizon
+from adagoal.core.world import ExplorationPlan
+from adagoal.linear.ledger import MixtureCounts
+from adagoal.planning.backend import NUMBA_BACKEND, Backend
+from adagoal.planning.model import RidgeEstimates, TargetGoals, features_from_mixture
+from adagoal.tabular.columns import one_column_per_goal
+from adagoal.tabular.paper import planning_horizon
 
-SHARE = 8 / 9
+VTR_EPSILON_SHARE = 8 / 9
 GROWTH = 1.1
 """Plan again once the number of transitions has grown by this factor."""
 NEVER = 2**62
-MOST = 1e30
+MAX_CHECKPOINT_SUM = 1e30
 """Sums in a checkpoint, at most: larger ones would make their quotients infinite."""
-MOST_BYTES = 2**31
+MAX_VTR_TABLE_BYTES = 2**31
 """Largest policy table [H, S, G]."""
 
 
@@ -49,39 +49,39 @@ class VTR:
     """AdaGoal-UCRL.VTR on shared counts; see the module's text."""
 
     name = "vtr"
-    SCHEMA: ClassVar[Schema] = {
-        "Sigma": Array("float64", (2, "G", "d", "d"), low=-MOST, high=MOST),
-        "b": Array("float64", (2, "G", "d"), low=-MOST, high=MOST),
-        "V": Array("float64", (2, "S", "G"), low=0),
-        "U": Array("float64", (2, "S", "G"), low=0),
-        "D": Array("float64", ("G",), low=0),
-        "table": Array("int16", ("H", "S", "G"), low=0, high="A"),
+    ARRAY_SCHEMA: ClassVar[ArraySchema] = {
+        "Sigma": ArraySpec("float64", (2, "G", "d", "d"), low=-MAX_CHECKPOINT_SUM, high=MAX_CHECKPOINT_SUM),
+        "b": ArraySpec("float64", (2, "G", "d"), low=-MAX_CHECKPOINT_SUM, high=MAX_CHECKPOINT_SUM),
+        "V": ArraySpec("float64", (2, "S", "G"), low=0),
+        "U": ArraySpec("float64", (2, "S", "G"), low=0),
+        "D": ArraySpec("float64", ("G",), low=0),
+        "table": ArraySpec("int16", ("H", "S", "G"), low=0, high="A"),
     }
-    FACTS = record(plans=COUNT, planned=COUNT)
+    FACTS_SCHEMA = object_schema(plans=COUNT_SCHEMA, planned=COUNT_SCHEMA)
 
     def __init__(
         self,
         mixture: LinearMixture,
-        counts: Counts,
+        counts: TransitionCounts,
         L: float,
         epsilon: float,
         delta: float,
         space: GoalSpace | None,
         note: Callable[[str], None],
         H: int | None = None,
-        backend: Backend = NUMBA,
+        backend: Backend = NUMBA_BACKEND,
     ) -> None:
-        self._backend, self._features = backend, features_of(mixture)
+        self._backend, self._features = backend, features_from_mixture(mixture)
         self.mixture, self.counts, self.L, self.epsilon, self.delta = mixture, counts, L, epsilon, delta
-        enough = horizon(L, epsilon, "literal")
+        enough = planning_horizon(L, epsilon, "literal")
         self.H = enough if H is None else H
         self.guarantee = self.H >= enough
         self.episodes_per_plan = 1
         S, d = mixture.n_states, mixture.d
-        self.space = space or GoalSpace.states(S, S)
-        self.goals, self.column = one_each(self.space)
+        self.space = space or GoalSpace.from_states(S, S)
+        self.goals, self.column = one_column_per_goal(self.space)
         self.goal_state, G = self.goals, len(self.goals)
-        if 2 * self.H * S * G > MOST_BYTES:
+        if 2 * self.H * S * G > MAX_VTR_TABLE_BYTES:
             raise InputError(
                 f"vtr with H = {self.H} stages, {S} states and {G} goals needs a policy table of "
                 f"{2 * self.H * S * G / 2**30:.0f} GiB; give fewer goals",
@@ -97,91 +97,97 @@ class VTR:
         """[G] optimistic distances (eq. ``eq_Dt_LFA``)"""
         self.table = np.zeros((self.H, S, G), np.int16)
         """[H, S, G] pi: the policy of U, of the episodes and of the result"""
-        self.ledger = Ledger(mixture, counts, note, simplex=False)
+        self.mixture_counts = MixtureCounts(mixture, counts, note, simplex=False)
         self.plans = 0
-        self._planned = 0
-        self._plan()
+        self._planned_transitions = 0
+        self._plan_all_goals()
 
     @property
     def E(self) -> Floats:
         """[G] error estimates (eq. ``eq_Et_LFA``)."""
-        missing: Floats = self.U[0, self.mixture.start] + SHARE * self.epsilon
+        missing: Floats = self.U[0, self.mixture.start] + VTR_EPSILON_SHARE * self.epsilon
         return missing
 
-    def bounds(self, goal: int) -> tuple[float, float]:
+    def distance_bounds(self, goal: int) -> tuple[float, float]:
         """(D, D + E) for a goal with D <= L and E <= epsilon, as the proof of its policy has it; else (D, infinity)."""
         D, E = float(self.D[self.column[goal]]), float(self.E[self.column[goal]])
         return D, D + E if D <= self.L and E <= self.epsilon else math.inf
 
-    def policy(self, goal: int) -> Actions:
+    def goal_policy(self, goal: int) -> Actions:
         """[H, S]: H stages, then the reset, and again."""
         return np.ascontiguousarray(self.table[:, :, self.column[goal]])
 
-    def refresh(self, wanted: Bools) -> bool:
+    def refresh_columns(self, wanted: Bools) -> bool:
         """Plan all goals once the data has grown by :data:`GROWTH`; False where it has not."""
         n = int(self.counts.n.sum())
-        if n < max(self._planned + self.H, GROWTH * self._planned):
+        if n < max(self._planned_transitions + self.H, GROWTH * self._planned_transitions):
             return False
-        new = self.ledger.news()
+        new = self.mixture_counts.take_new_counts()
         for kind, functions in enumerate((self.V[1], self.U[1])):
             for g, f in enumerate(functions.T):
-                _add_rows(self.mixture, new, f, self.Sigma[kind, g], self.b[kind, g])
-        self._planned = n
-        self._plan()
+                _add_regression_rows(self.mixture, new, f, self.Sigma[kind, g], self.b[kind, g])
+        self._planned_transitions = n
+        self._plan_all_goals()
         return True
 
-    def plan(self) -> Plan:
+    def exploration_plan(self) -> ExplorationPlan:
         """The policies of Q (eq. ``eq_LFA_pi``), H stages each."""
-        due = max(float(self.H), (GROWTH - 1.0) * self._planned) - (int(self.counts.n.sum()) - self._planned)
+        due = max(float(self.H), (GROWTH - 1.0) * self._planned_transitions) - (
+            int(self.counts.n.sum()) - self._planned_transitions
+        )
         self.episodes_per_plan = max(1, math.ceil(due / self.H))
         never = np.full(len(self.counts.n), NEVER)
-        return Plan(self.table, self.goal_state, self.H, never, self.space.at)
+        return ExplorationPlan(self.table, self.goal_state, self.H, never, self.space.goals_of_states)
 
-    def extras(self) -> dict[str, NDArray[Any]]:
+    def extra_arrays(self) -> dict[str, NDArray[Any]]:
         """None."""
         return {}
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """The regressions and the last plan, which may be older than the counts."""
-        arrays = {name: getattr(self, name) for name in self.SCHEMA}
-        return arrays | {"total": self.ledger.total}, {"plans": self.plans, "planned": self._planned}
+        arrays = {name: getattr(self, name) for name in self.ARRAY_SCHEMA}
+        return arrays | {"total": self.mixture_counts.total}, {
+            "plans": self.plans,
+            "planned": self._planned_transitions,
+        }
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """The inverse of :meth:`state`."""
         m = self.mixture
-        check_json(self.FACTS, facts)
+        check_json_value(self.FACTS_SCHEMA, facts)
         sizes = {"H": self.H, "S": m.n_states, "A": m.n_actions, "G": len(self.goals), "d": m.d}
-        check_arrays(self.SCHEMA, arrays, sizes)
+        check_arrays(self.ARRAY_SCHEMA, arrays, sizes)
         np.linalg.cholesky(arrays["Sigma"])  # which raises where it is not positive definite
-        for name in self.SCHEMA:
+        for name in self.ARRAY_SCHEMA:
             setattr(self, name, np.array(arrays[name]))
-        self.ledger.restore(arrays)
-        self.plans, self._planned = facts["plans"], facts["planned"]
+        self.mixture_counts.restore_total(arrays)
+        self.plans, self._planned_transitions = facts["plans"], facts["planned"]
 
-    def _plan(self) -> None:
+    def _plan_all_goals(self) -> None:
         m, G = self.mixture, len(self.goals)
         value, error = (
-            ridge(Sigma, b, m.B, self.H, G, self.delta) for Sigma, b in zip(self.Sigma, self.b, strict=True)
+            solve_ridge_regressions(Sigma, b, m.B, self.H, G, self.delta)
+            for Sigma, b in zip(self.Sigma, self.b, strict=True)
         )
-        targets = Targets(G, self.space.columns(self.goals))
-        self.table, self.V, self.U = self._backend.mixture_stages(self._features, value, error, targets, self.H)
+        targets = TargetGoals(G, self.space.columns_of_states(self.goals))
+        self.table, self.V, self.U = self._backend.mixture_horizon(self._features, value, error, targets, self.H)
         self.D = self.V[0, m.start].copy()
         self.plans += 1
 
 
-def ridge(Sigma: Floats, b: Floats, B: float, H: int, G: int, delta: float) -> Ridge:
+def solve_ridge_regressions(Sigma: Floats, b: Floats, B: float, H: int, G: int, delta: float) -> RidgeEstimates:
     """The estimates and radii of G regressions with Sigma [G, d, d] and b [G, d]."""
     d = b.shape[1]
     log_det = np.linalg.slogdet(Sigma)[1] + 2.0 * d * math.log(B + 1.0)
     beta = H / 2.0 * np.sqrt(2.0 * math.log(3.0 * G / delta) + log_det) + 1.0
     inverse = np.linalg.inv(np.linalg.cholesky(Sigma))
     theta = np.linalg.solve(Sigma, b[:, :, None])[:, :, 0].astype(float)
-    return Ridge(theta, np.ascontiguousarray(beta[:, None, None] * inverse.transpose(0, 2, 1)))
+    return RidgeEstimates(theta, np.ascontiguousarray(beta[:, None, None] * inverse.transpose(0, 2, 1)))
 
 
-def _add_rows(m: LinearMixture, new: Longs, f: Floats, Sigma: Floats, b: Floats) -> None:
+def _add_regression_rows(m: LinearMixture, new: Longs, f: Floats, Sigma: Floats, b: Floats) -> None:
     """One row phi_f(x) with the target f(s') for every transition of ``new`` [nnz], in place."""
-    n = m.tries(new)
+    n = m.sum_over_successors(new)
     pairs = np.flatnonzero(n)
     if len(pairs):
         phi = m.phi(f, pairs)

@@ -22,12 +22,12 @@ from dataclasses import dataclass, field
 from adagoal.core.errors import InputError
 from adagoal.core.policy import Policy
 from adagoal.mdp import solve
-from adagoal.mdp.targets import Goal
+from adagoal.mdp.targets import GoalStates
 from adagoal.worlds.model import TabularMDP
 
 
 @dataclass(frozen=True)
-class Finding:
+class GoalFinding:
     """What the audit found for one goal."""
 
     goal: int
@@ -67,7 +67,7 @@ class Audit:
     """No given certificate is broken."""
     radius: float
     epsilon: float
-    rows: tuple[Finding, ...] = field(repr=False)
+    rows: tuple[GoalFinding, ...] = field(repr=False)
 
     @property
     def ok(self) -> bool:
@@ -82,7 +82,8 @@ class Audit:
     def to_dict(self) -> dict[str, object]:
         """Plain types for JSON; an infinite number becomes None."""
         rows = [
-            {key: _json(value) for key, value in vars(row).items()} | {"ok": row.ok, "failures": list(row.failures)}
+            {key: _finite_or_none(value) for key, value in vars(row).items()}
+            | {"ok": row.ok, "failures": list(row.failures)}
             for row in self.rows
         ]
         verdict = {"ok": self.ok, "c1": self.c1, "c2": self.c2, "certificates": self.certificates}
@@ -99,8 +100,8 @@ class Audit:
                 continue
             where = f"{'X' if row.in_X else '-'} {'G_L' if row.in_G_L else 'G_L+' if row.in_G_L_eps else '-'}"
             numbers = (
-                f"{row.label:>12} {_cell(row.optimal, 10)} {_cell(row.value, 10)} {_cell(row.gap, 9)} "
-                f"{_cell(row.margin, 9)} {_cell(row.lower, 9)} {_cell(row.upper, 9)}"
+                f"{row.label:>12} {_format_number(row.optimal, 10)} {_format_number(row.value, 10)} {_format_number(row.gap, 9)} "
+                f"{_format_number(row.margin, 9)} {_format_number(row.lower, 9)} {_format_number(row.upper, 9)}"
             )
             lines.append(f"{numbers}  {where:<6}  {'; '.join(row.failures) or 'ok'}")
         conditions = (("C1", self.c1), ("C2", self.c2), ("every certificate", self.certificates))
@@ -131,11 +132,11 @@ def audit_policies(
     everything = range(mdp.n_states) if sets is None else sets
     space = set(everything) if goal_space is None else {int(g) for g in goal_space}
     looked_at = sorted(space | X)
-    states: list[Goal] = [g if sets is None else sets[g] for g in looked_at]
+    states: list[GoalStates] = [g if sets is None else sets[g] for g in looked_at]
     labels = names or mdp.labels
-    optimal = solve.distances(mdp, states, within=radius + epsilon)
+    optimal = solve.optimal_distances(mdp, states, within=radius + epsilon)
     beyond = [i for i, g in enumerate(looked_at) if g in X and optimal[i] == math.inf]
-    optimal[beyond] = solve.distances(mdp, [states[i] for i in beyond])
+    optimal[beyond] = solve.optimal_distances(mdp, [states[i] for i in beyond])
     rows = []
     c1 = c2 = certificates = True
     for g, members, best in zip(looked_at, states, optimal.tolist(), strict=True):
@@ -143,15 +144,15 @@ def audit_policies(
         value = None if policy is None else solve.policy_value(mdp, policy, members)
         gap = None if value is None else value - best if math.isfinite(best) else math.inf
         bounds = (lower or {}).get(g), (upper or {}).get(g)
-        in_G_L = g in space and _at_most(best, radius)
-        in_G_L_eps = g in space and _at_most(best, radius + epsilon)
+        in_G_L = g in space and _value_at_most(best, radius)
+        in_G_L_eps = g in space and _value_at_most(best, radius + epsilon)
 
-        unreliable = _c1_failures(g in X, value, gap, epsilon)
-        misplaced = _c2_failures(g in X, g in space, in_G_L, in_G_L_eps, best, radius, epsilon)
+        unreliable = _policy_failures(g in X, value, gap, epsilon)
+        misplaced = _membership_failures(g in X, g in space, in_G_L, in_G_L_eps, best, radius, epsilon)
         broken = _certificate_failures(best, value, *bounds)
         c1, c2, certificates = c1 and not unreliable, c2 and not misplaced, certificates and not broken
         rows.append(
-            Finding(
+            GoalFinding(
                 goal=g,
                 label=labels[g] if labels else str(g),
                 optimal=best if g in X or in_G_L_eps else None,
@@ -171,7 +172,7 @@ def audit_policies(
     return Audit(c1, c2, certificates, radius, epsilon, tuple(rows))
 
 
-def _c1_failures(in_X: bool, value: float | None, gap: float | None, epsilon: float) -> list[str]:
+def _policy_failures(in_X: bool, value: float | None, gap: float | None, epsilon: float) -> list[str]:
     if not in_X:
         return []
     if value is None or gap is None:
@@ -179,12 +180,12 @@ def _c1_failures(in_X: bool, value: float | None, gap: float | None, epsilon: fl
     if value == math.inf:
         return ["C1: the policy may never reach it"]
     # the gap is a difference of two values: rounding is relative to them
-    if _at_most(value, value - gap + epsilon):
+    if _value_at_most(value, value - gap + epsilon):
         return []
     return [f"C1: the policy takes {gap:.6g} steps more than the best, epsilon is {epsilon:g}"]
 
 
-def _c2_failures(
+def _membership_failures(
     in_X: bool, in_space: bool, in_G_L: bool, in_G_L_eps: bool, best: float, radius: float, epsilon: float
 ) -> list[str]:
     if in_G_L and not in_X:
@@ -198,20 +199,20 @@ def _c2_failures(
 
 def _certificate_failures(best: float, value: float | None, lower: float | None, upper: float | None) -> list[str]:
     failures = []
-    if lower is not None and not _at_most(lower, best):
+    if lower is not None and not _value_at_most(lower, best):
         failures.append(f"certificate: lower bound {lower:.6g} > V* = {best:.6g}")
-    if upper is not None and value is not None and not _at_most(value, upper):
+    if upper is not None and value is not None and not _value_at_most(value, upper):
         failures.append(f"certificate: upper bound {upper:.6g} < V^pi = {value:.6g}")
     return failures
 
 
-def _at_most(value: float, bound: float) -> bool:
-    return bool(solve.at_most(value, bound))
+def _value_at_most(value: float, bound: float) -> bool:
+    return bool(solve.is_at_most(value, bound))
 
 
-def _json(value: object) -> object:
+def _finite_or_none(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _cell(value: float | None, width: int) -> str:
+def _format_number(value: float | None, width: int) -> str:
     return f"{'-' if value is None else format(value, 'z.4f'):>{width}}"

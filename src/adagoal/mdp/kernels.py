@@ -6,11 +6,11 @@ import numpy as np
 from numba import njit
 
 from adagoal.core.types import Actions, Bools, Floats, Ints, Longs
-from adagoal.planning.model import Sparse, Targets
+from adagoal.planning.model import SparseModel, TargetGoals
 
 
 @njit(cache=True)
-def reversed_edges(model: Sparse) -> tuple[Longs, Ints]:
+def reversed_edges(model: SparseModel) -> tuple[Longs, Ints]:
     """The edges of all ordinary actions, backwards, as (indptr [S + 1], sources): the states that lead to s."""
     n_states = model.terminal.size
     rows = model.indptr[:: (model.indptr.size - 1) // n_states]  # those of all actions of a state
@@ -35,7 +35,7 @@ def reversed_edges(model: Sparse) -> tuple[Longs, Ints]:
 
 
 @njit(cache=True)
-def hops(indptr: Longs, neighbours: Ints, sources: Longs, limit: float) -> Floats:
+def breadth_first_hops(indptr: Longs, neighbours: Ints, sources: Longs, limit: float) -> Floats:
     """[S]: the fewest edges from any of the sources; infinite where no path has at most ``limit`` of them."""
     distance = np.full(indptr.size - 1, np.inf)
     queue = np.empty(distance.size, np.int32)
@@ -54,7 +54,7 @@ def hops(indptr: Longs, neighbours: Ints, sources: Longs, limit: float) -> Float
 
 
 @njit(cache=True)
-def members(targets: Targets) -> tuple[Longs, Longs]:
+def states_by_goal(targets: TargetGoals) -> tuple[Longs, Longs]:
     """The states of every goal, one goal after the other, as (indptr [G + 1], states)."""
     indptr = np.zeros(targets.size + 2, np.int64)
     states = np.empty(0, np.int64)
@@ -74,16 +74,16 @@ def members(targets: Targets) -> tuple[Longs, Longs]:
 
 
 @njit(cache=True)
-def hop_counts(model: Sparse, indptr: Longs, sources: Ints, targets: Targets, limit: float) -> Floats:
+def hop_counts_to_goals(model: SparseModel, indptr: Longs, sources: Ints, targets: TargetGoals, limit: float) -> Floats:
     """[S, G]: the fewest steps with which luck could lead from s to g, one reset at once included.
 
     Infinite where no path without a reset exists that has at most ``limit`` steps. ``indptr`` and ``sources`` are the
     :func:`reversed_edges`.
     """
-    first, states = members(targets)
+    first, states = states_by_goal(targets)
     counts = np.empty((indptr.size - 1, targets.size))
     for g in range(targets.size):
-        distance = hops(indptr, sources, states[first[g] : first[g + 1]], limit)
+        distance = breadth_first_hops(indptr, sources, states[first[g] : first[g + 1]], limit)
         most = 1.0 + distance[model.start] if model.reset else np.inf
         for s in range(distance.size):
             counts[s, g] = min(distance[s], most) if distance[s] < np.inf else np.inf
@@ -91,7 +91,7 @@ def hop_counts(model: Sparse, indptr: Longs, sources: Ints, targets: Targets, li
 
 
 @njit(cache=True)
-def chain(model: Sparse, actions: Actions, goal: Bools) -> tuple[Longs, Ints, Floats]:
+def policy_rows(model: SparseModel, actions: Actions, goal: Bools) -> tuple[Longs, Ints, Floats]:
     """A stationary policy [S] as rows (indptr [S + 1], successors, probabilities); those of ``goal`` [S] are empty."""
     n_states = actions.size
     n_actions = (model.indptr.size - 1) // n_states
@@ -113,7 +113,7 @@ def chain(model: Sparse, actions: Actions, goal: Bools) -> tuple[Longs, Ints, Fl
 
 
 @njit(cache=True)
-def closure(indptr: Longs, neighbours: Ints, members: Bools) -> Bools:
+def forward_closure(indptr: Longs, neighbours: Ints, members: Bools) -> Bools:
     """[S]: the states that a graph leads to from the members, themselves included."""
     reached = members.copy()
     stack = [np.int64(s) for s in range(members.size) if members[s]]
@@ -127,7 +127,7 @@ def closure(indptr: Longs, neighbours: Ints, members: Bools) -> Bools:
 
 
 @njit(cache=True)
-def almost_sure(model: Sparse, goal: Bools) -> Bools:
+def almost_sure_states(model: SparseModel, goal: Bools) -> Bools:
     """[S]: the states from which some policy reaches the states of ``goal`` [S] with probability one.
 
     The greatest set that can be kept for ever while the goal stays within reach: states from which the
@@ -159,7 +159,7 @@ def almost_sure(model: Sparse, goal: Bools) -> Bools:
 
 
 @njit(cache=True)
-def eliminate(p: Floats, out: Floats) -> Floats:
+def eliminate_states(p: Floats, out: Floats) -> Floats:
     """Expected steps [n] until a chain ends that moves by p [n, n] (diagonal ignored) and ends with ``out`` [n].
 
     Elimination of states without a subtraction (Grassmann, Taksar, Heyman 1985): every entry of the
@@ -184,7 +184,7 @@ def eliminate(p: Floats, out: Floats) -> Floats:
 
 
 @njit(cache=True)
-def one_period(model: Sparse, goal: Bools, actions: Actions) -> tuple[float, float]:
+def evaluate_one_period(model: SparseModel, goal: Bools, actions: Actions) -> tuple[float, float]:
     """One period of an H-step policy [H, S] and its closing reset: (expected steps, probability of the goal)."""
     indptr, start = model.indptr, model.start
     horizon, n_states = actions.shape

@@ -34,33 +34,33 @@ from scipy import sparse
 from scipy.sparse.linalg import splu
 
 from adagoal.core.errors import InputError
-from adagoal.core.goalspace import membership
+from adagoal.core.goalspace import membership_mask
 from adagoal.core.policy import Policy
 from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.mdp import kernels
-from adagoal.mdp.targets import Goal, alone, inside, part, targets_of
-from adagoal.planning.backend import NUMBA, Backend
-from adagoal.planning.exact import exact, improve
-from adagoal.planning.model import Sparse, Targets, model_of
+from adagoal.mdp.targets import GoalStates, goal_state_mask, select_targets, single_goal_column, to_target_goals
+from adagoal.planning.backend import NUMBA_BACKEND, Backend
+from adagoal.planning.exact import improve_policy, run_value_iteration
+from adagoal.planning.model import SparseModel, TargetGoals, to_sparse_model
 from adagoal.worlds.model import TabularMDP
 
-RESIDUAL = 1e-12
+MAX_RESIDUAL = 1e-12
 """Bellman residual at which sweeps stop: the relative error of the values."""
-SWEEPS = 300
+MAX_IMPROVEMENT_SWEEPS = 300
 """Sweeps over all actions after which a goal is left to policy iteration."""
-BLOCK = 256
+DISTANCE_BLOCK_GOALS = 256
 """Goals whose values in all states are held at a time where only those of s0 are asked for."""
-MOST_PATIENCE = 1e14
+MAX_EXPECTED_STEPS = 1e14
 """Expected steps beyond which policies are not told apart."""
-FACTORISED = 1e5
+MAX_FACTORISED_VALUE = 1e5
 """Values up to which a sparse factorisation is trusted."""
-MARGIN = 1e-12
+IMPROVEMENT_MARGIN = 1e-12
 """An action must be better by this relative margin to replace another: ties go to the lowest number."""
 FLOAT_ERROR = 1e-9
 """Relative room for rounding when a value is held against a bound."""
 
 
-def at_most(value: ArrayLike, bound: ArrayLike) -> Bools:
+def is_at_most(value: ArrayLike, bound: ArrayLike) -> Bools:
     """value <= bound, up to rounding (``FLOAT_ERROR``)."""
     limit = np.asarray(bound, float)
     result: Bools = np.asarray(value, float) <= limit + FLOAT_ERROR * np.maximum(1.0, np.abs(limit))
@@ -68,71 +68,77 @@ def at_most(value: ArrayLike, bound: ArrayLike) -> Bools:
 
 
 def optimal_values(
-    mdp: TabularMDP, goals: Sequence[Goal] | None = None, *, reset: bool = True, backend: Backend = NUMBA
+    mdp: TabularMDP, goals: Sequence[GoalStates] | None = None, *, reset: bool = True, backend: Backend = NUMBA_BACKEND
 ) -> Floats:
     """V*(s -> g) as [S, G], infinite where no policy reaches g surely; all states are goals unless given.
 
     ``reset=False`` takes the reset action away (the reset-free problem of ``lemma_exp_sep``).
     """
-    targets, model = targets_of(mdp, goals), model_of(mdp, reset)
-    V: Floats = kernels.hop_counts(model, *kernels.reversed_edges(model), targets, np.inf)
+    targets, model = to_target_goals(mdp, goals), to_sparse_model(mdp, reset)
+    V: Floats = kernels.hop_counts_to_goals(model, *kernels.reversed_edges(model), targets, np.inf)
     for column in range(targets.size):
         if not (reset and np.isfinite(V[mdp.start, column])):
-            sure = kernels.almost_sure(model, membership(targets.column, column))
+            sure = kernels.almost_sure_states(model, membership_mask(targets.column, column))
             V[:, column] = np.where(sure, V[:, column], np.inf)
-    return _solve(model, targets, V, np.inf, backend)
+    return _solve_all_goals(model, targets, V, np.inf, backend)
 
 
-def optimal_policy(mdp: TabularMDP, V: Floats, goals: Sequence[Goal] | None = None, *, reset: bool = True) -> Actions:
+def optimal_policy(
+    mdp: TabularMDP, V: Floats, goals: Sequence[GoalStates] | None = None, *, reset: bool = True
+) -> Actions:
     """Greedy actions [S, G] for optimal values V [S, G]; the reset where V is infinite and at the goal.
 
     The policy reaches its goal with probability one from every state of finite value (see the module's
     text): pairs that never leave their state are not candidates, and ties go to the lowest action.
     """
-    targets = targets_of(mdp, goals)
+    targets = to_target_goals(mdp, goals)
     if V.shape != (mdp.n_states, targets.size):
         raise InputError(f"V must have the shape [S, G] = [{mdp.n_states}, {targets.size}], got {list(V.shape)}")
     actions = np.full(V.shape, -1, np.int16)
-    improve(model_of(mdp, reset), targets.column, V, actions, MARGIN, 0.0)
+    improve_policy(to_sparse_model(mdp, reset), targets.column, V, actions, IMPROVEMENT_MARGIN, 0.0)
     return actions
 
 
-def policy_values(mdp: TabularMDP, actions: ArrayLike, goal: Goal) -> Floats:
+def policy_values(mdp: TabularMDP, actions: ArrayLike, goal: GoalStates) -> Floats:
     """V^pi(s -> g) [S] of the stationary policy ``actions`` [S], infinite where it may miss the goal."""
-    table = _table(mdp, actions, 1)
-    members = inside(mdp, goal)
-    chain = _chain(model_of(mdp), table, members)
-    return _evaluate(chain, members, _surely(chain, members))
+    table = _check_policy_table(mdp, actions, 1)
+    members = goal_state_mask(mdp, goal)
+    chain = _policy_chain(to_sparse_model(mdp), table, members)
+    return _evaluate_chain(chain, members, _almost_sure_hops(chain, members))
 
 
-def periodic_value(mdp: TabularMDP, actions: ArrayLike, goal: Goal) -> float:
+def periodic_value(mdp: TabularMDP, actions: ArrayLike, goal: GoalStates) -> float:
     """V^pi(s0 -> g) of the policy that plays the H stages of ``actions`` [H, S], resets, and starts again.
 
     A period reaches g with probability rho and takes T expected steps, the closing reset included where
     it fails: V = T + (1 - rho) V = T / rho. A reset that the table itself chooses does not turn the clock.
     """
-    table = _table(mdp, actions, 2)
-    members = inside(mdp, goal)
+    table = _check_policy_table(mdp, actions, 2)
+    members = goal_state_mask(mdp, goal)
     if members[mdp.start]:
         return 0.0
-    steps, success = kernels.one_period(model_of(mdp), members, table)
+    steps, success = kernels.evaluate_one_period(to_sparse_model(mdp), members, table)
     return float(steps / success) if success > 0 else float("inf")
 
 
-def policy_value(mdp: TabularMDP, policy: Policy, goal: Goal | None = None) -> float:
+def policy_value(mdp: TabularMDP, policy: Policy, goal: GoalStates | None = None) -> float:
     """V^pi(s0 -> g) of a stationary or periodic policy; its own goal unless given."""
     target = policy.goal if goal is None else goal
     if not policy.stationary:
         return periodic_value(mdp, policy.actions, target)
-    members = inside(mdp, target)
-    chain = _chain(model_of(mdp), _table(mdp, policy.actions[0], 1), members)
-    met = kernels.closure(chain.indptr, chain.successors, np.arange(mdp.n_states) == mdp.start)
+    members = goal_state_mask(mdp, target)
+    chain = _policy_chain(to_sparse_model(mdp), _check_policy_table(mdp, policy.actions[0], 1), members)
+    met = kernels.forward_closure(chain.indptr, chain.successors, np.arange(mdp.n_states) == mdp.start)
     # no other state matters to s0: they are left out as if they could not be finished
-    return float(_evaluate(chain, members, np.where(met, _surely(chain, members), np.inf))[mdp.start])
+    return float(_evaluate_chain(chain, members, np.where(met, _almost_sure_hops(chain, members), np.inf))[mdp.start])
 
 
-def distances(
-    mdp: TabularMDP, goals: Sequence[Goal] | None = None, *, within: float = np.inf, backend: Backend = NUMBA
+def optimal_distances(
+    mdp: TabularMDP,
+    goals: Sequence[GoalStates] | None = None,
+    *,
+    within: float = np.inf,
+    backend: Backend = NUMBA_BACKEND,
 ) -> Floats:
     """V*(s0 -> g) as [G] where it is at most ``within``, up to rounding; infinite where it is more.
 
@@ -141,30 +147,30 @@ def distances(
     reset is nowhere worse than leaving, hence W = V*; otherwise V*(s0) >= W(s0) > C - 1. States that are at least C
     hops from the goal, most of them in a large world, are all worth min(C, 1 + W(s0)), and no sweep looks at them.
     """
-    model, targets = model_of(mdp), targets_of(mdp, goals)
+    model, targets = to_sparse_model(mdp), to_target_goals(mdp, goals)
     cap = 2.0 + within * (1.0 + 2.0 * FLOAT_ERROR)
     backwards = kernels.reversed_edges(model)
     # terminal states are taken for open here: hops that are too few leave out too little
     forwards = np.ascontiguousarray(mdp.indptr[:: mdp.n_actions]), mdp.successors
-    reach = kernels.hops(*forwards, np.array([mdp.start]), cap) < np.inf
+    reach = kernels.breadth_first_hops(*forwards, np.array([mdp.start]), cap) < np.inf
     near = np.unique(targets.column[reach])
     best = np.full(targets.size, np.inf)
-    for block in np.array_split(near[near >= 0], range(BLOCK, len(near), BLOCK)):
-        V = kernels.hop_counts(model, *backwards, part(targets, block), cap)
+    for block in np.array_split(near[near >= 0], range(DISTANCE_BLOCK_GOALS, len(near), DISTANCE_BLOCK_GOALS)):
+        V = kernels.hop_counts_to_goals(model, *backwards, select_targets(targets, block), cap)
         reached = V[mdp.start] < cap
         found = block[reached]
-        best[found] = _solve(model, part(targets, found), V[:, reached], cap, backend)[mdp.start]
-    return np.where(at_most(best, within), best, np.inf)
+        best[found] = _solve_all_goals(model, select_targets(targets, found), V[:, reached], cap, backend)[mdp.start]
+    return np.where(is_at_most(best, within), best, np.inf)
 
 
 def reachable_set(mdp: TabularMDP, radius: float) -> Longs:
     """G_L: the states g with V*(s0 -> g) <= L, in increasing order."""
-    return np.flatnonzero(np.isfinite(distances(mdp, within=radius)))
+    return np.flatnonzero(np.isfinite(optimal_distances(mdp, within=radius)))
 
 
-def d0(mdp: TabularMDP) -> float:
+def max_start_distance(mdp: TabularMDP) -> float:
     """D_0 = max_g V*(s0 -> g) (definition ``def_VSSP``)."""
-    return float(distances(mdp).max())
+    return float(optimal_distances(mdp).max())
 
 
 def diameter(mdp: TabularMDP, *, reset: bool = True) -> float:
@@ -172,24 +178,24 @@ def diameter(mdp: TabularMDP, *, reset: bool = True) -> float:
     return float(optimal_values(mdp, reset=reset).max())
 
 
-def _solve(model: Sparse, targets: Targets, V: Floats, cap: float, backend: Backend) -> Floats:
+def _solve_all_goals(model: SparseModel, targets: TargetGoals, V: Floats, cap: float, backend: Backend) -> Floats:
     """V* [S, G] from the hops V [S, G], whose infinite entries are right; above the cap anything larger will do."""
-    V, residual = backend.exact(model, targets, V, cap, RESIDUAL, SWEEPS)
-    for j in np.flatnonzero(residual > RESIDUAL):
-        V[:, j] = _policy_iteration(model, V[:, j], membership(targets.column, int(j)), residual[j])
+    V, residual = backend.exact_values(model, targets, V, cap, MAX_RESIDUAL, MAX_IMPROVEMENT_SWEEPS)
+    for j in np.flatnonzero(residual > MAX_RESIDUAL):
+        V[:, j] = _policy_iteration(model, V[:, j], membership_mask(targets.column, int(j)), residual[j])
     return V
 
 
-def _policy_iteration(model: Sparse, V: Floats, goal: Bools, residual: float) -> Floats:
+def _policy_iteration(model: SparseModel, V: Floats, goal: Bools, residual: float) -> Floats:
     """Exact V* [S] from values V [S] whose infinite entries are right."""
     actions = np.full((V.size, 1), -1, np.int16)
-    improve(model, alone(goal), V[:, None].copy(), actions, MARGIN, 0.0)
+    improve_policy(model, single_goal_column(goal), V[:, None].copy(), actions, IMPROVEMENT_MARGIN, 0.0)
     if residual > 0.5:  # else the greedy policy is proper, with V^pi <= 2 V
-        _start_policy(model, actions, goal, np.isfinite(V))
+        _make_policy_proper(model, actions, goal, np.isfinite(V))
     return _improve_until_best(model, actions, goal, np.isfinite(V), 0.0)
 
 
-def _start_policy(model: Sparse, actions: Actions, goal: Bools, finite: Bools) -> None:
+def _make_policy_proper(model: SparseModel, actions: Actions, goal: Bools, finite: Bools) -> None:
     """Make ``actions`` [S, 1] a good proper policy, in place.
 
     Policy iteration must not start from any proper policy: its values may be too large for arithmetic.
@@ -199,45 +205,52 @@ def _start_policy(model: Sparse, actions: Actions, goal: Bools, finite: Bools) -
     """
     patience = 100.0
     while _improve_until_best(model, actions, goal, finite, 1 / patience)[finite].max() > patience / 2:
-        if patience >= MOST_PATIENCE:
+        if patience >= MAX_EXPECTED_STEPS:
             break
         patience *= 100
 
 
-def _improve_until_best(model: Sparse, actions: Actions, goal: Bools, finite: Bools, halt: float) -> Floats:
+def _improve_until_best(model: SparseModel, actions: Actions, goal: Bools, finite: Bools, halt: float) -> Floats:
     """Howard's policy iteration from ``actions`` [S, 1], which it leaves at their best; the values [S]."""
     best = np.full(finite.size, np.inf)
     while True:
-        chain = _chain(model, actions[:, 0], goal)
-        sure = np.ones(finite.size, bool) if halt else np.isfinite(_surely(chain, goal))
-        V = np.where(finite, _factorise(chain, goal, sure, halt), np.inf)
-        if not V[finite].sum() < best[finite].sum() * (1 - RESIDUAL):
+        chain = _policy_chain(model, actions[:, 0], goal)
+        sure = np.ones(finite.size, bool) if halt else np.isfinite(_almost_sure_hops(chain, goal))
+        V = np.where(finite, _solve_by_factorisation(chain, goal, sure, halt), np.inf)
+        if not V[finite].sum() < best[finite].sum() * (1 - MAX_RESIDUAL):
             return best if np.isfinite(best[finite]).all() else V
         best = V
-        if improve(model, alone(goal), V[:, None].copy(), actions, MARGIN, halt) == 0:
+        if improve_policy(model, single_goal_column(goal), V[:, None].copy(), actions, IMPROVEMENT_MARGIN, halt) == 0:
             return best
 
 
-def _chain(model: Sparse, actions: Actions, goal: Bools) -> Sparse:
+def _policy_chain(model: SparseModel, actions: Actions, goal: Bools) -> SparseModel:
     """A stationary policy [S] as a model with one action and no reset; the rows of ``goal`` [S] are empty."""
-    return Sparse(*kernels.chain(model, actions, goal), np.zeros(actions.size, bool), model.start, False)
+    return SparseModel(*kernels.policy_rows(model, actions, goal), np.zeros(actions.size, bool), model.start, False)
 
 
-def _surely(chain: Sparse, goal: Bools) -> Floats:
+def _almost_sure_hops(chain: SparseModel, goal: Bools) -> Floats:
     """[S]: the hops to the goal where the chain reaches it with probability one; infinite elsewhere."""
     backwards = kernels.reversed_edges(chain)
-    hops = kernels.hops(*backwards, np.flatnonzero(goal), np.inf)
-    missed = kernels.closure(*backwards, hops == np.inf)
+    hops = kernels.breadth_first_hops(*backwards, np.flatnonzero(goal), np.inf)
+    missed = kernels.forward_closure(*backwards, hops == np.inf)
     return np.where(missed, np.inf, hops)
 
 
-def _evaluate(chain: Sparse, goal: Bools, hops: Floats) -> Floats:
+def _evaluate_chain(chain: SparseModel, goal: Bools, hops: Floats) -> Floats:
     """V^pi [S] of a chain that reaches the goal surely where its ``hops`` [S] are finite; infinite elsewhere."""
-    V, residual = exact(chain, Targets(1, alone(goal)), hops[:, None].copy(), np.inf, RESIDUAL, SWEEPS)
-    return V[:, 0] if residual[0] <= RESIDUAL else _factorise(chain, goal, np.isfinite(hops))
+    V, residual = run_value_iteration(
+        chain,
+        TargetGoals(1, single_goal_column(goal)),
+        hops[:, None].copy(),
+        np.inf,
+        MAX_RESIDUAL,
+        MAX_IMPROVEMENT_SWEEPS,
+    )
+    return V[:, 0] if residual[0] <= MAX_RESIDUAL else _solve_by_factorisation(chain, goal, np.isfinite(hops))
 
 
-def _factorise(chain: Sparse, goal: Bools, sure: Bools, halt: float = 0.0) -> Floats:
+def _solve_by_factorisation(chain: SparseModel, goal: Bools, sure: Bools, halt: float = 0.0) -> Floats:
     """V^pi [S] of a chain by one sparse solve over the states of ``sure`` [S]; infinite elsewhere.
 
     ``halt`` is the probability with which every step is the last.
@@ -266,12 +279,12 @@ def _expected_steps(P: sparse.csr_array[np.float64, tuple[int, int]], out: Float
         steps = splu(system, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0).solve(np.ones(out.size))
     except RuntimeError:  # singular to working precision
         steps = np.full(out.size, np.inf)
-    if 0 < steps.min() <= steps.max() < FACTORISED:
+    if 0 < steps.min() <= steps.max() < MAX_FACTORISED_VALUE:
         return steps
-    return kernels.eliminate(P.toarray(), out.copy())
+    return kernels.eliminate_states(P.toarray(), out.copy())
 
 
-def _table(mdp: TabularMDP, actions: ArrayLike, ndim: int) -> Actions:
+def _check_policy_table(mdp: TabularMDP, actions: ArrayLike, ndim: int) -> Actions:
     table = np.ascontiguousarray(actions, np.int16)
     if table.ndim != ndim or table.shape[-1] != mdp.n_states:
         raise InputError(f"a policy's table must end in S = {mdp.n_states} entries, got the shape {list(table.shape)}")

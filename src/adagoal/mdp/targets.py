@@ -7,37 +7,37 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from adagoal.core.errors import InputError
-from adagoal.core.goalspace import membership, places
+from adagoal.core.goalspace import membership_mask, memberships_from_sets
 from adagoal.core.types import Bools, Longs
-from adagoal.planning.model import Targets
+from adagoal.planning.model import TargetGoals
 from adagoal.worlds.model import TabularMDP
 
-Goal = int | Collection[int]
+GoalStates = int | Collection[int]
 """A state, or several: the goal is reached when any of them is."""
 
 
-def targets_of(mdp: TabularMDP, goals: Sequence[Goal] | None) -> Targets:
+def to_target_goals(mdp: TabularMDP, goals: Sequence[GoalStates] | None) -> TargetGoals:
     """The goals, one column each; all states unless given."""
     if goals is None:
-        return Targets(mdp.n_states, np.arange(mdp.n_states)[:, None])
+        return TargetGoals(mdp.n_states, np.arange(mdp.n_states)[:, None])
     sets = [list(goal) if isinstance(goal, Collection) else [goal] for goal in goals]
     if not all(0 <= state < mdp.n_states for members in sets for state in members):
         raise InputError(f"must be states in 0..{mdp.n_states - 1}", name="goals")
-    return Targets(len(sets), places(sets, mdp.n_states))
+    return TargetGoals(len(sets), memberships_from_sets(sets, mdp.n_states))
 
 
-def inside(mdp: TabularMDP, goal: Goal) -> Bools:
+def goal_state_mask(mdp: TabularMDP, goal: GoalStates) -> Bools:
     """[S] the states of one goal."""
-    return membership(targets_of(mdp, [goal]).column, 0)
+    return membership_mask(to_target_goals(mdp, [goal]).column, 0)
 
 
-def part(targets: Targets, goals: Longs) -> Targets:
+def select_targets(targets: TargetGoals, goals: Longs) -> TargetGoals:
     """Some of the goals, with columns in their order."""
     place = np.full(targets.size + 1, -1)  # the last entry is for -1
     place[goals] = np.arange(goals.size)
-    return Targets(goals.size, place[targets.column])
+    return TargetGoals(goals.size, place[targets.column])
 
 
-def alone(goal: Bools) -> Longs:
+def single_goal_column(goal: Bools) -> Longs:
     """[S, 1] column 0 in the states of ``goal`` [S]."""
     return np.where(goal, 0, -1)[:, None]

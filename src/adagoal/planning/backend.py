@@ -18,70 +18,73 @@ from typing import NamedTuple
 from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.planning import bounds, ensemble, exact, mixtures, paths, robust, stages, visgo
 from adagoal.planning.model import (
-    Ambiguous,
-    Block,
-    Bonus,
-    Empirical,
-    Features,
-    Kernel,
-    Members,
-    Reach,
-    Region,
-    Ridge,
-    Sparse,
-    Targets,
+    BonusTerms,
+    EmpiricalModel,
+    EnsembleModel,
+    GoalBlock,
+    MixtureBlock,
+    MixtureFeatures,
+    RidgeEstimates,
+    RobustModel,
+    SparseModel,
+    TargetGoals,
+    ThetaRegion,
+    TransitionKernel,
 )
 
 
 class Backend(NamedTuple):
     """One way to plan for many goals at once."""
 
-    lower: Callable[[Empirical, Block, Floats, Actions], tuple[Floats, Actions]]
+    lower_bounds: Callable[[EmpiricalModel, GoalBlock, Floats, Actions], tuple[Floats, Actions]]
     """(model, block, V [S, B], policy [S, B]): raised lower bounds and their greedy policy (lemma 5)"""
-    upper: Callable[[Empirical, Block, Floats, Actions], tuple[Floats, Actions]]
+    upper_bounds: Callable[[EmpiricalModel, GoalBlock, Floats, Actions], tuple[Floats, Actions]]
     """(model, block, Y [S, B], policy [S, B]): lowered upper bounds and the policy that they hold for (lemma 6)"""
-    robust_lower: Callable[[Ambiguous, Block, Floats, Actions], tuple[Floats, Actions]]
+    robust_lower_bounds: Callable[[RobustModel, GoalBlock, Floats, Actions], tuple[Floats, Actions]]
     """The same as ``lower`` for the best kernel of a set"""
-    robust_upper: Callable[[Ambiguous, Block, Floats, Actions], tuple[Floats, Actions]]
+    robust_upper_bounds: Callable[[RobustModel, GoalBlock, Floats, Actions], tuple[Floats, Actions]]
     """The same as ``upper`` for the worst kernel of a set"""
-    exact: Callable[[Sparse, Targets, Floats, float, float, int], tuple[Floats, Floats]]
+    exact_values: Callable[[SparseModel, TargetGoals, Floats, float, float, int], tuple[Floats, Floats]]
     """(model, targets, V [S, G], cap, tolerance, sweeps): values of a known model, and each goal's residual [G];
     every state may be left for good at the cost ``cap``; where V is not below it, that or the reset is best"""
-    stages: Callable[[Kernel, Bonus, Targets, int], tuple[Actions, Floats, Floats]]
+    finite_horizon: Callable[[TransitionKernel, BonusTerms, TargetGoals, int], tuple[Actions, Floats, Floats]]
     """(kernel, bonus, targets, H): policy [H, S, G], distance D [G] and error U [G] of AdaGoal-UCBVI"""
-    paths: Callable[[Kernel, Bools, Bools, float, float], tuple[Floats, Actions]]
+    shortest_paths: Callable[[TransitionKernel, Bools, Bools, float, float], tuple[Floats, Actions]]
     """(kernel, usable [X], targets [B, S], precision, cap): values [B, S] and policies [B, S] to sets of states"""
-    visgo: Callable[[Kernel, Longs, Floats, Bools, Longs, float, float, float, float], tuple[Floats, Actions]]
+    visgo: Callable[[TransitionKernel, Longs, Floats, Bools, Longs, float, float, float, float], tuple[Floats, Actions]]
     """(kernel, n [X], iota [X], usable [X], goals [B], root, flat, precision, cap): values and policies [B, S]"""
-    ensemble: Callable[[Members, Targets, float, int, Floats, Actions], tuple[Floats, Actions]]
+    ensemble_values: Callable[[EnsembleModel, TargetGoals, float, int, Floats, Actions], tuple[Floats, Actions]]
     """(members, targets, tolerance, sweeps, V [M, S + 1, G], greedy [M, S, G]): both, improved in every member"""
     mixture_bounds: Callable[
-        [Features, Region, Reach, Floats, Floats, Actions, Actions], tuple[Floats, Floats, Actions, Actions]
+        [MixtureFeatures, ThetaRegion, MixtureBlock, Floats, Floats, Actions, Actions],
+        tuple[Floats, Floats, Actions, Actions],
     ]
     """(features, region, reach, V, Y, greedy, policy), all [B, S]: both bounds of a linear mixture, improved"""
-    mixture_stages: Callable[[Features, Ridge, Ridge, Targets, int], tuple[Actions, Floats, Floats]]
+    mixture_horizon: Callable[
+        [MixtureFeatures, RidgeEstimates, RidgeEstimates, TargetGoals, int], tuple[Actions, Floats, Floats]
+    ]
     """(features, value, error, targets, H): policy [H, S, G], V and U [2, S, G] of stages 1 and 2, of UCRL.VTR"""
-    block: int
+    block_size: int
     """How many goals a lazy plan brings up to date together: ``lower``, ``upper`` (robust or not) and
     ``ensemble`` get so many"""
-    least: int = 0
+    min_block_values: int = 0
     """Values of a block from which on it pays to plan here and not on the processor"""
-    price: float = 1.0
+    relative_cost: float = 1.0
     """What a plan of ``lower`` and ``upper`` costs beside one of the processor (:mod:`adagoal.tabular.schedule`)"""
 
 
-NUMBA = Backend(
-    lower=bounds.lower,
-    upper=bounds.upper,
-    robust_lower=robust.lower,
-    robust_upper=robust.upper,
-    exact=exact.exact,
-    stages=stages.stages,
-    paths=paths.paths,
-    visgo=visgo.visgo,
-    ensemble=ensemble.ensemble,
-    mixture_bounds=mixtures.bounds,
-    mixture_stages=mixtures.stages,
-    block=16,  # what the cache holds
+NUMBA_BACKEND = Backend(
+    lower_bounds=bounds.improve_lower_bounds,
+    upper_bounds=bounds.improve_upper_bounds,
+    robust_lower_bounds=robust.improve_robust_lower_bounds,
+    robust_upper_bounds=robust.improve_robust_upper_bounds,
+    exact_values=exact.run_value_iteration,
+    finite_horizon=stages.plan_finite_horizon,
+    shortest_paths=paths.solve_shortest_paths,
+    visgo=visgo.solve_visgo,
+    ensemble_values=ensemble.improve_ensemble_values,
+    mixture_bounds=mixtures.improve_mixture_bounds,
+    mixture_horizon=mixtures.plan_mixture_horizon,
+    block_size=16,  # what the cache holds
 )
 """Compiled loops on the processor."""

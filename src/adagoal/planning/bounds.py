@@ -1,7 +1,7 @@
 """The bounding operators of the certified explorer, as compiled sweeps over blocks of goals.
 
 Layout: values are ``[S, B]`` with the B goals of a block innermost, so that one state-action pair is backed up for
-all of them with contiguous loads; an :class:`~adagoal.planning.model.Empirical` model holds the radii of every pair.
+all of them with contiguous loads; an :class:`~adagoal.planning.model.EmpiricalModel` model holds the radii of every pair.
 
 Bounds on p f for a pair (docs/theory.md):
 
@@ -29,16 +29,16 @@ import numpy as np
 
 from adagoal.core import backup
 from adagoal.planning import closed
-from adagoal.planning.lanes import LANES
-from adagoal.planning.model import inside
+from adagoal.planning.lanes import N_LANES
+from adagoal.planning.model import goal_holds_state
 
-NEWTON_STEPS = 6
+DUAL_NEWTON_STEPS = 6
 
 
 @numba.njit(cache=True, nogil=True)
-def _at_level(x, b, model, cap, V, level):  # type: ignore[no-untyped-def]
+def _dual_at_level(x, b, model, cap, V, level):  # type: ignore[no-untyped-def]
     """f(t) = e^{-r_low} exp(sum p ln(V + t)) - t at one of the levels t of lemma 1, and its slope f'(t)."""
-    t = 0.0 if level == 0 else cap * backup.FINEST * backup.RATIO ** (level - 1.0)
+    t = 0.0 if level == 0 else cap * backup.FINEST_LEVEL * backup.LEVEL_RATIO ** (level - 1.0)
     log_mean, inverse = 0.0, 0.0
     for k in range(model.support[x]):
         w = V[model.successor[x, k], b] + t
@@ -51,19 +51,19 @@ def _at_level(x, b, model, cap, V, level):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def low_exact(x, b, model, cap, V, variance, mean):  # type: ignore[no-untyped-def]
+def solve_low_dual(x, b, model, cap, V, variance, mean):  # type: ignore[no-untyped-def]
     """Low_x(V[:, b]) from the dual: the best level, searched from about where the closed form has it.
 
     The dual is concave in t, so that going uphill finds the best; any level gives a valid bound.
     """
-    finest = cap * backup.FINEST
+    finest = cap * backup.FINEST_LEVEL
     t = max(math.sqrt(variance / (2.0 * model.r_low[x])) - mean, finest)
-    level = min(1 + int(math.log(t / finest) / math.log(backup.RATIO)), backup.LEVELS - 1)
-    best, slope = _at_level(x, b, model, cap, V, level)
+    level = min(1 + int(math.log(t / finest) / math.log(backup.LEVEL_RATIO)), backup.N_LEVELS - 1)
+    best, slope = _dual_at_level(x, b, model, cap, V, level)
     step = 1 if slope > 0.0 else -1
     i = level + step
-    while 0 <= i < backup.LEVELS:
-        value, slope = _at_level(x, b, model, cap, V, i)
+    while 0 <= i < backup.N_LEVELS:
+        value, slope = _dual_at_level(x, b, model, cap, V, i)
         if value <= best:
             break
         best = value
@@ -74,7 +74,7 @@ def low_exact(x, b, model, cap, V, variance, mean):  # type: ignore[no-untyped-d
 
 
 @numba.njit(cache=True, nogil=True)
-def up_exact(x, b, model, Y, variance, mean, most, top):  # type: ignore[no-untyped-def]
+def solve_up_dual(x, b, model, Y, variance, mean, most, top):  # type: ignore[no-untyped-def]
     """Up_x(Y[:, b]) from the dual: (1-q) min_t { most + t - e^{-r} exp(sum p ln(most - Y + t)) } + q top.
 
     Newton on the optimality condition ln(GM) - ln(HM) = r of the numbers most - Y + t. Any t gives a valid bound.
@@ -82,22 +82,22 @@ def up_exact(x, b, model, Y, variance, mean, most, top):  # type: ignore[no-unty
     q = model.q[x]
     if variance <= 0.0:
         return (1.0 - q) * most + q * top
-    return (1.0 - q) * (most - _above(x, b, model, Y, variance, most - mean, most, -1.0)) + q * top
+    return (1.0 - q) * (most - _maximise_dual(x, b, model, Y, variance, most - mean, most, -1.0)) + q * top
 
 
 @numba.njit(cache=True, nogil=True)
-def known_exact(x, b, model, V, variance, mean, least):  # type: ignore[no-untyped-def]
+def solve_complete_dual(x, b, model, V, variance, mean, least):  # type: ignore[no-untyped-def]
     """Low_x(V[:, b]) from the dual, where all successors are known; ``least`` is the smallest value of them."""
-    above = 0.0 if variance <= 0.0 else _above(x, b, model, V, variance, mean - least, least, 1.0)
+    above = 0.0 if variance <= 0.0 else _maximise_dual(x, b, model, V, variance, mean - least, least, 1.0)
     return least + max(above, 0.0)
 
 
 @numba.njit(cache=True, nogil=True)
-def _above(x, b, model, F, variance, mean, edge, sign):  # type: ignore[no-untyped-def]
+def _maximise_dual(x, b, model, F, variance, mean, edge, sign):  # type: ignore[no-untyped-def]
     """max_t { e^{-r} exp(sum p ln(w + t)) - t } with w = sign (F - edge) >= 0, of this variance and mean."""
     r = model.r[x]
     t = max(math.sqrt(variance / (2.0 * r)) - mean, 1e-9)
-    for _ in range(NEWTON_STEPS):
+    for _ in range(DUAL_NEWTON_STEPS):
         log_mean, inverse, inverse2 = 0.0, 0.0, 0.0
         for k in range(model.support[x]):
             w = 1.0 / (sign * (F[model.successor[x, k], b] - edge) + t)
@@ -116,7 +116,7 @@ def _above(x, b, model, F, variance, mean, edge, sign):  # type: ignore[no-untyp
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
-def _moments(x, s, model, p, F, mean, variance, least, most):  # type: ignore[no-untyped-def]
+def _successor_moments(x, s, model, p, F, mean, variance, least, most):  # type: ignore[no-untyped-def]
     """Mean, variance, smallest and largest value of F under p[x]; centred at F[s] against cancellation."""
     B = F.shape[1]
     for b in range(B):
@@ -135,13 +135,13 @@ def _moments(x, s, model, p, F, mean, variance, least, most):  # type: ignore[no
 
 
 @numba.njit(cache=True, nogil=True)
-def lower_sweep(order, model, block, V, policy):  # type: ignore[no-untyped-def]
+def lower_bound_sweep(order, model, block, V, policy):  # type: ignore[no-untyped-def]
     """V <- max(V, T_low V) over the states of ``order``, policy <- the greedy actions; returns the largest rise.
 
     T_low V(s) = min{ cap, 1 + V(start), min_a 1 + Low_sa(V) }, 0 at the goal; the reset is action A.
     """
     if not block.exact:
-        return closed.lower_sweep(order, model, block, V, policy)
+        return closed.closed_form_lower_sweep(order, model, block, V, policy)
     B, cap = V.shape[1], block.cap
     A = model.support.shape[0] // V.shape[0]
     mean, variance, Q = np.empty((A, B)), np.empty((A, B)), np.empty((A, B))
@@ -157,16 +157,16 @@ def lower_sweep(order, model, block, V, policy):  # type: ignore[no-untyped-def]
                     final[a, b] = True
                 continue
             if model.complete[x]:
-                _moments(x, s, model, model.p_split, V, mean[a], variance[a], least[a], most[a])
+                _successor_moments(x, s, model, model.p_split, V, mean[a], variance[a], least[a], most[a])
                 for b in range(B):
-                    value = backup.low_known(mean[a, b], variance[a, b], least[a, b], model.r[x])
+                    value = backup.closed_form_low_complete(mean[a, b], variance[a, b], least[a, b], model.r[x])
                     Q[a, b], final[a, b] = 1.0 + value, False
                 continue
-            _moments(x, s, model, model.p, V, mean[a], variance[a], least[a], most[a])
+            _successor_moments(x, s, model, model.p, V, mean[a], variance[a], least[a], most[a])
             r = model.r_low[x]
             sure = 1.0 - model.q[x] if model.support[x] == 1 else 0.0
             for b in range(B):
-                Q[a, b] = 1.0 + backup.low(mean[a, b], variance[a, b], r, cap, sure)
+                Q[a, b] = 1.0 + backup.closed_form_low(mean[a, b], variance[a, b], r, cap, sure)
                 final[a, b] = sure > 0.0
         for b in range(B):
             best = min(cap, 1.0 + V[model.start, b])
@@ -184,27 +184,27 @@ def lower_sweep(order, model, block, V, policy):  # type: ignore[no-untyped-def]
                     break
                 x, var, m = s * A + candidate, variance[candidate, b], mean[candidate, b]
                 if model.complete[x]:
-                    low = known_exact(x, b, model, V, var, m, least[candidate, b])
+                    low = solve_complete_dual(x, b, model, V, var, m, least[candidate, b])
                 else:
-                    low = low_exact(x, b, model, cap, V, var, m)
+                    low = solve_low_dual(x, b, model, cap, V, var, m)
                 Q[candidate, b] = max(Q[candidate, b], 1.0 + low)
                 final[candidate, b] = True
             policy[s, b] = action
-            if best > V[s, b] and not inside(block.column, s, b):
+            if best > V[s, b] and not goal_holds_state(block.column, s, b):
                 rise = max(rise, best - V[s, b])
                 V[s, b] = best
     return rise
 
 
 @numba.njit(cache=True, nogil=True)
-def upper_sweep(order, model, block, Y, policy):  # type: ignore[no-untyped-def]
+def upper_bound_sweep(order, model, block, Y, policy):  # type: ignore[no-untyped-def]
     """Y <- min(Y, T_up Y) over the states of ``order``; where Y falls, the policy takes the action. Returns the fall.
 
     T_up Y(s) = min{ 1 + Y(start), min_a 1 + Up_sa(Y) }, 0 at the goal. States outside ``order`` (never seen) stand at
     the cap with the reset as their action.
     """
     if not block.exact:
-        return closed.upper_sweep(order, model, block, Y, policy)
+        return closed.closed_form_upper_sweep(order, model, block, Y, policy)
     B = Y.shape[1]
     A = model.support.shape[0] // Y.shape[0]
     mean = np.zeros((A, B))  # also read for pairs never tried
@@ -228,12 +228,12 @@ def upper_sweep(order, model, block, Y, policy):  # type: ignore[no-untyped-def]
                 for b in range(B):
                     Q[a, b] = np.inf
                 continue
-            _moments(x, s, model, model.p_split, Y, mean[a], variance[a], least[a], most[a])
+            _successor_moments(x, s, model, model.p_split, Y, mean[a], variance[a], least[a], most[a])
             r, q = model.r[x], model.q[x]
             for b in range(B):
-                Q[a, b] = 1.0 + closed.up(mean[a, b], variance[a, b], most[a, b], r, q, top[b])
+                Q[a, b] = 1.0 + closed.closed_form_up(mean[a, b], variance[a, b], most[a, b], r, q, top[b])
         for b in range(B):
-            if inside(block.column, s, b):
+            if goal_holds_state(block.column, s, b):
                 continue
             action = 0
             for a in range(1, A):
@@ -243,7 +243,7 @@ def upper_sweep(order, model, block, Y, policy):  # type: ignore[no-untyped-def]
             x = s * A + action
             floor = 1.0 + (1.0 - model.q[x]) * mean[action, b] + model.q[x] * top[b]  # what no dual is below
             if value < np.inf and floor < Y[s, b]:
-                up = up_exact(x, b, model, Y, variance[action, b], mean[action, b], most[action, b], top[b])
+                up = solve_up_dual(x, b, model, Y, variance[action, b], mean[action, b], most[action, b], top[b])
                 value = min(value, 1.0 + up)
             if value < Y[s, b]:
                 fall = max(fall, Y[s, b] - value)
@@ -253,7 +253,7 @@ def upper_sweep(order, model, block, Y, policy):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _wide(table, multiple, value):  # type: ignore[no-untyped-def]
+def _pad_columns(table, multiple, value):  # type: ignore[no-untyped-def]
     """The table [S, B], or a copy with columns of this value up to a multiple of columns."""
     B = table.shape[1]
     if B % multiple == 0:
@@ -266,7 +266,7 @@ def _wide(table, multiple, value):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _narrow(wide, table):  # type: ignore[no-untyped-def]
+def _copy_columns_back(wide, table):  # type: ignore[no-untyped-def]
     """Put the columns of the copy back into the table (a loop: slices take Numba seconds to compile)."""
     if wide.shape[1] != table.shape[1]:
         for s in range(table.shape[0]):
@@ -275,31 +275,31 @@ def _narrow(wide, table):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def lower(model, block, V, policy):  # type: ignore[no-untyped-def]
+def improve_lower_bounds(model, block, V, policy):  # type: ignore[no-untyped-def]
     """V and its greedy policy after sweeps forwards and backwards in turn, until they rise by less than the tolerance.
 
     V and policy: [S, B], changed in place. Columns at the cap, which fill up a block, never rise.
     """
-    backwards, multiple = block.order[::-1].copy(), 1 if block.exact else LANES
-    wide, actions = _wide(V, multiple, block.cap), _wide(policy, multiple, 0)
+    backwards, multiple = block.order[::-1].copy(), 1 if block.exact else N_LANES
+    wide, actions = _pad_columns(V, multiple, block.cap), _pad_columns(policy, multiple, 0)
     for i in range(block.sweeps):
         order = block.order if i % 2 == 0 else backwards
-        if lower_sweep(order, model, block, wide, actions) < block.tolerance:
+        if lower_bound_sweep(order, model, block, wide, actions) < block.tolerance:
             break
-    _narrow(wide, V)
-    _narrow(actions, policy)
+    _copy_columns_back(wide, V)
+    _copy_columns_back(actions, policy)
     return V, policy
 
 
 @numba.njit(cache=True, nogil=True)
-def upper(model, block, Y, policy):  # type: ignore[no-untyped-def]
+def improve_upper_bounds(model, block, Y, policy):  # type: ignore[no-untyped-def]
     """The same for upper bounds (not one function of a sweep: Numba would compile that anew in every process)."""
-    backwards, multiple = block.order[::-1].copy(), 1 if block.exact else LANES
-    wide, actions = _wide(Y, multiple, 0.0), _wide(policy, multiple, 0)
+    backwards, multiple = block.order[::-1].copy(), 1 if block.exact else N_LANES
+    wide, actions = _pad_columns(Y, multiple, 0.0), _pad_columns(policy, multiple, 0)
     for i in range(block.sweeps):
         order = block.order if i % 2 == 0 else backwards
-        if upper_sweep(order, model, block, wide, actions) < block.tolerance:
+        if upper_bound_sweep(order, model, block, wide, actions) < block.tolerance:
             break
-    _narrow(wide, Y)
-    _narrow(actions, policy)
+    _copy_columns_back(wide, Y)
+    _copy_columns_back(actions, policy)
     return Y, policy

@@ -10,11 +10,11 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from adagoal.planning.model import inside
+from adagoal.planning.model import goal_holds_state
 
 
 @numba.njit(cache=True, nogil=True)
-def ensemble(model, targets, tolerance, sweeps, V, greedy):  # type: ignore[no-untyped-def]
+def improve_ensemble_values(model, targets, tolerance, sweeps, V, greedy):  # type: ignore[no-untyped-def]
     """V and its greedy policies [M, S, G] after Gauss-Seidel sweeps, forwards and backwards in turn.
 
     A member is left alone once a sweep has changed it by less than the tolerance.
@@ -23,14 +23,14 @@ def ensemble(model, targets, tolerance, sweeps, V, greedy):  # type: ignore[no-u
     for i in range(sweeps):
         for m in range(V.shape[0]):
             if change[m] >= tolerance:
-                change[m] = _sweep(model, m, targets, i % 2 == 1, V[m], greedy[m])
+                change[m] = _sweep_member(model, m, targets, i % 2 == 1, V[m], greedy[m])
         if change.max() < tolerance:
             break
     return V, greedy
 
 
 @numba.njit(cache=True, nogil=True)
-def _sweep(model, m, targets, backwards, V, greedy):  # type: ignore[no-untyped-def]
+def _sweep_member(model, m, targets, backwards, V, greedy):  # type: ignore[no-untyped-def]
     """One sweep of V [S + 1, G] in member m, in place; returns the largest change. Ties go to the lowest action."""
     successor, p, atom = model.successor, model.p[m], model.atom[m]
     n_states, n_goals = model.terminal.shape[0], targets.size
@@ -52,7 +52,7 @@ def _sweep(model, m, targets, backwards, V, greedy):  # type: ignore[no-untyped-
                 chosen[j] = a if mean[j] <= best[j] else chosen[j]
                 best[j] = mean[j] if mean[j] <= best[j] else best[j]
         for j in range(n_goals):
-            value = 0.0 if inside(targets.column, s, j) else min(1.0 + best[j], model.caps[m])
+            value = 0.0 if goal_holds_state(targets.column, s, j) else min(1.0 + best[j], model.caps[m])
             change = max(change, abs(value - V[s, j]))
             V[s, j] = value
             greedy[s, j] = chosen[j]

@@ -25,18 +25,18 @@ import numba
 import numpy as np
 
 from adagoal.core.types import Actions, Floats, Ints, Longs
-from adagoal.planning.model import Sparse, Targets, inside
+from adagoal.planning.model import SparseModel, TargetGoals, goal_holds_state
 
-EVALUATIONS = 5
+EVALUATION_SWEEPS = 5
 """Sweeps with fixed actions after each sweep over all of them."""
-TASK = 16
+GOALS_PER_TASK = 16
 """Goals that a thread takes at a time."""
-LANES = 4
+ROW_MULTIPLE = 4
 """Rows are filled up to a multiple of so many places: loops over them then hardly differ in length."""
-COMPILED: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy"}
+NUMBA_OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy"}
 
 
-class Rows(NamedTuple):
+class RenumberedRows(NamedTuple):
     """The states of one goal, numbered anew: 0 are its own, then 1 to n - 1; the pair (i, a) has the number i * A + a.
 
     The number n stands for all other states: there the reset, or leaving for good, is best.
@@ -52,8 +52,8 @@ class Rows(NamedTuple):
     """[n A] 1 / leaving probability"""
 
 
-def exact(
-    model: Sparse, targets: Targets, V: Floats, cap: float, tolerance: float, sweeps: int
+def run_value_iteration(
+    model: SparseModel, targets: TargetGoals, V: Floats, cap: float, tolerance: float, sweeps: int
 ) -> tuple[Floats, Floats]:
     """V [S, G] after value iteration from V, and a bound [G] on each goal's Bellman residual.
 
@@ -63,20 +63,20 @@ def exact(
     V, residual = np.ascontiguousarray(V), np.zeros(targets.size)
 
     def solve(first: int) -> None:
-        last = min(first + TASK, targets.size)
-        _solve(model, targets.column, V, residual, first, last, cap, tolerance, sweeps)
+        last = min(first + GOALS_PER_TASK, targets.size)
+        _solve_goal_range(model, targets.column, V, residual, first, last, cap, tolerance, sweeps)
 
-    if targets.size <= TASK:
+    if targets.size <= GOALS_PER_TASK:
         solve(0)
     else:
         with ThreadPoolExecutor(os.cpu_count()) as threads:
-            list(threads.map(solve, range(0, targets.size, TASK)))
+            list(threads.map(solve, range(0, targets.size, GOALS_PER_TASK)))
     return V, residual
 
 
-@numba.njit(**COMPILED)
-def _solve(
-    model: Sparse,
+@numba.njit(**NUMBA_OPTIONS)
+def _solve_goal_range(
+    model: SparseModel,
     column: Longs,
     V: Floats,
     residual: Floats,
@@ -89,23 +89,27 @@ def _solve(
     """Columns ``first`` to ``last`` of the values V [S, G] and of the residuals [G], in place."""
     n_states, n_pairs = V.shape[0], model.indptr.size - 1
     order, place = np.empty(n_states, np.int32), np.empty(n_states, np.int32)
-    places = model.successors.size + (LANES - 1) * n_pairs
-    rows = Rows(np.zeros(n_pairs + 1, np.int64), np.zeros(places, np.int32), np.zeros(places), np.empty(n_pairs))
+    places = model.successors.size + (ROW_MULTIPLE - 1) * n_pairs
+    rows = RenumberedRows(
+        np.zeros(n_pairs + 1, np.int64), np.zeros(places, np.int32), np.zeros(places), np.empty(n_pairs)
+    )
     values, policy = np.empty(n_states + 1), np.empty(n_states, np.int16)
     for g in range(first, last):
-        n = outwards(column, g, V[:, g], cap, order, place)
-        renumber(model, order[:n], place, rows)
+        n = order_outwards(column, g, V[:, g], cap, order, place)
+        renumber_rows(model, order[:n], place, rows)
         values[0] = 0.0
         for i in range(1, n):
             values[i] = V[order[i], g]
         start = place[model.start] if model.reset else n
-        residual[g] = iterate(rows, n_pairs // n_states, start, values[: n + 1], policy, cap, tolerance, sweeps)
+        residual[g] = iterate_goal_values(
+            rows, n_pairs // n_states, start, values[: n + 1], policy, cap, tolerance, sweeps
+        )
         for s in range(n_states):
             V[s, g] = values[place[s]]
 
 
-@numba.njit(**COMPILED)
-def outwards(column: Longs, g: int, V: Floats, cap: float, order: Ints, place: Ints) -> int:
+@numba.njit(**NUMBA_OPTIONS)
+def order_outwards(column: Longs, g: int, V: Floats, cap: float, order: Ints, place: Ints) -> int:
     """The goal g, then the other states with values below the cap, from low to high values up to parts of a step.
 
     Returns their number n; order[:n] are the states, ``place`` [S] their new numbers, n for the others. All states of
@@ -115,14 +119,14 @@ def outwards(column: Longs, g: int, V: Floats, cap: float, order: Ints, place: I
     order[0] = 0  # for a goal without a state
     begin = np.zeros(n_states + 2, np.int64)
     for s in range(n_states):
-        if V[s] < cap and not inside(column, s, g):
+        if V[s] < cap and not goal_holds_state(column, s, g):
             begin[int(min(V[s], n_states)) + 1] += 1
     begin[0] = 1
     for level in range(n_states + 1):
         begin[level + 1] += begin[level]
     n = int(begin[n_states + 1])
     for s in range(n_states):
-        if inside(column, s, g):
+        if goal_holds_state(column, s, g):
             order[0] = s
             place[s] = 0
         elif V[s] < cap:
@@ -135,8 +139,8 @@ def outwards(column: Longs, g: int, V: Floats, cap: float, order: Ints, place: I
     return n
 
 
-@numba.njit(**COMPILED)
-def renumber(model: Sparse, order: Ints, place: Ints, rows: Rows) -> None:
+@numba.njit(**NUMBA_OPTIONS)
+def renumber_rows(model: SparseModel, order: Ints, place: Ints, rows: RenumberedRows) -> None:
     """The rows of the states of ``order``, without staying. Indices are unsigned: none is checked for its sign."""
     A = np.uintp((model.indptr.size - 1) // place.size)
     pair, end = np.uintp(0), np.uintp(0)
@@ -154,7 +158,7 @@ def renumber(model: Sparse, order: Ints, place: Ints, rows: Rows) -> None:
             rows.costs[pair] = 1.0 / leaving if leaving > 0.0 else np.inf
             for k in range(begin, end):
                 rows.weights[k] *= rows.costs[pair]
-            while (end - begin) % np.uintp(LANES) != 0:
+            while (end - begin) % np.uintp(ROW_MULTIPLE) != 0:
                 rows.successors[end] = 0
                 rows.weights[end] = 0.0
                 end += np.uintp(1)
@@ -162,8 +166,8 @@ def renumber(model: Sparse, order: Ints, place: Ints, rows: Rows) -> None:
             rows.indptr[pair] = end
 
 
-@numba.njit(**COMPILED)
-def action_value(rows: Rows, x: int, V: Floats) -> float:
+@numba.njit(**NUMBA_OPTIONS)
+def action_value(rows: RenumberedRows, x: int, V: Floats) -> float:
     """Q of a pair; the places of a row are LANES at a time, written out."""
     q, k, end = float(rows.costs[x]), np.uintp(rows.indptr[x]), np.uintp(rows.indptr[x + np.uintp(1)])
     while k < end:
@@ -173,13 +177,20 @@ def action_value(rows: Rows, x: int, V: Floats) -> float:
             + rows.weights[k + np.uintp(2)] * V[np.uintp(rows.successors[k + np.uintp(2)])]
             + rows.weights[k + np.uintp(3)] * V[np.uintp(rows.successors[k + np.uintp(3)])]
         )
-        k += np.uintp(LANES)
+        k += np.uintp(ROW_MULTIPLE)
     return q
 
 
-@numba.njit(**COMPILED)
-def iterate(
-    rows: Rows, n_actions: int, start: int, V: Floats, policy: Actions, cap: float, tolerance: float, sweeps: int
+@numba.njit(**NUMBA_OPTIONS)
+def iterate_goal_values(
+    rows: RenumberedRows,
+    n_actions: int,
+    start: int,
+    V: Floats,
+    policy: Actions,
+    cap: float,
+    tolerance: float,
+    sweeps: int,
 ) -> float:
     """Gauss-Seidel value iteration on V [n + 1] in place; returns the largest change of the last improvement.
 
@@ -206,7 +217,7 @@ def iterate(
                 V[n] = min(cap, 1.0 + best)
         if change <= tolerance:
             break
-        for _ in range(EVALUATIONS):
+        for _ in range(EVALUATION_SWEEPS):
             for i in range(np.uintp(1), n):
                 if policy[i] < n_actions:
                     V[i] = action_value(rows, i * A + np.uintp(policy[i]), V)
@@ -218,7 +229,7 @@ def iterate(
 
 
 @numba.njit(cache=True)
-def improve(model: Sparse, column: Longs, V: Floats, actions: Actions, margin: float, halt: float) -> int:
+def improve_policy(model: SparseModel, column: Longs, V: Floats, actions: Actions, margin: float, halt: float) -> int:
     """Greedy actions [S, G] with respect to V [S, G], in place; returns how many changed.
 
     An action is replaced only by one that is better by the relative ``margin``; an action of -1 by any.
@@ -232,7 +243,7 @@ def improve(model: Sparse, column: Longs, V: Floats, actions: Actions, margin: f
     changed = 0
     for s in range(n_states):
         for g in range(n_goals):
-            if V[s, g] == np.inf or inside(column, s, g):
+            if V[s, g] == np.inf or goal_holds_state(column, s, g):
                 actions[s, g] = n_actions
                 continue
             q[n_actions] = 1.0 + (1.0 - halt) * V[start, g] if model.reset and s != start else np.inf

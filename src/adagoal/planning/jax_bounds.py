@@ -26,119 +26,123 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from adagoal.core.backup import BETWEEN, FINEST
+from adagoal.core.backup import FINEST_LEVEL, NEAREST_LEVEL_FACTOR
 from adagoal.core.types import Actions, Floats
 from adagoal.planning import bounds
-from adagoal.planning.jax_rows import LANES, Places, Rows, groups, room
-from adagoal.planning.model import Block, Empirical
+from adagoal.planning.jax_rows import UNROLLED_SUCCESSORS, DeviceRows, SuccessorList, group_rows_by_width, padded_size
+from adagoal.planning.model import EmpiricalModel, GoalBlock
 
-PATIENCE = 64
-Values = NDArray[Any]
+JACOBI_SWEEP_FACTOR = 64
+DeviceValues = NDArray[Any]
 
 
-def lower(model: Empirical, block: Block, V: Floats, policy: Actions) -> tuple[Floats, Actions]:
+def improve_lower_bounds_jax(
+    model: EmpiricalModel, block: GoalBlock, V: Floats, policy: Actions
+) -> tuple[Floats, Actions]:
     """Raised lower bounds V [S, B] and their greedy policy [S, B] (lemma 5)."""
     if block.exact:
-        raised: tuple[Floats, Actions] = bounds.lower(model, block, V, policy)
+        raised: tuple[Floats, Actions] = bounds.improve_lower_bounds(model, block, V, policy)
         return raised
-    terms = lower_terms(model, block, precision(model, block))
-    found, greedy = _on_device(raise_bounds, down, model, model.p, terms, block, V, policy)
+    terms = lower_bound_terms(model, block, select_precision(model, block))
+    found, greedy = _run_on_device(jacobi_lower_sweeps, round_down, model, model.p, terms, block, V, policy)
     V[block.order], policy[block.order] = np.maximum(V[block.order], found), greedy
     return V, policy
 
 
-def upper(model: Empirical, block: Block, Y: Floats, policy: Actions) -> tuple[Floats, Actions]:
+def improve_upper_bounds_jax(
+    model: EmpiricalModel, block: GoalBlock, Y: Floats, policy: Actions
+) -> tuple[Floats, Actions]:
     """Lowered upper bounds Y [S, B] and the policy [S, B] that they hold for (lemma 6)."""
     if block.exact:
-        lowered: tuple[Floats, Actions] = bounds.upper(model, block, Y, policy)
+        lowered: tuple[Floats, Actions] = bounds.improve_upper_bounds(model, block, Y, policy)
         return lowered
-    terms = upper_terms(model, block, precision(model, block))
-    found, action = _on_device(lower_bounds, up, model, model.p_split, terms, block, Y, policy)
+    terms = upper_bound_terms(model, block, select_precision(model, block))
+    found, action = _run_on_device(jacobi_upper_sweeps, round_up, model, model.p_split, terms, block, Y, policy)
     fell = found < Y[block.order]
     policy[block.order] = np.where(fell, action, policy[block.order])
     Y[block.order] = np.where(fell, found, Y[block.order])
     return Y, policy
 
 
-def precision(model: Empirical, block: Block) -> DTypeLike:
+def select_precision(model: EmpiricalModel, block: GoalBlock) -> DTypeLike:
     """float32 where rounding costs at most ten tolerances in C steps, float64 elsewhere."""
-    cost = float(slack(model, block, np.float32).max()) * block.cap
+    cost = float(rounding_slack(model, block, np.float32).max()) * block.cap
     return np.float32 if cost <= 10.0 * block.tolerance else np.float64
 
 
-def lower_terms(model: Empirical, block: Block, dtype: DTypeLike) -> tuple[Values, ...]:
+def lower_bound_terms(model: EmpiricalModel, block: GoalBlock, dtype: DTypeLike) -> tuple[DeviceValues, ...]:
     """The cost of a step, 1 - r, 1 - q of single successors, and the factors of sd and C in Low, each [X]."""
     r, sure = np.minimum(model.r_low, 1.0), np.where(model.support == 1, 1.0 - model.q, 0.0)
-    wide = BETWEEN * np.sqrt(2.0 * r), 2.0 * BETWEEN * FINEST * block.cap * r
+    wide = NEAREST_LEVEL_FACTOR * np.sqrt(2.0 * r), 2.0 * NEAREST_LEVEL_FACTOR * FINEST_LEVEL * block.cap * r
     return (
-        *(down(term, dtype) for term in (1.0 - slack(model, block, dtype), 1.0 - r, sure)),
-        *(up(term, dtype) for term in wide),
+        *(round_down(term, dtype) for term in (1.0 - rounding_slack(model, block, dtype), 1.0 - r, sure)),
+        *(round_up(term, dtype) for term in wide),
     )
 
 
-def upper_terms(model: Empirical, block: Block, dtype: DTypeLike) -> tuple[Values, ...]:
+def upper_bound_terms(model: EmpiricalModel, block: GoalBlock, dtype: DTypeLike) -> tuple[DeviceValues, ...]:
     """The cost of a step (infinite for pairs never tried), r, the factor of sd in Up, and q, each [X]."""
-    r, cost = np.minimum(model.r, 1.0), 1.0 + slack(model, block, dtype)
+    r, cost = np.minimum(model.r, 1.0), 1.0 + rounding_slack(model, block, dtype)
     terms = np.where(model.support > 0, cost, np.inf), r, np.sqrt(2.0 * r), model.q
-    return tuple(up(term, dtype) for term in terms)
+    return tuple(round_up(term, dtype) for term in terms)
 
 
-def slack(model: Empirical, block: Block, dtype: DTypeLike) -> Floats:
+def rounding_slack(model: EmpiricalModel, block: GoalBlock, dtype: DTypeLike) -> Floats:
     """eta [X]."""
     unit = float(np.finfo(dtype).eps) / 2.0
     return np.asarray((3.0 * model.support + 32.0) * (unit * (block.cap + 1.0)))
 
 
-def down(x: Any, dtype: DTypeLike) -> Values:
+def round_down(x: Any, dtype: DTypeLike) -> DeviceValues:
     """The neighbour below x in ``dtype``; 0 stays 0."""
     near = np.asarray(x, dtype)
     return np.where(near == 0.0, near, np.nextafter(near, np.asarray(-np.inf, dtype)))
 
 
-def up(x: Any, dtype: DTypeLike) -> Values:
+def round_up(x: Any, dtype: DTypeLike) -> DeviceValues:
     """The neighbour above x in ``dtype``; 0 stays 0."""
     near = np.asarray(x, dtype)
     return np.where(near == 0.0, near, np.nextafter(near, np.asarray(np.inf, dtype)))
 
 
-def _on_device(
+def _run_on_device(
     sweeps: Callable[..., tuple[jax.Array, jax.Array]],
-    outwards: Callable[[Any, DTypeLike], Values],
-    model: Empirical,
+    outwards: Callable[[Any, DTypeLike], DeviceValues],
+    model: EmpiricalModel,
     p: Floats,
-    terms: tuple[Values, ...],
-    block: Block,
+    terms: tuple[DeviceValues, ...],
+    block: GoalBlock,
     F: Floats,
     policy: Actions,
-) -> tuple[Values, Actions]:
+) -> tuple[DeviceValues, Actions]:
     """Values and actions [N, B] of the states in the block's order after the sweeps."""
     with jax.enable_x64(True):
-        found, chosen = sweeps(*arguments(outwards, model, p, terms, block, F, policy))
+        found, chosen = sweeps(*device_arguments(outwards, model, p, terms, block, F, policy))
         part = slice(len(block.order)), slice(F.shape[1])
         return np.asarray(found)[part], np.asarray(chosen)[part]
 
 
-def arguments(
-    outwards: Callable[[Any, DTypeLike], Values],
-    model: Empirical,
+def device_arguments(
+    outwards: Callable[[Any, DTypeLike], DeviceValues],
+    model: EmpiricalModel,
     p: Floats,
-    terms: tuple[Values, ...],
-    block: Block,
+    terms: tuple[DeviceValues, ...],
+    block: GoalBlock,
     F: Floats,
     policy: Actions,
 ) -> tuple[Any, ...]:
-    """Those of :func:`raise_bounds` and :func:`lower_bounds`, with the states numbered as in the block's order.
+    """Those of :func:`jacobi_lower_sweeps` and :func:`jacobi_upper_sweeps`, with the states numbered as in the block's order.
 
     The first of the ``terms``, each [X], is what a step costs: infinite where a pair is no choice. Sizes are rounded
     up; states and columns beyond those of the block are inside the goal, where nothing changes.
     """
     (S, B), N, dtype = F.shape, len(block.order), terms[0].dtype
     A, K = len(model.support) // S, model.successor.shape[1]
-    states, columns = room(N), room(B)
+    states, columns = padded_size(N), padded_size(B)
     number = np.zeros(S, np.int32)
     number[block.order] = np.arange(N)
     pairs = np.pad((block.order[:, None] * A + np.arange(A)).ravel(), (0, (states - N) * A))
-    places = Places(pairs * K, model.support[pairs].astype(np.int64), number[model.successor.ravel()], p.ravel())
+    places = SuccessorList(pairs * K, model.support[pairs].astype(np.int64), number[model.successor.ravel()], p.ravel())
     terms = tuple(term[pairs] for term in terms)
     closed = np.pad(model.terminal[block.order], (0, states - N), constant_values=True)
     terms[0][np.repeat(closed, A)] = np.inf
@@ -146,62 +150,62 @@ def arguments(
     inside[:N, :B] = (block.column[block.order][:, :, None] == np.arange(B)).any(axis=1)
     values, actions = np.zeros((states, columns), dtype), np.zeros((states, columns), np.int16)
     values[:N, :B], actions[:N, :B] = outwards(F[block.order], dtype), policy[block.order]
-    away = 1.0 if outwards is up else -1.0
-    step = outwards(1.0 + away * float(slack(model, block, dtype).max()), dtype)
-    limits = number[model.start], step, outwards(block.cap, dtype), block.tolerance, PATIENCE * block.sweeps
-    return groups(places, terms, states, dtype), values, actions, inside, *limits
+    away = 1.0 if outwards is round_up else -1.0
+    step = outwards(1.0 + away * float(rounding_slack(model, block, dtype).max()), dtype)
+    limits = number[model.start], step, outwards(block.cap, dtype), block.tolerance, JACOBI_SWEEP_FACTOR * block.sweeps
+    return group_rows_by_width(places, terms, states, dtype), values, actions, inside, *limits
 
 
 @jax.jit
-def raise_bounds(rows, V, policy, inside, start, step, cap, tolerance, sweeps):  # type: ignore[no-untyped-def]
+def jacobi_lower_sweeps(rows, V, policy, inside, start, step, cap, tolerance, sweeps):  # type: ignore[no-untyped-def]
     """V <- max(V, T_low V) [S, B] for all states at once, policy [S, B] <- the greedy actions.
 
     ``inside`` [S, B]: where the goal is; the reset leads to ``start`` and costs ``step``.
     """
 
-    def low(group: Rows, a: int, V: jax.Array, own: jax.Array) -> jax.Array:
+    def low(group: DeviceRows, a: int, V: jax.Array, own: jax.Array) -> jax.Array:
         cost, keep, sure, spread, floor = (term[a][:, None] for term in group.terms)
-        mean, sd, _ = moments(group, a, V, own)
-        width = jnp.maximum(jnp.maximum(spread * sd, floor), BETWEEN * FINEST / cap * sd * sd)
+        mean, sd, _ = device_moments(group, a, V, own)
+        width = jnp.maximum(jnp.maximum(spread * sd, floor), NEAREST_LEVEL_FACTOR * FINEST_LEVEL / cap * sd * sd)
         return jnp.maximum(cost + jnp.maximum(keep * mean - width, sure * mean), 1.0)
 
     def sweep(V: jax.Array, policy: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         reset = jnp.broadcast_to(jnp.minimum(cap, step + V[start]), V.shape)
-        best, action = choose(rows, low, V, reset, jnp.full(V.shape, len(rows[0].successor), jnp.int16))
+        best, action = best_actions(rows, low, V, reset, jnp.full(V.shape, len(rows[0].successor), jnp.int16))
         raised = jnp.where(inside, V, jnp.maximum(V, best))
         return raised, action, (raised - V).max()
 
-    return repeat(sweep, V, policy, tolerance, sweeps)
+    return repeat_sweeps(sweep, V, policy, tolerance, sweeps)
 
 
 @jax.jit
-def lower_bounds(rows, Y, policy, inside, start, step, cap, tolerance, sweeps):  # type: ignore[no-untyped-def]
+def jacobi_upper_sweeps(rows, Y, policy, inside, start, step, cap, tolerance, sweeps):  # type: ignore[no-untyped-def]
     """Y <- min(Y, T_up Y) [S, B] for all states at once; the policy [S, B] follows where Y falls."""
 
     def sweep(Y: jax.Array, policy: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         top = jnp.minimum(cap, step + Y[start])
 
-        def high(group: Rows, a: int, Y: jax.Array, own: jax.Array) -> jax.Array:
+        def high(group: DeviceRows, a: int, Y: jax.Array, own: jax.Array) -> jax.Array:
             cost, r, spread, q = (term[a][:, None] for term in group.terms)
-            mean, sd, most = moments(group, a, Y, own)
+            mean, sd, most = device_moments(group, a, Y, own)
             seen = jnp.minimum(mean + spread * sd + r * (most - mean), most)
             return cost + seen + q * (top - seen)
 
         resetting = jnp.where(Y > top, jnp.int16(len(rows[0].successor)), policy)
-        best, action = choose(rows, high, jnp.minimum(Y, top), jnp.minimum(Y, top), resetting)
+        best, action = best_actions(rows, high, jnp.minimum(Y, top), jnp.minimum(Y, top), resetting)
         lowered, action = jnp.where(inside, Y, best), jnp.where(inside, policy, action)
         return lowered, action, (Y - lowered).max()
 
-    return repeat(sweep, Y, policy, tolerance, sweeps)
+    return repeat_sweeps(sweep, Y, policy, tolerance, sweeps)
 
 
-def moments(rows: Rows, a: int, F: jax.Array, own: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def device_moments(rows: DeviceRows, a: int, F: jax.Array, own: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Mean, standard deviation and maximum [N, B] of F [S, B] over the successors of action a; own [N, B]: F itself.
 
     Deviations are taken from the state's own value, then from their mean: no square cancels another.
     """
     successor, weight = rows.successor[a], rows.weight[a][:, :, None]
-    if len(successor) <= LANES:
+    if len(successor) <= UNROLLED_SUCCESSORS:
         near = [F[row] for row in successor]
         mean = sum(w * (f - own) for w, f in zip(weight, near, strict=True))
         variance = sum(w * (f - own - mean) ** 2 for w, f in zip(weight, near, strict=True))
@@ -213,9 +217,9 @@ def moments(rows: Rows, a: int, F: jax.Array, own: jax.Array) -> tuple[jax.Array
     return own + mean, jnp.sqrt(variance), most
 
 
-def choose(
-    rows: tuple[Rows, ...],
-    value: Callable[[Rows, int, jax.Array, jax.Array], jax.Array],
+def best_actions(
+    rows: tuple[DeviceRows, ...],
+    value: Callable[[DeviceRows, int, jax.Array, jax.Array], jax.Array],
     F: jax.Array,
     best: jax.Array,
     action: jax.Array,
@@ -238,7 +242,7 @@ def choose(
     return best, action
 
 
-def repeat(
+def repeat_sweeps(
     sweep: Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array, jax.Array]],
     F: jax.Array,
     policy: jax.Array,

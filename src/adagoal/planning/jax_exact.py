@@ -15,33 +15,33 @@ import jax.numpy as jnp
 import numpy as np
 
 from adagoal.core.types import Floats
-from adagoal.planning.jax_bounds import choose
-from adagoal.planning.jax_rows import LANES, Places, Rows, groups
-from adagoal.planning.model import Sparse, Targets
+from adagoal.planning.jax_bounds import best_actions
+from adagoal.planning.jax_rows import UNROLLED_SUCCESSORS, DeviceRows, SuccessorList, group_rows_by_width
+from adagoal.planning.model import SparseModel, TargetGoals
 
 PATIENCE = 64
-CHECK = 32
-VALUES = 2**27
+SWEEPS_PER_CHECK = 32
+MAX_DEVICE_VALUES = 2**27
 """Entries [S, goals] on the device at a time: 1 GiB."""
 
 
-def exact(
-    model: Sparse, targets: Targets, V: Floats, cap: float, tolerance: float, sweeps: int
+def run_value_iteration_jax(
+    model: SparseModel, targets: TargetGoals, V: Floats, cap: float, tolerance: float, sweeps: int
 ) -> tuple[Floats, Floats]:
     """V [S, G] after value iteration from V, and a bound [G] on each goal's Bellman residual."""
     S, residual = len(V), np.zeros(targets.size)
     with jax.enable_x64(True):
-        rows = _leaving(model)
+        rows = _rows_without_staying(model)
         again = np.where(model.reset & (np.arange(S) != model.start), 1.0, np.inf)
-        for first in range(0, targets.size, max(1, VALUES // S)):
-            part = slice(first, first + max(1, VALUES // S))
+        for first in range(0, targets.size, max(1, MAX_DEVICE_VALUES // S)):
+            part = slice(first, first + max(1, MAX_DEVICE_VALUES // S))
             column = targets.column - first  # what is not in this part is the place of no column
-            limits = cap, tolerance, PATIENCE * sweeps // CHECK
-            V[:, part], residual[part] = iterate(rows, V[:, part], column, again, model.start, *limits)
+            limits = cap, tolerance, PATIENCE * sweeps // SWEEPS_PER_CHECK
+            V[:, part], residual[part] = iterate_on_device(rows, V[:, part], column, again, model.start, *limits)
     return V, residual
 
 
-def _leaving(model: Sparse) -> tuple[Rows, ...]:
+def _rows_without_staying(model: SparseModel) -> tuple[DeviceRows, ...]:
     """The rows without staying: weights p(s' | s, a) / leaving probability, and the cost 1 / leaving probability."""
     S, count = model.terminal.size, np.diff(model.indptr)
     pair = np.repeat(np.arange(count.size), count)
@@ -51,20 +51,22 @@ def _leaving(model: Sparse) -> tuple[Rows, ...]:
     usable = (leaving > 0.0) & ~np.repeat(model.terminal, A)
     cost = np.divide(1.0, leaving, out=np.full(count.size, np.inf), where=usable)
     weight = p * np.where(usable, cost, 0.0)[pair]
-    return groups(Places(model.indptr[:-1], count, model.successors, weight), (cost,), S, np.float64)
+    return group_rows_by_width(
+        SuccessorList(model.indptr[:-1], count, model.successors, weight), (cost,), S, np.float64
+    )
 
 
-def _value(rows: Rows, a: int, V: jax.Array, own: jax.Array) -> jax.Array:
+def _action_values(rows: DeviceRows, a: int, V: jax.Array, own: jax.Array) -> jax.Array:
     """Q [N, B] of action a. V may be infinite, also where the weight is 0."""
     successor, weight = rows.successor[a], rows.weight[a][:, :, None]
     cost = rows.terms[0][a][:, None]
-    if len(successor) <= LANES:
+    if len(successor) <= UNROLLED_SUCCESSORS:
         return cost + sum(jnp.where(w > 0.0, w * V[row], 0.0) for w, row in zip(weight, successor, strict=True))
     return cost + jnp.where(weight > 0.0, weight * V[successor], 0.0).sum(axis=0)
 
 
 @jax.jit
-def iterate(rows, V, column, again, start, cap, tolerance, rounds):  # type: ignore[no-untyped-def]
+def iterate_on_device(rows, V, column, again, start, cap, tolerance, rounds):  # type: ignore[no-untyped-def]
     """V [S, B] and the residuals [B] after at most ``rounds`` times CHECK sweeps.
 
     column: [S, W] the columns whose goals hold each state; again: [S] what the reset costs.
@@ -73,14 +75,14 @@ def iterate(rows, V, column, again, start, cap, tolerance, rounds):  # type: ign
 
     def sweep(V: jax.Array) -> jax.Array:
         reset = jnp.minimum(cap, again[:, None] + V[start])
-        best, _ = choose(rows, _value, V, reset, jnp.zeros(V.shape, jnp.int16))
+        best, _ = best_actions(rows, _action_values, V, reset, jnp.zeros(V.shape, jnp.int16))
         return jnp.where(inside, 0.0, best)
 
     def more(carry: Any) -> Any:
         return (carry[0] < rounds) & (carry[2] > tolerance).any()
 
     def sweeps(carry: Any) -> Any:
-        V = jax.lax.fori_loop(0, CHECK - 1, lambda _, V: sweep(V), carry[1])
+        V = jax.lax.fori_loop(0, SWEEPS_PER_CHECK - 1, lambda _, V: sweep(V), carry[1])
         last = sweep(V)
         return carry[0] + 1, last, jnp.where(last == V, 0.0, jnp.abs(last - V)).max(axis=0)
 

@@ -1,6 +1,6 @@
 """Successors as a GPU likes to read them: by action and place, so that a sweep is a fixed number of gathers.
 
-A device computes the same formula for many (state, goal) at once. Nearly all pairs have at most :data:`LANES`
+A device computes the same formula for many (state, goal) at once. Nearly all pairs have at most :data:`UNROLLED_SUCCESSORS`
 successors: for them the places of a row are written out, and one kernel reads, combines and minimises without a
 temporary array. States with a wider row, such as a virtual start, form a second, small group with as many places as
 the widest needs; its result replaces theirs. Every sum has one fixed order, so that a sweep has one result.
@@ -16,13 +16,13 @@ from numpy.typing import DTypeLike, NDArray
 
 from adagoal.core.types import Floats, Longs
 
-LANES = 4
+UNROLLED_SUCCESSORS = 4
 """Successors of a pair that are read without a loop."""
-FINE = 4096
+MAX_POWER_OF_TWO_SIZE = 4096
 """Sizes are rounded up to powers of two up to this one, then by an eighth at most: code is compiled per size."""
 
 
-class Rows(NamedTuple):
+class DeviceRows(NamedTuple):
     """The pairs of N states of a device."""
 
     state: jax.Array
@@ -35,7 +35,7 @@ class Rows(NamedTuple):
     """Each [A, N]: the other numbers in the formula of a pair"""
 
 
-class Places(NamedTuple):
+class SuccessorList(NamedTuple):
     """Successors of the pairs of S states as they come: those of x are ``first[x]`` to ``first[x] + support[x]``."""
 
     first: Longs
@@ -48,28 +48,34 @@ class Places(NamedTuple):
     """[places]"""
 
 
-def room(size: int) -> int:
+def padded_size(size: int) -> int:
     """The size for which code is compiled that serves ``size``."""
     power = 1 << max(size - 1, 15).bit_length()
-    step = power if power <= FINE else power // 8
+    step = power if power <= MAX_POWER_OF_TWO_SIZE else power // 8
     return -(-size // step) * step
 
 
-def groups(places: Places, terms: tuple[NDArray[Any], ...], n_states: int, dtype: DTypeLike) -> tuple[Rows, ...]:
+def group_rows_by_width(
+    places: SuccessorList, terms: tuple[NDArray[Any], ...], n_states: int, dtype: DTypeLike
+) -> tuple[DeviceRows, ...]:
     """All states with up to LANES places for each pair; then, if there are any, those that need more, with all."""
     widest = int(places.support.max(initial=1))
     every = np.arange(n_states)
-    found = [_rows(places, terms, every, every, min(LANES, widest), dtype)]
-    wide = np.flatnonzero((places.support > LANES).reshape(n_states, -1).any(axis=1))
+    found = [_build_device_rows(places, terms, every, every, min(UNROLLED_SUCCESSORS, widest), dtype)]
+    wide = np.flatnonzero((places.support > UNROLLED_SUCCESSORS).reshape(n_states, -1).any(axis=1))
     if wide.size:
         # some states twice, to the same effect
-        found.append(_rows(places, terms, np.resize(wide, room(wide.size)), every, room(widest), dtype))
+        found.append(
+            _build_device_rows(
+                places, terms, np.resize(wide, padded_size(wide.size)), every, padded_size(widest), dtype
+            )
+        )
     return tuple(found)
 
 
-def _rows(
-    places: Places, terms: tuple[NDArray[Any], ...], states: Longs, every: Longs, width: int, dtype: DTypeLike
-) -> Rows:
+def _build_device_rows(
+    places: SuccessorList, terms: tuple[NDArray[Any], ...], states: Longs, every: Longs, width: int, dtype: DTypeLike
+) -> DeviceRows:
     A = places.support.size // every.size
     pairs = states * A + np.arange(A)[:, None]  # [A, N]
     k = np.arange(width)[:, None]
@@ -78,7 +84,7 @@ def _rows(
     at = np.where(used | (count > 0), places.first[pairs][:, None] + np.where(used, k, 0), 0)
     successor = np.where(count > 0, places.successor[at], states)
     weight = np.where(used, places.weight[at], 0.0)
-    return Rows(
+    return DeviceRows(
         jax.numpy.asarray(states.astype(np.int32)),
         jax.numpy.asarray(successor.astype(np.int32)),
         jax.numpy.asarray(weight.astype(dtype)),

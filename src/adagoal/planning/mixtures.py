@@ -1,8 +1,8 @@
 """Sweeps for linear mixtures: p(s' | x) = <theta, phi(s' | x)> with known phi [d] and an unknown theta.
 
 With phi_f(x) = sum_{s'} phi(s' | x) f(s'), a mean is p f = <theta, phi_f>, and what is known about theta bounds it by
-<theta, phi_f> -+ ||root^T phi_f||, for the centre theta and the root of a :class:`~adagoal.planning.model.Region`
-(certified bounds) or of one goal's :class:`~adagoal.planning.model.Ridge` (the H stages of the paper).
+<theta, phi_f> -+ ||root^T phi_f||, for the centre theta and the root of a :class:`~adagoal.planning.model.ThetaRegion`
+(certified bounds) or of one goal's :class:`~adagoal.planning.model.RidgeEstimates` (the H stages of the paper).
 
 *Certified bounds.* root^T row_sums[x] = 0, so that f may be shifted by a constant: f is centred at f(s) against
 cancellation. Two more bounds on p f need no data: where theta lies in the simplex, p f lies between the smallest and
@@ -20,11 +20,17 @@ import numba
 import numpy as np
 
 from adagoal.core.types import Actions, Floats
-from adagoal.planning.model import Features, Reach, Region, inside
+from adagoal.planning.model import MixtureBlock, MixtureFeatures, ThetaRegion, goal_holds_state
 
 
-def bounds(
-    features: Features, region: Region, reach: Reach, V: Floats, Y: Floats, greedy: Actions, policy: Actions
+def improve_mixture_bounds(
+    features: MixtureFeatures,
+    region: ThetaRegion,
+    reach: MixtureBlock,
+    V: Floats,
+    Y: Floats,
+    greedy: Actions,
+    policy: Actions,
 ) -> tuple[Floats, Floats, Actions, Actions]:
     """Lower bounds V with their greedy actions, upper bounds Y with the policy that they hold for: all [B, S].
 
@@ -36,19 +42,19 @@ def bounds(
         near = np.flatnonzero(direct & reach.reachable & (V[b] < min(cap, 1.0 + Y[b, start])))
         order = near[np.argsort(V[b, near], kind="stable")]
         for _ in range(reach.sweeps):
-            rise = lower_sweep(order, goal, features, region, cap, V[b], greedy[b])
+            rise = mixture_lower_sweep(order, goal, features, region, cap, V[b], greedy[b])
             V[b, ~direct] = min(cap, 1.0 + V[b, start])
             if rise < reach.tolerance:
                 break
         order = order[V[b, order] < min(cap, 1.0 + Y[b, start])]
         for _ in range(reach.sweeps):
-            if upper_sweep(order, goal, features, region, cap, Y[b], policy[b]) < reach.tolerance:
+            if mixture_upper_sweep(order, goal, features, region, cap, Y[b], policy[b]) < reach.tolerance:
                 break
     return V, Y, greedy, policy
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
-def _feature(x, features, f, centre, phi):  # type: ignore[no-untyped-def]
+def _expected_feature(x, features, f, centre, phi):  # type: ignore[no-untyped-def]
     """phi <- phi_f(x) with f shifted by the number ``centre``; returns the smallest and the largest such f."""
     least, most = np.inf, -np.inf
     phi[:] = 0.0
@@ -62,7 +68,7 @@ def _feature(x, features, f, centre, phi):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
-def _mean_width(phi, theta, root):  # type: ignore[no-untyped-def]
+def _mean_and_width(phi, theta, root):  # type: ignore[no-untyped-def]
     """<theta, phi> and ||root^T phi||."""
     d = len(phi)
     mean, square = 0.0, 0.0
@@ -77,17 +83,17 @@ def _mean_width(phi, theta, root):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
-def _interval(x, s, features, region, f, phi):  # type: ignore[no-untyped-def]
+def _mean_interval(x, s, features, region, f, phi):  # type: ignore[no-untyped-def]
     """Bounds [low, up] on p_x f, for a pair x of the state s."""
-    least, most = _feature(x, features, f, f[s], phi)
+    least, most = _expected_feature(x, features, f, f[s], phi)
     if region.simplex:
         least, most = phi.min(), phi.max()
-    mean, width = _mean_width(phi, region.theta, region.root)
+    mean, width = _mean_and_width(phi, region.theta, region.root)
     return f[s] + max(mean - width, least), f[s] + min(mean + width, most)
 
 
 @numba.njit(cache=True, nogil=True)
-def lower_sweep(order, goal, features, region, cap, V, policy):  # type: ignore[no-untyped-def]
+def mixture_lower_sweep(order, goal, features, region, cap, V, policy):  # type: ignore[no-untyped-def]
     """V [S] <- max(V, T_low V) over the states of ``order``, policy <- the greedy actions; returns the largest rise.
 
     T_low V(s) = min{ cap, 1 + V(start), min_a 1 + Low_sa(V) }, 0 in the states of ``goal`` [S]; the reset is action A.
@@ -99,7 +105,7 @@ def lower_sweep(order, goal, features, region, cap, V, policy):  # type: ignore[
     for s in order:
         best, action = 1.0 + V[features.start], A
         for a in range(0 if features.terminal[s] or V[s] >= best else A):
-            low, _ = _interval(s * A + a, s, features, region, V, phi)
+            low, _ = _mean_interval(s * A + a, s, features, region, V, phi)
             if 1.0 + low < best:
                 best, action = 1.0 + low, a
         policy[s] = action
@@ -111,7 +117,7 @@ def lower_sweep(order, goal, features, region, cap, V, policy):  # type: ignore[
 
 
 @numba.njit(cache=True, nogil=True)
-def upper_sweep(order, goal, features, region, cap, Y, policy):  # type: ignore[no-untyped-def]
+def mixture_upper_sweep(order, goal, features, region, cap, Y, policy):  # type: ignore[no-untyped-def]
     """Y [S] <- min(Y, T_up Y) over the states of ``order``; where Y falls, the policy follows. Returns the fall.
 
     T_up Y(s) = min{ 1 + Y(start), min_a 1 + Up_sa(Y) }, 0 at the goal. The reset is tried in every state.
@@ -128,7 +134,7 @@ def upper_sweep(order, goal, features, region, cap, Y, policy):  # type: ignore[
         if features.terminal[s] or goal[s]:
             continue
         for a in range(A):
-            _, up = _interval(s * A + a, s, features, region, Y, phi)
+            _, up = _mean_interval(s * A + a, s, features, region, Y, phi)
             if 1.0 + up < Y[s]:
                 fall = max(fall, Y[s] - 1.0 - up)
                 Y[s] = 1.0 + up
@@ -137,7 +143,7 @@ def upper_sweep(order, goal, features, region, cap, Y, policy):  # type: ignore[
 
 
 @numba.njit(cache=True, nogil=True)
-def stages(features, value, error, targets, horizon):  # type: ignore[no-untyped-def]
+def plan_mixture_horizon(features, value, error, targets, horizon):  # type: ignore[no-untyped-def]
     """The policies [H, S, G], and V_h and U_h [S, G] for h = 1 and 2 as [2, S, G], goal by goal.
 
     ``value`` and ``error`` are the regressions (Ridge) with the targets V and U.
@@ -159,16 +165,16 @@ def stages(features, value, error, targets, horizon):  # type: ignore[no-untyped
                 action = A
                 spread = 0.0
                 for a in range(0 if features.terminal[s] else A):
-                    _feature(s * A + a, features, V_next, 0.0, phi)
-                    mean, width = _mean_width(phi, value.theta[g], value.root[g])
+                    _expected_feature(s * A + a, features, V_next, 0.0, phi)
+                    mean, width = _mean_and_width(phi, value.theta[g], value.root[g])
                     Q = min(max(1.0 + mean - width, 1.0), top)
                     if Q < best:
                         best, action, spread = Q, a, width
                 if action < A:
-                    _feature(s * A + action, features, U_next, 0.0, phi)
-                    mean, width = _mean_width(phi, error.theta[g], error.root[g])
+                    _expected_feature(s * A + action, features, U_next, 0.0, phi)
+                    mean, width = _mean_and_width(phi, error.theta[g], error.root[g])
                     missing = min(max(2.0 * spread + mean + width, 0.0), top)
-                here = inside(targets.column, s, g)
+                here = goal_holds_state(targets.column, s, g)
                 V[s] = 0.0 if here else best
                 U[s] = 0.0 if here else missing
                 policy[h - 1, s, g] = action

@@ -17,7 +17,7 @@ from adagoal.core.types import Bools, Floats, Ints, Longs
 from adagoal.worlds.model import TabularMDP
 
 
-class Kernel(NamedTuple):
+class TransitionKernel(NamedTuple):
     """Probabilities of successors, with K places for those of a pair."""
 
     successor: Ints
@@ -31,7 +31,7 @@ class Kernel(NamedTuple):
     start: int
 
 
-class Empirical(NamedTuple):
+class EmpiricalModel(NamedTuple):
     """An empirical kernel, and what is known for sure about the true one (docs/theory.md)."""
 
     successor: Ints
@@ -59,7 +59,7 @@ class Empirical(NamedTuple):
     start: int
 
 
-class Ambiguous(NamedTuple):
+class RobustModel(NamedTuple):
     """What is known about a kernel as a set of distributions per pair (:mod:`adagoal.planning.robust`)."""
 
     successor: Ints
@@ -81,7 +81,7 @@ class Ambiguous(NamedTuple):
     start: int
 
 
-class Block(NamedTuple):
+class GoalBlock(NamedTuple):
     """Goals whose certified bounds are swept together, and how far."""
 
     order: Longs
@@ -99,7 +99,7 @@ class Block(NamedTuple):
     """The change of a sweep that ends it earlier"""
 
 
-class Targets(NamedTuple):
+class TargetGoals(NamedTuple):
     """Goals that are planned for together."""
 
     size: int
@@ -108,7 +108,7 @@ class Targets(NamedTuple):
     """[S, W] the columns 0..G-1 whose goals hold s, -1 in places not used"""
 
 
-class Bonus(NamedTuple):
+class BonusTerms(NamedTuple):
     """The bonuses of the H-stage recursion (:mod:`adagoal.planning.stages` has the formulas)."""
 
     weight: Floats
@@ -123,7 +123,7 @@ class Bonus(NamedTuple):
     """c"""
 
 
-class Sparse(NamedTuple):
+class SparseModel(NamedTuple):
     """A known kernel: row x has the places indptr[x] to indptr[x + 1]."""
 
     indptr: Longs
@@ -139,7 +139,7 @@ class Sparse(NamedTuple):
     """Whether the reset exists (assumption ``assumption_reset``)"""
 
 
-class Members(NamedTuple):
+class EnsembleModel(NamedTuple):
     """M kernels on the same observed successors; what is left of a row goes to one state, its atom."""
 
     successor: Ints
@@ -157,7 +157,7 @@ class Members(NamedTuple):
     """[M] where values are cut"""
 
 
-class Features(NamedTuple):
+class MixtureFeatures(NamedTuple):
     """d known kernels on their common support: p(s' | x) = <theta, features>, with an unknown theta."""
 
     indptr: Longs
@@ -171,7 +171,7 @@ class Features(NamedTuple):
     start: int
 
 
-class Region(NamedTuple):
+class ThetaRegion(NamedTuple):
     """Where theta* lies: centre and width of every linear function of it."""
 
     theta: Floats
@@ -182,7 +182,7 @@ class Region(NamedTuple):
     """Whether theta* also lies in the simplex"""
 
 
-class Ridge(NamedTuple):
+class RidgeEstimates(NamedTuple):
     """One ridge regression per goal, as the H-stage recursion reads it."""
 
     theta: Floats
@@ -191,10 +191,10 @@ class Ridge(NamedTuple):
     """[G, d, d]: ||root^T v|| = beta ||v||_{Sigma^-1}"""
 
 
-class Reach(NamedTuple):
+class MixtureBlock(NamedTuple):
     """Goals of a mixture whose bounds are swept together, and how far."""
 
-    targets: Targets
+    targets: TargetGoals
     """B goals"""
     direct: Bools
     """[B, S] where the goal may be reached, without a reset, in less than the cap; elsewhere the reset is best"""
@@ -206,7 +206,7 @@ class Reach(NamedTuple):
 
 
 @numba.njit(cache=True, nogil=True)
-def inside(column, s, b):  # type: ignore[no-untyped-def]
+def goal_holds_state(column, s, b):  # type: ignore[no-untyped-def]
     """Whether the goal of column b holds the state s; column: [S, W]."""
     found = False
     for k in range(column.shape[1]):
@@ -214,20 +214,20 @@ def inside(column, s, b):  # type: ignore[no-untyped-def]
     return found
 
 
-def model_of(mdp: TabularMDP, reset: bool = True) -> Sparse:
+def to_sparse_model(mdp: TabularMDP, reset: bool = True) -> SparseModel:
     """A known world; ``reset=False`` takes the reset action away."""
-    return Sparse(mdp.indptr, mdp.successors, mdp.probabilities, mdp.terminal, mdp.start, reset)
+    return SparseModel(mdp.indptr, mdp.successors, mdp.probabilities, mdp.terminal, mdp.start, reset)
 
 
-def features_of(mixture: LinearMixture) -> Features:
+def features_from_mixture(mixture: LinearMixture) -> MixtureFeatures:
     """The known kernels of a linear mixture."""
-    return Features(mixture.indptr, mixture.successors, mixture.features, mixture.terminal, mixture.start)
+    return MixtureFeatures(mixture.indptr, mixture.successors, mixture.features, mixture.terminal, mixture.start)
 
 
-def padded(model: Sparse) -> Kernel:
+def pad_kernel(model: SparseModel) -> TransitionKernel:
     """A known kernel with as many places for each pair as the widest one needs."""
     support = np.diff(model.indptr).astype(np.int32)
     places = np.arange(support.max()) < support[:, None]
     successor, p = np.zeros(places.shape, np.int32), np.zeros(places.shape)
     successor[places], p[places] = model.successors, model.probabilities
-    return Kernel(successor, p, support, model.terminal, model.start)
+    return TransitionKernel(successor, p, support, model.terminal, model.start)

@@ -10,12 +10,12 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-SWEEPS = 5000
+MAX_PATH_SWEEPS = 5000
 """Sweeps per problem, at most."""
 
 
 @numba.njit(cache=True, nogil=True)
-def paths(kernel, usable, targets, precision, cap):  # type: ignore[no-untyped-def]
+def solve_shortest_paths(kernel, usable, targets, precision, cap):  # type: ignore[no-untyped-def]
     """V [B, S], from below, up to a residual of ``precision``, and its greedy policy [B, S]; targets [B, S].
 
     Gauss-Seidel value iteration; ties go to the lowest action, and to any action before the reset.
@@ -26,7 +26,7 @@ def paths(kernel, usable, targets, precision, cap):  # type: ignore[no-untyped-d
     policy = np.full((n_sets, n_states), n_actions, np.int16)
     for b in range(n_sets):
         V = values[b]
-        for _ in range(SWEEPS):
+        for _ in range(MAX_PATH_SWEEPS):
             change = 0.0
             for s in range(n_states):
                 if targets[b, s]:

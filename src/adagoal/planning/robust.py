@@ -20,11 +20,11 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from adagoal.planning.model import inside
+from adagoal.planning.model import goal_holds_state
 
 
 @numba.njit(cache=True, nogil=True)
-def extreme(x, b, model, F, outside, sign, value, order):  # type: ignore[no-untyped-def]
+def extreme_mean(x, b, model, F, outside, sign, value, order):  # type: ignore[no-untyped-def]
     """The largest (``sign`` = 1) or smallest (-1) p' F[:, b] over the set of x, ``outside`` being F off its successors.
 
     ``value`` and ``order``: [K + 1] to work in.
@@ -41,7 +41,7 @@ def extreme(x, b, model, F, outside, sign, value, order):  # type: ignore[no-unt
             place -= 1
         order[place] = k
     giver, taker, left = 0, o, model.moved[x]
-    gives, takes = _slack(x, order[giver], model, False), _slack(x, order[taker], model, True)
+    gives, takes = _movable_mass(x, order[giver], model, False), _movable_mass(x, order[taker], model, True)
     while giver < taker and left > 0.0:
         mass = min(gives, takes, left)
         total += mass * (value[order[taker]] - value[order[giver]])
@@ -50,15 +50,15 @@ def extreme(x, b, model, F, outside, sign, value, order):  # type: ignore[no-unt
         takes -= mass
         if gives <= 0.0:
             giver += 1
-            gives = _slack(x, order[giver], model, False)
+            gives = _movable_mass(x, order[giver], model, False)
         if takes <= 0.0:
             taker -= 1
-            takes = _slack(x, order[taker], model, True)
+            takes = _movable_mass(x, order[taker], model, True)
     return sign * total
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
-def _slack(x, k, model, up):  # type: ignore[no-untyped-def]
+def _movable_mass(x, k, model, up):  # type: ignore[no-untyped-def]
     """How far the probability in place k may rise, or fall; the place after the last stands for all others."""
     if k == model.support[x]:
         return model.q[x] if up else 0.0
@@ -66,7 +66,7 @@ def _slack(x, k, model, up):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def lower_sweep(order, model, block, V, policy):  # type: ignore[no-untyped-def]
+def robust_lower_sweep(order, model, block, V, policy):  # type: ignore[no-untyped-def]
     """V <- max(V, T_low V) over the states of ``order``, policy <- the greedy actions; returns the largest rise."""
     A = model.support.shape[0] // V.shape[0]
     value, places = np.empty(model.p.shape[1] + 1), np.empty(model.p.shape[1] + 1, np.int64)
@@ -76,18 +76,18 @@ def lower_sweep(order, model, block, V, policy):  # type: ignore[no-untyped-def]
             best, action = min(block.cap, 1.0 + V[model.start, b]), A
             for a in range(0 if model.terminal[s] else A):
                 x = s * A + a
-                low = extreme(x, b, model, V, 0.0, -1.0, value, places) if model.support[x] > 0 else 0.0
+                low = extreme_mean(x, b, model, V, 0.0, -1.0, value, places) if model.support[x] > 0 else 0.0
                 if 1.0 + low < best:
                     best, action = 1.0 + low, a
             policy[s, b] = action
-            if best > V[s, b] and not inside(block.column, s, b):
+            if best > V[s, b] and not goal_holds_state(block.column, s, b):
                 rise = max(rise, best - V[s, b])
                 V[s, b] = best
     return rise
 
 
 @numba.njit(cache=True, nogil=True)
-def upper_sweep(order, model, block, Y, policy):  # type: ignore[no-untyped-def]
+def robust_upper_sweep(order, model, block, Y, policy):  # type: ignore[no-untyped-def]
     """Y <- min(Y, T_up Y) over the states of ``order``; where Y falls, the policy takes the action. Returns the fall.
 
     States outside ``order`` (never seen) stand at the cap with the reset as their action.
@@ -102,13 +102,13 @@ def upper_sweep(order, model, block, Y, policy):  # type: ignore[no-untyped-def]
                 Y[s, b] = top
                 policy[s, b] = A
         for s in order:
-            if model.terminal[s] or inside(block.column, s, b):
+            if model.terminal[s] or goal_holds_state(block.column, s, b):
                 continue
             for a in range(A):
                 x = s * A + a
                 if model.support[x] == 0:
                     continue
-                up = 1.0 + extreme(x, b, model, Y, top, 1.0, value, places)
+                up = 1.0 + extreme_mean(x, b, model, Y, top, 1.0, value, places)
                 if up < Y[s, b]:
                     fall = max(fall, Y[s, b] - up)
                     Y[s, b] = up
@@ -117,23 +117,23 @@ def upper_sweep(order, model, block, Y, policy):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def lower(model, block, V, policy):  # type: ignore[no-untyped-def]
+def improve_robust_lower_bounds(model, block, V, policy):  # type: ignore[no-untyped-def]
     """V and its greedy policy after sweeps forwards and backwards in turn, until they rise by less than the tolerance.
 
     V and policy: [S, B], changed in place.
     """
     backwards = block.order[::-1].copy()
     for i in range(block.sweeps):
-        if lower_sweep(block.order if i % 2 == 0 else backwards, model, block, V, policy) < block.tolerance:
+        if robust_lower_sweep(block.order if i % 2 == 0 else backwards, model, block, V, policy) < block.tolerance:
             break
     return V, policy
 
 
 @numba.njit(cache=True, nogil=True)
-def upper(model, block, Y, policy):  # type: ignore[no-untyped-def]
+def improve_robust_upper_bounds(model, block, Y, policy):  # type: ignore[no-untyped-def]
     """The same for upper bounds."""
     backwards = block.order[::-1].copy()
     for i in range(block.sweeps):
-        if upper_sweep(block.order if i % 2 == 0 else backwards, model, block, Y, policy) < block.tolerance:
+        if robust_upper_sweep(block.order if i % 2 == 0 else backwards, model, block, Y, policy) < block.tolerance:
             break
     return Y, policy

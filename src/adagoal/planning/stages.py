@@ -26,19 +26,19 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-BLOCK = 64
+GOALS_PER_BLOCK = 64
 """Goals that are planned together."""
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def stages(kernel, bonus, targets, horizon):  # type: ignore[no-untyped-def]
+def plan_finite_horizon(kernel, bonus, targets, horizon):  # type: ignore[no-untyped-def]
     """The policies pi [H, S, G], V~_1(s0) [G] and U_1(s0, pi) [G]."""
     start, n_states = kernel.start, kernel.terminal.shape[0]
     n_actions = kernel.support.shape[0] // n_states
     policy = np.empty((horizon, n_states, targets.size), np.int16)
     distance, error = np.empty(targets.size), np.empty(targets.size)
-    for first in range(0, targets.size, BLOCK):
-        width = min(BLOCK, targets.size - first)
+    for first in range(0, targets.size, GOALS_PER_BLOCK):
+        width = min(GOALS_PER_BLOCK, targets.size - first)
         values = np.zeros((2, 3, n_states, width))  # V~, V_ and U(., pi), of this stage and of the next
         mean, chosen = np.zeros((4, width)), np.zeros(width)
         for h in range(horizon - 1, -1, -1):
@@ -52,8 +52,8 @@ def stages(kernel, bonus, targets, horizon):  # type: ignore[no-untyped-def]
                 chosen[:] = n_actions
                 for a in range(-1 if kernel.terminal[s] else n_actions - 1, -1, -1):
                     x = s * n_actions + a
-                    _moments(x, kernel, after, bonus.correction > 0, mean)
-                    _improve(x, a, bonus, left, mean, best, worst, gap, chosen)
+                    _stage_moments(x, kernel, after, bonus.correction > 0, mean)
+                    _take_better_action(x, a, bonus, left, mean, best, worst, gap, chosen)
                 for k in range(targets.column.shape[1]):
                     j = targets.column[s, k] - first
                     if 0 <= j < width:
@@ -66,7 +66,7 @@ def stages(kernel, bonus, targets, horizon):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _moments(x, kernel, values, pessimistic, out):  # type: ignore[no-untyped-def]
+def _stage_moments(x, kernel, values, pessimistic, out):  # type: ignore[no-untyped-def]
     """Rows of out [4, G]: means of V~, V_, U under p, and the variance of V~, in two passes (no cancellation)."""
     out[:] = 0.0
     for k in range(kernel.support[x]):
@@ -84,16 +84,16 @@ def _moments(x, kernel, values, pessimistic, out):  # type: ignore[no-untyped-de
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def _improve(x, action, bonus, left, mean, best, worst, gap, chosen):  # type: ignore[no-untyped-def]
+def _take_better_action(x, action, bonus, left, mean, best, worst, gap, chosen):  # type: ignore[no-untyped-def]
     """Take the action, that of the pair x, wherever its Q~ is at most the best so far; mean [4, G], the others [G]."""
     weight, correction = bonus.weight[x], bonus.correction
     flat, flat_u = bonus.flat[x] + left * bonus.slope[x], bonus.flat_u[x] + 2.0 * left * bonus.slope[x]
     for j in range(best.shape[0]):
         root = np.sqrt(weight * mean[3, j])
         b = 3.0 * root + flat + correction * (mean[1, j] - mean[0, j])
-        q = _clip(1.0 - b + mean[0, j], 1.0, left)
-        r = _clip(1.0 + b + mean[1, j], 1.0, left)
-        u = _clip(6.0 * root + flat_u + (1.0 + 3.0 * correction) * mean[2, j], 0.0, left)
+        q = _clip_value(1.0 - b + mean[0, j], 1.0, left)
+        r = _clip_value(1.0 + b + mean[1, j], 1.0, left)
+        u = _clip_value(6.0 * root + flat_u + (1.0 + 3.0 * correction) * mean[2, j], 0.0, left)
         worst[j] = r if r < worst[j] else worst[j]
         gap[j] = u if q <= best[j] else gap[j]
         chosen[j] = action if q <= best[j] else chosen[j]
@@ -101,7 +101,7 @@ def _improve(x, action, bonus, left, mean, best, worst, gap, chosen):  # type: i
 
 
 @numba.njit(cache=True, nogil=True)
-def _clip(x, low, high):  # type: ignore[no-untyped-def]
+def _clip_value(x, low, high):  # type: ignore[no-untyped-def]
     """max(min(x, high), low)."""
     y = x if x < high else high
     return y if y > low else low

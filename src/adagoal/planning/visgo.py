@@ -16,12 +16,12 @@ import math
 import numba
 import numpy as np
 
-SWEEPS = 20_000
+MAX_VISGO_SWEEPS = 20_000
 """Sweeps per goal, at most; values are optimistic before."""
 
 
 @numba.njit(cache=True, nogil=True)
-def visgo(kernel, n, iota, usable, goals, root, flat, precision, cap):  # type: ignore[no-untyped-def]
+def solve_visgo(kernel, n, iota, usable, goals, root, flat, precision, cap):  # type: ignore[no-untyped-def]
     """V [B, S], from below, up to a residual of ``precision``, and its greedy policy [B, S]; goals [B], n, iota [X].
 
     Ties go to the lowest action, and to any action before the reset.
@@ -32,7 +32,7 @@ def visgo(kernel, n, iota, usable, goals, root, flat, precision, cap):  # type: 
     policy = np.full((n_sets, n_states), n_actions, np.int16)
     for b in range(n_sets):
         V = values[b]
-        for _ in range(SWEEPS):
+        for _ in range(MAX_VISGO_SWEEPS):
             change = 0.0
             for s in range(n_states):
                 if s == goals[b]:

@@ -1,7 +1,7 @@
 """The report of a run: figures and one self-contained page."""
 
 from adagoal.report.page import write_report
-from adagoal.runs.view import View
-from adagoal.runs.words import headline
+from adagoal.runs.view import StateMetadata
+from adagoal.runs.words import make_headline
 
-__all__ = ["View", "headline", "write_report"]
+__all__ = ["StateMetadata", "make_headline", "write_report"]

@@ -21,30 +21,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core.past import BEYOND, DONE, OPEN
+from adagoal.core.past import GOAL_BEYOND, GOAL_DONE, GOAL_OPEN
 from adagoal.core.types import Longs
-from adagoal.report.places import layered
+from adagoal.report.places import layered_positions
 from adagoal.runs.result import Result
-from adagoal.runs.view import View
+from adagoal.runs.view import StateMetadata
 
-POLICIES = 3_000_000
+MAX_POLICY_ENTRIES = 3_000_000
 """Entries of the policies inside a page, at most; the others are there on request (``adagoal watch``)."""
-MOMENTS = 1_000_000
+MAX_MOMENT_ENTRIES = 1_000_000
 """Goals times moments of a page, at most."""
-LEAST_MOMENTS = 12
-EDGES = 4_000
+MIN_MOMENTS = 12
+MAX_DRAWN_EDGES = 4_000
 """Edges of a graph that are drawn, at most."""
 
-Arrays = dict[str, NDArray[Any]]
+PageArrays = dict[str, NDArray[Any]]
 
 
-def collected(result: Result, view: View) -> tuple[dict[str, Any], Arrays]:
+def collect_page_data(result: Result, view: StateMetadata) -> tuple[dict[str, Any], PageArrays]:
     """Facts and arrays for the page."""
-    order = _order(result)
+    order = _order_goals(result)
     goals = np.array(order, np.int64)
     states = len(result.arrays["visits"])
-    drawn, place = _map(result, view)
-    moments = _moments(result, goals)
+    drawn, place = _map_arrays(result, view)
+    moments = _moment_arrays(result, goals)
     facts = {
         "guarantee": result.guarantee,
         "radius": result.radius,
@@ -54,37 +54,37 @@ def collected(result: Result, view: View) -> tuple[dict[str, Any], Arrays]:
         "start": None if view.start is None else int(view.start),
         "grid": view.layout is not None,
         "shape": drawn,
-        "labels": [view.label(state) for state in range(states)],
+        "labels": [view.numbered_label(state) for state in range(states)],
         "names": None if result.goal_names is None else [f"{g} {result.goal_label(g)}" for g in order],
     }
     members = [result.members(g) for g in order]
     return facts, {
-        **_goals(result, goals),
+        **_goal_arrays(result, goals),
         "member_row": np.cumsum([0, *map(len, members)]).astype(np.uint32),
         "member": np.array([state for part in members for state in part], np.uint32),
         **moments,
         **place,
-        **_moves(result),
-        **_policies(result, goals),
+        **_empirical_model_rows(result),
+        **_policy_tables(result, goals),
     }
 
 
-def policy(result: Result, goal: int) -> Arrays:
+def policy_arrays(result: Result, goal: int) -> PageArrays:
     """The policy of one goal, for a page that does not hold it."""
-    return {"policy": _small(result.policy(goal).actions, result.reset_action)}
+    return {"policy": _compact_actions(result.policy(goal).actions, result.reset_action)}
 
 
-def _order(result: Result) -> list[int]:
+def _order_goals(result: Result) -> list[int]:
     X = set(result.goals)
     return sorted(result.certificates, key=lambda g: (g not in X, *result.certificates[g], g))
 
 
-def _goals(result: Result, goals: Longs) -> Arrays:
+def _goal_arrays(result: Result, goals: Longs) -> PageArrays:
     """What is known about every goal at the end."""
     X, still = set(result.goals), set(result.open_goals)
     bounds = np.array([result.certificates[g] for g in goals.tolist()], float).reshape(-1, 2)
-    stand = [OPEN if g in still else DONE if g in X else BEYOND for g in goals.tolist()]
-    tried, reached = attempts(result)
+    stand = [GOAL_OPEN if g in still else GOAL_DONE if g in X else GOAL_BEYOND for g in goals.tolist()]
+    tried, reached = count_goal_attempts(result)
     return {
         "goal": goals.astype(np.int32),
         "lower": bounds[:, 0].copy(),
@@ -98,9 +98,9 @@ def _goals(result: Result, goals: Longs) -> Arrays:
     }
 
 
-def attempts(result: Result) -> tuple[Longs, Longs]:
+def count_goal_attempts(result: Result) -> tuple[Longs, Longs]:
     """[N] how often every goal was chosen, and how often it was then reached."""
-    chosen, size = result.arrays["episode_goals"], _numbers(result)
+    chosen, size = result.arrays["episode_goals"], _n_goal_numbers(result)
     known = chosen >= 0
     return (
         np.bincount(chosen[known], minlength=size),
@@ -108,24 +108,24 @@ def attempts(result: Result) -> tuple[Longs, Longs]:
     )
 
 
-def _numbers(result: Result) -> int:
+def _n_goal_numbers(result: Result) -> int:
     """N, one more than the largest number of a goal: goals are states, or sets with names."""
     return len(result.arrays["visits"]) if result.goal_names is None else len(result.goal_names)
 
 
-def _moments(result: Result, goals: Longs) -> Arrays:
+def _moment_arrays(result: Result, goals: Longs) -> PageArrays:
     """What was known in the course of the run."""
     arrays = result.arrays
     steps, episodes = arrays["past_steps"], arrays["past_episodes"]
-    most = max(LEAST_MOMENTS, min(80, MOMENTS // max(len(goals), 1)))
+    most = max(MIN_MOMENTS, min(80, MAX_MOMENT_ENTRIES // max(len(goals), 1)))
     taken = np.unique(np.linspace(0, len(steps) - 1, most).round().astype(int)) if len(steps) else np.zeros(0, int)
     steps, episodes = np.append(steps[taken], result.steps), np.append(episodes[taken], result.episodes)
-    found: Arrays = {
+    found: PageArrays = {
         "moment_steps": steps.astype(float),
         "moment_episodes": episodes.astype(float),
-        "moment_chosen": _chosen(arrays["episode_goals"], episodes, goals, _numbers(result)),
+        "moment_chosen": _cumulative_choices(arrays["episode_goals"], episodes, goals, _n_goal_numbers(result)),
     }
-    column = np.full(_numbers(result) + 1, -1)  # the last stands for sets not found yet
+    column = np.full(_n_goal_numbers(result) + 1, -1)  # the last stands for sets not found yet
     known = arrays["past_goals"] < len(column)  # a checkpoint may name any number
     column[arrays["past_goals"][known]] = np.flatnonzero(known)
     blank = {"past_lower": 0.0, "past_upper": np.inf, "past_stand": 0}
@@ -135,20 +135,20 @@ def _moments(result: Result, goals: Longs) -> Arrays:
         table[there, :-1] = arrays[name][np.ix_(taken, column[goals[there]])].T
         found[name.replace("past", "moment")] = table
     found["moment_stand"] = found["moment_stand"].astype(np.uint8)
-    end = _goals(result, goals)
+    end = _goal_arrays(result, goals)
     for name in ("lower", "upper", "stand"):
         found[f"moment_{name}"][:, -1] = end[name]
     return found
 
 
-def _chosen(chosen: NDArray[Any], episodes: Longs, goals: Longs, states: int) -> NDArray[np.uint32]:
+def _cumulative_choices(chosen: NDArray[Any], episodes: Longs, goals: Longs, states: int) -> NDArray[np.uint32]:
     """[G, F] how often every goal had been chosen after so many episodes."""
     parts = np.split(chosen, np.clip(episodes[:-1], 0, len(chosen))) if len(episodes) > 1 else [chosen]
     counted = [np.bincount(part[part >= 0], minlength=states)[goals] for part in parts[: len(episodes)]]
     return np.ascontiguousarray(np.cumsum(counted, axis=0).T.reshape(len(goals), len(episodes)), np.uint32)
 
 
-def _map(result: Result, view: View) -> tuple[list[int], Arrays]:
+def _map_arrays(result: Result, view: StateMetadata) -> tuple[list[int], PageArrays]:
     """Shape of the map; place of every state, walls and edges."""
     states = len(result.arrays["visits"])
     if view.layout is not None:
@@ -158,17 +158,17 @@ def _map(result: Result, view: View) -> tuple[list[int], Arrays]:
         place[: len(cells)][inside] = cells[inside][:, ::-1]
         walls = np.argwhere(view.layout.walls)[:, ::-1].astype(np.float32)
         return list(view.layout.shape), {"place": place, "walls": walls, "edges": np.zeros((0, 2), np.int32)}
-    source, target = _edges(result)
+    source, target = _observed_edges(result)
     seen = result.arrays["visits"] > 0
     seen[[state for goal in result.certificates for state in result.members(goal)]] = True
     start = view.start if view.start is not None else int(result.arrays["visits"].argmax())
-    place = layered(start, seen, source, target).astype(np.float32)
+    place = layered_positions(start, seen, source, target).astype(np.float32)
     layers = int(np.nanmax(place[:, 0], initial=0)) + 1
-    edges = np.stack([source, target], 1) if len(source) <= EDGES else np.zeros((0, 2))
+    edges = np.stack([source, target], 1) if len(source) <= MAX_DRAWN_EDGES else np.zeros((0, 2))
     return [1, layers], {"place": place, "walls": np.zeros((0, 2), np.float32), "edges": edges.astype(np.int32)}
 
 
-def _edges(result: Result) -> tuple[Longs, Longs]:
+def _observed_edges(result: Result) -> tuple[Longs, Longs]:
     """Different (state, successor) that were observed."""
     arrays, states = result.arrays, len(result.arrays["visits"])
     source, target = arrays["moves_pair"] // result.reset_action, arrays["moves_to"].astype(np.int64)
@@ -176,7 +176,7 @@ def _edges(result: Result) -> tuple[Longs, Longs]:
     return both // states, both % states
 
 
-def _moves(result: Result) -> Arrays:
+def _empirical_model_rows(result: Result) -> PageArrays:
     """The empirical model, in compressed rows."""
     arrays = result.arrays
     pairs = len(arrays["visits"]) * result.reset_action
@@ -189,28 +189,28 @@ def _moves(result: Result) -> Arrays:
     }
 
 
-def _policies(result: Result, goals: Longs) -> Arrays:
+def _policy_tables(result: Result, goals: Longs) -> PageArrays:
     """Policies of as many goals as fit: first of those with an upper bound, spread evenly from near to far."""
     tables = result.arrays["policy"]
     owner = {int(g): i for i, g in enumerate(result.arrays["policy_goals"])}
     wanted = [place for place, g in enumerate(goals.tolist()) if g in owner]
-    room = max(POLICIES // max(math.prod(tables.shape[1:]), 1), 1)
+    room = max(MAX_POLICY_ENTRIES // max(math.prod(tables.shape[1:]), 1), 1)
     upper = {place: result.certificates[int(goals[place])].upper for place in wanted}
     bounded, others = ([p for p in wanted if math.isfinite(upper[p]) == known] for known in (True, False))
-    first = _spread(bounded, room)
-    wanted = sorted([*first, *_spread(others, room - len(first))])
+    first = _spread_evenly(bounded, room)
+    wanted = sorted([*first, *_spread_evenly(others, room - len(first))])
     policy_row = np.full(len(goals), -1, np.int32)
     policy_row[wanted] = np.arange(len(wanted))
     rows = [owner[int(goals[place])] for place in wanted]
-    return {"policy": _small(tables[rows], result.reset_action), "policy_row": policy_row}
+    return {"policy": _compact_actions(tables[rows], result.reset_action), "policy_row": policy_row}
 
 
-def _spread(places: list[int], room: int) -> list[int]:
+def _spread_evenly(places: list[int], room: int) -> list[int]:
     """As many of the places as there is room for, evenly."""
     if len(places) <= room:
         return places
     return [places[i] for i in np.unique(np.linspace(0, len(places) - 1, room).round().astype(int))]
 
 
-def _small(tables: NDArray[Any], reset: int) -> NDArray[Any]:
+def _compact_actions(tables: NDArray[Any], reset: int) -> NDArray[Any]:
     return np.ascontiguousarray(tables, np.uint8 if reset < 256 else np.uint16)

@@ -14,66 +14,92 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.errors import InputError
-from adagoal.core.files import busy, bytes_content, read_json, reading, replace, write_text
-from adagoal.core.schema import COUNT, check_json
+from adagoal.core.files import (
+    bytes_content,
+    is_folder_locked,
+    read_json,
+    report_read_errors,
+    write_atomically,
+    write_text,
+)
+from adagoal.core.schema import COUNT_SCHEMA, check_json_value
 from adagoal.core.status import Status
 from adagoal.deep.config import Config
-from adagoal.deep.past import Past
+from adagoal.deep.past import ValueMapHistory
 from adagoal.report import curves, deep_curves, html
 from adagoal.report import deep_figures as figures
 from adagoal.report import deep_film as film
-from adagoal.report.curves import Panel
-from adagoal.report.picture import png
+from adagoal.report.curves import CurvePanel
+from adagoal.report.picture import figure_to_png
 from adagoal.runs import saved
 from adagoal.runs import training_files as files
-from adagoal.runs.again import training
-from adagoal.runs.saved import Saved, read
-from adagoal.runs.signals import ask_to_stop
+from adagoal.runs.again import resume_training_command
+from adagoal.runs.saved import SavedRun, read_saved_run
+from adagoal.runs.signals import request_stop
 from adagoal.runs.words import Headline
 
-PAGE, STRIP, EVALUATION, CERTIFICATE = "report.html", "strip.png", "evaluation.json", "certificate.json"
-TITLES = {
+REPORT_FILE, VIDEO_STRIP_FILE, EVALUATION_FILE, CERTIFICATE_FILE = (
+    "report.html",
+    "strip.png",
+    "evaluation.json",
+    "certificate.json",
+)
+STATUS_TITLES = {
     Status.DONE: "Finished",
     Status.CERTIFIED: "Certified",
     Status.BUDGET: "Stopped by the time limit",
     Status.INTERRUPTED: "Interrupted",
 }
-EARLIER = "Not shown: these files are about an earlier policy"
-MAKES = {EVALUATION: "adagoal evaluate", CERTIFICATE: "adagoal certify"}
+OUTDATED_FILES_TITLE = "Not shown: these files are about an earlier policy"
+WRITING_COMMANDS = {EVALUATION_FILE: "adagoal evaluate", CERTIFICATE_FILE: "adagoal certify"}
 """The command that writes a file."""
-CHOSEN = 200_000
+MAX_CHOSEN_GOALS = 200_000
 """Chosen goals inside a page, at most."""
 
 
-def _object(properties: dict[str, Any]) -> dict[str, Any]:
+def _open_object_schema(properties: dict[str, Any]) -> dict[str, Any]:
     """Entries that must be there; others may."""
     return {"type": "object", "required": list(properties), "properties": properties}
 
 
-_NUMBER = {"type": "number"}
-_SHARE = {"type": "number", "minimum": 0, "maximum": 1}
-_POINT = {"type": "array", "items": _NUMBER}
-_BIN = {"from": _NUMBER, "to": _NUMBER, "episodes": COUNT, "success": _SHARE | {"type": ["number", "null"]}}
-_CELL = {"low": _POINT, "high": _POINT, "share": _SHARE, "rollouts": COUNT, "reached": COUNT}
-_ABOUT = {"type": "object", "properties": {"policy": {"type": "string"}}}
-RULES: dict[str, Any] = {
-    EVALUATION: {
+_NUMBER_SCHEMA = {"type": "number"}
+_SHARE_SCHEMA = {"type": "number", "minimum": 0, "maximum": 1}
+_POINT_SCHEMA = {"type": "array", "items": _NUMBER_SCHEMA}
+_BIN_PROPERTIES = {
+    "from": _NUMBER_SCHEMA,
+    "to": _NUMBER_SCHEMA,
+    "episodes": COUNT_SCHEMA,
+    "success": _SHARE_SCHEMA | {"type": ["number", "null"]},
+}
+_CELL_PROPERTIES = {
+    "low": _POINT_SCHEMA,
+    "high": _POINT_SCHEMA,
+    "share": _SHARE_SCHEMA,
+    "rollouts": COUNT_SCHEMA,
+    "reached": COUNT_SCHEMA,
+}
+_ABOUT_SCHEMA = {"type": "object", "properties": {"policy": {"type": "string"}}}
+EXTRA_FILE_SCHEMAS: dict[str, Any] = {
+    EVALUATION_FILE: {
         "type": "object",
         "required": ["about", "by"],
         "properties": {
-            "about": _ABOUT,
-            "by": {"type": "object", "additionalProperties": {"type": "array", "items": _object(_BIN)}},
+            "about": _ABOUT_SCHEMA,
+            "by": {
+                "type": "object",
+                "additionalProperties": {"type": "array", "items": _open_object_schema(_BIN_PROPERTIES)},
+            },
         },
     },
-    CERTIFICATE: {
+    CERTIFICATE_FILE: {
         "type": "object",
         "required": ["about", "statement", "cells"],
         "properties": {
-            "about": _ABOUT,
+            "about": _ABOUT_SCHEMA,
             "statement": {"type": "string"},
             "cells": {
                 "type": "array",
-                "items": _object(_CELL | {"verdict": {"enum": list(figures.VERDICTS)}}),
+                "items": _open_object_schema(_CELL_PROPERTIES | {"verdict": {"enum": list(figures.VERDICT_COLOURS)}}),
             },
         },
     },
@@ -81,186 +107,190 @@ RULES: dict[str, Any] = {
 """What the page reads of files that other commands leave in the folder."""
 
 
-class Beside(NamedTuple):
+class ExtraFiles(NamedTuple):
     """Files that other commands left in the folder of a training."""
 
-    current: dict[str, Any]
+    current_contents: dict[str, Any]
     """Contents of those that are about a policy of the folder, by name."""
-    earlier: list[str]
+    outdated_names: list[str]
     """Names of those that are about another policy: the training went on or was replaced since."""
 
 
-Found = tuple[files.Record, dict[str, NDArray[Any]], Past, Beside]
+TrainingContents = tuple[files.TrainingRecord, dict[str, NDArray[Any]], ValueMapHistory, ExtraFiles]
 
 
-def write(folder: str | Path, env: str | None = None, trust: bool = False) -> Path:
+def write_training_report(folder: str | Path, env: str | None = None, trust: bool = False) -> Path:
     """Draw the figures of a training into its folder, and write its page.
 
     The film is left out where the environment's code is not installed (``module:Id``), unless ``env`` names it again or
     ``trust`` allows it.
     """
     folder = Path(folder)
-    about, arrays, past, beside = found(folder)
-    pictures = {"curves.png": figures.learning_curves(about.curves)}
+    about, arrays, past, beside = read_training_folder(folder)
+    pictures = {"curves.png": figures.draw_learning_curves(about.learning_curves)}
     if arrays["chosen"].shape[-1] >= 2:
-        pictures |= _pictures(about.configs[0], arrays)
+        pictures |= _draw_goal_figures(about.configs[0], arrays)
     for name, drawn in pictures.items():
-        replace(folder / name, bytes_content(png(drawn)))
-    film.write(about, env, trust)
-    write_text(folder / PAGE, page(about, arrays, past, beside, pictures=list(pictures)))
-    return folder / PAGE
+        write_atomically(folder / name, bytes_content(figure_to_png(drawn)))
+    film.write_video_strip(about, env, trust)
+    write_text(folder / REPORT_FILE, render_training_page(about, arrays, past, beside, pictures=list(pictures)))
+    return folder / REPORT_FILE
 
 
-def found(folder: Path) -> Found:
+def read_training_folder(folder: Path) -> TrainingContents:
     """What the folder holds."""
 
-    def load(held: Saved) -> Found:
-        about = files.record(held)
-        arrays = files.goals(held, about)
-        past = files.past(held, about, min(2, arrays["chosen"].shape[-1]))
-        return about, arrays, past, _beside(held, about)
+    def load(held: SavedRun) -> TrainingContents:
+        about = files.read_training_record(held)
+        arrays = files.read_goal_arrays(held, about)
+        past = files.read_past_maps(held, about, min(2, arrays["chosen"].shape[-1]))
+        return about, arrays, past, _read_extra_files(held, about)
 
-    return read(folder, load)
+    return read_saved_run(folder, load)
 
 
-def page(
-    about: files.Record,
+def render_training_page(
+    about: files.TrainingRecord,
     arrays: dict[str, NDArray[Any]],
-    past: Past,
-    beside: Beside,
+    past: ValueMapHistory,
+    beside: ExtraFiles,
     live: bool = False,
     pictures: Sequence[str] = (),
 ) -> str:
     """The page of a training; ``pictures`` are files beside it, for readers without JavaScript."""
     from adagoal.report import charts
 
-    first, extra = about.configs[0], beside.current
-    panels, text = _curves(about, past, extra)
-    drawn = charts.curves([(panel.x, panel.y, panel.log) for panel in panels]) | charts.goal_space()
-    strip = about.path / STRIP
-    return html.page(
+    first, extra = about.configs[0], beside.current_contents
+    panels, text = _training_curves(about, past, extra)
+    drawn = charts.curve_plots([(panel.x, panel.y, panel.log_axes) for panel in panels]) | charts.goal_space_plots()
+    strip = about.path / VIDEO_STRIP_FILE
+    return html.render_html_page(
         "deep.html",
         ("curves.js", "deep.js"),
         drawn,
-        block(about, arrays, past, beside),
+        pack_training_data(about, arrays, past, beside),
         live,
         title=f"adagoal: {first.env}, {first.goal_rule}",
         badge="",
-        words=words(about, beside),
+        words=render_training_summary(about, beside),
         pictures=pictures,
         panels=panels,
-        parts=curves.parts(text),
+        parts=curves.parse_markdown(text),
         plane=arrays["chosen"].shape[-1] >= 2,
         trained=first.rule_is_a_file or first.needs_ensemble or first.algorithm == "critics",
-        statement=extra[CERTIFICATE]["statement"] if CERTIFICATE in extra else "",
-        measured=bool(past.tests) or EVALUATION in extra,
+        statement=extra[CERTIFICATE_FILE]["statement"] if CERTIFICATE_FILE in extra else "",
+        measured=bool(past.tests) or EVALUATION_FILE in extra,
         folder=quote(str(about.path)),
         film=base64.b64encode(strip.read_bytes()).decode() if strip.is_file() else "",
-        frames=film.FRAMES,
+        frames=film.N_FRAMES,
         parameters=first.to_json() | {"method": about.data["method"]},
     )
 
 
-def block(about: files.Record, arrays: dict[str, NDArray[Any]], past: Past, beside: Beside, **more: Any) -> bytes:
+def pack_training_data(
+    about: files.TrainingRecord, arrays: dict[str, NDArray[Any]], past: ValueMapHistory, beside: ExtraFiles, **more: Any
+) -> bytes:
     """The data of the page; ``more`` facts are those of a live one."""
-    extra = beside.current
-    panels, text = _curves(about, past, extra)
+    extra = beside.current_contents
+    panels, text = _training_curves(about, past, extra)
     chosen = arrays["chosen"][:, 0, :, :2]
-    every = -(-chosen[..., 0].size // CHOSEN)
+    every = -(-chosen[..., 0].size // MAX_CHOSEN_GOALS)
     boxes = {"train": "train_box_0", "test": "test_box_0", "table": "table"}
     facts = {
-        "words": words(about, beside),
+        "words": render_training_summary(about, beside),
         "boxes": {name: arrays[key][:, :2].tolist() for name, key in boxes.items() if key in arrays},
         "episodes": about.configs[0].episodes,
         "every": every,
         "radius": about.configs[0].radius,
-        "ends": _ends(about, arrays),
+        "ends": _map_corners(about, arrays),
         "map_cycles": list(past.maps),
-        "cells": extra.get(CERTIFICATE, {}).get("cells", []),
+        "cells": extra.get(CERTIFICATE_FILE, {}).get("cells", []),
     }
     more_arrays = {"chosen": np.ascontiguousarray(chosen[::every], np.float32)}
     if "D" in arrays and arrays["D"].ndim == 3:
         more_arrays |= {name: np.ascontiguousarray(arrays[name][0], np.float32) for name in ("D", "E")}
     if past.maps and chosen.shape[-1] == 2:
         more_arrays["maps"] = np.ascontiguousarray([kept[0] for kept in past.maps.values()], np.float32)
-    return curves.block(text, panels, more_arrays, **facts, **more)
+    return curves.pack_curve_data(text, panels, more_arrays, **facts, **more)
 
 
-def _curves(about: files.Record, past: Past, extra: dict[str, Any]) -> tuple[list[Panel], str]:
+def _training_curves(
+    about: files.TrainingRecord, past: ValueMapHistory, extra: dict[str, Any]
+) -> tuple[list[CurvePanel], str]:
     """Panels, and tables in Markdown; ``extra`` are the files beside the training."""
-    evaluated = extra.get(EVALUATION, {}).get("by", {})
-    return deep_curves.panels(about, past, evaluated), deep_curves.text(about, evaluated)
+    evaluated = extra.get(EVALUATION_FILE, {}).get("by", {})
+    return deep_curves.training_panels(about, past, evaluated), deep_curves.training_tables(about, evaluated)
 
 
-def _ends(about: files.Record, arrays: dict[str, NDArray[Any]]) -> list[list[float]]:
+def _map_corners(about: files.TrainingRecord, arrays: dict[str, NDArray[Any]]) -> list[list[float]]:
     """Of the maps of D and E: the box around the training spaces of all runs, in the plane."""
     boxes = np.stack([arrays[f"train_box_{run}"][:, :2] for run in range(len(about.configs))])
     return [boxes[:, 0].min(0).tolist(), boxes[:, 1].max(0).tolist()]
 
 
-def words(about: files.Record, beside: Beside) -> str:
+def render_training_summary(about: files.TrainingRecord, beside: ExtraFiles) -> str:
     """What happened, as a piece of HTML."""
     status = Status(about.data["status"])
-    share = statistics.fmean(curve[-1]["success"] for curve in about.curves)
+    share = statistics.fmean(curve[-1]["success"] for curve in about.learning_curves)
     text = (
-        f"{share:.0%} of the test goals held at the last step, after {about.curves[0][-1]['steps']:,} steps "
+        f"{share:.0%} of the test goals held at the last step, after {about.learning_curves[0][-1]['steps']:,} steps "
         f"({about.data['wall_seconds']:,.0f} s)."
     )
-    steps = about.curves[0][-1]["steps"]
-    command = "" if status.finished else training(about.configs[0], about.path, steps)
-    head = Headline("good" if status.finished else "partial", TITLES[status], (text,))
-    again = [f"{name}: repeat {MAKES[name]} {quote(str(about.path))}" for name in beside.earlier]
-    troubles = [(EARLIER, again)] if again else []
-    return html.environment().get_template("words.html").render(head=head, troubles=troubles, command=command)
+    steps = about.learning_curves[0][-1]["steps"]
+    command = "" if status.finished else resume_training_command(about.configs[0], about.path, steps)
+    head = Headline("good" if status.finished else "partial", STATUS_TITLES[status], (text,))
+    again = [f"{name}: repeat {WRITING_COMMANDS[name]} {quote(str(about.path))}" for name in beside.outdated_names]
+    troubles = [(OUTDATED_FILES_TITLE, again)] if again else []
+    return html.template_environment().get_template("words.html").render(head=head, troubles=troubles, command=command)
 
 
-def _beside(held: Saved, about: files.Record) -> Beside:
+def _read_extra_files(held: SavedRun, about: files.TrainingRecord) -> ExtraFiles:
     """What ``evaluate`` and ``certify`` left in the folder, checked, by whether it is about a policy of the folder."""
     folder = about.path
-    there = {name: read_json(folder / name) for name in RULES if os.path.lexists(folder / name)}
+    there = {name: read_json(folder / name) for name in EXTRA_FILE_SCHEMAS if os.path.lexists(folder / name)}
     for name, data in there.items():
-        with reading(folder / name):
-            check_json(RULES[name], data)
+        with report_read_errors(folder / name):
+            check_json_value(EXTRA_FILE_SCHEMAS[name], data)
             for cell in data.get("cells", ()):
                 if not len(cell["low"]) == len(cell["high"]) >= 1:
                     raise ValueError("a cell has no corners")
-    own = {files.policy(held, about, run).fingerprint() for run in range(len(about.configs))} if there else set()
+    own = {files.read_policy(held, about, run).fingerprint() for run in range(len(about.configs))} if there else set()
     current = {name: data for name, data in there.items() if data["about"].get("policy") in own}
-    return Beside(current, [name for name in there if name not in current])
+    return ExtraFiles(current, [name for name in there if name not in current])
 
 
-def _pictures(config: Config, arrays: dict[str, Any]) -> dict[str, Any]:
+def _draw_goal_figures(config: Config, arrays: dict[str, Any]) -> dict[str, Any]:
     """Where the first run chose its goals, and what its ensemble believes in the end."""
     train, test = arrays["train_box_0"], arrays["test_box_0"]
-    drawn = {"goals.png": figures.goal_heat(arrays["chosen"][:, 0], train, test, arrays.get("table"))}
+    drawn = {"goals.png": figures.draw_goal_heatmaps(arrays["chosen"][:, 0], train, test, arrays.get("table"))}
     if "D" in arrays:  # the run has ended
         ends = arrays["low"], arrays["high"]
-        drawn["maps.png"] = figures.value_maps(arrays["D"][0], arrays["E"][0], *ends, test, config.radius)
+        drawn["maps.png"] = figures.draw_value_maps(arrays["D"][0], arrays["E"][0], *ends, test, config.radius)
     return drawn
 
 
-class FolderTraining:
+class TrainingFolderSource:
     """What a live page of a training shows: the last save in its folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def stamp(self) -> str:
+    def version_stamp(self) -> str:
         """Of the last save, and whether a training is going on."""
-        return f"{saved.stamp(self._folder)} {busy(self._folder)}"
+        return f"{saved.last_commit_stamp(self._folder)} {is_folder_locked(self._folder)}"
 
-    def page(self) -> str:
+    def render_page(self) -> str:
         """The page of the last save."""
-        return page(*found(self._folder), live=True)
+        return render_training_page(*read_training_folder(self._folder), live=True)
 
-    def block(self) -> bytes:
+    def pack_data(self) -> bytes:
         """Its data."""
-        return block(*found(self._folder), running=busy(self._folder))
+        return pack_training_data(*read_training_folder(self._folder), running=is_folder_locked(self._folder))
 
-    def policy(self, goal: int) -> bytes:
+    def pack_policy(self, goal: int) -> bytes:
         """A training has none by the number of a goal."""
         raise InputError("a training has no goals with numbers", "goal")
 
-    def stop(self) -> None:
+    def request_stop(self) -> None:
         """Ask the training to stop after this cycle."""
-        ask_to_stop(self._folder)
+        request_stop(self._folder)

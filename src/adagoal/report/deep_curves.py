@@ -9,81 +9,87 @@ from typing import Any
 import numpy as np
 
 from adagoal.deep import evaluation
-from adagoal.deep.past import Past
-from adagoal.report.curves import Line, Panel
+from adagoal.deep.past import ValueMapHistory
+from adagoal.report.curves import Curve, CurvePanel
 from adagoal.runs import training_files as files
 
-GOALS = {
+GOAL_CURVES = {
     "inside_test": "in the test space",
     "on_table": "on the table",
     "reachable": "candidates with D ≤ L",
     "train_success": "reached in training",
 }
 """What is known of the goals of training, by its name in a curve."""
-DISTANCE = "distance from the start"
-Evaluated = Mapping[str, Sequence[Mapping[str, Any]]]
+DISTANCE_LABEL = "distance from the start"
+EvaluationBins = Mapping[str, Sequence[Mapping[str, Any]]]
 """What ``evaluate`` measured: by the name of a distance or a coordinate, intervals with their success."""
 
 
-def panels(about: files.Record, past: Past, evaluated: Evaluated) -> list[Panel]:
+def training_panels(about: files.TrainingRecord, past: ValueMapHistory, evaluated: EvaluationBins) -> list[CurvePanel]:
     """Test success and what the goals were over the steps; success by distance."""
     steps = "environment steps"
     tests = {"success": "last step", "success_any": "any step"}
-    found = [Panel("Test success", steps, "share of test goals", _lines(about, tests), log=False)]
-    lines = _lines(about, GOALS)
+    found = [CurvePanel("Test success", steps, "share of test goals", _curves_over_steps(about, tests), log_axes=False)]
+    lines = _curves_over_steps(about, GOAL_CURVES)
     if lines:
-        found.append(Panel("The goals of training", steps, "share of chosen goals", lines, log=False))
+        found.append(CurvePanel("The goals of training", steps, "share of chosen goals", lines, log_axes=False))
     if past.tests:
-        lines = _by_distance(past, [config.seed for config in about.configs])
-        found.append(Panel("Success by distance, in the tests", DISTANCE, "share of test goals", lines, log=False))
+        lines = _success_by_distance(past, [config.seed for config in about.configs])
+        found.append(
+            CurvePanel(
+                "Success by distance, in the tests", DISTANCE_LABEL, "share of test goals", lines, log_axes=False
+            )
+        )
     for name, bins in evaluated.items():
-        lines = _binned("last step", bins)
+        lines = _binned_curve("last step", bins)
         if lines and name.startswith("distance"):
-            found.append(Panel(f"Success by {name}, evaluated", name, "share of test goals", lines, log=False))
+            found.append(
+                CurvePanel(f"Success by {name}, evaluated", name, "share of test goals", lines, log_axes=False)
+            )
     return found
 
 
-def _by_distance(past: Past, seeds: Sequence[int]) -> list[Line]:
+def _success_by_distance(past: ValueMapHistory, seeds: Sequence[int]) -> list[Curve]:
     """Share of the test goals that were held, by their distance, in quarters of the training: all runs, and each."""
     tests = np.stack(past.tests).astype(np.float64)
-    edges = evaluation.edges(tests[..., 0])
+    edges = evaluation.success_bin_edges(tests[..., 0])
     lines = []
     for quarter, part in enumerate(np.array_split(tests, 4)):
         name = f"tests of quarter {quarter + 1}"
         every = list(zip(seeds, np.moveaxis(part, 1, 0), strict=True)) if len(seeds) > 1 else []
         for seed, own in [(None, part), *every]:
             away, held = own.reshape(-1, 2).T
-            lines += _binned(name, evaluation.binned(away, held > 0, edges), seed)
+            lines += _binned_curve(name, evaluation.success_by_bin(away, held > 0, edges), seed)
     return lines
 
 
-def _binned(name: str, bins: Sequence[Mapping[str, Any]], seed: int | None = None) -> list[Line]:
+def _binned_curve(name: str, bins: Sequence[Mapping[str, Any]], seed: int | None = None) -> list[Curve]:
     """A curve through the middles of the intervals with episodes, if there are any."""
     known = [((part["from"] + part["to"]) / 2, part["success"]) for part in bins if part["success"] is not None]
-    return [Line(name, [x for x, _ in known], [y for _, y in known], seed)] if known else []
+    return [Curve(name, [x for x, _ in known], [y for _, y in known], seed)] if known else []
 
 
-def _lines(about: files.Record, names: dict[str, str]) -> list[Line]:
+def _curves_over_steps(about: files.TrainingRecord, names: dict[str, str]) -> list[Curve]:
     """Curves of every run and, where there are several, their mean."""
     lines = []
     for key, name in names.items():
         runs = [
             ([point["steps"] for point in curve if key in point], [point[key] for point in curve if key in point])
-            for curve in about.curves
+            for curve in about.learning_curves
         ]
         if not all(x for x, _ in runs):
             continue
         mean = [statistics.fmean(values) for values in zip(*(y for _, y in runs), strict=False)]
-        lines.append(Line(name, runs[0][0][: len(mean)], mean))
+        lines.append(Curve(name, runs[0][0][: len(mean)], mean))
         if len(runs) > 1:
-            lines += [Line(name, x, y, config.seed) for (x, y), config in zip(runs, about.configs, strict=True)]
+            lines += [Curve(name, x, y, config.seed) for (x, y), config in zip(runs, about.configs, strict=True)]
     return lines
 
 
-def text(about: files.Record, evaluated: Evaluated) -> str:
+def training_tables(about: files.TrainingRecord, evaluated: EvaluationBins) -> str:
     """The tables, in Markdown: the runs and, where they were tested since, their success by distance."""
     rows = ["| goal rule | seed | steps | success, last step | any step |", "| --- | ---: | ---: | ---: | ---: |"]
-    for config, curve in zip(about.configs, about.curves, strict=True):
+    for config, curve in zip(about.configs, about.learning_curves, strict=True):
         rule = config.goal_rule.replace("|", "/")
         end = curve[-1]
         rows.append(f"| {rule} | {config.seed} | {end['steps']:,} | {end['success']:.2f} | {end['success_any']:.2f} |")

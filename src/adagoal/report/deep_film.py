@@ -16,30 +16,30 @@ from numpy.typing import NDArray
 
 from adagoal.core import isolation
 from adagoal.core.errors import InputError
-from adagoal.core.files import replace
+from adagoal.core.files import write_atomically
 from adagoal.deep import envs, goalspace, measure
-from adagoal.deep.vectors import flat, like
+from adagoal.deep.vectors import flatten_numbers, unflatten_like
 from adagoal.runs import training_files as files
-from adagoal.runs.saved import read
+from adagoal.runs.saved import read_saved_run
 
-CHILD = "import sys; sys.path[:] = sys.argv[2:]; from adagoal.report import deep_film; deep_film.main()"
-FRAMES = 12
-SIDE = 240
+CHILD_CODE = "import sys; sys.path[:] = sys.argv[2:]; from adagoal.report import deep_film; deep_film.main()"
+N_FRAMES = 12
+MIN_FRAME_PIXELS = 240
 """Pixels of a picture on the page, at least; larger ones lose every second pixel, or more."""
 
 
-def write(about: files.Record, env: str | None, trust: bool) -> Path | None:
+def write_video_strip(about: files.TrainingRecord, env: str | None, trust: bool) -> Path | None:
     """Render ``FOLDER/strip.png`` in a child process; None where no renderer works, or the code may not be run."""
-    environment = {"MUJOCO_GL": "egl", **os.environ, **isolation.environment()}
+    environment = {"MUJOCO_GL": "egl", **os.environ, **isolation.worker_environment()}
     path = about.path / "strip.png"
     path.unlink(missing_ok=True)
     try:
-        about.source(env, trust)
+        about.env_source(env, trust)
     except InputError:
         return None
     try:
         subprocess.run(
-            [sys.executable, "-c", CHILD, str(about.path), *sys.path],
+            [sys.executable, "-c", CHILD_CODE, str(about.path), *sys.path],
             env=environment,
             capture_output=True,
             timeout=120,
@@ -50,20 +50,20 @@ def write(about: files.Record, env: str | None, trust: bool) -> Path | None:
     return path if path.is_file() else None
 
 
-def frames(folder: Path) -> NDArray[np.uint8]:
+def render_frames(folder: Path) -> NDArray[np.uint8]:
     """Pictures ``[FRAMES, height, width, 3]`` of one episode at a far test goal; makes the folder's environment."""
-    trained = read(folder, files.record).configs[0]
+    trained = read_saved_run(folder, files.read_training_record).configs[0]
     policy = files.load(folder)
-    source = envs.Source(policy.env)
-    env = source.make(render_mode="rgb_array")
-    horizon = measure.dimensions(env, source, trained.horizon).horizon
-    goals = goalspace.goal_space(env, "test_goals", trained.test_goals)(np.random.default_rng(1), 32)
+    source = envs.EnvSource(policy.env)
+    env = source.make_env(render_mode="rgb_array")
+    horizon = measure.measure_dimensions(env, source, trained.horizon).horizon
+    goals = goalspace.make_goal_sampler(env, "test_goals", trained.test_goals)(np.random.default_rng(1), 32)
     seen, _ = env.reset(seed=1)
-    goal = goals[np.argmax(np.linalg.norm(goals - flat(seen["achieved_goal"]), axis=1))]
-    tell = source.setter(env)
+    goal = goals[np.argmax(np.linalg.norm(goals - flatten_numbers(seen["achieved_goal"]), axis=1))]
+    tell = source.find_goal_setter(env)
     if tell is not None:
-        tell(like(seen["desired_goal"], goal))
-    shown = np.linspace(0, horizon, FRAMES).astype(int).tolist()
+        tell(unflatten_like(seen["desired_goal"], goal))
+    shown = np.linspace(0, horizon, N_FRAMES).astype(int).tolist()
     pictures = {0: env.render()}
     ended = False
     for t in range(1, horizon + 1):
@@ -75,15 +75,15 @@ def frames(folder: Path) -> NDArray[np.uint8]:
     return np.stack([pictures[t] for t in shown])
 
 
-def main() -> None:
+def render_strip_of_folder() -> None:
     """Write the strip of a folder."""
     import matplotlib.image
 
     folder = Path(sys.argv[1])
-    pictures = frames(folder)
-    every = max(1, min(pictures.shape[1:3]) // SIDE)
+    pictures = render_frames(folder)
+    every = max(1, min(pictures.shape[1:3]) // MIN_FRAME_PIXELS)
     pictures = pictures[:, ::every, ::every]
     strip = np.concatenate(list(pictures), 1)
     picture = io.BytesIO()
     matplotlib.image.imsave(picture, strip, format="png")
-    replace(folder / "strip.png", lambda file: file.write(picture.getvalue()))
+    write_atomically(folder / "strip.png", lambda file: file.write(picture.getvalue()))

@@ -17,37 +17,37 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-HERE = Path(__file__).parent
+REPORT_FOLDER = Path(__file__).parent
 
 
-def page(
+def render_html_page(
     template: str, own: tuple[str, ...], figures: Mapping[str, Any], block: bytes, live: bool = False, **shown: Any
 ) -> str:
     """The page of a template and its own scripts, with figures of Bokeh and a packed block of data."""
-    scripts = {"bokeh": _bokeh(), "script": "".join(map(_static, ("common.js", *own)))}
+    scripts = {"bokeh": _bokeh_script(), "script": "".join(map(_read_static_file, ("common.js", *own)))}
     return (
-        environment()
+        template_environment()
         .get_template(template)
         .render(
             **shown,
             **scripts,
-            policy=_policy(tuple(scripts.values())),
-            style=_static("page.css"),
+            policy=_content_security_policy(tuple(scripts.values())),
+            style=_read_static_file("page.css"),
             figures=json.dumps(figures).replace("<", "\\u003c"),
             block=base64.b64encode(block).decode(),
             live=live,
-            licence=_licence(),
+            licence=_bokeh_licence(),
         )
     )
 
 
 @cache
-def environment() -> Environment:
+def template_environment() -> Environment:
     """Of the templates; everything that they show is escaped."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     made = Environment(
-        loader=FileSystemLoader(HERE / "templates"),
+        loader=FileSystemLoader(REPORT_FOLDER / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -58,12 +58,12 @@ def environment() -> Environment:
 
 
 @cache
-def _static(name: str) -> str:
-    return (HERE / "static" / name).read_text(encoding="utf-8")
+def _read_static_file(name: str) -> str:
+    return (REPORT_FOLDER / "static" / name).read_text(encoding="utf-8")
 
 
 @cache
-def _bokeh() -> str:
+def _bokeh_script() -> str:
     """The script of Bokeh: the core, as the controls of the page are the browser's own."""
     from bokeh.resources import Resources
 
@@ -73,7 +73,7 @@ def _bokeh() -> str:
 
 
 @cache
-def _licence() -> dict[str, str]:
+def _bokeh_licence() -> dict[str, str]:
     """Version and licence of Bokeh."""
     import bokeh
 
@@ -82,7 +82,7 @@ def _licence() -> dict[str, str]:
 
 
 @cache
-def _policy(scripts: tuple[str, ...]) -> str:
+def _content_security_policy(scripts: tuple[str, ...]) -> str:
     hashes = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts)
     allowed = " ".join(f"'sha256-{value}'" for value in hashes)
     return (

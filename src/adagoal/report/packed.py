@@ -15,24 +15,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-TYPES = ("<f8", "<f4", "<i4", "<u4", "<u2", "|u1")
+JAVASCRIPT_TYPES = ("<f8", "<f4", "<i4", "<u4", "<u2", "|u1")
 """What JavaScript has typed arrays for."""
 
 
-def packed(facts: object, arrays: Mapping[str, NDArray[Any]]) -> bytes:
+def pack_data_block(facts: object, arrays: Mapping[str, NDArray[Any]]) -> bytes:
     """The block; equal input gives equal bytes."""
     places: dict[str, Any] = {}
     body = bytearray()
     for name, array in arrays.items():
-        if array.dtype.str not in TYPES:
+        if array.dtype.str not in JAVASCRIPT_TYPES:
             raise ValueError(f"{name} holds {array.dtype}, which no page can read")
         places[name] = {"type": array.dtype.str, "shape": array.shape, "at": len(body)}
-        body += _filled(array.tobytes())
-    head = _filled(json.dumps({"facts": facts, "arrays": places}, default=_number).encode())
+        body += _pad_to_eight_bytes(array.tobytes())
+    head = _pad_to_eight_bytes(json.dumps({"facts": facts, "arrays": places}, default=_to_python_number).encode())
     return zlib.compress(len(head).to_bytes(8, "little") + head + bytes(body), 6)
 
 
-def unpacked(block: bytes) -> tuple[Any, dict[str, NDArray[Any]]]:
+def unpack_data_block(block: bytes) -> tuple[Any, dict[str, NDArray[Any]]]:
     """The facts and the arrays of a block."""
     whole = zlib.decompress(block)
     end = 8 + int.from_bytes(whole[:8], "little")
@@ -45,12 +45,12 @@ def unpacked(block: bytes) -> tuple[Any, dict[str, NDArray[Any]]]:
     return head["facts"], arrays
 
 
-def _number(value: Any) -> Any:
+def _to_python_number(value: Any) -> Any:
     """NumPy's numbers as Python's."""
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"{value!r} is no fact")
 
 
-def _filled(data: bytes) -> bytes:
+def _pad_to_eight_bytes(data: bytes) -> bytes:
     return data + b" " * (-len(data) % 8)

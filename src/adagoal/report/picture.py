@@ -7,13 +7,13 @@ import warnings
 
 from matplotlib.figure import Figure
 
-DPI = 130
+FIGURE_DPI = 130
 
 
-def png(drawn: Figure) -> bytes:
+def figure_to_png(drawn: Figure) -> bytes:
     """A figure as a picture."""
     buffer = io.BytesIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")  # names of states may be in any script
-        drawn.savefig(buffer, format="png", dpi=DPI)
+        drawn.savefig(buffer, format="png", dpi=FIGURE_DPI)
     return buffer.getvalue()

@@ -11,9 +11,9 @@ import numpy as np
 from adagoal.core.types import Bools, Floats, Longs
 
 
-def layered(start: int, seen: Bools, source: Longs, target: Longs) -> Floats:
+def layered_positions(start: int, seen: Bools, source: Longs, target: Longs) -> Floats:
     """[S, 2] places (layer, height in 0..1) of the seen states, NaN for others; edges [M] as source and target."""
-    layer = _layers(start, seen, source, target)
+    layer = _layers_from_start(start, seen, source, target)
     place = np.full((len(seen), 2), np.nan)
     height = np.full(len(seen), 0.5)
     for number in range(int(layer.max(initial=-1)) + 1):
@@ -28,7 +28,7 @@ def layered(start: int, seen: Bools, source: Longs, target: Longs) -> Floats:
     return place
 
 
-def _layers(start: int, seen: Bools, source: Longs, target: Longs) -> Longs:
+def _layers_from_start(start: int, seen: Bools, source: Longs, target: Longs) -> Longs:
     """[S] fewest transitions from the start, -1 for states never seen; what cannot be reached so comes last."""
     layer = np.full(len(seen), -1)
     layer[start] = 0

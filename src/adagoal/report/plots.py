@@ -13,41 +13,47 @@ from matplotlib.colors import LogNorm, Normalize, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from adagoal.core.text import plain
+from adagoal.core.text import to_single_line
 from adagoal.core.types import Longs
-from adagoal.report.maps import OUTSIDE, UNSEEN, WALL, draw_map, map_size
+from adagoal.report.maps import OUTSIDE_COLOUR, UNSEEN_COLOUR, WALL_COLOUR, draw_grid_map, map_size_inches
 from adagoal.runs.result import Result
-from adagoal.runs.view import View
+from adagoal.runs.view import StateMetadata
 
-MAP = colormaps["viridis"]
-BLUE, ORANGE, GREY = "#31588a", "#d1742f", "#9aa3ad"
-WINDOWS = 3
-COLUMNS = 48
+COLOUR_MAP = colormaps["viridis"]
+FINISHED_COLOUR, OPEN_COLOUR, NEUTRAL_COLOUR = "#31588a", "#d1742f", "#9aa3ad"
+N_TIME_WINDOWS = 3
+HEATMAP_COLUMNS = 48
 """Time windows of the heat map."""
-ROWS = 120
+MAX_HEATMAP_ROWS = 120
 """Goals of the heat map, at most; more are drawn in groups."""
-LABELS = 40
+MAX_NAMED_GOALS = 40
 """Goals up to which their names are written."""
-NAME = 28
+MAX_AXIS_NAME_LENGTH = 28
 """Characters of a name beside an axis, at most."""
 
 
-def figures(result: Result, view: View) -> dict[str, tuple[Figure, str]]:
+def draw_figures(result: Result, view: StateMetadata) -> dict[str, tuple[Figure, str]]:
     """Every figure by file name, with its caption."""
     drawn: dict[str, tuple[Figure, str]] = {}
     if view.layout is not None and result.goal_names is None:
-        drawn["goals"] = goal_map(result, view), "Bounds on the expected number of steps from the start to every cell."
+        drawn["goals"] = (
+            draw_goal_map(result, view),
+            "Bounds on the expected number of steps from the start to every cell.",
+        )
     else:
-        drawn["goals"] = intervals(result, view), "Bounds on the expected number of steps from the start to every goal."
+        drawn["goals"] = (
+            draw_intervals(result, view),
+            "Bounds on the expected number of steps from the start to every goal.",
+        )
     if len(result.arrays["episode_goals"]):
-        drawn["selection"] = selection(result, view), "Which goals were chosen, over time."
+        drawn["selection"] = draw_goal_selection(result, view), "Which goals were chosen, over time."
     if len(result.arrays["trace"]):
-        drawn["progress"] = progress(result), "What was still unknown, over the steps."
-    drawn["visits"] = visits(result, view), "How often every state was visited."
+        drawn["progress"] = draw_progress(result), "What was still unknown, over the steps."
+    drawn["visits"] = draw_visits(result, view), "How often every state was visited."
     return drawn
 
 
-def goal_map(result: Result, view: View) -> Figure:
+def draw_goal_map(result: Result, view: StateMetadata) -> Figure:
     """Lower and upper bounds on the grid; goals outside the set X are grey."""
     assert view.layout is not None
     L, epsilon = result.radius, result.setting.epsilon
@@ -55,7 +61,7 @@ def goal_map(result: Result, view: View) -> Figure:
     states = len(view.layout.cells)
     chosen, opened = (np.isin(np.arange(states), goals) for goals in (result.goals, result.open_goals))
     seen = np.isin(np.arange(states), list(result.certificates))
-    width, height = map_size(view.layout, 2)
+    width, height = map_size_inches(view.layout, 2)
     figure = Figure((width + 1.0, height + 1.0), layout="constrained")
     axes: Sequence[Axes] = figure.subplots(1, 2)
     titles = "at least (best policy)", "at most (returned policy)"
@@ -64,18 +70,20 @@ def goal_map(result: Result, view: View) -> Figure:
         for goal, bounds in result.certificates.items():
             if chosen[goal] and math.isfinite(bounds[which]):
                 values[goal] = bounds[which]
-        cells = draw_map(ax, view, values, norm, MAP, shown=chosen, seen=seen, marked=opened, numbers=".0f")
+        cells = draw_grid_map(ax, view, values, norm, COLOUR_MAP, shown=chosen, seen=seen, marked=opened, numbers=".0f")
         ax.set_title(title, fontsize=10)
     figure.colorbar(cells, ax=axes, shrink=0.8, label="expected steps")
-    patches = [Patch(color=WALL, label="wall"), Patch(facecolor=OUTSIDE, label=f"beyond {L:g} steps")]
-    patches += [Patch(facecolor=UNSEEN, edgecolor=GREY, hatch="///", label="never seen, or no bound yet")]
+    patches = [Patch(color=WALL_COLOUR, label="wall"), Patch(facecolor=OUTSIDE_COLOUR, label=f"beyond {L:g} steps")]
+    patches += [
+        Patch(facecolor=UNSEEN_COLOUR, edgecolor=NEUTRAL_COLOUR, hatch="///", label="never seen, or no bound yet")
+    ]
     if result.open_goals:
-        patches += [Patch(facecolor="none", edgecolor=ORANGE, linewidth=2, label="open")]
+        patches += [Patch(facecolor="none", edgecolor=OPEN_COLOUR, linewidth=2, label="open")]
     figure.legend(handles=patches, loc="outside lower center", ncols=len(patches), frameon=False, fontsize=8)
     return figure
 
 
-def intervals(result: Result, view: View) -> Figure:
+def draw_intervals(result: Result, view: StateMetadata) -> Figure:
     """The certificates sorted by their lower bounds."""
     L, epsilon = result.radius, result.setting.epsilon
     X, still = set(result.goals), set(result.open_goals)
@@ -83,7 +91,7 @@ def intervals(result: Result, view: View) -> Figure:
     top = max([L + epsilon, *(min(result.certificates[g].lower, 2 * L) for g in order)]) * 1.08
     lower = np.array([result.certificates[g].lower for g in order])
     upper = np.minimum([result.certificates[g].upper for g in order], top)
-    colours = [ORANGE if g in still else BLUE if g in X else GREY for g in order]
+    colours = [OPEN_COLOUR if g in still else FINISHED_COLOUR if g in X else NEUTRAL_COLOUR for g in order]
     place = np.arange(len(order))
     figure = Figure((9.0, 4.0), layout="constrained")
     ax = figure.subplots()
@@ -94,30 +102,32 @@ def intervals(result: Result, view: View) -> Figure:
     ax.axhline(L + epsilon, color="black", linewidth=0.8, linestyle=":")
     ax.annotate("L and L + epsilon", (0, L), xytext=(2, 3), textcoords="offset points", fontsize=8)
     ax.set(xlim=(-1, len(order)), ylim=(0, top), ylabel="expected steps from the start", xlabel="goals, sorted")
-    if len(order) <= LABELS:
-        ax.set_xticks(place, [_name(result, view, g) for g in order], rotation=90, fontsize=7, parse_math=False)
-    names = {BLUE: "in X, finished", ORANGE: "in X, open", GREY: "outside X"}
+    if len(order) <= MAX_NAMED_GOALS:
+        ax.set_xticks(
+            place, [_short_goal_name(result, view, g) for g in order], rotation=90, fontsize=7, parse_math=False
+        )
+    names = {FINISHED_COLOUR: "in X, finished", OPEN_COLOUR: "in X, open", NEUTRAL_COLOUR: "outside X"}
     used = [Patch(color=colour, label=text) for colour, text in names.items() if colour in colours]
     figure.legend(handles=used, loc="outside upper right", ncols=3, frameon=False, fontsize=8)
-    return _clean(figure)
+    return _style_axes(figure)
 
 
-def selection(result: Result, view: View) -> Figure:
+def draw_goal_selection(result: Result, view: StateMetadata) -> Figure:
     """How often each goal was chosen: three maps, or goals by time windows."""
     chosen = result.arrays["episode_goals"].astype(np.int64)
     if view.layout is None or result.goal_names is not None:
-        return _selection_heat(result, view, chosen)
+        return _draw_selection_heatmap(result, view, chosen)
     states = len(view.layout.cells)
-    parts = np.array_split(chosen, WINDOWS)
+    parts = np.array_split(chosen, N_TIME_WINDOWS)
     shares = [np.bincount(part[part >= 0], minlength=states) / max(len(part), 1) for part in parts]
     seen = result.arrays["visits"][:states] > 0
     norm = PowerNorm(0.5, 0.0, max(float(s.max()) for s in shares) or 1.0)  # rare choices should be seen too
-    width, height = map_size(view.layout, WINDOWS)
+    width, height = map_size_inches(view.layout, N_TIME_WINDOWS)
     figure = Figure((width + 1.0, height + 0.5), layout="constrained")
-    axes: Sequence[Axes] = figure.subplots(1, WINDOWS)
+    axes: Sequence[Axes] = figure.subplots(1, N_TIME_WINDOWS)
     first = 0
     for ax, part, share in zip(axes, parts, shares, strict=True):
-        cells = draw_map(ax, view, share, norm, MAP, shown=seen, seen=seen, total=True)
+        cells = draw_grid_map(ax, view, share, norm, COLOUR_MAP, shown=seen, seen=seen, total=True)
         never = (part < 0).sum() / max(len(part), 1)
         unseen = f", {never:.0%} at states never seen" if never > 0.005 else ""
         spoken = f"episodes {first + 1:,} to {first + len(part):,}{unseen}" if len(part) else "no episodes"
@@ -127,10 +137,10 @@ def selection(result: Result, view: View) -> Figure:
     return figure
 
 
-def _selection_heat(result: Result, view: View, chosen: Longs) -> Figure:
+def _draw_selection_heatmap(result: Result, view: StateMetadata, chosen: Longs) -> Figure:
     order = sorted({int(g) for g in chosen}, key=lambda g: (result.certificates.get(g, (-1.0, 0.0)), g))
-    columns = min(COLUMNS, len(chosen))
-    groups = np.array_split(np.array(order), min(ROWS, len(order)))
+    columns = min(HEATMAP_COLUMNS, len(chosen))
+    groups = np.array_split(np.array(order), min(MAX_HEATMAP_ROWS, len(order)))
     row = {int(g): i for i, group in enumerate(groups) for g in group}
     share = np.zeros((len(groups), columns))
     for j, part in enumerate(np.array_split(chosen, columns)):
@@ -139,10 +149,12 @@ def _selection_heat(result: Result, view: View, chosen: Longs) -> Figure:
     ax = figure.subplots()
     ax.grid(False)
     extent = (0.0, float(len(chosen)), len(groups) - 0.5, -0.5)
-    image = ax.imshow(share, aspect="auto", cmap=MAP, norm=PowerNorm(0.5), interpolation="nearest", extent=extent)
+    image = ax.imshow(
+        share, aspect="auto", cmap=COLOUR_MAP, norm=PowerNorm(0.5), interpolation="nearest", extent=extent
+    )
     ax.set(xlabel="episode", ylabel="goals, near ones first")
-    if len(groups) <= LABELS:
-        names = [_name(result, view, g) if g >= 0 else "never seen" for g in order]
+    if len(groups) <= MAX_NAMED_GOALS:
+        names = [_short_goal_name(result, view, g) if g >= 0 else "never seen" for g in order]
         ax.set_yticks(range(len(groups)), names, fontsize=7, parse_math=False)
     else:
         ax.set_yticks([])
@@ -150,53 +162,57 @@ def _selection_heat(result: Result, view: View, chosen: Longs) -> Figure:
     return figure
 
 
-def progress(result: Result) -> Figure:
+def draw_progress(result: Result) -> Figure:
     """The largest error of an open goal, and the number of open goals, against the steps."""
     steps, _, error, still = result.arrays["trace"].T
     if result.status.finished and not isinstance(result.setting.radius, str):
         steps, error, still = (np.append(a, v) for a, v in ((steps, result.steps), (error, np.nan), (still, 0.0)))
     figure = Figure((9.0, 3.4), layout="constrained")
     left, right = figure.subplots(1, 2)
-    left.loglog(steps, np.where(error > 0, error, np.nan), color=BLUE)
-    left.axhline(result.setting.epsilon, color=ORANGE, linestyle="--", label=f"epsilon = {result.setting.epsilon:g}")
+    left.loglog(steps, np.where(error > 0, error, np.nan), color=FINISHED_COLOUR)
+    left.axhline(
+        result.setting.epsilon, color=OPEN_COLOUR, linestyle="--", label=f"epsilon = {result.setting.epsilon:g}"
+    )
     left.set(xlabel="steps", ylabel="largest error of an open goal")
     left.legend(frameon=False, fontsize=8)
-    right.step(steps, still, where="post", color=BLUE)
+    right.step(steps, still, where="post", color=FINISHED_COLOUR)
     right.set(xscale="log", xlabel="steps", ylabel="open goals", ylim=(0, None))
-    return _clean(figure)
+    return _style_axes(figure)
 
 
-def visits(result: Result, view: View) -> Figure:
+def draw_visits(result: Result, view: StateMetadata) -> Figure:
     """Visits on the map, or sorted."""
     counts = result.arrays["visits"].astype(float)
     norm = LogNorm(1.0, max(float(counts.max()), 2.0))
     if view.layout is not None:
         counts = np.pad(counts, (0, max(len(view.layout.cells) - len(counts), 0)))[: len(view.layout.cells)]
-        width, height = map_size(view.layout, 1)
+        width, height = map_size_inches(view.layout, 1)
         figure = Figure((width + 1.2, height + 0.3), layout="constrained")
         ax = figure.subplots()
-        cells = draw_map(ax, view, counts, norm, MAP, shown=counts > 0, seen=counts > 0, total=True)
+        cells = draw_grid_map(ax, view, counts, norm, COLOUR_MAP, shown=counts > 0, seen=counts > 0, total=True)
         figure.colorbar(cells, ax=ax, shrink=0.8, label="visits")
         return figure
     figure = Figure((9.0, 2.8), layout="constrained")
     ax = figure.subplots()
     ranked = np.sort(counts[counts > 0])[::-1]
-    ax.step(np.arange(1, len(ranked) + 1), ranked, where="mid", color=BLUE)
+    ax.step(np.arange(1, len(ranked) + 1), ranked, where="mid", color=FINISHED_COLOUR)
     ax.set(yscale="log", xlabel="states, most visited first", ylabel="visits")
-    return _clean(figure)
+    return _style_axes(figure)
 
 
-def goal_name(result: Result, view: View, goal: int) -> str:
+def numbered_goal_name(result: Result, view: StateMetadata, goal: int) -> str:
     """A goal's number, with its name if it has one."""
-    return view.label(goal) if result.goal_names is None else f"{goal} {plain(result.goal_names[goal])}"
+    return (
+        view.numbered_label(goal) if result.goal_names is None else f"{goal} {to_single_line(result.goal_names[goal])}"
+    )
 
 
-def _name(result: Result, view: View, goal: int) -> str:
+def _short_goal_name(result: Result, view: StateMetadata, goal: int) -> str:
     """A goal beside an axis, where there is little room."""
-    return plain(goal_name(result, view, goal), NAME)
+    return to_single_line(numbered_goal_name(result, view, goal), MAX_AXIS_NAME_LENGTH)
 
 
-def _clean(figure: Figure) -> Figure:
+def _style_axes(figure: Figure) -> Figure:
     for ax in figure.axes:
         ax.spines[["top", "right"]].set_visible(False)
         ax.grid(True, color="#e6e9ed", linewidth=0.6)

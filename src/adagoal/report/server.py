@@ -25,55 +25,55 @@ from urllib.parse import parse_qs, urlsplit
 
 from adagoal.core.errors import InputError
 
-ADDRESS = "127.0.0.1"
-SECONDS = 10.0
+LOOPBACK_ADDRESS = "127.0.0.1"
+REQUEST_TIMEOUT_SECONDS = 10.0
 """A request that takes longer to arrive is dropped."""
 
 
-class Source(Protocol):
+class ReportSource(Protocol):
     """What is shown. Methods are called from several threads; what cannot be shown yet is an InputError."""
 
-    def stamp(self) -> str:
+    def version_stamp(self) -> str:
         """Changes whenever there is something new."""
         ...
 
-    def page(self) -> str:
+    def render_page(self) -> str:
         """The whole page."""
         ...
 
-    def block(self) -> bytes:
+    def pack_data(self) -> bytes:
         """The data of the page."""
         ...
 
-    def policy(self, goal: int) -> bytes:
+    def pack_policy(self, goal: int) -> bytes:
         """The policy of a goal, as a block."""
         ...
 
-    def stop(self) -> None:
+    def request_stop(self) -> None:
         """Ask the run to stop."""
         ...
 
 
 @contextlib.contextmanager
-def serving(source: Source, port: int = 0) -> Iterator[str]:
+def serve_report(source: ReportSource, port: int = 0) -> Iterator[str]:
     """Serve a source in threads of their own; yields the address, with its token. Port 0 is any that is free."""
     token = secrets.token_urlsafe(16)
     try:
-        server = _Server((ADDRESS, port), _handler(source, token))
+        server = _QuietServer((LOOPBACK_ADDRESS, port), _make_handler(source, token))
     except OSError as error:
         raise InputError(f"{port} cannot be used ({error.strerror})", "port") from None
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True)
     thread.start()
     try:
-        yield f"http://{ADDRESS}:{server.server_address[1]}/{token}/"
+        yield f"http://{LOOPBACK_ADDRESS}:{server.server_address[1]}/{token}/"
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
 
 
-class _Server(ThreadingHTTPServer):
+class _QuietServer(ThreadingHTTPServer):
     """A server that does not tell the terminal about browsers that went away."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -82,9 +82,9 @@ class _Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-def _handler(source: Source, token: str) -> type[BaseHTTPRequestHandler]:
+def _make_handler(source: ReportSource, token: str) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
-        timeout = SECONDS
+        timeout = REQUEST_TIMEOUT_SECONDS
         server_version, sys_version = "adagoal", ""
 
         def do_GET(self) -> None:
@@ -101,35 +101,35 @@ def _handler(source: Source, token: str) -> type[BaseHTTPRequestHandler]:
                 self._send(HTTPStatus.BAD_REQUEST, b"bad request\n")
                 return
             given, _, name = where.path.removeprefix("/").partition("/")
-            known = self.headers.get("Host") in (f"{ADDRESS}:{port}", f"localhost:{port}")
+            known = self.headers.get("Host") in (f"{LOOPBACK_ADDRESS}:{port}", f"localhost:{port}")
             if not (known and secrets.compare_digest(given.encode(), token.encode()) and name in ways):
                 self._send(HTTPStatus.NOT_FOUND, b"not found\n")
                 return
             try:
                 ways[name]({key: values[-1] for key, values in parse_qs(where.query).items()})
             except InputError as error:
-                self._send(HTTPStatus.SERVICE_UNAVAILABLE, _waiting(error), "text/html")
+                self._send(HTTPStatus.SERVICE_UNAVAILABLE, _waiting_page(error), "text/html")
             except OSError:
                 pass  # the browser went away
 
         def _page(self, asked: dict[str, str]) -> None:
-            self._send(HTTPStatus.OK, source.page().encode(), "text/html")
+            self._send(HTTPStatus.OK, source.render_page().encode(), "text/html")
 
         def _data(self, asked: dict[str, str]) -> None:
-            stamp = source.stamp()
+            stamp = source.version_stamp()
             if asked.get("after") == stamp:
                 self._send(HTTPStatus.NO_CONTENT, b"")
             else:
-                self._send(HTTPStatus.OK, source.block(), "application/octet-stream", stamp)
+                self._send(HTTPStatus.OK, source.pack_data(), "application/octet-stream", stamp)
 
         def _policy(self, asked: dict[str, str]) -> None:
             number = asked.get("goal", "")
             if not (number.isascii() and number.isdigit() and len(number) < 12):
                 raise InputError("must be a goal of the run", "goal")
-            self._send(HTTPStatus.OK, source.policy(int(number)), "application/octet-stream")
+            self._send(HTTPStatus.OK, source.pack_policy(int(number)), "application/octet-stream")
 
         def _stop(self, asked: dict[str, str]) -> None:
-            source.stop()
+            source.request_stop()
             self._send(HTTPStatus.NO_CONTENT, b"")
 
         def _send(self, status: HTTPStatus, body: bytes, kind: str = "text/plain", stamp: str = "") -> None:
@@ -155,7 +155,7 @@ def _handler(source: Source, token: str) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
-def _waiting(error: InputError) -> bytes:
+def _waiting_page(error: InputError) -> bytes:
     """A page that asks again."""
     text = escape(str(error))
     return (

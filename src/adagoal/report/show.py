@@ -11,11 +11,11 @@ from pathlib import Path
 
 from adagoal.core.errors import InputError
 from adagoal.core.files import write_text
-from adagoal.report.page import page
-from adagoal.runs.result import Result, load
-from adagoal.runs.training_files import is_training
+from adagoal.report.page import render_exploration_page
+from adagoal.runs.result import Result, load_result
+from adagoal.runs.training_files import is_training_folder
 
-HEIGHT = 900
+NOTEBOOK_HEIGHT_PIXELS = 900
 """Pixels of the page in a notebook."""
 
 
@@ -44,7 +44,7 @@ class Page:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: a frame, so that neither page changes the other."""
-        frame = f'style="width:100%;height:{HEIGHT}px;border:0" title="{escape(self.title)}"'
+        frame = f'style="width:100%;height:{NOTEBOOK_HEIGHT_PIXELS}px;border:0" title="{escape(self.title)}"'
         return f'<iframe {frame} srcdoc="{escape(self.html)}"></iframe>'
 
 
@@ -55,17 +55,17 @@ def show(run: Result | str | Path) -> Page:
     ``show(result).save("page.html")`` keeps it.
     """
     if isinstance(run, Result):
-        return _exploration(run, None)
+        return _exploration_page(run, None)
     if not isinstance(run, str | os.PathLike):
         raise InputError(f"must be a result, or the path of a run's folder, got {run!r}", "run")
     folder = Path(run)
-    if is_training(folder):
+    if is_training_folder(folder):
         from adagoal.report import deep
 
-        found = deep.found(folder)
-        return Page(f"adagoal: {found[0].configs[0].env}", deep.page(*found))
-    return _exploration(load(folder), folder)
+        found = deep.read_training_folder(folder)
+        return Page(f"adagoal: {found[0].configs[0].env}", deep.render_training_page(*found))
+    return _exploration_page(load_result(folder), folder)
 
 
-def _exploration(result: Result, folder: Path | None) -> Page:
-    return Page(f"adagoal: {result.setting.env}", page(result, result.view, folder, {}))
+def _exploration_page(result: Result, folder: Path | None) -> Page:
+    return Page(f"adagoal: {result.setting.env}", render_exploration_page(result, result.view, folder, {}))

@@ -7,106 +7,106 @@ from pathlib import Path
 
 from adagoal.api import explore as api
 from adagoal.core.errors import InputError
-from adagoal.core.files import busy
+from adagoal.core.files import is_folder_locked
 from adagoal.core.status import Status
 from adagoal.report import data
-from adagoal.report.packed import packed
-from adagoal.report.page import block, page
+from adagoal.report.packed import pack_data_block
+from adagoal.report.page import pack_exploration_data, render_exploration_page
 from adagoal.runs import saved
-from adagoal.runs.result import Result, load, must_be_exploration
-from adagoal.runs.saved import Saved
-from adagoal.runs.signals import ask_to_stop
-from adagoal.runs.view import View
+from adagoal.runs.result import Result, load_result, require_exploration
+from adagoal.runs.saved import SavedRun
+from adagoal.runs.signals import request_stop
+from adagoal.runs.view import StateMetadata
 
-Shown = tuple[Result, View]
+ResultAndView = tuple[Result, StateMetadata]
 
 
-class LiveRun:
+class LiveRunSource:
     """A run of this process, which publishes its answers as it goes."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._stamp = folder, 0
-        self._now: Shown | None = None
+        self._folder, self._version = folder, 0
+        self._published: ResultAndView | None = None
 
-    def publish(self, result: Result, view: View) -> None:
+    def publish_result(self, result: Result, view: StateMetadata) -> None:
         """Show this from now on."""
-        self._now = result, view
-        self._stamp += 1
+        self._published = result, view
+        self._version += 1
 
-    def stamp(self) -> str:
+    def version_stamp(self) -> str:
         """The number of the answer."""
-        return str(self._stamp)
+        return str(self._version)
 
-    def page(self) -> str:
+    def render_page(self) -> str:
         """The page of the last answer."""
-        return page(*self._shown(), self._folder, {}, live=True)
+        return render_exploration_page(*self._current_result(), self._folder, {}, live=True)
 
-    def block(self) -> bytes:
+    def pack_data(self) -> bytes:
         """Its data."""
-        return block(*self._shown(), self._folder, running=True)
+        return pack_exploration_data(*self._current_result(), self._folder, running=True)
 
-    def policy(self, goal: int) -> bytes:
+    def pack_policy(self, goal: int) -> bytes:
         """One of its policies."""
-        return packed({}, data.policy(self._shown()[0], goal))
+        return pack_data_block({}, data.policy_arrays(self._current_result()[0], goal))
 
-    def stop(self) -> None:
+    def request_stop(self) -> None:
         """Ask the run to stop."""
-        ask_to_stop(self._folder)
+        request_stop(self._folder)
 
-    def _shown(self) -> Shown:
-        if self._now is None:
+    def _current_result(self) -> ResultAndView:
+        if self._published is None:
             raise InputError("the run has not begun")
-        return self._now
+        return self._published
 
 
-class FolderRun:
+class RunFolderSource:
     """The run in a folder: its result or, while it goes on, what its last checkpoint would answer."""
 
-    def __init__(self, folder: Path, env: api.Again = None, trust: bool = False) -> None:
+    def __init__(self, folder: Path, env: api.EnvOverride = None, trust: bool = False) -> None:
         self._folder, self._env, self._trust = folder, env, trust
         self._lock = threading.Lock()
-        self._cached: tuple[str, Shown] | None = None
+        self._cached: tuple[str, ResultAndView] | None = None
 
-    def stamp(self) -> str:
+    def version_stamp(self) -> str:
         """Of the last save, and whether a run is going on."""
-        return f"{saved.stamp(self._folder)} {busy(self._folder)}"
+        return f"{saved.last_commit_stamp(self._folder)} {is_folder_locked(self._folder)}"
 
-    def page(self) -> str:
+    def render_page(self) -> str:
         """The page of the last save."""
-        return page(*self._shown(), self._folder, {}, live=True)
+        return render_exploration_page(*self._current_result(), self._folder, {}, live=True)
 
-    def block(self) -> bytes:
+    def pack_data(self) -> bytes:
         """Its data."""
-        return block(*self._shown(), self._folder, running=busy(self._folder))
+        return pack_exploration_data(*self._current_result(), self._folder, running=is_folder_locked(self._folder))
 
-    def policy(self, goal: int) -> bytes:
+    def pack_policy(self, goal: int) -> bytes:
         """One of its policies."""
-        return packed({}, data.policy(self._shown()[0], goal))
+        return pack_data_block({}, data.policy_arrays(self._current_result()[0], goal))
 
-    def stop(self) -> None:
+    def request_stop(self) -> None:
         """Ask the run to stop."""
-        if not busy(self._folder):
+        if not is_folder_locked(self._folder):
             raise InputError(f"{self._folder}: no run is going on there")
-        ask_to_stop(self._folder)
+        request_stop(self._folder)
 
-    def _shown(self) -> Shown:
+    def _current_result(self) -> ResultAndView:
         with self._lock:
-            now = str(saved.stamp(self._folder))
+            now = str(saved.last_commit_stamp(self._folder))
             if self._cached is None or self._cached[0] != now:
-                self._cached = now, self._read()
+                self._cached = now, self._read_result()
             return self._cached[1]
 
-    def _read(self) -> Shown:
-        if saved.read(self._folder, _answered):
-            result = load(self._folder)
+    def _read_result(self) -> ResultAndView:
+        if saved.read_saved_run(self._folder, _result_is_current):
+            result = load_result(self._folder)
             return result, result.view
-        with api.restored(self._folder, self._env, self._trust) as session:
-            return session.result(Status.INTERRUPTED), View.of(session.run.world)
+        with api.open_restored_session(self._folder, self._env, self._trust) as session:
+            return session.result(Status.INTERRUPTED), StateMetadata.from_env(session.run.env)
 
 
-def _answered(found: Saved) -> bool:
+def _result_is_current(found: SavedRun) -> bool:
     """Whether the result is of the last save, and not older than the checkpoint."""
-    must_be_exploration(found)
+    require_exploration(found)
     result = found.manifest.results.get("result.json")
-    states = [entry.generation for state in found.manifest.states[:1] for entry in state.values()]
+    states = [entry.generation for state in found.manifest.checkpoints[:1] for entry in state.values()]
     return result is not None and result.generation >= max(states, default=0)

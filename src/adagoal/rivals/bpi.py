@@ -26,22 +26,22 @@ import math
 
 import numpy as np
 
-from adagoal.core.counts import Counts
+from adagoal.core.counts import TransitionCounts
 from adagoal.core.errors import InputError
 from adagoal.core.goalspace import GoalSpace
 from adagoal.core.types import Bools, Floats, Longs
-from adagoal.core.world import Plan
-from adagoal.planning.backend import NUMBA, Backend
-from adagoal.planning.model import Bonus
-from adagoal.rivals.planning import scale
-from adagoal.tabular.paper import horizon
-from adagoal.tabular.stages import Stages
+from adagoal.core.world import ExplorationPlan
+from adagoal.planning.backend import NUMBA_BACKEND, Backend
+from adagoal.planning.model import BonusTerms
+from adagoal.rivals.planning import parse_constants
+from adagoal.tabular.paper import planning_horizon
+from adagoal.tabular.stages import FiniteHorizonEstimates
 
-GROWTH = 1.1
+PAIR_REPLAN_GROWTH = 1.1
 """Plan again once some pair has been tried this many times as often."""
 
 
-class BPI(Stages):
+class BPI(FiniteHorizonEstimates):
     """Estimates of one goal; see the module's text."""
 
     name = "bpi-ucbvi"
@@ -50,54 +50,56 @@ class BPI(Stages):
 
     def __init__(
         self,
-        counts: Counts,
+        counts: TransitionCounts,
         L: float,
         epsilon: float,
         delta: float,
         space: GoalSpace,
         constants: str = "paper",
         H: int | None = None,
-        backend: Backend = NUMBA,
+        backend: Backend = NUMBA_BACKEND,
     ) -> None:
-        if len(space.numbers) != 1:
+        if len(space.goal_numbers) != 1:
             raise InputError("bpi-ucbvi is for one goal", name="method")
-        super().__init__(counts, space, horizon(L, epsilon, "literal") if H is None else H, backend)
-        self.L, self.epsilon, self.delta, self.c = L, epsilon, delta, scale(constants)
-        self._plan()
+        super().__init__(counts, space, planning_horizon(L, epsilon, "literal") if H is None else H, backend)
+        self.L, self.epsilon, self.delta, self.c = L, epsilon, delta, parse_constants(constants)
+        self._plan_all_goals()
 
     @property
     def E(self) -> Floats:
         """[1] the error U."""
         return self.U
 
-    def thresholds(self) -> tuple[Floats, Floats]:
+    def beta_thresholds(self) -> tuple[Floats, Floats]:
         """[X] beta* and beta."""
         n = self.counts.n.astype(float)
         union, growth = math.log(3 * len(n) * self.H / self.delta), np.log(8 * math.e * (n + 1.0))
         return self.c * (union + growth), self.c * (union + self.counts.n_states * growth)
 
-    def refresh(self, wanted: Bools) -> bool:
+    def refresh_columns(self, wanted: Bools) -> bool:
         """Plan on the latest counts, once some count has grown enough."""
-        if (self.counts.n < self._until()).all():
+        if (self.counts.n < self._replan_thresholds()).all():
             return False
-        self._plan()
+        self._plan_all_goals()
         return True
 
-    def plan(self) -> Plan:
+    def exploration_plan(self) -> ExplorationPlan:
         """The optimistic policy."""
-        return Plan(self.table, self.goal_state, self.H, self._until(), self.space.at)
+        return ExplorationPlan(
+            self.table, self.goal_state, self.H, self._replan_thresholds(), self.space.goals_of_states
+        )
 
-    def bounds(self, goal: int) -> tuple[float, float]:
+    def distance_bounds(self, goal: int) -> tuple[float, float]:
         """The optimistic value over H stages, with the paper's constants; nothing above."""
         return float(self.D[0]) if self.c >= 1 else 0.0, math.inf
 
-    def _until(self) -> Longs:
+    def _replan_thresholds(self) -> Longs:
         """[X] the counts that ask for a new plan."""
-        return np.maximum(self.planned + 1, (GROWTH * self.planned).astype(np.int64))
+        return np.maximum(self.planned_counts + 1, (PAIR_REPLAN_GROWTH * self.planned_counts).astype(np.int64))
 
-    def _plan(self) -> None:
+    def _plan_all_goals(self) -> None:
         tried, n = self.counts.n > 0, np.maximum(self.counts.n, 1)
-        star, beta = self.thresholds()
+        star, beta = self.beta_thresholds()
         weight, rate = np.where(tried, star / n, 0.0), np.where(tried, beta / n, np.inf)
         flat, flat_u = 14.0 * self.H**2 * rate, 36.0 * self.H**2 * rate
-        self.replan(Bonus(weight, flat, flat_u, np.zeros_like(rate), correction=1.0 / self.H))
+        self.plan_with_bonus(BonusTerms(weight, flat, flat_u, np.zeros_like(rate), correction=1.0 / self.H))

@@ -33,7 +33,7 @@ those tried. Theta does not count x, the one state for all outside K (:mod:`adag
 may be too little: on ``toys.fan`` with L = 15 the answer has a state at distance 19. *Ours:* Theta counts x where sets
 are looked at, since they are large parts of what lies outside; samples are collected on the way to the nearest
 under-sampled state of K, not one state after the other with its policy from s0; and phi is never less than the trials
-that find the candidates at all (``Incremental.discovery``), which matters for c < 1 only.
+that find the candidates at all (``Incremental.discovery_trials``), which matters for c < 1 only.
 """
 
 from __future__ import annotations
@@ -44,88 +44,90 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core.schema import Schema
+from adagoal.core.schema import ArraySchema
 from adagoal.core.types import Actions, Floats, Longs
-from adagoal.core.world import Outcome
+from adagoal.core.world import RolloutOutcome
 from adagoal.rivals import planning
-from adagoal.rivals.explorer import Move
-from adagoal.rivals.incremental import Incremental
+from adagoal.rivals.explorer import PlannedRollout
+from adagoal.rivals.incremental import IncrementalMethod
 
-ALPHA = 16.0
+PHI_CONSTANT = 16.0
 """The numerical constant of phi, which the paper leaves open."""
 
 
-class DisCo(Incremental):
+class DisCo(IncrementalMethod):
     """See the module's text."""
 
     name = "disco"
-    SCHEMA: ClassVar[Schema] = {**Incremental.SCHEMA, **Incremental.SETS}
+    ARRAY_SCHEMA: ClassVar[ArraySchema] = {**IncrementalMethod.ARRAY_SCHEMA, **IncrementalMethod.SETS}
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.eps = min(self.epsilon, 1.0)
 
-    def move(self) -> Move | None:
+    def next_rollout(self) -> PlannedRollout | None:
         """Steps 1 to 4."""
         while not self.stopped:
-            move = self.sample(self.phi())
+            move = self.sample_known_pairs(self.samples_per_pair())
             if move is not None:
                 return move
-            values = self._values(self.candidates())
+            values = self._optimistic_values(self.candidate_states())
             best = min(values, key=lambda u: values[u], default=-1)
             if best >= 0 and values[best] <= self.L:
-                self.known[best] = True
+                self.known_states[best] = True
                 continue
-            move = self._look_at_sets() if self.n_sets else None
+            move = self._consider_sets() if self.n_sets else None
             if move is not None:
                 return move
             self.stopped = True
         return None
 
-    def _look_at_sets(self) -> Move | None:
+    def _consider_sets(self) -> PlannedRollout | None:
         """Sample what the sets outside K ask for, then add those within L."""
         sets, theta = self.candidate_sets()
-        move = self.sample(self.phi(theta)) if len(sets) else None
+        move = self.sample_known_pairs(self.samples_per_pair(theta)) if len(sets) else None
         if move is None:
-            within = [t for t, value in self._values(sets).items() if value <= self.L]
-            self.sets[np.array(within, np.int64) - self.counts.n_states] = True
+            within = [t for t, value in self._optimistic_values(sets).items() if value <= self.L]
+            self.added_sets[np.array(within, np.int64) - self.counts.n_states] = True
         return move
 
-    def _values(self, numbers: Longs) -> dict[int, float]:
+    def _optimistic_values(self, numbers: Longs) -> dict[int, float]:
         """The optimistic values of targets from s0."""
-        return {u: float(V[self.counts.start]) for u, V, _ in self.restricted(numbers)}
+        return {u: float(V[self.counts.start]) for u, V, _ in self.plan_restricted(numbers)}
 
-    def learn(self, outcome: Outcome) -> None:
+    def record_outcome(self, outcome: RolloutOutcome) -> None:
         """The counts are all it needs."""
 
-    def _spread(self) -> Floats:
+    def _spread_of_known(self) -> Floats:
         """[|K| A] what Theta is the largest of."""
-        return planning.spread(self.counts, self.known)[np.repeat(self.known, self.counts.n_actions)]
+        return planning.deviation_spread(self.counts, self.known_states)[
+            np.repeat(self.known_states, self.counts.n_actions)
+        ]
 
-    def phi(self, theta: float | None = None) -> float:
+    def samples_per_pair(self, theta: float | None = None) -> float:
         """The number of samples that K asks of each of its pairs; ``theta``: another one than that of K."""
-        size = int(self.known.sum())
-        theta = float(self._spread().max()) if theta is None else theta
+        size = int(self.known_states.sum())
+        theta = float(self._spread_of_known().max()) if theta is None else theta
         log = math.log(self.L * size * self.counts.n_actions / (self.eps * self.delta))
         full = self.L**4 * theta / self.eps**2 * log**2 + self.L**2 * size / self.eps * log
-        return max(ALPHA * self.c * full, self.discovery())
+        return max(PHI_CONSTANT * self.c * full, self.discovery_trials())
 
-    def candidates(self) -> Longs:
+    def candidate_states(self) -> Longs:
         """The set W."""
         c = self.counts
-        inside = np.repeat(self.known, c.n_actions)[:, None]
-        often = inside & (c.count > 0) & (planning.empirical(c) >= (1.0 - self.eps / 2.0) / self.L)
+        inside = np.repeat(self.known_states, c.n_actions)[:, None]
+        often = inside & (c.count > 0) & (planning.empirical_rows(c) >= (1.0 - self.eps / 2.0) / self.L)
         found = np.unique(c.successor[often]).astype(np.int64)
-        return found[~self.known[found]]
+        return found[~self.known_states[found]]
 
     def candidate_sets(self) -> tuple[Longs, float]:
         """The same for sets outside K, from S on; and Theta with x, the largest over these sets."""
-        c, pairs = self.counts, np.repeat(self.known, self.counts.n_actions)
-        p_hat, to, root = planning.empirical(c)[pairs], c.successor[pairs], np.sqrt(self._spread())
-        outside = np.where(self.known[to], 0.0, p_hat)
+        c, pairs = self.counts, np.repeat(self.known_states, self.counts.n_actions)
+        p_hat, to, root = planning.empirical_rows(c)[pairs], c.successor[pairs], np.sqrt(self._spread_of_known())
+        outside = np.where(self.known_states[to], 0.0, p_hat)
         found, theta = [], 0.0
-        sets = self.waiting(c.seen)
-        for number, inside in zip(sets.tolist(), self.targets(sets), strict=True):
+        sets = self.waiting_sets(c.seen)
+        for number, inside in zip(sets.tolist(), self.target_masks(sets), strict=True):
             share = np.where(inside[to], p_hat, 0.0).sum(1)
             if share.max() >= (1.0 - self.eps / 2.0) / self.L:
                 x = np.clip(outside.sum(1) - share, 0.0, 1.0)
@@ -133,17 +135,17 @@ class DisCo(Incremental):
                 theta = max(theta, float(((root + np.sqrt(x * (1.0 - x))) ** 2).max()))
         return np.array(found, np.int64), theta
 
-    def policy(self, goal: int) -> Actions:
+    def goal_policy(self, goal: int) -> Actions:
         """[1, S] the optimistic policy restricted to K, on all samples."""
         first = self.counts.n_states if self.n_sets else 0
-        _, policy = self.consolidated(first + np.flatnonzero(self.D == 0.0))[first + int(goal)]
+        _, policy = self.consolidated_plans(first + np.flatnonzero(self.D == 0.0))[first + int(goal)]
         return policy[None]
 
-    def memory(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    def method_state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """K, and the sets that were added."""
-        return {"known": self.known, "sets": self.sets}, {}
+        return {"known": self.known_states, "sets": self.added_sets}, {}
 
-    def remember(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
+    def restore_method_state(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """The inverse of :meth:`memory`."""
-        self.check_known(arrays["known"])
-        self.known, self.sets = np.array(arrays["known"]), self.added(arrays)
+        self.check_known_states(arrays["known"])
+        self.known_states, self.added_sets = np.array(arrays["known"]), self.read_added_sets(arrays)

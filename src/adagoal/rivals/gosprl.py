@@ -2,7 +2,7 @@
 
 *Sample collection.* Given a requirement b(s, a): go, by the optimistic unit-cost shortest path, to the set of all
 states that lack samples of some action (the meta-goal), take such an action, and so on; plan again when a count has
-doubled or a requirement is met (:meth:`adagoal.rivals.explorer.Explorer.collect`).
+doubled or a requirement is met (:meth:`adagoal.rivals.explorer.Explorer.collect_samples`).
 
 *Diameter.* For the guess W = 1, 2, 4, ... collect samples until every pair has a total width of
 
@@ -39,27 +39,27 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core.goalspace import membership
+from adagoal.core.goalspace import membership_mask
 from adagoal.core.types import Actions, Floats, Longs
-from adagoal.core.world import Outcome
+from adagoal.core.world import RolloutOutcome
 from adagoal.rivals import planning
-from adagoal.rivals.explorer import Explorer, Move
+from adagoal.rivals.explorer import PlannedRollout, SelfDirectedMethod
 
-FARTHEST = 1e6
+GOSPRL_VALUE_CAP = 1e6
 """Values at which plans are cut."""
-PRECISION = 1e-3
+VALUE_PRECISION = 1e-3
 """Residual, a relative error, of the values behind the answer and the diameter."""
 
 
 @dataclass(eq=False)
-class Gosprl(Explorer):
+class Gosprl(SelfDirectedMethod):
     """Goal-free, cost-free exploration, or nothing but the collection of ``samples`` of every pair."""
 
     samples: Longs | int | None = None
     """[X] or one number: the requirement b of a plain collection"""
 
-    FACTS: ClassVar[dict[str, Any]] = {
-        **Explorer.FACTS,
+    FACTS_SCHEMA: ClassVar[dict[str, Any]] = {
+        **SelfDirectedMethod.FACTS_SCHEMA,
         "W": {"type": "number", "minimum": 1, "maximum": 2**62},
         "diameter": {"type": ["number", "null"], "exclusiveMinimum": 0},
     }
@@ -69,53 +69,55 @@ class Gosprl(Explorer):
     def __post_init__(self) -> None:
         super().__post_init__()
         counts = self.counts
-        self._all = np.ones(counts.n_states, bool)
+        self._all_states = np.ones(counts.n_states, bool)
         self.W = 1.0
         self.diameter: float | None = None
         """D_hat, once it is known"""
-        self._values, self._table = np.full(len(self.column), np.inf), np.zeros((0, 0), np.int16)
-        self._answered = -1
+        self._goal_values, self._goal_policies = np.full(len(self.column), np.inf), np.zeros((0, 0), np.int16)
+        self._answered_at = -1
 
-    def move(self) -> Move | None:
+    def next_rollout(self) -> PlannedRollout | None:
         """Collect, phase after phase."""
         while not self.stopped:
-            move = self.collect(self.required(), self._all, FARTHEST)
+            move = self.collect_samples(self.required_counts(), self._all_states, GOSPRL_VALUE_CAP)
             if move is not None:
                 return move
             if self.samples is None and self.diameter is None:
-                self._estimate()
+                self._estimate_diameter()
             else:
                 self.stopped = True
         return None
 
-    def learn(self, outcome: Outcome) -> None:
+    def record_outcome(self, outcome: RolloutOutcome) -> None:
         """The counts are all it needs."""
 
-    def required(self) -> Floats:
+    def required_counts(self) -> Floats:
         """[X] b of the current phase."""
         c = self.counts
         if self.samples is not None:
             return np.broadcast_to(np.asarray(self.samples, float), len(c.n))
-        theta = planning.spread(c, self._all)
+        theta = planning.deviation_spread(c, self._all_states)
         if self.diameter is None:
-            log = planning.log_term(c, self.c, self.delta)
+            log = planning.confidence_log(c, self.c, self.delta)
             return np.maximum(256 * self.W**2 * theta * log + 48 * self.W * c.support * log, 1.0)
         log_all = self.c * math.log(self.diameter * len(c.n) / (self.epsilon * self.delta))
         D = self.diameter
         return (D**3 * theta / self.epsilon**2 + D**2 * c.n_states / self.epsilon) * log_all
 
-    def _estimate(self) -> None:
+    def _estimate_diameter(self) -> None:
         """Accept the guess W, with the diameter that it gives, or double it."""
         c = self.counts
         usable = np.repeat(~c.terminal, c.n_actions)
-        eta = 2.0 * float(planning.widths(c, self.c, self.delta).sum(1)[usable].max())
-        rows = planning.optimistic(c, self.c, self.delta)
+        eta = 2.0 * float(planning.bernstein_widths(c, self.c, self.delta).sum(1)[usable].max())
+        rows = planning.optimistic_rows(c, self.c, self.delta)
         v = 0.0
         for goal in range(c.n_states):
             target = np.arange(c.n_states)[None] == goal
-            V, _ = planning.solve(c, rows, self._all, target, PRECISION, FARTHEST, backend=self.backend)
+            V, _ = planning.solve_restricted_paths(
+                c, rows, self._all_states, target, VALUE_PRECISION, GOSPRL_VALUE_CAP, backend=self.backend
+            )
             self.plans += 1
-            v = max(v, float(V.max()) * (1.0 + PRECISION))
+            v = max(v, float(V.max()) * (1.0 + VALUE_PRECISION))
             if v > self.W:
                 break
         if eta * v < 1.0 and v / (1.0 - eta * v) <= self.W:
@@ -123,37 +125,39 @@ class Gosprl(Explorer):
         else:
             self.W *= 2.0
 
-    def _answer(self) -> None:
+    def _plan_answer(self) -> None:
         """Plan for every goal on p_hat."""
         c, moment = self.counts, int(self.counts.n.sum())
-        if moment == self._answered:
+        if moment == self._answered_at:
             return
-        rows, cap, at = planning.empirical(c), 4.0 * (self.L + 2.0), self.space.at
+        rows, cap, at = planning.empirical_rows(c), 4.0 * (self.L + 2.0), self.space.goals_of_states
         goals = np.unique(at[c.seen])
         goals = goals[goals >= 0]
-        targets = np.array([membership(at, g) for g in goals]).reshape(len(goals), c.n_states)
-        V, policy = planning.solve(c, rows, self._all, targets, PRECISION, cap, untried=False, backend=self.backend)
+        targets = np.array([membership_mask(at, g) for g in goals]).reshape(len(goals), c.n_states)
+        V, policy = planning.solve_restricted_paths(
+            c, rows, self._all_states, targets, VALUE_PRECISION, cap, untried=False, backend=self.backend
+        )
         N = len(self.column)
-        self._values, self._table = np.full(N, np.inf), np.zeros((N, c.n_states), np.int16)
-        self._values[goals], self._table[goals] = V[:, c.start], policy
-        self._answered = moment
+        self._goal_values, self._goal_policies = np.full(N, np.inf), np.zeros((N, c.n_states), np.int16)
+        self._goal_values[goals], self._goal_policies[goals] = V[:, c.start], policy
+        self._answered_at = moment
 
     @property
     def D(self) -> Floats:
         """[N] the empirical value from s0 less epsilon/2: at most L for the goals of the answer."""
-        self._answer()
-        return np.maximum(self._values - self.epsilon / 2.0, 0.0)
+        self._plan_answer()
+        return np.maximum(self._goal_values - self.epsilon / 2.0, 0.0)
 
-    def policy(self, goal: int) -> Actions:
+    def goal_policy(self, goal: int) -> Actions:
         """[1, S] the best policy for p_hat."""
-        self._answer()
-        return np.ascontiguousarray(self._table[None, goal])
+        self._plan_answer()
+        return np.ascontiguousarray(self._goal_policies[None, goal])
 
-    def memory(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    def method_state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """The phase."""
         return {}, {"W": self.W, "diameter": self.diameter}
 
-    def remember(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
+    def restore_method_state(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """The inverse of :meth:`memory`."""
         if facts["diameter"] is not None and facts["diameter"] > facts["W"]:
             raise ValueError("the diameter is larger than its guess")

@@ -20,21 +20,21 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core.counts import MOST, Counts
+from adagoal.core.counts import MAX_TRANSITIONS, TransitionCounts
 from adagoal.core.goalspace import GoalSpace
-from adagoal.core.schema import COUNT, Array, Schema, check_arrays, check_json, record
+from adagoal.core.schema import COUNT_SCHEMA, ArraySchema, ArraySpec, check_arrays, check_json_value, object_schema
 from adagoal.core.types import Actions, Bools, Floats, Longs
-from adagoal.core.world import Plan
-from adagoal.planning.backend import NUMBA, Backend
-from adagoal.planning.model import Block
-from adagoal.rivals.looks import Looks
-from adagoal.tabular.columns import Columns
+from adagoal.core.world import ExplorationPlan
+from adagoal.planning.backend import NUMBA_BACKEND, Backend
+from adagoal.planning.model import GoalBlock
+from adagoal.rivals.looks import FixedSampleSets
+from adagoal.tabular.columns import GoalTable
 
-SWEEPS = 20
+MAX_ROBUST_SWEEPS = 20
 """Sweeps per plan, at most; the next plan goes on from where this one stopped."""
 
 
-class Intervals(Columns):
+class IntervalEstimates(GoalTable):
     """Robust bounds on shared counts; see the module's text."""
 
     name = "intervals"
@@ -43,7 +43,7 @@ class Intervals(Columns):
 
     def __init__(
         self,
-        counts: Counts,
+        counts: TransitionCounts,
         state_bound: int,
         L: float,
         epsilon: float,
@@ -52,14 +52,14 @@ class Intervals(Columns):
         bound: str = "clopper-pearson",
         branching: int | None = None,
         pairs: int | None = None,
-        backend: Backend = NUMBA,
+        backend: Backend = NUMBA_BACKEND,
     ) -> None:
-        super().__init__(counts, L + 1.0 + epsilon, space or GoalSpace.states(counts.n_states, state_bound))
+        super().__init__(counts, L + 1.0 + epsilon, space or GoalSpace.from_states(counts.n_states, state_bound))
         self.L, self.epsilon, self._backend = L, epsilon, backend
         pairs = pairs or state_bound * counts.n_actions
-        self.looks = Looks(counts, pairs, delta, branching or state_bound, bound)
+        self.sample_sets = FixedSampleSets(counts, pairs, delta, branching or state_bound, bound)
         self.plans = 0
-        self._catch_up()
+        self._sync_with_counts()
 
     @property
     def E(self) -> Floats:
@@ -67,68 +67,76 @@ class Intervals(Columns):
         missing: Floats = np.maximum(np.minimum(self.upper, self.cap) - self.D, 0.0)
         return missing
 
-    def policy(self, goal: int) -> Actions:
+    def goal_policy(self, goal: int) -> Actions:
         """[1, S] the policy that the certificate speaks of; the optimistic one as long as there is none."""
-        return self.proven(goal, self.best)
+        return self.proven_policy(goal, self.best)
 
-    def refresh(self, wanted: Bools) -> bool:
+    def refresh_columns(self, wanted: Bools) -> bool:
         """Bring one block of ``wanted`` [columns] up to date; False if none of them was stale."""
-        self._catch_up()
+        self._sync_with_counts()
         wanted = np.pad(wanted, (0, len(self.D) - len(wanted)))
         todo = np.flatnonzero(self.stale & wanted)
         if not len(todo):
             return False
         worst_first = todo[np.argsort(-self.E[todo], kind="stable")]
-        self._sweep(np.sort(worst_first[: self._backend.block]))
+        self._sweep_block(np.sort(worst_first[: self._backend.block_size]))
         return True
 
-    def plan(self) -> Plan:
+    def exploration_plan(self) -> ExplorationPlan:
         """The optimistic policies, until a pair is to be looked at."""
         limit = math.ceil(min(4 * self.cap * (self.L + 1) / self.epsilon, 2**62))
-        return Plan(self.optimistic[None], self.goal_state, limit, self.looks.due, self.space.at)
+        return ExplorationPlan(
+            self.optimistic[None],
+            self.goal_state,
+            limit,
+            self.sample_sets.next_sample_counts,
+            self.space.goals_of_states,
+        )
 
     def set_radius(self, L: float, stage: int) -> None:
         """Go on with a larger radius (label ``cor_UB_increasingL``); the sets of kernels do not depend on it."""
         unfinished = ~np.isfinite(self.upper)
         self.L, self.cap = L, L + 1.0 + self.epsilon
         self.Y[:, unfinished], self.best[:, unfinished] = self.cap, self.counts.n_actions
-        self.pin(np.flatnonzero(unfinished))
+        self.zero_at_goals(np.flatnonzero(unfinished))
         self.stale[:] = True
 
-    def extras(self) -> dict[str, NDArray[Any]]:
+    def extra_arrays(self) -> dict[str, NDArray[Any]]:
         """None."""
         return {}
 
-    def _catch_up(self) -> None:
+    def _sync_with_counts(self) -> None:
         """Take in new counts: room for what is new, and new looks."""
         self.add_rows()
         self.add_columns()
-        if self.looks.update():
+        if self.sample_sets.update_sets():
             self.stale[:] = True
 
-    def _sweep(self, block: Longs) -> None:
+    def _sweep_block(self, block: Longs) -> None:
         """Both bounds of the columns of the block."""
-        model, start, order = self.looks.model(), self.counts.start, np.flatnonzero(self.counts.seen)
-        setting = Block(order, self.block_columns(block), self.cap, True, SWEEPS, tolerance=1e-3 * self.epsilon)
-        V, optimistic = self._backend.robust_lower(model, setting, self.V[:, block], self.optimistic[:, block])
-        Y, best = self._backend.robust_upper(model, setting, self.Y[:, block], self.best[:, block])
+        model, start, order = self.sample_sets.robust_model(), self.counts.start, np.flatnonzero(self.counts.seen)
+        setting = GoalBlock(
+            order, self.block_columns(block), self.cap, True, MAX_ROBUST_SWEEPS, tolerance=1e-3 * self.epsilon
+        )
+        V, optimistic = self._backend.robust_lower_bounds(model, setting, self.V[:, block], self.optimistic[:, block])
+        Y, best = self._backend.robust_upper_bounds(model, setting, self.Y[:, block], self.best[:, block])
         self.V[:, block], self.optimistic[:, block], self.Y[:, block], self.best[:, block] = V, optimistic, Y, best
         self.D[block] = np.maximum(self.D[block], V[start])
         self.upper[block] = np.where(Y[start] <= self.cap - 1.0, Y[start], np.inf)
         self.stale[block] = False
         self.plans += 1
 
-    LOOKS: ClassVar[Schema] = {"look_count": Array("int64", ("P", "K"), low=0, high=MOST)}
-    FACTS = record(plans=COUNT)
+    SAMPLE_SCHEMA: ClassVar[ArraySchema] = {"look_count": ArraySpec("int64", ("P", "K"), low=0, high=MAX_TRANSITIONS)}
+    FACTS_SCHEMA = object_schema(plans=COUNT_SCHEMA)
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Everything that the counts do not determine."""
-        return self.column_state() | {"look_count": self.looks.count}, {"plans": self.plans}
+        return self.table_state() | {"look_count": self.sample_sets.sampled_counts}, {"plans": self.plans}
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """The inverse of :meth:`state`, on restored counts; the next plan takes them in as it would have."""
-        check_json(self.FACTS, facts)
-        check_arrays(self.LOOKS, arrays)
-        self.restore_columns(arrays)
-        self.looks.restore(arrays["look_count"])
+        check_json_value(self.FACTS_SCHEMA, facts)
+        check_arrays(self.SAMPLE_SCHEMA, arrays)
+        self.restore_table(arrays)
+        self.sample_sets.restore_counts(arrays["look_count"])
         self.plans = facts["plans"]

@@ -45,15 +45,15 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core.schema import Array, Schema
+from adagoal.core.schema import ArraySchema, ArraySpec
 from adagoal.core.types import Actions, Bools, Floats
-from adagoal.rivals.explorer import Move
-from adagoal.rivals.rounds import SAMPLES, Rounds
+from adagoal.rivals.explorer import PlannedRollout
+from adagoal.rivals.rounds import SAMPLE_COUNTS, RoundBasedMethod
 
-DISCOVER, SAMPLE, LAYERS, AGAIN, CONSOLIDATE = range(5)
-ROOT, FLAT = 3.0, 512.0
+DISCOVERY_PHASE, SAMPLING_PHASE, LAYER_PHASE, RESAMPLING_PHASE, CONSOLIDATION_PHASE = range(5)
+LAE_VISGO_ROOT, LAE_VISGO_FLAT = 3.0, 512.0
 """c_1 and c_2 of VISGO."""
-ENOUGH = 5.0
+LAE_SAMPLE_FACTOR = 5.0
 """The number before L^2 |K| of the samples that keep a policy's value within twice its estimate."""
 
 
@@ -65,145 +65,174 @@ def enough_episodes(L0: float, accuracy: float, delta: float, c: float = 1.0) ->
     return math.ceil(n)
 
 
-class LAE(Rounds):
+class LAE(RoundBasedMethod):
     """See the module's text."""
 
     name = "lae"
-    SCHEMA: ClassVar[Schema] = {
-        **Rounds.SCHEMA,
-        "kept": SAMPLES,
-        "layer": Array("bool", ("S",)),
-        "candidates": Array("bool", ("S",)),
+    ARRAY_SCHEMA: ClassVar[ArraySchema] = {
+        **RoundBasedMethod.ARRAY_SCHEMA,
+        "kept": SAMPLE_COUNTS,
+        "layer": ArraySpec("bool", ("S",)),
+        "candidates": ArraySpec("bool", ("S",)),
     }
-    FACTS: ClassVar[dict[str, Any]] = {**Rounds.FACTS, "phase": {"type": "integer", "enum": list(range(5))}}
+    FACTS_SCHEMA: ClassVar[dict[str, Any]] = {
+        **RoundBasedMethod.FACTS_SCHEMA,
+        "phase": {"type": "integer", "enum": list(range(5))},
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.kept = np.zeros_like(self.counts.count)
+        self.kept_samples = np.zeros_like(self.counts.count)
         """[X, K] N when the discovery under way began"""
-        self.layer: Bools = np.zeros(self.counts.n_states, bool)
+        self.next_layer: Bools = np.zeros(self.counts.n_states, bool)
         """[S] K'"""
-        self.candidates: Bools = np.zeros(self.counts.n_states, bool)
+        self.candidate_states: Bools = np.zeros(self.counts.n_states, bool)
         """[S] U"""
 
-    def move(self) -> Move | None:
+    def next_rollout(self) -> PlannedRollout | None:
         """Layers, then consolidation."""
         while not self.stopped:
-            move = self._collection() if self.phase in (DISCOVER, SAMPLE, AGAIN) else self._play()
+            move = (
+                self._collect_for_phase()
+                if self.phase in (DISCOVERY_PHASE, SAMPLING_PHASE, RESAMPLING_PHASE)
+                else self._play_round()
+            )
             if move is not None:
                 return move
         return None
 
-    def _collection(self) -> Move | None:
+    def _collect_for_phase(self) -> PlannedRollout | None:
         """Samples; None once they are there, and the next phase has begun."""
-        c, size = self.counts, int(self.known.sum())
-        if self.phase == DISCOVER:
-            trials = 2.0 * self.L * math.log(4.0 * len(c.n) * self.L * self.round**2 / self.delta)
-            move = self.gather(trials, self._wide(self.kept))
+        c, size = self.counts, int(self.known_states.sum())
+        if self.phase == DISCOVERY_PHASE:
+            trials = 2.0 * self.L * math.log(4.0 * len(c.n) * self.L * self.round_number**2 / self.delta)
+            move = self.collect_per_pair(trials, self._pad_samples(self.kept_samples))
         else:
-            of, delta = (c.n_states * self.round, self._share) if self.phase == SAMPLE else (size, self.delta / size)
-            least = ENOUGH * self.c * self.L**2 * size * math.log(of / self.delta)
-            move = self.gather(max(least, self.small_bonus(delta)))
+            of, delta = (
+                (c.n_states * self.round_number, self._layer_delta)
+                if self.phase == SAMPLING_PHASE
+                else (size, self.delta / size)
+            )
+            least = LAE_SAMPLE_FACTOR * self.c * self.L**2 * size * math.log(of / self.delta)
+            move = self.collect_per_pair(max(least, self.small_bonus_samples(delta)))
         if move is None:
-            if self.phase == DISCOVER:
-                new = (self.samples > self._wide(self.kept)) & np.repeat(self.known, c.n_actions)[:, None]
-                self.candidates = np.isin(np.arange(c.n_states), c.successor[new]) & ~self.known
-                self.dropped = c.count - self._wide(self.kept)
+            if self.phase == DISCOVERY_PHASE:
+                new = (self.round_samples > self._pad_samples(self.kept_samples)) & np.repeat(
+                    self.known_states, c.n_actions
+                )[:, None]
+                self.candidate_states = np.isin(np.arange(c.n_states), c.successor[new]) & ~self.known_states
+                self.dropped_samples = c.count - self._pad_samples(self.kept_samples)
             self.phase += 1
         return move
 
-    def _play(self) -> Move | None:
+    def _play_round(self) -> PlannedRollout | None:
         """A round of the layers or of the consolidation; None once it is over."""
-        layers = self.phase == LAYERS
-        if self.target < 0:
-            (self._choose if layers else self._next)()
+        layers = self.phase == LAYER_PHASE
+        if self.round_goal < 0:
+            (self._choose_candidate if layers else self._begin_next_goal)()
             return None
-        more = self.relative / 2.0 * (self.L if layers else self.estimate)
-        goal, answer = self.target, self.evaluate(self.episodes(self.round, self.phase), self.estimate + more)
-        if isinstance(answer, Move):
+        more = self.relative_accuracy / 2.0 * (self.L if layers else self.optimistic_value)
+        goal, answer = (
+            self.round_goal,
+            self.continue_round(self.episodes_of_round(self.round_number, self.phase), self.optimistic_value + more),
+        )
+        if isinstance(answer, PlannedRollout):
             return answer
         if answer:
-            self.table[:, goal] = self.trial
+            self.policy_table[:, goal] = self.trial_policy
             if layers:
-                self.layer[goal], self.candidates[goal] = True, False
+                self.next_layer[goal], self.candidate_states[goal] = True, False
             else:
-                self.done[goal] = True
+                self.is_final[goal] = True
         return None
 
-    def episodes(self, number: int, phase: int) -> int:
+    def episodes_of_round(self, number: int, phase: int) -> int:
         """lambda of that round."""
-        share = self.delta / ((4.0 if phase == LAYERS else 2.0) * number**2)
-        return enough_episodes(32.0 * self.L, self.relative / 256.0, share, self.c)
+        share = self.delta / ((4.0 if phase == LAYER_PHASE else 2.0) * number**2)
+        return enough_episodes(32.0 * self.L, self.relative_accuracy / 256.0, share, self.c)
 
-    def _choose(self) -> None:
+    def _choose_candidate(self) -> None:
         """The nearest candidate, or the next layer, or the end of the layers."""
-        c, goals = self.counts, np.flatnonzero(self.candidates)
-        V, policy = self.visgo(goals, self.iota(self._share), ROOT, *self._ends)
+        c, goals = self.counts, np.flatnonzero(self.candidate_states)
+        V, policy = self.plan_with_visgo(goals, self.visgo_iota(self._layer_delta), LAE_VISGO_ROOT, *self._visgo_limits)
         nearest = int(V[:, c.start].argmin()) if len(goals) else -1
         if nearest >= 0 and V[nearest, c.start] <= self.L:
-            self.begin(goals[nearest], V[nearest], policy[nearest])
+            self.begin_round(goals[nearest], V[nearest], policy[nearest])
             return
-        self.round += 1
-        if self.layer.any():
-            self.known, self.layer = self.known | self.layer, np.zeros_like(self.layer)
-            self.kept, self.phase = self.samples, DISCOVER
+        self.round_number += 1
+        if self.next_layer.any():
+            self.known_states, self.next_layer = self.known_states | self.next_layer, np.zeros_like(self.next_layer)
+            self.kept_samples, self.phase = self.round_samples, DISCOVERY_PHASE
         else:
-            self.dropped, self.round, self.phase = c.count.copy(), 1, AGAIN
+            self.dropped_samples, self.round_number, self.phase = c.count.copy(), 1, RESAMPLING_PHASE
 
-    def _next(self) -> None:
+    def _begin_next_goal(self) -> None:
         """A goal whose policy is not final, or the end."""
-        open_goals = np.flatnonzero(self.known & ~self.done)[:1]
+        open_goals = np.flatnonzero(self.known_states & ~self.is_final)[:1]
         self.stopped = not len(open_goals)
         if not self.stopped:
-            V, policy = self.visgo(open_goals, self.iota(self.delta / self.known.sum()), ROOT, *self._ends)
-            self.begin(open_goals[0], V[0], policy[0])
+            V, policy = self.plan_with_visgo(
+                open_goals, self.visgo_iota(self.delta / self.known_states.sum()), LAE_VISGO_ROOT, *self._visgo_limits
+            )
+            self.begin_round(open_goals[0], V[0], policy[0])
 
     @property
-    def _ends(self) -> tuple[float, float]:
-        return FLAT * self.L, 2.0 * self.L
+    def _visgo_limits(self) -> tuple[float, float]:
+        return LAE_VISGO_FLAT * self.L, 2.0 * self.L
 
     @property
-    def _share(self) -> float:
+    def _layer_delta(self) -> float:
         """delta' of a round of the layers."""
-        return self.delta / (4.0 * self.round**2 * self.counts.n_states**2)
+        return self.delta / (4.0 * self.round_number**2 * self.counts.n_states**2)
 
-    def small_bonus(self, delta: float) -> float:
+    def small_bonus_samples(self, delta: float) -> float:
         """The samples of a pair that make the bonus at most 1/8 wherever values are at most 2 L."""
-        pairs, rate, n = self._pairs, self.c * max((8.0 * ROOT * self.L) ** 2, 8.0 * FLAT * self.L), 1.0
+        pairs, rate, n = (
+            self._n_known_pairs,
+            self.c * max((8.0 * LAE_VISGO_ROOT * self.L) ** 2, 8.0 * LAE_VISGO_FLAT * self.L),
+            1.0,
+        )
         while (more := rate * math.log(2.0 * pairs * n / delta)) > n * (1.0 + 1e-9):
             n = more
         return n
 
     @property
-    def _pairs(self) -> int:
-        return int(self.known.sum()) * (self.counts.n_actions + 1)
+    def _n_known_pairs(self) -> int:
+        return int(self.known_states.sum()) * (self.counts.n_actions + 1)
 
-    def iota(self, delta: float) -> Floats:
+    def visgo_iota(self, delta: float) -> Floats:
         """[X] the logarithm of VISGO."""
-        n = np.maximum(self.samples.sum(1), 1)
-        iota: Floats = self.c * np.log(2.0 * self._pairs * n / delta)
+        n = np.maximum(self.round_samples.sum(1), 1)
+        iota: Floats = self.c * np.log(2.0 * self._n_known_pairs * n / delta)
         return iota
 
     @property
-    def near(self) -> Floats:
+    def answer_distances(self) -> Floats:
         """[S] 0 on K and K'."""
-        return np.where(self.known | self.layer, 0.0, np.inf)
+        return np.where(self.known_states | self.next_layer, 0.0, np.inf)
 
-    def way_to(self, state: int) -> Actions:
+    def policy_to_state(self, state: int) -> Actions:
         """[1, S] the policy of the last round that was a success."""
-        return np.ascontiguousarray(self.table[None, :, state])
+        return np.ascontiguousarray(self.policy_table[None, :, state])
 
-    def memory(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    def method_state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """The layers too."""
-        arrays, facts = super().memory()
-        return {**arrays, "kept": self._wide(self.kept), "layer": self.layer, "candidates": self.candidates}, facts
+        arrays, facts = super().method_state()
+        return {
+            **arrays,
+            "kept": self._pad_samples(self.kept_samples),
+            "layer": self.next_layer,
+            "candidates": self.candidate_states,
+        }, facts
 
-    def remember(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
+    def restore_method_state(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """The inverse of :meth:`memory`."""
-        super().remember(arrays, facts)
-        self.check_samples(arrays["kept"] + (arrays["dropped"] if self.phase == DISCOVER else 0))
+        super().restore_method_state(arrays, facts)
+        self.check_sample_counts(arrays["kept"] + (arrays["dropped"] if self.phase == DISCOVERY_PHASE else 0))
         if ((arrays["layer"] | arrays["candidates"]) & ~self.counts.seen).any():
             raise ValueError("a layer or a candidate is no state that was seen")
         if (arrays["layer"] & arrays["known"]).any():
             raise ValueError("a state is both known and of the next layer")
-        self.kept, self.layer, self.candidates = (np.array(arrays[name]) for name in ("kept", "layer", "candidates"))
+        self.kept_samples, self.next_layer, self.candidate_states = (
+            np.array(arrays[name]) for name in ("kept", "layer", "candidates")
+        )

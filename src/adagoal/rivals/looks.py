@@ -32,26 +32,26 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adagoal.core.counts import MOST, Counts
+from adagoal.core.counts import MAX_TRANSITIONS, TransitionCounts
 from adagoal.core.errors import InputError
-from adagoal.core.intervals import exact_ends
+from adagoal.core.intervals import clopper_pearson_bounds
 from adagoal.core.types import Floats, Longs
-from adagoal.planning.model import Ambiguous
+from adagoal.planning.model import RobustModel
 
 
-def _grid() -> Longs:
+def _make_sample_grid() -> Longs:
     points = [1]
-    while points[-1] < MOST:
+    while points[-1] < MAX_TRANSITIONS:
         points.append(2 * points[-1] if points[-1] < 64 else points[-1] * 6 // 5)
     return np.array(points)
 
 
-GRID = _grid()
+SAMPLE_GRID = _make_sample_grid()
 """The numbers of transitions at which a pair is looked at."""
 
 
-class Ends(NamedTuple):
-    """The set of some pairs; the fields are those of :class:`~adagoal.planning.model.Ambiguous`."""
+class IntervalEnds(NamedTuple):
+    """The set of some pairs; the fields are those of :class:`~adagoal.planning.model.RobustModel`."""
 
     low: Floats
     high: Floats
@@ -59,79 +59,79 @@ class Ends(NamedTuple):
     moved: Floats
 
 
-def hoeffding(c: Longs, n: Longs, log: Floats, b: int) -> Ends:
+def hoeffding_ends(c: Longs, n: Longs, log: Floats, b: int) -> IntervalEnds:
     """Of pairs with the counts c [m, K] and n [m]; log [m] is ln(1 / (t b)), b the most successors of a pair."""
     width = np.sqrt((log + math.log(2 * b)) / (2 * n))
     p = c / n[:, None]
-    return _intervals(c, np.maximum(p - width[:, None], 0.0), np.minimum(p + width[:, None], 1.0), width, b)
+    return _make_interval_ends(c, np.maximum(p - width[:, None], 0.0), np.minimum(p + width[:, None], 1.0), width, b)
 
 
-def clopper_pearson(c: Longs, n: Longs, log: Floats, b: int) -> Ends:
+def clopper_pearson_ends(c: Longs, n: Longs, log: Floats, b: int) -> IntervalEnds:
     """The same."""
     tail = np.exp(-(log + math.log(2 * b)))
-    low, high = exact_ends(c, n[:, None], tail[:, None])
+    low, high = clopper_pearson_bounds(c, n[:, None], tail[:, None])
     p = c / n[:, None]  # between the ends, but for rounding
-    return _intervals(c, np.minimum(low, p), np.maximum(high, p), exact_ends(0, n, tail)[1], b)
+    return _make_interval_ends(c, np.minimum(low, p), np.maximum(high, p), clopper_pearson_bounds(0, n, tail)[1], b)
 
 
-def weissman(c: Longs, n: Longs, log: Floats, b: int) -> Ends:
+def weissman_ball(c: Longs, n: Longs, log: Floats, b: int) -> IntervalEnds:
     """The same, with an L1 ball in place of intervals."""
     subsets = b * math.log(2.0) + math.log1p(-(2.0 ** (1 - b))) if b > 1 else -math.inf
     moved = np.sqrt(np.maximum(log + subsets, 0.0) / (2 * n))
     anything = np.where((c > 0).sum(axis=1) < b, 1.0, 0.0)
-    return Ends(np.zeros(c.shape), np.ones(c.shape), anything, moved)
+    return IntervalEnds(np.zeros(c.shape), np.ones(c.shape), anything, moved)
 
 
-def _intervals(c: Longs, low: Floats, high: Floats, never: Floats, b: int) -> Ends:
+def _make_interval_ends(c: Longs, low: Floats, high: Floats, never: Floats, b: int) -> IntervalEnds:
     """Intervals of the listed successors; one that was never observed has at most ``never`` [m]."""
     others = b - (c > 0).sum(axis=1)
     left = 1.0 - np.where(c > 0, low, 0.0).sum(axis=1)
-    return Ends(low, high, np.maximum(np.minimum(left, others * never), 0.0), np.ones(len(c)))
+    return IntervalEnds(low, high, np.maximum(np.minimum(left, others * never), 0.0), np.ones(len(c)))
 
 
-BOUNDS: dict[str, Callable[[Longs, Longs, Floats, int], Ends]] = {
-    "hoeffding": hoeffding,
-    "clopper-pearson": clopper_pearson,
-    "weissman": weissman,
+INTERVAL_BOUNDS: dict[str, Callable[[Longs, Longs, Floats, int], IntervalEnds]] = {
+    "hoeffding": hoeffding_ends,
+    "clopper-pearson": clopper_pearson_ends,
+    "weissman": weissman_ball,
 }
 
 
-class Looks:
+class FixedSampleSets:
     """The set of every pair, from its last look."""
 
-    def __init__(self, counts: Counts, pairs: int, delta: float, branching: int, bound: str) -> None:
+    def __init__(self, counts: TransitionCounts, pairs: int, delta: float, branching: int, bound: str) -> None:
         """``pairs`` bounds the number of pairs, ``branching`` the successors of one; ``bound`` is one of BOUNDS."""
-        self.counts, self.branching, self._bound = counts, branching, BOUNDS[bound]
-        self._log = math.log(pairs / delta) + math.log(math.pi**2 / 6)
+        self.counts, self.branching, self._bound_function = counts, branching, INTERVAL_BOUNDS[bound]
+        self._union_log = math.log(pairs / delta) + math.log(math.pi**2 / 6)
         places = counts.successor.shape
-        self.count: Longs = np.zeros(places, np.int64)
+        self.sampled_counts: Longs = np.zeros(places, np.int64)
         """[X, K] the counts at the last look, from which all else follows"""
-        self._set = Ends(np.zeros(places), np.zeros(places), np.ones(places[0]), np.ones(places[0]))
+        self._interval_ends = IntervalEnds(np.zeros(places), np.zeros(places), np.ones(places[0]), np.ones(places[0]))
 
     @property
-    def due(self) -> Longs:
+    def next_sample_counts(self) -> Longs:
         """[X] the counts at which the pairs are looked at next."""
-        return GRID[np.searchsorted(GRID, self.counts.n, side="right")]
+        return SAMPLE_GRID[np.searchsorted(SAMPLE_GRID, self.counts.n, side="right")]
 
-    def update(self) -> bool:
+    def update_sets(self) -> bool:
         """Look at the pairs whose time has come; False where there are none."""
         counts = self.counts
-        self._make_room()
-        self._leave_out(np.flatnonzero(counts.absent & (self._set.q > 0.0)))
+        self._grow_arrays()
+        self._set_absent_pairs(np.flatnonzero(counts.absent & (self._interval_ends.q > 0.0)))
         n = counts.n
-        on_grid = GRID[np.searchsorted(GRID, n)] == n
-        pairs = np.flatnonzero(on_grid & (n > self.count.sum(axis=1)))
+        on_grid = SAMPLE_GRID[np.searchsorted(SAMPLE_GRID, n)] == n
+        pairs = np.flatnonzero(on_grid & (n > self.sampled_counts.sum(axis=1)))
         if not len(pairs):
             return False
         if counts.support.max() > self.branching:
             raise InputError(
                 f"branching={self.branching}: a pair with more successors has been observed", name="method_args"
             )
-        self.count[pairs] = counts.count[pairs]
-        self._look(pairs)
+        self.sampled_counts[pairs] = counts.count[pairs]
+        self._compute_ends(pairs)
         return True
 
-    def restore(self, count: Longs) -> None:
+    def restore_counts(self, count: Longs) -> None:
         """The inverse of keeping ``count``."""
         counts = self.counts
         n, (pairs, places) = count.sum(axis=1), count.shape
@@ -140,42 +140,42 @@ class Looks:
             and places <= counts.count.shape[1]
             and (count <= counts.count[:pairs, :places]).all()
             and (np.diff(count > 0, axis=1).astype(int).sum(axis=1) <= (count[:, 0] > 0)).all()
-            and np.isin(n, np.append(GRID, 0)).all()
+            and np.isin(n, np.append(SAMPLE_GRID, 0)).all()
         ):
             raise ValueError("the looks do not fit the counts")
-        self._make_room()
-        self.count[:pairs, :places] = count
-        self._look(np.flatnonzero(n))
+        self._grow_arrays()
+        self.sampled_counts[:pairs, :places] = count
+        self._compute_ends(np.flatnonzero(n))
 
-    def model(self) -> Ambiguous:
+    def robust_model(self) -> RobustModel:
         """For the sweeps."""
-        counts, n = self.counts, np.maximum(self.count.sum(axis=1), 1)
-        support = (self.count > 0).sum(axis=1).astype(np.int32)
-        p = self.count / n[:, None]
+        counts, n = self.counts, np.maximum(self.sampled_counts.sum(axis=1), 1)
+        support = (self.sampled_counts > 0).sum(axis=1).astype(np.int32)
+        p = self.sampled_counts / n[:, None]
         support[counts.absent], p[counts.absent, 0] = 1, 1.0
-        low, high, q, moved = self._set
-        return Ambiguous(counts.successor, p, low, high, support, q, moved, counts.terminal, counts.start)
+        low, high, q, moved = self._interval_ends
+        return RobustModel(counts.successor, p, low, high, support, q, moved, counts.terminal, counts.start)
 
-    def _look(self, pairs: Longs) -> None:
-        c = self.count[pairs]
+    def _compute_ends(self, pairs: Longs) -> None:
+        c = self.sampled_counts[pairs]
         n = c.sum(axis=1)
-        log = self._log + 2.0 * np.log(1.0 + np.searchsorted(GRID, n))
-        for kept, found in zip(self._set, self._bound(c, n, log, self.branching), strict=True):
+        log = self._union_log + 2.0 * np.log(1.0 + np.searchsorted(SAMPLE_GRID, n))
+        for kept, found in zip(self._interval_ends, self._bound_function(c, n, log, self.branching), strict=True):
             kept[pairs] = found
 
-    def _leave_out(self, pairs: Longs) -> None:
+    def _set_absent_pairs(self, pairs: Longs) -> None:
         """Pairs that do not exist: each is the reset, of which all is known."""
-        low, high, q, moved = self._set
+        low, high, q, moved = self._interval_ends
         low[pairs, 0], high[pairs, 0], q[pairs], moved[pairs] = 1.0, 1.0, 0.0, 0.0
 
-    def _make_room(self) -> None:
+    def _grow_arrays(self) -> None:
         """Places for the pairs and the successors that the counts made room for."""
-        shape, old = self.counts.successor.shape, self.count.shape
+        shape, old = self.counts.successor.shape, self.sampled_counts.shape
         if old == shape:
             return
         room = [(0, new - before) for new, before in zip(shape, old, strict=True)]
-        self.count = np.pad(self.count, room)
+        self.sampled_counts = np.pad(self.sampled_counts, room)
         nothing = (0.0, 0.0, 1.0, 1.0)
-        self._set = Ends(
-            *(np.pad(a, room[: a.ndim], constant_values=v) for a, v in zip(self._set, nothing, strict=True))
+        self._interval_ends = IntervalEnds(
+            *(np.pad(a, room[: a.ndim], constant_values=v) for a, v in zip(self._interval_ends, nothing, strict=True))
         )

@@ -27,14 +27,14 @@ import math
 
 import numpy as np
 
-from adagoal.core.counts import Counts
+from adagoal.core.counts import TransitionCounts
 from adagoal.core.errors import InputError
 from adagoal.core.types import Actions, Bools, Floats
-from adagoal.planning.backend import NUMBA, Backend
-from adagoal.planning.model import Kernel
+from adagoal.planning.backend import NUMBA_BACKEND, Backend
+from adagoal.planning.model import TransitionKernel
 
 
-def scale(constants: str) -> float:
+def parse_constants(constants: str) -> float:
     """c of ``paper`` or ``scaled=c``."""
     if constants == "paper":
         return 1.0
@@ -48,66 +48,68 @@ def scale(constants: str) -> float:
     return c
 
 
-def empirical(counts: Counts) -> Floats:
+def empirical_rows(counts: TransitionCounts) -> Floats:
     """[X, W] p_hat in the places of ``counts.successor``."""
     p_hat: Floats = counts.count / np.maximum(counts.n, 1)[:, None]
     return p_hat
 
 
-def log_term(counts: Counts, c: float, delta: float) -> Floats:
+def confidence_log(counts: TransitionCounts, c: float, delta: float) -> Floats:
     """[X] l(n) of the module's text."""
     return c * np.log(2.0 * len(counts.n) * np.maximum(counts.n, 1) / delta)
 
 
-def widths(counts: Counts, c: float, delta: float) -> Floats:
+def bernstein_widths(counts: TransitionCounts, c: float, delta: float) -> Floats:
     """[X, W] beta of the module's text, zero where nothing was observed."""
-    beta: Floats = np.where(counts.count > 0, _beta(empirical(counts), _rate(counts, c, delta)), 0.0)
+    beta: Floats = np.where(
+        counts.count > 0, _bernstein_width(empirical_rows(counts), _log_over_n(counts, c, delta)), 0.0
+    )
     return beta
 
 
-def optimistic(counts: Counts, c: float, delta: float, alike: Bools | None = None) -> Floats:
+def optimistic_rows(counts: TransitionCounts, c: float, delta: float, alike: Bools | None = None) -> Floats:
     """[X, W] the optimistic rows; all states that are ``alike`` [S] have one probability, and one width."""
-    p_hat, rate = empirical(counts), _rate(counts, c, delta)
-    q: Floats = np.maximum(p_hat - widths(counts, c, delta), 0.0)
+    p_hat, rate = empirical_rows(counts), _log_over_n(counts, c, delta)
+    q: Floats = np.maximum(p_hat - bernstein_widths(counts, c, delta), 0.0)
     if alike is not None:
         one = alike[counts.successor] & (counts.count > 0)
         together = np.where(one, p_hat, 0.0).sum(1, keepdims=True)
-        left = np.maximum(together - _beta(together, rate), 0.0) / np.maximum(together, 1e-300)
+        left = np.maximum(together - _bernstein_width(together, rate), 0.0) / np.maximum(together, 1e-300)
         q = np.where(one, p_hat * left, q)
     return q
 
 
-def _rate(counts: Counts, c: float, delta: float) -> Floats:
+def _log_over_n(counts: TransitionCounts, c: float, delta: float) -> Floats:
     """[X, 1] l(n)/n."""
-    return (log_term(counts, c, delta) / np.maximum(counts.n, 1))[:, None]
+    return (confidence_log(counts, c, delta) / np.maximum(counts.n, 1))[:, None]
 
 
-def _beta(p: Floats, rate: Floats) -> Floats:
+def _bernstein_width(p: Floats, rate: Floats) -> Floats:
     width: Floats = 2.0 * np.sqrt(np.maximum(p * (1.0 - p), 0.0) * rate) + 6.0 * rate
     return width
 
 
-def spread(counts: Counts, inside: Bools) -> Floats:
+def deviation_spread(counts: TransitionCounts, inside: Bools) -> Floats:
     """[X] (sum over s' of sqrt(p_hat (1 - p_hat)))^2 over the successors in ``inside`` [S]; at most their number."""
-    p_hat = empirical(counts)
+    p_hat = empirical_rows(counts)
     root: Floats = np.where(inside[counts.successor], np.sqrt(p_hat * (1.0 - p_hat)), 0.0).sum(1)
     return root * root
 
 
-def solve(
-    counts: Counts,
+def solve_restricted_paths(
+    counts: TransitionCounts,
     rows: Floats,
     known: Bools,
     targets: Bools,
     precision: float,
     cap: float,
     untried: bool = True,
-    backend: Backend = NUMBA,
+    backend: Backend = NUMBA_BACKEND,
 ) -> tuple[Floats, Actions]:
     """V [B, S], from below, up to a residual of ``precision`` and cut at ``cap``; and its greedy policies [B, S].
 
     One problem for each set of ``targets`` [B, S]. ``untried`` allows pairs never tried.
     """
     usable = np.repeat(known & ~counts.terminal, counts.n_actions) & (untried | (counts.n > 0))
-    kernel = Kernel(counts.successor, rows, counts.support, counts.terminal, counts.start)
-    return backend.paths(kernel, usable, targets, precision, cap)
+    kernel = TransitionKernel(counts.successor, rows, counts.support, counts.terminal, counts.start)
+    return backend.shortest_paths(kernel, usable, targets, precision, cap)

@@ -23,7 +23,7 @@ distance 2 may take L + epsilon steps, and it is never improved. C1 of definitio
 *Checked against the text* (the proceedings of COLT 2012): the three steps, with the number of episodes and the test
 that they must pass, and what is proved. *Ours*, to make it easier: policies are stationary and planned with the
 Bernstein widths of its successors; in the paper they have a horizon, at which an episode fails, and Hoeffding widths on
-samples that are divided among its stages. The number of discovery trials (``Incremental.discovery``) is that which is
+samples that are divided among its stages. The number of discovery trials (``Incremental.discovery_trials``) is that which is
 needed, a little less than L log(8 A L |K|^2 / delta); they are taken on the way to the nearest under-sampled state. A
 round is broken off when failure is certain, and not when a count has doubled.
 """
@@ -36,24 +36,24 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core.schema import Array, Schema
+from adagoal.core.schema import ArraySchema, ArraySpec
 from adagoal.core.types import Actions, Ints, Longs
-from adagoal.core.world import Outcome, Plan
-from adagoal.rivals.explorer import NEVER, Move
-from adagoal.rivals.incremental import Incremental
+from adagoal.core.world import ExplorationPlan, RolloutOutcome
+from adagoal.rivals.explorer import NEVER, PlannedRollout
+from adagoal.rivals.incremental import IncrementalMethod
 
 
-class UcbExplore(Incremental):
+class UcbExplore(IncrementalMethod):
     """See the module's text."""
 
     name = "ucbexplore"
-    SCHEMA: ClassVar[Schema] = {
-        **Incremental.SCHEMA,
-        **Incremental.SETS,
-        "table": Array("int16", ("S", "T"), low=0, high="A"),
+    ARRAY_SCHEMA: ClassVar[ArraySchema] = {
+        **IncrementalMethod.ARRAY_SCHEMA,
+        **IncrementalMethod.SETS,
+        "table": ArraySpec("int16", ("S", "T"), low=0, high="A"),
     }
-    FACTS: ClassVar[dict[str, Any]] = {
-        **Incremental.FACTS,
+    FACTS_SCHEMA: ClassVar[dict[str, Any]] = {
+        **IncrementalMethod.FACTS_SCHEMA,
         "trial": {"type": "array", "minItems": 3, "maxItems": 3, "items": {"type": "integer", "minimum": -1}},
     }
 
@@ -61,104 +61,114 @@ class UcbExplore(Incremental):
         super().__post_init__()
         S = self.counts.n_states
         self.h = min(self.epsilon / self.L, 1.0) / 8.0
-        self.limit = (1.0 + 8.0 * self.h) * self.L * (1.0 - self.h) - self.h * (self.L + 1.0)
+        self.max_mean_steps = (1.0 + 8.0 * self.h) * self.L * (1.0 - self.h) - self.h * (self.L + 1.0)
         """The mean of the episodes of an evaluation, at most"""
-        self.table = np.full((S, S + self.n_sets), self.counts.n_actions, np.int16)
+        self.policy_table = np.full((S, S + self.n_sets), self.counts.n_actions, np.int16)
         """[S, T] the policies of the members of K, and, from S on, of the sets that were added"""
-        self._target = -1
+        self._evaluated_target = -1
         """The state, or from S on the set, that is evaluated; -1 between evaluations"""
-        self._episodes, self._steps = 0, 0
+        self._episodes_played, self._steps_played = 0, 0
 
-    def grow(self) -> None:
+    def grow_with_counts(self) -> None:
         """Room for more states and sets; those of the sets come after those of the states."""
-        before, S, A = len(self.known), self.counts.n_states, self.counts.n_actions
-        super().grow()
-        if self.table.shape != (S, S + self.n_sets):
-            old = self.table
-            self.table = np.full((S, S + self.n_sets), A, np.int16)
-            self.table[:before, :before] = old[:, :before]
-            self.table[:before, S : S + old.shape[1] - before] = old[:, before:]
-            self._target += S - before if self._target >= before else 0
+        before, S, A = len(self.known_states), self.counts.n_states, self.counts.n_actions
+        super().grow_with_counts()
+        if self.policy_table.shape != (S, S + self.n_sets):
+            old = self.policy_table
+            self.policy_table = np.full((S, S + self.n_sets), A, np.int16)
+            self.policy_table[:before, :before] = old[:, :before]
+            self.policy_table[:before, S : S + old.shape[1] - before] = old[:, before:]
+            self._evaluated_target += S - before if self._evaluated_target >= before else 0
 
-    def move(self) -> Move | None:
+    def next_rollout(self) -> PlannedRollout | None:
         """Steps 1 to 3."""
         while not self.stopped:
-            if self._target < 0:
-                move = self.sample(self.discovery())
+            if self._evaluated_target < 0:
+                move = self.sample_known_pairs(self.discovery_trials())
                 if move is not None:
                     return move
-                self._choose()
+                self._choose_target()
                 continue
-            episodes = self.episodes()
-            allowed = math.floor(episodes * self.limit)
-            if self._steps <= allowed and self._episodes < episodes:
-                fresh = self._steps == 0 and self._episodes == 0
-                return Move(self._trial(), episodes - self._episodes, allowed + 1 - self._steps, fresh)
+            episodes = self.evaluation_episodes()
+            allowed = math.floor(episodes * self.max_mean_steps)
+            if self._steps_played <= allowed and self._episodes_played < episodes:
+                fresh = self._steps_played == 0 and self._episodes_played == 0
+                return PlannedRollout(
+                    self._trial_plan(), episodes - self._episodes_played, allowed + 1 - self._steps_played, fresh
+                )
             S = self.counts.n_states
-            if self._target < S:
-                self.known[self._target] = self._steps <= allowed
+            if self._evaluated_target < S:
+                self.known_states[self._evaluated_target] = self._steps_played <= allowed
             else:
-                self.sets[self._target - S] = self._steps <= allowed
-            self._target = -1
+                self.added_sets[self._evaluated_target - S] = self._steps_played <= allowed
+            self._evaluated_target = -1
         return None
 
-    def _trial(self) -> Plan:
+    def _trial_plan(self) -> ExplorationPlan:
         """The policy that is evaluated, up to its state or its set."""
-        c, target = self.counts, self._target
-        goal, at = (target, None) if target < c.n_states else (target - c.n_states, self.space.at)
-        return Plan(self.table[None, :, [target]], np.array([goal]), NEVER, np.full(len(c.n), NEVER), at)
+        c, target = self.counts, self._evaluated_target
+        goal, at = (target, None) if target < c.n_states else (target - c.n_states, self.space.goals_of_states)
+        return ExplorationPlan(
+            self.policy_table[None, :, [target]], np.array([goal]), NEVER, np.full(len(c.n), NEVER), at
+        )
 
-    def learn(self, outcome: Outcome) -> None:
+    def record_outcome(self, outcome: RolloutOutcome) -> None:
         """Count the episodes and steps of an evaluation."""
-        if self._target >= 0:
-            self._episodes += len(outcome.goals)
-            self._steps += outcome.steps - len(outcome.goals)  # the way back to s0 is not the policy's
-            if self._target < self.counts.n_states:
-                self.credit(outcome, self._target)
+        if self._evaluated_target >= 0:
+            self._episodes_played += len(outcome.goals)
+            self._steps_played += outcome.steps - len(outcome.goals)  # the way back to s0 is not the policy's
+            if self._evaluated_target < self.counts.n_states:
+                self.credit_goal(outcome, self._evaluated_target)
 
-    def episodes(self) -> int:
+    def evaluation_episodes(self) -> int:
         """Episodes of an evaluation."""
-        found = self.known.sum() + self.sets.sum()
+        found = self.known_states.sum() + self.added_sets.sum()
         return math.ceil(6.0 * self.c * self.h**-3 * math.log(16.0 * found**2 / self.delta))
 
-    def _choose(self) -> None:
+    def _choose_target(self) -> None:
         """Step 2."""
         c = self.counts
-        tried = np.repeat(self.known, c.n_actions)[:, None] & (c.count > 0)
+        tried = np.repeat(self.known_states, c.n_actions)[:, None] & (c.count > 0)
         found = np.unique(c.successor[tried])
-        self._episodes = self._steps = 0
-        best = self._nearest(found[~self.known[found]])
+        self._episodes_played = self._steps_played = 0
+        best = self._take_nearest(found[~self.known_states[found]])
         if best > self.L and self.n_sets:
-            best = self._nearest(self.waiting(np.isin(np.arange(c.n_states), found)))
+            best = self._take_nearest(self.waiting_sets(np.isin(np.arange(c.n_states), found)))
         if best > self.L:
-            self.stopped, self._target = True, -1
+            self.stopped, self._evaluated_target = True, -1
 
-    def _nearest(self, numbers: Longs | Ints) -> float:
+    def _take_nearest(self, numbers: Longs | Ints) -> float:
         """Take the target of smallest optimistic value, which is returned."""
         best = math.inf
-        for u, V, policy in self.restricted(numbers):
+        for u, V, policy in self.plan_restricted(numbers):
             if V[self.counts.start] < best:
-                best, self._target, self.table[:, u] = float(V[self.counts.start]), u, policy
+                best, self._evaluated_target, self.policy_table[:, u] = float(V[self.counts.start]), u, policy
         return best
 
-    def policy(self, goal: int) -> Actions:
+    def goal_policy(self, goal: int) -> Actions:
         """[1, S] the policy that was evaluated; of a set, that of its nearest state in K."""
         place = int(goal)
         if self.n_sets:
-            place = self.counts.n_states + place if self.sets[goal] else self.member(place, self.known)
-        return np.ascontiguousarray(self.table[None, :, place])
+            place = (
+                self.counts.n_states + place if self.added_sets[goal] else self.nearest_member(place, self.known_states)
+            )
+        return np.ascontiguousarray(self.policy_table[None, :, place])
 
-    def memory(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    def method_state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """K, the sets that were added, their policies, and where the evaluation stands."""
-        arrays = {"known": self.known, "sets": self.sets, "table": self.table}
-        return arrays, {"trial": [self._target, self._episodes, self._steps]}
+        arrays = {"known": self.known_states, "sets": self.added_sets, "table": self.policy_table}
+        return arrays, {"trial": [self._evaluated_target, self._episodes_played, self._steps_played]}
 
-    def remember(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
+    def restore_method_state(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """The inverse of :meth:`memory`."""
-        self.check_known(arrays["known"])
-        sets = self.added(arrays)
+        self.check_known_states(arrays["known"])
+        sets = self.read_added_sets(arrays)
         target, episodes, steps = facts["trial"]
-        if target >= self.table.shape[1] or min(episodes, steps) < 0 or max(episodes, steps) > NEVER:
+        if target >= self.policy_table.shape[1] or min(episodes, steps) < 0 or max(episodes, steps) > NEVER:
             raise ValueError("the evaluation under way is not one")
-        self.known, self.sets, self.table = np.array(arrays["known"]), sets, np.array(arrays["table"])
-        self._target, self._episodes, self._steps = target, episodes, steps
+        self.known_states, self.added_sets, self.policy_table = (
+            np.array(arrays["known"]),
+            sets,
+            np.array(arrays["table"]),
+        )
+        self._evaluated_target, self._episodes_played, self._steps_played = target, episodes, steps

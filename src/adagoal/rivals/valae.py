@@ -32,109 +32,142 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core.schema import Array, Schema
+from adagoal.core.schema import ArraySchema, ArraySpec
 from adagoal.core.types import Actions, Floats
 from adagoal.rivals.disco import DisCo
-from adagoal.rivals.explorer import Move
-from adagoal.rivals.rounds import Rounds, power
+from adagoal.rivals.explorer import PlannedRollout
+from adagoal.rivals.rounds import RoundBasedMethod, next_power_of_two
 
-FIND, SAMPLE, GOALS = range(3)
-ROOT, FLAT = 6.0, 72.0
+SET_PHASE, SET_SAMPLING_PHASE, GOAL_PHASE = range(3)
+VALAE_VISGO_ROOT, VALAE_VISGO_FLAT = 6.0, 72.0
 """c_1 and c_2 of VISGO."""
-ENOUGH = 12_000.0
+VALAE_SAMPLE_FACTOR = 12_000.0
 
 
-class VALAE(Rounds):
+class VALAE(RoundBasedMethod):
     """See the module's text."""
 
     name = "valae"
-    SCHEMA: ClassVar[Schema] = {**Rounds.SCHEMA, "near": Array("float64", ("S",), low=0)}
-    FACTS: ClassVar[dict[str, Any]] = {**Rounds.FACTS, "phase": {"type": "integer", "enum": list(range(3))}}
+    ARRAY_SCHEMA: ClassVar[ArraySchema] = {**RoundBasedMethod.ARRAY_SCHEMA, "near": ArraySpec("float64", ("S",), low=0)}
+    FACTS_SCHEMA: ClassVar[dict[str, Any]] = {
+        **RoundBasedMethod.FACTS_SCHEMA,
+        "phase": {"type": "integer", "enum": list(range(3))},
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.finder = DisCo(self.counts, self.L, self.L, self.delta, None, self.constants, backend=self.backend)
-        self.finder.eps = self.L
-        self.known = self.finder.known
-        self.found = np.zeros(self.counts.n_states)
+        self.set_finder = DisCo(self.counts, self.L, self.L, self.delta, None, self.constants, backend=self.backend)
+        self.set_finder.eps = self.L
+        self.known_states = self.set_finder.known_states
+        self.final_values = np.zeros(self.counts.n_states)
         """[S] the optimistic value of every goal whose policy is final"""
 
-    def move(self) -> Move | None:
+    def next_rollout(self) -> PlannedRollout | None:
         """The set, its samples, its goals."""
         while not self.stopped:
-            move = (self._find, self._sample, self._play)[self.phase]()
+            move = (self._find_state_set, self._sample_state_set, self._play_round)[self.phase]()
             if move is not None:
                 return move
         return None
 
-    def _find(self) -> Move | None:
+    def _find_state_set(self) -> PlannedRollout | None:
         """DisCo; None once it has stopped."""
-        finder = self.finder
-        move = finder.move()
-        self._way, self._until, self.known, self.plans = finder._way, finder._until, finder.known, finder.plans
+        finder = self.set_finder
+        move = finder.next_rollout()
+        self._collection_policy, self._collection_thresholds, self.known_states, self.plans = (
+            finder._collection_policy,
+            finder._collection_thresholds,
+            finder.known_states,
+            finder.plans,
+        )
         if move is None:
-            self.dropped, self.phase = self.counts.count.copy(), SAMPLE
+            self.dropped_samples, self.phase = self.counts.count.copy(), SET_SAMPLING_PHASE
         return move
 
-    def _sample(self) -> Move | None:
+    def _sample_state_set(self) -> PlannedRollout | None:
         """Samples of K x A; None once they are there."""
-        move = self.gather(self.phi())
+        move = self.collect_per_pair(self.samples_per_pair())
         if move is None:
-            self.phase = GOALS
+            self.phase = GOAL_PHASE
         return move
 
-    def _play(self) -> Move | None:
+    def _play_round(self) -> PlannedRollout | None:
         """A round; None once it is over."""
-        if self.target < 0:
-            open_goals = np.flatnonzero(self.known & ~self.done)[:1]
+        if self.round_goal < 0:
+            open_goals = np.flatnonzero(self.known_states & ~self.is_final)[:1]
             self.stopped = not len(open_goals)
             if not self.stopped:
                 B = 10.0 * self.L
-                V, policy = self.visgo(open_goals, self.iota(), ROOT, FLAT * B, B)
-                self.begin(open_goals[0], V[0], policy[0])
+                V, policy = self.plan_with_visgo(
+                    open_goals, self.visgo_iota(), VALAE_VISGO_ROOT, VALAE_VISGO_FLAT * B, B
+                )
+                self.begin_round(open_goals[0], V[0], policy[0])
             return None
-        goal, answer = self.target, self.evaluate(self.episodes(), self.estimate + self.relative / 3.0 * self.L)
-        if isinstance(answer, Move):
+        goal, answer = (
+            self.round_goal,
+            self.continue_round(
+                self.episodes_of_round(), self.optimistic_value + self.relative_accuracy / 3.0 * self.L
+            ),
+        )
+        if isinstance(answer, PlannedRollout):
             return answer
         if answer:
-            self.table[:, goal], self.found[goal], self.done[goal] = self.trial, self.estimate, True
+            self.policy_table[:, goal], self.final_values[goal], self.is_final[goal] = (
+                self.trial_policy,
+                self.optimistic_value,
+                True,
+            )
         return None
 
-    def phi(self) -> int:
+    def samples_per_pair(self) -> int:
         """The number of samples of a pair before any round."""
-        size = int(self.known.sum())
-        least = ENOUGH * self.c * self.L**2 * size * math.log(size * (self.counts.n_actions + 1) / self.delta)
-        return int(power(math.ceil(least) - 1))
+        size = int(self.known_states.sum())
+        least = (
+            VALAE_SAMPLE_FACTOR * self.c * self.L**2 * size * math.log(size * (self.counts.n_actions + 1) / self.delta)
+        )
+        return int(next_power_of_two(math.ceil(least) - 1))
 
-    def episodes(self) -> int:
+    def episodes_of_round(self) -> int:
         """lambda."""
-        e = self.relative / 3.0
-        confidence = self.c * math.log(2.0 * self.known.sum() / self.delta)
+        e = self.relative_accuracy / 3.0
+        confidence = self.c * math.log(2.0 * self.known_states.sum() / self.delta)
         return math.ceil(2048.0 / e**2 * math.log(256.0 / e) ** 2 * confidence)
 
-    def iota(self) -> Floats:
+    def visgo_iota(self) -> Floats:
         """[X] the logarithm of VISGO."""
-        n, pairs = np.maximum(self.samples.sum(1), 1), (int(self.known.sum()) + 1) * (self.counts.n_actions + 1)
+        n, pairs = (
+            np.maximum(self.round_samples.sum(1), 1),
+            (int(self.known_states.sum()) + 1) * (self.counts.n_actions + 1),
+        )
         iota: Floats = 4.0 * self.c * np.log(12.0 * pairs * n / self.delta)
         return iota
 
     @property
-    def near(self) -> Floats:
+    def answer_distances(self) -> Floats:
         """[S] the optimistic value of the goals whose policy is final, 0 on the rest of K."""
-        return np.where(self.known, self.found, np.inf)
+        return np.where(self.known_states, self.final_values, np.inf)
 
-    def way_to(self, state: int) -> Actions:
+    def policy_to_state(self, state: int) -> Actions:
         """[1, S] the final policy, or DisCo's as long as there is none."""
-        return np.ascontiguousarray(self.table[None, :, state]) if self.done[state] else self.finder.policy(state)
+        return (
+            np.ascontiguousarray(self.policy_table[None, :, state])
+            if self.is_final[state]
+            else self.set_finder.goal_policy(state)
+        )
 
-    def memory(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    def method_state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """The values too."""
-        arrays, facts = super().memory()
-        return {**arrays, "near": self.found}, facts
+        arrays, facts = super().method_state()
+        return {**arrays, "near": self.final_values}, facts
 
-    def remember(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
+    def restore_method_state(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """The inverse of :meth:`memory`."""
-        super().remember(arrays, facts)
-        finder = self.finder
-        self.found = np.array(arrays["near"])
-        finder._way, finder._until, finder.known, finder.plans = self._way, self._until, self.known, self.plans
+        super().restore_method_state(arrays, facts)
+        finder = self.set_finder
+        self.final_values = np.array(arrays["near"])
+        finder._collection_policy, finder._collection_thresholds, finder.known_states, finder.plans = (
+            self._collection_policy,
+            self._collection_thresholds,
+            self.known_states,
+            self.plans,
+        )

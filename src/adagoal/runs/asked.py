@@ -23,48 +23,48 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from adagoal.core.errors import InputError
-from adagoal.core.goalspace import GoalSpace, Sorter
-from adagoal.core.sorters import ByLabel, ByPredicate, ByValue, Stored, entries
+from adagoal.core.goalspace import GoalLabeler, GoalSpace
+from adagoal.core.sorters import NameLabeler, PredicateLabeler, StoredLabeler, ValueLabeler, make_entry_selector
 from adagoal.core.types import Longs
-from adagoal.core.usercode import from_file, names_file
-from adagoal.core.world import World
-from adagoal.runs.setting import Setting
+from adagoal.core.usercode import is_file_spec, load_from_file
+from adagoal.core.world import TabularEnv
+from adagoal.runs.setting import ExplorationSettings
 
-Code = Callable[[Any], Any] | Mapping[str, Any] | Stored
+GoalCode = Callable[[Any], Any] | Mapping[str, Any] | StoredLabeler
 """A function of observations, named predicates, or those that a checkpoint holds."""
-Given = Iterable[int | str] | str | Code
+GoalsArgument = Iterable[int | str] | str | GoalCode
 """What a caller may call goals."""
-KEYS = "keys:"
+KEYS_PREFIX = "keys:"
 
 
-class Asked(NamedTuple):
+class GoalSpec(NamedTuple):
     """What a caller asked for."""
 
     states: tuple[int, ...] | None = None
-    spec: dict[str, Any] | None = None
-    code: Code | None = None
+    description: dict[str, Any] | None = None
+    code: GoalCode | None = None
 
 
-def asked(goals: Given | None) -> Asked:
+def parse_goals(goals: GoalsArgument | None) -> GoalSpec:
     """The goals of a call as a setting has them, with the code that it cannot hold."""
     if goals is None:
-        return Asked()
-    if isinstance(goals, str) and names_file(goals):
-        return Asked(spec={"file": goals}, code=_checked(from_file(goals, "goals")))
-    if isinstance(goals, str) and goals.startswith(KEYS):
-        keys = [int(key) if key.isdigit() else key for key in goals.removeprefix(KEYS).split(",")]
-        return Asked(spec={"keys": keys})
+        return GoalSpec()
+    if isinstance(goals, str) and is_file_spec(goals):
+        return GoalSpec(description={"file": goals}, code=_check_goal_code(load_from_file(goals, "goals")))
+    if isinstance(goals, str) and goals.startswith(KEYS_PREFIX):
+        keys = [int(key) if key.isdigit() else key for key in goals.removeprefix(KEYS_PREFIX).split(",")]
+        return GoalSpec(description={"keys": keys})
     if isinstance(goals, Mapping):
         if all(not callable(given) for given in goals.values()):
-            ByPredicate(goals)
-            return Asked(spec={"sets": {name: sorted(map(int, states)) for name, states in goals.items()}})
-        return Asked(spec={"predicates": list(map(str, goals))}, code=goals)
+            PredicateLabeler(goals)
+            return GoalSpec(description={"sets": {name: sorted(map(int, states)) for name, states in goals.items()}})
+        return GoalSpec(description={"predicates": list(map(str, goals))}, code=goals)
     if callable(goals):
-        return Asked(spec={"function": getattr(goals, "__name__", "custom")}, code=goals)
-    return _listed([goals] if isinstance(goals, str) else goals)
+        return GoalSpec(description={"function": getattr(goals, "__name__", "custom")}, code=goals)
+    return _parse_goal_list([goals] if isinstance(goals, str) else goals)
 
 
-def _listed(goals: Iterable[Any]) -> Asked:
+def _parse_goal_list(goals: Iterable[Any]) -> GoalSpec:
     """States, labels, or both."""
     try:
         items = [item.item() if isinstance(item, np.generic) else item for item in goals]
@@ -74,59 +74,59 @@ def _listed(goals: Iterable[Any]) -> Asked:
     if not all(isinstance(item, str | int) and not isinstance(item, bool) for item in items):
         raise InputError(f"must be states (whole numbers) or labels (texts), got {items!r}", "goals")
     if any(isinstance(item, str) for item in items):
-        return Asked(spec={"labels": items})
-    return Asked(states=tuple(items))
+        return GoalSpec(description={"labels": items})
+    return GoalSpec(states=tuple(items))
 
 
-def as_given(setting: Setting) -> Given | None:
+def to_goals_argument(setting: ExplorationSettings) -> GoalsArgument | None:
     """The goals of a setting as a caller gives them, where they are not objects of another program."""
     if setting.goal_sets is None:
         return setting.goal_space
     ((kind, value),) = setting.goal_sets.items()
-    return KEYS + ",".join(map(str, value)) if kind == "keys" else cast(Given, value)
+    return KEYS_PREFIX + ",".join(map(str, value)) if kind == "keys" else cast(GoalsArgument, value)
 
 
-def given_again(setting: Setting, goals: Given | None, trust: bool) -> Code | None:
+def resolve_goals_on_resume(setting: ExplorationSettings, goals: GoalsArgument | None, trust: bool) -> GoalCode | None:
     """The code of a run's goals, given again; a file that only the folder names is run where ``trust`` says so."""
     spec = setting.goal_sets or {}
     if spec:
-        check_spec(spec)
+        check_goal_description(spec)
     if goals is not None:
-        now = asked(goals)
-        same = now.spec == spec or {*spec, *(now.spec or {})} <= {"file", "function", "predicates"}
-        if not same or (spec and now.spec is None) or (not spec and now.states != setting.goal_space):
+        now = parse_goals(goals)
+        same = now.description == spec or {*spec, *(now.description or {})} <= {"file", "function", "predicates"}
+        if not same or (spec and now.description is None) or (not spec and now.states != setting.goal_space):
             raise InputError("these are not the goals of the run", "goals")
         return now.code
     if "file" in spec:
         if not trust:
             text = f"the run has the goals {spec['file']!r}, a file to run; give the goals again, or trust the folder"
             raise InputError(text, "goals")
-        return _checked(from_file(spec["file"], "goals"))
+        return _check_goal_code(load_from_file(spec["file"], "goals"))
     if "function" in spec or "predicates" in spec:
         raise InputError("the goals of the run are code of the program that ran it; give them again", "goals")
     return None
 
 
-def check_spec(spec: Mapping[str, Any]) -> None:
+def check_goal_description(spec: Mapping[str, Any]) -> None:
     """One entry of the module's text, of its type: a folder may say anything."""
     rules: dict[str, Callable[[Any], bool]] = {
-        "labels": _all(int | str),
-        "keys": _all(int | str),
-        "predicates": _all(str),
-        "file": lambda given: isinstance(given, str) and names_file(given),
+        "labels": _is_list_of(int | str),
+        "keys": _is_list_of(int | str),
+        "predicates": _is_list_of(str),
+        "file": lambda given: isinstance(given, str) and is_file_spec(given),
         "function": lambda given: isinstance(given, str),
-        "sets": lambda given: isinstance(given, dict) and bool(given) and all(map(_all(int), given.values())),
+        "sets": lambda given: isinstance(given, dict) and bool(given) and all(map(_is_list_of(int), given.values())),
     }
     if len(spec) != 1 or not all(name in rules and rules[name](given) for name, given in spec.items()):
         raise InputError("the setting describes them as no goals are described", "goals")
 
 
-def _all(kind: Any) -> Callable[[Any], bool]:
+def _is_list_of(kind: Any) -> Callable[[Any], bool]:
     """Whether something is a list of these, and not empty."""
     return lambda given: isinstance(given, list | tuple) and bool(given) and all(isinstance(x, kind) for x in given)
 
 
-def space(setting: Setting, world: World, code: Code | None) -> GoalSpace:
+def build_goal_space(setting: ExplorationSettings, world: TabularEnv, code: GoalCode | None) -> GoalSpace:
     """The goals of a run, with the states of the world that are known already."""
     n_states, bound = world.initial_states, world.state_bound
     found = n_states < bound
@@ -134,63 +134,67 @@ def space(setting: Setting, world: World, code: Code | None) -> GoalSpace:
         text = 'the states of this environment are numbered as they are found; use "auto" with a budget, not "all"'
         raise InputError(text, "radius")
     if setting.goal_sets is None:
-        return GoalSpace.states(n_states, bound, _states(setting.goal_space, world))
-    check_spec(setting.goal_sets)
-    sort = _sorter(setting.goal_sets, world, code)
-    if not hasattr(world, "classify"):
+        return GoalSpace.from_states(n_states, bound, _check_goal_states(setting.goal_space, world))
+    check_goal_description(setting.goal_sets)
+    sort = _make_goal_labeler(setting.goal_sets, world, code)
+    if not hasattr(world, "assign_states_to_goals"):
         raise InputError(f"{world.name} does not say what is observed in its states; give states as goals", "goals")
-    sets = GoalSpace.sets(sort, n_states, bound)
-    whole = world.classify(sets)
-    if isinstance(sort, Stored):
-        sets.as_stored(whole)
+    sets = GoalSpace.from_labeler(sort, n_states, bound)
+    whole = world.assign_states_to_goals(sets)
+    if isinstance(sort, StoredLabeler):
+        sets.mark_as_stored(whole)
         return sets
     if not whole:
         return sets
-    empty = sets.settle() if not isinstance(sort, ByLabel) else _known_labels(sets, world)
+    empty = sets.finalize_members() if not isinstance(sort, NameLabeler) else _check_labels_exist(sets, world)
     for name in empty:
-        world.note(f"no state belongs to the goal {name}")
-    if isinstance(sort, ByLabel) and sort.single and all(sets.inside(g).sum() == 1 for g in sets.numbers):
-        return GoalSpace.states(n_states, bound, np.unique(np.nonzero(sets.at >= 0)[0]))
+        world.add_warning(f"no state belongs to the goal {name}")
+    if (
+        isinstance(sort, NameLabeler)
+        and sort.names_single_states
+        and all(sets.states_of_goal(g).sum() == 1 for g in sets.goal_numbers)
+    ):
+        return GoalSpace.from_states(n_states, bound, np.unique(np.nonzero(sets.goals_of_states >= 0)[0]))
     return sets
 
 
-def _sorter(spec: Mapping[str, Any], world: World, code: Code | None) -> Sorter:
+def _make_goal_labeler(spec: Mapping[str, Any], world: TabularEnv, code: GoalCode | None) -> GoalLabeler:
     if "keys" in spec:
-        return ByValue(entries(spec["keys"]))
+        return ValueLabeler(make_entry_selector(spec["keys"]))
     if "labels" in spec:
         named = world.initial_states < world.state_bound and any(isinstance(item, int) for item in spec["labels"])
         if named:
-            raise InputError(_on_the_fly("numbers"), "goals")
+            raise InputError(_unnumbered_states_message("numbers"), "goals")
         mdp = getattr(world, "mdp", None)
-        return ByLabel(spec["labels"], mdp.sets if mdp is not None else {})
+        return NameLabeler(spec["labels"], mdp.sets if mdp is not None else {})
     if "sets" in spec:
-        _states([state for states in spec["sets"].values() for state in states], world)
-        return ByPredicate(spec["sets"])
+        _check_goal_states([state for states in spec["sets"].values() for state in states], world)
+        return PredicateLabeler(spec["sets"])
     assert code is not None
-    if isinstance(code, Stored):
+    if isinstance(code, StoredLabeler):
         return code
-    return ByPredicate(code) if isinstance(code, Mapping) else ByValue(code)
+    return PredicateLabeler(code) if isinstance(code, Mapping) else ValueLabeler(code)
 
 
-def _known_labels(sets: GoalSpace, world: World) -> list[str]:
+def _check_labels_exist(sets: GoalSpace, world: TabularEnv) -> list[str]:
     """All labels are some state's; the first that is none is told, with what it may have meant."""
     names = sets.names or []
     for number, name in enumerate(names):
-        if not sets.inside(number).any():
+        if not sets.states_of_goal(number).any():
             mdp = getattr(world, "mdp", None)
             known = [*(mdp.sets if mdp is not None else ()), *world.labels]
             close = difflib.get_close_matches(name, known, n=3, cutoff=0.4) or known[:3]
             hint = f"there are {', '.join(map(repr, close))}" if close else "its states have no labels"
             raise InputError(f"{world.name} has no state and no set of states called {name!r}; {hint}", "goals")
-    return sets.settle()
+    return sets.finalize_members()
 
 
-def _states(goals: Iterable[Any] | None, world: World) -> Longs | None:
+def _check_goal_states(goals: Iterable[Any] | None, world: TabularEnv) -> Longs | None:
     """States, checked against the world."""
     if goals is None:
         return None
     if world.initial_states < world.state_bound:
-        raise InputError(_on_the_fly("states"), "goals")
+        raise InputError(_unnumbered_states_message("states"), "goals")
     numbers = list(goals)
     whole = all(isinstance(g, int) and not isinstance(g, bool) and abs(g) < 2**62 for g in numbers)
     states = np.unique(np.asarray(numbers if whole else [], np.int64))
@@ -199,14 +203,14 @@ def _states(goals: Iterable[Any] | None, world: World) -> Longs | None:
     return states
 
 
-def _on_the_fly(what: str) -> str:
+def _unnumbered_states_message(what: str) -> str:
     return (
         f"the states of this environment are numbered as they are found, so {what} cannot name goals in advance; "
         "use labels, a function of observations, or predicates"
     )
 
 
-def _checked(code: Any) -> Code:
+def _check_goal_code(code: Any) -> GoalCode:
     if isinstance(code, Mapping) or callable(code):
-        return cast(Code, code)
+        return cast(GoalCode, code)
     raise InputError(f"must be a function of observations, or names with predicates; got {code!r}", "goals")

@@ -3,7 +3,7 @@
 Whenever its steps have doubled, the rest of the run is rehearsed in the world that it has seen so far
 (:mod:`adagoal.runs.rehearsal`). Once two rehearsals in a row say about the same, with hardly a new state between them,
 the world is known well enough and the cost can be told: usually after a tenth of the run. Where nothing can be
-rehearsed, the steps come from :func:`adagoal.runs.progress.expected_total`, once a quarter of them is done.
+rehearsed, the steps come from :func:`adagoal.runs.progress.extrapolate_total_steps`, once a quarter of them is done.
 
 A known model is stepped in the rehearsal as in the run, so that the rest will take as long as it took to rehearse. An
 environment may be slower, and so is a run that keeps its steps. There the time is taken for b steps + c ln(steps):
@@ -20,26 +20,26 @@ import resource
 from dataclasses import dataclass
 
 from adagoal import methods
-from adagoal.core.run import Observer, Run
-from adagoal.core.usercode import wanted
-from adagoal.runs.progress import duration, expected_total
-from adagoal.runs.rehearsal import Rehearsal, rehearse
-from adagoal.worlds.simulator import ModelWorld
+from adagoal.core.run import ExplorationRun, RunObserver
+from adagoal.core.usercode import call_observer
+from adagoal.runs.progress import extrapolate_total_steps, format_duration
+from adagoal.runs.rehearsal import PredictedCost, simulate_remaining_run
+from adagoal.worlds.simulator import ModelSimulator
 
-FIRST = 1000
+FIRST_ESTIMATE_STEPS = 1000
 """Steps before the first rehearsal."""
-FAR, NEAR = 20, 4
+MAX_SIMULATION_FACTOR, MAX_EXTRAPOLATION_FACTOR = 20, 4
 """A rehearsal may take so many times the steps of the run, an extrapolation so many times."""
-SAME, FOUND = 1.5, 1.1
+STEPS_AGREEMENT_FACTOR, STATES_AGREEMENT_FACTOR = 1.5, 1.1
 """Numbers of steps are about the same up to the first factor, and of states that were seen up to the second."""
-PATIENCE = 5.0
+MIN_SIMULATION_SECONDS = 5.0
 """Seconds of a rehearsal, or those of the run so far where that is more."""
-LARGEST = 4_000_000
+MAX_COPIED_TABLE_SIZE = 4_000_000
 """Numbers in a table of bounds of which there is to be a second one."""
 
 
 @dataclass(frozen=True)
-class Estimate:
+class CostEstimate:
     """The cost of a run from its beginning to its end."""
 
     steps: float
@@ -50,63 +50,73 @@ class Estimate:
 
     def __str__(self) -> str:
         return (
-            f"about {self.steps:.1e} steps, {duration(self.seconds)} and {self.bytes / 1e6:,.0f} MB in all; "
+            f"about {self.steps:.1e} steps, {format_duration(self.seconds)} and {self.bytes / 1e6:,.0f} MB in all; "
             f"{100 * self.done:.0f}% of the steps are done"
         )
 
 
-class Estimating:
+class CostEstimator:
     """An observer that ends a run as soon as its cost can be told; another one is called first."""
 
-    def __init__(self, observe: Observer) -> None:
-        self.found: Estimate | None = None
+    def __init__(self, observe: RunObserver) -> None:
+        self.cost_estimate: CostEstimate | None = None
         self._observe = observe
-        self._next = FIRST  # steps at which the cost is asked for again
-        self._last = (math.inf, 0)  # what the last rehearsal said, and the states that it knew
-        self._marks: list[tuple[int, float]] = [(0, 0.0)]  # steps and seconds, whenever the steps have grown by 2%
+        self._next_estimate_steps = FIRST_ESTIMATE_STEPS  # steps at which the cost is asked for again
+        self._last_simulation = (math.inf, 0)  # what the last rehearsal said, and the states that it knew
+        self._time_marks: list[tuple[int, float]] = [(0, 0.0)]  # steps and seconds, whenever the steps have grown by 2%
 
-    def __call__(self, run: Run) -> bool:
+    def __call__(self, run: ExplorationRun) -> bool:
         """Called after every rollout."""
-        going = wanted(self._observe, run)
-        if run.steps >= 1.02 * self._marks[-1][0]:
-            self._marks.append((run.steps, run.seconds))
-        if run.steps >= self._next:
-            self._next = 2 * run.steps
-            self.found = self._estimate(run)
-        return going and self.found is None
+        going = call_observer(self._observe, run)
+        if run.steps >= 1.02 * self._time_marks[-1][0]:
+            self._time_marks.append((run.steps, run.seconds))
+        if run.steps >= self._next_estimate_steps:
+            self._next_estimate_steps = 2 * run.steps
+            self.cost_estimate = self._estimate_cost(run)
+        return going and self.cost_estimate is None
 
-    def _total(self, run: Run) -> Rehearsal | None:
+    def _predict_total(self, run: ExplorationRun) -> PredictedCost | None:
         """Steps and seconds of the whole run, where they can be told."""
         columns = len(run.estimates.goal_state)
-        method = methods.get(run.setting.method)
-        if method.asks_rule and not run.setting.growing and columns * run.counts.n_states <= LARGEST:
-            rehearsed = rehearse(run, FAR * run.steps, max(PATIENCE, run.seconds))
+        method = methods.find_method(run.setting.method)
+        if (
+            method.uses_goal_rule
+            and not run.setting.has_growing_radius
+            and columns * run.counts.n_states <= MAX_COPIED_TABLE_SIZE
+        ):
+            rehearsed = simulate_remaining_run(
+                run, MAX_SIMULATION_FACTOR * run.steps, max(MIN_SIMULATION_SECONDS, run.seconds)
+            )
             total = math.inf if rehearsed is None else rehearsed.steps
-            (last, knew), self._last = self._last, (total, int(run.counts.seen.sum()))
-            if total < math.inf and 1.0 / SAME <= total / last <= SAME and self._last[1] <= FOUND * knew:
+            (last, knew), self._last_simulation = self._last_simulation, (total, int(run.counts.seen.sum()))
+            if (
+                total < math.inf
+                and 1.0 / STEPS_AGREEMENT_FACTOR <= total / last <= STEPS_AGREEMENT_FACTOR
+                and self._last_simulation[1] <= STATES_AGREEMENT_FACTOR * knew
+            ):
                 return rehearsed
-        total = expected_total(run.trace, run.estimates.epsilon) or math.inf
-        return Rehearsal(total, None) if total <= NEAR * run.steps else None
+        total = extrapolate_total_steps(run.trace, run.estimates.epsilon) or math.inf
+        return PredictedCost(total, None) if total <= MAX_EXTRAPOLATION_FACTOR * run.steps else None
 
-    def _estimate(self, run: Run) -> Estimate | None:
-        told = self._total(run)
+    def _estimate_cost(self, run: ExplorationRun) -> CostEstimate | None:
+        told = self._predict_total(run)
         if told is None:
             return None
         total, seconds = max(told.steps, float(run.steps)), told.seconds
-        if seconds is None or not isinstance(run.world, ModelWorld) or run.counts.trail is not None:
-            seconds = self._seconds(run, total)
+        if seconds is None or not isinstance(run.env, ModelSimulator) or run.counts.transition_log is not None:
+            seconds = self._predict_seconds(run, total)
         largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        return Estimate(total, seconds, largest, run.steps / total)
+        return CostEstimate(total, seconds, largest, run.steps / total)
 
-    def _seconds(self, run: Run, total: float) -> float:
+    def _predict_seconds(self, run: ExplorationRun, total: float) -> float:
         """Of a run of so many steps in all, from those so far."""
         steps = run.steps
-        last, before = self._since(steps / 2), self._since(steps / 4)
+        last, before = self._seconds_since(steps / 2), self._seconds_since(steps / 4)
         b = max(4.0 * (last - (before - last)) / steps, 0.0)
         c = max(last - b * steps / 2, 0.0) / math.log(2.0)
         return run.seconds + b * (total - steps) + c * math.log(total / steps)
 
-    def _since(self, steps: float) -> float:
+    def _seconds_since(self, steps: float) -> float:
         """Seconds since there were so many steps."""
-        place = min(bisect.bisect_left(self._marks, (int(steps), 0.0)), len(self._marks) - 1)
-        return self._marks[-1][1] - self._marks[place][1]
+        place = min(bisect.bisect_left(self._time_marks, (int(steps), 0.0)), len(self._time_marks) - 1)
+        return self._time_marks[-1][1] - self._time_marks[place][1]

@@ -6,42 +6,45 @@ import warnings
 from pathlib import Path
 
 from adagoal.core.errors import FolderWarning, InputError
-from adagoal.core.files import Content, arrays_content
+from adagoal.core.files import FileContent, arrays_content
 from adagoal.core.status import Status
 from adagoal.deep.training import Training
 from adagoal.runs import folder as folders
 from adagoal.runs import training_files as files
-from adagoal.runs.folder import Folder
+from adagoal.runs.folder import RunFolder
 
-CHECKPOINT = "checkpoint.npz"
+TRAINING_CHECKPOINT_FILE = "checkpoint.npz"
 
 
-def state(training: Training) -> dict[str, Content]:
+def checkpoint_contents(training: Training) -> dict[str, FileContent]:
     """A checkpoint."""
-    return {CHECKPOINT: arrays_content(*training.state(), compress=False)}
+    return {TRAINING_CHECKPOINT_FILE: arrays_content(*training.state(), compress=False)}
 
 
-def save(training: Training, folder: Folder) -> None:
+def save_training(training: Training, folder: RunFolder) -> None:
     """A checkpoint and the result so far: interrupted, which is what it is should nobody save again."""
-    folder.save(state(training), files.contents(Status.INTERRUPTED, training.history, training.policies(), {}))
+    folder.save_files(
+        checkpoint_contents(training),
+        files.training_file_contents(Status.INTERRUPTED, training.history, training.current_policies(), {}),
+    )
 
 
-def save_meanwhile(training: Training, folder: Folder) -> None:
+def save_training_or_warn(training: Training, folder: RunFolder) -> None:
     """A save on the way. A full disk may have room again later; an early error is that nothing could be saved yet."""
     try:
-        save(training, folder)
+        save_training(training, folder)
     except InputError as error:
-        if not folder.begun and not training.played:
+        if not folder.has_saved_files and not training.has_reached_pause:
             raise
         warnings.warn(f"{error}; the training goes on, and tries again later", FolderWarning, stacklevel=2)
 
 
-def save_last(folder: Folder, state: dict[str, Content], ended: dict[str, Content]) -> None:
-    """Commit the end of a training, or save at least its policy (:func:`adagoal.runs.folder.save_last`)."""
-    folders.save_last(folder, state, ended, ended, "the policy")
+def save_final_training(folder: RunFolder, state: dict[str, FileContent], ended: dict[str, FileContent]) -> None:
+    """Commit the end of a training, or save at least its policy (:func:`adagoal.runs.folder.save_final_files`)."""
+    folders.save_final_files(folder, state, ended, ended, "the policy")
 
 
-def rescued(training: Training, folder: Folder, error: Exception) -> bool:
+def save_after_failure(training: Training, folder: RunFolder, error: Exception) -> bool:
     """Keep what was learnt before something failed; whether there was anything, and it could be kept.
 
     A cycle that failed is played again on resuming, with what was learnt while it ran: as good, but not bit for bit
@@ -50,7 +53,7 @@ def rescued(training: Training, folder: Folder, error: Exception) -> bool:
     if training.cycle == 0:
         return False
     try:
-        save(training, folder)
+        save_training(training, folder)
     except Exception as second:
         error.add_note(f"what had been learnt could not be saved: {type(second).__name__}: {second}")
         return False
@@ -58,7 +61,7 @@ def rescued(training: Training, folder: Folder, error: Exception) -> bool:
     return True
 
 
-def with_folder(error: InputError, folder: Path) -> InputError:
+def add_folder_to_error(error: InputError, folder: Path) -> InputError:
     """The same line, which also says where the training can go on."""
     longer = type(error)(f"{error.reason}; what had been learnt is in {folder}", error.name)
     for note in error.__notes__:

@@ -22,15 +22,15 @@ from typing import Any
 
 from adagoal.core import files
 from adagoal.core.errors import InputError
-from adagoal.core.schema import check_json
+from adagoal.core.schema import check_json_value
 
-FORMAT = 1
+MANIFEST_FORMAT = 1
 """Of the manifest and of every ``result.json``."""
 KINDS = ("exploration", "training")
-NAME, BACKUP = "manifest.json", "manifest.backup.json"
+MANIFEST_FILE, MANIFEST_BACKUP_FILE = "manifest.json", "manifest.backup.json"
 
-_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\.[a-z]{1,8}")
-_ENTRY = {
+_FILE_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\.[a-z]{1,8}")
+_ENTRY_SCHEMA = {
     "type": "object",
     "required": ["generation", "size", "sha256"],
     "additionalProperties": False,
@@ -40,17 +40,17 @@ _ENTRY = {
         "sha256": {"type": "string", "minLength": 64, "maxLength": 64},
     },
 }
-_ENTRIES = {"type": "object", "additionalProperties": _ENTRY}
-_SCHEMA: dict[str, Any] = {
+_ENTRIES_SCHEMA = {"type": "object", "additionalProperties": _ENTRY_SCHEMA}
+_MANIFEST_SCHEMA: dict[str, Any] = {
     "type": "object",
     "required": ["format", "kind", "generation", "states", "results", "obsolete", "checksum"],
     "additionalProperties": False,
     "properties": {
-        "format": {"enum": [FORMAT]},
+        "format": {"enum": [MANIFEST_FORMAT]},
         "kind": {"enum": list(KINDS)},
         "generation": {"type": "integer", "minimum": 1, "maximum": 10**12},
-        "states": {"type": "array", "maxItems": 2, "items": _ENTRIES},
-        "results": _ENTRIES,
+        "states": {"type": "array", "maxItems": 2, "items": _ENTRIES_SCHEMA},
+        "results": _ENTRIES_SCHEMA,
         "obsolete": {"type": "array", "maxItems": 1000, "items": {"type": "string"}},
         "checksum": {"type": "string"},
     },
@@ -58,7 +58,7 @@ _SCHEMA: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Entry:
+class ManifestEntry:
     """One file, as it was written."""
 
     generation: int
@@ -66,7 +66,7 @@ class Entry:
     sha256: str
 
 
-Entries = dict[str, Entry]
+ManifestEntries = dict[str, ManifestEntry]
 
 
 @dataclass(frozen=True)
@@ -75,56 +75,56 @@ class Manifest:
 
     kind: str
     generation: int
-    states: tuple[Entries, ...]
+    checkpoints: tuple[ManifestEntries, ...]
     """The files of the last checkpoint and of the one before it."""
-    results: Entries
-    obsolete: tuple[str, ...] = ()
+    results: ManifestEntries
+    obsolete_files: tuple[str, ...] = ()
     """Files of an earlier run, which this commit makes void."""
 
-    def encoded(self) -> bytes:
+    def to_bytes(self) -> bytes:
         """The file; equal manifests give equal bytes."""
         data = {
-            "format": FORMAT,
+            "format": MANIFEST_FORMAT,
             "kind": self.kind,
             "generation": self.generation,
-            "states": [_plain(state) for state in self.states],
-            "results": _plain(self.results),
-            "obsolete": list(self.obsolete),
+            "states": [_entries_to_json(state) for state in self.checkpoints],
+            "results": _entries_to_json(self.results),
+            "obsolete": list(self.obsolete_files),
         }
-        checksum = hashlib.sha256(_dumped(data)).hexdigest()
-        return _dumped({**data, "checksum": checksum}) + b"\n"
+        checksum = hashlib.sha256(_dump_manifest_json(data)).hexdigest()
+        return _dump_manifest_json({**data, "checksum": checksum}) + b"\n"
 
 
-def plain_name(name: str) -> bool:
+def is_valid_file_name(name: str) -> bool:
     """Whether a file may have this name in a run folder; nothing outside the folder can be named."""
-    return _PLAIN.fullmatch(name) is not None and name not in (NAME, BACKUP)
+    return _FILE_NAME_PATTERN.fullmatch(name) is not None and name not in (MANIFEST_FILE, MANIFEST_BACKUP_FILE)
 
 
-def read(path: Path) -> tuple[Manifest, bytes]:
+def read_manifest(path: Path) -> tuple[Manifest, bytes]:
     """A manifest and its bytes; what is wrong with it is one line."""
-    with files.regular(path) as (file, size), files.reading(path):
+    with files.open_regular_file(path) as (file, size), files.report_read_errors(path):
         if size > 2**20:
             raise ValueError("larger than a manifest can be")
         raw = file.read(size)
-        data = files.parsed(raw)
+        data = files.parse_json(raw)
         found = data.get("format") if isinstance(data, dict) else None
-        if isinstance(found, int) and found != FORMAT:
-            raise InputError(f"{path}: format {found} is not known to this version (it reads format {FORMAT})")
-        check_json(_SCHEMA, data)
-        states = tuple({name: Entry(**entry) for name, entry in state.items()} for state in data["states"])
-        results = {name: Entry(**entry) for name, entry in data["results"].items()}
+        if isinstance(found, int) and found != MANIFEST_FORMAT:
+            raise InputError(f"{path}: format {found} is not known to this version (it reads format {MANIFEST_FORMAT})")
+        check_json_value(_MANIFEST_SCHEMA, data)
+        states = tuple({name: ManifestEntry(**entry) for name, entry in state.items()} for state in data["states"])
+        results = {name: ManifestEntry(**entry) for name, entry in data["results"].items()}
         names = [*(name for state in (*states, results) for name in state), *data["obsolete"]]
         manifest = Manifest(data["kind"], data["generation"], states, results, tuple(data["obsolete"]))
-        if not all(map(plain_name, names)):
+        if not all(map(is_valid_file_name, names)):
             raise ValueError("it names files that cannot be in a run folder")
-        if manifest.encoded() != raw:
+        if manifest.to_bytes() != raw:
             raise InputError(f"{path}: altered or damaged (its checksum does not match)")
     return manifest, raw
 
 
-def _plain(entries: Entries) -> dict[str, Any]:
+def _entries_to_json(entries: ManifestEntries) -> dict[str, Any]:
     return {name: vars(entry) for name, entry in entries.items()}
 
 
-def _dumped(data: object) -> bytes:
+def _dump_manifest_json(data: object) -> bytes:
     return json.dumps(data, indent=1).encode()

@@ -7,34 +7,34 @@ import time
 from collections import deque
 from types import TracebackType
 
-from adagoal.core.run import Run
-from adagoal.core.world import World
-from adagoal.runs.display import Display
+from adagoal.core.run import ExplorationRun
+from adagoal.core.world import TabularEnv
+from adagoal.runs.display import ProgressDisplay
 
-REFRESH = 0.1
+REFRESH_SECONDS = 0.1
 """Seconds between two updates of the display."""
-LINE = 10.0
+PLAIN_LINE_SECONDS = 10.0
 """Seconds between two plain lines."""
-SPEED_WINDOW = 3.0
+SPEED_WINDOW_SECONDS = 3.0
 """Seconds over which steps per second are averaged."""
-NEAR = 20.0
+MAX_EXTRAPOLATED_ERROR_EPSILONS = 20.0
 """No extrapolation while the error is larger than this many epsilon."""
 
 
-class Progress:
+class ExplorationProgress:
     """An observer for :func:`adagoal.explore`; use it as a context manager around the run."""
 
     def __init__(self, budget: int | None = None, quiet: bool = False) -> None:
-        self.world: World | None = None
+        self.world: TabularEnv | None = None
         """The world of the run, once it has begun."""
         self._budget, self._quiet = budget, quiet
-        self._display = Display(quiet)
-        self._next = 0.0
-        self._marks: deque[tuple[float, int]] = deque()
+        self._display = ProgressDisplay(quiet)
+        self._next_update_time = 0.0
+        self._speed_marks: deque[tuple[float, int]] = deque()
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ExplorationProgress:
         self._display.__enter__()
-        self._next = time.monotonic() + (0.0 if self._display.live else LINE)
+        self._next_update_time = time.monotonic() + (0.0 if self._display.is_live else PLAIN_LINE_SECONDS)
         return self
 
     def __exit__(
@@ -42,33 +42,33 @@ class Progress:
     ) -> None:
         self._display.__exit__(kind, error, trace)
 
-    def __call__(self, run: Run) -> None:
+    def __call__(self, run: ExplorationRun) -> None:
         """Called after every rollout."""
-        self.world = run.world
+        self.world = run.env
         now = time.monotonic()
-        if self._quiet or now < self._next:
+        if self._quiet or now < self._next_update_time:
             return
-        self._next = now + (REFRESH if self._display.live else LINE)
-        facts, share = self._facts(run, now)
-        if self._display.live:
+        self._next_update_time = now + (REFRESH_SECONDS if self._display.is_live else PLAIN_LINE_SECONDS)
+        facts, share = self._progress_facts(run, now)
+        if self._display.is_live:
             first = "   ".join(facts[name] for name in ("steps", "episodes", "left") if name in facts)
-            self._display.update([first, "   ".join(facts[name] for name in ("goals", "error"))], share)
+            self._display.show_lines([first, "   ".join(facts[name] for name in ("goals", "error"))], share)
         else:
-            self._display.say("  ".join(facts.values()))
+            self._display.print_line("  ".join(facts.values()))
 
-    def _facts(self, run: Run, now: float) -> tuple[dict[str, str], float | None]:
+    def _progress_facts(self, run: ExplorationRun, now: float) -> tuple[dict[str, str], float | None]:
         """What to show, and the share of the run that is done, if it can be guessed."""
-        self._marks.append((now, run.steps))
-        while len(self._marks) > 2 and now - self._marks[0][0] > SPEED_WINDOW:
-            self._marks.popleft()
-        (then, before), speed = self._marks[0], math.nan
+        self._speed_marks.append((now, run.steps))
+        while len(self._speed_marks) > 2 and now - self._speed_marks[0][0] > SPEED_WINDOW_SECONDS:
+            self._speed_marks.popleft()
+        (then, before), speed = self._speed_marks[0], math.nan
         if now > then:
             speed = (run.steps - before) / (now - then)
         estimates = run.estimates
         still = run.open_columns()
         largest = float(estimates.E[still].max(initial=0.0))
         done = int(((estimates.D <= estimates.L) & ~still & (estimates.goal_state >= 0)).sum())
-        total = expected_total(run.trace, estimates.epsilon)
+        total = extrapolate_total_steps(run.trace, estimates.epsilon)
         if self._budget is not None:
             total = min(total or math.inf, float(self._budget))
         facts = {
@@ -81,11 +81,11 @@ class Progress:
         if total is None:
             return facts, None
         if speed > 0:
-            facts["left"] = f"about {duration(max(total - run.steps, 0.0) / speed)} left"
+            facts["left"] = f"about {format_duration(max(total - run.steps, 0.0) / speed)} left"
         return facts, min(run.steps / total, 1.0)
 
 
-def expected_total(trace: list[tuple[int, int, float, int]], epsilon: float) -> float | None:
+def extrapolate_total_steps(trace: list[tuple[int, int, float, int]], epsilon: float) -> float | None:
     """Steps at which the largest error may meet epsilon, None where the trace does not say.
 
     Once it has halved, the error falls about like one over the steps: on every world tried that was right within a
@@ -94,12 +94,16 @@ def expected_total(trace: list[tuple[int, int, float, int]], epsilon: float) -> 
     if len(trace) < 5:
         return None
     steps, _, error, _ = trace[-1]
-    if not 0.0 < error <= min(NEAR * epsilon, max(largest for _, _, largest, _ in trace) / 2.0):
+    if (
+        not 0.0
+        < error
+        <= min(MAX_EXTRAPOLATED_ERROR_EPSILONS * epsilon, max(largest for _, _, largest, _ in trace) / 2.0)
+    ):
         return None
     return steps * max(error / epsilon, 1.0)
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """For people."""
     if seconds < 100:
         return f"{seconds:.0f} s"

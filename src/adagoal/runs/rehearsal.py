@@ -16,19 +16,19 @@ from typing import NamedTuple
 import numpy as np
 
 from adagoal import methods
-from adagoal.core.counts import Counts
-from adagoal.core.run import Run
+from adagoal.core.counts import TransitionCounts
+from adagoal.core.run import ExplorationRun
 from adagoal.core.status import Status
-from adagoal.loop import explore
-from adagoal.runs.progress import expected_total
+from adagoal.loop import run_exploration
+from adagoal.runs.progress import extrapolate_total_steps
 from adagoal.worlds.model import TabularMDP
-from adagoal.worlds.simulator import ModelWorld
+from adagoal.worlds.simulator import ModelSimulator
 
-TRIES = 10
+MIN_MEAN_TRIES_PER_PAIR = 10
 """Of a pair of the states that were seen, in the mean, at least."""
 
 
-class Rehearsal(NamedTuple):
+class PredictedCost(NamedTuple):
     """What a run will cost, from its beginning to its end."""
 
     steps: float
@@ -36,49 +36,54 @@ class Rehearsal(NamedTuple):
     """With steps that take no longer than in the rehearsal; None where it did not come to its end"""
 
 
-def rehearse(run: Run, budget: int, seconds: float) -> Rehearsal | None:
+def simulate_remaining_run(run: ExplorationRun, budget: int, seconds: float) -> PredictedCost | None:
     """What the whole run will cost, None where that cannot be told or is more than the budget.
 
     A rehearsal that has not come to its end in so many seconds is extrapolated from there.
     """
     counts = run.counts
     there = np.repeat(counts.seen & ~counts.terminal, counts.n_actions) & ~counts.absent
-    if counts.n.sum() < TRIES * there.sum():
+    if counts.n.sum() < MIN_MEAN_TRIES_PER_PAIR * there.sum():
         return None
-    twin, end = _twin(run), time.monotonic() + seconds
-    status = explore(twin, budget, lambda twin: time.monotonic() < end)
+    twin, end = _copy_run(run), time.monotonic() + seconds
+    status = run_exploration(twin, budget, lambda twin: time.monotonic() < end)
     if status.finished:
-        return Rehearsal(float(twin.steps), twin.seconds)
-    total = None if status is Status.BUDGET else expected_total(twin.trace, run.setting.epsilon)
-    return Rehearsal(total, None) if total is not None and total <= budget else None
+        return PredictedCost(float(twin.steps), twin.seconds)
+    total = None if status is Status.BUDGET else extrapolate_total_steps(twin.trace, run.setting.epsilon)
+    return PredictedCost(total, None) if total is not None and total <= budget else None
 
 
-def _twin(run: Run) -> Run:
+def _copy_run(run: ExplorationRun) -> ExplorationRun:
     """The same run, in a world of its own."""
     setting = run.setting
-    world = ModelWorld(_learnt(run.counts))
-    for name in ("state_bound", "pair_bound", "sure_start", "mixture"):  # what the bounds were told
-        setattr(world, name, getattr(run.world, name))
-    counts, space = Counts(run.counts.n_states, run.counts.n_actions, run.counts.start), copy.deepcopy(run.space)
+    world = ModelSimulator(_empirical_mdp(run.counts))
+    for name in ("state_bound", "pair_bound", "start_is_certain", "mixture"):  # what the bounds were told
+        setattr(world, name, getattr(run.env, name))
+    counts, space = (
+        TransitionCounts(run.counts.n_states, run.counts.n_actions, run.counts.start),
+        copy.deepcopy(run.goal_space),
+    )
     counts.restore(run.counts.state())
-    problem = methods.Problem(world, counts, run.estimates.L, setting.epsilon, setting.delta, space, seed=setting.seed)
-    estimates = methods.build(setting.method, problem, setting.method_args)
+    problem = methods.ExplorationProblem(
+        world, counts, run.estimates.L, setting.epsilon, setting.delta, space, seed=setting.seed
+    )
+    estimates = methods.build_estimates(setting.method, problem, setting.method_args)
     estimates.restore(*run.estimates.state())
     return replace(
         run,
-        world=world,
+        env=world,
         estimates=estimates,
         rng=np.random.default_rng(setting.seed),
         episode_goals=[],
         episode_reached=[],
         trace=list(run.trace),
-        past=copy.deepcopy(run.past),
-        attempts=copy.deepcopy(run.attempts),
-        space=space,
+        bounds_history=copy.deepcopy(run.bounds_history),
+        goal_attempts=copy.deepcopy(run.goal_attempts),
+        goal_space=space,
     )
 
 
-def _learnt(counts: Counts) -> TabularMDP:
+def _empirical_mdp(counts: TransitionCounts) -> TabularMDP:
     """The empirical model; a pair never tried leads nowhere."""
     inside, pairs = counts.count > 0, np.arange(len(counts.n))
     successor, count = counts.successor.copy(), np.where(inside, counts.count, 0.0)

@@ -13,86 +13,92 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from adagoal import methods
-from adagoal.core.counts import Counts
+from adagoal.core.counts import TransitionCounts
 from adagoal.core.errors import FolderWarning, InputError, RunWarning
-from adagoal.core.files import Content, arrays_content
-from adagoal.core.generator import put_back
-from adagoal.core.past import Past
-from adagoal.core.run import Attempts, Growing, Observer, Run, Waiting
+from adagoal.core.files import FileContent, arrays_content
+from adagoal.core.generator import restore_rng_state
+from adagoal.core.past import BoundsHistory
+from adagoal.core.run import ExplorationRun, GoalAttempts, RunObserver, SupportsFinalize, SupportsRadiusCurriculum
 from adagoal.core.schema import check_arrays
 from adagoal.core.status import Status
-from adagoal.core.trail import Trail
-from adagoal.core.usercode import wanted
-from adagoal.core.world import World
-from adagoal.goals import Rule
+from adagoal.core.trail import TransitionLog
+from adagoal.core.usercode import call_observer
+from adagoal.core.world import TabularEnv
+from adagoal.goals import GoalRule
 from adagoal.planning import device
 from adagoal.runs import asked
-from adagoal.runs.answer import answer
-from adagoal.runs.asked import Code
-from adagoal.runs.folder import Folder, save_last
-from adagoal.runs.result import Result, contradicted
-from adagoal.runs.schemas import HISTORY
-from adagoal.runs.setting import UNLIMITED, Setting, check, growth
-from adagoal.runs.signals import Stop, stop_on_signals
-from adagoal.runs.view import View
+from adagoal.runs.answer import build_result
+from adagoal.runs.asked import GoalCode
+from adagoal.runs.folder import RunFolder, save_final_files
+from adagoal.runs.result import Result, find_contradicted_goals
+from adagoal.runs.schemas import RUN_HISTORY_SCHEMA
+from adagoal.runs.setting import UNLIMITED_BUDGET, ExplorationSettings, check_exploration_settings, radius_growth_factor
+from adagoal.runs.signals import StopRequest, stop_on_signals
+from adagoal.runs.view import StateMetadata
 from adagoal.worlds import storage
 
-CHECKPOINT = "checkpoint.npz"
-STAGE = ("certified.json", "certified.npz")
+CHECKPOINT_FILE = "checkpoint.npz"
+STAGE_RESULT_FILES = ("certified.json", "certified.npz")
 """The answer of the last finished stage of a curriculum, beside the checkpoint."""
-STEPS = "transitions.npz"
+TRANSITIONS_FILE = "transitions.npz"
 """Every step of the run, where it keeps them (:mod:`adagoal.core.trail`)."""
-FIRST_RADIUS = 2.0
+INITIAL_RADIUS = 2.0
 """Where a curriculum begins."""
-FRUITLESS = 3
+FRUITLESS_STAGES_BEFORE_WARNING = 3
 """Stages without a new goal after which a curriculum to all goals says that it may not end."""
 
 
 @dataclass
-class Session:
+class ExplorationSession:
     """A run with its setting, its stage in the radius curriculum, and its checkpoints."""
 
-    setting: Setting
-    run: Run
+    setting: ExplorationSettings
+    run: ExplorationRun
     stage: int = 1
-    certified: Result | None = None
+    last_certified: Result | None = None
     """The answer for the largest radius certified so far, in a curriculum."""
-    _kept: Result | None = None
+    _last_saved_certified: Result | None = None
     """The one that is in the folder already."""
-    _begun: bool = False
+    _has_saved_model: bool = False
     """Whether the folder has a checkpoint of this session, and with it the world."""
 
     @staticmethod
-    def start(setting: Setting, world: World, rule: Rule, goals: Code | None = None) -> Session:
+    def from_settings(
+        setting: ExplorationSettings, world: TabularEnv, rule: GoalRule, goals: GoalCode | None = None
+    ) -> ExplorationSession:
         """A fresh run of the setting; ``goals`` is the code of goals that are sets, where the setting asks for it."""
-        check(setting)
-        method = methods.get(setting.method)
-        if setting.growing and not method.grows:
+        check_exploration_settings(setting)
+        method = methods.find_method(setting.method)
+        if setting.has_growing_radius and not method.radius_can_grow:
             raise InputError(f"{setting.radius} is not available with the method {setting.method}", "radius")
-        counts = Counts(world.initial_states, world.n_actions, world.start)
-        first = FIRST_RADIUS if setting.growing else float(setting.radius)
-        if setting.device != "cpu" and not method.on_device:
-            able = ", ".join(name for name, method in methods.METHODS.items() if method.on_device)
+        counts = TransitionCounts(world.initial_states, world.n_actions, world.start)
+        first = INITIAL_RADIUS if setting.has_growing_radius else float(setting.radius)
+        if setting.device != "cpu" and not method.supports_device:
+            able = ", ".join(name for name, method in methods.METHODS.items() if method.supports_device)
             raise InputError(f"{setting.device} is for the method {able}, not for {setting.method}", "device")
-        space = asked.space(setting, world, goals)
-        backend = device.backend(setting.device, world.note)
-        problem = methods.Problem(world, counts, first, setting.epsilon, setting.delta, space, backend, setting.seed)
-        estimates = methods.build(setting.method, problem, setting.method_args)
-        if setting.growing:
-            cast(Growing, estimates).set_radius(first, 1)
+        space = asked.build_goal_space(setting, world, goals)
+        backend = device.select_backend(setting.device, world.add_warning)
+        problem = methods.ExplorationProblem(
+            world, counts, first, setting.epsilon, setting.delta, space, backend, setting.seed
+        )
+        estimates = methods.build_estimates(setting.method, problem, setting.method_args)
+        if setting.has_growing_radius:
+            cast(SupportsRadiusCurriculum, estimates).set_radius(first, 1)
         rng = np.random.default_rng(setting.seed)
-        return Session(setting, Run(world, estimates, rule, rng, space=space, setting=setting))
+        return ExplorationSession(
+            setting, ExplorationRun(world, estimates, rule, rng, goal_space=space, setting=setting)
+        )
 
-    def record(self, steps: dict[str, NDArray[Any]] | None = None) -> None:
+    def record_transitions(self, steps: dict[str, NDArray[Any]] | None = None) -> None:
         """Keep every step from now on, after those that a folder holds; a ``ValueError`` where they do not fit."""
-        trail = Trail(self.run.world.n_actions)
+        trail = TransitionLog(self.run.env.n_actions)
         if steps is not None:
-            trail.restore(steps, self.run.counts)
-        self.run.counts.trail = trail
+            trail.restore_steps(steps, self.run.counts)
+        self.run.counts.transition_log = trail
 
     # --- running ------------------------------------------------------------------------------------------------
 
-    def finish(self, folder: Folder | None, observe: Observer | None) -> Result:
+    def run_to_end(self, folder: RunFolder | None, observe: RunObserver | None) -> Result:
         """Run to the end, a budget or an interrupt; save and return the result.
 
         Whatever is raised on the way, what was learnt is saved first. An error of the user's own code is told in one
@@ -103,17 +109,17 @@ class Session:
         one_thread = threadpool_limits(limits=1, user_api="blas")
         with one_thread, stop_on_signals(None if folder is None else folder.path) as stop:
             if folder is not None:
-                self.save(folder)
+                self.save_checkpoint(folder)
             try:
-                status = self._stages(self._after_rollout(folder, observe, stop))
-                if self._waits(status):
+                status = self._run_stages(self._make_rollout_observer(folder, observe, stop))
+                if self._needs_final_plan(status):
                     if folder is not None:  # the run goes on from here, as if there had been no last plan
                         with contextlib.suppress(InputError):  # the last save tries again, and tells it
-                            self.save(folder)
+                            self.save_checkpoint(folder)
                             saved = True
                     if saved or folder is None:
-                        with self.run.timed():
-                            cast(Waiting, self.run.estimates).conclude(self.run.open_columns())
+                        with self.run.measure_seconds():
+                            cast(SupportsFinalize, self.run.estimates).finalize(self.run.open_columns())
             except KeyboardInterrupt:
                 pass
             except Exception as error:
@@ -121,7 +127,7 @@ class Session:
             stop.begin_saving()
             result = self.result(status)
             if folder is not None:
-                self._save_last(folder, result, checkpoint=not saved)
+                self._save_final_result(folder, result, checkpoint=not saved)
         if failure is None:
             return result
         kept = "" if folder is None else f"what had been learnt is in {folder.path}"
@@ -131,81 +137,83 @@ class Session:
             failure.add_note(kept)
         raise failure
 
-    def _after_rollout(self, folder: Folder | None, observe: Observer | None, stop: Stop) -> Observer:
+    def _make_rollout_observer(
+        self, folder: RunFolder | None, observe: RunObserver | None, stop: StopRequest
+    ) -> RunObserver:
         """Tell the user's observer, save now and then, and say whether to go on."""
 
-        def after(run: Run) -> bool:
-            going = wanted(observe, run)
-            if folder is not None and run.world.settled and folder.due():
+        def after(run: ExplorationRun) -> bool:
+            going = call_observer(observe, run)
+            if folder is not None and run.env.is_restorable and folder.is_save_due():
                 try:
-                    self.save(folder)
+                    self.save_checkpoint(folder)
                 except InputError as error:  # a full disk may have room again later, and steps may have cost hours
                     warnings.warn(f"{error}; the run goes on, and tries again later", FolderWarning, stacklevel=2)
-            return going and not stop.asked
+            return going and not stop.is_requested
 
         return after
 
-    def _stages(self, observe: Observer) -> Status:
+    def _run_stages(self, observe: RunObserver) -> Status:
         """One radius, or the curriculum L = 2, 4, 8, ... (label ``cor_UB_increasingL``), or another factor."""
-        loop, estimates = methods.get(self.setting.method).loop, self.run.estimates
-        budget = UNLIMITED if self.setting.budget is None else self.setting.budget
+        loop, estimates = methods.find_method(self.setting.method).run_loop, self.run.estimates
+        budget = UNLIMITED_BUDGET if self.setting.budget is None else self.setting.budget
         fruitless = 0
         while True:
             status = loop(self.run, budget, observe)
-            if status is not Status.CERTIFIED or not self.setting.growing:
+            if status is not Status.CERTIFIED or not self.setting.has_growing_radius:
                 return status
-            before, self.certified = self.certified, answer(self.setting, self.run, status)
+            before, self.last_certified = self.last_certified, build_result(self.setting, self.run, status)
             if ((estimates.D <= estimates.L) | np.isinf(estimates.D)).all():
                 return status  # every goal is certified or out of reach: no larger radius has more to say
-            fruitless = fruitless + 1 if before is not None and before.goals == self.certified.goals else 0
-            if fruitless == FRUITLESS and self.setting.budget is None:
-                self._tell_that_it_may_not_end()
-            self._enlarge()
+            fruitless = fruitless + 1 if before is not None and before.goals == self.last_certified.goals else 0
+            if fruitless == FRUITLESS_STAGES_BEFORE_WARNING and self.setting.budget is None:
+                self._warn_about_fruitless_stages()
+            self._enlarge_radius()
 
-    def _waits(self, status: Status) -> bool:
+    def _needs_final_plan(self, status: Status) -> bool:
         """Whether a last plan can make the answer of a run better that has not come to its own end."""
-        early = not status.finished and self.certified is None
-        return early and methods.get(self.setting.method).waits
+        early = not status.finished and self.last_certified is None
+        return early and methods.find_method(self.setting.method).can_finalize
 
-    def _enlarge(self) -> None:
+    def _enlarge_radius(self) -> None:
         """The next stage of a curriculum."""
-        estimates = cast(Growing, self.run.estimates)
+        estimates = cast(SupportsRadiusCurriculum, self.run.estimates)
         self.stage += 1
-        estimates.set_radius(self._growth * estimates.L, self.stage)
+        estimates.set_radius(self._growth_factor * estimates.L, self.stage)
 
-    def _tell_that_it_may_not_end(self) -> None:
+    def _warn_about_fruitless_stages(self) -> None:
         L = self.run.estimates.L
         text = (
-            f"no goal has been found beyond a radius of {L / self._growth**FRUITLESS:g}, and those within {L:g} are "
+            f"no goal has been found beyond a radius of {L / self._growth_factor**FRUITLESS_STAGES_BEFORE_WARNING:g}, and those within {L:g} are "
             "certified; where others cannot be reached at all, the run does not end by itself: interrupt it for the "
             "answer, or give a budget"
         )
         warnings.warn(text, RunWarning, stacklevel=2)
 
     @property
-    def _growth(self) -> float:
-        return growth(str(self.setting.radius))
+    def _growth_factor(self) -> float:
+        return radius_growth_factor(str(self.setting.radius))
 
     # --- the result ---------------------------------------------------------------------------------------------
 
     def result(self, status: Status) -> Result:
         """The answer as it stands, or that of the last finished stage of a curriculum; void where a check failed."""
         run, estimates = self.run, self.run.estimates
-        if status is not Status.CERTIFIED and self.certified is not None:
+        if status is not Status.CERTIFIED and self.last_certified is not None:
             result = replace(
-                self.certified,
+                self.last_certified,
                 status=status,
                 steps=run.steps,
                 episodes=len(run.episode_goals),
                 plans=estimates.plans,
                 wall_seconds=run.seconds,
-                model=storage.own(run.world),
-                view=View.of(run.world),
+                model=storage.find_user_model(run.env),
+                view=StateMetadata.from_env(run.env),
             )
         else:
-            result = answer(self.setting, self.run, status)
-        reasons = list(run.world.void)
-        if crossed := contradicted(result.certificates):
+            result = build_result(self.setting, self.run, status)
+        reasons = list(run.env.void_reasons)
+        if crossed := find_contradicted_goals(result.certificates):
             reasons.append(f"the bounds contradict each other, first those of goal {crossed[0]}")
         if estimates.guarantee and reasons:
             result = replace(result, status=Status.VOID, certified_radius=None, void=reasons)
@@ -213,45 +221,51 @@ class Session:
 
     # --- checkpoints: everything from which the run goes on bit for bit -------------------------------------------
 
-    def save(self, folder: Folder) -> None:
+    def save_checkpoint(self, folder: RunFolder) -> None:
         """Commit a checkpoint, with the answer of the last finished stage."""
-        folder.save(*self._files(folder))
-        self._kept, self._begun = self.certified, True
+        folder.save_files(*self._checkpoint_and_result_files(folder))
+        self._last_saved_certified, self._has_saved_model = self.last_certified, True
 
-    def _save_last(self, folder: Folder, result: Result, checkpoint: bool) -> None:
+    def _save_final_result(self, folder: RunFolder, result: Result, checkpoint: bool) -> None:
         """Commit the result, with a checkpoint unless there is one; without room for both, save at least the answer."""
-        state, results, same = self._files(folder, result, checkpoint)
-        answer = result.contents() | result.view.contents() | storage.contents(result.model)
+        state, results, same = self._checkpoint_and_result_files(folder, result, checkpoint)
+        answer = result.contents() | result.view.file_contents() | storage.model_folder_contents(result.model)
         name = f"the answer ({result.status}, {len(result.goals)} goals within {result.radius:g} steps)"
-        save_last(folder, state, results, answer, name, same)
+        save_final_files(folder, state, results, answer, name, same)
 
-    def _files(
-        self, folder: Folder, result: Result | None = None, checkpoint: bool = True
-    ) -> tuple[dict[str, Content], dict[str, Content], tuple[str, ...]]:
+    def _checkpoint_and_result_files(
+        self, folder: RunFolder, result: Result | None = None, checkpoint: bool = True
+    ) -> tuple[dict[str, FileContent], dict[str, FileContent], tuple[str, ...]]:
         """Return the files of a checkpoint, result files, and the names of files that are carried over."""
-        state = {CHECKPOINT: arrays_content(*self.state(), compress=False)} if checkpoint else {}
+        state = {CHECKPOINT_FILE: arrays_content(*self.state(), compress=False)} if checkpoint else {}
         unchanged = False
-        if checkpoint and self.certified is not None:
-            unchanged = self._kept is self.certified and folder.has(STAGE[1])
-            state |= {} if unchanged else dict(zip(STAGE, self.certified.contents().values(), strict=True))
-        results = {} if result is None else result.contents() | result.view.contents()
-        if self.run.counts.trail is not None:
-            results[STEPS] = arrays_content(self.run.counts.trail.arrays(), compress=False)
-        if not self._begun:
-            results |= storage.contents(storage.own(self.run.world))
-        return state, results, STAGE if unchanged else ()
+        if checkpoint and self.last_certified is not None:
+            unchanged = self._last_saved_certified is self.last_certified and folder.has_checkpoint_file(
+                STAGE_RESULT_FILES[1]
+            )
+            state |= (
+                {} if unchanged else dict(zip(STAGE_RESULT_FILES, self.last_certified.contents().values(), strict=True))
+            )
+        results = {} if result is None else result.contents() | result.view.file_contents()
+        if self.run.counts.transition_log is not None:
+            results[TRANSITIONS_FILE] = arrays_content(self.run.counts.transition_log.to_arrays(), compress=False)
+        if not self._has_saved_model:
+            results |= storage.model_folder_contents(storage.find_user_model(self.run.env))
+        return state, results, STAGE_RESULT_FILES if unchanged else ()
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Arrays and JSON-ready facts from which :meth:`restore` goes on."""
         run = self.run
         arrays, facts = run.estimates.state()
-        seen, place = run.world.state()
-        named = _under("estimates", arrays) | _under("counts", run.counts.state()) | _under("world", seen)
-        members, names = run.space.state()
-        named |= _under("goals", members)
-        named |= {f"attempts.{k}": getattr(run.attempts, k) for k in Attempts.ARRAYS}
+        seen, place = run.env.state()
+        named = (
+            _add_prefix("estimates", arrays) | _add_prefix("counts", run.counts.state()) | _add_prefix("world", seen)
+        )
+        members, names = run.goal_space.state()
+        named |= _add_prefix("goals", members)
+        named |= {f"attempts.{k}": getattr(run.goal_attempts, k) for k in GoalAttempts.ARRAY_NAMES}
         named |= {"episode_goals": np.array(run.episode_goals, np.int32), "trace": np.array(run.trace, float)}
-        named |= {"episode_reached": np.array(run.episode_reached, bool)} | run.past.arrays()
+        named |= {"episode_reached": np.array(run.episode_reached, bool)} | run.bounds_history.to_arrays()
         return named, {
             "setting": {**self.setting.__dict__},
             "estimates": facts,
@@ -268,29 +282,29 @@ class Session:
 
         What does not fit together is a ``ValueError``. Nothing reaches a kernel before it has been checked.
         """
-        run, world = self.run, self.run.world
-        run.counts.restore(_part("counts", arrays))
+        run, world = self.run, self.run.env
+        run.counts.restore(_select_prefix("counts", arrays))
         S = run.counts.n_states
         if not world.initial_states <= S <= world.state_bound:
             raise ValueError(f"it has {S} states, the environment {world.state_bound}")
-        run.space.restore(_part("goals", arrays), facts["goal_names"])
-        run.space.grow(S)
+        run.goal_space.restore(_select_prefix("goals", arrays), facts["goal_names"])
+        run.goal_space.grow_states(S)
         self._restore_stage(facts["stage"], certified)
-        run.estimates.restore(_part("estimates", arrays), facts["estimates"])
-        check_arrays(HISTORY, arrays, {"N": run.space.size})
-        for name in Attempts.ARRAYS:
-            setattr(run.attempts, name, np.array(arrays[f"attempts.{name}"]))
+        run.estimates.restore(_select_prefix("estimates", arrays), facts["estimates"])
+        check_arrays(RUN_HISTORY_SCHEMA, arrays, {"N": run.goal_space.n_goal_numbers})
+        for name in GoalAttempts.ARRAY_NAMES:
+            setattr(run.goal_attempts, name, np.array(arrays[f"attempts.{name}"]))
         run.episode_goals = arrays["episode_goals"].tolist()
         run.episode_reached = arrays["episode_reached"].tolist()
         trace = arrays["trace"].reshape(-1, 4)
         if not np.isfinite(trace[:, [0, 1, 3]]).all():
             raise ValueError("the trace has infinite numbers of steps, episodes or goals")
         run.trace = [(int(s), int(e), float(m), int(o)) for s, e, m, o in trace]
-        run.past = Past.of(arrays)
-        put_back(run.rng, facts["rng"])
-        world.restore(_part("world", arrays), facts["world"])
+        run.bounds_history = BoundsHistory.from_arrays(arrays)
+        restore_rng_state(run.rng, facts["rng"])
+        world.restore(_select_prefix("world", arrays), facts["world"])
         run.steps, run.seconds = facts["steps"], facts["seconds"]
-        columns = len(run.estimates.goal_state) if methods.get(self.setting.method).asks_rule else 1
+        columns = len(run.estimates.goal_state) if methods.find_method(self.setting.method).uses_goal_rule else 1
         for agent in facts["world"].get("copies", [facts["world"]]):
             state, aim, clock = agent["place"] if agent is not None else (world.start, -1, 0)
             if not (0 <= state < S and run.counts.seen[state] and aim < columns and clock >= 0):
@@ -299,26 +313,26 @@ class Session:
             raise ValueError("it has more steps or states than its counts")
 
     def _restore_stage(self, stage: int, certified: Result | None) -> None:
-        """The radius of a stage of the curriculum, as :meth:`_enlarge` would have set it."""
+        """The radius of a stage of the curriculum, as :meth:`_enlarge_radius` would have set it."""
         if stage == 1:
             return
-        if not self.setting.growing or certified is None:
+        if not self.setting.has_growing_radius or certified is None:
             raise ValueError(f"there is no stage {stage} without the answer of the one before it")
-        radii = [FIRST_RADIUS]
+        radii = [INITIAL_RADIUS]
         while len(radii) < stage and math.isfinite(radii[-1]):
-            radii.append(self._growth * radii[-1])
+            radii.append(self._growth_factor * radii[-1])
         same = replace(certified.setting, budget=self.setting.budget) == self.setting
         last = certified.certified_radius in radii[-2:]  # of the stage before, or, where nothing is left, of this one
         if not same or len(radii) < stage or not last or math.isinf(radii[-1]):
             raise ValueError("the answer of the last finished stage is not of this run")
-        self.stage, self.certified = stage, certified
-        self._kept = certified
-        cast(Growing, self.run.estimates).set_radius(radii[-1], stage)
+        self.stage, self.last_certified = stage, certified
+        self._last_saved_certified = certified
+        cast(SupportsRadiusCurriculum, self.run.estimates).set_radius(radii[-1], stage)
 
 
-def _under(prefix: str, arrays: dict[str, Any]) -> dict[str, Any]:
+def _add_prefix(prefix: str, arrays: dict[str, Any]) -> dict[str, Any]:
     return {f"{prefix}.{name}": array for name, array in arrays.items()}
 
 
-def _part(prefix: str, arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+def _select_prefix(prefix: str, arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     return {name.removeprefix(f"{prefix}."): a for name, a in arrays.items() if name.startswith(f"{prefix}.")}

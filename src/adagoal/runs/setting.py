@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from adagoal.core import checks
-from adagoal.core.checks import names_with_values, number
+from adagoal.core.checks import check_argument_dict, check_number
 from adagoal.core.errors import InputError
 from adagoal.planning.device import DEVICES
 
-UNLIMITED = 2**62
+UNLIMITED_BUDGET = 2**62
 
 
 @dataclass(frozen=True)
-class Setting:
+class ExplorationSettings:
     """What was asked for: enough to run it again."""
 
     env: str
@@ -42,12 +42,12 @@ class Setting:
     """Where plans are made: cpu or gpu."""
 
     @property
-    def growing(self) -> bool:
+    def has_growing_radius(self) -> bool:
         """Whether the radius is to grow, in a curriculum."""
         return isinstance(self.radius, str)
 
 
-def growth(radius: str) -> float:
+def radius_growth_factor(radius: str) -> float:
     """The factor of a curriculum: 2 for "auto" and "all", f for "auto:f" and "all:f"."""
     name, _, factor = radius.partition(":")
     try:
@@ -61,7 +61,7 @@ def growth(radius: str) -> float:
     return value
 
 
-def check(setting: Setting) -> None:
+def check_exploration_settings(setting: ExplorationSettings) -> None:
     """Types and ranges of what the user gave."""
     whole, real = "a whole number", "a number"
     kinds = {"epsilon": real, "delta": real, "budget": whole} | (
@@ -72,20 +72,21 @@ def check(setting: Setting) -> None:
         right = isinstance(value, int if kind == whole else int | float)
         if isinstance(value, bool) or not (right or (name == "budget" and value is None)):
             raise InputError(f"must be {kind}, got {value!r}", name)
-    names_with_values("method_args", setting.method_args)
+    check_argument_dict("method_args", setting.method_args)
     L = setting.radius
     if isinstance(L, str):
-        growth(L)
+        radius_growth_factor(L)
         if L.startswith("auto") and setting.budget is None:
             raise InputError("auto needs a budget, the number of steps after which to stop enlarging it", "radius")
     else:
-        number("radius", L, 1, 1e9)
-    number("epsilon", setting.epsilon, 1e-9, 1e9)
-    number("delta", setting.delta, 1e-300, 1, closed="[)")
-    if setting.budget is not None and not 1 <= setting.budget <= UNLIMITED:
+        check_number("radius", L, 1, 1e9)
+    check_number("epsilon", setting.epsilon, 1e-9, 1e9)
+    check_number("delta", setting.delta, 1e-300, 1, closed="[)")
+    if setting.budget is not None and not 1 <= setting.budget <= UNLIMITED_BUDGET:
         raise InputError(
-            f"must be at least 1 step and at most {UNLIMITED:.1e}, got {checks.shown(setting.budget)}", "budget"
+            f"must be at least 1 step and at most {UNLIMITED_BUDGET:.1e}, got {checks.format_given_value(setting.budget)}",
+            "budget",
         )
     if setting.device not in DEVICES:
         raise InputError(f"must be one of {', '.join(DEVICES)}, got {setting.device!r}", "device")
-    checks.seed("seed", setting.seed)
+    checks.check_seed("seed", setting.seed)

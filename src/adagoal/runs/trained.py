@@ -9,18 +9,18 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from adagoal.core.checks import folder_path, integer
+from adagoal.core.checks import check_folder_path, check_integer
 from adagoal.core.errors import InputError
 from adagoal.core.status import Status
 from adagoal.core.types import Floats
 from adagoal.deep.certification import Certification
-from adagoal.deep.envs import Source
-from adagoal.deep.evaluation import Evaluation, play
-from adagoal.deep.history import History
+from adagoal.deep.envs import EnvSource
+from adagoal.deep.evaluation import Evaluation, evaluate_policy
+from adagoal.deep.history import TrainingHistory
 from adagoal.deep.policy import Policy
 from adagoal.runs import training_files as files
-from adagoal.runs.folder import hold
-from adagoal.runs.training_schema import KIND
+from adagoal.runs.folder import open_locked_folder
+from adagoal.runs.training_schema import TRAINING_KIND
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,13 @@ class TrainResult:
     status: Status
     """``done``, ``budget`` (the minutes were spent) or ``interrupted``. A training until certified is ``certified``, or
     ``budget`` also where its steps were spent."""
-    history: History
+    history: TrainingHistory
     policies: Sequence[Policy]
     """One for each of the runs side by side."""
     maps: dict[str, Floats]
-    """Final D and E over the training space (see :meth:`adagoal.deep.training.Training.maps`)."""
+    """Final D and E over the training space (see :meth:`adagoal.deep.training.Training.final_value_maps`)."""
     folder: Path | None
-    source: Source
+    source: EnvSource
     """Makes the environment again, for tests."""
     notes: Sequence[str] = ()
     """What was found damaged in the folder of a resumed training, and what was used instead."""
@@ -44,7 +44,7 @@ class TrainResult:
     """Of a training until certified: what the last attempt found; None where it was ended before the first."""
 
     def __repr__(self) -> str:
-        config, last = self.history.configs[0], self.history.curve(0)[-1]
+        config, last = self.history.configs[0], self.history.learning_curve(0)[-1]
         return f"<TrainResult of {config.env}, {self.status}: success {last['success']:.2f} at {last['steps']:,} steps>"
 
     @property
@@ -55,27 +55,27 @@ class TrainResult:
     @property
     def success(self) -> float:
         """Share of the last test's goals that the first run held at the last step."""
-        return float(self.history.curve(0)[-1]["success"])
+        return float(self.history.learning_curve(0)[-1]["success"])
 
     def curve(self, run: int = 0) -> list[dict[str, Any]]:
         """The tests of a run, each with its steps and success."""
-        return self.history.curve(self._known(run))
+        return self.history.learning_curve(self._check_run_index(run))
 
     def weights(self, run: int = 0) -> dict[str, NDArray[Any]]:
         """All that a run has learnt, as named arrays."""
-        return self.policies[self._known(run)].weights()
+        return self.policies[self._check_run_index(run)].weights()
 
     def evaluate(
         self, episodes: int = 200, *, test_goals: str | None = None, seed: int = 0, run: int = 0
     ) -> Evaluation:
         """Play episodes without noise, on the test goals of the training or on others."""
-        config = self.history.configs[self._known(run)]
+        config = self.history.configs[self._check_run_index(run)]
         goals = test_goals or config.test_goals
-        return play(self.policies[run], self.source, config.horizon, goals, episodes, seed)
+        return evaluate_policy(self.policies[run], self.source, config.horizon, goals, episodes, seed)
 
-    def _known(self, run: int) -> int:
+    def _check_run_index(self, run: int) -> int:
         """The number of a run, which must be one of those side by side."""
-        integer("run", run, 0, len(self.policies) - 1)
+        check_integer("run", run, 0, len(self.policies) - 1)
         return run
 
     def save(self, path: str | Path) -> None:
@@ -83,7 +83,7 @@ class TrainResult:
 
         A training that is to go on later needs its checkpoints, which it keeps if it is given ``out``.
         """
-        with hold(folder_path("path", path), KIND) as folder:
-            if folder.saved is not None:
+        with open_locked_folder(check_folder_path("path", path), TRAINING_KIND) as folder:
+            if folder.saved_run is not None:
                 raise InputError(f"{folder.path} already holds a run; choose another folder", name="path")
-            folder.save({}, files.contents(self.status, self.history, self.policies, self.maps))
+            folder.save_files({}, files.training_file_contents(self.status, self.history, self.policies, self.maps))

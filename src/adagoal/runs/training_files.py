@@ -26,68 +26,74 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core import files
-from adagoal.core.checks import folder_path
+from adagoal.core.checks import check_folder_path
 from adagoal.core.errors import InputError
-from adagoal.core.files import Content, write_json
-from adagoal.core.schema import check_json
+from adagoal.core.files import FileContent, write_json
+from adagoal.core.schema import check_json_value
 from adagoal.core.status import Status
-from adagoal.core.text import OBJECT
+from adagoal.core.text import OBJECT_ENV_PREFIX
 from adagoal.deep import settings
-from adagoal.deep.actor import Actor
-from adagoal.deep.aiming import Hook
+from adagoal.deep.actor import NumpyActor
+from adagoal.deep.aiming import SetGoalFunction
 from adagoal.deep.config import Config
-from adagoal.deep.envs import Source
-from adagoal.deep.evaluation import Evaluation, play
-from adagoal.deep.history import History
-from adagoal.deep.past import Past
+from adagoal.deep.envs import EnvSource
+from adagoal.deep.evaluation import Evaluation, evaluate_policy
+from adagoal.deep.history import TrainingHistory
+from adagoal.deep.past import ValueMapHistory
 from adagoal.deep.policy import Policy
-from adagoal.deep.values import Critics
+from adagoal.deep.values import NumpyCritics
 from adagoal.runs import training_schema as schema
-from adagoal.runs.manifest import FORMAT
-from adagoal.runs.saved import Files, Saved, find, read
-from adagoal.runs.training_schema import KIND
+from adagoal.runs.manifest import MANIFEST_FORMAT
+from adagoal.runs.saved import FolderFiles, SavedRun, find_saved_run, read_saved_run
+from adagoal.runs.training_schema import TRAINING_KIND
 from adagoal.worlds import registry
 
-RESULT, POLICY, GOALS, PAST, LOG = "result.json", "policy.npz", "goals.npz", "past.npz", "log.csv"
-VERSIONED = ("jax", "optax", "numpy", "mujoco", "gymnasium", "gymnasium-robotics")
+RESULT_FILE, POLICY_FILE, GOALS_FILE, PAST_MAPS_FILE, LOG_FILE = (
+    "result.json",
+    "policy.npz",
+    "goals.npz",
+    "past.npz",
+    "log.csv",
+)
+VERSIONED_PACKAGES = ("jax", "optax", "numpy", "mujoco", "gymnasium", "gymnasium-robotics")
 
 # --- writing ---
 
 
-def contents(
-    status: Status, history: History, policies: Sequence[Policy], maps: dict[str, NDArray[Any]]
-) -> dict[str, Content]:
+def training_file_contents(
+    status: Status, history: TrainingHistory, policies: Sequence[Policy], maps: dict[str, NDArray[Any]]
+) -> dict[str, FileContent]:
     """The result files; ``maps`` is empty before the end of a run."""
     boxes = {f"train_box_{run}": box for run, box in enumerate(history.train_boxes)}
     boxes |= {f"test_box_{run}": box for run, box in enumerate(history.test_boxes)}
-    table = {} if history.table is None else {"table": history.table}
+    table = {} if history.table_box is None else {"table": history.table_box}
     goals = {"chosen": np.stack(history.goals), **maps, **boxes, **table}
     named = {f"{run}.{name}": array for run, own in enumerate(policies) for name, array in own.weights().items()}
     first = policies[0]
     facts = {"env": first.env, "runs": len(policies), "with_achieved": first.with_achieved, "success": first.success}
     facts |= {name: list(getattr(first, name)) for name in ("low", "high", "shape")}
     return {
-        LOG: files.text_content(history.to_csv()),
-        GOALS: files.arrays_content(goals, compress=False),
-        PAST: files.arrays_content(history.past.arrays(), compress=False),
-        POLICY: files.arrays_content(named, facts, compress=False),
-        RESULT: files.json_content(to_json(status, history)),
+        LOG_FILE: files.text_content(history.to_csv()),
+        GOALS_FILE: files.arrays_content(goals, compress=False),
+        PAST_MAPS_FILE: files.arrays_content(history.value_maps.to_arrays(), compress=False),
+        POLICY_FILE: files.arrays_content(named, facts, compress=False),
+        RESULT_FILE: files.json_content(training_to_json(status, history)),
     }
 
 
-def to_json(status: Status, history: History) -> dict[str, Any]:
+def training_to_json(status: Status, history: TrainingHistory) -> dict[str, Any]:
     """A training as plain data."""
     first = history.configs[0]
-    own = settings.per_run(Config)
+    own = settings.per_run_settings(Config)
     runs = [
-        {k: v for k, v in config.to_json().items() if k in own} | {"curve": history.curve(run)}
+        {k: v for k, v in config.to_json().items() if k in own} | {"curve": history.learning_curve(run)}
         for run, config in enumerate(history.configs)
     ]
     data = {
-        "format": FORMAT,
-        "kind": KIND,
+        "format": MANIFEST_FORMAT,
+        "kind": TRAINING_KIND,
         "status": status,
-        "method": first.method,
+        "method": first.method_name,
         "env": first.env,
         "steps": max((row["steps"] for row in history.rows), default=0),
         "episodes": len(history.goals) * first.episodes,
@@ -95,15 +101,15 @@ def to_json(status: Status, history: History) -> dict[str, Any]:
         "config": {k: v for k, v in first.to_json().items() if k not in own},
         "runs": runs,
     }
-    return data | provenance()
+    return data | collect_provenance()
 
 
-def provenance() -> dict[str, Any]:
+def collect_provenance() -> dict[str, Any]:
     """The command, the machine and the versions behind a number."""
     import jax
 
     versions = {"python": platform.python_version()}
-    for name in VERSIONED:
+    for name in VERSIONED_PACKAGES:
         try:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
@@ -115,12 +121,12 @@ def provenance() -> dict[str, Any]:
     }
 
 
-def after_tests(path: Path, complete: Callable[[dict[str, Any]], None]) -> Callable[[History], None]:
+def make_interim_writer(path: Path, complete: Callable[[dict[str, Any]], None]) -> Callable[[TrainingHistory], None]:
     """An observer that writes what is known so far after every test; ``complete`` may add to the data."""
 
-    def write_so_far(history: History) -> None:
+    def write_so_far(history: TrainingHistory) -> None:
         if "success" in history.rows[-1]:
-            data = to_json(Status.INTERRUPTED, history)  # which is what it is, should nobody write it again
+            data = training_to_json(Status.INTERRUPTED, history)  # which is what it is, should nobody write it again
             complete(data)
             write_json(path, data)
 
@@ -131,7 +137,7 @@ def after_tests(path: Path, complete: Callable[[dict[str, Any]], None]) -> Calla
 
 
 @dataclass(frozen=True)
-class Record:
+class TrainingRecord:
     """A ``result.json``, read and checked."""
 
     path: Path
@@ -140,21 +146,21 @@ class Record:
     configs: list[Config]
 
     @property
-    def curves(self) -> list[list[dict[str, Any]]]:
-        """Per run, the points of its learning curve (see :meth:`History.curve`)."""
+    def learning_curves(self) -> list[list[dict[str, Any]]]:
+        """Per run, the points of its learning curve (see :meth:`History.learning_curve`)."""
         return [run["curve"] for run in self.data["runs"]]
 
-    def source(self, env: Any, trust: bool, call: str = "adagoal.deep.evaluate") -> Source:
+    def env_source(self, env: Any, trust: bool, call: str = "adagoal.deep.evaluate") -> EnvSource:
         """The environment to make: the folder's own, unless that would run code that only the folder names."""
-        return environment(self.path, self.configs[0], env, trust, call)
+        return resolve_training_env(self.path, self.configs[0], env, trust, call)
 
 
 @contextlib.contextmanager
-def naming(found: Files, name: str) -> Iterator[None]:
+def name_file_in_errors(found: FolderFiles, name: str) -> Iterator[None]:
     """What is wrong with the content of a file is one line that names it, also where it is a setting."""
-    path = found.places[name][0] if name in found else found.folder / name
+    path = found.candidate_paths[name][0] if name in found else found.folder / name
     try:
-        with files.reading(path):
+        with files.report_read_errors(path):
             yield
     except InputError as error:
         if error.name is None:
@@ -162,90 +168,96 @@ def naming(found: Files, name: str) -> Iterator[None]:
         raise InputError(f"{path}: damaged or not readable ({error})") from None
 
 
-def is_training(folder: Path) -> bool:
+def is_training_folder(folder: Path) -> bool:
     """Whether a folder holds a training, finished or not."""
-    found = find(folder)
-    return found is not None and found.kind == KIND
+    found = find_saved_run(folder)
+    return found is not None and found.kind == TRAINING_KIND
 
 
-def environment(folder: Path, config: Config, env: Any, trust: bool, call: str, set_goal: Hook | None = None) -> Source:
+def resolve_training_env(
+    folder: Path, config: Config, env: Any, trust: bool, call: str, set_goal: SetGoalFunction | None = None
+) -> EnvSource:
     """The environment of a run; ``env`` gives it again, ``trust`` allows to import what the folder names.
 
     ``call`` is the function of Python to which an object can be given: a command cannot take one.
     """
-    given = None if env is None else Source.of(env, set_goal)
+    given = None if env is None else EnvSource.from_argument(env, set_goal)
     if given is not None and given.name != config.env:
         raise InputError(f"the run in {folder} is on {config.env!r}, not on {given.name!r}", name="env")
-    if given is None and config.env.startswith(OBJECT):  # no name: Gymnasium would take it for that of a module
+    if given is None and config.env.startswith(
+        OBJECT_ENV_PREFIX
+    ):  # no name: Gymnasium would take it for that of a module
         again = f"give the object or its function again: {call}({str(folder)!r}, env=...)"
         raise InputError(f"the run in {folder} is on {config.env!r}; {again}", name="env")
-    return given or Source.of(registry.installed(config.env, trust), set_goal)
+    return given or EnvSource.from_argument(registry.require_trusted_env(config.env, trust), set_goal)
 
 
-def record(saved: Saved) -> Record:
+def read_training_record(saved: SavedRun) -> TrainingRecord:
     """The settings, curves and status of a training."""
-    results = of_training(saved).results()
-    if RESULT not in results:
+    results = require_training(saved).result_files()
+    if RESULT_FILE not in results:
         raise InputError(f"{saved.path}: the training was cut off before its end; resume it first")
-    with naming(results, RESULT):
-        data = results.json(RESULT, schema.result_rules())
-        own = configs(data)
-        schema.check_result(data, own)
-    return Record(saved.path, data, own)
+    with name_file_in_errors(results, RESULT_FILE):
+        data = results.load_json(RESULT_FILE, schema.training_result_schema())
+        own = configs_from_json(data)
+        schema.check_training_result(data, own)
+    return TrainingRecord(saved.path, data, own)
 
 
-def configs(data: dict[str, Any]) -> list[Config]:
+def configs_from_json(data: dict[str, Any]) -> list[Config]:
     """The settings of the runs in a ``result.json``."""
-    own = settings.per_run(Config)
+    own = settings.per_run_settings(Config)
     return [Config.from_json(data["config"] | {k: run[k] for k in own}) for run in data["runs"]]
 
 
-def of_training(saved: Saved) -> Saved:
+def require_training(saved: SavedRun) -> SavedRun:
     """The same, known to be a training."""
-    if saved.kind != KIND:
+    if saved.kind != TRAINING_KIND:
         raise InputError(f"{saved.path}: holds a run of another kind ({saved.kind})")
     return saved
 
 
-def goals(saved: Saved, about: Record) -> dict[str, NDArray[Any]]:
+def read_goal_arrays(saved: SavedRun, about: TrainingRecord) -> dict[str, NDArray[Any]]:
     """Chosen goals, goal spaces and maps of a training."""
-    results = saved.results()
-    with naming(results, GOALS):
-        arrays, _ = results.arrays(GOALS)
-        schema.check_goals(arrays, len(about.configs), about.configs[0].episodes, about.data["episodes"])
+    results = saved.result_files()
+    with name_file_in_errors(results, GOALS_FILE):
+        arrays, _ = results.load_arrays(GOALS_FILE)
+        schema.check_goal_arrays(arrays, len(about.configs), about.configs[0].episodes, about.data["episodes"])
     return arrays
 
 
-def past(saved: Saved, about: Record, axes: int) -> Past:
+def read_past_maps(saved: SavedRun, about: TrainingRecord, axes: int) -> ValueMapHistory:
     """Earlier maps over so many axes, and the tests."""
-    results, first = saved.results(), about.configs[0]
-    with naming(results, PAST):
-        arrays, _ = results.arrays(PAST)
-        schema.check_past(arrays, len(about.configs), axes, about.data["episodes"] // first.episodes)
-    return Past.of(arrays)
+    results, first = saved.result_files(), about.configs[0]
+    with name_file_in_errors(results, PAST_MAPS_FILE):
+        arrays, _ = results.load_arrays(PAST_MAPS_FILE)
+        schema.check_past_arrays(arrays, len(about.configs), axes, about.data["episodes"] // first.episodes)
+    return ValueMapHistory.from_arrays(arrays)
 
 
 def load(folder: Path | str, run: int = 0) -> Policy:
     """The policy of a training folder (``run``: which of the runs trained side by side)."""
-    return read(folder_path("folder", folder), lambda saved: policy(saved, record(saved), run))
+    return read_saved_run(
+        check_folder_path("folder", folder), lambda saved: read_policy(saved, read_training_record(saved), run)
+    )
 
 
-def policy(saved: Saved, about: Record, run: int) -> Policy:
+def read_policy(saved: SavedRun, about: TrainingRecord, run: int) -> Policy:
     """The policy of one of the runs of a training."""
     runs = len(about.configs)
     if run not in range(runs):
         raise InputError(f"{run} is not in {about.path}; accepted 0 to {runs - 1}", name="run")
-    results = saved.results()
-    with naming(results, POLICY):
-        arrays, facts = results.arrays(POLICY)
-        check_json(schema.POLICY_FACTS, facts)
+    results = saved.result_files()
+    with name_file_in_errors(results, POLICY_FILE):
+        arrays, facts = results.load_arrays(POLICY_FILE)
+        check_json_value(schema.POLICY_FACTS_SCHEMA, facts)
         if (facts["env"], facts["runs"]) != (about.configs[0].env, runs):
-            raise ValueError(f"not of the training that {RESULT} describes")
-        schema.check_policy(arrays, runs)
-        box = schema.action_box(facts, len(arrays[f"{run}.bias{schema.layers(arrays) - 1}"]))
+            raise ValueError(f"not of the training that {RESULT_FILE} describes")
+        schema.check_policy_arrays(arrays, runs)
+        box = schema.action_box_from_facts(facts, len(arrays[f"{run}.bias{schema.count_actor_layers(arrays) - 1}"]))
     own = {name.removeprefix(f"{run}."): array for name, array in arrays.items() if name.startswith(f"{run}.")}
-    actor = Actor.from_arrays(own)
-    return Policy(facts["env"], actor, Critics.from_arrays(own), *box, facts["with_achieved"], facts["success"])
+    actor = NumpyActor.from_arrays(own)
+    return Policy(facts["env"], actor, NumpyCritics.from_arrays(own), *box, facts["with_achieved"], facts["success"])
 
 
 def evaluate(
@@ -264,11 +276,11 @@ def evaluate(
     training on an environment object needs the object, or the function that makes it, again.
     """
 
-    def found(saved: Saved) -> tuple[Record, Policy]:
-        about = record(saved)
-        return about, policy(saved, about, run)
+    def found(saved: SavedRun) -> tuple[TrainingRecord, Policy]:
+        about = read_training_record(saved)
+        return about, read_policy(saved, about, run)
 
-    about, trained = read(folder_path("folder", folder), found)
+    about, trained = read_saved_run(check_folder_path("folder", folder), found)
     config = about.configs[run]
-    source = about.source(env, trust)
-    return play(trained, source, config.horizon, test_goals or config.test_goals, episodes, seed)
+    source = about.env_source(env, trust)
+    return evaluate_policy(trained, source, config.horizon, test_goals or config.test_goals, episodes, seed)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ChooseGoals", "ChosenGoal", "EnsembleTD3", "NormalisedFeatures"]
 
-_HOME = {
+_MODULE_OF_NAME = {
     "ChooseGoals": "adagoal.sb3.callback",
     "ChosenGoal": "adagoal.sb3.wrapper",
     "EnsembleTD3": "adagoal.sb3.ensemble",
@@ -34,8 +34,8 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULE_OF_NAME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name != "ChosenGoal" and importlib.util.find_spec("stable_baselines3") is None:
         raise InputError("this needs stable_baselines3: pip install 'adagoal[sb3]'")
-    return getattr(importlib.import_module(_HOME[name]), name)
+    return getattr(importlib.import_module(_MODULE_OF_NAME[name]), name)

@@ -31,12 +31,12 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import unwrap_vec_normalize
 
 from adagoal import goals as rules
-from adagoal.core.checks import integer, number
+from adagoal.core.checks import check_integer, check_number
 from adagoal.core.errors import InputError
 from adagoal.core.types import Floats
-from adagoal.deep.values import steps
-from adagoal.sb3.memory import Memory
-from adagoal.sb3.wrapper import ChosenGoal, check_rewards
+from adagoal.deep.values import cost_to_steps
+from adagoal.sb3.memory import RecentStates
+from adagoal.sb3.wrapper import ChosenGoal, check_sparse_rewards
 
 KNOWN = frozenset({"D", "E", "visits"})
 """What a goal rule can know of continuous goals, and what it is told unless it declares less or more."""
@@ -44,7 +44,7 @@ ONWARD = frozenset({"onward_D", "onward_E"})
 DECLARED = KNOWN | ONWARD | {"experienced", "divergence"}
 """What it can ask for."""
 
-GoalSpace = Callable[[np.random.Generator, int], ArrayLike]
+CandidateSampler = Callable[[np.random.Generator, int], ArrayLike]
 """``goals(rng, n) -> [n, G]``"""
 
 
@@ -66,8 +66,8 @@ class ChooseGoals(BaseCallback):
 
     def __init__(
         self,
-        rule: str | rules.Rule,
-        goals: GoalSpace | ArrayLike,
+        rule: str | rules.GoalRule,
+        goals: CandidateSampler | ArrayLike,
         *,
         radius: float | Callable[[int], float],
         candidates: int = 1000,
@@ -75,20 +75,20 @@ class ChooseGoals(BaseCallback):
         verbose: int = 0,
     ) -> None:
         super().__init__(verbose)
-        self.rule = rules.get(rule)
-        self.needs = rules.needs(self.rule, KNOWN)
-        missing = self.needs - DECLARED
+        self.rule = rules.resolve_rule(rule)
+        self.required_fields = rules.required_fields(self.rule, KNOWN)
+        missing = self.required_fields - DECLARED
         if missing:
             raise InputError(f"needs {', '.join(sorted(missing))}, which is not known of continuous goals here", "rule")
         if not callable(radius):
-            number("radius", radius, 0.0, math.inf, closed="()")
-        integer("candidates", candidates, 1, 1_000_000)
-        integer("seed", seed, 0, 2**31 - 1)
-        self.space, self.radius, self.candidates = _space(goals), radius, candidates
-        self.chosen: list[Floats] = []
+            check_number("radius", radius, 0.0, math.inf, closed="()")
+        check_integer("candidates", candidates, 1, 1_000_000)
+        check_integer("seed", seed, 0, 2**31 - 1)
+        self.sample_candidates, self.radius, self.candidates = _as_candidate_sampler(goals), radius, candidates
+        self.chosen_goals: list[Floats] = []
         """The goals of all episodes so far, in the order in which they began."""
         self._rng = np.random.default_rng(seed)
-        self._memory = Memory(whole=bool(self.needs & ONWARD))
+        self._recent_states = RecentStates(whole=bool(self.required_fields & ONWARD))
 
     def _on_training_start(self) -> None:
         if unwrap_vec_normalize(self.training_env) is not None:
@@ -97,65 +97,71 @@ class ChooseGoals(BaseCallback):
             raise InputError("must be wrapped: make_vec_env(..., wrapper_class=adagoal.sb3.ChosenGoal)", "env")
         if not hasattr(self.model, "critic"):
             raise InputError(f"{type(self.model).__name__} has no critics; use DDPG, TD3, SAC or TQC", "model")
-        if self.needs & {"E", "onward_E"} and self.model.critic.n_critics < 2:
+        if self.required_fields & {"E", "onward_E"} and self.model.critic.n_critics < 2:
             text = "this rule needs E, the disagreement of two critics or more: policy_kwargs={'n_critics': 3}"
             raise InputError(text, "model")
-        if self.needs & ({"D", "E"} | ONWARD):  # a cost of at most 1 / (1 - gamma) is turned into steps
-            number("gamma", self.model.gamma, 0.0, 1.0, closed="()")
+        if self.required_fields & ({"D", "E"} | ONWARD):  # a cost of at most 1 / (1 - gamma) is turned into steps
+            check_number("gamma", self.model.gamma, 0.0, 1.0, closed="()")
         if not isinstance(self.model.replay_buffer, HerReplayBuffer):
             text = "the model learns without hindsight; to have it, give replay_buffer_class=HerReplayBuffer"
             warnings.warn(text, stacklevel=2)
         seen: Any = self.model._last_obs
-        self._memory.add(seen)
+        self._recent_states.add_states(seen)
         # With reset_num_timesteps=False episodes go on, with the goals that they have.
-        self._choose(seen, np.flatnonzero(self.training_env.get_attr("awaits_goal")).tolist())
+        self._choose_goals(seen, np.flatnonzero(self.training_env.get_attr("awaits_goal")).tolist())
 
     def _on_step(self) -> bool:
-        check_rewards(self.locals["rewards"])
+        check_sparse_rewards(self.locals["rewards"])
         seen = self.locals["new_obs"]
-        self._memory.add(seen)
-        self._choose(seen, np.flatnonzero(self.locals["dones"]).tolist())
+        self._recent_states.add_states(seen)
+        self._choose_goals(seen, np.flatnonzero(self.locals["dones"]).tolist())
         return True
 
-    def _choose(self, seen: dict[str, Any], episodes: Sequence[int]) -> None:
+    def _choose_goals(self, seen: dict[str, Any], episodes: Sequence[int]) -> None:
         """Goals for the episodes that begin, written into what was ``seen`` ``{name: [environments, ...]}``."""
         for episode in episodes:
-            options = np.array(self.space(self._rng, self.candidates), np.float64)
+            options = np.array(self.sample_candidates(self._rng, self.candidates), np.float64)
             start = {name: value[episode] for name, value in seen.items()}
             size = len(start["desired_goal"])
             if options.ndim != 2 or options.shape[1] != size or not len(options) or not np.isfinite(options).all():
                 raise InputError(f"must be drawn as [n, {size}] finite numbers, got {list(options.shape)}", "goals")
-            more = self._from_experience(options, start["desired_goal"]) if "experienced" in self.needs else {}
-            weights = rules.weights(self.rule, self._known(start, options, more))
-            goal = options[rules.draw(weights, self._rng)]
+            more = (
+                self._add_achieved_candidates(options, start["desired_goal"])
+                if "experienced" in self.required_fields
+                else {}
+            )
+            weights = rules.compute_weights(self.rule, self._make_goal_info(start, options, more))
+            goal = options[rules.sample_goal(weights, self._rng)]
             self.training_env.env_method("set_goal", goal, indices=[episode])
             seen["desired_goal"][episode] = goal
-            self.chosen.append(goal)
+            self.chosen_goals.append(goal)
 
-    def _from_experience(self, options: Floats, target: Floats) -> dict[str, Any]:
+    def _add_achieved_candidates(self, options: Floats, target: Floats) -> dict[str, Any]:
         """Put achieved goals in the second half of the candidates ``[N, G]``; the fields of ``Known`` about them."""
         N, half = len(options), len(options) // 2
-        states = self._memory.draw(N - half, self._rng)
+        states = self._recent_states.sample_states(N - half, self._rng)
         found: dict[str, Any] = {"experienced": np.arange(N) >= half}
-        found["divergence"] = self._memory.divergence(options[: max(half, 1)], states["achieved_goal"])
+        found["divergence"] = self._recent_states.goal_divergence(options[: max(half, 1)], states["achieved_goal"])
         options[half:] = states["achieved_goal"]
-        if self.needs & ONWARD:
-            onward = self._values(states, np.repeat(target[None], N - half, 0))
+        if self.required_fields & ONWARD:
+            onward = self._distance_and_error(states, np.repeat(target[None], N - half, 0))
             found |= zip(("onward_D", "onward_E"), (np.concatenate([np.zeros(half), x]) for x in onward), strict=True)
         return found
 
-    def _known(self, start: dict[str, Any], options: Floats, more: dict[str, Any]) -> rules.Known:
+    def _make_goal_info(self, start: dict[str, Any], options: Floats, more: dict[str, Any]) -> rules.GoalInfo:
         """What the rule sees of the candidates ``[N, G]`` from a start."""
         none = np.zeros(len(options))
         starts = {name: np.repeat(value[None], len(options), 0) for name, value in start.items()}
-        D, E = self._values(starts, options) if self.needs & {"D", "E"} else (none, none)
-        visits = self._memory.density(options, self._rng) if "visits" in self.needs else none
+        D, E = self._distance_and_error(starts, options) if self.required_fields & {"D", "E"} else (none, none)
+        visits = (
+            self._recent_states.achieved_goal_density(options, self._rng) if "visits" in self.required_fields else none
+        )
         every = np.ones(len(options), bool)
         L = self.radius(self.num_timesteps) if callable(self.radius) else self.radius
-        number("radius", L, 0.0, math.inf, closed="()")
-        return rules.Known(D, E, L, every, visits, *(none,) * 4, **more)
+        check_number("radius", L, 0.0, math.inf, closed="()")
+        return rules.GoalInfo(D, E, L, every, visits, *(none,) * 4, **more)
 
-    def _values(self, states: dict[str, Any], goals: Floats) -> tuple[Floats, Floats]:
+    def _distance_and_error(self, states: dict[str, Any], goals: Floats) -> tuple[Floats, Floats]:
         """D in steps and E ``[N]`` of goals ``[N, G]`` from states ``{name: [N, ...]}``."""
         many = states | {"desired_goal": goals.astype(states["desired_goal"].dtype)}
         model: Any = self.model
@@ -166,10 +172,10 @@ class ChooseGoals(BaseCallback):
             # [N, critics, quantiles], or a tuple of [N, 1]
             Q = (found.mean(2) if isinstance(found, torch.Tensor) else torch.cat(found, 1)).cpu().numpy()
         Q = Q.astype(np.float64)
-        return steps(-Q.mean(1), model.gamma), Q.std(1)
+        return cost_to_steps(-Q.mean(1), model.gamma), Q.std(1)
 
 
-def _space(goals: GoalSpace | ArrayLike) -> GoalSpace:
+def _as_candidate_sampler(goals: CandidateSampler | ArrayLike) -> CandidateSampler:
     """A function that draws goals; one that draws from an array where that is given."""
     if callable(goals):
         return goals

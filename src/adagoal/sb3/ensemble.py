@@ -29,16 +29,16 @@ from stable_baselines3.td3.policies import MultiInputPolicy
 from torch import Tensor, nn
 from torch.nn import functional
 
-from adagoal.core.checks import number
+from adagoal.core.checks import check_number
 from adagoal.sb3.features import NormalisedFeatures
-from adagoal.sb3.wrapper import check_rewards
+from adagoal.sb3.wrapper import check_sparse_rewards
 
-TOGETHER = 50
+MAX_BATCHES_AT_ONCE = 50
 """Updates whose batches are drawn at once, at most."""
-WARM = 3
+N_WARMUP_UPDATES = 3
 """Updates before one is recorded, so that everything is allocated."""
 
-Batch = dict[str, Tensor]
+TensorBatch = dict[str, Tensor]
 """``action``, ``reward``, ``done``, and ``now.NAME`` and ``next.NAME`` for each part of observations: ``[B, ...]``"""
 
 
@@ -56,25 +56,25 @@ class EnsembleCritic(ContinuousCritic):
         self.weights = nn.ParameterList(torch.stack([one.weight.T for one in same]) for same in layers)
         self.biases = nn.ParameterList(torch.stack([one.bias for one in same])[:, None] for same in layers)
 
-    def values(self, observations: Any, actions: Tensor) -> Tensor:
+    def q_values(self, observations: Any, actions: Tensor) -> Tensor:
         """``[J, B, 1]``"""
         features = self.extract_features(observations, self.features_extractor)
         x = torch.cat([features, actions], 1).expand(self.n_critics, -1, -1)
         for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
-            x = self.activation(torch.baddbmm(bias, x, weight))
+            x = self.hidden_activation(torch.baddbmm(bias, x, weight))
         return torch.baddbmm(self.biases[-1], x, self.weights[-1])
 
-    def activation(self, x: Tensor) -> Tensor:
+    def hidden_activation(self, x: Tensor) -> Tensor:
         """Between the layers."""
         return functional.relu(functional.layer_norm(x, x.shape[-1:]))
 
     def forward(self, obs: Any, actions: Tensor) -> tuple[Tensor, ...]:
         """The values of each critic ``[B, 1]``."""
-        return tuple(self.values(obs, actions))
+        return tuple(self.q_values(obs, actions))
 
     def q1_forward(self, obs: Any, actions: Tensor) -> Tensor:
         """Their mean ``[B, 1]``: what an actor is to climb."""
-        return self.values(obs, actions).mean(0)
+        return self.q_values(obs, actions).mean(0)
 
 
 class EnsemblePolicy(MultiInputPolicy):
@@ -101,11 +101,11 @@ class EnsembleTD3(TD3):
     def __init__(
         self, policy: Any, env: Any, *given: Any, action_penalty: float = 1.0, random_actions: float = 0.3, **named: Any
     ) -> None:
-        number("action_penalty", action_penalty, 0.0, math.inf, closed="[)")
-        number("random_actions", random_actions, 0.0, 1.0)
-        number("gamma", named.get("gamma", 0.99), 0.0, 1.0, closed="[)")
+        check_number("action_penalty", action_penalty, 0.0, math.inf, closed="[)")
+        check_number("random_actions", random_actions, 0.0, 1.0)
+        check_number("gamma", named.get("gamma", 0.99), 0.0, 1.0, closed="[)")
         self.action_penalty, self.random_actions = action_penalty, random_actions
-        self._recorded: tuple[Any, Batch, Tensor] | None = None
+        self._recorded: tuple[Any, TensorBatch, Tensor] | None = None
         super().__init__(policy, env, *given, **named)
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
@@ -114,19 +114,19 @@ class EnsembleTD3(TD3):
         self._update_learning_rate([self.actor.optimizer, self.critic.optimizer])
         self._place_optimizers()
         losses: list[Tensor] = []
-        for first in range(0, gradient_steps, TOGETHER):
-            count = min(TOGETHER, gradient_steps - first)
-            drawn = self._draw(count * batch_size)
+        for first in range(0, gradient_steps, MAX_BATCHES_AT_ONCE):
+            count = min(MAX_BATCHES_AT_ONCE, gradient_steps - first)
+            drawn = self._sample_batch(count * batch_size)
             # the relabelled ones are the last: every batch gets its share
             batches = ({name: values[i::count] for name, values in drawn.items()} for i in range(count))
-            losses += [self._learn(batch) for batch in batches]
+            losses += [self._learn_from_batch(batch) for batch in batches]
         self._n_updates += gradient_steps
         actor_loss, critic_loss = torch.stack(losses).mean(0).tolist()
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         self.logger.record("train/actor_loss", actor_loss)
         self.logger.record("train/critic_loss", critic_loss)
 
-    def _draw(self, count: int) -> Batch:
+    def _sample_batch(self, count: int) -> TensorBatch:
         """So many transitions."""
         assert self.replay_buffer is not None
         found: Any = self.replay_buffer.sample(count, env=self._vec_normalize_env)
@@ -134,33 +134,33 @@ class EnsembleTD3(TD3):
         parts |= {f"now.{name}": values for name, values in found.observations.items()}
         return parts | {f"next.{name}": values for name, values in found.next_observations.items()}
 
-    def _learn(self, batch: Batch) -> Tensor:
+    def _learn_from_batch(self, batch: TensorBatch) -> Tensor:
         """One update; on a GPU it is recorded first, and played from then on. Returns the losses ``[2]``.
 
         Batches of another size are recorded anew.
         """
         if self.device.type != "cuda":
-            return self._update(batch)
+            return self._update_networks(batch)
         if self._recorded is None or len(self._recorded[1]["action"]) != len(batch["action"]):
-            self._recorded = self._record(batch)
+            self._recorded = self._record_cuda_graph(batch)
         graph, given, losses = self._recorded
         for name, values in batch.items():
             given[name].copy_(values)
         graph.replay()
         return losses.clone()
 
-    def _record(self, batch: Batch) -> tuple[Any, Batch, Tensor]:
+    def _record_cuda_graph(self, batch: TensorBatch) -> tuple[Any, TensorBatch, Tensor]:
         """A CUDA graph of an update, what it looks at, and what it gives; learns from the batch some times."""
         given = {name: values.clone() for name, values in batch.items()}
         aside = torch.cuda.Stream()
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):
-            for _ in range(WARM):
-                self._update(given)
+            for _ in range(N_WARMUP_UPDATES):
+                self._update_networks(given)
         torch.cuda.current_stream().wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            losses = self._update(given)
+            losses = self._update_networks(given)
         return graph, given, losses
 
     def _place_optimizers(self) -> None:
@@ -177,14 +177,14 @@ class EnsembleTD3(TD3):
         self._recorded = None
         super().set_parameters(*given, **named)
 
-    def _update(self, batch: Batch) -> Tensor:
+    def _update_networks(self, batch: TensorBatch) -> Tensor:
         """One step of every critic and one of the actor; the losses of the actor and of the critics ``[2]``."""
         now, following = (
             {name.removeprefix(when): values for name, values in batch.items() if name.startswith(when)}
             for when in ("now.", "next.")
         )
         with torch.no_grad():
-            ahead = self._ahead(self.critic_target.values(following, self.actor_target(following)))
+            ahead = self._next_state_values(self.critic_target.values(following, self.actor_target(following)))
             y = batch["reward"] + (1.0 - batch["done"]) * self.gamma * ahead
             y = y.clamp(-1.0 / (1.0 - self.gamma), 0.0)
         critic_loss = ((self.critic.values(now, batch["action"]) - y) ** 2).mean((1, 2)).sum()
@@ -204,7 +204,7 @@ class EnsembleTD3(TD3):
         polyak_update(self.actor_batch_norm_stats, self.actor_batch_norm_stats_target, 1.0)
         return torch.stack([actor_loss.detach(), critic_loss.detach()])
 
-    def _ahead(self, values: Tensor) -> Tensor:
+    def _next_state_values(self, values: Tensor) -> Tensor:
         """What the critics are to expect ``[J, B, 1]``, where their targets say ``values [J, B, 1]``: each its own."""
         return values
 
@@ -218,7 +218,7 @@ class EnsembleTD3(TD3):
 
     def _store_transition(self, memory: Any, action: Any, seen: Any, reward: Any, *given: Any, **named: Any) -> None:
         """As in Stable-Baselines3, for rewards of 0 and -1."""
-        check_rewards(reward)
+        check_sparse_rewards(reward)
         super()._store_transition(memory, action, seen, reward, *given, **named)
 
     def _excluded_save_params(self) -> list[str]:

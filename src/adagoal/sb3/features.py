@@ -15,7 +15,7 @@ import torch
 from gymnasium import spaces
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 
-FLOOR, CLIP = 0.01, 5.0
+MIN_DEVIATION, MAX_NORMALISED_VALUE = 0.01, 5.0
 """Of the deviation, and of what is handed on."""
 
 
@@ -36,13 +36,13 @@ class NormalisedFeatures(BaseFeaturesExtractor):
         known = torch.cat([flat["observation"], flat["achieved_goal"]], 1)
         if self.training:
             with torch.no_grad():
-                self._see(known)
-        mean, scale = self._moments()
+                self._merge_batch_moments(known)
+        mean, scale = self._mean_and_deviation()
         goal = flat["desired_goal"].shape[1]
         desired = (flat["desired_goal"] - mean[-goal:]) / scale[-goal:]
-        return torch.cat([(known - mean) / scale, desired], 1).clamp(-CLIP, CLIP)
+        return torch.cat([(known - mean) / scale, desired], 1).clamp(-MAX_NORMALISED_VALUE, MAX_NORMALISED_VALUE)
 
-    def _see(self, batch: torch.Tensor) -> None:
+    def _merge_batch_moments(self, batch: torch.Tensor) -> None:
         """Merge the moments of a batch ``[B, O + G]`` (Chan et al.)."""
         moments: Any = self
         new, old = float(len(batch)), moments.running_weight
@@ -52,9 +52,9 @@ class NormalisedFeatures(BaseFeaturesExtractor):
         moments.running_mean += shift * new / both
         moments.running_weight += new
 
-    def _moments(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def _mean_and_deviation(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Mean and deviation ``[O + G]``; 0 and 1 before the first batch."""
         moments: Any = self
-        deviation = (moments.running_squares / moments.running_weight.clamp(min=1.0)).sqrt().clamp(min=FLOOR)
+        deviation = (moments.running_squares / moments.running_weight.clamp(min=1.0)).sqrt().clamp(min=MIN_DEVIATION)
         scale = torch.where(moments.running_weight > 0, deviation, torch.ones_like(deviation))
         return moments.running_mean, scale

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.errors import InputError
-from adagoal.deep.aiming import Hook, setter
+from adagoal.deep.aiming import SetGoalFunction, find_goal_setter
 
 
 class ChosenGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -27,7 +27,7 @@ class ChosenGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
     awaits_goal = False
     """Whether an episode has begun and neither a goal was chosen nor a step taken since."""
 
-    def __init__(self, env: gymnasium.Env[Any, Any], tell: Hook | None = None) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], tell: SetGoalFunction | None = None) -> None:
         super().__init__(env)
         space = env.observation_space
         keys = ("observation", "achieved_goal", "desired_goal")
@@ -35,13 +35,13 @@ class ChosenGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
             raise InputError(f"is not goal-conditioned; its observations must be a Dict of {', '.join(keys)}", "env")
         if not env.has_wrapper_attr("compute_reward"):
             raise InputError("has no compute_reward(achieved_goal, desired_goal, info)", "env")
-        self._tell = setter(env, tell)
-        self._reward = env.get_wrapper_attr("compute_reward")
-        self._goal: NDArray[Any] | None = None
+        self._goal_setter = find_goal_setter(env, tell)
+        self._compute_env_reward = env.get_wrapper_attr("compute_reward")
+        self._chosen_goal: NDArray[Any] | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """A new episode, with the environment's own goal until another is chosen."""
-        self._goal, self.awaits_goal = None, True
+        self._chosen_goal, self.awaits_goal = None, True
         return self.env.reset(seed=seed, options=options)
 
     def set_goal(self, goal: NDArray[Any]) -> None:
@@ -49,16 +49,16 @@ class ChosenGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
         own = self.env.observation_space["desired_goal"]  # type: ignore[index]
         if np.shape(goal) != own.shape or not np.isfinite(goal).all():
             raise InputError(f"must be {own.shape} finite numbers, got {goal!r}", "goal")
-        self._goal, self.awaits_goal = np.asarray(goal, own.dtype), False
-        if self._tell is not None:
-            self._tell(self._goal.copy())
+        self._chosen_goal, self.awaits_goal = np.asarray(goal, own.dtype), False
+        if self._goal_setter is not None:
+            self._goal_setter(self._chosen_goal.copy())
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """One step; observation, reward and ``is_success`` are for the chosen goal."""
         self.awaits_goal = False
         seen, _, terminated, truncated, info = self.env.step(action)
         achieved, own = seen["achieved_goal"], seen["desired_goal"]
-        goal = own if self._goal is None else self._goal
+        goal = own if self._chosen_goal is None else self._chosen_goal
         if terminated and not np.allclose(own, goal) and self.compute_reward(achieved, own, info) == 0.0:
             terminated = False
         reward = float(self.compute_reward(achieved, goal, info))
@@ -67,10 +67,12 @@ class ChosenGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
         """Reward of the environment, less that of the goal itself; of one goal ``[G]`` or of many ``[N, G]``."""
-        return self._reward(achieved_goal, desired_goal, info) - self._reward(desired_goal, desired_goal, info)
+        return self._compute_env_reward(achieved_goal, desired_goal, info) - self._compute_env_reward(
+            desired_goal, desired_goal, info
+        )
 
 
-def check_rewards(rewards: NDArray[Any]) -> None:
+def check_sparse_rewards(rewards: NDArray[Any]) -> None:
     """Refuse rewards ``[N]`` other than 0 and -1, whose values do not count steps."""
     wrong = rewards[(rewards != 0.0) & (rewards != -1.0)]
     if len(wrong):

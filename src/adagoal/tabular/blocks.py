@@ -12,20 +12,22 @@ import numba
 import numpy as np
 
 from adagoal.core.types import Actions, Floats, Longs
-from adagoal.planning.model import Block, Empirical
+from adagoal.planning.model import EmpiricalModel, GoalBlock
 
-Sweep = Callable[[Empirical, Block, Floats, Actions], tuple[Floats, Actions]]
+BoundSweep = Callable[[EmpiricalModel, GoalBlock, Floats, Actions], tuple[Floats, Actions]]
 """A function of a backend that improves one bound."""
 
 
-def improve(sweep: Sweep, model: Empirical, given: Block, block: Longs, values: Floats, policy: Actions) -> None:
+def sweep_block(
+    sweep: BoundSweep, model: EmpiricalModel, given: GoalBlock, block: Longs, values: Floats, policy: Actions
+) -> None:
     """The columns ``block`` of two tables [columns, S], after a backend's sweeps of one bound."""
-    value_part, policy_part = sweep(model, given, *gather(values, policy, given.order, block))
-    scatter(value_part, policy_part, given.order, block, values, policy)
+    value_part, policy_part = sweep(model, given, *gather_block(values, policy, given.order, block))
+    scatter_block(value_part, policy_part, given.order, block, values, policy)
 
 
 @numba.njit(cache=True, nogil=True)
-def gather(values, policy, order, block):  # type: ignore[no-untyped-def]
+def gather_block(values, policy, order, block):  # type: ignore[no-untyped-def]
     """Return two parts [S, B]: the columns of a block of two tables [columns, S], zero outside the states of ``order``.
 
     The zeros are never put back. A backend on whole arrays reads them, so they must be numbers.
@@ -39,7 +41,7 @@ def gather(values, policy, order, block):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def scatter(value_part, policy_part, order, block, values, policy):  # type: ignore[no-untyped-def]
+def scatter_block(value_part, policy_part, order, block, values, policy):  # type: ignore[no-untyped-def]
     """Put them back."""
     for b in range(len(block)):
         for s in order:

@@ -28,63 +28,70 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core.backup import Local
-from adagoal.core.counts import Counts
+from adagoal.core.backup import LocalLowerBounds
+from adagoal.core.counts import TransitionCounts
 from adagoal.core.goalspace import GoalSpace
-from adagoal.core.schema import COUNT, check_json, record
-from adagoal.core.threads import side_by_side
+from adagoal.core.schema import COUNT_SCHEMA, check_json_value, object_schema
+from adagoal.core.threads import run_jobs_in_threads
 from adagoal.core.types import Actions, Bools, Floats, Longs
-from adagoal.core.world import NEVER, Plan
-from adagoal.planning.backend import NUMBA, Backend
-from adagoal.planning.model import Block, Empirical
+from adagoal.core.world import NO_LIMIT, ExplorationPlan
+from adagoal.planning.backend import NUMBA_BACKEND, Backend
+from adagoal.planning.model import EmpiricalModel, GoalBlock
 from adagoal.tabular import hops, standing
-from adagoal.tabular.blocks import improve
-from adagoal.tabular.columns import HEIGHT, Columns
-from adagoal.tabular.confidence import Confidence
-from adagoal.tabular.detours import detours
-from adagoal.tabular.resolvent import suboptimality
-from adagoal.tabular.schedule import CLOSED, DUALS, EXACT, GAPS, STEP, Schedule
-from adagoal.tabular.surprise import MOST
-from adagoal.tabular.wander import wander
+from adagoal.tabular.blocks import sweep_block
+from adagoal.tabular.columns import UPPER_START_FACTOR, GoalTable
+from adagoal.tabular.confidence import ConfidenceSets
+from adagoal.tabular.detours import improve_by_neighbours
+from adagoal.tabular.resolvent import bound_suboptimality
+from adagoal.tabular.schedule import (
+    ACTION_GAP_KIND,
+    CLOSED_FORM_KIND,
+    EXACT_DUAL_COST,
+    EXACT_DUAL_KIND,
+    TOKENS_PER_STEP,
+    PlanningBudget,
+)
+from adagoal.tabular.surprise import MAX_WINDOWS
+from adagoal.tabular.wander import plan_probing_actions
 
-THREADED, LARGE = 1e6, 1e7
+MIN_THREADED_WORK, LARGE_BLOCK_WORK = 1e6, 1e7
 """Operations of a plan from which on it is made in several threads; of a block, from which on a plan has several."""
-TOGETHER = 8
+MAX_BLOCKS_PER_PLAN = 8
 """Blocks of such a plan, at most."""
-MANY, SHARED = 2048, 0.1
+MANY_GOALS, MANY_GOALS_COST_FACTOR = 2048, 0.1
 """Goals from which on a run with such plans waits for them more than for steps, and what an operation costs then."""
-FEW = 16
+SMALL_BLOCK_GOALS = 16
 """Goals of a free plan, and of one with exact duals, at most."""
-SWEEPS, EXACT_SWEEPS = 4, 2
+MAX_CLOSED_FORM_SWEEPS, MAX_EXACT_DUAL_SWEEPS = 4, 2
 """Sweeps per plan, at most, with closed forms and with exact duals; the next plan goes on where this one stopped."""
-POLISH = 1.05
+MAX_DUAL_STEP_GROWTH = 1.05
 """Exact duals once the step count has grown by this factor since the goal's last time."""
-LEAST = 1.01
+MIN_DUAL_STEP_GROWTH = 1.01
 """The same in a world with action gaps, which say where to try next, and near the end of any run: errors fall like one
 over the root of the counts, so that the factor shrinks to what is missing."""
-NEED, LATER = 0.9, 1.25
+URGENT_ERROR_SHARE, DEFERRED_DUAL_STEP_GROWTH = 0.9, 1.25
 """The same for goals with less than this share of the largest error, and the factor: nobody plays for them yet. It is
 finite for the sake of runs that end early: their bounds of these goals are behind the counts, but not by far."""
-REACH = 2.0
+MAX_DUAL_ERROR_EPSILONS = 2.0
 """In a large world, of more than DENSE states, duals are solved for goals whose error is at most so many epsilons."""
-SELDOM, OFTEN = 10, 3
+RARE_PROBE_PERIOD, FREQUENT_PROBE_PERIOD = 10, 3
 """One rollout of so many probes action gaps where intervals are the smaller bound on the error; where gaps are, all but
 one of so many do."""
-NEARLY = 1.5
+GAP_PREFERENCE_FACTOR = 1.5
 """Gaps up to this multiple of the interval count as the smaller bound: probing makes them so."""
-HOPS = 1.02
+HOP_STEP_GROWTH = 1.02
 """Hops are counted again once the step count has grown by this factor."""
-SPARE = 0.5
+HOP_ERROR_SHARE = 0.5
 """Hops are counted until the error is this share of epsilon: a reset that is only believed adds to it (reset.py)."""
-WORTH = 0.9
+HOP_POLICY_ERROR_SHARE = 0.9
 """A policy along the fewest hops is made where it leaves this share of the error, or closes the goal."""
-DETOUR = 0.1
+MIN_TRIANGLE_GAIN_EPSILONS = 0.1
 """What a neighbour must improve a bound by, in epsilons, to be worth its row."""
-DENSE = 400
+MAX_DENSE_STATES = 400
 """Action gaps need a dense [S, S] inverse: up to this many seen states."""
 
 
-class Certified(Columns):
+class CertifiedExplorer(GoalTable):
     """Certified estimates on shared counts; see the module's text."""
 
     name = "certified"
@@ -93,7 +100,7 @@ class Certified(Columns):
 
     def __init__(
         self,
-        counts: Counts,
+        counts: TransitionCounts,
         state_bound: int,
         L: float,
         epsilon: float,
@@ -101,71 +108,72 @@ class Certified(Columns):
         space: GoalSpace | None = None,
         branching: int | None = None,
         pairs: int | None = None,
-        backend: Backend = NUMBA,
+        backend: Backend = NUMBA_BACKEND,
     ) -> None:
-        super().__init__(counts, L + 1.0 + epsilon, space or GoalSpace.states(counts.n_states, state_bound))
+        super().__init__(counts, L + 1.0 + epsilon, space or GoalSpace.from_states(counts.n_states, state_bound))
         self.L, self.epsilon, self._backend = L, epsilon, backend
-        self.confidence = Confidence(
+        self.confidence = ConfidenceSets(
             counts,
             states=state_bound,
             pairs=pairs or state_bound * counts.n_actions,
-            goals=self.space.bound,
+            goals=self.space.goal_bound,
             delta=delta,
             branching=branching or state_bound,
         )
-        self._states, self._rollouts = state_bound, 0
-        self._hopped_at = 0.0
-        self._taken = -1  # steps, resets included, at the last look
-        self._news = True  # whether the radii may be older than that
-        self._never = np.zeros(0, np.int64)
+        self._state_bound, self._n_rollouts = state_bound, 0
+        self._hops_counted_at = 0.0
+        self._n_steps_counted = -1  # steps, resets included, at the last look
+        self._radii_outdated = True  # whether the radii may be older than that
+        self._no_thresholds = np.zeros(0, np.int64)
         """[X] the tries of a pair that end a rollout"""
         self.plans = 0
-        self.schedule = Schedule()
-        self._catch_up()
+        self.budget = PlanningBudget()
+        self._sync_with_counts()
 
     # --- what the loop sees -----------------------------------------------------------------------------------
 
     @property
     def E(self) -> Floats:
         """[columns] error estimates."""
-        found: Floats = standing.errors(self.D, self.upper, self.gap, self.L, self.cap)
+        found: Floats = standing.goal_errors(self.D, self.upper, self.gap, self.L, self.cap)
         return found
 
-    def policy(self, goal: int) -> Actions:
+    def goal_policy(self, goal: int) -> Actions:
         """[1, S] the policy that the certificate speaks of; the optimistic one as long as there is none."""
-        return self.proven(goal, self.returned)
+        return self.proven_policy(goal, self.returned)
 
-    def refresh(self, wanted: Bools) -> bool:
+    def refresh_columns(self, wanted: Bools) -> bool:
         """Bring a block of goals up to date, ``wanted`` [columns] first; False if none is stale or it does not pay."""
-        self._catch_up()
-        if not self.schedule.pays(CLOSED):
+        self._sync_with_counts()
+        if not self.budget.can_afford(CLOSED_FORM_KIND):
             return False
-        self._take_in()
+        self._update_radii()
         E = self.E
-        candidates, first = standing.candidates(self.stale, wanted, self.D, E, self.L, self.epsilon)
+        candidates, first = standing.stale_candidates(self.stale, wanted, self.D, E, self.L, self.epsilon)
         if not len(candidates):
             return False
-        full = self._backend.block
-        enough = self.schedule.rich and len(candidates) >= full and self._planner(full) is self._backend
-        most = full * self._together() if enough else min(FEW, full)
+        full = self._backend.block_size
+        enough = self.budget.has_tokens and len(candidates) >= full and self._choose_backend(full) is self._backend
+        most = full * self._blocks_per_plan() if enough else min(SMALL_BLOCK_GOALS, full)
         if len(candidates) > most:
-            candidates = standing.foremost(candidates, first, E, most)
+            candidates = standing.select_foremost(candidates, first, E, most)
         self._plan_blocks([candidates[i : i + full] for i in range(0, len(candidates), full)])
         return True
 
-    def plan(self) -> Plan:
+    def exploration_plan(self) -> ExplorationPlan:
         """What to explore with: the lower bounds, and in some rollouts actions that probe the action gaps."""
         counts = self.counts
-        self._rollouts = turn = self._rollouts + 1
-        worst = standing.worst(self.D, self.E, self.L)
-        p, r = self.confidence.ball
-        leading = self.gap[worst] <= NEARLY * (min(self.upper[worst], self.cap) - self.D[worst])
-        local = Local(
+        self._n_rollouts = turn = self._n_rollouts + 1
+        worst = standing.worst_column(self.D, self.E, self.L)
+        p, r = self.confidence.kl_ball
+        leading = self.gap[worst] <= GAP_PREFERENCE_FACTOR * (min(self.upper[worst], self.cap) - self.D[worst])
+        local = LocalLowerBounds(
             V=self.V.T,
             probe=self.probing.T,
-            probing=(turn % OFTEN > 0 if leading else turn % SELDOM == 0) and len(self.order) <= DENSE,
+            probing=(turn % FREQUENT_PROBE_PERIOD > 0 if leading else turn % RARE_PROBE_PERIOD == 0)
+            and len(self.seen_states) <= MAX_DENSE_STATES,
             q=self.confidence.q,
-            log=self.confidence.low_log,
+            log=self.confidence.lower_radius_log,
             complete=self.confidence.complete,
             p=p,
             r=r,
@@ -173,25 +181,27 @@ class Certified(Columns):
             start=counts.start,
             n_actions=counts.n_actions,
         )
-        limit = math.ceil(min(4 * self.cap * (self.L + 1) / self.epsilon, NEVER))
-        if len(self._never) != len(counts.n):
-            self._never = np.full(len(counts.n), NEVER)
-        return Plan(local, self.goal_state, limit, self._never, self.at(), self.schedule.patience())
+        limit = math.ceil(min(4 * self.cap * (self.L + 1) / self.epsilon, NO_LIMIT))
+        if len(self._no_thresholds) != len(counts.n):
+            self._no_thresholds = np.full(len(counts.n), NO_LIMIT)
+        return ExplorationPlan(
+            local, self.goal_state, limit, self._no_thresholds, self.goals_of_states(), self.budget.replan_interval()
+        )
 
-    def conclude(self, wanted: Bools) -> None:
+    def finalize(self, wanted: Bools) -> None:
         """Bring columns up to date that wait for their turn, for an answer before the end; nearest to it first.
 
         Each kind of planning gets a full purse (schedule.py), so that this is a matter of seconds in any world.
         """
-        self._catch_up()
-        self.schedule, self._hopped_at = Schedule(), 0.0
-        self._take_in()
+        self._sync_with_counts()
+        self.budget, self._hops_counted_at = PlanningBudget(), 0.0
+        self._update_radii()
         self.polished[:] = 0.0
         waiting = np.flatnonzero(wanted & (self.D <= self.L)[: len(wanted)])
         waiting = waiting[np.argsort(self.E[waiting], kind="stable")]
-        for i in range(0, len(waiting), FEW):
-            if self.schedule.rich:
-                self._plan_blocks([np.sort(waiting[i : i + FEW])])
+        for i in range(0, len(waiting), SMALL_BLOCK_GOALS):
+            if self.budget.has_tokens:
+                self._plan_blocks([np.sort(waiting[i : i + SMALL_BLOCK_GOALS])])
 
     def set_radius(self, L: float, stage: int) -> None:
         """Go on with a larger radius as stage 1, 2, ... of a curriculum (label ``cor_UB_increasingL``).
@@ -199,166 +209,186 @@ class Certified(Columns):
         Counts and bounds carry over. The fixed function of lemma 1 depends on the cap, so that each stage has its
         own share delta / (stage (stage + 1)) of that event; the other events do not depend on the radius.
         """
-        unfinished = self.Y[self.counts.start] > self._height - 1.0
+        unfinished = self.Y[self.counts.start] > self._upper_bound_cap - 1.0
         self.L, self.cap = L, L + 1.0 + self.epsilon
-        self.confidence.set_stage(stage)
-        self._start_again(unfinished)
+        self.confidence.set_curriculum_stage(stage)
+        self._reset_upper_bounds(unfinished)
         self.polished[:] = 0.0
         self.stale[:] = True
-        self._edges = self._taken = -1
+        self._n_known_transitions = self._n_steps_counted = -1
 
-    def _start_again(self, unfinished: Bools) -> None:
+    def _reset_upper_bounds(self, unfinished: Bools) -> None:
         """With the upper bounds of these columns [columns], whose policies may not be proper."""
-        self.Y[:, unfinished], self.best[:, unfinished] = HEIGHT * self.cap, self.counts.n_actions
-        self.pin(np.flatnonzero(unfinished))
+        self.Y[:, unfinished], self.best[:, unfinished] = UPPER_START_FACTOR * self.cap, self.counts.n_actions
+        self.zero_at_goals(np.flatnonzero(unfinished))
 
     # --- planning ---------------------------------------------------------------------------------------------
 
-    def _catch_up(self) -> None:
+    def _sync_with_counts(self) -> None:
         """Take in what the last rollout brought: room for what is new, and the lower bounds that it has raised."""
         taken = int(self.counts.visits.sum())
-        if taken == self._taken and self.counts.n_states == len(self.V):
+        if taken == self._n_steps_counted and self.counts.n_states == len(self.V):
             return
-        self._taken, self._news = taken, True
+        self._n_steps_counted, self._radii_outdated = taken, True
         self.add_rows()
         self.add_columns()
-        self.confidence.make_room()
-        self.order = np.flatnonzero(self.counts.seen)
+        self.confidence.grow_arrays()
+        self.seen_states = np.flatnonzero(self.counts.seen)
         """The states to sweep"""
         np.maximum(self.D, self.V[self.counts.start], out=self.D)
-        self.schedule.earn(float(taken))
+        self.budget.refill_tokens(float(taken))
 
-    def _take_in(self) -> None:
+    def _update_radii(self) -> None:
         """The radii of the counts as they are, and what follows for all goals at once."""
-        if self._news and self.confidence.update(self._threads, large=len(self.order) > DENSE):
+        if self._radii_outdated and self.confidence.update_radii(
+            self._thread_pool, large=len(self.seen_states) > MAX_DENSE_STATES
+        ):
             self.stale[:] = True
-            self._count_hops()
-        self._news = False
+            self._apply_hop_bounds()
+        self._radii_outdated = False
 
     @property
-    def _height(self) -> float:
+    def _upper_bound_cap(self) -> float:
         """The cap of the upper bounds. It may fall: a policy is proper once Y(s0) is one below the lowest so far."""
-        return self.cap if len(self.order) > DENSE else HEIGHT * self.cap
+        return self.cap if len(self.seen_states) > MAX_DENSE_STATES else UPPER_START_FACTOR * self.cap
 
     @property
-    def _several(self) -> bool:
+    def _plans_several_blocks(self) -> bool:
         """Whether the world is so large that a plan has several blocks, each a job for one thread and more."""
-        large = self._backend is NUMBA and len(self.order) > DENSE
-        return large and self._looks(self._backend.block, exact=False) > LARGE
+        large = self._backend is NUMBA_BACKEND and len(self.seen_states) > MAX_DENSE_STATES
+        return large and self._plan_operations(self._backend.block_size, exact=False) > LARGE_BLOCK_WORK
 
-    def _together(self) -> int:
+    def _blocks_per_plan(self) -> int:
         """Blocks of one plan: as many as the next rollout pays for. That does not depend on the number of cores."""
-        if not self._several:
+        if not self._plans_several_blocks:
             return 1
-        earned = STEP * self.schedule.patience()
-        return int(np.clip(earned / self._work(self._backend.block, exact=False), 1, TOGETHER))
+        earned = TOKENS_PER_STEP * self.budget.replan_interval()
+        return int(np.clip(earned / self._plan_cost(self._backend.block_size, exact=False), 1, MAX_BLOCKS_PER_PLAN))
 
     def _plan_blocks(self, blocks: list[Longs]) -> None:
         """Sweep the columns of the blocks with closed forms, and polish those whose time has come."""
-        work = sum(self._work(len(block), exact=False) for block in blocks)
-        self.schedule.pay(work, exact=False)
-        self._sweep(blocks, False, work)
+        work = sum(self._plan_cost(len(block), exact=False) for block in blocks)
+        self.budget.spend_on_sweeps(work, exact=False)
+        self._sweep_blocks(blocks, False, work)
         block = np.concatenate(blocks) if len(blocks) > 1 else blocks[0]
         self.stale[block] = False
         steps = float(self.counts.n.sum())
-        due = self._due(block, steps)
-        self._polish([due[i : i + FEW] for i in range(0, len(due), FEW)][: len(blocks)], steps)
+        due = self._columns_due_for_duals(block, steps)
+        self._solve_exact_duals(
+            [due[i : i + SMALL_BLOCK_GOALS] for i in range(0, len(due), SMALL_BLOCK_GOALS)][: len(blocks)], steps
+        )
 
-    def _due(self, block: Longs, steps: float) -> Longs:
+    def _columns_due_for_duals(self, block: Longs, steps: float) -> Longs:
         """The columns of the block whose time for exact duals has come."""
-        large = len(self.order) > DENSE
-        within = REACH * self.epsilon if large else np.inf
-        growth = LEAST, POLISH if large else LEAST, LATER
+        large = len(self.seen_states) > MAX_DENSE_STATES
+        within = MAX_DUAL_ERROR_EPSILONS * self.epsilon if large else np.inf
+        growth = (
+            MIN_DUAL_STEP_GROWTH,
+            MAX_DUAL_STEP_GROWTH if large else MIN_DUAL_STEP_GROWTH,
+            DEFERRED_DUAL_STEP_GROWTH,
+        )
         rows = self.D, self.E, self.polished
-        found: Longs = standing.due(block, steps, *rows, self.L, self.epsilon, within, NEED, growth)
+        found: Longs = standing.columns_due_for_duals(
+            block, steps, *rows, self.L, self.epsilon, within, URGENT_ERROR_SHARE, growth
+        )
         return found
 
-    def _polish(self, blocks: list[Longs], steps: float) -> None:
+    def _solve_exact_duals(self, blocks: list[Longs], steps: float) -> None:
         """Exact duals for these columns, as far as they are paid for, and action gaps in a small world."""
         bought, total = [], 0.0
         for block in blocks:
-            if not self.schedule.pays(DUALS):
+            if not self.budget.can_afford(EXACT_DUAL_KIND):
                 break
             self.polished[block] = steps
             if self.counts.support.max() != 1:  # else the closed forms are exact, and hops are the better gaps
-                work = self._work(len(block), exact=True)
-                self.schedule.pay(work, exact=True)
+                work = self._plan_cost(len(block), exact=True)
+                self.budget.spend_on_sweeps(work, exact=True)
                 total += work
                 bought.append(block)
         if bought:
-            self._sweep(bought, True, total)
-        if len(self.order) > DENSE:
+            self._sweep_blocks(bought, True, total)
+        if len(self.seen_states) > MAX_DENSE_STATES:
             return
         for block in bought:
-            self._probe_gaps(block[self.Y[self.counts.start, block] <= self._height - 1.0])
+            self._bound_action_gaps(block[self.Y[self.counts.start, block] <= self._upper_bound_cap - 1.0])
 
-    def _planner(self, goals: int) -> Backend:
+    def _choose_backend(self, goals: int) -> Backend:
         """Where so many goals are planned for: a few of them, or few states, are left to the processor."""
-        return self._backend if goals * len(self.order) >= self._backend.least else NUMBA
+        return self._backend if goals * len(self.seen_states) >= self._backend.min_block_values else NUMBA_BACKEND
 
-    def _work(self, goals: int, exact: bool) -> float:
+    def _plan_cost(self, goals: int, exact: bool) -> float:
         """What a plan for so many goals costs, in operations."""
-        return self._looks(goals, exact) * (SHARED if len(self.D) > MANY and self._several and not exact else 1.0)
+        return self._plan_operations(goals, exact) * (
+            MANY_GOALS_COST_FACTOR if len(self.D) > MANY_GOALS and self._plans_several_blocks and not exact else 1.0
+        )
 
-    def _looks(self, goals: int, exact: bool) -> float:
+    def _plan_operations(self, goals: int, exact: bool) -> float:
         """Operations of a plan for so many goals, in what they take on the processor."""
-        price, sweeps = (EXACT, EXACT_SWEEPS) if exact else (self._planner(goals).price, SWEEPS)
-        return 2.0 * price * sweeps * goals * self._edges
+        price, sweeps = (
+            (EXACT_DUAL_COST, MAX_EXACT_DUAL_SWEEPS)
+            if exact
+            else (self._choose_backend(goals).relative_cost, MAX_CLOSED_FORM_SWEEPS)
+        )
+        return 2.0 * price * sweeps * goals * self._n_known_transitions
 
-    def _pieces(self, blocks: list[Longs], exact: bool) -> list[Longs]:
+    def _split_into_jobs(self, blocks: list[Longs], exact: bool) -> list[Longs]:
         """What is swept in one thread: the blocks, or with exact duals in a large world one goal after the other."""
-        if not (exact and self._several):
+        if not (exact and self._plans_several_blocks):
             return blocks
         return [block[i : i + 1] for block in blocks for i in range(len(block))]
 
-    def _sweep(self, blocks: list[Longs], exact: bool, work: float) -> None:
+    def _sweep_blocks(self, blocks: list[Longs], exact: bool, work: float) -> None:
         """Both bounds of the columns of the blocks. They share nothing, and are swept side by side where that pays."""
-        model, start, order, jobs = self.confidence.model(), self.counts.start, self.order, []
-        sweeps = EXACT_SWEEPS if exact else SWEEPS
-        if self.space.own and len(order) > DENSE:  # a small world is swept until nothing moves
-            least, bounds = DETOUR * self.epsilon, (self.V.T, self.Y.T, self.best.T)
+        model, start, order, jobs = self.confidence.empirical_model(), self.counts.start, self.seen_states, []
+        sweeps = MAX_EXACT_DUAL_SWEEPS if exact else MAX_CLOSED_FORM_SWEEPS
+        if self.space.goals_are_states and len(order) > MAX_DENSE_STATES:  # a small world is swept until nothing moves
+            least, bounds = MIN_TRIANGLE_GAIN_EPSILONS * self.epsilon, (self.V.T, self.Y.T, self.best.T)
             for block in blocks:
-                detours(block, self.goal_state, self.column, order, model, self.cap, least, *bounds)
-        for block in self._pieces(blocks, exact):
+                improve_by_neighbours(block, self.goal_state, self.column, order, model, self.cap, least, *bounds)
+        for block in self._split_into_jobs(blocks, exact):
             column = self.block_columns(block)
-            backend = self._planner(len(block))
-            below = Block(order, column, self.cap, exact, sweeps, tolerance=1e-3 * self.epsilon)
-            above = below._replace(cap=self._height)
-            jobs.append(partial(improve, backend.lower, model, below, block, self.V.T, self.optimistic.T))
-            jobs.append(partial(improve, backend.upper, model, above, block, self.Y.T, self.best.T))
-        side_by_side(jobs, self._threads if work > THREADED else None)
-        limits = self.L, self.cap, self._height <= self.cap
+            backend = self._choose_backend(len(block))
+            below = GoalBlock(order, column, self.cap, exact, sweeps, tolerance=1e-3 * self.epsilon)
+            above = below._replace(cap=self._upper_bound_cap)
+            jobs.append(partial(sweep_block, backend.lower_bounds, model, below, block, self.V.T, self.optimistic.T))
+            jobs.append(partial(sweep_block, backend.upper_bounds, model, above, block, self.Y.T, self.best.T))
+        run_jobs_in_threads(jobs, self._thread_pool if work > MIN_THREADED_WORK else None)
+        limits = self.L, self.cap, self._upper_bound_cap <= self.cap
         for block in blocks:
-            standing.take_down(block, order, start, *limits, self.V.T, self.Y.T, *self._kept)
+            standing.record_sweep_results(block, order, start, *limits, self.V.T, self.Y.T, *self._recorded_policies)
             self.plans += 1
 
     @property
-    def _kept(self) -> tuple[NDArray[Any], ...]:
+    def _recorded_policies(self) -> tuple[NDArray[Any], ...]:
         """The bounds of the recorded policies, the policies of Y and the recorded ones, as :mod:`standing` has them."""
         return self.D, self.upper, self.gap, self.best.T, self.returned.T
 
-    def _count_hops(self) -> None:
+    def _apply_hop_bounds(self) -> None:
         """Both bounds of all goals where every pair has led to one place (lemma 12)."""
         c, steps = self.counts, float(self.counts.n.sum())
-        if steps < HOPS * self._hopped_at or not self.schedule.pays(GAPS):
+        if steps < HOP_STEP_GROWTH * self._hops_counted_at or not self.budget.can_afford(ACTION_GAP_KIND):
             return
-        self._hopped_at = steps
-        known = hops.read(c, self.confidence.visits, self.confidence.quiet.log)
+        self._hops_counted_at = steps
+        known = hops.read_deterministic_map(c, self.confidence.window_visits, self.confidence.window.log_inverse_delta)
         if known is None:
             return
         E = self.E
-        open_ = np.flatnonzero((self.goal_state >= 0) & (self.D <= self.L) & (E > SPARE * self.epsilon))
-        self.schedule.hops(len(open_), len(known.before))
-        column = np.append(self.column, -1)[self.space.at[: c.n_states]]
-        self.D[open_] = np.minimum(hops.lower(known, column, open_, self.D[open_]), self.cap)
-        upper, most = (a[open_] for a in hops.upper(known, column, len(self.D)))
-        new = standing.errors(self.D[open_], upper, np.full(len(open_), np.inf), self.L, np.inf)
-        better = (upper <= self.cap - 1.0) & (new < E[open_]) & ((new <= self.epsilon) | (new < WORTH * E[open_]))
+        open_ = np.flatnonzero((self.goal_state >= 0) & (self.D <= self.L) & (E > HOP_ERROR_SHARE * self.epsilon))
+        self.budget.spend_on_hops(len(open_), len(known.before))
+        column = np.append(self.column, -1)[self.space.goals_of_states[: c.n_states]]
+        self.D[open_] = np.minimum(hops.hop_lower_bounds(known, column, open_, self.D[open_]), self.cap)
+        upper, most = (a[open_] for a in hops.hop_upper_bounds(known, column, len(self.D)))
+        new = standing.goal_errors(self.D[open_], upper, np.full(len(open_), np.inf), self.L, np.inf)
+        better = (
+            (upper <= self.cap - 1.0)
+            & (new < E[open_])
+            & ((new <= self.epsilon) | (new < HOP_POLICY_ERROR_SHARE * E[open_]))
+        )
         chosen = open_[better]
-        hops.policies(known, column, chosen, most[better], self.returned.T)
+        hops.write_hop_policies(known, column, chosen, most[better], self.returned.T)
         self.upper[chosen], self.gap[chosen] = upper[better], np.inf
 
-    def _probe_gaps(self, block: Longs) -> None:
+    def _bound_action_gaps(self, block: Longs) -> None:
         """Bound the value and the sub-optimality of policies of Y, and find out where to try next.
 
         Only for goals with Y(s0) <= height - 1, as far as they are paid for. A policy is recorded if its value is at
@@ -366,50 +396,54 @@ class Certified(Columns):
         """
         jobs, work = [], 0.0
         for j in block:
-            if self.schedule.pays(GAPS):
-                work += self.schedule.gaps(len(self.order))
-                jobs.append(partial(self._probe, int(j), self.confidence.model()))
-        side_by_side(jobs, self._threads if work > THREADED * len(jobs) else None)
+            if self.budget.can_afford(ACTION_GAP_KIND):
+                work += self.budget.spend_on_gaps(len(self.seen_states))
+                jobs.append(partial(self._bound_gap_of_goal, int(j), self.confidence.empirical_model()))
+        run_jobs_in_threads(jobs, self._thread_pool if work > MIN_THREADED_WORK * len(jobs) else None)
 
-    def _probe(self, j: int, model: Empirical) -> None:
+    def _bound_gap_of_goal(self, j: int, model: EmpiricalModel) -> None:
         """The same for one goal; nothing of another one is read or written."""
         V, Y, policy = (np.ascontiguousarray(a[:, j]) for a in (self.V, self.Y, self.best))
         actions = np.full(len(V), -1, np.int16)
-        goal, all_seen = self.space.inside(self.goal_state[j]), len(self.order) == self._states
-        gap, value, most, chain = suboptimality(self.order, goal, model, V, Y, policy, all_seen, actions)
+        goal, all_seen = self.space.states_of_goal(self.goal_state[j]), len(self.seen_states) == self._state_bound
+        gap, value, most, chain = bound_suboptimality(self.seen_states, goal, model, V, Y, policy, all_seen, actions)
         if np.isfinite(gap):
-            wander(self.order, chain, model, actions)
+            plan_probing_actions(self.seen_states, chain, model, actions)
         self.probing[:, j] = actions
         if most <= self.cap:
-            standing.offer(j, value, gap, self.L, *self._kept)
+            standing.record_if_better(j, value, gap, self.L, *self._recorded_policies)
 
-    def extras(self) -> dict[str, NDArray[Any]]:
+    def extra_arrays(self) -> dict[str, NDArray[Any]]:
         """None."""
         return {}
 
     # --- saving -----------------------------------------------------------------------------------------------
 
-    FACTS = record(
-        rollouts=COUNT,
+    FACTS_SCHEMA = object_schema(
+        rollouts=COUNT_SCHEMA,
         hopped_at={"type": "number", "minimum": 0},
-        plans=COUNT,
-        windows={"type": "integer", "minimum": 1, "maximum": MOST},
+        plans=COUNT_SCHEMA,
+        windows={"type": "integer", "minimum": 1, "maximum": MAX_WINDOWS},
         transitions={"type": "integer", "minimum": -1},
-        schedule=Schedule.FACTS,
+        schedule=PlanningBudget.FACTS_SCHEMA,
     )
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Everything that the counts do not determine."""
-        facts: dict[str, Any] = {"rollouts": self._rollouts, "hopped_at": self._hopped_at}
-        facts |= {"plans": self.plans, "windows": self.confidence.quiet.number, "schedule": self.schedule.state()}
+        facts: dict[str, Any] = {"rollouts": self._n_rollouts, "hopped_at": self._hops_counted_at}
+        facts |= {
+            "plans": self.plans,
+            "windows": self.confidence.window.window_number,
+            "schedule": self.budget.budget_state(),
+        }
         facts["transitions"] = self.confidence.transitions
-        return self.column_state() | self.confidence.state(), facts
+        return self.table_state() | self.confidence.radii_state(), facts
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """The inverse of :meth:`state`, on restored counts; the next plan takes them in as it would have."""
-        check_json(self.FACTS, facts)
-        self.restore_columns(arrays)
-        self.confidence.restore(arrays, facts["windows"], facts["transitions"])
-        self.schedule.restore(facts["schedule"])
-        self._rollouts, self._hopped_at = facts["rollouts"], facts["hopped_at"]
-        self.plans, self._taken = facts["plans"], -1
+        check_json_value(self.FACTS_SCHEMA, facts)
+        self.restore_table(arrays)
+        self.confidence.restore_radii(arrays, facts["windows"], facts["transitions"])
+        self.budget.restore_budget(facts["schedule"])
+        self._n_rollouts, self._hops_counted_at = facts["rollouts"], facts["hopped_at"]
+        self.plans, self._n_steps_counted = facts["plans"], -1

@@ -20,25 +20,25 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core.backup import LEVELS
-from adagoal.core.counts import Counts
+from adagoal.core.backup import N_LEVELS
+from adagoal.core.counts import TransitionCounts
 from adagoal.core.errors import InputError
-from adagoal.core.schema import Array, Schema, check_arrays
-from adagoal.core.threads import side_by_side
+from adagoal.core.schema import ArraySchema, ArraySpec, check_arrays
+from adagoal.core.threads import run_jobs_in_threads
 from adagoal.core.types import Bools, Floats, Ints, Longs
-from adagoal.planning.model import Empirical
-from adagoal.tabular.surprise import BANNED, Quiet
+from adagoal.planning.model import EmpiricalModel
+from adagoal.tabular.surprise import EXCLUDED, UnseenMassWindow
 
-SHARES = (0.35, 0.35, 0.05, 0.25)
+DELTA_SHARES = (0.35, 0.35, 0.05, 0.25)
 """Of delta, for the events of lemmas 1, 2, 3a and 3b."""
-PAIRS = 4096
+PAIRS_PER_JOB = 4096
 """A job for one thread."""
-NOTHING_KNOWN = 1e3
+UNINFORMATIVE_RADIUS = 1e3
 """A radius that no bound survives, yet finite: infinity times a variance of zero is not a number."""
 
 
-class Tally(NamedTuple):
-    """The arrays of :class:`~adagoal.core.counts.Counts` that the radii depend on."""
+class PairCounts(NamedTuple):
+    """The arrays of :class:`~adagoal.core.counts.TransitionCounts` that the radii depend on."""
 
     counts: Longs
     """[X, K] c"""
@@ -52,8 +52,8 @@ class Tally(NamedTuple):
     """[X] n - n'"""
 
 
-class Radii(NamedTuple):
-    """What is kept of every pair; the fields are those of :class:`~adagoal.planning.model.Empirical`."""
+class PairRadii(NamedTuple):
+    """What is kept of every pair; the fields are those of :class:`~adagoal.planning.model.EmpiricalModel`."""
 
     p: Floats
     p_split: Floats
@@ -62,82 +62,86 @@ class Radii(NamedTuple):
     q: Floats
 
 
-class Confidence:
+class ConfidenceSets:
     """The empirical kernel of the counts, and the radii of every pair."""
 
-    def __init__(self, counts: Counts, states: int, pairs: int, goals: int, delta: float, branching: int) -> None:
+    def __init__(
+        self, counts: TransitionCounts, states: int, pairs: int, goals: int, delta: float, branching: int
+    ) -> None:
         """``states``, ``pairs`` and ``goals`` bound their numbers, ``branching`` the successors of a pair."""
         self.counts, self.branching = counts, branching
-        self.logs = np.log(np.array([states * goals, pairs, pairs], float) / SHARES[:3] / delta)
+        self.union_logs = np.log(np.array([states * goals, pairs, pairs], float) / DELTA_SHARES[:3] / delta)
         """ln of the unions of lemmas 1, 2 and 3a over their shares of delta"""
-        self._first = float(self.logs[0])
-        self.quiet = Quiet(SHARES[3] * delta)
+        self._first_union_log = float(self.union_logs[0])
+        self.window = UnseenMassWindow(DELTA_SHARES[3] * delta)
         X, places = len(counts.n), counts.successor.shape
-        self._known = Radii(np.zeros(places), np.zeros(places), np.full(X, np.inf), np.full(X, np.inf), np.ones(X))
-        self._seen = np.zeros(X, int)
+        self._radii = PairRadii(np.zeros(places), np.zeros(places), np.full(X, np.inf), np.full(X, np.inf), np.ones(X))
+        self._counts_at_update = np.zeros(X, int)
         self.transitions = 0
         """Transitions at the last update; -1 where the next one computes everything anew"""
-        self.visits: Floats = np.zeros(X)
+        self.window_visits: Floats = np.zeros(X)
         """[X] visits inside the quiet window, of the last update"""
         self.q: Floats = np.ones(X)
         """[X] bounds on the unseen mass, of the last update; 1 for pairs that there has been made room for since"""
         self.complete: Bools = np.zeros(X, bool)
         """[X] pairs whose lower bounds take the ball of lemma 2: all their successors were known at the last update"""
 
-    def update(self, threads: Executor | None = None, large: bool = False) -> bool:
+    def update_radii(self, threads: Executor | None = None, large: bool = False) -> bool:
         """Take in new counts; return False if there are none since the last update.
 
         ``large``: lower bounds take the ball of lemma 2 where no successor is unknown. Its radius may be the larger
         one, but values far away cost nothing there: in a small world that does not pay.
         """
         counts = self.counts
-        self.make_room()
+        self.grow_arrays()
         if counts.absent.any():
-            self._leave_out(np.flatnonzero(counts.absent & (self._known.q > 0.0)))
-        changed, widest = changes(counts.n, self._seen, counts.support)
+            self._set_absent_pairs(np.flatnonzero(counts.absent & (self._radii.q > 0.0)))
+        changed, widest = changed_pairs(counts.n, self._counts_at_update, counts.support)
         if not len(changed):
             return False
         if widest > self.branching:
             raise InputError(
                 f"branching={self.branching}: a pair with more successors has been observed", name="method_args"
             )
-        tally = Tally(counts.count, counts.recent, counts.support, counts.n, counts.settled)
+        tally = PairCounts(counts.count, counts.recent, counts.support, counts.n, counts.settled)
         jobs = [
-            partial(radii, changed[i : i + PAIRS], tally, self.logs, self.branching, self._known)
-            for i in range(0, len(changed), PAIRS)
+            partial(
+                update_pair_radii, changed[i : i + PAIRS_PER_JOB], tally, self.union_logs, self.branching, self._radii
+            )
+            for i in range(0, len(changed), PAIRS_PER_JOB)
         ]
-        side_by_side(jobs, threads if len(jobs) > 1 else None)
-        self.visits = self.quiet.visits(counts.n, counts.settled)
-        self.q = np.minimum(self._known.q, self.quiet.bound(self.visits))
+        run_jobs_in_threads(jobs, threads if len(jobs) > 1 else None)
+        self.window_visits = self.window.update_visits(counts.n, counts.settled)
+        self.q = np.minimum(self._radii.q, self.window.unseen_mass_bounds(self.window_visits))
         if large:
-            self.complete = (self._known.q == 0.0) & (counts.support > 1) & (counts.n > counts.settled)
-        self._seen[changed] = counts.n[changed]
+            self.complete = (self._radii.q == 0.0) & (counts.support > 1) & (counts.n > counts.settled)
+        self._counts_at_update[changed] = counts.n[changed]
         before, self.transitions = self.transitions, int(counts.n.sum())
         return self.transitions != before
 
     @property
-    def ball(self) -> tuple[Floats, Floats]:
+    def kl_ball(self) -> tuple[Floats, Floats]:
         """Centre [X, K] and radius [X] of lemma 2, of the last update."""
-        return self._known.p_split, self._known.r
+        return self._radii.p_split, self._radii.r
 
     @property
-    def low_log(self) -> float:
+    def lower_radius_log(self) -> float:
         """l: with n tries of a pair its r_low is l/n."""
-        return float(self.logs[0]) + math.log(LEVELS)
+        return float(self.union_logs[0]) + math.log(N_LEVELS)
 
-    def forget(self) -> None:
+    def invalidate_radii(self) -> None:
         """Compute everything anew at the next update."""
-        self._seen[:], self.transitions = -1, -1
+        self._counts_at_update[:], self.transitions = -1, -1
 
-    def set_stage(self, stage: int) -> None:
+    def set_curriculum_stage(self, stage: int) -> None:
         """The share of stage 1, 2, ... of a curriculum in the event of lemma 1."""
-        self.logs[0] = self._first + math.log(stage * (stage + 1))
-        self.forget()
+        self.union_logs[0] = self._first_union_log + math.log(stage * (stage + 1))
+        self.invalidate_radii()
 
-    def model(self) -> Empirical:
+    def empirical_model(self) -> EmpiricalModel:
         """For the sweeps."""
-        c, known = self.counts, self._known
-        return Empirical(
+        c, known = self.counts, self._radii
+        return EmpiricalModel(
             successor=c.successor,
             p=known.p,
             p_split=known.p_split,
@@ -146,74 +150,77 @@ class Confidence:
             r=known.r,
             q=self.q,
             complete=self.complete,
-            quiet=self.visits,
-            quiet_log=self.quiet.log,
+            quiet=self.window_visits,
+            quiet_log=self.window.log_inverse_delta,
             terminal=c.terminal,
             start=c.start,
         )
 
-    def _leave_out(self, pairs: Longs) -> None:
+    def _set_absent_pairs(self, pairs: Longs) -> None:
         """Pairs that do not exist: each is the reset, of which all is known."""
-        p, p_split, r_low, r, q = self._known
+        p, p_split, r_low, r, q = self._radii
         p[pairs, 0], p_split[pairs, 0] = 1.0, 1.0
         r_low[pairs], r[pairs], q[pairs] = 0.0, 0.0, 0.0
 
-    def make_room(self) -> None:
+    def grow_arrays(self) -> None:
         """Places for the pairs and the successors that the counts made room for."""
-        shape, old = self.counts.successor.shape, self._known.p.shape
+        shape, old = self.counts.successor.shape, self._radii.p.shape
         if old == shape:
             return
         room = [(0, new - before) for new, before in zip(shape, old, strict=True)]
         nothing = (0.0, 0.0, np.inf, np.inf, 1.0)
-        self._known = Radii(
-            *(np.pad(a, room[: a.ndim], constant_values=v) for a, v in zip(self._known, nothing, strict=True))
+        self._radii = PairRadii(
+            *(np.pad(a, room[: a.ndim], constant_values=v) for a, v in zip(self._radii, nothing, strict=True))
         )
-        self.visits, self._seen = np.pad(self.visits, room[0]), np.pad(self._seen, room[0])
+        self.window_visits, self._counts_at_update = (
+            np.pad(self.window_visits, room[0]),
+            np.pad(self._counts_at_update, room[0]),
+        )
         self.q, self.complete = np.pad(self.q, room[0], constant_values=1.0), np.pad(self.complete, room[0])
 
     # --- saving -----------------------------------------------------------------------------------------------
 
-    QUIET: ClassVar[Schema] = {"quiet": Array("int64", ("P",), low=0, high=BANNED)}
-    UNSEEN: ClassVar[Schema] = {"unseen": Array("float64", ("X",), low=0, high=1)}
-    BALLS: ClassVar[Schema] = {
-        "complete": Array("bool", ("X",)),
-        "complete_p": Array("float64", ("M", "K"), low=0, high=1),
-        "complete_r": Array("float64", ("M",), low=0),
+    WINDOW_SCHEMA: ClassVar[ArraySchema] = {"quiet": ArraySpec("int64", ("P",), low=0, high=EXCLUDED)}
+    UNSEEN_SCHEMA: ClassVar[ArraySchema] = {"unseen": ArraySpec("float64", ("X",), low=0, high=1)}
+    BALL_SCHEMA: ClassVar[ArraySchema] = {
+        "complete": ArraySpec("bool", ("X",)),
+        "complete_p": ArraySpec("float64", ("M", "K"), low=0, high=1),
+        "complete_r": ArraySpec("float64", ("M",), low=0),
     }
     """Only where some pair is: what local backups take from the last update, for the M of them."""
 
-    def state(self) -> dict[str, NDArray[Any]]:
+    def radii_state(self) -> dict[str, NDArray[Any]]:
         """What the counts do not determine, beside the number of the window."""
-        arrays: dict[str, NDArray[Any]] = {"quiet": self.quiet.starts, "unseen": self.q}
+        arrays: dict[str, NDArray[Any]] = {"quiet": self.window.entry_counts, "unseen": self.q}
         if self.complete.any():
-            p, r = self.ball
+            p, r = self.kl_ball
             arrays |= {"complete": self.complete, "complete_p": p[self.complete], "complete_r": r[self.complete]}
         return arrays
 
-    def restore(self, arrays: dict[str, NDArray[Any]], windows: int, transitions: int) -> None:
-        """The inverse of :meth:`state`, on restored counts, in the window of this number.
+    def restore_radii(self, arrays: dict[str, NDArray[Any]], windows: int, transitions: int) -> None:
+        """The inverse of :meth:`radii_state`, on restored counts, in the window of this number.
 
         ``transitions`` is their number at the last update. The next update computes all radii anew, because a
         checkpoint has none. It still returns False if there are no more transitions by then: whether goals become
         stale must not depend on a resume.
         """
-        if check_arrays(self.QUIET, arrays)["P"] > len(self.counts.n):
+        if check_arrays(self.WINDOW_SCHEMA, arrays)["P"] > len(self.counts.n):
             raise ValueError("the window does not fit the counts")
-        self.make_room()
-        self.quiet.number, self.quiet.starts = windows, np.array(arrays["quiet"])
-        self.forget()
+        self.grow_arrays()
+        self.window.window_number, self.window.entry_counts = windows, np.array(arrays["quiet"])
+        self.invalidate_radii()
         if transitions >= 0:
-            self._seen[:], self.transitions = 0, transitions
-        if check_arrays(self.UNSEEN, arrays)["X"] != len(self.q):
+            self._counts_at_update[:], self.transitions = 0, transitions
+        if check_arrays(self.UNSEEN_SCHEMA, arrays)["X"] != len(self.q):
             raise ValueError("the bounds on the unseen mass do not fit the counts")
         self.q = np.array(arrays["unseen"])
-        self._restore_balls(arrays)
+        self._restore_kl_balls(arrays)
 
-    def _restore_balls(self, arrays: dict[str, NDArray[Any]]) -> None:
+    def _restore_kl_balls(self, arrays: dict[str, NDArray[Any]]) -> None:
         if "complete" not in arrays:
             return
-        sizes, complete = check_arrays(self.BALLS, arrays), np.array(arrays["complete"])
-        p, r = self.ball
+        sizes, complete = check_arrays(self.BALL_SCHEMA, arrays), np.array(arrays["complete"])
+        p, r = self.kl_ball
         if (sizes["X"], sizes["M"]) != (len(r), complete.sum()) or sizes["K"] > p.shape[1]:
             raise ValueError("the known successors do not fit the counts")
         self.complete = complete
@@ -221,7 +228,7 @@ class Confidence:
 
 
 @numba.njit(cache=True, nogil=True)
-def changes(n, seen, support):  # type: ignore[no-untyped-def]
+def changed_pairs(n, seen, support):  # type: ignore[no-untyped-def]
     """The pairs whose n [X] is not what was ``seen`` [X] of them, and the most successors of one of them."""
     pairs, found, widest = np.empty(len(n), np.int64), 0, 0
     for x in range(len(n)):
@@ -232,7 +239,7 @@ def changes(n, seen, support):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def radii(pairs, tally, logs, branching, out):  # type: ignore[no-untyped-def]
+def update_pair_radii(pairs, tally, logs, branching, out):  # type: ignore[no-untyped-def]
     """Refresh the empirical kernels and the radii ``out`` (Radii) of the listed pairs; logs: [3] l1, l2, l3."""
     for x in pairs:
         total, o = tally.n[x], tally.support[x]
@@ -247,8 +254,8 @@ def radii(pairs, tally, logs, branching, out):  # type: ignore[no-untyped-def]
             if c > 0:
                 regret += c * math.log(c / fresh) - math.lgamma(count + 0.5) + math.lgamma(count - c + 0.5)
         restart = math.log(4.0 if o <= 4 else o * (o - 1.0))
-        out.r_low[x] = (logs[0] + math.log(LEVELS)) / total
-        out.r[x] = (logs[1] + restart + regret) / fresh if fresh > 0 else NOTHING_KNOWN
+        out.r_low[x] = (logs[0] + math.log(N_LEVELS)) / total
+        out.r[x] = (logs[1] + restart + regret) / fresh if fresh > 0 else UNINFORMATIVE_RADIUS
         out.q[x] = 1.0 - math.exp(-(logs[2] + math.log(o * (o + 1.0))) / fresh) if fresh > 0 else 1.0
         if o >= branching:
             out.q[x] = 0.0

@@ -17,7 +17,7 @@ import numpy as np
 
 
 @numba.njit(cache=True, nogil=True)
-def detours(block, goal_state, column, order, model, cap, least, V, Y, best):  # type: ignore[no-untyped-def]
+def improve_by_neighbours(block, goal_state, column, order, model, cap, least, V, Y, best):  # type: ignore[no-untyped-def]
     """Improve the columns of ``block`` by their neighbours' where that brings the start ``least`` or more.
 
     Goals are states: ``goal_state`` [columns], -1 for column 0; ``column`` [S] that of every goal. V, Y and ``best``

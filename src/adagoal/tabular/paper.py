@@ -33,20 +33,20 @@ import math
 
 import numpy as np
 
-from adagoal.core.counts import Counts
+from adagoal.core.counts import TransitionCounts
 from adagoal.core.goalspace import GoalSpace
 from adagoal.core.types import Bools, Floats, Longs
-from adagoal.core.world import Plan
-from adagoal.planning.backend import NUMBA, Backend
-from adagoal.planning.model import Bonus
-from adagoal.tabular.stages import Stages
+from adagoal.core.world import ExplorationPlan
+from adagoal.planning.backend import NUMBA_BACKEND, Backend
+from adagoal.planning.model import BonusTerms
+from adagoal.tabular.stages import FiniteHorizonEstimates
 
-SHARE = {"literal": 8 / 9, "rebalanced": 1 / 10, "simplified": 0.0}
+EPSILON_SHARES = {"literal": 8 / 9, "rebalanced": 1 / 10, "simplified": 0.0}
 """E = U + share * epsilon, by bonus."""
 NEVER = 2**62
 
 
-def horizon(L: float, epsilon: float, bonus: str) -> int:
+def planning_horizon(L: float, epsilon: float, bonus: str) -> int:
     """H, as printed (Algorithm ``algo``) or for the rebalanced split; see the module's text."""
     B = max(L + 2.0, L + 1.0 + epsilon)
     if bonus == "rebalanced":
@@ -54,29 +54,29 @@ def horizon(L: float, epsilon: float, bonus: str) -> int:
     return math.ceil(5 * B * math.log2(10 * B / epsilon))
 
 
-def bonuses(n: Floats, n_states: int, n_goals: int, H: int, delta: float, bonus: str) -> Bonus:
+def ucbvi_bonuses(n: Floats, n_states: int, n_goals: int, H: int, delta: float, bonus: str) -> BonusTerms:
     """The bonuses of pairs with the counts n [X]."""
     tried = n > 0
     n_or_1 = np.maximum(n, 1.0)
     if bonus == "simplified":
         root = np.where(tried, np.sqrt(1.0 / n_or_1), np.inf)
-        return Bonus(np.zeros_like(root), root, 2.0 * root, np.where(tried, 1.0 / n_or_1, 0.0), correction=0.0)
+        return BonusTerms(np.zeros_like(root), root, 2.0 * root, np.where(tried, 1.0 / n_or_1, 0.0), correction=0.0)
     pairs, growth = len(n), np.log(8 * math.e * (n + 1.0))
     beta = math.log(3 * pairs / delta) + n_states * growth
     beta_star = math.log(3 * pairs * n_goals * H / delta) + growth
     rate = np.where(tried, beta / n_or_1, np.inf)
     weight = np.where(tried, beta_star / n_or_1, 0.0)
-    return Bonus(weight, 14.0 * H**2 * rate, 36.0 * H**2 * rate, np.zeros_like(rate), correction=1.0 / H)
+    return BonusTerms(weight, 14.0 * H**2 * rate, 36.0 * H**2 * rate, np.zeros_like(rate), correction=1.0 / H)
 
 
-class UCBVI(Stages):
+class UCBVI(FiniteHorizonEstimates):
     """AdaGoal-UCBVI on shared counts; see the module's text."""
 
     name = "ucbvi"
 
     def __init__(
         self,
-        counts: Counts,
+        counts: TransitionCounts,
         L: float,
         epsilon: float,
         delta: float,
@@ -84,46 +84,48 @@ class UCBVI(Stages):
         bonus: str = "literal",
         H: int | None = None,
         lazy: bool = False,
-        backend: Backend = NUMBA,
+        backend: Backend = NUMBA_BACKEND,
     ) -> None:
-        enough, S = horizon(L, epsilon, bonus), counts.n_states
-        space = space or GoalSpace.states(S, S)
+        enough, S = planning_horizon(L, epsilon, bonus), counts.n_states
+        space = space or GoalSpace.from_states(S, S)
         stages = enough if H is None else H
         super().__init__(counts, space, stages, backend)
         self.L, self.epsilon, self.delta, self.bonus, self.lazy = L, epsilon, delta, bonus, lazy
         self.guarantee = bonus != "simplified" and stages >= enough
         self.episodes_per_plan = 1_000_000 if lazy else 1
-        self._plan()
+        self._plan_all_goals()
 
     @property
     def E(self) -> Floats:
         """[G] error estimates (eq. ``eq_Et``)."""
-        return self.U + SHARE[self.bonus] * self.epsilon
+        return self.U + EPSILON_SHARES[self.bonus] * self.epsilon
 
-    def refresh(self, wanted: Bools) -> bool:
+    def refresh_columns(self, wanted: Bools) -> bool:
         """Plan all goals on the latest counts; with ``lazy`` only once some count has doubled."""
-        if self.lazy and (self.counts.n < self._threshold()).all():
+        if self.lazy and (self.counts.n < self._replan_thresholds()).all():
             return False
-        if np.array_equal(self.counts.n, self.planned):
+        if np.array_equal(self.counts.n, self.planned_counts):
             return False
-        self._plan()
+        self._plan_all_goals()
         return True
 
-    def plan(self) -> Plan:
+    def exploration_plan(self) -> ExplorationPlan:
         """The policies of Q~ (eq. ``eq_Qt``), H stages each."""
-        return Plan(self.table, self.goal_state, self.H, self._threshold(), self.space.at)
+        return ExplorationPlan(
+            self.table, self.goal_state, self.H, self._replan_thresholds(), self.space.goals_of_states
+        )
 
-    def bounds(self, goal: int) -> tuple[float, float]:
+    def distance_bounds(self, goal: int) -> tuple[float, float]:
         """(D, D + E) for a goal with D <= L and E <= epsilon, as the proof of its policy has it; else (D, infinity)."""
         D, E = float(self.D[self.column[goal]]), float(self.E[self.column[goal]])
         return D, D + E if D <= self.L and E <= self.epsilon else math.inf
 
-    def _threshold(self) -> Longs:
+    def _replan_thresholds(self) -> Longs:
         """[X] the counts that ask for a new plan before the episode is over."""
         if self.lazy:
-            return np.where(self.planned > 0, 2 * self.planned, 1)
-        return np.full(len(self.planned), NEVER)
+            return np.where(self.planned_counts > 0, 2 * self.planned_counts, 1)
+        return np.full(len(self.planned_counts), NEVER)
 
-    def _plan(self) -> None:
+    def _plan_all_goals(self) -> None:
         n = self.counts.n.astype(float)
-        self.replan(bonuses(n, self.counts.n_states, len(self.goals), self.H, self.delta, self.bonus))
+        self.plan_with_bonus(ucbvi_bonuses(n, self.counts.n_states, len(self.goals), self.H, self.delta, self.bonus))

@@ -19,14 +19,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from adagoal.core.run import Growing
+from adagoal.core.run import SupportsRadiusCurriculum
 from adagoal.core.types import Floats
 
-SHARE = 0.05
+RESET_DELTA_SHARE = 0.05
 """Of delta, for the event that the reset leads elsewhere less often than is believed."""
 
 
-class Bounded(Growing, Protocol):
+class ExactResetEstimates(SupportsRadiusCurriculum, Protocol):
     """Estimates of a world with an exact reset."""
 
     cap: float
@@ -38,19 +38,19 @@ class Bounded(Growing, Protocol):
         ...
 
 
-class BelievedReset:
+class UncertainReset:
     """Estimates for a world that cannot vouch for its start: those for an exact reset, made wider."""
 
-    def __init__(self, exact: Bounded, delta: float) -> None:
+    def __init__(self, exact: ExactResetEstimates, delta: float) -> None:
         """``delta`` is the share of this event; ``exact`` has the rest."""
         self.exact = exact
-        self._log = math.log(1.0 / delta)
+        self._log_inverse_delta = math.log(1.0 / delta)
 
     @property
     def q(self) -> float:
         """A bound on the probability with which the reset leads elsewhere."""
-        resets = self.exact.counts.resets
-        return -math.expm1(-self._log / resets) if resets else 1.0
+        resets = self.exact.counts.n_resets
+        return -math.expm1(-self._log_inverse_delta / resets) if resets else 1.0
 
     @property
     def D(self) -> Floats:
@@ -79,7 +79,7 @@ class BelievedReset:
         E[U == 0.0] = 0.0
         return E
 
-    def bounds(self, goal: int) -> tuple[float, float]:
+    def distance_bounds(self, goal: int) -> tuple[float, float]:
         """[lower, upper]: the best policy takes at least lower, the returned one at most upper expected steps."""
         j = self.exact.column[goal]
         return float(self.D[j]), float(self.upper[j])

@@ -24,14 +24,14 @@ import numba
 import numpy as np
 
 from adagoal.core.types import Bools, Floats, Longs
-from adagoal.tabular.widths import error, noise, widths
+from adagoal.tabular.widths import advantage_noise, column_moments, weighted_error
 
-ITERATIONS = 100
-MOST = 1000.0
+MAX_GAP_ITERATIONS = 100
+MAX_VALUE_RATIO = 1000.0
 """Empirical values beyond this multiple of the upper bounds give no bound."""
 
 
-class Chain(NamedTuple):
+class PolicyChain(NamedTuple):
     """The policy under the empirical kernel, on the N seen states."""
 
     place: Longs
@@ -54,11 +54,11 @@ class Chain(NamedTuple):
 
 
 @numba.njit(cache=True, nogil=True)
-def suboptimality(order, goal, model, V, Y, policy, all_seen, rival):  # type: ignore[no-untyped-def]
+def bound_suboptimality(order, goal, model, V, Y, policy, all_seen, rival):  # type: ignore[no-untyped-def]
     """Bounds on V^pi(start) - V*(start), on V^pi(start), and on V^pi everywhere, for the policy pi [S] to ``goal`` [S].
 
     V <= V* and V^pi <= Y on the states of ``order``, which are all that there are where ``all_seen``. The ``rival``
-    [S] becomes the policy that attains the first bound; with the :class:`Chain`, it says where more tries would lower
+    [S] becomes the policy that attains the first bound; with the :class:`PolicyChain`, it says where more tries would lower
     it. All is infinite where the policy is not proper under the empirical kernel.
     """
     N = len(order)
@@ -73,20 +73,20 @@ def suboptimality(order, goal, model, V, Y, policy, all_seen, rival):  # type: i
         top = max(top, Y[s])
         if not goal[s] and policy[s] != A and not model.terminal[s]:
             pair[i] = s * A + policy[s]
-    F = _visits(pair, place, end, model, _nearest_first(order, Y), MOST * top)
-    if not F[:, N].max() <= MOST * top:  # not proper under the empirical kernel, or hardly so
+    F = _expected_visits(pair, place, end, model, _order_nearest_first(order, Y), MAX_VALUE_RATIO * top)
+    if not F[:, N].max() <= MAX_VALUE_RATIO * top:  # not proper under the empirical kernel, or hardly so
         none = np.zeros(N)
-        return np.inf, np.inf, np.inf, Chain(place, end, pair, F, none, none, np.zeros((3, N)), top, none)
-    beta, seen = _unknowns(pair, place, model, F, top)
-    chain = Chain(place, end, pair, F, beta, seen, _masses(pair, model), top, np.zeros(N))
-    value, most = _values(order, chain, model, Y)
-    gain = _gains(order, chain, model, V, Y, policy)
-    gap = _settle(order, chain, model, gain, 0.0 if all_seen else top - 1.0, V, Y, policy, rival)
+        return np.inf, np.inf, np.inf, PolicyChain(place, end, pair, F, none, none, np.zeros((3, N)), top, none)
+    beta, seen = _estimation_errors(pair, place, model, F, top)
+    chain = PolicyChain(place, end, pair, F, beta, seen, _unseen_masses(pair, model), top, np.zeros(N))
+    value, most = _value_bounds(order, chain, model, Y)
+    gain = _action_gains(order, chain, model, V, Y, policy)
+    gap = _iterate_suboptimality(order, chain, model, gain, 0.0 if all_seen else top - 1.0, V, Y, policy, rival)
     return gap, value, most, chain
 
 
 @numba.njit(cache=True, nogil=True)
-def _nearest_first(order, Y):  # type: ignore[no-untyped-def]
+def _order_nearest_first(order, Y):  # type: ignore[no-untyped-def]
     """[N] the places of ``order`` by their Y (by insertion: Numba takes a second to compile a sort of its own)."""
     turn = np.arange(len(order))
     for i in range(len(order)):
@@ -99,7 +99,7 @@ def _nearest_first(order, Y):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _visits(pair, place, end, model, turn, most):  # type: ignore[no-untyped-def]
+def _expected_visits(pair, place, end, model, turn, most):  # type: ignore[no-untyped-def]
     """F [N, N + 1]: W, the visits under the empirical kernel, zero at the goal, and in the last column v = W 1.
 
     States are eliminated in the order ``turn`` [N], those near the goal first, so that few rows meet in a column: zeros
@@ -148,7 +148,7 @@ def _visits(pair, place, end, model, turn, most):  # type: ignore[no-untyped-def
 
 
 @numba.njit(cache=True, nogil=True)
-def _unknowns(pair, place, model, F, top):  # type: ignore[no-untyped-def]
+def _estimation_errors(pair, place, model, F, top):  # type: ignore[no-untyped-def]
     """The bounds beta [N] on |xi| of lemma 7, and their part b + K beta - q top on the observed successors."""
     N = len(pair)
     sd, span, mean = np.empty(N + 1), np.empty(N + 1), np.empty(N + 1)
@@ -157,14 +157,14 @@ def _unknowns(pair, place, model, F, top):  # type: ignore[no-untyped-def]
         x = pair[i]
         if x < 0:
             continue
-        widths(x, model, place, F, sd, span, mean)
+        column_moments(x, model, place, F, sd, span, mean)
         r, q = model.r[x], model.q[x]
         b[i] = math.sqrt(2.0 * r) * sd[N] + r * span[N]
         unseen[i] = q * top
         for y in range(N):
             K[i, y] = math.sqrt(2.0 * r) * sd[y] + r * span[y]
         beta[i] = min((math.sqrt(2.0 * r) + r + q) * top, top)
-    for _ in range(ITERATIONS):
+    for _ in range(MAX_GAP_ITERATIONS):
         new = np.minimum(beta, b + unseen + K @ beta)
         change = np.abs(new - beta).max()
         beta = new
@@ -174,7 +174,7 @@ def _unknowns(pair, place, model, F, top):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _masses(pair, model):  # type: ignore[no-untyped-def]
+def _unseen_masses(pair, model):  # type: ignore[no-untyped-def]
     """[3, N] q of the policy's pairs; the same outside the quiet window, 0 inside; 1/visits inside it, 0 outside."""
     masses = np.zeros((3, len(pair)))
     for i in range(len(pair)):
@@ -189,12 +189,12 @@ def _masses(pair, model):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _values(order, chain, model, Y):  # type: ignore[no-untyped-def]
+def _value_bounds(order, chain, model, Y):  # type: ignore[no-untyped-def]
     """The corollary of lemma 7: V^pi(start) = v + W xi is bounded, and V^pi by a number that holds everywhere."""
     N, first = len(order), chain.place[model.start]
     value, most, none = np.inf, 0.0, np.zeros(N)
     for i in range(N):
-        bound = min(chain.F[i, N] + error(chain.F[i, :N], none, chain, model.quiet_log), Y[order[i]])
+        bound = min(chain.F[i, N] + weighted_error(chain.F[i, :N], none, chain, model.quiet_log), Y[order[i]])
         most = max(most, bound)
         if i == first:
             value = bound
@@ -202,7 +202,7 @@ def _values(order, chain, model, Y):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _gains(order, chain, model, V, Y, policy):  # type: ignore[no-untyped-def]
+def _action_gains(order, chain, model, V, Y, policy):  # type: ignore[no-untyped-def]
     """gain [N, A + 1] of lemma 8, the reset last: how much better than the policy an action may be."""
     place, F = chain.place, chain.F
     N, first = len(order), place[model.start]
@@ -215,7 +215,7 @@ def _gains(order, chain, model, V, Y, policy):  # type: ignore[no-untyped-def]
         if chain.end[i]:
             continue
         if policy[s] != A:
-            off = error(F[first, :N], F[i, :N], chain, model.quiet_log)
+            off = weighted_error(F[first, :N], F[i, :N], chain, model.quiet_log)
             gain[i, A] = min(v[i] - v[first] + off, Y[s] - V[model.start]) - 1.0
         for a in range(0 if model.terminal[s] else A):
             x = s * A + a
@@ -224,15 +224,15 @@ def _gains(order, chain, model, V, Y, policy):  # type: ignore[no-untyped-def]
             gain[i, a] = Y[s] - 1.0
             if model.support[x] == 0:
                 continue
-            widths(x, model, place, F, sd, span, mean)
-            off = error(mean[:N], F[i, :N], chain, model.quiet_log)
-            off += noise(model.r[x], model.q[x], chain.top, chain.beta, sd, span, mean)
+            column_moments(x, model, place, F, sd, span, mean)
+            off = weighted_error(mean[:N], F[i, :N], chain, model.quiet_log)
+            off += advantage_noise(model.r[x], model.q[x], chain.top, chain.beta, sd, span, mean)
             gain[i, a] = min(gain[i, a], v[i] - mean[N] - 1.0 + off)
     return gain
 
 
 @numba.njit(cache=True, nogil=True)
-def _settle(order, chain, model, gain, elsewhere, V, Y, policy, rival):  # type: ignore[no-untyped-def]
+def _iterate_suboptimality(order, chain, model, gain, elsewhere, V, Y, policy, rival):  # type: ignore[no-untyped-def]
     """Z(start) after the iteration of lemma 9, from Y - V downwards; chain.Z <- Z, ``rival`` <- what holds Z up.
 
     ``elsewhere`` is a bound on the sub-optimality in states never seen.
@@ -243,7 +243,7 @@ def _settle(order, chain, model, gain, elsewhere, V, Y, policy, rival):  # type:
     Z = chain.Z
     for i in range(N):
         Z[i] = 0.0 if end[i] else max(Y[order[i]] - V[order[i]], 0.0)
-    for sweep in range(ITERATIONS):
+    for sweep in range(MAX_GAP_ITERATIONS):
         ceiling, change = max(elsewhere, Z.max()), 0.0
         for step in range(N):
             i = step if sweep % 2 == 0 else N - 1 - step

@@ -7,73 +7,73 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core.counts import Counts
+from adagoal.core.counts import TransitionCounts
 from adagoal.core.errors import InputError
 from adagoal.core.goalspace import GoalSpace
-from adagoal.core.schema import COUNT, Array, Schema, check_arrays, check_json, record
+from adagoal.core.schema import COUNT_SCHEMA, ArraySchema, ArraySpec, check_arrays, check_json_value, object_schema
 from adagoal.core.types import Actions, Longs
 from adagoal.planning.backend import Backend
-from adagoal.planning.model import Bonus, Kernel, Targets
-from adagoal.tabular.columns import one_each
+from adagoal.planning.model import BonusTerms, TargetGoals, TransitionKernel
+from adagoal.tabular.columns import one_column_per_goal
 
-MOST_BYTES = 2**32
+MAX_POLICY_TABLE_BYTES = 2**32
 """Largest policy table [H, S, G]."""
 
 
-class Stages:
+class FiniteHorizonEstimates:
     """The last plan, with its policies [H, S], optimistic distances D and errors U."""
 
-    SCHEMA: ClassVar[Schema] = {
-        "table": Array("int16", ("H", "S", "G"), low=0, high="A"),
-        "D": Array("float64", ("G",), low=0),
-        "U": Array("float64", ("G",), low=0),
-        "planned": Array("int64", ("S*A",), low=-1),
+    ARRAY_SCHEMA: ClassVar[ArraySchema] = {
+        "table": ArraySpec("int16", ("H", "S", "G"), low=0, high="A"),
+        "D": ArraySpec("float64", ("G",), low=0),
+        "U": ArraySpec("float64", ("G",), low=0),
+        "planned": ArraySpec("int64", ("S*A",), low=-1),
     }
-    FACTS = record(plans=COUNT)
+    FACTS_SCHEMA = object_schema(plans=COUNT_SCHEMA)
 
-    def __init__(self, counts: Counts, space: GoalSpace, H: int, backend: Backend) -> None:
-        S, G = counts.n_states, len(space.numbers)
-        if 2 * H * S * G > MOST_BYTES:
+    def __init__(self, counts: TransitionCounts, space: GoalSpace, H: int, backend: Backend) -> None:
+        S, G = counts.n_states, len(space.goal_numbers)
+        if 2 * H * S * G > MAX_POLICY_TABLE_BYTES:
             text = f"{H} stages, {S} states and {G} goals need a policy table of {2 * H * S * G / 2**30:.0f} GiB"
             raise InputError(f"{text}; give fewer goals, or a smaller horizon (which voids a guarantee)", "method")
         self.counts, self.space, self.H, self._backend = counts, space, H, backend
-        self.goals, self.column = one_each(space)
+        self.goals, self.column = one_column_per_goal(space)
         self.goal_state = self.goals
         self.table: Actions = np.zeros((H, counts.n_states, len(self.goals)), np.int16)
         """[H, S, G] pi: the policy of U, of the episodes and of the result"""
         self.D, self.U = np.zeros((2, len(self.goals)))
-        self.planned: Longs = np.full(len(counts.n), -1)
+        self.planned_counts: Longs = np.full(len(counts.n), -1)
         """[X] the counts of the plan"""
         self.plans = 0
 
-    def replan(self, bonus: Bonus) -> None:
+    def plan_with_bonus(self, bonus: BonusTerms) -> None:
         """Plan on the latest counts."""
         c = self.counts
         p_hat = c.count / np.maximum(c.n, 1)[:, None]
-        kernel = Kernel(c.successor, p_hat, c.support, c.terminal, c.start)
-        targets = Targets(len(self.goals), self.space.columns(self.goals))
-        self.table, self.D, self.U = self._backend.stages(kernel, bonus, targets, self.H)
-        self.planned = c.n.copy()
+        kernel = TransitionKernel(c.successor, p_hat, c.support, c.terminal, c.start)
+        targets = TargetGoals(len(self.goals), self.space.columns_of_states(self.goals))
+        self.table, self.D, self.U = self._backend.finite_horizon(kernel, bonus, targets, self.H)
+        self.planned_counts = c.n.copy()
         self.plans += 1
 
-    def policy(self, goal: int) -> Actions:
+    def goal_policy(self, goal: int) -> Actions:
         """[H, S]: H stages, then the reset, and again."""
         return np.ascontiguousarray(self.table[:, :, self.column[goal]])
 
-    def extras(self) -> dict[str, NDArray[Any]]:
+    def extra_arrays(self) -> dict[str, NDArray[Any]]:
         """None."""
         return {}
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """The last plan: it may be older than the counts."""
-        return {"table": self.table, "D": self.D, "U": self.U, "planned": self.planned}, {"plans": self.plans}
+        return {"table": self.table, "D": self.D, "U": self.U, "planned": self.planned_counts}, {"plans": self.plans}
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """The inverse of :meth:`state`."""
         c = self.counts
-        check_json(self.FACTS, facts)
-        check_arrays(self.SCHEMA, arrays, {"H": self.H, "S": c.n_states, "A": c.n_actions, "G": len(self.goals)})
+        check_json_value(self.FACTS_SCHEMA, facts)
+        check_arrays(self.ARRAY_SCHEMA, arrays, {"H": self.H, "S": c.n_states, "A": c.n_actions, "G": len(self.goals)})
         if (arrays["planned"] > c.n).any():
             raise ValueError("the plan knows more transitions than there are")
         self.table, self.D, self.U = (np.array(arrays[name]) for name in ("table", "D", "U"))
-        self.planned, self.plans = np.array(arrays["planned"]), facts["plans"]
+        self.planned_counts, self.plans = np.array(arrays["planned"]), facts["plans"]

@@ -11,22 +11,22 @@ import numpy as np
 
 
 @numba.njit(cache=True, nogil=True)
-def missing(D, upper, gap, L):  # type: ignore[no-untyped-def]
+def goal_error(D, upper, gap, L):  # type: ignore[no-untyped-def]
     """What one goal lacks for the definition ``def_MGE``."""
     return max(min(upper - D, gap), upper - L)
 
 
 @numba.njit(cache=True, nogil=True)
-def errors(D, upper, gap, L, cap):  # type: ignore[no-untyped-def]
+def goal_errors(D, upper, gap, L, cap):  # type: ignore[no-untyped-def]
     """[columns] E: what they lack, 0 at least, where no upper bound is above the cap."""
     E = np.empty(len(D))
     for j in range(len(D)):
-        E[j] = max(missing(D[j], min(upper[j], cap), gap[j], L), 0.0)
+        E[j] = max(goal_error(D[j], min(upper[j], cap), gap[j], L), 0.0)
     return E
 
 
 @numba.njit(cache=True, nogil=True)
-def candidates(stale, wanted, D, E, L, epsilon):  # type: ignore[no-untyped-def]
+def stale_candidates(stale, wanted, D, E, L, epsilon):  # type: ignore[no-untyped-def]
     """The stale columns that are open or ``wanted`` [columns so far], and which of them are; none if none is wanted."""
     columns, first, any_wanted = np.empty(len(D), np.int64), np.empty(len(D), np.bool_), False
     n = 0
@@ -41,7 +41,7 @@ def candidates(stale, wanted, D, E, L, epsilon):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def foremost(columns, first, E, most):  # type: ignore[no-untyped-def]
+def select_foremost(columns, first, E, most):  # type: ignore[no-untyped-def]
     """So many of the columns, in their order: the ``first`` ones first, then those of largest error."""
     chosen, n = np.empty(most + 1, np.int64), 0  # places in columns, the best one first
     for i in range(len(columns)):
@@ -64,7 +64,7 @@ def foremost(columns, first, E, most):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def worst(D, E, L):  # type: ignore[no-untyped-def]
+def worst_column(D, E, L):  # type: ignore[no-untyped-def]
     """The column of largest error within the radius, the first one of several."""
     found, most = 0, -np.inf
     for j in range(len(D)):
@@ -75,17 +75,17 @@ def worst(D, E, L):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def offer(j, value, bound, L, D, upper, gap, best, returned):  # type: ignore[no-untyped-def]
+def record_if_better(j, value, bound, L, D, upper, gap, best, returned):  # type: ignore[no-untyped-def]
     """Return the policy of Y, with this value and this gap, instead of the recorded one, where that leaves less to be
     done for column j."""
-    if missing(D[j], value, bound, L) < missing(D[j], upper[j], gap[j], L):
+    if goal_error(D[j], value, bound, L) < goal_error(D[j], upper[j], gap[j], L):
         upper[j], gap[j] = value, bound
         for s in range(best.shape[1]):
             returned[j, s] = best[j, s]
 
 
 @numba.njit(cache=True, nogil=True)
-def take_down(block, order, start, L, cap, whole, V, Y, D, upper, gap, best, returned):  # type: ignore[no-untyped-def]
+def record_sweep_results(block, order, start, L, cap, whole, V, Y, D, upper, gap, best, returned):  # type: ignore[no-untyped-def]
     """What a sweep of the columns ``block`` has found, from the start; ``whole``: Y is nowhere above the cap."""
     for j in block:
         D[j] = max(D[j], V[j, start])
@@ -94,11 +94,11 @@ def take_down(block, order, start, L, cap, whole, V, Y, D, upper, gap, best, ret
             for s in order:
                 proper &= Y[j, s] <= cap
         if proper:
-            offer(j, Y[j, start], np.inf, L, D, upper, gap, best, returned)
+            record_if_better(j, Y[j, start], np.inf, L, D, upper, gap, best, returned)
 
 
 @numba.njit(cache=True, nogil=True)
-def due(block, steps, D, E, polished, L, epsilon, within, need, growth):  # type: ignore[no-untyped-def]
+def columns_due_for_duals(block, steps, D, E, polished, L, epsilon, within, need, growth):  # type: ignore[no-untyped-def]
     """The columns of ``block`` that are open, with an error ``within`` reach, and were polished long enough ago.
 
     That is so once the steps have grown by the square of the error, in epsilons, in the range of the first two numbers

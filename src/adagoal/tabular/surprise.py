@@ -20,72 +20,72 @@ import numpy as np
 
 from adagoal.core.types import Floats, Longs
 
-OUTSIDE, BANNED = 2**62, 2**62 + 1
+NOT_ENTERED, EXCLUDED = 2**62, 2**62 + 1
 """Start of a pair that is not inside yet, and of one that never will be again."""
-MATURE = 4
+ENTRY_FACTOR = 4
 """A pair enters if it was tried this many times as often as any other that is not banned when it last surprised."""
-MOST = 10**6
+MAX_WINDOWS = 10**6
 """Windows of a run, at most: many more than there can be."""
 
 
-class Quiet:
+class UnseenMassWindow:
     """The window that is open now."""
 
     def __init__(self, delta: float) -> None:
         self._delta = delta
-        self.number = 1
+        self.window_number = 1
         """k"""
-        self.starts: Longs = np.zeros(0, np.int64)
+        self.entry_counts: Longs = np.zeros(0, np.int64)
         """[X] the count with which every pair has entered"""
 
     @property
-    def log(self) -> float:
+    def log_inverse_delta(self) -> float:
         """ln(1/delta') of the open window."""
-        return math.log(self.number * (self.number + 1) / self._delta)
+        return math.log(self.window_number * (self.window_number + 1) / self._delta)
 
-    def visits(self, n: Longs, settled: Longs) -> Floats:
+    def update_visits(self, n: Longs, settled: Longs) -> Floats:
         """[X] visits of every pair inside the window, 0 where it is not.
 
         ``n`` [X] are the counts and ``settled`` [X] their values when the pair last surprised.
         """
-        extra = len(n) - len(self.starts)
+        extra = len(n) - len(self.entry_counts)
         if extra > 0:
-            self.starts = np.pad(self.starts, (0, extra), constant_values=OUTSIDE)
-        if surprise(self.starts, settled):
-            self.number += 1
-        inside: Floats = enter(self.starts, n, settled)
+            self.entry_counts = np.pad(self.entry_counts, (0, extra), constant_values=NOT_ENTERED)
+        if close_if_surprised(self.entry_counts, settled):
+            self.window_number += 1
+        inside: Floats = enter_mature_pairs(self.entry_counts, n, settled)
         return inside
 
-    def bound(self, visits: Floats) -> Floats:
+    def unseen_mass_bounds(self, visits: Floats) -> Floats:
         """[X] bounds on the unseen mass of each pair, 1 where nothing is known."""
         inside, bound = visits > 0, np.ones(len(visits))
-        bound[inside] = 1.0 - np.exp(-self.log / visits[inside])
+        bound[inside] = 1.0 - np.exp(-self.log_inverse_delta / visits[inside])
         return bound
 
 
 @numba.njit(cache=True, nogil=True)
-def surprise(starts, settled):  # type: ignore[no-untyped-def]
+def close_if_surprised(starts, settled):  # type: ignore[no-untyped-def]
     """Whether a pair inside has surprised. It is banned then, and all others are outside: the window is closed."""
     found = False
     for x in range(len(starts)):
         found |= settled[x] > starts[x]
     for x in range(len(starts) if found else 0):
         if settled[x] > starts[x]:
-            starts[x] = BANNED
-        elif starts[x] != BANNED:
-            starts[x] = OUTSIDE
+            starts[x] = EXCLUDED
+        elif starts[x] != EXCLUDED:
+            starts[x] = NOT_ENTERED
     return found
 
 
 @numba.njit(cache=True, nogil=True)
-def enter(starts, n, settled):  # type: ignore[no-untyped-def]
+def enter_mature_pairs(starts, n, settled):  # type: ignore[no-untyped-def]
     """Let pairs enter whose time has come; returns the visits [X] of those inside, 0 elsewhere."""
     latest, visits = 0, np.zeros(len(n))
     for x in range(len(n)):
-        if starts[x] != BANNED:
+        if starts[x] != EXCLUDED:
             latest = max(latest, settled[x])
     for x in range(len(n)):
-        if starts[x] == OUTSIDE and n[x] >= max(MATURE * latest, 1):
+        if starts[x] == NOT_ENTERED and n[x] >= max(ENTRY_FACTOR * latest, 1):
             starts[x] = n[x]
         visits[x] = max(n[x] - starts[x], 0)
     return visits

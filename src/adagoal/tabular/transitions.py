@@ -19,13 +19,13 @@ from __future__ import annotations
 import numpy as np
 
 from adagoal.core.types import Floats
-from adagoal.planning.model import Empirical
+from adagoal.planning.model import EmpiricalModel
 
-HALVINGS = 60
+BISECTION_STEPS = 60
 """Of the bracket of an end; the outer side is returned, so that rounding widens an interval."""
 
 
-def conditional(model: Empirical) -> tuple[Floats, Floats]:
+def conditional_intervals(model: EmpiricalModel) -> tuple[Floats, Floats]:
     """(lo, hi), each [X, K]: bounds on p(s' | O), the probability given that the successor is one of those observed.
 
     Zero in places that are not in use.
@@ -33,23 +33,23 @@ def conditional(model: Empirical) -> tuple[Floats, Floats]:
     used = np.arange(model.p.shape[1]) < model.support[:, None]
     radius = np.broadcast_to(model.r[:, None], used.shape)
     single = (model.support == 1)[:, None] & used
-    low, high = _end(model.p_split, radius, 0.0), _end(model.p_split, radius, 1.0)
+    low, high = _interval_end(model.p_split, radius, 0.0), _interval_end(model.p_split, radius, 1.0)
     low[single] = high[single] = 1.0
     low[~used] = high[~used] = 0.0
     return low, high
 
 
-def _end(p: Floats, radius: Floats, outer: float) -> Floats:
+def _interval_end(p: Floats, radius: Floats, outer: float) -> Floats:
     """The end of {y : kl(p, y) <= radius} on the side of ``outer`` (0 or 1), by bisection between p and ``outer``."""
     inside, outside = p.copy(), np.full(p.shape, outer)
-    for _ in range(HALVINGS):
+    for _ in range(BISECTION_STEPS):
         middle = (inside + outside) / 2
-        within = _divergence(p, middle) <= radius
+        within = _binary_divergence(p, middle) <= radius
         inside, outside = np.where(within, middle, inside), np.where(within, outside, middle)
     return outside
 
 
-def _divergence(p: Floats, y: Floats) -> Floats:
+def _binary_divergence(p: Floats, y: Floats) -> Floats:
     """kl(p, y) of the two-point distributions."""
     with np.errstate(divide="ignore", invalid="ignore"):
         first = np.where(p > 0, p * np.log(p / y), 0.0)

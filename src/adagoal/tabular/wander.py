@@ -16,27 +16,27 @@ import math
 import numba
 import numpy as np
 
-from adagoal.tabular.widths import widths
+from adagoal.tabular.widths import column_moments
 
-HORIZON = 4.0
+HORIZON_FACTOR = 4.0
 """The explorer looks ahead this many times as far as the policy's longest way to the goal."""
-SWEEPS = 30
+MAX_PROBING_SWEEPS = 30
 """At most. A policy that is nearly the best one explores as well."""
 
 
 @numba.njit(cache=True, nogil=True)
-def wander(order, chain, model, rival):  # type: ignore[no-untyped-def]
+def plan_probing_actions(order, chain, model, rival):  # type: ignore[no-untyped-def]
     """Replace ``rival`` [S], an action of every seen state, by the explorer's actions; -1 where nothing is worth a try.
 
-    The rival and the chain are those of :func:`~adagoal.tabular.resolvent.suboptimality`; action A is the reset.
+    The rival and the chain are those of :func:`~adagoal.tabular.resolvent.bound_suboptimality`; action A is the reset.
     """
     place, end = chain.place, chain.end
     N, first = len(order), place[model.start]
     A = model.support.shape[0] // len(rival)
-    discount = 1.0 - 1.0 / (HORIZON * chain.top)
-    reward = _rewards(order, chain, model, rival, discount)
+    discount = 1.0 - 1.0 / (HORIZON_FACTOR * chain.top)
+    reward = _probing_rewards(order, chain, model, rival, discount)
     u = np.zeros(N)
-    for sweep in range(SWEEPS):
+    for sweep in range(MAX_PROBING_SWEEPS):
         change = 0.0
         for step in range(N):
             i = step if sweep % 2 == 0 else N - 1 - step
@@ -60,7 +60,7 @@ def wander(order, chain, model, rival):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _visits(order, chain, model, rival, discount):  # type: ignore[no-untyped-def]
+def _rival_visits(order, chain, model, rival, discount):  # type: ignore[no-untyped-def]
     """[N] discounted visits of the rival from the start, in the empirical model."""
     place, end = chain.place, chain.end
     N, first = len(order), place[model.start]
@@ -77,12 +77,12 @@ def _visits(order, chain, model, rival, discount):  # type: ignore[no-untyped-de
         x = order[i] * A + a
         for k in range(model.support[x]):
             M[place[model.successor[x, k]], i] -= discount * model.p_split[x, k]
-    _solve(M, visits)
+    _solve_linear_system(M, visits)
     return visits
 
 
 @numba.njit(cache=True, nogil=True)
-def _solve(M, b):  # type: ignore[no-untyped-def]
+def _solve_linear_system(M, b):  # type: ignore[no-untyped-def]
     """b [N] <- M^{-1} b; M [N, N] is overwritten. No rows change places: the diagonal outweighs the rest of a column.
 
     Most entries are zero and are skipped. Numba takes two seconds to compile the call of a library instead.
@@ -102,7 +102,7 @@ def _solve(M, b):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _later(x, chain, model):  # type: ignore[no-untyped-def]
+def _future_uncertainty(x, chain, model):  # type: ignore[no-untyped-def]
     """Half of what the pair x adds to the mean of Z over its observed successors."""
     mean, square, most = 0.0, 0.0, 0.0
     for k in range(model.support[x]):
@@ -114,12 +114,12 @@ def _later(x, chain, model):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _rewards(order, chain, model, rival, discount):  # type: ignore[no-untyped-def]
+def _probing_rewards(order, chain, model, rival, discount):  # type: ignore[no-untyped-def]
     """[N, A] what one more try of each pair takes off the bound, up to a common factor."""
     F, beta, top, ceiling = chain.F, chain.beta, chain.top, chain.Z.max()
     N, first = len(order), chain.place[model.start]
     A = model.support.shape[0] // len(rival)
-    w = _visits(order, chain, model, rival, discount)
+    w = _rival_visits(order, chain, model, rival, discount)
     reward, need = np.zeros((N, A)), np.zeros(N)
     sd, span, mean = np.empty(N + 1), np.empty(N + 1), np.empty(N + 1)
     for i in range(N):
@@ -136,12 +136,14 @@ def _rewards(order, chain, model, rival, discount):  # type: ignore[no-untyped-d
             continue
         r, q = model.r[x], model.q[x]
         if x == chain.pair[i]:
-            reward[i, a] += w[i] * (_later(x, chain, model) + q * ceiling) * r
+            reward[i, a] += w[i] * (_future_uncertainty(x, chain, model) + q * ceiling) * r
             continue
-        widths(x, model, chain.place, F, sd, span, mean)
+        column_moments(x, model, chain.place, F, sd, span, mean)
         need += w[i] * np.abs(mean[:N] - F[i, :N])
         noise = math.sqrt(0.5 * r) * (sd[N] + sd[:N] @ beta) + r * (span[N] + span[:N] @ beta) + q * min(mean[N], top)
-        reward[i, a] += w[i] * (noise + _later(x, chain, model)) * r  # the radius r is about a constant over the tries
+        reward[i, a] += (
+            w[i] * (noise + _future_uncertainty(x, chain, model)) * r
+        )  # the radius r is about a constant over the tries
     for i in range(N):
         x = chain.pair[i]
         if x >= 0:

@@ -8,23 +8,23 @@ from typing import Any
 import numba
 import numpy as np
 
-from adagoal.core.backup import VECTOR
+from adagoal.core.backup import VECTOR_MATH_OPTIONS
 
-SUMS: dict[str, Any] = VECTOR | {"fastmath": {"nnan", "nsz", "reassoc"}}
+FAST_SUM_OPTIONS: dict[str, Any] = VECTOR_MATH_OPTIONS | {"fastmath": {"nnan", "nsz", "reassoc"}}
 """Sums in any order."""
 
 
-@numba.njit(**VECTOR)
-def widths(x, model, place, F, sd, span, mean):  # type: ignore[no-untyped-def]
+@numba.njit(**VECTOR_MATH_OPTIONS)
+def column_moments(x, model, place, F, sd, span, mean):  # type: ignore[no-untyped-def]
     """Standard deviation, range and mean of every column of F [N, m] over the observed successors of the pair x.
 
     Up to four successors are one loop that keeps everything in registers (as in :mod:`adagoal.planning.closed`).
     """
     o, first = model.support[x], np.uintp(place[model.successor[x, 0]])
     if o <= 4:
-        i1, w1 = _other(x, 1, model, place)
-        i2, w2 = _other(x, 2, model, place)
-        i3, w3 = _other(x, 3, model, place)
+        i1, w1 = _successor_and_weight(x, 1, model, place)
+        i2, w2 = _successor_and_weight(x, 2, model, place)
+        i3, w3 = _successor_and_weight(x, 3, model, place)
         for y in range(F.shape[1]):
             d1, d2, d3 = F[i1, y] - F[first, y], F[i2, y] - F[first, y], F[i3, y] - F[first, y]
             m = w1 * d1 + w2 * d2 + w3 * d3
@@ -35,7 +35,7 @@ def widths(x, model, place, F, sd, span, mean):  # type: ignore[no-untyped-def]
     low, high = np.zeros(F.shape[1]), np.zeros(F.shape[1])  # beside the first successor
     mean[:], sd[:] = 0.0, 0.0
     for k in range(1, o):
-        i, w = _other(x, k, model, place)
+        i, w = _successor_and_weight(x, k, model, place)
         for y in range(F.shape[1]):
             d = F[i, y] - F[first, y]
             mean[y] += w * d
@@ -47,15 +47,15 @@ def widths(x, model, place, F, sd, span, mean):  # type: ignore[no-untyped-def]
         span[y] = high[y] - low[y]
 
 
-@numba.njit(**VECTOR)
-def _other(x, k, model, place):  # type: ignore[no-untyped-def]
+@numba.njit(**VECTOR_MATH_OPTIONS)
+def _successor_and_weight(x, k, model, place):  # type: ignore[no-untyped-def]
     """The place of the k-th successor of a pair and its weight; beyond the last one the first with weight zero."""
     inside = k < model.support[x]
     return np.uintp(place[model.successor[x, k if inside else 0]]), model.p_split[x, k] if inside else 0.0
 
 
-@numba.njit(**SUMS)
-def error(one, other, chain, quiet_log):  # type: ignore[no-untyped-def]
+@numba.njit(**FAST_SUM_OPTIONS)
+def weighted_error(one, other, chain, quiet_log):  # type: ignore[no-untyped-def]
     """A bound on sum_y weights(y) |xi(y)| with weights = |one - other|, both [N].
 
     The observed successors add sum_y weights(y) seen(y). The others add top sum_y weights(y) q_y, where the pairs of
@@ -71,8 +71,8 @@ def error(one, other, chain, quiet_log):  # type: ignore[no-untyped-def]
     return seen + chain.top * min(each, alone + shared * quiet_log)
 
 
-@numba.njit(**SUMS)
-def noise(r, q, top, beta, sd, span, mean):  # type: ignore[no-untyped-def]
+@numba.njit(**FAST_SUM_OPTIONS)
+def advantage_noise(r, q, top, beta, sd, span, mean):  # type: ignore[no-untyped-def]
     """What a pair with these widths [N + 1], the value last, adds to the advantage of lemma 8."""
     N = len(beta)
     spread, reach, size = sd[N], span[N], mean[N]

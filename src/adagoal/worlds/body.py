@@ -1,8 +1,8 @@
 """The code of an environment, and the only place where it is called: spaces, resets, steps, observations as keys.
 
 Whatever that code raises, returns in a wrong form, or shows outside of what it declared becomes an
-:class:`~adagoal.core.errors.InputError` of one line. :class:`Local` calls it in this process;
-:class:`adagoal.worlds.process.Remote` has a ``Local`` in another one.
+:class:`~adagoal.core.errors.InputError` of one line. :class:`InProcessEnv` calls it in this process;
+:class:`adagoal.worlds.process.SubprocessEnv` has a ``Local`` in another one.
 """
 
 from __future__ import annotations
@@ -18,60 +18,60 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces, wrappers
 
-from adagoal.core.ctrlc import USER_CODE
+from adagoal.core.ctrlc import USER_CODE_SECTION
 from adagoal.core.errors import EnvironmentFailure, InputError
-from adagoal.core.generator import same
-from adagoal.core.text import plain, told
-from adagoal.core.types import MOST_ACTIONS
+from adagoal.core.generator import rng_states_equal
+from adagoal.core.text import describe_exception, to_single_line
+from adagoal.core.types import MAX_ACTIONS
 from adagoal.worlds.keys import (
-    Key,
-    Unseen,
-    continuous,
-    describe,
-    draws_for_nobody,
-    is_minigrid,
-    minigrid_key,
-    minigrid_label,
-    minigrid_view,
-    reader,
+    MiniGridViewDisabled,
+    StateKey,
+    can_disable_view,
+    describe_space,
+    has_float_observations,
+    is_minigrid_env,
+    make_key_reader,
+    minigrid_full_state,
+    minigrid_state_key,
+    minigrid_state_label,
 )
 
-MAX_STATES = 10_000
+DEFAULT_MAX_STATES = 10_000
 """Default bound on the number of states of an environment that does not declare it."""
 TOY_TEXT = "gymnasium.envs.toy_text."
 """Modules whose environments have a known model, so their observations are always their states."""
 MASK = "action_mask"
-CHECKS = (wrappers.TimeLimit, wrappers.OrderEnforcing, wrappers.PassiveEnvChecker)
+REMOVABLE_WRAPPERS = (wrappers.TimeLimit, wrappers.OrderEnforcing, wrappers.PassiveEnvChecker)
 """Wrappers that do not change what an environment does, apart from its time limit."""
 
 
-Mask = bytes | None
+ActionMask = bytes | None
 """Which actions a state has: a byte 0 or 1 for each; None where it has all of them."""
 
 
-class Facts(NamedTuple):
+class EnvSpaces(NamedTuple):
     """What an environment declares."""
 
     n_actions: int
-    states: range | None
+    declared_states: range | None
     """The states that there are, where observations are few whole numbers and ``max_states`` is not larger."""
-    space: dict[str, Any]
-    """How observations become keys (:func:`adagoal.worlds.keys.reader`)"""
+    key_format: dict[str, Any]
+    """How observations become keys (:func:`adagoal.worlds.keys.make_key_reader`)"""
 
 
-class Body(Protocol):
+class EnvBackend(Protocol):
     """An environment, wherever its code runs."""
 
-    facts: Facts
+    facts: EnvSpaces
 
-    def reset(self, seed: int | None = None, keep: bool = False) -> tuple[Key, Mask, dict[str, Any]]:
+    def reset(self, seed: int | None = None, keep: bool = False) -> tuple[StateKey, ActionMask, dict[str, Any]]:
         """Reset: the key and the mask of the first state, and the generator as it was before.
 
         ``keep`` puts that back afterwards.
         """
         ...
 
-    def step(self, action: int) -> tuple[Key, Mask, bool, bool]:
+    def step(self, action: int) -> tuple[StateKey, ActionMask, bool, bool]:
         """Take an action 0, 1, ...: the key and the mask of the state after it, terminated, truncated."""
         ...
 
@@ -91,12 +91,12 @@ class Body(Protocol):
         """The inverse of :meth:`generator`."""
         ...
 
-    def reseeded(self) -> tuple[tuple[str, ...], set[Key]]:
+    def reseeded(self) -> tuple[tuple[str, ...], set[StateKey]]:
         """Reset twice: the random generators that every reset puts into the same state, and the keys of the starts."""
         ...
 
 
-class Local:
+class InProcessEnv:
     """An environment in this process."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], name: str, max_states: int | None = None) -> None:
@@ -105,144 +105,154 @@ class Local:
         if not isinstance(actions, spaces.Discrete):
             kind = type(actions).__name__
             raise InputError(f"{name} has actions of type {kind}; they must be Discrete, or try adagoal train", "env")
-        if actions.n > MOST_ACTIONS:
-            raise InputError(f"{name} has {actions.n} actions; at most {MOST_ACTIONS} are possible", "env")
-        if continuous(space) and max_states is None:
+        if actions.n > MAX_ACTIONS:
+            raise InputError(f"{name} has {actions.n} actions; at most {MAX_ACTIONS} are possible", "env")
+        if has_float_observations(space) and max_states is None:
             raise InputError(
                 f"{name} has continuous observations; if they take few values, say how many with max_states, "
                 "else make them discrete with a wrapper, or try adagoal train",
                 "env",
             )
-        self._name, self._first, self.env = name, int(actions.start), without_limits(env)
-        self._base: Any = env.unwrapped
-        self._minigrid = is_minigrid(self._base)
-        how = {"kind": "minigrid"} if self._minigrid else describe(space)
-        self._read = (lambda observation: minigrid_key(self._base)) if self._minigrid else reader(how)
-        self._observation: Any = None
-        unseen = self._minigrid and draws_for_nobody(self.env)
-        self._calling: contextlib.AbstractContextManager[None] = Unseen(self._base) if unseen else USER_CODE
-        whole = isinstance(space, spaces.Discrete) and not self._minigrid
+        self._env_name, self._first_action, self.env = name, int(actions.start), remove_time_limits(env)
+        self._unwrapped_env: Any = env.unwrapped
+        self._is_minigrid = is_minigrid_env(self._unwrapped_env)
+        how = {"kind": "minigrid"} if self._is_minigrid else describe_space(space)
+        self._key_reader = (
+            (lambda observation: minigrid_state_key(self._unwrapped_env)) if self._is_minigrid else make_key_reader(how)
+        )
+        self._last_observation: Any = None
+        unseen = self._is_minigrid and can_disable_view(self.env)
+        self._call_context: contextlib.AbstractContextManager[None] = (
+            MiniGridViewDisabled(self._unwrapped_env) if unseen else USER_CODE_SECTION
+        )
+        whole = isinstance(space, spaces.Discrete) and not self._is_minigrid
         self._values = range(int(space.start), int(space.start + space.n)) if whole else None
-        declared = whole and space.n <= MAX_STATES
+        declared = whole and space.n <= DEFAULT_MAX_STATES
         if declared and max_states is not None and max_states > space.n:  # the user says: more states than observations
-            declared = type(self._base).__module__.startswith(TOY_TEXT)
-        self.facts = Facts(int(actions.n), self._values if declared else None, how)
+            declared = type(self._unwrapped_env).__module__.startswith(TOY_TEXT)
+        self.facts = EnvSpaces(int(actions.n), self._values if declared else None, how)
 
-    def reset(self, seed: int | None = None, keep: bool = False) -> tuple[Key, Mask, dict[str, Any]]:
-        """See :class:`Body`."""
+    def reset(self, seed: int | None = None, keep: bool = False) -> tuple[StateKey, ActionMask, dict[str, Any]]:
+        """See :class:`EnvBackend`."""
         before = self.generator()
-        with self._blamed("cannot be reset"), self._calling:
+        with self._convert_exceptions("cannot be reset"), self._call_context:
             given = self.env.reset() if seed is None else self.env.reset(seed=seed)
         if not (isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Mapping)):
             raise self._malformed("reset", "(observation, info)", given)
-        if self._minigrid:
-            self._base.max_steps = sys.maxsize  # BabyAI chooses another limit in every reset
+        if self._is_minigrid:
+            self._unwrapped_env.max_steps = sys.maxsize  # BabyAI chooses another limit in every reset
         if keep:
             self.put_back(before)
-        return self._key(given[0]), self._mask(given[1]), before
+        return self._read_state_key(given[0]), self._read_action_mask(given[1]), before
 
-    def step(self, action: int) -> tuple[Key, Mask, bool, bool]:
-        """See :class:`Body`."""
+    def step(self, action: int) -> tuple[StateKey, ActionMask, bool, bool]:
+        """See :class:`EnvBackend`."""
         try:
-            with self._calling:
-                given = self.env.step(action + self._first)
+            with self._call_context:
+                given = self.env.step(action + self._first_action)
             if not (isinstance(given, tuple) and len(given) == 5):
                 raise self._malformed("step", "(observation, reward, terminated, truncated, info)", given)
-            return self._key(given[0]), self._mask(given[4]), bool(given[2]), bool(given[3])
+            return self._read_state_key(given[0]), self._read_action_mask(given[4]), bool(given[2]), bool(given[3])
         except (KeyboardInterrupt, InputError):
             raise
         except BaseException as error:
-            raise EnvironmentFailure(f"the environment {self._name} raised {told(error)}") from error
+            raise EnvironmentFailure(f"the environment {self._env_name} raised {describe_exception(error)}") from error
 
     def label(self) -> str:
-        """See :class:`Body`."""
-        return plain(minigrid_label(self._base) if self._minigrid else self._observation)
+        """See :class:`EnvBackend`."""
+        return to_single_line(
+            minigrid_state_label(self._unwrapped_env) if self._is_minigrid else self._last_observation
+        )
 
     def observation(self) -> Any:
-        """See :class:`Body`."""
-        return minigrid_view(self._base) if self._minigrid else self._observation
+        """See :class:`EnvBackend`."""
+        return minigrid_full_state(self._unwrapped_env) if self._is_minigrid else self._last_observation
 
     def generator(self) -> dict[str, Any]:
-        """See :class:`Body`."""
-        with self._blamed("has a random generator (np_random) that cannot be read"):
-            generator = getattr(self._base, "np_random", None)
+        """See :class:`EnvBackend`."""
+        with self._convert_exceptions("has a random generator (np_random) that cannot be read"):
+            generator = getattr(self._unwrapped_env, "np_random", None)
             return dict(generator.bit_generator.state) if isinstance(generator, np.random.Generator) else {}
 
     def put_back(self, generator: dict[str, Any]) -> None:
-        """See :class:`Body`."""
-        with self._blamed("has a random generator (np_random) that cannot be put back"):
-            self._base.np_random.bit_generator.state = generator
+        """See :class:`EnvBackend`."""
+        with self._convert_exceptions("has a random generator (np_random) that cannot be put back"):
+            self._unwrapped_env.np_random.bit_generator.state = generator
 
-    def reseeded(self) -> tuple[tuple[str, ...], set[Key]]:
-        """See :class:`Body`."""
+    def reseeded(self) -> tuple[tuple[str, ...], set[StateKey]]:
+        """See :class:`EnvBackend`."""
         legacy = np.random.mtrand._rand  # that of numpy.random.random() and the like
         kept, after = (legacy.get_state(), random.getstate()), []
-        starts: set[Key] = set()
+        starts: set[StateKey] = set()
         for _ in range(2):
             legacy.random()
             random.random()
             if self.generator():
-                self._base.np_random.random()
+                self._unwrapped_env.np_random.random()
             starts.add(self.reset()[0])
             _, key, position, *_ = cast(tuple[Any, ...], legacy.get_state())
             after.append((self.generator(), {"key": key, "position": position}, {"state": random.getstate()[1]}))
         legacy.set_state(kept[0])
         random.setstate(kept[1])
         names = "np_random", "numpy.random", "random"
-        found = tuple(name for name, one, other in zip(names, *after, strict=True) if one and same(one, other))
+        found = tuple(
+            name for name, one, other in zip(names, *after, strict=True) if one and rng_states_equal(one, other)
+        )
         return found, starts
 
     def close(self) -> None:
         """Close it; what it raises then is of no interest to anybody."""
-        with contextlib.suppress(InputError), self._blamed("cannot be closed"):
+        with contextlib.suppress(InputError), self._convert_exceptions("cannot be closed"):
             self.env.close()
 
     @contextlib.contextmanager
-    def _blamed(self, what: str) -> Iterator[None]:
+    def _convert_exceptions(self, what: str) -> Iterator[None]:
         """Exceptions of any kind, SystemExit included, are the environment's."""
         try:
             yield
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            raise EnvironmentFailure(f"{self._name} {what} ({told(error)})", "env") from error
+            raise EnvironmentFailure(f"{self._env_name} {what} ({describe_exception(error)})", "env") from error
 
-    def _malformed(self, method: str, right: str, given: Any) -> InputError:
+    def _malformed_return(self, method: str, right: str, given: Any) -> InputError:
         got = f"{len(given)} values" if isinstance(given, tuple) else type(given).__name__
         old = (method == "step" and got == "4 values") or (method == "reset" and not isinstance(given, tuple))
         hint = "; this is the interface of the older gym: use a version or a wrapper for Gymnasium" if old else ""
-        return EnvironmentFailure(f"{self._name}: {method}() must return {right}, it returned {got}{hint}", "env")
+        return EnvironmentFailure(f"{self._env_name}: {method}() must return {right}, it returned {got}{hint}", "env")
 
-    def _mask(self, info: Any) -> Mask:
+    def _read_action_mask(self, info: Any) -> ActionMask:
         """The actions of the current state, as Gymnasium's convention has it: ``info["action_mask"]``."""
         if not isinstance(info, Mapping) or info.get(MASK) is None:
             return None
         given = np.asarray(info[MASK])
         if given.shape != (self.facts.n_actions,) or not ((given == 0) | (given == 1)).all():
             wanted = f"{self.facts.n_actions} numbers 0 or 1"
-            raise EnvironmentFailure(f"{self._name}: info[{MASK!r}] must be {wanted}, it is {plain(given)}", "env")
+            raise EnvironmentFailure(
+                f"{self._env_name}: info[{MASK!r}] must be {wanted}, it is {to_single_line(given)}", "env"
+            )
         return None if given.all() else given.astype(np.uint8).tobytes()
 
-    def _key(self, observation: Any) -> Key:
+    def _read_state_key(self, observation: Any) -> StateKey:
         """The key of the current state."""
-        self._observation = observation
+        self._last_observation = observation
         try:
-            key = self._read(observation)
+            key = self._key_reader(observation)
         except InputError:
             raise
         except Exception as error:
-            shown = f"{plain(observation)!r}, which is not in its space ({type(error).__name__})"
-            raise EnvironmentFailure(f"{self._name} gave the observation {shown}", "env") from error
+            shown = f"{to_single_line(observation)!r}, which is not in its space ({type(error).__name__})"
+            raise EnvironmentFailure(f"{self._env_name} gave the observation {shown}", "env") from error
         if self._values is not None and key not in self._values:
-            raise EnvironmentFailure(f"{self._name} gave the observation {key!r}, which is not in its space", "env")
+            raise EnvironmentFailure(f"{self._env_name} gave the observation {key!r}, which is not in its space", "env")
         return key
 
 
-def without_limits(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+def remove_time_limits(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
     """The environment without the wrappers that limit time and check; wrappers around them are copied, not changed."""
     if isinstance(env, gymnasium.Wrapper):
-        inner = without_limits(env.env)
-        if isinstance(env, CHECKS):
+        inner = remove_time_limits(env.env)
+        if isinstance(env, REMOVABLE_WRAPPERS):
             return inner
         if inner is not env.env:
             outer = copy.copy(env)

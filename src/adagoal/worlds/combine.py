@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from adagoal.core.errors import InputError
-from adagoal.core.layout import Layout
-from adagoal.core.mixture import TOLERANCE, LinearMixture, from_kernels
+from adagoal.core.layout import GridLayout
+from adagoal.core.mixture import ROW_SUM_TOLERANCE, LinearMixture, mixture_from_kernels
 from adagoal.core.types import Floats
 from adagoal.worlds.model import TabularMDP
 
 
-def from_models(models: Sequence[TabularMDP], B: float | None = None) -> LinearMixture:
+def mixture_from_models(models: Sequence[TabularMDP], B: float | None = None) -> LinearMixture:
     """A mixture of d known models over the same states, actions, start and ends."""
     if len(models) == 0:
         raise InputError("kernels: a mixture needs d >= 1 of them, got none")
@@ -30,10 +30,10 @@ def from_models(models: Sequence[TabularMDP], B: float | None = None) -> LinearM
             )
         if not np.array_equal(m.terminal, first.terminal):
             raise InputError(f"kernels: number {i} ends in other states than number 0")
-    return from_kernels([m.kernel() for m in models], first.n_actions, B, first.start, first.terminal)
+    return mixture_from_kernels([m.kernel() for m in models], first.n_actions, B, first.start, first.terminal)
 
 
-def checked_weights(theta: ArrayLike, d: int) -> Floats:
+def parse_mixture_weights(theta: ArrayLike, d: int) -> Floats:
     """theta as an array [d] of finite numbers."""
     try:
         weights = np.asarray(theta, float)
@@ -44,25 +44,25 @@ def checked_weights(theta: ArrayLike, d: int) -> Floats:
     return weights
 
 
-def combine(
+def model_from_mixture(
     features: LinearMixture,
     theta: ArrayLike,
     name: str = "mixture",
     labels: tuple[str, ...] = (),
-    layout: Layout | None = None,
+    layout: GridLayout | None = None,
 ) -> TabularMDP:
     """The true model sum_i theta_i phi_i, which carries the mixture; theta itself is not kept."""
-    weights = checked_weights(theta, features.d)
+    weights = parse_mixture_weights(theta, features.d)
     norm = float(np.linalg.norm(weights))
-    if norm > features.B * (1 + TOLERANCE):
+    if norm > features.B * (1 + ROW_SUM_TOLERANCE):
         raise InputError(f"B: {features.B:g} is smaller than the norm {norm:g} of theta")
-    matrix = features.kernel(weights)
+    matrix = features.mixture_kernel(weights)
     sums = np.asarray(matrix.sum(axis=1)).ravel()
     worst = int(np.argmax(np.abs(sums - 1)))
-    if abs(sums[worst] - 1) > TOLERANCE:
+    if abs(sums[worst] - 1) > ROW_SUM_TOLERANCE:
         raise InputError(f"theta: the features of the pair {worst} sum to {sums[worst]:g} at theta, not to one")
-    if matrix.data.min() < -TOLERANCE:
-        bad = int(features.pair_of[np.argmin(matrix.data)])
+    if matrix.data.min() < -ROW_SUM_TOLERANCE:
+        bad = int(features.pair_of_entry[np.argmin(matrix.data)])
         raise InputError(f"theta: the features give the pair {bad} a negative probability at theta")
     matrix.data[matrix.data < 1e-15] = 0.0
     matrix.eliminate_zeros()

@@ -1,6 +1,6 @@
 """One of several copies of an environment: what a worker does.
 
-A copy plays a part of a plan with :func:`adagoal.worlds.episode.play`, as a single environment would, and sends back
+A copy plays a part of a plan with :func:`adagoal.worlds.episode.play_episodes`, as a single environment would, and sends back
 what it saw: one message a round, not a step. It counts nothing: :mod:`adagoal.worlds.crew` merges what all have seen.
 
 States that are numbered as they are met have the same numbers in all copies: a state that a copy meets first has a
@@ -15,215 +15,234 @@ import numpy as np
 
 from adagoal.core import generator
 from adagoal.core.errors import EnvironmentFailure, InputError
-from adagoal.core.failures import Failure
-from adagoal.core.names import Observed
-from adagoal.core.random import Purpose, sequence, stream
+from adagoal.core.failures import WorkerFailure
+from adagoal.core.names import ObservedStates
+from adagoal.core.random import StreamPurpose, random_stream, stream_seed_sequence
 from adagoal.core.types import Longs
 from adagoal.worlds import episode
-from adagoal.worlds.adapter import Adapter, StartSeed
-from adagoal.worlds.body import Local, Mask
-from adagoal.worlds.keys import Key
-from adagoal.worlds.masks import Masks
+from adagoal.worlds.adapter import IndexedEnv, StartSeed
+from adagoal.worlds.body import ActionMask, InProcessEnv
+from adagoal.worlds.keys import StateKey
+from adagoal.worlds.masks import ActionMasks
 
-Met = list[tuple[Key, str]]
+LabelledStates = list[tuple[StateKey, str]]
 """States with their labels, in the order of their numbers."""
 
 
-class Traits(NamedTuple):
+class EnvProperties(NamedTuple):
     """What all copies must agree on."""
 
     n_actions: int
     start: int
     state_bound: int
     initial_states: int
-    virtual: bool
+    has_virtual_start: bool
     """Whether the start is a state of its own, before the random first observation"""
-    met: Met | None
+    first_states: LabelledStates | None
     """States known at first, after the virtual start; None where their numbers are declared"""
-    observed: Observed
+    observed_states: ObservedStates
     """How the states are known by their observations; the digests are those of the beginning"""
     reseeded: tuple[str, ...]
     """Random generators that every reset puts into the same state"""
 
 
-class Part(NamedTuple):
+class WorkerPlan(NamedTuple):
     """The part of a plan that is played: its columns of positive weight."""
 
-    orders: episode.Orders
+    episode_plan: episode.EpisodePlan
     """For these columns"""
     columns: list[int]
     """Their numbers in the plan"""
-    seen: list[int]
+    known_states: list[int]
     """The states that are not new"""
-    terminal: list[int]
+    terminal_states: list[int]
     """Those of them in which nothing but a reset is allowed"""
-    absent: list[int]
+    absent_pairs: list[int]
     """The pairs s * A + a that do not exist"""
-    masked: bool
+    use_masks: bool
     """Whether masks are used"""
-    fresh: bool
+    before_first_step: bool
     """Whether nobody has moved yet, so that the mask of the start is news"""
 
 
-class Seen(NamedTuple):
+class RolloutRecord(NamedTuple):
     """What a copy saw."""
 
     trail: Longs
     """[steps, 3] the pair s * A + a, or -1 - s for a reset in s; the state after it; whether that one terminated"""
-    log: Longs
+    episode_log: Longs
     """[episodes, 2] the goal of each episode that ended, and whether it was reached"""
-    met: Met
+    met: LabelledStates
     """States that it met first"""
-    masks: dict[int, Mask]
+    masks: dict[int, ActionMask]
     """Of the states that were new to it"""
     torn: list[int]
     """States that had another mask than before"""
-    truncates: bool
-    age: int
+    ever_truncated: bool
+    steps_since_reset: int
     """Steps since the last reset of the environment"""
-    drew: bool
+    used_gym_rng: bool
     """Whether Gymnasium's generator was ever used"""
-    failure: Failure | None
+    failure: WorkerFailure | None
     """The exception that ended the round, if any"""
 
 
-class Copy:
-    """An environment that plays parts of plans. It is its own :class:`~adagoal.worlds.episode.Stage`."""
+class EnvWorker:
+    """An environment that plays parts of plans. It is its own :class:`~adagoal.worlds.episode.EpisodeEnv`."""
 
-    def __init__(self, body: Local, name: str, start_seed: StartSeed, max_states: int | None) -> None:
-        self._body = body
-        self._adapter = adapter = Adapter(body, name, start_seed, max_states)
-        declared = body.facts.states is not None
-        met = None if declared else list(zip(adapter.index, adapter.labels[adapter.virtual :], strict=True))
-        bounds = adapter.state_bound, adapter.initial_states
-        self.facts = Traits(
-            adapter.n_actions, adapter.start, *bounds, adapter.virtual, met, adapter.observed(), adapter.reseeded
+    def __init__(self, body: InProcessEnv, name: str, start_seed: StartSeed, max_states: int | None) -> None:
+        self._backend = body
+        self._env = adapter = IndexedEnv(body, name, start_seed, max_states)
+        declared = body.facts.declared_states is not None
+        met = (
+            None
+            if declared
+            else list(zip(adapter.state_numbers, adapter.labels[adapter.has_virtual_start :], strict=True))
         )
-        self._place = [adapter.start, -1, 0]
+        bounds = adapter.state_bound, adapter.initial_states
+        self.facts = EnvProperties(
+            adapter.n_actions,
+            adapter.start,
+            *bounds,
+            adapter.has_virtual_start,
+            met,
+            adapter.observed_states(),
+            adapter.reseeded,
+        )
+        self._position = [adapter.start, -1, 0]
         self._rng = np.random.default_rng()
-        self._known: set[int] = set()
-        self._terminal: set[int] = set()
-        self._masks, self._torn = Masks(adapter.n_actions, (), used=False), list[int]()
-        self._told = len(adapter.labels)  # labels that all copies share
-        self._sown: dict[str, Any] = {}  # the generator of the environment after the last seed
-        self._trail: list[int] = []
-        self._failure: Failure | None = None
+        self._known_states: set[int] = set()
+        self._terminal_states: set[int] = set()
+        self._action_masks, self._mask_conflicts = ActionMasks(adapter.n_actions, (), used=False), list[int]()
+        self._n_synced = len(adapter.labels)  # labels that all copies share
+        self._rng_after_seeding: dict[str, Any] = {}  # the generator of the environment after the last seed
+        self._transitions: list[int] = []
+        self._failure: WorkerFailure | None = None
 
     # --- playing ----------------------------------------------------------------------------------------------
 
     def begin(self, seed: int) -> int:
         """Seed all randomness, and go to the start; the state after the reset."""
-        self._rng = stream(seed, Purpose.COPY_EPISODES)
-        landed = self._adapter.seed(int(sequence(seed, Purpose.COPY_ENVIRONMENT).generate_state(1)[0] >> 1))
-        self._place, self._sown = [self._adapter.start, -1, 0], self._body.generator()
+        self._rng = random_stream(seed, StreamPurpose.COPY_EPISODES)
+        landed = self._env.seed_and_reset(
+            int(stream_seed_sequence(seed, StreamPurpose.COPY_ENVIRONMENT).generate_state(1)[0] >> 1)
+        )
+        self._position, self._rng_after_seeding = [self._env.start, -1, 0], self._backend.generator()
         return landed
 
-    def play(self, part: Part, news: Met, steps: int, episodes: int) -> Seen:
+    def play(self, part: WorkerPlan, news: LabelledStates, steps: int, episodes: int) -> RolloutRecord:
         """Play so many steps and episodes, at most."""
-        self._learn(news)
-        orders, columns = episode.in_python(part.orders), part.columns
-        self._known, self._terminal = set(part.seen), set(part.terminal)
-        self._masks, self._torn = Masks(self._adapter.n_actions, part.absent, part.masked), []
-        if part.fresh:
-            self._masks.enter(self._adapter.start, self._adapter.mask)
-        self._trail, self._failure = [], None
-        state, aim, clock = self._place
+        self._sync_known_states(news)
+        orders, columns = episode.to_python_plan(part.episode_plan), part.columns
+        self._known_states, self._terminal_states = set(part.known_states), set(part.terminal_states)
+        self._action_masks, self._mask_conflicts = (
+            ActionMasks(self._env.n_actions, part.absent_pairs, part.use_masks),
+            [],
+        )
+        if part.before_first_step:
+            self._action_masks.add_state_mask(self._env.start, self._env.action_mask)
+        self._transitions, self._failure = [], None
+        state, aim, clock = self._position
         place = [state, columns.index(aim) if aim in columns else -1, clock]
-        log = np.zeros((min(episodes, episode.EPISODES), 2), np.int64)
-        _, ended = episode.play(self, orders, place, self._rng, steps, log)
-        self._place = [int(place[0]), columns[place[1]] if place[1] >= 0 else -1, int(place[2])]
-        trail = np.array(self._trail, np.int64).reshape(-1, 3)
-        drew = not generator.same(self._body.generator(), self._sown)
-        facts = self._adapter.truncates, len(self._adapter.actions), drew, self._failure
-        return Seen(trail, log[:ended], self._first_met(), self._masks.entered, self._torn, *facts)
+        log = np.zeros((min(episodes, episode.MAX_EPISODES_PER_CALL), 2), np.int64)
+        _, ended = episode.play_episodes(self, orders, place, self._rng, steps, log)
+        self._position = [int(place[0]), columns[place[1]] if place[1] >= 0 else -1, int(place[2])]
+        trail = np.array(self._transitions, np.int64).reshape(-1, 3)
+        drew = not generator.rng_states_equal(self._backend.generator(), self._rng_after_seeding)
+        facts = self._env.ever_truncated, len(self._env.actions_since_reset), drew, self._failure
+        return RolloutRecord(
+            trail, log[:ended], self._new_states(), self._action_masks.masks_of_new_states, self._mask_conflicts, *facts
+        )
 
-    def _first_met(self) -> Met:
-        labels = self._adapter.labels[self._told :]
-        return list(zip(list(self._adapter.index)[len(self._adapter.index) - len(labels) :], labels, strict=True))
+    def _new_states(self) -> LabelledStates:
+        labels = self._env.labels[self._n_synced :]
+        return list(
+            zip(list(self._env.state_numbers)[len(self._env.state_numbers) - len(labels) :], labels, strict=True)
+        )
 
-    def _learn(self, news: Met) -> None:
+    def _sync_known_states(self, news: LabelledStates) -> None:
         """The numbers of states met since; the copy's own guesses are forgotten."""
-        adapter = self._adapter
-        guesses = self._first_met()
-        here = next((key for key, _ in guesses if adapter.index[key] == self._place[0]), None)
+        adapter = self._env
+        guesses = self._new_states()
+        here = next((key for key, _ in guesses if adapter.state_numbers[key] == self._position[0]), None)
         for key, _ in guesses:
-            del adapter.index[key]
-        adapter.labels = adapter.labels[: self._told]
+            del adapter.state_numbers[key]
+        adapter.labels = adapter.labels[: self._n_synced]
         for key, label in news:
-            adapter.index[key] = len(adapter.labels)
+            adapter.state_numbers[key] = len(adapter.labels)
             adapter.labels += (label,)
-        self._told = len(adapter.labels)
+        self._n_synced = len(adapter.labels)
         if here is not None:
-            self._place[0] = adapter.index[here]
+            self._position[0] = adapter.state_numbers[here]
 
-    def forced(self, state: int) -> bool:
-        """See :class:`~adagoal.worlds.episode.Stage`."""
-        return self._adapter.overdue or state in self._terminal
+    def must_reset(self, state: int) -> bool:
+        """See :class:`~adagoal.worlds.episode.EpisodeEnv`."""
+        return self._env.needs_reset or state in self._terminal_states
 
-    def home(self, state: int) -> int:
-        """See :class:`~adagoal.worlds.episode.Stage`."""
+    def reset_from(self, state: int) -> int:
+        """See :class:`~adagoal.worlds.episode.EpisodeEnv`."""
         try:
-            landed = self._adapter.home()
+            landed = self._env.reset_to_start()
         except InputError as error:
-            self._failure = Failure.of(error)
-            return episode.FAILED
-        if landed == self._adapter.start:
-            self._compare(landed)
-        self._trail += (-1 - state, landed, 0)
+            self._failure = WorkerFailure.from_exception(error)
+            return episode.STEP_FAILED
+        if landed == self._env.start:
+            self._check_action_mask(landed)
+        self._transitions += (-1 - state, landed, 0)
         return landed
 
-    def move(self, state: int, action: int, rng: np.random.Generator) -> tuple[int, int]:
-        """See :class:`~adagoal.worlds.episode.Stage`."""
-        if state * self._adapter.n_actions + action in self._masks.absent:
-            return self.home(state), episode.NOTHING
+    def take_action(self, state: int, action: int, rng: np.random.Generator) -> tuple[int, int]:
+        """See :class:`~adagoal.worlds.episode.EpisodeEnv`."""
+        if state * self._env.n_actions + action in self._action_masks.absent_pairs:
+            return self.reset_from(state), episode.NO_EVENT
         try:
-            landed, terminated = self._adapter.step(state, action)
+            landed, terminated = self._env.step(state, action)
         except InputError as error:
-            self._failure = Failure.of(error)
-            return episode.FAILED, episode.NOTHING
+            self._failure = WorkerFailure.from_exception(error)
+            return episode.STEP_FAILED, episode.NO_EVENT
         if terminated:
-            self._terminal.add(landed)
-        new = landed not in self._known
-        self._known.add(landed)
+            self._terminal_states.add(landed)
+        new = landed not in self._known_states
+        self._known_states.add(landed)
         if new:
-            self._masks.enter(landed, self._adapter.mask)
+            self._action_masks.add_state_mask(landed, self._env.action_mask)
         elif not terminated:
-            self._compare(landed)
-        self._trail += (state * self._adapter.n_actions + action, landed, terminated)
-        return landed, episode.NEW if new else episode.NOTHING
+            self._check_action_mask(landed)
+        self._transitions += (state * self._env.n_actions + action, landed, terminated)
+        return landed, episode.NEW_STATE if new else episode.NO_EVENT
 
-    def _compare(self, state: int) -> None:
+    def _check_action_mask(self, state: int) -> None:
         """The mask of a state must not change."""
-        if self._masks.differs(state, self._adapter.mask):
-            self._torn.append(state)
+        if self._action_masks.conflicts_with_known(state, self._env.action_mask):
+            self._mask_conflicts.append(state)
 
     # --- saving -----------------------------------------------------------------------------------------------
 
-    def snapshot(self, news: Met) -> dict[str, Any]:
+    def snapshot(self, news: LabelledStates) -> dict[str, Any]:
         """Where it stands, and how it got there from the last reset."""
-        self._learn(news)
-        waiting = self._adapter.virtual and self._place[0] == self._adapter.start
-        adapter = self._adapter.snapshot(waiting, adrift=False)
+        self._sync_known_states(news)
+        waiting = self._env.has_virtual_start and self._position[0] == self._env.start
+        adapter = self._env.episode_snapshot(waiting, adrift=False)
         return {
-            "place": list(self._place),
+            "place": list(self._position),
             "rng": self._rng.bit_generator.state,
             "generator": adapter["generator"],
             "actions": adapter["actions"],
         }
 
-    def restore(self, snapshot: dict[str, Any], news: Met, seed: int) -> bool:
+    def restore(self, snapshot: dict[str, Any], news: LabelledStates, seed: int) -> bool:
         """Back to a snapshot; whether the episode under way could be replayed. What cannot be put back is seeded."""
-        self._learn(news)
+        self._sync_known_states(news)
         self.begin(seed)
-        generator.put_back(self._rng, snapshot["rng"])
-        self._place = list(snapshot["place"])
+        generator.restore_rng_state(self._rng, snapshot["rng"])
+        self._position = list(snapshot["place"])
         try:
-            there = self._adapter.replay(snapshot) == self._place[0]
-            self._sown = self._body.generator()
+            there = self._env.replay_episode(snapshot) == self._position[0]
+            self._rng_after_seeding = self._backend.generator()
             return there
         except EnvironmentFailure:
             return False
 
     def close(self) -> None:
         """Close the environment."""
-        self._body.close()
+        self._backend.close()

@@ -16,17 +16,17 @@ from pathlib import Path
 
 import numpy as np
 
-from adagoal.core.checks import integer, number
+from adagoal.core.checks import check_integer, check_number
 from adagoal.core.errors import InputError
-from adagoal.core.layout import Layout
-from adagoal.worlds.model import TabularMDP, from_rows
+from adagoal.core.layout import GridLayout
+from adagoal.worlds.model import TabularMDP, model_from_rows
 
-MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))
+GRID_MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))
 """Row and column steps of the actions up, right, down, left."""
 
-MOST_CELLS = 1_000_000
+MAX_GRID_CELLS = 1_000_000
 
-TWO_ROOMS = {
+TWO_ROOM_LAYOUTS = {
     "left": """\
 S.......##
 #######.##
@@ -51,33 +51,33 @@ S.......
 }
 """52 cells each, 48 of them in a first room with a spiral; the text of the paper does not show the layout."""
 
-Cell = tuple[int, int]
+GridCell = tuple[int, int]
 
 
 def grid_from_text(
-    layout: str, *, slip: float = 0.1, eta: float = 0.001, start: Cell | None = None, name: str = "grid"
+    layout: str, *, slip: float = 0.1, eta: float = 0.001, start: GridCell | None = None, name: str = "grid"
 ) -> TabularMDP:
     """A grid world from its text; ``start`` (row, column) stands in for a missing ``S``."""
-    number("slip", slip, 0, 1, closed="[)")
-    number("eta", eta, 0, 1, closed="[)")
+    check_number("slip", slip, 0, 1, closed="[)")
+    check_number("eta", eta, 0, 1, closed="[)")
     rows = layout.strip("\n").splitlines()
-    walls, start_cell = _parse(rows, start)
+    walls, start_cell = _parse_grid_layout(rows, start)
     cells = [(r, c) for r, c in np.argwhere(~walls).tolist()]
     number_of = {cell: state for state, cell in enumerate(cells)}
     room = [number_of[r, c] for r, c in cells if rows[r][c] == "B"]
 
-    def neighbour(cell: Cell, move: Cell) -> Cell:
+    def neighbour(cell: GridCell, move: GridCell) -> GridCell:
         there = cell[0] + move[0], cell[1] + move[1]
         return there if there in number_of else cell
 
     transitions: list[dict[int, float]] = []
     for cell in cells:
-        for own in MOVES:
+        for own in GRID_MOVES:
             row: dict[int, float] = {}
             if neighbour(cell, own) == cell:
                 row[number_of[cell]] = 1.0
             else:
-                for move in MOVES:
+                for move in GRID_MOVES:
                     target = number_of[neighbour(cell, move)]
                     row[target] = row.get(target, 0.0) + (1 - slip if move == own else slip / 3)
             if room and cell == start_cell:
@@ -85,13 +85,13 @@ def grid_from_text(
                 for target in room:
                     row[target] = row.get(target, 0.0) + eta / len(room)
             transitions.append({target: p for target, p in row.items() if p > 0})
-    return from_rows(
+    return model_from_rows(
         transitions,
-        len(MOVES),
+        len(GRID_MOVES),
         start=number_of[start_cell],
         name=name,
         labels=tuple(str(cell) for cell in cells),
-        layout=Layout((walls.shape[0], walls.shape[1]), np.array(cells, np.int64), walls),
+        layout=GridLayout((walls.shape[0], walls.shape[1]), np.array(cells, np.int64), walls),
     )
 
 
@@ -104,38 +104,40 @@ def grid_from_file(*, path: str, slip: float = 0.1, eta: float = 0.001) -> Tabul
     return grid_from_text(text, slip=slip, eta=eta, name=Path(path).stem)
 
 
-def two_room(*, layout: str = "left", eta: float = 0.001, slip: float = 0.1) -> TabularMDP:
+def two_room_grid(*, layout: str = "left", eta: float = 0.001, slip: float = 0.1) -> TabularMDP:
     """The 52-state two-room grid: a spiral room around s0, and a closed 2 x 2 room entered by chance alone."""
-    if layout not in list(TWO_ROOMS):
-        raise InputError(f"layout: must be one of {', '.join(TWO_ROOMS)}, got {layout!r}")
-    return grid_from_text(TWO_ROOMS[layout], slip=slip, eta=eta, name=f"two-room-{layout}")
+    if layout not in list(TWO_ROOM_LAYOUTS):
+        raise InputError(f"layout: must be one of {', '.join(TWO_ROOM_LAYOUTS)}, got {layout!r}")
+    return grid_from_text(TWO_ROOM_LAYOUTS[layout], slip=slip, eta=eta, name=f"two-room-{layout}")
 
 
-def open_grid(*, rows: int = 4, cols: int = 5, slip: float = 0.1) -> TabularMDP:
+def open_grid_model(*, rows: int = 4, cols: int = 5, slip: float = 0.1) -> TabularMDP:
     """A rectangle without walls; the start is the upper left corner."""
-    integer("rows", rows, 1, 1000)
-    integer("cols", cols, 1, 1000)
+    check_integer("rows", rows, 1, 1000)
+    check_integer("cols", cols, 1, 1000)
     text = "\n".join("." * cols for _ in range(rows))
     return grid_from_text(text, slip=slip, start=(0, 0), name=f"open-grid-{rows}x{cols}")
 
 
-def maze(*, rows: int = 15, cols: int = 15, openings: float = 0.05, slip: float = 0.1, seed: int = 0) -> TabularMDP:
+def random_maze(
+    *, rows: int = 15, cols: int = 15, openings: float = 0.05, slip: float = 0.1, seed: int = 0
+) -> TabularMDP:
     """A random maze of rooms and doors, every room reachable; 2 rows cols - 1 cells and the extra ``openings``.
 
     A spanning tree of the rows x cols rooms by random depth-first search; of the walls between rooms
     that it leaves, the share ``openings`` is opened as well.
     """
-    integer("rows", rows, 1, 200)
-    integer("cols", cols, 1, 200)
-    number("openings", openings, 0, 1)
-    integer("seed", seed, 0, 2**63 - 1)
+    check_integer("rows", rows, 1, 200)
+    check_integer("cols", cols, 1, 200)
+    check_number("openings", openings, 0, 1)
+    check_integer("seed", seed, 0, 2**63 - 1)
     rng = np.random.default_rng(seed)
     free = np.zeros((2 * rows - 1, 2 * cols - 1), bool)
     free[0, 0] = True
     path = [(0, 0)]
     while path:
         r, c = path[-1]
-        ahead = [(r + 2 * i, c + 2 * j) for i, j in MOVES]
+        ahead = [(r + 2 * i, c + 2 * j) for i, j in GRID_MOVES]
         ahead = [(i, j) for i, j in ahead if 0 <= i < free.shape[0] and 0 <= j < free.shape[1] and not free[i, j]]
         if not ahead:
             path.pop()
@@ -149,7 +151,9 @@ def maze(*, rows: int = 15, cols: int = 15, openings: float = 0.05, slip: float 
     return grid_from_text(text, slip=slip, start=(0, 0), name=f"maze-{rows}x{cols}-{seed}")
 
 
-def _parse(rows: list[str], start: Cell | None) -> tuple[np.ndarray[tuple[int, int], np.dtype[np.bool_]], Cell]:
+def _parse_grid_layout(
+    rows: list[str], start: GridCell | None
+) -> tuple[np.ndarray[tuple[int, int], np.dtype[np.bool_]], GridCell]:
     """The walls [rows, columns] and the start cell of a layout, or one clear line about what is wrong with it."""
     if not rows or not rows[0]:
         raise InputError("layout: is empty; one line per row, of S (start), . (free), # (wall), B (second room)")
@@ -159,8 +163,8 @@ def _parse(rows: list[str], start: Cell | None) -> tuple[np.ndarray[tuple[int, i
         for c, character in enumerate(row):
             if character not in "S.#B":
                 raise InputError(f"layout: unknown character {character!r} at row {r}, column {c}; use S . # B")
-    if len(rows) * len(rows[0]) > MOST_CELLS:
-        raise InputError(f"layout: more than {MOST_CELLS} cells")
+    if len(rows) * len(rows[0]) > MAX_GRID_CELLS:
+        raise InputError(f"layout: more than {MAX_GRID_CELLS} cells")
     walls = np.array([[character == "#" for character in row] for row in rows])
     starts = [(r, c) for r, row in enumerate(rows) for c, character in enumerate(row) if character == "S"]
     if start is None:

@@ -7,42 +7,42 @@ from collections.abc import Iterable
 import numpy as np
 
 from adagoal.core.types import Longs
-from adagoal.worlds.body import Mask
+from adagoal.worlds.body import ActionMask
 
 
-class Masks:
+class ActionMasks:
     """The masks of the states met; ``used`` is False for a method that takes all actions for there."""
 
     def __init__(self, n_actions: int, absent: Iterable[int], used: bool) -> None:
-        self._n_actions, self._used = n_actions, used
-        self.absent = set(absent)
+        self._n_actions, self._enabled = n_actions, used
+        self.absent_pairs = set(absent)
         """Pairs s * A + a that do not exist"""
-        self.entered: dict[int, Mask] = {}
+        self.masks_of_new_states: dict[int, ActionMask] = {}
         """Of the states that were new"""
-        self._known: dict[int, Mask] = {}
+        self._mask_of_state: dict[int, ActionMask] = {}
 
-    def enter(self, state: int, mask: Mask) -> Longs:
+    def add_state_mask(self, state: int, mask: ActionMask) -> Longs:
         """A state was entered for the first time: the pairs that are left out from now on."""
-        if not self._used:
+        if not self._enabled:
             return np.zeros(0, np.int64)
-        self.entered[state] = self._known[state] = mask
+        self.masks_of_new_states[state] = self._mask_of_state[state] = mask
         if mask is None:
             return np.zeros(0, np.int64)
         pairs = state * self._n_actions + np.flatnonzero(np.frombuffer(mask, np.uint8) == 0)
-        self.absent.update(pairs.tolist())
+        self.absent_pairs.update(pairs.tolist())
         return pairs
 
-    def differs(self, state: int, mask: Mask) -> bool:
+    def conflicts_with_known(self, state: int, mask: ActionMask) -> bool:
         """Whether a state has another mask than before: what an action leads to would not be one distribution."""
-        if not self._used:
+        if not self._enabled:
             return False
-        if state not in self._known:
+        if state not in self._mask_of_state:
             first = state * self._n_actions
-            here = bytes(pair not in self.absent for pair in range(first, first + self._n_actions))
-            self._known[state] = here if 0 in here else None
-        return self._known[state] != mask
+            here = bytes(pair not in self.absent_pairs for pair in range(first, first + self._n_actions))
+            self._mask_of_state[state] = here if 0 in here else None
+        return self._mask_of_state[state] != mask
 
 
-def torn(state: int) -> str:
+def describe_mask_conflict(state: int) -> str:
     """What is wrong where a mask differs."""
     return f"a state had other actions at one visit than at another, first state {state}"

@@ -12,13 +12,13 @@ from scipy import sparse
 
 from adagoal.core.errors import InputError
 from adagoal.worlds import storage, verification
-from adagoal.worlds.adapter import RANDOM
+from adagoal.worlds.adapter import RANDOM_START
 from adagoal.worlds.model import TabularMDP
 
-ENDINGS = (".npz", *verification.ENDINGS)
+MODEL_SUFFIXES = (".npz", *verification.STORM_SUFFIXES)
 
 
-def with_matrix(env: Any, start: int | str | None, terminal: ArrayLike | None) -> Any:
+def convert_matrix_argument(env: Any, start: int | str | None, terminal: ArrayLike | None) -> Any:
     """``env`` as it is, except that matrices become a model.
 
     A matrix is an array P[s, a, s'] (nested lists will do) or a list of sparse matrices, one per action. ``start``
@@ -32,28 +32,28 @@ def with_matrix(env: Any, start: int | str | None, terminal: ArrayLike | None) -
         facts = {"start": 0 if start is None else start, "terminal": terminal, "name": "matrix"}
         made: Callable[..., TabularMDP] = TabularMDP.from_sparse if listed else TabularMDP.from_dense
         return made(env, **facts)
-    for name, value in (("start", None if start == RANDOM else start), ("terminal", terminal)):
+    for name, value in (("start", None if start == RANDOM_START else start), ("terminal", terminal)):
         if value is not None:
             raise InputError("is for matrices P[s, a, s']; other environments say it themselves", name)
     return env
 
 
-def model_of(env: Any, env_args: Mapping[str, Any]) -> TabularMDP | None:
+def model_from_argument(env: Any, env_args: Mapping[str, Any]) -> TabularMDP | None:
     """The model, where the user brings one: as an object, or in a file whose ending says so."""
     if isinstance(env, TabularMDP):
-        _no(env_args, env.name)
+        _reject_arguments(env_args, env.name)
         return env
-    return read(env, env_args) if isinstance(env, str) and env.endswith(ENDINGS) else None
+    return read_model_file(env, env_args) if isinstance(env, str) and env.endswith(MODEL_SUFFIXES) else None
 
 
-def read(path: str, constants: Mapping[str, Any]) -> TabularMDP:
+def read_model_file(path: str, constants: Mapping[str, Any]) -> TabularMDP:
     """The model in a file; the ending says of which format it is."""
-    if path.endswith(verification.ENDINGS):
-        return verification.load(Path(path), constants)
-    _no(constants, path)
-    return storage.load(Path(path))
+    if path.endswith(verification.STORM_SUFFIXES):
+        return verification.load_storm_model(Path(path), constants)
+    _reject_arguments(constants, path)
+    return storage.load_model(Path(path))
 
 
-def _no(arguments: Mapping[str, Any], name: str) -> None:
+def _reject_arguments(arguments: Mapping[str, Any], name: str) -> None:
     if arguments:
         raise InputError(f"{next(iter(arguments))} given, but {name} is a model, made already", "env_args")

@@ -11,17 +11,21 @@ from numpy.typing import ArrayLike
 
 from adagoal.core.errors import InputError
 from adagoal.worlds import registry
-from adagoal.worlds.combine import combine, from_models
-from adagoal.worlds.gym import GymWorld
+from adagoal.worlds.combine import mixture_from_models, model_from_mixture
+from adagoal.worlds.gym import GymAdapter
 from adagoal.worlds.model import TabularMDP
-from adagoal.worlds.simulator import ModelWorld
+from adagoal.worlds.simulator import ModelSimulator
 
-Candidate = str | TabularMDP | ModelWorld | gymnasium.Env[Any, Any]
+MixtureCandidate = str | TabularMDP | ModelSimulator | gymnasium.Env[Any, Any]
 
 
 def mixture(
-    envs: Sequence[Candidate], theta: ArrayLike | None = None, *, world: Candidate | None = None, B: float | None = None
-) -> ModelWorld | GymWorld:
+    envs: Sequence[MixtureCandidate],
+    theta: ArrayLike | None = None,
+    *,
+    world: MixtureCandidate | None = None,
+    B: float | None = None,
+) -> ModelSimulator | GymAdapter:
     """A world whose kernel is sum_i theta_i p_i, p_i being the kernels of ``envs``; the learner knows them, not theta.
 
     Parameters
@@ -36,14 +40,14 @@ def mixture(
         raise InputError(f"mixture: envs must be a list of environments, got {envs!r}")
     if (theta is None) == (world is None):
         raise InputError("mixture: give either theta, or the world that is a mixture of the environments")
-    models = [_model(env, f"number {i}") for i, env in enumerate(envs)]
-    features = from_models(models, B)
+    models = [_require_exact_model(env, f"number {i}") for i, env in enumerate(envs)]
+    features = mixture_from_models(models, B)
     if theta is not None:
-        return ModelWorld(combine(features, theta, "mixture", models[0].labels, models[0].layout))
-    _ = features.known_part  # is B large enough?
+        return ModelSimulator(model_from_mixture(features, theta, "mixture", models[0].labels, models[0].layout))
+    _ = features.theta_parametrisation  # is B large enough?
     if isinstance(world, gymnasium.Env):
-        stepped = registry.make_world(world, {}, None, None)[0]
-        assert isinstance(stepped, GymWorld)
+        stepped = registry.make_single_env(world, {}, None, None)[0]
+        assert isinstance(stepped, GymAdapter)
         shape = stepped.state_bound, stepped.n_actions, stepped.start
         if shape != (features.n_states, features.n_actions, features.start):
             raise InputError(
@@ -53,13 +57,13 @@ def mixture(
         stepped.mixture = features
         return stepped
     assert world is not None
-    truth = _model(world, "the world")
-    from_models([truth, models[0]])  # the same states, actions, start and ends
-    return ModelWorld(replace(truth, mixture=features))
+    truth = _require_exact_model(world, "the world")
+    mixture_from_models([truth, models[0]])  # the same states, actions, start and ends
+    return ModelSimulator(replace(truth, mixture=features))
 
 
-def _model(env: Candidate, which: str) -> TabularMDP:
-    model = env if isinstance(env, TabularMDP) else registry.make_model(env, {}, None)
+def _require_exact_model(env: MixtureCandidate, which: str) -> TabularMDP:
+    model = env if isinstance(env, TabularMDP) else registry.make_exact_model(env, {}, None)
     if model is None:
         raise InputError(
             f"mixture: no exact model is known of {which}, {env}; it takes built-in or toy-text environments"

@@ -24,13 +24,13 @@ from numpy.typing import ArrayLike
 from scipy import sparse
 
 from adagoal.core.errors import InputError
-from adagoal.core.layout import Layout
+from adagoal.core.layout import GridLayout
 from adagoal.core.mixture import LinearMixture
-from adagoal.core.types import MOST_ACTIONS, Bools, Floats, Ints, Longs
+from adagoal.core.types import MAX_ACTIONS, Bools, Floats, Ints, Longs
 
-ROUNDING = 1e-9
+SUM_TOLERANCE = 1e-9
 """How far from one the probabilities of a pair may sum."""
-NEAR = 0.01
+MAX_ROUNDING_ERROR = 0.01
 """What is farther from one than this is no rounding, of whatever type the probabilities were."""
 
 
@@ -58,16 +58,16 @@ class TabularMDP:
     """[S * A] names of the pairs' actions for people, or empty; the same action may have another name elsewhere."""
     sets: Mapping[str, Bools] = field(default_factory=dict, compare=False, repr=False)
     """Named sets of states, each [S]: what the verification community calls the labels of a model."""
-    layout: Layout | None = None
+    layout: GridLayout | None = None
     mixture: LinearMixture | None = field(default=None, compare=False, repr=False)
     """The known kernels that this model is a mixture of, where it is one; the weights are not kept."""
 
     def __post_init__(self) -> None:
         if self.n_states < 1 or self.n_actions < 1:
             raise InputError("a model needs at least one state and one action")
-        if self.n_actions > MOST_ACTIONS:
-            raise InputError(f"the model has {self.n_actions} actions; at most {MOST_ACTIONS} are possible")
-        _check_start(self.start, self.n_states)
+        if self.n_actions > MAX_ACTIONS:
+            raise InputError(f"the model has {self.n_actions} actions; at most {MAX_ACTIONS} are possible")
+        _check_start_state(self.start, self.n_states)
         if self.terminal.size == 0:
             object.__setattr__(self, "terminal", np.zeros(self.n_states, bool))
         pairs = self.n_states * self.n_actions
@@ -84,9 +84,9 @@ class TabularMDP:
             raise InputError("indptr must have S * A + 1 entries, from 0 to the number of successors")
         if len(self.probabilities) != len(self.successors) or (np.diff(self.indptr) < 0).any():
             raise InputError("indptr, successors and probabilities do not fit together")
-        self._check_rows()
+        self._check_distributions()
 
-    def _check_rows(self) -> None:
+    def _check_distributions(self) -> None:
         """Every row is a distribution over the states; the first that is not is named."""
         wrong = np.flatnonzero(~((self.probabilities > 0) & np.isfinite(self.probabilities)))
         if len(wrong):
@@ -100,10 +100,10 @@ class TabularMDP:
         filled = np.diff(self.indptr) > 0  # reduceat takes an empty row for its neighbour
         if filled.any():
             sums[filled] = np.add.reduceat(self.probabilities, self.indptr[:-1][filled])
-        wrong = np.flatnonzero(np.abs(sums - 1) > ROUNDING)
+        wrong = np.flatnonzero(np.abs(sums - 1) > SUM_TOLERANCE)
         if len(wrong):
             text = f"the probabilities sum to {sums[wrong[0]]:.12g}, not to one"
-            if abs(sums[wrong[0]] - 1) <= NEAR:
+            if abs(sums[wrong[0]] - 1) <= MAX_ROUNDING_ERROR:
                 text += "; where that is rounding, divide them by their sum: P / P.sum(-1, keepdims=True)"
             raise InputError(f"{self.pair_name(int(wrong[0]))}: {text}")
         alone = (np.diff(self.indptr) == 1) & (self.successors[self.indptr[:-1]] == self.start)
@@ -113,7 +113,7 @@ class TabularMDP:
 
     @staticmethod
     def from_dense(P: ArrayLike, **facts: Any) -> TabularMDP:
-        """A model from an array P[s, a, s']; ``facts`` are those of :func:`assembled`."""
+        """A model from an array P[s, a, s']; ``facts`` are those of :func:`model_from_matrix`."""
         try:
             given = np.asarray(P)
             if np.iscomplexobj(given):
@@ -126,12 +126,12 @@ class TabularMDP:
             hint = "; an array [A, S, S] must be transposed: np.transpose(P, (1, 0, 2))" if by_action else ""
             raise InputError(f"must have the shape [S, A, S], got {list(dense.shape)}{hint}", "P")
         n_states, n_actions, _ = dense.shape
-        matrix = _as_meant(sparse.csr_matrix(dense.reshape(-1, n_states)), given.dtype)
-        return assembled(matrix, n_states, n_actions, **facts)
+        matrix = _correct_rounding(sparse.csr_matrix(dense.reshape(-1, n_states)), given.dtype)
+        return model_from_matrix(matrix, n_states, n_actions, **facts)
 
     @staticmethod
     def from_sparse(P: Sequence[Any], **facts: Any) -> TabularMDP:
-        """A model from SciPy's sparse matrices, one [S, S] per action; ``facts`` are those of :func:`assembled`."""
+        """A model from SciPy's sparse matrices, one [S, S] per action; ``facts`` are those of :func:`model_from_matrix`."""
         if not isinstance(P, Sequence) or len(P) == 0 or not all(sparse.issparse(p) for p in P):
             raise InputError("must be a list of sparse matrices, one [S, S] per action, also where there is one", "P")
         n_states, n_actions = P[0].shape[0], len(P)
@@ -140,8 +140,8 @@ class TabularMDP:
                 raise InputError(f"action {action}: must have the shape [S, S], got {list(p.shape)}", "P")
         by_action = sparse.csr_matrix(sparse.vstack(P, format="csr", dtype=float))
         order = np.arange(n_states * n_actions).reshape(n_actions, n_states).T.ravel()
-        matrix = _as_meant(by_action[order], *(p.dtype for p in P))
-        return assembled(matrix, n_states, n_actions, **facts)
+        matrix = _correct_rounding(by_action[order], *(p.dtype for p in P))
+        return model_from_matrix(matrix, n_states, n_actions, **facts)
 
     @staticmethod
     def load(path: str | Path, **constants: Any) -> TabularMDP:
@@ -151,13 +151,13 @@ class TabularMDP:
         """
         from adagoal.worlds import matrices
 
-        return matrices.read(str(path), constants)
+        return matrices.read_model_file(str(path), constants)
 
     def save(self, path: str | Path) -> Path:
         """Write the model into one ``.npz``, atomically."""
         from adagoal.worlds import storage
 
-        return storage.save(self, Path(path))
+        return storage.save_model(self, Path(path))
 
     def states(self, label: str) -> list[int]:
         """The states that a label means: those of the set of that name, or the one state with that name."""
@@ -197,16 +197,16 @@ Model = TabularMDP
 """The public name."""
 
 
-def from_rows(rows: Sequence[Mapping[int, float]], n_actions: int, **facts: Any) -> TabularMDP:
+def model_from_rows(rows: Sequence[Mapping[int, float]], n_actions: int, **facts: Any) -> TabularMDP:
     """A model from one mapping {successor: probability} per pair, in the order of x = s * A + a."""
     indptr = np.cumsum([0, *(len(row) for row in rows)])
     successors = np.array([s for row in rows for s in row], np.int32)
     probabilities = np.array([p for row in rows for p in row.values()], float)
     matrix = sparse.csr_matrix((probabilities, successors, indptr), shape=(len(rows), len(rows) // n_actions))
-    return assembled(matrix, len(rows) // n_actions, n_actions, **facts)
+    return model_from_matrix(matrix, len(rows) // n_actions, n_actions, **facts)
 
 
-def assembled(
+def model_from_matrix(
     matrix: sparse.csr_matrix,
     n_states: int,
     n_actions: int,
@@ -226,10 +226,10 @@ def assembled(
     ``action_mask`` [S, A] says which actions the states have (1) and which not (0), as Gymnasium's masks do; the rows
     of the latter are not looked at. ``actions`` are A names, which are then the same everywhere, or S * A.
     """
-    _check_start(start, n_states)
+    _check_start_state(start, n_states)
     if not isinstance(sets, Mapping | None):
         raise InputError(f"must be names with states, got {sets!r}", "sets")
-    ends, absent = _mask(terminal, n_states, "terminal"), _absent(action_mask, n_states, n_actions)
+    ends, absent = _state_mask(terminal, n_states, "terminal"), _absent_pairs(action_mask, n_states, n_actions)
     matrix = matrix.copy()
     matrix.sum_duplicates()
     matrix.data[np.repeat(absent, np.diff(matrix.indptr))] = 0.0
@@ -249,12 +249,12 @@ def assembled(
         absent=absent,
         labels=tuple(map(str, labels)),
         actions=tuple(map(str, actions)) * (n_states if len(actions) == n_actions else 1),
-        sets={name: _mask(members, n_states, "sets", f"{name!r} ") for name, members in (sets or {}).items()},
+        sets={name: _state_mask(members, n_states, "sets", f"{name!r} ") for name, members in (sets or {}).items()},
         **facts,
     )
 
 
-def _as_meant(matrix: sparse.csr_matrix, *given: np.dtype[Any]) -> sparse.csr_matrix:
+def _correct_rounding(matrix: sparse.csr_matrix, *given: np.dtype[Any]) -> sparse.csr_matrix:
     """The probabilities that were meant, where they came in types with a rounding of their own.
 
     Entries that rounding has made negative are zero. Rows of a type shorter than float64 are divided by their sum,
@@ -265,12 +265,12 @@ def _as_meant(matrix: sparse.csr_matrix, *given: np.dtype[Any]) -> sparse.csr_ma
     matrix.data[(matrix.data < 0) & (matrix.data >= -4 * eps)] = 0.0
     if eps > double:
         lengths, sums = np.diff(matrix.indptr), np.asarray(matrix.sum(axis=1)).ravel()
-        close = np.abs(sums - 1) <= np.minimum(4 * eps * lengths, NEAR)
+        close = np.abs(sums - 1) <= np.minimum(4 * eps * lengths, MAX_ROUNDING_ERROR)
         matrix.data /= np.repeat(np.where(close, sums, 1.0), lengths)
     return matrix
 
 
-def _absent(action_mask: ArrayLike | None, n_states: int, n_actions: int) -> Bools:
+def _absent_pairs(action_mask: ArrayLike | None, n_states: int, n_actions: int) -> Bools:
     """[S * A] the pairs that a mask [S, A] leaves out."""
     if action_mask is None:
         return np.zeros(n_states * n_actions, bool)
@@ -280,14 +280,14 @@ def _absent(action_mask: ArrayLike | None, n_states: int, n_actions: int) -> Boo
     return ~given.astype(bool).ravel()
 
 
-def _check_start(start: Any, n_states: int) -> None:
+def _check_start_state(start: Any, n_states: int) -> None:
     """The start is one state."""
     whole = isinstance(start, int | np.integer) and not isinstance(start, bool)
     if not whole or not 0 <= start < n_states:
         raise InputError(f"must be one state in 0..{n_states - 1}, got {start!r}", "start")
 
 
-def _mask(states: ArrayLike | None, n_states: int, argument: str, which: str = "") -> Bools:
+def _state_mask(states: ArrayLike | None, n_states: int, argument: str, which: str = "") -> Bools:
     """[S] where a state is among the given ones (numbers, or booleans already); ``which`` of an argument's parts."""
     try:
         given = np.atleast_1d(np.asarray([] if states is None else states))

@@ -11,14 +11,14 @@ import gymnasium
 import numpy as np
 from gymnasium import wrappers
 
-from adagoal.core.counts import Counts
+from adagoal.core.counts import TransitionCounts
 from adagoal.core.errors import EnvironmentFailure
-from adagoal.core.text import plain
+from adagoal.core.text import to_single_line
 from adagoal.core.types import Longs
-from adagoal.core.world import Plan
-from adagoal.worlds.body import Body
-from adagoal.worlds.gym import GymWorld
-from adagoal.worlds.keys import Key, is_minigrid
+from adagoal.core.world import ExplorationPlan
+from adagoal.worlds.body import EnvBackend
+from adagoal.worlds.gym import GymAdapter
+from adagoal.worlds.keys import StateKey, is_minigrid_env
 
 WALK = 300
 """Steps of a walk that is repeated."""
@@ -28,73 +28,73 @@ NEVER = 2**60
 
 
 @dataclass
-class Seen:
+class EnvFindings:
     """What a watched environment showed beside its states."""
 
-    outside: str | None = None
+    invalid_observation: str | None = None
     """The first observation that does not lie in its space."""
-    masks: bool = False
+    has_action_mask: bool = False
     """Whether ``info`` holds an ``action_mask``."""
 
 
-class Watched(gymnasium.Wrapper[Any, Any, Any, Any]):
+class InspectionWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Passes everything on, and takes notes."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
-        self.seen = Seen()
+        self.findings = EnvFindings()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Pass on, with the arguments that were given."""
         given = self.env.reset() if seed is None else self.env.reset(seed=seed)
-        self._note(given, 2)
+        self._inspect_return(given, 2)
         return given
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Pass on."""
         given = self.env.step(action)
-        self._note(given, 5)
+        self._inspect_return(given, 5)
         return given
 
-    def _note(self, given: Any, length: int) -> None:
+    def _inspect_return(self, given: Any, length: int) -> None:
         if isinstance(given, tuple) and len(given) == length:
             observation, info = given[0], given[-1]
-            self.seen.masks |= isinstance(info, Mapping) and "action_mask" in info
-            if self.seen.outside is None and not self.env.observation_space.contains(observation):
-                self.seen.outside = plain(observation)
+            self.findings.has_action_mask |= isinstance(info, Mapping) and "action_mask" in info
+            if self.findings.invalid_observation is None and not self.env.observation_space.contains(observation):
+                self.findings.invalid_observation = to_single_line(observation)
 
 
-def time_limit(env: gymnasium.Env[Any, Any]) -> int | None:
+def find_time_limit(env: gymnasium.Env[Any, Any]) -> int | None:
     """Steps after which the environment truncates an episode; None where it says nothing of the kind."""
     layer: Any = env
     while isinstance(layer, gymnasium.Wrapper):
         if isinstance(layer, wrappers.TimeLimit):
             return int(layer._max_episode_steps)
         layer = layer.env
-    return int(layer.max_steps) if is_minigrid(layer) else None
+    return int(layer.max_steps) if is_minigrid_env(layer) else None
 
 
-def seed_decides(body: Body) -> bool:
+def is_seed_reproducible(body: EnvBackend) -> bool:
     """Whether the same seed gives the same walk twice."""
-    actions = _actions(body)
-    return _walk(body, 1, actions) == _walk(body, 1, actions)
+    actions = _fixed_action_sequence(body)
+    return _collect_walk_keys(body, 1, actions) == _collect_walk_keys(body, 1, actions)
 
 
-def one_generator(body: Body) -> bool:
+def uses_only_np_random(body: EnvBackend) -> bool:
     """Whether all randomness is that of ``np_random``: put back, it gives the same walk again."""
-    actions, kept = _actions(body), body.generator()
+    actions, kept = _fixed_action_sequence(body), body.generator()
     if not kept:
         return False
-    first = _walk(body, None, actions)
+    first = _collect_walk_keys(body, None, actions)
     body.put_back(kept)
-    return first == _walk(body, None, actions)
+    return first == _collect_walk_keys(body, None, actions)
 
 
-def _actions(body: Body) -> Longs:
+def _fixed_action_sequence(body: EnvBackend) -> Longs:
     return np.random.default_rng(0).integers(body.facts.n_actions, size=WALK)
 
 
-def _walk(body: Body, seed: int | None, actions: Longs) -> list[Key]:
+def _collect_walk_keys(body: EnvBackend, seed: int | None, actions: Longs) -> list[StateKey]:
     key, mask, _ = body.reset(seed)
     keys = [key]
     for action in actions.tolist():
@@ -110,27 +110,27 @@ def _walk(body: Body, seed: int | None, actions: Longs) -> list[Key]:
 
 
 @dataclass
-class Tour:
+class RandomWalkStats:
     """Some steps with random policies, taken as a run takes them."""
 
     steps: int = 0
     seconds: float = 0.0
-    states: int = 0
-    ends: int = 0
+    n_states: int = 0
+    n_terminal_states: int = 0
     """States met, and those of them that end an episode."""
     failure: EnvironmentFailure | None = None
 
 
-def tour(world: GymWorld, steps: int, seed: int) -> Tour:
+def run_random_walk(world: GymAdapter, steps: int, seed: int) -> RandomWalkStats:
     """Try the environment; what it raises ends the tour."""
-    found, rng = Tour(), np.random.default_rng(seed)
-    counts = Counts(world.initial_states, world.n_actions, world.start)
+    found, rng = RandomWalkStats(), np.random.default_rng(seed)
+    counts = TransitionCounts(world.initial_states, world.n_actions, world.start)
     began = time.perf_counter()
     while found.steps < steps:
         S, A = counts.n_states, world.n_actions
         policy = rng.integers(A, size=(EPISODE, S, 1))  # an action per step of the episode: a random walk
         policy[rng.integers(RESETS, size=policy.shape) == 0] = A
-        plan = Plan(policy.astype(np.int16), np.array([NEVER]), EPISODE, np.full(S * A, NEVER))
+        plan = ExplorationPlan(policy.astype(np.int16), np.array([NEVER]), EPISODE, np.full(S * A, NEVER))
         most = min(ROLLOUT, steps - found.steps)
         try:
             found.steps += world.rollout(plan, np.ones(1), counts, rng, most, most).steps
@@ -138,5 +138,5 @@ def tour(world: GymWorld, steps: int, seed: int) -> Tour:
             found.failure = error
             break
     found.seconds = time.perf_counter() - began
-    found.states, found.ends = int(counts.seen.sum()), int(counts.terminal.sum())
+    found.n_states, found.n_terminal_states = int(counts.seen.sum()), int(counts.terminal.sum())
     return found

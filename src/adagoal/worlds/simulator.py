@@ -12,27 +12,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core.counts import Counts
+from adagoal.core.counts import TransitionCounts
 from adagoal.core.errors import InputError
 from adagoal.core.goalspace import GoalSpace
-from adagoal.core.names import Observed
-from adagoal.core.schema import check_json, record
+from adagoal.core.names import ObservedStates
+from adagoal.core.schema import check_json_value, object_schema
 from adagoal.core.types import Floats
-from adagoal.core.world import Outcome, Plan
+from adagoal.core.world import ExplorationPlan, RolloutOutcome
 from adagoal.worlds import episode, walkers
-from adagoal.worlds.body import Mask
+from adagoal.worlds.body import ActionMask
 from adagoal.worlds.model import TabularMDP
-from adagoal.worlds.sanity import Doubts
-from adagoal.worlds.stepping import Stepping
+from adagoal.worlds.sanity import Diagnostics
+from adagoal.worlds.stepping import CountingEnv
 
 LINES = {"type": "array", "items": {"type": "string"}}
-FACTS = record(place=episode.PLACE, warnings=LINES, void=LINES)
+FACTS_SCHEMA = object_schema(place=episode.POSITION_SCHEMA, warnings=LINES, void=LINES)
 
 
-class ModelWorld:
-    """A :class:`~adagoal.core.world.World` that samples from a known model."""
+class ModelSimulator:
+    """A :class:`~adagoal.core.world.TabularEnv` that samples from a known model."""
 
-    sure_start = True
+    start_is_certain = True
 
     def __init__(self, mdp: TabularMDP, own: bool = False, observations: int | None = None) -> None:
         """``own``: the user brought the model, so that a run must keep it (:mod:`adagoal.worlds.storage`).
@@ -42,146 +42,156 @@ class ModelWorld:
         """
         if mdp.terminal[mdp.start]:
             raise InputError(f"state {mdp.start} is terminal, so that no other state can be reached", "start")
-        self.own, self._observations = own, observations
+        self.own, self._n_observations = own, observations
         self.mdp, self.name, self.labels, self.layout = mdp, mdp.name, mdp.labels, mdp.layout
         self.mixture = mdp.mixture
         """What a learner of linear mixtures is told: the kernels, not their weights."""
         self.n_actions, self.start = mdp.n_actions, mdp.start
         self.state_bound = self.initial_states = mdp.n_states
-        self._cumulative = _row_cumsum(mdp)
-        self._width = int(np.diff(mdp.indptr).max())
+        self._cumulative_probabilities = _cumulative_rows(mdp)
+        self._max_successors = int(np.diff(mdp.indptr).max())
         self.warnings: list[str] = []
-        self.void: list[str] = []
-        self._absent = np.flatnonzero(mdp.absent)
-        self.pair_bound = mdp.n_states * mdp.n_actions - len(self._absent)
-        self.masked = True
-        self._place = np.array([mdp.start, -1, 0])  # state, goal column aimed at (-1: none), steps of the episode
+        self.void_reasons: list[str] = []
+        self._absent_pairs = np.flatnonzero(mdp.absent)
+        self.pair_bound = mdp.n_states * mdp.n_actions - len(self._absent_pairs)
+        self.uses_action_masks = True
+        self._position = np.array([mdp.start, -1, 0])  # state, goal column aimed at (-1: none), steps of the episode
 
     def rollout(
         self,
-        plan: Plan,
+        plan: ExplorationPlan,
         weights: Floats,
-        counts: Counts,
+        counts: TransitionCounts,
         rng: np.random.Generator,
         max_steps: int,
         max_episodes: int,
-    ) -> Outcome:
+    ) -> RolloutOutcome:
         """Play until a threshold is met, a state is new, or ``max_steps`` or ``max_episodes`` is spent."""
-        if self.masked and len(self._absent) and not counts.absent[self._absent[0]]:
-            counts.leave_out(self._absent)
-        max_steps = min(max_steps, plan.steps)
-        if walkers.pay(plan, weights, max_steps, max_episodes):
-            return self._side_by_side(plan, weights, counts, rng, max_steps)
-        if counts.trail is not None:
-            return self._in_python(plan, weights, counts, rng, max_steps, max_episodes)
-        counts.widen(self._width)
+        if self.uses_action_masks and len(self._absent_pairs) and not counts.absent[self._absent_pairs[0]]:
+            counts.mark_absent_pairs(self._absent_pairs)
+        max_steps = min(max_steps, plan.max_steps)
+        if walkers.should_use_walkers(plan, weights, max_steps, max_episodes):
+            return self._rollout_with_walkers(plan, weights, counts, rng, max_steps)
+        if counts.transition_log is not None:
+            return self._rollout_in_python(plan, weights, counts, rng, max_steps, max_episodes)
+        counts.grow_successors(self._max_successors)
         counts.terminal |= self.mdp.terminal & counts.seen
-        log = np.zeros((min(max_episodes, episode.EPISODES), 2), np.int64)
-        given = episode.orders(plan, weights, self.n_actions, self.start)
-        known = episode.Known.of(self.mdp, self._cumulative, plan.threshold, counts)
-        steps, ended = episode.simulate(known, given, self._place, rng, max_steps, log)
+        log = np.zeros((min(max_episodes, episode.MAX_EPISODES_PER_CALL), 2), np.int64)
+        given = episode.make_episode_plan(plan, weights, self.n_actions, self.start)
+        known = episode.CountingModel.from_counts(
+            self.mdp, self._cumulative_probabilities, plan.replan_thresholds, counts
+        )
+        steps, ended = episode.play_episodes_compiled(known, given, self._position, rng, max_steps, log)
         counts.terminal |= self.mdp.terminal & counts.seen
-        return episode.outcome(steps, ended, log)
+        return episode.make_outcome(steps, ended, log)
 
-    def _side_by_side(
-        self, plan: Plan, weights: Floats, counts: Counts, rng: np.random.Generator, max_steps: int
-    ) -> Outcome:
-        counts.widen(self._width)
-        away = walkers.go_home(int(self._place[0]), counts)
-        self.restart(0)
-        outcome = walkers.rollout(self.mdp, self._cumulative, plan, weights, counts, rng, max_steps - away)
+    def _rollout_with_walkers(
+        self, plan: ExplorationPlan, weights: Floats, counts: TransitionCounts, rng: np.random.Generator, max_steps: int
+    ) -> RolloutOutcome:
+        counts.grow_successors(self._max_successors)
+        away = walkers.count_reset_step(int(self._position[0]), counts)
+        self.reset_with_seed(0)
+        outcome = walkers.rollout_with_walkers(
+            self.mdp, self._cumulative_probabilities, plan, weights, counts, rng, max_steps - away
+        )
         outcome.steps += away
         counts.terminal |= self.mdp.terminal & counts.seen
         return outcome
 
-    def _in_python(
-        self, plan: Plan, weights: Floats, counts: Counts, rng: np.random.Generator, max_steps: int, max_episodes: int
-    ) -> Outcome:
+    def _rollout_in_python(
+        self,
+        plan: ExplorationPlan,
+        weights: Floats,
+        counts: TransitionCounts,
+        rng: np.random.Generator,
+        max_steps: int,
+        max_episodes: int,
+    ) -> RolloutOutcome:
         counts.terminal |= self.mdp.terminal & counts.seen
-        sampled = _Sampled(self.mdp, self._cumulative, rng)
-        stage = Stepping(sampled, plan, counts, None, Doubts(), masked=False)  # what is absent is known already
-        log = np.zeros((min(max_episodes, episode.EPISODES), 2), np.int64)
-        given = episode.in_python(episode.orders(plan, weights, self.n_actions, self.start))
-        place = self._place.tolist()
+        sampled = _SampledModel(self.mdp, self._cumulative_probabilities, rng)
+        stage = CountingEnv(sampled, plan, counts, None, Diagnostics(), masked=False)  # what is absent is known already
+        log = np.zeros((min(max_episodes, episode.MAX_EPISODES_PER_CALL), 2), np.int64)
+        given = episode.to_python_plan(episode.make_episode_plan(plan, weights, self.n_actions, self.start))
+        place = self._position.tolist()
         try:
-            steps, ended = episode.play(stage, given, place, rng, max_steps, log)
+            steps, ended = episode.play_episodes(stage, given, place, rng, max_steps, log)
         finally:
-            stage.flush()
-        self._place[:] = place
-        return episode.outcome(steps, ended, log)
+            stage.flush_counts()
+        self._position[:] = place
+        return episode.make_outcome(steps, ended, log)
 
-    def classify(self, space: GoalSpace) -> bool:
+    def assign_states_to_goals(self, space: GoalSpace) -> bool:
         """Of a Gymnasium environment the observation is the number; else it is the label, or the number without one."""
-        for state in range(self.state_bound if self._observations is None else self._observations):
+        for state in range(self.state_bound if self._n_observations is None else self._n_observations):
             label = self.labels[state] if self.labels else str(state)
-            named = self.labels and self._observations is None
-            space.add(state, label if named else state, label)
+            named = self.labels and self._n_observations is None
+            space.add_state(state, label if named else state, label)
         return True
 
-    def observed(self) -> Observed | None:
+    def observed_states(self) -> ObservedStates | None:
         """Of a Gymnasium environment the observation is the number; other models have none."""
-        return None if self._observations is None else Observed({"kind": "states", "first": 0})
+        return None if self._n_observations is None else ObservedStates({"kind": "states", "first": 0})
 
-    def note(self, line: str) -> None:
+    def add_warning(self, line: str) -> None:
         """Add a warning, once."""
         if line not in self.warnings:
             self.warnings.append(line)
 
-    def doubt(self, line: str) -> None:
+    def add_void_reason(self, line: str) -> None:
         """Add a reason for which certificates are void, once."""
-        if line not in self.void:
-            self.void.append(line)
+        if line not in self.void_reasons:
+            self.void_reasons.append(line)
 
-    def restart(self, seed: int) -> None:
+    def reset_with_seed(self, seed: int) -> None:
         """Back to the start; the draws are the caller's."""
-        self._place[:] = self.start, -1, 0
+        self._position[:] = self.start, -1, 0
 
     @property
-    def settled(self) -> bool:
+    def is_restorable(self) -> bool:
         """A simulator can be copied at any time."""
         return True
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Where the agent stands, and what was noticed on the way."""
-        return {}, {"place": self._place.tolist(), "warnings": list(self.warnings), "void": list(self.void)}
+        return {}, {"place": self._position.tolist(), "warnings": list(self.warnings), "void": list(self.void_reasons)}
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
         """Back to where the agent stood, with what was noticed on the way."""
-        check_json(FACTS, facts)
+        check_json_value(FACTS_SCHEMA, facts)
         for line in facts["warnings"]:
-            self.note(line)
+            self.add_warning(line)
         for line in facts["void"]:
-            self.doubt(line)
-        self._place[:] = facts["place"]
+            self.add_void_reason(line)
+        self._position[:] = facts["place"]
 
 
-class _Sampled:
-    """A known model as :class:`~adagoal.worlds.stepping.Stepping` steps it."""
+class _SampledModel:
+    """A known model as :class:`~adagoal.worlds.stepping.CountingEnv` steps it."""
 
-    overdue = virtual = False
-    mask: Mask = None
+    needs_reset = has_virtual_start = False
+    action_mask: ActionMask = None
 
     def __init__(self, mdp: TabularMDP, cumulative: Floats, rng: np.random.Generator) -> None:
         self.n_actions, self.start, self.state_bound = mdp.n_actions, mdp.start, mdp.n_states
-        self._first, self._successors, self._terminal = mdp.indptr.tolist(), mdp.successors.tolist(), mdp.terminal
-        self._cumulative, self._rng = cumulative.tolist(), rng
+        self._row_starts, self._successors, self._terminal = mdp.indptr.tolist(), mdp.successors.tolist(), mdp.terminal
+        self._cumulative_probabilities, self._rng = cumulative.tolist(), rng
 
     @property
-    def met(self) -> int:
+    def n_known_states(self) -> int:
         return self.state_bound
 
-    def home(self) -> int:
+    def reset_to_start(self) -> int:
         return self.start
 
     def step(self, state: int, action: int) -> tuple[int, bool]:
-        u, k = self._rng.random(), self._first[state * self.n_actions + action]
-        while self._cumulative[k] <= u:
+        u, k = self._rng.random(), self._row_starts[state * self.n_actions + action]
+        while self._cumulative_probabilities[k] <= u:
             k += 1
         landed = self._successors[k]
         return landed, bool(self._terminal[landed])
 
 
-def _row_cumsum(mdp: TabularMDP) -> Floats:
+def _cumulative_rows(mdp: TabularMDP) -> Floats:
     """Cumulative probabilities inside each row; the last entry of a row is infinite, so that a draw always ends."""
     total = np.cumsum(mdp.probabilities)
     before = np.concatenate([[0.0], total])[mdp.indptr[:-1]]

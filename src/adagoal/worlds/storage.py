@@ -1,10 +1,10 @@
 """Models in files: one ``.npz`` of plain arrays, with names and facts as JSON inside it.
 
 The same file is what a user saves (``Model.save``) and what a run keeps beside its checkpoint under the name
-:data:`WORLD`, so that a run on a matrix needs nothing given again. (``model.npz`` in a run's folder is something else:
+:data:`MODEL_FILE`, so that a run on a matrix needs nothing given again. (``model.npz`` in a run's folder is something else:
 the policies and the history of the result.)
 
-Types, shapes and ranges are checked against :data:`ARRAYS` and :data:`FACTS`; that every row sums to one is checked by
+Types, shapes and ranges are checked against :data:`MODEL_ARRAYS` and :data:`MODEL_FACTS`; that every row sums to one is checked by
 the model itself. The kernels of a linear mixture are not stored.
 """
 
@@ -19,26 +19,26 @@ from numpy.typing import NDArray
 
 from adagoal.core import files, npz, schema
 from adagoal.core.errors import InputError
-from adagoal.core.layout import Layout
-from adagoal.core.schema import Array
+from adagoal.core.layout import GridLayout
+from adagoal.core.schema import ArraySpec
 from adagoal.worlds.model import TabularMDP
-from adagoal.worlds.simulator import ModelWorld
+from adagoal.worlds.simulator import ModelSimulator
 
-WORLD = "world.npz"
+MODEL_FILE = "world.npz"
 """The name of the file in a run's folder."""
 
-ARRAYS: schema.Schema = {
-    "indptr": Array("int64", ("N",), low=0),
-    "successors": Array("int32", ("nnz",), low=0, below="S"),
-    "probabilities": Array("float64", ("nnz",), low=0),
-    "terminal": Array("b", ("S",)),
-    "absent": Array("b", ("X",), optional=True),
-    "sets": Array("b", ("K", "S")),
-    "cells": Array("int64", ("S", 2), low=-1, optional=True),
-    "walls": Array("b", ("rows", "columns"), optional=True),
+MODEL_ARRAYS: schema.ArraySchema = {
+    "indptr": ArraySpec("int64", ("N",), low=0),
+    "successors": ArraySpec("int32", ("nnz",), low=0, below="S"),
+    "probabilities": ArraySpec("float64", ("nnz",), low=0),
+    "terminal": ArraySpec("b", ("S",)),
+    "absent": ArraySpec("b", ("X",), optional=True),
+    "sets": ArraySpec("b", ("K", "S")),
+    "cells": ArraySpec("int64", ("S", 2), low=-1, optional=True),
+    "walls": ArraySpec("b", ("rows", "columns"), optional=True),
 }
 _TEXTS = {"type": "array", "items": {"type": "string"}}
-FACTS: dict[str, Any] = {
+MODEL_FACTS: dict[str, Any] = {
     "type": "object",
     "required": ["format", "name", "n_actions", "start", "labels", "actions", "sets"],
     "additionalProperties": False,
@@ -54,22 +54,22 @@ FACTS: dict[str, Any] = {
 }
 
 
-def content(model: TabularMDP) -> files.Content:
+def model_content(model: TabularMDP) -> files.FileContent:
     """What the file of a model holds."""
-    return files.arrays_content(*_parts(model))
+    return files.arrays_content(*_model_parts(model))
 
 
-def same(one: TabularMDP | None, other: TabularMDP | None) -> bool:
+def models_equal(one: TabularMDP | None, other: TabularMDP | None) -> bool:
     """Whether two models would have the same file."""
     if one is None or other is None:
         return one is other
-    (arrays, facts), (others, other_facts) = _parts(one), _parts(other)
+    (arrays, facts), (others, other_facts) = _model_parts(one), _model_parts(other)
     alike = facts == other_facts and arrays.keys() == others.keys()
     return alike and all(np.array_equal(array, others[name]) for name, array in arrays.items())
 
 
-def _parts(model: TabularMDP) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Arrays and facts, which follow :data:`ARRAYS` and :data:`FACTS`."""
+def _model_parts(model: TabularMDP) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """Arrays and facts, which follow :data:`MODEL_ARRAYS` and :data:`MODEL_FACTS`."""
     arrays: dict[str, NDArray[Any]] = {
         "indptr": model.indptr,
         "successors": model.successors,
@@ -93,9 +93,9 @@ def _parts(model: TabularMDP) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     return arrays, facts
 
 
-def restored(arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> TabularMDP:
-    """The model of arrays and facts that have been found to follow :data:`ARRAYS` and :data:`FACTS`."""
-    layout = Layout(arrays["walls"].shape, arrays["cells"], arrays["walls"]) if "walls" in arrays else None
+def model_from_arrays(arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> TabularMDP:
+    """The model of arrays and facts that have been found to follow :data:`MODEL_ARRAYS` and :data:`MODEL_FACTS`."""
+    layout = GridLayout(arrays["walls"].shape, arrays["cells"], arrays["walls"]) if "walls" in arrays else None
     if len(facts["sets"]) != len(arrays["sets"]):
         raise ValueError("the sets of states and their names do not fit together")
     return TabularMDP(
@@ -115,39 +115,39 @@ def restored(arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> Ta
     )
 
 
-def save(model: TabularMDP, path: Path) -> Path:
+def save_model(model: TabularMDP, path: Path) -> Path:
     """Write a model into one file, atomically."""
     if path.suffix != ".npz":
         raise InputError(f"must end in .npz, got {str(path)!r}", "path")
-    files.replace(path, content(model))
+    files.write_atomically(path, model_content(model))
     return path
 
 
-def load(path: Path) -> TabularMDP:
+def load_model(path: Path) -> TabularMDP:
     """The model in a file; what is wrong with the file, or with the model in it, is one line."""
-    sizes: schema.Sizes = {}
+    sizes: schema.AxisSizes = {}
 
-    def fits(heads: Mapping[str, npz.Head]) -> None:
+    def fits(heads: Mapping[str, npz.ArrayHeader]) -> None:
         if "__facts__" not in heads:
             raise InputError(f"{path}: holds arrays, but no model; adagoal.Model.from_dense(P).save(...) writes one")
-        sizes.update(schema.check_heads({"__facts__": Array("u"), **ARRAYS}, heads))
+        sizes.update(schema.check_headers({"__facts__": ArraySpec("u"), **MODEL_ARRAYS}, heads))
 
-    with files.regular(path) as (file, size), files.reading(path):
-        arrays = npz.read(file, size, fits)
-        facts = files.facts_of(arrays)
-        schema.check_json(FACTS, facts)
-        schema.check_values(ARRAYS, arrays, sizes)
+    with files.open_regular_file(path) as (file, size), files.report_read_errors(path):
+        arrays = npz.read_npz(file, size, fits)
+        facts = files.take_out_facts(arrays)
+        schema.check_json_value(MODEL_FACTS, facts)
+        schema.check_array_values(MODEL_ARRAYS, arrays, sizes)
         try:
-            return restored(arrays, facts)
+            return model_from_arrays(arrays, facts)
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
 
 
-def own(world: object) -> TabularMDP | None:
+def find_user_model(world: object) -> TabularMDP | None:
     """The model that the user brought, which nobody could build again from its name: a run must keep it."""
-    return world.mdp if isinstance(world, ModelWorld) and world.own else None
+    return world.mdp if isinstance(world, ModelSimulator) and world.own else None
 
 
-def contents(model: TabularMDP | None) -> dict[str, files.Content]:
+def model_folder_contents(model: TabularMDP | None) -> dict[str, files.FileContent]:
     """The file of a model in the folder of a run, if there is one."""
-    return {} if model is None else {WORLD: content(model)}
+    return {} if model is None else {MODEL_FILE: model_content(model)}

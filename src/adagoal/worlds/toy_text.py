@@ -12,11 +12,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from adagoal.core.layout import Layout
+from adagoal.core.layout import GridLayout
 from adagoal.core.types import Longs
-from adagoal.worlds.adapter import RANDOM, StartSeed
+from adagoal.worlds.adapter import RANDOM_START, StartSeed
 from adagoal.worlds.body import TOY_TEXT
-from adagoal.worlds.model import TabularMDP, from_rows
+from adagoal.worlds.model import TabularMDP, model_from_rows
 
 PLACES = ("red", "green", "yellow", "blue")
 """Where Taxi's passengers wait and want to go."""
@@ -39,10 +39,10 @@ def toy_text_model(env: gymnasium.Env[Any, Any], name: str, start_seed: StartSee
                 terminal[successor] |= done and p > 0
             rows.append(row)
     first = np.flatnonzero(base.initial_state_distrib)
-    labels, layout = _labels(base, n_states), _layout(base)
+    labels, layout = _toy_text_labels(base, n_states), _toy_text_layout(base)
     if isinstance(start_seed, int):
         start = int(env.reset(seed=start_seed)[0])
-    elif len(first) == 1 and start_seed != RANDOM:
+    elif len(first) == 1 and start_seed != RANDOM_START:
         start = int(first[0])
     else:
         start, n_states = n_states, n_states + 1
@@ -50,25 +50,25 @@ def toy_text_model(env: gymnasium.Env[Any, Any], name: str, start_seed: StartSee
         terminal = np.append(terminal, False)
         labels = (*labels, "start") if labels else ()
         if layout is not None:
-            layout = Layout(layout.shape, np.vstack([layout.cells, [-1, -1]]), layout.walls)
+            layout = GridLayout(layout.shape, np.vstack([layout.cells, [-1, -1]]), layout.walls)
     mask = np.ones((n_states, n_actions), bool)
     if hasattr(base, "action_mask"):
         mask[: len(base.P)] = [base.action_mask(state) for state in range(len(base.P))]
     facts: dict[str, Any] = {"start": start, "terminal": terminal, "action_mask": mask}
-    return from_rows(rows, n_actions, **facts, name=name, labels=labels, layout=layout)
+    return model_from_rows(rows, n_actions, **facts, name=name, labels=labels, layout=layout)
 
 
-def _layout(base: Any) -> Layout | None:
+def _toy_text_layout(base: Any) -> GridLayout | None:
     """The map, where there is one state per cell."""
-    shape = _shape(base)
+    shape = _toy_text_shape(base)
     if shape is None:
         return None
     cells: Longs = np.argwhere(np.ones(shape, bool))
-    return Layout(shape, cells, np.zeros(shape, bool))
+    return GridLayout(shape, cells, np.zeros(shape, bool))
 
 
-def _labels(base: Any, n_states: int) -> tuple[str, ...]:
-    shape = _shape(base)
+def _toy_text_labels(base: Any, n_states: int) -> tuple[str, ...]:
+    shape = _toy_text_shape(base)
     if shape is not None:
         special = {b"H": " hole", b"G": " goal"}
         marks = [special.get(c, "") for c in base.desc.ravel()] if hasattr(base, "desc") else [""] * n_states
@@ -79,7 +79,7 @@ def _labels(base: Any, n_states: int) -> tuple[str, ...]:
     return ()
 
 
-def _shape(base: Any) -> tuple[int, int] | None:
+def _toy_text_shape(base: Any) -> tuple[int, int] | None:
     """Rows and columns of FrozenLake and CliffWalking."""
     if hasattr(base, "nrow") and hasattr(base, "ncol"):
         return int(base.nrow), int(base.ncol)

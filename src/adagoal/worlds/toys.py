@@ -8,26 +8,26 @@ from __future__ import annotations
 
 import math
 
-from adagoal.core.checks import integer, number, together
+from adagoal.core.checks import check_integer, check_number, check_total_size
 from adagoal.core.errors import InputError
-from adagoal.worlds.model import TabularMDP, from_rows
+from adagoal.worlds.model import TabularMDP, model_from_rows
 
-MOST_STATES = 100_000
-Row = dict[int, float]
+MAX_MODEL_STATES = 100_000
+TransitionRow = dict[int, float]
 
 
-def chain(*, n_states: int = 10, slip: float = 0.0) -> TabularMDP:
+def chain_model(*, n_states: int = 10, slip: float = 0.0) -> TabularMDP:
     """A line of states; action 0 goes left, 1 right, and with probability ``slip`` the other way; ends block.
 
     V*(s0 -> g) = h_0 + ... + h_{g-1} with h_0 = 1/(1 - slip), h_i = (1 + slip h_{i-1})/(1 - slip).
     """
-    integer("n_states", n_states, 2, MOST_STATES)
-    number("slip", slip, 0, 0.5, closed="[]")
+    check_integer("n_states", n_states, 2, MAX_MODEL_STATES)
+    check_number("slip", slip, 0, 0.5, closed="[]")
     rows = []
     for s in range(n_states):
         left, right = max(s - 1, 0), min(s + 1, n_states - 1)
-        rows += [_row((left, 1 - slip), (right, slip)), _row((right, 1 - slip), (left, slip))]
-    return from_rows(rows, 2, name="chain")
+        rows += [_merge_successors((left, 1 - slip), (right, slip)), _merge_successors((right, 1 - slip), (left, slip))]
+    return model_from_rows(rows, 2, name="chain")
 
 
 def waiting_chain(*, n_states: int = 5, stay: float = 0.9) -> TabularMDP:
@@ -35,27 +35,27 @@ def waiting_chain(*, n_states: int = 5, stay: float = 0.9) -> TabularMDP:
 
     V*(s0 -> g) = g / (1 - stay), with a standard deviation of nearly the same size.
     """
-    integer("n_states", n_states, 2, MOST_STATES)
-    number("stay", stay, 0, 1, closed="[)")
+    check_integer("n_states", n_states, 2, MAX_MODEL_STATES)
+    check_number("stay", stay, 0, 1, closed="[)")
     rows = []
     for s in range(n_states):
-        rows += [{0: 1.0}, _row((min(s + 1, n_states - 1), 1 - stay), (s, stay))]
-    return from_rows(rows, 2, name="waiting-chain")
+        rows += [{0: 1.0}, _merge_successors((min(s + 1, n_states - 1), 1 - stay), (s, stay))]
+    return model_from_rows(rows, 2, name="waiting-chain")
 
 
-def rare_exit(*, n_states: int = 4, p: float = 0.001) -> TabularMDP:
+def rare_exit_chain(*, n_states: int = 4, p: float = 0.001) -> TabularMDP:
     """A walk of n - 2 sure steps, at whose end action 1 finds the exit with probability p and else returns to s0.
 
     V*(s0 -> exit) = (n - 1)/p; all other states lie within n - 2 steps.
     """
-    integer("n_states", n_states, 2, MOST_STATES)
-    number("p", p, 0, 1, closed="(]")
-    rows: list[Row] = []
+    check_integer("n_states", n_states, 2, MAX_MODEL_STATES)
+    check_number("p", p, 0, 1, closed="(]")
+    rows: list[TransitionRow] = []
     for s in range(n_states - 2):
         rows += [{0: 1.0}, {s + 1: 1.0}]
-    rows += [{0: 1.0}, _row((n_states - 1, p), (0, 1 - p))]
+    rows += [{0: 1.0}, _merge_successors((n_states - 1, p), (0, 1 - p))]
     rows += [{n_states - 1: 1.0}, {n_states - 1: 1.0}]
-    return from_rows(rows, 2, name="rare-exit")
+    return model_from_rows(rows, 2, name="rare-exit")
 
 
 def trap_chain(*, n_states: int = 6, p: float = 0.1) -> TabularMDP:
@@ -64,31 +64,31 @@ def trap_chain(*, n_states: int = 6, p: float = 0.1) -> TabularMDP:
     Nothing but the reset leaves the trap. With q = 1 - p, V*(s0 -> g) = (1 + q + ... + q^{g-1} + 1 - q^g) / q^g
     for g < n - 1, and V*(s0 -> trap) = 1/p.
     """
-    integer("n_states", n_states, 3, MOST_STATES)
-    number("p", p, 0, 1, closed="()")
+    check_integer("n_states", n_states, 3, MAX_MODEL_STATES)
+    check_number("p", p, 0, 1, closed="()")
     trap = n_states - 1
-    rows: list[Row] = []
+    rows: list[TransitionRow] = []
     for s in range(trap):
-        rows += [{max(s - 1, 0): 1.0}, _row((min(s + 1, trap - 1), 1 - p), (trap, p))]
+        rows += [{max(s - 1, 0): 1.0}, _merge_successors((min(s + 1, trap - 1), 1 - p), (trap, p))]
     rows += [{trap: 1.0}, {trap: 1.0}]
-    return from_rows(rows, 2, name="trap-chain")
+    return model_from_rows(rows, 2, name="trap-chain")
 
 
-def fan(*, n_middle: int = 10) -> TabularMDP:
+def fan_model(*, n_middle: int = 10) -> TabularMDP:
     """Reliably reachable, but not incrementally: s0 leads to one of n middle states by chance, each of them to g.
 
     V*(s0 -> g) = 2 for the last state g, and 2n - 1 for a middle state. For 2 <= L < 2n - 1 the set G_L is
     {s0, g}, while the incrementally reachable set (Lim and Auer 2012) is {s0}: every way to g passes
     through a state outside of it.
     """
-    integer("n_middle", n_middle, 1, MOST_STATES)
+    check_integer("n_middle", n_middle, 1, MAX_MODEL_STATES)
     goal = n_middle + 1
-    rows: list[Row] = [{1 + i: 1 / n_middle for i in range(n_middle)}]
+    rows: list[TransitionRow] = [{1 + i: 1 / n_middle for i in range(n_middle)}]
     rows += [{goal: 1.0}] * n_middle + [{goal: 1.0}]
-    return from_rows(rows, 1, name="fan")
+    return model_from_rows(rows, 1, name="fan")
 
 
-def lower_bound(
+def lower_bound_instance(
     *, n_decisions: int = 1, n_actions: int = 4, radius: float = 10.0, epsilon: float = 0.5, best: int = 0
 ) -> TabularMDP:
     """The hard instance of the lower bound (lemmas ``lemma_LB`` and ``BPI_SSP``, figure ``fig:mdp-lower-bound``).
@@ -110,18 +110,18 @@ def lower_bound(
     (H + 1)/(1/2 + e) leave out the step from s_b to s0; with it, its V* would exceed L.
     States: s0, s_g, s_b, inner levels, decision states.
     """
-    integer("n_actions", n_actions, 1, 10_000)
-    integer("n_decisions", n_decisions, 1, MOST_STATES)
-    together("n_decisions, n_actions", n_decisions, n_actions)
-    number("epsilon", epsilon, 0, 1, closed="(]")
-    integer("best", best, 0, n_decisions * n_actions - 1)
+    check_integer("n_actions", n_actions, 1, 10_000)
+    check_integer("n_decisions", n_decisions, 1, MAX_MODEL_STATES)
+    check_total_size("n_decisions, n_actions", n_decisions, n_actions)
+    check_number("epsilon", epsilon, 0, 1, closed="(]")
+    check_integer("best", best, 0, n_decisions * n_actions - 1)
     if n_actions == 1 and n_decisions > 1:
         raise InputError("n_actions: must be at least 2 with more than one decision state, got 1")
     levels = [n_decisions]
     while levels[0] > n_actions:
         levels.insert(0, math.ceil(levels[0] / n_actions))
     depth = len(levels) - 1
-    number("radius", radius, 5 + 2 * depth, 1e9)
+    check_number("radius", radius, 5 + 2 * depth, 1e9)
     wait = math.floor((radius - 3) / 2) - depth
     advantage = epsilon / (2 * (wait + depth + 2))
     goal, bad = 1, 2
@@ -132,17 +132,19 @@ def lower_bound(
         children = range(node * n_actions, min((node + 1) * n_actions, levels[level])) if level else range(levels[0])
         return first[level] + children[action % len(children)]
 
-    rows: list[Row] = [_row((child(0, 0, a), 1 / wait), (0, 1 - 1 / wait)) for a in range(n_actions)]
+    rows: list[TransitionRow] = [
+        _merge_successors((child(0, 0, a), 1 / wait), (0, 1 - 1 / wait)) for a in range(n_actions)
+    ]
     rows += [{goal: 1.0}] * n_actions + [{0: 1.0}] * n_actions
     for level in range(depth):
         rows += [{child(level + 1, node, a): 1.0} for node in range(levels[level]) for a in range(n_actions)]
     for pair in range(n_decisions * n_actions):
         good = 0.5 + advantage * (pair == best)
         rows.append({goal: good, bad: 1 - good})
-    return from_rows(rows, n_actions, name="lower-bound", labels=_lower_bound_labels(levels))
+    return model_from_rows(rows, n_actions, name="lower-bound", labels=_lower_bound_labels(levels))
 
 
-def separation(*, n_actions: int = 4, radius: float = 10.0, eta: float = 0.001, best: int = 0) -> TabularMDP:
+def separation_instance(*, n_actions: int = 4, radius: float = 10.0, eta: float = 0.001, best: int = 0) -> TabularMDP:
     """The instance that separates exploration with and without a reset (``lemma_exp_sep``, ``fig:mdp-separation``).
 
     s0 leads to x, or with probability eta to a fork (s~); x waits for g with zeta = 1/(L - 1); in the fork the
@@ -154,18 +156,18 @@ def separation(*, n_actions: int = 4, radius: float = 10.0, eta: float = 0.001, 
     steps: no learner can be sure in less than the order of the diameter. *With it*, a policy that errs in
     the fork and resets in the pit loses eta (1 + V^pi), so that the fork need never be seen.
     """
-    integer("n_actions", n_actions, 2, 10_000)
-    number("radius", radius, 2, 1e9)
-    number("eta", eta, 0, 1, closed="()")
-    integer("best", best, 0, n_actions - 1)
+    check_integer("n_actions", n_actions, 2, 10_000)
+    check_number("radius", radius, 2, 1e9)
+    check_number("eta", eta, 0, 1, closed="()")
+    check_integer("best", best, 0, n_actions - 1)
     zeta = 1 / (radius - 1)
     start, goal, x, fork, pit = range(5)
-    rows: list[Row] = [{x: 1 - eta, fork: eta}] * n_actions
+    rows: list[TransitionRow] = [{x: 1 - eta, fork: eta}] * n_actions
     rows += [{start: 1.0}] * n_actions
-    rows += [_row((goal, zeta), (x, 1 - zeta))] * n_actions
+    rows += [_merge_successors((goal, zeta), (x, 1 - zeta))] * n_actions
     rows += [{goal if a == best else pit: 1.0} for a in range(n_actions)]
     rows += [{goal: eta / 2, pit: 1 - eta / 2}] * n_actions
-    return from_rows(rows, n_actions, name="separation", labels=("s0", "g", "x", "fork", "pit"))
+    return model_from_rows(rows, n_actions, name="separation", labels=("s0", "g", "x", "fork", "pit"))
 
 
 def _lower_bound_labels(levels: list[int]) -> tuple[str, ...]:
@@ -173,9 +175,9 @@ def _lower_bound_labels(levels: list[int]) -> tuple[str, ...]:
     return ("s0", "goal", "bad", *inner, *(f"decision {i}" for i in range(levels[-1])))
 
 
-def _row(*entries: tuple[int, float]) -> Row:
+def _merge_successors(*entries: tuple[int, float]) -> TransitionRow:
     """Successors with their probabilities, equal ones added, impossible ones left out."""
-    row: Row = {}
+    row: TransitionRow = {}
     for state, p in entries:
         if p > 0:
             row[state] = row.get(state, 0.0) + p

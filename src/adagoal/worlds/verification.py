@@ -25,28 +25,28 @@ from scipy import sparse
 
 from adagoal.core import files
 from adagoal.core.errors import InputError
-from adagoal.worlds.model import TabularMDP, assembled
+from adagoal.worlds.model import TabularMDP, model_from_matrix
 
-ENDINGS = (".prism", ".nm", ".pm", ".jani", ".drn", ".umb")
+STORM_SUFFIXES = (".prism", ".nm", ".pm", ".jani", ".drn", ".umb")
 """Of the files that Storm reads; the first three are PRISM programs."""
 ABSENT = "absent"
 
 
-def load(path: Path, constants: Mapping[str, Any]) -> TabularMDP:
+def load_storm_model(path: Path, constants: Mapping[str, Any]) -> TabularMDP:
     """The model in a file; ``constants`` are the values of the undefined constants of a program."""
-    with files.regular(path):
+    with files.open_regular_file(path):
         pass  # it is there, and can be read
-    storm = _storm(path)
-    with _quietly(storm, path):
+    storm = _import_stormpy(path)
+    with _silence_storm(storm, path):
         if path.suffix in (".drn", ".umb"):
             if constants:
                 raise InputError(f"{path.name} is built already and has no constants", "env_args")
-            return converted(_explicit(storm, path), path.stem)
-        built, named = _program(storm, path, constants)
-        return converted(built, path.stem, named)
+            return convert_storm_model(_build_explicit_model(storm, path), path.stem)
+        built, named = _build_program(storm, path, constants)
+        return convert_storm_model(built, path.stem, named)
 
 
-def converted(built: Any, name: str, named: Mapping[str, str] | None = None) -> TabularMDP:
+def convert_storm_model(built: Any, name: str, named: Mapping[str, str] | None = None) -> TabularMDP:
     """Storm's sparse model as one of ours; see the module's text. ``named``: other names of labels that it has."""
     kind = built.model_type.name
     if kind not in ("DTMC", "MDP") or built.is_partially_observable:
@@ -68,35 +68,35 @@ def converted(built: Any, name: str, named: Mapping[str, str] | None = None) -> 
     labels = {label: label for label in sorted(built.labeling.get_labels())} | dict(named or {})
     leaves = np.zeros(states, bool)
     leaves[state[rows[columns != state[rows]]]] = True
-    return assembled(
+    return model_from_matrix(
         *(kernel, states, width),
         start=start,
         terminal=~leaves,
         action_mask=has.reshape(states, width),
         name=name,
-        labels=_labels(built),
-        actions=_actions(built, pair, states * width),
-        sets={name: _members(built, label) for name, label in labels.items()},
+        labels=_state_valuations(built),
+        actions=_choice_names(built, pair, states * width),
+        sets={name: _label_members(built, label) for name, label in labels.items()},
     )
 
 
-def _labels(built: Any) -> list[str]:
+def _state_valuations(built: Any) -> list[str]:
     """[S] the variables of every state with their values, or nothing where the file has none."""
     if not built.has_state_valuations():
         return []
     values = built.state_valuations
     variables = list(values.get_all_variables())
     return [
-        ",".join(f"{variable.name}={_plain(values.get_value(s, variable))}" for variable in variables)
+        ",".join(f"{variable.name}={_format_value(values.get_value(s, variable))}" for variable in variables)
         for s in range(built.nr_states)
     ]
 
 
-def _plain(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _actions(built: Any, pair: Any, pairs: int) -> list[str]:
+def _choice_names(built: Any, pair: Any, pairs: int) -> list[str]:
     """[S * A] the names of the actions; one without a name is called by its number in the state."""
     names = [ABSENT] * pairs
     width = pairs // built.nr_states
@@ -106,13 +106,13 @@ def _actions(built: Any, pair: Any, pairs: int) -> list[str]:
     return names
 
 
-def _members(built: Any, label: str) -> Any:
+def _label_members(built: Any, label: str) -> Any:
     found = np.zeros(built.nr_states, bool)
     found[list(built.labeling.get_states(label))] = True
     return found
 
 
-def _program(storm: Any, path: Path, constants: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:
+def _build_program(storm: Any, path: Path, constants: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:
     """A PRISM or JANI program, built; and the labels that the names of its properties stand for."""
     properties: list[Any] = []
     if path.suffix == ".jani":
@@ -122,14 +122,18 @@ def _program(storm: Any, path: Path, constants: Mapping[str, Any]) -> tuple[Any,
     open_constants = [constant.name for constant in program.constants if not constant.defined]
     for name in constants:
         if name not in open_constants:
-            raise InputError(f"{path.name} has no open constant {name!r}; {_needs(open_constants)}", "env_args")
+            raise InputError(
+                f"{path.name} has no open constant {name!r}; {_required_constants(open_constants)}", "env_args"
+            )
     missing = [name for name in open_constants if name not in constants]
     if missing:
         raise InputError(f"{path.name} needs values of its constants {', '.join(missing)}", "env_args")
     if constants:
         program, properties = storm.instantiate_constants(program, dict(constants), properties)
     targets = {
-        each.get_name(): target for each in properties if (target := _target(each.get_raw_formula())) is not None
+        each.get_name(): target
+        for each in properties
+        if (target := _reachability_target(each.get_raw_formula())) is not None
     }
     options = storm.BuilderOptions(2 * list(targets.values()))  # a single one would end the model at its target
     options.set_build_all_labels()
@@ -139,17 +143,17 @@ def _program(storm: Any, path: Path, constants: Mapping[str, Any]) -> tuple[Any,
     return storm.build_model(program, options=options), labels
 
 
-def _target(formula: Any) -> Any:
+def _reachability_target(formula: Any) -> Any:
     """What a property asks to reach, None where it asks for something else: P=? [F x] and R=? [F x] are about x."""
     inner = getattr(formula, "subformula", None)
     return inner.subformula if inner is not None and inner.is_eventually_formula else None
 
 
-def _needs(names: list[str]) -> str:
+def _required_constants(names: list[str]) -> str:
     return f"it needs {', '.join(names)}" if names else "it needs none"
 
 
-def _explicit(storm: Any, path: Path) -> Any:
+def _build_explicit_model(storm: Any, path: Path) -> Any:
     """A DRN or UMB file, built."""
     if path.suffix == ".umb":
         options = storm.io.UmbImportOptions()
@@ -160,7 +164,7 @@ def _explicit(storm: Any, path: Path) -> Any:
     return storm.build_model_from_drn(path, options=options)
 
 
-def _storm(path: Path) -> Any:
+def _import_stormpy(path: Path) -> Any:
     """The stormpy package, which is an extra."""
     try:
         import stormpy
@@ -170,7 +174,7 @@ def _storm(path: Path) -> Any:
 
 
 @contextlib.contextmanager
-def _quietly(storm: Any, path: Path) -> Iterator[None]:
+def _silence_storm(storm: Any, path: Path) -> Iterator[None]:
     """What Storm finds wrong is one line, and nothing is printed beside it."""
     levels: Any = storm.developer.LogLevel
     set_level: Callable[[Any], None] = storm.developer.set_log_level

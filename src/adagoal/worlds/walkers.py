@@ -20,108 +20,112 @@ from functools import partial
 
 import numpy as np
 
-from adagoal.core.backup import Local
-from adagoal.core.counts import LINE, Counts
-from adagoal.core.threads import side_by_side
+from adagoal.core.backup import LocalLowerBounds
+from adagoal.core.counts import CACHE_LINE_VALUES, TransitionCounts
+from adagoal.core.threads import run_jobs_in_threads
 from adagoal.core.types import Floats
-from adagoal.core.world import Outcome, Plan
+from adagoal.core.world import ExplorationPlan, RolloutOutcome
 from adagoal.worlds import episode
 from adagoal.worlds.model import TabularMDP
 
-LONG = 65_536
+MIN_WALKER_ROLLOUT_STEPS = 65_536
 """Steps of a rollout from which on it is for walkers. The first such one comes after 1.7e7 steps (schedule.py)."""
-WALKERS, EACH = 8, 8192
+N_WALKERS, MAX_WALKER_ROUND_STEPS = 8, 8192
 """Walkers, and the steps of each in a round, at most: that is a millisecond, which threads are worth."""
 
 
-def pay(plan: Plan, weights: Floats, steps: int, episodes: int) -> bool:
+def should_use_walkers(plan: ExplorationPlan, weights: Floats, steps: int, episodes: int) -> bool:
     """Whether a rollout of so many steps and episodes, at most, is for walkers.
 
     They have bounds of their own for every column that may be played: copies take no longer than steps.
     """
-    if not isinstance(plan.policy, Local) or min(steps, episodes) < LONG:
+    if not isinstance(plan.policy, LocalLowerBounds) or min(steps, episodes) < MIN_WALKER_ROLLOUT_STEPS:
         return False
-    return bool(np.count_nonzero(weights > 0) * plan.policy.V.shape[1] <= LONG)
+    return bool(np.count_nonzero(weights > 0) * plan.policy.V.shape[1] <= MIN_WALKER_ROLLOUT_STEPS)
 
 
 class Walker:
     """One of them."""
 
-    def __init__(self, known: episode.Noted, given: episode.Orders, seed: int) -> None:
+    def __init__(self, known: episode.LoggingModel, given: episode.EpisodePlan, seed: int) -> None:
         local = given.policy
-        self._known, self._given = known, given._replace(policy=local._replace(V=np.empty_like(local.V)))
-        self._log = np.zeros((episode.EPISODES, 2), np.int64)
-        self._place, self._rng = np.array([given.start, -1, 0]), np.random.default_rng(seed)
-        numbers = len(known.moves) + episode.EPISODES + 1  # of every step, and of every episode
-        self._numbers = episode.Numbers(np.empty(numbers), np.full(LINE, numbers))
-        self.steps, self.ended = 0, self._log[:0]
+        self._model, self._episode_plan = known, given._replace(policy=local._replace(V=np.empty_like(local.V)))
+        self._episode_log = np.zeros((episode.MAX_EPISODES_PER_CALL, 2), np.int64)
+        self._position, self._rng = np.array([given.start, -1, 0]), np.random.default_rng(seed)
+        numbers = len(known.moves) + episode.MAX_EPISODES_PER_CALL + 1  # of every step, and of every episode
+        self._uniform_buffer = episode.UniformBuffer(np.empty(numbers), np.full(CACHE_LINE_VALUES, numbers))
+        self.steps, self.finished_episodes = 0, self._episode_log[:0]
         """Of the last round: its steps, and of every episode that ended the goal and whether it was reached, [n, 2]"""
 
     @property
     def V(self) -> Floats:
         """[columns, S] its bounds"""
-        found: Floats = self._given.policy.V
+        found: Floats = self._episode_plan.policy.V
         return found
 
-    def walk(self, V: Floats, steps: int) -> None:
+    def walk_from_bounds(self, V: Floats, steps: int) -> None:
         """Take so many steps, at most, from bounds V on."""
-        self.V[:], self._known.taken[0] = V, 0
-        self._numbers.refill(self._rng)
-        self.steps, n = episode.simulate(self._known, self._given, self._place, self._numbers, steps, self._log)
-        self.ended = self._log[:n].copy()
+        self.V[:], self._model.taken[0] = V, 0
+        self._uniform_buffer.refill_used(self._rng)
+        self.steps, n = episode.play_episodes_compiled(
+            self._model, self._episode_plan, self._position, self._uniform_buffer, steps, self._episode_log
+        )
+        self.finished_episodes = self._episode_log[:n].copy()
 
     @property
-    def state(self) -> int:
+    def current_state(self) -> int:
         """Where it stands."""
-        return int(self._place[0])
+        return int(self._position[0])
 
 
-def rollout(
+def rollout_with_walkers(
     mdp: TabularMDP,
     cumulative: Floats,
-    plan: Plan,
+    plan: ExplorationPlan,
     weights: Floats,
-    counts: Counts,
+    counts: TransitionCounts,
     rng: np.random.Generator,
     steps: int,
-) -> Outcome:
+) -> RolloutOutcome:
     """Rounds until a state is new, the steps are spent, or there are as many episodes as in any rollout.
 
     ``counts`` have room for all successors. No threshold is looked at: a plan with local backups has none.
     """
     local, columns = plan.policy, np.flatnonzero(weights > 0)
-    assert isinstance(local, Local)
+    assert isinstance(local, LocalLowerBounds)
     V = local.V[columns]
     mine = local._replace(V=V, probe=local.probe[columns])
-    given = episode.part(plan, weights, columns, mine, mdp.n_actions, mdp.start)
-    rounds = -(-steps // (WALKERS * EACH))
-    each = (steps - WALKERS) // (WALKERS * rounds)  # a reset of each walker comes in the end
-    moves, landed = np.empty((2, WALKERS, each), np.int64)
-    taken = np.zeros((WALKERS, LINE), np.int64)
-    seeds = rng.integers(2**63, size=WALKERS)
+    given = episode.restrict_to_columns(plan, weights, columns, mine, mdp.n_actions, mdp.start)
+    rounds = -(-steps // (N_WALKERS * MAX_WALKER_ROUND_STEPS))
+    each = (steps - N_WALKERS) // (N_WALKERS * rounds)  # a reset of each walker comes in the end
+    moves, landed = np.empty((2, N_WALKERS, each), np.int64)
+    taken = np.zeros((N_WALKERS, CACHE_LINE_VALUES), np.int64)
+    seeds = rng.integers(2**63, size=N_WALKERS)
     walkers = [
-        Walker(episode.Noted.of(mdp, cumulative, counts, *noted), given, int(seed))
+        Walker(episode.LoggingModel.from_counts(mdp, cumulative, counts, *noted), given, int(seed))
         for *noted, seed in zip(moves, landed, taken, seeds, strict=True)
     ]
     ended, total, known = [], 0, np.count_nonzero(counts.seen)
-    cores = min(WALKERS, os.cpu_count() or 1)
+    cores = min(N_WALKERS, os.cpu_count() or 1)
     with ThreadPoolExecutor(cores) as threads:
         for _ in range(rounds):
-            side_by_side([partial(walker.walk, V, each) for walker in walkers], threads)
-            counts.add_rows(moves, landed, taken[:, 0], threads, cores)
+            run_jobs_in_threads([partial(walker.walk_from_bounds, V, each) for walker in walkers], threads)
+            counts.add_step_rows(moves, landed, taken[:, 0], threads, cores)
             for walker in walkers:
                 np.maximum(V, walker.V, out=V)
-                ended.append(walker.ended)
+                ended.append(walker.finished_episodes)
                 total += walker.steps
-            if sum(map(len, ended)) >= episode.EPISODES or np.count_nonzero(counts.seen) > known:
+            if sum(map(len, ended)) >= episode.MAX_EPISODES_PER_CALL or np.count_nonzero(counts.seen) > known:
                 break
     local.V[columns] = V
     log = np.concatenate(ended)
-    return episode.outcome(total + sum(go_home(walker.state, counts) for walker in walkers), len(log), log)
+    return episode.make_outcome(
+        total + sum(count_reset_step(walker.current_state, counts) for walker in walkers), len(log), log
+    )
 
 
-def go_home(state: int, counts: Counts) -> int:
+def count_reset_step(state: int, counts: TransitionCounts) -> int:
     """The steps of a reset in a state: none at the start."""
     away = state != counts.start
-    counts.add(*np.full((2, int(away)), [[-1 - state], [counts.start]]))
+    counts.add_steps(*np.full((2, int(away)), [[-1 - state], [counts.start]]))
     return int(away)
