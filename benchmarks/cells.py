@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 
 import adagoal
-from adagoal.core.policy import Policy
-from adagoal.mdp.audit import Audit, audit_policies
-from adagoal.worlds import grid
+from adagoal.core.tabular_policy import Policy
+from adagoal.envs import toy_models
+from adagoal.exact.audit import Audit, audit_policies
 from scale import timed_parts
 
 RINGS = 5
@@ -98,7 +98,7 @@ def explored(folder: Path, side: int, radius: float, epsilon: float, device: str
 def checked(folder: Path) -> None:
     """The audit, the table by distance, and the map."""
     facts, kept = json.loads((folder / "cells.json").read_text()), dict(np.load(folder / "cells.npz"))
-    mdp = grid.open_grid_model(rows=facts["side"], cols=facts["side"])
+    mdp = toy_models.open_grid_model(rows=facts["side"], cols=facts["side"])
     goals = [int(g) for g in kept["goals"]]
     tables = zip(kept["policy_goals"].tolist(), kept["policy"], strict=True)
     policies = {g: Policy(g, actions[None], mdp.n_actions) for g, actions in tables}

@@ -69,10 +69,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
 
-    from adagoal.core.files import write_json
+    from adagoal.core.file_io import write_json
     from adagoal.deep import Config, train
+    from adagoal.deep.training_history import TrainingHistory
     from adagoal.runs import training_files
-    from adagoal.runs.training_progress import TrainingProgress
+    from adagoal.runs.training_observers import TrainingProgress
 
     base, variants = GROUPS[options.group]
     seeds = range(options.first_seed, options.first_seed + options.seeds)
@@ -86,7 +87,7 @@ def main() -> None:
     write_so_far = training_files.make_interim_writer(options.out, name_runs)
     with TrainingProgress() as show:
 
-        def observe(history: History) -> None:
+        def observe(history: TrainingHistory) -> None:
             show(history)
             write_so_far(history)
 

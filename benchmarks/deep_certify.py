@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from adagoal.core.files import write_json
+from adagoal.core.file_io import write_json
 from adagoal.core.types import Bools, Floats
 from adagoal.deep import certification
 from adagoal.deep.certification import Certification, Claim, GoalCell, Verdict

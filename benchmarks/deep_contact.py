@@ -17,7 +17,7 @@ import numpy as np
 from gymnasium import spaces
 
 from adagoal.deep import Config
-from adagoal.deep.envs import EnvSource
+from adagoal.deep.goal_envs import EnvSource
 from adagoal.deep.training import Training
 
 PUSH, STEPS = 5, 20

@@ -151,7 +151,7 @@ def main() -> None:
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
 
-    from adagoal.core.files import read_json, write_json
+    from adagoal.core.file_io import read_json, write_json
 
     if options.table is not None:
         files = [read_json(path) for path in options.table]
@@ -166,8 +166,9 @@ def main() -> None:
         print(choose(read_json(options.choose)))
         return
     from adagoal.deep import Config, train
+    from adagoal.deep.training_history import TrainingHistory
     from adagoal.runs import training_files
-    from adagoal.runs.training_progress import TrainingProgress
+    from adagoal.runs.training_observers import TrainingProgress
 
     shared = {"steps": options.steps, "train_goals": f"scale={options.scale}" if options.scale else "env"}
     shared |= {"eval_every": options.eval_every, "eval_episodes": 48, "buffer": min(options.steps, 1_000_000)}
@@ -181,7 +182,7 @@ def main() -> None:
     so_far = training_files.make_interim_writer(options.out, lambda data: None)
     with TrainingProgress() as show:
 
-        def observe(history: History) -> None:
+        def observe(history: TrainingHistory) -> None:
             show(history)
             so_far(history)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from adagoal.core.types import Floats
-from adagoal.goals import GoalInfo, adagoal, adagoal_proportional, rule
+from adagoal.goal_rules import GoalInfo, adagoal, adagoal_proportional, rule
 
 
 @rule("D", "E")

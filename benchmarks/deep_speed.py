@@ -68,7 +68,7 @@ class Clock:
 def training(**changes: Any) -> Any:
     """A trainer that has compiled and played two cycles, with its rollout processes."""
     from adagoal.deep.config import Config
-    from adagoal.deep.fleet import RolloutWorkers
+    from adagoal.deep.rollout_workers import RolloutWorkers
     from adagoal.deep.training import Training
 
     fixed = {"algorithm": "ddpg", "steps": PER_CYCLE, "episodes": ENVS, "eval_every": 10**6, "eval_episodes": 1}
@@ -145,7 +145,7 @@ def learner(options: argparse.Namespace) -> dict[str, Any]:
 
     from adagoal.deep import learner
     from adagoal.deep.config import Config
-    from adagoal.deep.envs import EnvDimensions
+    from adagoal.deep.goal_envs import EnvDimensions
 
     sizes = EnvDimensions(observation=25, goal=3, action=4, horizon=HORIZON, success=0.05)
     one = Config(ENV, updates=options.updates, batch=options.batch, hidden=options.hidden, buffer=200_000)
@@ -176,9 +176,9 @@ def arithmetic(options: argparse.Namespace) -> dict[str, Any]:
     import jax.numpy as jnp
     import numpy as np
 
-    from adagoal.deep import algorithms, ddpg, ensemble, networks
+    from adagoal.deep import algorithms, ddpg, networks
     from adagoal.deep.config import RECIPES, Config
-    from adagoal.deep.envs import EnvDimensions
+    from adagoal.deep.goal_envs import EnvDimensions
 
     sizes = EnvDimensions(observation=25, goal=3, action=4, horizon=HORIZON, success=0.05)
     knobs, key = {"action_l2": jnp.array(1.0)}, jax.random.key(0)
@@ -201,11 +201,11 @@ def arithmetic(options: argparse.Namespace) -> dict[str, Any]:
 
     def ensemble_of(config: Config) -> float:
         rng = np.random.default_rng(0)
-        actor, members = ddpg.init_networks(config, sizes, rng), ensemble.init_value_ensemble(config, sizes, rng)
+        actor, members = ddpg.init_networks(config, sizes, rng), networks.init_value_ensemble(config, sizes, rng)
 
         def update(members: Any, batch: Any) -> Any:
-            lessons = ensemble.value_ensemble_batches(config, members, lambda og: ddpg.select_actions(actor, og), batch)
-            return ensemble.update_value_ensemble(config, members, jax.tree.map(lambda x: x[0], lessons))
+            lessons = networks.value_ensemble_batches(config, members, lambda og: ddpg.select_actions(actor, og), batch)
+            return networks.update_value_ensemble(config, members, jax.tree.map(lambda x: x[0], lessons))
 
         return config.ensemble_updates * counted(update, members, config.members * config.ensemble_batch)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from adagoal.deep.history import TrainingHistory
+    from adagoal.deep.training_history import TrainingHistory
 
 WANTED = 0.9
 
@@ -31,10 +31,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
 
-    from adagoal.core.files import write_json
+    from adagoal.core.file_io import write_json
     from adagoal.deep import Config, train
     from adagoal.runs import training_files
-    from adagoal.runs.training_progress import TrainingProgress
+    from adagoal.runs.training_observers import TrainingProgress
 
     config = Config(
         options.env,

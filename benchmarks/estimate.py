@@ -16,9 +16,8 @@ import time
 from typing import Any
 
 import adagoal
-from adagoal.core.run import ExplorationRun
-from adagoal.runs.estimate import CostEstimator
-from adagoal.runs.rehearsal import simulate_remaining_run
+from adagoal.core.exploration_run import ExplorationRun
+from adagoal.runs.cost_estimate import CostEstimator, simulate_remaining_run
 from scale import WORLDS
 
 OTHERS: dict[str, dict[str, Any]] = {

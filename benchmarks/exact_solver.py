@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.optimize import linprog
 
-from adagoal.core.policy import Policy
-from adagoal.mdp import solve
-from adagoal.mdp.audit import audit_policies
-from adagoal.worlds import grid, random_models, toys
-from adagoal.worlds.model import TabularMDP, model_from_rows
+from adagoal.core.tabular_policy import Policy
+from adagoal.envs import model_families, toy_models
+from adagoal.envs.model import TabularMDP, model_from_rows
+from adagoal.exact import solver
+from adagoal.exact.audit import audit_policies
 
 Floats = NDArray[np.float64]
 
@@ -132,25 +132,25 @@ def timed(work: Callable[[], Any], repeats: int = 3) -> float:
 def speed(worlds: list[TabularMDP]) -> None:
     print(f"{'all goals':<24} {'states':>6} {'reachable':>9} {'D_0 of them':>12} {'seconds':>8}")
     for mdp in worlds:
-        seconds = timed(functools.partial(solve.optimal_values, mdp), repeats=1 if mdp.n_states > 1000 else 3)
-        distances = solve.optimal_distances(mdp)
+        seconds = timed(functools.partial(solver.optimal_values, mdp), repeats=1 if mdp.n_states > 1000 else 3)
+        distances = solver.optimal_distances(mdp)
         reached = distances[np.isfinite(distances)]
         print(f"{mdp.name:<24} {mdp.n_states:>6} {reached.size:>9} {reached.max():>12.4f} {seconds:>8.3f}")
 
 
 def periodic(horizon: int) -> None:
-    mdp = grid.two_room_grid()
-    actions = solve.optimal_policy(mdp, solve.optimal_values(mdp))
+    mdp = toy_models.two_room_grid()
+    actions = solver.optimal_policy(mdp, solver.optimal_values(mdp))
     tables = [np.repeat(actions[None, :, g], horizon, axis=0) for g in range(mdp.n_states)]
-    seconds = timed(lambda: [solve.periodic_value(mdp, table, g) for g, table in enumerate(tables)])
+    seconds = timed(lambda: [solver.periodic_value(mdp, table, g) for g, table in enumerate(tables)])
     print(f"two-room, 52 periodic policies, H = {horizon}: {seconds:.3f} s")
 
 
 def audits(radii: tuple[float, ...]) -> None:
-    mdp = grid.random_maze(rows=70, cols=70)
+    mdp = toy_models.random_maze(rows=70, cols=70)
     for radius in radii:
-        X = solve.reachable_set(mdp, radius).tolist()
-        actions = solve.optimal_policy(mdp, solve.optimal_values(mdp, X), X)
+        X = solver.reachable_set(mdp, radius).tolist()
+        actions = solver.optimal_policy(mdp, solver.optimal_values(mdp, X), X)
         policies = {g: Policy(g, actions[None, :, i], mdp.reset_action) for i, g in enumerate(X)}
         seconds = timed(functools.partial(audit_policies, mdp, X, policies, radius, 1.0))
         print(f"{mdp.name}, {mdp.n_states} states, radius {radius:g}: audit of {len(X)} policies: {seconds:.2f} s")
@@ -165,7 +165,7 @@ def against_storm(cases: list[tuple[TabularMDP, list[int]]], rounds: int = 3) ->
         theirs: dict[str, list[float]] = {name: [] for name in settings}
         for _ in range(rounds):
             begin = time.process_time()
-            V = solve.optimal_values(mdp, goals)
+            V = solver.optimal_values(mdp, goals)
             ours.append(time.process_time() - begin)
             for name, setting in settings.items():
                 storm.seconds = 0.0
@@ -184,7 +184,7 @@ def agreement(worlds: list[TabularMDP]) -> None:
         print("(stormpy is not installed: Storm is left out)")
     print(f"{'relative difference':<24} {'goals':>6} " + " ".join(f"{name:>15}" for name in solvers))
     for mdp in worlds:
-        V = solve.optimal_values(mdp)
+        V = solver.optimal_values(mdp)
         goals = [int(g) for g in np.flatnonzero(np.isfinite(V[mdp.start]))][:: max(1, mdp.n_states // 60)]
         scale = np.maximum(V[:, goals], 1.0)
         worst = [np.abs(solver(mdp, goals) - V[:, goals]) / scale for solver in solvers.values()]
@@ -194,23 +194,29 @@ def agreement(worlds: list[TabularMDP]) -> None:
 def main() -> None:
     newest = next(name for name in ("Taxi-v4", "Taxi-v3") if name in gymnasium.registry)
     taxi, lake = from_gymnasium(newest), from_gymnasium("FrozenLake-v1", map_name="8x8")
-    small = [grid.two_room_grid(), grid.two_room_grid(layout="right"), grid.open_grid_model(), lake, taxi]
-    toy = [
-        toys.lower_bound_instance(n_decisions=7),
-        toys.separation_instance(),
-        toys.trap_chain(),
-        toys.rare_exit_chain(p=1e-4),
+    small = [
+        toy_models.two_room_grid(),
+        toy_models.two_room_grid(layout="right"),
+        toy_models.open_grid_model(),
+        lake,
+        taxi,
     ]
-    speed([*small, grid.random_maze(rows=32, cols=31)])
+    toy = [
+        toy_models.lower_bound_instance(n_decisions=7),
+        toy_models.separation_instance(),
+        toy_models.trap_chain(),
+        toy_models.rare_exit_chain(p=1e-4),
+    ]
+    speed([*small, toy_models.random_maze(rows=32, cols=31)])
     for horizon in (50, 1000):
         periodic(horizon)
     audits((20.0, 140.0))
     if importlib.util.find_spec("stormpy"):
-        middling, large = grid.open_grid_model(rows=100, cols=100), grid.open_grid_model(rows=300, cols=300)
+        middling, large = toy_models.open_grid_model(rows=100, cols=100), toy_models.open_grid_model(rows=300, cols=300)
         singles = [(mdp, [goal]) for mdp in (middling, large) for goal in (mdp.n_states - 1, mdp.n_states // 3)]
-        all_goals = grid.open_grid_model(rows=30, cols=30)
+        all_goals = toy_models.open_grid_model(rows=30, cols=30)
         against_storm([*singles, (all_goals, list(range(all_goals.n_states)))])
-    agreement([*small, *toy, random_models.random_traps(), random_models.random_rare_exits()])
+    agreement([*small, *toy, model_families.random_traps(), model_families.random_rare_exits()])
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ from typing import Any
 import gymnasium
 
 import adagoal
-from adagoal.worlds import registry
-from adagoal.worlds.keys import minigrid_full_state, minigrid_state_key
+from adagoal.envs import registry
+from adagoal.envs.observation_keys import minigrid_full_state, minigrid_state_key
 
 PLACES = ("red", "green", "yellow", "blue", "aboard")
 TAXI: dict[str, Any] = {"env": "Taxi-v4", "radius": 20, "start_seed": 0}

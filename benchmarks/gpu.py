@@ -18,10 +18,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from adagoal.envs import toy_models
 from adagoal.planning import jax_bounds
-from adagoal.planning.jax_backend import JAX_BACKEND
-from adagoal.planning.model import GoalBlock, TargetGoals, to_sparse_model
-from adagoal.worlds import grid
+from adagoal.planning.jax_planner import JAX_BACKEND
+from adagoal.planning.model_arrays import GoalBlock, TargetGoals, to_sparse_model
 from sweep import CAP, empirical
 
 SWEEPS = jax_bounds.JACOBI_SWEEP_FACTOR
@@ -48,7 +48,7 @@ def bandwidth() -> float:
 
 def sweeps(rows: int, speed: float) -> None:
     """Backups a second of both bounds."""
-    mdp = grid.open_grid_model(rows=rows, cols=rows)
+    mdp = toy_models.open_grid_model(rows=rows, cols=rows)
     S, model = mdp.n_states, empirical(mdp)
     for goals in sorted({S, min(S, 1024), min(S, 256)}):
         column = np.full((S, 1), -1)
@@ -86,7 +86,7 @@ def sweeps(rows: int, speed: float) -> None:
 
 def exact(rows: int, goals: np.ndarray[Any, Any], title: str) -> np.ndarray[Any, Any]:
     """Seconds for the values of the goals in an open grid, from the number of cells between them."""
-    mdp = grid.open_grid_model(rows=rows, cols=rows)
+    mdp = toy_models.open_grid_model(rows=rows, cols=rows)
     cell = np.stack(np.divmod(np.arange(mdp.n_states), rows))
     hops = np.abs(cell[:, :, None] - cell[:, None, goals]).sum(axis=0)
     V = np.minimum(hops, 1 + hops[mdp.start]).astype(float)

@@ -21,12 +21,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.mdp.targets import to_target_goals
-from adagoal.planning.backend import NUMBA_BACKEND
-from adagoal.planning.model import pad_kernel, to_sparse_model
-from adagoal.tabular.paper import ucbvi_bonuses
-from adagoal.worlds import grid
-from adagoal.worlds.model import TabularMDP
+from adagoal.envs import toy_models
+from adagoal.envs.model import TabularMDP
+from adagoal.exact.solver import to_target_goals
+from adagoal.planning.backends import NUMBA_BACKEND
+from adagoal.planning.model_arrays import pad_kernel, to_sparse_model
+from adagoal.tabular.ucbvi import ucbvi_bonuses
 
 H, SAMPLES, REPEATS = 50, 300.0, 50
 Floats = NDArray[np.float64]
@@ -100,7 +100,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rlberry", action="store_true", help="also measure rlberry-scool's UCBVI")
     with_rlberry = parser.parse_args().rlberry
-    mdp = grid.two_room_grid()
+    mdp = toy_models.two_room_grid()
     fast, plain = kernel_plan(mdp), numpy_plan(mdp)
     np.testing.assert_allclose(fast(), plain(), atol=1e-9)
     rows = [

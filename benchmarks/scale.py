@@ -29,16 +29,16 @@ import numba
 import numpy as np
 
 import adagoal
-from adagoal.core.counts import TransitionCounts
-from adagoal.planning import exact
-from adagoal.planning.backend import NUMBA_BACKEND
-from adagoal.planning.model import EmpiricalModel, GoalBlock, to_sparse_model
-from adagoal.tabular.certified import CertifiedExplorer
-from adagoal.tabular.confidence import ConfidenceSets
-from adagoal.worlds import grid
-from adagoal.worlds.gym import GymAdapter
-from adagoal.worlds.model import TabularMDP
-from adagoal.worlds.simulator import ModelSimulator
+from adagoal.certified.confidence import ConfidenceSets
+from adagoal.certified.explorer import CertifiedExplorer
+from adagoal.core.transition_data import TransitionCounts
+from adagoal.envs import toy_models
+from adagoal.envs.gym_adapter import GymAdapter
+from adagoal.envs.model import TabularMDP
+from adagoal.envs.simulator import ModelSimulator
+from adagoal.planning import value_iteration
+from adagoal.planning.backends import NUMBA_BACKEND
+from adagoal.planning.model_arrays import EmpiricalModel, GoalBlock, to_sparse_model
 
 THREADS = 2
 """Of the sweeps and of the triad."""
@@ -177,22 +177,24 @@ def exact_solver(mdp: TabularMDP) -> tuple[float, float]:
         order, place = np.empty(n, np.int32), np.empty(n, np.int32)
         rows_, cols_ = np.divmod(np.arange(n), round(n**0.5))
         hops = np.abs(rows_ - rows_[goal]) + np.abs(cols_ - cols_[goal]) + 0.0
-        exact.order_outwards(column, 0, hops, np.inf, order, place)
-        places = model.successors.size + (exact.ROW_MULTIPLE - 1) * n * mdp.n_actions
+        value_iteration.order_outwards(column, 0, hops, np.inf, order, place)
+        places = model.successors.size + (value_iteration.ROW_MULTIPLE - 1) * n * mdp.n_actions
         pairs = n * mdp.n_actions
-        rows = exact.RenumberedRows(
+        rows = value_iteration.RenumberedRows(
             np.zeros(pairs + 1, np.int64), np.zeros(places, np.int32), np.zeros(places), np.empty(pairs)
         )
-        exact.renumber_rows(model, order, place, rows)
+        value_iteration.renumber_rows(model, order, place, rows)
         values, policy = np.append(hops[order], 0.0), np.empty(n, np.int16)
         start = int(place[mdp.start])
         jobs.append(
-            partial(exact.iterate_goal_values, rows, mdp.n_actions, start, values, policy, np.inf, -1.0, sweeps)
+            partial(
+                value_iteration.iterate_goal_values, rows, mdp.n_actions, start, values, policy, np.inf, -1.0, sweeps
+            )
         )
     table = 12 * int(rows.indptr[-1]) + rows.costs.nbytes + rows.indptr.nbytes
     own = 2 * values.nbytes + policy.nbytes
-    backups = n * (mdp.n_actions + exact.EVALUATION_SWEEPS)
-    moved = table + own + exact.EVALUATION_SWEEPS * (table / mdp.n_actions + own)
+    backups = n * (mdp.n_actions + value_iteration.EVALUATION_SWEEPS)
+    moved = table + own + value_iteration.EVALUATION_SWEEPS * (table / mdp.n_actions + own)
     return THREADS * sweeps * backups / fastest(jobs), moved / backups
 
 
@@ -202,10 +204,10 @@ def sweep_speeds() -> None:
     print(f"\n{THREADS} threads; triad: {speed / 1e9:.1f} GB/s; blocks of {NUMBA_BACKEND.block_size} goals")
     print(f"{'sweep':14}{'grid':>10}{'backups/s':>12}{'bytes each':>12}{'roofline':>12}{'share':>7}")
     for side in (20, 100, 300):
-        mdp = grid.open_grid_model(rows=side, cols=side, slip=0.1)
+        mdp = toy_models.open_grid_model(rows=side, cols=side, slip=0.1)
         parts = {"lower": partial(certified, mdp, upper=False), "upper": partial(certified, mdp, upper=True)}
         if side == 300:
-            parts["exact solver"] = partial(exact_solver, grid.open_grid_model(rows=600, cols=600, slip=0.1))
+            parts["exact solver"] = partial(exact_solver, toy_models.open_grid_model(rows=600, cols=600, slip=0.1))
         for name, measure in parts.items():
             found, moved = measure()
             size = 600 if name == "exact solver" else side

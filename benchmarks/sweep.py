@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from adagoal.core import backup
-from adagoal.planning.backend import NUMBA_BACKEND
-from adagoal.planning.model import EmpiricalModel, GoalBlock
-from adagoal.worlds import grid, random_models
-from adagoal.worlds.model import TabularMDP
+from adagoal.core import local_backup
+from adagoal.envs import model_families, toy_models
+from adagoal.envs.model import TabularMDP
+from adagoal.planning.backends import NUMBA_BACKEND
+from adagoal.planning.model_arrays import EmpiricalModel, GoalBlock
 
 Floats = NDArray[np.float64]
 CAP = 42.0
@@ -122,9 +122,9 @@ def _closed_forms(
     r, q = model.r[:, None], model.q[:, None]
     sure = np.where(model.support[:, None] == 1, 1.0 - q, 0.0)
     mean, variance = low[0], np.maximum(low[1] - low[0] ** 2, 0.0)
-    finest, coarsest = backup.FINEST_LEVEL * CAP, CAP / backup.FINEST_LEVEL
+    finest, coarsest = local_backup.FINEST_LEVEL * CAP, CAP / local_backup.FINEST_LEVEL
     deviation = np.maximum(np.sqrt(2.0 * r * np.maximum(variance, 2.0 * r * finest**2)), variance / coarsest)
-    Q = 1.0 + np.maximum(mean * (1.0 - r) - backup.NEAREST_LEVEL_FACTOR * deviation, sure * mean)
+    Q = 1.0 + np.maximum(mean * (1.0 - r) - local_backup.NEAREST_LEVEL_FACTOR * deviation, sure * mean)
     lower = np.minimum(np.minimum(CAP, 1.0 + V[model.start]), Q.reshape(len(V), -1, V.shape[1]).min(axis=1))
     mean, deviation = up[0], np.sqrt(2.0 * r * np.maximum(up[1] - up[0] ** 2, 0.0))
     top = np.minimum(CAP, 1.0 + Y[model.start])
@@ -186,7 +186,11 @@ def main() -> None:
     print(f"memory: {speed / 1e9:.1f} GB/s on {THREADS} threads (a = b + c)\n")
     names = (*(f"blocks {size}" for size in BLOCKS), "SciPy", "NumPy")
     print(f"{'backups a second':<24} {'states':>6} {'pairs':>6} " + " ".join(f"{name:>10}" for name in names))
-    for mdp in (grid.two_room_grid(), grid.random_maze(rows=23, cols=22), random_models.random_sparse(n_states=500)):
+    for mdp in (
+        toy_models.two_room_grid(),
+        toy_models.random_maze(rows=23, cols=22),
+        model_families.random_sparse(n_states=500),
+    ):
         with ThreadPoolExecutor(THREADS) as pool:
             found, read = rates(mdp, pool)
         numbers = " ".join(f"{rate:10.2e}" for rate in found)

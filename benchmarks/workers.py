@@ -17,7 +17,7 @@ import gymnasium
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
 
 import adagoal
-from adagoal.core.run import ExplorationRun
+from adagoal.core.exploration_run import ExplorationRun
 
 PAUSE = 1e-3
 

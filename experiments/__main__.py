@@ -15,7 +15,7 @@ import click
 
 from adagoal.cli import main as cli
 from adagoal.cli import options
-from adagoal.cli.experiments import RESUME_HELP, experiment_options, run_experiment_command
+from adagoal.cli.compare_command import RESUME_HELP, experiment_options, run_experiment_command
 from adagoal.compare.experiment import ExperimentInfo, ExperimentOption
 from experiments.catalogue import CATALOGUE
 

@@ -1,4 +1,4 @@
-"""The arena: every method on the same worlds, with both stopping notions (see :mod:`adagoal.compare.comparison`)."""
+"""The arena: every method on the same worlds, with both stopping notions (see :mod:`adagoal.compare.method_comparison`)."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from adagoal.compare import comparison
-from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
-from adagoal.compare.output import (
+from adagoal.compare import method_comparison
+from adagoal.compare.comparison_output import (
     MethodScore,
+    TextTable,
     compute_scores,
     draw_error_figure,
     group_outcomes,
     live_score_table,
     make_error_panels,
 )
-from adagoal.compare.single_run import make_known_model
-from adagoal.compare.tables import TextTable
-from adagoal.runs.setting import ExplorationSettings
+from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
+from adagoal.compare.experiment_runner import make_known_model
+from adagoal.runs.exploration_settings import ExplorationSettings
 from experiments import required_steps
 from experiments.catalogue import CATALOGUE
 
@@ -68,8 +68,8 @@ def cells(options: ExperimentOptions) -> list[ExplorationSettings]:
     for world in WORLDS:
         given = {"epsilon": 1.0, "budget": options.budget, **{k: v for k, v in world.items() if k != "env"}}
         worlds = {world["env"]: given}
-        found += comparison.build_settings(worlds, ("certified",), GOAL_RULES, seeds, seed=first)
-        found += comparison.build_settings(worlds, OTHERS, ("adagoal",), seeds, seed=first)
+        found += method_comparison.build_settings(worlds, ("certified",), GOAL_RULES, seeds, seed=first)
+        found += method_comparison.build_settings(worlds, OTHERS, ("adagoal",), seeds, seed=first)
     return sorted(found, key=lambda setting: setting.seed)
 
 
@@ -178,7 +178,7 @@ def report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> Experi
 
 def drawn(outcomes: Sequence[RunOutcome]) -> list[RunOutcome]:
     """The outcomes of ``DRAWN``."""
-    chosen = [(*comparison.parse_method_spec(spec), rule) for spec, rule in DRAWN]
+    chosen = [(*method_comparison.parse_method_spec(spec), rule) for spec, rule in DRAWN]
     settings = [outcome["setting"] for outcome in outcomes]
     kinds = [(setting["method"], setting["method_args"], setting["goal_rule"]) for setting in settings]
     return [outcome for outcome, kind in zip(outcomes, kinds, strict=True) if kind in chosen]
@@ -187,11 +187,11 @@ def drawn(outcomes: Sequence[RunOutcome]) -> list[RunOutcome]:
 ARENA = Experiment(
     "arena",
     cells,
-    comparison.measure_audited_run,
+    method_comparison.measure_audited_run,
     report,
-    outcome_file=comparison.outcome_file_name,
-    is_complete=comparison.is_complete_outcome,
-    describe_outcome=comparison.describe_outcome,
+    outcome_file=method_comparison.outcome_file_name,
+    is_complete=method_comparison.is_complete_outcome,
+    describe_outcome=method_comparison.describe_outcome,
     live_table=live_score_table,
     info=CATALOGUE["arena"],
 )

@@ -2,7 +2,7 @@
 
 Nobody could run these. The empirical kernel is taken to be the true one and every pair to have the same number of
 samples; bisection finds the number at which the rule of the paper stops (eq. ``stopping_rule``), with the constants as
-printed and with the better split of the horizon and epsilon (see tabular/paper.py). A fixed start state is used
+printed and with the better split of the horizon and epsilon (see tabular/ucbvi.py). A fixed start state is used
 where the price experiment uses one.
 """
 
@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from adagoal.compare.comparison_output import TextTable
 from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport
-from adagoal.compare.single_run import make_known_model
-from adagoal.compare.tables import TextTable
-from adagoal.runs.setting import ExplorationSettings
-from adagoal.tabular.paper import planning_horizon
+from adagoal.compare.experiment_runner import make_known_model
+from adagoal.runs.exploration_settings import ExplorationSettings
+from adagoal.tabular.ucbvi import planning_horizon
 from experiments.catalogue import CATALOGUE
 from experiments.price import DELTA, WORLDS
 from experiments.required_samples import for_ucbvi

@@ -5,7 +5,7 @@ value of the policy it speaks of, a bound on that policy's sub-optimality below 
 wrong side of V*, or, at the stop, the condition C1 or C2 of definition ``def_MGE``. The promise is that the probability
 of a broken run is at most delta, whatever the world, the goal rule and the moment of the stop.
 
-Families: the random models of :mod:`adagoal.worlds.random_models`, and five adversarial ones: ``every-step`` plans,
+Families: the random models of :mod:`adagoal.envs.model_families`, and five adversarial ones: ``every-step`` plans,
 tightens every bound and checks the stopping rule after each single step; ``exactly-L`` puts L (and where it can L +
 epsilon too) exactly on some V*; ``extreme`` has transition probabilities within 1e-6..1e-1 of 0 and 1; ``surprises``
 looks deterministic up to one rare transition, and tries every pair equally often; ``rivals`` has a rare transition that
@@ -25,21 +25,21 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from adagoal import goals as goal_rules
+from adagoal import goal_rules
+from adagoal.certified.explorer import CertifiedExplorer
+from adagoal.compare.comparison_output import COLOUR_BLIND_PALETTE, GUIDE_COLOUR, TextTable, figure_with_panels
 from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
-from adagoal.compare.tables import COLOUR_BLIND_PALETTE, GUIDE_COLOUR, TextTable, figure_with_panels
-from adagoal.core.counts import TransitionCounts
-from adagoal.core.intervals import clopper_pearson_interval
-from adagoal.core.policy import Policy
-from adagoal.core.run import ExplorationRun
-from adagoal.core.status import Status
+from adagoal.core.confidence_bounds import clopper_pearson_interval
+from adagoal.core.errors import Status
+from adagoal.core.exploration_run import ExplorationRun
+from adagoal.core.tabular_policy import Policy
+from adagoal.core.transition_data import TransitionCounts
+from adagoal.envs.model import TabularMDP
+from adagoal.envs.simulator import ModelSimulator
+from adagoal.exact import solver
+from adagoal.exact.audit import audit_policies
 from adagoal.loop import run_exploration
-from adagoal.mdp import solve
-from adagoal.mdp.audit import audit_policies
-from adagoal.report.curves import Curve, CurvePanel
-from adagoal.tabular.certified import CertifiedExplorer
-from adagoal.worlds.model import TabularMDP
-from adagoal.worlds.simulator import ModelSimulator
+from adagoal.report.curve_page import Curve, CurvePanel
 from experiments.arena import GOAL_RULES
 from experiments.catalogue import CATALOGUE
 from experiments.coverage_worlds import FAMILIES, RIVAL, case
@@ -81,7 +81,7 @@ class Truth:
 
     def __init__(self, mdp: TabularMDP) -> None:
         self.mdp = mdp
-        self.optimal = solve.optimal_values(mdp)
+        self.optimal = solver.optimal_values(mdp)
         self.first_miss: dict[str, int] = {}
         """The step count at which a kind of claim was found false for the first time."""
         self.slack = dict.fromkeys(KINDS, math.inf)
@@ -108,7 +108,7 @@ class Truth:
         """V^pi(s0 -> g) of a stationary policy, computed once."""
         key = goal, table.tobytes()
         if key not in self._values:
-            self._values[key] = float(solve.policy_values(self.mdp, table[0], goal)[self.mdp.start])
+            self._values[key] = float(solver.policy_values(self.mdp, table[0], goal)[self.mdp.start])
         return self._values[key]
 
     def _hold(self, run: ExplorationRun, kind: str, small: np.ndarray[Any, Any], large: np.ndarray[Any, Any]) -> None:
@@ -118,7 +118,7 @@ class Truth:
             return
         small, large = small[finite], large[finite]
         self.slack[kind] = min(self.slack[kind], float((large - small).min()))
-        if not solve.is_at_most(small, large).all():
+        if not solver.is_at_most(small, large).all():
             self.first_miss.setdefault(kind, run.steps)
 
 

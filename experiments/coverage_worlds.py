@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from adagoal.mdp import solve
-from adagoal.worlds import random_models
-from adagoal.worlds.model import TabularMDP, model_from_rows
+from adagoal.envs import model_families
+from adagoal.envs.model import TabularMDP, model_from_rows
+from adagoal.exact import solver
 
 FAMILIES = (
     *("sparse", "dense", "deterministic", "waiting", "rare exits", "traps", "extreme", "exactly-L", "surprises"),
@@ -93,9 +93,9 @@ def case(family: str, seed: int) -> Case:
     if family == "every-step":
         small: dict[str, Any] = {"n_states": int(rng.integers(4, 6)), "n_actions": 2, "seed": seed}
         kinds: tuple[Callable[[], TabularMDP], ...] = (
-            lambda: random_models.random_deterministic(**small),
+            lambda: model_families.random_deterministic(**small),
             lambda: extreme(**small),
-            lambda: random_models.random_waiting(**small, stay=0.1),
+            lambda: model_families.random_waiting(**small, stay=0.1),
         )
         return Case(kinds[rng.integers(3)](), float(rng.uniform(3, 5)), 2.0)
     if family == "surprises":
@@ -103,16 +103,16 @@ def case(family: str, seed: int) -> Case:
     if family == "rivals":
         return rivals(seed)
     if family == "exactly-L":
-        return _on_the_edge(random_models.random_sparse(**size, branching=some), L, epsilon)
+        return _on_the_edge(model_families.random_sparse(**size, branching=some), L, epsilon)
     builders: dict[str, Callable[[], TabularMDP]] = {
-        "sparse": lambda: random_models.random_sparse(**size, branching=some),
-        "dense": lambda: random_models.random_dense(**size),
-        "deterministic": lambda: random_models.random_deterministic(**size),
-        "waiting": lambda: random_models.random_waiting(**size, stay=rng.uniform(0.5, 0.95), branching=some),
-        "rare exits": lambda: random_models.random_rare_exits(
+        "sparse": lambda: model_families.random_sparse(**size, branching=some),
+        "dense": lambda: model_families.random_dense(**size),
+        "deterministic": lambda: model_families.random_deterministic(**size),
+        "waiting": lambda: model_families.random_waiting(**size, stay=rng.uniform(0.5, 0.95), branching=some),
+        "rare exits": lambda: model_families.random_rare_exits(
             **size, rare=int(rng.integers(1, 3)), p=10 ** rng.uniform(-3, -1), branching=min(some, S - 2)
         ),
-        "traps": lambda: random_models.random_traps(**size, traps=int(rng.integers(1, S // 2 + 1)), branching=some),
+        "traps": lambda: model_families.random_traps(**size, traps=int(rng.integers(1, S // 2 + 1)), branching=some),
         "extreme": lambda: extreme(S, A, seed),
     }
     return Case(builders[family](), L, epsilon)
@@ -120,7 +120,7 @@ def case(family: str, seed: int) -> Case:
 
 def _on_the_edge(mdp: TabularMDP, L: float, epsilon: float) -> Case:
     """L on the nearest V*, and L + epsilon on the next one if that leaves an epsilon between 0.5 and 2."""
-    distance = solve.optimal_distances(mdp)
+    distance = solver.optimal_distances(mdp)
     known = np.unique(distance[np.isfinite(distance) & (distance >= 1)])
     if not len(known):
         return Case(mdp, L, epsilon)

@@ -23,13 +23,12 @@ from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
+from adagoal.compare.comparison_output import TextTable
 from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
-from adagoal.compare.tables import TextTable
-from adagoal.core.errors import InputError
-from adagoal.core.files import read_json
-from adagoal.core.status import Status
-from adagoal.engines import TaskInterrupted, TaskResources
-from adagoal.report.curves import Curve, CurvePanel, curves_by_seed
+from adagoal.core.errors import InputError, Status
+from adagoal.core.file_io import read_json
+from adagoal.parallel import TaskInterrupted, TaskResources
+from adagoal.report.curve_page import Curve, CurvePanel, curves_by_seed
 from experiments.catalogue import CATALOGUE
 
 ENVS = {"push": "FetchPush-v4", "pick": "FetchPickAndPlace-v4"}
@@ -111,9 +110,9 @@ def kept(cell: Cell, outcome: RunOutcome, options: ExperimentOptions) -> bool:
 
 def train_panel(cell: Cell, options: ExperimentOptions) -> dict[str, Any]:
     """Train a panel, from its checkpoint where there is one; its folder gets a report of its own."""
-    from adagoal.report import deep as page
-    from adagoal.runs.training import resume, train
+    from adagoal.report import training_page as page
     from adagoal.runs.training_files import is_training_folder, make_interim_writer, training_to_json
+    from adagoal.runs.training_session import resume, train
 
     write_so_far = make_interim_writer(options.out / f"{cell.panel}.json", lambda data: data.update(panel=cell.panel))
 
@@ -143,7 +142,7 @@ def label(run: dict[str, Any]) -> str:
 
 def rows(panels: Sequence[RunOutcome]) -> list[dict[str, Any]]:
     """One row per panel and rule: median success at some steps, steps to 90%, share of goals in the test space."""
-    from adagoal.deep.history import median_success_at, steps_to_success
+    from adagoal.deep.training_history import median_success_at, steps_to_success
 
     found = []
     for data in panels:
@@ -168,7 +167,7 @@ def figure(panels: Sequence[RunOutcome]) -> Figure:
     Bottom: share of chosen goals in the test space and on the table; where training and test goals are the same
     (scale 1) that says nothing, and the share of candidates believed reachable is drawn instead.
     """
-    from adagoal.report.deep_figures import draw_band
+    from adagoal.report.training_figures import draw_band
 
     drawn = Figure((4.2 * len(panels), 6.6), layout="constrained")
     axes = drawn.subplots(2, len(panels), squeeze=False, sharex="col")

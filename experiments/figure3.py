@@ -5,7 +5,7 @@ steps, L = 40, alpha = 0.1, simplified bonus, all goals planned before every epi
 by three windows of time; figure 1 is the row of AdaGoal. Beside the picture, a table of the claim: how often a goal was
 one of the 4 states of the bottom-right room, and one of the 10 states of the first room that are farthest from s0.
 
-The layout is not in the paper's text; ours is described in :mod:`adagoal.worlds.grid`.
+The layout is not in the paper's text; ours is described in :mod:`adagoal.envs.toy_models`.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from matplotlib import colormaps
 from matplotlib.colors import ListedColormap, PowerNorm
 from matplotlib.figure import Figure
 
+from adagoal.compare.comparison_output import ColumnFormats, TextTable
 from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
-from adagoal.compare.single_run import explore_uninterrupted
-from adagoal.compare.tables import ColumnFormats, TextTable
-from adagoal.core.run import ExplorationRun
+from adagoal.compare.experiment_runner import explore_uninterrupted
+from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.types import Longs
-from adagoal.mdp import solve
-from adagoal.report.curves import Curve, CurvePanel, curves_by_seed
-from adagoal.report.maps import draw_grid_map, map_size_inches
-from adagoal.runs.view import StateMetadata
-from adagoal.worlds import grid
-from adagoal.worlds.simulator import ModelSimulator
+from adagoal.envs import toy_models
+from adagoal.envs.simulator import ModelSimulator
+from adagoal.exact import solver
+from adagoal.report.curve_page import Curve, CurvePanel, curves_by_seed
+from adagoal.report.exploration_figures import draw_grid_map, map_size_inches
+from adagoal.runs.state_metadata import StateMetadata
 from experiments.catalogue import CATALOGUE
 
 GOAL_RULES = {"UniGoal": "unigoal", "RareGoal": "raregoal:alpha=0.1", "AdaGoal": "adagoal"}
@@ -75,11 +75,11 @@ def selected_goals(cell: Cell, options: ExperimentOptions) -> list[int]:
 
 def places() -> dict[str, Longs]:
     """The states that the claim is about."""
-    mdp = grid.two_room_grid()
+    mdp = toy_models.two_room_grid()
     assert mdp.layout is not None
-    text = grid.TWO_ROOM_LAYOUTS["left"].splitlines()
+    text = toy_models.TWO_ROOM_LAYOUTS["left"].splitlines()
     second = np.array([text[r][c] == "B" for r, c in mdp.layout.cells.tolist()])
-    distance = np.where(second, -1.0, solve.optimal_distances(mdp))
+    distance = np.where(second, -1.0, solver.optimal_distances(mdp))
     return {"second_room": np.flatnonzero(second), "farthest": np.sort(np.argsort(distance)[-FARTHEST:])}
 
 
@@ -87,7 +87,7 @@ def report(
     outcomes: Sequence[RunOutcome], options: ExperimentOptions, name: str, rules: Sequence[str]
 ) -> ExperimentReport:
     """Selections by window and state, and the table of the claim."""
-    states, groups = grid.two_room_grid().n_states, places()
+    states, groups = toy_models.two_room_grid().n_states, places()
     selected: dict[str, list[list[int]]] = {}
     rows = []
     for rule, runs in zip(rules, np.array(outcomes).reshape(len(rules), len(options.seeds), -1), strict=True):
@@ -141,7 +141,7 @@ COLUMNS: ColumnFormats = {
 
 def figure(data: dict[str, Any]) -> Figure:
     """One row of maps per rule, one column per window."""
-    world = ModelSimulator(grid.two_room_grid())
+    world = ModelSimulator(toy_models.two_room_grid())
     view = StateMetadata.from_env(world)
     assert view.layout is not None
     rules = list(data["selected"])

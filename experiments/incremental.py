@@ -13,8 +13,8 @@ from dataclasses import replace
 import numpy as np
 
 from adagoal.core.types import Bools, Floats, Longs
-from adagoal.mdp import solve
-from adagoal.worlds.model import TabularMDP
+from adagoal.envs.model import TabularMDP
+from adagoal.exact import solver
 
 
 def restricted(mdp: TabularMDP, known: Bools) -> TabularMDP:
@@ -24,7 +24,7 @@ def restricted(mdp: TabularMDP, known: Bools) -> TabularMDP:
 
 def restricted_distances(mdp: TabularMDP, known: Bools, within: float = np.inf) -> Floats:
     """V*_K(s0 -> g) [S]: the best expected time of a policy restricted to K; infinite where it is not ``within``."""
-    return solve.optimal_distances(restricted(mdp, known), within=within)
+    return solver.optimal_distances(restricted(mdp, known), within=within)
 
 
 def incremental_set(mdp: TabularMDP, radius: float) -> Longs:

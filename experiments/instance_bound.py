@@ -38,7 +38,7 @@ import numpy as np
 from scipy.optimize import linprog
 
 from adagoal.core.types import Floats, Longs
-from adagoal.worlds.model import TabularMDP
+from adagoal.envs.model import TabularMDP
 from experiments.small_models import Slopes, Small
 
 FLOOR = 1e-3

@@ -1,7 +1,7 @@
 """What the certified bounds buy: steps to the certified stop, beside those with the bounds of model checkers.
 
 Four methods in the same loop, with the same goal rule, the same stopping rule and the same guarantee at the same delta
-and epsilon; only the statistics differ (:mod:`adagoal.rivals.looks`). Every world twice: nothing is known beforehand,
+and epsilon; only the statistics differ (:mod:`adagoal.baselines.interval_mdp`). Every world twice: nothing is known beforehand,
 or all methods know how many successors a pair has at most, as model checkers often assume.
 """
 
@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adagoal.api.explore import audit
+from adagoal.baselines.interval_mdp import INTERVAL_BOUNDS
+from adagoal.compare.comparison_output import TextTable
 from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
-from adagoal.compare.single_run import explore_uninterrupted, make_known_model
-from adagoal.compare.tables import TextTable
-from adagoal.core.status import Status
-from adagoal.rivals.looks import INTERVAL_BOUNDS
-from adagoal.runs.setting import ExplorationSettings
+from adagoal.compare.experiment_runner import explore_uninterrupted, make_known_model
+from adagoal.core.errors import Status
+from adagoal.runs.exploration_settings import ExplorationSettings
 from experiments.catalogue import CATALOGUE
 
 DELTA = 0.1

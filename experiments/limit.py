@@ -13,11 +13,11 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from adagoal.api.explore import audit
+from adagoal.compare.comparison_output import ColumnFormats, TextTable
 from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
-from adagoal.compare.single_run import make_known_model, run_settings
-from adagoal.compare.tables import ColumnFormats, TextTable
-from adagoal.core.counts import TransitionCounts
-from adagoal.runs.setting import ExplorationSettings
+from adagoal.compare.experiment_runner import make_known_model, run_settings
+from adagoal.core.transition_data import TransitionCounts
+from adagoal.runs.exploration_settings import ExplorationSettings
 from experiments import instance_bound
 from experiments.catalogue import CATALOGUE
 from experiments.price import DELTA, WORLDS

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
-from adagoal.engines import TaskResources
+from adagoal.parallel import TaskResources
 from experiments import linear_output, misfit
 from experiments.catalogue import CATALOGUE
 from experiments.linear_output import KERNELS, LINEAR, METHODS

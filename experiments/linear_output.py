@@ -10,9 +10,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from adagoal.compare.comparison_output import COLOUR_BLIND_PALETTE, GUIDE_COLOUR, TextTable
 from adagoal.compare.experiment import ExperimentOptions, ExperimentReport, RunOutcome
-from adagoal.compare.tables import COLOUR_BLIND_PALETTE, GUIDE_COLOUR, TextTable
-from adagoal.report.curves import CurvePanel, curves_by_seed
+from adagoal.report.curve_page import CurvePanel, curves_by_seed
 from experiments import misfit
 from experiments.linear_runs import DELTA, EPSILON, RADIUS, SIZES, Cell, goal_space
 from experiments.required_samples import for_vtr

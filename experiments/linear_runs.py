@@ -13,14 +13,14 @@ import numpy as np
 
 from adagoal.api.explore import audit
 from adagoal.compare.experiment import ExperimentOptions, RunOutcome
-from adagoal.compare.single_run import explore_uninterrupted, make_known_model, resume_uninterrupted
-from adagoal.core.run import ExplorationRun
-from adagoal.core.status import Status
+from adagoal.compare.experiment_runner import explore_uninterrupted, make_known_model, resume_uninterrupted
+from adagoal.core.errors import Status
+from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.types import Longs
-from adagoal.mdp import solve
-from adagoal.runs.saved import find_saved_run
-from adagoal.runs.setting import ExplorationSettings
-from adagoal.worlds.model import TabularMDP
+from adagoal.envs.model import TabularMDP
+from adagoal.exact import solver
+from adagoal.runs.exploration_settings import ExplorationSettings
+from adagoal.runs.folder_reader import find_saved_run
 
 FOLDER = "linear-runs"
 RADIUS, EPSILON, DELTA = 10.0, 1.0, 0.1
@@ -107,7 +107,7 @@ def measure(cell: Cell, options: ExperimentOptions) -> dict[str, Any]:
         "audit": audit(result, mdp).ok if finished else None,
         "width": float(np.mean(widths)) if widths else None,
         "error": max(result.errors.values(), default=0.0),
-        "farthest": float(np.max(solve.optimal_distances(mdp, goal_space(cell).tolist()))),
+        "farthest": float(np.max(solver.optimal_distances(mdp, goal_space(cell).tolist()))),
         "warnings": result.warnings,
     }
     if "theta" in result.arrays:
@@ -130,7 +130,7 @@ def half_range(mdp: TabularMDP, goals: Longs, visits: Longs) -> float:
     """
     m = mdp.mixture
     assert m is not None
-    V = np.minimum(solve.optimal_values(mdp, goals.tolist())[m.successors], RADIUS)
+    V = np.minimum(solver.optimal_values(mdp, goals.tolist())[m.successors], RADIUS)
     most, least = (f.reduceat(V, m.indptr[:-1], axis=0) for f in (np.maximum, np.minimum))
     weights = np.repeat(visits, m.n_actions)
     return float(np.sqrt(np.average(((most - least) ** 2).mean(axis=1) / 4, weights=weights)))

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adagoal.api.explore import audit
+from adagoal.compare.comparison_output import TextTable
 from adagoal.compare.experiment import ExperimentOptions, RunOutcome
-from adagoal.compare.single_run import explore_uninterrupted
-from adagoal.compare.tables import TextTable
-from adagoal.core.status import Status
-from adagoal.worlds import families
-from adagoal.worlds.model import TabularMDP
-from adagoal.worlds.simulator import ModelSimulator
+from adagoal.compare.experiment_runner import explore_uninterrupted
+from adagoal.core.errors import Status
+from adagoal.envs import model_families
+from adagoal.envs.model import TabularMDP
+from adagoal.envs.simulator import ModelSimulator
 from experiments import linear_runs
 
 ETAS = (0.05, 0.1, 0.2, 0.4)
@@ -81,7 +81,7 @@ def measure(point: Point, options: ExperimentOptions) -> dict[str, Any]:
         world, among, budget = stray(mdp, point.eta, PLACES.get(point.place, ())), goals, None
         if point.eta == 0.0:
             theta = np.random.default_rng(seed).dirichlet(np.ones(4)).tolist()
-            world, budget = families.weather_mixture(shape="4x5", seed=seed, theta=theta), FALSE_ALARM_BUDGET
+            world, budget = model_families.weather_mixture(shape="4x5", seed=seed, theta=theta), FALSE_ALARM_BUDGET
             among = list(range(world.n_states))
         result = explore_uninterrupted(
             *(ModelSimulator(world), linear_runs.RADIUS, point.epsilon, linear_runs.DELTA),

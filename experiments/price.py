@@ -24,16 +24,16 @@ from matplotlib.figure import Figure
 
 from adagoal.api.explore import audit
 from adagoal.compare.anytime_audit import AnytimeAuditor
+from adagoal.compare.comparison_output import ColumnFormats, TextTable, figure_with_panels
 from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
-from adagoal.compare.single_run import make_known_model, run_settings
-from adagoal.compare.tables import ColumnFormats, TextTable, figure_with_panels
-from adagoal.core.counts import TransitionCounts
-from adagoal.core.policy import Policy
-from adagoal.core.run import ExplorationRun
-from adagoal.core.status import Status
-from adagoal.mdp import solve
-from adagoal.runs.setting import ExplorationSettings
-from adagoal.worlds.model import TabularMDP, model_from_rows
+from adagoal.compare.experiment_runner import make_known_model, run_settings
+from adagoal.core.errors import Status
+from adagoal.core.exploration_run import ExplorationRun
+from adagoal.core.tabular_policy import Policy
+from adagoal.core.transition_data import TransitionCounts
+from adagoal.envs.model import TabularMDP, model_from_rows
+from adagoal.exact import solver
+from adagoal.runs.exploration_settings import ExplorationSettings
 from experiments.catalogue import CATALOGUE
 
 DELTA = 0.1
@@ -109,9 +109,9 @@ class Watch:
         """Audit the empirical answer."""
         began = time.process_time()
         known = empirical(run.counts)
-        V = solve.optimal_values(known)
+        V = solver.optimal_values(known)
         goals = np.flatnonzero(V[known.start] <= self._most)
-        actions = solve.optimal_policy(known, V)
+        actions = solver.optimal_policy(known, V)
         self.auditor.check_output(
             run.steps, {int(g): Policy(int(g), actions[None, :, g], known.reset_action) for g in goals}
         )

@@ -13,12 +13,12 @@ import numpy as np
 
 from adagoal.core.errors import InputError
 from adagoal.core.types import Longs
-from adagoal.linear import vtr
-from adagoal.mdp.targets import to_target_goals
-from adagoal.planning.backend import NUMBA_BACKEND
-from adagoal.planning.model import RidgeEstimates, features_from_mixture, pad_kernel, to_sparse_model
-from adagoal.tabular import paper
-from adagoal.worlds.model import TabularMDP
+from adagoal.envs.model import TabularMDP
+from adagoal.exact.solver import to_target_goals
+from adagoal.linear import ucrl_vtr
+from adagoal.planning.backends import NUMBA_BACKEND
+from adagoal.planning.model_arrays import RidgeEstimates, features_from_mixture, pad_kernel, to_sparse_model
+from adagoal.tabular import ucbvi
 
 
 def fewest(stops: Callable[[float], bool], precision: float) -> float:
@@ -32,13 +32,13 @@ def fewest(stops: Callable[[float], bool], precision: float) -> float:
 
 def for_ucbvi(mdp: TabularMDP, L: float, epsilon: float, delta: float, bonus: str) -> tuple[float, float]:
     """Samples (of each pair, in all) with which AdaGoal-UCBVI would stop if p_hat were the true kernel."""
-    H, pairs = paper.planning_horizon(L, epsilon, bonus), mdp.n_states * mdp.n_actions
+    H, pairs = ucbvi.planning_horizon(L, epsilon, bonus), mdp.n_states * mdp.n_actions
     kernel, targets = pad_kernel(to_sparse_model(mdp)), to_target_goals(mdp, None)
 
     def stops(n: float) -> bool:
-        terms = paper.ucbvi_bonuses(np.full(pairs, n), mdp.n_states, targets.size, H, delta, bonus)
+        terms = ucbvi.ucbvi_bonuses(np.full(pairs, n), mdp.n_states, targets.size, H, delta, bonus)
         _, D, U = NUMBA_BACKEND.finite_horizon(kernel, terms, targets, H)
-        return float(U[D <= L].max()) <= (1 - paper.EPSILON_SHARES[bonus]) * epsilon
+        return float(U[D <= L].max()) <= (1 - ucbvi.EPSILON_SHARES[bonus]) * epsilon
 
     n = fewest(stops, 1e-3)
     return n, n * mdp.n_actions * float((~mdp.terminal).sum())
@@ -52,7 +52,7 @@ def for_vtr(mdp: TabularMDP, goals: Longs, L: float, epsilon: float, delta: floa
     m = mdp.mixture
     if m is None:
         raise InputError(f"{mdp.name} is not a linear mixture")
-    H, G, d = paper.planning_horizon(L, epsilon, "literal"), len(goals), m.d
+    H, G, d = ucbvi.planning_horizon(L, epsilon, "literal"), len(goals), m.d
     p = np.asarray(mdp.kernel()[m.pair_of_entry, m.successors]).ravel()
     theta = np.tile(np.linalg.lstsq(m.features, p, rcond=None)[0], (G, 1))
     targets = to_target_goals(mdp, goals.tolist())
@@ -62,9 +62,11 @@ def for_vtr(mdp: TabularMDP, goals: Longs, L: float, epsilon: float, delta: floa
 
     def stops(n: float) -> bool:
         Sigma = np.eye(d) / (m.B + 1.0) ** 2 + n * gram
-        regression = RidgeEstimates(theta, vtr.solve_ridge_regressions(Sigma, np.zeros((G, d)), m.B, H, G, delta).root)
+        regression = RidgeEstimates(
+            theta, ucrl_vtr.solve_ridge_regressions(Sigma, np.zeros((G, d)), m.B, H, G, delta).root
+        )
         _, V, U = NUMBA_BACKEND.mixture_horizon(features, regression, regression, targets, H)
         reachable = V[0, m.start] <= L
-        return float(U[0, m.start, reachable].max(initial=0.0)) <= (1 - vtr.VTR_EPSILON_SHARE) * epsilon
+        return float(U[0, m.start, reachable].max(initial=0.0)) <= (1 - ucrl_vtr.VTR_EPSILON_SHARE) * epsilon
 
     return fewest(stops, 1e-2) * m.n_actions * float((~m.terminal).sum())

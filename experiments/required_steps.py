@@ -21,15 +21,15 @@ import math
 
 import numpy as np
 
-from adagoal.core.counts import TransitionCounts
+from adagoal.baselines.disco import DisCo
+from adagoal.baselines.gosprl import Gosprl
+from adagoal.baselines.lae import CONSOLIDATION_PHASE, LAE, LAYER_PHASE
+from adagoal.baselines.ucbexplore import UcbExplore
+from adagoal.baselines.valae import VALAE
+from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Bools, Floats
-from adagoal.mdp import solve
-from adagoal.rivals.disco import DisCo
-from adagoal.rivals.gosprl import Gosprl
-from adagoal.rivals.lae import CONSOLIDATION_PHASE, LAE, LAYER_PHASE
-from adagoal.rivals.ucbexplore import UcbExplore
-from adagoal.rivals.valae import VALAE
-from adagoal.worlds.model import TabularMDP
+from adagoal.envs.model import TabularMDP
+from adagoal.exact import solver
 from experiments import incremental
 
 TRIES = 1e9
@@ -82,7 +82,7 @@ def lae(mdp: TabularMDP, L: float, epsilon: float, delta: float, constants: str 
 
 def gosprl(mdp: TabularMDP, L: float, epsilon: float, delta: float, constants: str = "paper") -> float:
     """The samples of all pairs."""
-    D = solve.diameter(mdp)
+    D = solver.diameter(mdp)
     if not math.isfinite(D):
         return math.inf
     explorer = Gosprl(exact(mdp), L, epsilon, delta, None, constants)

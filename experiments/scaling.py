@@ -1,7 +1,7 @@
 """Steps to the certified stop on the lower-bound instance, against L, S, A and 1/epsilon.
 
 The theory says L^3 S A / epsilon^2 up to logarithms, as an upper and as a lower bound (lemma ``lemma_LB``). The
-instance is :func:`adagoal.worlds.toys.lower_bound_instance`, a hidden good action in one of n decision states, S = n + 3; the
+instance is :func:`adagoal.envs.toy_models.lower_bound_instance`, a hidden good action in one of n decision states, S = n + 3; the
 goal space is all states. One of the four is varied at a time around a base point, with a new place for the good action
 in every seed; exponents are least-squares slopes of log median steps. n is at most A, so that the depth of the
 instance does not change along the way; the slope in S is taken against n, the states that hold decisions.
@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
+from adagoal.compare.comparison_output import COLOUR_BLIND_PALETTE, GUIDE_COLOUR, TextTable, figure_with_panels
 from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
-from adagoal.compare.single_run import explore_uninterrupted
-from adagoal.compare.tables import COLOUR_BLIND_PALETTE, GUIDE_COLOUR, TextTable, figure_with_panels
-from adagoal.report.curves import Curve, CurvePanel, curves_by_seed
-from adagoal.worlds.simulator import ModelSimulator
-from adagoal.worlds.toys import lower_bound_instance
+from adagoal.compare.experiment_runner import explore_uninterrupted
+from adagoal.envs.simulator import ModelSimulator
+from adagoal.envs.toy_models import lower_bound_instance
+from adagoal.report.curve_page import Curve, CurvePanel, curves_by_seed
 from experiments.catalogue import CATALOGUE
 
 DELTA = 0.1

@@ -1,6 +1,6 @@
 """What the reset is worth: the instance of lemma ``lemma_exp_sep``, with and without it.
 
-In :func:`adagoal.worlds.toys.separation_instance` a fork is met with probability eta whenever s0 is left. Without the reset, a
+In :func:`adagoal.envs.toy_models.separation_instance` a fork is met with probability eta whenever s0 is left. Without the reset, a
 policy that errs in the fork loses 2 > epsilon steps, and the right action there cannot be guessed: no learner can
 solve the problem before it has met the fork once. With the reset, an error in the fork costs eta (1 + V^pi) at most.
 
@@ -20,15 +20,15 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from adagoal.api.explore import audit
+from adagoal.compare.comparison_output import TextTable
 from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
-from adagoal.compare.single_run import explore_uninterrupted
-from adagoal.compare.tables import TextTable
-from adagoal.core.run import ExplorationRun
-from adagoal.mdp import solve
-from adagoal.report.curves import Curve, CurvePanel, curves_by_seed
-from adagoal.worlds import toys
-from adagoal.worlds.model import TabularMDP
-from adagoal.worlds.simulator import ModelSimulator
+from adagoal.compare.experiment_runner import explore_uninterrupted
+from adagoal.core.exploration_run import ExplorationRun
+from adagoal.envs import toy_models
+from adagoal.envs.model import TabularMDP
+from adagoal.envs.simulator import ModelSimulator
+from adagoal.exact import solver
+from adagoal.report.curve_page import Curve, CurvePanel, curves_by_seed
 from experiments.catalogue import CATALOGUE
 
 ETAS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
@@ -56,7 +56,7 @@ class Cell(NamedTuple):
 
 def instance(eta: float, seed: int = 0) -> TabularMDP:
     """The world, with one of its four actions hidden as the good one."""
-    return toys.separation_instance(n_actions=4, radius=RADIUS, eta=eta, best=seed % 4)
+    return toy_models.separation_instance(n_actions=4, radius=RADIUS, eta=eta, best=seed % 4)
 
 
 def with_reset(cell: Cell, options: ExperimentOptions) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> Experi
     data = []
     for eta, own in zip(ETAS, np.array(outcomes, object).reshape(len(ETAS), -1).tolist(), strict=True):
         steps = np.quantile([run["steps"] for run in own], (0.1, 0.5, 0.9))
-        diameter = solve.diameter(instance(eta), reset=False)
+        diameter = solver.diameter(instance(eta), reset=False)
         row = {"eta": eta, "diameter": diameter, "reset_steps": steps.tolist(), "reset_runs": own}
         data.append(row | {"reset_free_steps": first_met(eta, options.seeds[0])})
     rows = [

@@ -10,8 +10,8 @@ from scipy import sparse
 
 from adagoal.core.errors import InputError
 from adagoal.core.types import Bools, Floats, Longs
-from adagoal.mdp import solve
-from adagoal.worlds.model import TabularMDP
+from adagoal.envs.model import TabularMDP
+from adagoal.exact import solver
 
 MOST_STATES = 150
 HARDLY = 1e6
@@ -57,8 +57,8 @@ class Small:
     def optima(self) -> tuple[Floats, Longs]:
         """V* [S, S] of every goal, and an optimal policy of each [S, S]."""
         model = TabularMDP.from_dense(self.kernel, start=self.start, terminal=~self.usable.any(axis=1))
-        V = solve.optimal_values(model)
-        return V, solve.optimal_policy(model, V).astype(int)
+        V = solver.optimal_values(model)
+        return V, solver.optimal_policy(model, V).astype(int)
 
     def value(self, kernel: Floats, policy: Longs | None, goal: int) -> float:
         """V(s0) of a policy, infinite where it hardly arrives; 0 for no policy."""

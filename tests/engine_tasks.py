@@ -63,13 +63,13 @@ def slowly(cell: Any, options: Any) -> Any:
     """A cell of a comparison on Ray; on the node that is to die it says that it has begun, and waits for the end."""
     import ray
 
-    from adagoal.compare import comparison
+    from adagoal.compare import method_comparison
 
     place = begun(options.out, ray.get_runtime_context().get_node_id())
     if place.exists():
         place.write_text("begun")
         time.sleep(600)
-    return comparison.measure_audited_run(cell, options)
+    return method_comparison.measure_audited_run(cell, options)
 
 
 def begun(folder: Path, node: str) -> Path:

@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from adagoal.worlds import grid, random_models
+from adagoal.envs import model_families, toy_models
 
 WORLDS = {
-    "sparse": random_models.random_sparse(n_states=8, n_actions=2, seed=3),
-    "traps": random_models.random_traps(n_states=10, n_actions=2, seed=2),
-    "unreachable": random_models.random_unreachable(n_states=10, n_actions=2, seed=0),
-    "grid": grid.open_grid_model(rows=3, cols=3, slip=0.1),
+    "sparse": model_families.random_sparse(n_states=8, n_actions=2, seed=3),
+    "traps": model_families.random_traps(n_states=10, n_actions=2, seed=2),
+    "unreachable": model_families.random_unreachable(n_states=10, n_actions=2, seed=0),
+    "grid": toy_models.open_grid_model(rows=3, cols=3, slip=0.1),
 }
 GRID = {"rows": 3, "cols": 4}
 SCALES = {"ucbexplore": 1e-4, "disco": 0.01, "valae": 1e-5, "lae": 0.001}

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 import adagoal
-from adagoal.runs import folder as run_folder
+from adagoal.runs import run_folder
 
 
 def widest(known: Any) -> Any:

@@ -28,11 +28,11 @@ import numpy as np
 
 import adagoal
 from adagoal.core.types import Floats
-from adagoal.goals import GoalInfo
+from adagoal.envs import toy_models
+from adagoal.goal_rules import GoalInfo
 from adagoal.methods import METHODS
-from adagoal.runs import folder as folders
-from adagoal.runs.saved import find_saved_run
-from adagoal.worlds import toys
+from adagoal.runs import run_folder as folders
+from adagoal.runs.folder_reader import find_saved_run
 from model_env import ModelEnv, PairEnv
 
 Make = Callable[[], Any]
@@ -83,11 +83,11 @@ CASES: dict[str, dict[str, Any]] = {
     "vtr-pooled": {**WINDY, "method": "vtr-pooled"},
     "vtr": {**WINDY, "method": "vtr", "radius": 2, "method_args": {"horizon": 6}, "budget": 500},
     "frozen-lake": {"env": "FrozenLake-v1", "radius": 4, "budget": 2_000},
-    "numbered": {"env": lambda: ModelEnv(toys.chain_model(**CHAIN)), "radius": 5, "budget": 2_000},
-    "on-the-fly": {"env": lambda: PairEnv(toys.chain_model(**CHAIN), (0, 2)), "radius": 5, "budget": 1_500},
-    "on-the-fly-sets": {"env": lambda: PairEnv(toys.chain_model(**CHAIN), (0, 2)), "radius": 4, "goals": "keys:1",
+    "numbered": {"env": lambda: ModelEnv(toy_models.chain_model(**CHAIN)), "radius": 5, "budget": 2_000},
+    "on-the-fly": {"env": lambda: PairEnv(toy_models.chain_model(**CHAIN), (0, 2)), "radius": 5, "budget": 1_500},
+    "on-the-fly-sets": {"env": lambda: PairEnv(toy_models.chain_model(**CHAIN), (0, 2)), "radius": 4, "goals": "keys:1",
                         "method": "ucbexplore", "method_args": {"constants": "scaled=0.001"}, "budget": 1_500},
-    "on-the-fly-auto": {"env": lambda: PairEnv(toys.chain_model(**CHAIN)), "radius": "auto", "budget": 1_500},
+    "on-the-fly-auto": {"env": lambda: PairEnv(toy_models.chain_model(**CHAIN)), "radius": "auto", "budget": 1_500},
 }  # fmt: skip
 
 

@@ -8,11 +8,11 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from adagoal.worlds.model import TabularMDP
+from adagoal.envs.model import TabularMDP
 
 if TYPE_CHECKING:  # processes of environments begin sooner without them
-    from adagoal.core.counts import TransitionCounts
-    from adagoal.core.world import TabularEnv
+    from adagoal.core.environment import TabularEnv
+    from adagoal.core.transition_data import TransitionCounts
 
 NEVER = 2**60
 
@@ -21,8 +21,8 @@ def play(
     world: TabularEnv, steps: int, seed: int = 0, goals: list[int] | None = None, counts: TransitionCounts | None = None
 ) -> tuple[TransitionCounts, list[tuple[int, bool]]]:
     """Random policies towards the given goals, in rollouts of at most 300 steps."""
-    from adagoal.core.counts import TransitionCounts
-    from adagoal.core.world import ExplorationPlan
+    from adagoal.core.environment import ExplorationPlan
+    from adagoal.core.transition_data import TransitionCounts
 
     counts = counts or TransitionCounts(world.initial_states, world.n_actions, world.start)
     rng, done, episodes = np.random.default_rng(seed), 0, list[tuple[int, bool]]()

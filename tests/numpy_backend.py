@@ -3,8 +3,8 @@
 import numpy as np
 from scipy import sparse
 
-from adagoal.core.backup import FINEST_LEVEL, NEAREST_LEVEL_FACTOR
-from adagoal.planning.backend import NUMBA_BACKEND
+from adagoal.core.local_backup import FINEST_LEVEL, NEAREST_LEVEL_FACTOR
+from adagoal.planning.backends import NUMBA_BACKEND
 
 
 def moments(model, p, F):

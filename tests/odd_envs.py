@@ -9,7 +9,7 @@ from typing import Any
 
 import gymnasium
 
-from adagoal.worlds import toys
+from adagoal.envs import toy_models
 from model_env import ModelEnv
 
 CHAIN = {"n_states": 6, "slip": 0.1}
@@ -20,7 +20,7 @@ class Chain(ModelEnv):
     """A slippery chain; ``after`` so many steps something happens, once per object."""
 
     def __init__(self, after: int = 700) -> None:
-        super().__init__(toys.chain_model(**CHAIN))  # type: ignore[arg-type]
+        super().__init__(toy_models.chain_model(**CHAIN))  # type: ignore[arg-type]
         self.left = after
 
     def step(self, action: Any) -> Step:

@@ -8,9 +8,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core.counts import TransitionCounts
-from adagoal.worlds import random_models
-from adagoal.worlds.model import TabularMDP
+from adagoal.core.transition_data import TransitionCounts
+from adagoal.envs import model_families
+from adagoal.envs.model import TabularMDP
 
 Floats = NDArray[np.float64]
 
@@ -67,10 +67,10 @@ def twin(
 def random_mdp(seed: int) -> TabularMDP:
     """Sparse, dense, with traps, or partly unreachable; every other one with terminal states."""
     makers = (
-        random_models.random_sparse,
-        random_models.random_dense,
-        random_models.random_traps,
-        random_models.random_unreachable,
+        model_families.random_sparse,
+        model_families.random_dense,
+        model_families.random_traps,
+        model_families.random_unreachable,
     )
     mdp = makers[seed % 4](n_states=6 + seed % 5, n_actions=2 + seed % 2, seed=seed)
     if seed % 8 >= 4:

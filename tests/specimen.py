@@ -4,10 +4,10 @@ from pathlib import Path
 
 import numpy as np
 
-from adagoal.core import files
-from adagoal.core.schema import ArraySpec
-from adagoal.runs.folder import open_locked_folder
-from adagoal.runs.saved import SavedRun, read_saved_run
+from adagoal.core import file_io
+from adagoal.core.file_formats import ArraySpec
+from adagoal.runs.folder_reader import SavedRun, read_saved_run
+from adagoal.runs.run_folder import open_locked_folder
 
 KIND = "exploration"
 SIZES = {"A": 2}
@@ -47,15 +47,15 @@ def arrays(number: int) -> dict[str, np.ndarray]:
     }
 
 
-def state(number: int) -> dict[str, files.FileContent]:
-    return {"checkpoint.npz": files.arrays_content(arrays(number), {"steps": number, "rng": 2**127}, compress=False)}
+def state(number: int) -> dict[str, file_io.FileContent]:
+    return {"checkpoint.npz": file_io.arrays_content(arrays(number), {"steps": number, "rng": 2**127}, compress=False)}
 
 
-def results(number: int) -> dict[str, files.FileContent]:
+def results(number: int) -> dict[str, file_io.FileContent]:
     return {
-        "result.json": files.json_content({"status": "done", "steps": number, "goals": [{"goal": 1}]}),
-        "model.npz": files.arrays_content({"policy": np.full((2, 5), number)}),
-        "report.html": files.text_content(f"<p>{number}</p>"),
+        "result.json": file_io.json_content({"status": "done", "steps": number, "goals": [{"goal": 1}]}),
+        "model.npz": file_io.arrays_content({"policy": np.full((2, 5), number)}),
+        "report.html": file_io.text_content(f"<p>{number}</p>"),
     }
 
 

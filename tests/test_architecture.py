@@ -17,7 +17,7 @@ def test_every_room_is_on_the_list() -> None:
 
 def test_a_learner_that_looks_at_the_truth_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "tabular").mkdir()
-    (tmp_path / "tabular" / "cheat.py").write_text("def peek():\n    from adagoal.mdp.solve import distances\n")
+    (tmp_path / "tabular" / "cheat.py").write_text("def peek():\n    from adagoal.exact.solver import distances\n")
     (tmp_path / "core").mkdir()
     (tmp_path / "core" / "upwards.py").write_text("import adagoal.cli.main\n")
     assert misplaced(tmp_path) == [

@@ -9,28 +9,28 @@ import numpy as np
 import pytest
 
 from adagoal.core.errors import InputError
-from adagoal.core.policy import Policy
-from adagoal.mdp import solve
-from adagoal.mdp.audit import Audit, audit_policies
-from adagoal.worlds import grid, toys
-from adagoal.worlds.model import TabularMDP
+from adagoal.core.tabular_policy import Policy
+from adagoal.envs import toy_models
+from adagoal.envs.model import TabularMDP
+from adagoal.exact import solver
+from adagoal.exact.audit import Audit, audit_policies
 
 RADIUS, EPSILON = 40.0, 0.5
 
 
 @pytest.fixture(scope="module")
 def mdp() -> TabularMDP:
-    return grid.two_room_grid()
+    return toy_models.two_room_grid()
 
 
 @pytest.fixture(scope="module")
 def best(mdp: TabularMDP) -> dict[int, Policy]:
-    actions = solve.optimal_policy(mdp, solve.optimal_values(mdp))
+    actions = solver.optimal_policy(mdp, solver.optimal_values(mdp))
     return {g: Policy(g, actions[None, :, g], mdp.reset_action) for g in range(mdp.n_states)}
 
 
 def goals_within(mdp: TabularMDP, radius: float) -> list[int]:
-    return [int(g) for g in solve.reachable_set(mdp, radius)]
+    return [int(g) for g in solver.reachable_set(mdp, radius)]
 
 
 def row_of(audit: Audit, goal: int) -> str:
@@ -53,12 +53,12 @@ def test_optimal_policies_pass(mdp: TabularMDP, best: dict[int, Policy]) -> None
 
 def test_gap_and_margin_of_a_periodic_policy(mdp: TabularMDP, best: dict[int, Policy]) -> None:
     X = goals_within(mdp, 10)
-    far = max(X, key=lambda g: solve.optimal_distances(mdp, [g])[0])
+    far = max(X, key=lambda g: solver.optimal_distances(mdp, [g])[0])
     long, short = (np.repeat(best[far].actions, h, axis=0) for h in (200, 10))
     for table, holds in ((long, True), (short, False)):
         audit = audit_policies(mdp, X, best | {far: Policy(far, table, mdp.reset_action)}, 10, EPSILON)
         (row,) = [row for row in audit.rows if row.goal == far]
-        assert row.value == solve.periodic_value(mdp, table, far)
+        assert row.value == solver.periodic_value(mdp, table, far)
         assert row.gap is not None
         assert row.margin == EPSILON - row.gap
         assert audit.c1 is holds
@@ -81,7 +81,7 @@ def test_wrong_policy_fails_c1_alone(mdp: TabularMDP, best: dict[int, Policy]) -
 
 def test_slow_policy_fails_by_its_gap() -> None:
     # waiting at state 1: one of two tables takes the wrong way once in every period
-    chain = toys.chain_model(n_states=4)
+    chain = toy_models.chain_model(n_states=4)
     table = np.ones((8, 4), np.int16)
     table[0] = 0
     late = {g: Policy(g, table, chain.reset_action) for g in range(4)}
@@ -112,12 +112,12 @@ def test_extra_goal_fails_c2_alone(mdp: TabularMDP, best: dict[int, Policy]) -> 
     assert (audit.ok, audit.c1, audit.c2) == (False, True, False)
     assert "L + epsilon" in row_of(audit, extra)
     optimal = {row.goal: row.optimal for row in audit.rows}
-    assert optimal[extra] == pytest.approx(solve.optimal_distances(mdp, [extra])[0])  # known, since it is in X
+    assert optimal[extra] == pytest.approx(solver.optimal_distances(mdp, [extra])[0])  # known, since it is in X
     assert all((value is None) == (g not in {*X, extra}) for g, value in optimal.items())
 
 
 def test_goals_between_the_radii_are_free() -> None:
-    chain = toys.chain_model(n_states=6)
+    chain = toy_models.chain_model(n_states=6)
     policies = {g: Policy(g, np.ones((1, 6), np.int16), chain.reset_action) for g in range(6)}
     for n_goals, holds in ((3, False), (4, True), (5, True), (6, False)):
         assert audit_policies(chain, range(n_goals), policies, 3, 1).c2 is holds
@@ -135,10 +135,10 @@ def test_goal_space(mdp: TabularMDP, best: dict[int, Policy]) -> None:
 
 
 def test_unreachable_goal_in_the_set() -> None:
-    mdp = grid.two_room_grid(eta=0.0)
+    mdp = toy_models.two_room_grid(eta=0.0)
     X = goals_within(mdp, RADIUS)
-    V = solve.optimal_values(mdp)
-    actions = solve.optimal_policy(mdp, V)
+    V = solver.optimal_values(mdp)
+    actions = solver.optimal_policy(mdp, V)
     policies = {g: Policy(g, actions[None, :, g], mdp.reset_action) for g in range(52)}
     assert audit_policies(mdp, X, policies, RADIUS, EPSILON).ok
     room = mdp.labels.index("(9, 9)")
@@ -150,7 +150,7 @@ def test_unreachable_goal_in_the_set() -> None:
 
 def test_certificates(mdp: TabularMDP, best: dict[int, Policy]) -> None:
     X = goals_within(mdp, RADIUS)
-    V = solve.optimal_distances(mdp)
+    V = solver.optimal_distances(mdp)
     low, high = {g: V[g] - 0.1 for g in X}, {g: V[g] + 0.1 for g in X}
     audit = audit_policies(mdp, X, best, RADIUS, EPSILON, lower=low, upper=high)
     assert audit.ok
@@ -163,7 +163,7 @@ def test_certificates(mdp: TabularMDP, best: dict[int, Policy]) -> None:
 
 
 def test_forms(mdp: TabularMDP, best: dict[int, Policy]) -> None:
-    audit = audit_policies(grid.two_room_grid(eta=0.0), goals_within(mdp, RADIUS)[1:], best, RADIUS, EPSILON)
+    audit = audit_policies(toy_models.two_room_grid(eta=0.0), goals_within(mdp, RADIUS)[1:], best, RADIUS, EPSILON)
     document = json.loads(json.dumps(audit.to_dict(), allow_nan=False))
     assert document["ok"] is False
     assert document["rows"][0]["failures"][0].startswith("C2: missing")

@@ -5,22 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from adagoal import goals as goal_rules
-from adagoal import methods
-from adagoal.core.counts import TransitionCounts
+from adagoal import goal_rules, methods
 from adagoal.core.errors import InputError
-from adagoal.core.goalspace import GoalSpace
-from adagoal.core.policy import Policy
-from adagoal.core.run import ExplorationRun
+from adagoal.core.exploration_run import ExplorationRun
+from adagoal.core.goal_space import GoalSpace
+from adagoal.core.tabular_policy import Policy
+from adagoal.core.transition_data import TransitionCounts
+from adagoal.envs import model_families, toy_models
+from adagoal.envs.model import TabularMDP
+from adagoal.envs.simulator import ModelSimulator
+from adagoal.exact import solver
+from adagoal.exact.audit import audit_policies
 from adagoal.loop import run_exploration
-from adagoal.mdp import solve
-from adagoal.mdp.audit import audit_policies
-from adagoal.runs.session import ExplorationSession
-from adagoal.runs.setting import ExplorationSettings
+from adagoal.runs.exploration_session import ExplorationSession
+from adagoal.runs.exploration_settings import ExplorationSettings
 from adagoal.tabular.bayes import N_MEMBERS, BayesianEstimates
-from adagoal.worlds import grid, random_models, toys
-from adagoal.worlds.model import TabularMDP
-from adagoal.worlds.simulator import ModelSimulator
 
 
 def run_of(mdp: TabularMDP, L: float, epsilon: float, seed: int = 0) -> ExplorationRun:
@@ -70,16 +69,16 @@ def test_draws_are_distributions_with_the_right_mean() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_values_converge_to_the_truth(seed: int) -> None:
-    mdp = random_models.random_traps(n_states=12, n_actions=2, seed=seed)
+    mdp = model_families.random_traps(n_states=12, n_actions=2, seed=seed)
     estimates = BayesianEstimates(ideal_counts(mdp, 10**7), 30.0, 1.0)
     while estimates.refresh_columns(np.ones(12, bool)):
         pass
-    truth = solve.optimal_distances(mdp)
+    truth = solver.optimal_distances(mdp)
     inside = truth <= 30
     np.testing.assert_allclose(estimates.D[inside], truth[inside], rtol=0.02, atol=0.05)
     assert (estimates.E[inside] < 0.5).all()
     for g in np.flatnonzero(inside).tolist():
-        value = solve.policy_values(mdp, estimates.goal_policy(g)[0], g)[mdp.start]
+        value = solver.policy_values(mdp, estimates.goal_policy(g)[0], g)[mdp.start]
         assert value == pytest.approx(truth[g], rel=0.01)
 
 
@@ -92,7 +91,7 @@ def test_a_goal_never_seen_is_not_known() -> None:
 
 
 def test_finds_the_goals_of_a_grid() -> None:
-    mdp = grid.open_grid_model()
+    mdp = toy_models.open_grid_model()
     run = run_of(mdp, 10.0, 1.0)
     estimates = run.estimates
     assert run_exploration(run, 100_000) == "stopped"
@@ -105,7 +104,7 @@ def test_finds_the_goals_of_a_grid() -> None:
 
 
 def test_same_seed_same_run_and_resume() -> None:
-    mdp = grid.open_grid_model(rows=3, cols=3)
+    mdp = toy_models.open_grid_model(rows=3, cols=3)
     whole, again, first, second = (run_of(mdp, 6.0, 0.02, 3) for _ in range(4))
     for run in (whole, again):
         assert run_exploration(run, 4000) == "budget"
@@ -134,7 +133,7 @@ def test_the_seed_decides_the_posterior_draws() -> None:
     for seed in (0, 0, 1):
         setting = ExplorationSettings("grid", method="bayes", radius=6.0, seed=seed)
         estimates = ExplorationSession.from_settings(
-            setting, ModelSimulator(grid.open_grid_model()), goal_rules.adagoal
+            setting, ModelSimulator(toy_models.open_grid_model()), goal_rules.adagoal
         ).run.estimates
         estimates.refresh(np.ones(len(estimates.goals), bool))
         drawn.append(estimates.atom)
@@ -143,7 +142,7 @@ def test_the_seed_decides_the_posterior_draws() -> None:
 
 
 def test_needs_a_known_number_of_states() -> None:
-    world = ModelSimulator(toys.chain_model(n_states=3))
+    world = ModelSimulator(toy_models.chain_model(n_states=3))
     world.state_bound = 10
     with pytest.raises(InputError, match="known number of states"):
         methods.build_estimates(

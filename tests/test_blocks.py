@@ -9,33 +9,33 @@ import numpy as np
 import pytest
 
 import adagoal
-from adagoal.core.threads import run_jobs_in_threads
-from adagoal.tabular import certified, columns, confidence
-from adagoal.tabular.blocks import gather_block
+from adagoal.certified import confidence, explorer, goal_table
+from adagoal.certified.goal_kernels import gather_block
+from adagoal.core.compiled_code import run_jobs_in_threads
 
 
 def explored(monkeypatch, cores):
     """A small world, planned for as if it were a very large one."""
-    sizes, sweep = [], certified.CertifiedExplorer._sweep_blocks
+    sizes, sweep = [], explorer.CertifiedExplorer._sweep_blocks
 
     def spy(self, blocks, exact, work):
         sizes.append((len(blocks), exact))
         sweep(self, blocks, exact, work)
 
     with monkeypatch.context() as patch:
-        patch.setattr(certified, "MIN_THREADED_WORK", 1e4)
-        patch.setattr(certified, "LARGE_BLOCK_WORK", 1e4)
-        patch.setattr(certified, "TOKENS_PER_STEP", 1e5)  # what a rollout pays for
+        patch.setattr(explorer, "MIN_THREADED_WORK", 1e4)
+        patch.setattr(explorer, "LARGE_BLOCK_WORK", 1e4)
+        patch.setattr(explorer, "TOKENS_PER_STEP", 1e5)  # what a rollout pays for
         patch.setattr(confidence, "PAIRS_PER_JOB", 100)
-        patch.setattr(columns.os, "cpu_count", lambda: cores)
-        patch.setattr(certified.CertifiedExplorer, "_sweep_blocks", spy)
-        patch.setattr(certified, "MAX_BLOCKS_PER_PLAN", 3)
-        patch.setattr(columns, "MIN_THREADED_PREFAULT_VALUES", 0)  # fresh memory is touched in threads
-        patch.setattr(columns, "PREFAULT_COLUMNS", 8)
-        patch.setattr(columns, "PREFAULT_PIECE_COLUMNS", 3)
-        patch.setattr(columns, "MAX_RESERVED_VALUES", 2000)  # for twenty columns at first
-        patch.setattr(certified, "MAX_DENSE_STATES", 10)
-        patch.setattr(certified, "MAX_DUAL_ERROR_EPSILONS", 100.0)
+        patch.setattr(goal_table.os, "cpu_count", lambda: cores)
+        patch.setattr(explorer.CertifiedExplorer, "_sweep_blocks", spy)
+        patch.setattr(explorer, "MAX_BLOCKS_PER_PLAN", 3)
+        patch.setattr(goal_table, "MIN_THREADED_PREFAULT_VALUES", 0)  # fresh memory is touched in threads
+        patch.setattr(goal_table, "PREFAULT_COLUMNS", 8)
+        patch.setattr(goal_table, "PREFAULT_PIECE_COLUMNS", 3)
+        patch.setattr(goal_table, "MAX_RESERVED_VALUES", 2000)  # for twenty columns at first
+        patch.setattr(explorer, "MAX_DENSE_STATES", 10)
+        patch.setattr(explorer, "MAX_DUAL_ERROR_EPSILONS", 100.0)
         result = adagoal.explore("grid", radius=40, epsilon=8, budget=10_000, seed=3, env_args={"rows": 10, "cols": 10})
     assert max(size for size, exact in sizes if not exact) == 3
     assert max(size for size, exact in sizes if exact) > 1
@@ -56,9 +56,9 @@ def test_gaps_side_by_side_change_nothing(monkeypatch):
         jobs.append(len([job for job in these if job.func.__name__ == "_probe"]) if threads else 0)
         run_jobs_in_threads(these, threads)
 
-    monkeypatch.setattr("adagoal.tabular.certified.side_by_side", counted)
+    monkeypatch.setattr("adagoal.certified.explorer.side_by_side", counted)
     for least in (np.inf, 0.0):
-        monkeypatch.setattr("adagoal.tabular.certified.MIN_THREADED_WORK", least)
+        monkeypatch.setattr("adagoal.certified.explorer.MIN_THREADED_WORK", least)
         results.append(adagoal.explore("grid", radius=4, epsilon=1.0, seed=3, env_args={"rows": 3, "cols": 3}))
         assert (max(jobs) > 1) == (least == 0.0)
     one, two = results

@@ -4,29 +4,29 @@ import numpy as np
 import pytest
 
 import adagoal
-from adagoal.core.counts import TransitionCounts
-from adagoal.core.goalspace import GoalSpace
-from adagoal.core.run import ExplorationRun
-from adagoal.goals import BUILTIN_RULES
+from adagoal.certified.confidence import ConfidenceSets
+from adagoal.certified.explorer import CertifiedExplorer
+from adagoal.certified.gaps import bound_suboptimality
+from adagoal.certified.goal_table import UPPER_START_FACTOR
+from adagoal.core.exploration_run import ExplorationRun
+from adagoal.core.goal_space import GoalSpace
+from adagoal.core.transition_data import TransitionCounts
+from adagoal.envs import model_families, toy_models
+from adagoal.envs.model import model_from_rows
+from adagoal.envs.simulator import ModelSimulator
+from adagoal.exact import solver
+from adagoal.goal_rules import BUILTIN_RULES
 from adagoal.loop import run_exploration
-from adagoal.mdp import solve
-from adagoal.runs.session import ExplorationSession
-from adagoal.runs.setting import ExplorationSettings
-from adagoal.tabular.certified import CertifiedExplorer
-from adagoal.tabular.columns import UPPER_START_FACTOR
-from adagoal.tabular.confidence import ConfidenceSets
-from adagoal.tabular.resolvent import bound_suboptimality
-from adagoal.worlds import grid, random_models, toys
-from adagoal.worlds.model import model_from_rows
-from adagoal.worlds.simulator import ModelSimulator
+from adagoal.runs.exploration_session import ExplorationSession
+from adagoal.runs.exploration_settings import ExplorationSettings
 
 SMALL = {
-    "sparse": (random_models.random_sparse(n_states=8, n_actions=2, seed=3), 6.0, 1.0),
-    "deterministic": (random_models.random_deterministic(n_states=10, n_actions=2, seed=1), 6.0, 1.0),
-    "traps": (random_models.random_traps(n_states=10, n_actions=2, seed=2), 6.0, 1.5),
-    "unreachable": (random_models.random_unreachable(n_states=10, n_actions=2, seed=0), 5.0, 1.0),
-    "rare": (toys.rare_exit_chain(n_states=4, p=0.01), 5.0, 1.0),
-    "grid": (grid.open_grid_model(rows=3, cols=3, slip=0.1), 6.0, 1.0),
+    "sparse": (model_families.random_sparse(n_states=8, n_actions=2, seed=3), 6.0, 1.0),
+    "deterministic": (model_families.random_deterministic(n_states=10, n_actions=2, seed=1), 6.0, 1.0),
+    "traps": (model_families.random_traps(n_states=10, n_actions=2, seed=2), 6.0, 1.5),
+    "unreachable": (model_families.random_unreachable(n_states=10, n_actions=2, seed=0), 5.0, 1.0),
+    "rare": (toy_models.rare_exit_chain(n_states=4, p=0.01), 5.0, 1.0),
+    "grid": (toy_models.open_grid_model(rows=3, cols=3, slip=0.1), 6.0, 1.0),
 }
 
 
@@ -50,7 +50,7 @@ def check_bounds(run, mdp, V, L):
         assert estimates.D[j] <= best + 1e-9
         assert (estimates.V[:, j] <= V[:, g] + 1e-9).all()
         if np.isfinite(estimates.upper[j]):
-            values = solve.policy_values(mdp, estimates.returned[:, j], g)
+            values = solver.policy_values(mdp, estimates.returned[:, j], g)
             value = values[mdp.start]
             assert value <= estimates.upper[j] + 1e-9
             assert values[estimates.counts.seen].max() <= estimates.cap + 1e-9  # what lemma 10 asks for
@@ -61,7 +61,7 @@ def check_bounds(run, mdp, V, L):
 @pytest.mark.parametrize("name", SMALL)
 def test_bounds_hold_at_every_plan(name):
     mdp, L, epsilon = SMALL[name]
-    V = solve.optimal_values(mdp)
+    V = solver.optimal_values(mdp)
     run = start(mdp, L, epsilon)
     looks = {"next": 1}
 
@@ -97,8 +97,8 @@ def test_guarantee(name, rule):
 @pytest.mark.parametrize("slip", [0.0, 0.2])
 def test_goals_far_beyond_the_radius_share_a_column(slip):
     """Column 0 bounds the distance to each of them from below, at every state."""
-    mdp, L, epsilon = grid.open_grid_model(rows=9, cols=9, slip=slip), 2.9, 1.0
-    truth, run = solve.optimal_values(mdp), start(mdp, L, epsilon)
+    mdp, L, epsilon = toy_models.open_grid_model(rows=9, cols=9, slip=slip), 2.9, 1.0
+    truth, run = solver.optimal_values(mdp), start(mdp, L, epsilon)
     estimates, shared = run.estimates, []
 
     def look(run):
@@ -126,7 +126,7 @@ def test_two_room_is_certified_within_the_promised_steps():
 @pytest.mark.parametrize("leak", [0.0, 1.0])
 def test_gap_bounds_the_worst_model(leak):
     """Lemma 9 on a tiny world: no kernel inside the confidence sets is worse than the bound says."""
-    mdp = random_models.random_sparse(n_states=5, n_actions=2, seed=5, branching=2)
+    mdp = model_families.random_sparse(n_states=5, n_actions=2, seed=5, branching=2)
     run = start(mdp, 8.0, 0.5)
     run_exploration(run, 30_000)
     e = run.estimates
@@ -143,8 +143,8 @@ def test_gap_bounds_the_worst_model(leak):
         V, Y = e.V[:, j].copy(), e.Y[:, j].copy()
         gap, upper, most, _ = bound_suboptimality(e.order, inside, m, V, Y, policy, len(e.order) == 5, rival)
         for other in others:
-            best = solve.optimal_values(other, np.array([g]))[:, 0]
-            value = solve.policy_values(other, policy, g)
+            best = solver.optimal_values(other, np.array([g]))[:, 0]
+            value = solver.policy_values(other, policy, g)
             if (best >= e.V[:, j] - 1e-9).all() and (value <= e.Y[:, j] + 1e-9).all():
                 assert value[mdp.start] - best[mdp.start] <= gap + 1e-9
                 assert value[mdp.start] <= upper + 1e-9
@@ -178,7 +178,7 @@ def test_a_gap_is_nearly_attained_at_the_edge_of_the_confidence_set(unsure):
         edge += 1e-5
     p = m.p_split[1, 0] + better * edge
     other = model_from_rows([{3: p, 6: 1 - p} if x == 1 else row for x, row in enumerate(rows)], 2)
-    lost = solve.policy_values(other, policy, 5)[0] - solve.optimal_values(other, np.array([5]))[0, 0]
+    lost = solver.policy_values(other, policy, 5)[0] - solver.optimal_values(other, np.array([5]))[0, 0]
     assert lost > 0.04
     assert lost <= gap <= lost + 0.03
 
@@ -189,7 +189,7 @@ def test_probing_goes_where_a_try_is_worth_most(few):
 
     It neither goes on to the goal nor resets in between, as the policy that attains the bound would.
     """
-    mdp, rng = grid.open_grid_model(rows=3, cols=3, slip=0.1), np.random.default_rng(0)
+    mdp, rng = toy_models.open_grid_model(rows=3, cols=3, slip=0.1), np.random.default_rng(0)
     counts = TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start)
     for s, a in np.ndindex(mdp.n_states, mdp.n_actions):
         successors, p = mdp.row(s, a)
@@ -229,7 +229,7 @@ def test_upper_bounds_of_an_earlier_version_start_again():
 
 def test_a_large_world_goes_on_as_it_would_have():
     """What the agent backs up with on its way is of the last plan, which the counts do not tell."""
-    mdp = grid.open_grid_model(rows=21, cols=21)
+    mdp = toy_models.open_grid_model(rows=21, cols=21)
     runs = [start(mdp, 40.0, 8.0, branching=4) for _ in range(2)]
     estimates, other = (run.estimates for run in runs)
     run_exploration(runs[0], 60_000)
@@ -276,11 +276,11 @@ def _inside(mdp, m, rng, leak):
 
 
 def test_curriculum():
-    mdp = grid.open_grid_model(rows=3, cols=4, slip=0.1)
+    mdp = toy_models.open_grid_model(rows=3, cols=4, slip=0.1)
     every = adagoal.explore(ModelSimulator(mdp), "all", 1.0, seed=0)
     assert every.status == "certified"
     assert len(every.goals) == mdp.n_states
-    assert every.radius < 2 * solve.max_start_distance(mdp)
+    assert every.radius < 2 * solver.max_start_distance(mdp)
     assert adagoal.audit(every, mdp).ok
     slower = adagoal.explore(ModelSimulator(mdp), "all:1.5", 1.0, seed=0)
     assert slower.radius == 2 * 1.5**3
@@ -349,7 +349,7 @@ def test_resume_is_bit_for_bit(tmp_path, radius, monkeypatch):
             raise SystemExit  # like a kill: nothing is saved after the last checkpoint
 
     with monkeypatch.context() as patch:
-        patch.setattr("adagoal.runs.folder.save_interval_elapsed", lambda since, cost: True)
+        patch.setattr("adagoal.runs.run_folder.save_interval_elapsed", lambda since, cost: True)
         with pytest.raises(SystemExit):
             adagoal.explore("grid", radius, 1.0, seed=3, budget=20_000, out=tmp_path, observe=crash)
     again = adagoal.resume(tmp_path)
@@ -362,7 +362,7 @@ def test_a_kill_between_two_stages_loses_nothing(tmp_path, monkeypatch):
     """Whatever was on disk when the answer of the first stage was about to be written, the run goes on."""
     whole = adagoal.explore("grid", "auto", 1.0, seed=3, budget=20_000)
     with monkeypatch.context() as patch:
-        patch.setattr("adagoal.runs.folder.save_interval_elapsed", lambda since, cost: True)
+        patch.setattr("adagoal.runs.run_folder.save_interval_elapsed", lambda since, cost: True)
 
         def kill(result):
             raise SystemExit
@@ -395,7 +395,7 @@ def test_resume_right_after_a_surprise_in_a_quiet_window(tmp_path, monkeypatch):
                 raise SystemExit
 
         with monkeypatch.context() as patch:
-            patch.setattr("adagoal.runs.folder.save_interval_elapsed", lambda since, cost: True)
+            patch.setattr("adagoal.runs.run_folder.save_interval_elapsed", lambda since, cost: True)
             with pytest.raises(SystemExit):
                 adagoal.explore("two-room", 40, 1.0, seed=0, budget=3000, out=tmp_path / str(stop), observe=crash)
         again = adagoal.resume(tmp_path / str(stop))

@@ -16,14 +16,14 @@ from scipy import sparse
 import adagoal
 from adagoal.cli.main import run_command_line
 from adagoal.deep.pointmass import PointMass
-from adagoal.worlds import toys
+from adagoal.envs import toy_models
 from model_env import Aliased, Breaking, Impatient, ModelEnv, NoReset, PairEnv, with_terminal
 
-SLIPPERY = toys.chain_model(n_states=6, slip=0.1)
+SLIPPERY = toy_models.chain_model(n_states=6, slip=0.1)
 
 
 def test_a_clean_environment() -> None:
-    check = adagoal.check_env(ModelEnv(with_terminal(toys.chain_model(n_states=6, slip=0.1), 5)))
+    check = adagoal.check_env(ModelEnv(with_terminal(toy_models.chain_model(n_states=6, slip=0.1), 5)))
     assert check.ok
     assert (check.errors, check.void, check.warnings, check.exit_code) == ([], [], [], 0)
     assert (check.n_actions, check.n_states, check.states_met, check.ends_met) == (2, 6, 6, 1)
@@ -54,7 +54,7 @@ def test_numbers_on_the_fly_and_a_random_start() -> None:
 
 @pytest.mark.parametrize("kind", [Aliased, NoReset])
 def test_what_would_void_a_certificate(kind: type[ModelEnv]) -> None:
-    check = adagoal.check_env(kind(toys.chain_model(n_states=12, slip=0.1)), steps=10_000)
+    check = adagoal.check_env(kind(toy_models.chain_model(n_states=12, slip=0.1)), steps=10_000)
     assert not check.ok
     assert check.exit_code == 1
     assert check.void
@@ -66,7 +66,7 @@ def test_ends_that_are_not_always_ends() -> None:
         def observe(self) -> int:
             return min(self.state, 2)
 
-    check = adagoal.check_env(Merged(with_terminal(toys.chain_model(n_states=6), 3)))
+    check = adagoal.check_env(Merged(with_terminal(toy_models.chain_model(n_states=6), 3)))
     assert any("ended the episode at one visit and not at another" in line for line in check.void)
 
 

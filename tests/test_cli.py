@@ -17,19 +17,18 @@ import numpy as np
 import pytest
 
 import vault
-from adagoal.cli import runs
+from adagoal.cli import run_commands
 from adagoal.cli.main import run_command_line
 from adagoal.cli.options import default_run_folder
 from adagoal.core.errors import InputError
-from adagoal.core.files import folder_lock
-from adagoal.runs.manifest import MANIFEST_FILE
+from adagoal.core.file_io import folder_lock
+from adagoal.runs.folder_reader import CHECKPOINTS_FOLDER, MANIFEST_FILE
 from adagoal.runs.result import load_result
-from adagoal.runs.saved import CHECKPOINTS_FOLDER
 
 SMALL = ("explore", "grid", "--radius", "6", "--env-arg", "rows=3", "--env-arg", "cols=3")
 LONG = ("explore", "two-room", "--radius", "15", "--quiet")
 CHILD = (
-    "import adagoal.runs.folder as folder; folder.due = lambda since, cost: since > 0.1; "
+    "import adagoal.runs.run_folder as folder; folder.due = lambda since, cost: since > 0.1; "
     "from adagoal.cli.main import main; main()"
 )
 
@@ -268,7 +267,7 @@ def test_audit_that_fails(done: Path, tmp_path: Path, capsys: pytest.CaptureFixt
 def test_a_large_audit_says_that_it_takes_a_while(
     done: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(runs, "LONG_AUDIT_SIZE", 1)
+    monkeypatch.setattr(run_commands, "LONG_AUDIT_SIZE", 1)
     assert run_command_line(["audit", str(done)]) == 0
     assert "this can take minutes" in capsys.readouterr().err
 

@@ -12,29 +12,33 @@ from matplotlib.figure import Figure
 
 from adagoal.api import explore as api
 from adagoal.cli.main import run_command_line
-from adagoal.compare import anytime_audit, comparison, runner
+from adagoal.compare import anytime_audit, experiment_runner, method_comparison
 from adagoal.compare.anytime_audit import AnytimeAuditor, AuditCheck
-from adagoal.compare.output import compute_scores, draw_error_figure, live_score_table, make_score_table
+from adagoal.compare.comparison_output import compute_scores, draw_error_figure, live_score_table, make_score_table
 from adagoal.core.errors import InputError
-from adagoal.core.policy import Policy
-from adagoal.core.run import ExplorationRun
-from adagoal.engines.local import LocalEngine
-from adagoal.mdp.audit import audit_policies
-from adagoal.runs.setting import ExplorationSettings
-from adagoal.worlds import registry
+from adagoal.core.exploration_run import ExplorationRun
+from adagoal.core.tabular_policy import Policy
+from adagoal.envs import registry
+from adagoal.exact.audit import audit_policies
+from adagoal.parallel.local_engine import LocalEngine
+from adagoal.runs.exploration_settings import ExplorationSettings
 
 GRID = ExplorationSettings("grid", {"rows": 3, "cols": 3}, radius=3.5, epsilon=0.5, budget=1_000_000)
 
 
 def outcomes(cells: list[ExplorationSettings], folder: Path) -> list[Any]:
-    options = comparison.COMPARE.fill_in_defaults(out=folder)
-    return runner.collect_outcomes(
-        comparison.COMPARE, cells, options, LocalEngine(1, print), runner.ExperimentDisplay(quiet=True)
+    options = method_comparison.COMPARE.fill_in_defaults(out=folder)
+    return experiment_runner.collect_outcomes(
+        method_comparison.COMPARE,
+        cells,
+        options,
+        LocalEngine(1, print),
+        experiment_runner.ExperimentDisplay(quiet=True),
     )
 
 
 def measure(setting: ExplorationSettings) -> dict[str, Any]:
-    return comparison.measure_audited_run(setting, comparison.COMPARE.fill_in_defaults())
+    return method_comparison.measure_audited_run(setting, method_comparison.COMPARE.fill_in_defaults())
 
 
 class Twin(AnytimeAuditor):
@@ -80,25 +84,25 @@ def test_audit_stop_is_for_good() -> None:
 
 
 def test_finished_runs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cells = comparison.build_settings(
+    cells = method_comparison.build_settings(
         {"grid": {"radius": 6.0, "env_args": GRID.env_args}}, ["certified"], ["adagoal"], 2, budget=500
     )
     records = outcomes(cells, tmp_path)
     assert [record["setting"]["seed"] for record in records] == [0, 1]
     assert all(record["own_stop"] is None for record in records), "500 steps are too few"
-    monkeypatch.setattr(comparison, "run_settings", None)
+    monkeypatch.setattr(method_comparison, "run_settings", None)
     assert outcomes(cells, tmp_path) == records
-    assert len({comparison.outcome_file_name(cell) for cell in [*cells, GRID]}) == 3
+    assert len({method_comparison.outcome_file_name(cell) for cell in [*cells, GRID]}) == 3
 
 
 def test_seeds_start_where_they_are_told_to() -> None:
-    cells = comparison.build_settings({"chain": {"radius": 5.0}}, ["certified"], ["adagoal"], 2, seed=7)
+    cells = method_comparison.build_settings({"chain": {"radius": 5.0}}, ["certified"], ["adagoal"], 2, seed=7)
     assert [cell.seed for cell in cells] == [7, 8]
 
 
 def test_a_damaged_run_is_named(tmp_path: Path) -> None:
-    (cell,) = comparison.build_settings({"chain": {"radius": 5.0}}, ["certified"], ["adagoal"], 1)
-    file = tmp_path / comparison.outcome_file_name(cell)
+    (cell,) = method_comparison.build_settings({"chain": {"radius": 5.0}}, ["certified"], ["adagoal"], 1)
+    file = tmp_path / method_comparison.outcome_file_name(cell)
     file.parent.mkdir()
     file.write_text("{}")
     with pytest.raises(InputError, match=f"{file.name}: damaged"):
@@ -109,10 +113,10 @@ def test_a_rule_that_was_changed_is_run_again(tmp_path: Path) -> None:
     file = tmp_path / "rule.py"
     file.write_text("def f(known):\n    return known.eligible.astype(float)\n")
     setting = ExplorationSettings("chain", goal_rule=f"{file}:f")
-    before = comparison.outcome_file_name(setting)
-    assert comparison.outcome_file_name(setting) == before
+    before = method_comparison.outcome_file_name(setting)
+    assert method_comparison.outcome_file_name(setting) == before
     file.write_text(file.read_text() + "# better\n")
-    assert comparison.outcome_file_name(setting) != before
+    assert method_comparison.outcome_file_name(setting) != before
 
 
 def test_audit_stop_of_a_run_that_ended_wrong_is_never() -> None:
@@ -246,7 +250,7 @@ def test_what_a_killed_comparison_left_unfinished_is_removed(tmp_path: Path, mon
 
 def test_world_without_a_model() -> None:
     with pytest.raises(InputError, match="no exact model"):
-        comparison.build_settings({"MiniGrid-Empty-5x5-v0": {"radius": 5.0}}, ["certified"], ["adagoal"], 1)
+        method_comparison.build_settings({"MiniGrid-Empty-5x5-v0": {"radius": 5.0}}, ["certified"], ["adagoal"], 1)
 
 
 def test_looks_are_few() -> None:

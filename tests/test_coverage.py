@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from adagoal import goals
-from adagoal.compare import runner
-from adagoal.core.counts import TransitionCounts
-from adagoal.core.intervals import clopper_pearson_interval
-from adagoal.core.run import ExplorationRun
-from adagoal.engines.local import LocalEngine
-from adagoal.mdp import solve
-from adagoal.tabular import certified, hops, resolvent, surprise
-from adagoal.tabular.certified import CertifiedExplorer
-from adagoal.worlds.model import model_from_rows
-from adagoal.worlds.simulator import ModelSimulator
+from adagoal import goal_rules
+from adagoal.certified import deterministic, explorer, gaps, unseen_mass
+from adagoal.certified.explorer import CertifiedExplorer
+from adagoal.compare import experiment_runner
+from adagoal.core.confidence_bounds import clopper_pearson_interval
+from adagoal.core.exploration_run import ExplorationRun
+from adagoal.core.transition_data import TransitionCounts
+from adagoal.envs.model import model_from_rows
+from adagoal.envs.simulator import ModelSimulator
+from adagoal.exact import solver
+from adagoal.parallel.local_engine import LocalEngine
 from experiments import arena, coverage, coverage_worlds, price, scaling
 from experiments.__main__ import run as run_experiment
 
@@ -45,7 +45,7 @@ def test_exactly_L_is_exact():
     on_the_edge = 0
     for seed in range(20):
         mdp, L, _ = coverage_worlds.case("exactly-L", seed)
-        on_the_edge += L in solve.optimal_distances(mdp)
+        on_the_edge += L in solver.optimal_distances(mdp)
     assert on_the_edge >= 18
 
 
@@ -72,16 +72,18 @@ WEAKENED = {"surprises": ("nothing", "window", "loss", "circles"), "rivals": ("n
 
 def weaken(what, monkeypatch):
     """Make a bound of lemma 3b, of lemma 12, or of lemmas 7 to 9 narrower than it may be."""
-    read, log = hops.read_deterministic_map, surprise.UnseenMassWindow.log_inverse_delta.fget
+    read, log = deterministic.read_deterministic_map, unseen_mass.UnseenMassWindow.log_inverse_delta.fget
     if what == "window":
-        monkeypatch.setattr(surprise.UnseenMassWindow, "log_inverse_delta", property(lambda quiet: log(quiet) / 3))
+        monkeypatch.setattr(unseen_mass.UnseenMassWindow, "log_inverse_delta", property(lambda quiet: log(quiet) / 3))
     if what == "loss":
         monkeypatch.setattr(
-            hops, "read_deterministic_map", lambda *told: (m := read(*told)) and m._replace(loss=m.loss / 2)
+            deterministic, "read_deterministic_map", lambda *told: (m := read(*told)) and m._replace(loss=m.loss / 2)
         )
     if what == "circles":
         monkeypatch.setattr(
-            hops, "least_value_elsewhere", lambda world, d, most: np.inf if d.max() < hops.NO_PATH else 1.0
+            deterministic,
+            "least_value_elsewhere",
+            lambda world, d, most: np.inf if d.max() < deterministic.NO_PATH else 1.0,
         )
     if what in ("unseen mass", "rival"):
 
@@ -89,9 +91,9 @@ def weaken(what, monkeypatch):
             q = model.q / 3
             if what == "rival":
                 q = np.where(np.arange(len(q)) == coverage_worlds.RIVAL, q, model.q)
-            return resolvent.bound_suboptimality(order, goal, model._replace(q=q), *others)
+            return gaps.bound_suboptimality(order, goal, model._replace(q=q), *others)
 
-        monkeypatch.setattr(certified, "bound_suboptimality", narrower)
+        monkeypatch.setattr(explorer, "bound_suboptimality", narrower)
 
 
 def risk(family, seed, delta):
@@ -108,7 +110,7 @@ def risk(family, seed, delta):
     branching, often = (2, coverage.OFTEN) if family == "rivals" else (None, 1)
     counts = TransitionCounts(mdp.n_states, mdp.n_actions, 0)
     estimates = CertifiedExplorer(counts, mdp.n_states, L, epsilon, delta, branching=branching)
-    run = ExplorationRun(ModelSimulator(usual), estimates, goals.resolve_rule("adagoal"), np.random.default_rng(0))
+    run = ExplorationRun(ModelSimulator(usual), estimates, goal_rules.resolve_rule("adagoal"), np.random.default_rng(0))
     truth = coverage.Truth(mdp)
     coverage.sample(run, usual, truth, often)
     misses = [steps for kind, steps in truth.first_miss.items() if family == "surprises" or kind == "gap"]
@@ -154,7 +156,7 @@ def test_empirical_model():
     for successor in (1, 1, 2, 1):
         counts.record_transition(0, 0, successor)
     model = price.empirical(counts)
-    assert solve.optimal_distances(model).tolist() == pytest.approx([0.0, 5 / 3, 7.0])
+    assert solver.optimal_distances(model).tolist() == pytest.approx([0.0, 5 / 3, 7.0])
 
 
 def test_scaling_fit():
@@ -170,8 +172,8 @@ def test_two_thousand_runs(tmp_path: Path):
     """At most delta of the runs are broken, for each delta, with confidence."""
     options = coverage.COVERAGE.fill_in_defaults(control=0, out=tmp_path)
     cells = coverage.COVERAGE.list_runs(options)
-    found = runner.collect_outcomes(
-        coverage.COVERAGE, cells, options, LocalEngine(2, print), runner.ExperimentDisplay(quiet=True)
+    found = experiment_runner.collect_outcomes(
+        coverage.COVERAGE, cells, options, LocalEngine(2, print), experiment_runner.ExperimentDisplay(quiet=True)
     )
     records = [record for chunk in found for record in chunk]
     for row in coverage.summary(records):

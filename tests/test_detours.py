@@ -4,20 +4,20 @@ import numpy as np
 import pytest
 
 import adagoal
-from adagoal.core.counts import TransitionCounts
+from adagoal.certified import explorer, planning_budget
+from adagoal.certified.confidence import ConfidenceSets
+from adagoal.certified.goal_table import NO_KNOWN_PATH, shorten_hop_counts
+from adagoal.certified.triangle import improve_by_neighbours
+from adagoal.core.transition_data import TransitionCounts
+from adagoal.envs import toy_models
+from adagoal.envs.simulator import ModelSimulator
+from adagoal.exact import solver
 from adagoal.loop import run_exploration
-from adagoal.mdp import solve
-from adagoal.planning.backend import NUMBA_BACKEND
-from adagoal.planning.model import GoalBlock
-from adagoal.tabular import certified, schedule
-from adagoal.tabular.columns import NO_KNOWN_PATH, shorten_hop_counts
-from adagoal.tabular.confidence import ConfidenceSets
-from adagoal.tabular.detours import improve_by_neighbours
-from adagoal.worlds import grid
-from adagoal.worlds.simulator import ModelSimulator
+from adagoal.planning.backends import NUMBA_BACKEND
+from adagoal.planning.model_arrays import GoalBlock
 from test_certified import check_bounds, start
 
-WORLD = grid.open_grid_model(rows=5, cols=6, slip=0.2)
+WORLD = toy_models.open_grid_model(rows=5, cols=6, slip=0.2)
 CAP = 60.0
 
 
@@ -36,14 +36,14 @@ def ideal(mdp):
 
 def test_a_detour_against_exact_values():
     """Column 1 knows all about its goal, column 2 only how to go on from there: a detour tells it the rest."""
-    truth = solve.optimal_values(WORLD)
+    truth = solver.optimal_values(WORLD)
     h, g = 20, 21
     column, goal_state = np.zeros(WORLD.n_states, np.int64), np.array([-1, h, g])
     column[[h, g]] = 1, 2
     V, Y = np.zeros((3, WORLD.n_states)), np.full((3, WORLD.n_states), CAP)
     best = np.full((3, WORLD.n_states), WORLD.n_actions, np.int16)
     V[1] = Y[1] = truth[:, h]
-    best[1] = solve.optimal_policy(WORLD, truth)[:, h]
+    best[1] = solver.optimal_policy(WORLD, truth)[:, h]
     near = np.flatnonzero(truth[:, g] <= 3.0)  # what lies farther away is left at the cap
     at = np.full((WORLD.n_states, 1), -1)
     at[g] = 0
@@ -58,7 +58,7 @@ def test_a_detour_against_exact_values():
     improve_by_neighbours(np.array([2]), goal_state, column, order, ideal(WORLD), CAP, 1.0, V, Y, best)
     assert (V[2] <= truth[:, g]).all()
     assert V[2, WORLD.start] > truth[WORLD.start, g] - 4.0
-    assert (Y[2] >= solve.policy_values(WORLD, best[2], g) - 1e-9).all()
+    assert (Y[2] >= solver.policy_values(WORLD, best[2], g) - 1e-9).all()
     assert Y[2, WORLD.start] < CAP / 2
     before = V.copy(), Y.copy()
     improve_by_neighbours(np.array([2]), goal_state, column, order, ideal(WORLD), CAP, 1.0, V, Y, best)
@@ -68,7 +68,7 @@ def test_a_detour_against_exact_values():
 @pytest.mark.parametrize("seed", range(20))
 def test_a_detour_with_bounds_that_are_not_exact(seed):
     """The lower bound of h falls far short at g: what is subtracted is an upper bound on the way from g to h."""
-    rng, truth, order = np.random.default_rng(seed), solve.optimal_values(WORLD), np.arange(WORLD.n_states)
+    rng, truth, order = np.random.default_rng(seed), solver.optimal_values(WORLD), np.arange(WORLD.n_states)
     g = int(rng.integers(1, WORLD.n_states))
     model = ideal(WORLD)
     h = int(rng.choice([s for s in np.unique(model.successor[4 * g : 4 * g + 4]) if s not in (g, WORLD.start)]))
@@ -76,13 +76,13 @@ def test_a_detour_with_bounds_that_are_not_exact(seed):
     column[[h, g]] = 1, 2
     V, Y = np.zeros((3, WORLD.n_states)), np.full((3, WORLD.n_states), CAP)
     best = np.full((3, WORLD.n_states), WORLD.n_actions, np.int16)
-    best[1:] = solve.optimal_policy(WORLD, truth)[:, [h, g]].T
+    best[1:] = solver.optimal_policy(WORLD, truth)[:, [h, g]].T
     V[1] = truth[:, h] * np.where(order == g, rng.random(), 1.0)
     Y[1] = truth[:, h] * rng.uniform(1.0, 1.2)  # 1 + p Y <= Y still
     Y[2] = truth[:, g] * rng.uniform(1.5, 2.0)
     improve_by_neighbours(np.array([2]), goal_state, column, order, model, CAP, 1e-3, V, Y, best)
     assert (V[2] <= truth[:, g]).all()
-    assert (Y[2] >= solve.policy_values(WORLD, best[2], g) - 1e-9).all()
+    assert (Y[2] >= solver.policy_values(WORLD, best[2], g) - 1e-9).all()
     assert V[2].any()
 
 
@@ -94,13 +94,13 @@ def test_bounds_hold_with_detours(monkeypatch):
         improve_by_neighbours(*args)
         taken.append((args[-3].sum() > before[0], args[-2].sum() < before[1]))
 
-    monkeypatch.setattr(certified, "MAX_DENSE_STATES", 0)
-    monkeypatch.setattr(certified, "MIN_TRIANGLE_GAIN_EPSILONS", 0.01)
-    monkeypatch.setattr(schedule, "TOKEN_CAPACITY", (0.0, 0.0, 0.0))  # plans are rare
-    monkeypatch.setattr(schedule, "TOKENS_PER_STEP", 1.0)
-    monkeypatch.setattr(certified, "improve_by_neighbours", counted)
-    mdp = grid.open_grid_model(rows=12, cols=12)
-    truth, run, looks = solve.optimal_values(mdp), start(mdp, 40.0, 2.0), {"next": 1}
+    monkeypatch.setattr(explorer, "MAX_DENSE_STATES", 0)
+    monkeypatch.setattr(explorer, "MIN_TRIANGLE_GAIN_EPSILONS", 0.01)
+    monkeypatch.setattr(planning_budget, "TOKEN_CAPACITY", (0.0, 0.0, 0.0))  # plans are rare
+    monkeypatch.setattr(planning_budget, "TOKENS_PER_STEP", 1.0)
+    monkeypatch.setattr(explorer, "improve_by_neighbours", counted)
+    mdp = toy_models.open_grid_model(rows=12, cols=12)
+    truth, run, looks = solver.optimal_values(mdp), start(mdp, 40.0, 2.0), {"next": 1}
 
     def look(run):
         if run.steps >= looks["next"]:
@@ -113,7 +113,7 @@ def test_bounds_hold_with_detours(monkeypatch):
 
 @pytest.mark.slow
 def test_every_cell_of_a_large_grid():
-    mdp = grid.open_grid_model(rows=25, cols=25)
+    mdp = toy_models.open_grid_model(rows=25, cols=25)
     result = adagoal.explore(ModelSimulator(mdp), 65.0, 6.5, seed=3, method_args={"branching": 4})
     assert result.status == "certified"
     assert len(result.goals) == 625

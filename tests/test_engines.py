@@ -17,16 +17,16 @@ import numpy as np
 import pytest
 
 import adagoal
-from adagoal import engines
+from adagoal import parallel
 from adagoal.cli.main import run_command_line
-from adagoal.compare import runner
+from adagoal.compare import experiment_runner
 from adagoal.compare.experiment import Experiment
-from adagoal.core import failures
+from adagoal.core import processes
 from adagoal.core.errors import InputError
-from adagoal.core.run import ExplorationRun
-from adagoal.engines import Engine, TaskInterrupted, TaskResources, WorkerLost
-from adagoal.engines.cluster import RayActorHost
-from adagoal.engines.local import LocalEngine
+from adagoal.core.exploration_run import ExplorationRun
+from adagoal.parallel import Engine, TaskInterrupted, TaskResources, WorkerLost
+from adagoal.parallel.local_engine import LocalEngine
+from adagoal.parallel.ray_engine import RayActorHost
 from engine_tasks import Buggy, begun, die, fail, refuse, slowly, square
 from experiments import arena
 from experiments.__main__ import run as run_experiment
@@ -105,16 +105,16 @@ def test_a_bug_in_a_task_on_ray_keeps_its_traceback(
 ) -> None:
     without_ray(monkeypatch, set())
     with pytest.raises(error, match=message) as raised:
-        list(engines.make_engine("ray", None, None, print).map(fail, {"a": (kind,)}, TaskResources()))
+        list(parallel.make_engine("ray", None, None, print).map(fail, {"a": (kind,)}, TaskResources()))
     assert "in fail" in str(raised.value.__cause__)
 
 
 def test_a_bug_in_a_worker_on_ray_keeps_its_traceback() -> None:
     host = RayActorHost(pickle.dumps(Buggy))
     with pytest.raises(KeyError) as raised:
-        failures.unwrap_reply(host.call("step", "bug"))
+        processes.unwrap_reply(host.call("step", "bug"))
     assert "in fail" in str(raised.value.__cause__)
-    assert isinstance(RayActorHost(b"no pickle")._facts, failures.WorkerFailure)
+    assert isinstance(RayActorHost(b"no pickle")._facts, processes.WorkerFailure)
 
 
 def test_leaving_early_ends_the_workers() -> None:
@@ -127,7 +127,7 @@ def test_leaving_early_ends_the_workers() -> None:
 
 
 def test_importing_adagoal_imports_no_ray() -> None:
-    code = "import sys, adagoal, adagoal.cli.main, adagoal.engines.cluster; assert 'ray' not in sys.modules"
+    code = "import sys, adagoal, adagoal.cli.main, adagoal.parallel.ray_engine; assert 'ray' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -141,7 +141,7 @@ def test_bad_engines_are_one_line(
     assert run_command_line([*compare, "--address", "here:1"]) == 2
     assert "address: is for" in capsys.readouterr().err
     with pytest.raises(InputError, match="engine: must be one of local, ray"):
-        engines.make_engine("magic")
+        parallel.make_engine("magic")
 
 
 def test_an_experiment_goes_on_after_an_interrupt(
@@ -149,7 +149,7 @@ def test_an_experiment_goes_on_after_an_interrupt(
 ) -> None:
     small(monkeypatch)
     line = ["arena", "--seeds", "1", "--jobs", "1", "--budget", "5000", "--out", str(tmp_path)]
-    measure, left = runner.write_json, [2]
+    measure, left = experiment_runner.write_json, [2]
 
     def stop(path: Path, data: object) -> None:
         left[0] -= 1
@@ -157,14 +157,14 @@ def test_an_experiment_goes_on_after_an_interrupt(
             raise KeyboardInterrupt
         measure(path, data)
 
-    monkeypatch.setattr(runner, "write_json", stop)
+    monkeypatch.setattr(experiment_runner, "write_json", stop)
     assert run_experiment(line) == 3
     assert "interrupted: 2 of 4 runs are kept" in capsys.readouterr().err
-    monkeypatch.setattr(runner, "write_json", measure)
+    monkeypatch.setattr(experiment_runner, "write_json", measure)
     assert run_experiment(line) == 0
     assert "2 of 4 runs are there already" in capsys.readouterr().err
     left[0] = 0
-    monkeypatch.setattr(runner, "write_json", stop)
+    monkeypatch.setattr(experiment_runner, "write_json", stop)
     assert run_experiment([*line[:-1], str(tmp_path / "other")]) == 130, "nothing is kept"
 
 
@@ -218,8 +218,11 @@ class Sabotage:
 
 def tables(experiment: Experiment, folder: Path, engine: Engine, **given: Any) -> tuple[str, set[str]]:
     """What an arena says, and the names of its cells."""
-    runner.run_experiment(
-        experiment, experiment.fill_in_defaults(out=folder, **given), engine, runner.ExperimentDisplay(quiet=True)
+    experiment_runner.run_experiment(
+        experiment,
+        experiment.fill_in_defaults(out=folder, **given),
+        engine,
+        experiment_runner.ExperimentDisplay(quiet=True),
     )
     engine.close()
     return (folder / "arena.md").read_text(), {file.name for file in (folder / "cells").iterdir()}
@@ -235,7 +238,7 @@ def test_the_tables_of_tasks_that_were_lost_and_tried_again(tmp_path: Path, monk
     """As on Ray (below, and slow), but for Ray itself."""
     small(monkeypatch)
     ray, said = without_ray(monkeypatch, {1, 8}), []  # the second run, and its second try
-    engine = engines.make_engine("ray", None, None, said.append)
+    engine = parallel.make_engine("ray", None, None, said.append)
     there = tables(arena.ARENA, tmp_path / "ray", engine, seeds=2, budget=2_000)
     assert [line.partition(": ")[2] for line in said] == ["its worker was lost (NodeDiedError); it is tried again"] * 2
     assert len(ray.begun) == 10
@@ -246,7 +249,7 @@ def test_the_tables_of_tasks_that_were_lost_and_tried_again(tmp_path: Path, monk
 
 def test_tasks_on_ray_are_given_up_or_end_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     ray = without_ray(monkeypatch, {0, 2, 3})
-    engine = engines.make_engine("ray", 2, None, lambda line: None)
+    engine = parallel.make_engine("ray", 2, None, lambda line: None)
     assert ray.options["num_cpus"] == 2
     found = []
     with pytest.raises(WorkerLost, match=r"a lost 3 workers \(NodeDiedError\)"):
@@ -279,7 +282,7 @@ def test_what_a_task_takes_in_the_words_of_ray(
 ) -> None:
     """No more cores than the largest machine has that is there, and a GPU where one has any."""
     ray = without_ray(monkeypatch, set(), {"CPU": 4.0}, {"CPU": 2.0, "GPU": 1.0})
-    assert dict(engines.make_engine("ray", None, None, print).map(abs, {"a": (-1,)}, needs)) == {"a": 1}
+    assert dict(parallel.make_engine("ray", None, None, print).map(abs, {"a": (-1,)}, needs)) == {"a": 1}
     assert ray.share == share
 
 
@@ -288,7 +291,7 @@ def test_what_a_task_takes_in_the_words_of_ray(
 def test_ray_loses_a_node_and_no_cell(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small(monkeypatch)
     said: list[str] = []
-    ray = Sabotage(engines.make_engine("ray", None, cluster.address, said.append), cluster, tmp_path / "ray")
+    ray = Sabotage(parallel.make_engine("ray", None, cluster.address, said.append), cluster, tmp_path / "ray")
     there = tables(replace(arena.ARENA, measure_run=slowly), tmp_path / "ray", ray, seeds=2, budget=2_000)
     assert any("its worker was lost" in line for line in said)
     assert there == tables(arena.ARENA, tmp_path / "local", LocalEngine(1, print), seeds=2, budget=2_000)

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adagoal.compare import runner
-from adagoal.engines.local import LocalEngine
-from adagoal.runs.setting import ExplorationSettings
+from adagoal.compare import experiment_runner
+from adagoal.parallel.local_engine import LocalEngine
+from adagoal.runs.exploration_settings import ExplorationSettings
 from experiments import constants, figure3, intervals, linear_output, price, scaling, separation
 from experiments.__main__ import run as run_experiment
 
@@ -20,8 +20,8 @@ DATA = Path(__file__).parent.parent / "docs" / "figures"
 def test_figure3_on_a_few_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figure3, "EPISODES", 9)
     options = figure3.FIGURE3.fill_in_defaults(seeds=2, out=tmp_path)
-    report = runner.run_experiment(
-        figure3.FIGURE3, options, LocalEngine(1, print), runner.ExperimentDisplay(quiet=True)
+    report = experiment_runner.run_experiment(
+        figure3.FIGURE3, options, LocalEngine(1, print), experiment_runner.ExperimentDisplay(quiet=True)
     )
     data = report.data
     for panel in report.panels:

@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 
 import vault
-from adagoal.core import files
+from adagoal.core import file_io
 from adagoal.core.errors import InputError
-from adagoal.runs import folder as folders
-from adagoal.runs.folder import open_locked_folder, save_interval_elapsed
-from adagoal.runs.manifest import MANIFEST_BACKUP_FILE, MANIFEST_FILE
-from adagoal.runs.saved import CHECKPOINTS_FOLDER, find_saved_run
+from adagoal.runs import run_folder as folders
+from adagoal.runs.folder_reader import CHECKPOINTS_FOLDER, MANIFEST_BACKUP_FILE, MANIFEST_FILE, find_saved_run
+from adagoal.runs.run_folder import open_locked_folder, save_interval_elapsed
 from specimen import KIND, build, look, look_state, results, state
 
 
@@ -52,7 +51,7 @@ def test_checkpoints_and_results_are_saved_apart(tmp_path):
         assert look(tmp_path) == (1, None)
         folder.save_files(state(2))
         folder.save_files(results=results(2))
-        folder.save_files(results={"report.html": files.text_content("<p>2</p>")})
+        folder.save_files(results={"report.html": file_io.text_content("<p>2</p>")})
         assert look(tmp_path) == (2, 2)
         folder.save_files(state(3))
         assert look(tmp_path) == (3, 2)
@@ -63,7 +62,7 @@ def test_checkpoints_and_results_are_saved_apart(tmp_path):
 def test_what_did_not_change_is_carried_over_and_not_written_again(tmp_path):
     with open_locked_folder(tmp_path, KIND) as folder:
         assert not folder.has_checkpoint_file("certified.npz")
-        folder.save_files({**state(1), "certified.npz": files.arrays_content({"x": np.arange(3)})})
+        folder.save_files({**state(1), "certified.npz": file_io.arrays_content({"x": np.arange(3)})})
         before = (tmp_path / CHECKPOINTS_FOLDER / "certified-000001.npz").stat()
         assert folder.has_checkpoint_file("certified.npz")
         for number in (2, 3, 4):
@@ -138,7 +137,7 @@ def killed(path: Path, after: int, work) -> bool:
             pass
         except BaseException:
             assert killer.dead
-    files._release_locks_after_fork()
+    file_io._release_locks_after_fork()
     return killer.dead
 
 
@@ -281,7 +280,7 @@ def test_the_lock_comes_first_and_dies_with_its_holder(tmp_path):
 
 def test_the_lock_dies_with_its_holder_even_if_workers_live_on(tmp_path):
     script = (
-        "import os, sys, time; from pathlib import Path; from adagoal.runs.folder import hold\n"
+        "import os, sys, time; from pathlib import Path; from adagoal.runs.run_folder import hold\n"
         "with hold(Path(sys.argv[1]), 'training'):\n"
         "    if os.fork() == 0: print('ready', flush=True)\n"
         "    time.sleep(60)\n"
@@ -309,7 +308,7 @@ def test_an_error_before_the_first_checkpoint_leaves_the_old_run_as_it_was(tmp_p
     with open_locked_folder(run, "training") as folder:
         folder.start_new_run()
         with pytest.raises(InputError, match="cannot be kept in a file"):
-            folder.save_files({"checkpoint.npz": files.json_content(object())})
+            folder.save_files({"checkpoint.npz": file_io.json_content(object())})
     assert before == {name: (run / name).read_bytes() for name in vault.run_files(run)}
 
 
@@ -319,7 +318,7 @@ def test_a_new_run_of_another_kind_replaces_the_old_one_and_its_results(tmp_path
         with pytest.raises(InputError, match=r"holds a run of another kind \(exploration\)"):
             folder.save_files(state(1))
         folder.start_new_run()
-        folder.save_files(state(3), {"policy.npz": files.arrays_content({"w": np.ones(3)})})
+        folder.save_files(state(3), {"policy.npz": file_io.arrays_content({"w": np.ones(3)})})
     assert find_saved_run(run).kind == "training"
     assert vault.run_files(run) == [
         f"{CHECKPOINTS_FOLDER}/checkpoint-000003.npz",
@@ -333,7 +332,7 @@ def test_a_folder_in_which_nothing_was_saved_is_not_left_behind(tmp_path):
     with pytest.raises(RuntimeError), open_locked_folder(tmp_path / "runs" / "new", KIND):
         raise RuntimeError
     with pytest.raises(InputError), open_locked_folder(tmp_path / "runs" / "new", KIND) as folder:
-        folder.save_files({"checkpoint.npz": files.json_content(object())})
+        folder.save_files({"checkpoint.npz": file_io.json_content(object())})
     assert os.listdir(tmp_path) == []
 
 
@@ -377,7 +376,7 @@ def test_without_room_for_a_third_checkpoint_the_oldest_is_given_up(tmp_path, mo
 def test_a_full_disk_in_the_middle_of_a_file(tmp_path):
     script = (
         "import resource; from pathlib import Path; import numpy as np\n"
-        "from adagoal.core import files; from adagoal.runs.folder import hold\n"
+        "from adagoal.core import files; from adagoal.runs.run_folder import hold\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
         "for write in (lambda p: files.write_arrays(p / 'x.npz', {'x': np.arange(10**6)}, {}, False), held):\n"
         "    try: write(Path.cwd())\n"
@@ -399,7 +398,7 @@ def test_a_full_disk_in_the_middle_of_a_file(tmp_path):
 def test_a_name_that_is_too_long_or_impossible(tmp_path):
     for name in ("x" * 300, "x\0y"):
         with pytest.raises(InputError, match="cannot be written"):
-            files.write_text(tmp_path / name, "")
+            file_io.write_text(tmp_path / name, "")
         with pytest.raises(InputError, match="cannot be written"), open_locked_folder(tmp_path / name, KIND):
             pass
     assert os.listdir(tmp_path) == []

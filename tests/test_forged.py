@@ -18,15 +18,14 @@ import pytest
 import adagoal
 import vault
 from adagoal.cli.main import run_command_line as command
-from adagoal.core.files import folder_lock
-from adagoal.core.status import Status
+from adagoal.core.errors import Status
+from adagoal.core.file_io import folder_lock
+from adagoal.envs import observation_keys, toy_models
 from adagoal.report import write_report
-from adagoal.runs import folder as folders
-from adagoal.runs.manifest import MANIFEST_FILE
-from adagoal.runs.saved import CHECKPOINTS_FOLDER, find_saved_run, staged_file_path
-from adagoal.runs.schemas import RESULT_SCHEMA
-from adagoal.runs.session import ExplorationSession
-from adagoal.worlds import keys, toys
+from adagoal.runs import run_folder as folders
+from adagoal.runs.exploration_session import ExplorationSession
+from adagoal.runs.exploration_settings import RESULT_SCHEMA
+from adagoal.runs.folder_reader import CHECKPOINTS_FOLDER, MANIFEST_FILE, find_saved_run, staged_file_path
 from model_env import ModelEnv, PairEnv
 
 CHAIN = {"n_states": 5, "slip": 0.1}
@@ -46,7 +45,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "intervals": {"env": "chain", "radius": 6, "env_args": CHAIN, "method": "intervals", "budget": 300},
     "likelihood": {"env": "mixture-windy", "radius": 3, "method": "likelihood", "budget": 300},
     "vtr": {"env": "mixture-windy", "radius": 2, "method": "vtr", "method_args": {"horizon": 4}, "budget": 100},
-    "pairs": {"env": PairEnv(toys.chain_model(**CHAIN), (0, 2)), "radius": 4, "budget": 300},
+    "pairs": {"env": PairEnv(toy_models.chain_model(**CHAIN), (0, 2)), "radius": 4, "budget": 300},
 }  # fmt: skip
 
 
@@ -385,14 +384,14 @@ def test_5000_random_forgeries_do_no_harm() -> None:
 
 
 @pytest.mark.parametrize("key", [0, -7, "north", b"\x00\xff", (1, (b"a", "b")), ((3, "end"), "end"), ()])
-def test_keys_of_states_are_read_back(key: keys.StateKey) -> None:
-    assert keys.key_from_json(json.loads(json.dumps(keys.key_to_json(key)))) == key
+def test_keys_of_states_are_read_back(key: observation_keys.StateKey) -> None:
+    assert observation_keys.key_from_json(json.loads(json.dumps(observation_keys.key_to_json(key)))) == key
 
 
 @pytest.mark.parametrize("data", [1.5, True, None, {"hex": "zz"}, {"hex": 5}, {"hex": "", "more": 1}, [[None]]])
 def test_what_is_no_key_as_json_is_a_value_error(data: Any) -> None:
     with pytest.raises(ValueError):
-        keys.key_from_json(data)
+        observation_keys.key_from_json(data)
 
 
 # --- what a generator of its own means ---
@@ -413,7 +412,7 @@ class OwnDice(ModelEnv):
 
 def test_a_generator_of_its_own_is_said_in_the_result(tmp_path: Path) -> None:
     for kind, said in ((OwnDice, True), (ModelEnv, False)):
-        env = kind(toys.chain_model(**CHAIN))
+        env = kind(toy_models.chain_model(**CHAIN))
         adagoal.explore(env, 5, budget=300, out=tmp_path / kind.__name__)
         result = adagoal.resume(tmp_path / kind.__name__, budget=600, env=env)
         assert any("without Gymnasium's generator" in line for line in result.warnings) == said
@@ -468,7 +467,7 @@ def test_numba_does_not_read_the_current_folder_when_it_compiles(tmp_path: Path)
     vault.make_hostile(folder)
     code = f"""
 import os
-from adagoal.core import isolation
+from adagoal.core import processes
 isolation.ignore_local_files()
 import numba, matplotlib
 assert os.getcwd() == {os.getcwd()!r}

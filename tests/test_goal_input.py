@@ -10,7 +10,7 @@ import pytest
 import adagoal
 from adagoal.cli.main import run_command_line
 from adagoal.core.errors import EnvironmentFailure, InputError
-from adagoal.worlds import toys
+from adagoal.envs import toy_models
 from goal_sets import GRID
 from model_env import PairEnv
 
@@ -90,12 +90,12 @@ def test_a_function_that_raises_on_the_way_keeps_what_was_learnt(tmp_path):
         return int(observation[1])
 
     with pytest.raises(EnvironmentFailure, match=r"the function raised RuntimeError: not this one.*what had been"):
-        adagoal.explore(PairEnv(toys.chain_model(n_states=8)), 9.0, goals=picky, max_states=20, out=tmp_path)
+        adagoal.explore(PairEnv(toy_models.chain_model(n_states=8)), 9.0, goals=picky, max_states=20, out=tmp_path)
     assert len(adagoal.load(tmp_path).goals) == 4
 
 
 def test_states_cannot_be_named_before_they_are_found():
-    env = PairEnv(toys.chain_model(n_states=4))
+    env = PairEnv(toy_models.chain_model(n_states=4))
     with pytest.raises(InputError, match="numbered as they are found, so states cannot name goals in advance; use la"):
         adagoal.explore(env, 3.0, goals=[1])
     result = adagoal.explore(env, 4.0, goals=["[0 2]"], max_states=10)

@@ -7,12 +7,12 @@ import pytest
 
 import adagoal
 from adagoal.core.errors import InputError
-from adagoal.core.goalspace import GoalSpace, memberships_from_sets
-from adagoal.core.policy import Policy
-from adagoal.mdp import solve
+from adagoal.core.goal_space import GoalSpace, memberships_from_sets
+from adagoal.core.tabular_policy import Policy
+from adagoal.envs import toy_models
+from adagoal.envs.simulator import ModelSimulator
+from adagoal.exact import solver
 from adagoal.methods import METHODS
-from adagoal.worlds import toys
-from adagoal.worlds.simulator import ModelSimulator
 from goal_sets import GRID, SCALES, WORLDS, random_sets, second
 from model_env import ModelEnv, PairEnv
 
@@ -33,21 +33,21 @@ def slow_values(mdp, members):
 def test_exact_values_of_sets(world):
     mdp = WORLDS[world]
     sets = random_sets(mdp, 5)
-    V = solve.optimal_values(mdp, sets)
+    V = solver.optimal_values(mdp, sets)
     for j, members in enumerate(sets):
         slow, policy = slow_values(mdp, members)
         finite = np.isfinite(V[:, j])
         np.testing.assert_allclose(V[finite, j], slow[finite], rtol=1e-8, atol=1e-8)
         assert (slow[~finite] > 100).all()
-        assert solve.optimal_distances(mdp, [members], within=6.0)[0] == pytest.approx(
+        assert solver.optimal_distances(mdp, [members], within=6.0)[0] == pytest.approx(
             V[mdp.start, j] if V[mdp.start, j] <= 6 else np.inf
         )
         if finite[mdp.start]:
-            value = solve.policy_value(mdp, Policy(0, policy[None], mdp.reset_action), members)
+            value = solver.policy_value(mdp, Policy(0, policy[None], mdp.reset_action), members)
             assert value == pytest.approx(slow[mdp.start], abs=1e-8)
             many = np.repeat(policy[None], 400, axis=0)  # 400 stages: nearly surely there
-            assert solve.periodic_value(mdp, many, members) == pytest.approx(slow[mdp.start], abs=1e-2)
-    assert np.isinf(solve.optimal_distances(mdp, [[]])).all()
+            assert solver.periodic_value(mdp, many, members) == pytest.approx(slow[mdp.start], abs=1e-2)
+    assert np.isinf(solver.optimal_distances(mdp, [[]])).all()
 
 
 def test_places_of_overlapping_sets():
@@ -62,7 +62,7 @@ def test_certified_and_audited(world, kind):
     mdp = WORLDS[world]
     sets = [list(range(r, mdp.n_states, 3)) for r in range(3)] if kind == "partition" else random_sets(mdp, 1)
     names = {f"set {i}": members for i, members in enumerate(sets)}
-    truth = solve.optimal_distances(mdp, sets)
+    truth = solver.optimal_distances(mdp, sets)
 
     def check(running: Any) -> None:
         estimates = running.estimates
@@ -70,7 +70,7 @@ def test_certified_and_audited(world, kind):
             goal = int(estimates.goal_state[j])
             assert estimates.D[j] <= truth[goal] + 1e-9
             if np.isfinite(estimates.upper[j]):
-                value = solve.policy_values(mdp, estimates.returned[:, j], sets[goal])[mdp.start]
+                value = solver.policy_values(mdp, estimates.returned[:, j], sets[goal])[mdp.start]
                 assert value <= estimates.upper[j] + 1e-9
                 assert value - truth[goal] <= estimates.gap[j] + 1e-9
 
@@ -136,10 +136,10 @@ def test_this_list_has_every_method():
 
 def test_states_found_on_the_way_join_their_goals(tmp_path):
     """PairEnv shows state s as (s // 7, s % 7): by the second entry, states join goals that were seen before."""
-    mdp = toys.chain_model(n_states=12, slip=0.1)
+    mdp = toy_models.chain_model(n_states=12, slip=0.1)
     result = adagoal.explore(PairEnv(mdp), 8.0, 3.0, goals=second, max_states=20, seed=1, out=tmp_path / "run")
     assert result.status == "certified"
-    truth = solve.optimal_distances(mdp, [[s for s in range(12) if s % 7 == r] for r in range(7)])
+    truth = solver.optimal_distances(mdp, [[s for s in range(12) if s % 7 == r] for r in range(7)])
     for goal in result.certificates:
         lower, upper = result.certificates[goal]
         assert lower <= truth[int(result.goal_names[goal])] + 1e-9
@@ -152,7 +152,7 @@ def test_states_found_on_the_way_join_their_goals(tmp_path):
 
 @pytest.mark.parametrize("goals", [second, {"even": lambda o: o[1] % 2 == 0, "late": lambda o: o[1] > 4}, "keys:1"])
 def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path, goals):
-    mdp = toys.chain_model(n_states=12, slip=0.1)
+    mdp = toy_models.chain_model(n_states=12, slip=0.1)
     setting = {"radius": 8.0, "max_states": 20, "seed": 3, "budget": 2_000}
     whole = adagoal.explore(PairEnv(mdp), goals=goals, **setting)
     rollouts = iter(range(10**6))
@@ -162,7 +162,7 @@ def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path, goals):
 
 
 def test_a_run_does_not_go_on_with_other_goals(tmp_path):
-    mdp = toys.chain_model(n_states=6)
+    mdp = toy_models.chain_model(n_states=6)
     adagoal.explore(ModelEnv(mdp), 4.0, goals=lambda state: state % 2, budget=50, out=tmp_path)
     with pytest.raises(InputError, match="goals of the run are code of the program that ran it; give them again"):
         adagoal.resume(tmp_path, env=ModelEnv(mdp))

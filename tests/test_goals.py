@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from adagoal import goals
+from adagoal import goal_rules
 from adagoal.core.errors import EnvironmentFailure, InputError
-from adagoal.core.run import OPTIONAL_RULE_FIELDS, PREVIOUS_RATE, RECENT_RATE, GoalAttempts
+from adagoal.core.exploration_run import OPTIONAL_RULE_FIELDS, PREVIOUS_RATE, RECENT_RATE, GoalAttempts
 
 
 def known(**changes):
@@ -22,7 +22,7 @@ def known(**changes):
         "onward_D": np.array([0.0, 9.0, 3.0, 0.0]),
         "onward_E": np.array([0.0, 0.0, 1.0, 0.0]),
     }
-    return goals.GoalInfo(**{**base, **changes})
+    return goal_rules.GoalInfo(**{**base, **changes})
 
 
 @pytest.mark.parametrize(
@@ -42,11 +42,11 @@ def known(**changes):
     ],
 )
 def test_weights(rule, weights):
-    np.testing.assert_allclose(goals.resolve_rule(rule)(known()), weights)
+    np.testing.assert_allclose(goal_rules.resolve_rule(rule)(known()), weights)
 
 
 def test_progress_mixes_in_a_uniform_share():
-    np.testing.assert_allclose(goals.progress(known()), np.array([0, 0.4 / 3, 0.4 / 3 + 0.6, 0.4 / 3]))
+    np.testing.assert_allclose(goal_rules.progress(known()), np.array([0, 0.4 / 3, 0.4 / 3 + 0.6, 0.4 / 3]))
 
 
 def test_attempts_are_counted_in_their_order():
@@ -62,17 +62,17 @@ def test_attempts_are_counted_in_their_order():
 
 def test_ties_go_to_the_goal_tried_least():
     same = known(E=np.array([0.0, 3.0, 3.0, 3.0]), D=np.ones(4), attempts=np.array([0.0, 2.0, 1.0, 1.0]))
-    np.testing.assert_array_equal(goals.adagoal(same), [0, 0, 1, 0])
+    np.testing.assert_array_equal(goal_rules.adagoal(same), [0, 0, 1, 0])
 
 
-@pytest.mark.parametrize("name", goals.BUILTIN_RULES)
+@pytest.mark.parametrize("name", goal_rules.BUILTIN_RULES)
 def test_every_rule_always_has_a_choice(name):
     """Nothing visited, nothing tried, nothing believed reachable: still some eligible goal has weight."""
     zeros = np.zeros(4)
     empty = known(
         D=np.full(4, 99.0), E=zeros, visits=zeros, attempts=zeros, successes=zeros, recent=zeros, previous=zeros
     )
-    weights = goals.BUILTIN_RULES[name](empty)
+    weights = goal_rules.BUILTIN_RULES[name](empty)
     assert weights.sum() > 0
     assert weights[0] == 0
     assert (weights >= 0).all()
@@ -80,7 +80,7 @@ def test_every_rule_always_has_a_choice(name):
 
 def test_draw_follows_the_weights():
     rng = np.random.default_rng(0)
-    drawn = np.bincount([goals.sample_goal(np.array([0.0, 1.0, 3.0]), rng) for _ in range(4000)], minlength=3)
+    drawn = np.bincount([goal_rules.sample_goal(np.array([0.0, 1.0, 3.0]), rng) for _ in range(4000)], minlength=3)
     assert drawn[0] == 0
     assert abs(drawn[2] / 4000 - 0.75) < 0.03
 
@@ -88,7 +88,7 @@ def test_draw_follows_the_weights():
 def test_rule_from_a_file(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text("def nearest(known):\n    return (known.eligible & (known.D == 2.0)).astype(float)\n")
-    np.testing.assert_array_equal(goals.resolve_rule(f"{file}:nearest")(known()), [0, 1, 0, 0])
+    np.testing.assert_array_equal(goal_rules.resolve_rule(f"{file}:nearest")(known()), [0, 1, 0, 0])
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_rule_from_a_file(tmp_path):
 )
 def test_bad_rules_are_one_clear_line(spec):
     with pytest.raises(InputError, match=r"^goal_rule: "):
-        goals.resolve_rule(spec)
+        goal_rules.resolve_rule(spec)
 
 
 def test_a_users_rule_is_the_users_and_ours_is_ours(monkeypatch):
@@ -108,55 +108,57 @@ def test_a_users_rule_is_the_users_and_ours_is_ours(monkeypatch):
     with pytest.raises(
         EnvironmentFailure, match=r"^goal_rule: the rule raised ZeroDivisionError: by nothing"
     ) as raised:
-        goals.compute_weights(broken, known())
+        goal_rules.compute_weights(broken, known())
     assert isinstance(raised.value.__cause__, ZeroDivisionError)
-    monkeypatch.setitem(goals.BUILTIN_RULES, "broken", broken)
+    monkeypatch.setitem(goal_rules.BUILTIN_RULES, "broken", broken)
     with pytest.raises(ZeroDivisionError):
-        goals.compute_weights(goals.resolve_rule("broken"), known())
+        goal_rules.compute_weights(goal_rules.resolve_rule("broken"), known())
 
 
 @pytest.mark.parametrize("weights", [[1.0], [0, 0, 0, 0], [0, -1, 2, 0], [0, np.nan, 1, 0], [0, np.inf, 1, 0]])
 def test_weights_are_checked(weights):
     with pytest.raises(InputError, match=r"^goal_rule: a rule returns one finite weight >= 0 per goal"):
-        goals.compute_weights(lambda known: np.array(weights), known())
+        goal_rules.compute_weights(lambda known: np.array(weights), known())
 
 
 def test_omega_mixes_in_the_goal_space_as_it_comes_near():
     drawn = {"experienced": np.array([False, False, True, True]), "eligible": np.ones(4, bool), "D": np.full(4, 3.0)}
-    near, far = (goals.omega(known(**drawn, divergence=kl)) for kl in (3.0, 103.0))
+    near, far = (goal_rules.omega(known(**drawn, divergence=kl)) for kl in (3.0, 103.0))
     np.testing.assert_allclose(near, [0.5, 0.5, 0.0, 0.0])
     np.testing.assert_allclose(far, [0.005, 0.005, 0.0, 0.99], atol=1e-9)
-    beyond = goals.omega(known(**{**drawn, "D": np.array([30.0, 3.0, 3.0, 3.0])}, divergence=3.0))
+    beyond = goal_rules.omega(known(**{**drawn, "D": np.array([30.0, 3.0, 3.0, 3.0])}, divergence=3.0))
     np.testing.assert_allclose(beyond, [0.0, 0.5, 0.0, 0.5])
 
 
 def test_divergence_of_counts():
     even = known(eligible=np.ones(4, bool), visits=np.full(4, 7.0))
-    assert goals.goal_divergence(even) == pytest.approx(0.0, abs=1e-12)
+    assert goal_rules.goal_divergence(even) == pytest.approx(0.0, abs=1e-12)
     shares = np.array([8.0, 1.0, 1.0, 1.0]) / 11
     apart = known(eligible=np.ones(4, bool), visits=np.array([7.0, 0.0, 0.0, 0.0]))
-    assert goals.goal_divergence(apart) == pytest.approx(np.mean(np.log(0.25 / shares)))
+    assert goal_rules.goal_divergence(apart) == pytest.approx(np.mean(np.log(0.25 / shares)))
 
 
 def test_discover_goes_towards_the_target():
-    assert goals.discover(known()).tolist() == [0, 0, 1, 0], "farther from the start, nearer to the target"
-    assert goals.resolve_rule("discover:beta=0,alpha=0")(known()).tolist() == [0, 1, 0, 0], "the nearest"
+    assert goal_rules.discover(known()).tolist() == [0, 0, 1, 0], "farther from the start, nearer to the target"
+    assert goal_rules.resolve_rule("discover:beta=0,alpha=0")(known()).tolist() == [0, 1, 0, 0], "the nearest"
     with pytest.raises(InputError, match=r"^goal_rule: discover needs a target"):
-        goals.discover(known(onward_D=None))
+        goal_rules.discover(known(onward_D=None))
 
 
 def test_rules_declare_what_they_need():
     """Every rule of ours declares fields of Known; a function that declares nothing gets all that is available."""
-    fields = frozenset(goals.GoalInfo.__dataclass_fields__)
-    for rule in goals.BUILTIN_RULES.values():
-        assert goals.required_fields(rule, frozenset({"none of these"})) <= fields
-    assert goals.required_fields(goals.resolve_rule("raregoal:alpha=0.5"), fields) == {"visits"}
-    assert goals.required_fields(lambda known: known.E, frozenset({"D", "E"})) == {"D", "E"}
+    fields = frozenset(goal_rules.GoalInfo.__dataclass_fields__)
+    for rule in goal_rules.BUILTIN_RULES.values():
+        assert goal_rules.required_fields(rule, frozenset({"none of these"})) <= fields
+    assert goal_rules.required_fields(goal_rules.resolve_rule("raregoal:alpha=0.5"), fields) == {"visits"}
+    assert goal_rules.required_fields(lambda known: known.E, frozenset({"D", "E"})) == {"D", "E"}
 
 
-@pytest.mark.parametrize("name", goals.BUILTIN_RULES)
+@pytest.mark.parametrize("name", goal_rules.BUILTIN_RULES)
 def test_a_rule_can_do_without_what_it_does_not_declare(name):
     """What is not declared may be nonsense; attempts may break ties, which there are none of."""
-    needed = goals.required_fields(goals.BUILTIN_RULES[name], frozenset()) | {"L", "eligible", "attempts"}
-    nonsense = {f: np.full(4, 7.0) for f in goals.GoalInfo.__dataclass_fields__ if f not in needed}
-    np.testing.assert_array_equal(goals.BUILTIN_RULES[name](known(**nonsense)), goals.BUILTIN_RULES[name](known()))
+    needed = goal_rules.required_fields(goal_rules.BUILTIN_RULES[name], frozenset()) | {"L", "eligible", "attempts"}
+    nonsense = {f: np.full(4, 7.0) for f in goal_rules.GoalInfo.__dataclass_fields__ if f not in needed}
+    np.testing.assert_array_equal(
+        goal_rules.BUILTIN_RULES[name](known(**nonsense)), goal_rules.BUILTIN_RULES[name](known())
+    )

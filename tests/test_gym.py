@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from adagoal.api import explore as api
-from adagoal.core.counts import TransitionCounts
+from adagoal.core.environment import ExplorationPlan
 from adagoal.core.errors import InputError
-from adagoal.core.world import ExplorationPlan
-from adagoal.worlds import random_models, registry, toys
-from adagoal.worlds.gym import GymAdapter
-from adagoal.worlds.simulator import ModelSimulator
+from adagoal.core.transition_data import TransitionCounts
+from adagoal.envs import model_families, registry, toy_models
+from adagoal.envs.gym_adapter import GymAdapter
+from adagoal.envs.simulator import ModelSimulator
 from model_env import NEVER, Impatient, ModelEnv, PairEnv, play, same_counts, with_terminal
 
 # --- the same world as the simulator ---
@@ -27,7 +27,7 @@ from model_env import NEVER, Impatient, ModelEnv, PairEnv, play, same_counts, wi
 
 @pytest.mark.parametrize("goal", [3, 7, 11])
 def test_deterministic_model_gives_the_simulator_s_counts(goal: int) -> None:
-    mdp = with_terminal(random_models.random_deterministic(n_states=12, seed=goal), 5)
+    mdp = with_terminal(model_families.random_deterministic(n_states=12, seed=goal), 5)
     simulated, episodes = play(ModelSimulator(mdp), 3000, goals=[goal])
     stepped, again = play(GymAdapter(ModelEnv(mdp), "model"), 3000, goals=[goal])
     assert same_counts(simulated, stepped)
@@ -36,7 +36,7 @@ def test_deterministic_model_gives_the_simulator_s_counts(goal: int) -> None:
 
 
 def test_transition_frequencies_are_the_model_s() -> None:
-    mdp = with_terminal(random_models.random_sparse(n_states=8, n_actions=2, seed=1), 6)
+    mdp = with_terminal(model_families.random_sparse(n_states=8, n_actions=2, seed=1), 6)
     counts, _ = play(GymAdapter(ModelEnv(mdp), "model"), 40_000)
     p_hat, p = counts.empirical_kernel(), mdp.kernel().toarray()
     assert counts.n[12:14].tolist() == [0, 0]
@@ -50,7 +50,7 @@ def test_transition_frequencies_are_the_model_s() -> None:
 
 
 def test_numbering_on_the_fly_finds_the_same_graph() -> None:
-    mdp = random_models.random_deterministic(n_states=200, n_actions=2, seed=0)
+    mdp = model_families.random_deterministic(n_states=200, n_actions=2, seed=0)
     world = GymAdapter(PairEnv(mdp), "pairs", max_states=400)
     counts, _ = play(world, 20_000)
     assert world.initial_states == 64
@@ -68,7 +68,7 @@ def test_numbering_on_the_fly_finds_the_same_graph() -> None:
 
 
 def test_rollout_returns_for_a_state_without_a_row_in_the_plan() -> None:
-    world = GymAdapter(PairEnv(toys.chain_model(n_states=200)), "pairs")
+    world = GymAdapter(PairEnv(toy_models.chain_model(n_states=200)), "pairs")
     counts = TransitionCounts(world.initial_states, world.n_actions, world.start)
     rows = counts.n_states
     plan = ExplorationPlan(np.ones((1, rows, 1), np.int16), np.array([rows - 1]), 10**6, np.full(rows * 2, NEVER))
@@ -81,7 +81,7 @@ def test_rollout_returns_for_a_state_without_a_row_in_the_plan() -> None:
 
 
 def test_new_states_end_the_rollout_where_the_plan_asks_for_them() -> None:
-    world = GymAdapter(PairEnv(toys.chain_model(n_states=9)), "pairs")
+    world = GymAdapter(PairEnv(toy_models.chain_model(n_states=9)), "pairs")
     counts = TransitionCounts(world.initial_states, world.n_actions, world.start)
     plan = ExplorationPlan(np.ones((1, 64, 1), np.int16), np.array([-1]), 100, np.full(128, NEVER))
     for expected in range(1, 9):
@@ -91,7 +91,7 @@ def test_new_states_end_the_rollout_where_the_plan_asks_for_them() -> None:
 
 
 def test_thresholds_end_the_rollout() -> None:
-    world = GymAdapter(ModelEnv(toys.chain_model(n_states=4)), "chain")
+    world = GymAdapter(ModelEnv(toy_models.chain_model(n_states=4)), "chain")
     counts = TransitionCounts(4, 2, 0)
     threshold = np.full(8, NEVER)
     threshold[3] = 5
@@ -103,7 +103,7 @@ def test_thresholds_end_the_rollout() -> None:
 
 
 def test_periodic_policies_are_played_by_stage() -> None:
-    world = GymAdapter(ModelEnv(toys.chain_model(n_states=6)), "chain")
+    world = GymAdapter(ModelEnv(toy_models.chain_model(n_states=6)), "chain")
     counts = TransitionCounts(6, 2, 0)
     policy = np.array([1, 1, 0, 1, 1])[:, None, None].repeat(6, axis=1).astype(np.int16)
     plan = ExplorationPlan(policy, np.array([5]), 5, np.full(12, NEVER))
@@ -116,7 +116,7 @@ def test_periodic_policies_are_played_by_stage() -> None:
 
 
 def test_random_starts_are_drawn_at_a_virtual_start() -> None:
-    mdp = toys.chain_model(n_states=6, slip=0.2)
+    mdp = toy_models.chain_model(n_states=6, slip=0.2)
     world = GymAdapter(ModelEnv(mdp, starts=(1, 2, 4)), "starts")
     assert (world.start, world.state_bound) == (6, 7)
     counts, _ = play(world, 20_000)
@@ -131,7 +131,7 @@ def test_random_starts_are_drawn_at_a_virtual_start() -> None:
 
 def first_steps(start_seed: int | None) -> NDArray[np.bool_]:
     """Whether the first step of each episode slipped."""
-    env = ModelEnv(toys.chain_model(n_states=9, slip=0.3), starts=(3, 4, 5))
+    env = ModelEnv(toy_models.chain_model(n_states=9, slip=0.3), starts=(3, 4, 5))
     world = GymAdapter(env, "starts", start_seed)
     counts, slips = TransitionCounts(world.initial_states, 2, world.start), []
     policy = np.full((1, counts.n_states, 1), 1, np.int16)
@@ -156,7 +156,7 @@ class Loud(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def test_time_limits_are_switched_off_and_the_object_is_left_alone() -> None:
-    limited = Loud(wrappers.TimeLimit(ModelEnv(toys.chain_model(n_states=30)), 5))
+    limited = Loud(wrappers.TimeLimit(ModelEnv(toy_models.chain_model(n_states=30)), 5))
     world = GymAdapter(limited, "chain")
     counts = TransitionCounts(world.initial_states, 2, 0)
     plan = ExplorationPlan(np.ones((1, 30, 1), np.int16), np.array([29]), 100, np.full(60, NEVER))
@@ -166,7 +166,7 @@ def test_time_limits_are_switched_off_and_the_object_is_left_alone() -> None:
 
 
 def test_an_environment_that_truncates_by_itself_is_reset_with_a_warning() -> None:
-    world = GymAdapter(Impatient(toys.chain_model(n_states=10)), "impatient")
+    world = GymAdapter(Impatient(toy_models.chain_model(n_states=10)), "impatient")
     counts, _ = play(world, 3000)
     assert world.warnings == ["the environment ends episodes by itself (truncated); each time it was reset"]
     assert not counts.seen[8:].any()
@@ -180,7 +180,7 @@ def test_babyai_has_no_time_limit() -> None:
 
 
 def test_a_state_that_ends_episodes_now_and_then_gives_a_warning() -> None:
-    mdp = with_terminal(toys.chain_model(n_states=6), 3)
+    mdp = with_terminal(toy_models.chain_model(n_states=6), 3)
 
     class Merged(ModelEnv):
         def observe(self) -> int:
@@ -202,7 +202,7 @@ class Exit(ModelEnv):
 
 @pytest.mark.parametrize("starts", [(0,), (0, 1)])
 def test_an_end_that_depends_on_the_transition_is_a_state_of_its_own_with_max_states(starts: tuple[int, ...]) -> None:
-    env = Exit(toys.chain_model(n_states=4), starts)
+    env = Exit(toy_models.chain_model(n_states=4), starts)
     torn = api.explore(env, 12, 1.0, seed=0)
     (line,) = torn.void
     bound = 2 * (4 + (len(starts) > 1))
@@ -234,11 +234,11 @@ def test_ends_are_states_of_their_own_where_states_are_numbered_on_the_fly() -> 
 
 
 def test_wrong_spaces_are_one_clear_line() -> None:
-    env = ModelEnv(toys.chain_model())
+    env = ModelEnv(toy_models.chain_model())
     env.action_space = spaces.MultiDiscrete([2, 2])
     with pytest.raises(InputError, match="actions of type MultiDiscrete"):
         GymAdapter(env, "wrong")
-    env = ModelEnv(toys.chain_model())
+    env = ModelEnv(toy_models.chain_model())
     env.observation_space = spaces.Graph(spaces.Box(0, 1), None)
     with pytest.raises(InputError, match="observations of type Graph"):
         GymAdapter(env, "wrong")
@@ -252,7 +252,7 @@ def test_structured_observations_and_shifted_spaces() -> None:
         def observe(self) -> Any:
             return {"a": (self.state % 2, np.array([self.state // 2])), "b": "x" * self.state}
 
-    mdp = toys.chain_model(n_states=6)
+    mdp = toy_models.chain_model(n_states=6)
     env = Structured(mdp)
     inner = spaces.Tuple([spaces.Discrete(2), spaces.Box(0, 9, (1,), np.int64)])
     env.observation_space = spaces.Dict({"a": inner, "b": spaces.Text(9)})
@@ -272,14 +272,14 @@ def test_structured_observations_and_shifted_spaces() -> None:
 
 def test_too_many_states_name_the_option() -> None:
     with pytest.raises(InputError, match="max_states: pairs has more than 20 states"):
-        play(GymAdapter(PairEnv(random_models.random_deterministic(n_states=50)), "pairs", max_states=20), 50_000)
+        play(GymAdapter(PairEnv(model_families.random_deterministic(n_states=50)), "pairs", max_states=20), 50_000)
 
 
 class Shown(ModelEnv):
     """A chain whose observations are made by a function of the state."""
 
     def __init__(self, space: spaces.Space[Any], show: Callable[[int], Any]) -> None:
-        super().__init__(toys.chain_model(n_states=4))
+        super().__init__(toy_models.chain_model(n_states=4))
         self.observation_space, self.show = space, show
 
     def observe(self) -> Any:
@@ -321,7 +321,7 @@ class Unstartable(ModelEnv):
 
 def test_an_environment_that_cannot_be_reset_is_one_clear_line() -> None:
     with pytest.raises(InputError, match=r"^env: dead cannot be reset \(RuntimeError: no power at all\)$"):
-        GymAdapter(Unstartable(toys.chain_model()), "dead")
+        GymAdapter(Unstartable(toy_models.chain_model()), "dead")
 
 
 @pytest.mark.parametrize(
@@ -354,7 +354,7 @@ def test_a_message_in_colours_is_plain() -> None:
             raise ValueError("\x1b[31mred\x1b[0m\n\u202esdrawkcab " + "x" * 10_000)
 
     with pytest.raises(InputError) as caught:
-        api.explore(Colourful(toys.chain_model()), 6)
+        api.explore(Colourful(toy_models.chain_model()), 6)
     assert "red" in str(caught.value)
     assert not set("\x1b\n\u202e") & set(str(caught.value))
     assert len(str(caught.value)) < 700
@@ -372,13 +372,13 @@ def test_a_start_that_is_left_while_the_run_begins_is_noticed() -> None:
             self.state = 2 if self.resets == 20 else 0
             return self.observe(), {}
 
-    world = GymAdapter(Wanders(toys.chain_model()), "wanders")
+    world = GymAdapter(Wanders(toy_models.chain_model()), "wanders")
     play(world, 1)
     assert any("a reset led to another state than the start" in line for line in world.void_reasons)
 
 
 def test_more_actions_than_a_policy_can_hold() -> None:
-    env = ModelEnv(toys.chain_model())
+    env = ModelEnv(toy_models.chain_model())
     env.action_space = spaces.Discrete(40_000)
     with pytest.raises(InputError, match="at most 32766"):
         GymAdapter(env, "wide")
@@ -390,7 +390,7 @@ def test_an_end_that_is_no_bool_is_read_as_one() -> None:
             state, reward, terminated, truncated, info = super().step(action)
             return state, reward, terminated or None, truncated, info  # type: ignore[return-value]
 
-    mdp = with_terminal(toys.chain_model(n_states=5), 4)
+    mdp = with_terminal(toy_models.chain_model(n_states=5), 4)
     world = GymAdapter(Sloppy(mdp), "sloppy")
     assert same_counts(play(world, 2000)[0], play(GymAdapter(ModelEnv(mdp), "tidy"), 2000)[0])
     assert world.warnings == world.void_reasons == []

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 from adagoal.api import explore as api
-from adagoal.core.counts import TransitionCounts
 from adagoal.core.errors import InputError
-from adagoal.runs import folder
+from adagoal.core.transition_data import TransitionCounts
+from adagoal.envs import model_families, registry, toy_models
+from adagoal.envs.env_backends import InProcessEnv
+from adagoal.envs.gym_adapter import GymAdapter
+from adagoal.envs.indexed_env import TERMINAL_LABEL_SUFFIX
+from adagoal.envs.model import TabularMDP, model_from_rows
+from adagoal.runs import run_folder
 from adagoal.runs.result import Result, load_result
-from adagoal.worlds import random_models, registry, toys
-from adagoal.worlds.adapter import TERMINAL_LABEL_SUFFIX
-from adagoal.worlds.body import InProcessEnv
-from adagoal.worlds.gym import GymAdapter
-from adagoal.worlds.model import TabularMDP, model_from_rows
 from model_env import NEVER, Breaking, ModelEnv, PairEnv, Twister, play, same_counts, with_terminal
 
 # --- failures, seeds, snapshots ---
@@ -28,7 +28,7 @@ from model_env import NEVER, Breaking, ModelEnv, PairEnv, Twister, play, same_co
 
 def test_what_was_seen_before_a_failure_is_on_disk(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="the motor is on fire"):
-        api.explore(Breaking(toys.chain_model(n_states=6, slip=0.1)), radius=8, epsilon=0.1, out=tmp_path)
+        api.explore(Breaking(toy_models.chain_model(n_states=6, slip=0.1)), radius=8, epsilon=0.1, out=tmp_path)
     result = load_result(tmp_path)
     assert result.status == "interrupted"
     assert 700 <= result.steps == result.arrays["visits"].sum()
@@ -36,7 +36,7 @@ def test_what_was_seen_before_a_failure_is_on_disk(tmp_path: Path) -> None:
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
-    mdp = random_models.random_sparse(n_states=10, n_actions=2, seed=3)
+    mdp = model_families.random_sparse(n_states=10, n_actions=2, seed=3)
     one, two, other = (play(GymAdapter(ModelEnv(mdp, (0, 1)), "model"), 3000, seed)[0] for seed in (1, 1, 2))
     assert same_counts(one, two)
     assert not same_counts(one, other)
@@ -48,7 +48,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
 def test_a_restored_world_goes_on_bit_for_bit(
     kind: type[ModelEnv], starts: tuple[int, ...], start_seed: int | None
 ) -> None:
-    mdp = with_terminal(random_models.random_sparse(n_states=30, n_actions=2, seed=4), 9)
+    mdp = with_terminal(model_families.random_sparse(n_states=30, n_actions=2, seed=4), 9)
     for steps in (1, 300, 301, 902):
         whole = GymAdapter(kind(mdp, starts), "model", start_seed)
         counts, _ = play(whole, steps)
@@ -75,11 +75,11 @@ def test_an_environment_that_cannot_be_replayed_goes_on_from_a_reset() -> None:
             return self.state, 0.0, False, False, {}
 
     dice = np.random.default_rng(0)
-    world = GymAdapter(Own(toys.chain_model(n_states=1000)), "own")
+    world = GymAdapter(Own(toy_models.chain_model(n_states=1000)), "own")
     counts, _ = play(world, 302)
     while world.state()[1]["place"][0] == world.start:
         play(world, 1, counts=counts)
-    other = GymAdapter(Own(toys.chain_model(n_states=1000)), "own")
+    other = GymAdapter(Own(toy_models.chain_model(n_states=1000)), "own")
     other.restore(*world.state())
     assert any("went on from a reset" in line for line in other.warnings)
     play(other, 100, counts=counts)
@@ -102,7 +102,7 @@ def test_a_generator_of_the_environment_s_own_does_not_repeat_itself() -> None:
             self.state = int(self.dice.integers(self.mdp.n_states))
             return self.state, 0.0, False, False, {}
 
-    mdp, drawn = toys.chain_model(n_states=1000), []
+    mdp, drawn = toy_models.chain_model(n_states=1000), []
     world = GymAdapter(Own(mdp), "own")
     for _ in range(4):
         counts, _ = play(world, 50, goals=[NEVER])
@@ -171,7 +171,7 @@ def test_certificates_hold_where_states_are_numbered_on_the_fly() -> None:
     certified = 0
     for seed in range(12):
         rng = np.random.default_rng(seed)
-        make = (random_models.random_sparse, random_models.random_deterministic, random_models.random_unreachable)
+        make = (model_families.random_sparse, model_families.random_deterministic, model_families.random_unreachable)
         mdp = make[seed % 3](n_states=6, n_actions=2, seed=seed)
         if seed % 2:
             mdp = with_terminal(mdp, 5)
@@ -235,7 +235,7 @@ def test_minigrid_is_certified(tmp_path: Path) -> None:
 
 def test_a_killed_run_resumes_to_the_same_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("minigrid")
-    monkeypatch.setattr(folder, "save_interval_elapsed", lambda since, cost: True)
+    monkeypatch.setattr(run_folder, "save_interval_elapsed", lambda since, cost: True)
     rollouts = 0
 
     def copy_now_and_then(run: Any) -> None:
@@ -243,7 +243,7 @@ def test_a_killed_run_resumes_to_the_same_result(tmp_path: Path, monkeypatch: py
         rollouts += 1
         if rollouts == 12:
             shutil.copytree(tmp_path / "run", tmp_path / "killed")
-            monkeypatch.setattr(folder, "save_interval_elapsed", lambda since, cost: False)
+            monkeypatch.setattr(run_folder, "save_interval_elapsed", lambda since, cost: False)
 
     arguments: dict[str, Any] = {"radius": 2, "epsilon": 2.0, "seed": 3}
     whole = api.explore("MiniGrid-Empty-5x5-v0", **arguments, out=tmp_path / "run", observe=copy_now_and_then)
@@ -252,7 +252,7 @@ def test_a_killed_run_resumes_to_the_same_result(tmp_path: Path, monkeypatch: py
 
 
 def test_any_generator_of_numpy_is_put_back(tmp_path: Path) -> None:
-    mdp = toys.chain_model(n_states=5, slip=0.2)
+    mdp = toy_models.chain_model(n_states=5, slip=0.2)
     whole = api.explore(Twister(mdp), radius=6, epsilon=2.0)
     api.explore(Twister(mdp), radius=6, epsilon=2.0, budget=1000, out=tmp_path)
     with pytest.raises(InputError, match="give the object again"):

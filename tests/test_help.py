@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 import pytest
 
 import adagoal
-from adagoal.cli.experiments import load_experiments
+from adagoal.cli.compare_command import load_experiments
 from adagoal.cli.main import COMMANDS, run_command_line
 from experiments import constants, figure2, price
 from experiments.__main__ import run as run_experiment

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 import adagoal
-from adagoal.core.counts import TransitionCounts
-from adagoal.mdp import solve
-from adagoal.tabular import hops
-from adagoal.tabular.certified import CertifiedExplorer
-from adagoal.worlds import random_models
-from adagoal.worlds.model import model_from_rows
+from adagoal.certified import deterministic
+from adagoal.certified.explorer import CertifiedExplorer
+from adagoal.core.transition_data import TransitionCounts
+from adagoal.envs import model_families
+from adagoal.envs.model import model_from_rows
+from adagoal.exact import solver
 
 LOG = 4.4
 
@@ -26,7 +26,7 @@ def walked(rng, states, actions, tries):
     counts.count[:, 0], counts.n[:] = n, n
     counts.seen[:] = True
     visits = n.astype(float)
-    return counts, to, hops.read_deterministic_map(counts, visits, LOG)
+    return counts, to, deterministic.read_deterministic_map(counts, visits, LOG)
 
 
 def worlds(rng, counts, to, goal, bad):
@@ -80,20 +80,20 @@ def test_bounds_in_hops_hold_in_every_world_that_the_counts_allow(seed):
     rng = np.random.default_rng(seed)
     counts, to, known = walked(rng, states=9, actions=3, tries=int(10 ** rng.uniform(1, 3)))
     at = np.arange(9)[:, None]
-    upper, most = hops.hop_upper_bounds(known, at, 9)
+    upper, most = deterministic.hop_upper_bounds(known, at, 9)
     tight = 0
     for goal in rng.choice(np.arange(1, 9), 3, replace=False):
-        lower = hops.hop_lower_bounds(known, at, np.array([goal]), np.zeros(1))[0]
+        lower = deterministic.hop_lower_bounds(known, at, np.array([goal]), np.zeros(1))[0]
         assert lower == pytest.approx(max(twin(counts, counts.n.astype(float), goal), 1.0))
         for other in worlds(rng, counts, to, int(goal), bad=False):
-            best = solve.optimal_values(other, np.array([goal]))[0, 0]
+            best = solver.optimal_values(other, np.array([goal]))[0, 0]
             assert lower <= best + 1e-9
             tight += lower > 0.8 * best
         if np.isfinite(upper[goal]):
             policies = np.zeros((9, 9), np.int16)
-            hops.write_hop_policies(known, at, np.array([goal]), most[[goal]], policies)
+            deterministic.write_hop_policies(known, at, np.array([goal]), most[[goal]], policies)
             for other in worlds(rng, counts, to, int(goal), bad=True):
-                assert solve.policy_values(other, policies[goal], int(goal))[0] <= upper[goal] + 1e-9
+                assert solver.policy_values(other, policies[goal], int(goal))[0] <= upper[goal] + 1e-9
     assert tight or counts.n.max() < 100
 
 
@@ -112,14 +112,14 @@ def test_a_goal_that_was_never_seen_is_far_but_not_too_far(seed):
         counts.record_transition(*divmod(x, 2), int(to[x]))
     counts.count[:, 0] = counts.n[:] = n
     counts.count[-2:], counts.n[-2:], n[-2:] = 0, 0, 0
-    known = hops.read_deterministic_map(counts, n.astype(float), LOG)
-    lower = hops.hop_lower_bounds(known, np.arange(states + 1)[:, None], np.array([states]), np.zeros(1))[0]
+    known = deterministic.read_deterministic_map(counts, n.astype(float), LOG)
+    lower = deterministic.hop_lower_bounds(known, np.arange(states + 1)[:, None], np.array([states]), np.zeros(1))[0]
     least = np.inf
     for x in range(2 * states):  # all unseen mass on one pair
         q = -np.expm1(-LOG / n[x])
         rows = [{int(s): 1.0} for s in to]
         rows[x] = {int(to[x]): 1.0 - q, states: q}
-        least = min(least, solve.optimal_values(model_from_rows(rows, 2, start=0), np.array([states]))[0, 0])
+        least = min(least, solver.optimal_values(model_from_rows(rows, 2, start=0), np.array([states]))[0, 0])
     assert lower <= least + 1e-9
     assert lower >= 0.4 * least
     assert lower == pytest.approx(twin(counts, n.astype(float), states))
@@ -133,24 +133,24 @@ def test_the_unseen_mass_counts_once():
             counts.record_transition(s, 0, s + 1)
         counts.record_transition(length, 0, length)
         counts.count[:, 0] = counts.n[:] = 100
-        known = hops.read_deterministic_map(counts, np.full(length + 1, 100.0), LOG)
-        lower = hops.hop_lower_bounds(known, np.arange(length + 1)[:, None], np.array([length]), np.zeros(1))
+        known = deterministic.read_deterministic_map(counts, np.full(length + 1, 100.0), LOG)
+        lower = deterministic.hop_lower_bounds(known, np.arange(length + 1)[:, None], np.array([length]), np.zeros(1))
         assert lower[0] == pytest.approx(1 + (length - 1) * (1 - LOG / 100))
 
 
 def test_no_map_without_a_known_start():
     counts = TransitionCounts(3, 2, start=0)
     counts.record_transition(0, 0, 1)
-    assert hops.read_deterministic_map(counts, np.array([5.0, 0, 0, 0, 0, 0]), LOG) is None
+    assert deterministic.read_deterministic_map(counts, np.array([5.0, 0, 0, 0, 0, 0]), LOG) is None
     counts.record_transition(0, 1, 2)
-    assert hops.read_deterministic_map(counts, np.array([5.0, 5.0, 0, 0, 0, 0]), LOG) is not None
+    assert deterministic.read_deterministic_map(counts, np.array([5.0, 5.0, 0, 0, 0, 0]), LOG) is not None
     counts.record_transition(0, 1, 1)  # two successors
-    assert hops.read_deterministic_map(counts, np.array([5.0, 5.0, 0, 0, 0, 0]), LOG) is None
+    assert deterministic.read_deterministic_map(counts, np.array([5.0, 5.0, 0, 0, 0, 0]), LOG) is None
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_deterministic_worlds_are_certified_and_audited(seed):
-    world = random_models.random_deterministic(n_states=14, n_actions=3, seed=seed)
+    world = model_families.random_deterministic(n_states=14, n_actions=3, seed=seed)
     result = adagoal.explore(world, radius=6, epsilon=1.0, seed=seed)
     assert result.status.finished
     assert adagoal.audit(result).ok

@@ -16,7 +16,7 @@ import click
 
 import adagoal
 from adagoal.cli.main import COMMANDS, cli
-from adagoal.core import status
+from adagoal.core import errors
 
 SNAPSHOT = Path(__file__).with_name("interface.json")
 
@@ -56,13 +56,13 @@ def result_keys(result: adagoal.Result) -> list[str]:
 
 def interface() -> dict[str, Any]:
     """Everything that the snapshot holds."""
-    codes = {name: value for name, value in vars(status).items() if name.isupper() and isinstance(value, int)}
+    codes = {name: value for name, value in vars(errors).items() if name.isupper() and isinstance(value, int)}
     result = adagoal.explore("chain", radius=2, budget=500)
     return {
         "commands": command_options(),
         "exit codes": codes,
         "public names": public_names(),
-        "statuses": sorted(map(str, status.Status)),
+        "statuses": sorted(map(str, errors.Status)),
         "result.json": result_keys(result),
         "arrays": sorted(result.arrays),
     }

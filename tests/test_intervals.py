@@ -7,23 +7,22 @@ import pytest
 from scipy.optimize import linprog
 
 import adagoal
-from adagoal.core.counts import TransitionCounts
-from adagoal.core.run import ExplorationRun
-from adagoal.goals import BUILTIN_RULES
+from adagoal.baselines.interval_mdp import INTERVAL_BOUNDS, SAMPLE_GRID, FixedSampleSets, IntervalEstimates
+from adagoal.core.exploration_run import ExplorationRun
+from adagoal.core.transition_data import TransitionCounts
+from adagoal.envs import model_families, toy_models
+from adagoal.envs.simulator import ModelSimulator
+from adagoal.exact import solver
+from adagoal.goal_rules import BUILTIN_RULES
 from adagoal.loop import run_exploration
-from adagoal.mdp import solve
-from adagoal.planning import robust
-from adagoal.planning.model import RobustModel
-from adagoal.rivals.intervals import IntervalEstimates
-from adagoal.rivals.looks import INTERVAL_BOUNDS, SAMPLE_GRID, FixedSampleSets
-from adagoal.worlds import grid, random_models, toys
-from adagoal.worlds.simulator import ModelSimulator
+from adagoal.planning import robust_sweeps
+from adagoal.planning.model_arrays import RobustModel
 
 SMALL = {
-    "sparse": (random_models.random_sparse(n_states=8, n_actions=2, seed=3), 6.0, 1.0),
-    "traps": (random_models.random_traps(n_states=10, n_actions=2, seed=2), 6.0, 1.5),
-    "unreachable": (random_models.random_unreachable(n_states=10, n_actions=2, seed=0), 5.0, 1.0),
-    "grid": (grid.open_grid_model(rows=3, cols=3, slip=0.1), 6.0, 1.0),
+    "sparse": (model_families.random_sparse(n_states=8, n_actions=2, seed=3), 6.0, 1.0),
+    "traps": (model_families.random_traps(n_states=10, n_actions=2, seed=2), 6.0, 1.5),
+    "unreachable": (model_families.random_unreachable(n_states=10, n_actions=2, seed=0), 5.0, 1.0),
+    "grid": (toy_models.open_grid_model(rows=3, cols=3, slip=0.1), 6.0, 1.0),
 }
 
 
@@ -41,7 +40,7 @@ def test_extreme_values_against_a_linear_program(moved):
             *(np.array([q]), np.array([moved]), np.zeros(K, bool), 0),
         )
         for sign in (1.0, -1.0):
-            found = robust.extreme_mean(
+            found = robust_sweeps.extreme_mean(
                 0, 0, model, f[:, None], outside, sign, np.empty(K + 1), np.empty(K + 1, np.int64)
             )
             # variables: p' on the o successors and elsewhere, and how far each is above p
@@ -122,7 +121,7 @@ def start(mdp, L, epsilon, bound, seed=0):
 @pytest.mark.parametrize("bound", INTERVAL_BOUNDS)
 def test_bounds_hold_at_every_plan(name, bound):
     mdp, L, epsilon = SMALL[name]
-    V = solve.optimal_values(mdp)
+    V = solver.optimal_values(mdp)
     run = start(mdp, L, epsilon, bound)
     looks = {"next": 1, "proven": 0}
 
@@ -136,7 +135,7 @@ def test_bounds_hold_at_every_plan(name, bound):
             assert e.D[j] <= V[mdp.start, g] + 1e-9
             if np.isfinite(e.upper[j]):
                 looks["proven"] += 1
-                assert solve.policy_values(mdp, e.best[:, j], g)[mdp.start] <= e.upper[j] + 1e-9
+                assert solver.policy_values(mdp, e.best[:, j], g)[mdp.start] <= e.upper[j] + 1e-9
 
     assert run_exploration(run, 10**8, look) == "certified"
     assert looks["proven"] > 10
@@ -153,7 +152,7 @@ def test_guarantee(bound):
 
 
 def test_a_growing_radius():
-    mdp = toys.chain_model(n_states=5, slip=0.1)
+    mdp = toy_models.chain_model(n_states=5, slip=0.1)
     result = adagoal.explore(ModelSimulator(mdp), "all:20", 2.0, method="intervals", seed=1)
     assert result.status == "certified"
     assert adagoal.audit(result, mdp).ok
@@ -191,7 +190,7 @@ def test_resume_is_bit_for_bit(radius, bound, tmp_path, monkeypatch):
             raise SystemExit
 
     with monkeypatch.context() as patch:
-        patch.setattr("adagoal.runs.folder.save_interval_elapsed", lambda since, cost: True)
+        patch.setattr("adagoal.runs.run_folder.save_interval_elapsed", lambda since, cost: True)
         with pytest.raises(SystemExit):
             adagoal.explore("grid", radius, 1.0, **arguments, out=tmp_path, observe=crash)
     again = adagoal.resume(tmp_path)

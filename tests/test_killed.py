@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adagoal import goals
-from adagoal.core.run import ExplorationRun
-from adagoal.runs.session import ExplorationSession
-from adagoal.runs.setting import ExplorationSettings
-from adagoal.worlds import registry
-from adagoal.worlds.simulator import ModelSimulator
+from adagoal import goal_rules
+from adagoal.core.exploration_run import ExplorationRun
+from adagoal.envs import registry
+from adagoal.envs.simulator import ModelSimulator
+from adagoal.runs.exploration_session import ExplorationSession
+from adagoal.runs.exploration_settings import ExplorationSettings
 from killing import Rule, tried_least
 
 KILLING = Path(__file__).parent / "killing.py"
@@ -43,7 +43,7 @@ def test_200_killed_runs_end_as_if_they_had_not_been() -> None:
 def begin(rule: Rule, radius: float | str) -> ExplorationSession:
     setting = ExplorationSettings("fan", radius=radius, epsilon=0.3, budget=1_500)
     return ExplorationSession.from_settings(
-        setting, ModelSimulator(registry.make_exact_model("fan", {}, None)), goals.resolve_rule(rule)
+        setting, ModelSimulator(registry.make_exact_model("fan", {}, None)), goal_rules.resolve_rule(rule)
     )  # type: ignore[arg-type]
 
 

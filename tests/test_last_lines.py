@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import adagoal
-from adagoal.cli import runs
+from adagoal.cli import run_commands
 from adagoal.cli.main import run_command_line
-from adagoal.core.status import Status
+from adagoal.core.errors import Status
 from adagoal.deep.config import Config
 from adagoal.report import write_report
-from adagoal.runs import again
+from adagoal.runs import result_text
 from adagoal.runs.result import load_result
 
 
@@ -25,13 +25,13 @@ def test_the_command_that_goes_on_names_code_that_the_folder_may_not_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "rule.py").write_text("def rule(known):\n    return known.eligible.astype(float)\n")
-    (tmp_path / "goals.py").write_text("def even(state):\n    return state % 2\n")
+    (tmp_path / "goal_rules.py").write_text("def even(state):\n    return state % 2\n")
     code = {"goal_rule": f"{tmp_path}/rule.py:rule", "goals": f"{tmp_path}/goals.py:even"}
     out = tmp_path / "run"
     result = adagoal.explore("odd_envs:Chain-v0", 9, budget=200, out=out, **code)
     line = f"adagoal resume {out} --env odd_envs:Chain-v0 --goal-rule {code['goal_rule']} --goals {code['goals']}"
-    assert again.resume_command(result, out) == f"{line} --budget 400"
-    assert run_command_line([*again.resume_command(result, out).split()[1:], "--quiet"]) == 3
+    assert result_text.resume_command(result, out) == f"{line} --budget 400"
+    assert run_command_line([*result_text.resume_command(result, out).split()[1:], "--quiet"]) == 3
     assert load_result(out).steps == 400
     assert f"go on with: {line} --budget 800\n" in capsys.readouterr().out
     assert f"{line} --budget 800" in (out / "report.html").read_text()
@@ -40,14 +40,16 @@ def test_the_command_that_goes_on_names_code_that_the_folder_may_not_run(
 def test_the_command_that_goes_on_with_a_training() -> None:
     config, folder = Config("arm:Arm-v0", steps=100, goal_rule="mine.py:rule"), Path("a b")
     assert (
-        again.resume_training_command(config, folder, 50)
+        result_text.resume_training_command(config, folder, 50)
         == "adagoal resume 'a b' --env arm:Arm-v0 --goal-rule mine.py:rule"
     )
     assert (
-        again.resume_training_command(Config("point-mass", steps=100), folder, 100)
+        result_text.resume_training_command(Config("point-mass", steps=100), folder, 100)
         == "adagoal resume 'a b' --budget 200"
     )
-    assert again.resume_training_command(Config("object:Arm"), folder, 50) == "adagoal.deep.resume('a b', env=...)"
+    assert (
+        result_text.resume_training_command(Config("object:Arm"), folder, 50) == "adagoal.deep.resume('a b', env=...)"
+    )
 
 
 def test_a_run_that_is_not_finished(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,7 +65,7 @@ def test_a_run_that_is_not_finished(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_the_goals_are_listed_at_the_end_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     for rows, last in ((1, "  (0, 2): "), (4, "  ... and 2 more: adagoal export 'a b' ")):
-        runs._print_goals(adagoal.explore("grid", 20, 4.0, env_args={"rows": rows, "cols": 3}), Path("a b"))
+        run_commands._print_goals(adagoal.explore("grid", 20, 4.0, env_args={"rows": rows, "cols": 3}), Path("a b"))
         listed = capsys.readouterr().out.splitlines()
         assert len(listed) == min(3 * rows, 10 + 1)
         assert listed[0] == "  (0, 0): 0.00 to 0.00 steps"
@@ -75,14 +77,14 @@ def test_the_command_that_goes_on_has_a_budget_that_may_suffice(tmp_path: Path) 
     done = adagoal.explore("chain", 4, budget=100)
     trace = np.array([(10 ** (k / 2), 1, 10.0 if k < 6 else 4.95, 1) for k in range(11)])  # at 100,000 steps
     result = replace(done, status=Status.BUDGET, steps=100_000, arrays={**done.arrays, "trace": trace})
-    assert again.estimate_steps_left(result) == 400_000
-    assert again.resume_command(result, tmp_path).endswith(" --budget 500000")
+    assert result_text.estimate_steps_left(result) == 400_000
+    assert result_text.resume_command(result, tmp_path).endswith(" --budget 500000")
     page = write_report(result, tmp_path).read_text()
     assert "about 400,000 more steps" in page
     assert " --budget 500000" in page
     early = replace(result, arrays={**done.arrays, "trace": trace[:3]})
-    assert again.estimate_steps_left(early) is None
-    assert again.resume_command(early, tmp_path).endswith(" --budget 200000")
+    assert result_text.estimate_steps_left(early) is None
+    assert result_text.resume_command(early, tmp_path).endswith(" --budget 200000")
 
 
 class NoReport:

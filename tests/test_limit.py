@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from adagoal.core.errors import InputError
-from adagoal.mdp import solve
-from adagoal.worlds.model import TabularMDP
-from adagoal.worlds.random_models import random_sparse
-from adagoal.worlds.toys import chain_model
+from adagoal.envs.model import TabularMDP
+from adagoal.envs.model_families import random_sparse
+from adagoal.envs.toy_models import chain_model
+from adagoal.exact import solver
 from experiments import instance_bound
 
 
@@ -75,11 +75,11 @@ def test_every_model_makes_the_answer_wrong():
         tilts = instance_bound._tilts(known, case, weights, math.inf)
         for model in [*tilts, *instance_bound._jumps(known, [case], policies, weights)]:
             other = TabularMDP.from_dense(model.kernel, start=known.start)
-            best = solve.optimal_values(other)[known.start, case.goal]
+            best = solver.optimal_values(other)[known.start, case.goal]
             if case.up is None:
                 assert best <= L + 1e-6
             else:
-                own = solve.policy_values(other, case.up, case.goal)[known.start]
+                own = solver.policy_values(other, case.up, case.goal)[known.start]
                 assert own - best >= epsilon - 1e-6 or own >= L + epsilon - 1e-6
             assert model.cost == pytest.approx((weights * model.divergence).sum())
             checked += 1

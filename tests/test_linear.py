@@ -6,15 +6,15 @@ import pytest
 
 import adagoal
 from adagoal.core.errors import InputError
-from adagoal.core.mixture import mixture_from_kernels
-from adagoal.linear.fit import PSEUDO_COUNT, likeliest_theta, misfit_p_value
+from adagoal.core.linear_mixture import mixture_from_kernels
+from adagoal.envs import model_families, toy_models
+from adagoal.envs.model_families import mixture_from_models, model_from_mixture
+from adagoal.envs.registry import MODEL_BUILDERS
+from adagoal.exact import solver
+from adagoal.linear.mixture_counts import PSEUDO_COUNT, likeliest_theta, misfit_p_value
 from adagoal.loop import run_exploration
-from adagoal.mdp import solve
-from adagoal.planning import mixtures
-from adagoal.planning.model import ThetaRegion, features_from_mixture
-from adagoal.worlds import families, grid, random_models
-from adagoal.worlds.combine import mixture_from_models, model_from_mixture
-from adagoal.worlds.registry import MODEL_BUILDERS
+from adagoal.planning import mixture_sweeps
+from adagoal.planning.model_arrays import ThetaRegion, features_from_mixture
 from linear_models import interval, lower_twin, random_mixture, start, upper_twin
 
 CHAIN = np.array([[0.0, 1.0], [1.0, 0.0]])
@@ -81,17 +81,17 @@ def test_known_part(signed):
         (lambda: mixture_from_kernels([STAY], "1"), "n_actions: must be a whole number"),
         (lambda: mixture_from_kernels([STAY], 1, start=0.5), "start: must be a whole number"),
         (lambda: mixture_from_kernels([STAY], 1, B="x"), "B: must be a number"),
-        (lambda: families.windy_mixture(theta="hello"), "theta: must be a list of d = 4"),
-        (lambda: families.slippery_mixture(theta=[None, 1, 0]), "theta: must be a list of d = 3"),
-        (lambda: families.tree_mixture(d=5), r"d: must be a whole number in 1\.\.4"),
-        (lambda: families.weather_mixture(seed=-1), "seed: must be a whole number"),
+        (lambda: model_families.windy_mixture(theta="hello"), "theta: must be a list of d = 4"),
+        (lambda: model_families.slippery_mixture(theta=[None, 1, 0]), "theta: must be a list of d = 3"),
+        (lambda: model_families.tree_mixture(d=5), r"d: must be a whole number in 1\.\.4"),
+        (lambda: model_families.weather_mixture(seed=-1), "seed: must be a whole number"),
         (lambda: adagoal.mixture("two-room", [1.0]), "envs must be a list"),
         (lambda: adagoal.mixture(["two-room"] * 2, world="two-room", B=0.5), "B: 0.5 is too small"),
         (lambda: adagoal.explore("mixture-windy", 4.0, method="likelihood", goals=[1.5]), "goals: must be states"),
         (lambda: adagoal.explore("mixture-windy", "all", method="vtr"), "radius: all is not available"),
-        (lambda: families.windy_mixture(shape="8"), "shape: needs 2 or more sides"),
-        (lambda: families.windy_mixture(shape="axb"), "shape: must look like"),
-        (lambda: families.windy_mixture(d=0), "d: must be a whole number"),
+        (lambda: model_families.windy_mixture(shape="8"), "shape: needs 2 or more sides"),
+        (lambda: model_families.windy_mixture(shape="axb"), "shape: must look like"),
+        (lambda: model_families.windy_mixture(d=0), "d: must be a whole number"),
         (lambda: adagoal.mixture(["two-room"]), "either theta, or the world"),
         (lambda: adagoal.mixture(["two-room", "grid"], [0.5, 0.5]), "number 1 has 20 states"),
         (lambda: adagoal.mixture(["MountainCar-v0"], [1.0]), "no exact model"),
@@ -126,13 +126,13 @@ def test_contradictory_row_sums():
 
 @pytest.mark.parametrize("name", [n for n in MODEL_BUILDERS if n.startswith("mixture-")])
 def test_families(name):
-    world, _ = adagoal.worlds.registry.make_single_env(name, {}, None, None)
+    world, _ = adagoal.envs.registry.make_single_env(name, {}, None, None)
     assert world.mixture.n_states == world.mdp.n_states >= 50
-    assert np.isfinite(solve.optimal_distances(world.mdp, [world.start])).all()
+    assert np.isfinite(solver.optimal_distances(world.mdp, [world.start])).all()
 
 
 def test_large_families_are_small_in_memory():
-    mdp = families.windy_mixture(shape="100x100")
+    mdp = model_families.windy_mixture(shape="100x100")
     assert mdp.n_states == 10_000
     assert mdp.mixture.features.nbytes < 20e6
 
@@ -151,8 +151,8 @@ def test_sweeps_against_their_twins(simplex):
     V_twin = lower_twin(m, region, 7.0, goal, V, simplex, order)
     Y_twin = upper_twin(m, region, 7.0, goal, Y, simplex, order)
     policy, inside = np.zeros(m.n_states, np.int16), np.arange(m.n_states) == goal
-    mixtures.mixture_lower_sweep(order, inside, features, region, 7.0, V, policy)
-    mixtures.mixture_upper_sweep(order, inside, features, region, 7.0, Y, policy)
+    mixture_sweeps.mixture_lower_sweep(order, inside, features, region, 7.0, V, policy)
+    mixture_sweeps.mixture_upper_sweep(order, inside, features, region, 7.0, Y, policy)
     np.testing.assert_allclose(V, V_twin)
     np.testing.assert_allclose(Y, Y_twin)
 
@@ -171,7 +171,7 @@ def test_hops_are_lower_bounds():
     for seed in range(5):
         mdp, _ = random_mixture(seed)
         hops = start(mdp, "likelihood", L=50.0).estimates.V
-        assert (hops <= solve.optimal_values(mdp, np.arange(mdp.n_states)).T + 1e-9).all()
+        assert (hops <= solver.optimal_values(mdp, np.arange(mdp.n_states)).T + 1e-9).all()
         assert hops.max() >= 2
 
 
@@ -204,13 +204,13 @@ def test_the_real_world_is_stepped_as_it_is():
 @pytest.mark.parametrize("method", ["likelihood", "vtr-pooled"])
 def test_misspecification_is_noticed(method):
     base = {"rows": 4, "cols": 4}
-    envs = [grid.open_grid_model(**base, slip=0.1), grid.open_grid_model(**base, slip=0.6)]
-    other = adagoal.mixture(envs, world=random_models.random_sparse(n_states=16, n_actions=4, seed=1))
+    envs = [toy_models.open_grid_model(**base, slip=0.1), toy_models.open_grid_model(**base, slip=0.6)]
+    other = adagoal.mixture(envs, world=model_families.random_sparse(n_states=16, n_actions=4, seed=1))
     outside = adagoal.explore(other, 4.0, method=method, budget=3000)
     assert any("no kernel of the mixture allows" in line for line in outside.void)
     # the same support, but even states are entered more often than any slip explains
-    p = grid.open_grid_model(**base, slip=0.3).kernel().toarray() * np.where(np.arange(16) % 2, 1.0, 2.0)
-    truth = adagoal.worlds.model.TabularMDP.from_dense((p / p.sum(axis=1, keepdims=True)).reshape(16, 4, 16))
+    p = toy_models.open_grid_model(**base, slip=0.3).kernel().toarray() * np.where(np.arange(16) % 2, 1.0, 2.0)
+    truth = adagoal.envs.model.TabularMDP.from_dense((p / p.sum(axis=1, keepdims=True)).reshape(16, 4, 16))
     inside = adagoal.explore(adagoal.mixture(envs, world=truth), 4.0, 0.3, method=method, budget=60_000)
     assert any("do not fit" in line for line in inside.void)
 

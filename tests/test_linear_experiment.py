@@ -6,9 +6,9 @@ import json
 import numpy as np
 import pytest
 
-from adagoal.compare import runner
-from adagoal.engines import TaskResources
-from adagoal.engines.local import LocalEngine
+from adagoal.compare import experiment_runner
+from adagoal.parallel import TaskResources
+from adagoal.parallel.local_engine import LocalEngine
 from experiments import linear, linear_output, linear_runs, misfit
 from experiments.__main__ import run as run_experiment
 
@@ -58,8 +58,8 @@ def test_a_run_that_was_given_up_goes_on(small, tmp_path):
     def outcome(folder, minutes):
         part = linear.PARTS["states"]
         options = part.fill_in_defaults(out=folder, minutes=minutes)
-        (found,) = runner.collect_outcomes(
-            part, [cell], options, LocalEngine(1, print), runner.ExperimentDisplay(quiet=True)
+        (found,) = experiment_runner.collect_outcomes(
+            part, [cell], options, LocalEngine(1, print), experiment_runner.ExperimentDisplay(quiet=True)
         )
         return found
 

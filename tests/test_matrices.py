@@ -6,10 +6,10 @@ from scipy import sparse
 
 import adagoal
 from adagoal.cli.main import run_command_line
-from adagoal.core.files import write_arrays
-from adagoal.worlds import grid
-from adagoal.worlds.matrices import model_from_argument
-from adagoal.worlds.random_models import random_dense
+from adagoal.core.file_io import write_arrays
+from adagoal.envs import toy_models
+from adagoal.envs.model_families import random_dense
+from adagoal.envs.model_sources import model_from_argument
 
 P = np.array(random_dense(n_states=5, n_actions=2, seed=3).kernel().toarray()).reshape(5, 2, 5)
 NAMES = {"labels": list("abcde"), "actions": ["left", "right"]}
@@ -60,7 +60,7 @@ def test_rows_of_terminal_states_may_be_empty():
 
 
 @pytest.mark.parametrize(
-    "model", [grid.two_room_grid(), adagoal.Model.from_dense(P, sets={"x": np.arange(5) > 2}, **NAMES)]
+    "model", [toy_models.two_room_grid(), adagoal.Model.from_dense(P, sets={"x": np.arange(5) > 2}, **NAMES)]
 )
 def test_a_file_gives_back_the_model(tmp_path, model):
     again = adagoal.Model.load(model.save(tmp_path / "m.npz"))

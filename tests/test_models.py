@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from adagoal.core.errors import InputError
-from adagoal.mdp import solve
-from adagoal.worlds import families, grid, random_models, toys
-from adagoal.worlds.model import TabularMDP
+from adagoal.envs import model_families, toy_models
+from adagoal.envs.model import TabularMDP
+from adagoal.exact import solver
 
 UP, RIGHT, DOWN, LEFT = range(4)
 
@@ -22,7 +22,7 @@ def row(mdp: TabularMDP, label: str, action: int) -> dict[str, float]:
 
 
 def test_grid_dynamics() -> None:
-    mdp = grid.grid_from_text("S..\n.#.\n...", slip=0.1, name="ring")
+    mdp = toy_models.grid_from_text("S..\n.#.\n...", slip=0.1, name="ring")
     assert (mdp.n_states, mdp.n_actions, mdp.start, mdp.name) == (8, 4, 0, "ring")
     assert row(mdp, "(0, 1)", DOWN) == {"(0, 1)": 1.0}
     third = pytest.approx(0.1 / 3)
@@ -35,7 +35,7 @@ def test_grid_dynamics() -> None:
 
 
 def test_second_room_is_entered_by_chance() -> None:
-    mdp = grid.two_room_grid(eta=0.2)
+    mdp = toy_models.two_room_grid(eta=0.2)
     room = {label: pytest.approx(0.05) for label in ("(8, 8)", "(8, 9)", "(9, 8)", "(9, 9)")}
     assert row(mdp, "(0, 0)", UP) == room | {"(0, 0)": pytest.approx(0.8)}
     right = row(mdp, "(0, 0)", RIGHT)
@@ -45,41 +45,41 @@ def test_second_room_is_entered_by_chance() -> None:
 
 @pytest.mark.parametrize("layout", ["left", "right"])
 def test_two_room_has_52_states(layout: str) -> None:
-    mdp = grid.two_room_grid(layout=layout)
+    mdp = toy_models.two_room_grid(layout=layout)
     assert mdp.n_states == 52
     assert mdp.labels[mdp.start] == "(0, 0)"
-    assert solve.reachable_set(grid.two_room_grid(layout=layout, eta=0.0), 1e6).size == 48
+    assert solver.reachable_set(toy_models.two_room_grid(layout=layout, eta=0.0), 1e6).size == 48
 
 
 def test_open_grid_without_slip_counts_steps() -> None:
-    mdp = grid.open_grid_model(rows=4, cols=5, slip=0.0)
+    mdp = toy_models.open_grid_model(rows=4, cols=5, slip=0.0)
     assert mdp.layout is not None
-    assert solve.optimal_distances(mdp).tolist() == mdp.layout.cells.sum(axis=1).tolist()
+    assert solver.optimal_distances(mdp).tolist() == mdp.layout.cells.sum(axis=1).tolist()
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_mazes_are_connected(seed: int) -> None:
-    tree = grid.random_maze(rows=6, cols=9, openings=0.0, slip=0.0, seed=seed)
+    tree = toy_models.random_maze(rows=6, cols=9, openings=0.0, slip=0.0, seed=seed)
     assert tree.n_states == 2 * 6 * 9 - 1
-    assert np.isfinite(solve.optimal_distances(tree)).all()
-    mdp = grid.random_maze(rows=6, cols=9, openings=0.3, seed=seed)
+    assert np.isfinite(solver.optimal_distances(tree)).all()
+    mdp = toy_models.random_maze(rows=6, cols=9, openings=0.3, seed=seed)
     assert mdp.n_states > tree.n_states
-    assert np.isfinite(solve.optimal_distances(mdp)).all()
-    again = grid.random_maze(rows=6, cols=9, openings=0.3, seed=seed)
+    assert np.isfinite(solver.optimal_distances(mdp)).all()
+    again = toy_models.random_maze(rows=6, cols=9, openings=0.3, seed=seed)
     np.testing.assert_array_equal(mdp.successors, again.successors)
 
 
 def test_large_maze() -> None:
-    assert grid.random_maze(rows=32, cols=31).n_states > 2000
+    assert toy_models.random_maze(rows=32, cols=31).n_states > 2000
 
 
 def test_grid_from_file(tmp_path: Path) -> None:
     file = tmp_path / "room.txt"
     file.write_text("S.\n..\n")
-    mdp = grid.grid_from_file(path=str(file))
+    mdp = toy_models.grid_from_file(path=str(file))
     assert (mdp.n_states, mdp.name) == (4, "room")
     with pytest.raises(InputError, match="path"):
-        grid.grid_from_file(path=str(tmp_path / "none.txt"))
+        toy_models.grid_from_file(path=str(tmp_path / "none.txt"))
 
 
 @pytest.mark.parametrize(
@@ -94,16 +94,16 @@ def test_grid_from_file(tmp_path: Path) -> None:
 )
 def test_bad_layouts(layout: str, words: str) -> None:
     with pytest.raises(InputError, match=words) as caught:
-        grid.grid_from_text(layout)
+        toy_models.grid_from_text(layout)
     assert "\n" not in str(caught.value)
 
 
 def test_bad_start() -> None:
     for start in ((0, 1), (5, 5), (-1, 0)):
         with pytest.raises(InputError, match="start"):
-            grid.grid_from_text(".#", start=start)
+            toy_models.grid_from_text(".#", start=start)
     with pytest.raises(InputError, match="start"):
-        grid.grid_from_text("S.", start=(0, 1))
+        toy_models.grid_from_text("S.", start=(0, 1))
 
 
 @pytest.mark.parametrize("radius", [5.0, 6.0, 10.0, 13.7])
@@ -113,82 +113,82 @@ def test_lower_bound_instance(radius: float, n_decisions: int, n_actions: int, d
     wait = int((radius - 3) / 2) - depth
     advantage = 0.5 / (2 * (wait + depth + 2))
     for best in (0, n_decisions * n_actions - 1):
-        mdp = toys.lower_bound_instance(
+        mdp = toy_models.lower_bound_instance(
             n_decisions=n_decisions, n_actions=n_actions, radius=radius, epsilon=0.5, best=best
         )
         if depth == 0:
             assert mdp.n_states == n_decisions + 3
-        V = solve.optimal_values(mdp, [1])
+        V = solver.optimal_values(mdp, [1])
         np.testing.assert_allclose(V[0, 0], (wait + depth + 1.5 - advantage) / (0.5 + advantage), rtol=1e-12)
         assert V[0, 0] <= radius
         decision = mdp.labels.index(f"decision {best // n_actions}")
-        actions = solve.optimal_policy(mdp, V, [1])[:, 0]
+        actions = solver.optimal_policy(mdp, V, [1])[:, 0]
         assert actions[decision] == best % n_actions
         actions[decision] = (best + 1) % n_actions  # a policy that misses the good pair is not epsilon-optimal
-        loss = solve.policy_values(mdp, actions, 1)[0] - V[0, 0]
+        loss = solver.policy_values(mdp, actions, 1)[0] - V[0, 0]
         np.testing.assert_allclose(loss, 2 * 0.5 / (1 + 2 * advantage), rtol=1e-10)
 
 
 @pytest.mark.parametrize("eta", [0.1, 1e-3, 1e-6])
 def test_separation_instance(eta: float) -> None:
     radius, best = 6.0, 2
-    mdp = toys.separation_instance(n_actions=4, radius=radius, eta=eta, best=best)
-    free = solve.optimal_values(mdp, [1], reset=False)
+    mdp = toy_models.separation_instance(n_actions=4, radius=radius, eta=eta, best=best)
+    free = solver.optimal_values(mdp, [1], reset=False)
     optimum = 1 + eta + (1 - eta) * (radius - 1)
     np.testing.assert_allclose(free[0, 0], optimum, rtol=1e-10)
     assert free[0, 0] <= radius
-    actions = solve.optimal_policy(mdp, free, [1], reset=False)[:, 0]
+    actions = solver.optimal_policy(mdp, free, [1], reset=False)[:, 0]
     assert actions[3] == best
     actions[3] = 0
-    np.testing.assert_allclose(solve.policy_values(mdp, actions, 1)[0] - optimum, 2, rtol=1e-9)
+    np.testing.assert_allclose(solver.policy_values(mdp, actions, 1)[0] - optimum, 2, rtol=1e-9)
     actions[4] = mdp.reset_action
-    mistaken = solve.policy_values(mdp, actions, 1)[0]
-    np.testing.assert_allclose(mistaken - solve.optimal_distances(mdp, [1])[0], eta * (1 + mistaken), rtol=1e-6)
-    assert solve.diameter(mdp, reset=False) > 2 / eta
+    mistaken = solver.policy_values(mdp, actions, 1)[0]
+    np.testing.assert_allclose(mistaken - solver.optimal_distances(mdp, [1])[0], eta * (1 + mistaken), rtol=1e-6)
+    assert solver.diameter(mdp, reset=False) > 2 / eta
 
 
 def test_fan_is_not_incrementally_reachable() -> None:
-    mdp = toys.fan_model(n_middle=10)
-    np.testing.assert_allclose(solve.optimal_distances(mdp), [0, *[19] * 10, 2], rtol=1e-12)
-    assert solve.reachable_set(mdp, 18).tolist() == [0, 11]
+    mdp = toy_models.fan_model(n_middle=10)
+    np.testing.assert_allclose(solver.optimal_distances(mdp), [0, *[19] * 10, 2], rtol=1e-12)
+    assert solver.reachable_set(mdp, 18).tolist() == [0, 11]
 
 
 def test_random_models_have_their_features() -> None:
     for seed in range(10):
-        dense = random_models.random_dense(n_states=8, n_actions=2, seed=seed)
+        dense = model_families.random_dense(n_states=8, n_actions=2, seed=seed)
         assert dense.probabilities.size == 8 * 2 * 8
-        sparse = random_models.random_sparse(branching=4, seed=seed)
+        sparse = model_families.random_sparse(branching=4, seed=seed)
         assert (np.diff(sparse.indptr) == 4).all()
-        assert np.isfinite(solve.optimal_distances(random_models.random_deterministic(seed=seed))).all()
-        traps = random_models.random_traps(n_states=15, traps=5, seed=seed)
+        assert np.isfinite(solver.optimal_distances(model_families.random_deterministic(seed=seed))).all()
+        traps = model_families.random_traps(n_states=15, traps=5, seed=seed)
         assert traps.successors[traps.indptr[10 * 3] :].min() >= 10
-        hidden = random_models.random_unreachable(n_states=15, hidden=5, seed=seed)
-        assert np.isinf(solve.optimal_distances(hidden)[10:]).all()
-        waiting = random_models.random_waiting(stay=0.99, seed=seed)
+        hidden = model_families.random_unreachable(n_states=15, hidden=5, seed=seed)
+        assert np.isinf(solver.optimal_distances(hidden)[10:]).all()
+        waiting = model_families.random_waiting(stay=0.99, seed=seed)
         assert (waiting.probabilities >= 0.99).any()
-        exits = random_models.random_rare_exits(n_states=15, rare=5, p=1e-5, seed=seed)
-        far = solve.optimal_distances(exits)[10:]
+        exits = model_families.random_rare_exits(n_states=15, rare=5, p=1e-5, seed=seed)
+        far = solver.optimal_distances(exits)[10:]
         assert (far > 1e4).all()
 
 
 BUILDERS: list[Callable[..., TabularMDP]] = [
-    grid.two_room_grid,
-    grid.open_grid_model,
-    grid.random_maze,
-    toys.chain_model,
-    toys.waiting_chain,
-    toys.rare_exit_chain,
-    toys.trap_chain,
-    toys.fan_model,
-    toys.lower_bound_instance,
-    toys.separation_instance,
-    random_models.random_dense,
-    random_models.random_sparse,
-    random_models.random_deterministic,
-    random_models.random_traps,
-    random_models.random_unreachable,
-    random_models.random_waiting,
-    random_models.random_rare_exits,
+    toy_models.two_room_grid,
+    toy_models.open_grid_model,
+    toy_models.random_maze,
+    toy_models.chain_model,
+    toy_models.waiting_chain,
+    toy_models.rare_exit_chain,
+    toy_models.trap_chain,
+    toy_models.fan_model,
+    toy_models.lower_bound_instance,
+    toy_models.separation_instance,
+    model_families.random_dense,
+    model_families.random_sparse,
+    model_families.random_deterministic,
+    model_families.random_traps,
+    model_families.random_unreachable,
+    model_families.random_waiting,
+    model_families.random_rare_exits,
 ]
 
 
@@ -202,37 +202,37 @@ def test_every_builder_works_without_arguments(build: Callable[..., TabularMDP])
 @pytest.mark.parametrize(
     ("build", "arguments"),
     [
-        (grid.two_room_grid, {"layout": "middle"}),
-        (grid.two_room_grid, {"eta": 1.0}),
-        (grid.two_room_grid, {"slip": -0.1}),
-        (grid.open_grid_model, {"rows": 0}),
-        (grid.open_grid_model, {"cols": 2.5}),
-        (grid.random_maze, {"openings": float("nan")}),
-        (toys.chain_model, {"n_states": 1}),
-        (toys.chain_model, {"slip": 0.6}),
-        (toys.waiting_chain, {"stay": 1.0}),
-        (toys.rare_exit_chain, {"p": 0.0}),
-        (toys.trap_chain, {"p": 1.0}),
-        (toys.fan_model, {"n_middle": 0}),
-        (toys.lower_bound_instance, {"radius": 3.0}),
-        (toys.lower_bound_instance, {"best": 4}),
-        (toys.lower_bound_instance, {"epsilon": 0}),
-        (toys.lower_bound_instance, {"n_actions": 1, "n_decisions": 2}),
-        (toys.separation_instance, {"radius": 1.0}),
-        (toys.separation_instance, {"best": -1}),
-        (random_models.random_dense, {"n_states": "many"}),
-        (random_models.random_sparse, {"branching": 100}),
-        (random_models.random_deterministic, {"seed": -1}),
-        (random_models.random_traps, {"traps": 20}),
-        (random_models.random_unreachable, {"hidden": 0}),
-        (random_models.random_waiting, {"stay": True}),
-        (random_models.random_rare_exits, {"p": 2.0}),
-        (toys.lower_bound_instance, {"n_decisions": 100_000, "n_actions": 10_000}),
-        (random_models.random_dense, {"n_states": 2_000, "n_actions": 1_000}),
-        (random_models.random_sparse, {"n_states": 100_000, "n_actions": 1_000}),
-        (families.windy_mixture, {"signed": "maybe"}),
-        (families.tree_mixture, {"rooms": 1_000_000, "doors": 100}),
-        (families.inventory_mixture, {"capacity": 99_999, "orders": 100, "d": 8}),
+        (toy_models.two_room_grid, {"layout": "middle"}),
+        (toy_models.two_room_grid, {"eta": 1.0}),
+        (toy_models.two_room_grid, {"slip": -0.1}),
+        (toy_models.open_grid_model, {"rows": 0}),
+        (toy_models.open_grid_model, {"cols": 2.5}),
+        (toy_models.random_maze, {"openings": float("nan")}),
+        (toy_models.chain_model, {"n_states": 1}),
+        (toy_models.chain_model, {"slip": 0.6}),
+        (toy_models.waiting_chain, {"stay": 1.0}),
+        (toy_models.rare_exit_chain, {"p": 0.0}),
+        (toy_models.trap_chain, {"p": 1.0}),
+        (toy_models.fan_model, {"n_middle": 0}),
+        (toy_models.lower_bound_instance, {"radius": 3.0}),
+        (toy_models.lower_bound_instance, {"best": 4}),
+        (toy_models.lower_bound_instance, {"epsilon": 0}),
+        (toy_models.lower_bound_instance, {"n_actions": 1, "n_decisions": 2}),
+        (toy_models.separation_instance, {"radius": 1.0}),
+        (toy_models.separation_instance, {"best": -1}),
+        (model_families.random_dense, {"n_states": "many"}),
+        (model_families.random_sparse, {"branching": 100}),
+        (model_families.random_deterministic, {"seed": -1}),
+        (model_families.random_traps, {"traps": 20}),
+        (model_families.random_unreachable, {"hidden": 0}),
+        (model_families.random_waiting, {"stay": True}),
+        (model_families.random_rare_exits, {"p": 2.0}),
+        (toy_models.lower_bound_instance, {"n_decisions": 100_000, "n_actions": 10_000}),
+        (model_families.random_dense, {"n_states": 2_000, "n_actions": 1_000}),
+        (model_families.random_sparse, {"n_states": 100_000, "n_actions": 1_000}),
+        (model_families.windy_mixture, {"signed": "maybe"}),
+        (model_families.tree_mixture, {"rooms": 1_000_000, "doors": 100}),
+        (model_families.inventory_mixture, {"capacity": 99_999, "orders": 100, "d": 8}),
     ],
 )
 def test_bad_arguments_are_named(build: Callable[..., TabularMDP], arguments: dict[str, object]) -> None:

@@ -38,9 +38,19 @@ class Mutant(NamedTuple):
     test: str
 
 
-RADII, WINDOW, BACKUP, CLOSED = "tabular/confidence.py", "tabular/surprise.py", "core/backup.py", "planning/closed.py"
-GAPS, WIDTHS, HOPS, DETOURS = "tabular/resolvent.py", "tabular/widths.py", "tabular/hops.py", "tabular/detours.py"
-RESET = "tabular/reset.py"
+RADII, WINDOW, BACKUP, CLOSED = (
+    "certified/confidence.py",
+    "certified/unseen_mass.py",
+    "core/local_backup.py",
+    "planning/simd_sweeps.py",
+)
+GAPS, WIDTHS, HOPS, DETOURS = (
+    "certified/gaps.py",
+    "certified/gaps.py",
+    "certified/deterministic.py",
+    "certified/triangle.py",
+)
+RESET = "certified/uncertain_reset.py"
 EXAMPLE = "test_bounds.py::test_the_worked_example"
 SHARES = "test_certified.py::test_the_events_share_delta"
 QUIET = "test_bounds.py::test_a_quiet_window_ends_with_a_surprise"

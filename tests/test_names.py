@@ -14,9 +14,9 @@ from gymnasium import spaces
 
 import adagoal
 from adagoal.core.errors import InputError
-from adagoal.runs.view import StateMetadata
-from adagoal.worlds import grid, keys, toys
-from adagoal.worlds.simulator import ModelSimulator
+from adagoal.envs import observation_keys, toy_models
+from adagoal.envs.simulator import ModelSimulator
+from adagoal.runs.state_metadata import StateMetadata
 from model_env import ModelEnv, PairEnv
 
 GRID = {"rows": 3, "cols": 3}
@@ -101,7 +101,7 @@ def walk(env: Any, policy: Any, there: Any) -> int:
 @pytest.mark.parametrize("found", [False, True])
 def test_act_takes_what_the_environment_returns(tmp_path, found):
     """Also where states were numbered on the way, from a result that was loaded."""
-    mdp = toys.chain_model(n_states=6, slip=0.1)
+    mdp = toy_models.chain_model(n_states=6, slip=0.1)
     env = (PairEnv if found else ModelEnv)(mdp)
     adagoal.explore(env, 8.0, 4.0, max_states=20 if found else None, out=tmp_path)
     result = adagoal.load(tmp_path)
@@ -137,7 +137,7 @@ def test_act_in_toy_text_and_minigrid(tmp_path):
 
 
 def test_without_observations_a_policy_says_so():
-    result = adagoal.explore(ModelSimulator(grid.open_grid_model(rows=2, cols=2)), 4.0)
+    result = adagoal.explore(ModelSimulator(toy_models.open_grid_model(rows=2, cols=2)), 4.0)
     assert result.policy(3).act("(0, 0)") == result.policy(3)(0)  # a model: labels and numbers
     bare = adagoal.Policy(3, np.zeros((1, 4), np.int16), 4)
     with pytest.raises(InputError, match="did not keep its observations"):
@@ -162,7 +162,7 @@ class Twins(PairEnv):
 
 
 def test_a_terminated_state_is_told_from_its_live_twin():
-    result = adagoal.explore(Twins(toys.chain_model(n_states=3)), 6.0, max_states=20, budget=2000)
+    result = adagoal.explore(Twins(toy_models.chain_model(n_states=3)), 6.0, max_states=20, budget=2000)
     labels = [result.label(s) for s in result.goals]
     assert result.n_states == 1 + 5 < len(result.arrays["visits"])  # the ends of all three, and the other two alive
     with pytest.raises(InputError, match="state 6 is not in"):
@@ -188,10 +188,10 @@ def test_a_terminated_state_is_told_from_its_live_twin():
     ],
 )
 def test_keys_survive_json(space):
-    how = json.loads(json.dumps(keys.describe_space(space)))
+    how = json.loads(json.dumps(observation_keys.describe_space(space)))
     space.seed(1)
     samples = [space.sample() for _ in range(30)]
-    digests = [keys.hash_state_key(keys.make_key_reader(how)(sample)) for sample in samples]
+    digests = [observation_keys.hash_state_key(observation_keys.make_key_reader(how)(sample)) for sample in samples]
     for i, one in enumerate(samples):
         for j, other in enumerate(samples):
             same = all(np.array_equal(a, b) for a, b in zip(flat(one), flat(other), strict=True))
@@ -215,7 +215,7 @@ def test_a_damaged_view_is_refused(folder, tmp_path, space):
 
 def test_slips_that_nobody_can_check_are_warned_of():
     def lines(**given):
-        return adagoal.explore(PairEnv(toys.chain_model(n_states=4), (0,)), 8.0, budget=3000, **given).warnings
+        return adagoal.explore(PairEnv(toy_models.chain_model(n_states=4), (0,)), 8.0, budget=3000, **given).warnings
 
     word = "the certificates rest on your word (max_states) that there are no other states than those met"
     assert word not in lines(max_states=50)

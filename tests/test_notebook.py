@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import adagoal
-from adagoal.core.status import Status
-from adagoal.runs import progress
+from adagoal.core.errors import Status
+from adagoal.runs import progress_display
 from adagoal.runs.result import Certificate
-from adagoal.runs.summary import MAX_SUMMARY_ROWS
+from adagoal.runs.result_text import MAX_SUMMARY_ROWS
 
 GRID: dict[str, Any] = {"env": "grid", "radius": 8, "env_args": {"rows": 4, "cols": 5}}
 HOSTILE = "<script>hit()</script>"
@@ -113,7 +113,7 @@ def test_what_is_no_file_is_one_line(result: adagoal.Result, tmp_path: Path) -> 
 def test_a_run_shows_how_far_it_is(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "PLAIN_LINE_SECONDS", 0.0)
+    monkeypatch.setattr(progress_display, "PLAIN_LINE_SECONDS", 0.0)
     told: list[int] = []
     seen = adagoal.explore("chain", 4, progress=True, observe=lambda run: told.append(run.steps), out=tmp_path / "run")
     assert "steps" in capfd.readouterr().err

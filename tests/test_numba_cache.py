@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from adagoal.core.numba_cache import remove_stale_numba_cache
+from adagoal.core.compiled_code import remove_stale_numba_cache
 
 INNER = "import numba\n\n@numba.njit(cache=True)\ndef inner(x):\n    return x + {}\n"
 OUTER = "import numba\nfrom sample.inner import inner\n\n@numba.njit(cache=True)\ndef outer(x):\n    return inner(x)\n"

@@ -9,22 +9,21 @@ import pytest
 from numpy.typing import NDArray
 
 import adagoal
-from adagoal import goals as goal_rules
-from adagoal import methods
-from adagoal.core.counts import TransitionCounts
+from adagoal import goal_rules, methods
 from adagoal.core.errors import InputError
-from adagoal.core.goalspace import GoalSpace
-from adagoal.core.policy import Policy
-from adagoal.core.run import ExplorationRun
+from adagoal.core.exploration_run import ExplorationRun
+from adagoal.core.goal_space import GoalSpace
+from adagoal.core.tabular_policy import Policy
+from adagoal.core.transition_data import TransitionCounts
+from adagoal.envs import model_families, toy_models
+from adagoal.envs.model import TabularMDP
+from adagoal.envs.simulator import ModelSimulator
+from adagoal.exact.audit import audit_policies
+from adagoal.exact.solver import to_target_goals
 from adagoal.loop import run_exploration
-from adagoal.mdp.audit import audit_policies
-from adagoal.mdp.targets import to_target_goals
-from adagoal.planning.model import pad_kernel, to_sparse_model
-from adagoal.planning.stages import plan_finite_horizon
-from adagoal.tabular.paper import EPSILON_SHARES, UCBVI, planning_horizon, ucbvi_bonuses
-from adagoal.worlds import grid, random_models, toys
-from adagoal.worlds.model import TabularMDP
-from adagoal.worlds.simulator import ModelSimulator
+from adagoal.planning.horizon_recursion import plan_finite_horizon
+from adagoal.planning.model_arrays import pad_kernel, to_sparse_model
+from adagoal.tabular.ucbvi import EPSILON_SHARES, UCBVI, planning_horizon, ucbvi_bonuses
 from experiments.required_samples import for_ucbvi
 from paper_twin import Floats, random_counts, random_mdp, sampled, twin
 
@@ -70,7 +69,7 @@ def test_twin(bonus: str) -> None:
 
 def test_blocks_do_not_matter() -> None:
     """More goals than a block holds, planned together and one by one."""
-    mdp, rng = random_models.random_sparse(n_states=70, n_actions=2, seed=1), np.random.default_rng(0)
+    mdp, rng = model_families.random_sparse(n_states=70, n_actions=2, seed=1), np.random.default_rng(0)
     counts = sampled(mdp, random_counts(mdp, rng, 3), rng)
     together = UCBVI(counts, 3.0, 1.0, 0.1, None, "simplified", H=15)
     for g in (0, 5, 63, 64, 69):
@@ -124,7 +123,7 @@ def test_properties_on_sampled_data(bonus: str) -> None:
 @pytest.mark.parametrize("epsilon", [0.5, 3.0])
 def test_guarantee_at_the_stop(bonus: str, epsilon: float) -> None:
     """With as many samples as the rule needs, drawn at random, it stops, and the exact audit holds."""
-    for mdp, L in ((toys.chain_model(n_states=5, slip=0.1), 3.0), (toys.trap_chain(n_states=5), 2.5)):
+    for mdp, L in ((toy_models.chain_model(n_states=5, slip=0.1), 3.0), (toy_models.trap_chain(n_states=5), 2.5)):
         per_pair, _ = for_ucbvi(mdp, L, epsilon, 0.1, bonus)
         n = np.full(mdp.n_states * mdp.n_actions, int(2 * per_pair))
         counts = sampled(mdp, n, np.random.default_rng(0))
@@ -142,7 +141,7 @@ def test_guarantee_at_the_stop(bonus: str, epsilon: float) -> None:
 
 def test_cost_of_the_printed_constants() -> None:
     """About 7e11 samples of each pair on the 4 x 5 grid; the rebalanced split saves most of a factor of 8."""
-    mdp = grid.open_grid_model()
+    mdp = toy_models.open_grid_model()
     literal, total = for_ucbvi(mdp, 10.0, 0.5, 0.1, "literal")
     rebalanced, _ = for_ucbvi(mdp, 10.0, 0.5, 0.1, "rebalanced")
     assert literal == pytest.approx(7.3e11, rel=0.01)
@@ -173,7 +172,7 @@ def test_nothing_known() -> None:
 
 def test_golden() -> None:
     """Planning on the two-room grid with 100 ideal samples of each pair, as it was when the twin agreed."""
-    mdp = grid.two_room_grid(slip=0.0, eta=0.0)
+    mdp = toy_models.two_room_grid(slip=0.0, eta=0.0)
     counts = sampled(mdp, np.full(mdp.n_states * 4, 100), np.random.default_rng(0))
     estimates = UCBVI(counts, 40.0, 1.0, 0.1, None, "simplified", H=50)
     np.testing.assert_allclose(estimates.D[[0, 1, 7, 30, 51]], GOLDEN_D, atol=1e-9)
@@ -186,7 +185,7 @@ GOLDEN_U = [0.0, 1.2, 7.98, 17.68, 35.5]
 
 @pytest.mark.parametrize("lazy", [False, True])
 def test_same_seed_same_run_and_resume(lazy: bool) -> None:
-    mdp = grid.open_grid_model(rows=3, cols=3)
+    mdp = toy_models.open_grid_model(rows=3, cols=3)
     whole, again, first = (run_of(mdp, 5.0, 0.5, 7, bonus="simplified", horizon=20, lazy=lazy) for _ in range(3))
     for run in (whole, again):
         assert run_exploration(run, 1500) == "budget"
@@ -225,7 +224,7 @@ def test_simplified_stops_by_its_rule(rule: str) -> None:
 @pytest.mark.slow
 def test_literal_constants_reach_their_own_stop() -> None:
     """The algorithm as printed, planned lazily (when some count has doubled): about 4e8 steps for three states."""
-    mdp = toys.chain_model(n_states=3)
+    mdp = toy_models.chain_model(n_states=3)
     run = run_of(mdp, 1.0, 1.0, bonus="literal", lazy=True)
 
     def forget(run: ExplorationRun) -> None:
@@ -241,12 +240,12 @@ def test_literal_constants_reach_their_own_stop() -> None:
 def test_bad_arguments() -> None:
     for arguments in ({"bonus": "none"}, {"horizon": 0}, {"horizon": 2.5}):
         with pytest.raises(InputError, match=f"method_args: {next(iter(arguments))}"):
-            run_of(toys.chain_model(n_states=3), 2.0, 1.0, **arguments)
+            run_of(toy_models.chain_model(n_states=3), 2.0, 1.0, **arguments)
     with pytest.raises(InputError, match="GiB"):
-        run_of(toys.chain_model(n_states=3000), 40.0, 1.0)
+        run_of(toy_models.chain_model(n_states=3000), 40.0, 1.0)
     with pytest.raises(InputError, match="GiB"):
         adagoal.explore("chain", 3, method="bpi-ucbvi", goals=[2], method_args={"horizon": 10**9})
-    world = ModelSimulator(toys.chain_model(n_states=3))
+    world = ModelSimulator(toy_models.chain_model(n_states=3))
     world.state_bound = 10
     with pytest.raises(InputError, match="known number of states"):
         methods.build_estimates(

@@ -17,11 +17,11 @@ from adagoal.api import explore as api
 from adagoal.cli.main import run_command_line
 from adagoal.core.errors import EnvironmentFailure
 from adagoal.core.types import Floats
-from adagoal.mdp.solve import policy_value
-from adagoal.worlds import toys
+from adagoal.envs import toy_models
+from adagoal.exact.solver import policy_value
 from model_env import ModelEnv, PairEnv
 
-SLIPPERY = toys.chain_model(n_states=6, slip=0.2)
+SLIPPERY = toy_models.chain_model(n_states=6, slip=0.2)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_a_policy_of_many_stages_starts_again_after_its_last(tmp_path: Path) -> 
     goal = max(result.goals)
     assert not result.policy(goal).stationary
     (trial,) = adagoal.play(tmp_path, [goal], episodes=2000)
-    exact = policy_value(toys.chain_model(**arguments), result.policy(goal))
+    exact = policy_value(toy_models.chain_model(**arguments), result.policy(goal))
     assert exact > 6
     assert within(trial, exact)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import adagoal
-from adagoal import goals, methods
+from adagoal import goal_rules, methods
 from adagoal.cli.main import run_command_line
-from adagoal.core import plugins
-from adagoal.worlds import registry
+from adagoal.core import user_code
+from adagoal.envs import registry
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "adagoal-corridor"
 GROUPS = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]["entry-points"]
@@ -65,7 +65,7 @@ def test_a_run_with_the_world_the_rule_and_the_method_of_another_package(
 @pytest.mark.usefixtures("corridor")
 def test_unknown_names_are_told_with_those_of_packages() -> None:
     with pytest.raises(adagoal.InputError, match="nearby"):
-        goals.resolve_rule("neerby")
+        goal_rules.resolve_rule("neerby")
     with pytest.raises(adagoal.InputError, match="cautious"):
         methods.find_method("cautios")
     with pytest.raises(adagoal.InputError, match="did you mean corridor"):
@@ -76,12 +76,12 @@ def test_unknown_names_are_told_with_those_of_packages() -> None:
 
 def test_our_own_names_cannot_be_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     groups = {
-        plugins.ENV_GROUP: {"grid": "nowhere:grid"},
-        plugins.GOAL_RULE_GROUP: {"adagoal": "nowhere:rule"},
-        plugins.METHOD_GROUP: {"certified": "nowhere:METHOD"},
+        user_code.ENV_GROUP: {"grid": "nowhere:grid"},
+        user_code.GOAL_RULE_GROUP: {"adagoal": "nowhere:rule"},
+        user_code.METHOD_GROUP: {"certified": "nowhere:METHOD"},
     }
     install(monkeypatch, tmp_path, "taker", groups)
-    assert goals.resolve_rule("adagoal") is goals.adagoal
+    assert goal_rules.resolve_rule("adagoal") is goal_rules.adagoal
     assert methods.find_method("certified") is methods.METHODS["certified"]
     assert registry.make_exact_model("grid", {}, None) is not None
 
@@ -94,9 +94,9 @@ def test_a_package_that_cannot_be_used_is_one_line(monkeypatch: pytest.MonkeyPat
         monkeypatch,
         tmp_path,
         "odd-package",
-        dict.fromkeys((plugins.ENV_GROUP, plugins.GOAL_RULE_GROUP, plugins.METHOD_GROUP), odd),
+        dict.fromkeys((user_code.ENV_GROUP, user_code.GOAL_RULE_GROUP, user_code.METHOD_GROUP), odd),
     )
-    install(monkeypatch, tmp_path / "other", "odd-too", {plugins.ENV_GROUP: {"twice": "odd_package:world"}})
+    install(monkeypatch, tmp_path / "other", "odd-too", {user_code.ENV_GROUP: {"twice": "odd_package:world"}})
     for name, said in {
         "gone": "env: 'gone' of the package odd-package cannot be loaded .ModuleNotFoundError",
         "three": "env: 'three' of an installed package is not a function",
@@ -107,7 +107,7 @@ def test_a_package_that_cannot_be_used_is_one_line(monkeypatch: pytest.MonkeyPat
         with pytest.raises(adagoal.InputError, match=said):
             adagoal.explore(name, 5)
     with pytest.raises(adagoal.InputError, match="goal_rule: 'three' of an installed package is not a function"):
-        goals.resolve_rule("three")
+        goal_rules.resolve_rule("three")
     with pytest.raises(adagoal.InputError, match="method: 'odd' of an installed package is not an adagoal"):
         methods.find_method("odd")
     assert {"gone", "odd"} <= {

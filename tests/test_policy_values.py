@@ -9,27 +9,27 @@ import pytest
 from numpy.typing import NDArray
 
 from adagoal.core.errors import InputError
-from adagoal.core.policy import Policy
-from adagoal.mdp import solve
-from adagoal.worlds import grid, random_models, toys
-from adagoal.worlds.model import TabularMDP, model_from_rows
+from adagoal.core.tabular_policy import Policy
+from adagoal.envs import model_families, toy_models
+from adagoal.envs.model import TabularMDP, model_from_rows
+from adagoal.exact import solver
 
 
 def test_improper_policy_is_infinite_only_where_it_is() -> None:
     # 0 -> 1 -> 2 (goal); 3 loops for ever; 4 reaches 3 with luck, else the goal
     mdp = model_from_rows([{1: 1.0}, {2: 1.0}, {2: 1.0}, {3: 1.0}, {3: 0.5, 2: 0.5}], 1)
-    assert solve.policy_values(mdp, [0] * 5, 2).tolist() == [2, 1, 0, math.inf, math.inf]
-    assert solve.policy_values(mdp, [0, 0, 0, 1, 0], 2).tolist() == [2, 1, 0, 3, 2.5]
+    assert solver.policy_values(mdp, [0] * 5, 2).tolist() == [2, 1, 0, math.inf, math.inf]
+    assert solver.policy_values(mdp, [0, 0, 0, 1, 0], 2).tolist() == [2, 1, 0, 3, 2.5]
 
 
 def test_astronomic_values_stay_exact() -> None:
     """Walking left, one gets to the right end after some 10^27 steps; a factorisation would be lost."""
-    mdp = toys.chain_model(n_states=30, slip=0.1)
+    mdp = toy_models.chain_model(n_states=30, slip=0.1)
     step, expected = 1 / 0.1, 0.0
     for _ in range(29):
         expected += step
         step = (1 + 0.9 * step) / 0.1
-    values = solve.policy_values(mdp, np.zeros(30), 29)
+    values = solver.policy_values(mdp, np.zeros(30), 29)
     assert expected > 1e27
     np.testing.assert_allclose(values[0], expected, rtol=1e-10)
 
@@ -54,33 +54,33 @@ def unrolled_value(mdp: TabularMDP, actions: NDArray[np.int16], goal: int) -> fl
 
 @pytest.mark.parametrize("seed", range(8))
 def test_periodic_value_is_that_of_the_unrolled_chain(seed: int) -> None:
-    mdp = random_models.random_dense(n_states=5, n_actions=2, seed=seed)
+    mdp = model_families.random_dense(n_states=5, n_actions=2, seed=seed)
     rng = np.random.default_rng(seed)
     actions = rng.integers(0, 3, size=(4, 5)).astype(np.int16)
     actions[0, 0] = 0  # a table of nothing but resets never leaves
     for goal in range(1, 5):
         np.testing.assert_allclose(
-            solve.periodic_value(mdp, actions, goal), unrolled_value(mdp, actions, goal), rtol=1e-10
+            solver.periodic_value(mdp, actions, goal), unrolled_value(mdp, actions, goal), rtol=1e-10
         )
-    assert solve.periodic_value(mdp, actions, mdp.start) == 0
+    assert solver.periodic_value(mdp, actions, mdp.start) == 0
 
 
 def test_periodic_value_closed_forms() -> None:
-    chain = toys.chain_model(n_states=6)
+    chain = toy_models.chain_model(n_states=6)
     for horizon in (5, 9):
-        assert solve.periodic_value(chain, np.ones((horizon, 6)), 5) == 5
-    assert solve.periodic_value(chain, np.ones((4, 6)), 5) == math.inf
+        assert solver.periodic_value(chain, np.ones((horizon, 6)), 5) == 5
+    assert solver.periodic_value(chain, np.ones((4, 6)), 5) == math.inf
     # the table resets at stage 2 of 4: the clock goes on, so state 2 is reached at stage 4, after 4 steps
     table = np.ones((4, 6))
     table[1] = chain.reset_action
-    assert solve.periodic_value(chain, table, 2) == 4
+    assert solver.periodic_value(chain, table, 2) == 4
     # each period of two tries succeeds with 1 - 0.9^2 and costs one try, a second with 0.9, a reset with 0.81
-    waiting = toys.waiting_chain(n_states=2, stay=0.9)
-    np.testing.assert_allclose(solve.periodic_value(waiting, np.ones((2, 2)), 1), (1 + 0.9 + 0.81) / 0.19)
+    waiting = toy_models.waiting_chain(n_states=2, stay=0.9)
+    np.testing.assert_allclose(solver.periodic_value(waiting, np.ones((2, 2)), 1), (1 + 0.9 + 0.81) / 0.19)
 
 
 def test_periodic_value_agrees_with_playing_the_policy() -> None:
-    mdp = toys.trap_chain(n_states=5, p=0.2)
+    mdp = toy_models.trap_chain(n_states=5, p=0.2)
     policy = Policy(3, np.ones((5, 5), np.int16), mdp.reset_action)
     rng = np.random.default_rng(0)
     times = []
@@ -97,28 +97,28 @@ def test_periodic_value_agrees_with_playing_the_policy() -> None:
                 state = int(successors[np.searchsorted(np.cumsum(probabilities), rng.random())])
         times.append(steps)
     error = np.std(times) / math.sqrt(len(times))
-    assert abs(np.mean(times) - solve.policy_value(mdp, policy)) < 4 * error
+    assert abs(np.mean(times) - solver.policy_value(mdp, policy)) < 4 * error
 
 
 def test_long_period_tends_to_the_stationary_value() -> None:
-    mdp = grid.two_room_grid()
-    V = solve.optimal_values(mdp)
-    actions = solve.optimal_policy(mdp, V)
+    mdp = toy_models.two_room_grid()
+    V = solver.optimal_values(mdp)
+    actions = solver.optimal_policy(mdp, V)
     for goal in (17, 30):
         table = np.repeat(actions[None, :, goal], 4000, axis=0)
         stationary = Policy(goal, actions[None, :, goal], mdp.reset_action)
-        np.testing.assert_allclose(solve.periodic_value(mdp, table, goal), V[mdp.start, goal], rtol=1e-10)
-        np.testing.assert_allclose(solve.policy_value(mdp, stationary), V[mdp.start, goal], rtol=1e-10)
+        np.testing.assert_allclose(solver.periodic_value(mdp, table, goal), V[mdp.start, goal], rtol=1e-10)
+        np.testing.assert_allclose(solver.policy_value(mdp, stationary), V[mdp.start, goal], rtol=1e-10)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_value_from_the_start_is_that_among_all_states(seed: int) -> None:
-    mdp = random_models.random_traps(n_states=12, n_actions=2, traps=3, branching=2, seed=seed)
+    mdp = model_families.random_traps(n_states=12, n_actions=2, traps=3, branching=2, seed=seed)
     rng = np.random.default_rng(seed)
     for goal in range(12):
         actions = rng.integers(0, 3, size=12).astype(np.int16)
-        value = solve.policy_value(mdp, Policy(goal, actions[None], mdp.reset_action))
-        np.testing.assert_allclose(value, solve.policy_values(mdp, actions, goal)[mdp.start], rtol=1e-10)
+        value = solver.policy_value(mdp, Policy(goal, actions[None], mdp.reset_action))
+        np.testing.assert_allclose(value, solver.policy_values(mdp, actions, goal)[mdp.start], rtol=1e-10)
         np.testing.assert_allclose(value, by_a_dense_solve(mdp, actions, goal), rtol=1e-10)
 
 

@@ -17,10 +17,10 @@ import pytest
 from adagoal.api import explore as api
 from adagoal.cli.main import run_command_line
 from adagoal.core.errors import EnvironmentFailure, InputError
+from adagoal.envs import registry
+from adagoal.envs.env_backends import WorkerProcess
+from adagoal.envs.gym_adapter import GymAdapter
 from adagoal.runs.result import load_result
-from adagoal.worlds import registry
-from adagoal.worlds.gym import GymAdapter
-from adagoal.worlds.process import WorkerProcess
 from engine_tasks import Buggy, fail
 from model_env import ModelEnv, play, same_counts
 from odd_envs import CHAIN
@@ -112,7 +112,7 @@ def test_a_kill_from_outside_between_two_steps() -> None:
 
 
 def test_a_process_that_is_killed_again_and_again_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adagoal.worlds.gym.MAX_CONSECUTIVE_KILLS", 1)
+    monkeypatch.setattr("adagoal.envs.gym_adapter.MAX_CONSECUTIVE_KILLS", 1)
     with pytest.raises(EnvironmentFailure, match="was killed"):
         play(remote("Dies", after=1), 100)
 
@@ -125,10 +125,10 @@ def test_an_environment_that_cannot_be_made_or_reset_in_time() -> None:
 
 
 def test_an_object_cannot_be_sent() -> None:
-    from adagoal.worlds import toys
+    from adagoal.envs import toy_models
 
     with pytest.raises(InputError, match=r"^step_timeout: an environment object cannot be sent to another process"):
-        api.explore(ModelEnv(toys.chain_model(**CHAIN)), **EXPLORE, step_timeout=5)  # type: ignore[arg-type]
+        api.explore(ModelEnv(toy_models.chain_model(**CHAIN)), **EXPLORE, step_timeout=5)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"^step_timeout: must be a number"):
         api.explore("odd_envs:Chain-v0", **EXPLORE, step_timeout=-1)
 

@@ -7,7 +7,13 @@ import itertools
 import numpy as np
 import pytest
 
-from adagoal.core.random import MAX_STREAM_INDEX, StreamPurpose, jax_key_data, random_stream, stream_seed_sequence
+from adagoal.core.random_streams import (
+    MAX_STREAM_INDEX,
+    StreamPurpose,
+    jax_key_data,
+    random_stream,
+    stream_seed_sequence,
+)
 
 INDICES = [index for count in range(4) for index in itertools.product(range(3), repeat=count)]
 

@@ -12,7 +12,7 @@ import pytest
 
 import adagoal
 from adagoal.cli.main import run_command_line
-from adagoal.core.counts import TransitionCounts
+from adagoal.core.transition_data import TransitionCounts
 
 GRID = {"radius": 6, "epsilon": 2.0, "seed": 3, "env_args": {"rows": 3, "cols": 3}}
 
@@ -84,8 +84,8 @@ def test_steps_that_are_not_of_the_run_are_refused(tmp_path: Path) -> None:
 
 def test_forged_steps_are_refused(tmp_path: Path) -> None:
     """Steps with a right hash that do not add up to the counts."""
-    from adagoal.core.files import arrays_content
-    from adagoal.runs.folder import open_locked_folder
+    from adagoal.core.file_io import arrays_content
+    from adagoal.runs.run_folder import open_locked_folder
 
     folder = tmp_path / "run"
     adagoal.explore("grid", **GRID, out=folder, record=True, budget=100)

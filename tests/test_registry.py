@@ -8,11 +8,11 @@ import gymnasium
 import numpy as np
 import pytest
 
-from adagoal.core.checks import parse_key_value
+from adagoal.core.argument_checks import parse_key_value
 from adagoal.core.errors import InputError
-from adagoal.worlds import registry
-from adagoal.worlds.gym import GymAdapter
-from adagoal.worlds.simulator import ModelSimulator
+from adagoal.envs import registry
+from adagoal.envs.gym_adapter import GymAdapter
+from adagoal.envs.simulator import ModelSimulator
 
 
 @pytest.mark.parametrize("name", sorted(set(registry.MODEL_BUILDERS) - {"grid-file"}))

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 import adagoal
-from adagoal.core.run import ExplorationRun
-from adagoal.runs.estimate import CostEstimator
-from adagoal.runs.rehearsal import PredictedCost, simulate_remaining_run
-from adagoal.worlds import toys
+from adagoal.core.exploration_run import ExplorationRun
+from adagoal.envs import toy_models
+from adagoal.runs.cost_estimate import CostEstimator, PredictedCost, simulate_remaining_run
 from model_env import ModelEnv
 
 WORLDS: list[dict[str, Any]] = [
@@ -78,8 +77,8 @@ def test_an_estimate_waits_until_two_rehearsals_agree(monkeypatch: pytest.Monkey
         steps = next(said)
         return None if steps is None else PredictedCost(steps, 1.0 + steps)
 
-    monkeypatch.setattr("adagoal.runs.estimate.rehearse", told)
-    monkeypatch.setattr("adagoal.runs.estimate.expected_total", lambda trace, epsilon: None)
+    monkeypatch.setattr("adagoal.runs.cost_estimate.rehearse", told)
+    monkeypatch.setattr("adagoal.runs.cost_estimate.expected_total", lambda trace, epsilon: None)
     estimating = CostEstimator(lambda run: None)
     adagoal.explore("two-room", radius=40, epsilon=1.0, observe=estimating, budget=200_000)
     assert len(asked) == 5
@@ -93,8 +92,8 @@ def test_the_seconds_of_slower_steps_are_not_those_of_a_rehearsal(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Those of an environment, and of a model whose steps are kept."""
-    monkeypatch.setattr("adagoal.runs.estimate.rehearse", lambda *_: PredictedCost(3e4, 1e9))
-    model = toys.chain_model(n_states=5, slip=0.1)
+    monkeypatch.setattr("adagoal.runs.cost_estimate.rehearse", lambda *_: PredictedCost(3e4, 1e9))
+    model = toy_models.chain_model(n_states=5, slip=0.1)
     kept: dict[str, Any] = {"out": tmp_path, "record": True}
     for env, more in ((ModelEnv(model), {}), (model, kept)):
         estimating = CostEstimator(lambda run: None)

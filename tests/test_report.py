@@ -15,15 +15,15 @@ import pytest
 
 from adagoal.api import explore as api
 from adagoal.cli.main import run_command_line
-from adagoal.core.run import ExplorationRun
-from adagoal.core.text import to_single_line
+from adagoal.core.errors import to_single_line
+from adagoal.core.exploration_run import ExplorationRun
+from adagoal.envs import toy_models
+from adagoal.envs.simulator import ModelSimulator
 from adagoal.report import StateMetadata, make_headline, write_report
-from adagoal.report.packed import pack_data_block, unpack_data_block
-from adagoal.report.places import layered_positions
-from adagoal.runs.progress import ExplorationProgress, extrapolate_total_steps
+from adagoal.report.exploration_data import layered_positions
+from adagoal.report.html_page import pack_data_block, unpack_data_block
+from adagoal.runs.progress_display import ExplorationProgress, extrapolate_total_steps
 from adagoal.runs.result import Result, load_result
-from adagoal.worlds import grid
-from adagoal.worlds.simulator import ModelSimulator
 
 ARGUMENTS = {"rows": 3, "cols": 3}
 
@@ -42,7 +42,7 @@ def data_of(page: Path) -> tuple[Any, dict[str, Any]]:
 @pytest.fixture
 def words_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """No figures: they take most of the time."""
-    monkeypatch.setattr("adagoal.report.page.figures", lambda result, view: {})
+    monkeypatch.setattr("adagoal.report.exploration_page.figures", lambda result, view: {})
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +104,7 @@ def test_the_observed_model_is_in_the_page(certified: Result, tmp_path: Path) ->
 
 @pytest.mark.usefixtures("words_only")
 def test_a_large_run_keeps_its_page_small(certified: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adagoal.report.data.MAX_POLICY_ENTRIES", 4 * 9)
+    monkeypatch.setattr("adagoal.report.exploration_data.MAX_POLICY_ENTRIES", 4 * 9)
     _, arrays = data_of(write_report(certified, tmp_path))
     assert arrays["policy"].shape[0] == 4
     held = arrays["goal"][arrays["policy_row"] >= 0]
@@ -180,7 +180,7 @@ def test_warnings_come_first_and_text_is_escaped(certified: Result, tmp_path: Pa
 
 @pytest.mark.usefixtures("words_only")
 def test_report_is_the_same_from_the_stored_view(certified: Result, tmp_path: Path) -> None:
-    view = StateMetadata.from_env(ModelSimulator(grid.open_grid_model(rows=3, cols=3)))
+    view = StateMetadata.from_env(ModelSimulator(toy_models.open_grid_model(rows=3, cols=3)))
     certified.save(tmp_path)
     first = write_report(certified, tmp_path, view).read_bytes()
     stored = load_result(tmp_path).view
@@ -268,7 +268,7 @@ def test_expected_total_follows_the_trace() -> None:
 def test_progress_prints_plain_lines_where_there_is_no_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("adagoal.runs.progress.PLAIN_LINE_SECONDS", 0.0)
+    monkeypatch.setattr("adagoal.runs.progress_display.PLAIN_LINE_SECONDS", 0.0)
     seen: list[ExplorationRun] = []
     with ExplorationProgress(budget=5000) as progress:
         api.explore(

@@ -12,19 +12,19 @@ import pytest
 
 from adagoal import methods
 from adagoal.api import explore as api
-from adagoal.api.check import check_env
-from adagoal.core.counts import TransitionCounts
+from adagoal.api.env_check import check_env
+from adagoal.certified.explorer import CertifiedExplorer
+from adagoal.certified.uncertain_reset import RESET_DELTA_SHARE, UncertainReset
 from adagoal.core.errors import InputError
-from adagoal.core.goalspace import GoalSpace
-from adagoal.core.run import ExplorationRun
+from adagoal.core.exploration_run import ExplorationRun
+from adagoal.core.goal_space import GoalSpace
+from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Floats
+from adagoal.envs import model_families, toy_models
+from adagoal.envs.gym_adapter import GymAdapter
+from adagoal.envs.model import TabularMDP, model_from_rows
+from adagoal.envs.simulator import ModelSimulator
 from adagoal.runs.result import Result
-from adagoal.tabular.certified import CertifiedExplorer
-from adagoal.tabular.reset import RESET_DELTA_SHARE, UncertainReset
-from adagoal.worlds import random_models, toys
-from adagoal.worlds.gym import GymAdapter
-from adagoal.worlds.model import TabularMDP, model_from_rows
-from adagoal.worlds.simulator import ModelSimulator
 from model_env import ModelEnv, PairEnv, with_terminal
 
 
@@ -76,9 +76,9 @@ def believed(D: float, upper: float, cap: float, q: float) -> UncertainReset:
 def test_the_lemma_on_exact_values(seed: int) -> None:
     """Random worlds, random places elsewhere, the best policy and others that reset often."""
     rng = np.random.default_rng(seed)
-    mdp = toys.trap_chain(n_states=5, p=0.3)
+    mdp = toy_models.trap_chain(n_states=5, p=0.3)
     if seed % 2:
-        mdp = with_terminal(random_models.random_sparse(n_states=8, n_actions=2, seed=seed), 5)
+        mdp = with_terminal(model_families.random_sparse(n_states=8, n_actions=2, seed=seed), 5)
     S, goal, q = mdp.n_states, 2, float(rng.choice([0.001, 0.01, 0.05]))
     others = rng.dirichlet(np.full(S, 0.3)) if seed % 3 else np.eye(S)[rng.integers(S)]
     others[mdp.start] = 0.0
@@ -161,7 +161,9 @@ def holds(result: Result, mdp: TabularMDP, other: int, q: float) -> bool:
 @pytest.mark.parametrize("world", ["trap", "chain"])
 def test_runs_with_a_rare_other_start_are_void_or_right(world: str) -> None:
     """At delta = 0.3: of 20 runs at most a few may break; most see the other start and are void."""
-    mdp, other = (toys.trap_chain(n_states=4, p=0.3), 2) if world == "trap" else (toys.chain_model(n_states=12), 11)
+    mdp, other = (
+        (toy_models.trap_chain(n_states=4, p=0.3), 2) if world == "trap" else (toy_models.chain_model(n_states=12), 11)
+    )
     broken, kinds = 0, set[str]()
     for seed in range(20):
         q = (0.015, 0.004)[seed % 2]
@@ -232,7 +234,7 @@ def test_300_runs_with_a_hidden_start() -> None:
 
 
 def test_models_keep_the_whole_delta_and_objects_pay() -> None:
-    mdp = toys.chain_model(n_states=5)
+    mdp = toy_models.chain_model(n_states=5)
     sure, unsure, virtual = ModelSimulator(mdp), GymAdapter(ModelEnv(mdp), "e"), GymAdapter(ModelEnv(mdp, (0, 2)), "v")
     assert (sure.start_is_certain, unsure.start_is_certain, virtual.start_is_certain) == (True, False, True)
     built = []
@@ -253,14 +255,14 @@ def test_models_keep_the_whole_delta_and_objects_pay() -> None:
 
 
 def test_a_method_that_takes_the_reset_for_granted_says_so() -> None:
-    result = api.explore(ModelEnv(toys.chain_model(n_states=3)), 2, 1.0, method="ucbvi", budget=50)
+    result = api.explore(ModelEnv(toy_models.chain_model(n_states=3)), 2, 1.0, method="ucbvi", budget=50)
     assert any("takes it for granted" in line for line in result.warnings) == result.guarantee
 
 
 @pytest.mark.parametrize("kind", [ModelEnv, PairEnv])
 def test_a_random_start_can_be_declared(kind: type[ModelEnv], tmp_path: Path) -> None:
     """A rare other start would void a run that believes in a fixed one; declared, it is one more thing to learn."""
-    mdp = toys.chain_model(n_states=4, slip=0.1)
+    mdp = toy_models.chain_model(n_states=4, slip=0.1)
 
     class Rare(kind):  # type: ignore[misc, valid-type]
         def reset(

@@ -7,9 +7,9 @@ import pytest
 
 import adagoal
 from adagoal.cli.main import run_command_line
-from adagoal.mdp import solve
-from adagoal.worlds import toys
-from adagoal.worlds.simulator import ModelSimulator
+from adagoal.envs import toy_models
+from adagoal.envs.simulator import ModelSimulator
+from adagoal.exact import solver
 from experiments import incremental
 from goal_sets import GRID, RIVALS, WORLDS, random_sets, second
 from model_env import PairEnv
@@ -30,7 +30,7 @@ def test_what_rivals_claim_of_sets(world, kind, method):
     )
     assert result.status == "stopped"
     inside = [np.isin(np.arange(mdp.n_states), incremental.incremental_set(mdp, r)) for r in (L, L + epsilon)]
-    best, beyond = (solve.optimal_distances(incremental.restricted(mdp, known), sets) for known in inside)
+    best, beyond = (solver.optimal_distances(incremental.restricted(mdp, known), sets) for known in inside)
     assert set(np.flatnonzero(best <= L)) <= set(result.goals) <= set(np.flatnonzero(beyond <= L + epsilon))
     verdict = adagoal.audit(result, mdp)
     assert verdict.certificates
@@ -102,13 +102,13 @@ def test_a_comparison_with_sets(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize("goals", [{"far": [2, 3]}, {"far": lambda state: state > 1}])
 def test_one_set_as_the_goal_of_bpi(goals, tmp_path):
-    world, arguments = ModelSimulator(toys.chain_model(n_states=4)), {"horizon": 12, "constants": "scaled=0.01"}
+    world, arguments = ModelSimulator(toy_models.chain_model(n_states=4)), {"horizon": 12, "constants": "scaled=0.01"}
     result = adagoal.explore(
         world, 3, goals=goals, method="bpi-ucbvi", method_args=arguments, budget=30_000, out=tmp_path
     )
     assert result.status == "stopped"
     assert result.members("far") == [2, 3]
-    (trial,) = adagoal.play(tmp_path, ["far"], episodes=5, env=ModelSimulator(toys.chain_model(n_states=4)))
+    (trial,) = adagoal.play(tmp_path, ["far"], episodes=5, env=ModelSimulator(toy_models.chain_model(n_states=4)))
     assert trial.mean == 2.0
 
 
@@ -116,8 +116,8 @@ def test_one_set_as_the_goal_of_bpi(goals, tmp_path):
 @pytest.mark.parametrize("goals", [None, second, {"even": lambda o: o[1] % 2 == 0, "late": lambda o: o[1] > 2}])
 def test_rivals_number_states_as_they_are_found(tmp_path, monkeypatch, method, goals):
     """There is room for two states at first; the answer is that of the known model, and a cut run goes on."""
-    monkeypatch.setattr("adagoal.worlds.adapter.INITIAL_STATE_CAPACITY", 2)
-    mdp, L = toys.chain_model(n_states=12, slip=0.1), 4.0
+    monkeypatch.setattr("adagoal.envs.indexed_env.INITIAL_STATE_CAPACITY", 2)
+    mdp, L = toy_models.chain_model(n_states=12, slip=0.1), 4.0
     setting = {"method": method, "method_args": {"constants": "scaled=0.001"}, "seed": 3, "goals": goals}
     whole = adagoal.explore(PairEnv(mdp), L, **setting)
     assert whole.status == "stopped"

@@ -1,6 +1,6 @@
 """Each rival shows a property that its paper proves, on worlds whose exact answer is known.
 
-Unless a test says otherwise the constants are scaled (see rivals/planning.py), so that the papers' confidence is given
+Unless a test says otherwise the constants are scaled (see baselines/self_directed.py), so that the papers' confidence is given
 up; with the fixed seeds below everything is deterministic.
 """
 
@@ -14,26 +14,26 @@ import pytest
 
 import adagoal
 from adagoal.api import explore as api
+from adagoal.baselines import gosprl, self_directed
+from adagoal.baselines.gosprl import Gosprl
+from adagoal.baselines.incremental import RoundBasedMethod
+from adagoal.baselines.lae import LAE, enough_episodes
+from adagoal.baselines.self_directed import run_self_directed
+from adagoal.baselines.valae import VALAE
 from adagoal.cli.main import run_command_line as command
-from adagoal.compare import comparison
-from adagoal.core.counts import TransitionCounts
+from adagoal.compare import method_comparison
 from adagoal.core.errors import InputError
-from adagoal.core.policy import Policy
-from adagoal.core.run import ExplorationRun
-from adagoal.goals import adagoal as rule
-from adagoal.mdp import solve
-from adagoal.planning.model import TransitionKernel
-from adagoal.planning.visgo import solve_visgo
-from adagoal.rivals import gosprl, planning
-from adagoal.rivals.explorer import run_self_directed
-from adagoal.rivals.gosprl import Gosprl
-from adagoal.rivals.lae import LAE, enough_episodes
-from adagoal.rivals.rounds import RoundBasedMethod
-from adagoal.rivals.valae import VALAE
+from adagoal.core.exploration_run import ExplorationRun
+from adagoal.core.tabular_policy import Policy
+from adagoal.core.transition_data import TransitionCounts
+from adagoal.envs import model_families, registry, toy_models
+from adagoal.envs.model import TabularMDP
+from adagoal.envs.simulator import ModelSimulator
+from adagoal.exact import solver
+from adagoal.goal_rules import adagoal as rule
+from adagoal.planning.model_arrays import TransitionKernel
+from adagoal.planning.shortest_paths import solve_visgo
 from adagoal.runs.result import Result
-from adagoal.worlds import grid, random_models, registry, toys
-from adagoal.worlds.model import TabularMDP
-from adagoal.worlds.simulator import ModelSimulator
 from experiments import arena, incremental, required_steps
 from experiments.__main__ import run as run_experiment
 
@@ -46,13 +46,13 @@ ROUNDING = 2 * gosprl.VALUE_PRECISION
 def small_world(seed: int) -> tuple[TabularMDP, float]:
     """A random world and a radius in the middle of its distances, between 3 and 8."""
     make = (
-        lambda: random_models.random_sparse(n_states=8, n_actions=2, branching=3, seed=seed),
-        lambda: random_models.random_traps(n_states=8, n_actions=2, traps=2, branching=2, seed=seed),
-        lambda: random_models.random_waiting(n_states=6, n_actions=2, stay=0.5, branching=2, seed=seed),
-        lambda: random_models.random_deterministic(n_states=8, n_actions=2, seed=seed),
+        lambda: model_families.random_sparse(n_states=8, n_actions=2, branching=3, seed=seed),
+        lambda: model_families.random_traps(n_states=8, n_actions=2, traps=2, branching=2, seed=seed),
+        lambda: model_families.random_waiting(n_states=6, n_actions=2, stay=0.5, branching=2, seed=seed),
+        lambda: model_families.random_deterministic(n_states=8, n_actions=2, seed=seed),
     )
     mdp = make[seed % 4]()
-    distances = solve.optimal_distances(mdp)
+    distances = solver.optimal_distances(mdp)
     return mdp, float(np.clip(np.median(distances[np.isfinite(distances)]), 3.0, 8.0))
 
 
@@ -62,7 +62,7 @@ def explore(mdp: TabularMDP, L: float, method: str, constants: str, seed: int) -
 
 
 def values(mdp: TabularMDP, result: Result) -> dict[int, float]:
-    return {g: solve.policy_value(mdp, result.policy(g)) for g in result.goals}
+    return {g: solver.policy_value(mdp, result.policy(g)) for g in result.goals}
 
 
 @pytest.mark.parametrize("constants", ["scaled=0.003", "scaled=0.01"])
@@ -93,11 +93,15 @@ def test_disco_finds_what_is_incrementally_reachable_with_good_policies(constant
 
 @pytest.mark.parametrize(
     ("mdp", "L"),
-    [(grid.open_grid_model(), 8.0), (toys.chain_model(n_states=8, slip=0.1), 6.0), (toys.trap_chain(), 10.0)],
+    [
+        (toy_models.open_grid_model(), 8.0),
+        (toy_models.chain_model(n_states=8, slip=0.1), 6.0),
+        (toy_models.trap_chain(), 10.0),
+    ],
 )
 def test_disco_solves_multi_goal_exploration_where_the_sets_agree(mdp: TabularMDP, L: float) -> None:
     """S_L-arrow = G_L, and restricted policies are as good as free ones: C1 and C2 hold."""
-    assert incremental.incremental_set(mdp, L).tolist() == solve.reachable_set(mdp, L).tolist()
+    assert incremental.incremental_set(mdp, L).tolist() == solver.reachable_set(mdp, L).tolist()
     verdict = api.audit(explore(mdp, L, "disco", "scaled=0.0005", 0), mdp)
     assert verdict.c1
     assert verdict.c2
@@ -108,13 +112,13 @@ def test_equal_sets_alone_are_not_enough() -> None:
     mdp = registry.make_exact_model("FrozenLake-v1", {}, None)
     assert mdp is not None
     inside = incremental.incremental_set(mdp, 20.0)
-    assert inside.tolist() == solve.reachable_set(mdp, 20.0).tolist()
+    assert inside.tolist() == solver.reachable_set(mdp, 20.0).tolist()
     best = incremental.restricted_distances(mdp, np.isin(np.arange(mdp.n_states), inside))
-    assert (best - solve.optimal_distances(mdp))[inside].max() > 2.0
+    assert (best - solver.optimal_distances(mdp))[inside].max() > 2.0
 
 
 def test_incremental_methods_miss_the_goal_of_the_fan() -> None:
-    mdp = toys.fan_model(n_middle=10)
+    mdp = toy_models.fan_model(n_middle=10)
     assert api.explore("fan", 4.0, method="gosprl", method_args={"constants": "scaled=0.01"}).goals == [0, 11]
     for method in ("ucbexplore", "disco", "valae", "lae"):
         assert 11 not in explore(mdp, 4.0, method, "scaled=0.01", 0).goals
@@ -124,7 +128,7 @@ def test_incremental_methods_miss_the_goal_of_the_fan() -> None:
 def test_many_rare_states_are_no_shortcut(method: str) -> None:
     """Each of ten states has probability 1/10, and their widths together would be more than it: 19 steps, not 6."""
     assert explore(
-        toys.fan_model(n_middle=10), 6.0, method, "paper" if method == "disco" else "scaled=0.001", 0
+        toy_models.fan_model(n_middle=10), 6.0, method, "paper" if method == "disco" else "scaled=0.001", 0
     ).goals == [0]
 
 
@@ -146,7 +150,7 @@ def finished(
 def played(mdp: TabularMDP, explorer: RoundBasedMethod) -> dict[int, float]:
     """The expected steps of the policy of every member of K."""
     known = np.flatnonzero(explorer.known_states).tolist()
-    return {g: solve.policy_value(mdp, Policy(g, explorer.goal_policy(g), mdp.reset_action)) for g in known}
+    return {g: solver.policy_value(mdp, Policy(g, explorer.goal_policy(g), mdp.reset_action)) for g in known}
 
 
 @pytest.mark.parametrize("seed", [*range(4), *(pytest.param(s, marks=pytest.mark.slow) for s in range(4, 24))])
@@ -195,7 +199,7 @@ def test_lae_plays_as_many_episodes_as_its_lemma_asks_for() -> None:
 
 def test_visgo_is_optimistic_and_exact_without_bonus() -> None:
     """A slow twin: the operator of the module's text, for all states at once, from zero."""
-    mdp = random_models.random_sparse(n_states=7, n_actions=2, seed=5)
+    mdp = model_families.random_sparse(n_states=7, n_actions=2, seed=5)
     S, A, goal, cap = 7, 2, 6, 40.0
     counts = required_steps.exact(mdp, np.full(S * A, 1000.0))
     kernel = TransitionKernel(
@@ -250,29 +254,29 @@ def counts_of(mdp: TabularMDP) -> TransitionCounts:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_gosprl_meets_every_sampling_requirement(seed: int) -> None:
-    mdp = random_models.random_sparse(n_states=10, n_actions=3, seed=seed)
+    mdp = model_families.random_sparse(n_states=10, n_actions=3, seed=seed)
     required = np.random.default_rng(seed).integers(0, 200, mdp.n_states * mdp.n_actions)
     explorer = Gosprl(counts_of(mdp), 10.0, EPSILON, 0.1, None, "paper", required)
     assert collected(mdp, explorer, seed) == "stopped"
     assert (explorer.counts.n >= required).all()
-    assert explorer.counts.n.sum() <= 2 * solve.diameter(mdp) * required.sum()  # the rate of the paper: B D, at most
+    assert explorer.counts.n.sum() <= 2 * solver.diameter(mdp) * required.sum()  # the rate of the paper: B D, at most
 
 
 @pytest.mark.parametrize(("constants", "seeds"), [("scaled=0.05", 8), ("paper", 2)])
 def test_gosprl_diameter_lies_between_once_and_twice_the_truth(constants: str, seeds: int) -> None:
     for seed in range(seeds):
-        mdp = random_models.random_dense(n_states=4 + seed % 3, n_actions=2, seed=seed)
+        mdp = model_families.random_dense(n_states=4 + seed % 3, n_actions=2, seed=seed)
         explorer = Gosprl(counts_of(mdp), 10.0, 1e3, 0.1, None, constants)  # epsilon so large that nothing follows
         assert collected(mdp, explorer, seed) == "stopped"
         assert explorer.diameter is not None
-        D = solve.diameter(mdp)
+        D = solver.diameter(mdp)
         assert D * (1 - ROUNDING) <= explorer.diameter <= 2 * D * (1 + ROUNDING)
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_gosprl_solves_multi_goal_exploration_where_everything_is_reachable(seed: int) -> None:
-    mdp = random_models.random_dense(n_states=6, n_actions=2, seed=seed)
-    L = float(np.median(solve.optimal_distances(mdp)))
+    mdp = model_families.random_dense(n_states=6, n_actions=2, seed=seed)
+    L = float(np.median(solver.optimal_distances(mdp)))
     result = explore(mdp, L, "gosprl", "scaled=0.01", seed)
     assert result.status == "stopped"
     verdict = api.audit(result, mdp)
@@ -298,8 +302,8 @@ def best_and_played(mdp: TabularMDP, goal: int, H: int, table: np.ndarray) -> tu
 @pytest.mark.parametrize("seed", range(6))
 def test_bpi_finds_a_good_policy_for_one_goal(seed: int) -> None:
     """It stops by itself, with a policy within epsilon of the best one over H stages."""
-    mdp = random_models.random_sparse(n_states=5, n_actions=3, branching=2, seed=seed)
-    goal = int(np.argsort(solve.optimal_distances(mdp))[3])
+    mdp = model_families.random_sparse(n_states=5, n_actions=3, branching=2, seed=seed)
+    goal = int(np.argsort(solver.optimal_distances(mdp))[3])
     arguments = {"constants": "scaled=0.01", "horizon": 12}
     result = api.explore(
         *(ModelSimulator(mdp), 40.0, 0.3), goals=[goal], method="bpi-ucbvi", method_args=arguments, seed=seed,
@@ -351,7 +355,7 @@ def test_gosprl_never_ends_where_a_state_cannot_be_reached() -> None:
 
 
 def test_planner_is_optimistic_and_exact_without_widths() -> None:
-    mdp = random_models.random_sparse(n_states=7, n_actions=2, seed=5)
+    mdp = model_families.random_sparse(n_states=7, n_actions=2, seed=5)
     counts, rng = counts_of(mdp), np.random.default_rng(0)
     for s in range(7):
         for a in range(2):
@@ -360,11 +364,11 @@ def test_planner_is_optimistic_and_exact_without_widths() -> None:
                 counts.record_transition(s, a, int(target))
     known, goal = np.arange(7) < 5, np.arange(7) == 6
     best = incremental.restricted_distances(mdp, known)[6]
-    (low,), _ = planning.solve_restricted_paths(
-        counts, planning.optimistic_rows(counts, 1.0, 0.1), known, goal[None], 1e-6, 1e6
+    (low,), _ = self_directed.solve_restricted_paths(
+        counts, self_directed.optimistic_rows(counts, 1.0, 0.1), known, goal[None], 1e-6, 1e6
     )
-    (near,), (policy,) = planning.solve_restricted_paths(
-        counts, planning.empirical_rows(counts), known, goal[None], 1e-9, 1e6
+    (near,), (policy,) = self_directed.solve_restricted_paths(
+        counts, self_directed.empirical_rows(counts), known, goal[None], 1e-9, 1e6
     )
     assert low[0] <= best
     assert near[0] == pytest.approx(best, rel=0.1)
@@ -421,13 +425,15 @@ def test_bad_constants_are_one_clear_line(
 def test_constants_of_a_comparison_leave_those_that_are_given() -> None:
     worlds = {"chain": {"radius": 5.0, "epsilon": 1.0}}
     specs = ("certified", "disco", "gosprl:constants=paper")
-    found = comparison.build_settings(worlds, specs, ("adagoal",), 1, constants="scaled=0.1")
+    found = method_comparison.build_settings(worlds, specs, ("adagoal",), 1, constants="scaled=0.1")
     assert [s.method_args for s in found] == [{}, {"constants": "scaled=0.1"}, {"constants": "paper"}]
 
 
 def test_comparisons_run_a_rival_once_a_seed() -> None:
     worlds = {"chain": {"radius": 5.0, "epsilon": 1.0}}
-    found = comparison.build_settings(worlds, ("certified", "disco:constants=scaled=0.1"), ("adagoal", "unigoal"), 2)
+    found = method_comparison.build_settings(
+        worlds, ("certified", "disco:constants=scaled=0.1"), ("adagoal", "unigoal"), 2
+    )
     assert [setting.method for setting in found].count("disco") == 2
 
 

@@ -11,11 +11,11 @@ import pytest
 from numpy.typing import NDArray
 
 from adagoal.api import explore as api
-from adagoal.core.counts import TransitionCounts
-from adagoal.core.world import ExplorationPlan
-from adagoal.worlds import random_models, toys
-from adagoal.worlds.gym import GymAdapter
-from adagoal.worlds.sanity import MarkovTests
+from adagoal.core.environment import ExplorationPlan
+from adagoal.core.transition_data import TransitionCounts
+from adagoal.envs import model_families, toy_models
+from adagoal.envs.assumption_tests import MarkovTests
+from adagoal.envs.gym_adapter import GymAdapter
 from model_env import Ageing, Aliased, Drifting, LeakyReset, ModelEnv, NoReset, Reseeded
 
 
@@ -35,7 +35,7 @@ def wander(env: gymnasium.Env[int, int], steps: int, seed: int = 0, start_seed: 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_clean_environments_pass(seed: int) -> None:
-    mdp = random_models.random_sparse(n_states=12, n_actions=2, seed=seed)
+    mdp = model_families.random_sparse(n_states=12, n_actions=2, seed=seed)
     assert wander(ModelEnv(mdp), 6000, seed).void_reasons == []
     assert wander(ModelEnv(mdp, starts=(0, 3, 5)), 4000, seed).void_reasons == []
 
@@ -47,33 +47,33 @@ def test_clean_toy_text_passes() -> None:
 
 
 def test_aliased_observations_are_flagged() -> None:
-    lines = wander(Aliased(toys.chain_model(n_states=12, slip=0.1)), 8000).void_reasons
+    lines = wander(Aliased(toy_models.chain_model(n_states=12, slip=0.1)), 8000).void_reasons
     assert any("depends on the step before" in line for line in lines)
 
 
 def test_a_reset_that_remembers_is_flagged() -> None:
-    lines = wander(LeakyReset(toys.chain_model(n_states=6, slip=0.1)), 8000).void_reasons
+    lines = wander(LeakyReset(toy_models.chain_model(n_states=6, slip=0.1)), 8000).void_reasons
     assert any("the reset does not forget" in line for line in lines)
 
 
 def test_a_reset_that_leads_elsewhere_is_flagged() -> None:
-    lines = wander(NoReset(toys.chain_model(n_states=6, slip=0.1)), 8000).void_reasons
+    lines = wander(NoReset(toy_models.chain_model(n_states=6, slip=0.1)), 8000).void_reasons
     assert any("a reset led to another state than the start" in line for line in lines)
 
 
 def test_drift_is_flagged() -> None:
-    lines = wander(Drifting(toys.chain_model(n_states=6, slip=0.1)), 12_000).void_reasons
+    lines = wander(Drifting(toy_models.chain_model(n_states=6, slip=0.1)), 12_000).void_reasons
     assert any("is not stationary" in line for line in lines)
     assert any("does not restore the start" in line for line in lines)
 
 
 def test_hidden_age_is_flagged() -> None:
-    lines = wander(Ageing(toys.chain_model(n_states=6, slip=0.1)), 12_000).void_reasons
+    lines = wander(Ageing(toy_models.chain_model(n_states=6, slip=0.1)), 12_000).void_reasons
     assert any("depends on the time since the reset" in line for line in lines)
 
 
 def test_a_generator_that_every_reset_seeds_is_flagged() -> None:
-    lines = wander(Reseeded(toys.chain_model(n_states=6, slip=0.1)), 8000).void_reasons
+    lines = wander(Reseeded(toy_models.chain_model(n_states=6, slip=0.1)), 8000).void_reasons
     assert any("every reset seeds its random generator anew" in line for line in lines)
 
 
@@ -87,7 +87,7 @@ class GloballyReseeded(ModelEnv):
 
 
 def test_resets_that_seed_a_generator_are_a_warning_before_the_first_step() -> None:
-    chain = toys.chain_model(n_states=6, slip=0.1)
+    chain = toy_models.chain_model(n_states=6, slip=0.1)
     before = random.getstate(), np.random.get_state()[2]  # noqa: NPY002
     assert wander(ModelEnv(chain), 10).warnings == []
     assert (random.getstate(), np.random.get_state()[2]) == before, "those of the user"  # noqa: NPY002
@@ -98,14 +98,14 @@ def test_resets_that_seed_a_generator_are_a_warning_before_the_first_step() -> N
 
 
 def test_a_run_on_episodes_that_repeat_is_void_although_no_other_test_objects() -> None:
-    result = api.explore(Reseeded(toys.chain_model(n_states=3, slip=0.1)), radius=3, epsilon=1.0)
+    result = api.explore(Reseeded(toy_models.chain_model(n_states=3, slip=0.1)), radius=3, epsilon=1.0)
     assert result.status == "void"
     (line,) = result.void
     assert "every reset seeds its random generator anew" in line
 
 
 def test_findings_reach_the_result() -> None:
-    result = api.explore(Aliased(toys.chain_model(n_states=12)), radius=5, budget=4000)
+    result = api.explore(Aliased(toy_models.chain_model(n_states=12)), radius=5, budget=4000)
     assert any("does not tell the whole state" in line for line in result.void)
     assert result.status == "void"
 

@@ -18,21 +18,18 @@ from numba.core import event
 
 import adagoal
 import vault
-from adagoal import goals as goal_rules
-from adagoal import methods
+from adagoal import goal_rules, methods
+from adagoal.certified.explorer import CertifiedExplorer
 from adagoal.cli.main import run_command_line as command
-from adagoal.core.errors import EnvironmentFailure, FolderWarning, RunWarning
-from adagoal.core.run import ExplorationRun
-from adagoal.core.status import Status
-from adagoal.runs import folder
-from adagoal.runs.estimate import CostEstimator
-from adagoal.runs.manifest import MANIFEST_FILE
-from adagoal.runs.saved import find_saved_run
-from adagoal.runs.session import ExplorationSession
-from adagoal.runs.setting import ExplorationSettings
-from adagoal.tabular.certified import CertifiedExplorer
-from adagoal.worlds import registry, toys
-from adagoal.worlds.simulator import ModelSimulator
+from adagoal.core.errors import EnvironmentFailure, FolderWarning, RunWarning, Status
+from adagoal.core.exploration_run import ExplorationRun
+from adagoal.envs import registry, toy_models
+from adagoal.envs.simulator import ModelSimulator
+from adagoal.runs import run_folder
+from adagoal.runs.cost_estimate import CostEstimator
+from adagoal.runs.exploration_session import ExplorationSession
+from adagoal.runs.exploration_settings import ExplorationSettings
+from adagoal.runs.folder_reader import MANIFEST_FILE, find_saved_run
 from model_env import Drifting, ModelEnv
 
 
@@ -49,7 +46,7 @@ class Fragile(ModelEnv):
 
 
 def fragile() -> Fragile:
-    return Fragile(toys.chain_model(n_states=6, slip=0.1))
+    return Fragile(toy_models.chain_model(n_states=6, slip=0.1))
 
 
 # --- whose fault it is ---
@@ -138,7 +135,7 @@ def test_a_lost_transition_voids_a_run_that_goes_on(tmp_path: Path) -> None:
 
 def test_drift_across_a_resume_is_seen(tmp_path: Path) -> None:
     """Before the resume nothing has changed yet, after it nothing changes any more."""
-    env = Drifting(toys.chain_model(n_states=6, slip=0.1))
+    env = Drifting(toy_models.chain_model(n_states=6, slip=0.1))
     first = adagoal.explore(env, radius=8, epsilon=0.05, budget=3_990, out=tmp_path)
     assert (first.status, first.void) == (Status.BUDGET, [])
     second = adagoal.resume(tmp_path, budget=5_000, env=env)
@@ -149,8 +146,8 @@ def test_drift_across_a_resume_is_seen(tmp_path: Path) -> None:
 def test_void_is_an_exit_code_and_a_headline(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("adagoal.worlds.simulator.ModelSimulator.void", ["the sky fell"], raising=False)
-    monkeypatch.setattr("adagoal.worlds.simulator.ModelSimulator.__setattr__", _all_but_void)
+    monkeypatch.setattr("adagoal.envs.simulator.ModelSimulator.void", ["the sky fell"], raising=False)
+    monkeypatch.setattr("adagoal.envs.simulator.ModelSimulator.__setattr__", _all_but_void)
     assert command(["explore", "chain", "--radius", "3", "--quiet", "--out", str(tmp_path)]) == 4
     told = capsys.readouterr()
     assert "Void" in told.out
@@ -289,7 +286,7 @@ def test_a_run_on_another_model_is_not_lost(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        ({"env": ModelEnv(toys.chain_model(n_states=5, slip=0.1))}, "an environment object"),
+        ({"env": ModelEnv(toy_models.chain_model(n_states=5, slip=0.1))}, "an environment object"),
         ({"env": "chain", "goals": lambda state: state}, "goals that are functions"),
         ({"env": "chain", "goal_rule": lambda known: known.E}, "a goal rule that is a function"),
     ],
@@ -360,7 +357,7 @@ def test_a_second_ctrl_c_interrupts_an_environment_whatever_it_makes_of_it(
                         raise error from None
             return super().step(action)
 
-    env = Hanging(toys.chain_model(n_states=6, slip=0.1))
+    env = Hanging(toy_models.chain_model(n_states=6, slip=0.1))
     result = adagoal.explore(env, radius=8, epsilon=0.01, out=tmp_path)
     assert (result.status, result.void) == (Status.INTERRUPTED, [])
     assert result.steps == result.arrays["visits"].sum() > env.steps - 1
@@ -370,7 +367,7 @@ def test_a_second_ctrl_c_interrupts_an_environment_whatever_it_makes_of_it(
 BURST = """
 import signal, sys
 import adagoal
-from adagoal.worlds import toys
+from adagoal.envs import toy_models
 from model_env import ModelEnv
 
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # after the run
@@ -400,16 +397,16 @@ def test_a_burst_of_signals_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_is_full_for_a_while_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, saves = folder.RunFolder._write_staged_file, iter([False, True])
+    real, saves = run_folder.RunFolder._write_staged_file, iter([False, True])
 
-    def full(self: folder.RunFolder, *arguments: Any) -> Any:
+    def full(self: run_folder.RunFolder, *arguments: Any) -> Any:
         if next(saves, False):
             raise adagoal.InputError("checkpoint.npz: cannot be written (No space left on device)")
         return real(self, *arguments)
 
-    monkeypatch.setattr(folder, "MIN_SAVE_INTERVAL_SECONDS", 0.0)
-    monkeypatch.setattr(folder, "MAX_SAVE_TIME_SHARE", 1e9)
-    monkeypatch.setattr(folder.RunFolder, "_write_staged_file", full)
+    monkeypatch.setattr(run_folder, "MIN_SAVE_INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(run_folder, "MAX_SAVE_TIME_SHARE", 1e9)
+    monkeypatch.setattr(run_folder.RunFolder, "_write_staged_file", full)
     with pytest.warns(FolderWarning, match=r"No space left on device\); the run goes on, and tries again later"):
         result = adagoal.explore("chain", 8, budget=300, out=tmp_path / "run")
     assert result.steps == adagoal.load(tmp_path / "run").steps == 300
@@ -420,23 +417,23 @@ def test_the_answer_of_a_run_is_rescued_from_a_full_disk(
     room: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where there is room for it; and the run can go on from its last checkpoint."""
-    out, real, begun = tmp_path / "full", folder.RunFolder._write_staged_file, []
+    out, real, begun = tmp_path / "full", run_folder.RunFolder._write_staged_file, []
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
 
-    def full(self: folder.RunFolder, name: str, *rest: Any) -> Any:
+    def full(self: run_folder.RunFolder, name: str, *rest: Any) -> Any:
         small = room == "folder" and name not in ("checkpoint.npz", "transitions.npz")
         if begun and not small and (self.path == out or room != "temporary"):
             raise adagoal.InputError(f"{name}: cannot be written (No space left on device)")
         return real(self, name, *rest)
 
-    given: dict[str, Any] = {"env": toys.chain_model(n_states=5), "radius": 8, "epsilon": 2.0, "record": True}
+    given: dict[str, Any] = {"env": toy_models.chain_model(n_states=5), "radius": 8, "epsilon": 2.0, "record": True}
     whole = adagoal.explore(**given, out=tmp_path / "whole")
-    monkeypatch.setattr(folder.RunFolder, "_write_staged_file", full)
+    monkeypatch.setattr(run_folder.RunFolder, "_write_staged_file", full)
     says = r"No space left on device\); the answer \(certified, 5 goals within 8 steps\) "
     with pytest.raises(adagoal.InputError, match=says) as told:
         adagoal.explore(**given, out=out, observe=lambda run: begun.append(run.steps))
-    monkeypatch.setattr(folder.RunFolder, "_write_staged_file", real)
+    monkeypatch.setattr(run_folder.RunFolder, "_write_staged_file", real)
     kept = next((tmp_path / "temporary").iterdir()) if room == "temporary" else out
     where = "could not be saved elsewhere either" if room == "nowhere" else f"is in {kept}"
     assert str(told.value).endswith(f" {where}; {out} holds an earlier checkpoint, from which the run can go on")
@@ -541,7 +538,9 @@ def test_the_seconds_of_a_run_count_planning_and_playing(name: str, monkeypatch:
 
 def test_the_seconds_of_a_run_leave_out_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
     run = ExplorationSession.from_settings(
-        ExplorationSettings("chain", radius=3), ModelSimulator(toys.chain_model()), goal_rules.resolve_rule("adagoal")
+        ExplorationSettings("chain", radius=3),
+        ModelSimulator(toy_models.chain_model()),
+        goal_rules.resolve_rule("adagoal"),
     ).run
     now = 0.0
     for module, name in ((time, "perf_counter"), (event, "timer")):

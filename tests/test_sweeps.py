@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from adagoal.planning import bounds
-from adagoal.planning.model import EmpiricalModel, GoalBlock
-from adagoal.tabular import resolvent
-from adagoal.tabular.confidence import UNINFORMATIVE_RADIUS
-from adagoal.tabular.wander import plan_probing_actions
+from adagoal.certified import gaps
+from adagoal.certified.confidence import UNINFORMATIVE_RADIUS
+from adagoal.certified.exploration_policy import plan_probing_actions
+from adagoal.planning import certified_sweeps
+from adagoal.planning.model_arrays import EmpiricalModel, GoalBlock
 
 S, A, CAP = 9, 2, 12.0
 GOALS = (3, -1, 5)
@@ -154,7 +154,7 @@ def test_lower_sweep(seed, exact):
     policy = np.full(V.shape, -1, np.int16)
     for _ in range(3):
         twin, actions = lower_twin(model, V, exact)
-        bounds.improve_lower_bounds(model, block(column, exact), V, policy)
+        certified_sweeps.improve_lower_bounds(model, block(column, exact), V, policy)
         np.testing.assert_allclose(V, twin, atol=1e-12)
         inside = actions >= 0
         np.testing.assert_array_equal(policy[inside], actions[inside])
@@ -166,8 +166,8 @@ def test_lower_sweep_where_all_successors_are_known(seed):
     policy = np.full(V.shape, -1, np.int16)
     least, most = (lower_twin(model, V, exact)[0] for exact in (False, True))
     searched = V.copy()
-    bounds.improve_lower_bounds(model, block(column, True), searched, policy)
-    bounds.improve_lower_bounds(model, block(column, False), V, policy)
+    certified_sweeps.improve_lower_bounds(model, block(column, True), searched, policy)
+    certified_sweeps.improve_lower_bounds(model, block(column, False), V, policy)
     np.testing.assert_allclose(V, least, atol=1e-12)
     assert (searched >= least - 1e-9).all()
     assert (searched <= most + 1e-6).all()
@@ -179,7 +179,7 @@ def test_upper_sweep(seed):
     best = np.full(Y.shape, A, np.int16)
     for _ in range(3):
         twin, actions = upper_twin(model, Y, best, exact=False)
-        bounds.improve_upper_bounds(model, block(column, False), Y, best)
+        certified_sweeps.improve_upper_bounds(model, block(column, False), Y, best)
         np.testing.assert_allclose(Y, twin, atol=1e-12)
         np.testing.assert_array_equal(best, actions)
 
@@ -190,7 +190,7 @@ def test_exact_upper_sweep(seed):
     model, (_, Y, column) = random_model(seed), start(seed)
     best = np.full(Y.shape, A, np.int16)
     least, most = (upper_twin(model, Y, best, exact)[0] for exact in (True, False))
-    bounds.improve_upper_bounds(model, block(column, True), Y, best)
+    certified_sweeps.improve_upper_bounds(model, block(column, True), Y, best)
     assert (least - 1e-6 <= Y).all()
     assert (most + 1e-9 >= Y).all()
     if (most - least).max() > 0.1:
@@ -203,7 +203,7 @@ def test_a_goal_does_not_depend_on_its_company(seed):
     model, (V, Y, column) = known_model(seed), start(seed)
     copies = np.arange(3 * 7) % 3
     wide = np.where(column >= 0, column + 3 * np.arange(7), -1)
-    for sweep, values in ((bounds.improve_lower_bounds, V), (bounds.improve_upper_bounds, Y)):
+    for sweep, values in ((certified_sweeps.improve_lower_bounds, V), (certified_sweeps.improve_upper_bounds, Y)):
         policy = np.full(values.shape, A, np.int16)
         # In the order of all that is swept: another one would be compiled for this test alone.
         widened = [np.ascontiguousarray(x[:, copies]) for x in (values, policy)]
@@ -244,7 +244,7 @@ def gap_twin(goal, model, V, Y, policy, all_seen):
         beta[i] = min(math.sqrt(2 * model.r[x]) + model.r[x] + model.q[x], 1.0) * top
     unseen = np.zeros(N)
     unseen[list(pairs)] = [model.q[x] for x in pairs.values()]
-    for _ in range(resolvent.MAX_GAP_ITERATIONS):
+    for _ in range(gaps.MAX_GAP_ITERATIONS):
         before, beta = beta, np.minimum(beta, b + unseen * top + K @ beta)
         if np.abs(before - beta).max() < 1e-6:
             break
@@ -275,7 +275,7 @@ def gap_twin(goal, model, V, Y, policy, all_seen):
 
     gains = {i: [gain(i, a) for a in range(A + 1)] for i in off}
     Z = np.array([0.0 if s == goal else max(Y[s] - V[s], 0.0) for s in states])
-    for sweep in range(resolvent.MAX_GAP_ITERATIONS):
+    for sweep in range(gaps.MAX_GAP_ITERATIONS):
         ceiling, change = max(0.0 if all_seen else top - 1, Z.max()), 0.0
         for i in off if sweep % 2 == 0 else off[::-1]:
             s, best = states[i], gains[i][A] + Z[first]
@@ -325,7 +325,7 @@ def test_suboptimality():
             policy[rng.integers(8)] = A
         probe = np.full(S, -1, np.int16)
         all_seen = seed % 3 == 0
-        *found, chain = resolvent.bound_suboptimality(ORDER, np.arange(S) == goal, model, V, Y, policy, all_seen, probe)
+        *found, chain = gaps.bound_suboptimality(ORDER, np.arange(S) == goal, model, V, Y, policy, all_seen, probe)
         if math.isfinite(found[0]):
             twin = gap_twin(goal, model, V, Y, policy, all_seen)
             np.testing.assert_allclose(found, twin, rtol=1e-7, atol=1e-9)
@@ -336,6 +336,6 @@ def test_suboptimality():
             sharper += found[0] < 0.9 * (Y[1] - V[1])
         else:
             with pytest.raises((np.linalg.LinAlgError, AssertionError)):
-                assert gap_twin(goal, model, V, Y, policy, all_seen)[1] < resolvent.MAX_VALUE_RATIO * CAP
+                assert gap_twin(goal, model, V, Y, policy, all_seen)[1] < gaps.MAX_VALUE_RATIO * CAP
     assert proper > 50
     assert sharper > 20

@@ -8,12 +8,18 @@ import numpy as np
 import pytest
 
 import vault
-from adagoal.core import files
+from adagoal.core import file_io
 from adagoal.core.errors import InputError
-from adagoal.runs import folder as folders
-from adagoal.runs.folder import open_locked_folder
-from adagoal.runs.manifest import MANIFEST_BACKUP_FILE, MANIFEST_FILE
-from adagoal.runs.saved import CHECKPOINTS_FOLDER, SavedRun, find_saved_run, read_saved_run
+from adagoal.runs import run_folder as folders
+from adagoal.runs.folder_reader import (
+    CHECKPOINTS_FOLDER,
+    MANIFEST_BACKUP_FILE,
+    MANIFEST_FILE,
+    SavedRun,
+    find_saved_run,
+    read_saved_run,
+)
+from adagoal.runs.run_folder import open_locked_folder
 from specimen import KIND, build, look, look_results, look_state, state
 
 
@@ -182,7 +188,7 @@ def test_forged_archives_are_refused_before_they_are_unpacked(tmp_path, label):
         look(tmp_path)
     if label not in ("an empty zip", "a huge size times zero"):  # which hold nothing, and no harm
         with pytest.raises(InputError, match=r"checkpoint-000001.npz: damaged or not readable"):
-            files.read_arrays(tmp_path / CHECKPOINTS_FOLDER / "checkpoint-000001.npz")
+            file_io.read_arrays(tmp_path / CHECKPOINTS_FOLDER / "checkpoint-000001.npz")
     assert not vault.EVIL.exists()
 
 

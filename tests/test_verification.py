@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import adagoal
+from adagoal.certified.confidence import conditional_intervals
 from adagoal.cli.main import run_command_line
-from adagoal.mdp import solve
-from adagoal.tabular.transitions import conditional_intervals
-from adagoal.worlds import registry, toys
-from adagoal.worlds.explicit import ExplicitModel, write_explicit_model
+from adagoal.envs import registry, toy_models
+from adagoal.envs.storm_formats import ExplicitModel, write_explicit_model
+from adagoal.exact import solver
 from model_env import PairEnv
 
 storm_missing = importlib.util.find_spec("stormpy") is None
@@ -130,7 +130,7 @@ def test_the_certified_model_holds_the_true_one(tmp_path, env, arguments, radius
                     unseen += p
             assert unseen <= bounds.get(elsewhere, (0, 0))[1] + 1e-12
     for goal in result.goals[:4]:
-        V = solve.optimal_distances(truth, [goal])[0]
+        V = solver.optimal_distances(truth, [goal])[0]
         low, high = (robust(model, goal, hostile)[truth.start] for hostile in (False, True))
         assert low <= V + 1e-6
         assert V <= high + 1e-6
@@ -154,7 +154,7 @@ def test_a_graph_preserving_model_has_no_zeros(tmp_path):
 
 def test_states_that_are_numbered_as_they_are_found(tmp_path):
     """One more state stands for all that were never seen."""
-    env = PairEnv(toys.chain_model())
+    env = PairEnv(toy_models.chain_model())
     adagoal.explore(env, 6, 1.0, max_states=10_000, budget=5_000, out=tmp_path / "run")
     adagoal.export(tmp_path / "run", out=tmp_path / "out", env=env)
     model = read_drn(tmp_path / "out" / "certified.drn")
@@ -295,7 +295,7 @@ def test_a_jani_property_names_its_target(tmp_path):
     model = adagoal.Model.load(tmp_path / "line.jani", N=2)
     assert model.n_states == 4
     assert model.states("reach N") == [2]
-    assert solve.optimal_distances(model, [3]) == pytest.approx([3.0])
+    assert solver.optimal_distances(model, [3]) == pytest.approx([3.0])
     line = ["explore", str(tmp_path / "line.jani"), "--radius", "4", "--goal-label", "reach N", "--quiet"]
     assert run_command_line([*line, "--model-constants", "N=2", "--out", str(tmp_path / "run")]) == 0
     assert adagoal.load(tmp_path / "run").members("reach N") == [2]
@@ -312,7 +312,7 @@ def test_no_value_changes_on_the_way_in(tmp_path):
     for case in verification.CASES[:10]:
         model = adagoal.Model.load(verification.MODELS / case.file, **case.constants)
         goals = model.states(case.label)
-        assert solve.optimal_distances(model, goals) == pytest.approx(verification.exact(case, goals), rel=1e-5)
+        assert solver.optimal_distances(model, goals) == pytest.approx(verification.exact(case, goals), rel=1e-5)
 
 
 @needs_storm

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 
 import adagoal
-from adagoal.core.backup import LocalLowerBounds, backup_state
-from adagoal.core.counts import TransitionCounts
-from adagoal.core.run import ExplorationRun
-from adagoal.core.world import NO_LIMIT, ExplorationPlan
-from adagoal.goals import BUILTIN_RULES
+from adagoal.certified import planning_budget
+from adagoal.certified.explorer import CertifiedExplorer
+from adagoal.core.environment import NO_LIMIT, ExplorationPlan
+from adagoal.core.exploration_run import ExplorationRun
+from adagoal.core.local_backup import LocalLowerBounds, backup_state
+from adagoal.core.transition_data import TransitionCounts
+from adagoal.envs import episode_loop, model_families, simulator
+from adagoal.envs.simulator import ModelSimulator
+from adagoal.exact import solver
+from adagoal.goal_rules import BUILTIN_RULES
 from adagoal.loop import run_exploration
-from adagoal.mdp import solve
-from adagoal.tabular import schedule
-from adagoal.tabular.certified import CertifiedExplorer
-from adagoal.worlds import episode, random_models, walkers
-from adagoal.worlds.simulator import ModelSimulator
 
 ALL = ("successor", "count", "recent", "support", "n", "settled", "visits", "seen")
 GRID = {"env": "grid", "env_args": {"rows": 4, "cols": 4}, "radius": 15.0, "epsilon": 0.75, "seed": 3}
@@ -31,21 +31,21 @@ def no_ball(pairs):
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Rollouts of a sixteenth of the run are long, and rounds are short."""
-    monkeypatch.setattr(schedule, "REPLAN_STEP_DIVISOR", 16)
-    monkeypatch.setattr(walkers, "MIN_WALKER_ROLLOUT_STEPS", 1000)
-    monkeypatch.setattr(walkers, "MAX_WALKER_ROUND_STEPS", 50)
+    monkeypatch.setattr(planning_budget, "REPLAN_STEP_DIVISOR", 16)
+    monkeypatch.setattr(simulator, "MIN_WALKER_ROLLOUT_STEPS", 1000)
+    monkeypatch.setattr(simulator, "MAX_WALKER_ROUND_STEPS", 50)
 
 
 def rolled(monkeypatch):
     """The steps of every rollout by walkers, from now on."""
-    steps, rollout = [], walkers.rollout_with_walkers
+    steps, rollout = [], simulator.rollout_with_walkers
 
     def spy(*args):
         outcome = rollout(*args)
         steps.append(outcome.steps)
         return outcome
 
-    monkeypatch.setattr(walkers, "rollout_with_walkers", spy)
+    monkeypatch.setattr(simulator, "rollout_with_walkers", spy)
     return steps
 
 
@@ -58,7 +58,7 @@ def same(one, two):
 def test_the_number_of_cores_changes_nothing(monkeypatch):
     results, steps = [], rolled(monkeypatch)
     for cores in (1, 4):
-        monkeypatch.setattr(walkers.os, "cpu_count", lambda cores=cores: cores)
+        monkeypatch.setattr(simulator.os, "cpu_count", lambda cores=cores: cores)
         results.append(adagoal.explore(**GRID, budget=30_000))
     same(*results)
     assert results[0].steps == 30_000
@@ -102,7 +102,7 @@ class Noting:
         inside = slice(self.mdp.indptr[pair], self.mdp.indptr[pair + 1])
         landed = int(self.mdp.successors[inside][np.argmax(self.cumulative[inside] > u)])
         self.moves.append((pair, landed))
-        return landed, episode.NO_EVENT if self.counts.seen[landed] else episode.NEW_STATE
+        return landed, episode_loop.NO_EVENT if self.counts.seen[landed] else episode_loop.NEW_STATE
 
     def back_up(self, local, state, column):
         c = self.counts
@@ -112,14 +112,14 @@ class Noting:
 def twin(world, plan, weights, counts, rng, steps):
     """One round, written down once more: walkers in Python, whose moves are counted in their order."""
     V, mdp = plan.policy.V.copy(), world.mdp
-    seeds, walked = rng.integers(2**63, size=walkers.N_WALKERS), []
+    seeds, walked = rng.integers(2**63, size=simulator.N_WALKERS), []
     for seed in seeds:
         mine, place = V.copy(), [mdp.start, -1, 0]
-        given = episode.to_python_plan(episode.make_episode_plan(plan, weights, mdp.n_actions, mdp.start))
+        given = episode_loop.to_python_plan(episode_loop.make_episode_plan(plan, weights, mdp.n_actions, mdp.start))
         stage = Noting(mdp, world._cumulative_probabilities, counts)
-        log = np.zeros((episode.MAX_EPISODES_PER_CALL, 2), np.int64)
+        log = np.zeros((episode_loop.MAX_EPISODES_PER_CALL, 2), np.int64)
         given = given._replace(policy=plan.policy._replace(V=mine))
-        episode.play_episodes(stage, given, place, np.random.default_rng(seed), steps, log)
+        episode_loop.play_episodes(stage, given, place, np.random.default_rng(seed), steps, log)
         if place[0] != mdp.start:
             stage.home(place[0])
         walked.append((stage.moves, mine))
@@ -132,8 +132,8 @@ def twin(world, plan, weights, counts, rng, steps):
 @pytest.mark.parametrize("seen", [12, 11])
 def test_a_round_against_its_twin(monkeypatch, seen):
     """With two columns, one of which has no weight; and where a state is new."""
-    monkeypatch.setattr(walkers, "MAX_WALKER_ROUND_STEPS", 200)
-    mdp = random_models.random_sparse(n_states=12, n_actions=2, branching=3, seed=1)
+    monkeypatch.setattr(simulator, "MAX_WALKER_ROUND_STEPS", 200)
+    mdp = model_families.random_sparse(n_states=12, n_actions=2, branching=3, seed=1)
     world, found = ModelSimulator(mdp), []
     for play in (world.rollout, None):
         counts = TransitionCounts(12, 2, mdp.start, width=4)
@@ -163,9 +163,9 @@ def test_a_round_against_its_twin(monkeypatch, seen):
 @pytest.mark.parametrize("seed", range(2))
 def test_bounds_of_walkers_are_bounds(seed, monkeypatch):
     """Lemma 5 after every rollout, at every state, without any plan; and from any place the way home is a step."""
-    mdp = random_models.random_sparse(n_states=8, n_actions=2, seed=seed)
+    mdp = model_families.random_sparse(n_states=8, n_actions=2, seed=seed)
     truth, counts, steps = (
-        solve.optimal_values(mdp),
+        solver.optimal_values(mdp),
         TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start),
         rolled(monkeypatch),
     )
@@ -202,7 +202,7 @@ def test_moves_are_counted_alike_in_any_number_of_shares(shares):
 
 
 def test_numbers_drawn_beforehand_are_those_of_the_generator():
-    numbers, rng = episode.UniformBuffer(np.empty(10), np.full(1, 10)), np.random.default_rng(4)
+    numbers, rng = episode_loop.UniformBuffer(np.empty(10), np.full(1, 10)), np.random.default_rng(4)
     found = []
     for used in (3, 10, 0, 7):
         numbers.refill_used(rng)
@@ -217,7 +217,7 @@ def test_many_columns_are_not_for_walkers():
     local = LocalLowerBounds(V, np.full(V.shape, -1, np.int16), False, np.ones(800), 9.0, *no_ball(800), 12.0, 0, 2)
     plan, one = ExplorationPlan(local, np.arange(300), 50, np.full(800, NO_LIMIT)), np.zeros(300)
     one[7] = 1.0
-    assert walkers.should_use_walkers(plan, one, 1000, 1000)
-    assert not walkers.should_use_walkers(plan, one, 999, 1000)
-    assert not walkers.should_use_walkers(plan, one, 1000, 999)
-    assert not walkers.should_use_walkers(plan, np.ones(300), 1000, 1000)
+    assert simulator.should_use_walkers(plan, one, 1000, 1000)
+    assert not simulator.should_use_walkers(plan, one, 999, 1000)
+    assert not simulator.should_use_walkers(plan, one, 1000, 999)
+    assert not simulator.should_use_walkers(plan, np.ones(300), 1000, 1000)

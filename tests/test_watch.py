@@ -18,17 +18,17 @@ import pytest
 
 import browser as driver
 from adagoal.api import explore as api
+from adagoal.cli.inspection_commands import LivePublisher
 from adagoal.cli.main import run_command_line as command
-from adagoal.cli.watch import LivePublisher
-from adagoal.compare.live import FolderComparison
+from adagoal.compare.method_comparison import FolderComparison
 from adagoal.core.errors import InputError
-from adagoal.core.files import folder_lock, is_folder_locked
+from adagoal.core.file_io import folder_lock, is_folder_locked
 from adagoal.report import StateMetadata
-from adagoal.report.packed import unpack_data_block
-from adagoal.report.server import serve_report
-from adagoal.report.watched import LiveRunSource, RunFolderSource
+from adagoal.report.exploration_page import LiveRunSource, RunFolderSource
+from adagoal.report.html_page import unpack_data_block
+from adagoal.report.live_server import serve_report
 from adagoal.runs.result import Result, load_result
-from adagoal.runs.signals import STOP_REQUEST_FILE
+from adagoal.runs.stop_requests import STOP_REQUEST_FILE
 
 SMALL: dict[str, Any] = {"env": "grid", "radius": 6, "env_args": {"rows": 3, "cols": 3}}
 

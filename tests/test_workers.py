@@ -18,15 +18,14 @@ import numpy as np
 import pytest
 
 import adagoal
-from adagoal import engines
-from adagoal.api.trial import play as try_out
+from adagoal import parallel
+from adagoal.api.policy_trials import play as try_out
 from adagoal.cli.main import run_command_line
 from adagoal.core.errors import EnvironmentFailure, InputError
-from adagoal.worlds import many, random_models, toys
-from adagoal.worlds.copies import EnvWorker
-from adagoal.worlds.crew import ParallelEnv
-from adagoal.worlds.process import WorkerKilled
-from adagoal.worlds.roster import WorkerFactory
+from adagoal.envs import env_factory, model_families, toy_models
+from adagoal.envs.env_backends import WorkerKilled
+from adagoal.envs.env_workers import EnvWorker, WorkerFactory
+from adagoal.envs.parallel_env import ParallelEnv
 from model_env import Impatient, ModelEnv, PairEnv, Twister, play, same_counts, with_terminal
 from test_masks import MaskedEnv, MaskedPairs, masked, never_played
 
@@ -75,7 +74,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> type[Here]:
     def hiring(name: str, address: str | None) -> Iterator[WorkerFactory]:
         yield Here
 
-    monkeypatch.setattr(engines, "open_worker_factory", hiring)
+    monkeypatch.setattr(parallel, "open_worker_factory", hiring)
     Here.doomed, Here.calls = {}, 0
     return Here
 
@@ -85,7 +84,7 @@ def vector(make: Callable[[], Any], size: int = 3) -> gymnasium.vector.SyncVecto
 
 
 def crew(make: Callable[[], Any], size: int = 3, **given: Any) -> ParallelEnv:
-    world, _ = many.make_env(vector(make, size), {}, given.get("start_seed"), None, None, size, Here)
+    world, _ = env_factory.make_env(vector(make, size), {}, given.get("start_seed"), None, None, size, Here)
     assert isinstance(world, ParallelEnv)
     return world
 
@@ -110,12 +109,12 @@ def test_processes_give_the_same_run_as_no_processes(here: type[Here], monkeypat
 
 
 def test_copies_with_any_generator_of_numpy(here: type[Here]) -> None:
-    counts, _ = play(crew(lambda: Twister(toys.chain_model(n_states=5, slip=0.2))), 300)
+    counts, _ = play(crew(lambda: Twister(toy_models.chain_model(n_states=5, slip=0.2))), 300)
     assert counts.visits.sum() == 300
 
 
 def test_what_copies_see_is_what_the_model_does(here: type[Here]) -> None:
-    mdp = with_terminal(toys.chain_model(n_states=6, slip=0.2), 5)
+    mdp = with_terminal(toy_models.chain_model(n_states=6, slip=0.2), 5)
     counts, episodes = play(crew(lambda: ModelEnv(mdp)), 30_000)
     assert counts.visits.sum() == 30_000
     assert counts.terminal.tolist() == mdp.terminal.tolist()
@@ -128,7 +127,7 @@ def test_what_copies_see_is_what_the_model_does(here: type[Here]) -> None:
 
 @pytest.mark.parametrize("starts", [(0,), (0, 2)])
 def test_states_that_are_numbered_as_they_are_met_have_one_number(starts: tuple[int, ...], here: type[Here]) -> None:
-    mdp = toys.chain_model(n_states=6, slip=0.2)
+    mdp = toy_models.chain_model(n_states=6, slip=0.2)
     world = crew(lambda: PairEnv(mdp, starts))
     counts, _ = play(world, 20_000)
     virtual = len(starts) > 1
@@ -145,7 +144,9 @@ def test_states_that_are_numbered_as_they_are_met_have_one_number(starts: tuple[
     assert world.void_reasons == []
 
 
-@pytest.mark.parametrize("make", [lambda: ModelEnv(toys.chain_model()), lambda: PairEnv(toys.chain_model(), (0, 2))])
+@pytest.mark.parametrize(
+    "make", [lambda: ModelEnv(toy_models.chain_model()), lambda: PairEnv(toy_models.chain_model(), (0, 2))]
+)
 def test_resuming(make: Callable[[], Any], here: type[Here], tmp_path: Path) -> None:
     whole = adagoal.explore(vector(make), radius=5, budget=3_000)
     left = [4]
@@ -184,26 +185,26 @@ def test_an_interrupted_round_does_not_lose_the_ones_before_it(
 
 
 def test_trying_out_the_policies_of_such_a_run(here: type[Here], tmp_path: Path) -> None:
-    make = lambda: ModelEnv(toys.chain_model(n_states=4))  # noqa: E731
+    make = lambda: ModelEnv(toy_models.chain_model(n_states=4))  # noqa: E731
     result = adagoal.explore(vector(make), radius=6, epsilon=2.0, out=tmp_path)
     assert result.status == "certified"
     assert all(trial.agrees for trial in try_out(tmp_path, episodes=40, env=vector(make)))
 
 
 def test_a_copy_that_is_killed_costs_its_round(here: type[Here]) -> None:
-    make = lambda: ModelEnv(toys.chain_model(n_states=4))  # noqa: E731
+    make = lambda: ModelEnv(toy_models.chain_model(n_states=4))  # noqa: E731
     here.doomed = {n: WorkerKilled("the process was killed (SIGKILL)") for n in (2, 9, 10, 11)}
     result = adagoal.explore(vector(make), radius=6, epsilon=2.0)
     assert (result.status, result.void) == ("certified", [])
     assert any("a round of copy 1 was lost" in line for line in result.warnings)
-    assert adagoal.audit(result, toys.chain_model(n_states=4)).ok
+    assert adagoal.audit(result, toy_models.chain_model(n_states=4)).ok
     here.doomed, here.calls = {n: WorkerKilled("the process was killed (SIGKILL)") for n in range(1, 100)}, 0
     with pytest.raises(InputError, match="was killed"):
         adagoal.explore(vector(make), radius=6)
 
 
 def test_a_copy_that_ends_by_itself_ends_the_run_and_voids_what_goes_on(here: type[Here], tmp_path: Path) -> None:
-    make = lambda: ModelEnv(toys.chain_model(n_states=4))  # noqa: E731
+    make = lambda: ModelEnv(toy_models.chain_model(n_states=4))  # noqa: E731
     here.doomed = {8: EnvironmentFailure("the process ended by itself")}
     with pytest.raises(InputError, match="ended by itself"):
         adagoal.explore(vector(make), radius=6, epsilon=0.5, out=tmp_path)
@@ -216,10 +217,10 @@ def test_what_is_wrong_with_an_environment_is_seen(here: type[Here]) -> None:
             state, reward, _, _, info = super().step(action)
             return state, reward, bool(state == 3 and self.np_random.random() < 0.5), False, info
 
-    torn = crew(lambda: Torn(toys.chain_model(slip=0.1)))
+    torn = crew(lambda: Torn(toy_models.chain_model(slip=0.1)))
     play(torn, 2_000)
     assert any("ended the episode at one visit and not at another" in line for line in torn.void_reasons)
-    late = crew(lambda: Impatient(toys.chain_model(slip=0.1)))
+    late = crew(lambda: Impatient(toy_models.chain_model(slip=0.1)))
     play(late, 500)
     assert any("truncated" in line for line in late.warnings)
 
@@ -255,7 +256,7 @@ def test_a_mask_that_changes_is_seen(here: type[Here]) -> None:
 
 
 def test_the_same_counts_after_a_checkpoint(here: type[Here]) -> None:
-    make = lambda: PairEnv(toys.chain_model(slip=0.1), (0, 2))  # noqa: E731
+    make = lambda: PairEnv(toy_models.chain_model(slip=0.1), (0, 2))  # noqa: E731
     one, two = crew(make), crew(make)
     counts, _ = play(one, 700)
     arrays, facts = one.state()
@@ -273,7 +274,7 @@ def test_the_same_counts_after_a_checkpoint(here: type[Here]) -> None:
 
 
 def test_more_states_than_were_promised(here: type[Here], tmp_path: Path) -> None:
-    make = lambda: PairEnv(random_models.random_sparse(n_states=30))  # noqa: E731
+    make = lambda: PairEnv(model_families.random_sparse(n_states=30))  # noqa: E731
     with pytest.raises(InputError, match=r"max_states: .* has more than 6 states"):
         adagoal.explore(vector(make), radius=9, max_states=6, out=tmp_path)
     assert len(adagoal.load(tmp_path).arrays["visits"]) == 6
@@ -295,8 +296,8 @@ def test_the_steps_that_are_kept(here: type[Here], tmp_path: Path) -> None:
         ({"env": "FrozenLake-v1", "workers": 2, "step_timeout": 3.0}, "step_timeout"),
         ({"env": "FrozenLake-v1", "workers": 2, "engine": "magic"}, "engine"),
         ({"env": "FrozenLake-v1", "workers": 2, "address": "here:1"}, "address"),
-        ({"env": ModelEnv(toys.chain_model()), "workers": 2}, "workers"),
-        ({"env": vector(lambda: ModelEnv(toys.chain_model())), "workers": 2}, "workers"),
+        ({"env": ModelEnv(toy_models.chain_model()), "workers": 2}, "workers"),
+        ({"env": vector(lambda: ModelEnv(toy_models.chain_model())), "workers": 2}, "workers"),
     ],
 )
 def test_bad_input_is_one_line(given: dict[str, Any], name: str) -> None:

@@ -95,7 +95,7 @@ for cell in found.cells:
 # %%
 import numpy as np
 
-from adagoal.goals import Known, adagoal_proportional
+from adagoal.goal_rules import Known, adagoal_proportional
 
 nothing = np.zeros(3)
 known = Known(

@@ -12,9 +12,9 @@ from dataclasses import replace
 import numpy as np
 
 import adagoal
-from adagoal.core.run import PlanningEstimates
+from adagoal.core.exploration_run import PlanningEstimates
 from adagoal.core.types import Floats
-from adagoal.goals import GoalInfo, rule
+from adagoal.goal_rules import GoalInfo, rule
 from adagoal.methods import ExplorationProblem, Method, build_certified
 
 

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from adagoal.api.certify import certify
-    from adagoal.api.check import check_env
-    from adagoal.api.checked import Check
+    from adagoal.api.check_result import Check
+    from adagoal.api.env_check import check_env
     from adagoal.api.explore import audit, explore, resume, transitions
     from adagoal.api.export import export
+    from adagoal.api.policy_trials import Trial, play
     from adagoal.api.train import load, train
-    from adagoal.api.trial import Trial, play
     from adagoal.core.errors import InputError
-    from adagoal.core.policy import Policy
+    from adagoal.core.tabular_policy import Policy
     from adagoal.deep.certification import Certification
+    from adagoal.envs.env_factory import mixture
+    from adagoal.envs.model import Model
     from adagoal.report.show import Page, show
     from adagoal.runs.result import Certificate, Result
-    from adagoal.worlds.mixture import mixture
-    from adagoal.worlds.model import Model
 
 __version__ = "0.2.0.dev0"
 __all__ = [
@@ -51,18 +51,18 @@ __all__ = [
 
 _HOME = {
     **dict.fromkeys(("audit", "explore", "resume", "transitions"), "api.explore"),
-    "Check": "api.checked",
-    "check_env": "api.check",
+    "Check": "api.check_result",
+    "check_env": "api.env_check",
     **dict.fromkeys(("Certificate", "Result"), "runs.result"),
     "certify": "api.certify",
     "Certification": "deep.certification",
     "export": "api.export",
     "InputError": "core.errors",
-    "Model": "worlds.model",
-    "mixture": "worlds.mixture",
-    "Policy": "core.policy",
+    "Model": "envs.model",
+    "mixture": "envs.env_factory",
+    "Policy": "core.tabular_policy",
     **dict.fromkeys(("Page", "show"), "report.show"),
-    **dict.fromkeys(("Trial", "play"), "api.trial"),
+    **dict.fromkeys(("Trial", "play"), "api.policy_trials"),
     **dict.fromkeys(("load", "train"), "api.train"),
 }
 

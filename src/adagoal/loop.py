@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import cast
 
-from adagoal.core.run import ExplorationRun, PlanningEstimates, RunObserver, record_rollout
-from adagoal.core.status import Status
+from adagoal.core.errors import Status
+from adagoal.core.exploration_run import ExplorationRun, PlanningEstimates, RunObserver, record_rollout
 
 
 def run_exploration(run: ExplorationRun, budget: int, observe: RunObserver = lambda run: None) -> Status:

@@ -7,35 +7,32 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
-from adagoal.core import plugins
-from adagoal.core.counts import TransitionCounts
-from adagoal.core.errors import InputError
-from adagoal.core.goalspace import GoalSpace
-from adagoal.core.mixture import LinearMixture
-from adagoal.core.run import ExplorationRun, GoalEstimates, PlanningEstimates, RunObserver
-from adagoal.core.status import Status
-from adagoal.core.world import TabularEnv
-from adagoal.linear.bounds import MixtureBounds
-from adagoal.linear.likelihood import LikelihoodLearner
-from adagoal.linear.pooled import PooledLearner
-from adagoal.linear.vtr import VTR
+from adagoal.baselines.bpi_ucbvi import BPI
+from adagoal.baselines.disco import DisCo
+from adagoal.baselines.gosprl import Gosprl
+from adagoal.baselines.interval_mdp import INTERVAL_BOUNDS, IntervalEstimates
+from adagoal.baselines.lae import LAE
+from adagoal.baselines.self_directed import SelfDirectedMethod, parse_constants, run_self_directed
+from adagoal.baselines.ucbexplore import UcbExplore
+from adagoal.baselines.valae import VALAE
+from adagoal.certified.explorer import CertifiedExplorer
+from adagoal.certified.uncertain_reset import RESET_DELTA_SHARE as SHARE_OF_RESET
+from adagoal.certified.uncertain_reset import ExactResetEstimates, UncertainReset
+from adagoal.core import user_code
+from adagoal.core.environment import TabularEnv
+from adagoal.core.errors import InputError, Status
+from adagoal.core.exploration_run import ExplorationRun, GoalEstimates, PlanningEstimates, RunObserver
+from adagoal.core.goal_space import GoalSpace
+from adagoal.core.linear_mixture import LinearMixture
+from adagoal.core.transition_data import TransitionCounts
+from adagoal.linear.likelihood_learner import LikelihoodLearner
+from adagoal.linear.mixture_bounds import MixtureBounds
+from adagoal.linear.pooled_learner import PooledLearner
+from adagoal.linear.ucrl_vtr import VTR
 from adagoal.loop import run_exploration
-from adagoal.planning.backend import NUMBA_BACKEND, Backend
-from adagoal.rivals.bpi import BPI
-from adagoal.rivals.disco import DisCo
-from adagoal.rivals.explorer import SelfDirectedMethod, run_self_directed
-from adagoal.rivals.gosprl import Gosprl
-from adagoal.rivals.intervals import IntervalEstimates
-from adagoal.rivals.lae import LAE
-from adagoal.rivals.looks import INTERVAL_BOUNDS
-from adagoal.rivals.planning import parse_constants
-from adagoal.rivals.ucbexplore import UcbExplore
-from adagoal.rivals.valae import VALAE
+from adagoal.planning.backends import NUMBA_BACKEND, Backend
 from adagoal.tabular.bayes import BayesianEstimates
-from adagoal.tabular.certified import CertifiedExplorer
-from adagoal.tabular.paper import EPSILON_SHARES, UCBVI
-from adagoal.tabular.reset import RESET_DELTA_SHARE as SHARE_OF_RESET
-from adagoal.tabular.reset import ExactResetEstimates, UncertainReset
+from adagoal.tabular.ucbvi import EPSILON_SHARES, UCBVI
 
 
 @dataclass(frozen=True)
@@ -84,23 +81,23 @@ def build_bayes(problem: ExplorationProblem) -> PlanningEstimates:
 
 
 def build_ucbexplore(problem: ExplorationProblem, constants: str = "paper") -> SelfDirectedMethod:
-    """Lim and Auer's UcbExplore. constants: paper, or scaled=c (see rivals/planning.py)."""
+    """Lim and Auer's UcbExplore. constants: paper, or scaled=c (see baselines/self_directed.py)."""
     return UcbExplore(*_baseline_arguments(problem), constants, state_bound=_growing_state_bound(problem))
 
 
 def build_disco(problem: ExplorationProblem, constants: str = "paper") -> SelfDirectedMethod:
-    """DisCo. constants: paper, or scaled=c (see rivals/planning.py)."""
+    """DisCo. constants: paper, or scaled=c (see baselines/self_directed.py)."""
     return DisCo(*_baseline_arguments(problem), constants, state_bound=_growing_state_bound(problem))
 
 
 def build_valae(problem: ExplorationProblem, constants: str = "paper") -> SelfDirectedMethod:
-    """VALAE: DisCo's set, then its policies. constants: paper, or scaled=c (see rivals/planning.py)."""
+    """VALAE: DisCo's set, then its policies. constants: paper, or scaled=c (see baselines/self_directed.py)."""
     _require_known_size("valae", problem)
     return VALAE(*_baseline_arguments(problem), constants)
 
 
 def build_lae(problem: ExplorationProblem, constants: str = "paper") -> SelfDirectedMethod:
-    """LAE: layer by layer, then consolidation. constants: paper, or scaled=c (see rivals/planning.py)."""
+    """LAE: layer by layer, then consolidation. constants: paper, or scaled=c (see baselines/self_directed.py)."""
     _require_known_size("lae", problem)
     return LAE(*_baseline_arguments(problem), constants)
 
@@ -108,7 +105,7 @@ def build_lae(problem: ExplorationProblem, constants: str = "paper") -> SelfDire
 def build_gosprl(
     problem: ExplorationProblem, constants: str = "paper", samples: int | None = None
 ) -> SelfDirectedMethod:
-    """GOSPRL: the diameter, then goal-free exploration. constants: paper, or scaled=c (see rivals/planning.py).
+    """GOSPRL: the diameter, then goal-free exploration. constants: paper, or scaled=c (see baselines/self_directed.py).
     samples: collect so many samples of every pair, and nothing else.
     """
     _check_positive_integer("samples", samples)
@@ -181,9 +178,9 @@ class Method(NamedTuple):
     uses_goal_rule: bool = True
     """False where the method decides by itself where to go."""
     radius_can_grow: bool = False
-    """Whether its estimates are :class:`~adagoal.core.run.SupportsRadiusCurriculum`, for radius "auto" and "all"."""
+    """Whether its estimates are :class:`~adagoal.core.exploration_run.SupportsRadiusCurriculum`, for radius "auto" and "all"."""
     can_finalize: bool = False
-    """Whether its estimates are :class:`~adagoal.core.run.SupportsFinalize`."""
+    """Whether its estimates are :class:`~adagoal.core.exploration_run.SupportsFinalize`."""
     supports_device: bool = False
     """Whether its plans can be made elsewhere than on the processor."""
     supports_action_masks: bool = False
@@ -210,12 +207,12 @@ METHODS = {
 
 
 def find_method(name: str) -> Method:
-    """The method of that name: one of :data:`METHODS`, or of an installed package (:mod:`adagoal.core.plugins`)."""
+    """The method of that name: one of :data:`METHODS`, or of an installed package (:mod:`adagoal.core.user_code`)."""
     if name in list(METHODS):
         return METHODS[name]
-    found = plugins.load_plugin(plugins.METHOD_GROUP, name, "method") if isinstance(name, str) else None
+    found = user_code.load_plugin(user_code.METHOD_GROUP, name, "method") if isinstance(name, str) else None
     if found is None:
-        known = ", ".join([*METHODS, *plugins.list_plugin_names(plugins.METHOD_GROUP)])
+        known = ", ".join([*METHODS, *user_code.list_plugin_names(user_code.METHOD_GROUP)])
         raise InputError(f"unknown method {name!r}; choose one of {known}", "method")
     if not isinstance(found, Method):
         raise InputError(f"{name!r} of an installed package is not an adagoal.methods.Method", "method")

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from adagoal.deep import Config, worker
-from adagoal.deep.envs import EnvDimensions, EnvSource
-from adagoal.runs import training
+from adagoal.deep import Config, rollout_workers
+from adagoal.deep.goal_envs import EnvDimensions, EnvSource
+from adagoal.runs import training_session
 
 SETTINGS: dict[str, Any] = {
     "algorithm": "ddpg", "gamma": 0.98, "radius": 40.0, "radius_ramp": 100_000, "action_l2": 1.0, "contact": 0.0,
@@ -49,9 +49,9 @@ def log(folder: Path) -> list[list[str]]:
     return [row[:at] + row[at + 1 :] for row in rows]
 
 
-def restored(folder: Path, **code: Any) -> training.Training:
+def restored(folder: Path, **code: Any) -> training_session.Training:
     """What ``resume`` builds from a folder before it runs anything."""
-    found = training.files.find(folder)
+    found = training_session.files.find(folder)
     assert found is not None
     given = {
         "steps": 0,
@@ -62,7 +62,7 @@ def restored(folder: Path, **code: Any) -> training.Training:
         "workers": 1,
         "step_timeout": None,
     }
-    return training._restore_training(found, **{**given, **code})
+    return training_session._restore_training(found, **{**given, **code})
 
 
 @contextlib.contextmanager
@@ -70,8 +70,8 @@ def rollout_worker(configs: list[Config], source: EnvSource, sizes: EnvDimension
     """A worker with one environment, in a thread of this process; the pipe to it."""
     here, there = multiprocessing.Pipe()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker, "ignore_sigint", lambda names: None)  # signals belong to the main thread
-        thread = threading.Thread(target=worker.serve_rollouts, args=(there, configs, [(0, 0)], source, sizes))
+        patch.setattr(rollout_workers, "ignore_sigint", lambda names: None)  # signals belong to the main thread
+        thread = threading.Thread(target=rollout_workers.serve_rollouts, args=(there, configs, [(0, 0)], source, sizes))
         thread.start()
         try:
             yield here

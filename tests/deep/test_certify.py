@@ -14,19 +14,17 @@ import pytest
 
 import adagoal
 from adagoal.cli.main import run_command_line
-from adagoal.core import betting
-from adagoal.core.errors import InputError
-from adagoal.core.intervals import clopper_pearson_interval
-from adagoal.core.random import StreamPurpose, random_stream
-from adagoal.core.status import Status
+from adagoal.core import confidence_bounds
+from adagoal.core.confidence_bounds import clopper_pearson_interval
+from adagoal.core.errors import InputError, Status
+from adagoal.core.random_streams import StreamPurpose, random_stream
 from adagoal.core.types import Bools, Floats
 from adagoal.deep import certification, load
-from adagoal.deep.cells import CellTree
-from adagoal.deep.certification import Certification, Claim, GoalCell, Verdict
-from adagoal.deep.envs import EnvSource, GoalEnv
-from adagoal.deep.measure import measure_dimensions
-from adagoal.deep.rollouts import open_certification_rollouts
-from adagoal.report.deep_figures import certified_share_map
+from adagoal.deep.certification import CellTree, Certification, Claim, GoalCell, Verdict
+from adagoal.deep.env_inspection import measure_dimensions
+from adagoal.deep.goal_envs import EnvSource, GoalEnv
+from adagoal.deep.policy_evaluation import open_certification_rollouts
+from adagoal.report.training_figures import certified_share_map
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from deep_certify import CLAIM, POLICIES, coins, counted, flat, square
@@ -161,13 +159,13 @@ def test_the_controller_plays_the_point_mass() -> None:
 
 
 def test_a_probability_below_the_bound_is_refuted() -> None:
-    assert not betting.rejects_at_most(0, 50, 0.1, 0.05)
-    assert not betting.rejects_at_most(9, 10, 0.9, 0.05)
-    assert betting.rejects_at_most(100, 100, 0.9, 0.05)
-    low = betting.lower_confidence_bound(90, 100, 0.05)
+    assert not confidence_bounds.rejects_at_most(0, 50, 0.1, 0.05)
+    assert not confidence_bounds.rejects_at_most(9, 10, 0.9, 0.05)
+    assert confidence_bounds.rejects_at_most(100, 100, 0.9, 0.05)
+    low = confidence_bounds.lower_confidence_bound(90, 100, 0.05)
     assert 0.75 < low < 0.9
-    assert betting.rejects_at_most(90, 100, low - 1e-6, 0.05)
-    assert not betting.rejects_at_most(90, 100, low + 1e-6, 0.05)
+    assert confidence_bounds.rejects_at_most(90, 100, low - 1e-6, 0.05)
+    assert not confidence_bounds.rejects_at_most(90, 100, low + 1e-6, 0.05)
 
 
 # --- the picture ---

@@ -15,15 +15,15 @@ import pytest
 from small import SETTINGS, TINY, rollout_worker, words
 
 from adagoal.cli.main import run_command_line
-from adagoal.core import failures
+from adagoal.core import processes
 from adagoal.core.errors import EnvironmentFailure, InputError
-from adagoal.deep.actor import NumpyActor
 from adagoal.deep.config import Config
-from adagoal.deep.envs import EnvDimensions, EnvSource, GoalEnv
-from adagoal.deep.history import TrainingHistory
+from adagoal.deep.goal_envs import EnvDimensions, EnvSource, GoalEnv
+from adagoal.deep.numpy_networks import NumpyActor
 from adagoal.deep.pointmass import PointMass
-from adagoal.deep.worker import RolloutRequest
-from adagoal.runs.training_progress import TrainingProgress
+from adagoal.deep.rollout_workers import RolloutRequest
+from adagoal.deep.training_history import TrainingHistory
+from adagoal.runs.training_observers import TrainingProgress
 from experiments import figure2
 from experiments.__main__ import run as run_experiment
 
@@ -120,18 +120,18 @@ def test_what_an_environment_raises_is_one_line() -> None:
         assert isinstance(link.recv(), np.ndarray)
         link.send(RolloutRequest(0, {0: actor}, np.zeros((1, 2)), np.zeros((0, 1, 2))))
         with pytest.raises(EnvironmentFailure) as raised:
-            failures.unwrap_reply(link.recv())
+            processes.unwrap_reply(link.recv())
     assert str(raised.value) == "env: test_command:Crashing-v0 raised RuntimeError: the motor is hot"
     assert isinstance(raised.value.__cause__, RuntimeError)
 
 
 def test_importing_adagoal_imports_no_jax() -> None:
-    code = "import sys, adagoal, adagoal.cli.main, adagoal.cli.deep; assert not {'jax', 'mujoco'} & set(sys.modules)"
+    code = "import sys, adagoal, adagoal.cli.main, adagoal.cli.training_commands; assert not {'jax', 'mujoco'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_workers_and_policies_need_no_jax() -> None:
-    code = "import sys, adagoal.deep.worker, adagoal.runs.training_files; assert 'jax' not in sys.modules"
+    code = "import sys, adagoal.deep.rollout_workers, adagoal.runs.training_files; assert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

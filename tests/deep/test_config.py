@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adagoal.cli.deep import train
+from adagoal.cli.training_commands import train
 from adagoal.core.errors import InputError
-from adagoal.deep import settings
+from adagoal.deep import setting_fields
 from adagoal.deep.config import RECIPES, Config, check_shared_program
 
 
@@ -111,7 +111,7 @@ def test_what_a_rule_needs_is_what_it_declares(rule: str, ensemble: bool, densit
 def test_a_rule_of_ones_own_may_declare_its_needs(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(
-        "from adagoal.goals import rule\n\n\ndef plain(known):\n    return known.E\n\n\n"
+        "from adagoal.goal_rules import rule\n\n\ndef plain(known):\n    return known.E\n\n\n"
         "@rule('visits')\ndef counted(known):\n    return 1 / (1 + known.visits)\n"
     )
     plain, counted = (Config("point-mass", goal_rule=f"{file}:{name}") for name in ("plain", "counted"))
@@ -127,7 +127,7 @@ def test_every_setting_is_an_option_with_its_text_and_default() -> None:
         if field.name == "env":
             continue
         text = getattr(options[field.name], "help", "")
-        assert settings.declared_settings(Config)[field.name].help in text
+        assert setting_fields.declared_settings(Config)[field.name].help in text
         shown = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
         assert re.search(re.escape(f"[default: {shown}]"), text)
 

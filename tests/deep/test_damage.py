@@ -18,11 +18,10 @@ import vault
 from adagoal.cli.main import run_command_line as command
 from adagoal.core.errors import InputError
 from adagoal.deep import evaluate, learner, load, resume
-from adagoal.deep.survey import inspect_env
-from adagoal.report import deep as report
+from adagoal.deep.env_inspection import inspect_env
+from adagoal.report import training_page as report
 from adagoal.runs import training_files as kept
-from adagoal.runs.manifest import MANIFEST_BACKUP_FILE
-from adagoal.runs.saved import CHECKPOINTS_FOLDER, find_saved_run, read_saved_run
+from adagoal.runs.folder_reader import CHECKPOINTS_FOLDER, MANIFEST_BACKUP_FILE, find_saved_run, read_saved_run
 
 NEWEST, OLDER = f"{CHECKPOINTS_FOLDER}/checkpoint-000004.npz", f"{CHECKPOINTS_FOLDER}/checkpoint-000003.npz"
 Change = Callable[[dict[str, Any]], Any]
@@ -331,7 +330,7 @@ def test_a_forged_checkpoint_is_refused_before_anything_is_built(run: Path, chan
 
 def test_a_memory_that_this_machine_has_not_is_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     vault.forged_arrays(run, NEWEST, facts(within("configs", 0, "buffer", value=100_000_000)))
-    monkeypatch.setattr("adagoal.core.npz.total_memory_bytes", lambda: 10**9)
+    monkeypatch.setattr("adagoal.core.file_formats.total_memory_bytes", lambda: 10**9)
     with pytest.raises(
         InputError, match=r"^steps: a replay buffer of 100,000,000 steps takes 4\.0 GB, more than the 1"
     ):

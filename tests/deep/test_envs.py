@@ -11,15 +11,21 @@ import pytest
 from gymnasium import spaces
 
 from adagoal.core.errors import EnvironmentFailure, InputError
-from adagoal.deep import goalspace
+from adagoal.deep import goal_samplers
 from adagoal.deep.config import Config
-from adagoal.deep.envs import EnvDimensions, EnvSource, EpisodeEnd, GoalEnv, make_goal_env
-from adagoal.deep.measure import measure_dimensions
+from adagoal.deep.env_inspection import inspect_env, measure_dimensions
+from adagoal.deep.goal_envs import (
+    EnvDimensions,
+    EnvSource,
+    EpisodeEnd,
+    GoalEnv,
+    flatten_numbers,
+    make_goal_env,
+    unflatten_like,
+)
 from adagoal.deep.pointmass import PointMass
-from adagoal.deep.survey import inspect_env
+from adagoal.deep.rollout_workers import EnvBatch
 from adagoal.deep.training import Training
-from adagoal.deep.vectors import flatten_numbers, unflatten_like
-from adagoal.deep.worker import EnvBatch
 
 
 class Line(gymnasium.Env[Any, Any]):
@@ -240,7 +246,7 @@ def test_odd_shapes_and_types_are_read(kind: type[Line]) -> None:
     assert sizes.accepts_goals
     assert sizes.goal == {Square: 4, Nested: 2, Whole: 1}[kind]
     assert sizes.success == pytest.approx(0.0 if kind is Whole else 0.5, abs=1e-5)
-    pool = goalspace.make_goal_sampler(source.make_env(), "train_goals", "env")(np.random.default_rng(0), 5)
+    pool = goal_samplers.make_goal_sampler(source.make_env(), "train_goals", "env")(np.random.default_rng(0), 5)
     assert pool.shape == (5, sizes.goal)
     end, achieved = end_of(GoalEnv(source, sizes), 14.0)
     assert (end, round(achieved)) == (EpisodeEnd.TERMINATED, 14)
@@ -345,7 +351,9 @@ def test_a_function_that_makes_no_environment() -> None:
 def test_train_and_test_goals_are_drawn_apart() -> None:
     env = PointMass()
     rng = np.random.default_rng(0)
-    train, test = (goalspace.make_goal_sampler(env, name, "env")(rng, 2000) for name in ("train_goals", "test_goals"))
+    train, test = (
+        goal_samplers.make_goal_sampler(env, name, "env")(rng, 2000) for name in ("train_goals", "test_goals")
+    )
     assert not {tuple(goal) for goal in train} & {tuple(goal) for goal in test}
 
 
@@ -359,7 +367,7 @@ def test_families_are_known(env_id: str) -> None:
     assert sizes.accepts_goals
     assert sizes.with_achieved == env_id.startswith("Ant")
     world = GoalEnv(source, sizes)
-    goal = goalspace.make_goal_sampler(env, "test_goals", "env")(np.random.default_rng(0), 1)[0]
+    goal = goal_samplers.make_goal_sampler(env, "test_goals", "env")(np.random.default_rng(0), 1)[0]
     world.reset(0)
     world.set_goal(goal)
     observation, _, end = world.step(np.zeros(sizes.action))
@@ -392,7 +400,7 @@ def test_tests_of_a_maze_start_where_the_maze_would_start_for_the_goal(env_id: s
     source = EnvSource(env_id)
     env = source.make_env()
     sizes = replace(measure_dimensions(env, source, 0), horizon=1)
-    goals = goalspace.make_goal_sampler(env, "test_goals", "env")(np.random.default_rng(0), 120)
+    goals = goal_samplers.make_goal_sampler(env, "test_goals", "env")(np.random.default_rng(0), 120)
     slots = EnvBatch([Config(env_id)], [(0, k) for k in range(4)], source, sizes)
     still = {0: lambda observation, goal: np.zeros((len(goal), sizes.action))}
     still[0].width = sizes.action  # type: ignore[attr-defined]

@@ -12,10 +12,10 @@ from small import TINY, words
 
 from adagoal.cli.main import run_command_line
 from adagoal.core.errors import InputError
-from adagoal.core.random import StreamPurpose, random_stream
+from adagoal.core.random_streams import StreamPurpose, random_stream
 from adagoal.deep import evaluate, load
-from adagoal.deep.envs import EnvSource, GoalEnv
-from adagoal.deep.measure import measure_dimensions
+from adagoal.deep.env_inspection import measure_dimensions
+from adagoal.deep.goal_envs import EnvSource, GoalEnv
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from adagoal.deep.envs import EnvSource, GoalEnv, make_goal_env
-from adagoal.deep.fetch import make_fetch_step
-from adagoal.deep.measure import measure_dimensions
+from adagoal.deep.env_inspection import measure_dimensions
+from adagoal.deep.goal_envs import EnvSource, GoalEnv, make_goal_env
+from adagoal.deep.robotics_envs import make_fetch_step
 
 FETCH = ["FetchReach-v4", "FetchPush-v4", "FetchPickAndPlace-v4", "FetchSlide-v4"]
 

@@ -1,4 +1,4 @@
-"""Goal spaces, and goals chosen from them through the rules of adagoal.goals."""
+"""Goal spaces, and goals chosen from them through the rules of adagoal.goal_rules."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adagoal import goals
+from adagoal import goal_rules
 from adagoal.core.errors import InputError
-from adagoal.deep import goalspace
-from adagoal.deep.envs import make_goal_env
-from adagoal.deep.selection import make_goal_info
+from adagoal.deep import goal_samplers
+from adagoal.deep.goal_envs import make_goal_env
+from adagoal.deep.goal_selection import make_goal_info
 
 
 def test_fetch_space_is_the_environments_own() -> None:
     env = make_goal_env("FetchPickAndPlace-v4")
     env.reset(seed=0)
     own = np.stack([env.unwrapped._sample_goal() for _ in range(4000)])
-    ours = goalspace.make_goal_sampler(env, "train_goals", "env")(np.random.default_rng(0), 4000)
+    ours = goal_samplers.make_goal_sampler(env, "train_goals", "env")(np.random.default_rng(0), 4000)
     np.testing.assert_allclose(ours.mean(0), own.mean(0), atol=0.01)
     np.testing.assert_allclose(ours.std(0), own.std(0), atol=0.01)
     assert (ours[:, 2] > ours[:, 2].min()).mean() == pytest.approx(0.5, abs=0.04)
@@ -26,38 +26,38 @@ def test_fetch_space_is_the_environments_own() -> None:
 
 def test_stretched_space_covers_the_test_space_as_in_the_paper() -> None:
     env = make_goal_env("FetchPush-v4")
-    test = goalspace.bounding_box(goalspace.make_goal_sampler(env, "test_goals", "env"))
-    train = goalspace.make_goal_sampler(env, "train_goals", "scale=10")(np.random.default_rng(0), 50_000)
-    assert goalspace.is_inside_box(test, train).mean() == pytest.approx(0.01, abs=0.002)
+    test = goal_samplers.bounding_box(goal_samplers.make_goal_sampler(env, "test_goals", "env"))
+    train = goal_samplers.make_goal_sampler(env, "train_goals", "scale=10")(np.random.default_rng(0), 50_000)
+    assert goal_samplers.is_inside_box(test, train).mean() == pytest.approx(0.01, abs=0.002)
     np.testing.assert_allclose(np.ptp(train[:, :2], 0), 3.0, atol=0.01)
     assert np.ptp(train[:, 2]) == 0.0
 
 
 def test_air_is_an_option() -> None:
     env = make_goal_env("FetchPickAndPlace-v4")
-    flat = goalspace.make_goal_sampler(env, "train_goals", "scale=5,air=0")(np.random.default_rng(0), 1000)
+    flat = goal_samplers.make_goal_sampler(env, "train_goals", "scale=5,air=0")(np.random.default_rng(0), 1000)
     assert np.ptp(flat[:, 2]) == 0.0
 
 
 def test_maze_goals() -> None:
     env = make_goal_env("PointMaze_UMaze-v3")
     env.reset(seed=0)
-    space = goalspace.make_goal_sampler(env, "train_goals", "env")
+    space = goal_samplers.make_goal_sampler(env, "train_goals", "env")
     own = np.stack([env.reset(seed=s)[0]["desired_goal"] for s in range(300)])
-    box = goalspace.bounding_box(space)
-    assert goalspace.is_inside_box(box, own).all()
+    box = goal_samplers.bounding_box(space)
+    assert goal_samplers.is_inside_box(box, own).all()
 
 
 @pytest.mark.parametrize("text", ["scale", "scale=x", "size=3", "scale=0", "air=2", "scale=2;air=1", 3])
 def test_bad_goal_spaces_are_one_clear_line(text: Any) -> None:
     with pytest.raises(InputError, match=r"^train_goals: "):
-        goalspace.parse_goal_space("train_goals", text)
+        goal_samplers.parse_goal_space("train_goals", text)
 
 
 def test_rules_see_the_constraint() -> None:
     D, E = np.array([5.0, 60.0, 30.0]), np.array([1.0, 9.0, 3.0])
     seen = make_goal_info(D, E, np.zeros(3), 40.0)
-    np.testing.assert_array_equal(goals.resolve_rule("adagoal")(seen), [0, 0, 1])
-    np.testing.assert_array_equal(goals.resolve_rule("adagoal-proportional")(seen), [1, 0, 3])
-    np.testing.assert_array_equal(goals.resolve_rule("proportional")(seen), E)
-    np.testing.assert_array_equal(goals.resolve_rule("unigoal")(seen), [1, 1, 1])
+    np.testing.assert_array_equal(goal_rules.resolve_rule("adagoal")(seen), [0, 0, 1])
+    np.testing.assert_array_equal(goal_rules.resolve_rule("adagoal-proportional")(seen), [1, 0, 3])
+    np.testing.assert_array_equal(goal_rules.resolve_rule("proportional")(seen), E)
+    np.testing.assert_array_equal(goal_rules.resolve_rule("unigoal")(seen), [1, 1, 1])

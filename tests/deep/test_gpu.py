@@ -4,24 +4,24 @@ import numpy as np
 import pytest
 
 import adagoal
-from adagoal import goals
-from adagoal.core.counts import TransitionCounts
+from adagoal import goal_rules
+from adagoal.certified.explorer import CertifiedExplorer
 from adagoal.core.errors import InputError
-from adagoal.core.policy import Policy
-from adagoal.core.run import ExplorationRun
+from adagoal.core.exploration_run import ExplorationRun
+from adagoal.core.tabular_policy import Policy
+from adagoal.core.transition_data import TransitionCounts
+from adagoal.envs import model_families, toy_models
+from adagoal.envs.simulator import ModelSimulator
+from adagoal.exact import solver
+from adagoal.exact.audit import audit_policies
 from adagoal.loop import run_exploration
-from adagoal.mdp import solve
-from adagoal.mdp.audit import audit_policies
-from adagoal.planning import device
-from adagoal.planning.backend import NUMBA_BACKEND
-from adagoal.planning.model import EmpiricalModel, GoalBlock
-from adagoal.tabular.certified import CertifiedExplorer
-from adagoal.worlds import grid, random_models, toys
-from adagoal.worlds.simulator import ModelSimulator
+from adagoal.planning import backends
+from adagoal.planning.backends import NUMBA_BACKEND
+from adagoal.planning.model_arrays import EmpiricalModel, GoalBlock
 from numpy_backend import NUMPY
 
 jax_bounds = pytest.importorskip("adagoal.planning.jax_bounds", exc_type=ImportError)
-jax_backend = pytest.importorskip("adagoal.planning.jax_backend", exc_type=ImportError)
+jax_backend = pytest.importorskip("adagoal.planning.jax_planner", exc_type=ImportError)
 S, A, B, CAP = 30, 3, 12, 23.0
 
 
@@ -66,10 +66,10 @@ def test_a_backup_is_rounded_to_the_safe_side_and_hardly_more(monkeypatch, dtype
 
 def test_states_outside_the_order_are_left_alone():
     rng = np.random.default_rng(0)
-    mdp = grid.open_grid_model(rows=5, cols=5)
+    mdp = toy_models.open_grid_model(rows=5, cols=5)
     counts = TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start)
     estimates = CertifiedExplorer(counts, mdp.n_states, 6.0, 1.0, 0.1)
-    run = ExplorationRun(ModelSimulator(mdp), estimates, goals.adagoal, rng)
+    run = ExplorationRun(ModelSimulator(mdp), estimates, goal_rules.adagoal, rng)
     run_exploration(run, 200)
     unseen = ~counts.seen
     assert unseen.any()
@@ -80,31 +80,31 @@ def test_states_outside_the_order_are_left_alone():
     Y, policy = jax_backend.JAX.upper(model, block, Y, np.full((25, 25), mdp.n_actions, np.int16))
     assert (V[unseen] == 0.0).all()
     assert (policy[unseen] == mdp.n_actions).all()
-    assert (V <= solve.optimal_values(mdp)).all()
+    assert (V <= solver.optimal_values(mdp)).all()
     assert (V <= Y).all()
 
 
 @pytest.mark.parametrize("reset", [True, False])
-@pytest.mark.parametrize("make", [toys.chain_model, random_models.random_traps])
+@pytest.mark.parametrize("make", [toy_models.chain_model, model_families.random_traps])
 def test_exact_values(make, reset):
     mdp = make()
-    expected = solve.optimal_values(mdp, reset=reset)
-    np.testing.assert_allclose(solve.optimal_values(mdp, reset=reset, backend=jax_backend.JAX), expected, rtol=1e-9)
+    expected = solver.optimal_values(mdp, reset=reset)
+    np.testing.assert_allclose(solver.optimal_values(mdp, reset=reset, backend=jax_backend.JAX), expected, rtol=1e-9)
 
 
 def test_exact_values_in_parts_and_with_wide_rows(monkeypatch):
-    mdp = random_models.random_sparse(n_states=40, branching=9)
-    monkeypatch.setattr("adagoal.planning.jax_exact.MAX_DEVICE_VALUES", 40 * 20)
-    expected = solve.optimal_values(mdp)
-    np.testing.assert_allclose(solve.optimal_values(mdp, backend=jax_backend.JAX), expected, rtol=1e-9)
+    mdp = model_families.random_sparse(n_states=40, branching=9)
+    monkeypatch.setattr("adagoal.planning.jax_planner.MAX_DEVICE_VALUES", 40 * 20)
+    expected = solver.optimal_values(mdp)
+    np.testing.assert_allclose(solver.optimal_values(mdp, backend=jax_backend.JAX), expected, rtol=1e-9)
 
 
 @pytest.mark.slow
 def test_the_certified_explorer_keeps_its_promise():
-    mdp = grid.open_grid_model(rows=3, cols=3, slip=0.1)
+    mdp = toy_models.open_grid_model(rows=3, cols=3, slip=0.1)
     counts, L, epsilon = TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start), 4.0, 2.0
     estimates = CertifiedExplorer(counts, mdp.n_states, L, epsilon, 0.1, backend=jax_backend.JAX._replace(least=0))
-    run = ExplorationRun(ModelSimulator(mdp), estimates, goals.adagoal, np.random.default_rng(0))
+    run = ExplorationRun(ModelSimulator(mdp), estimates, goal_rules.adagoal, np.random.default_rng(0))
     assert run_exploration(run, 500_000) == "certified"
     X = [int(g) for g in estimates.goals if estimates.D[estimates.column[g]] <= L]
     policies = {g: Policy(g, estimates.goal_policy(g), mdp.reset_action) for g in X}
@@ -120,12 +120,12 @@ def test_a_large_block_is_planned_on_the_device_and_a_small_one_is_not():
         return NUMBA_BACKEND.lower_bounds(model, block, V, policy)
 
     mdp, backend = (
-        grid.open_grid_model(rows=9, cols=9),
+        toy_models.open_grid_model(rows=9, cols=9),
         NUMBA_BACKEND._replace(lower_bounds=lower, block_size=32, min_block_values=2000),
     )
     counts = TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start)
     estimates = CertifiedExplorer(counts, mdp.n_states, 20.0, 5.0, 0.1, backend=backend)
-    run = ExplorationRun(ModelSimulator(mdp), estimates, goals.adagoal, np.random.default_rng(0))
+    run = ExplorationRun(ModelSimulator(mdp), estimates, goal_rules.adagoal, np.random.default_rng(0))
     assert run_exploration(run, 10**6) == "certified"
     assert counted
     assert {size // 81 for size in counted} == {32}
@@ -146,8 +146,8 @@ def test_without_a_gpu_one_line_says_so(monkeypatch):
     assert [line for line in result.warnings if "no GPU" in line]
     monkeypatch.setattr(jax_backend, "gpu", lambda: True)
     lines: list[str] = []
-    assert device.select_backend("gpu", lines.append) is jax_backend.JAX
-    assert device.select_backend("cpu", lines.append) is NUMBA_BACKEND
+    assert backends.select_backend("gpu", lines.append) is jax_backend.JAX
+    assert backends.select_backend("cpu", lines.append) is NUMBA_BACKEND
     assert not lines
 
 

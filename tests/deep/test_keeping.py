@@ -23,11 +23,11 @@ from small import CONFIG, SETTINGS, equal, restored
 import vault
 from adagoal.cli.main import run_command_line as command
 from adagoal.core.errors import FolderWarning, InputError
-from adagoal.core.files import folder_lock
+from adagoal.core.file_io import folder_lock
 from adagoal.deep import Config, evaluate, resume, train
-from adagoal.report import deep as report
-from adagoal.runs import folder as folders
-from adagoal.runs.saved import CHECKPOINTS_FOLDER, find_saved_run, read_saved_run
+from adagoal.report import training_page as report
+from adagoal.runs import run_folder as folders
+from adagoal.runs.folder_reader import CHECKPOINTS_FOLDER, find_saved_run, read_saved_run
 from adagoal.runs.training_files import read_training_record
 
 CODE = """

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from adagoal.deep import algorithms, ddpg, ensemble, learner, networks, normaliser, replay, values
+from adagoal.deep import algorithms, ddpg, learner, networks, numpy_networks, replay_buffer
 from adagoal.deep.config import RECIPES, Config
-from adagoal.deep.envs import EnvDimensions
+from adagoal.deep.goal_envs import EnvDimensions
 from adagoal.deep.networks import NetworkState
 
 SIZES = EnvDimensions(observation=3, goal=2, action=2, horizon=6, success=0.1)
@@ -31,17 +31,25 @@ def episodes(count: int, start: int) -> tuple[jnp.ndarray, ...]:
     )
 
 
-def filled() -> replay.ReplayBuffer:
-    memory: replay.ReplayBuffer = jax.tree.map(lambda part: part[0], replay.empty_replay_buffer((1, 8), 6, 3, 2, 2))
+def filled() -> replay_buffer.ReplayBuffer:
+    memory: replay_buffer.ReplayBuffer = jax.tree.map(
+        lambda part: part[0], replay_buffer.empty_replay_buffer((1, 8), 6, 3, 2, 2)
+    )
     for start in (0, 4, 8):
-        memory = replay.add_episodes(memory, 0.04, *episodes(4, start))
+        memory = replay_buffer.add_episodes(memory, 0.04, *episodes(4, start))
     return memory
 
 
 def test_hindsight_goals_come_later_from_the_same_episode() -> None:
     memory = filled()
-    batch = replay.sample_transitions(
-        memory, replay.contact_episodes_first(memory), jax.random.key(0), 4000, jnp.array(0.8), jnp.array(0.0), 0.1
+    batch = replay_buffer.sample_transitions(
+        memory,
+        replay_buffer.contact_episodes_first(memory),
+        jax.random.key(0),
+        4000,
+        jnp.array(0.8),
+        jnp.array(0.0),
+        0.1,
     )
     episode, t = np.asarray(batch.observation[:, 0]), np.asarray(batch.observation[:, 1])
     goal = np.asarray(batch.goal)
@@ -60,8 +68,14 @@ def test_hindsight_goals_come_later_from_the_same_episode() -> None:
 
 def test_contact_share_draws_from_episodes_that_moved() -> None:
     memory = filled()._replace(moved=jnp.arange(8) == 5)
-    batch = replay.sample_transitions(
-        memory, replay.contact_episodes_first(memory), jax.random.key(1), 4000, jnp.array(0.0), jnp.array(0.5), 0.1
+    batch = replay_buffer.sample_transitions(
+        memory,
+        replay_buffer.contact_episodes_first(memory),
+        jax.random.key(1),
+        4000,
+        jnp.array(0.0),
+        jnp.array(0.5),
+        0.1,
     )
     slot = int(memory.goal[5, 0])
     assert (np.asarray(batch.goal[:, 0]) == slot).mean() == pytest.approx(0.5 + 0.5 / 8, abs=0.04)
@@ -69,14 +83,14 @@ def test_contact_share_draws_from_episodes_that_moved() -> None:
 
 def test_normaliser_is_the_weighted_mean_and_deviation() -> None:
     rng = np.random.default_rng(0)
-    moments = normaliser.empty_moments(3)
+    moments = networks.empty_moments(3)
     parts = [rng.normal(5.0, 2.0, (50, 3)) for _ in range(4)]
     for part in parts:
-        moments = normaliser.merge_moments(moments, jnp.asarray(part), jnp.ones(50))
-    moments = normaliser.merge_moments(moments, jnp.ones((2, 3)), jnp.zeros(2))
+        moments = networks.merge_moments(moments, jnp.asarray(part), jnp.ones(50))
+    moments = networks.merge_moments(moments, jnp.ones((2, 3)), jnp.zeros(2))
     x = np.concatenate(parts)
     np.testing.assert_allclose(moments.mean, x.mean(0), rtol=1e-4)
-    np.testing.assert_allclose(normaliser.moments_deviation(moments), x.std(0), rtol=1e-4)
+    np.testing.assert_allclose(networks.moments_deviation(moments), x.std(0), rtol=1e-4)
 
 
 def fresh(config: Config) -> learner.LearnerState:
@@ -109,7 +123,7 @@ def test_values_are_in_steps(algorithm: str) -> None:
     apart = np.array([(1 - 0.98 ** (n - 1)) / 0.02 for n in (9.9, 10.0, 10.1)])
     D, sigma, _ = learner.estimate_goal_values(config, False, saying(config, apart), *ask)
     np.testing.assert_allclose(sigma, apart.std(), rtol=1e-2)
-    E = values.error_in_steps(np.asarray(D), np.asarray(sigma), 0.98)
+    E = numpy_networks.error_in_steps(np.asarray(D), np.asarray(sigma), 0.98)
     np.testing.assert_allclose(E, np.std([9.9, 10.0, 10.1]), rtol=1e-2)
 
 
@@ -126,7 +140,9 @@ def test_exported_critics_are_the_learners(algorithm: str) -> None:
     ask = (jnp.asarray(o), jnp.asarray(g)[:, None], jax.random.key(0))
     expected, sigma, _ = learner.estimate_goal_values(config, False, state, *ask)
     np.testing.assert_allclose(D, expected[:, 0], rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(E, values.error_in_steps(D, np.asarray(sigma)[:, 0], config.gamma), rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(
+        E, numpy_networks.error_in_steps(D, np.asarray(sigma)[:, 0], config.gamma), rtol=1e-3, atol=1e-5
+    )
 
 
 def test_calibration_covers_nine_episodes_in_ten() -> None:
@@ -134,7 +150,7 @@ def test_calibration_covers_nine_episodes_in_ten() -> None:
     D, E = rng.uniform(1, 30, 2000), rng.uniform(0.5, 2.0, 2000)
     arrival = D + 5.0 * E * rng.normal(size=2000)
     taken = np.where(arrival <= 20.0, arrival, np.inf)  # episodes of 20 steps, many without success
-    factor = values.calibration_factor(D[:1000], E[:1000], taken[:1000], 20)
+    factor = numpy_networks.calibration_factor(D[:1000], E[:1000], taken[:1000], 20)
     covered = np.where(np.isfinite(taken), np.abs(D - taken) <= factor * E, D + factor * E >= 20.0)
     assert np.isinf(taken).mean() > 0.3
     assert covered[1000:].mean() == pytest.approx(0.9, abs=0.03)
@@ -143,7 +159,7 @@ def test_calibration_covers_nine_episodes_in_ten() -> None:
 def test_steps_taken_to_a_goal() -> None:
     """The distances are those after each step."""
     distances = np.array([[9.0, 9.0, 0.0, 0.0], [9.0, 9.0, 9.0, 9.0], [0.0, 0.0, 0.0, 0.0], [9.0, 0.0, 9.0, 0.0]])
-    np.testing.assert_array_equal(values.first_step_at_goal(distances, 0.1), [3.0, np.inf, 1.0, 2.0])
+    np.testing.assert_array_equal(numpy_networks.first_step_at_goal(distances, 0.1), [3.0, np.inf, 1.0, 2.0])
 
 
 @pytest.mark.parametrize("n", [1, 2, 5])
@@ -153,17 +169,19 @@ def test_a_goal_reached_by_the_nth_step_is_n_steps_away(n: int) -> None:
     achieved = jnp.asarray(np.stack([e, np.minimum(t, n)], -1), jnp.float32)
     goal = jnp.array([[0.0, n]], jnp.float32)
     rest = jnp.zeros((1, 6, 2)), goal, jnp.array([6]), jnp.array([False])
-    memory = jax.tree.map(lambda part: part[0], replay.empty_replay_buffer((1, 1), 6, 3, 2, 2))
-    memory = replay.add_episodes(memory, 0.04, jnp.asarray(np.stack([t, t, t], -1), jnp.float32), achieved, *rest)
+    memory = jax.tree.map(lambda part: part[0], replay_buffer.empty_replay_buffer((1, 1), 6, 3, 2, 2))
+    memory = replay_buffer.add_episodes(
+        memory, 0.04, jnp.asarray(np.stack([t, t, t], -1), jnp.float32), achieved, *rest
+    )
     none = jnp.array(0.0)
-    batch = replay.sample_transitions(
-        memory, replay.contact_episodes_first(memory), jax.random.key(0), 500, none, none, 0.1
+    batch = replay_buffer.sample_transitions(
+        memory, replay_buffer.contact_episodes_first(memory), jax.random.key(0), 500, none, none, 0.1
     )
     reward = dict(zip(np.asarray(batch.observation[:, 0]).astype(int).tolist(), np.asarray(batch.reward), strict=True))
     cost = -sum(0.98**t * float(reward[t]) for t in range(6))
-    assert values.cost_to_steps(np.float64(cost), 0.98) == pytest.approx(n)
+    assert numpy_networks.cost_to_steps(np.float64(cost), 0.98) == pytest.approx(n)
     distances = np.linalg.norm(np.asarray(achieved[:, 1:] - goal[:, None]), axis=-1)
-    assert values.first_step_at_goal(distances, 0.1) == n
+    assert numpy_networks.first_step_at_goal(distances, 0.1) == n
 
 
 def test_workers_actor_is_the_learners_actor() -> None:
@@ -258,11 +276,11 @@ def test_one_ensemble_takes_less_than_half_of_the_arithmetic() -> None:
 
     config = Config("FetchPush-v4", algorithm="ddpg").resolve_for_horizon(50)
     rng = np.random.default_rng(0)
-    actor, members = ddpg.init_networks(config, sizes, rng), ensemble.init_value_ensemble(config, sizes, rng)
+    actor, members = ddpg.init_networks(config, sizes, rng), networks.init_value_ensemble(config, sizes, rng)
 
     def both(members: NetworkState, batch: networks.TransitionBatch) -> Any:
-        lessons = ensemble.value_ensemble_batches(config, members, lambda og: ddpg.select_actions(actor, og), batch)
-        return ensemble.update_value_ensemble(config, members, jax.tree.map(lambda x: x[0], lessons))
+        lessons = networks.value_ensemble_batches(config, members, lambda og: ddpg.select_actions(actor, og), batch)
+        return networks.update_value_ensemble(config, members, jax.tree.map(lambda x: x[0], lessons))
 
     beside = operations(both, members, 3 * 1024)
     assert 400 * of("critics", **RECIPES["half"]) < (160 * of("ddpg") + 320 * beside) / 2

@@ -13,19 +13,18 @@ import numpy as np
 import pytest
 from small import TINY, rollout_worker
 
+from adagoal.api.certified_training import train_until_certified
 from adagoal.api.explore import explore
-from adagoal.api.until import train_until_certified
-from adagoal.core import failures
+from adagoal.core import processes
 from adagoal.core.errors import EnvironmentFailure, InputError
-from adagoal.core.failures import WorkerFailure
-from adagoal.core.files import read_json
+from adagoal.core.file_io import read_json
+from adagoal.core.processes import WorkerFailure
 from adagoal.deep import Config, algorithms, load, resume, train
-from adagoal.deep.envs import EnvDimensions, EnvSource
-from adagoal.deep.fleet import RolloutWorkers
-from adagoal.deep.survey import inspect_env
-from adagoal.deep.worker import EnvBatch
-from adagoal.report import deep as report
-from adagoal.runs.signals import STOP_SIGNALS, stop_on_signals
+from adagoal.deep.env_inspection import inspect_env
+from adagoal.deep.goal_envs import EnvDimensions, EnvSource
+from adagoal.deep.rollout_workers import EnvBatch, RolloutWorkers
+from adagoal.report import training_page as report
+from adagoal.runs.stop_requests import STOP_SIGNALS, stop_on_signals
 from adagoal.runs.training_files import is_training_folder
 from engine_tasks import Unpicklable
 
@@ -121,7 +120,7 @@ def test_a_worker_whose_environments_cannot_be_made_answers_every_order_with_tha
         for order in (0, 1):
             link.send(order)
             with pytest.raises(InputError, match="no_such_module"):
-                failures.unwrap_reply(link.recv())
+                processes.unwrap_reply(link.recv())
 
 
 def test_an_observer_may_end_a_training(tmp_path: Path) -> None:

@@ -17,11 +17,11 @@ import adagoal
 import browser as driver
 from adagoal.cli.main import run_command_line
 from adagoal.core.errors import InputError
-from adagoal.core.files import write_json
-from adagoal.deep import envs, goalspace, load, resume
-from adagoal.deep.past import ValueMapHistory
-from adagoal.report import deep, deep_curves, deep_film
-from adagoal.report.packed import unpack_data_block
+from adagoal.core.file_io import write_json
+from adagoal.deep import goal_envs, goal_samplers, load, resume
+from adagoal.deep.training_history import ValueMapHistory
+from adagoal.report import training_page, training_video
+from adagoal.report.html_page import unpack_data_block
 
 CELL = {"low": [-1.0, -1.0], "high": [0.0, 1.0], "share": 0.5, "rollouts": 10, "reached": 9}
 CELLS = [CELL | {"verdict": "certified"}, CELL | {"low": [0.0, -1.0], "high": [1.0, 1.0], "verdict": "open"}]
@@ -32,15 +32,18 @@ def trained(finished: Path, tmp_path: Path) -> Path:
     folder = shutil.copytree(finished, tmp_path / "run")
     by = {"distance from the start": [{"from": 0.0, "to": 1.0, "episodes": 4, "success": 0.25}]}
     about = {"policy": load(folder).fingerprint()}
-    write_json(folder / deep.EVALUATION_FILE, {"about": about, "by": by})
-    write_json(folder / deep.CERTIFICATE_FILE, {"about": about, "statement": "with <b>probability</b>", "cells": CELLS})
+    write_json(folder / training_page.EVALUATION_FILE, {"about": about, "by": by})
+    write_json(
+        folder / training_page.CERTIFICATE_FILE,
+        {"about": about, "statement": "with <b>probability</b>", "cells": CELLS},
+    )
     return folder
 
 
 @pytest.mark.skipif(driver.found() is None, reason=driver.HOW)
 def test_the_goal_space_goes_back_in_time(trained: Path) -> None:
-    deep.write_training_report(trained)
-    assert (trained / deep.VIDEO_STRIP_FILE).is_file()
+    training_page.write_training_report(trained)
+    assert (trained / training_page.VIDEO_STRIP_FILE).is_file()
     with driver.Browser() as browser:
         page = browser.open((trained / "report.html").as_uri())
         page.wait("document.body.dataset.ready === 'yes'")
@@ -69,15 +72,15 @@ def test_the_goal_space_goes_back_in_time(trained: Path) -> None:
 def test_python_shows_the_page_of_a_folder(finished: Path) -> None:
     page = adagoal.show(finished)
     assert page.title == "adagoal: point-mass"
-    assert page.html == deep.render_training_page(*deep.read_training_folder(finished))
+    assert page.html == training_page.render_training_page(*training_page.read_training_folder(finished))
 
 
 def test_success_by_distance_is_that_of_the_tests(finished: Path) -> None:
-    about, _, past, _ = deep.read_training_folder(finished)
+    about, _, past, _ = training_page.read_training_folder(finished)
     tests = np.stack(past.tests)
     assert tests.shape == (3, 1, 2, 2)
     assert (tests[:, 0, :, 1].mean(1) == [point["success"] for point in about.learning_curves[0]]).all()
-    (panel,) = (panel for panel in deep_curves.training_panels(about, past, {}) if "distance" in panel.title)
+    (panel,) = (panel for panel in training_page.training_panels(about, past, {}) if "distance" in panel.title)
     assert [line.name for line in panel.lines] == [f"tests of quarter {k}" for k in (1, 2, 3)]
     assert all(tests[..., 0].min() <= x <= tests[..., 0].max() for line in panel.lines for x in line.x)
 
@@ -94,10 +97,10 @@ def test_maps_are_thinned_as_time_goes_on() -> None:
 
 
 def test_the_film_shows_the_goal_that_the_policy_is_told(finished: Path) -> None:
-    pictures = deep_film.render_frames(finished)
-    assert len(pictures) == deep_film.N_FRAMES
-    env = envs.make_goal_env("point-mass")
-    goals = goalspace.make_goal_sampler(env, "test_goals", CONFIG.test_goals)(np.random.default_rng(1), 32)
+    pictures = training_video.render_frames(finished)
+    assert len(pictures) == training_video.N_FRAMES
+    env = goal_envs.make_goal_env("point-mass")
+    goals = goal_samplers.make_goal_sampler(env, "test_goals", CONFIG.test_goals)(np.random.default_rng(1), 32)
     start = env.reset(seed=1)[0]["achieved_goal"]
     goal = goals[np.argmax(np.linalg.norm(goals - start, axis=1))]
     across = np.linspace(-1.5, 1.5, pictures.shape[1])
@@ -112,8 +115,8 @@ from pathlib import Path
 import mujoco
 import numpy as np
 from adagoal.deep import Config, train
-from adagoal.deep.envs import Source
-from adagoal.report import deep_film
+from adagoal.deep.goal_envs import Source
+from adagoal.report import training_video
 
 if __name__ == "__main__":
     sizes = {"episodes": 2, "eval_episodes": 2, "updates": 2, "batch": 8, "hidden": (8,), "buffer": 2000}
@@ -148,7 +151,7 @@ def test_the_film_of_fetch_marks_a_test_goal(tmp_path: Path) -> None:
 
 
 def test_a_training_is_watched_from_its_folder(trained: Path) -> None:
-    source = deep.TrainingFolderSource(trained)
+    source = training_page.TrainingFolderSource(trained)
     assert 'data-live="yes"' in source.render_page()
     facts, arrays = unpack_data_block(source.pack_data())
     assert not facts["running"]
@@ -160,34 +163,37 @@ def test_a_training_is_watched_from_its_folder(trained: Path) -> None:
 
 def test_a_page_leaves_out_what_is_about_an_earlier_policy(trained: Path) -> None:
     def page() -> str:
-        return deep.render_training_page(*deep.read_training_folder(trained))
+        return training_page.render_training_page(*training_page.read_training_folder(trained))
 
     by_distance = "Success by distance from the start, evaluated"
     assert "with &lt;b&gt;probability" in page()
     assert by_distance in page()
-    assert deep.OUTDATED_FILES_TITLE not in page()
+    assert training_page.OUTDATED_FILES_TITLE not in page()
     resume(trained, steps=60, workers=1)
     assert "with &lt;b&gt;probability" not in page()
     assert by_distance not in page()
-    assert deep.OUTDATED_FILES_TITLE in page()
-    facts, _ = unpack_data_block(deep.TrainingFolderSource(trained).pack_data())
+    assert training_page.OUTDATED_FILES_TITLE in page()
+    facts, _ = unpack_data_block(training_page.TrainingFolderSource(trained).pack_data())
     assert facts["cells"] == []
-    for name in (deep.CERTIFICATE_FILE, deep.EVALUATION_FILE):
+    for name in (training_page.CERTIFICATE_FILE, training_page.EVALUATION_FILE):
         assert f"{name}: repeat adagoal" in facts["words"]
 
 
 def test_evaluate_and_certify_write_files_for_the_page(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command_line(["evaluate", str(trained), "--episodes", "3"]) == 0
     assert run_command_line(["certify", str(trained), "--radius", "5", "--halvings", "0", "--rollouts", "128"]) != 2
-    beside = deep.read_training_folder(trained)[3]
-    assert (set(beside.current_contents), beside.outdated_names) == ({deep.CERTIFICATE_FILE, deep.EVALUATION_FILE}, [])
-    assert beside.current_contents[deep.EVALUATION_FILE]["episodes"] == 3
+    beside = training_page.read_training_folder(trained)[3]
+    assert (set(beside.current_contents), beside.outdated_names) == (
+        {training_page.CERTIFICATE_FILE, training_page.EVALUATION_FILE},
+        [],
+    )
+    assert beside.current_contents[training_page.EVALUATION_FILE]["episodes"] == 3
 
 
 @pytest.mark.parametrize(
     "wrong", [{"statement": "x", "cells": [CELL]}, {"cells": []}, {"statement": "x", "cells": [CELLS[0] | {"low": []}]}]
 )
 def test_a_damaged_certificate_is_one_line(trained: Path, wrong: object) -> None:
-    write_json(trained / deep.CERTIFICATE_FILE, wrong)
+    write_json(trained / training_page.CERTIFICATE_FILE, wrong)
     with pytest.raises(InputError, match=r"certificate.json: damaged"):
-        deep.TrainingFolderSource(trained).pack_data()
+        training_page.TrainingFolderSource(trained).pack_data()

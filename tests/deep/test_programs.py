@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from adagoal.core import programs
+from adagoal.core import compiled_code
 
 SCRIPT = """
 import jax
-from adagoal.core import programs
+from adagoal.core import compiled_code
 
 hits = []
 jax.monitoring.register_event_listener(lambda event, **_: hits.append(event) if event.endswith("cache_hits") else None)
@@ -59,7 +59,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str | None, Path
     def ask(own: str | None, home: Path) -> str | None:
         config.update("jax_compilation_cache_dir", own)
         monkeypatch.setenv("XDG_CACHE_HOME", str(home))
-        programs.enable_jax_cache()
+        compiled_code.enable_jax_cache()
         found: str | None = config.jax_compilation_cache_dir
         return found
 
@@ -83,5 +83,5 @@ def test_an_entry_that_was_cut_off_is_removed(tmp_path: Path) -> None:
     cut = {"a-cache": whole[:-1], "b-cache": b"", "c-cache": whole[:5] + b"\x01" + whole[6:]}
     for name, entry in {**cut, "d-cache": whole, "e": b""}.items():
         (tmp_path / name).write_bytes(entry)
-    programs._remove_broken_entries(tmp_path)
+    compiled_code._remove_broken_entries(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"d-cache", "e"}

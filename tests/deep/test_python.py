@@ -18,22 +18,22 @@ from gymnasium.wrappers import TransformObservation
 from test_envs import Elsewhere, Settable
 
 import adagoal
-from adagoal import goals
+from adagoal import goal_rules
 from adagoal.cli.main import run_command_line
 from adagoal.core.errors import EnvironmentFailure, InputError
-from adagoal.core.random import StreamPurpose
+from adagoal.core.random_streams import StreamPurpose
 from adagoal.deep import Config, Policy, evaluate, load, resume, train
-from adagoal.deep.actor import NumpyActor
-from adagoal.deep.envs import EnvSource
+from adagoal.deep.goal_envs import EnvSource
+from adagoal.deep.goal_selection import GoalSelector
+from adagoal.deep.numpy_networks import NumpyActor
 from adagoal.deep.pointmass import PointMass
-from adagoal.deep.selection import GoalSelector
-from adagoal.runs import training
-from adagoal.runs.trained import TrainResult
+from adagoal.runs import training_session
+from adagoal.runs.train_result import TrainResult
 
 TINY: dict[str, Any] = {**small.TINY, "workers": 1}
 
 
-def mine(known: goals.GoalInfo) -> Any:
+def mine(known: goal_rules.GoalInfo) -> Any:
     """A rule of one's own."""
     return 1e-6 + np.where(known.D <= known.L, known.E, 0.0)
 
@@ -47,7 +47,7 @@ def line() -> TrainResult:
 
 def test_a_recipe_has_its_goal_rule_unless_one_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(training, "train", lambda configs, *_, **__: asked.append(configs[0].goal_rule))
+    monkeypatch.setattr(training_session, "train", lambda configs, *_, **__: asked.append(configs[0].goal_rule))
     adagoal.train("point-mass", recipe="paper")
     adagoal.train("point-mass", "unigoal", recipe="paper")
     adagoal.train("point-mass")
@@ -59,7 +59,7 @@ def test_without_a_gpu_the_light_recipe_is_the_default(
     monkeypatch: pytest.MonkeyPatch, backend: str, batch: int, hidden: tuple[int, ...]
 ) -> None:
     asked: list[Config] = []
-    monkeypatch.setattr(training, "train", lambda configs, *_, **__: asked.append(configs[0]))
+    monkeypatch.setattr(training_session, "train", lambda configs, *_, **__: asked.append(configs[0]))
     monkeypatch.setattr("jax.default_backend", lambda: backend)
     adagoal.train("point-mass")
     adagoal.train("point-mass", hidden=(64,))
@@ -77,7 +77,7 @@ def test_a_training_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capfd: 
         history = SimpleNamespace(configs=configs, rows=rows, steps=lambda cycle: 100 * cycle)
         return observe is None or bool(observe(history))
 
-    monkeypatch.setattr(training, "train", one_cycle)
+    monkeypatch.setattr(training_session, "train", one_cycle)
     assert adagoal.train(
         "point-mass", progress=True, observe=lambda history: told.append(history.steps_before_cycle(1))
     )
@@ -94,8 +94,8 @@ def test_a_training_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capfd: 
 def test_a_function_is_asked_for_what_it_declares() -> None:
     """A configuration holds the name of a function alone, and cannot know it."""
     config, space = Config("point-mass", goal_rule="function:mega"), lambda rng, n: np.zeros((n, 2))
-    assert GoalSelector([config], [space], [space], 100, goals.mega).required_fields == [
-        goals.required_fields(goals.mega, frozenset())
+    assert GoalSelector([config], [space], [space], 100, goal_rules.mega).required_fields == [
+        goal_rules.required_fields(goal_rules.mega, frozenset())
     ]
 
 
@@ -109,7 +109,9 @@ def test_random_keys_of_goal_selection_follow_the_seed_and_the_cycle() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["mega", "omega", "discover"])
 def test_a_rule_is_the_same_by_its_name_and_as_a_function(name: str) -> None:
-    chosen = [adagoal.train("point-mass", rule, **TINY).history.goals for rule in (name, goals.BUILTIN_RULES[name])]
+    chosen = [
+        adagoal.train("point-mass", rule, **TINY).history.goals for rule in (name, goal_rules.BUILTIN_RULES[name])
+    ]
     np.testing.assert_array_equal(*chosen)
 
 
@@ -325,7 +327,7 @@ def test_what_a_rule_raises_is_the_rules() -> None:
         ({"seeds": 0}, "seeds"),
         ({"steps": 0.5}, "steps"),
         ({"goal_rule": "nonsense"}, "goal_rule"),
-        ({"goal_rule": goals.goid}, "goal_rule"),
+        ({"goal_rule": goal_rules.goid}, "goal_rule"),
         ({"out": 3}, "out"),
         ({"out": ""}, "out"),
     ],

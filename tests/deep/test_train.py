@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from small import TINY
 
-from adagoal.core.files import read_json
+from adagoal.core.file_io import read_json
 from adagoal.deep import Config, load, resume, train
-from adagoal.deep.goalspace import is_inside_box
-from adagoal.runs.saved import find_saved_run
+from adagoal.deep.goal_samplers import is_inside_box
+from adagoal.runs.folder_reader import find_saved_run
 
 SMALL: dict[str, Any] = {
     "hidden": (64, 64),

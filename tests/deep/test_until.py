@@ -11,15 +11,14 @@ import pytest
 from small import CONFIG, SETTINGS
 
 import adagoal
-from adagoal.api import until
+from adagoal.api import certified_training
 from adagoal.cli.main import run_command_line
-from adagoal.core.errors import InputError
-from adagoal.core.status import Status
+from adagoal.core.errors import InputError, Status
 from adagoal.deep import resume, train
 from adagoal.deep.certification import Certification, Claim, GoalCell, Verdict
+from adagoal.deep.env_inspection import inspect_env
 from adagoal.deep.pointmass import PointMass
-from adagoal.deep.survey import inspect_env
-from adagoal.report import deep as report
+from adagoal.report import training_page as report
 
 
 def cell(low: list[float], high: list[float]) -> GoalCell:
@@ -32,19 +31,30 @@ def test_a_cell_is_believed_within_reach_by_the_distances_in_it() -> None:
     found = Certification(Status.DECIDED, Claim(10), [near, far, high, empty], 0)
     drawn = np.random.default_rng(0).uniform([-2.0, -2.0, 0.0], [2.0, 2.0, 0.9], (500, 3))
     beyond = np.abs(drawn[:, 0]) > 1.0
-    assert until.cells_believed_reachable(found, drawn, np.where(beyond, 20.0, 5.0), 10.0) == [near, high, empty]
+    assert certified_training.cells_believed_reachable(found, drawn, np.where(beyond, 20.0, 5.0), 10.0) == [
+        near,
+        high,
+        empty,
+    ]
     in_the_air = drawn[:, 2] > 0.4  # a coordinate after the first two counts as much
-    assert until.cells_believed_reachable(found, drawn, np.where(in_the_air, 20.0, 5.0), 10.0) == [near, far, empty]
+    assert certified_training.cells_believed_reachable(found, drawn, np.where(in_the_air, 20.0, 5.0), 10.0) == [
+        near,
+        far,
+        empty,
+    ]
 
 
 @pytest.mark.parametrize("rule", ["adagoal", "unigoal"])
 def test_cells_are_judged_by_the_policys_own_distances(rule: str) -> None:
     trained = train([dataclasses.replace(CONFIG, goal_rule=rule)], workers=1)
     sizes, (space,), _ = inspect_env(trained.source, 5, [("test_goals", "env")])
-    starts, drawn = until._sample_starts_and_goals(trained.source, sizes, space, 3)
-    assert (starts.shape, drawn.shape) == ((until.N_JUDGED_GOALS, 4), (until.N_JUDGED_GOALS, 2))
-    assert len(np.unique(starts, axis=0)) == until.N_JUDGED_GOALS
-    D = until._estimate_distances(trained.policy, starts, drawn)
+    starts, drawn = certified_training._sample_starts_and_goals(trained.source, sizes, space, 3)
+    assert (starts.shape, drawn.shape) == (
+        (certified_training.N_JUDGED_GOALS, 4),
+        (certified_training.N_JUDGED_GOALS, 2),
+    )
+    assert len(np.unique(starts, axis=0)) == certified_training.N_JUDGED_GOALS
+    D = certified_training._estimate_distances(trained.policy, starts, drawn)
     if rule == "unigoal":
         assert (D == 0.0).all(), "without critics nothing is believed out of reach"
     else:
@@ -53,8 +63,8 @@ def test_cells_are_judged_by_the_policys_own_distances(rule: str) -> None:
 
 
 def test_pieces_are_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(until, "MAX_CERTIFICATION_ATTEMPTS", 2)
-    ended = until.train_until_certified(CONFIG, tmp_path / "pieces", workers=1)
+    monkeypatch.setattr(certified_training, "MAX_CERTIFICATION_ATTEMPTS", 2)
+    ended = certified_training.train_until_certified(CONFIG, tmp_path / "pieces", workers=1)
     assert ended.status == "budget"  # nothing was learnt in so few steps
     assert ended.certificate is not None
     assert ended.certificate.claim.delta == pytest.approx(0.05 / 6)
@@ -67,13 +77,13 @@ def test_pieces_are_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_a_folder_says_how_it_ended_and_goes_on_to_all_steps(
     when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(until, "MAX_CERTIFICATION_ATTEMPTS", 2)
-    monkeypatch.setattr(until, "cells_believed_reachable", lambda found, *_: found.cells)
+    monkeypatch.setattr(certified_training, "MAX_CERTIFICATION_ATTEMPTS", 2)
+    monkeypatch.setattr(certified_training, "cells_believed_reachable", lambda found, *_: found.cells)
     verdict, status = (Verdict.CERTIFIED, "certified") if when == "certified" else (Verdict.OPEN, "interrupted")
     found = Certification(Status(status), Claim(5), [dataclasses.replace(cell([-1.0], [1.0]), verdict=verdict)], 16)
-    monkeypatch.setattr(until, "certify", lambda *_, **__: found)
+    monkeypatch.setattr(certified_training, "certify", lambda *_, **__: found)
     folder, observe = tmp_path / "run", (lambda history: False) if when == "training" else None
-    ended = until.train_until_certified(CONFIG, folder, workers=1, observe=observe)
+    ended = certified_training.train_until_certified(CONFIG, folder, workers=1, observe=observe)
     assert ended.status == json.loads((folder / "result.json").read_text())["status"] == status
     assert ended.curve()[-1]["steps"] == (0 if when == "training" else 20)
     assert ended.certificate is (None if when == "training" else found)
@@ -96,7 +106,7 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path, capsys: pytest.Cap
 def test_from_python_with_a_rule_and_an_environment_of_ones_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(until, "MAX_CERTIFICATION_ATTEMPTS", 2)
+    monkeypatch.setattr(certified_training, "MAX_CERTIFICATION_ATTEMPTS", 2)
     given = {**SETTINGS, "horizon": 5, "workers": 1}
     ended = adagoal.train(
         lambda: PointMass(), lambda known: known.E + 1.0, out=tmp_path / "run", until="certified", delta=0.2, **given

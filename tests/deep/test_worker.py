@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from adagoal.deep.actor import NumpyActor
 from adagoal.deep.config import Config
-from adagoal.deep.envs import EnvSource
-from adagoal.deep.measure import measure_dimensions
-from adagoal.deep.worker import EnvBatch, RolloutRequest
+from adagoal.deep.env_inspection import measure_dimensions
+from adagoal.deep.goal_envs import EnvSource
+from adagoal.deep.numpy_networks import NumpyActor
+from adagoal.deep.rollout_workers import EnvBatch, RolloutRequest
 
 SOURCE = EnvSource("point-mass")
 SIZES = measure_dimensions(SOURCE.make_env(), SOURCE, 0)

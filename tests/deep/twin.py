@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from adagoal.deep import actor, networks
+from adagoal.deep import networks, numpy_networks
 from adagoal.deep.config import Config
-from adagoal.deep.envs import EnvDimensions
+from adagoal.deep.goal_envs import EnvDimensions
 from adagoal.deep.networks import CriticBatch, LayerWeights, NetworkState, TransitionBatch
 
 
@@ -56,4 +56,4 @@ def critics(nets: Nets) -> None:
 
 
 def pi(layers: LayerWeights, og: Array) -> Array:
-    return actor.forward_actor(layers, og, jax.nn.relu, jnp.tanh)
+    return numpy_networks.forward_actor(layers, og, jax.nn.relu, jnp.tanh)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import adagoal
-from adagoal.deep import measure
-from adagoal.deep.envs import Source
+from adagoal.deep import env_inspection
+from adagoal.deep.goal_envs import Source
 
 REACH = "panda_gym:PandaReach-v3"
 
@@ -18,7 +18,7 @@ REACH = "panda_gym:PandaReach-v3"
 def test_the_chosen_goal_is_set_and_its_marker_moved(task: str) -> None:
     source = Source(f"panda_gym:Panda{task}-v3")
     env = source.make()
-    assert measure.dimensions(env, source, 0).aims
+    assert env_inspection.dimensions(env, source, 0).aims
     seen, _ = env.reset(seed=0)
     goal = seen["desired_goal"] + 0.05
     tell: Any = source.setter(env)

@@ -12,13 +12,12 @@ from stable_baselines3 import DDPG, PPO, SAC, TD3, HerReplayBuffer
 from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecMonitor, VecNormalize
 
-from adagoal import goals as rules
+from adagoal import goal_rules as rules
 from adagoal.core.errors import InputError
 from adagoal.core.types import Floats
 from adagoal.deep import pointmass  # noqa: F401  (registers the id)
 from adagoal.sb3 import ChooseGoals, ChosenGoal
-from adagoal.sb3.callback import DECLARED, KNOWN
-from adagoal.sb3.memory import RecentStates
+from adagoal.sb3.goal_callback import DECLARED, KNOWN, RecentStates
 
 WIDE = 4.0
 """Candidates reach so far; the walls of the point-mass stand at 1.5."""

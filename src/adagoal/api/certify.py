@@ -8,18 +8,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adagoal.core.checks import check_folder_path, check_integer
-from adagoal.core.usercode import call_observer
+from adagoal.core.argument_checks import check_folder_path, check_integer
+from adagoal.core.user_code import call_observer
 from adagoal.deep import require_deep_extra
 from adagoal.deep.certification import Certification, Claim
-from adagoal.runs.signals import stop_on_signals
+from adagoal.runs.stop_requests import stop_on_signals
 
 if TYPE_CHECKING:
     from adagoal.deep.config import Config
-    from adagoal.deep.envs import EnvSource
+    from adagoal.deep.goal_envs import EnvSource
     from adagoal.deep.policy import Policy
-    from adagoal.runs.saved import SavedRun
-    from adagoal.runs.trained import TrainResult
+    from adagoal.runs.folder_reader import SavedRun
+    from adagoal.runs.train_result import TrainResult
     from adagoal.runs.training_files import TrainingRecord
 
 
@@ -61,7 +61,7 @@ def certify(
     check_integer("workers", workers, 0, 1024)
     require_deep_extra()
     from adagoal.deep import certification
-    from adagoal.deep.rollouts import open_certification_rollouts as playing
+    from adagoal.deep.policy_evaluation import open_certification_rollouts as playing
 
     policy, config, source, steps = _load_trained_policy(training, run, env, trust)
     goals, processes = test_goals or config.test_goals, workers or os.cpu_count() or 1
@@ -81,8 +81,8 @@ def _load_trained_policy(
 ) -> tuple[Policy, Config, EnvSource, int]:
     """Policy and settings of one of the runs of a training, what makes its environment, and how long it was trained."""
     from adagoal.runs import training_files
-    from adagoal.runs.saved import read_saved_run
-    from adagoal.runs.trained import TrainResult
+    from adagoal.runs.folder_reader import read_saved_run
+    from adagoal.runs.train_result import TrainResult
 
     if isinstance(training, TrainResult):
         check_integer("run", run, 0, len(training.policies) - 1)

@@ -12,22 +12,27 @@ from typing import Any
 
 from numpy.typing import ArrayLike, NDArray
 
-from adagoal import engines
-from adagoal import goals as goal_rules
-from adagoal.core import guard, trail
-from adagoal.core.checks import check_folder_path, to_python_scalar
-from adagoal.core.errors import InputError
-from adagoal.core.run import RunObserver
-from adagoal.core.sorters import StoredLabeler
-from adagoal.core.text import OBJECT_ENV_PREFIX
-from adagoal.core.world import TabularEnv
-from adagoal.mdp.audit import Audit, audit_policies
-from adagoal.runs import schemas
-from adagoal.runs.asked import GoalsArgument as Goals
-from adagoal.runs.asked import parse_goals, resolve_goals_on_resume
-from adagoal.runs.display import observe_with_display
-from adagoal.runs.folder import RunFolder, open_locked_folder
-from adagoal.runs.progress import ExplorationProgress
+from adagoal import goal_rules, parallel
+from adagoal.core import processes, transition_data
+from adagoal.core.argument_checks import check_folder_path, to_python_scalar
+from adagoal.core.environment import TabularEnv
+from adagoal.core.errors import OBJECT_ENV_PREFIX, InputError
+from adagoal.core.exploration_run import RunObserver
+from adagoal.core.goal_space import StoredLabeler
+from adagoal.envs import env_factory, model_sources, registry
+from adagoal.envs.gym_adapter import GymAdapter
+from adagoal.envs.indexed_env import StartSeed
+from adagoal.envs.model import TabularMDP
+from adagoal.envs.parallel_env import ParallelEnv
+from adagoal.envs.simulator import ModelSimulator
+from adagoal.exact.audit import Audit, audit_policies
+from adagoal.runs import exploration_settings
+from adagoal.runs.exploration_session import CHECKPOINT_FILE, STAGE_RESULT_FILES, TRANSITIONS_FILE, ExplorationSession
+from adagoal.runs.exploration_settings import EXPLORATION_KIND, ExplorationSettings
+from adagoal.runs.folder_reader import SavedRun, no_run, read_saved_run, warn_about_damage
+from adagoal.runs.goal_spec import GoalsArgument as Goals
+from adagoal.runs.goal_spec import parse_goals, resolve_goals_on_resume
+from adagoal.runs.progress_display import ExplorationProgress, observe_with_display
 from adagoal.runs.result import (
     Result,
     load_result,
@@ -36,18 +41,9 @@ from adagoal.runs.result import (
     refuse_different_run,
     require_exploration,
 )
-from adagoal.runs.saved import SavedRun, no_run, read_saved_run, warn_about_damage
-from adagoal.runs.schemas import EXPLORATION_KIND
-from adagoal.runs.session import CHECKPOINT_FILE, STAGE_RESULT_FILES, TRANSITIONS_FILE, ExplorationSession
-from adagoal.runs.setting import ExplorationSettings
-from adagoal.worlds import many, matrices, registry, storage
-from adagoal.worlds.adapter import StartSeed
-from adagoal.worlds.crew import ParallelEnv
-from adagoal.worlds.gym import GymAdapter
-from adagoal.worlds.model import TabularMDP
-from adagoal.worlds.simulator import ModelSimulator
+from adagoal.runs.run_folder import RunFolder, open_locked_folder
 
-EnvArgument = many.EnvLike | many.GymVectorEnv
+EnvArgument = env_factory.EnvLike | env_factory.GymVectorEnv
 """What there is to explore."""
 EnvOverride = EnvArgument | None
 """The environment of a run, given again; None where the run knows it."""
@@ -120,7 +116,7 @@ def explore(
     """
     place = None if out is None else check_folder_path("out", out)  # now, because the environment may change the folder
     start_seed = registry.parse_start_option(start, start_seed)
-    given: EnvArgument = matrices.convert_matrix_argument(env, start, terminal)
+    given: EnvArgument = model_sources.convert_matrix_argument(env, start, terminal)
     if goal_space is not None:
         warnings.warn("goal_space is now called goals", DeprecationWarning, stacklevel=2)
         if goals is not None:
@@ -177,9 +173,9 @@ def _open_env(
     address: str | None,
 ) -> Iterator[tuple[TabularEnv, str]]:
     """A world and its name in results; its workers, if there are any, end with the block."""
-    many.check_worker_count(workers)
-    with engines.open_worker_factory(engine, address) as hire:
-        world, name = many.make_env(env, env_args, start_seed, max_states, step_timeout, workers, hire)
+    env_factory.check_worker_count(workers)
+    with parallel.open_worker_factory(engine, address) as hire:
+        world, name = env_factory.make_env(env, env_args, start_seed, max_states, step_timeout, workers, hire)
         try:
             yield world, name
         finally:
@@ -194,7 +190,7 @@ def _refuse_to_lose_run(folder: RunFolder, session: ExplorationSession, own_rule
     """
     if folder.saved_run is None:
         return
-    setting, model = session.setting, storage.find_user_model(session.run.env)
+    setting, model = session.setting, model_sources.find_user_model(session.run.env)
     if not refuse_different_run(folder.saved_run, setting, model):
         go_on = f"adagoal resume {quote(str(folder.path))}"
         raise InputError(f"{folder.path} holds this run, unfinished; use {go_on}, or overwrite it", "out")
@@ -231,7 +227,7 @@ def resume(
     unless ``trust`` says so.
     The workers of a run live where ``engine`` and ``address`` say now: that changes no number.
     """
-    guard.exit_if_reimported()  # before the folder, which the run that began this process holds
+    processes.exit_if_reimported()  # before the folder, which the run that began this process holds
     with open_locked_folder(require_run_folder(path), EXPLORATION_KIND) as folder, contextlib.ExitStack() as stack:
         if folder.saved_run is None:
             raise no_run(folder.path)
@@ -273,7 +269,7 @@ def _restore_session(
 ) -> ExplorationSession:
     require_exploration(saved)
     state = saved.checkpoint_files()
-    arrays, facts = state.load_arrays(CHECKPOINT_FILE, fact_rules=schemas.RUN_CHECKPOINT_SCHEMA)
+    arrays, facts = state.load_arrays(CHECKPOINT_FILE, fact_rules=exploration_settings.RUN_CHECKPOINT_SCHEMA)
     certified = read_result_files(state, *STAGE_RESULT_FILES) if facts["stage"] > 1 else None
     warn_about_damage(saved)
     setting = ExplorationSettings(**{**facts["setting"], "goal_space": _tuple_or_none(facts["setting"]["goal_space"])})
@@ -314,7 +310,7 @@ def _continue_recording(session: ExplorationSession, saved: SavedRun) -> None:
 
 def _read_transitions(saved: SavedRun, n_states: int, n_actions: int) -> dict[str, NDArray[Any]]:
     return saved.result_files().load_arrays(
-        TRANSITIONS_FILE, trail.TRANSITION_LOG_SCHEMA, {"S": n_states, "A": n_actions}
+        TRANSITIONS_FILE, transition_data.TRANSITION_LOG_SCHEMA, {"S": n_states, "A": n_actions}
     )[0]
 
 
@@ -357,7 +353,7 @@ def audit(result: Result, env: EnvOverride = None, *, trust: bool = False) -> Au
     setting = result.setting
     again = resolve_env(setting, env, result.model, trust)
     model = registry.make_exact_model(
-        many.first_env_of_vector(again), setting.env_args if isinstance(again, str) else {}, setting.start_seed
+        env_factory.first_env_of_vector(again), setting.env_args if isinstance(again, str) else {}, setting.start_seed
     )
     if model is None:
         name = setting.env if env is None else env

@@ -4,7 +4,7 @@ Three models with the same states (the numbers are those of the run) and the res
 
 ``certified``
     Every probability of the true kernel lies in its interval, all of them at once, with probability 1 - delta
-    (:mod:`adagoal.tabular.transitions`). Two states stand for what is not known. The mass of successors never observed
+    (:mod:`adagoal.certified.confidence`). Two states stand for what is not known. The mass of successors never observed
     goes to the state *elsewhere*, from which anything may follow: its one choice costs nothing and leads to every
     state with a probability in [0, 1]. A pair never tried leads there too. Where the number of states is not known,
     one state *unseen* stands for all that have never been entered. Where the world cannot vouch for its start, the
@@ -37,20 +37,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adagoal.api import explore as api
-from adagoal.core.checks import check_folder_path
-from adagoal.core.counts import TransitionCounts
+from adagoal.certified.confidence import conditional_intervals
+from adagoal.certified.explorer import CertifiedExplorer
+from adagoal.certified.uncertain_reset import UncertainReset
+from adagoal.core.argument_checks import check_folder_path
+from adagoal.core.environment import TabularEnv
 from adagoal.core.errors import InputError
-from adagoal.core.files import write_json, write_text
+from adagoal.core.file_io import write_json, write_text
+from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Bools, Floats, Longs
-from adagoal.core.world import TabularEnv
-from adagoal.planning.model import EmpiricalModel
+from adagoal.envs import storm_formats
+from adagoal.envs.simulator import ModelSimulator
+from adagoal.envs.storm_formats import ExplicitModel
+from adagoal.planning.model_arrays import EmpiricalModel
 from adagoal.runs.result import Result, load_result
-from adagoal.tabular.certified import CertifiedExplorer
-from adagoal.tabular.reset import UncertainReset
-from adagoal.tabular.transitions import conditional_intervals
-from adagoal.worlds import explicit
-from adagoal.worlds.explicit import ExplicitModel
-from adagoal.worlds.simulator import ModelSimulator
 
 EXPORT_FORMATS = ("drn", "umb", "csv")
 CERTIFICATES_FILE = "certificates.csv"
@@ -132,7 +132,7 @@ def export(
     paths = []
     for name, model in models.items():
         paths.append(target / f"{name}.{format}")
-        explicit.write_explicit_model(model, paths[-1])
+        storm_formats.write_explicit_model(model, paths[-1])
     paths.append(target / "policies.json")
     write_json(paths[-1], _policies_to_json(known, result))
     return paths

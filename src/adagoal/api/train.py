@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adagoal import goals
-from adagoal.core.checks import check_folder_path, check_integer
+from adagoal import goal_rules
+from adagoal.core.argument_checks import check_folder_path, check_integer
 from adagoal.core.errors import InputError
-from adagoal.deep import require_deep_extra, settings
+from adagoal.deep import require_deep_extra, setting_fields
 from adagoal.deep.config import (
     AUTO_RECIPE,
     DECLARABLE_GOAL_FIELDS,
@@ -24,15 +24,15 @@ from adagoal.deep.config import (
 )
 
 if TYPE_CHECKING:
-    from adagoal.deep.history import TrainingHistory
     from adagoal.deep.policy import Policy
+    from adagoal.deep.training_history import TrainingHistory
     from adagoal.runs.result import Result
-    from adagoal.runs.trained import TrainResult
+    from adagoal.runs.train_result import TrainResult
 
 
 def train(
     env: Any,
-    goal_rule: str | goals.GoalRule | None = None,
+    goal_rule: str | goal_rules.GoalRule | None = None,
     *,
     recipe: str = AUTO_RECIPE,
     seeds: int = 1,
@@ -58,30 +58,30 @@ def train(
     ----------
     env: a Gymnasium id, ``module:Id``, ``point-mass``, a Gymnasium environment, or a function that makes one. Workers
         make their own: an environment from its ``spec``, or by copying it where it has none.
-    goal_rule: a rule of :mod:`adagoal.goals` by name, ``FILE.py:FUNCTION``, or a function of what is known; by default
+    goal_rule: a rule of :mod:`adagoal.goal_rules` by name, ``FILE.py:FUNCTION``, or a function of what is known; by default
         that of the recipe.
     recipe: named settings (:data:`adagoal.deep.RECIPES`), which ``given`` ones override; ``"auto"`` is ``"adagoal"``
         where JAX has a GPU and ``"light"`` where it has none.
     seeds: runs side by side, with consecutive seeds.
-    set_goal: ``set_goal(env, goal)`` tells an environment its goal, where :mod:`adagoal.deep.aiming` does not know how.
+    set_goal: ``set_goal(env, goal)`` tells an environment its goal, where :mod:`adagoal.deep.goal_envs` does not know how.
     out, overwrite, workers, minutes, checkpoint_every, step_timeout, observe, tensorboard: as for
         :func:`adagoal.deep.train`.
     progress: show how far the training is, on standard error: live on a terminal, a line for each test elsewhere.
     until: ``"certified"`` ends the training earlier, when all cells of test goals that are believed to be within the
-        radius are certified (:mod:`adagoal.api.until`); ``result.certificate`` is the map. It needs ``out``.
+        radius are certified (:mod:`adagoal.api.certified_training`); ``result.certificate`` is the map. It needs ``out``.
     success, slack, delta: of ``until="certified"``, as for :func:`adagoal.certify`.
     given: the settings of :class:`adagoal.deep.Config`, by name: ``steps=100_000, train_goals="scale=2"``.
     """
     require_deep_extra()
     out = None if out is None else check_folder_path("out", out)  # now, because the environment may change the folder
     tensorboard = None if tensorboard is None else check_folder_path("tensorboard", tensorboard)
-    from adagoal.api.until import train_until_certified
-    from adagoal.deep.envs import EnvSource
-    from adagoal.runs import training
-    from adagoal.runs.display import observe_with_display
-    from adagoal.runs.training_progress import TrainingProgress
+    from adagoal.api.certified_training import train_until_certified
+    from adagoal.deep.goal_envs import EnvSource
+    from adagoal.runs import training_session
+    from adagoal.runs.progress_display import observe_with_display
+    from adagoal.runs.training_observers import TrainingProgress
 
-    unknown = given.keys() - settings.declared_settings(Config).keys() | given.keys() & {"env"}
+    unknown = given.keys() - setting_fields.declared_settings(Config).keys() | given.keys() & {"env"}
     if unknown:
         raise InputError("there is no setting of this name; see adagoal.deep.Config", min(unknown))
     named_recipe = resolve_recipe(recipe)
@@ -110,7 +110,9 @@ def train(
         shared["observe"] = told
         if until is not None and out is not None:
             return train_until_certified(first, out, **asked, **shared)
-        return training.train([dataclasses.replace(first, seed=first.seed + i) for i in range(seeds)], out, **shared)
+        return training_session.train(
+            [dataclasses.replace(first, seed=first.seed + i) for i in range(seeds)], out, **shared
+        )
 
 
 def _check_claim_arguments(
@@ -129,8 +131,8 @@ def _check_claim_arguments(
     return asked
 
 
-def _check_rule_fields(rule: goals.GoalRule) -> None:
-    missing = goals.required_fields(rule, KNOWN_GOAL_FIELDS) - DECLARABLE_GOAL_FIELDS
+def _check_rule_fields(rule: goal_rules.GoalRule) -> None:
+    missing = goal_rules.required_fields(rule, KNOWN_GOAL_FIELDS) - DECLARABLE_GOAL_FIELDS
     if missing:
         text = f"needs {', '.join(sorted(missing))}, which is counted goal by goal; deep goals are continuous"
         raise InputError(text, name="goal_rule")

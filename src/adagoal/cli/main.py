@@ -1,6 +1,6 @@
 """The command line. Commands are loaded when they are called, so that ``adagoal --help`` imports none of them.
 
-Exit codes are those of :mod:`adagoal.core.status`. What the library says about an argument (``radius: ...``) is told
+Exit codes are those of :mod:`adagoal.core.errors`. What the library says about an argument (``radius: ...``) is told
 with the name of the option (``--radius: ...``), which only this layer knows.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, NoReturn, TextIO, cast
 
 import click
 
-from adagoal.core import isolation, status
+from adagoal.core import errors, processes
 from adagoal.core.errors import InputError, RunWarning
 
 
@@ -79,19 +79,31 @@ class LazyGroup(OrderedGroup):
 
 
 COMMANDS = {
-    "explore": ("adagoal.cli.runs:explore", "Find the goals within a radius, with policies and certificates."),
-    "resume": ("adagoal.cli.runs:resume", "Go on with a run that was killed, interrupted or out of budget."),
-    "audit": ("adagoal.cli.runs:audit", "Check a run exactly against the known model."),
-    "play": ("adagoal.cli.runs:play", "Try the policies of a run in its environment, beside their certificates."),
-    "report": ("adagoal.cli.runs:report", "Write report.html and its figures again."),
-    "watch": ("adagoal.cli.watch:watch", "Serve the page of a run on this machine, also while it goes on."),
-    "export": ("adagoal.cli.export:export", "Write what a run knows: certificates as CSV, models for model checkers."),
-    "compare": ("adagoal.cli.compare:compare", "Methods and goal rules side by side, over seeds."),
-    "train": ("adagoal.cli.deep:train", "Deep goal-conditioned policies with adaptive goals."),
-    "evaluate": ("adagoal.cli.deep:evaluate", "Test a trained policy: how often it succeeds, and where it fails."),
-    "certify": ("adagoal.cli.certify:certify", "Which goals a trained policy reaches, with a certificate."),
-    "envs": ("adagoal.cli.runs:envs", "What ENV can be."),
-    "check": ("adagoal.cli.check:check", "Try an environment before a run."),
+    "explore": ("adagoal.cli.run_commands:explore", "Find the goals within a radius, with policies and certificates."),
+    "resume": ("adagoal.cli.run_commands:resume", "Go on with a run that was killed, interrupted or out of budget."),
+    "audit": ("adagoal.cli.run_commands:audit", "Check a run exactly against the known model."),
+    "play": (
+        "adagoal.cli.run_commands:play",
+        "Try the policies of a run in its environment, beside their certificates.",
+    ),
+    "report": ("adagoal.cli.run_commands:report", "Write report.html and its figures again."),
+    "watch": (
+        "adagoal.cli.inspection_commands:watch",
+        "Serve the page of a run on this machine, also while it goes on.",
+    ),
+    "export": (
+        "adagoal.cli.inspection_commands:export",
+        "Write what a run knows: certificates as CSV, models for model checkers.",
+    ),
+    "compare": ("adagoal.cli.compare_command:compare", "Methods and goal rules side by side, over seeds."),
+    "train": ("adagoal.cli.training_commands:train", "Deep goal-conditioned policies with adaptive goals."),
+    "evaluate": (
+        "adagoal.cli.training_commands:evaluate",
+        "Test a trained policy: how often it succeeds, and where it fails.",
+    ),
+    "certify": ("adagoal.cli.training_commands:certify", "Which goals a trained policy reaches, with a certificate."),
+    "envs": ("adagoal.cli.run_commands:envs", "What ENV can be."),
+    "check": ("adagoal.cli.inspection_commands:check", "Try an environment before a run."),
 }
 
 
@@ -150,7 +162,7 @@ class BrokenPipeGuard:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point: runs a command and exits with its code; whatever the user got wrong is one line."""
-    isolation.ignore_local_files()
+    processes.ignore_local_files()
     _raise_on_os_exit()
     sys.stdout = cast(TextIO, BrokenPipeGuard(sys.stdout))
     code = run_command_line(arguments)
@@ -195,7 +207,7 @@ def run_command_line(
         return _print_error(error.format_message())
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted", err=True)
-        return status.EXIT_INTERRUPTED
+        return errors.EXIT_INTERRUPTED
     except OSError as error:
         return _print_error(
             _append_notes(f"{error.filename}: {error.strerror}" if error.filename is not None else str(error), error)
@@ -229,4 +241,4 @@ def _print_error(message: str) -> int:
     click.echo(
         "error: " + (text if len(text) <= MAX_ERROR_CHARACTERS else text[:MAX_ERROR_CHARACTERS] + " ..."), err=True
     )
-    return status.EXIT_BAD_INPUT
+    return errors.EXIT_BAD_INPUT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import math
@@ -15,9 +16,9 @@ from typing import Any
 
 import click
 
-from adagoal.core.checks import parse_key_value
+from adagoal.core.argument_checks import parse_key_value
 from adagoal.core.errors import InputError
-from adagoal.core.usercode import is_file_spec
+from adagoal.core.user_code import is_file_spec
 
 MAX_FOLDER_NAME_CHARACTERS = 100
 """Characters of a default folder's name; the rest of a longer one becomes a hash, since file systems allow 255."""
@@ -296,3 +297,19 @@ env_args_option = key_value_option("--env-arg", "env_args", "Argument of the env
 model_constants_option = click.option(
     "--model-constants", type=ConstantsParam(), help="Constants of a PRISM or JANI model: N=4,K=2 for --env-arg N=4 ..."
 )
+
+
+# The last part of a command: what it draws after the run has ended.
+
+
+@contextlib.contextmanager
+def skip_drawing_on_interrupt(name: str, again: str) -> Iterator[None]:
+    """Around what is imported and written for a page or a figure: Ctrl-C ends only that.
+
+    The run is over and saved by then, so the exit code stays that of the run. ``again`` is the command that writes the
+    file ``name``.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo(f"interrupted: {name} was not written; {again} writes it", err=True)

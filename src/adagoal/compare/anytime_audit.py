@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from adagoal.core.goalspace import GoalSpace
-from adagoal.core.policy import Policy
-from adagoal.core.run import ExplorationRun
-from adagoal.mdp import solve
-from adagoal.mdp.targets import GoalStates
-from adagoal.worlds.model import TabularMDP
+from adagoal.core.exploration_run import ExplorationRun
+from adagoal.core.goal_space import GoalSpace
+from adagoal.core.tabular_policy import Policy
+from adagoal.envs.model import TabularMDP
+from adagoal.exact import solver
+from adagoal.exact.solver import GoalStates
 
 CHECKS_PER_DECADE = 8
 FIRST_CHECK_STEPS = 100
@@ -48,9 +48,9 @@ class AnytimeAuditor:
             for g in range(goals.n_goal_numbers)
         ]
         space = np.isin(np.arange(goals.n_goal_numbers), goals.goal_numbers)
-        self._optimal_values = solve.optimal_distances(mdp, self._goal_states)
-        self._within_radius = space & solve.is_at_most(self._optimal_values, radius)
-        self._within_tolerance = space & solve.is_at_most(self._optimal_values, radius + epsilon)
+        self._optimal_values = solver.optimal_distances(mdp, self._goal_states)
+        self._within_radius = space & solver.is_at_most(self._optimal_values, radius)
+        self._within_tolerance = space & solver.is_at_most(self._optimal_values, radius + epsilon)
         self._next_check_steps = float(FIRST_CHECK_STEPS)
         self._cached_values: dict[int, tuple[bytes, float]] = {}
 
@@ -74,7 +74,9 @@ class AnytimeAuditor:
         values = np.full(len(self._goal_states), np.inf)
         for goal, policy in policies.items():
             X[goal], values[goal] = True, self._cached_policy_value(goal, policy)
-        c1 = np.isfinite(values[X]).all() and solve.is_at_most(values[X], self._optimal_values[X] + self._epsilon).all()
+        c1 = (
+            np.isfinite(values[X]).all() and solver.is_at_most(values[X], self._optimal_values[X] + self._epsilon).all()
+        )
         c2 = (X | ~self._within_radius).all() and (self._within_tolerance | ~X).all()
         gaps = values[self._within_radius] - self._optimal_values[self._within_radius]
         self.checks.append(AuditCheck(steps, max(float(gaps.max(initial=0.0)), 0.0), bool(c1 and c2)))
@@ -83,7 +85,7 @@ class AnytimeAuditor:
         """V^pi, computed again only where the policy has changed."""
         table = policy.actions.tobytes()
         if self._cached_values.get(goal, (b"", 0.0))[0] != table:
-            self._cached_values[goal] = table, solve.policy_value(self._mdp, policy, self._goal_states[goal])
+            self._cached_values[goal] = table, solver.policy_value(self._mdp, policy, self._goal_states[goal])
         return self._cached_values[goal][1]
 
     @property

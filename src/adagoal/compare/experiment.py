@@ -1,7 +1,7 @@
-"""What an experiment is: a declaration, from which one runner (:mod:`adagoal.compare.runner`) does the rest.
+"""What an experiment is: a declaration, from which one runner (:mod:`adagoal.compare.experiment_runner`) does the rest.
 
     cells    the runs to make, as data; they may be of any kind that can be sent to another process
-    measure  what one cell measures: plain data for JSON. It runs anywhere (:mod:`adagoal.engines`)
+    measure  what one cell measures: plain data for JSON. It runs anywhere (:mod:`adagoal.parallel`)
     report   the table, the data and the figures, from all outcomes in the order of their cells
 
 A new experiment is one file with these three, and an entry in :mod:`experiments.catalogue`.
@@ -15,13 +15,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from adagoal.engines import TaskResources
+from adagoal.parallel import TaskResources
 
 if TYPE_CHECKING:  # a worker needs neither
     from matplotlib.figure import Figure
     from rich.table import Table as Screen
 
-    from adagoal.report.curves import CurvePanel
+    from adagoal.report.curve_page import CurvePanel
 
 ExperimentOptions = SimpleNamespace
 """What was asked for: ``out`` (a folder), ``quiet``, ``seeds`` (a range) and the experiment's own options."""

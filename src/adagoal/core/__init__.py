@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from adagoal.core import isolation
-from adagoal.core.numba_cache import remove_stale_numba_cache
+from adagoal.core import processes
+from adagoal.core.compiled_code import remove_stale_numba_cache
 
-isolation.prepare_worker()
+processes.prepare_worker()
 remove_stale_numba_cache(Path(__file__).parents[1])

@@ -1,13 +1,13 @@
 """Deep AdaGoal (section ``section_AdaGoal_deepRL``): goal-conditioned control with adaptive goals.
 
 An algorithm with hindsight experience replay (DDPG) executes; an ensemble of goal-conditioned Q-functions gives every
-candidate goal a distance D and an error E; a rule of :mod:`adagoal.goals` picks the goal of each episode.
+candidate goal a distance D and an error E; a rule of :mod:`adagoal.goal_rules` picks the goal of each episode.
 
     from adagoal.deep import Config, train
     result = train([Config("FetchPush-v4", goal_rule="adagoal-proportional", train_goals="scale=10")])
 
 Needs the extra: ``pip install 'adagoal[deep]'``. JAX and MuJoCo are imported only when a name is used. This is the
-front door of the deep world: what lives in a folder of a run comes from :mod:`adagoal.runs.training`.
+front door of the deep world: what lives in a folder of a run comes from :mod:`adagoal.runs.training_session`.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from adagoal.core.errors import InputError
 
 if TYPE_CHECKING:
     from adagoal.deep.config import RECIPES, Config
-    from adagoal.deep.evaluation import Evaluation
     from adagoal.deep.policy import Policy
-    from adagoal.runs.trained import TrainResult
-    from adagoal.runs.training import resume, train
+    from adagoal.deep.policy_evaluation import Evaluation
+    from adagoal.runs.train_result import TrainResult
     from adagoal.runs.training_files import evaluate, load
+    from adagoal.runs.training_session import resume, train
 
 __all__ = ["RECIPES", "Config", "Evaluation", "Policy", "TrainResult", "evaluate", "load", "resume", "train"]
 
 _MODULE_OF_NAME = {
     "Config": "adagoal.deep.config",
     "RECIPES": "adagoal.deep.config",
-    "Evaluation": "adagoal.deep.evaluation",
+    "Evaluation": "adagoal.deep.policy_evaluation",
     "Policy": "adagoal.deep.policy",
-    "TrainResult": "adagoal.runs.trained",
+    "TrainResult": "adagoal.runs.train_result",
     "evaluate": "adagoal.runs.training_files",
     "load": "adagoal.runs.training_files",
-    "resume": "adagoal.runs.training",
-    "train": "adagoal.runs.training",
+    "resume": "adagoal.runs.training_session",
+    "train": "adagoal.runs.training_session",
 }
 _EXTRA_PACKAGES = {"jax", "jaxlib", "optax", "mujoco", "gymnasium_robotics"}
 

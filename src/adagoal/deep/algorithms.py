@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from jax import Array
 
     from adagoal.deep.config import Config
-    from adagoal.deep.envs import EnvDimensions
+    from adagoal.deep.goal_envs import EnvDimensions
     from adagoal.deep.networks import CriticBatch, LayerWeights, TransitionBatch
 
-ALGORITHM_MODULES = {"critics": "adagoal.deep.critics", "ddpg": "adagoal.deep.ddpg"}
+ALGORITHM_MODULES = {"critics": "adagoal.deep.ensemble_ddpg", "ddpg": "adagoal.deep.ddpg"}
 """Modules by the name that the setting ``algorithm`` gives them; imported on use, as they need JAX."""
 
 
@@ -48,12 +48,12 @@ class Algorithm(Protocol):
         ...
 
     def actor_layers(self, nets: Any) -> LayerWeights:
-        """The layers of :func:`adagoal.deep.actor.forward_actor` that give the same actions as :meth:`select_actions`: for the workers."""
+        """The layers of :func:`adagoal.deep.numpy_networks.forward_actor` that give the same actions as :meth:`select_actions`: for the workers."""
         ...
 
     def ensemble_layers(self, nets: Any) -> LayerWeights | None:
         """The algorithm's own ensemble, stacked along a leading axis J, with the activation
-        :func:`adagoal.deep.critics.critic_activation`; None where D and E are for a separate one (:mod:`adagoal.deep.ensemble`).
+        :func:`adagoal.deep.ensemble_ddpg.critic_activation`; None where D and E are for a separate one (:mod:`adagoal.deep.networks`).
         """
         ...
 

@@ -1,7 +1,7 @@
 """Everything that is learnt, as one compiled cycle: the algorithm, the value ensemble, the normalisers, the memory.
 
 A cycle adds new episodes to the memory, lets the algorithm (:mod:`adagoal.deep.algorithms`) take its updates from
-batches with hindsight goals, and then the ensemble (:mod:`adagoal.deep.ensemble`) its own.
+batches with hindsight goals, and then the ensemble (:mod:`adagoal.deep.networks`) its own.
 
 Functions act on one run; :func:`compile_cycle` and :func:`compile_values` map them over S runs.
 """
@@ -18,16 +18,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from adagoal.core.random import StreamPurpose, jax_key_data, random_stream
+from adagoal.core.random_streams import StreamPurpose, jax_key_data, random_stream
 from adagoal.core.types import Floats
-from adagoal.deep import algorithms, critics, ensemble, networks, normaliser, replay, settings
-from adagoal.deep.actor import NumpyActor
+from adagoal.deep import algorithms, ensemble_ddpg, networks, replay_buffer, setting_fields
 from adagoal.deep.config import CONTACT_DISTANCE, Config
-from adagoal.deep.envs import EnvDimensions
-from adagoal.deep.networks import CriticBatch, LayerWeights, NetworkState, TransitionBatch
-from adagoal.deep.normaliser import RunningMoments
-from adagoal.deep.replay import ReplayBuffer
-from adagoal.deep.values import NumpyCritics
+from adagoal.deep.goal_envs import EnvDimensions
+from adagoal.deep.networks import CriticBatch, LayerWeights, NetworkState, RunningMoments, TransitionBatch
+from adagoal.deep.numpy_networks import NumpyActor, NumpyCritics
+from adagoal.deep.replay_buffer import ReplayBuffer
 
 N_DENSITY_POINTS = 512
 """Achieved goals from which the density at a candidate is estimated."""
@@ -55,7 +53,9 @@ def per_run_hyperparameters(configs: Sequence[Config]) -> RunHyperparameters:
     share = [c.relabel if c.normaliser == "relabelled" else 1.0 for c in configs]
     running = [c.normaliser != "fixed" for c in configs]
     numbers = [
-        name for name, about in settings.declared_settings(Config).items() if about.per_run and about.kind is float
+        name
+        for name, about in setting_fields.declared_settings(Config).items()
+        if about.per_run and about.kind is float
     ]
     return {name: jnp.array([float(getattr(c, name)) for c in configs]) for name in numbers} | {
         "see_achieved": jnp.array([s * r for s, r in zip(share, running, strict=True)]),
@@ -83,7 +83,7 @@ def learner_state_shapes(configs: Sequence[Config], sizes: EnvDimensions) -> Lea
 
 def _empty_replay_buffers(configs: Sequence[Config], sizes: EnvDimensions) -> ReplayBuffer:
     room = (len(configs), configs[0].replay_capacity)
-    return replay.empty_replay_buffer(room, sizes.horizon, sizes.observation, sizes.goal, sizes.action)
+    return replay_buffer.empty_replay_buffer(room, sizes.horizon, sizes.observation, sizes.goal, sizes.action)
 
 
 class _ZeroGenerator:
@@ -97,30 +97,30 @@ def _init_run_state(
     config: Config, sizes: EnvDimensions, test_goals: Floats, rng: np.random.Generator
 ) -> dict[str, Any]:
     """The parts of a fresh state of one run, but for the memory."""
-    goals = normaliser.empty_moments(sizes.goal)
+    goals = networks.empty_moments(sizes.goal)
     if config.normaliser == "fixed":
-        goals = normaliser.merge_moments(goals, jnp.asarray(test_goals, jnp.float32), jnp.ones(len(test_goals)))
+        goals = networks.merge_moments(goals, jnp.asarray(test_goals, jnp.float32), jnp.ones(len(test_goals)))
     algorithm = algorithms.load_algorithm(config.algorithm)
     nets = algorithm.init_networks(config, sizes, rng)
     return {
         "nets": nets,
-        "ensemble": ensemble.init_value_ensemble(config, sizes, rng)
+        "ensemble": networks.init_value_ensemble(config, sizes, rng)
         if algorithm.ensemble_layers(nets) is None
         else None,
-        "observations": normaliser.empty_moments(sizes.observation),
+        "observations": networks.empty_moments(sizes.observation),
         "goals": goals,
         "key": jax_key_data(config.seed, StreamPurpose.UPDATES),
     }
 
 
 wrap_threefry_key = functools.partial(jax.random.wrap_key_data, impl="threefry2x32")
-"""From the words of :func:`adagoal.core.random.jax_key_data` to a random key, whatever JAX has as its default."""
+"""From the words of :func:`adagoal.core.random_streams.jax_key_data` to a random key, whatever JAX has as its default."""
 
 
 def network_inputs(state: LearnerState, observation: Array, goal: Array) -> Array:
     """Normalised network input ``[..., O + G]``."""
-    o = normaliser.normalise_vectors(state.observations, observation)
-    return jnp.concatenate([o, normaliser.normalise_vectors(state.goals, goal)], -1)
+    o = networks.normalise_vectors(state.observations, observation)
+    return jnp.concatenate([o, networks.normalise_vectors(state.goals, goal)], -1)
 
 
 def learn_from_cycle(
@@ -128,8 +128,8 @@ def learn_from_cycle(
 ) -> Any:
     """Add a cycle's episodes and learn from the whole memory; returns the state and a dict of mean losses."""
     algorithm = algorithms.load_algorithm(config.algorithm)
-    memory = replay.add_episodes(state.replay, CONTACT_DISTANCE * sizes.success, *new)
-    contacts = replay.contact_episodes_first(memory)
+    memory = replay_buffer.add_episodes(state.replay, CONTACT_DISTANCE * sizes.success, *new)
+    contacts = replay_buffer.contact_episodes_first(memory)
     key, nets_key, update_key, ensemble_key = jax.random.split(wrap_threefry_key(state.key), 4)
     state = _update_normalisers(state, knob, *new)._replace(replay=memory, key=jax.random.key_data(key))
 
@@ -137,7 +137,7 @@ def learn_from_cycle(
 
     def draw(keys: Array, count: int, relabel: Array) -> TransitionBatch:
         """Batches ``[n, count, ...]``, one for each of the keys."""
-        sample = functools.partial(replay.sample_transitions, memory, contacts)
+        sample = functools.partial(replay_buffer.sample_transitions, memory, contacts)
         batch = jax.vmap(lambda key: sample(key, count, relabel, knob["contact"], sizes.success))(keys)
         og, following = (
             network_inputs(state, batch.observation, batch.goal),
@@ -159,10 +159,10 @@ def learn_from_cycle(
 
     def shares(members: NetworkState, numbers: Array) -> CriticBatch:
         batch = draw(numbered(ensemble_key, numbers), config.members * config.ensemble_batch, knob["ensemble_relabel"])
-        return ensemble.value_ensemble_batches(config, members, lambda og: algorithm.select_actions(nets, og), batch)
+        return networks.value_ensemble_batches(config, members, lambda og: algorithm.select_actions(nets, og), batch)
 
     if with_ensemble and state.ensemble is not None:
-        disagree = functools.partial(ensemble.update_value_ensemble, config)
+        disagree = functools.partial(networks.update_value_ensemble, config)
         members, error = networks.run_updates(config, shares, disagree, state.ensemble, config.ensemble_updates)
         state, losses = state._replace(ensemble=members), losses | error
     return state, losses
@@ -173,9 +173,9 @@ def _update_normalisers(state: LearnerState, knob: RunHyperparameters, observati
     """Feed the normalisers with a cycle's episodes ``[B, T + 1, ...]``."""
     real = (jnp.arange(observation.shape[1]) <= length[:, None]).astype(jnp.float32)
     flat = real.reshape(-1)
-    seen = normaliser.merge_moments(state.observations, observation.reshape(-1, observation.shape[-1]), flat)
-    goals = normaliser.merge_moments(state.goals, achieved.reshape(-1, goal.shape[-1]), flat * knob["see_achieved"])
-    goals = normaliser.merge_moments(goals, goal, real.sum(1) * knob["see_desired"])
+    seen = networks.merge_moments(state.observations, observation.reshape(-1, observation.shape[-1]), flat)
+    goals = networks.merge_moments(state.goals, achieved.reshape(-1, goal.shape[-1]), flat * knob["see_achieved"])
+    goals = networks.merge_moments(goals, goal, real.sum(1) * knob["see_desired"])
     return state._replace(observations=seen, goals=goals)
 
 
@@ -187,8 +187,8 @@ def estimate_goal_values(
     action = algorithms.load_algorithm(config.algorithm).select_actions(state.nets, og)
     layers, normed = value_ensemble_layers(config, state)
     for_actions, for_density = jax.random.split(key)
-    D, E = ensemble.value_ensemble_estimates(
-        config, layers, critics.critic_activation if normed else jax.nn.relu, og, action, for_actions
+    D, E = networks.value_ensemble_estimates(
+        config, layers, ensemble_ddpg.critic_activation if normed else jax.nn.relu, og, action, for_actions
     )
     return D, E, _achieved_goal_density(state, goal, for_density) if with_density else jnp.zeros(goal.shape[:2])
 
@@ -214,8 +214,8 @@ def _achieved_goal_density(state: LearnerState, goal: Array, key: Array) -> Arra
 
 def _mean_gaussian_kernel(state: LearnerState, goal: Array, near: Array) -> Array:
     """Mean of a Gaussian kernel between each goal ``[B, N, G]`` and the points ``near [M, G]``, both normalised."""
-    points = normaliser.normalise_vectors(state.goals, near)
-    apart = ((normaliser.normalise_vectors(state.goals, goal)[..., None, :] - points) ** 2).sum(-1)
+    points = networks.normalise_vectors(state.goals, near)
+    apart = ((networks.normalise_vectors(state.goals, goal)[..., None, :] - points) ** 2).sum(-1)
     return jnp.exp(-apart / (2 * DENSITY_BANDWIDTH**2)).mean(-1)
 
 
@@ -239,7 +239,7 @@ def export_actors(config: Config, state: LearnerState) -> list[NumpyActor]:
     layers, o_mean, o_std, g_mean, g_std = jax.device_get(compile_actor_export(config.algorithm)(state))
     return [
         NumpyActor(
-            [(w[i], b[i]) for w, b in layers], o_mean[i], o_std[i], g_mean[i], g_std[i], normaliser.MAX_NORMALISED_VALUE
+            [(w[i], b[i]) for w, b in layers], o_mean[i], o_std[i], g_mean[i], g_std[i], networks.MAX_NORMALISED_VALUE
         )
         for i in range(len(o_mean))
     ]
@@ -260,7 +260,7 @@ def export_critics(
 
 def episode_shapes(state: LearnerState, episodes: int) -> tuple[Array, ...]:
     """What S runs add to their memories in a cycle, as shapes; ``state`` has a leading axis S."""
-    stored = state.replay[: replay.ReplayBuffer._fields.index("moved")]
+    stored = state.replay[: replay_buffer.ReplayBuffer._fields.index("moved")]
     shapes: tuple[Array, ...] = jax.eval_shape(lambda full: tuple(x[:, :episodes] for x in full), stored)
     return shapes
 
@@ -284,7 +284,7 @@ def compile_experience(
 
 def _program_config(config: Config) -> Config:
     """The settings that a program follows from, with the others at their defaults: trainings in turn share programs."""
-    others = settings.per_run_settings(Config) | {"steps"}
+    others = setting_fields.per_run_settings(Config) | {"steps"}
     defaults: dict[str, Any] = {field.name: field.default for field in fields(Config) if field.name in others}
     return replace(config, env="", **defaults)
 
@@ -311,9 +311,7 @@ def compile_actor_export(algorithm: str) -> Any:
 
     def parts(state: LearnerState) -> Any:
         layers = algorithms.load_algorithm(algorithm).actor_layers(state.nets)
-        scaled = [
-            (seen.mean, jax.vmap(normaliser.moments_deviation)(seen)) for seen in (state.observations, state.goals)
-        ]
+        scaled = [(seen.mean, jax.vmap(networks.moments_deviation)(seen)) for seen in (state.observations, state.goals)]
         return layers, *scaled[0], *scaled[1]
 
     return jax.jit(parts)

@@ -24,9 +24,10 @@ import numpy as np
 import optax
 from jax import Array
 
-from adagoal.deep import actor
+from adagoal.deep import numpy_networks
 from adagoal.deep.config import Config
-from adagoal.deep.envs import EnvDimensions
+from adagoal.deep.goal_envs import EnvDimensions
+from adagoal.deep.numpy_networks import cost_to_steps
 
 LayerWeights = list[tuple[Any, Any]]
 """Weights and biases: of JAX, or of NumPy where they are fresh."""
@@ -105,7 +106,7 @@ def _zero_adam_state(init: Callable[[Any], Any], online: LayerWeights) -> Any:
 
 def q_values(critic: LayerWeights, og: Array, action: Array, relu: ActivationFunction = jax.nn.relu) -> Array:
     """Values ``[...]``."""
-    return actor.forward_mlp(critic, jnp.concatenate([og, action], -1), relu)[..., 0]
+    return numpy_networks.forward_mlp(critic, jnp.concatenate([og, action], -1), relu)[..., 0]
 
 
 def gradient_step(config: Config, learnt: NetworkState, loss: Callable[[Any], Array]) -> tuple[NetworkState, Array]:
@@ -174,3 +175,108 @@ def run_updates(
         nets, losses = in_turn(nets, count - rest + jnp.arange(rest), 2)
         parts.append(losses)
     return nets, jax.tree.map(lambda *loss: jnp.concatenate(loss).mean(), *parts)
+
+
+# Running mean and standard deviation (Chan's merge), with the floor and clip of the reference HER.
+#
+# The clip has a price for goals. With ``normaliser="achieved"`` their mean and deviation are those of achieved goals, so
+# all coordinates beyond :data:`MAX_NORMALISED_VALUE` standard deviations of what was achieved look the same to actor and critics.
+
+
+MIN_DEVIATION = 0.01
+"""Standard deviations are at least this, in the units of the environment."""
+MAX_NORMALISED_VALUE = 5.0
+"""Normalised coordinates lie in [-CLIP, CLIP]."""
+
+
+class RunningMoments(NamedTuple):
+    """Weighted moments of vectors: total weight [], mean [d], sum of squared deviations [d]."""
+
+    weight: Any
+    mean: Any
+    squares: Any
+
+
+def empty_moments(size: int) -> RunningMoments:
+    """Those of no vector, of NumPy."""
+    return RunningMoments(*(np.zeros(shape, np.float32) for shape in ((), size, size)))
+
+
+def merge_moments(old: RunningMoments, x: Array, weight: Array) -> RunningMoments:
+    """Add vectors ``x [n, d]`` with weights ``[n]``; a total weight of 0 changes nothing."""
+    total = weight.sum()
+    mean = (weight[:, None] * x).sum(0) / jnp.maximum(total, 1e-8)
+    squares = (weight[:, None] * (x - mean) ** 2).sum(0)
+    both = jnp.maximum(old.weight + total, 1e-8)
+    shift = mean - old.mean
+    return RunningMoments(
+        old.weight + total,
+        old.mean + shift * total / both,
+        old.squares + squares + shift**2 * old.weight * total / both,
+    )
+
+
+def moments_deviation(moments: RunningMoments) -> Array:
+    """Standard deviation ``[d]``, at least :data:`MIN_DEVIATION`; 1 before the first vector."""
+    deviation = jnp.sqrt(moments.squares / jnp.maximum(moments.weight, 1e-8))
+    return jnp.where(moments.weight > 0, jnp.maximum(deviation, MIN_DEVIATION), 1.0)
+
+
+def normalise_vectors(moments: RunningMoments, x: Array) -> Array:
+    return jnp.clip((x - moments.mean) / moments_deviation(moments), -MAX_NORMALISED_VALUE, MAX_NORMALISED_VALUE)
+
+
+# The value ensemble: J critics of the algorithm's policy, whose disagreement is what is not known yet.
+#
+# Each member j learns from its own batches with its own target network (:func:`adagoal.deep.networks.fit_critic`), a' being the
+# current noise-free action (Zhang et al. 2020).
+#
+# At a reset observation s0 an ensemble, this one or the algorithm's own (:mod:`adagoal.deep.ensemble_ddpg`), gives D of every
+# candidate goal in steps, and sigma, its E in discounted steps (:mod:`adagoal.deep.numpy_networks`). With ``value_action="min"``
+# the action is the cheapest of the policy's and random ones, the paper's min_a.
+
+
+N_RANDOM_ACTIONS = 16
+"""Actions tried beside the policy's where ``value_action="min"``."""
+
+
+def init_value_ensemble(config: Config, sizes: EnvDimensions, rng: np.random.Generator) -> NetworkState:
+    """Fresh members, stacked along a leading axis J."""
+    return init_network_ensemble(config, rng, layer_widths(config, sizes)[1])
+
+
+def value_ensemble_batches(
+    config: Config, members: NetworkState, act: Callable[[Array], Array], batch: TransitionBatch
+) -> CriticBatch:
+    """Batches ``[n, J * ensemble_batch, ...]`` dealt out to the members, ``[n, J, ensemble_batch, ...]``."""
+    shape = config.members, config.ensemble_batch
+    shares = jax.tree.map(lambda x: x.reshape(len(x), *shape, *x.shape[2:]), batch)
+
+    def of(target: LayerWeights, own: TransitionBatch) -> Array:
+        return bellman_targets(config, own, q_values(target, own.next_obs_goal, act(own.next_obs_goal)))
+
+    return CriticBatch(shares.obs_goal, shares.action, jax.vmap(of, (0, 1), 1)(members.target, shares))
+
+
+def update_value_ensemble(
+    config: Config, members: NetworkState, shares: CriticBatch
+) -> tuple[NetworkState, dict[str, Array]]:
+    """One step of every member, each from its share ``[J, ensemble_batch, ...]``."""
+    fitted, error = jax.vmap(lambda member, own: fit_critic(config, member, own))(members, shares)
+    return fitted, {"ensemble_loss": error.mean()}
+
+
+def value_ensemble_estimates(
+    config: Config, layers: LayerWeights, relu: Callable[[Array], Array], og: Array, action: Array, key: Array
+) -> tuple[Array, Array]:
+    """D in steps and sigma, each ``[...]``, for normalised (start, goal) ``[..., O + G]`` and the policy's actions."""
+
+    def of_members(action: Array) -> Array:
+        return jax.vmap(lambda member: q_values(member, og, action, relu))(layers)
+
+    best = of_members(action)
+    if config.value_action == "min":
+        for k in jax.random.split(key, N_RANDOM_ACTIONS):
+            other = jax.random.uniform(k, action.shape, minval=-1.0, maxval=1.0)
+            best = jnp.maximum(best, of_members(other))
+    return cost_to_steps(-best.mean(0), config.gamma, jnp), best.std(0)

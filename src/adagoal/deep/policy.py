@@ -12,11 +12,9 @@ from numpy.typing import NDArray
 
 from adagoal.core.errors import InputError
 from adagoal.core.types import Floats, Singles
-from adagoal.deep import likeness
-from adagoal.deep.actor import NumpyActor
-from adagoal.deep.envs import EnvDimensions, join_policy_input
-from adagoal.deep.values import MIN_ERROR_STEPS, NumpyCritics
-from adagoal.deep.vectors import flatten_numbers
+from adagoal.deep import env_inspection
+from adagoal.deep.goal_envs import EnvDimensions, flatten_numbers, join_policy_input
+from adagoal.deep.numpy_networks import MIN_ERROR_STEPS, NumpyActor, NumpyCritics
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ class Policy:
         known: dict[str, Any] = {"observation": len(self.actor.observation_mean), "goal": len(self.actor.goal_mean)}
         known["action"] = self.actor.action_size
         known |= {"low": self.low, "high": self.high, "success": self.success}
-        likeness.check_same_env(self.env, known, sizes)
+        env_inspection.check_same_env(self.env, known, sizes)
 
     def __call__(self, observation: Any, goal: Any) -> Singles:
         """The noise-free action for one observation and one goal."""

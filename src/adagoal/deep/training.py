@@ -2,7 +2,7 @@
 
 Rollouts of cycle c and learning from cycle c - 1 run at the same time; the order of every random draw and
 every update is fixed, so the same seeds give the same curves, whether or not the run was interrupted. The cycle is
-compiled while the workers start, unless an earlier process has compiled it (:mod:`adagoal.core.programs`).
+compiled while the workers start, unless an earlier process has compiled it (:mod:`adagoal.core.compiled_code`).
 """
 
 from __future__ import annotations
@@ -18,23 +18,20 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core import npz, programs
-from adagoal.core.errors import InputError
-from adagoal.core.random import StreamPurpose, random_stream
-from adagoal.core.status import Status
+from adagoal.core import compiled_code, file_formats
+from adagoal.core.errors import InputError, Status
+from adagoal.core.random_streams import StreamPurpose, random_stream
 from adagoal.core.types import Floats, Singles
-from adagoal.deep import checkpoint, learner, likeness, trees, values
-from adagoal.deep.actor import NumpyActor
+from adagoal.deep import env_inspection, learner, numpy_networks, training_checkpoint
 from adagoal.deep.config import Config, check_shared_program
-from adagoal.deep.envs import EnvSource
-from adagoal.deep.fleet import CycleRollouts, RolloutWorkers
-from adagoal.deep.history import TrainingHistory
-from adagoal.deep.past import MAP_POINTS_PER_AXIS
+from adagoal.deep.env_inspection import inspect_env
+from adagoal.deep.goal_envs import EnvSource
+from adagoal.deep.goal_selection import GoalSelector
+from adagoal.deep.numpy_networks import NumpyActor
 from adagoal.deep.policy import Policy
-from adagoal.deep.selection import GoalSelector
-from adagoal.deep.survey import inspect_env
-from adagoal.deep.worker import EpisodeBatch
-from adagoal.goals import GoalRule
+from adagoal.deep.rollout_workers import CycleRollouts, EpisodeBatch, RolloutWorkers
+from adagoal.deep.training_history import MAP_POINTS_PER_AXIS, TrainingHistory
+from adagoal.goal_rules import GoalRule
 
 TrainingObserver = Callable[[TrainingHistory], bool | None]
 """Called after every cycle; False ends the training, with everything learnt so far."""
@@ -68,7 +65,7 @@ class Training:
         source: EnvSource | None = None,
         rule: GoalRule | None = None,
     ) -> None:
-        programs.enable_jax_cache()
+        compiled_code.enable_jax_cache()
         check_shared_program(configs)
         self.source, self.workers = source or EnvSource(configs[0].env), workers or os.cpu_count() or 1
         asked = [(name, getattr(c, name)) for name in ("train_goals", "test_goals") for c in configs]
@@ -100,11 +97,11 @@ class Training:
         fixed = np.stack([space(rng, 4096) for space, rng in zip(test_spaces, rngs, strict=True)])
         like = learner.learner_state_shapes(configs, self.sizes)
         taken = len(configs) * first.replay_capacity * self.sizes.episode_bytes
-        if taken > npz.total_memory_bytes():
+        if taken > file_formats.total_memory_bytes():
             text = (
                 f"a replay buffer of {first.replay_capacity * self.sizes.horizon:,} steps takes {taken / 1e9:,.1f} GB"
             )
-            text += f", more than the {npz.total_memory_bytes() / 1e9:,.1f} GB of this machine; give fewer steps or a smaller buffer"
+            text += f", more than the {file_formats.total_memory_bytes() / 1e9:,.1f} GB of this machine; give fewer steps or a smaller buffer"
             raise InputError(text, name="steps")
         self._compiled_learning = self._compile_in_threads(like)
         if kept is None:
@@ -203,13 +200,15 @@ class Training:
 
     def _calibrate_errors(self, tests: Floats, played: CycleRollouts) -> None:
         """Compare the policies' D and E for fresh episodes with the steps that they took."""
-        taken = values.first_step_at_goal(played.distances, self.sizes.success)
+        taken = numpy_networks.first_step_at_goal(played.distances, self.sizes.success)
         for s, policy in enumerate(self.current_policies()):
             if policy.critics is not None:
                 starts = played.tested[:, s].reshape(-1, self.sizes.observation).astype(np.float64)
                 goals = tests[:, s].reshape(-1, self.sizes.goal)
                 D, E = policy.critics(policy.actor.normalise_inputs(starts, goals), policy.actor(starts, goals))
-                self.calibrations[s] = values.calibration_factor(D, E, taken[:, s].reshape(-1), self.sizes.horizon)
+                self.calibrations[s] = numpy_networks.calibration_factor(
+                    D, E, taken[:, s].reshape(-1), self.sizes.horizon
+                )
 
     def current_actors(self) -> list[NumpyActor]:
         """The actor of each run, as it is now."""
@@ -248,21 +247,21 @@ class Training:
         memory = self.train_state.replay
         held = int(min(int(memory.added[0]), memory.goal.shape[1]))
         ring = {name: getattr(memory, name)[:, :held] for name in memory._fields if name != "added"}
-        arrays = trees.tree_to_arrays(self.train_state._replace(replay=memory._replace(**ring)), "learnt")
+        arrays = training_checkpoint.tree_to_arrays(self.train_state._replace(replay=memory._replace(**ring)), "learnt")
         if self.pending_episodes is not None:
             arrays |= {f"pending.{name}": np.asarray(value) for name, value in vars(self.pending_episodes).items()}
         past, facts = self.history.state()
         arrays |= {f"history.{name}": array for name, array in past.items()}
         facts = {"configs": [c.to_json() for c in self.configs], "cycle": self.cycle, "history": facts}
-        return arrays, facts | {"env": likeness.env_facts(self.sizes)}
+        return arrays, facts | {"env": env_inspection.env_facts(self.sizes)}
 
     def _restore_state(
         self, like: learner.LearnerState, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]
     ) -> None:
         """The inverse of :meth:`state`; ``like`` has the shapes of what is learnt."""
-        likeness.check_same_env(self.source.name, facts["env"], self.sizes)
-        checkpoint.check_checkpoint(like, arrays, facts, self.configs, self.sizes)
-        self.train_state = jax.tree.map(jnp.asarray, trees.tree_from_arrays(like, arrays, "learnt"))
+        env_inspection.check_same_env(self.source.name, facts["env"], self.sizes)
+        training_checkpoint.check_checkpoint(like, arrays, facts, self.configs, self.sizes)
+        self.train_state = jax.tree.map(jnp.asarray, training_checkpoint.tree_from_arrays(like, arrays, "learnt"))
         waiting = _select_by_prefix("pending.", arrays)
         self.pending_episodes = EpisodeBatch(**waiting) if waiting else None
         self.history.restore(_select_by_prefix("history.", arrays), facts["history"])

@@ -1,4 +1,4 @@
-"""The bounding operators of :mod:`adagoal.planning.bounds` in JAX: all states and goals of a block in one operation.
+"""The bounding operators of :mod:`adagoal.planning.certified_sweeps` in JAX: all states and goals of a block in one operation.
 
 The closed forms of lemma 4 are written with the standard deviation sd instead of the variance, and with r cut at one,
 which changes nothing: Low is 0 and Up is max f from r = 1 on.
@@ -19,18 +19,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from adagoal.core.backup import FINEST_LEVEL, NEAREST_LEVEL_FACTOR
-from adagoal.core.types import Actions, Floats
-from adagoal.planning import bounds
-from adagoal.planning.jax_rows import UNROLLED_SUCCESSORS, DeviceRows, SuccessorList, group_rows_by_width, padded_size
-from adagoal.planning.model import EmpiricalModel, GoalBlock
+from adagoal.core.local_backup import FINEST_LEVEL, NEAREST_LEVEL_FACTOR
+from adagoal.core.types import Actions, Floats, Longs
+from adagoal.planning import certified_sweeps
+from adagoal.planning.model_arrays import EmpiricalModel, GoalBlock
 
 JACOBI_SWEEP_FACTOR = 64
 DeviceValues = NDArray[Any]
@@ -41,7 +40,7 @@ def improve_lower_bounds_jax(
 ) -> tuple[Floats, Actions]:
     """Raised lower bounds V [S, B] and their greedy policy [S, B] (lemma 5)."""
     if block.exact:
-        raised: tuple[Floats, Actions] = bounds.improve_lower_bounds(model, block, V, policy)
+        raised: tuple[Floats, Actions] = certified_sweeps.improve_lower_bounds(model, block, V, policy)
         return raised
     terms = lower_bound_terms(model, block, select_precision(model, block))
     found, greedy = _run_on_device(jacobi_lower_sweeps, round_down, model, model.p, terms, block, V, policy)
@@ -54,7 +53,7 @@ def improve_upper_bounds_jax(
 ) -> tuple[Floats, Actions]:
     """Lowered upper bounds Y [S, B] and the policy [S, B] that they hold for (lemma 6)."""
     if block.exact:
-        lowered: tuple[Floats, Actions] = bounds.improve_upper_bounds(model, block, Y, policy)
+        lowered: tuple[Floats, Actions] = certified_sweeps.improve_upper_bounds(model, block, Y, policy)
         return lowered
     terms = upper_bound_terms(model, block, select_precision(model, block))
     found, action = _run_on_device(jacobi_upper_sweeps, round_up, model, model.p_split, terms, block, Y, policy)
@@ -259,3 +258,87 @@ def repeat_sweeps(
 
     _, F, policy, _ = jax.lax.while_loop(more, again, (0, F, policy, jnp.asarray(jnp.inf, F.dtype)))
     return F, policy
+
+
+# Successors as a GPU likes to read them: by action and place, so that a sweep is a fixed number of gathers.
+#
+# A device computes the same formula for many (state, goal) at once. Nearly all pairs have at most :data:`UNROLLED_SUCCESSORS`
+# successors: for them the places of a row are written out, and one kernel reads, combines and minimises without a
+# temporary array. States with a wider row, such as a virtual start, form a second, small group with as many places as
+# the widest needs; its result replaces theirs. Every sum has one fixed order, so that a sweep has one result.
+
+
+UNROLLED_SUCCESSORS = 4
+"""Successors of a pair that are read without a loop."""
+MAX_POWER_OF_TWO_SIZE = 4096
+"""Sizes are rounded up to powers of two up to this one, then by an eighth at most: code is compiled per size."""
+
+
+class DeviceRows(NamedTuple):
+    """The pairs of N states of a device."""
+
+    state: jax.Array
+    """[N] the states, as numbers of the rows of V"""
+    successor: jax.Array
+    """[A, K, N]; where fewer are in use the first one again, and the state itself where none is"""
+    weight: jax.Array
+    """[A, K, N]; 0 in places that are not in use"""
+    terms: tuple[jax.Array, ...]
+    """Each [A, N]: the other numbers in the formula of a pair"""
+
+
+class SuccessorList(NamedTuple):
+    """Successors of the pairs of S states as they come: those of x are ``first[x]`` to ``first[x] + support[x]``."""
+
+    first: Longs
+    """[X]"""
+    support: Longs
+    """[X]"""
+    successor: NDArray[np.integer[Any]]
+    """[places]"""
+    weight: Floats
+    """[places]"""
+
+
+def padded_size(size: int) -> int:
+    """The size for which code is compiled that serves ``size``."""
+    power = 1 << max(size - 1, 15).bit_length()
+    step = power if power <= MAX_POWER_OF_TWO_SIZE else power // 8
+    return -(-size // step) * step
+
+
+def group_rows_by_width(
+    places: SuccessorList, terms: tuple[NDArray[Any], ...], n_states: int, dtype: DTypeLike
+) -> tuple[DeviceRows, ...]:
+    """All states with up to LANES places for each pair; then, if there are any, those that need more, with all."""
+    widest = int(places.support.max(initial=1))
+    every = np.arange(n_states)
+    found = [_build_device_rows(places, terms, every, every, min(UNROLLED_SUCCESSORS, widest), dtype)]
+    wide = np.flatnonzero((places.support > UNROLLED_SUCCESSORS).reshape(n_states, -1).any(axis=1))
+    if wide.size:
+        # some states twice, to the same effect
+        found.append(
+            _build_device_rows(
+                places, terms, np.resize(wide, padded_size(wide.size)), every, padded_size(widest), dtype
+            )
+        )
+    return tuple(found)
+
+
+def _build_device_rows(
+    places: SuccessorList, terms: tuple[NDArray[Any], ...], states: Longs, every: Longs, width: int, dtype: DTypeLike
+) -> DeviceRows:
+    A = places.support.size // every.size
+    pairs = states * A + np.arange(A)[:, None]  # [A, N]
+    k = np.arange(width)[:, None]
+    count = places.support[pairs][:, None]  # [A, 1, N]
+    used = k < count
+    at = np.where(used | (count > 0), places.first[pairs][:, None] + np.where(used, k, 0), 0)
+    successor = np.where(count > 0, places.successor[at], states)
+    weight = np.where(used, places.weight[at], 0.0)
+    return DeviceRows(
+        jax.numpy.asarray(states.astype(np.int32)),
+        jax.numpy.asarray(successor.astype(np.int32)),
+        jax.numpy.asarray(weight.astype(dtype)),
+        tuple(jax.numpy.asarray(term[pairs]) for term in terms),
+    )

@@ -1,7 +1,7 @@
 """The report of a run: figures and one self-contained page."""
 
-from adagoal.report.page import write_report
-from adagoal.runs.view import StateMetadata
-from adagoal.runs.words import make_headline
+from adagoal.report.exploration_page import write_report
+from adagoal.runs.result_text import make_headline
+from adagoal.runs.state_metadata import StateMetadata
 
 __all__ = ["StateMetadata", "make_headline", "write_report"]

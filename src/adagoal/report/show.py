@@ -10,8 +10,8 @@ from html import escape
 from pathlib import Path
 
 from adagoal.core.errors import InputError
-from adagoal.core.files import write_text
-from adagoal.report.page import render_exploration_page
+from adagoal.core.file_io import write_text
+from adagoal.report.exploration_page import render_exploration_page
 from adagoal.runs.result import Result, load_result
 from adagoal.runs.training_files import is_training_folder
 
@@ -60,10 +60,10 @@ def show(run: Result | str | Path) -> Page:
         raise InputError(f"must be a result, or the path of a run's folder, got {run!r}", "run")
     folder = Path(run)
     if is_training_folder(folder):
-        from adagoal.report import deep
+        from adagoal.report import training_page
 
-        found = deep.read_training_folder(folder)
-        return Page(f"adagoal: {found[0].configs[0].env}", deep.render_training_page(*found))
+        found = training_page.read_training_folder(folder)
+        return Page(f"adagoal: {found[0].configs[0].env}", training_page.render_training_page(*found))
     return _exploration_page(load_result(folder), folder)
 
 

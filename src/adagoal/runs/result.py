@@ -13,24 +13,25 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core.checks import check_folder_path
-from adagoal.core.errors import InputError
-from adagoal.core.files import FileContent, arrays_content, json_content
-from adagoal.core.goalspace import membership_mask
-from adagoal.core.names import resolve_number, state_label
-from adagoal.core.policy import Policy
-from adagoal.core.status import Status
-from adagoal.core.text import to_single_line
-from adagoal.runs.folder import open_locked_folder
-from adagoal.runs.manifest import MANIFEST_FORMAT
-from adagoal.runs.naming import StateFinder, goal_table_rows
-from adagoal.runs.saved import FolderFiles, SavedRun, read_saved_run, warn_about_damage
-from adagoal.runs.schemas import EXPLORATION_KIND, POLICIES_SCHEMA, RESULT_SCHEMA, RUN_CHECKPOINT_SCHEMA
-from adagoal.runs.setting import ExplorationSettings
-from adagoal.runs.summary import result_to_html
-from adagoal.runs.view import StateMetadata, read_state_metadata
-from adagoal.worlds import storage
-from adagoal.worlds.model import TabularMDP
+from adagoal.core.argument_checks import check_folder_path
+from adagoal.core.errors import InputError, Status, to_single_line
+from adagoal.core.file_io import FileContent, arrays_content, json_content
+from adagoal.core.goal_space import membership_mask
+from adagoal.core.tabular_policy import Policy
+from adagoal.core.types import resolve_number, state_label
+from adagoal.envs import model_sources
+from adagoal.envs.model import TabularMDP
+from adagoal.runs.exploration_settings import (
+    EXPLORATION_KIND,
+    POLICIES_SCHEMA,
+    RESULT_SCHEMA,
+    RUN_CHECKPOINT_SCHEMA,
+    ExplorationSettings,
+)
+from adagoal.runs.folder_reader import MANIFEST_FORMAT, FolderFiles, SavedRun, read_saved_run, warn_about_damage
+from adagoal.runs.result_text import result_to_html
+from adagoal.runs.run_folder import open_locked_folder
+from adagoal.runs.state_metadata import StateFinder, StateMetadata, goal_table_rows, read_state_metadata
 
 
 class Certificate(NamedTuple):
@@ -75,8 +76,8 @@ class Result:
     """Why the status is "void": checks that the certificates rest on have failed."""
     arrays: Mapping[str, NDArray[Any]]
     """policy [G', T, S] for ``policy_goals`` [G'], episode_goals, episode_reached, trace [*, 4], visits [S],
-    and what the report draws: how the intervals shrank (:mod:`adagoal.core.past`) and the empirical model
-    (:data:`adagoal.core.counts.EMPIRICAL_MODEL_SCHEMA`)"""
+    and what the report draws: how the intervals shrank (:mod:`adagoal.core.exploration_run`) and the empirical model
+    (:data:`adagoal.core.transition_data.EMPIRICAL_MODEL_SCHEMA`)"""
     model: TabularMDP | None = None
     """The world itself, where the user brought it as a matrix, a Model or a file; it is saved with the run."""
 
@@ -227,7 +228,7 @@ class Result:
             if held.saved_run is not None:
                 refuse_different_run(held.saved_run, self.setting, self.model)
             held.save_files(
-                results=self.contents() | self.view.file_contents() | storage.model_folder_contents(self.model)
+                results=self.contents() | self.view.file_contents() | model_sources.model_folder_contents(self.model)
             )
         return folder
 
@@ -275,13 +276,15 @@ def read_result_files(here: FolderFiles, text: str, model: str) -> Result:
 
 def read_stored_model(here: FolderFiles) -> TabularMDP | None:
     """The world of a run, where the user brought it."""
-    if storage.MODEL_FILE not in here:
+    if model_sources.MODEL_FILE not in here:
         return None
-    arrays, facts = here.load_arrays(storage.MODEL_FILE, storage.MODEL_ARRAYS, fact_rules=storage.MODEL_FACTS)
+    arrays, facts = here.load_arrays(
+        model_sources.MODEL_FILE, model_sources.MODEL_ARRAYS, fact_rules=model_sources.MODEL_FACTS
+    )
     try:
-        return storage.model_from_arrays(arrays, facts)
+        return model_sources.model_from_arrays(arrays, facts)
     except ValueError as error:
-        raise InputError(f"{here.folder / storage.MODEL_FILE}: damaged ({error})") from None
+        raise InputError(f"{here.folder / model_sources.MODEL_FILE}: damaged ({error})") from None
 
 
 def read_stored_settings(saved: SavedRun) -> tuple[ExplorationSettings, bool]:
@@ -303,7 +306,7 @@ def refuse_different_run(saved: SavedRun, setting: ExplorationSettings, model: T
     earlier, finished = read_stored_settings(saved)
     old, new = (json.loads(json.dumps(asdict(each))) for each in (earlier, setting))
     differ = [name for name in new if name != "budget" and old[name] != new[name]]
-    if not differ and not storage.models_equal(read_stored_model(saved.result_files()), model):
+    if not differ and not model_sources.models_equal(read_stored_model(saved.result_files()), model):
         differ = ["the models"]
     if differ:
         text = f"{saved.path} holds another run ({', '.join(differ)} differ); give another folder, or overwrite it"

@@ -18,18 +18,17 @@ from typing import TYPE_CHECKING, Any
 from adagoal.core.errors import InputError
 
 if TYPE_CHECKING:
-    from adagoal.sb3.callback import ChooseGoals
-    from adagoal.sb3.ensemble import EnsembleTD3
-    from adagoal.sb3.features import NormalisedFeatures
-    from adagoal.sb3.wrapper import ChosenGoal
+    from adagoal.sb3.ensemble_td3 import EnsembleTD3, NormalisedFeatures
+    from adagoal.sb3.goal_callback import ChooseGoals
+    from adagoal.sb3.goal_wrapper import ChosenGoal
 
 __all__ = ["ChooseGoals", "ChosenGoal", "EnsembleTD3", "NormalisedFeatures"]
 
 _MODULE_OF_NAME = {
-    "ChooseGoals": "adagoal.sb3.callback",
-    "ChosenGoal": "adagoal.sb3.wrapper",
-    "EnsembleTD3": "adagoal.sb3.ensemble",
-    "NormalisedFeatures": "adagoal.sb3.features",
+    "ChooseGoals": "adagoal.sb3.goal_callback",
+    "ChosenGoal": "adagoal.sb3.goal_wrapper",
+    "EnsembleTD3": "adagoal.sb3.ensemble_td3",
+    "NormalisedFeatures": "adagoal.sb3.ensemble_td3",
 }
 
 

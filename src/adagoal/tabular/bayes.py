@@ -27,15 +27,22 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core.counts import TransitionCounts
-from adagoal.core.goalspace import GoalSpace
-from adagoal.core.random import StreamPurpose, random_stream
-from adagoal.core.schema import COUNT_SCHEMA, ArraySchema, ArraySpec, check_arrays, check_json_value, object_schema
+from adagoal.certified.goal_table import one_column_per_goal
+from adagoal.core.environment import ExplorationPlan
+from adagoal.core.file_formats import (
+    COUNT_SCHEMA,
+    ArraySchema,
+    ArraySpec,
+    check_arrays,
+    check_json_value,
+    object_schema,
+)
+from adagoal.core.goal_space import GoalSpace
+from adagoal.core.random_streams import StreamPurpose, random_stream
+from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Actions, Bools, Floats, Ints, Longs
-from adagoal.core.world import ExplorationPlan
-from adagoal.planning.backend import NUMBA_BACKEND, Backend
-from adagoal.planning.model import EnsembleModel, TargetGoals
-from adagoal.tabular.columns import one_column_per_goal
+from adagoal.planning.backends import NUMBA_BACKEND, Backend
+from adagoal.planning.model_arrays import EnsembleModel, TargetGoals
 
 N_MEMBERS = 24
 LOW_QUANTILE, HIGH_QUANTILE = 0.1, 0.9

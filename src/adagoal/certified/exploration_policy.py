@@ -1,0 +1,151 @@
+"""Where to try next, so that the sub-optimality bound of one goal falls fastest.
+
+The bound gap (lemma 9) is a sum of gains along the *rival*, the policy that attains it: gap is about sum_x w_x gain(x)
+with the rival's visits w. A gain is uncertain for two reasons, and both shrink like 1/n or faster: the pair x itself,
+and the policy's own pairs y, through the visits |p_hat_x W(., y) - W(s, y)|. Besides, every pair on the rival's way,
+the policy's own ones as well, adds what is not known about where it leads to. So one more try of a pair lowers the
+bound by about what this pair adds to it, over its tries. These amounts are rewards, and the explorer plays the policy
+that collects most of them, discounted, in the empirical model: it wanders from one place that is worth a try to the
+next, and resets only where that is the shorter way. Which policy explores does not matter to any lemma.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numba
+import numpy as np
+
+from adagoal.certified.gaps import column_moments
+
+HORIZON_FACTOR = 4.0
+"""The explorer looks ahead this many times as far as the policy's longest way to the goal."""
+MAX_PROBING_SWEEPS = 30
+"""At most. A policy that is nearly the best one explores as well."""
+
+
+@numba.njit(cache=True, nogil=True)
+def plan_probing_actions(order, chain, model, rival):  # type: ignore[no-untyped-def]
+    """Replace ``rival`` [S], an action of every seen state, by the explorer's actions; -1 where nothing is worth a try.
+
+    The rival and the chain are those of :func:`~adagoal.certified.gaps.bound_suboptimality`; action A is the reset.
+    """
+    place, end = chain.place, chain.end
+    N, first = len(order), place[model.start]
+    A = model.support.shape[0] // len(rival)
+    discount = 1.0 - 1.0 / (HORIZON_FACTOR * chain.top)
+    reward = _probing_rewards(order, chain, model, rival, discount)
+    u = np.zeros(N)
+    for sweep in range(MAX_PROBING_SWEEPS):
+        change = 0.0
+        for step in range(N):
+            i = step if sweep % 2 == 0 else N - 1 - step
+            s = order[i]
+            best, action = discount * u[first], A
+            for a in range(0 if model.terminal[s] or end[i] else A):
+                x = s * A + a
+                value = reward[i, a]
+                for k in range(model.support[x]):
+                    value += discount * model.p_split[x, k] * u[place[model.successor[x, k]]]
+                if value > best:
+                    best, action = value, a
+            rival[s] = action
+            change = max(change, abs(best - u[i]))
+            u[i] = best
+        if change <= 1e-3 * u[first]:
+            break
+    if u[first] <= 0.0:
+        for s in order:
+            rival[s] = -1
+
+
+@numba.njit(cache=True, nogil=True)
+def _rival_visits(order, chain, model, rival, discount):  # type: ignore[no-untyped-def]
+    """[N] discounted visits of the rival from the start, in the empirical model."""
+    place, end = chain.place, chain.end
+    N, first = len(order), place[model.start]
+    A = model.support.shape[0] // len(rival)
+    M, visits = np.eye(N), np.zeros(N)
+    visits[first] = 1.0
+    for i in range(N):
+        a = rival[order[i]]
+        if end[i]:
+            continue
+        if a == A or model.terminal[order[i]]:
+            M[first, i] -= discount
+            continue
+        x = order[i] * A + a
+        for k in range(model.support[x]):
+            M[place[model.successor[x, k]], i] -= discount * model.p_split[x, k]
+    _solve_linear_system(M, visits)
+    return visits
+
+
+@numba.njit(cache=True, nogil=True)
+def _solve_linear_system(M, b):  # type: ignore[no-untyped-def]
+    """b [N] <- M^{-1} b; M [N, N] is overwritten. No rows change places: the diagonal outweighs the rest of a column.
+
+    Most entries are zero and are skipped. Numba takes two seconds to compile the call of a library instead.
+    """
+    N = len(b)
+    for k in range(N):
+        for i in range(k + 1, N):
+            if M[i, k] != 0.0:
+                factor = M[i, k] / M[k, k]
+                for j in range(k + 1, N):
+                    M[i, j] -= factor * M[k, j]
+                b[i] -= factor * b[k]
+    for k in range(N - 1, -1, -1):
+        for j in range(k + 1, N):
+            b[k] -= M[k, j] * b[j]
+        b[k] /= M[k, k]
+
+
+@numba.njit(cache=True, nogil=True)
+def _future_uncertainty(x, chain, model):  # type: ignore[no-untyped-def]
+    """Half of what the pair x adds to the mean of Z over its observed successors."""
+    mean, square, most = 0.0, 0.0, 0.0
+    for k in range(model.support[x]):
+        z = chain.Z[chain.place[model.successor[x, k]]]
+        mean += model.p_split[x, k] * z
+        square += model.p_split[x, k] * z * z
+        most = max(most, z)
+    return math.sqrt(0.5 * model.r[x] * max(square - mean * mean, 0.0)) + model.r[x] * (most - mean)
+
+
+@numba.njit(cache=True, nogil=True)
+def _probing_rewards(order, chain, model, rival, discount):  # type: ignore[no-untyped-def]
+    """[N, A] what one more try of each pair takes off the bound, up to a common factor."""
+    F, beta, top, ceiling = chain.F, chain.beta, chain.top, chain.Z.max()
+    N, first = len(order), chain.place[model.start]
+    A = model.support.shape[0] // len(rival)
+    w = _rival_visits(order, chain, model, rival, discount)
+    reward, need = np.zeros((N, A)), np.zeros(N)
+    sd, span, mean = np.empty(N + 1), np.empty(N + 1), np.empty(N + 1)
+    for i in range(N):
+        s = order[i]
+        a = rival[s]
+        if chain.end[i] or model.terminal[s] or (a == A and chain.pair[i] < 0):
+            continue
+        if a == A:
+            need += w[i] * np.abs(F[first, :N] - F[i, :N])
+            continue
+        x = s * A + a
+        if model.support[x] == 0:
+            reward[i, a] += w[i] * top
+            continue
+        r, q = model.r[x], model.q[x]
+        if x == chain.pair[i]:
+            reward[i, a] += w[i] * (_future_uncertainty(x, chain, model) + q * ceiling) * r
+            continue
+        column_moments(x, model, chain.place, F, sd, span, mean)
+        need += w[i] * np.abs(mean[:N] - F[i, :N])
+        noise = math.sqrt(0.5 * r) * (sd[N] + sd[:N] @ beta) + r * (span[N] + span[:N] @ beta) + q * min(mean[N], top)
+        reward[i, a] += (
+            w[i] * (noise + _future_uncertainty(x, chain, model)) * r
+        )  # the radius r is about a constant over the tries
+    for i in range(N):
+        x = chain.pair[i]
+        if x >= 0:
+            reward[i, x - order[i] * A] += need[i] * (0.5 * chain.seen[i] + model.q[x] * top) * model.r[x]
+    return reward

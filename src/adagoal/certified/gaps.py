@@ -1,0 +1,358 @@
+"""How far from optimal a policy can be, from action gaps, not value intervals (docs/theory-sharper.md, lemmas 7 to 9).
+
+For one goal and one policy pi with V^pi <= Y, let W be the expected visits under the *empirical* kernel (W = (I -
+P_hat)^{-1} off the goal) and v = W 1. The true value is V^pi = v + W xi exactly, with xi(s) = (p - p_hat) V^pi at the
+policy's pairs: whatever is unknown enters through the vector xi. Hence:
+
+* |xi| <= beta, the least solution of  beta = b + K beta: b(s) is the width of one backup of v, K(s, y) the width
+  of one backup of W(., y) (seminorms of columns of W: what is common to neighbours cancels);
+* V^pi(s0) = v(s0) + sum_y W(s0, y) xi(y): in a quiet window the unseen mass is bounded for all pairs together (lemma
+  3b), so that it counts once and not at every step of the way;
+* V^pi(s') - V^pi(s) is v(s') - v(s) up to sum_y |W(s', y) - W(s, y)| beta(y): the common error of neighbouring
+  states drops out, which pointwise intervals cannot do; this bounds the advantages A(s, a) = Q^pi(s, a) - V^pi(s)
+  from below;
+* the sub-optimality Z = V^pi - V* satisfies Z <= max_a -A(s, a) + p_sa Z, so that
+  Z <- min{ Z, max_a -A_low(s, a) + Up_sa(Z) }, started at Y - V, is an upper bound at every iterate.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+
+from adagoal.core.local_backup import VECTOR_MATH_OPTIONS
+from adagoal.core.types import Bools, Floats, Longs
+
+MAX_GAP_ITERATIONS = 100
+MAX_VALUE_RATIO = 1000.0
+"""Empirical values beyond this multiple of the upper bounds give no bound."""
+
+
+class PolicyChain(NamedTuple):
+    """The policy under the empirical kernel, on the N seen states."""
+
+    place: Longs
+    """[S] the number of every state among them, -1 for others"""
+    end: Bools
+    """[N] the goal"""
+    pair: Longs
+    """[N] the policy's pair, -1 at the goal and where it resets"""
+    F: Floats
+    """[N, N + 1] the visits W, and the value v in the last column"""
+    beta: Floats
+    """[N] bounds on |xi|"""
+    seen: Floats
+    """[N] the part of it that is due to the observed successors"""
+    masses: Floats
+    """[3, N] what is known of the mass of the others"""
+    top: float
+    Z: Floats
+    """[N] bounds on the sub-optimality (lemma 9)"""
+
+
+@numba.njit(cache=True, nogil=True)
+def bound_suboptimality(order, goal, model, V, Y, policy, all_seen, rival):  # type: ignore[no-untyped-def]
+    """Bounds on V^pi(start) - V*(start), on V^pi(start), and on V^pi everywhere, for the policy pi [S] to ``goal`` [S].
+
+    V <= V* and V^pi <= Y on the states of ``order``, which are all that there are where ``all_seen``. The ``rival``
+    [S] becomes the policy that attains the first bound; with the :class:`PolicyChain`, it says where more tries would lower
+    it. All is infinite where the policy is not proper under the empirical kernel.
+    """
+    N = len(order)
+    A = model.support.shape[0] // V.shape[0]
+    place = np.full(V.shape[0], -1)
+    pair = np.full(N, -1)  # the policy's pair in every place, -1 at the goal and where it resets
+    end = goal[order]  # the places of the goal
+    top = 1.0 + Y[model.start]
+    for i in range(N):
+        s = order[i]
+        place[s] = i
+        top = max(top, Y[s])
+        if not goal[s] and policy[s] != A and not model.terminal[s]:
+            pair[i] = s * A + policy[s]
+    F = _expected_visits(pair, place, end, model, _order_nearest_first(order, Y), MAX_VALUE_RATIO * top)
+    if not F[:, N].max() <= MAX_VALUE_RATIO * top:  # not proper under the empirical kernel, or hardly so
+        none = np.zeros(N)
+        return np.inf, np.inf, np.inf, PolicyChain(place, end, pair, F, none, none, np.zeros((3, N)), top, none)
+    beta, seen = _estimation_errors(pair, place, model, F, top)
+    chain = PolicyChain(place, end, pair, F, beta, seen, _unseen_masses(pair, model), top, np.zeros(N))
+    value, most = _value_bounds(order, chain, model, Y)
+    gain = _action_gains(order, chain, model, V, Y, policy)
+    gap = _iterate_suboptimality(order, chain, model, gain, 0.0 if all_seen else top - 1.0, V, Y, policy, rival)
+    return gap, value, most, chain
+
+
+@numba.njit(cache=True, nogil=True)
+def _order_nearest_first(order, Y):  # type: ignore[no-untyped-def]
+    """[N] the places of ``order`` by their Y (by insertion: Numba takes a second to compile a sort of its own)."""
+    turn = np.arange(len(order))
+    for i in range(len(order)):
+        k = i
+        while k > 0 and Y[order[turn[k - 1]]] > Y[order[i]]:
+            turn[k] = turn[k - 1]
+            k -= 1
+        turn[k] = i
+    return turn
+
+
+@numba.njit(cache=True, nogil=True)
+def _expected_visits(pair, place, end, model, turn, most):  # type: ignore[no-untyped-def]
+    """F [N, N + 1]: W, the visits under the empirical kernel, zero at the goal, and in the last column v = W 1.
+
+    States are eliminated in the order ``turn`` [N], those near the goal first, so that few rows meet in a column: zeros
+    are skipped, and what is left of a world whose states have few neighbours is a narrow band. Nothing cancels but on
+    the diagonal, as I - P_hat has no positive entries elsewhere. A pivot is 1 over visits to its state until a later
+    one is met: where there are more than ``most``, the largest entry of v is infinite.
+    """
+    N, first = len(pair), place[model.start]
+    rank = np.empty(N, np.int64)
+    for i in range(N):
+        rank[turn[i]] = i
+    M, W = np.eye(N), np.eye(N)  # both in the order of the turns
+    last = np.arange(N)  # of the entries in a row of M
+    F = np.zeros((N, N + 1))
+    for i in range(N):
+        x, at = pair[i], rank[i]
+        for k in range(model.support[x] if x >= 0 else 1):
+            j = place[model.successor[x, k]] if x >= 0 else first
+            if not end[j] and not end[i]:
+                M[at, rank[j]] -= model.p_split[x, k] if x >= 0 else 1.0
+                last[at] = max(last[at], rank[j])
+    for k in range(N):
+        if M[k, k] * most < 1.0:
+            F[0, N] = np.inf
+            return F
+        for i in range(k + 1, N):
+            if M[i, k] != 0.0:
+                factor = M[i, k] / M[k, k]
+                for y in range(k + 1, last[k] + 1):
+                    M[i, y] -= factor * M[k, y]
+                for y in range(k + 1):
+                    W[i, y] -= factor * W[k, y]
+                last[i] = max(last[i], last[k])
+    for k in range(N - 1, -1, -1):
+        for j in range(k + 1, last[k] + 1):
+            if M[k, j] != 0.0:
+                for y in range(N):
+                    W[k, y] -= M[k, j] * W[j, y]
+        for y in range(N):
+            W[k, y] /= M[k, k]
+    for i in range(N):
+        for y in range(N):
+            F[i, y] = W[rank[i], rank[y]] if not end[i] and not end[y] else 0.0
+        F[i, N] = F[i, :N].sum()
+    return F
+
+
+@numba.njit(cache=True, nogil=True)
+def _estimation_errors(pair, place, model, F, top):  # type: ignore[no-untyped-def]
+    """The bounds beta [N] on |xi| of lemma 7, and their part b + K beta - q top on the observed successors."""
+    N = len(pair)
+    sd, span, mean = np.empty(N + 1), np.empty(N + 1), np.empty(N + 1)
+    b, unseen, K, beta = np.zeros(N), np.zeros(N), np.zeros((N, N)), np.zeros(N)
+    for i in range(N):
+        x = pair[i]
+        if x < 0:
+            continue
+        column_moments(x, model, place, F, sd, span, mean)
+        r, q = model.r[x], model.q[x]
+        b[i] = math.sqrt(2.0 * r) * sd[N] + r * span[N]
+        unseen[i] = q * top
+        for y in range(N):
+            K[i, y] = math.sqrt(2.0 * r) * sd[y] + r * span[y]
+        beta[i] = min((math.sqrt(2.0 * r) + r + q) * top, top)
+    for _ in range(MAX_GAP_ITERATIONS):
+        new = np.minimum(beta, b + unseen + K @ beta)
+        change = np.abs(new - beta).max()
+        beta = new
+        if change < 1e-6:
+            break
+    return beta, np.maximum(b + K @ beta, 0.0)
+
+
+@numba.njit(cache=True, nogil=True)
+def _unseen_masses(pair, model):  # type: ignore[no-untyped-def]
+    """[3, N] q of the policy's pairs; the same outside the quiet window, 0 inside; 1/visits inside it, 0 outside."""
+    masses = np.zeros((3, len(pair)))
+    for i in range(len(pair)):
+        x = pair[i]
+        if x >= 0:
+            masses[0, i] = model.q[x]
+            if model.quiet[x] > 0.0:
+                masses[2, i] = 1.0 / model.quiet[x]
+            else:
+                masses[1, i] = model.q[x]
+    return masses
+
+
+@numba.njit(cache=True, nogil=True)
+def _value_bounds(order, chain, model, Y):  # type: ignore[no-untyped-def]
+    """The corollary of lemma 7: V^pi(start) = v + W xi is bounded, and V^pi by a number that holds everywhere."""
+    N, first = len(order), chain.place[model.start]
+    value, most, none = np.inf, 0.0, np.zeros(N)
+    for i in range(N):
+        bound = min(chain.F[i, N] + weighted_error(chain.F[i, :N], none, chain, model.quiet_log), Y[order[i]])
+        most = max(most, bound)
+        if i == first:
+            value = bound
+    return value, max(most, 1.0 + value)
+
+
+@numba.njit(cache=True, nogil=True)
+def _action_gains(order, chain, model, V, Y, policy):  # type: ignore[no-untyped-def]
+    """gain [N, A + 1] of lemma 8, the reset last: how much better than the policy an action may be."""
+    place, F = chain.place, chain.F
+    N, first = len(order), place[model.start]
+    A = model.support.shape[0] // len(V)
+    v = F[:, N]
+    sd, span, mean = np.empty(N + 1), np.empty(N + 1), np.empty(N + 1)
+    gain = np.zeros((N, A + 1))
+    for i in range(N):
+        s = order[i]
+        if chain.end[i]:
+            continue
+        if policy[s] != A:
+            off = weighted_error(F[first, :N], F[i, :N], chain, model.quiet_log)
+            gain[i, A] = min(v[i] - v[first] + off, Y[s] - V[model.start]) - 1.0
+        for a in range(0 if model.terminal[s] else A):
+            x = s * A + a
+            if policy[s] == a:
+                continue
+            gain[i, a] = Y[s] - 1.0
+            if model.support[x] == 0:
+                continue
+            column_moments(x, model, place, F, sd, span, mean)
+            off = weighted_error(mean[:N], F[i, :N], chain, model.quiet_log)
+            off += advantage_noise(model.r[x], model.q[x], chain.top, chain.beta, sd, span, mean)
+            gain[i, a] = min(gain[i, a], v[i] - mean[N] - 1.0 + off)
+    return gain
+
+
+@numba.njit(cache=True, nogil=True)
+def _iterate_suboptimality(order, chain, model, gain, elsewhere, V, Y, policy, rival):  # type: ignore[no-untyped-def]
+    """Z(start) after the iteration of lemma 9, from Y - V downwards; chain.Z <- Z, ``rival`` <- what holds Z up.
+
+    ``elsewhere`` is a bound on the sub-optimality in states never seen.
+    """
+    place, end = chain.place, chain.end
+    N, first = len(order), place[model.start]
+    A = model.support.shape[0] // len(V)
+    Z = chain.Z
+    for i in range(N):
+        Z[i] = 0.0 if end[i] else max(Y[order[i]] - V[order[i]], 0.0)
+    for sweep in range(MAX_GAP_ITERATIONS):
+        ceiling, change = max(elsewhere, Z.max()), 0.0
+        for step in range(N):
+            i = step if sweep % 2 == 0 else N - 1 - step
+            s = order[i]
+            if end[i]:
+                continue
+            best = gain[i, A] + Z[first]
+            action = A
+            for a in range(0 if model.terminal[s] else A):
+                x = s * A + a
+                up = 0.0
+                if model.support[x] > 0:
+                    m, variance, most = 0.0, 0.0, 0.0
+                    for k in range(model.support[x]):
+                        z = Z[place[model.successor[x, k]]]
+                        m += model.p_split[x, k] * z
+                        most = max(most, z)
+                    if policy[s] != a and gain[i, a] + (1.0 - model.q[x]) * most <= best:
+                        continue  # whatever the variance is
+                    for k in range(model.support[x]):
+                        variance += model.p_split[x, k] * (Z[place[model.successor[x, k]]] - m) ** 2
+                    up = m + math.sqrt(2.0 * model.r[x] * variance) + model.r[x] * (most - m)
+                    up = (1.0 - model.q[x]) * min(up, most)
+                    if policy[s] == a:
+                        up += model.q[x] * ceiling
+                if gain[i, a] + up > best:
+                    best = gain[i, a] + up
+                    action = a
+            rival[s] = action
+            best = max(best, 0.0)
+            if best < Z[i]:
+                change = max(change, Z[i] - best)
+                Z[i] = best
+        if change < 1e-4:
+            break
+    return Z[first]
+
+
+# One pair, seen from all columns of the visits at once: the inner loops of :mod:`adagoal.certified.gaps`.
+
+
+FAST_SUM_OPTIONS: dict[str, Any] = VECTOR_MATH_OPTIONS | {"fastmath": {"nnan", "nsz", "reassoc"}}
+"""Sums in any order."""
+
+
+@numba.njit(**VECTOR_MATH_OPTIONS)
+def column_moments(x, model, place, F, sd, span, mean):  # type: ignore[no-untyped-def]
+    """Standard deviation, range and mean of every column of F [N, m] over the observed successors of the pair x.
+
+    Up to four successors are one loop that keeps everything in registers (as in :mod:`adagoal.planning.simd_sweeps`).
+    """
+    o, first = model.support[x], np.uintp(place[model.successor[x, 0]])
+    if o <= 4:
+        i1, w1 = _successor_and_weight(x, 1, model, place)
+        i2, w2 = _successor_and_weight(x, 2, model, place)
+        i3, w3 = _successor_and_weight(x, 3, model, place)
+        for y in range(F.shape[1]):
+            d1, d2, d3 = F[i1, y] - F[first, y], F[i2, y] - F[first, y], F[i3, y] - F[first, y]
+            m = w1 * d1 + w2 * d2 + w3 * d3
+            sd[y] = math.sqrt(max(w1 * d1 * d1 + w2 * d2 * d2 + w3 * d3 * d3 - m * m, 0.0))
+            span[y] = max(max(d1, d2), max(d3, 0.0)) - min(min(d1, d2), min(d3, 0.0))
+            mean[y] = m + F[first, y]
+        return
+    low, high = np.zeros(F.shape[1]), np.zeros(F.shape[1])  # beside the first successor
+    mean[:], sd[:] = 0.0, 0.0
+    for k in range(1, o):
+        i, w = _successor_and_weight(x, k, model, place)
+        for y in range(F.shape[1]):
+            d = F[i, y] - F[first, y]
+            mean[y] += w * d
+            sd[y] += w * d * d
+            low[y], high[y] = min(low[y], d), max(high[y], d)
+    for y in range(F.shape[1]):
+        sd[y] = math.sqrt(max(sd[y] - mean[y] * mean[y], 0.0))
+        mean[y] += F[first, y]
+        span[y] = high[y] - low[y]
+
+
+@numba.njit(**VECTOR_MATH_OPTIONS)
+def _successor_and_weight(x, k, model, place):  # type: ignore[no-untyped-def]
+    """The place of the k-th successor of a pair and its weight; beyond the last one the first with weight zero."""
+    inside = k < model.support[x]
+    return np.uintp(place[model.successor[x, k if inside else 0]]), model.p_split[x, k] if inside else 0.0
+
+
+@numba.njit(**FAST_SUM_OPTIONS)
+def weighted_error(one, other, chain, quiet_log):  # type: ignore[no-untyped-def]
+    """A bound on sum_y weights(y) |xi(y)| with weights = |one - other|, both [N].
+
+    The observed successors add sum_y weights(y) seen(y). The others add top sum_y weights(y) q_y, where the pairs of
+    the quiet window share their unseen mass.
+    """
+    seen, each, alone, shared = 0.0, 0.0, 0.0, 0.0
+    for y in range(len(one)):
+        weight = abs(one[y] - other[y])
+        seen += weight * chain.seen[y]
+        each += weight * chain.masses[0, y]
+        alone += weight * chain.masses[1, y]
+        shared = max(shared, weight * chain.masses[2, y])
+    return seen + chain.top * min(each, alone + shared * quiet_log)
+
+
+@numba.njit(**FAST_SUM_OPTIONS)
+def advantage_noise(r, q, top, beta, sd, span, mean):  # type: ignore[no-untyped-def]
+    """What a pair with these widths [N + 1], the value last, adds to the advantage of lemma 8."""
+    N = len(beta)
+    spread, reach, size = sd[N], span[N], mean[N]
+    for y in range(N):
+        spread += sd[y] * beta[y]
+        reach += span[y] * beta[y]
+        size += mean[y] * beta[y]
+    return math.sqrt(2.0 * r) * spread + r * reach + q * min(size, top)

@@ -1,0 +1,267 @@
+"""What a training believed and what it could do, over time: kept sparingly, for its page.
+
+maps    D and E over a fixed grid of goals, at the cycles 0, k, 2k, ... where k is the smallest power of two with
+        which there are at most :data:`MAX_KEPT_MAPS`. So it does not matter how long the training was planned to be.
+tests   how far the goals of every test were at the start, and whether they were held at the last step
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adagoal.core.file_formats import COUNT_SCHEMA, ArraySpec
+from adagoal.core.types import Bools, Floats, Singles
+from adagoal.deep.config import CONTACT_DISTANCE, Config
+from adagoal.deep.goal_envs import EnvDimensions
+from adagoal.deep.goal_samplers import GoalSampler, bounding_box, is_inside_box
+from adagoal.deep.rollout_workers import EpisodeBatch
+
+MAP_POINTS_PER_AXIS = 21
+"""Goals per axis of a map."""
+MAX_KEPT_MAPS = 32
+"""Maps that are kept at a time."""
+MAX_MAP_VALUE = 1e12
+"""Distances and errors are smaller than this."""
+
+
+@dataclass
+class ValueMapHistory:
+    """Maps and tests of S runs."""
+
+    maps: dict[int, Singles] = field(default_factory=dict)
+    """By their cycle, D and E ``[S, 2, POINTS, POINTS]``; ``[S, 2, POINTS]`` where goals are numbers."""
+    tests: list[Singles] = field(default_factory=list)
+    """Of the last tests, ``[S, n, 2]``: the distance of a goal, and 1 where it was held."""
+
+    def is_map_due(self, cycle: int) -> bool:
+        """Whether the map of a cycle is to be kept."""
+        return cycle % _map_stride(cycle) == 0
+
+    def add_map(self, cycle: int, D: Floats, E: Floats) -> None:
+        """Keep the map of a cycle that is due, and fewer of the earlier ones; none of a training that diverged."""
+        found = np.stack([D, E], 1).astype(np.float32)
+        self.maps = {c: m for c, m in self.maps.items() if c % _map_stride(cycle) == 0}
+        if np.isfinite(found).all() and found.max() < MAX_MAP_VALUE:
+            self.maps[cycle] = found
+
+    def add_test(self, away: Floats, held: Bools) -> None:
+        """A test: distances at the start and successes, both ``[rounds, S, B]``."""
+        found = np.moveaxis(np.stack([away, held], -1), 0, 1)
+        self.tests.append(found.reshape(len(found), -1, 2).astype(np.float32))
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """What there is, for a file."""
+        found: dict[str, NDArray[Any]] = {}
+        if self.tests:
+            found["tests"] = np.stack(self.tests)
+        if self.maps:
+            found |= {"map_cycles": np.array(list(self.maps), np.int64), "maps": np.stack(list(self.maps.values()))}
+        return found
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> ValueMapHistory:
+        """The inverse of :meth:`to_arrays`."""
+        cycles = arrays.get("map_cycles", np.zeros(0, np.int64)).tolist()
+        return cls(dict(zip(cycles, arrays.get("maps", ()), strict=True)), list(arrays.get("tests", ())))
+
+
+def value_map_schema(runs: int, cycles: int, axes: int) -> dict[str, ArraySpec]:
+    """The schema of :meth:`Past.to_arrays`: maps over one or two ``axes``, of some of the cycles."""
+    maps: tuple[int | str, ...] = ("maps", runs, 2, *["points"] * axes)
+    return {
+        "tests": ArraySpec("float32", ("tests", runs, "goals", 2), low=0.0, high=MAX_MAP_VALUE, optional=True),
+        "map_cycles": ArraySpec("int64", ("maps",), low=0, below=cycles, increasing=True, optional=True),
+        "maps": ArraySpec("float32", maps, low=0.0, high=MAX_MAP_VALUE, optional=True),
+    }
+
+
+def check_value_maps(arrays: Mapping[str, NDArray[Any]], tests: int) -> None:
+    """Whether arrays that keep the rules belong together; a ``ValueError`` says what does not."""
+    if ("maps" in arrays) != ("map_cycles" in arrays):
+        raise ValueError("the maps over time are incomplete")
+    if "maps" in arrays and (arrays["maps"].size == 0 or arrays["maps"].shape[-1] < 2):
+        raise ValueError("the maps over time are empty")
+    if "tests" in arrays and (arrays["tests"].size == 0 or len(arrays["tests"]) > tests):
+        raise ValueError("there are more tests than were made, or none")
+
+
+def _map_stride(cycle: int) -> int:
+    """Cycles between two maps, once so many have passed."""
+    return 1 << (cycle // MAX_KEPT_MAPS).bit_length()
+
+
+# What happened in a training: one record per run and cycle, the goals chosen, the test results.
+
+
+SHARE_SCHEMA: dict[str, Any] = {"type": "number", "minimum": 0, "maximum": 1}
+LENGTH_SCHEMA: dict[str, Any] = {"type": "number", "minimum": 0}
+ROW_HEAD_SCHEMA: dict[str, Any] = {
+    "run": COUNT_SCHEMA,
+    "seed": COUNT_SCHEMA,
+    "goal_rule": {"type": "string"},
+    "cycle": COUNT_SCHEMA,
+    "steps": COUNT_SCHEMA,
+    "wall_seconds": LENGTH_SCHEMA,
+}
+"""What every row has, and how a file must give it (see :mod:`adagoal.core.file_formats`)."""
+ROW_MEASURES_SCHEMA: dict[str, Any] = {
+    "success": SHARE_SCHEMA,
+    "success_any": SHARE_SCHEMA,
+    "train_success": SHARE_SCHEMA,
+    "inside_test": SHARE_SCHEMA,
+    "on_table": SHARE_SCHEMA,
+    "reachable": SHARE_SCHEMA,
+    "distance": LENGTH_SCHEMA,
+    "error": LENGTH_SCHEMA,
+    "moved": SHARE_SCHEMA,
+}
+"""What a row may know of its cycle; whatever else it has is a loss that the algorithm or the ensemble names."""
+ROW_COLUMNS = (*ROW_HEAD_SCHEMA, *ROW_MEASURES_SCHEMA)
+
+
+@dataclass
+class TrainingHistory:
+    """Rows (see :data:`ROW_COLUMNS`) and chosen goals of S runs."""
+
+    configs: Sequence[Config]
+    train_boxes: list[Floats]
+    """Bounding box ``[2, goal]`` of each run's training space."""
+    test_boxes: list[Floats]
+    table_box: Floats | None
+    """Table top ``[2, 2]`` in x and y (Fetch)."""
+    sizes: EnvDimensions
+    wall_seconds: float = 0.0
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    goals: list[Floats] = field(default_factory=list)
+    """Training goals ``[S, B, goal]`` of each cycle."""
+    value_maps: ValueMapHistory = field(default_factory=ValueMapHistory)
+
+    @classmethod
+    def start_empty(
+        cls,
+        configs: Sequence[Config],
+        train: Sequence[GoalSampler],
+        test: Sequence[GoalSampler],
+        table: Floats | None,
+        sizes: EnvDimensions,
+    ) -> TrainingHistory:
+        """Nothing yet."""
+        return cls(configs, [bounding_box(f) for f in train], [bounding_box(f) for f in test], table, sizes)
+
+    def steps_before_cycle(self, cycle: int) -> int:
+        """Environment steps of training played before a cycle."""
+        return cycle * self.configs[0].episodes * self.sizes.horizon
+
+    def add_cycle(
+        self,
+        cycle: int,
+        goals: Floats,
+        notes: Sequence[dict[str, float]],
+        losses: dict[str, Any],
+        episodes: EpisodeBatch,
+        distances: Floats,
+    ) -> None:
+        """One cycle: goals ``[S, B, goal]``, what was known of them, losses ``[S]``, test distances."""
+        arrived = np.linalg.norm(episodes.achieved[:, :, -1] - episodes.goal, axis=-1) <= self.sizes.success
+        far = (
+            np.linalg.norm(episodes.achieved - episodes.achieved[:, :, :1], axis=-1).max(-1)
+            > CONTACT_DISTANCE * self.sizes.success
+        )
+        per_run = {name: np.asarray(loss) for name, loss in losses.items()}
+        rows = []
+        for run in range(len(self.configs)):
+            row = (
+                self._make_row_head(run, cycle)
+                | notes[run]
+                | {name: float(loss[run]) for name, loss in per_run.items()}
+            )
+            row["train_success"] = float(arrived[run].mean())
+            row["moved"] = float(far[run].mean())
+            row["inside_test"] = float(is_inside_box(self.test_boxes[run], goals[run]).mean())
+            if self.table_box is not None:
+                row["on_table"] = float(is_inside_box(self.table_box, goals[run][:, :2]).mean())
+            rows.append(_drop_infinite_values(row) | self._test_success(distances, run))
+        self.goals.append(goals)
+        self.rows += rows
+
+    def add_final_test(self, cycle: int, distances: Floats) -> None:
+        """The final test, after the last cycle."""
+        self.rows += [
+            self._make_row_head(run, cycle) | self._test_success(distances, run) for run in range(len(self.configs))
+        ]
+
+    def _make_row_head(self, run: int, cycle: int) -> dict[str, Any]:
+        config = self.configs[run]
+        head = {"run": run, "seed": config.seed, "goal_rule": config.goal_rule, "cycle": cycle}
+        return head | {"steps": self.steps_before_cycle(cycle), "wall_seconds": round(self.wall_seconds, 2)}
+
+    def _test_success(self, distances: Floats, run: int) -> dict[str, float]:
+        """Success at the last step and at any step, from test distances ``[rounds, S, B, T]``."""
+        if not len(distances):
+            return {}
+        near = distances[:, run] <= self.sizes.success
+        return {"success": float(near[..., -1].mean()), "success_any": float(near.any(-1).mean())}
+
+    def learning_curve(self, run: int) -> list[dict[str, Any]]:
+        """Rows of the tests, each with the means since the previous test of what the cycles logged."""
+        averaged = ("train_success", "inside_test", "on_table", "reachable", "distance", "error", "moved")
+        points: list[dict[str, Any]] = []
+        since: list[dict[str, Any]] = []
+        for row in (r for r in self.rows if r["run"] == run):
+            if "success" in row:
+                point = {k: row[k] for k in ("steps", "wall_seconds", "success", "success_any")}
+                for name in averaged:
+                    values = [r[name] for r in since if name in r]
+                    if values:
+                        point[name] = round(float(np.mean(values)), 4)
+                points.append(point)
+                since = []
+            since.append(row)
+        return points
+
+    def to_csv(self) -> str:
+        """All rows as a table; losses come last."""
+        losses = dict.fromkeys(name for row in self.rows for name in row if name not in ROW_COLUMNS)
+        text = io.StringIO()
+        writer = csv.DictWriter(text, (*ROW_COLUMNS, *losses), restval="")
+        writer.writeheader()
+        writer.writerows(self.rows)
+        return text.getvalue()
+
+    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """Arrays and JSON-ready facts for :meth:`restore`."""
+        arrays = {"goals": np.stack(self.goals), **self.value_maps.to_arrays()}
+        return arrays, {"rows": self.rows, "wall_seconds": self.wall_seconds}
+
+    def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
+        """The inverse of :meth:`state`."""
+        self.goals, self.value_maps = list(arrays["goals"]), ValueMapHistory.from_arrays(arrays)
+        self.rows, self.wall_seconds = facts["rows"], float(facts["wall_seconds"])
+
+
+def _drop_infinite_values(row: dict[str, Any]) -> dict[str, Any]:
+    """What a training that diverged cannot say (NaN, infinities) is left out of its log: no file could hold it."""
+    return {name: x for name, x in row.items() if not isinstance(x, float) or math.isfinite(x)}
+
+
+def steps_to_success(curves: Sequence[Sequence[dict[str, Any]]], share: float) -> int | None:
+    """Steps at which the median test success over runs first reaches a share; None if it never does."""
+    for points in zip(*curves, strict=False):
+        if statistics.median(p["success"] for p in points) >= share:
+            return int(points[0]["steps"])
+    return None
+
+
+def median_success_at(curves: Sequence[Sequence[dict[str, Any]]], steps: int) -> float | None:
+    """Median test success over runs at the last test not after ``steps``."""
+    known = [[p["success"] for p in points if p["steps"] <= steps] for points in curves]
+    return statistics.median(values[-1] for values in known) if all(known) else None

@@ -1,0 +1,341 @@
+"""Environments by name: the built-in worlds, anything that Gymnasium can make, and objects as they are."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import functools
+import importlib
+import inspect
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import EnvSpec, load_env_creator, parse_env_id
+
+from adagoal.core import argument_checks, user_code
+from adagoal.core.argument_checks import check_number
+from adagoal.core.environment import TabularEnv
+from adagoal.core.errors import OBJECT_ENV_PREFIX, EnvironmentFailure, InputError, describe_exception
+from adagoal.envs import model_families, model_sources, toy_models
+from adagoal.envs.env_backends import TOY_TEXT, InProcessEnv, SubprocessEnv
+from adagoal.envs.gym_adapter import GymAdapter
+from adagoal.envs.indexed_env import RANDOM_START, StartSeed
+from adagoal.envs.model import TabularMDP
+from adagoal.envs.model_sources import toy_text_model
+from adagoal.envs.simulator import ModelSimulator
+
+GymEnv = gymnasium.Env[Any, Any]
+
+MODEL_BUILDERS: dict[str, Callable[..., TabularMDP]] = {
+    "two-room": toy_models.two_room_grid,
+    "two-room-right": functools.partial(toy_models.two_room_grid, layout="right"),
+    "grid": toy_models.open_grid_model,
+    "grid-file": toy_models.grid_from_file,
+    "maze": toy_models.random_maze,
+    "chain": toy_models.chain_model,
+    "waiting-chain": toy_models.waiting_chain,
+    "rare-exit": toy_models.rare_exit_chain,
+    "trap-chain": toy_models.trap_chain,
+    "fan": toy_models.fan_model,
+    "lower-bound": toy_models.lower_bound_instance,
+    "separation": toy_models.separation_instance,
+    "random-dense": model_families.random_dense,
+    "random-sparse": model_families.random_sparse,
+    "random-deterministic": model_families.random_deterministic,
+    "random-traps": model_families.random_traps,
+    "random-unreachable": model_families.random_unreachable,
+    "random-waiting": model_families.random_waiting,
+    "random-rare-exits": model_families.random_rare_exits,
+    "mixture-windy": model_families.windy_mixture,
+    "mixture-slippery": model_families.slippery_mixture,
+    "mixture-weather": model_families.weather_mixture,
+    "mixture-tree": model_families.tree_mixture,
+    "mixture-inventory": model_families.inventory_mixture,
+    "mixture-signed": functools.partial(model_families.windy_mixture, signed=True),
+}
+"""Builders of known models; all their arguments are keywords."""
+
+EXAMPLE_ENVS = {
+    "FrozenLake-v1": "Gymnasium: slippery ice with holes; map_name=8x8, is_slippery=false",
+    "CliffWalking-v1": "Gymnasium: a grid whose cliff sends back to the start; is_slippery=true",
+    "Taxi-v4": "Gymnasium: 500 states; the start is random unless --start-seed fixes it",
+    "MiniGrid-Empty-5x5-v0": "MiniGrid (pip install minigrid): states are enumerated as they are met",
+    "any other Gymnasium id": "discrete actions, and observations that are discrete or can be told apart exactly",
+}
+
+
+class EnvEntry(NamedTuple):
+    """One line of ``adagoal envs``."""
+
+    name: str
+    description: str
+    arguments: dict[str, Any]
+    """Accepted names of ``env_args`` with their defaults ("required" where there is none)."""
+
+
+def make_single_env(
+    env: str | GymEnv | TabularEnv | TabularMDP,
+    env_args: Mapping[str, Any],
+    start_seed: StartSeed,
+    max_states: int | None,
+    step_timeout: float | None = None,
+) -> tuple[TabularEnv, str]:
+    """The world to explore, and its name in results.
+
+    A name gives a compiled simulator where the model is known (built-in worlds, toy-text environments); an
+    environment object is always stepped as it is. With ``step_timeout`` an environment is made and stepped in a
+    process of its own, which a step that takes longer does not survive.
+    """
+    if step_timeout is not None:
+        check_number("step_timeout", step_timeout, 0, 1e6, closed="(]")
+        if not isinstance(env, str | TabularMDP):
+            raise InputError("an environment object cannot be sent to another process; give its name", "step_timeout")
+    check_env_arguments(env_args, start_seed, max_states)
+    brought = model_sources.model_from_argument(env, env_args)
+    if start_seed == RANDOM_START and (
+        brought is not None or not isinstance(env, str | gymnasium.Env) or env in MODEL_BUILDERS
+    ):
+        raise InputError("random is for Gymnasium environments; a model has one start", "start")
+    if brought is not None:
+        return ModelSimulator(brought, own=True), env if isinstance(env, str) else OBJECT_ENV_PREFIX + brought.name
+    if isinstance(env, str):
+        if is_model_name(env):
+            return ModelSimulator(_build_named_model(env, env_args)), env
+        spec, notes = find_gym_spec(env)
+        world: TabularEnv
+        if step_timeout is not None and not str(spec.entry_point).startswith(TOY_TEXT):
+            body = SubprocessEnv(functools.partial(_make_backend, env, dict(env_args), max_states), env, step_timeout)
+            world = GymAdapter(body, env, start_seed, max_states)
+        else:
+            made = make_gym_env(env, env_args)
+            model = toy_text_model(made, env, start_seed)
+            if model is None:
+                world = GymAdapter(made, env, start_seed, max_states)
+            else:
+                world = ModelSimulator(model, observations=int(made.observation_space.n))  # type: ignore[attr-defined]
+        for line in notes:
+            world.add_warning(line)
+        return world, env
+    if env_args:
+        raise InputError(f"{next(iter(env_args))} given, but the environment is an object, made already", "env_args")
+    if isinstance(env, gymnasium.Env):
+        name = OBJECT_ENV_PREFIX + (env.spec.id if env.spec is not None else type(env.unwrapped).__name__)
+        stepped, model = GymAdapter(env, name, start_seed, max_states), toy_text_model(env, name, start_seed)
+        if model is not None:
+            stepped.labels, stepped.layout = model.labels, model.layout
+        return stepped, name
+    if hasattr(env, "rollout") and not isinstance(env, TabularMDP):
+        return env, env.name
+    text = f"must be a name, a file, a matrix, a Model, a Gymnasium environment or a World, not {type(env).__name__}"
+    raise InputError(text, "env")
+
+
+def parse_start_option(start: Any, start_seed: StartSeed) -> StartSeed:
+    """What is said about the start of an environment, as one value; a state of a matrix says nothing about that."""
+    if not isinstance(start, str):
+        return start_seed
+    if start != RANDOM_START:
+        raise InputError(f"must be {RANDOM_START}, or a state of a matrix, got {start!r}", "start")
+    if start_seed not in (None, RANDOM_START):
+        raise InputError("a start that is random is not drawn with a seed; give one of the two", "start")
+    return RANDOM_START
+
+
+def check_env_arguments(env_args: Any, start_seed: Any, max_states: Any) -> None:
+    """Types and ranges of what is said about an environment."""
+    if max_states is not None and (not isinstance(max_states, int | np.integer) or max_states < 2):
+        raise InputError(
+            f"must be a whole number >= 2, got {argument_checks.format_given_value(max_states)}", "max_states"
+        )
+    if start_seed is not None and start_seed != RANDOM_START:
+        argument_checks.check_seed("start_seed", start_seed)
+    argument_checks.check_argument_dict("env_args", env_args)
+
+
+def require_trusted_env(env: str, trust: bool) -> str:
+    """The environment that a folder names, unless naming it would run code that nobody but the folder has asked for."""
+    if ":" in env and not env.startswith(OBJECT_ENV_PREFIX) and not trust:
+        text = f"the run is on {env!r}, which names a module to import; give the environment again, or trust the folder"
+        raise InputError(text, "env")
+    return env
+
+
+def make_exact_model(
+    env: str | GymEnv | TabularEnv | TabularMDP, env_args: Mapping[str, Any], start_seed: StartSeed
+) -> TabularMDP | None:
+    """The exact model with the same state numbers as :func:`make_single_env`'s, or None where nobody knows it."""
+    brought = model_sources.model_from_argument(env, env_args)
+    if brought is not None:
+        return brought
+    if isinstance(env, str):
+        return (
+            _build_named_model(env, env_args)
+            if is_model_name(env)
+            else toy_text_model(make_gym_env(env, env_args), env, start_seed)
+        )
+    if isinstance(env, gymnasium.Env):
+        return toy_text_model(env, OBJECT_ENV_PREFIX + type(env.unwrapped).__name__, start_seed)
+    return env.mdp if isinstance(env, ModelSimulator) else None
+
+
+def list_environments() -> list[EnvEntry]:
+    """What an environment can be: built-in worlds with their arguments, those of installed packages, and examples."""
+    rows = [_describe_builder(name) for name in MODEL_BUILDERS]
+    for name in user_code.list_plugin_names(user_code.ENV_GROUP):
+        try:
+            rows.append(_describe_builder(name))
+        except InputError as error:
+            rows.append(EnvEntry(name, error.reason, {}))
+    return rows + [EnvEntry(name, text, {}) for name, text in EXAMPLE_ENVS.items()]
+
+
+def is_model_name(name: str) -> bool:
+    """Whether a name means a known model: a built-in world, or one that an installed package declares."""
+    return name in MODEL_BUILDERS or name in user_code.list_plugin_names(user_code.ENV_GROUP)
+
+
+def _describe_builder(name: str) -> EnvEntry:
+    return EnvEntry(name, (inspect.getdoc(_unwrap_partial(name)) or "").split("\n")[0], _builder_arguments(name))
+
+
+def _find_builder(name: str) -> Callable[..., TabularMDP]:
+    found = MODEL_BUILDERS.get(name) or user_code.load_plugin(user_code.ENV_GROUP, name, "env")
+    if not callable(found):
+        raise InputError(f"{name!r} of an installed package is not a function", "env")
+    return found
+
+
+def _unwrap_partial(name: str) -> Callable[..., TabularMDP]:
+    builder = _find_builder(name)
+    return builder.func if isinstance(builder, functools.partial) else builder
+
+
+def _builder_arguments(name: str) -> dict[str, Any]:
+    """The arguments that a user may give to a known model, with their defaults."""
+    builder = _find_builder(name)
+    fixed = builder.keywords if isinstance(builder, functools.partial) else {}
+    parameters = inspect.signature(_unwrap_partial(name)).parameters.values()
+    return {p.name: "required" if p.default is p.empty else p.default for p in parameters if p.name not in fixed}
+
+
+def _build_named_model(name: str, arguments: Mapping[str, Any]) -> TabularMDP:
+    """A known model by its name; wrong arguments are one clear line."""
+    accepted = _builder_arguments(name)
+    _check_argument_names(name, arguments, accepted)
+    for argument, default in accepted.items():
+        if default == "required" and argument not in arguments:
+            raise InputError(f"{name} needs {argument}=...", "env_args")
+    try:
+        model = _find_builder(name)(**arguments)
+    except InputError as error:
+        raise InputError(str(error), "env_args") from None
+    except Exception as error:
+        if name in MODEL_BUILDERS:
+            raise
+        raise EnvironmentFailure(f"{name} cannot be made ({describe_exception(error)})", "env") from error
+    if not isinstance(model, TabularMDP):
+        raise InputError(f"{name} of an installed package gave a {type(model).__name__}, not a Model", "env")
+    return model
+
+
+def _check_argument_names(env: str, arguments: Mapping[str, Any], accepted: Iterable[str]) -> None:
+    for argument in arguments:
+        if argument not in accepted:
+            raise InputError(
+                f"{env} has no argument {argument!r}; it accepts {', '.join(accepted) or 'none'}", "env_args"
+            )
+
+
+def find_gym_spec(env: str) -> tuple[EnvSpec, list[str]]:
+    """What Gymnasium knows under an id, and what should be said about it."""
+    if env.startswith(OBJECT_ENV_PREFIX):
+        raise InputError(f"{env} was an environment object of the program that ran it; give the object again", "env")
+    module = env.partition(":")[0]
+    if module.endswith(".py"):
+        name = Path(module).stem
+        raise InputError(f"{env} names a file; write {name}:ID, with an ID that {name} registers at Gymnasium", "env")
+    if os.path.isfile(env):
+        text = f"{env} is no file of a model ({', '.join(model_sources.MODEL_SUFFIXES)}); adagoal.Model.from_dense(P).save(...)"
+        raise InputError(f"{text} makes one from an array P[s, a, s']", "env")
+    if env.startswith(("MiniGrid-", "BabyAI-")):
+        _import_minigrid(env)
+    with _convert_package_errors(env, {}):
+        spec, notes = _resolve_gym_spec(env)
+        if spec.entry_point is None:
+            raise InputError(f"{spec.id} cannot be made: it has no entry point", "env")
+        return spec, notes
+
+
+def make_gym_env(env: str, arguments: Mapping[str, Any]) -> GymEnv:
+    """An environment by its Gymnasium id, without Gymnasium's checks."""
+    spec, _ = find_gym_spec(env)
+    with _convert_package_errors(env, arguments):
+        creator: Any = spec.entry_point if callable(spec.entry_point) else load_env_creator(str(spec.entry_point))
+        parameters = inspect.signature(creator).parameters
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+            _check_argument_names(env, arguments, [name for name in parameters if name != "render_mode"])
+        return gymnasium.make(spec, disable_env_checker=True, **arguments)
+
+
+def _make_backend(env: str, arguments: Mapping[str, Any], max_states: int | None) -> InProcessEnv:
+    """An environment for a process of its own."""
+    return InProcessEnv(make_gym_env(env, arguments), env, max_states)
+
+
+@contextlib.contextmanager
+def _convert_package_errors(env: str, arguments: Mapping[str, Any]) -> Iterator[None]:
+    """Code of an environment's package: without its notices, and whatever it raises is one clear line."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            yield
+        except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
+            raise InputError(f"{env} needs a package that is not installed ({error})", "env") from None
+        except (KeyboardInterrupt, InputError):
+            raise
+        except BaseException as error:
+            given = ", ".join(f"{key}={value}" for key, value in arguments.items())
+            text = f"{env} cannot be made{f' with {given}' if given else ''} ({describe_exception(error)})"
+            raise EnvironmentFailure(text, "env_args" if given else "env") from error
+
+
+def _import_minigrid(env: str) -> None:
+    """MiniGrid registers its environments when it is imported."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            import minigrid  # noqa: F401
+        except ImportError:
+            raise InputError(f"{env} needs the minigrid package: pip install minigrid", "env") from None
+
+
+def _resolve_gym_spec(env: str) -> tuple[EnvSpec, list[str]]:
+    """What Gymnasium knows under the id; the newest version stands in for one that was deprecated, or not given."""
+    module, colon, rest = env.partition(":")
+    if colon:
+        importlib.import_module(module)
+        env = rest
+    if env in gymnasium.registry:
+        return gymnasium.spec(env), []
+    try:
+        namespace, name, version = parse_env_id(env)
+    except gymnasium.error.Error:
+        raise InputError(_unknown_env_message(env), "env") from None
+    same = [spec for spec in gymnasium.registry.values() if (spec.namespace, spec.name) == (namespace, name)]
+    newest = max(same, key=lambda spec: spec.version or 0, default=None)
+    if newest is None or (version or 0) > (newest.version or 0):
+        raise InputError(_unknown_env_message(env), "env")
+    return newest, [f"{env} is not in the installed Gymnasium: {newest.id} was used instead"]
+
+
+def _unknown_env_message(env: str) -> str:
+    names = [*MODEL_BUILDERS, *user_code.list_plugin_names(user_code.ENV_GROUP), *gymnasium.registry]
+    folded = {name.lower(): name for name in names}
+    close = [folded[match] for match in difflib.get_close_matches(env.lower(), folded, n=3, cutoff=0.5)]
+    hint = f"did you mean {' or '.join(close)}?" if close else "`adagoal envs` lists what there is"
+    return f"unknown environment {env!r}; {hint}"

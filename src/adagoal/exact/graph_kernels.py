@@ -1,0 +1,210 @@
+"""Compiled loops of the exact solver over graphs and single policies; those over all goals are in planning/value_iteration.py."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from adagoal.core.types import Actions, Bools, Floats, Ints, Longs
+from adagoal.planning.model_arrays import SparseModel, TargetGoals
+
+
+@njit(cache=True)
+def reversed_edges(model: SparseModel) -> tuple[Longs, Ints]:
+    """The edges of all ordinary actions, backwards, as (indptr [S + 1], sources): the states that lead to s."""
+    n_states = model.terminal.size
+    rows = model.indptr[:: (model.indptr.size - 1) // n_states]  # those of all actions of a state
+    indptr = np.zeros(n_states + 2, np.int64)
+    sources = np.empty(0, np.int32)
+    for fill in (False, True):  # count the edges first
+        last = np.full(n_states, -1, np.int32)  # the state that an edge to s was last found from
+        for s in range(n_states):
+            for k in range(rows[s], rows[s] if model.terminal[s] else rows[s + 1]):
+                successor = model.successors[k]
+                if last[successor] != s:
+                    last[successor] = s
+                    if fill:
+                        sources[indptr[successor + 1]] = s
+                        indptr[successor + 1] += 1
+                    else:
+                        indptr[successor + 2] += 1
+        if not fill:
+            indptr = np.cumsum(indptr)
+            sources = np.empty(indptr[-1], np.int32)
+    return indptr[:-1], sources
+
+
+@njit(cache=True)
+def breadth_first_hops(indptr: Longs, neighbours: Ints, sources: Longs, limit: float) -> Floats:
+    """[S]: the fewest edges from any of the sources; infinite where no path has at most ``limit`` of them."""
+    distance = np.full(indptr.size - 1, np.inf)
+    queue = np.empty(distance.size, np.int32)
+    for i in range(sources.size):
+        distance[sources[i]], queue[i] = 0.0, sources[i]
+    head, tail = 0, sources.size
+    while head < tail and distance[queue[head]] < limit:
+        state = queue[head]
+        head += 1
+        for k in range(indptr[state], indptr[state + 1]):
+            if distance[neighbours[k]] == np.inf:
+                distance[neighbours[k]] = distance[state] + 1.0
+                queue[tail] = neighbours[k]
+                tail += 1
+    return distance
+
+
+@njit(cache=True)
+def states_by_goal(targets: TargetGoals) -> tuple[Longs, Longs]:
+    """The states of every goal, one goal after the other, as (indptr [G + 1], states)."""
+    indptr = np.zeros(targets.size + 2, np.int64)
+    states = np.empty(0, np.int64)
+    for fill in (False, True):  # count them first
+        for s in range(targets.column.shape[0]):
+            for k in range(targets.column.shape[1]):
+                goal = targets.column[s, k]
+                if goal >= 0 and fill:
+                    states[indptr[goal + 1]] = s
+                    indptr[goal + 1] += 1
+                elif goal >= 0:
+                    indptr[goal + 2] += 1
+        if not fill:
+            indptr = np.cumsum(indptr)
+            states = np.empty(indptr[-1], np.int64)
+    return indptr[:-1], states
+
+
+@njit(cache=True)
+def hop_counts_to_goals(model: SparseModel, indptr: Longs, sources: Ints, targets: TargetGoals, limit: float) -> Floats:
+    """[S, G]: the fewest steps with which luck could lead from s to g, one reset at once included.
+
+    Infinite where no path without a reset exists that has at most ``limit`` steps. ``indptr`` and ``sources`` are the
+    :func:`reversed_edges`.
+    """
+    first, states = states_by_goal(targets)
+    counts = np.empty((indptr.size - 1, targets.size))
+    for g in range(targets.size):
+        distance = breadth_first_hops(indptr, sources, states[first[g] : first[g + 1]], limit)
+        most = 1.0 + distance[model.start] if model.reset else np.inf
+        for s in range(distance.size):
+            counts[s, g] = min(distance[s], most) if distance[s] < np.inf else np.inf
+    return counts
+
+
+@njit(cache=True)
+def policy_rows(model: SparseModel, actions: Actions, goal: Bools) -> tuple[Longs, Ints, Floats]:
+    """A stationary policy [S] as rows (indptr [S + 1], successors, probabilities); those of ``goal`` [S] are empty."""
+    n_states = actions.size
+    n_actions = (model.indptr.size - 1) // n_states
+    indptr = np.zeros(n_states + 1, np.int64)
+    successors = np.empty(model.successors.size + n_states, np.int32)
+    probabilities = np.empty(successors.size)
+    end = 0
+    for s in range(n_states):
+        if not goal[s] and (model.terminal[s] or actions[s] == n_actions):
+            successors[end], probabilities[end] = model.start, 1.0
+            end += 1
+        elif not goal[s]:
+            x = s * n_actions + actions[s]
+            for k in range(model.indptr[x], model.indptr[x + 1]):
+                successors[end], probabilities[end] = model.successors[k], model.probabilities[k]
+                end += 1
+        indptr[s + 1] = end
+    return indptr, successors[:end].copy(), probabilities[:end].copy()
+
+
+@njit(cache=True)
+def forward_closure(indptr: Longs, neighbours: Ints, members: Bools) -> Bools:
+    """[S]: the states that a graph leads to from the members, themselves included."""
+    reached = members.copy()
+    stack = [np.int64(s) for s in range(members.size) if members[s]]
+    while len(stack) > 0:
+        state = stack.pop()
+        for k in range(indptr[state], indptr[state + 1]):
+            if not reached[neighbours[k]]:
+                reached[neighbours[k]] = True
+                stack.append(np.int64(neighbours[k]))
+    return reached
+
+
+@njit(cache=True)
+def almost_sure_states(model: SparseModel, goal: Bools) -> Bools:
+    """[S]: the states from which some policy reaches the states of ``goal`` [S] with probability one.
+
+    The greatest set that can be kept for ever while the goal stays within reach: states from which the
+    actions that stay inside the set cannot lead to the goal are taken away until nothing changes.
+    """
+    indptr, successors = model.indptr, model.successors
+    n_states = model.terminal.size
+    n_actions = (indptr.size - 1) // n_states
+    inside = np.ones(n_states, np.bool_)
+    while True:
+        attracted = goal.copy()
+        grew = True
+        while grew:
+            grew = False
+            for s in range(n_states):
+                if attracted[s]:
+                    continue
+                attracted[s] = model.reset and attracted[model.start]
+                for a in range(0 if model.terminal[s] else n_actions):
+                    stays, approaches = True, False
+                    for k in range(indptr[s * n_actions + a], indptr[s * n_actions + a + 1]):
+                        stays &= inside[successors[k]]
+                        approaches |= attracted[successors[k]]
+                    attracted[s] |= stays and approaches
+                grew |= attracted[s]
+        if (attracted == inside).all():
+            return inside
+        inside = attracted
+
+
+@njit(cache=True)
+def eliminate_states(p: Floats, out: Floats) -> Floats:
+    """Expected steps [n] until a chain ends that moves by p [n, n] (diagonal ignored) and ends with ``out`` [n].
+
+    Elimination of states without a subtraction (Grassmann, Taksar, Heyman 1985): every entry of the
+    result is accurate to a few units of rounding, however large it is. Overwrites its arguments.
+    """
+    n = out.size
+    cost = np.ones(n)
+    leaving = np.empty(n)
+    for k in range(n - 1, -1, -1):
+        leaving[k] = p[k, :k].sum() + out[k]
+        for i in range(k):
+            if p[i, k] > 0.0:
+                share = p[i, k] / leaving[k]
+                for j in range(k):
+                    if j != i:
+                        p[i, j] += share * p[k, j]
+                out[i] += share * out[k]
+                cost[i] += share * cost[k]
+    for k in range(n):
+        cost[k] = (cost[k] + (p[k, :k] * cost[:k]).sum()) / leaving[k]
+    return cost
+
+
+@njit(cache=True)
+def evaluate_one_period(model: SparseModel, goal: Bools, actions: Actions) -> tuple[float, float]:
+    """One period of an H-step policy [H, S] and its closing reset: (expected steps, probability of the goal)."""
+    indptr, start = model.indptr, model.start
+    horizon, n_states = actions.shape
+    n_actions = (indptr.size - 1) // n_states
+    mass = np.zeros(n_states)
+    mass[start] = 1.0
+    steps = success = 0.0
+    for h in range(horizon):
+        moved = np.zeros(n_states)
+        for s in range(n_states):
+            if mass[s] == 0.0:
+                continue
+            steps += mass[s]
+            a = actions[h, s]
+            if model.terminal[s] or a == n_actions:
+                moved[start] += mass[s]
+            else:
+                for k in range(indptr[s * n_actions + a], indptr[s * n_actions + a + 1]):
+                    moved[model.successors[k]] += mass[s] * model.probabilities[k]
+        success += moved[goal].sum()
+        moved[goal] = 0.0
+        mass = moved
+    return steps + mass.sum(), success

@@ -1,0 +1,355 @@
+"""Goal rules: which goal to try next.
+
+A goal rule is a plain function ``rule(known) -> weights``: it looks at what is known about every goal and
+returns non-negative weights ``[G]``; the loop draws the goal of each episode in proportion to them. The
+same functions serve the tabular, the linear and the deep world. A new rule is one function and one line in
+:data:`BUILTIN_RULES`. Its decorator :func:`rule` declares which fields of :class:`GoalInfo` it cannot do without, so that a
+world computes no more than that, and refuses a rule that needs what it does not have.
+
+``adagoal`` is the paper's rule, eq. ``opt_pbm_constrained``:  argmax E(g)  subject to  D(g) <= L.
+``unigoal`` and ``raregoal`` are the alternatives of its appendix ``app_exp``; the others are the goal
+rules of the deep literature in the same form.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, TypeVar, cast
+
+import numpy as np
+
+from adagoal.core import user_code
+from adagoal.core.errors import EnvironmentFailure, InputError
+from adagoal.core.processes import USER_CODE_SECTION
+from adagoal.core.types import Bools, Floats
+from adagoal.core.user_code import is_file_spec, load_from_file
+
+
+@dataclass(frozen=True)
+class GoalInfo:
+    """What a rule may look at. All arrays have one entry per goal, shape ``[G]``."""
+
+    D: Floats
+    """Optimistic distance estimate: at most the true expected number of steps from s0."""
+    E: Floats
+    """Error estimate: what is still unknown about the goal, in steps."""
+    L: float
+    """The radius."""
+    eligible: Bools
+    """False where the goal may not be chosen (the start is one of its states)."""
+    visits: Floats
+    """How often states of the goal were visited, on purpose or not (deep: density of achieved goals)."""
+    attempts: Floats
+    """Episodes that aimed at the goal."""
+    successes: Floats
+    """Episodes that aimed at the goal and reached it."""
+    recent: Floats
+    """Success rate, fast moving average."""
+    previous: Floats
+    """Success rate, slow moving average."""
+    experienced: Bools | None = None
+    """Which goals were achieved before. None where every goal is on the list and ``visits`` says it; a deep run draws
+    half of the candidates from experience for a rule that needs this, and the others from the goal space."""
+    divergence: float | None = None
+    """KL(p_wanted || p_achieved) between the goal space and what was achieved; None where ``visits`` says it."""
+    onward_D: Floats | None = None
+    """D from the goal onwards to the target of this episode, a test goal; None where there is no target."""
+    onward_E: Floats | None = None
+
+
+GoalRule = Callable[[GoalInfo], Floats]
+RuleT = TypeVar("RuleT", bound=Callable[..., Floats])
+
+
+class RuleOption(NamedTuple):
+    """A number that a rule takes beside what is known, and its range."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class RuleDeclaration:
+    """What a rule says about itself."""
+
+    required_fields: frozenset[str]
+    """Fields of :class:`GoalInfo` without which the rule means nothing. ``L`` and ``eligible`` are always there, and
+    ``attempts`` need not be declared by a rule that only breaks ties with them."""
+    options: dict[str, RuleOption]
+
+
+def rule(*needs: str, **options: RuleOption) -> Callable[[RuleT], RuleT]:
+    """Declare the needs and the options of a rule; a function without a declaration is a rule as well."""
+
+    def declare(function: RuleT) -> RuleT:
+        function.declaration = RuleDeclaration(frozenset(needs), options)  # type: ignore[attr-defined]
+        return function
+
+    return declare
+
+
+@rule("D", "E")
+def adagoal(known: GoalInfo) -> Floats:
+    """The most uncertain goal among those believed reachable (eq. ``opt_pbm_constrained``)."""
+    within = reachable_goals(known)
+    return _most_uncertain_goal(known, within) if np.count_nonzero(within) else known.eligible.astype(float)
+
+
+@rule("D", "E")
+def adagoal_proportional(known: GoalInfo) -> Floats:
+    """In proportion to E among the goals with D <= L: the constraint of the paper, the draw of its deep section."""
+    return _weights_or_uniform(np.where(reachable_goals(known), known.E, 0.0), reachable_goals(known), known)
+
+
+@rule("E")
+def proportional(known: GoalInfo) -> Floats:
+    """In proportion to E, without the constraint (section ``section_AdaGoal_deepRL``; VDS, Zhang et al. 2020)."""
+    return _weights_or_uniform(np.where(known.eligible, known.E, 0.0), known.eligible, known)
+
+
+@rule("E")
+def argmax(known: GoalInfo) -> Floats:
+    """The most uncertain goal, without the constraint."""
+    return _most_uncertain_goal(known, known.eligible)
+
+
+@rule()
+def unigoal(known: GoalInfo) -> Floats:
+    """Uniform over all goals but s0 (appendix ``app_exp``); in the deep world this is plain HER."""
+    return known.eligible.astype(float)
+
+
+@rule("visits", alpha=RuleOption(1e-9, 1e9))
+def raregoal(known: GoalInfo, alpha: float = 0.1) -> Floats:
+    """In proportion to 1 / max(visits, alpha) (appendix ``app_exp``)."""
+    return np.where(known.eligible, 1.0 / np.maximum(known.visits, alpha), 0.0)
+
+
+@rule("visits", alpha=RuleOption(-1.0, 0.0))
+def skewfit(known: GoalInfo, alpha: float = -1.0) -> Floats:
+    """visits^(1 + alpha) over visited goals, alpha in [-1, 0): Skew-Fit (Pong et al. 2020) in tabular form.
+
+    Skew-Fit re-weights samples of the visited distribution by p^alpha, hence the exponent 1 + alpha on
+    the support; alpha = -1 is uniform over what has been visited.
+    """
+    visited = known.eligible & (known.visits > 0)
+    weights = np.where(visited, np.maximum(known.visits, 1.0) ** (1.0 + alpha), 0.0)
+    return _weights_or_uniform(weights, visited, known)
+
+
+@rule("D", "visits", "experienced")
+def mega(known: GoalInfo) -> Floats:
+    """The least visited goal among those achieved before and believed reachable: MEGA (Pitis et al. 2020).
+
+    Goals with D > L are cut off, where MEGA moves a cutoff of its own with the success rate. Checked against the
+    authors' code (spitis/mrl, ``DensityAchievedGoalCuriosity``).
+    """
+    candidates = reachable_goals(known) & achieved_goals(known)
+    fewest = known.visits[candidates].min(initial=np.inf)
+    return _weights_or_uniform((candidates & (known.visits == fewest)).astype(float), candidates, known)
+
+
+@rule("D", "visits", "experienced", "divergence", b=RuleOption(-1e6, 1e6))
+def omega(known: GoalInfo, b: float = -3.0) -> Floats:
+    """MEGA, and ever more goals of the goal space as they come near: OMEGA (Pitis et al. 2020).
+
+    With probability alpha = 1 / max(b + KL(p_wanted || p_achieved), 1) a goal of the goal space, unless it is beyond L;
+    a goal of :func:`mega` otherwise. Checked against the authors' code (``CuriosityAlphaMixtureModule``, b = -3).
+    """
+    alpha = 1.0 / max(b + goal_divergence(known), 1.0)
+    wanted = known.eligible if known.experienced is None else known.eligible & ~known.experienced
+    share = alpha * (wanted & reachable_goals(known)) / max(wanted.sum(), 1)
+    rare = mega(known)
+    return np.asarray(share + (1.0 - share.sum()) * rare / rare.sum())
+
+
+@rule("D", "E", "experienced", "onward_D", "onward_E", alpha=RuleOption(0.0, 1e6), beta=RuleOption(0.0, 1e6))
+def discover(known: GoalInfo, alpha: float = 1.0, beta: float = 1.0) -> Floats:
+    """Towards a target g*: DISCOVER (Diaz-Bone et al. 2025), argmax over goals g achieved before of
+
+        V(s0, g) + alpha sigma(s0, g) + beta (V(g, g*) + alpha sigma(g, g*)),     here V = -D and sigma = E:
+
+    achievable, novel and relevant. The adaptation of alpha to a success rate of one half is left out. Checked against a
+    published summary of the paper (arXiv 2505.19850), not against its code.
+    """
+    if known.onward_D is None or known.onward_E is None:
+        raise InputError("discover needs a target, which trainings have and explorations do not", name="goal_rule")
+    candidates = known.eligible & achieved_goals(known)
+    score = alpha * known.E - known.D + beta * (alpha * known.onward_E - known.onward_D)
+    best = np.max(score[candidates], initial=-np.inf)
+    return _weights_or_uniform((candidates & (score == best)).astype(float), candidates, known)
+
+
+@rule("attempts", "successes", low=RuleOption(0.0, 1.0), high=RuleOption(0.0, 1.0))
+def goid(known: GoalInfo, low: float = 0.1, high: float = 0.9) -> Floats:
+    """Uniform over goals of intermediate difficulty (Florensa et al. 2018): success rate in [low, high]."""
+    rate = known.successes / np.maximum(known.attempts, 1.0)
+    untried = known.attempts == 0
+    good = known.eligible & (untried | ((rate >= low) & (rate <= high)))
+    return _weights_or_uniform(good.astype(float), good, known)
+
+
+@rule("recent", "previous", uniform=RuleOption(0.0, 1.0))
+def progress(known: GoalInfo, uniform: float = 0.4) -> Floats:
+    """|recent - previous success rate| mixed with a uniform share (CURIOUS, Colas et al. 2019)."""
+    gain = np.where(known.eligible, np.abs(known.recent - known.previous), 0.0)
+    flat: Floats = known.eligible / max(known.eligible.sum(), 1)
+    total = gain.sum()
+    return flat if total == 0 else uniform * flat + (1.0 - uniform) * gain / total
+
+
+@rule("visits")
+def goexplore(known: GoalInfo) -> Floats:
+    """1 / sqrt(visits + 1) over visited goals: the cell weights of Go-Explore (Ecoffet et al. 2021)."""
+    visited = known.eligible & (known.visits > 0)
+    return _weights_or_uniform(np.where(visited, 1.0 / np.sqrt(known.visits + 1.0), 0.0), visited, known)
+
+
+BUILTIN_RULES: dict[str, Callable[..., Floats]] = {
+    "adagoal": adagoal,
+    "adagoal-proportional": adagoal_proportional,
+    "proportional": proportional,
+    "argmax": argmax,
+    "unigoal": unigoal,
+    "raregoal": raregoal,
+    "skewfit": skewfit,
+    "mega": mega,
+    "omega": omega,
+    "discover": discover,
+    "goid": goid,
+    "progress": progress,
+    "goexplore": goexplore,
+}
+"""The rules of this file, by the name that a setting gives them."""
+
+
+def reachable_goals(known: GoalInfo) -> Bools:
+    """The constraint D(g) <= L of eq. ``opt_pbm_constrained_constraint``, over the eligible goals."""
+    return known.eligible & (known.D <= known.L)
+
+
+def achieved_goals(known: GoalInfo) -> Bools:
+    """Goals that were achieved before."""
+    return known.visits > 0 if known.experienced is None else known.experienced
+
+
+def goal_divergence(known: GoalInfo) -> float:
+    """KL(p_wanted || p_achieved); from counts: uniform over the eligible goals against the visits, plus one each."""
+    if known.divergence is not None:
+        return known.divergence
+    visits = known.visits[known.eligible] + 1.0
+    return float(-np.log(len(visits) * visits / visits.sum()).mean()) if len(visits) else 0.0
+
+
+def resolve_rule(spec: str | GoalRule) -> GoalRule:
+    """A rule from its name, ``name:key=value,...``, or ``path/to/file.py:function``; a function passes through.
+
+    A name is one of :data:`BUILTIN_RULES`, or one that an installed package declares (:mod:`adagoal.core.user_code`).
+    """
+    if callable(spec):
+        return spec
+    if not isinstance(spec, str):
+        raise InputError(f"must be a name or a function, got {spec!r}", name="goal_rule")
+    if is_file_spec(spec):
+        loaded = load_from_file(spec, "goal_rule")
+        if not callable(loaded):
+            raise InputError(f"{spec} is not a function", name="goal_rule")
+        return cast(GoalRule, loaded)
+    name, _, options = spec.partition(":")
+    found: Callable[..., Floats] | None = BUILTIN_RULES.get(name) or user_code.load_plugin(
+        user_code.GOAL_RULE_GROUP, name, "goal_rule"
+    )
+    if found is None:
+        known = ", ".join([*BUILTIN_RULES, *user_code.list_plugin_names(user_code.GOAL_RULE_GROUP)])
+        raise InputError(f"unknown rule {name!r}; choose one of {known} or FILE.py:FUNCTION", name="goal_rule")
+    if not callable(found):
+        raise InputError(f"{name!r} of an installed package is not a function", name="goal_rule")
+    return functools.partial(found, **_parse_rule_options(name, found, options)) if options else found
+
+
+def required_fields(rule: GoalRule, available: frozenset[str]) -> frozenset[str]:
+    """The fields of :class:`GoalInfo` that a rule needs: all that are available, where it declares nothing."""
+    declared = _find_declaration(rule)
+    return available if declared is None else declared.required_fields
+
+
+def compute_weights(rule: GoalRule, known: GoalInfo) -> Floats:
+    """The rule's weights ``[G]``, checked; what a user's rule raises is the user's, what one of ours raises is not."""
+    try:
+        with USER_CODE_SECTION:
+            found = np.asarray(rule(known), float)
+    except (Exception, SystemExit) as error:
+        if _rule_function(rule) in BUILTIN_RULES.values():
+            raise
+        raise EnvironmentFailure(f"the rule raised {type(error).__name__}: {error}", name="goal_rule") from error
+    if found.shape != known.D.shape or not (found.min(initial=np.inf) >= 0 and 0 < found.sum() < np.inf):
+        raise InputError("a rule returns one finite weight >= 0 per goal, not all of them zero", name="goal_rule")
+    return found
+
+
+def require_trusted_rule(spec: str, trust: bool) -> str:
+    """The rule that a folder names, unless naming it would run a file that nobody but the folder has asked for."""
+    if is_file_spec(spec) and not trust:
+        text = f"the run has the rule {spec!r}, a file to run; give the rule again, or trust the folder"
+        raise InputError(text, "goal_rule")
+    return spec
+
+
+def rule_source_text(spec: str) -> str:
+    """The text of the file of a user's rule; empty for a rule of ours."""
+    return Path(spec.rpartition(":")[0]).read_text() if is_file_spec(spec) else ""
+
+
+def sample_goal(weights: Floats, rng: np.random.Generator) -> int:
+    """One goal index in proportion to the weights."""
+    cumulative = np.cumsum(weights)
+    return int(min(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"), len(weights) - 1))
+
+
+def _most_uncertain_goal(known: GoalInfo, candidates: Bools) -> Floats:
+    """All weight on the candidate of largest E; among equals on the one tried least often."""
+    score = np.where(candidates, known.E, -np.inf)
+    (equals,) = (score == score[score.argmax()]).nonzero()
+    weights = np.zeros(len(score))
+    weights[equals[known.attempts[equals].argmin()]] = 1.0
+    return weights
+
+
+def _weights_or_uniform(weights: Floats, candidates: Bools, known: GoalInfo) -> Floats:
+    """The weights, or uniform over the candidates (over all eligible goals if none) where they are all zero."""
+    if weights.sum() > 0:
+        return weights
+    return (candidates if candidates.any() else known.eligible).astype(float)
+
+
+def _rule_function(rule: GoalRule) -> Callable[..., Floats]:
+    """The function itself, without the options that it was given."""
+    return rule.func if isinstance(rule, functools.partial) else rule
+
+
+def _find_declaration(rule: GoalRule) -> RuleDeclaration | None:
+    return getattr(_rule_function(rule), "declaration", None)
+
+
+def _parse_rule_options(name: str, rule: GoalRule, text: str) -> dict[str, float]:
+    declared = _find_declaration(rule)
+    accepted = declared.options if declared is not None else {}
+    options = {}
+    for item in text.split(","):
+        key, _, value = item.partition("=")
+        if key not in accepted:
+            known = ", ".join(accepted) or "none"
+            raise InputError(f"{name} has no option {key!r}; accepted: {known}", name="goal_rule")
+        low, high = accepted[key]
+        try:
+            options[key] = float(value)
+        except ValueError:
+            options[key] = np.nan
+        if not low <= options[key] <= high:
+            raise InputError(
+                f"{name}: {key} must be a number in [{low:g}, {high:g}], got {value or 'nothing'}", name="goal_rule"
+            )
+    return options

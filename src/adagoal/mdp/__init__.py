@@ -1,1 +1,0 @@
-"""Known models: their exact solution for all goals, and the audit that holds a result against them."""

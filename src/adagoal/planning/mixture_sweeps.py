@@ -1,0 +1,186 @@
+"""Sweeps for linear mixtures: p(s' | x) = <theta, phi(s' | x)> with known phi [d] and an unknown theta.
+
+With phi_f(x) = sum_{s'} phi(s' | x) f(s'), a mean is p f = <theta, phi_f>, and what is known about theta bounds it by
+<theta, phi_f> -+ ||root^T phi_f||, for the centre theta and the root of a :class:`~adagoal.planning.model_arrays.ThetaRegion`
+(certified bounds) or of one goal's :class:`~adagoal.planning.model_arrays.RidgeEstimates` (the H stages of the paper).
+
+*Certified bounds.* root^T row_sums[x] = 0, so that f may be shifted by a constant: f is centred at f(s) against
+cancellation. Two more bounds on p f need no data: where theta lies in the simplex, p f lies between the smallest and
+the largest entry of phi_f, else between the smallest and the largest f on the support.
+
+*H stages* (eq. ``eq_LFA_Q``, ``eq_LFA_pi``, ``eq_LFA_U``): h = H, ..., 1 with the clip range [1[s != g], H - h + 1]
+for Q and [0, H - h + 1] for U, 0 at the goal. The reset, action A, is known: Q = 1 + V_{h+1}(s0), U = U_{h+1}(s0).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numba
+import numpy as np
+
+from adagoal.core.types import Actions, Floats
+from adagoal.planning.model_arrays import MixtureBlock, MixtureFeatures, ThetaRegion, goal_holds_state
+
+
+def improve_mixture_bounds(
+    features: MixtureFeatures,
+    region: ThetaRegion,
+    reach: MixtureBlock,
+    V: Floats,
+    Y: Floats,
+    greedy: Actions,
+    policy: Actions,
+) -> tuple[Floats, Floats, Actions, Actions]:
+    """Lower bounds V with their greedy actions, upper bounds Y with the policy that they hold for: all [B, S].
+
+    Each goal is swept from itself outwards; where it cannot be reached below the cap, the reset is the best action.
+    """
+    start, cap = features.start, reach.cap
+    for b in range(reach.targets.size):
+        direct, goal = reach.direct[b], (reach.targets.column == b).any(axis=1)
+        near = np.flatnonzero(direct & reach.reachable & (V[b] < min(cap, 1.0 + Y[b, start])))
+        order = near[np.argsort(V[b, near], kind="stable")]
+        for _ in range(reach.sweeps):
+            rise = mixture_lower_sweep(order, goal, features, region, cap, V[b], greedy[b])
+            V[b, ~direct] = min(cap, 1.0 + V[b, start])
+            if rise < reach.tolerance:
+                break
+        order = order[V[b, order] < min(cap, 1.0 + Y[b, start])]
+        for _ in range(reach.sweeps):
+            if mixture_upper_sweep(order, goal, features, region, cap, Y[b], policy[b]) < reach.tolerance:
+                break
+    return V, Y, greedy, policy
+
+
+@numba.njit(cache=True, nogil=True, inline="always")
+def _expected_feature(x, features, f, centre, phi):  # type: ignore[no-untyped-def]
+    """phi <- phi_f(x) with f shifted by the number ``centre``; returns the smallest and the largest such f."""
+    least, most = np.inf, -np.inf
+    phi[:] = 0.0
+    for j in range(features.indptr[x], features.indptr[x + 1]):
+        value = f[features.successors[j]] - centre
+        least = min(least, value)
+        most = max(most, value)
+        for i in range(len(phi)):
+            phi[i] += features.features[j, i] * value
+    return least, most
+
+
+@numba.njit(cache=True, nogil=True, inline="always")
+def _mean_and_width(phi, theta, root):  # type: ignore[no-untyped-def]
+    """<theta, phi> and ||root^T phi||."""
+    d = len(phi)
+    mean, square = 0.0, 0.0
+    for i in range(d):
+        mean += theta[i] * phi[i]
+    for c in range(root.shape[1]):
+        along = 0.0
+        for i in range(d):
+            along += root[i, c] * phi[i]
+        square += along * along
+    return mean, math.sqrt(square)
+
+
+@numba.njit(cache=True, nogil=True, inline="always")
+def _mean_interval(x, s, features, region, f, phi):  # type: ignore[no-untyped-def]
+    """Bounds [low, up] on p_x f, for a pair x of the state s."""
+    least, most = _expected_feature(x, features, f, f[s], phi)
+    if region.simplex:
+        least, most = phi.min(), phi.max()
+    mean, width = _mean_and_width(phi, region.theta, region.root)
+    return f[s] + max(mean - width, least), f[s] + min(mean + width, most)
+
+
+@numba.njit(cache=True, nogil=True)
+def mixture_lower_sweep(order, goal, features, region, cap, V, policy):  # type: ignore[no-untyped-def]
+    """V [S] <- max(V, T_low V) over the states of ``order``, policy <- the greedy actions; returns the largest rise.
+
+    T_low V(s) = min{ cap, 1 + V(start), min_a 1 + Low_sa(V) }, 0 in the states of ``goal`` [S]; the reset is action A.
+    Where V(s) is 1 + V(start) or more, nothing can rise, and the policy resets.
+    """
+    A = (len(features.indptr) - 1) // len(V)
+    phi = np.empty(len(region.theta))
+    rise = 0.0
+    for s in order:
+        best, action = 1.0 + V[features.start], A
+        for a in range(0 if features.terminal[s] or V[s] >= best else A):
+            low, _ = _mean_interval(s * A + a, s, features, region, V, phi)
+            if 1.0 + low < best:
+                best, action = 1.0 + low, a
+        policy[s] = action
+        best = min(best, cap)
+        if best > V[s] and not goal[s]:
+            rise = max(rise, best - V[s])
+            V[s] = best
+    return rise
+
+
+@numba.njit(cache=True, nogil=True)
+def mixture_upper_sweep(order, goal, features, region, cap, Y, policy):  # type: ignore[no-untyped-def]
+    """Y [S] <- min(Y, T_up Y) over the states of ``order``; where Y falls, the policy follows. Returns the fall.
+
+    T_up Y(s) = min{ 1 + Y(start), min_a 1 + Up_sa(Y) }, 0 at the goal. The reset is tried in every state.
+    """
+    A = (len(features.indptr) - 1) // len(Y)
+    phi = np.empty(len(region.theta))
+    fall = 0.0
+    top = min(cap, 1.0 + Y[features.start])
+    for s in range(len(Y)):
+        if Y[s] > top:
+            Y[s] = top
+            policy[s] = A
+    for s in order:
+        if features.terminal[s] or goal[s]:
+            continue
+        for a in range(A):
+            _, up = _mean_interval(s * A + a, s, features, region, Y, phi)
+            if 1.0 + up < Y[s]:
+                fall = max(fall, Y[s] - 1.0 - up)
+                Y[s] = 1.0 + up
+                policy[s] = a
+    return fall
+
+
+@numba.njit(cache=True, nogil=True)
+def plan_mixture_horizon(features, value, error, targets, horizon):  # type: ignore[no-untyped-def]
+    """The policies [H, S, G], and V_h and U_h [S, G] for h = 1 and 2 as [2, S, G], goal by goal.
+
+    ``value`` and ``error`` are the regressions (Ridge) with the targets V and U.
+    """
+    start, S, G = features.start, len(features.terminal), targets.size
+    A = (len(features.indptr) - 1) // S
+    policy = np.empty((horizon, S, G), np.int16)
+    first_V, first_U = np.zeros((2, S, G)), np.zeros((2, S, G))
+    phi = np.empty(features.features.shape[1])
+    V_next, U_next, V, U = np.zeros(S), np.zeros(S), np.zeros(S), np.zeros(S)
+    for g in range(G):
+        V_next[:] = 0.0
+        U_next[:] = 0.0
+        for h in range(horizon, 0, -1):
+            top = horizon - h + 1.0
+            for s in range(S):
+                best = min(1.0 + V_next[start], top)
+                missing = min(U_next[start], top)
+                action = A
+                spread = 0.0
+                for a in range(0 if features.terminal[s] else A):
+                    _expected_feature(s * A + a, features, V_next, 0.0, phi)
+                    mean, width = _mean_and_width(phi, value.theta[g], value.root[g])
+                    Q = min(max(1.0 + mean - width, 1.0), top)
+                    if Q < best:
+                        best, action, spread = Q, a, width
+                if action < A:
+                    _expected_feature(s * A + action, features, U_next, 0.0, phi)
+                    mean, width = _mean_and_width(phi, error.theta[g], error.root[g])
+                    missing = min(max(2.0 * spread + mean + width, 0.0), top)
+                here = goal_holds_state(targets.column, s, g)
+                V[s] = 0.0 if here else best
+                U[s] = 0.0 if here else missing
+                policy[h - 1, s, g] = action
+            V_next[:] = V
+            U_next[:] = U
+            if h <= 2:
+                first_V[h - 1, :, g] = V
+                first_U[h - 1, :, g] = U
+    return policy, first_V, first_U

@@ -1,0 +1,139 @@
+"""Robust value iteration: bounds on all goals when every pair has a set of distributions, not one.
+
+The set of a pair x has a centre p_hat on its observed successors, and holds every p' with
+
+    low <= p' <= high on these,    p'(all others) <= q,    half the L1 distance of p' and p_hat <= moved.
+
+With ``moved = 1`` this is an interval MDP; with ``low = 0``, ``high = q = 1`` it is an L1 ball. The extreme values of
+p' f over the set are found by moving mass, from the successors where f is smallest to those where it is largest (or the
+other way round), until nothing may be moved: an exchange of two moves shows that no other p' does better. Successors
+that are not listed count with the best or the worst that a state may have: 0 for lower bounds, ``top`` for upper ones.
+
+    T_low V(s) = min{ cap, 1 + V(start), min_a 1 + min_p' p' V },    V <- max(V, T_low V)
+    T_up  Y(s) = min{ 1 + Y(start),      min_a 1 + max_p' p' Y },    Y <- min(Y, T_up Y)
+
+Both are 0 at the goal. Where the true kernel lies in the sets, every iterate is a bound (docs/theory.md, lemmas 5, 6).
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+from adagoal.planning.model_arrays import goal_holds_state
+
+
+@numba.njit(cache=True, nogil=True)
+def extreme_mean(x, b, model, F, outside, sign, value, order):  # type: ignore[no-untyped-def]
+    """The largest (``sign`` = 1) or smallest (-1) p' F[:, b] over the set of x, ``outside`` being F off its successors.
+
+    ``value`` and ``order``: [K + 1] to work in.
+    """
+    o = model.support[x]
+    total = 0.0
+    for k in range(o + 1):
+        value[k] = sign * (F[model.successor[x, k], b] if k < o else outside)
+        if k < o:
+            total += model.p[x, k] * value[k]
+        place = k
+        while place > 0 and value[order[place - 1]] > value[k]:
+            order[place] = order[place - 1]
+            place -= 1
+        order[place] = k
+    giver, taker, left = 0, o, model.moved[x]
+    gives, takes = _movable_mass(x, order[giver], model, False), _movable_mass(x, order[taker], model, True)
+    while giver < taker and left > 0.0:
+        mass = min(gives, takes, left)
+        total += mass * (value[order[taker]] - value[order[giver]])
+        left -= mass
+        gives -= mass
+        takes -= mass
+        if gives <= 0.0:
+            giver += 1
+            gives = _movable_mass(x, order[giver], model, False)
+        if takes <= 0.0:
+            taker -= 1
+            takes = _movable_mass(x, order[taker], model, True)
+    return sign * total
+
+
+@numba.njit(cache=True, nogil=True, inline="always")
+def _movable_mass(x, k, model, up):  # type: ignore[no-untyped-def]
+    """How far the probability in place k may rise, or fall; the place after the last stands for all others."""
+    if k == model.support[x]:
+        return model.q[x] if up else 0.0
+    return model.high[x, k] - model.p[x, k] if up else model.p[x, k] - model.low[x, k]
+
+
+@numba.njit(cache=True, nogil=True)
+def robust_lower_sweep(order, model, block, V, policy):  # type: ignore[no-untyped-def]
+    """V <- max(V, T_low V) over the states of ``order``, policy <- the greedy actions; returns the largest rise."""
+    A = model.support.shape[0] // V.shape[0]
+    value, places = np.empty(model.p.shape[1] + 1), np.empty(model.p.shape[1] + 1, np.int64)
+    rise = 0.0
+    for s in order:
+        for b in range(V.shape[1]):
+            best, action = min(block.cap, 1.0 + V[model.start, b]), A
+            for a in range(0 if model.terminal[s] else A):
+                x = s * A + a
+                low = extreme_mean(x, b, model, V, 0.0, -1.0, value, places) if model.support[x] > 0 else 0.0
+                if 1.0 + low < best:
+                    best, action = 1.0 + low, a
+            policy[s, b] = action
+            if best > V[s, b] and not goal_holds_state(block.column, s, b):
+                rise = max(rise, best - V[s, b])
+                V[s, b] = best
+    return rise
+
+
+@numba.njit(cache=True, nogil=True)
+def robust_upper_sweep(order, model, block, Y, policy):  # type: ignore[no-untyped-def]
+    """Y <- min(Y, T_up Y) over the states of ``order``; where Y falls, the policy takes the action. Returns the fall.
+
+    States outside ``order`` (never seen) stand at the cap with the reset as their action.
+    """
+    A = model.support.shape[0] // Y.shape[0]
+    value, places = np.empty(model.p.shape[1] + 1), np.empty(model.p.shape[1] + 1, np.int64)
+    fall = 0.0
+    for b in range(Y.shape[1]):
+        top = min(block.cap, 1.0 + Y[model.start, b])
+        for s in order:
+            if Y[s, b] > top:
+                Y[s, b] = top
+                policy[s, b] = A
+        for s in order:
+            if model.terminal[s] or goal_holds_state(block.column, s, b):
+                continue
+            for a in range(A):
+                x = s * A + a
+                if model.support[x] == 0:
+                    continue
+                up = 1.0 + extreme_mean(x, b, model, Y, top, 1.0, value, places)
+                if up < Y[s, b]:
+                    fall = max(fall, Y[s, b] - up)
+                    Y[s, b] = up
+                    policy[s, b] = a
+    return fall
+
+
+@numba.njit(cache=True, nogil=True)
+def improve_robust_lower_bounds(model, block, V, policy):  # type: ignore[no-untyped-def]
+    """V and its greedy policy after sweeps forwards and backwards in turn, until they rise by less than the tolerance.
+
+    V and policy: [S, B], changed in place.
+    """
+    backwards = block.order[::-1].copy()
+    for i in range(block.sweeps):
+        if robust_lower_sweep(block.order if i % 2 == 0 else backwards, model, block, V, policy) < block.tolerance:
+            break
+    return V, policy
+
+
+@numba.njit(cache=True, nogil=True)
+def improve_robust_upper_bounds(model, block, Y, policy):  # type: ignore[no-untyped-def]
+    """The same for upper bounds."""
+    backwards = block.order[::-1].copy()
+    for i in range(block.sweeps):
+        if robust_upper_sweep(block.order if i % 2 == 0 else backwards, model, block, Y, policy) < block.tolerance:
+            break
+    return Y, policy

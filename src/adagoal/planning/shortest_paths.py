@@ -1,0 +1,164 @@
+"""Unit-cost shortest paths to sets of states, on kernels whose rows may sum to less than one: how the rivals plan.
+
+    V = 0 on the targets,   V(s) = min{ cap, 1 + V(s0), min_a 1 + q(s, a) V }  elsewhere,
+
+over the *usable* pairs, q being the rows of the kernel. What a row misses to one goes to the target, where V = 0.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numba
+import numpy as np
+
+from adagoal.planning.model_arrays import goal_holds_state
+
+MAX_PATH_SWEEPS = 5000
+"""Sweeps per problem, at most."""
+
+
+@numba.njit(cache=True, nogil=True)
+def solve_shortest_paths(kernel, usable, targets, precision, cap):  # type: ignore[no-untyped-def]
+    """V [B, S], from below, up to a residual of ``precision``, and its greedy policy [B, S]; targets [B, S].
+
+    Gauss-Seidel value iteration; ties go to the lowest action, and to any action before the reset.
+    """
+    n_sets, n_states = targets.shape
+    n_actions = kernel.support.shape[0] // n_states
+    values = np.zeros((n_sets, n_states))
+    policy = np.full((n_sets, n_states), n_actions, np.int16)
+    for b in range(n_sets):
+        V = values[b]
+        for _ in range(MAX_PATH_SWEEPS):
+            change = 0.0
+            for s in range(n_states):
+                if targets[b, s]:
+                    continue
+                best, chosen = np.inf, n_actions
+                for a in range(n_actions):
+                    x = s * n_actions + a
+                    if usable[x]:
+                        q = 1.0
+                        for k in range(kernel.support[x]):
+                            q += kernel.p[x, k] * V[kernel.successor[x, k]]
+                        if q < best:
+                            best, chosen = q, a
+                if 1.0 + V[kernel.start] < best:
+                    best, chosen = 1.0 + V[kernel.start], n_actions
+                best = min(best, cap)
+                change = max(change, best - V[s])
+                V[s], policy[b, s] = best, chosen
+            if change <= precision:
+                break
+    return values, policy
+
+
+# VISGO, value iteration with slight goal optimism (Tarbouriech et al. 2021): how LAE and VALAE plan.
+#
+# For a set K of usable pairs and a goal g, with the empirical rows p of n samples each,
+#
+#     Q(s, a) = max{ 0, 1 + n/(n + 1) p V - max{ root sqrt(Var(p, V) iota / n), flat iota / n } },
+#     V(g) = 0,   V(s) = min{ cap, 1 + V(s0), min_a Q(s, a) }  elsewhere.
+#
+# What n/(n + 1) takes away goes to the goal. Where ``flat`` is at least 2 root^2 times the largest V the operator is
+# monotone (lemma C.2 of Cai et al. 2022), so that values rise from zero to its fixed point in any order of the states.
+
+
+MAX_VISGO_SWEEPS = 20_000
+"""Sweeps per goal, at most; values are optimistic before."""
+
+
+@numba.njit(cache=True, nogil=True)
+def solve_visgo(kernel, n, iota, usable, goals, root, flat, precision, cap):  # type: ignore[no-untyped-def]
+    """V [B, S], from below, up to a residual of ``precision``, and its greedy policy [B, S]; goals [B], n, iota [X].
+
+    Ties go to the lowest action, and to any action before the reset.
+    """
+    n_sets, n_states = len(goals), len(kernel.terminal)
+    n_actions = kernel.support.shape[0] // n_states
+    values = np.zeros((n_sets, n_states))
+    policy = np.full((n_sets, n_states), n_actions, np.int16)
+    for b in range(n_sets):
+        V = values[b]
+        for _ in range(MAX_VISGO_SWEEPS):
+            change = 0.0
+            for s in range(n_states):
+                if s == goals[b]:
+                    continue
+                best, chosen = np.inf, n_actions
+                for a in range(n_actions):
+                    x = s * n_actions + a
+                    if not usable[x]:
+                        continue
+                    mean, square = 0.0, 0.0
+                    for k in range(kernel.support[x]):
+                        v = V[kernel.successor[x, k]]
+                        mean += kernel.p[x, k] * v
+                        square += kernel.p[x, k] * v * v
+                    tries, rate = max(n[x], 1), iota[x] / max(n[x], 1)
+                    bonus = max(root * math.sqrt(max(square - mean * mean, 0.0) * rate), flat * rate)
+                    q = max(0.0, 1.0 + mean * tries / (tries + 1.0) - bonus)
+                    if q < best:
+                        best, chosen = q, a
+                if 1.0 + V[kernel.start] < best:
+                    best, chosen = 1.0 + V[kernel.start], n_actions
+                best = min(best, cap)
+                change = max(change, abs(best - V[s]))
+                V[s], policy[b, s] = best, chosen
+            if change <= precision:
+                break
+    return values, policy
+
+
+# Capped values of all goals in each of M kernels: the planner of the Bayesian estimates.
+#
+#     V_m = min{ C_m, 1 + V_m(s0), min_a 1 + p_m V_m }  off g,  V_m = 0  on g
+#
+# V is [M, S + 1, G]: the last state is virtual, and its value stays what it is.
+
+
+@numba.njit(cache=True, nogil=True)
+def improve_ensemble_values(model, targets, tolerance, sweeps, V, greedy):  # type: ignore[no-untyped-def]
+    """V and its greedy policies [M, S, G] after Gauss-Seidel sweeps, forwards and backwards in turn.
+
+    A member is left alone once a sweep has changed it by less than the tolerance.
+    """
+    change = np.full(V.shape[0], np.inf)
+    for i in range(sweeps):
+        for m in range(V.shape[0]):
+            if change[m] >= tolerance:
+                change[m] = _sweep_member(model, m, targets, i % 2 == 1, V[m], greedy[m])
+        if change.max() < tolerance:
+            break
+    return V, greedy
+
+
+@numba.njit(cache=True, nogil=True)
+def _sweep_member(model, m, targets, backwards, V, greedy):  # type: ignore[no-untyped-def]
+    """One sweep of V [S + 1, G] in member m, in place; returns the largest change. Ties go to the lowest action."""
+    successor, p, atom = model.successor, model.p[m], model.atom[m]
+    n_states, n_goals = model.terminal.shape[0], targets.size
+    n_actions = model.support.shape[0] // n_states
+    best, chosen, mean = np.zeros((3, n_goals))
+    change = 0.0
+    for i in range(n_states):
+        s = n_states - 1 - i if backwards else i
+        best[:] = V[model.start]
+        chosen[:] = n_actions
+        for a in range(-1 if model.terminal[s] else n_actions - 1, -1, -1):
+            x = s * n_actions + a
+            mean[:] = p[x, p.shape[1] - 1] * V[atom[x]]
+            for k in range(model.support[x]):
+                q, t = p[x, k], successor[x, k]
+                for j in range(n_goals):
+                    mean[j] += q * V[t, j]
+            for j in range(n_goals):
+                chosen[j] = a if mean[j] <= best[j] else chosen[j]
+                best[j] = mean[j] if mean[j] <= best[j] else best[j]
+        for j in range(n_goals):
+            value = 0.0 if goal_holds_state(targets.column, s, j) else min(1.0 + best[j], model.caps[m])
+            change = max(change, abs(value - V[s, j]))
+            V[s, j] = value
+            greedy[s, j] = chosen[j]
+    return change

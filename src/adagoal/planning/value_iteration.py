@@ -1,0 +1,264 @@
+"""Values of a known model, one goal after the other, and the greedy actions of any number of goals.
+
+A pair (s, a) that stays in s with probability p_ss is eliminated exactly: waiting until it leaves costs
+1 / (1 - p_ss) steps, so that
+
+    Q(s, a) = (1 + sum_{s' != s} p(s' | s, a) V(s')) / sum_{s' != s} p(s' | s, a),
+
+with the leaving probability summed, not subtracted from one: nothing cancels where it is tiny.
+
+*Order.* A sweep updates values in place, from the goal outwards, so that it carries what is known at the goal to all
+states at once; what is left to later sweeps is the share of steps that lead away. The states of a goal are numbered
+anew in that order, which is that of their initial values: a sweep then walks through memory once.
+
+*Evaluations.* A sweep over all actions (improvement) is followed by a few over the actions that it has chosen
+(evaluation), at a fraction of the cost. Only improvements measure the Bellman residual and end the iteration.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+
+from adagoal.core.types import Actions, Floats, Ints, Longs
+from adagoal.planning.model_arrays import SparseModel, TargetGoals, goal_holds_state
+
+EVALUATION_SWEEPS = 5
+"""Sweeps with fixed actions after each sweep over all of them."""
+GOALS_PER_TASK = 16
+"""Goals that a thread takes at a time."""
+ROW_MULTIPLE = 4
+"""Rows are filled up to a multiple of so many places: loops over them then hardly differ in length."""
+NUMBA_OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy"}
+
+
+class RenumberedRows(NamedTuple):
+    """The states of one goal, numbered anew: 0 are its own, then 1 to n - 1; the pair (i, a) has the number i * A + a.
+
+    The number n stands for all other states: there the reset, or leaving for good, is best.
+    """
+
+    indptr: Longs
+    """[n A + 1]"""
+    successors: Ints
+    """[places] new numbers"""
+    weights: Floats
+    """[places] p(s' | s, a) / leaving probability; 0 where a row is filled up"""
+    costs: Floats
+    """[n A] 1 / leaving probability"""
+
+
+def run_value_iteration(
+    model: SparseModel, targets: TargetGoals, V: Floats, cap: float, tolerance: float, sweeps: int
+) -> tuple[Floats, Floats]:
+    """V [S, G] after value iteration from V, and a bound [G] on each goal's Bellman residual.
+
+    A goal is finished once its residual is at most ``tolerance``. Every state may be left for good at the cost
+    ``cap``. Where V is not below the cap at first, nothing is better than that or the reset: such states are not swept.
+    """
+    V, residual = np.ascontiguousarray(V), np.zeros(targets.size)
+
+    def solve(first: int) -> None:
+        last = min(first + GOALS_PER_TASK, targets.size)
+        _solve_goal_range(model, targets.column, V, residual, first, last, cap, tolerance, sweeps)
+
+    if targets.size <= GOALS_PER_TASK:
+        solve(0)
+    else:
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            list(threads.map(solve, range(0, targets.size, GOALS_PER_TASK)))
+    return V, residual
+
+
+@numba.njit(**NUMBA_OPTIONS)
+def _solve_goal_range(
+    model: SparseModel,
+    column: Longs,
+    V: Floats,
+    residual: Floats,
+    first: int,
+    last: int,
+    cap: float,
+    tolerance: float,
+    sweeps: int,
+) -> None:
+    """Columns ``first`` to ``last`` of the values V [S, G] and of the residuals [G], in place."""
+    n_states, n_pairs = V.shape[0], model.indptr.size - 1
+    order, place = np.empty(n_states, np.int32), np.empty(n_states, np.int32)
+    places = model.successors.size + (ROW_MULTIPLE - 1) * n_pairs
+    rows = RenumberedRows(
+        np.zeros(n_pairs + 1, np.int64), np.zeros(places, np.int32), np.zeros(places), np.empty(n_pairs)
+    )
+    values, policy = np.empty(n_states + 1), np.empty(n_states, np.int16)
+    for g in range(first, last):
+        n = order_outwards(column, g, V[:, g], cap, order, place)
+        renumber_rows(model, order[:n], place, rows)
+        values[0] = 0.0
+        for i in range(1, n):
+            values[i] = V[order[i], g]
+        start = place[model.start] if model.reset else n
+        residual[g] = iterate_goal_values(
+            rows, n_pairs // n_states, start, values[: n + 1], policy, cap, tolerance, sweeps
+        )
+        for s in range(n_states):
+            V[s, g] = values[place[s]]
+
+
+@numba.njit(**NUMBA_OPTIONS)
+def order_outwards(column: Longs, g: int, V: Floats, cap: float, order: Ints, place: Ints) -> int:
+    """The goal g, then the other states with values below the cap, from low to high values up to parts of a step.
+
+    Returns their number n; order[:n] are the states, ``place`` [S] their new numbers, n for the others. All states of
+    the goal have the number 0, and one of them stands in its place.
+    """
+    n_states = V.size
+    order[0] = 0  # for a goal without a state
+    begin = np.zeros(n_states + 2, np.int64)
+    for s in range(n_states):
+        if V[s] < cap and not goal_holds_state(column, s, g):
+            begin[int(min(V[s], n_states)) + 1] += 1
+    begin[0] = 1
+    for level in range(n_states + 1):
+        begin[level + 1] += begin[level]
+    n = int(begin[n_states + 1])
+    for s in range(n_states):
+        if goal_holds_state(column, s, g):
+            order[0] = s
+            place[s] = 0
+        elif V[s] < cap:
+            level = int(min(V[s], n_states))
+            place[s] = begin[level]
+            order[begin[level]] = s
+            begin[level] += 1
+        else:
+            place[s] = n
+    return n
+
+
+@numba.njit(**NUMBA_OPTIONS)
+def renumber_rows(model: SparseModel, order: Ints, place: Ints, rows: RenumberedRows) -> None:
+    """The rows of the states of ``order``, without staying. Indices are unsigned: none is checked for its sign."""
+    A = np.uintp((model.indptr.size - 1) // place.size)
+    pair, end = np.uintp(0), np.uintp(0)
+    for state in order:
+        s = np.uintp(state)
+        for x in range(s * A, (s + np.uintp(1)) * A):
+            begin, leaving = end, 0.0
+            last = model.indptr[x] if model.terminal[s] else model.indptr[x + np.uintp(1)]
+            for k in range(np.uintp(model.indptr[x]), np.uintp(last)):
+                if model.successors[k] != state:
+                    leaving += model.probabilities[k]
+                    rows.successors[end] = place[np.uintp(model.successors[k])]
+                    rows.weights[end] = model.probabilities[k]
+                    end += np.uintp(1)
+            rows.costs[pair] = 1.0 / leaving if leaving > 0.0 else np.inf
+            for k in range(begin, end):
+                rows.weights[k] *= rows.costs[pair]
+            while (end - begin) % np.uintp(ROW_MULTIPLE) != 0:
+                rows.successors[end] = 0
+                rows.weights[end] = 0.0
+                end += np.uintp(1)
+            pair += np.uintp(1)
+            rows.indptr[pair] = end
+
+
+@numba.njit(**NUMBA_OPTIONS)
+def action_value(rows: RenumberedRows, x: int, V: Floats) -> float:
+    """Q of a pair; the places of a row are LANES at a time, written out."""
+    q, k, end = float(rows.costs[x]), np.uintp(rows.indptr[x]), np.uintp(rows.indptr[x + np.uintp(1)])
+    while k < end:
+        q += (
+            rows.weights[k] * V[np.uintp(rows.successors[k])]
+            + rows.weights[k + np.uintp(1)] * V[np.uintp(rows.successors[k + np.uintp(1)])]
+            + rows.weights[k + np.uintp(2)] * V[np.uintp(rows.successors[k + np.uintp(2)])]
+            + rows.weights[k + np.uintp(3)] * V[np.uintp(rows.successors[k + np.uintp(3)])]
+        )
+        k += np.uintp(ROW_MULTIPLE)
+    return q
+
+
+@numba.njit(**NUMBA_OPTIONS)
+def iterate_goal_values(
+    rows: RenumberedRows,
+    n_actions: int,
+    start: int,
+    V: Floats,
+    policy: Actions,
+    cap: float,
+    tolerance: float,
+    sweeps: int,
+) -> float:
+    """Gauss-Seidel value iteration on V [n + 1] in place; returns the largest change of the last improvement.
+
+    That change bounds the Bellman residual of the values that it leaves, because no value that an update has read
+    moved by more. ``start`` is where the reset leads, or n where that is no better than leaving for good. The last
+    entry of V is the value of both, and A their number in ``policy`` [n], which is for the actions chosen.
+    """
+    A, n = np.uintp(n_actions), np.uintp(V.size - 1)
+    V[n] = cap if start == n else min(cap, 1.0 + V[start])
+    change = np.inf
+    for _ in range(sweeps):
+        change = 0.0
+        for i in range(np.uintp(1), n):
+            best, choice = cap if i == start else V[n], n_actions
+            for a in range(A):
+                q = action_value(rows, i * A + a, V)
+                choice = int(a) if q < best else choice
+                best = q if q < best else best
+            if abs(best - V[i]) > change:
+                change = abs(best - V[i])
+            V[i] = best
+            policy[i] = choice
+            if i == start:
+                V[n] = min(cap, 1.0 + best)
+        if change <= tolerance:
+            break
+        for _ in range(EVALUATION_SWEEPS):
+            for i in range(np.uintp(1), n):
+                if policy[i] < n_actions:
+                    V[i] = action_value(rows, i * A + np.uintp(policy[i]), V)
+                else:
+                    V[i] = cap if i == start else V[n]
+                if i == start:
+                    V[n] = min(cap, 1.0 + V[start])
+    return change
+
+
+@numba.njit(cache=True)
+def improve_policy(model: SparseModel, column: Longs, V: Floats, actions: Actions, margin: float, halt: float) -> int:
+    """Greedy actions [S, G] with respect to V [S, G], in place; returns how many changed.
+
+    An action is replaced only by one that is better by the relative ``margin``; an action of -1 by any.
+    Entries where V is infinite, and the states of the goal, get the reset. ``halt`` is the probability with which
+    every step is the last (see ``_start_policy`` in :mod:`adagoal.exact.solver`).
+    """
+    indptr, successors, probabilities, start = model.indptr, model.successors, model.probabilities, model.start
+    n_states, n_goals = V.shape
+    n_actions = (indptr.size - 1) // n_states
+    q = np.empty(n_actions + 1)
+    changed = 0
+    for s in range(n_states):
+        for g in range(n_goals):
+            if V[s, g] == np.inf or goal_holds_state(column, s, g):
+                actions[s, g] = n_actions
+                continue
+            q[n_actions] = 1.0 + (1.0 - halt) * V[start, g] if model.reset and s != start else np.inf
+            for a in range(n_actions):
+                cost, leaving = 1.0, halt
+                for k in range(indptr[s * n_actions + a], indptr[s * n_actions + a + 1]):
+                    if successors[k] != s:
+                        leaving += (1.0 - halt) * probabilities[k]
+                        cost += (1.0 - halt) * probabilities[k] * V[successors[k], g]
+                q[a] = cost / leaving if leaving > 0.0 and not model.terminal[s] else np.inf
+            choice = actions[s, g]
+            best = q[choice] if choice >= 0 else np.inf
+            for a in range(n_actions + 1):
+                if q[a] < best * (1.0 - margin):
+                    choice, best = a, q[a]
+            changed += choice != actions[s, g]
+            actions[s, g] = choice
+    return changed

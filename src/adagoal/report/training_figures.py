@@ -1,0 +1,176 @@
+"""Figures of deep runs: learning curves, where goals were chosen, disagreement maps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib import patheffects
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from adagoal.core.file_io import write_atomically
+from adagoal.core.types import Bools, Floats
+from adagoal.deep.certification import GoalCell
+from adagoal.report.exploration_figures import FIGURE_DPI
+
+VERDICT_COLOURS = {"certified": "#0072b2", "refuted": "#d55e00", "open": "#999999"}
+"""Colours of the cells of a certificate."""
+MAP_PIXELS = 100
+"""Per side of a picture of what is certified."""
+LearningCurves = Sequence[Sequence[dict[str, Any]]]
+"""Per run, the points of its learning curve (see ``History.learning_curve``)."""
+
+
+def draw_band(axes: Axes, curves: LearningCurves, key: str, colour: str, label: str, style: str = "-") -> None:
+    """Mean over runs of a quantity against steps, with the range between the worst and the best run."""
+    shared = min(len(c) for c in curves)
+    points = [list(c[:shared]) for c in curves]
+    rows = [i for i in range(shared) if all(key in c[i] for c in points)]
+    steps = np.array([points[0][i]["steps"] for i in rows]) / 1000
+    values = np.array([[c[i][key] for i in rows] for c in points], float)
+    axes.plot(steps, values.mean(0), style, color=colour, label=label, lw=1.8)
+    if len(values) > 1:
+        axes.fill_between(steps, values.min(0), values.max(0), color=colour, alpha=0.15, lw=0)
+
+
+def draw_learning_curves(curves: LearningCurves) -> Figure:
+    """Success at the last and at any step, and where the goals lay."""
+    figure = Figure((10, 3.4), layout="tight")
+    left, right = figure.subplots(1, 2)
+    draw_band(left, curves, "success", "#0072b2", "last step")
+    draw_band(left, curves, "success_any", "#e69f00", "any step")
+    left.set(ylim=(0, 1.02), xlabel="environment steps (thousands)", ylabel="test success")
+    for key, colour, name in (
+        ("inside_test", "#0072b2", "in the test space"),
+        ("on_table", "#56b4e9", "on the table"),
+        ("reachable", "#999999", "candidates with D ≤ L"),
+        ("train_success", "#d55e00", "reached in training"),
+    ):
+        if all(key in point for curve in curves for point in curve[1:-1]):
+            draw_band(right, curves, key, colour, name)
+    right.set(ylim=(0, 1.02), xlabel="environment steps (thousands)", ylabel="share of chosen goals")
+    for axes in (left, right):
+        axes.grid(alpha=0.25)
+        axes.legend(fontsize=8, ncols=2, loc="lower left", bbox_to_anchor=(0, 1), frameon=False)
+    return figure
+
+
+def draw_goal_heatmaps(chosen: Floats, train: Floats, test: Floats, table: Floats | None) -> Figure:
+    """Chosen goals ``[cycles, B, goal]`` over the first two coordinates, in four quarters of the training."""
+    figure = Figure((12, 3.7), layout="tight")
+    axes = figure.subplots(1, 4, sharex=True, sharey=True)
+    edges = [np.linspace(train[0, i], train[1, i], 31) for i in (0, 1)]
+    for k, (ax, part) in enumerate(zip(axes, np.array_split(chosen, 4), strict=True)):
+        flat = part.reshape(-1, part.shape[-1])
+        counts, _, _ = np.histogram2d(flat[:, 0], flat[:, 1], bins=edges)
+        ax.imshow(np.sqrt(counts.T), origin="lower", aspect="equal", cmap="magma", extent=(*train[:, 0], *train[:, 1]))
+        draw_box_outline(ax, test, "#ffd166")
+        if table is not None:
+            draw_box_outline(ax, table, "#8ecae6")
+        ax.set_title(f"quarter {k + 1} of training", fontsize=9)
+    axes[0].set_ylabel("y")
+    for ax in axes:
+        ax.set_xlabel("x")
+    return figure
+
+
+def draw_value_maps(D: Floats, E: Floats, low: Floats, high: Floats, test: Floats, radius: float) -> Figure:
+    """Final distance and disagreement over the training space ``[n, n]``, with the line D = L."""
+    figure = Figure((9, 3.8), layout="tight")
+    axes = figure.subplots(1, 2)
+    extent = (float(low[0]), float(high[0]), float(low[1]), float(high[1]))
+    for ax, values, name, top in ((axes[0], D, "D(g), steps", 2 * radius), (axes[1], E, "E(g), disagreement", np.inf)):
+        cut = values.max() > top
+        image = ax.imshow(
+            values.T, origin="lower", extent=extent, cmap="viridis", aspect="equal", vmax=top if cut else None
+        )
+        figure.colorbar(image, ax=ax, shrink=0.8, extend="max" if cut else "neither")
+        if D.min() < radius < D.max():
+            ax.contour(D.T, levels=[radius], extent=extent, colors="white", linewidths=1)
+        draw_box_outline(ax, test, "#ffd166")
+        ax.set(title=name, xlabel="x", ylabel="y")
+    return figure
+
+
+def draw_reached_goals(goals: Floats, reached: Bools) -> Figure:
+    """Test goals ``[n, goal]``, reached ``[n]`` or missed: first against second coordinate, and against the third."""
+    views = [(0, i) for i in range(1, min(goals.shape[1], 3))] or [(0, 0)]
+    figure = Figure((4.6 * len(views), 4.2), layout="tight")
+    axes = figure.subplots(1, len(views), squeeze=False)
+    for ax, (i, j) in zip(axes[0], views, strict=True):
+        ax.scatter(*goals[reached][:, [i, j]].T, s=22, c="#0072b2", marker="o", label=f"reached ({reached.sum()})")
+        ax.scatter(*goals[~reached][:, [i, j]].T, s=26, c="#d55e00", marker="x", label=f"missed ({(~reached).sum()})")
+        ax.set(xlabel=f"goal coordinate {i}", ylabel=f"goal coordinate {j}")
+        ax.grid(alpha=0.25)
+    axes[0, 0].legend(fontsize=8, ncols=2, loc="lower left", bbox_to_anchor=(0, 1), frameon=False)
+    return figure
+
+
+def draw_certified_cells(cells: Sequence[GoalCell]) -> Figure:
+    """Cells of the goal space by their verdict: two coordinates a panel.
+
+    Where these are all, numbers are percent of the rollouts that reached; else the panel shows how much is certified of
+    what lies behind each of its points.
+    """
+    G = len(cells[0].low)
+    flat = G <= 2 or bool(np.ptp([end[2:] for cell in cells for end in (cell.low, cell.high)], 0).max() == 0.0)
+    views = [(0, min(1, G - 1))] if flat else [(0, 1), (0, 2)]
+    figure = Figure((5.6 * len(views), 4.8), layout="tight")
+    axes = figure.subplots(1, len(views), squeeze=False)
+    for ax, (i, j) in zip(axes[0], views, strict=True):
+        ax.set(xlabel=f"goal coordinate {i}", ylabel=f"goal coordinate {j}")
+        if flat:
+            _draw_verdicts(ax, cells, i, j)
+        else:
+            share, extent = certified_share_map(cells, i, j)
+            ends = [VERDICT_COLOURS["refuted"], "#f5f5f5", VERDICT_COLOURS["certified"]]
+            colours = LinearSegmentedColormap.from_list("verdicts", ends)
+            image = ax.imshow(share.T, origin="lower", extent=extent, aspect="auto", cmap=colours, vmin=0.0, vmax=1.0)
+            figure.colorbar(image, ax=ax, label="certified share of what lies behind")
+    shares = {verdict: sum(cell.share for cell in cells if cell.verdict == verdict) for verdict in VERDICT_COLOURS}
+    keys = [
+        Rectangle((0, 0), 1, 1, fc=VERDICT_COLOURS[name], label=f"{name} {share:.0%}") for name, share in shares.items()
+    ]
+    axes[0, 0].legend(handles=keys, fontsize=8, ncols=3, loc="lower left", bbox_to_anchor=(0, 1), frameon=False)
+    return figure
+
+
+def _draw_verdicts(axes: Axes, cells: Sequence[GoalCell], i: int, j: int) -> None:
+    """Every cell in the colour of its verdict."""
+    for cell in cells:
+        low, size = cell.low[[i, j]], (cell.high - cell.low)[[i, j]]
+        axes.add_patch(Rectangle((low[0], low[1]), size[0], size[1], fc=VERDICT_COLOURS[cell.verdict], ec="white"))
+        if cell.rollouts:
+            words = f"{100 * cell.reached / cell.rollouts:.0f}"
+            x, y = low + size / 2
+            axes.text(x, y, words, ha="center", va="center", fontsize=7, color="white")
+    axes.autoscale_view()
+
+
+def certified_share_map(cells: Sequence[GoalCell], i: int, j: int) -> tuple[Floats, tuple[float, float, float, float]]:
+    """Certified share of the other coordinates, over a grid ``[n, n]`` of two, and the extent of the grid."""
+    low, high = (np.stack([getattr(cell, end) for cell in cells]) for end in ("low", "high"))
+    size = high - low
+    depth = np.where(size > 0.0, size, 1.0).prod(1) / np.where(size > 0.0, size, 1.0)[:, [i, j]].prod(1)
+    grid = [np.linspace(low[:, k].min(), high[:, k].max(), 2 * MAP_PIXELS + 1)[1::2] for k in (i, j)]
+    within = [(low[:, k, None] <= g) & (g <= high[:, k, None]) for k, g in zip((i, j), grid, strict=True)]
+    certified = np.array([cell.verdict == "certified" for cell in cells])
+    all_of_it, good = (np.einsum("c,cx,cy->xy", depth * part, *within) for part in (1.0, certified))
+    return good / all_of_it, (low[:, i].min(), high[:, i].max(), low[:, j].min(), high[:, j].max())
+
+
+def draw_box_outline(axes: Axes, box: Floats, colour: str) -> None:
+    """The first two coordinates of a box ``[2, goal]``."""
+    low, high = box[0, :2], box[1, :2]
+    halo = patheffects.withStroke(linewidth=3.5, foreground="black")  # to be seen on bright and on dark
+    axes.add_patch(Rectangle((low[0], low[1]), *(high - low), fill=False, ec=colour, lw=1.4, path_effects=[halo]))
+
+
+def write_figure_file(figure: Figure, path: Path) -> None:
+    """Write a figure as a file, whole or not at all, with its folder if need be."""
+    write_atomically(path, lambda file: figure.savefig(file, dpi=FIGURE_DPI, format="png"))

@@ -1,0 +1,80 @@
+"""A goal-conditioned environment whose goal is chosen from outside, after the reset."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from adagoal.core.errors import InputError
+from adagoal.deep.goal_envs import SetGoalFunction, find_goal_setter
+
+
+class ChosenGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """``set_goal(goal)`` replaces the goal of the episode that has just begun.
+
+    Observations show the chosen goal and the reward is that of ``compute_reward`` for it. The environment is told the
+    goal through ``tell(env, goal)``, or in the ways of :mod:`adagoal.deep.goal_envs`. Where that does not change what it
+    shows as ``desired_goal``, an end of the episode at its own goal is passed over. Until a goal is chosen, the
+    environment's own stands.
+
+    Rewards are shifted to 0 at the goal, so an environment that rewards 1 at the goal and 0 elsewhere, as the mazes of
+    Gymnasium-Robotics do, gives 0 and -1 here.
+    """
+
+    awaits_goal = False
+    """Whether an episode has begun and neither a goal was chosen nor a step taken since."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], tell: SetGoalFunction | None = None) -> None:
+        super().__init__(env)
+        space = env.observation_space
+        keys = ("observation", "achieved_goal", "desired_goal")
+        if not isinstance(space, gymnasium.spaces.Dict) or any(key not in space.spaces for key in keys):
+            raise InputError(f"is not goal-conditioned; its observations must be a Dict of {', '.join(keys)}", "env")
+        if not env.has_wrapper_attr("compute_reward"):
+            raise InputError("has no compute_reward(achieved_goal, desired_goal, info)", "env")
+        self._goal_setter = find_goal_setter(env, tell)
+        self._compute_env_reward = env.get_wrapper_attr("compute_reward")
+        self._chosen_goal: NDArray[Any] | None = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """A new episode, with the environment's own goal until another is chosen."""
+        self._chosen_goal, self.awaits_goal = None, True
+        return self.env.reset(seed=seed, options=options)
+
+    def set_goal(self, goal: NDArray[Any]) -> None:
+        """Choose the goal ``[G]`` of the episode."""
+        own = self.env.observation_space["desired_goal"]  # type: ignore[index]
+        if np.shape(goal) != own.shape or not np.isfinite(goal).all():
+            raise InputError(f"must be {own.shape} finite numbers, got {goal!r}", "goal")
+        self._chosen_goal, self.awaits_goal = np.asarray(goal, own.dtype), False
+        if self._goal_setter is not None:
+            self._goal_setter(self._chosen_goal.copy())
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """One step; observation, reward and ``is_success`` are for the chosen goal."""
+        self.awaits_goal = False
+        seen, _, terminated, truncated, info = self.env.step(action)
+        achieved, own = seen["achieved_goal"], seen["desired_goal"]
+        goal = own if self._chosen_goal is None else self._chosen_goal
+        if terminated and not np.allclose(own, goal) and self.compute_reward(achieved, own, info) == 0.0:
+            terminated = False
+        reward = float(self.compute_reward(achieved, goal, info))
+        info = {**info, "is_success": float(reward == 0.0)}
+        return {**seen, "desired_goal": goal.copy()}, reward, terminated, truncated, info
+
+    def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
+        """Reward of the environment, less that of the goal itself; of one goal ``[G]`` or of many ``[N, G]``."""
+        return self._compute_env_reward(achieved_goal, desired_goal, info) - self._compute_env_reward(
+            desired_goal, desired_goal, info
+        )
+
+
+def check_sparse_rewards(rewards: NDArray[Any]) -> None:
+    """Refuse rewards ``[N]`` other than 0 and -1, whose values do not count steps."""
+    wrong = rewards[(rewards != 0.0) & (rewards != -1.0)]
+    if len(wrong):
+        text = f"rewards must be 0 at the goal and -1 elsewhere, got {wrong[0]:g}; use the sparse variant of the id"
+        raise InputError(f"{text} (adagoal.sb3.ChosenGoal shifts rewards of 1 and 0)", "env")

@@ -1,1 +1,0 @@
-"""Environments with discrete states: built-in models, Gymnasium, mixtures."""
