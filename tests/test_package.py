@@ -22,7 +22,7 @@ def test_one_version() -> None:
     assert adagoal.__version__.removesuffix(".dev0") in (ROOT / "CHANGELOG.md").read_text()
 
 
-@pytest.mark.parametrize("file", sorted((ROOT / ".github/workflows").glob("*.yml")), ids=lambda file: file.file_stem)
+@pytest.mark.parametrize("file", sorted((ROOT / ".github/workflows").glob("*.yml")), ids=lambda file: file.stem)
 def test_workflows_run_targets_that_exist(file: Path) -> None:
     """They cannot run here: they are read, and what they call is looked up."""
     targets = {line.partition(":")[0] for line in (ROOT / "Makefile").read_text().splitlines() if ": " in line}

@@ -178,7 +178,7 @@ class Scalar(Line):
     def goal(self) -> Any:
         return self.hidden
 
-    @goal.find_goal_setter
+    @goal.setter
     def goal(self, goal: Any) -> None:
         self.hidden = goal
 
@@ -188,7 +188,7 @@ class Vector(Scalar):
     def goal(self) -> Any:
         return self.form(self.hidden)
 
-    @goal.find_goal_setter
+    @goal.setter
     def goal(self, goal: Any) -> None:
         self.hidden = float(goal[0])
 
