@@ -26,4 +26,4 @@ def pixel() -> bytes:
 def no_painting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, pixel: bytes) -> None:
     """The figures beside a page are made everywhere; they are painted, which takes longest, for the tests of pages."""
     if request.module.__name__ != "test_report":
-        monkeypatch.setattr("adagoal.report.exploration_page.png", lambda drawn: pixel)
+        monkeypatch.setattr("adagoal.report.exploration_page.figure_to_png", lambda drawn: pixel)

@@ -22,7 +22,7 @@ sys.path.append(str(Path(__file__).parents[1]))  # where the mutator of run fold
 def no_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, pixel: bytes) -> None:
     """Figures are made and not painted, and films are not made, but for the tests of the page."""
     if request.module.__name__ != "test_page":
-        monkeypatch.setattr("adagoal.report.training_page.png", lambda drawn: pixel)
+        monkeypatch.setattr("adagoal.report.training_page.figure_to_png", lambda drawn: pixel)
         monkeypatch.setattr("adagoal.report.training_video.write_video_strip", lambda about, env, trust: None)
 
 

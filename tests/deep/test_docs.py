@@ -93,14 +93,14 @@ def test_cells_of_a_notebook(tmp_path: Path) -> None:
     text, code = notebooks.play(file)
     assert text.source == "# Title\n\nText."
     assert code.output == "said\n3"
-    assert "```python\nx = 2" in notebooks.render_page([text, code], tmp_path, "small")
+    assert "```python\nx = 2" in notebooks.page([text, code], tmp_path, "small")
 
 
 @pytest.fixture(scope="module")
 def played() -> dict[str, list[notebooks.Cell]]:
     """Every tutorial, run from its beginning to its end; the one that trains, the last, is only read."""
     *files, trains = stage.tutorials()
-    return {file.file_stem: notebooks.play(file) for file in files} | {trains.file_stem: notebooks.cells(trains)}
+    return {file.stem: notebooks.play(file) for file in files} | {trains.stem: notebooks.cells(trains)}
 
 
 def test_tutorials_show_what_they_say(played: dict[str, list[notebooks.Cell]]) -> None:

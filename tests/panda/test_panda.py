@@ -9,16 +9,16 @@ import pytest
 
 import adagoal
 from adagoal.deep import env_inspection
-from adagoal.deep.goal_envs import Source
+from adagoal.deep.goal_envs import EnvSource
 
 REACH = "panda_gym:PandaReach-v3"
 
 
 @pytest.mark.parametrize("task", ["Reach", "Push", "Slide", "PickAndPlace", "Stack"])
 def test_the_chosen_goal_is_set_and_its_marker_moved(task: str) -> None:
-    source = Source(f"panda_gym:Panda{task}-v3")
+    source = EnvSource(f"panda_gym:Panda{task}-v3")
     env = source.make()
-    assert env_inspection.dimensions(env, source, 0).aims
+    assert env_inspection.measure_dimensions(env, source, 0).can_set_goals
     seen, _ = env.reset(seed=0)
     goal = seen["desired_goal"] + 0.05
     tell: Any = source.setter(env)
