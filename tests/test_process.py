@@ -104,7 +104,7 @@ def test_a_kill_from_outside_between_two_steps() -> None:
     world = remote("Chain")
     counts, _ = play(world, 400)
     body: Any = world._env.backend
-    os.kill(body._there._process.pid, signal.SIGKILL)
+    os.kill(body._worker._process.pid, signal.SIGKILL)
     play(world, 400, counts=counts)
     assert counts.visits.sum() == 800
     assert world.void_reasons == []

@@ -77,8 +77,8 @@ def test_an_estimate_waits_until_two_rehearsals_agree(monkeypatch: pytest.Monkey
         steps = next(said)
         return None if steps is None else PredictedCost(steps, 1.0 + steps)
 
-    monkeypatch.setattr("adagoal.runs.cost_estimate.rehearse", told)
-    monkeypatch.setattr("adagoal.runs.cost_estimate.expected_total", lambda trace, epsilon: None)
+    monkeypatch.setattr("adagoal.runs.cost_estimate.simulate_remaining_run", told)
+    monkeypatch.setattr("adagoal.runs.cost_estimate.extrapolate_total_steps", lambda trace, epsilon: None)
     estimating = CostEstimator(lambda run: None)
     adagoal.explore("two-room", radius=40, epsilon=1.0, observe=estimating, budget=200_000)
     assert len(asked) == 5
@@ -92,7 +92,7 @@ def test_the_seconds_of_slower_steps_are_not_those_of_a_rehearsal(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Those of an environment, and of a model whose steps are kept."""
-    monkeypatch.setattr("adagoal.runs.cost_estimate.rehearse", lambda *_: PredictedCost(3e4, 1e9))
+    monkeypatch.setattr("adagoal.runs.cost_estimate.simulate_remaining_run", lambda *_: PredictedCost(3e4, 1e9))
     model = toy_models.chain_model(n_states=5, slip=0.1)
     kept: dict[str, Any] = {"out": tmp_path, "record": True}
     for env, more in ((ModelEnv(model), {}), (model, kept)):

@@ -42,7 +42,7 @@ def data_of(page: Path) -> tuple[Any, dict[str, Any]]:
 @pytest.fixture
 def words_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """No figures: they take most of the time."""
-    monkeypatch.setattr("adagoal.report.exploration_page.figures", lambda result, view: {})
+    monkeypatch.setattr("adagoal.report.exploration_page.draw_figures", lambda result, view: {})
 
 
 @pytest.fixture(scope="module")

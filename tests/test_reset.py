@@ -68,7 +68,7 @@ def believed(D: float, upper: float, cap: float, q: float) -> UncertainReset:
         D=np.array([D]), upper=np.array([upper]), E=np.array([upper - D]), cap=cap, goal_state=np.array([1])
     )
     exact.column = np.array([0])
-    exact.counts = SimpleNamespace(resets=1)
+    exact.counts = SimpleNamespace(n_resets=1)
     return UncertainReset(exact, 1.0 - q)  # type: ignore[arg-type]
 
 

@@ -146,7 +146,7 @@ def test_drift_across_a_resume_is_seen(tmp_path: Path) -> None:
 def test_void_is_an_exit_code_and_a_headline(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("adagoal.envs.simulator.ModelSimulator.void", ["the sky fell"], raising=False)
+    monkeypatch.setattr("adagoal.envs.simulator.ModelSimulator.void_reasons", ["the sky fell"], raising=False)
     monkeypatch.setattr("adagoal.envs.simulator.ModelSimulator.__setattr__", _all_but_void)
     assert command(["explore", "chain", "--radius", "3", "--quiet", "--out", str(tmp_path)]) == 4
     told = capsys.readouterr()
@@ -157,7 +157,7 @@ def test_void_is_an_exit_code_and_a_headline(
 
 
 def _all_but_void(self: Any, name: str, value: Any) -> None:
-    if name != "void":
+    if name != "void_reasons":
         object.__setattr__(self, name, value)
 
 
@@ -376,7 +376,7 @@ def ready(run):
     if run.steps > 20_000:
         print("ready", flush=True)
 
-env = ModelEnv(toys.chain(n_states=30, slip=0.1))
+env = ModelEnv(toy_models.chain_model(n_states=30, slip=0.1))
 result = adagoal.explore(env, radius=40, epsilon=0.05, budget=10**6, out=sys.argv[1], observe=ready)
 print(result.status, int(result.arrays["visits"].sum()) - result.steps)
 """

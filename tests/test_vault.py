@@ -17,6 +17,7 @@ from adagoal.runs.folder_reader import (
     MANIFEST_FILE,
     SavedRun,
     find_saved_run,
+    read_manifest,
     read_saved_run,
 )
 from adagoal.runs.run_folder import open_locked_folder
@@ -203,12 +204,12 @@ def test_forged_texts_are_refused(tmp_path, label):
 def test_a_forged_manifest_cannot_name_files_outside_the_folder(tmp_path):
     run, outside = build(tmp_path / "run", 1), tmp_path / "outside.txt"
     outside.write_text("years of work")
-    manifest, _ = folders.manifests.read(run / MANIFEST_FILE)
+    manifest, _ = read_manifest(run / MANIFEST_FILE)
     for name in ("../outside.txt", "/etc/passwd", ".hidden", "a/../../outside.txt"):
         forged = folders.Manifest(KIND, 5, manifest.states, manifest.results, obsolete_files=(name,))
         (run / MANIFEST_FILE).write_bytes(forged.to_bytes())
         with pytest.raises(InputError, match="names files that cannot be in a run folder"):
-            folders.manifests.read(run / MANIFEST_FILE)
+            read_manifest(run / MANIFEST_FILE)
         with open_locked_folder(run, KIND) as folder:
             assert "copy" in folder.saved_run.damage_notes[0]
     assert outside.exists()

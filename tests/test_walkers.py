@@ -90,21 +90,21 @@ class Noting:
     def __init__(self, mdp, cumulative, counts):
         self.mdp, self.cumulative, self.counts, self.moves = mdp, cumulative, counts, []
 
-    def forced(self, state):
+    def must_reset(self, state):
         return self.mdp.terminal[state]
 
-    def home(self, state):
+    def reset_from(self, state):
         self.moves.append((-1 - state, self.mdp.start))
         return self.mdp.start
 
-    def move(self, state, action, rng):
+    def take_action(self, state, action, rng):
         pair, u = state * self.mdp.n_actions + action, rng.random()
         inside = slice(self.mdp.indptr[pair], self.mdp.indptr[pair + 1])
         landed = int(self.mdp.successors[inside][np.argmax(self.cumulative[inside] > u)])
         self.moves.append((pair, landed))
         return landed, episode_loop.NO_EVENT if self.counts.seen[landed] else episode_loop.NEW_STATE
 
-    def back_up(self, local, state, column):
+    def backup_and_choose(self, local, state, column):
         c = self.counts
         return int(backup_state(state, column, local, c.successor, c.count, c.support, c.n))
 

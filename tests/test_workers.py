@@ -43,26 +43,26 @@ class Here:
         self._answer: Any = None
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         return self._copy is not None
 
-    def begin(self) -> None:
+    def start_worker(self) -> None:
         self._copy: Any = self._make()
         self._answer = self._copy.facts
 
-    def send(self, method: str, *arguments: Any) -> None:
+    def send_call(self, method: str, *arguments: Any) -> None:
         self._answer = getattr(self._copy, method)(*arguments)
         if method == "play":
             Here.calls += 1
             self._answer = Here.doomed.pop(Here.calls, self._answer)
 
-    def receive(self, seconds: float | None = None) -> Any:
+    def receive_reply(self, seconds: float | None = None) -> Any:
         if isinstance(self._answer, EnvironmentFailure):
-            self.end()
+            self.stop_worker()
             raise self._answer
         return self._answer
 
-    def end(self) -> None:
+    def stop_worker(self) -> None:
         self._copy = None
 
 

@@ -18,7 +18,7 @@ REACH = "panda_gym:PandaReach-v3"
 def test_the_chosen_goal_is_set_and_its_marker_moved(task: str) -> None:
     source = EnvSource(f"panda_gym:Panda{task}-v3")
     env = source.make()
-    assert env_inspection.measure_dimensions(env, source, 0).can_set_goals
+    assert env_inspection.measure_dimensions(env, source, 0).accepts_goals
     seen, _ = env.reset(seed=0)
     goal = seen["desired_goal"] + 0.05
     tell: Any = source.setter(env)
