@@ -106,11 +106,11 @@ def rollouts(options: argparse.Namespace) -> dict[str, Any]:
     cycles = options.cycles
     run, fleet, starts = training(**RECIPES["light"])
     goals, _ = run.goal_selector.choose_goals(run.train_state, starts, 0)
-    actors, none = run.actors(), np.zeros((0, *goals.shape))
+    actors, none = run.current_actors(), np.zeros((0, *goals.shape))
     found = {}
     clock = Clock([p.pid for p in fleet._processes])
     for cycle in range(cycles):
-        fleet.start(cycle, actors, goals, none)
+        fleet.start_cycle(cycle, actors, goals, none)
         fleet.collect_cycle()
     found["rollouts alone"] = clock.read(cycles * PER_CYCLE)
     clock = Clock([p.pid for p in fleet._processes])
@@ -158,7 +158,7 @@ def learner(options: argparse.Namespace) -> dict[str, Any]:
     new = jax.device_put([rng.normal(size=x.shape).astype(x.dtype) for x in like[:4]])
     new += [np.full(like[4].shape, HORIZON, like[4].dtype), np.zeros(like[5].shape, bool)]
     began = time.monotonic()
-    cycle = learner.compile_cycle(configs, sizes).lower(state, knobs, tuple(new)).compile_ahead()
+    cycle = learner.compile_cycle(configs, sizes).lower(state, knobs, tuple(new)).compile()
     compiled = time.monotonic()
     for number in range(2 + options.cycles):
         if number == 2:
@@ -192,8 +192,10 @@ def arithmetic(options: argparse.Namespace) -> dict[str, Any]:
         module: Any = algorithms.load_algorithm(config.algorithm)
 
         def update(nets: Any, batch: Any) -> Any:
-            lessons = networks.CriticBatch(batch.obs_goal[0], batch.action[0], module.targets(config, nets, batch)[0])
-            return module.update(config, knobs, nets, lessons, key)
+            lessons = networks.CriticBatch(
+                batch.obs_goal[0], batch.action[0], module.critic_targets(config, nets, batch)[0]
+            )
+            return module.update_networks(config, knobs, nets, lessons, key)
 
         return config.updates * counted(
             update, module.init_networks(config, sizes, np.random.default_rng(0)), config.batch

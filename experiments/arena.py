@@ -1,4 +1,5 @@
-"""The arena: every method on the same worlds, with both stopping notions (see :mod:`adagoal.compare.method_comparison`)."""
+"""The arena: every method on the same worlds, with both stopping notions (see
+:mod:`adagoal.compare.method_comparison`)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """What the certified bounds buy: steps to the certified stop, beside those with the bounds of model checkers.
 
 Four methods in the same loop, with the same goal rule, the same stopping rule and the same guarantee at the same delta
-and epsilon; only the statistics differ (:mod:`adagoal.baselines.interval_mdp`). Every world twice: nothing is known beforehand,
-or all methods know how many successors a pair has at most, as model checkers often assume.
+and epsilon; only the statistics differ (:mod:`adagoal.baselines.interval_mdp`). Every world twice: nothing is known
+beforehand, or all methods know how many successors a pair has at most, as model checkers often assume.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Steps to the certified stop on the lower-bound instance, against L, S, A and 1/epsilon.
 
 The theory says L^3 S A / epsilon^2 up to logarithms, as an upper and as a lower bound (lemma ``lemma_LB``). The
-instance is :func:`adagoal.envs.toy_models.lower_bound_instance`, a hidden good action in one of n decision states, S = n + 3; the
-goal space is all states. One of the four is varied at a time around a base point, with a new place for the good action
-in every seed; exponents are least-squares slopes of log median steps. n is at most A, so that the depth of the
-instance does not change along the way; the slope in S is taken against n, the states that hold decisions.
+instance is :func:`adagoal.envs.toy_models.lower_bound_instance`, a hidden good action in one of n decision states, S =
+n + 3; the goal space is all states. One of the four is varied at a time around a base point, with a new place for the
+good action in every seed; exponents are least-squares slopes of log median steps. n is at most A, so that the depth of
+the instance does not change along the way; the slope in S is taken against n, the states that hold decisions.
 """
 
 from __future__ import annotations

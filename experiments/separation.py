@@ -1,8 +1,9 @@
 """What the reset is worth: the instance of lemma ``lemma_exp_sep``, with and without it.
 
-In :func:`adagoal.envs.toy_models.separation_instance` a fork is met with probability eta whenever s0 is left. Without the reset, a
-policy that errs in the fork loses 2 > epsilon steps, and the right action there cannot be guessed: no learner can
-solve the problem before it has met the fork once. With the reset, an error in the fork costs eta (1 + V^pi) at most.
+In :func:`adagoal.envs.toy_models.separation_instance` a fork is met with probability eta whenever s0 is left. Without
+the reset, a policy that errs in the fork loses 2 > epsilon steps, and the right action there cannot be guessed: no
+learner can solve the problem before it has met the fork once. With the reset, an error in the fork costs eta (1 + V^pi)
+at most.
 
 Two curves over the diameter D of the reset-free problem, of the order 1/eta:
 

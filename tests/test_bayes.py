@@ -135,7 +135,7 @@ def test_the_seed_decides_the_posterior_draws() -> None:
         estimates = ExplorationSession.from_settings(
             setting, ModelSimulator(toy_models.open_grid_model()), goal_rules.adagoal
         ).run.estimates
-        estimates.refresh(np.ones(len(estimates.goals), bool))
+        estimates.refresh_columns(np.ones(len(estimates.goals), bool))
         drawn.append(estimates.atom)
     np.testing.assert_array_equal(drawn[0], drawn[1])
     assert (drawn[0][:N_MEMBERS] != drawn[2][:N_MEMBERS]).any()

@@ -53,10 +53,10 @@ def test_gaps_side_by_side_change_nothing(monkeypatch):
     results, jobs = [], []
 
     def counted(these, threads):
-        jobs.append(len([job for job in these if job.func.__name__ == "_probe"]) if threads else 0)
+        jobs.append(len([job for job in these if job.func.__name__ == "_bound_gap_of_goal"]) if threads else 0)
         run_jobs_in_threads(these, threads)
 
-    monkeypatch.setattr("adagoal.certified.explorer.side_by_side", counted)
+    monkeypatch.setattr("adagoal.certified.explorer.run_jobs_in_threads", counted)
     for least in (np.inf, 0.0):
         monkeypatch.setattr("adagoal.certified.explorer.MIN_THREADED_WORK", least)
         results.append(adagoal.explore("grid", radius=4, epsilon=1.0, seed=3, env_args={"rows": 3, "cols": 3}))

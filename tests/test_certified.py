@@ -131,7 +131,7 @@ def test_gap_bounds_the_worst_model(leak):
     run_exploration(run, 30_000)
     e = run.estimates
     e.refresh_columns(np.ones(len(e.D), bool))
-    m = e.confidence.model()
+    m = e.confidence.empirical_model()
     rng = np.random.default_rng(0)
     others = [_inside(mdp, m, rng, leak) for _ in range(200)]
     tried = 0
@@ -141,7 +141,8 @@ def test_gap_bounds_the_worst_model(leak):
             continue
         policy, rival, inside = e.best[:, j].copy(), np.zeros(5, np.int16), np.arange(mdp.n_states) == g
         V, Y = e.V[:, j].copy(), e.Y[:, j].copy()
-        gap, upper, most, _ = bound_suboptimality(e.order, inside, m, V, Y, policy, len(e.order) == 5, rival)
+        order = e.seen_states
+        gap, upper, most, _ = bound_suboptimality(order, inside, m, V, Y, policy, len(order) == 5, rival)
         for other in others:
             best = solver.optimal_values(other, np.array([g]))[:, 0]
             value = solver.policy_values(other, policy, g)
@@ -210,34 +211,17 @@ def test_probing_goes_where_a_try_is_worth_most(few):
     assert tried.count(few) >= 18
 
 
-def test_upper_bounds_of_an_earlier_version_start_again():
-    """They started at C, which is no proof of anything below the height that they start at now."""
-    mdp, L, epsilon = SMALL["grid"]
-    run, other = start(mdp, L, epsilon), start(mdp, L, epsilon)
-    run_exploration(run, 2_000)
-    arrays, facts = run.estimates.state()
-    arrays = {name: np.array(a) for name, a in arrays.items()}
-    open_ = np.flatnonzero(arrays["Y"][mdp.start] > run.estimates.cap - 1)
-    arrays["Y"] = np.minimum(arrays["Y"], run.estimates.cap)
-    other.estimates.counts.restore(run.estimates.counts.state())
-    del facts["rollouts"]
-    other.estimates.restore(arrays, facts | {"probed": 0.0, "planned_at": 0.0, "probing_now": False})
-    assert len(open_)
-    assert (other.estimates.Y[mdp.start, open_] == UPPER_START_FACTOR * run.estimates.cap).all()
-    assert (other.estimates.best[:, open_] == mdp.n_actions).all()
-
-
 def test_a_large_world_goes_on_as_it_would_have():
     """What the agent backs up with on its way is of the last plan, which the counts do not tell."""
     mdp = toy_models.open_grid_model(rows=21, cols=21)
     runs = [start(mdp, 40.0, 8.0, branching=4) for _ in range(2)]
     estimates, other = (run.estimates for run in runs)
     run_exploration(runs[0], 60_000)
-    estimates.counts.add(np.array([0]), np.array([0]))  # a try that no plan has seen
+    estimates.counts.add_steps(np.array([0]), np.array([0]))  # a try that no plan has seen
     arrays, facts = estimates.state()
     other.counts.restore(estimates.counts.state())
     other.restore({name: np.array(a) for name, a in arrays.items()}, facts)
-    plan, again = (e.plan().policy for e in (estimates, other))
+    plan, again = (e.exploration_plan().policy for e in (estimates, other))
     assert plan.complete.sum() > 100
     np.testing.assert_array_equal(plan.complete, again.complete)
     np.testing.assert_array_equal(plan.p[plan.complete], again.p[plan.complete])
@@ -425,9 +409,9 @@ def test_the_events_share_delta():
     assert weights.sum() == pytest.approx(1.0, abs=1e-5)
     states = run.counts.n_states
     risks = np.array([states * goals, pairs, pairs]) * np.exp(-estimates.confidence.union_logs)
-    quiet, windows = estimates.confidence.quiet, 0.0
-    for quiet.number in range(1, 10**5):
-        windows += np.exp(-quiet.log)
+    window, windows = estimates.confidence.window, 0.0
+    for window.window_number in range(1, 10**5):
+        windows += np.exp(-window.log_inverse_delta)
     assert risks.sum() + windows == pytest.approx(0.1, abs=1e-5)
 
 

@@ -28,7 +28,7 @@ from adagoal.runs.result import load_result
 SMALL = ("explore", "grid", "--radius", "6", "--env-arg", "rows=3", "--env-arg", "cols=3")
 LONG = ("explore", "two-room", "--radius", "15", "--quiet")
 CHILD = (
-    "import adagoal.runs.run_folder as folder; folder.due = lambda since, cost: since > 0.1; "
+    "import adagoal.runs.run_folder as folder; folder.save_interval_elapsed = lambda since, cost: since > 0.1; "
     "from adagoal.cli.main import main; main()"
 )
 
@@ -188,12 +188,14 @@ def test_damaged_folder(
 def test_result_that_does_not_fit(
     change: dict[str, Any], done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = json.loads((done / "result.json").read_text()) | change
-    data["goals"] = [{"lower": 0, "upper": 1, "error": 0, **row} for row in data["goals"]]
-    (tmp_path / "result.json").write_text(json.dumps(data))
-    (tmp_path / "model.npz").write_bytes((done / "model.npz").read_bytes())
+    def forge(data: dict[str, Any]) -> None:
+        data |= change
+        data["goals"] = [{"lower": 0, "upper": 1, "error": 0, **row} for row in data["goals"]]
+
+    folder = shutil.copytree(done, tmp_path / "run")
+    vault.forged_json(folder, "result.json", forge)
     for command in ("audit", "report"):
-        assert run_command_line([command, str(tmp_path)]) == 2
+        assert run_command_line([command, str(folder)]) == 2
         assert "damaged" in one_line(capsys)
 
 
@@ -256,11 +258,9 @@ def test_finished_run(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_audit_that_fails(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = json.loads((done / "result.json").read_text())
-    data["goals"].pop()
-    (tmp_path / "result.json").write_text(json.dumps(data))
-    (tmp_path / "model.npz").write_bytes((done / "model.npz").read_bytes())
-    assert run_command_line(["audit", str(tmp_path)]) == 1
+    folder = shutil.copytree(done, tmp_path / "run")
+    vault.forged_json(folder, "result.json", lambda data: data["goals"].pop())
+    assert run_command_line(["audit", str(folder)]) == 1
     assert "C2 FAILS" in capsys.readouterr().out
 
 

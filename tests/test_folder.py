@@ -171,15 +171,15 @@ def every_crash(template: Path, tmp_path: Path, work, allowed: set, final) -> No
 
 def test_a_crash_at_any_call_of_a_save_leaves_the_old_state_or_the_new_one(tmp_path, unsynced):
     template = build(tmp_path / "template", 1, 2)
-    every_crash(template, tmp_path, lambda f: f.save(state(3), results(3)), {(2, 2), (3, 3)}, (3, 3))
+    every_crash(template, tmp_path, lambda f: f.save_files(state(3), results(3)), {(2, 2), (3, 3)}, (3, 3))
 
 
 def test_a_crash_at_any_call_of_a_replacement_leaves_the_old_run_or_the_new_one(tmp_path, unsynced):
     template = build(tmp_path / "template", 1, 2)
 
     def replace(folder):
-        folder.fresh()
-        folder.save(state(7))
+        folder.start_new_run()
+        folder.save_files(state(7))
 
     every_crash(template, tmp_path, replace, {(2, 2), (7, None)}, (7, None))
     assert not (tmp_path / "crash0").exists()
@@ -187,7 +187,7 @@ def test_a_crash_at_any_call_of_a_replacement_leaves_the_old_run_or_the_new_one(
 
 def test_a_crash_in_the_first_save_leaves_no_run_or_the_new_one(tmp_path, unsynced):
     after = 0
-    while killed(path := tmp_path / f"new{after}", after, lambda folder: folder.save(state(1))):
+    while killed(path := tmp_path / f"new{after}", after, lambda folder: folder.save_files(state(1))):
         saved = find_saved_run(path)
         assert saved is None or look_state(saved) == 1
         build(path, 2)
@@ -222,13 +222,14 @@ KILL_ME = """
 import sys
 sys.path.insert(0, {tests!r})
 from pathlib import Path
-from specimen import hold, state, results, KIND, look
+from adagoal.runs.run_folder import open_locked_folder
+from specimen import state, results, KIND, look
 path = Path({path!r})
-with hold(path, KIND) as folder:
-    number = 0 if folder.saved is None else look(path)[0]
+with open_locked_folder(path, KIND) as folder:
+    number = 0 if folder.saved_run is None else look(path)[0]
     while True:
         number += 1
-        folder.save(state(number), results(number))
+        folder.save_files(state(number), results(number))
         print(number, flush=True)
 """
 
@@ -280,8 +281,8 @@ def test_the_lock_comes_first_and_dies_with_its_holder(tmp_path):
 
 def test_the_lock_dies_with_its_holder_even_if_workers_live_on(tmp_path):
     script = (
-        "import os, sys, time; from pathlib import Path; from adagoal.runs.run_folder import hold\n"
-        "with hold(Path(sys.argv[1]), 'training'):\n"
+        "import os, sys, time; from pathlib import Path; from adagoal.runs.run_folder import open_locked_folder\n"
+        "with open_locked_folder(Path(sys.argv[1]), 'training'):\n"
         "    if os.fork() == 0: print('ready', flush=True)\n"
         "    time.sleep(60)\n"
     )
@@ -376,15 +377,16 @@ def test_without_room_for_a_third_checkpoint_the_oldest_is_given_up(tmp_path, mo
 def test_a_full_disk_in_the_middle_of_a_file(tmp_path):
     script = (
         "import resource; from pathlib import Path; import numpy as np\n"
-        "from adagoal.core import files; from adagoal.runs.run_folder import hold\n"
+        "from adagoal.core import file_io; from adagoal.runs.run_folder import open_locked_folder\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
-        "for write in (lambda p: files.write_arrays(p / 'x.npz', {'x': np.arange(10**6)}, {}, False), held):\n"
+        "for write in (lambda p: file_io.write_arrays(p / 'x.npz', {'x': np.arange(10**6)}, {}, False), held):\n"
         "    try: write(Path.cwd())\n"
-        "    except files.InputError as error: print(error)\n"
+        "    except file_io.InputError as error: print(error)\n"
     )
     held = (
         "def held(p):\n"
-        "    with hold(p, 'training') as f: f.save({'checkpoint.npz': files.arrays_content({'x': np.arange(10**6)})})\n"
+        "    with open_locked_folder(p, 'training') as f:\n"
+        "        f.save_files({'checkpoint.npz': file_io.arrays_content({'x': np.arange(10**6)})})\n"
     )
     done = subprocess.run([sys.executable, "-c", held + script], cwd=tmp_path, capture_output=True, text=True)
     assert done.stderr == ""

@@ -468,7 +468,7 @@ def test_numba_does_not_read_the_current_folder_when_it_compiles(tmp_path: Path)
     code = f"""
 import os
 from adagoal.core import processes
-isolation.ignore_local_files()
+processes.ignore_local_files()
 import numba, matplotlib
 assert os.getcwd() == {os.getcwd()!r}
 os.chdir({str(folder)!r})

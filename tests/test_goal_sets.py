@@ -175,7 +175,7 @@ def test_a_run_does_not_go_on_with_other_goals(tmp_path):
 
 def test_a_goal_space_is_what_its_checkpoint_says():
     class Sort:
-        names, finds = ("a", "b"), False
+        names, discovers_goals = ("a", "b"), False
 
         def __call__(self, state: int, observation: Any, label: str) -> list[str]:
             return ["a", "b"][: state % 3]

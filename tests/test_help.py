@@ -24,7 +24,8 @@ def test_as_a_module() -> None:
 @pytest.mark.parametrize("command", ["", "explore", "compare", "export", "train"])
 def test_help_is_light(command: str) -> None:
     code = (
-        f"import sys; from adagoal.cli.main import run; run([*{command.split()}, '--help']); print(sorted(sys.modules))"
+        "import sys; from adagoal.cli.main import run_command_line; "
+        f"run_command_line([*{command.split()}, '--help']); print(sorted(sys.modules))"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "Usage: adagoal" in out

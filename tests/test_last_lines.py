@@ -25,7 +25,7 @@ def test_the_command_that_goes_on_names_code_that_the_folder_may_not_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "rule.py").write_text("def rule(known):\n    return known.eligible.astype(float)\n")
-    (tmp_path / "goal_rules.py").write_text("def even(state):\n    return state % 2\n")
+    (tmp_path / "goals.py").write_text("def even(state):\n    return state % 2\n")
     code = {"goal_rule": f"{tmp_path}/rule.py:rule", "goals": f"{tmp_path}/goals.py:even"}
     out = tmp_path / "run"
     result = adagoal.explore("odd_envs:Chain-v0", 9, budget=200, out=out, **code)

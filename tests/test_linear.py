@@ -28,7 +28,7 @@ def test_phi_and_kernel():
     np.testing.assert_allclose(m.phi(f) @ theta, mdp.kernel() @ f)
     pairs = np.array([1, 4, 5, 11])
     np.testing.assert_allclose(m.phi(f, pairs), m.phi(f)[pairs])
-    np.testing.assert_allclose(m.kernel(theta).toarray(), mdp.kernel().toarray())
+    np.testing.assert_allclose(m.mixture_kernel(theta).toarray(), mdp.kernel().toarray())
 
 
 @pytest.mark.parametrize("signed", [False, True])
@@ -38,7 +38,7 @@ def test_known_part(signed):
     np.testing.assert_allclose(theta0 + N @ (N.T @ (theta - theta0)), theta, atol=1e-9)
     np.testing.assert_allclose(N.T @ mdp.mixture.row_sums.T, 0, atol=1e-9)
     assert N.shape == (3, 2)
-    assert mdp.mixture.simplex != signed
+    assert mdp.mixture.has_probability_kernels != signed
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_a_true_mixture_is_not_accused():
         mdp, _ = random_mixture(seed, signed=seed % 2 == 1)
         run = start(mdp, "vtr-pooled", seed=seed, epsilon=0.3)
         run_exploration(run, 5_000)
-        assert run.world.void == []
+        assert run.env.void_reasons == []
 
 
 @pytest.mark.parametrize("signed", [False, True])

@@ -81,7 +81,7 @@ def test_bounds_hold_at_every_plan(method):
             assert (e.V <= best + 1e-9).all()
             for g in goals:
                 if np.isfinite(e.upper[g]):
-                    assert solver.policy_values(mdp, e.policy(g)[0], g)[mdp.start] <= e.upper[g] + 1e-9
+                    assert solver.policy_values(mdp, e.goal_policy(g)[0], g)[mdp.start] <= e.upper[g] + 1e-9
                     proven += 1
     assert proven > 75
 
@@ -217,7 +217,7 @@ def check_vtr(mdp, e, goals):
     """Key step 1 of ``app_LFA``: V <= V* and U >= W = V^pi - V, at every state; returns the largest U / H."""
     for j, g in enumerate(goals):
         best = finite_values(mdp, g, e.H)
-        mine = finite_values(mdp, g, e.H, e.policy(int(g)))
+        mine = finite_values(mdp, g, e.H, e.goal_policy(int(g)))
         assert (e.V[0, :, j] <= best + 1e-9).all()
         assert (mine - e.V[0, :, j] <= e.U[0, :, j] + 1e-9).all()
     return e.U[0].max() / e.H
@@ -272,7 +272,7 @@ def test_vtr_regresses_what_the_errata_say():
         for _ in range(200):
             x = int(rng.integers(len(run.counts.n)))
             successor = int(rng.choice(mdp.n_states, p=mdp.kernel()[[x]].toarray()[0]))
-            run.counts.record(x // 2, x % 2, successor)
+            run.counts.record_transition(x // 2, x % 2, successor)
             for kind in range(2):
                 for j in range(2):
                     row = m.phi(functions[kind][j], np.array([x]))[0]

@@ -207,9 +207,10 @@ def test_counts_that_do_not_fit_are_refused() -> None:
     counts.mark_absent_pairs(np.array([1]))
     state = {name: array.copy() for name, array in counts.state().items()}
     TransitionCounts(3, 2, 0).restore(state)
-    old = {name: array for name, array in state.items() if name != "absent"}
+    with pytest.raises(ValueError, match="entry 'absent' is missing"):
+        TransitionCounts(3, 2, 0).restore({name: array for name, array in state.items() if name != "absent"})
     with pytest.raises(ValueError, match="a count beyond the support"):
-        TransitionCounts(3, 2, 0).restore(old)
+        TransitionCounts(3, 2, 0).restore(state | {"absent": np.zeros_like(state["absent"])})
     state["absent"][3] = True
     with pytest.raises(ValueError, match="an absent pair that is not the reset"):
         TransitionCounts(3, 2, 0).restore(state)

@@ -67,18 +67,27 @@ BELIEVED, BELIEVED_E = (
 MUTANTS = (
     Mutant("shares: more than delta", RADII, "(0.35, 0.35, 0.05, 0.25)", "(0.5, 0.35, 0.05, 0.25)", SHARES),
     Mutant("shares: lemma 1 without its union over states", RADII, "[states * goals,", "[goals,", SHARES),
-    Mutant("lemma 1: levels for free", RADII, "(logs[0] + math.log(LEVELS)) / total", "logs[0] / total", EXAMPLE),
+    Mutant("lemma 1: levels for free", RADII, "(logs[0] + math.log(N_LEVELS)) / total", "logs[0] / total", EXAMPLE),
     Mutant("lemma 2: no price for restarts", RADII, "logs[1] + restart + regret", "logs[1] + regret", EXAMPLE),
     Mutant("lemma 2: the prior is forgotten", RADII, " + math.lgamma(count - c + 0.5)", "", EXAMPLE),
     Mutant("lemma 3a: no price for restarts", RADII, "logs[2] + math.log(o * (o + 1.0))", "logs[2]", EXAMPLE),
-    Mutant("lemma 3b: every window has all of its share", WINDOW, "self.number * (self.number + 1)", "1.0", QUIET),
+    Mutant(
+        *("lemma 3b: every window has all of its share", WINDOW, "self.window_number * (self.window_number + 1)"),
+        *("1.0", QUIET),
+    ),
     Mutant("lemma 3b: visits before a pair entered", WINDOW, "max(n[x] - starts[x], 0)", "n[x]", QUIET),
-    Mutant("lemma 4, Low: between two levels", BACKUP, "2.0 * r * BETWEEN**2 *", "2.0 * r *", EXAMPLE),
+    Mutant("lemma 4, Low: between two levels", BACKUP, "2.0 * r * NEAREST_LEVEL_FACTOR**2 *", "2.0 * r *", EXAMPLE),
     Mutant("lemma 4, Low: no loss of r m", BACKUP, "mean * (1.0 - r) - width", "mean - width", EXAMPLE),
     Mutant("lemma 4, Up: no r (M - m)", CLOSED, " + r * (most - mean), most)", ", most)", SWEEP_UP),
     Mutant("lemma 4, Up: unseen like seen", CLOSED, ", most) + q * top", ", most) + q * most", SWEEP_UP),
-    Mutant("lemma 5: the reset is forgotten", CLOSED, "1.0 + load(V, model.start, first)", "spread(cap)", SWEEP_DOWN),
-    Mutant("lemma 6: reset not recorded", CLOSED, "where_less(most, own, A, ", "where_less(own, own, A, ", SWEEP_UP),
+    Mutant(
+        *("lemma 5: the reset is forgotten", CLOSED, "1.0 + load_lanes(V, model.start, first)"),
+        *("broadcast_lanes(cap)", SWEEP_DOWN),
+    ),
+    Mutant(
+        *("lemma 6: reset not recorded", CLOSED, "select_where_less(most, own, A, "),
+        *("select_where_less(own, own, A, ", SWEEP_UP),
+    ),
     Mutant("lemma 7: no errors of errors", GAPS, "beta, np.maximum(b + K @ beta, 0.0)", "beta, b", GAP_TWIN),
     Mutant(
         *("lemma 7: no spread of the value", GAPS, "b[i] = math.sqrt(2.0 * r) * sd[N] + r * span[N]"),

@@ -14,7 +14,7 @@ INNER = "import numba\n\n@numba.njit(cache=True)\ndef inner(x):\n    return x + 
 OUTER = "import numba\nfrom sample.inner import inner\n\n@numba.njit(cache=True)\ndef outer(x):\n    return inner(x)\n"
 
 
-STALE = Path(__file__).parents[1] / "src" / "adagoal" / "core" / "numba_cache.py"
+STALE = Path(__file__).parents[1] / "src" / "adagoal" / "core" / "compiled_code.py"
 SCRIPT = """
 import os, pathlib, runpy, sys
 import numba
@@ -24,7 +24,7 @@ for look, kept in zip(sys.argv[1::2], sys.argv[2::2]):
     if not child:
         numba.config.CACHE_DIR = os.environ["NUMBA_CACHE_DIR"] = kept
         if look:
-            runpy.run_path({stale!r})["remove_stale"](pathlib.Path("sample").resolve())
+            runpy.run_path({stale!r})["remove_stale_numba_cache"](pathlib.Path("sample").resolve())
         from sample.outer import outer
         print(outer(1), flush=True)
         os._exit(0)
@@ -87,7 +87,7 @@ def test_importing_the_package_removes_stale_entries(tmp_path: Path) -> None:
     shutil.copy(source / "__init__.py", package)
     cache = package / "core" / "__pycache__"
     cache.mkdir()
-    old, new = cache / "counts.f-1.py311.nbi", cache / "counts.f-2.py311.nbi"
+    old, new = cache / "transition_data.f-1.py311.nbi", cache / "transition_data.f-2.py311.nbi"
     for file in (old, new):
         file.touch()
     os.utime(old, (1, 1))

@@ -70,8 +70,24 @@ def test_an_environment_that_ends_its_process_is_one_line_and_void_afterwards(
     name: str, said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     env = f"odd_envs:{name}-v0"
-    assert run_command_line(["explore", env, "--radius", "8", "--epsilon", "0.5", "--step-timeout", "20", "--quiet", "--out",
-                str(tmp_path)]) == 2  # fmt: skip
+    assert (
+        run_command_line(
+            [
+                "explore",
+                env,
+                "--radius",
+                "8",
+                "--epsilon",
+                "0.5",
+                "--step-timeout",
+                "20",
+                "--quiet",
+                "--out",
+                str(tmp_path),
+            ]
+        )
+        == 2
+    )
     error = capfd.readouterr().err
     assert said in error
     assert error.count("\n") == 1

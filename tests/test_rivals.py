@@ -1,7 +1,7 @@
 """Each rival shows a property that its paper proves, on worlds whose exact answer is known.
 
-Unless a test says otherwise the constants are scaled (see baselines/self_directed.py), so that the papers' confidence is given
-up; with the fixed seeds below everything is deterministic.
+Unless a test says otherwise the constants are scaled (see baselines/self_directed.py), so that the papers' confidence
+is given up; with the fixed seeds below everything is deterministic.
 """
 
 from __future__ import annotations

@@ -508,7 +508,7 @@ def test_the_answer_of_a_run_that_ends_early_uses_all_its_data(
 
 
 MIXTURES = ("likelihood", "vtr", "vtr-pooled")
-SLOW = {"vtr": 100, "bayes": 500}
+SLOW = {"vtr": 1_000, "bayes": 500}
 """Steps of methods that plan for long."""
 
 

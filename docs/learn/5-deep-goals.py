@@ -70,7 +70,7 @@ print(f"distance: {policy.distance(here, goal):.1f} steps, give or take {policy.
 # %%
 from adagoal.deep import evaluate
 
-print(f"{evaluate(folder, episodes=100, test_goals='scale=1.5').held.mean():.0%} of the wider goals")
+print(f"{evaluate(folder, episodes=100, test_goals='scale=1.5').final_success.mean():.0%} of the wider goals")
 
 # %% [markdown]
 # ## Certify it
@@ -95,10 +95,10 @@ for cell in found.cells:
 # %%
 import numpy as np
 
-from adagoal.goal_rules import Known, adagoal_proportional
+from adagoal.goal_rules import GoalInfo, adagoal_proportional
 
 nothing = np.zeros(3)
-known = Known(
+known = GoalInfo(
     D=np.array([3.0, 8.0, 40.0]),  # what your critics say about three candidate goals
     E=np.array([0.5, 2.0, 9.0]),
     L=15.0,

@@ -3,8 +3,8 @@
 A goal rule is a plain function ``rule(known) -> weights``: it looks at what is known about every goal and
 returns non-negative weights ``[G]``; the loop draws the goal of each episode in proportion to them. The
 same functions serve the tabular, the linear and the deep world. A new rule is one function and one line in
-:data:`BUILTIN_RULES`. Its decorator :func:`rule` declares which fields of :class:`GoalInfo` it cannot do without, so that a
-world computes no more than that, and refuses a rule that needs what it does not have.
+:data:`BUILTIN_RULES`. Its decorator :func:`rule` declares which fields of :class:`GoalInfo` it cannot do without, so
+that a world computes no more than that, and refuses a rule that needs what it does not have.
 
 ``adagoal`` is the paper's rule, eq. ``opt_pbm_constrained``:  argmax E(g)  subject to  D(g) <= L.
 ``unigoal`` and ``raregoal`` are the alternatives of its appendix ``app_exp``; the others are the goal

@@ -178,7 +178,8 @@ class Method(NamedTuple):
     uses_goal_rule: bool = True
     """False where the method decides by itself where to go."""
     radius_can_grow: bool = False
-    """Whether its estimates are :class:`~adagoal.core.exploration_run.SupportsRadiusCurriculum`, for radius "auto" and "all"."""
+    """Whether its estimates are :class:`~adagoal.core.exploration_run.SupportsRadiusCurriculum`, for radius "auto" and
+    "all"."""
     can_finalize: bool = False
     """Whether its estimates are :class:`~adagoal.core.exploration_run.SupportsFinalize`."""
     supports_device: bool = False

@@ -15,6 +15,7 @@ import pytest
 from adagoal.deep import Config, rollout_workers
 from adagoal.deep.goal_envs import EnvDimensions, EnvSource
 from adagoal.runs import training_session
+from adagoal.runs.folder_reader import find_saved_run
 
 SETTINGS: dict[str, Any] = {
     "algorithm": "ddpg", "gamma": 0.98, "radius": 40.0, "radius_ramp": 100_000, "action_l2": 1.0, "contact": 0.0,
@@ -51,7 +52,7 @@ def log(folder: Path) -> list[list[str]]:
 
 def restored(folder: Path, **code: Any) -> training_session.Training:
     """What ``resume`` builds from a folder before it runs anything."""
-    found = training_session.files.find(folder)
+    found = find_saved_run(folder)
     assert found is not None
     given = {
         "steps": 0,

@@ -126,7 +126,8 @@ def test_what_an_environment_raises_is_one_line() -> None:
 
 
 def test_importing_adagoal_imports_no_jax() -> None:
-    code = "import sys, adagoal, adagoal.cli.main, adagoal.cli.training_commands; assert not {'jax', 'mujoco'} & set(sys.modules)"
+    modules = "sys, adagoal, adagoal.cli.main, adagoal.cli.training_commands"
+    code = f"import {modules}\nassert not {{'jax', 'mujoco'}} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -52,7 +52,7 @@ SURVEY, SHAPES = once(inspect_env), once(learner.learner_state_shapes)
 @pytest.fixture(autouse=True)
 def looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment is always the same, and so is the form of what is learnt there."""
-    monkeypatch.setattr("adagoal.deep.training.survey", SURVEY)
+    monkeypatch.setattr("adagoal.deep.training.inspect_env", SURVEY)
     monkeypatch.setattr(learner, "learner_state_shapes", SHAPES)
 
 

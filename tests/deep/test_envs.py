@@ -403,7 +403,7 @@ def test_tests_of_a_maze_start_where_the_maze_would_start_for_the_goal(env_id: s
     goals = goal_samplers.make_goal_sampler(env, "test_goals", "env")(np.random.default_rng(0), 120)
     slots = EnvBatch([Config(env_id)], [(0, k) for k in range(4)], source, sizes)
     still = {0: lambda observation, goal: np.zeros((len(goal), sizes.action))}
-    still[0].width = sizes.action  # type: ignore[attr-defined]
+    still[0].action_size = sizes.action  # type: ignore[attr-defined]
     tests = [slots.play_test_round(still, goals[4 * i : 4 * i + 4], 0, i)[0] for i in range(30)]  # type: ignore[arg-type]
     away = np.concatenate([np.linalg.norm(e.achieved[:, 0] - e.goal, axis=-1) for e in tests])
     assert away.min() > sizes.success

@@ -21,7 +21,7 @@ from adagoal.planning.model_arrays import EmpiricalModel, GoalBlock
 from numpy_backend import NUMPY
 
 jax_bounds = pytest.importorskip("adagoal.planning.jax_bounds", exc_type=ImportError)
-jax_backend = pytest.importorskip("adagoal.planning.jax_planner", exc_type=ImportError)
+jax_planner = pytest.importorskip("adagoal.planning.jax_planner", exc_type=ImportError)
 S, A, B, CAP = 30, 3, 12, 23.0
 
 
@@ -40,25 +40,25 @@ def random_empirical(rng: np.random.Generator) -> EmpiricalModel:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_backup_is_rounded_to_the_safe_side_and_hardly_more(monkeypatch, dtype):
-    monkeypatch.setattr(jax_bounds, "PATIENCE", 1)
-    monkeypatch.setattr(jax_bounds, "precision", lambda model, block: dtype)
+    monkeypatch.setattr(jax_bounds, "JACOBI_SWEEP_FACTOR", 1)
+    monkeypatch.setattr(jax_bounds, "select_precision", lambda model, block: dtype)
     inside = np.arange(S)[:, None] == np.arange(B)
     column = np.where(np.arange(S) < B, np.arange(S), -1)[:, None]
     for seed in range(10):
         rng = np.random.default_rng(seed)
         model, none = random_empirical(rng), np.zeros((S, B), np.int16)
         block = GoalBlock(np.arange(S), column, CAP, exact=False, sweeps=1, tolerance=0.0)
-        room = 3.0 * jax_bounds.slack(model, block, dtype).max()
+        room = 3.0 * jax_bounds.rounding_slack(model, block, dtype).max()
         V = np.where(inside, 0.0, CAP * rng.random((S, B)) * rng.choice([1.0, 0.01], S)[:, None])
         exact, found = (
-            backend.lower_bounds(model, block, V.copy(), none.copy())[0] for backend in (NUMPY, jax_backend.JAX)
+            backend.lower_bounds(model, block, V.copy(), none.copy())[0] for backend in (NUMPY, jax_planner.JAX_BACKEND)
         )
         assert (found <= exact).all()
         assert (found >= exact - room).all()
         Y = np.where(inside, 0.0, CAP * rng.random((S, B)))
         Y = np.minimum(Y, 1.0 + Y[model.start])  # as lemma 6 has it before the actions are looked at
         exact, found = (
-            backend.upper_bounds(model, block, Y.copy(), none.copy())[0] for backend in (NUMPY, jax_backend.JAX)
+            backend.upper_bounds(model, block, Y.copy(), none.copy())[0] for backend in (NUMPY, jax_planner.JAX_BACKEND)
         )
         assert (found >= exact).all()
         assert (found <= exact + room).all()
@@ -76,8 +76,8 @@ def test_states_outside_the_order_are_left_alone():
     model, order = estimates.confidence.empirical_model(), np.flatnonzero(counts.seen)
     block = GoalBlock(order, np.arange(mdp.n_states)[:, None], 8.0, exact=False, sweeps=20, tolerance=1e-3)
     V, Y = np.zeros((25, 25)), np.where(np.eye(25, dtype=bool), 0.0, 8.0)
-    V, _ = jax_backend.JAX.lower(model, block, V, np.zeros((25, 25), np.int16))
-    Y, policy = jax_backend.JAX.upper(model, block, Y, np.full((25, 25), mdp.n_actions, np.int16))
+    V, _ = jax_planner.JAX_BACKEND.lower_bounds(model, block, V, np.zeros((25, 25), np.int16))
+    Y, policy = jax_planner.JAX_BACKEND.upper_bounds(model, block, Y, np.full((25, 25), mdp.n_actions, np.int16))
     assert (V[unseen] == 0.0).all()
     assert (policy[unseen] == mdp.n_actions).all()
     assert (V <= solver.optimal_values(mdp)).all()
@@ -89,21 +89,25 @@ def test_states_outside_the_order_are_left_alone():
 def test_exact_values(make, reset):
     mdp = make()
     expected = solver.optimal_values(mdp, reset=reset)
-    np.testing.assert_allclose(solver.optimal_values(mdp, reset=reset, backend=jax_backend.JAX), expected, rtol=1e-9)
+    np.testing.assert_allclose(
+        solver.optimal_values(mdp, reset=reset, backend=jax_planner.JAX_BACKEND), expected, rtol=1e-9
+    )
 
 
 def test_exact_values_in_parts_and_with_wide_rows(monkeypatch):
     mdp = model_families.random_sparse(n_states=40, branching=9)
     monkeypatch.setattr("adagoal.planning.jax_planner.MAX_DEVICE_VALUES", 40 * 20)
     expected = solver.optimal_values(mdp)
-    np.testing.assert_allclose(solver.optimal_values(mdp, backend=jax_backend.JAX), expected, rtol=1e-9)
+    np.testing.assert_allclose(solver.optimal_values(mdp, backend=jax_planner.JAX_BACKEND), expected, rtol=1e-9)
 
 
 @pytest.mark.slow
 def test_the_certified_explorer_keeps_its_promise():
     mdp = toy_models.open_grid_model(rows=3, cols=3, slip=0.1)
     counts, L, epsilon = TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start), 4.0, 2.0
-    estimates = CertifiedExplorer(counts, mdp.n_states, L, epsilon, 0.1, backend=jax_backend.JAX._replace(least=0))
+    estimates = CertifiedExplorer(
+        counts, mdp.n_states, L, epsilon, 0.1, backend=jax_planner.JAX_BACKEND._replace(min_block_values=0)
+    )
     run = ExplorationRun(ModelSimulator(mdp), estimates, goal_rules.adagoal, np.random.default_rng(0))
     assert run_exploration(run, 500_000) == "certified"
     X = [int(g) for g in estimates.goals if estimates.D[estimates.column[g]] <= L]
@@ -136,17 +140,17 @@ def test_float64_where_float32_would_cost_too_much():
     model = random_empirical(np.random.default_rng(0))
     for tolerance, dtype in ((1e-2, np.float32), (1e-6, np.float64)):
         block = GoalBlock(np.arange(S), np.full((S, 1), -1), CAP, exact=False, sweeps=1, tolerance=tolerance)
-        assert jax_bounds.precision(model, block) is dtype
+        assert jax_bounds.select_precision(model, block) is dtype
 
 
 def test_without_a_gpu_one_line_says_so(monkeypatch):
-    monkeypatch.setattr(jax_backend, "gpu", lambda: False)
+    monkeypatch.setattr(jax_planner, "has_jax_gpu", lambda: False)
     result = adagoal.explore("chain", radius=3, device="gpu", budget=100)
     assert result.setting.device == "gpu"
     assert [line for line in result.warnings if "no GPU" in line]
-    monkeypatch.setattr(jax_backend, "gpu", lambda: True)
+    monkeypatch.setattr(jax_planner, "has_jax_gpu", lambda: True)
     lines: list[str] = []
-    assert backends.select_backend("gpu", lines.append) is jax_backend.JAX
+    assert backends.select_backend("gpu", lines.append) is jax_planner.JAX_BACKEND
     assert backends.select_backend("cpu", lines.append) is NUMBA_BACKEND
     assert not lines
 

@@ -115,18 +115,18 @@ from pathlib import Path
 import mujoco
 import numpy as np
 from adagoal.deep import Config, train
-from adagoal.deep.goal_envs import Source
+from adagoal.deep.goal_envs import EnvSource
 from adagoal.report import training_video
 
 if __name__ == "__main__":
     sizes = {"episodes": 2, "eval_episodes": 2, "updates": 2, "batch": 8, "hidden": (8,), "buffer": 2000}
     train([Config("FetchReach-v4", steps=100, **sizes)], Path(sys.argv[1]), workers=1)
-    made, make = [], Source.make_env
-    Source.make_env = lambda self, **options: made.append(make(self, **options)) or made[-1]
-    assert len(deep_film.frames(Path(sys.argv[1]))) == deep_film.FRAMES
+    made, make = [], EnvSource.make_env
+    EnvSource.make_env = lambda self, **options: made.append(make(self, **options)) or made[-1]
+    assert len(training_video.render_frames(Path(sys.argv[1]))) == training_video.N_FRAMES
     core = made[-1].unwrapped
     marker = core.data.site_xpos[mujoco.mj_name2id(core.model, mujoco.mjtObj.mjOBJ_SITE, "target0")]
-    goals = deep_film.goalspace.goal_space(core, "test_goals", "env")(np.random.default_rng(1), 32)
+    goals = training_video.goal_samplers.make_goal_sampler(core, "test_goals", "env")(np.random.default_rng(1), 32)
     print(np.abs(marker - goals).max(1).min())
 """
 """Trains for a moment on Fetch, makes the film, and says how far its marker is from the nearest of the test goals."""

@@ -74,7 +74,7 @@ def test_a_training_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capfd: 
 
     def one_cycle(configs: list[Config], *_: Any, observe: Any, **__: Any) -> bool:
         rows = [{"cycle": 3, "success": 0.25, "steps": 300}]
-        history = SimpleNamespace(configs=configs, rows=rows, steps=lambda cycle: 100 * cycle)
+        history = SimpleNamespace(configs=configs, rows=rows, steps_before_cycle=lambda cycle: 100 * cycle)
         return observe is None or bool(observe(history))
 
     monkeypatch.setattr(training_session, "train", one_cycle)

@@ -128,5 +128,5 @@ def _rows(path: Path) -> list[list[str]]:
 
 
 def _curves(result: Any) -> list[Any]:
-    rows = [result.history.curve(run) for run in range(len(result.history.configs))]
+    rows = [result.history.learning_curve(run) for run in range(len(result.history.configs))]
     return [[{k: v for k, v in point.items() if k != "wall_seconds"} for point in curve] for curve in rows]

@@ -20,40 +20,42 @@ class Nets(NamedTuple):
     critics: tuple[NetworkState, NetworkState]
 
 
-def init(config: Config, sizes: EnvDimensions, rng: np.random.Generator) -> Nets:
+def init_networks(config: Config, sizes: EnvDimensions, rng: np.random.Generator) -> Nets:
     og = sizes.observation + sizes.goal
     first, second = (networks.init_network(config, rng, (og + sizes.action, *config.hidden, 1)) for _ in range(2))
     return Nets(networks.init_network(config, rng, (og, *config.hidden, sizes.action)), (first, second))
 
 
-def targets(config: Config, nets: Nets, batch: TransitionBatch) -> Array:
-    ahead = pi(nets.actor.target, batch.next_obs_goal)
+def critic_targets(config: Config, nets: Nets, batch: TransitionBatch) -> Array:
+    ahead = policy_actions(nets.actor.target, batch.next_obs_goal)
     least = jnp.minimum(*(networks.q_values(critic.target, batch.next_obs_goal, ahead) for critic in nets.critics))
     return networks.bellman_targets(config, batch, least)
 
 
-def update(
+def update_networks(
     config: Config, knobs: dict[str, Array], nets: Nets, batch: CriticBatch, key: Array
 ) -> tuple[Nets, dict[str, Array]]:
     def cost(layers: LayerWeights) -> Array:
-        return -jnp.mean(networks.q_values(nets.critics[0].online, batch.obs_goal, pi(layers, batch.obs_goal)))
+        return -jnp.mean(
+            networks.q_values(nets.critics[0].online, batch.obs_goal, policy_actions(layers, batch.obs_goal))
+        )
 
     (first, error), (second, _) = (networks.fit_critic(config, critic, batch) for critic in nets.critics)
     improved, value = networks.gradient_step(config, nets.actor, cost)
     return Nets(improved, (first, second)), {"policy_loss": value, "twin_loss": error}
 
 
-def act(nets: Nets, og: Array) -> Array:
-    return pi(nets.actor.online, og)
+def select_actions(nets: Nets, og: Array) -> Array:
+    return policy_actions(nets.actor.online, og)
 
 
 def actor_layers(nets: Nets) -> LayerWeights:
     return nets.actor.online
 
 
-def critics(nets: Nets) -> None:
+def ensemble_layers(nets: Nets) -> None:
     """Two critics are no ensemble."""
 
 
-def pi(layers: LayerWeights, og: Array) -> Array:
+def policy_actions(layers: LayerWeights, og: Array) -> Array:
     return numpy_networks.forward_actor(layers, og, jax.nn.relu, jnp.tanh)

@@ -33,7 +33,7 @@ def test_it_has_three_critics_and_normalised_features_unless_told_otherwise() ->
 def test_the_ensemble_is_so_many_networks_with_normalised_layers() -> None:
     model = filled()
     model.policy.set_training_mode(False)
-    batch = {name: values.float() for name, values in model._draw(7).items()}
+    batch = {name: values.float() for name, values in model._sample_batch(7).items()}
     now = {name.removeprefix("now."): values for name, values in batch.items() if name.startswith("now.")}
     found = torch.cat(model.critic(now, batch["action"]), 1)
     x = torch.cat([model.critic.features_extractor(now), batch["action"]], 1)
@@ -55,8 +55,8 @@ def test_every_critic_follows_its_own_target_within_bounds() -> None:
             weight.zero_()
         model.critic.weights[-1].zero_()
         model.critic.biases[-1].zero_()
-    batch = model._draw(20)
-    _, found = model._update(batch)
+    batch = model._sample_batch(20)
+    _, found = model._update_networks(batch)
     floor, gamma, reward = -1.0 / (1.0 - model.gamma), model.gamma, batch["reward"]
     y = [(reward + gamma * follows).clamp(floor, 0.0) for follows in (-10.0, -20.0, -1000.0)]
     torch.testing.assert_close(found, sum((each**2).mean() for each in y))
@@ -66,7 +66,7 @@ def test_a_penalty_keeps_actions_small() -> None:
     def size(penalty: float) -> float:
         model = made(EnsembleTD3, policy_kwargs=SMALL, action_penalty=penalty, gradient_steps=20)
         model.learn(1000, callback=chooser())
-        batch = model._draw(200)
+        batch = model._sample_batch(200)
         now = {name.removeprefix("now."): values for name, values in batch.items() if name.startswith("now.")}
         with torch.no_grad():
             return float((model.actor(now) ** 2).mean())
@@ -90,8 +90,8 @@ def test_every_batch_has_its_share_of_hindsight(monkeypatch: pytest.MonkeyPatch)
     model = made(EnsembleTD3, policy_kwargs=SMALL).learn(200, callback=chooser())
     order = {"action": torch.arange(40.0)[:, None]}
     seen: list[torch.Tensor] = []
-    monkeypatch.setattr(model, "_draw", lambda count: order)
-    monkeypatch.setattr(model, "_learn", lambda batch: seen.append(batch["action"][:, 0]) or torch.zeros(2))
+    monkeypatch.setattr(model, "_sample_batch", lambda count: order)
+    monkeypatch.setattr(model, "_learn_from_batch", lambda batch: seen.append(batch["action"][:, 0]) or torch.zeros(2))
     model.train(4, 10)
     assert [int((batch < 8).sum()) for batch in seen] == [2] * 4  # a fifth is real, and comes first
     np.testing.assert_array_equal(np.sort(torch.cat(seen)), np.arange(40))
@@ -153,12 +153,12 @@ gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @gpu
 def test_a_recorded_update_is_the_update() -> None:
     models = [filled(device="cuda") for _ in range(2)]
-    models[1]._learn = models[1]._update
-    batches = [models[0]._draw(models[0].batch_size) for _ in range(5)]
+    models[1]._learn_from_batch = models[1]._update_networks
+    batches = [models[0]._sample_batch(models[0].batch_size) for _ in range(5)]
     for model in models:
         assert model._recorded is not None
         for batch in batches:
-            model._learn(batch)
+            model._learn_from_batch(batch)
     for one, other in zip(models[0].policy.parameters(), models[1].policy.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
 

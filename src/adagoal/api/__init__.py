@@ -1,1 +1,1 @@
-"""The front door: explore, resume, audit, play."""
+"""The public functions: explore, resume, train, certify, audit, play, export, check."""

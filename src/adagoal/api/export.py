@@ -14,8 +14,8 @@ Three models with the same states (the numbers are those of the run) and the res
 ``graph-preserving``
     Model checkers decide by the graph which states can be reached at all, and want lower ends above zero. This model
     assumes that every successor of a pair that was tried has been observed (there is no *elsewhere*), that each has a
-    probability of at least :data:`MIN_GRAPH_PROBABILITY`, that the reset leads to the start, and that pairs never tried need not be
-    considered (they are left out).
+    probability of at least :data:`MIN_GRAPH_PROBABILITY`, that the reset leads to the start, and that pairs never tried
+    need not be considered (they are left out).
 
 ``empirical``
     The frequencies, without any guarantee. Pairs never tried are left out.
@@ -58,7 +58,8 @@ MIN_GRAPH_PROBABILITY = 1e-9
 """The least lower end of the graph-preserving model."""
 RESET_ACTION_NAME, UNTRIED, ANYTHING = "reset", "untried", "anything"
 GRAPH_ASSUMPTION_TEXT = (
-    f"It assumes that every successor of a tried pair has been observed and has a probability of at least {MIN_GRAPH_PROBABILITY:g}, "
+    f"It assumes that every successor of a tried pair has been observed "
+    f"and has a probability of at least {MIN_GRAPH_PROBABILITY:g}, "
     "and that the reset leads to the start. Pairs never tried are left out."
 )
 

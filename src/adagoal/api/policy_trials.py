@@ -2,8 +2,8 @@
 
 Where no exact model is known there is nothing to audit against; playing is the evidence that is left. The number of
 steps to a goal is counted as in the theory: from s0, every reset on the way one step, the reset after the goal none.
-A true certificate of any goal is contradicted with probability :data:`FALSE_CONTRADICTION_PROBABILITY` at most, however few the attempts are
-(see :mod:`adagoal.api.policy_trials`).
+A true certificate of any goal is contradicted with probability :data:`FALSE_CONTRADICTION_PROBABILITY` at most, however
+few the attempts are (see :mod:`adagoal.api.policy_trials`).
 """
 
 from __future__ import annotations
@@ -194,9 +194,9 @@ def _play_attempt(
 #
 # Let T >= 0 be the steps of one attempt, cut off at some number M where it was given up, and mu its mean. Neither a
 # normal approximation nor a variance is of use: three attempts may all be short where the fourth takes a hundred times
-# as long. Two gamblers bet against a hypothesis instead (:mod:`adagoal.core.confidence_bounds`): whoever starts with 1 and plays a
-# fair or losing game holds 1/alpha or more in the end with probability at most alpha; a hypothesis under which that
-# happened is rejected.
+# as long. Two gamblers bet against a hypothesis instead (:mod:`adagoal.core.confidence_bounds`): whoever starts with 1
+# and plays a fair or losing game holds 1/alpha or more in the end with probability at most alpha; a hypothesis under
+# which that happened is rejected.
 #
 # *mu <= m.* The wealth prod_i (1 + b (T_i/m - 1)), 0 <= b <= 1, never has an expectation above 1, because E T <= m;
 # cutting T off only lowers it. The least m that is not rejected is the lower end. (With b = 1 one attempt with
@@ -204,8 +204,8 @@ def _play_attempt(
 #
 # *mu >= m.* Rare long attempts that were never seen may carry any mean, unless something bounds them. For a certified
 # policy something does: from wherever it stands it needs at most R further steps in expectation. So
-# Z = min(T, R) + R [T > R] has E Z >= mu and lies in [0, 2R], and the wealth prod_i (1 - b (Z_i - m)/(2R - m)) is fair or
-# losing where E Z >= m. The largest m that is not rejected is the upper end; without such an R there is none.
+# Z = min(T, R) + R [T > R] has E Z >= mu and lies in [0, 2R], and the wealth prod_i (1 - b (Z_i - m)/(2R - m)) is fair
+# or losing where E Z >= m. The largest m that is not rejected is the upper end; without such an R there is none.
 
 
 def mean_steps_interval(steps: Floats, patience: float, rest: float, alpha: float) -> tuple[float, float]:

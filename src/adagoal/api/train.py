@@ -58,17 +58,19 @@ def train(
     ----------
     env: a Gymnasium id, ``module:Id``, ``point-mass``, a Gymnasium environment, or a function that makes one. Workers
         make their own: an environment from its ``spec``, or by copying it where it has none.
-    goal_rule: a rule of :mod:`adagoal.goal_rules` by name, ``FILE.py:FUNCTION``, or a function of what is known; by default
+    goal_rule: a rule of :mod:`adagoal.goal_rules` by name, ``FILE.py:FUNCTION``, or a function of what is known; by
+    default
         that of the recipe.
     recipe: named settings (:data:`adagoal.deep.RECIPES`), which ``given`` ones override; ``"auto"`` is ``"adagoal"``
         where JAX has a GPU and ``"light"`` where it has none.
     seeds: runs side by side, with consecutive seeds.
-    set_goal: ``set_goal(env, goal)`` tells an environment its goal, where :mod:`adagoal.deep.goal_envs` does not know how.
-    out, overwrite, workers, minutes, checkpoint_every, step_timeout, observe, tensorboard: as for
+    set_goal: ``set_goal(env, goal)`` tells an environment its goal, where :mod:`adagoal.deep.goal_envs` does not know
+    how. out, overwrite, workers, minutes, checkpoint_every, step_timeout, observe, tensorboard: as for
         :func:`adagoal.deep.train`.
     progress: show how far the training is, on standard error: live on a terminal, a line for each test elsewhere.
     until: ``"certified"`` ends the training earlier, when all cells of test goals that are believed to be within the
-        radius are certified (:mod:`adagoal.api.certified_training`); ``result.certificate`` is the map. It needs ``out``.
+        radius are certified (:mod:`adagoal.api.certified_training`); ``result.certificate`` is the map. It needs
+        ``out``.
     success, slack, delta: of ``until="certified"``, as for :func:`adagoal.certify`.
     given: the settings of :class:`adagoal.deep.Config`, by name: ``steps=100_000, train_goals="scale=2"``.
     """

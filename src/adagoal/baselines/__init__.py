@@ -1,1 +1,1 @@
-"""TODO: say what this package is."""
+"""Published algorithms for comparison: UcbExplore, DisCo, VALAE, LAE, GOSPRL, BPI-UCBVI and interval MDPs."""

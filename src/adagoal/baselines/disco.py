@@ -8,7 +8,8 @@ K = {s0}; round after round:
        Theta  = max over K x A of (sum over s' in K of sqrt(p_hat (1 - p_hat)))^2;
 
 2. candidates: W = {u outside K : p_hat(u|s, a) >= (1 - eps/2)/L for some (s, a) in K x A}; none: stop;
-3. for each u in W the optimistic shortest path to u restricted to K, up to eps/(6L) (:mod:`adagoal.baselines.self_directed`);
+3. for each u in W the optimistic shortest path to u restricted to K, up to eps/(6L)
+  (:mod:`adagoal.baselines.self_directed`);
 4. the u of smallest optimistic value from s0: stop if it exceeds L, else add it to K.
 
 The answer is K, with policies restricted to K that are planned again on all samples ("policy consolidation").
@@ -29,11 +30,11 @@ them (lemma 2.4). *Recalled:* phi up to its numerical constant, Theta, the thres
 conditions and the consolidation. *Derived:* the constant 16, which the paper leaves open. An optimistic value near L
 falls short by about 2 sqrt(Theta l / n) L^2, l = log(2 S A n / delta), so that n must be a multiple of
 4 L^4 Theta l / eps^2; with 1 instead of 16 the claim above fails in one of ten small random worlds, with 16 in none of
-those tried. Theta does not count x, the one state for all outside K (:mod:`adagoal.baselines.self_directed`), and near s0 that
-may be too little: on ``toys.fan`` with L = 15 the answer has a state at distance 19. *Ours:* Theta counts x where sets
-are looked at, since they are large parts of what lies outside; samples are collected on the way to the nearest
-under-sampled state of K, not one state after the other with its policy from s0; and phi is never less than the trials
-that find the candidates at all (``Incremental.discovery_trials``), which matters for c < 1 only.
+those tried. Theta does not count x, the one state for all outside K (:mod:`adagoal.baselines.self_directed`), and near
+s0 that may be too little: on ``toys.fan`` with L = 15 the answer has a state at distance 19. *Ours:* Theta counts x
+where sets are looked at, since they are large parts of what lies outside; samples are collected on the way to the
+nearest under-sampled state of K, not one state after the other with its policy from s0; and phi is never less than the
+trials that find the candidates at all (``Incremental.discovery_trials``), which matters for c < 1 only.
 """
 
 from __future__ import annotations

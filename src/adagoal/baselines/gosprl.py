@@ -9,9 +9,10 @@ doubled or a requirement is met (:meth:`adagoal.baselines.self_directed.Explorer
     eta(x) = 2 sum over s' of beta(s'|x) <= 1/(2 W),  by  b(x) = 256 W^2 Theta(x) l(n) + 48 W m(x) l(n),
 
 with Theta(x) = (sum sqrt(p_hat (1 - p_hat)))^2, m(x) the number of successors observed, and l and beta of
-:mod:`adagoal.baselines.self_directed`. Let v be the largest optimistic value over all states and goals. Then v <= D, and as
-|p_tilde - p| <= eta in L1 for the optimistic model p_tilde, its values satisfy V >= 1 - eta v + p V along its own
-policies, hence D <= v / (1 - eta v) =: D_hat. Stop when D_hat <= W: then eta v <= 1/2, and D <= D_hat <= 2 v <= 2 D.
+:mod:`adagoal.baselines.self_directed`. Let v be the largest optimistic value over all states and goals. Then v <= D,
+and as |p_tilde - p| <= eta in L1 for the optimistic model p_tilde, its values satisfy V >= 1 - eta v + p V along its
+own policies, hence D <= v / (1 - eta v) =: D_hat. Stop when D_hat <= W: then eta v <= 1/2, and D <= D_hat <= 2 v <= 2
+D.
 
 *Goal-free, cost-free exploration.* With D_hat known collect
 

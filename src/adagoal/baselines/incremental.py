@@ -149,8 +149,8 @@ class IncrementalMethod(SelfDirectedMethod):
 
 # Rounds of planning and playing, which LAE and VALAE share (after Lim and Auer 2012).
 #
-# A round plans for one goal by VISGO (:mod:`adagoal.planning.shortest_paths`) on samples N of its own, and plays the policy from
-# s0 for a number of episodes. It ends
+# A round plans for one goal by VISGO (:mod:`adagoal.planning.shortest_paths`) on samples N of its own, and plays the
+# policy from s0 for a number of episodes. It ends
 #
 # * as a *skipped* round, when N(s, a) or the sum of all N becomes a power of two: there is more to plan on;
 # * as a *failed* round, when the mean of all episodes is sure to exceed a limit near the optimistic value;
@@ -158,12 +158,13 @@ class IncrementalMethod(SelfDirectedMethod):
 #
 # N leaves out samples that a set of states or goals was chosen by: N = all counts less those that were ``dropped``.
 #
-# Where goals are sets, these methods answer those that hold a state of K (:mod:`adagoal.baselines.incremental`); they do not
-# look at sets that are near though each of their states is far.
+# Where goals are sets, these methods answer those that hold a state of K (:mod:`adagoal.baselines.incremental`); they
+# do not look at sets that are near though each of their states is far.
 #
 # *Ours, in both methods:* the reset is known, as everywhere here, so that no samples of it are taken and N has none;
-# requirements on N are met on the way to the nearest state that lacks samples, and what is seen on the way counts, where
-# the papers go to one state after the other and count what is seen there; a round fails as soon as that is certain.
+# requirements on N are met on the way to the nearest state that lacks samples, and what is seen on the way counts,
+# where the papers go to one state after the other and count what is seen there; a round fails as soon as that is
+# certain.
 
 
 SAMPLE_COUNTS = ArraySpec("int64", ("S*A", "K"), low=0, high=MAX_TRANSITIONS)

@@ -1,8 +1,9 @@
 """Interval MDPs and L1 balls with robust value iteration: what the model-checking community does, in the same loop.
 
 Everything is as in the certified method (:mod:`adagoal.certified.explorer`), the loop, the goal rule, the optimistic
-policies and the stopping rule, except for two things: what the counts say about the kernel (:mod:`adagoal.baselines.interval_mdp`
-has the three bounds, and what they pay for), and that bounds on values are all there is (no action gaps):
+policies and the stopping rule, except for two things: what the counts say about the kernel
+(:mod:`adagoal.baselines.interval_mdp` has the three bounds, and what they pay for), and that bounds on values are all
+there is (no action gaps):
 
     D_g      from  V <- max(V, T_low V)
     upper_g  from  Y <- min(Y, T_up Y),   for the policy that attains it       (:mod:`adagoal.planning.robust_sweeps`)
@@ -154,27 +155,27 @@ class IntervalEstimates(GoalTable):
 # Confidence sets of the model-checking community, for bounds of a fixed sample size inside a loop that never ends.
 #
 # A pair x is *looked at* when the number n of its transitions is on a grid n_1 < n_2 < ... that is fixed beforehand: 1,
-# 2, 4, ..., 64, and then a fifth more each time. Its first n_k transitions are independent draws, and their number is not
-# random: bounds for a fixed sample size hold for them, whatever rule chose when to try x and when to stop. Between two
-# looks the last one is used. So all stopping times are paid for by a union over the looks: the k-th has the share
+# 2, 4, ..., 64, and then a fifth more each time. Its first n_k transitions are independent draws, and their number is
+# not random: bounds for a fixed sample size hold for them, whatever rule chose when to try x and when to stop. Between
+# two looks the last one is used. So all stopping times are paid for by a union over the looks: the k-th has the share
 # 6 / (pi k)^2 of delta. With X = S A pairs and at most b successors of a pair (S, unless the user knows better),
 #
 #     hoeffding        |p - p_hat| <= sqrt(ln(2 / t) / (2 n))                         t = delta / (X b) * 6 / (pi k)^2
 #     clopper-pearson  p lies between the exact ends, each of which fails with probability t / 2
 #     weissman         ||p - p_hat||_1 <= sqrt(2 ln((2^b - 2) / t) / n)               t = delta / X * 6 / (pi k)^2
 #
-# The intervals are those of single transitions. Successors not observed have the intervals of no success in n trials, and
-# together not more than what the lower ends of the others leave.
+# The intervals are those of single transitions. Successors not observed have the intervals of no success in n trials,
+# and together not more than what the lower ends of the others leave.
 #
-# *Checked*, in code that the authors or their successors published: the two-sided Hoeffding interval with delta over the
-# number of transitions (``PACIntervalEstimator`` of the tool of Suilen et al. 2022, "Robust anytime learning of Markov
-# decision processes"); delta / (X b) for a bound b on the successors, and that what the lower ends leave may go anywhere
-# (``Grey`` and ``Black`` of Ashok, Kretinsky, Weininger 2019, "PAC statistical model checking for Markov decision
-# processes and stochastic games", where b is also given as 1 / p_min); the series 6 / (pi k)^2 over rounds of sampling
-# (the mean-payoff tool of Agarwal et al. 2022). Of the papers themselves only abstracts could be opened. *Recalled:* that
-# Meggendorfer, Weininger, Wienhoeft (2024, "What are the odds?") recommend Clopper and Pearson's interval; the bound of
-# Weissman et al. (2003). *Ours:* the grid. Their rounds count all samples, so that n is random within a round and the
-# fixed-sample bounds do not strictly apply; a grid per pair is the sound reading.
+# *Checked*, in code that the authors or their successors published: the two-sided Hoeffding interval with delta over
+# the number of transitions (``PACIntervalEstimator`` of the tool of Suilen et al. 2022, "Robust anytime learning of
+# Markov decision processes"); delta / (X b) for a bound b on the successors, and that what the lower ends leave may go
+# anywhere (``Grey`` and ``Black`` of Ashok, Kretinsky, Weininger 2019, "PAC statistical model checking for Markov
+# decision processes and stochastic games", where b is also given as 1 / p_min); the series 6 / (pi k)^2 over rounds of
+# sampling (the mean-payoff tool of Agarwal et al. 2022). Of the papers themselves only abstracts could be opened.
+# *Recalled:* that Meggendorfer, Weininger, Wienhoeft (2024, "What are the odds?") recommend Clopper and Pearson's
+# interval; the bound of Weissman et al. (2003). *Ours:* the grid. Their rounds count all samples, so that n is random
+# within a round and the fixed-sample bounds do not strictly apply; a grid per pair is the sound reading.
 
 
 def _make_sample_grid() -> Longs:

@@ -6,7 +6,8 @@ With the relative accuracy e = epsilon / L. First *layers* (LASD, their algorith
    outside K are the candidates U; these samples are not used again;
 1. *samples*: on K x A so many that VISGO's bonus is at most 1/8, N >= max{576 L^2, 4096 L} iota, and
    N >= 5 c L^2 |K| log(S r / delta);
-2. *rounds* (:mod:`adagoal.baselines.incremental`): VISGO for every candidate, restricted to K, with delta' = delta/(4 r^2 S^2),
+2. *rounds* (:mod:`adagoal.baselines.incremental`): VISGO for every candidate, restricted to K, with delta' = delta/(4
+  r^2 S^2),
 
        iota = c log(2 |K| A n / delta'),   root = 3,   flat = 512 L,   cap = 2 L;
 
@@ -33,8 +34,8 @@ Of the two ways to find layers this is the one for a known number of states (the
 other one, LASD+, is not here: it does not know S, tests each policy from every known state, and begins again whenever K
 has doubled.
 
-``constants``: "scaled=c" multiplies every logarithm of a confidence by c (:mod:`adagoal.baselines.self_directed`). As lambda
-has the fourth power of its logarithm it falls with the fourth power of c.
+``constants``: "scaled=c" multiplies every logarithm of a confidence by c (:mod:`adagoal.baselines.self_directed`). As
+lambda has the fourth power of its logarithm it falls with the fourth power of c.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Methods that decide for themselves what to play: no goal rule is asked.
 
 AdaGoal separates what is believed (estimates) from where to go next (a goal rule). The methods that it is compared
-with do not: they go through phases, with stopping rules of their own. An :class:`SelfDirectedMethod` is such a method. It answers
-like estimates (goals, policies, a state to save), so that results, audits and comparisons do not tell them apart; but
-where Algorithm 1 asks a rule, :func:`run_self_directed` asks the explorer for its next :class:`PlannedRollout`.
+with do not: they go through phases, with stopping rules of their own. An :class:`SelfDirectedMethod` is such a method.
+It answers like estimates (goals, policies, a state to save), so that results, audits and comparisons do not tell them
+apart; but where Algorithm 1 asks a rule, :func:`run_self_directed` asks the explorer for its next
+:class:`PlannedRollout`.
 """
 
 from __future__ import annotations
@@ -248,20 +249,22 @@ def _reset_to_start_plan(run: ExplorationRun) -> ExplorationPlan:
     return ExplorationPlan(policy, np.array([c.start]), NEVER, np.full(len(c.n), NEVER))
 
 
-# Unit-cost shortest paths on counts (:mod:`adagoal.planning.shortest_paths`), as UcbExplore, DisCo and GOSPRL plan them.
+# Unit-cost shortest paths on counts (:mod:`adagoal.planning.shortest_paths`), as UcbExplore, DisCo and GOSPRL plan
+# them.
 #
-# A problem has a set K of *known* states, in which every action may be played, and a set of targets. Elsewhere the reset
-# is the only action (the policies "restricted to K" of Lim and Auer 2012). With the rows q of a model,
+# A problem has a set K of *known* states, in which every action may be played, and a set of targets. Elsewhere the
+# reset is the only action (the policies "restricted to K" of Lim and Auer 2012). With the rows q of a model,
 #
 #     V = 0 on the targets,   V(s) = 1 + min{ V(s0), min_a q(s, a) V }  on K,   V(s) = 1 + V(s0)  elsewhere.
 #
-# *Optimistic rows* (the operator of DisCo and of GOSPRL): q(s'|x) = max{p_hat(s'|x) - beta(s'|x), 0}; what is missing to
-# one goes to the target, where V = 0. An untried pair is a sure step to the target. The widths are empirical Bernstein,
+# *Optimistic rows* (the operator of DisCo and of GOSPRL): q(s'|x) = max{p_hat(s'|x) - beta(s'|x), 0}; what is missing
+# to one goes to the target, where V = 0. An untried pair is a sure step to the target. The widths are empirical
+# Bernstein,
 #
 #     beta(s'|x) = 2 sqrt(p_hat (1 - p_hat) l(n) / n) + 6 l(n) / n,    l(n) = c log(2 S A n / delta),
 #
-# the form of Fruit et al. (2020), which both papers of Tarbouriech et al. cite: recalled, not checked against their text.
-# *Empirical rows*: q = p_hat, and untried pairs are not played.
+# the form of Fruit et al. (2020), which both papers of Tarbouriech et al. cite: recalled, not checked against their
+# text. *Empirical rows*: q = p_hat, and untried pairs are not played.
 #
 # *One state for all others* (recalled from DisCo). V is the same in every state outside K that is no target. They count
 # as one state, with one p_hat and one width: the widths of many rare successors would add up to a shortcut.

@@ -4,7 +4,8 @@ K = {s0}; round after round:
 
 1. *state discovery*: try every pair of K x A at least L log(4 |K|^2 / delta) times; the successors outside K are the
    candidates U;
-2. for each u in U the optimistic shortest path to u restricted to K (:mod:`adagoal.baselines.self_directed`); take the u of
+2. for each u in U the optimistic shortest path to u restricted to K (:mod:`adagoal.baselines.self_directed`); take the
+  u of
    smallest optimistic value from s0; if there is none or it exceeds L: stop;
 3. *policy evaluation*: play its policy from s0 for 6 c h^-3 log(16 |K|^2 / delta) episodes, h = min(e, 1)/8 with
    e = epsilon / L. If these take t steps each on average with (t + h L + h)/(1 - h) <= (1 + 8 h) L, u is added to K
@@ -23,9 +24,9 @@ distance 2 may take L + epsilon steps, and it is never improved. C1 of definitio
 *Checked against the text* (the proceedings of COLT 2012): the three steps, with the number of episodes and the test
 that they must pass, and what is proved. *Ours*, to make it easier: policies are stationary and planned with the
 Bernstein widths of its successors; in the paper they have a horizon, at which an episode fails, and Hoeffding widths on
-samples that are divided among its stages. The number of discovery trials (``Incremental.discovery_trials``) is that which is
-needed, a little less than L log(8 A L |K|^2 / delta); they are taken on the way to the nearest under-sampled state. A
-round is broken off when failure is certain, and not when a count has doubled.
+samples that are divided among its stages. The number of discovery trials (``Incremental.discovery_trials``) is that
+which is needed, a little less than L log(8 A L |K|^2 / delta); they are taken on the way to the nearest under-sampled
+state. A round is broken off when failure is certain, and not when a count has doubled.
 """
 
 from __future__ import annotations

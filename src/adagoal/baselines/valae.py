@@ -15,8 +15,8 @@ With the relative accuracy e = epsilon / L:
 incrementally 2L-reachable, and each policy is within epsilon of the best one restricted to K.
 
 *Checked against the text* (the proceedings of ICML 2022): all of the above; what DisCo does, as its own file says.
-*Ours:* what :mod:`adagoal.baselines.incremental` says. A step is known to cost one, so that the bonus for unknown costs is
-zero. VISGO plans on all samples of N, not on those up to the last power of two, with the precision 1/sum N of LAE
+*Ours:* what :mod:`adagoal.baselines.incremental` says. A step is known to cost one, so that the bonus for unknown costs
+is zero. VISGO plans on all samples of N, not on those up to the last power of two, with the precision 1/sum N of LAE
 (that of the paper is halved in every skipped round, and soon too small for a computer). The answer holds the members of
 K whose optimistic value is at most L, so that C2 can hold: K itself may reach as far as 2L. These are all that the
 paper makes a claim on.

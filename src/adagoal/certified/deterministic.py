@@ -172,7 +172,8 @@ def _states_of_column(column, j):  # type: ignore[no-untyped-def]
 
 
 def hop_upper_bounds(world: DeterministicMap, column: Longs, columns: int) -> tuple[Floats, Floats]:
-    """(upper bounds, the largest loss of the pairs behind each), both [columns], for the policies of :func:`write_hop_policies`.
+    """(upper bounds, the largest loss of the pairs behind each), both [columns], for the policies of
+    :func:`write_hop_policies`.
 
     ``column`` [S, W] are the columns of the goals of every state, -1: none.
     """

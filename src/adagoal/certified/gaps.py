@@ -58,8 +58,8 @@ def bound_suboptimality(order, goal, model, V, Y, policy, all_seen, rival):  # t
     """Bounds on V^pi(start) - V*(start), on V^pi(start), and on V^pi everywhere, for the policy pi [S] to ``goal`` [S].
 
     V <= V* and V^pi <= Y on the states of ``order``, which are all that there are where ``all_seen``. The ``rival``
-    [S] becomes the policy that attains the first bound; with the :class:`PolicyChain`, it says where more tries would lower
-    it. All is infinite where the policy is not proper under the empirical kernel.
+    [S] becomes the policy that attains the first bound; with the :class:`PolicyChain`, it says where more tries would
+    lower it. All is infinite where the policy is not proper under the empirical kernel.
     """
     N = len(order)
     A = model.support.shape[0] // V.shape[0]

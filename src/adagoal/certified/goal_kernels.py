@@ -124,8 +124,8 @@ def columns_due_for_duals(block, steps, D, E, polished, L, epsilon, within, need
 
 # Blocks of goals, swept side by side: each is copied out of the tables, improved, and put back.
 #
-# No two blocks have a goal in common, and a lower bound does not look at an upper one. So what comes out does not depend
-# on how many threads there are, nor on which of them is first.
+# No two blocks have a goal in common, and a lower bound does not look at an upper one. So what comes out does not
+# depend on how many threads there are, nor on which of them is first.
 
 
 BoundSweep = Callable[[EmpiricalModel, GoalBlock, Floats, Actions], tuple[Floats, Actions]]

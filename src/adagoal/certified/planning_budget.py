@@ -8,17 +8,18 @@ There are three kinds of planning, each with a purse of its own:
     GAPS     the action gaps of one goal (lemmas 7 to 9), of which a dense inverse is the larger part; and hops to all
              open goals (lemma 12)
 
-Every step of the agent earns :data:`TOKENS_PER_STEP` for each purse, about half of what it costs itself. A purse that is not
-overdrawn may be spent, and what was bought is then paid for, so that at most one plan is bought on credit. At first
-every purse holds a float, and it never holds more. A small world lives on its floats, and is planned for as often as
-new counts are worth a look; a large one spends them in its first seconds, and plans as fast as it steps from then on.
+Every step of the agent earns :data:`TOKENS_PER_STEP` for each purse, about half of what it costs itself. A purse that
+is not overdrawn may be spent, and what was bought is then paid for, so that at most one plan is bought on credit. At
+first every purse holds a float, and it never holds more. A small world lives on its floats, and is planned for as often
+as new counts are worth a look; a large one spends them in its first seconds, and plans as fast as it steps from then
+on.
 
-One small block is free every :meth:`Schedule.replan_interval` steps: it has the goals to be played next, and steps towards
-goals of which nobody knows how they stand are wasted, however fast they are. That is not dear: there are :data:`REPLAN_STEP_DIVISOR`
-of them while the steps grow by a factor e.
+One small block is free every :meth:`Schedule.replan_interval` steps: it has the goals to be played next, and steps
+towards goals of which nobody knows how they stand are wasted, however fast they are. That is not dear: there are
+:data:`REPLAN_STEP_DIVISOR` of them while the steps grow by a factor e.
 
-Between two looks the agent takes :meth:`Schedule.replan_interval` steps: its bounds are backed up on the way, so that more
-than that is lost to goals which no longer need it, and less is not worth a look.
+Between two looks the agent takes :meth:`Schedule.replan_interval` steps: its bounds are backed up on the way, so that
+more than that is lost to goals which no longer need it, and less is not worth a look.
 """
 
 from __future__ import annotations

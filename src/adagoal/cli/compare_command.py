@@ -23,7 +23,8 @@ RESUME_HELP = "Finished runs are kept as files in the folder: stopped by Ctrl-C,
 
 
 def experiment_options(name: str, asked: ExperimentInfo) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The options that all experiments have; the function gets them as it is to hand them to :func:`run_experiment_command`."""
+    """The options that all experiments have; the function gets them as it is to hand them to
+    :func:`run_experiment_command`."""
     many, folder = click.IntRange(1, 10_000), options.OutputFolderParam(file_okay=False)
     seeds = click.option("--seeds", type=many, default=asked.seeds, show_default=True, help="Runs of each.")
     usual = f"[default: {asked.jobs or 'one for every core'}; ray: all cores]"

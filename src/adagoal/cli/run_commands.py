@@ -325,7 +325,8 @@ def _print_goals(result: Result, folder: Path) -> None:
         click.echo(f"  {row['label']}: {row['lower']:.2f} {upper}{', open' if row['open'] else ''}")
     if len(rows) > MAX_PRINTED_GOALS:
         click.echo(
-            f"  ... and {len(rows) - MAX_PRINTED_GOALS} more: adagoal export {quote(str(folder))} --format csv lists all"
+            f"  ... and {len(rows) - MAX_PRINTED_GOALS} more: "
+            f"adagoal export {quote(str(folder))} --format csv lists all"
         )
 
 

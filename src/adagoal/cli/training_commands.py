@@ -157,7 +157,8 @@ def train(
 
 
 def resume_training(folder: Path, *, as_json: bool, quiet: bool = False, **given: Any) -> None:
-    """Go on with the training in a folder and report; ``given`` is what :func:`adagoal.runs.training_session.resume` takes."""
+    """Go on with the training in a folder and report; ``given`` is what :func:`adagoal.runs.training_session.resume`
+    takes."""
     from adagoal.deep import require_deep_extra
 
     require_deep_extra()
@@ -333,7 +334,8 @@ def certify(folder: Path, quiet: bool, as_json: bool, **given: Any) -> None:
     else:
         print_certificate(found)
         click.echo(
-            f"{STATUS_SENTENCES.get(found.status, found.status)} after {found.rollouts} rollouts: {folder / 'certificate.png'}"
+            f"{STATUS_SENTENCES.get(found.status, found.status)} "
+            f"after {found.rollouts} rollouts: {folder / 'certificate.png'}"
         )
     with skip_drawing_on_interrupt("certificate.png", "the same command"):
         draw_certificate(found, folder)

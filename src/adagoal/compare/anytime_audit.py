@@ -1,8 +1,8 @@
 """When was the answer of a run right? An observer that audits it exactly on the way.
 
 *Audit-stop*: the first step from which the exact audit (C1 and C2 of definition ``def_MGE``) of what the method would
-return holds for good. The output is looked at :data:`CHECKS_PER_DECADE` times a decade of steps, between two rollouts, so that
-looking does not change the run; the audit-stop is the first of these looks after which none fails.
+return holds for good. The output is looked at :data:`CHECKS_PER_DECADE` times a decade of steps, between two rollouts,
+so that looking does not change the run; the audit-stop is the first of these looks after which none fails.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every room may use: worlds, plans and counts as the loop sees them, errors, checks, types, files."""
+"""What every package may use: environments, plans and counts as the loop sees them, errors, checks, types, files."""
 
 from pathlib import Path
 

@@ -74,10 +74,11 @@ def _imported_files(package: Path, path: Path) -> Iterator[Path]:
 
 # Programs that JAX compiles are kept in a folder of the user's, so that the next process need not compile them again.
 #
-# JAX keeps them under ``JAX_COMPILATION_CACHE_DIR`` where that is set, and then nothing is done here. Otherwise they are
-# in ``~/.cache/adagoal`` (or ``$XDG_CACHE_HOME/adagoal``), apart for every kind of processor: homes are shared by
+# JAX keeps them under ``JAX_COMPILATION_CACHE_DIR`` where that is set, and then nothing is done here. Otherwise they
+# are in ``~/.cache/adagoal`` (or ``$XDG_CACHE_HOME/adagoal``), apart for every kind of processor: homes are shared by
 # machines, and what was compiled for one may not run on another. What JAX itself makes of a program (its own version,
-# the device, the compiler's options) is part of an entry's name. ``JAX_ENABLE_COMPILATION_CACHE=false`` switches it off.
+# the device, the compiler's options) is part of an entry's name. ``JAX_ENABLE_COMPILATION_CACHE=false`` switches it
+# off.
 #
 # What cannot be read is compiled again, and what cannot be written is not kept; neither is worth a word. JAX does not
 # write an entry anew, so that one that was cut off (a kill, a full disk) would never be of use again: it is removed.

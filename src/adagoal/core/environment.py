@@ -24,8 +24,8 @@ class ExplorationPlan:
     """Goal-conditioned exploration policies, and when to come back for new ones.
 
     The columns are the goals that the learner tells apart. A column whose ``goal_state`` is -1 stands for all other
-    goals: it is reached when any new state is, or one whose goal is :data:`OTHER_GOALS`. Where goals are sets of states,
-    ``goal_state`` is the number of the goal.
+    goals: it is reached when any new state is, or one whose goal is :data:`OTHER_GOALS`. Where goals are sets of
+    states, ``goal_state`` is the number of the goal.
     """
 
     policy: Actions | LocalLowerBounds
@@ -71,8 +71,8 @@ class TabularEnv(Protocol):
     start_is_certain: bool
     """Whether a reset leads to ``start`` by definition; where that is only believed, a certificate pays for it."""
     uses_action_masks: bool
-    """Whether actions that a state does not have are left out (:meth:`Counts.mark_absent_pairs`), which not every method can.
-    If not, a known model has them lead to the start, and an environment is given them to do as it likes."""
+    """Whether actions that a state does not have are left out (:meth:`Counts.mark_absent_pairs`), which not every
+    method can. If not, a known model has them lead to the start, and an environment is given them to do as it likes."""
     initial_states: int
     """How many states to allocate at first."""
     layout: GridLayout | None

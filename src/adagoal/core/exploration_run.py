@@ -232,7 +232,8 @@ class ExplorationRun:
 
     env: TabularEnv
     estimates: GoalEstimates
-    """Estimates for :func:`explore`; a method that ignores goal rules has a loop of its own (baselines/self_directed.py)."""
+    """Estimates for :func:`explore`; a method that ignores goal rules has a loop of its own
+    (baselines/self_directed.py)."""
     goal_rule: GoalRule
     rng: np.random.Generator
     steps: int = 0
@@ -249,7 +250,8 @@ class ExplorationRun:
     goal_space: GoalSpace = field(default_factory=lambda: GoalSpace.from_states(0, 0))
     """The goals; every state is one unless something else was asked for."""
     setting: Any = None
-    """The :class:`~adagoal.runs.exploration_settings.ExplorationSettings` of the run, for observers; None for a run without one."""
+    """The :class:`~adagoal.runs.exploration_settings.ExplorationSettings` of the run, for observers; None for a run
+    without one."""
 
     def __post_init__(self) -> None:
         self._required_fields = goal_rules.required_fields(self.goal_rule, OPTIONAL_RULE_FIELDS)

@@ -220,9 +220,10 @@ _KEYWORD_CHECKS: dict[str, Any] = {
 #
 # An ``.npz`` is a zip of ``.npy`` files. Two things in it can hurt a careless reader: pickled objects, which run code,
 # and a few kilobytes that unpack to gigabytes. So nothing is unpacked before the zip's directory and the head of every
-# entry have been read and agree: numbers only (booleans, integers, floats, of this machine's byte order), exactly as many
-# bytes as the shape needs, and sizes within bounds. Entries that are stored plainly cannot unpack to more than the file
-# holds. Compressed entries may unpack to :data:`MAX_UNPACKED_BYTES` bytes together; the writer stores larger ones plainly.
+# entry have been read and agree: numbers only (booleans, integers, floats, of this machine's byte order), exactly as
+# many bytes as the shape needs, and sizes within bounds. Entries that are stored plainly cannot unpack to more than the
+# file holds. Compressed entries may unpack to :data:`MAX_UNPACKED_BYTES` bytes together; the writer stores larger ones
+# plainly.
 
 
 MAX_UNPACKED_BYTES = 2**30

@@ -6,9 +6,9 @@ that the proofs ask for (docs/theory-more.md, "Goals that are sets").
 *States.* Every state is a goal of its own unless something else is asked for; its number is that of the state, and
 only some states may be chosen.
 
-*Sets.* A :class:`GoalLabeler` says to which goals a state belongs, from its observation or its label. Goals are numbered in
-the order in which they are named or found. They may overlap, and some states may belong to none. Where states are
-numbered as they are found, so are the members of a goal, and a goal is seen once one of its states is.
+*Sets.* A :class:`GoalLabeler` says to which goals a state belongs, from its observation or its label. Goals are
+numbered in the order in which they are named or found. They may overlap, and some states may belong to none. Where
+states are numbered as they are found, so are the members of a goal, and a goal is seen once one of its states is.
 
 Membership is held as ``at`` [S, W]: row s has the numbers of the goals that state s belongs to, and -1 in places that
 are not used. W = 1 unless goals overlap.
@@ -217,8 +217,9 @@ def memberships_from_sets(sets: Sequence[Collection[int]], n_states: int) -> Lon
 # What a user calls goals, as functions of one state: where it is asked to which goals a state belongs.
 #
 # A function of observations gives every state a value, and states that share a value are one goal; entries of the
-# observation (:func:`make_entry_selector`) are such a function. Named predicates and labels are goals from the beginning, and may
-# overlap. What code of the user raises here becomes an :class:`~adagoal.core.errors.EnvironmentFailure`.
+# observation (:func:`make_entry_selector`) are such a function. Named predicates and labels are goals from the
+# beginning, and may overlap. What code of the user raises here becomes an
+# :class:`~adagoal.core.errors.EnvironmentFailure`.
 
 
 GoalValue = bool | int | float | str | bytes | tuple["GoalValue", ...] | None
@@ -243,7 +244,10 @@ class ValueLabeler:
             return []
         name = value if isinstance(value, str) else repr(value)
         if self._value_of_name.setdefault(name, value) != value:
-            text = f"the values {value!r} and {self._value_of_name[name]!r} are written the same way, so they name one goal"
+            text = (
+                f"the values {value!r} and {self._value_of_name[name]!r} "
+                f"are written the same way, so they name one goal"
+            )
             raise InputError(text, "goals")
         return [name]
 
@@ -331,7 +335,10 @@ def _observation_entry(observation: Any, key: str | int) -> Any:
         return observation[key]
     whole = isinstance(observation, tuple | list) or (isinstance(observation, np.ndarray) and observation.ndim > 0)
     if not whole:
-        text = f"an observation such as {to_single_line(observation)!r} has no entries: it is one {type(observation).__name__}"
+        text = (
+            f"an observation such as {to_single_line(observation)!r} "
+            f"has no entries: it is one {type(observation).__name__}"
+        )
         raise InputError(text, "goal_keys")
     if not isinstance(key, int) or not 0 <= key < len(observation):
         raise InputError(f"there is no entry {key!r} in an observation of {len(observation)} entries", "goal_keys")

@@ -141,8 +141,8 @@ def _handle_request(function: Callable[[Any], Any], request: bytes) -> Any:
 # - A new interpreter: ``python -c``, with which :mod:`multiprocessing` starts a process, and ``python -m`` put the
 #   current directory first on ``sys.path``. So workers start with ``PYTHONSAFEPATH``. A spawned process then takes over
 #   the ``sys.path`` of the command, which ends with the current directory if the user named a module there.
-# - Libraries that look there while they are imported (:data:`FILES_READ_ON_IMPORT`). The command line and its workers import them
-#   with another current directory. A Python program that uses adagoal imports them as it likes.
+# - Libraries that look there while they are imported (:data:`FILES_READ_ON_IMPORT`). The command line and its workers
+# import them   with another current directory. A Python program that uses adagoal imports them as it likes.
 
 
 FILES_READ_ON_IMPORT = {"numba": ".numba_config.yaml", "matplotlib": "matplotlibrc", "glfw": "libglfw.so"}
@@ -223,8 +223,8 @@ def _set_safe_path(value: str) -> None:
 
 # The guard of scripts: a new process imports the script that began it, which must not do its work once more there.
 #
-# Where a script explores or trains outside ``if __name__ == "__main__":``, every process that it begins comes back to the
-# same call while it imports the script. It leaves with an exit code of its own, and the script is told why.
+# Where a script explores or trains outside ``if __name__ == "__main__":``, every process that it begins comes back to
+# the same call while it imports the script. It leaves with an exit code of its own, and the script is told why.
 
 
 WORKER_PROCESS_NAME = "adagoal-worker"
@@ -256,8 +256,8 @@ def missing_guard_error(doing: str) -> InputError:
 
 # Ctrl-C: where it may interrupt a run, and how the processes of a run ignore it.
 #
-# A terminal sends Ctrl-C to all processes of a run, but it is for the run alone. In the run itself ``KeyboardInterrupt``
-# is raised only while code of the user's runs (:class:`UserCodeSection`).
+# A terminal sends Ctrl-C to all processes of a run, but it is for the run alone. In the run itself
+# ``KeyboardInterrupt`` is raised only while code of the user's runs (:class:`UserCodeSection`).
 
 
 class UserCodeSection:

@@ -154,7 +154,8 @@ class TransitionCounts:
         return p_hat
 
     def empirical_model_arrays(self) -> dict[str, NDArray[np.generic]]:
-        """The empirical model as three arrays [M] (:data:`EMPIRICAL_MODEL_SCHEMA`): pair x, successor, and how often it followed."""
+        """The empirical model as three arrays [M] (:data:`EMPIRICAL_MODEL_SCHEMA`): pair x, successor, and how often it
+        followed."""
         inside = self.count > 0
         pair = np.repeat(np.arange(len(self.n)), inside.sum(axis=1))
         return {"moves_pair": pair, "moves_to": self.successor[inside], "moves_count": self.count[inside]}
@@ -257,9 +258,9 @@ def count_steps_of_share(mine, share, scratch, moves, landed, taken, n_actions, 
 
 # Every step of a run, in order: the data from which its counts were made.
 #
-# Three arrays [N] with one entry per step: ``state``, ``action`` and ``next_state``. The reset is a step like any other;
-# its action is A, the number after the last one of the environment. Those of several workers follow one another, round
-# by round. That makes 10 bytes a step, in memory and on disk.
+# Three arrays [N] with one entry per step: ``state``, ``action`` and ``next_state``. The reset is a step like any
+# other; its action is A, the number after the last one of the environment. Those of several workers follow one another,
+# round by round. That makes 10 bytes a step, in memory and on disk.
 
 
 TRANSITION_LOG_SCHEMA: ArraySchema = {

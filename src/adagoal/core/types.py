@@ -40,9 +40,9 @@ class GridLayout:
 
 # Names of states: labels for people, and the observations by which a program knows them.
 #
-# An observation is looked up by the digest of its key (:mod:`adagoal.envs.observation_keys` says what makes two observations the
-# same), so that a result can do so without its environment. Where a world has no observations, the number of a state
-# or its label stands for it.
+# An observation is looked up by the digest of its key (:mod:`adagoal.envs.observation_keys` says what makes two
+# observations the same), so that a result can do so without its environment. Where a world has no observations, the
+# number of a state or its label stands for it.
 
 
 DIGEST_BYTES = 16
@@ -53,8 +53,8 @@ class ObservedStates(NamedTuple):
     """How states are known by their observations."""
 
     key_format: dict[str, Any]
-    """How an observation becomes a key (:func:`adagoal.envs.observation_keys.make_key_reader`); of kind "states" it is the state's number,
-    counted from ``first``"""
+    """How an observation becomes a key (:func:`adagoal.envs.observation_keys.make_key_reader`); of kind "states" it is
+    the state's number, counted from ``first``"""
     digests: NDArray[np.uint8] = np.zeros((0, DIGEST_BYTES), np.uint8)
     """[N, DIGEST] of the keys of the states; zero where a state is no observation"""
 

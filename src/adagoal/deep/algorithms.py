@@ -48,12 +48,14 @@ class Algorithm(Protocol):
         ...
 
     def actor_layers(self, nets: Any) -> LayerWeights:
-        """The layers of :func:`adagoal.deep.numpy_networks.forward_actor` that give the same actions as :meth:`select_actions`: for the workers."""
+        """The layers of :func:`adagoal.deep.numpy_networks.forward_actor` that give the same actions as
+        :meth:`select_actions`: for the workers."""
         ...
 
     def ensemble_layers(self, nets: Any) -> LayerWeights | None:
         """The algorithm's own ensemble, stacked along a leading axis J, with the activation
-        :func:`adagoal.deep.ensemble_ddpg.critic_activation`; None where D and E are for a separate one (:mod:`adagoal.deep.networks`).
+        :func:`adagoal.deep.ensemble_ddpg.critic_activation`; None where D and E are for a separate one
+        (:mod:`adagoal.deep.networks`).
         """
         ...
 

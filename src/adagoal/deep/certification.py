@@ -7,14 +7,16 @@ the probability that g is reached within L steps, given that it lies in the cell
 
 Both hold for all cells at once with probability 1 - delta, whenever one looks and however the cells were chosen:
 
-* The cells are those of a tree that is fixed before the first rollout (:mod:`adagoal.deep.certification`). The M levels on
+* The cells are those of a tree that is fixed before the first rollout (:mod:`adagoal.deep.certification`). The M levels
+  on
   which cells are tried have delta / M each, and the 2^k cells of level k share that equally: alpha(C) =
   delta / (M 2^k). All cells that could ever be made are paid for, whether they are made or not.
 * Every rollout is drawn from some cell, and counts for this cell and for those below it that hold its goal. Given
   everything before it and that its goal lies in C, it succeeds with probability p(C): it was drawn from C or from a
   cell that contains C. So the bets on C are fair, also where it was an early success that made us look at C.
 * A cell is certified where betting refutes p(C) <= q - s at the level alpha(C), and refuted where it refutes p(C) >= q
-  (:mod:`adagoal.core.confidence_bounds`). For any p(C) at most one of the two can be wrong, so each has all of alpha(C).
+  (:mod:`adagoal.core.confidence_bounds`). For any p(C) at most one of the two can be wrong, so each has all of
+  alpha(C).
 
 A cell is halved when it is refuted (a half of it may still be certified) or when it has had twice the rollouts
 after which a cell without a failure is certified. Cells that cannot be halved any more are played on. If s > 0 one of

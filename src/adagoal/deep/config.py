@@ -61,7 +61,8 @@ class Config:
 
     goal_rule: str = setting_field(
         "adagoal-proportional",
-        "Which goal to try next: a rule of adagoal.goal_rules (unigoal is plain HER, proportional the paper's deep recipe), "
+        "Which goal to try next: a rule of adagoal.goal_rules (unigoal is plain HER, "
+        "proportional the paper's deep recipe), "
         "or FILE.py:FUNCTION.",
         per_run=True,
     )

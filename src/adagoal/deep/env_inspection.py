@@ -1,8 +1,8 @@
 """What can be known of an environment before training: its sizes, its ball of success, and whether it is one of ours.
 
 Success and reward are those of ``compute_reward``, which must be sparse with a ball around the goal, whatever the
-info says (Fetch, Maze, HandReach, panda-gym): :func:`measure_success_radius` measures its radius by bisection, and a few
-random steps check that nothing else decides. Everything that does not fit is refused in one line.
+info says (Fetch, Maze, HandReach, panda-gym): :func:`measure_success_radius` measures its radius by bisection, and a
+few random steps check that nothing else decides. Everything that does not fit is refused in one line.
 """
 
 from __future__ import annotations
@@ -350,7 +350,10 @@ def check_same_env(name: str, known: Mapping[str, Any], sizes: EnvDimensions) ->
     for entry, was in known.items():
         now = getattr(sizes, entry)
         if np.shape(was) != np.shape(now) or not np.allclose(was, now, rtol=1e-3, atol=0.0):
-            text = f"{name} is not that of the run: {DIMENSION_TEXTS[entry]} is {_format_numbers(now)}, and was {_format_numbers(was)}"
+            text = (
+                f"{name} is not that of the run: "
+                f"{DIMENSION_TEXTS[entry]} is {_format_numbers(now)}, and was {_format_numbers(was)}"
+            )
             raise InputError(text, name="env")
 
 

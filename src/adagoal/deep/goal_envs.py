@@ -67,7 +67,8 @@ class EnvDimensions:
 
     @property
     def episode_bytes(self) -> int:
-        """Memory of an episode in the replay buffer (:class:`adagoal.deep.replay_buffer.ReplayBuffer`, in single precision)."""
+        """Memory of an episode in the replay buffer (:class:`adagoal.deep.replay_buffer.ReplayBuffer`, in single
+        precision)."""
         numbers = (self.horizon + 1) * (self.observation + self.goal) + self.horizon * self.action + self.goal
         return 4 * (numbers + 1) + 2
 
@@ -231,7 +232,8 @@ class GoalEnv:
     def reset(self, seed: int, goal: Floats | None = None) -> tuple[Floats, Floats]:
         """Start again: observation ``[O]`` and achieved goal ``[G]``.
 
-        With a ``goal`` the start is one that the environment would draw for it (:func:`adagoal.deep.goal_envs.draw_start_for_goal`).
+        With a ``goal`` the start is one that the environment would draw for it
+        (:func:`adagoal.deep.goal_envs.draw_start_for_goal`).
         """
         apart = contextlib.nullcontext() if goal is None else draw_start_for_goal(self.env, goal)
         with convert_env_exceptions(self.name), kill_after_timeout(self._step_timeout), apart:
@@ -280,8 +282,8 @@ def join_policy_input(observation: Floats, achieved: Floats, with_achieved: bool
 #     known classes     Fetch and Hand (``goal``), PointMaze and AntMaze (``goal``, and the marker), panda-gym
 #                       (``task.goal``, and the marker); any other that keeps as many numbers as ``goal``
 #
-# Whether it worked is not taken on trust: :mod:`adagoal.deep.env_inspection` sets a goal and looks at ``desired_goal`` after
-# the next step. Where it did not, an end of the episode at the environment's own goal is passed over.
+# Whether it worked is not taken on trust: :mod:`adagoal.deep.env_inspection` sets a goal and looks at ``desired_goal``
+# after the next step. Where it did not, an end of the episode at the environment's own goal is passed over.
 
 
 SetGoalFunction = Callable[[Any, Any], None]

@@ -114,7 +114,8 @@ def _init_run_state(
 
 
 wrap_threefry_key = functools.partial(jax.random.wrap_key_data, impl="threefry2x32")
-"""From the words of :func:`adagoal.core.random_streams.jax_key_data` to a random key, whatever JAX has as its default."""
+"""From the words of :func:`adagoal.core.random_streams.jax_key_data` to a random key, whatever JAX has as its
+default."""
 
 
 def network_inputs(state: LearnerState, observation: Array, goal: Array) -> Array:
@@ -168,8 +169,16 @@ def learn_from_cycle(
     return state, losses
 
 
-def _update_normalisers(state: LearnerState, knob: RunHyperparameters, observation: Array, achieved: Array, action: Array, goal: Array,
-         length: Array, terminated: Array) -> LearnerState:  # fmt: skip
+def _update_normalisers(
+    state: LearnerState,
+    knob: RunHyperparameters,
+    observation: Array,
+    achieved: Array,
+    action: Array,
+    goal: Array,
+    length: Array,
+    terminated: Array,
+) -> LearnerState:
     """Feed the normalisers with a cycle's episodes ``[B, T + 1, ...]``."""
     real = (jnp.arange(observation.shape[1]) <= length[:, None]).astype(jnp.float32)
     flat = real.reshape(-1)
@@ -266,7 +275,8 @@ def episode_shapes(state: LearnerState, episodes: int) -> tuple[Array, ...]:
 
 
 def compile_cycle(configs: Sequence[Config], sizes: EnvDimensions) -> Any:
-    """:func:`learn_from_cycle` over S runs: state and episodes with a leading axis S; the old state's memory is reused."""
+    """:func:`learn_from_cycle` over S runs: state and episodes with a leading axis S; the old state's memory is
+    reused."""
     return _compiled_cycle(_program_config(configs[0]), sizes, any(c.needs_ensemble for c in configs), len(configs))
 
 

@@ -9,7 +9,8 @@ follows: y = 0 if the goal is reached there, and y = -1/(1 - gamma), which is ne
 cut off (``truncated``, or the horizon) is no end in this sense. All functions act on one run.
 
 Target networks stand still for ``target_every`` updates, and so does what follows from them: batches are drawn and
-their y computed for several updates at once (:func:`run_updates`), which a GPU does in little more than the time of one.
+their y computed for several updates at once (:func:`run_updates`), which a GPU does in little more than the time of
+one.
 """
 
 from __future__ import annotations
@@ -179,8 +180,9 @@ def run_updates(
 
 # Running mean and standard deviation (Chan's merge), with the floor and clip of the reference HER.
 #
-# The clip has a price for goals. With ``normaliser="achieved"`` their mean and deviation are those of achieved goals, so
-# all coordinates beyond :data:`MAX_NORMALISED_VALUE` standard deviations of what was achieved look the same to actor and critics.
+# The clip has a price for goals. With ``normaliser="achieved"`` their mean and deviation are those of achieved goals,
+# so all coordinates beyond :data:`MAX_NORMALISED_VALUE` standard deviations of what was achieved look the same to actor
+# and critics.
 
 
 MIN_DEVIATION = 0.01
@@ -228,12 +230,12 @@ def normalise_vectors(moments: RunningMoments, x: Array) -> Array:
 
 # The value ensemble: J critics of the algorithm's policy, whose disagreement is what is not known yet.
 #
-# Each member j learns from its own batches with its own target network (:func:`adagoal.deep.networks.fit_critic`), a' being the
-# current noise-free action (Zhang et al. 2020).
+# Each member j learns from its own batches with its own target network (:func:`adagoal.deep.networks.fit_critic`), a'
+# being the current noise-free action (Zhang et al. 2020).
 #
-# At a reset observation s0 an ensemble, this one or the algorithm's own (:mod:`adagoal.deep.ensemble_ddpg`), gives D of every
-# candidate goal in steps, and sigma, its E in discounted steps (:mod:`adagoal.deep.numpy_networks`). With ``value_action="min"``
-# the action is the cheapest of the policy's and random ones, the paper's min_a.
+# At a reset observation s0 an ensemble, this one or the algorithm's own (:mod:`adagoal.deep.ensemble_ddpg`), gives D of
+# every candidate goal in steps, and sigma, its E in discounted steps (:mod:`adagoal.deep.numpy_networks`). With
+# ``value_action="min"`` the action is the cheapest of the policy's and random ones, the paper's min_a.
 
 
 N_RANDOM_ACTIONS = 16

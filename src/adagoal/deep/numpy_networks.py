@@ -2,8 +2,8 @@
 
     a = tanh( MLP( clip((o - mean_o) / std_o), clip((g - mean_g) / std_g) ) )    in [-1, 1]^A
 
-The networks learn with JAX and act with NumPy: :func:`forward_mlp` and :func:`forward_actor` take arrays of either, with the functions
-that fit them.
+The networks learn with JAX and act with NumPy: :func:`forward_mlp` and :func:`forward_actor` take arrays of either,
+with the functions that fit them.
 """
 
 from __future__ import annotations
@@ -103,19 +103,19 @@ def _actor_weight_spec(*shape: str) -> ArraySpec:
 # D and E of a trained run, without JAX: how far a goal is, and how well that is known.
 #
 # J critics Q_j give the cost c_j = -Q_j(s, pi(s, g), g) of a goal. The step that arrives at the goal is free and each
-# step before it costs 1, so a goal reached by the n-th step and held from then on costs (1 - gamma^(n-1)) / (1 - gamma).
-# With the mean c and the standard deviation sigma over the critics
+# step before it costs 1, so a goal reached by the n-th step and held from then on costs (1 - gamma^(n-1)) / (1 -
+# gamma). With the mean c and the standard deviation sigma over the critics
 #
 #     D = 1 + log(1 - (1 - gamma) c) / log gamma                                              in steps, at least 1
 #     E = sigma dD/dc = sigma (1 - gamma) / (-log gamma) gamma^-min(D - 1, 1/(1 - gamma))     in steps.
 #
-# Goal rules see sigma as E: the same error in discounted steps, of which one that lies n steps ahead counts gamma^n. (In
-# plain steps the draw in proportion to E prefers the rim of what can be reached, and learning was slower.)
+# Goal rules see sigma as E: the same error in discounted steps, of which one that lies n steps ahead counts gamma^n.
+# (In plain steps the draw in proportion to E prefers the rim of what can be reached, and learning was slower.)
 #
 # The disagreement of critics is smaller than their error. The end of a training measures the error on fresh episodes
 # without noise: ``calibration`` is the smallest factor with which |D - n| <= calibration * max(E, 0.1) held in
-# :data:`CALIBRATION_COVERAGE` of them, n being the number of the first step at the goal (split conformal prediction; Vovk et al.
-# 2005). An episode of T steps that never reached its goal shows n > T only, so it counts as covered if
+# :data:`CALIBRATION_COVERAGE` of them, n being the number of the first step at the goal (split conformal prediction;
+# Vovk et al. 2005). An episode of T steps that never reached its goal shows n > T only, so it counts as covered if
 # D + calibration * max(E, 0.1) >= T.
 
 

@@ -95,8 +95,15 @@ def contact_episodes_first(replay: ReplayBuffer) -> tuple[Array, Array]:
     return jnp.argsort(~replay.moved), replay.moved.sum()
 
 
-def sample_transitions(replay: ReplayBuffer, contacts: tuple[Array, Array], key: Array, count: int, relabel: Array, contact: Array,
-           success: float) -> ReplayBatch:  # fmt: skip
+def sample_transitions(
+    replay: ReplayBuffer,
+    contacts: tuple[Array, Array],
+    key: Array,
+    count: int,
+    relabel: Array,
+    contact: Array,
+    success: float,
+) -> ReplayBatch:
     """Draw ``count`` transitions; a share ``contact`` of them from episodes that moved the object."""
     order, movers = contacts
     keys = jax.random.split(key, 6)

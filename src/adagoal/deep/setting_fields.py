@@ -4,9 +4,9 @@
     class Config:
         gamma: float = setting(0.98, "Discount.", low=0.5, high=0.9999)
 
-Everything else follows from it: :func:`check_field_values` refuses a value of another type or out of range, also for a caller
-from Python; the command line makes an option of every field; :func:`settings_json_schema` says what a file may hold;
-:func:`per_run_settings` says in which fields runs that share a compiled program may differ.
+Everything else follows from it: :func:`check_field_values` refuses a value of another type or out of range, also for a
+caller from Python; the command line makes an option of every field; :func:`settings_json_schema` says what a file may
+hold; :func:`per_run_settings` says in which fields runs that share a compiled program may differ.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ def check_field_values(values: Any) -> None:
 
 
 def settings_json_schema(kind: type[Any], names: Collection[str], **more: Mapping[str, Any]) -> dict[str, Any]:
-    """The rules of an object with these settings, and ``more``, in a file (:func:`adagoal.core.file_formats.check_json_value`)."""
+    """The rules of an object with these settings, and ``more``, in a file
+    (:func:`adagoal.core.file_formats.check_json_value`)."""
     wanted = {name: about for name, about in declared_settings(kind).items() if name in names}
     return object_schema(**{name: _setting_json_rule(about) for name, about in wanted.items()}, **more)
 

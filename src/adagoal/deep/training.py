@@ -101,7 +101,10 @@ class Training:
             text = (
                 f"a replay buffer of {first.replay_capacity * self.sizes.horizon:,} steps takes {taken / 1e9:,.1f} GB"
             )
-            text += f", more than the {file_formats.total_memory_bytes() / 1e9:,.1f} GB of this machine; give fewer steps or a smaller buffer"
+            text += (
+                f", more than the {file_formats.total_memory_bytes() / 1e9:,.1f} GB of this machine; "
+                f"give fewer steps or a smaller buffer"
+            )
             raise InputError(text, name="steps")
         self._compiled_learning = self._compile_in_threads(like)
         if kept is None:

@@ -1,1 +1,1 @@
-"""TODO: say what this package is."""
+"""Environments: built-in models, matrices, Gymnasium adapters, model-checker formats, and how an episode is played."""

@@ -16,8 +16,8 @@ time, and otherwise all successors of the pair together. It finds hidden states 
 reset seeds anew. If the world is clean its expectation stays at most 1 for any exploration
 policy and at any stopping time, so it ever exceeds 1/alpha with probability at most alpha (Ville). The unknown p is
 replaced by its maximum likelihood over the known successors, and by 1 where the successor was new: both can
-only lower the wealth. The j-th pair gets the share 1/(j (j + 1)) of :data:`FALSE_ALARM_PROBABILITY`: in a clean world any warning at all
-appears with probability at most ALPHA.
+only lower the wealth. The j-th pair gets the share 1/(j (j + 1)) of :data:`FALSE_ALARM_PROBABILITY`: in a clean world
+any warning at all appears with probability at most ALPHA.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ class InProcessEnv:
         with self._convert_exceptions("cannot be reset"), self._call_context:
             given = self.env.reset() if seed is None else self.env.reset(seed=seed)
         if not (isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Mapping)):
-            raise self._malformed("reset", "(observation, info)", given)
+            raise self._malformed_return("reset", "(observation, info)", given)
         if self._is_minigrid:
             self._unwrapped_env.max_steps = sys.maxsize  # BabyAI chooses another limit in every reset
         if keep:
@@ -157,7 +157,7 @@ class InProcessEnv:
             with self._call_context:
                 given = self.env.step(action + self._first_action)
             if not (isinstance(given, tuple) and len(given) == 5):
-                raise self._malformed("step", "(observation, reward, terminated, truncated, info)", given)
+                raise self._malformed_return("step", "(observation, reward, terminated, truncated, info)", given)
             return self._read_state_key(given[0]), self._read_action_mask(given[4]), bool(given[2]), bool(given[3])
         except (KeyboardInterrupt, InputError):
             raise

@@ -1,7 +1,8 @@
 """One of several copies of an environment: what a worker does.
 
-A copy plays a part of a plan with :func:`adagoal.envs.episode_loop.play_episodes`, as a single environment would, and sends back
-what it saw: one message a round, not a step. It counts nothing: :mod:`adagoal.envs.parallel_env` merges what all have seen.
+A copy plays a part of a plan with :func:`adagoal.envs.episode_loop.play_episodes`, as a single environment would, and
+sends back what it saw: one message a round, not a step. It counts nothing: :mod:`adagoal.envs.parallel_env` merges what
+all have seen.
 
 States that are numbered as they are met have the same numbers in all copies: a state that a copy meets first has a
 number beyond all others until the copy is told the one that it got in the merge.
@@ -250,9 +251,9 @@ class EnvWorker:
 
 # The copies of an environment and where they live: calls to all of them at once, and new ones for those that are lost.
 #
-# A :class:`Worker` is a copy in a process of this machine (:class:`adagoal.envs.env_backends.WorkerProcess`) or somewhere else.
-# Every life of a copy has a seed of its own, which follows from the seed of the run, the number of the copy and that of
-# the life: samples that repeat themselves would be counted as new ones.
+# A :class:`Worker` is a copy in a process of this machine (:class:`adagoal.envs.env_backends.WorkerProcess`) or
+# somewhere else. Every life of a copy has a seed of its own, which follows from the seed of the run, the number of the
+# copy and that of the life: samples that repeat themselves would be counted as new ones.
 
 
 class Worker(Protocol):

@@ -1,9 +1,9 @@
 """What an episode is: one definition, executed in two ways.
 
-:func:`play_episodes` is the loop of goal-conditioned exploration. As a Python function it plays any world that can step, reset
-and say where nothing but a reset is allowed (:class:`EpisodeEnv`); :data:`play_episodes_compiled` is the same function compiled, for the
-arrays of a known model, which counts what is seen (:class:`CountingModel`) or notes it (:class:`LoggingModel`). A new kind of world
-brings those operations and never writes the loop again.
+:func:`play_episodes` is the loop of goal-conditioned exploration. As a Python function it plays any world that can
+step, reset and say where nothing but a reset is allowed (:class:`EpisodeEnv`); :data:`play_episodes_compiled` is the
+same function compiled, for the arrays of a known model, which counts what is seen (:class:`CountingModel`) or notes it
+(:class:`LoggingModel`). A new kind of world brings those operations and never writes the loop again.
 
 Actions come from a table, or from lower bounds that are backed up at every state on the way
 (:mod:`adagoal.core.local_backup`); the latter asks a world for its counts as they are at this moment.

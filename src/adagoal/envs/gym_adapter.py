@@ -1,13 +1,13 @@
 """Any Gymnasium environment with discrete actions as a world, stepped as it is.
 
-States are the observations (see :mod:`adagoal.envs.observation_keys`), numbered as the environment numbers them if they are
-``Discrete`` (unless ``max_states`` is above their number), else in the order in which they are met. The reset is one
-more action. In a ``terminated`` state every action is the reset; where states are numbered on the fly, an observation
-that ends the episode is another state than the same one that does not. Time limits are not part of the state and are
-switched off. A random initial state is handled with a *virtual start*, a state whose every action draws it; or it is
-fixed with a start seed: every reset then uses that seed, and the generator of the dynamics is saved before and put back
-after, so that episodes stay independent. Whether the start is random is declared (start seed "random") or found out,
-from resets that agree or do not.
+States are the observations (see :mod:`adagoal.envs.observation_keys`), numbered as the environment numbers them if they
+are ``Discrete`` (unless ``max_states`` is above their number), else in the order in which they are met. The reset is
+one more action. In a ``terminated`` state every action is the reset; where states are numbered on the fly, an
+observation that ends the episode is another state than the same one that does not. Time limits are not part of the
+state and are switched off. A random initial state is handled with a *virtual start*, a state whose every action draws
+it; or it is fixed with a start seed: every reset then uses that seed, and the generator of the dynamics is saved before
+and put back after, so that episodes stay independent. Whether the start is random is declared (start seed "random") or
+found out, from resets that agree or do not.
 """
 
 from __future__ import annotations

@@ -128,7 +128,8 @@ class IndexedEnv:
     # --- moving -----------------------------------------------------------------------------------------------
 
     def seed_and_reset(self, seed: int) -> int:
-        """Seed all randomness of the environment, and go to the start: the state after it, as for :meth:`reset_to_start`."""
+        """Seed all randomness of the environment, and go to the start: the state after it, as for
+        :meth:`reset_to_start`."""
         self.backend.reset(seed)
         return self.reset_to_start()
 
@@ -215,8 +216,8 @@ class IndexedEnv:
 
 # Episodes in a Gymnasium environment: the operations of :class:`adagoal.envs.episode_loop.EpisodeEnv`, counted.
 #
-# Counts are brought up to date in batches: a step of a cheap environment takes about as long as counting it alone would.
-# Only local backups need them at every step.
+# Counts are brought up to date in batches: a step of a cheap environment takes about as long as counting it alone
+# would. Only local backups need them at every step.
 
 
 COUNT_BATCH_STEPS = 65_536

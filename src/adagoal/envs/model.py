@@ -130,7 +130,8 @@ class TabularMDP:
 
     @staticmethod
     def from_sparse(P: Sequence[Any], **facts: Any) -> TabularMDP:
-        """A model from SciPy's sparse matrices, one [S, S] per action; ``facts`` are those of :func:`model_from_matrix`."""
+        """A model from SciPy's sparse matrices, one [S, S] per action; ``facts`` are those of
+        :func:`model_from_matrix`."""
         if not isinstance(P, Sequence) or len(P) == 0 or not all(sparse.issparse(p) for p in P):
             raise InputError("must be a list of sparse matrices, one [S, S] per action, also where there is one", "P")
         n_states, n_actions = P[0].shape[0], len(P)

@@ -299,7 +299,8 @@ def _build_grid_mixture(
     return model_from_mixture(mixture_from_kernels(kernels, n_actions, B, start), theta, name, labels, layout)
 
 
-# The true model of a mixture, which carries the :class:`~adagoal.core.linear_mixture.LinearMixture` that a learner is told.
+# The true model of a mixture, which carries the :class:`~adagoal.core.linear_mixture.LinearMixture` that a learner is
+# told.
 #
 # The weights theta are in the model's probabilities only: nothing that a learner is given holds them.
 

@@ -1,11 +1,11 @@
 """Models in files: one ``.npz`` of plain arrays, with names and facts as JSON inside it.
 
 The same file is what a user saves (``Model.save``) and what a run keeps beside its checkpoint under the name
-:data:`MODEL_FILE`, so that a run on a matrix needs nothing given again. (``model.npz`` in a run's folder is something else:
-the policies and the history of the result.)
+:data:`MODEL_FILE`, so that a run on a matrix needs nothing given again. (``model.npz`` in a run's folder is something
+else: the policies and the history of the result.)
 
-Types, shapes and ranges are checked against :data:`MODEL_ARRAYS` and :data:`MODEL_FACTS`; that every row sums to one is checked by
-the model itself. The kernels of a linear mixture are not stored.
+Types, shapes and ranges are checked against :data:`MODEL_ARRAYS` and :data:`MODEL_FACTS`; that every row sums to one is
+checked by the model itself. The kernels of a linear mixture are not stored.
 """
 
 from __future__ import annotations

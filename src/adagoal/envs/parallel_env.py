@@ -1,9 +1,9 @@
 """Several copies of an environment that play one plan at once, for environments whose steps are slow.
 
-A *round*: every copy (:mod:`adagoal.envs.env_workers`) plays the same plan for the same number of steps, in a process of
-its own, and sends what it saw. The transitions are counted copy after copy, in the order of their numbers, whoever was
-first. So a run follows from its seed and the number of copies, wherever they live. A round ends a rollout when, after
-the merge, a pair has been tried often enough for a new plan or a state is new; otherwise another round follows. A
+A *round*: every copy (:mod:`adagoal.envs.env_workers`) plays the same plan for the same number of steps, in a process
+of its own, and sends what it saw. The transitions are counted copy after copy, in the order of their numbers, whoever
+was first. So a run follows from its seed and the number of copies, wherever they live. A round ends a rollout when,
+after the merge, a pair has been tried often enough for a new plan or a state is new; otherwise another round follows. A
 round grows with the run, so that the plan is never much older than :data:`ROUND_SHARE_DIVISOR` allows.
 
 A copy whose process is killed costs its round: what it saw is lost whatever that was, which no certificate minds

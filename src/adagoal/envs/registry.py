@@ -260,7 +260,10 @@ def find_gym_spec(env: str) -> tuple[EnvSpec, list[str]]:
         name = Path(module).stem
         raise InputError(f"{env} names a file; write {name}:ID, with an ID that {name} registers at Gymnasium", "env")
     if os.path.isfile(env):
-        text = f"{env} is no file of a model ({', '.join(model_sources.MODEL_SUFFIXES)}); adagoal.Model.from_dense(P).save(...)"
+        text = (
+            f"{env} is no file of a model ({', '.join(model_sources.MODEL_SUFFIXES)}); "
+            f"adagoal.Model.from_dense(P).save(...)"
+        )
         raise InputError(f"{text} makes one from an array P[s, a, s']", "env")
     if env.startswith(("MiniGrid-", "BabyAI-")):
         _import_minigrid(env)

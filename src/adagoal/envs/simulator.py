@@ -206,16 +206,16 @@ def _cumulative_rows(mdp: TabularMDP) -> Floats:
 
 # Several walkers in one known model, side by side: a long rollout of a plan that is backed up on the way.
 #
-# A local backup (:mod:`adagoal.core.local_backup`) takes several times as long as the draw of a step, and follows bounds that
-# the step before has raised. So a long rollout consists of *rounds*, as with several copies of an environment
-# (:mod:`adagoal.envs.parallel_env`). In a round every walker takes the same number of steps, with a generator of its own. It
-# reads the counts of the beginning of the round, and raises bounds of its own, which begin as those of all. After the
-# round the moves are counted walker after walker, in threads that share the states among them, and of all bounds the
-# largest are kept (docs/theory-more.md, "Several copies").
+# A local backup (:mod:`adagoal.core.local_backup`) takes several times as long as the draw of a step, and follows
+# bounds that the step before has raised. So a long rollout consists of *rounds*, as with several copies of an
+# environment (:mod:`adagoal.envs.parallel_env`). In a round every walker takes the same number of steps, with a
+# generator of its own. It reads the counts of the beginning of the round, and raises bounds of its own, which begin as
+# those of all. After the round the moves are counted walker after walker, in threads that share the states among them,
+# and of all bounds the largest are kept (docs/theory-more.md, "Several copies").
 #
 # Rounds are short: bounds that were raised send a walker elsewhere, and so they must be told to the others. How many
-# walkers there are does not depend on the number of cores, so that a run is the same on any machine of a kind. A rollout
-# begins and ends at the start, and what is unfinished then ends with a reset: so there is no place to be saved.
+# walkers there are does not depend on the number of cores, so that a run is the same on any machine of a kind. A
+# rollout begins and ends at the start, and what is unfinished then ends with a reset: so there is no place to be saved.
 
 
 MIN_WALKER_ROLLOUT_STEPS = 65_536

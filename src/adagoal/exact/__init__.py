@@ -1,1 +1,1 @@
-"""TODO: say what this package is."""
+"""Ground truth of a known model: the exact solver and the audit. No learner imports this package."""

@@ -100,7 +100,8 @@ class Audit:
                 continue
             where = f"{'X' if row.in_X else '-'} {'G_L' if row.in_G_L else 'G_L+' if row.in_G_L_eps else '-'}"
             numbers = (
-                f"{row.label:>12} {_format_number(row.optimal, 10)} {_format_number(row.value, 10)} {_format_number(row.gap, 9)} "
+                f"{row.label:>12} {_format_number(row.optimal, 10)} {_format_number(row.value, 10)} "
+                f"{_format_number(row.gap, 9)} "
                 f"{_format_number(row.margin, 9)} {_format_number(row.lower, 9)} {_format_number(row.upper, 9)}"
             )
             lines.append(f"{numbers}  {where:<6}  {'; '.join(row.failures) or 'ok'}")

@@ -1,4 +1,5 @@
-"""Compiled loops of the exact solver over graphs and single policies; those over all goals are in planning/value_iteration.py."""
+"""Compiled loops of the exact solver over graphs and single policies; those over all goals are in
+planning/value_iteration.py."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Certified bounds for linear mixtures: the planner that ``vtr-pooled`` and ``likelihood`` share.
 
-A *learner* turns transitions into a :class:`~adagoal.planning.model_arrays.ThetaRegion` that holds theta* at all times with
-probability 1 - delta. All else is as in the tabular case (docs/theory.md has the proofs):
+A *learner* turns transitions into a :class:`~adagoal.planning.model_arrays.ThetaRegion` that holds theta* at all times
+with probability 1 - delta. All else is as in the tabular case (docs/theory.md has the proofs):
 
     D_g      from  V <- max(V, T_low V),   T_low V = min{ C, 1 + V(s0), min_a 1 + Low_sa(V) }
     upper_g  from  Y <- min(Y, T_up Y),    T_up Y  = min{ 1 + Y(s0), min_a 1 + Up_sa(Y) }

@@ -72,18 +72,21 @@ def tally_by_feature(successor, count, support, indptr, successors, total):  # t
 
 # Does the mixture fit? A certificate rests on the true kernel being a mixture of the given ones.
 #
-# After every plan the counts O are held against what is expected, E, at the theta under which they are likeliest, by the
-# G-statistic 2 sum O ln(O/E): of the worst pair (its p-value times the number of pairs), and of all pairs together that
-# have enough counts; and both once more with pairs pooled that have the same feature vectors. The smallest p-value, times
-# four, is compared with LEVEL: with a hundred looks a true mixture is accused with a probability of about 0.001 at most
-# (as far as the chi-square law holds). The check warns; it proves nothing.
+# After every plan the counts O are held against what is expected, E, at the theta under which they are likeliest, by
+# the G-statistic 2 sum O ln(O/E): of the worst pair (its p-value times the number of pairs), and of all pairs together
+# that have enough counts; and both once more with pairs pooled that have the same feature vectors. The smallest
+# p-value, times four, is compared with LEVEL: with a hundred looks a true mixture is accused with a probability of
+# about 0.001 at most (as far as the chi-square law holds). The check warns; it proves nothing.
 
 
 MISFIT_LEVEL = 1e-5
 """Of one look."""
 OUTSIDE_TEXT = "misspecified: transitions were observed that no kernel of the mixture allows; the certificates are void"
 WRONG_ENDS_TEXT = "misspecified: episodes ended in states that are no ends in the kernels; the certificates are void"
-MISFIT_TEXT = f"misspecified: the counts do not fit any mixture of the kernels (G-test, p < {MISFIT_LEVEL:g}); the certificates are void"
+MISFIT_TEXT = (
+    f"misspecified: the counts do not fit any mixture of the kernels (G-test, p < {MISFIT_LEVEL:g}); "
+    f"the certificates are void"
+)
 MIN_EXPECTED_COUNT = 20.0
 """Groups with an outcome that is expected less often are left out of the test of all together."""
 PSEUDO_COUNT = 1e-2

@@ -3,7 +3,8 @@
 The rows are x_t = phi_{f_t}(s_t, a_t), the targets f_t(s_{t+1}), for functions f_t fixed before the transition: one
 row per transition, whatever the goal. Three known things sharpen the regression of the paper:
 
-* probabilities sum to one: theta = theta0 + N z (``LinearMixture.theta_parametrisation``), and only z is estimated, so that f
+* probabilities sum to one: theta = theta0 + N z (``LinearMixture.theta_parametrisation``), and only z is estimated, so
+  that f
   may be shifted by constants at no cost;
 * the noise of a row is sub-Gaussian with sigma_t = half the range of f_t over the *possible* successors of the pair,
   not C/2: rows and targets are divided by sigma_t;

@@ -6,11 +6,11 @@ For every goal two ridge regressions over all transitions, one with the targets 
     beta_g  = (H/2) sqrt( 2 ln(3 G/delta) + ln(det Sigma_g / lambda^d) ) + 1         (for eq. ``eq_conf_radius_LM``)
     D(g) = V_{g,1}(s0),   E(g) = U_{g,1}(s0) + 8/9 epsilon                           (eq. ``eq_Dt_LFA``, ``eq_Et_LFA``)
 
-The recursions stand in planning/mixture_sweeps.py. Where the text is wrong or silent: the losses are squared; the radius has
-its G; the goal's own coordinate is always zero, so that everything lives in R^d; the reset is known and never
-regressed; Q is clipped to [1[s != g], H - h + 1]. Two choices are ours, and touch rates only, since the events hold for
-all functions fixed before the transition and all times: rows are made with the functions of stage 2 of the plan in
-force, whatever the stage, and a plan lasts until the data has grown by a tenth.
+The recursions stand in planning/mixture_sweeps.py. Where the text is wrong or silent: the losses are squared; the
+radius has its G; the goal's own coordinate is always zero, so that everything lives in R^d; the reset is known and
+never regressed; Q is clipped to [1[s != g], H - h + 1]. Two choices are ours, and touch rates only, since the events
+hold for all functions fixed before the transition and all times: rows are made with the functions of stage 2 of the
+plan in force, whatever the stage, and a plan lasts until the data has grown by a tenth.
 """
 
 from __future__ import annotations

@@ -4,10 +4,11 @@ A :class:`Backend` is a tuple of functions. Learners and the exact solver are gi
 nothing of the loops inside. Another backend, say for a GPU, is one file with some of these functions, and the rest of
 this one: ``NUMBA._replace(lower=..., upper=..., exact=..., stages=...)``.
 
-Contract: named tuples of arrays in (:mod:`adagoal.planning.model_arrays`), arrays out. Values and policies that a function is
-given to improve belong to it from then on: it may overwrite them, and only what it returns counts. Bounds are valid at
-every iterate, so that a backend is free in the order of its backups and may stop anywhere; the stages and the values
-of :func:`exact` do not depend on an order up to rounding and the tolerance. Functions are called from several threads.
+Contract: named tuples of arrays in (:mod:`adagoal.planning.model_arrays`), arrays out. Values and policies that a
+function is given to improve belong to it from then on: it may overwrite them, and only what it returns counts. Bounds
+are valid at every iterate, so that a backend is free in the order of its backups and may stop anywhere; the stages and
+the values of :func:`exact` do not depend on an order up to rounding and the tolerance. Functions are called from
+several threads.
 """
 
 from __future__ import annotations
@@ -78,7 +79,8 @@ class Backend(NamedTuple):
     min_block_values: int = 0
     """Values of a block from which on it pays to plan here and not on the processor"""
     relative_cost: float = 1.0
-    """What a plan of ``lower`` and ``upper`` costs beside one of the processor (:mod:`adagoal.certified.planning_budget`)"""
+    """What a plan of ``lower`` and ``upper`` costs beside one of the processor
+    (:mod:`adagoal.certified.planning_budget`)"""
 
 
 NUMBA_BACKEND = Backend(

@@ -1,7 +1,8 @@
 """The bounding operators of the certified explorer, as compiled sweeps over blocks of goals.
 
 Layout: values are ``[S, B]`` with the B goals of a block innermost, so that one state-action pair is backed up for
-all of them with contiguous loads; an :class:`~adagoal.planning.model_arrays.EmpiricalModel` model holds the radii of every pair.
+all of them with contiguous loads; an :class:`~adagoal.planning.model_arrays.EmpiricalModel` model holds the radii of
+every pair.
 
 Bounds on p f for a pair (docs/theory.md):
 

@@ -1,4 +1,5 @@
-"""The bounding operators of :mod:`adagoal.planning.certified_sweeps` in JAX: all states and goals of a block in one operation.
+"""The bounding operators of :mod:`adagoal.planning.certified_sweeps` in JAX: all states and goals of a block in one
+operation.
 
 The closed forms of lemma 4 are written with the standard deviation sd instead of the variance, and with r cut at one,
 which changes nothing: Low is 0 and Up is max f from r = 1 on.
@@ -130,7 +131,8 @@ def device_arguments(
     F: Floats,
     policy: Actions,
 ) -> tuple[Any, ...]:
-    """Those of :func:`jacobi_lower_sweeps` and :func:`jacobi_upper_sweeps`, with the states numbered as in the block's order.
+    """Those of :func:`jacobi_lower_sweeps` and :func:`jacobi_upper_sweeps`, with the states numbered as in the block's
+    order.
 
     The first of the ``terms``, each [X], is what a step costs: infinite where a pair is no choice. Sizes are rounded
     up; states and columns beyond those of the block are inside the goal, where nothing changes.
@@ -262,10 +264,11 @@ def repeat_sweeps(
 
 # Successors as a GPU likes to read them: by action and place, so that a sweep is a fixed number of gathers.
 #
-# A device computes the same formula for many (state, goal) at once. Nearly all pairs have at most :data:`UNROLLED_SUCCESSORS`
-# successors: for them the places of a row are written out, and one kernel reads, combines and minimises without a
-# temporary array. States with a wider row, such as a virtual start, form a second, small group with as many places as
-# the widest needs; its result replaces theirs. Every sum has one fixed order, so that a sweep has one result.
+# A device computes the same formula for many (state, goal) at once. Nearly all pairs have at most
+# :data:`UNROLLED_SUCCESSORS` successors: for them the places of a row are written out, and one kernel reads, combines
+# and minimises without a temporary array. States with a wider row, such as a virtual start, form a second, small group
+# with as many places as the widest needs; its result replaces theirs. Every sum has one fixed order, so that a sweep
+# has one result.
 
 
 UNROLLED_SUCCESSORS = 4

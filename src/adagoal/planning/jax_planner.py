@@ -1,4 +1,5 @@
-"""Values of a known model in JAX: value iteration for many goals at once (:mod:`adagoal.planning.value_iteration` on a GPU).
+"""Values of a known model in JAX: value iteration for many goals at once (:mod:`adagoal.planning.value_iteration` on a
+GPU).
 
 The same equations, with waiting in a state eliminated, in float64; all states are updated at once. The operator never
 increases a residual, so that the change of one sweep bounds the residual of the values that it leaves. A sweep carries

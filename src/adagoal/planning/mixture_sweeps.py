@@ -1,8 +1,9 @@
 """Sweeps for linear mixtures: p(s' | x) = <theta, phi(s' | x)> with known phi [d] and an unknown theta.
 
 With phi_f(x) = sum_{s'} phi(s' | x) f(s'), a mean is p f = <theta, phi_f>, and what is known about theta bounds it by
-<theta, phi_f> -+ ||root^T phi_f||, for the centre theta and the root of a :class:`~adagoal.planning.model_arrays.ThetaRegion`
-(certified bounds) or of one goal's :class:`~adagoal.planning.model_arrays.RidgeEstimates` (the H stages of the paper).
+<theta, phi_f> -+ ||root^T phi_f||, for the centre theta and the root of a
+:class:`~adagoal.planning.model_arrays.ThetaRegion` (certified bounds) or of one goal's
+:class:`~adagoal.planning.model_arrays.RidgeEstimates` (the H stages of the paper).
 
 *Certified bounds.* root^T row_sums[x] = 0, so that f may be shifted by a constant: f is centred at f(s) against
 cancellation. Two more bounds on p f need no data: where theta lies in the simplex, p f lies between the smallest and

@@ -1,7 +1,8 @@
-"""Sweeps with the closed forms of :mod:`adagoal.planning.certified_sweeps`, for sixteen goals at a time (:mod:`.lanes`).
+"""Sweeps with the closed forms of :mod:`adagoal.planning.certified_sweeps`, for sixteen goals at a time
+(:mod:`.lanes`).
 
-A block has a multiple of sixteen goals: :mod:`~adagoal.planning.certified_sweeps` fills up those that have not. Indices are
-unsigned, so that none of them is checked for counting from the end. tests/test_sweeps.py has the plain version.
+A block has a multiple of sixteen goals: :mod:`~adagoal.planning.certified_sweeps` fills up those that have not. Indices
+are unsigned, so that none of them is checked for counting from the end. tests/test_sweeps.py has the plain version.
 """
 
 from __future__ import annotations
@@ -126,8 +127,8 @@ def closed_form_upper_sweep(order, model, block, Y, policy):  # type: ignore[no-
 #
 # A loop over goals becomes vector code only if the compiler finds that worth while, and a new version of it may think
 # otherwise without a word. Code that is written for one number works for sixteen of them: ``+``, ``-``, ``*``, ``min``,
-# ``max`` and ``math.sqrt`` take :class:`SimdLanes`, and plain numbers beside them. Products and sums may be fused, which
-# leaves out one rounding; nothing is reordered, and there are no NaNs.
+# ``max`` and ``math.sqrt`` take :class:`SimdLanes`, and plain numbers beside them. Products and sums may be fused,
+# which leaves out one rounding; nothing is reordered, and there are no NaNs.
 
 
 intrinsic: Any = extending.intrinsic  # its types know nothing of the functions that it makes

@@ -217,8 +217,8 @@ def _compact_actions(tables: NDArray[Any], reset: int) -> NDArray[Any]:
 
 # Where states are drawn in a world without a map: in layers, by the fewest observed transitions from the start.
 #
-# Within a layer, states stand in the order of the mean height of their predecessors in the layer before, which keeps most
-# edges short (the barycentre rule of layered graph drawing).
+# Within a layer, states stand in the order of the mean height of their predecessors in the layer before, which keeps
+# most edges short (the barycentre rule of layered graph drawing).
 
 
 def layered_positions(start: int, seen: Bools, source: Longs, target: Longs) -> Floats:

@@ -98,8 +98,8 @@ def _content_security_policy(scripts: tuple[str, ...]) -> str:
 # Facts and arrays in one compressed block, which a page unpacks with what every browser has.
 #
 # The block is zlib over three parts, each filled up with blanks to a multiple of eight bytes: the length of the head
-# (little-endian), the head as JSON, and the arrays. The head has the ``facts`` and, by name, the type, the shape and the
-# place of every array. ``static/common.js`` is the other side.
+# (little-endian), the head as JSON, and the arrays. The head has the ``facts`` and, by name, the type, the shape and
+# the place of every array. ``static/common.js`` is the other side.
 
 
 JAVASCRIPT_TYPES = ("<f8", "<f4", "<i4", "<u4", "<u2", "|u1")

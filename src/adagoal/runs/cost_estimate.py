@@ -1,9 +1,10 @@
 """What a whole run will cost, from its beginning: steps, seconds, memory.
 
 Whenever its steps have doubled, the rest of the run is rehearsed in the world that it has seen so far
-(:mod:`adagoal.runs.cost_estimate`). Once two rehearsals in a row say about the same, with hardly a new state between them,
-the world is known well enough and the cost can be told: usually after a tenth of the run. Where nothing can be
-rehearsed, the steps come from :func:`adagoal.runs.progress_display.extrapolate_total_steps`, once a quarter of them is done.
+(:mod:`adagoal.runs.cost_estimate`). Once two rehearsals in a row say about the same, with hardly a new state between
+them, the world is known well enough and the cost can be told: usually after a tenth of the run. Where nothing can be
+rehearsed, the steps come from :func:`adagoal.runs.progress_display.extrapolate_total_steps`, once a quarter of them is
+done.
 
 A known model is stepped in the rehearsal as in the run, so that the rest will take as long as it took to rehearse. An
 environment may be slower, and so is a run that keeps its steps. There the time is taken for b steps + c ln(steps):

@@ -192,7 +192,8 @@ class ExplorationSession:
     def _warn_about_fruitless_stages(self) -> None:
         L = self.run.estimates.L
         text = (
-            f"no goal has been found beyond a radius of {L / self._growth_factor**FRUITLESS_STAGES_BEFORE_WARNING:g}, and those within {L:g} are "
+            f"no goal has been found beyond a radius of {L / self._growth_factor**FRUITLESS_STAGES_BEFORE_WARNING:g}, "
+            f"and those within {L:g} are "
             "certified; where others cannot be reached at all, the run does not end by itself: interrupt it for the "
             "answer, or give a budget"
         )

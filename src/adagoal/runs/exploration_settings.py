@@ -90,7 +90,8 @@ def check_exploration_settings(setting: ExplorationSettings) -> None:
     check_number("delta", setting.delta, 1e-300, 1, closed="[)")
     if setting.budget is not None and not 1 <= setting.budget <= UNLIMITED_BUDGET:
         raise InputError(
-            f"must be at least 1 step and at most {UNLIMITED_BUDGET:.1e}, got {argument_checks.format_given_value(setting.budget)}",
+            f"must be at least 1 step and at most {UNLIMITED_BUDGET:.1e}, "
+            f"got {argument_checks.format_given_value(setting.budget)}",
             "budget",
         )
     if setting.device not in DEVICES:
@@ -98,7 +99,8 @@ def check_exploration_settings(setting: ExplorationSettings) -> None:
     argument_checks.check_seed("seed", setting.seed)
 
 
-# What the files of an exploration must hold. docs/result.schema.json is :data:`RESULT_SCHEMA`; docs/folder.md explains it.
+# What the files of an exploration must hold. docs/result.schema.json is :data:`RESULT_SCHEMA`; docs/folder.md explains
+# it.
 
 
 EXPLORATION_KIND = "exploration"

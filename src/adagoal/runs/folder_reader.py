@@ -1,7 +1,8 @@
 """Reading a run folder: the last committed state, every file checked against the manifest before it is used.
 
-:func:`read_saved_run` needs no lock and may be called while a run writes there. It sees the folder as one save left it: a save in
-the middle of a reading starts the reading again. How the folder is written is told in :mod:`adagoal.runs.run_folder`.
+:func:`read_saved_run` needs no lock and may be called while a run writes there. It sees the folder as one save left it:
+a save in the middle of a reading starts the reading again. How the folder is written is told in
+:mod:`adagoal.runs.run_folder`.
 """
 
 from __future__ import annotations
@@ -222,10 +223,10 @@ def last_commit_stamp(path: Path) -> tuple[int, int, int] | None:
 #     "results": {"result.json": {"generation": 12, "size": ..., "sha256": ...}, ...},
 #     "obsolete": [...], "checksum": ...
 #
-# A generation is a save. An entry's generation is the save that wrote the file: what did not change is not written again.
-# The checksum is over everything else; a manifest is accepted only if it is byte for byte what this module would write.
-# It guards against damage, not against forgery: whoever alters a file can alter the manifest with it. That is why what
-# was read is checked against its schema as well.
+# A generation is a save. An entry's generation is the save that wrote the file: what did not change is not written
+# again. The checksum is over everything else; a manifest is accepted only if it is byte for byte what this module would
+# write. It guards against damage, not against forgery: whoever alters a file can alter the manifest with it. That is
+# why what was read is checked against its schema as well.
 
 
 MANIFEST_FORMAT = 1

@@ -135,7 +135,8 @@ def make_headline(result: Result) -> Headline:
 def _certified_promise(result: Result) -> str:
     L, epsilon = result.radius, result.setting.epsilon
     return (
-        f"with probability {_confidence_text(result)} or more, each of the {_goal_count_text(len(result.goals))} found is "
+        f"with probability {_confidence_text(result)} "
+        f"or more, each of the {_goal_count_text(len(result.goals))} found is "
         f"reached by its policy in at most {L + epsilon:g} expected steps and at most {epsilon:g} more than the best "
         f"policy needs, and no goal that can be reached within {L:g} steps is missing."
     )

@@ -18,12 +18,12 @@ A save has these steps, and each may be the last:
 Steps 3 and 4 can be done again without harm; they are, when the folder is next opened for writing. What is in the
 folder but in no manifest belongs to the user and is left alone, except under ``checkpoints/``.
 
-A new run in the folder of an old one (:meth:`Folder.start_new_run`) changes nothing until its first save. The commit of that
-save is the moment in which the new run replaces the old one.
+A new run in the folder of an old one (:meth:`Folder.start_new_run`) changes nothing until its first save. The commit of
+that save is the moment in which the new run replaces the old one.
 
 While two checkpoints are kept, a save needs room for a third; where there is none, the older one is given up. How often
-to save follows from how long it takes: see :func:`save_interval_elapsed`. A checkpoint may consist of several files, and those that did
-not change are carried over (``same``).
+to save follows from how long it takes: see :func:`save_interval_elapsed`. A checkpoint may consist of several files,
+and those that did not change are carried over (``same``).
 """
 
 from __future__ import annotations

@@ -298,9 +298,9 @@ def evaluate(
 
 # What the result files of a training must hold.
 #
-# ``result.json`` is described by :func:`training_result_schema` (JSON Schema), with the settings as :class:`Config` declares them.
-# ``policy.npz``, ``goals.npz`` and ``past.npz`` are checked against it by :func:`check_policy_arrays`, :func:`check_goal_arrays` and
-# :func:`check_past_arrays`. What is wrong is a ``ValueError``.
+# ``result.json`` is described by :func:`training_result_schema` (JSON Schema), with the settings as :class:`Config`
+# declares them. ``policy.npz``, ``goals.npz`` and ``past.npz`` are checked against it by :func:`check_policy_arrays`,
+# :func:`check_goal_arrays` and :func:`check_past_arrays`. What is wrong is a ``ValueError``.
 
 
 TRAINING_KIND = "training"

@@ -2,7 +2,8 @@
 
 Nothing in a folder is touched before the lock is held and the settings, the environment and the goal rule are known to
 be right. Every save is one commit of the checkpoint and of the result files that belong to it
-(:mod:`adagoal.runs.run_folder`), so that a killed training can be resumed, tested and looked at as it was at its last save.
+(:mod:`adagoal.runs.run_folder`), so that a killed training can be resumed, tested and looked at as it was at its last
+save.
 """
 
 from __future__ import annotations
@@ -65,8 +66,9 @@ def train(
     ``interrupted``: :func:`resume` goes on as if there had been no pause. A checkpoint is written every so many cycles;
     0 follows from how long one takes. Where a step takes longer than ``step_timeout`` seconds the training ends with an
     error, and what was learnt is kept. ``observe(history)`` is called after every cycle, and ends the training by
-    returning False. ``tensorboard`` is a folder for the numbers of every cycle (:mod:`adagoal.runs.training_observers`). A
-    script needs the guard ``if __name__ == "__main__":`` around the call, because every worker imports it.
+    returning False. ``tensorboard`` is a folder for the numbers of every cycle
+    (:mod:`adagoal.runs.training_observers`). A script needs the guard ``if __name__ == "__main__":`` around the call,
+    because every worker imports it.
     """
     processes.exit_if_reimported()
     check_training_limits(workers, minutes, pause, checkpoint_every, step_timeout)

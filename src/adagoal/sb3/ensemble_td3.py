@@ -185,10 +185,10 @@ class EnsembleTD3(TD3):
             for when in ("now.", "next.")
         )
         with torch.no_grad():
-            ahead = self._next_state_values(self.critic_target.values(following, self.actor_target(following)))
+            ahead = self._next_state_values(self.critic_target.q_values(following, self.actor_target(following)))
             y = batch["reward"] + (1.0 - batch["done"]) * self.gamma * ahead
             y = y.clamp(-1.0 / (1.0 - self.gamma), 0.0)
-        critic_loss = ((self.critic.values(now, batch["action"]) - y) ** 2).mean((1, 2)).sum()
+        critic_loss = ((self.critic.q_values(now, batch["action"]) - y) ** 2).mean((1, 2)).sum()
         self.critic.optimizer.zero_grad(set_to_none=True)
         critic_loss.backward()
         self.critic.optimizer.step()

@@ -6,8 +6,8 @@ g have
 
     D(g) = -mean_j Q_j(s0, pi(s0, g), g),  turned into steps      E(g) = std_j Q_j(s0, pi(s0, g), g),
 
-where a goal reached by the n-th step costs (1 - gamma^(n-1)) / (1 - gamma) (:mod:`adagoal.deep.numpy_networks`). (SAC and TQC
-add an entropy bonus to their values, by which D is too small; a low entropy coefficient keeps that small.)
+where a goal reached by the n-th step costs (1 - gamma^(n-1)) / (1 - gamma) (:mod:`adagoal.deep.numpy_networks`). (SAC
+and TQC add an entropy bonus to their values, by which D is too small; a low entropy coefficient keeps that small.)
 
 For a rule that asks which goals were achieved before (mega, omega, discover), half of the candidates are drawn from the
 last states. The target of discover is the goal that the environment itself has drawn for the episode.

@@ -16,8 +16,8 @@ class ChosenGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
     """``set_goal(goal)`` replaces the goal of the episode that has just begun.
 
     Observations show the chosen goal and the reward is that of ``compute_reward`` for it. The environment is told the
-    goal through ``tell(env, goal)``, or in the ways of :mod:`adagoal.deep.goal_envs`. Where that does not change what it
-    shows as ``desired_goal``, an end of the episode at its own goal is passed over. Until a goal is chosen, the
+    goal through ``tell(env, goal)``, or in the ways of :mod:`adagoal.deep.goal_envs`. Where that does not change what
+    it shows as ``desired_goal``, an end of the episode at its own goal is passed over. Until a goal is chosen, the
     environment's own stands.
 
     Rewards are shifted to 0 at the goal, so an environment that rewards 1 at the goal and 0 elsewhere, as the mazes of

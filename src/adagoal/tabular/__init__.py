@@ -1,1 +1,1 @@
-"""The tabular world: counts, the certified estimates (the default), the paper's estimates, and their kernels."""
+"""Tabular estimates beside the certified explorer: the paper's AdaGoal-UCBVI and a Bayesian method."""

@@ -1,8 +1,8 @@
 """The estimates of AdaGoal-UCBVI, the paper's tabular algorithm (labels ``app_TAB``, ``subsect_choices``).
 
 A goal g is planned for a finite horizon H on the counts n and the empirical kernel p_hat, with A actions beside the
-reset, which is known and never estimated. The recursions for Q~ (eq. ``eq_Qt``), Q_ and U stand in planning/horizon_recursion.py,
-their thresholds (lemma ``lem:proba_master_event``) are
+reset, which is known and never estimated. The recursions for Q~ (eq. ``eq_Qt``), Q_ and U stand in
+planning/horizon_recursion.py, their thresholds (lemma ``lem:proba_master_event``) are
 
     beta*(n) = log(3 S A G H / delta) +   log(8 e (n + 1))     one value function for each (s, a, g, h)
     beta(n)  = log(3 S A / delta)     + S log(8 e (n + 1))     one kernel for each (s, a)
