@@ -206,7 +206,7 @@ def test_a_forged_manifest_cannot_name_files_outside_the_folder(tmp_path):
     outside.write_text("years of work")
     manifest, _ = read_manifest(run / MANIFEST_FILE)
     for name in ("../outside.txt", "/etc/passwd", ".hidden", "a/../../outside.txt"):
-        forged = folders.Manifest(KIND, 5, manifest.states, manifest.results, obsolete_files=(name,))
+        forged = folders.Manifest(KIND, 5, manifest.checkpoints, manifest.results, obsolete_files=(name,))
         (run / MANIFEST_FILE).write_bytes(forged.to_bytes())
         with pytest.raises(InputError, match="names files that cannot be in a run folder"):
             read_manifest(run / MANIFEST_FILE)

@@ -121,10 +121,10 @@ def twin(world, plan, weights, counts, rng, steps):
         given = given._replace(policy=plan.policy._replace(V=mine))
         episode_loop.play_episodes(stage, given, place, np.random.default_rng(seed), steps, log)
         if place[0] != mdp.start:
-            stage.home(place[0])
+            stage.reset_from(place[0])
         walked.append((stage.moves, mine))
     for moves, mine in walked:
-        counts.add(*np.array(moves).T)
+        counts.add_steps(*np.array(moves).T)
         np.maximum(plan.policy.V, mine, out=plan.policy.V)
     return sum(len(moves) for moves, _ in walked)
 

@@ -168,7 +168,7 @@ def test_an_interrupted_round_does_not_lose_the_ones_before_it(
 
     def interrupted(self: ParallelEnv, *given: Any) -> Any:
         rounds.append(int(given[1].visits.sum()))
-        if len(rounds) > 20 and rounds[-1] > run_command_line[0].steps:  # not the first one of its rollout
+        if len(rounds) > 20 and rounds[-1] > run[0].steps:  # not the first one of its rollout
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGINT)  # is heard when the round begins
         return play_round(self, *given)

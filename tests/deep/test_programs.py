@@ -20,8 +20,8 @@ from adagoal.core import compiled_code
 
 hits = []
 jax.monitoring.register_event_listener(lambda event, **_: hits.append(event) if event.endswith("cache_hits") else None)
-programs.WORTH = 0.0
-programs.keep()
+compiled_code.MIN_COMPILE_SECONDS = 0.0
+compiled_code.enable_jax_cache()
 jax.jit(lambda x: x * 2 + 1)(3.0)
 print(len(hits), jax.config.jax_compilation_cache_dir)
 """

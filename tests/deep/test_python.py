@@ -270,7 +270,7 @@ def policy(with_achieved: bool, ends: tuple[float, float] = (-2.0, 6.0), bias: f
     """One that answers the middle of an action box, without a bias, and sees two numbers beside the goal."""
     layers = [(np.zeros((3, 1), np.float32), np.full(1, bias, np.float32))]
     actor = NumpyActor(layers, *np.zeros((1, 2)), *np.ones((1, 2)), np.zeros(1), np.ones(1), 5.0)  # type: ignore[arg-type]
-    return Policy("line", actor, None, ends[:1], ends[1:], (1,), with_achieved)
+    return Policy("line", actor, None, ends[:1], ends[1:], (1,), with_achieved, success=0.05)
 
 
 @pytest.mark.parametrize("bias", [-100.0, 0.0, 100.0])

@@ -19,10 +19,10 @@ from adagoal.core.errors import InputError, Status
 from adagoal.core.file_io import write_json
 from adagoal.core.user_code import stdout_to_stderr
 from adagoal.deep import setting_fields
-from adagoal.deep.certification import Certification, Verdict
 from adagoal.deep.config import AUTO_RECIPE, RECIPES, Config, describe_auto_recipe, resolve_recipe
 
 if TYPE_CHECKING:
+    from adagoal.deep.certification import Certification
     from adagoal.runs.train_result import TrainResult
 
 OPTIONS_WITH_RESUME = {"folder", "env", "goal_rule", "trust", "steps", "workers", "minutes", "checkpoint_every"}
@@ -357,6 +357,8 @@ def draw_certificate(found: Certification, folder: Path) -> None:
 
 def print_certificate(found: Certification) -> None:
     """Say what was found."""
+    from adagoal.deep.certification import Verdict
+
     for verdict in Verdict:
         click.echo(f"{verdict:9}  {found.count(verdict):4} cells  {found.share(verdict):6.1%} of the goals")
     click.echo(found.statement)

@@ -22,7 +22,10 @@ from adagoal.deep.goal_envs import flatten_numbers, unflatten_like
 from adagoal.runs import training_files as files
 from adagoal.runs.folder_reader import read_saved_run
 
-CHILD_CODE = "import sys; sys.path[:] = sys.argv[2:]; from adagoal.report import deep_film; deep_film.main()"
+CHILD_CODE = (
+    "import sys; sys.path[:] = sys.argv[2:]; "
+    "from adagoal.report import training_video; training_video.render_strip_of_folder()"
+)
 N_FRAMES = 12
 MIN_FRAME_PIXELS = 240
 """Pixels of a picture on the page, at least; larger ones lose every second pixel, or more."""
