@@ -17,7 +17,7 @@
 import adagoal
 from adagoal.envs import toy_models
 
-simulators = [toy_models.open_grid(rows=6, cols=6, slip=slip) for slip in (0.0, 0.6)]
+simulators = [toy_models.open_grid_model(rows=6, cols=6, slip=slip) for slip in (0.0, 0.6)]
 world = adagoal.mixture(simulators, theta=[0.7, 0.3])
 
 # %% [markdown]
@@ -57,7 +57,7 @@ print(blind.status, "after", f"{blind.steps:,}", "steps")
 # Then the certificate is worthless, and the run says so. Here the real world is more slippery than any simulator.
 
 # %%
-stray = adagoal.mixture(simulators, world=toy_models.open_grid(rows=6, cols=6, slip=0.9))
+stray = adagoal.mixture(simulators, world=toy_models.open_grid_model(rows=6, cols=6, slip=0.9))
 result = adagoal.explore(stray, radius=7, epsilon=1.0, method="likelihood", seed=0, budget=50_000)
 print(result.status)
 print(*result.void, sep="\n")
