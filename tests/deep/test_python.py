@@ -22,7 +22,7 @@ from adagoal import goal_rules
 from adagoal.cli.main import run_command_line
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.random_streams import StreamPurpose
-from adagoal.deep import Config, Policy, evaluate, load, resume, train
+from adagoal.deep import Config, GoalPolicy, evaluate, load, resume, train
 from adagoal.deep.goal_envs import EnvSource
 from adagoal.deep.goal_selection import GoalSelector
 from adagoal.deep.numpy_networks import NumpyActor
@@ -180,7 +180,7 @@ def test_uncertainty_covers_nine_fresh_episodes_in_ten(name: str) -> None:
 def test_a_result_is_saved_and_its_policy_loaded(line: TrainResult, tmp_path: Path) -> None:
     line.save(tmp_path)
     policy = adagoal.load(tmp_path)
-    assert isinstance(policy, Policy)
+    assert isinstance(policy, GoalPolicy)
     assert repr(policy) == "<Policy for object:Settable: from 1 numbers and a goal of 1 to an action of 1>"
     assert repr(line).startswith("<TrainResult of object:Settable, done: success ")
     seen, goal = Settable().reset(seed=3)[0], [7.0]
@@ -266,11 +266,11 @@ def test_another_environment_of_the_same_name_is_not_the_runs(tmp_path: Path) ->
     assert adagoal.load(tmp_path).success == stopped.policy.success  # type: ignore[union-attr]
 
 
-def policy(with_achieved: bool, ends: tuple[float, float] = (-2.0, 6.0), bias: float = 0.0) -> Policy:
+def policy(with_achieved: bool, ends: tuple[float, float] = (-2.0, 6.0), bias: float = 0.0) -> GoalPolicy:
     """One that answers the middle of an action box, without a bias, and sees two numbers beside the goal."""
     layers = [(np.zeros((3, 1), np.float32), np.full(1, bias, np.float32))]
     actor = NumpyActor(layers, *np.zeros((1, 2)), *np.ones((1, 2)), np.zeros(1), np.ones(1), 5.0)  # type: ignore[arg-type]
-    return Policy("line", actor, None, ends[:1], ends[1:], (1,), with_achieved, success=0.05)
+    return GoalPolicy("line", actor, None, ends[:1], ends[1:], (1,), with_achieved, success=0.05)
 
 
 @pytest.mark.parametrize("bias", [-100.0, 0.0, 100.0])

@@ -31,7 +31,7 @@ from adagoal.deep.config import Config
 from adagoal.deep.env_inspection import inspect_env
 from adagoal.deep.goal_envs import EnvDimensions, EnvSource, GoalEnv
 from adagoal.deep.goal_samplers import GoalSampler
-from adagoal.deep.policy import Policy
+from adagoal.deep.policy import GoalPolicy
 from adagoal.deep.training import TrainingObserver
 from adagoal.runs import training_session
 from adagoal.runs.run_folder import open_locked_folder
@@ -121,7 +121,7 @@ def _sample_starts_and_goals(
     return starts, drawn
 
 
-def _estimate_distances(policy: Policy, starts: Floats, drawn: Floats) -> Floats:
+def _estimate_distances(policy: GoalPolicy, starts: Floats, drawn: Floats) -> Floats:
     """D ``[n]`` of the pairs; 0 if the goal rule has trained no critics, so every cell must be certified."""
     if policy.critics is None:
         return np.zeros(len(drawn))

@@ -17,7 +17,7 @@ from adagoal.runs.stop_requests import stop_on_signals
 if TYPE_CHECKING:
     from adagoal.deep.config import Config
     from adagoal.deep.goal_envs import EnvSource
-    from adagoal.deep.policy import Policy
+    from adagoal.deep.policy import GoalPolicy
     from adagoal.runs.folder_reader import SavedRun
     from adagoal.runs.train_result import TrainResult
     from adagoal.runs.training_files import TrainingRecord
@@ -78,7 +78,7 @@ def certify(
 
 def _load_trained_policy(
     training: str | Path | TrainResult, run: int, env: Any, trust: bool
-) -> tuple[Policy, Config, EnvSource, int]:
+) -> tuple[GoalPolicy, Config, EnvSource, int]:
     """Policy and settings of one of the runs of a training, what makes its environment, and how long it was trained."""
     from adagoal.runs import training_files
     from adagoal.runs.folder_reader import read_saved_run
@@ -89,7 +89,7 @@ def _load_trained_policy(
         config = training.history.configs[run]
         return training.policies[run], config, training.source, int(training.curve(run)[-1]["steps"])
 
-    def read_in(saved: SavedRun) -> tuple[TrainingRecord, Policy]:
+    def read_in(saved: SavedRun) -> tuple[TrainingRecord, GoalPolicy]:
         about = training_files.read_training_record(saved)
         return about, training_files.read_policy(saved, about, run)
 

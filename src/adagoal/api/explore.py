@@ -1,4 +1,4 @@
-"""The front door: explore an environment, go on with a run, audit a result."""
+"""Explore an environment, resume a run, audit a result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The front door of the deep world: train on an environment with a goal rule, and load what was trained."""
+"""Train a goal-conditioned policy with a goal rule, and load a trained one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from adagoal.deep.config import (
 )
 
 if TYPE_CHECKING:
-    from adagoal.deep.policy import Policy
+    from adagoal.deep.policy import GoalPolicy
     from adagoal.deep.training_history import TrainingHistory
     from adagoal.runs.result import Result
     from adagoal.runs.train_result import TrainResult
@@ -140,7 +140,7 @@ def _check_rule_fields(rule: goal_rules.GoalRule) -> None:
         raise InputError(text, name="goal_rule")
 
 
-def load(path: str | Path) -> Result | Policy:
+def load(path: str | Path) -> Result | GoalPolicy:
     """What a folder holds: the :class:`Result` of an exploration, or the :class:`Policy` of a training's first run."""
     from adagoal.runs import result, training_files
 

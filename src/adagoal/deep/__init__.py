@@ -6,8 +6,7 @@ candidate goal a distance D and an error E; a rule of :mod:`adagoal.goal_rules` 
     from adagoal.deep import Config, train
     result = train([Config("FetchPush-v4", goal_rule="adagoal-proportional", train_goals="scale=10")])
 
-Needs the extra: ``pip install 'adagoal[deep]'``. JAX and MuJoCo are imported only when a name is used. This is the
-front door of the deep world: what lives in a folder of a run comes from :mod:`adagoal.runs.training_session`.
+Needs the extra: ``pip install 'adagoal[deep]'``. JAX and MuJoCo are imported only when a name is used.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ from adagoal.core.errors import InputError
 
 if TYPE_CHECKING:
     from adagoal.deep.config import RECIPES, Config
-    from adagoal.deep.policy import Policy
+    from adagoal.deep.policy import GoalPolicy
     from adagoal.deep.policy_evaluation import Evaluation
     from adagoal.runs.train_result import TrainResult
     from adagoal.runs.training_files import evaluate, load
     from adagoal.runs.training_session import resume, train
 
-__all__ = ["RECIPES", "Config", "Evaluation", "Policy", "TrainResult", "evaluate", "load", "resume", "train"]
+__all__ = ["RECIPES", "Config", "Evaluation", "GoalPolicy", "TrainResult", "evaluate", "load", "resume", "train"]
 
 _MODULE_OF_NAME = {
     "Config": "adagoal.deep.config",
     "RECIPES": "adagoal.deep.config",
     "Evaluation": "adagoal.deep.policy_evaluation",
-    "Policy": "adagoal.deep.policy",
+    "GoalPolicy": "adagoal.deep.policy",
     "TrainResult": "adagoal.runs.train_result",
     "evaluate": "adagoal.runs.training_files",
     "load": "adagoal.runs.training_files",

@@ -18,7 +18,7 @@ from adagoal.deep.numpy_networks import MIN_ERROR_STEPS, NumpyActor, NumpyCritic
 
 
 @dataclass(frozen=True)
-class Policy:
+class GoalPolicy:
     """``policy(observation, goal) -> action``, as the environment's ``step`` takes it.
 
     The observation is the environment's whole one, of which ``observation`` and ``achieved_goal`` are used, or its

@@ -19,7 +19,7 @@ from adagoal.deep.config import Config
 from adagoal.deep.env_inspection import inspect_env
 from adagoal.deep.goal_envs import EnvSource
 from adagoal.deep.goal_samplers import GoalSampler
-from adagoal.deep.policy import Policy
+from adagoal.deep.policy import GoalPolicy
 from adagoal.deep.rollout_workers import EnvBatch, RolloutWorkers
 
 EPISODES_AT_ONCE = 25
@@ -81,7 +81,7 @@ def success_by_bin(values: Floats, held: Bools, edges: Floats) -> list[dict[str,
 
 
 def evaluate_policy(
-    policy: Policy, source: EnvSource, horizon: int, test_goals: str, episodes: int, seed: int
+    policy: GoalPolicy, source: EnvSource, horizon: int, test_goals: str, episodes: int, seed: int
 ) -> Evaluation:
     """Episodes of a policy without noise; ``horizon`` 0 is the environment's own, ``test_goals`` a goal space."""
     check_integer("episodes", episodes, 1, 10**6)
@@ -112,7 +112,7 @@ def evaluate_policy(
 
 @contextlib.contextmanager
 def open_certification_rollouts(
-    policy: Policy, source: EnvSource, horizon: int, test_goals: str, radius: int, seed: int, workers: int
+    policy: GoalPolicy, source: EnvSource, horizon: int, test_goals: str, radius: int, seed: int, workers: int
 ) -> Iterator[tuple[GoalSampler, ReachFunction]]:
     """The goal space ``test_goals``, and the function that plays; ``horizon`` 0 is the environment's own."""
     sizes, (space,), _ = inspect_env(source, horizon, [("test_goals", test_goals)])

@@ -28,7 +28,7 @@ from adagoal.deep.env_inspection import inspect_env
 from adagoal.deep.goal_envs import EnvSource
 from adagoal.deep.goal_selection import GoalSelector
 from adagoal.deep.numpy_networks import NumpyActor
-from adagoal.deep.policy import Policy
+from adagoal.deep.policy import GoalPolicy
 from adagoal.deep.rollout_workers import CycleRollouts, EpisodeBatch, RolloutWorkers
 from adagoal.deep.training_history import MAP_POINTS_PER_AXIS, TrainingHistory
 from adagoal.goal_rules import GoalRule
@@ -217,12 +217,14 @@ class Training:
         """The actor of each run, as it is now."""
         return learner.export_actors(self.configs[0], self.train_state)
 
-    def current_policies(self) -> list[Policy]:
+    def current_policies(self) -> list[GoalPolicy]:
         """The policy of each run, as it is now."""
         critics = learner.export_critics(self.configs, self.train_state, self.calibrations)
         sizes = self.sizes
         return [
-            Policy(self.source.name, actor, own, sizes.low, sizes.high, sizes.shape, sizes.with_achieved, sizes.success)
+            GoalPolicy(
+                self.source.name, actor, own, sizes.low, sizes.high, sizes.shape, sizes.with_achieved, sizes.success
+            )
             for actor, own in zip(self.current_actors(), critics, strict=True)
         ]
 

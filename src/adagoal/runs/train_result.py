@@ -14,7 +14,7 @@ from adagoal.core.errors import InputError, Status
 from adagoal.core.types import Floats
 from adagoal.deep.certification import Certification
 from adagoal.deep.goal_envs import EnvSource
-from adagoal.deep.policy import Policy
+from adagoal.deep.policy import GoalPolicy
 from adagoal.deep.policy_evaluation import Evaluation, evaluate_policy
 from adagoal.deep.training_history import TrainingHistory
 from adagoal.runs import training_files as files
@@ -30,7 +30,7 @@ class TrainResult:
     """``done``, ``budget`` (the minutes were spent) or ``interrupted``. A training until certified is ``certified``, or
     ``budget`` also where its steps were spent."""
     history: TrainingHistory
-    policies: Sequence[Policy]
+    policies: Sequence[GoalPolicy]
     """One for each of the runs side by side."""
     maps: dict[str, Floats]
     """Final D and E over the training space (see :meth:`adagoal.deep.training.Training.final_value_maps`)."""
@@ -47,7 +47,7 @@ class TrainResult:
         return f"<TrainResult of {config.env}, {self.status}: success {last['success']:.2f} at {last['steps']:,} steps>"
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> GoalPolicy:
         """The policy of the first run."""
         return self.policies[0]
 

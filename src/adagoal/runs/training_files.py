@@ -44,7 +44,7 @@ from adagoal.deep.config import Config
 from adagoal.deep.env_inspection import SUCCESS_RADIUS_SCHEMA
 from adagoal.deep.goal_envs import EnvSource, SetGoalFunction
 from adagoal.deep.numpy_networks import NumpyActor, NumpyCritics
-from adagoal.deep.policy import Policy
+from adagoal.deep.policy import GoalPolicy
 from adagoal.deep.policy_evaluation import Evaluation, evaluate_policy
 from adagoal.deep.training_history import (
     LENGTH_SCHEMA,
@@ -71,7 +71,7 @@ VERSIONED_PACKAGES = ("jax", "optax", "numpy", "mujoco", "gymnasium", "gymnasium
 
 
 def training_file_contents(
-    status: Status, history: TrainingHistory, policies: Sequence[Policy], maps: dict[str, NDArray[Any]]
+    status: Status, history: TrainingHistory, policies: Sequence[GoalPolicy], maps: dict[str, NDArray[Any]]
 ) -> dict[str, FileContent]:
     """The result files; ``maps`` is empty before the end of a run."""
     boxes = {f"train_box_{run}": box for run, box in enumerate(history.train_boxes)}
@@ -245,14 +245,14 @@ def read_past_maps(saved: SavedRun, about: TrainingRecord, axes: int) -> ValueMa
     return ValueMapHistory.from_arrays(arrays)
 
 
-def load(folder: Path | str, run: int = 0) -> Policy:
+def load(folder: Path | str, run: int = 0) -> GoalPolicy:
     """The policy of a training folder (``run``: which of the runs trained side by side)."""
     return read_saved_run(
         check_folder_path("folder", folder), lambda saved: read_policy(saved, read_training_record(saved), run)
     )
 
 
-def read_policy(saved: SavedRun, about: TrainingRecord, run: int) -> Policy:
+def read_policy(saved: SavedRun, about: TrainingRecord, run: int) -> GoalPolicy:
     """The policy of one of the runs of a training."""
     runs = len(about.configs)
     if run not in range(runs):
@@ -267,7 +267,9 @@ def read_policy(saved: SavedRun, about: TrainingRecord, run: int) -> Policy:
         box = schema.action_box_from_facts(facts, len(arrays[f"{run}.bias{schema.count_actor_layers(arrays) - 1}"]))
     own = {name.removeprefix(f"{run}."): array for name, array in arrays.items() if name.startswith(f"{run}.")}
     actor = NumpyActor.from_arrays(own)
-    return Policy(facts["env"], actor, NumpyCritics.from_arrays(own), *box, facts["with_achieved"], facts["success"])
+    return GoalPolicy(
+        facts["env"], actor, NumpyCritics.from_arrays(own), *box, facts["with_achieved"], facts["success"]
+    )
 
 
 def evaluate(
@@ -286,7 +288,7 @@ def evaluate(
     training on an environment object needs the object, or the function that makes it, again.
     """
 
-    def found(saved: SavedRun) -> tuple[TrainingRecord, Policy]:
+    def found(saved: SavedRun) -> tuple[TrainingRecord, GoalPolicy]:
         about = read_training_record(saved)
         return about, read_policy(saved, about, run)
 
