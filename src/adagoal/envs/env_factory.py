@@ -47,7 +47,7 @@ def make_env(
     workers: int = 1,
     hire: WorkerFactory = WorkerProcess,
 ) -> tuple[TabularEnv, str]:
-    """The world to explore, and its name in results: that of :func:`registry.make_world` for a single worker.
+    """The world to explore, and its name in results: that of :func:`registry.make_single_env` for a single worker.
 
     ``hire`` says where several of them live. They step their environment, also where its model is known.
     """

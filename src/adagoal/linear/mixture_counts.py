@@ -22,7 +22,7 @@ from adagoal.linear.likelihood_learner import maximise_likelihood
 
 
 class MixtureCounts:
-    """Counts [nnz] at the places of a mixture; complaints about its fit (see :func:`misfit`) go to ``note``."""
+    """Counts [nnz] at the places of a mixture; complaints about its fit (see :func:`find_misfit`) go to ``note``."""
 
     def __init__(
         self, mixture: LinearMixture, counts: TransitionCounts, note: Callable[[str], None], simplex: bool

@@ -3,7 +3,7 @@
     local   in this process for one job, else in processes of this machine (:mod:`adagoal.parallel.local_engine`)
     ray     on a Ray cluster, of one machine or many (:mod:`adagoal.parallel.ray_engine`)
 
-Tasks do not know where they run. One whose worker dies is tried again, :data:`TRIES` times in all; what it raises
+Tasks do not know where they run. One whose worker dies is tried again, :data:`MAX_ATTEMPTS` times in all; what it raises
 itself ends everything, as it would in a loop.
 """
 

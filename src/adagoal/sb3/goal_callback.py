@@ -136,7 +136,7 @@ class ChooseGoals(BaseCallback):
             self.chosen_goals.append(goal)
 
     def _add_achieved_candidates(self, options: Floats, target: Floats) -> dict[str, Any]:
-        """Put achieved goals in the second half of the candidates ``[N, G]``; the fields of ``Known`` about them."""
+        """Put achieved goals in the second half of the candidates ``[N, G]``; the fields of ``GoalInfo`` about them."""
         N, half = len(options), len(options) // 2
         states = self._recent_states.sample_states(N - half, self._rng)
         found: dict[str, Any] = {"experienced": np.arange(N) >= half}
