@@ -86,7 +86,7 @@ class EnvBackend(Protocol):
         ...
 
     def observation(self) -> Any:
-        """The last observation as goals see it; of MiniGrid the whole state (:func:`.observation_keys.minigrid_full_state`)."""
+        """Return the last observation as goals see it; for MiniGrid the whole state (``minigrid_full_state``)."""
         ...
 
     def generator(self) -> dict[str, Any]:

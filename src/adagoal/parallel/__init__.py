@@ -3,8 +3,8 @@
     local   in this process for one job, else in processes of this machine (:mod:`adagoal.parallel.local_engine`)
     ray     on a Ray cluster, of one machine or many (:mod:`adagoal.parallel.ray_engine`)
 
-Tasks do not know where they run. One whose worker dies is tried again, :data:`MAX_ATTEMPTS` times in all; what it raises
-itself ends everything, as it would in a loop.
+Tasks do not know where they run. If a worker dies, its task is retried, up to :data:`MAX_ATTEMPTS` attempts in all. An
+exception that a task raises ends everything, as it would in a loop.
 """
 
 from __future__ import annotations
