@@ -53,7 +53,7 @@ def test_the_small_example_learns() -> None:
     assert success(executed(example("docs/sb3.md", "TD3"))) >= 0.8
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/sb3.md"])
+@pytest.mark.parametrize("page", ["docs/sb3.md"])
 def test_an_example_runs(page: str) -> None:
     code = example(page, "EnsembleTD3")
     for old, new in SMALLER.items():
@@ -64,7 +64,7 @@ def test_an_example_runs(page: str) -> None:
     assert model._n_updates > 0
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/sb3.md"])
+@pytest.mark.parametrize("page", ["docs/sb3.md"])
 @pytest.mark.parametrize("name", ["sb3-push-ensemble.json", "sb3-push-ensemble-120k.json"])
 def test_the_settings_of_an_example_are_those_of_the_measured_runs(page: str, name: str) -> None:
     spec = importlib.util.spec_from_file_location("sb3_push", ROOT / "benchmarks" / "sb3_push.py")
