@@ -1,4 +1,4 @@
-"""The ablation tables of docs/deep-ablations.md: one factor at a time.
+"""The ablation tables of docs/results-deep.md: one factor at a time.
 
     python benchmarks/deep_ablation.py --group knobs --seeds 3 --steps 120000 --out docs/data/deep-ablation-knobs.json
 
