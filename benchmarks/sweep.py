@@ -24,7 +24,7 @@ from scipy import sparse
 from adagoal.core import local_backup
 from adagoal.envs import model_families, toy_models
 from adagoal.envs.model import TabularMDP
-from adagoal.planning.backends import NUMBA_BACKEND
+from adagoal.planning import certified_sweeps
 from adagoal.planning.model_arrays import EmpiricalModel, GoalBlock
 
 Floats = NDArray[np.float64]
@@ -77,8 +77,8 @@ class Blocks:
         """The same on one thread, or a thread's share of it."""
         for column, V, Y, optimistic, best in self.blocks[first::stride]:
             block = GoalBlock(self.order, column, CAP, exact=False, sweeps=SWEEPS, tolerance=-1.0)
-            NUMBA_BACKEND.lower_bounds(self.model, block, V, optimistic)
-            NUMBA_BACKEND.upper_bounds(self.model, block, Y, best)
+            certified_sweeps.improve_lower_bounds(self.model, block, V, optimistic)
+            certified_sweeps.improve_upper_bounds(self.model, block, Y, best)
 
 
 def matrix(model: EmpiricalModel) -> sparse.csr_matrix:
@@ -165,8 +165,8 @@ def agree(model: EmpiricalModel, p: sparse.csr_matrix, states: int) -> None:
     for s in range(0, states, max(1, states // 20)):
         low, up, order = V.copy(), Y.copy(), np.array([s])
         block = GoalBlock(order, column, CAP, exact=False, sweeps=1, tolerance=0.0)
-        NUMBA_BACKEND.lower_bounds(model, block, low, optimistic)
-        NUMBA_BACKEND.upper_bounds(model, block, up, best)
+        certified_sweeps.improve_lower_bounds(model, block, low, optimistic)
+        certified_sweeps.improve_upper_bounds(model, block, up, best)
         assert all(np.allclose(twin[0][s], low[s]) and np.allclose(twin[1][s], up[s]) for twin in twins)
 
 

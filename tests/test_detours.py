@@ -13,7 +13,7 @@ from adagoal.envs import toy_models
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver
 from adagoal.loop import run_exploration
-from adagoal.planning.backends import NUMBA_BACKEND
+from adagoal.planning import certified_sweeps
 from adagoal.planning.model_arrays import GoalBlock
 from test_certified import check_bounds, start
 
@@ -48,7 +48,7 @@ def test_a_detour_against_exact_values():
     at = np.full((WORLD.n_states, 1), -1)
     at[g] = 0
     Y[2, g] = 0.0
-    swept = NUMBA_BACKEND.upper_bounds(
+    swept = certified_sweeps.improve_upper_bounds(
         ideal(WORLD), GoalBlock(near, at, CAP, False, 200, 1e-9), Y[2][:, None], best[2][:, None]
     )
     Y[2], best[2] = swept[0][:, 0], swept[1][:, 0]

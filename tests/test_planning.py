@@ -1,8 +1,9 @@
-"""The planning seam: another backend gives the same values and keeps the same guarantee."""
+"""The compiled planners and their NumPy twins give the same values, and a run with the twins keeps its guarantee."""
 
 import numpy as np
 import pytest
 
+import numpy_twin
 from adagoal import goal_rules
 from adagoal.certified.explorer import CertifiedExplorer
 from adagoal.core.exploration_run import ExplorationRun
@@ -14,19 +15,21 @@ from adagoal.exact import solver
 from adagoal.exact.audit import audit_policies
 from adagoal.exact.solver import to_target_goals
 from adagoal.loop import run_exploration
-from adagoal.planning.backends import NUMBA_BACKEND
+from adagoal.planning import certified_sweeps
+from adagoal.planning.horizon_recursion import plan_finite_horizon
 from adagoal.planning.model_arrays import pad_kernel, to_sparse_model
+from adagoal.tabular import finite_horizon
 from adagoal.tabular.ucbvi import EPSILON_SHARES, UCBVI, ucbvi_bonuses
-from numpy_backend import NUMPY
 from paper_twin import random_counts, random_mdp
 
 
 @pytest.mark.parametrize("reset", [True, False])
 @pytest.mark.parametrize("make", [toy_models.chain_model, toy_models.two_room_grid, model_families.random_traps])
-def test_exact_values(make, reset):
+def test_exact_values(monkeypatch, make, reset):
     mdp = make()
     expected = solver.optimal_values(mdp, reset=reset)
-    np.testing.assert_allclose(solver.optimal_values(mdp, reset=reset, backend=NUMPY), expected, rtol=1e-9)
+    monkeypatch.setattr(solver, "run_value_iteration", numpy_twin.exact)
+    np.testing.assert_allclose(solver.optimal_values(mdp, reset=reset), expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("bonus", EPSILON_SHARES)
@@ -40,16 +43,16 @@ def test_stages(bonus):
             to_target_goals(mdp, None),
             15,
         )
-        for ours, theirs in zip(
-            NUMBA_BACKEND.finite_horizon(*arguments)[1:], NUMPY.finite_horizon(*arguments)[1:], strict=True
-        ):
+        for ours, theirs in zip(plan_finite_horizon(*arguments)[1:], numpy_twin.stages(*arguments)[1:], strict=True):
             np.testing.assert_allclose(ours, theirs, atol=1e-9)
 
 
-def test_the_certified_explorer_keeps_its_promise():
+def test_the_certified_explorer_keeps_its_promise(monkeypatch):
+    monkeypatch.setattr(certified_sweeps, "improve_lower_bounds", numpy_twin.lower)
+    monkeypatch.setattr(certified_sweeps, "improve_upper_bounds", numpy_twin.upper)
     mdp = toy_models.open_grid_model(rows=3, cols=3, slip=0.1)
     counts, L, epsilon = TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start), 4.0, 2.0
-    estimates = CertifiedExplorer(counts, mdp.n_states, L, epsilon, 0.1, backend=NUMPY)
+    estimates = CertifiedExplorer(counts, mdp.n_states, L, epsilon, 0.1)
     run = ExplorationRun(ModelSimulator(mdp), estimates, goal_rules.adagoal, np.random.default_rng(0))
     assert run_exploration(run, 500_000) == "certified"
     X = [int(g) for g in estimates.goals if estimates.D[estimates.column[g]] <= L]
@@ -58,12 +61,13 @@ def test_the_certified_explorer_keeps_its_promise():
     assert audit_policies(mdp, X, policies, L, epsilon, None, lower, upper).ok
 
 
-def test_a_run_of_the_paper_is_the_same():
+def test_a_run_of_the_paper_is_the_same(monkeypatch):
     mdp = toy_models.chain_model(n_states=5)
     runs = []
-    for backend in (NUMBA_BACKEND, NUMPY):
+    for planner in (plan_finite_horizon, numpy_twin.stages):
+        monkeypatch.setattr(finite_horizon, "plan_finite_horizon", planner)
         counts = TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start)
-        estimates = UCBVI(counts, 4.0, 1.0, 0.1, bonus="simplified", H=20, backend=backend)
+        estimates = UCBVI(counts, 4.0, 1.0, 0.1, bonus="simplified", H=20)
         run = ExplorationRun(ModelSimulator(mdp), estimates, goal_rules.adagoal, np.random.default_rng(0))
         run_exploration(run, 1_000)
         runs.append(run.episode_goals)

@@ -51,8 +51,8 @@ from adagoal.core.goal_space import GoalSpace
 from adagoal.core.local_backup import LocalLowerBounds
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Actions, Bools, Floats, Longs
-from adagoal.planning.backends import NUMBA_BACKEND, Backend
-from adagoal.planning.model_arrays import EmpiricalModel, GoalBlock
+from adagoal.planning import certified_sweeps
+from adagoal.planning.model_arrays import BLOCK_GOALS, EmpiricalModel, GoalBlock
 
 MIN_THREADED_WORK, LARGE_BLOCK_WORK = 1e6, 1e7
 """Operations of a plan from which on it is made in several threads; of a block, from which on a plan has several."""
@@ -60,8 +60,6 @@ MAX_BLOCKS_PER_PLAN = 8
 """Blocks of such a plan, at most."""
 MANY_GOALS, MANY_GOALS_COST_FACTOR = 2048, 0.1
 """Goals from which on a run with such plans waits for them more than for steps, and what an operation costs then."""
-SMALL_BLOCK_GOALS = 16
-"""Goals of a free plan, and of one with exact duals, at most."""
 MAX_CLOSED_FORM_SWEEPS, MAX_EXACT_DUAL_SWEEPS = 4, 2
 """Sweeps per plan, at most, with closed forms and with exact duals; the next plan goes on where this one stopped."""
 MAX_DUAL_STEP_GROWTH = 1.05
@@ -108,10 +106,9 @@ class CertifiedExplorer(GoalTable):
         space: GoalSpace | None = None,
         branching: int | None = None,
         pairs: int | None = None,
-        backend: Backend = NUMBA_BACKEND,
     ) -> None:
         super().__init__(counts, L + 1.0 + epsilon, space or GoalSpace.from_states(counts.n_states, state_bound))
-        self.L, self.epsilon, self._backend = L, epsilon, backend
+        self.L, self.epsilon = L, epsilon
         self.confidence = ConfidenceSets(
             counts,
             states=state_bound,
@@ -152,12 +149,11 @@ class CertifiedExplorer(GoalTable):
         candidates, first = goal_kernels.stale_candidates(self.stale, wanted, self.D, E, self.L, self.epsilon)
         if not len(candidates):
             return False
-        full = self._backend.block_size
-        enough = self.budget.has_tokens and len(candidates) >= full and self._choose_backend(full) is self._backend
-        most = full * self._blocks_per_plan() if enough else min(SMALL_BLOCK_GOALS, full)
+        enough = self.budget.has_tokens and len(candidates) >= BLOCK_GOALS
+        most = BLOCK_GOALS * self._blocks_per_plan() if enough else BLOCK_GOALS
         if len(candidates) > most:
             candidates = goal_kernels.select_foremost(candidates, first, E, most)
-        self._plan_blocks([candidates[i : i + full] for i in range(0, len(candidates), full)])
+        self._plan_blocks([candidates[i : i + BLOCK_GOALS] for i in range(0, len(candidates), BLOCK_GOALS)])
         return True
 
     def exploration_plan(self) -> ExplorationPlan:
@@ -199,9 +195,9 @@ class CertifiedExplorer(GoalTable):
         self.polished[:] = 0.0
         waiting = np.flatnonzero(wanted & (self.D <= self.L)[: len(wanted)])
         waiting = waiting[np.argsort(self.E[waiting], kind="stable")]
-        for i in range(0, len(waiting), SMALL_BLOCK_GOALS):
+        for i in range(0, len(waiting), BLOCK_GOALS):
             if self.budget.has_tokens:
-                self._plan_blocks([np.sort(waiting[i : i + SMALL_BLOCK_GOALS])])
+                self._plan_blocks([np.sort(waiting[i : i + BLOCK_GOALS])])
 
     def set_radius(self, L: float, stage: int) -> None:
         """Go on with a larger radius as stage 1, 2, ... of a curriculum (label ``cor_UB_increasingL``).
@@ -255,15 +251,15 @@ class CertifiedExplorer(GoalTable):
     @property
     def _plans_several_blocks(self) -> bool:
         """Whether the world is so large that a plan has several blocks, each a job for one thread and more."""
-        large = self._backend is NUMBA_BACKEND and len(self.seen_states) > MAX_DENSE_STATES
-        return large and self._plan_operations(self._backend.block_size, exact=False) > LARGE_BLOCK_WORK
+        large = len(self.seen_states) > MAX_DENSE_STATES
+        return large and self._plan_operations(BLOCK_GOALS, exact=False) > LARGE_BLOCK_WORK
 
     def _blocks_per_plan(self) -> int:
         """Blocks of one plan: as many as the next rollout pays for. That does not depend on the number of cores."""
         if not self._plans_several_blocks:
             return 1
         earned = TOKENS_PER_STEP * self.budget.replan_interval()
-        return int(np.clip(earned / self._plan_cost(self._backend.block_size, exact=False), 1, MAX_BLOCKS_PER_PLAN))
+        return int(np.clip(earned / self._plan_cost(BLOCK_GOALS, exact=False), 1, MAX_BLOCKS_PER_PLAN))
 
     def _plan_blocks(self, blocks: list[Longs]) -> None:
         """Sweep the columns of the blocks with closed forms, and polish those whose time has come."""
@@ -275,7 +271,7 @@ class CertifiedExplorer(GoalTable):
         steps = float(self.counts.n.sum())
         due = self._columns_due_for_duals(block, steps)
         self._solve_exact_duals(
-            [due[i : i + SMALL_BLOCK_GOALS] for i in range(0, len(due), SMALL_BLOCK_GOALS)][: len(blocks)], steps
+            [due[i : i + BLOCK_GOALS] for i in range(0, len(due), BLOCK_GOALS)][: len(blocks)], steps
         )
 
     def _columns_due_for_duals(self, block: Longs, steps: float) -> Longs:
@@ -312,10 +308,6 @@ class CertifiedExplorer(GoalTable):
         for block in bought:
             self._bound_action_gaps(block[self.Y[self.counts.start, block] <= self._upper_bound_cap - 1.0])
 
-    def _choose_backend(self, goals: int) -> Backend:
-        """Where so many goals are planned for: a few of them, or few states, are left to the processor."""
-        return self._backend if goals * len(self.seen_states) >= self._backend.min_block_values else NUMBA_BACKEND
-
     def _plan_cost(self, goals: int, exact: bool) -> float:
         """What a plan for so many goals costs, in operations."""
         return self._plan_operations(goals, exact) * (
@@ -324,11 +316,7 @@ class CertifiedExplorer(GoalTable):
 
     def _plan_operations(self, goals: int, exact: bool) -> float:
         """Operations of a plan for so many goals, in what they take on the processor."""
-        price, sweeps = (
-            (EXACT_DUAL_COST, MAX_EXACT_DUAL_SWEEPS)
-            if exact
-            else (self._choose_backend(goals).relative_cost, MAX_CLOSED_FORM_SWEEPS)
-        )
+        price, sweeps = (EXACT_DUAL_COST, MAX_EXACT_DUAL_SWEEPS) if exact else (1.0, MAX_CLOSED_FORM_SWEEPS)
         return 2.0 * price * sweeps * goals * self._n_known_transitions
 
     def _split_into_jobs(self, blocks: list[Longs], exact: bool) -> list[Longs]:
@@ -347,11 +335,16 @@ class CertifiedExplorer(GoalTable):
                 improve_by_neighbours(block, self.goal_state, self.column, order, model, self.cap, least, *bounds)
         for block in self._split_into_jobs(blocks, exact):
             column = self.block_columns(block)
-            backend = self._choose_backend(len(block))
             below = GoalBlock(order, column, self.cap, exact, sweeps, tolerance=1e-3 * self.epsilon)
             above = below._replace(cap=self._upper_bound_cap)
-            jobs.append(partial(sweep_block, backend.lower_bounds, model, below, block, self.V.T, self.optimistic.T))
-            jobs.append(partial(sweep_block, backend.upper_bounds, model, above, block, self.Y.T, self.best.T))
+            jobs.append(
+                partial(
+                    sweep_block, certified_sweeps.improve_lower_bounds, model, below, block, self.V.T, self.optimistic.T
+                )
+            )
+            jobs.append(
+                partial(sweep_block, certified_sweeps.improve_upper_bounds, model, above, block, self.Y.T, self.best.T)
+            )
         run_jobs_in_threads(jobs, self._thread_pool if work > MIN_THREADED_WORK else None)
         limits = self.L, self.cap, self._upper_bound_cap <= self.cap
         for block in blocks:

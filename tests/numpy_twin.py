@@ -1,10 +1,9 @@
-"""A second backend, in NumPy on whole arrays, as one for a GPU would be: no loop over states, pairs or goals."""
+"""The planners a second time, in NumPy on whole arrays: no loop over states, pairs or goals."""
 
 import numpy as np
 from scipy import sparse
 
 from adagoal.core.local_backup import FINEST_LEVEL, NEAREST_LEVEL_FACTOR
-from adagoal.planning.backends import NUMBA_BACKEND
 
 
 def moments(model, p, F):
@@ -109,6 +108,3 @@ def stages(kernel, bonus, targets, horizon):
         for values in (low, high, gap):
             values[(targets.column[:, :, None] == np.arange(G)).any(axis=1)] = 0.0
     return policy, low[kernel.start], gap[kernel.start]
-
-
-NUMPY = NUMBA_BACKEND._replace(lower_bounds=lower, upper_bounds=upper, exact_values=exact, finite_horizon=stages)
