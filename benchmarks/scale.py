@@ -29,14 +29,15 @@ import numba
 import numpy as np
 
 import adagoal
-from adagoal.certified.confidence import ConfidenceSets
+from adagoal.certified.events import ConfidenceSets
 from adagoal.certified.explorer import CertifiedExplorer
+from adagoal.certified.sweeps import improve_lower_bounds, improve_upper_bounds
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.envs import toy_models
 from adagoal.envs.gym_adapter import GymAdapter
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.simulator import ModelSimulator
-from adagoal.planning import certified_sweeps, value_iteration
+from adagoal.planning import value_iteration
 from adagoal.planning.model_arrays import BLOCK_GOALS, EmpiricalModel, GoalBlock, to_sparse_model
 
 THREADS = 2
@@ -158,7 +159,7 @@ def certified(mdp: TabularMDP, upper: bool) -> tuple[float, float]:
         block = GoalBlock(np.arange(mdp.n_states), column, cap, False, sweeps, tolerance=-1.0)
         jobs.append(
             partial(
-                certified_sweeps.improve_upper_bounds if upper else certified_sweeps.improve_lower_bounds,
+                improve_upper_bounds if upper else improve_lower_bounds,
                 model,
                 block,
                 values,

@@ -16,8 +16,8 @@ from adagoal.baselines.self_directed import SelfDirectedMethod, parse_constants,
 from adagoal.baselines.ucbexplore import UcbExplore
 from adagoal.baselines.valae import VALAE
 from adagoal.certified.explorer import CertifiedExplorer
-from adagoal.certified.uncertain_reset import RESET_DELTA_SHARE as SHARE_OF_RESET
-from adagoal.certified.uncertain_reset import ExactResetEstimates, UncertainReset
+from adagoal.certified.reset import RESET_DELTA_SHARE as SHARE_OF_RESET
+from adagoal.certified.reset import ExactResetEstimates, UncertainReset
 from adagoal.core import user_code
 from adagoal.core.environment import TabularEnv
 from adagoal.core.errors import InputError, Status
