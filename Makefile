@@ -5,7 +5,7 @@ SB3 ?= .venv-sb3
 PANDA ?= .venv-panda
 BIN = $(VENV)/bin
 FAST_XLA = --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false
-AS_EVER = tests/deep/test_gpu.py tests/deep/test_longer.py
+AS_EVER = tests/deep/test_longer.py
 LAST = tests/deep/test_docs.py tests/deep/test_both.py
 FIRST = tests/test_[a-o]*.py
 SECOND = tests/test_[p-z]*.py
@@ -133,7 +133,7 @@ check-package: $(VENV)/stamp-dev
 	$(BIN)/pytest -m slow tests/test_package.py
 
 bench: $(VENV)/stamp-dev
-	@for file in $(filter-out benchmarks/deep_% benchmarks/gpu.py benchmarks/cells.py,$(wildcard benchmarks/*.py)); do \
+	@for file in $(filter-out benchmarks/deep_% benchmarks/cells.py,$(wildcard benchmarks/*.py)); do \
 	  echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
 clean:

@@ -1,6 +1,6 @@
 """Every cell of a large grid, certified: 100 x 100 cells, each of them a goal within the radius.
 
-    python benchmarks/cells.py FOLDER [--side 100] [--radius 250] [--epsilon 25] [--device gpu]
+    python benchmarks/cells.py FOLDER [--side 100] [--radius 250] [--epsilon 25]
     python benchmarks/cells.py FOLDER --check          the exact audit, the table and the map of what FOLDER holds
 
 The first command explores and writes FOLDER/cells.npz (bounds, policies, visits) and FOLDER/cells.json (steps,
@@ -29,7 +29,7 @@ from scale import timed_parts
 RINGS = 5
 
 
-def explored(folder: Path, side: int, radius: float, epsilon: float, device: str) -> None:
+def explored(folder: Path, side: int, radius: float, epsilon: float) -> None:
     """Run, and keep what a check needs."""
     spent: Counter[str] = Counter()
     timed_parts(spent)
@@ -59,7 +59,6 @@ def explored(folder: Path, side: int, radius: float, epsilon: float, device: str
         seed=7,
         env_args={"rows": side, "cols": side},
         method_args={"branching": 4},  # no move leads to more than four cells
-        device=device,
         observe=show,
     )
     wall, busy, alone = time.perf_counter() - began, time.process_time() - busy, time.thread_time() - alone
@@ -68,7 +67,6 @@ def explored(folder: Path, side: int, radius: float, epsilon: float, device: str
         "side": side,
         "radius": radius,
         "epsilon": epsilon,
-        "device": device,
         "status": str(result.status),
         "goals": len(result.goals),
         "largest_error": max(result.errors.values(), default=0.0),
@@ -162,10 +160,9 @@ if __name__ == "__main__":
     parser.add_argument("--side", type=int, default=100)
     parser.add_argument("--radius", type=float, default=250.0)
     parser.add_argument("--epsilon", type=float, default=25.0)
-    parser.add_argument("--device", default="cpu")
     parser.add_argument("--check", action="store_true")
     asked = parser.parse_args()
     if asked.check:
         checked(asked.folder)
     else:
-        explored(asked.folder, asked.side, asked.radius, asked.epsilon, asked.device)
+        explored(asked.folder, asked.side, asked.radius, asked.epsilon)

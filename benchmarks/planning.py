@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from adagoal.envs import toy_models
 from adagoal.envs.model import TabularMDP
 from adagoal.exact.solver import to_target_goals
-from adagoal.planning.backends import NUMBA_BACKEND
+from adagoal.planning.horizon_recursion import plan_finite_horizon
 from adagoal.planning.model_arrays import pad_kernel, to_sparse_model
 from adagoal.tabular.ucbvi import ucbvi_bonuses
 
@@ -39,7 +39,7 @@ def kernel_plan(mdp: TabularMDP) -> Callable[[], Floats]:
     targets, n = to_target_goals(mdp, None), np.full(S * mdp.n_actions, SAMPLES)
 
     def plan() -> Floats:
-        _, D, U = NUMBA_BACKEND.finite_horizon(kernel, ucbvi_bonuses(n, S, S, H, 0.1, "simplified"), targets, H)
+        _, D, U = plan_finite_horizon(kernel, ucbvi_bonuses(n, S, S, H, 0.1, "simplified"), targets, H)
         return np.array([D, U])
 
     return plan

@@ -29,16 +29,16 @@ import numba
 import numpy as np
 
 import adagoal
-from adagoal.certified.confidence import ConfidenceSets
+from adagoal.certified.events import ConfidenceSets
 from adagoal.certified.explorer import CertifiedExplorer
+from adagoal.certified.sweeps import improve_lower_bounds, improve_upper_bounds
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.envs import toy_models
 from adagoal.envs.gym_adapter import GymAdapter
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.planning import value_iteration
-from adagoal.planning.backends import NUMBA_BACKEND
-from adagoal.planning.model_arrays import EmpiricalModel, GoalBlock, to_sparse_model
+from adagoal.planning.model_arrays import BLOCK_GOALS, EmpiricalModel, GoalBlock, to_sparse_model
 
 THREADS = 2
 """Of the sweeps and of the triad."""
@@ -148,7 +148,7 @@ def empirical(mdp: TabularMDP) -> EmpiricalModel:
 
 def certified(mdp: TabularMDP, upper: bool) -> tuple[float, float]:
     """Backups a second of the sweeps of one bound, and bytes that each of them must move."""
-    model, B, sweeps, cap = empirical(mdp), NUMBA_BACKEND.block_size, max(4, 400_000 // mdp.n_states), 100.0
+    model, B, sweeps, cap = empirical(mdp), BLOCK_GOALS, max(4, 400_000 // mdp.n_states), 100.0
     jobs = []
     for first in range(0, THREADS * B, B):
         column = np.full((mdp.n_states, 1), -1)
@@ -158,7 +158,13 @@ def certified(mdp: TabularMDP, upper: bool) -> tuple[float, float]:
         policy = np.zeros((mdp.n_states, B), np.int16)
         block = GoalBlock(np.arange(mdp.n_states), column, cap, False, sweeps, tolerance=-1.0)
         jobs.append(
-            partial(NUMBA_BACKEND.upper_bounds if upper else NUMBA_BACKEND.lower_bounds, model, block, values, policy)
+            partial(
+                improve_upper_bounds if upper else improve_lower_bounds,
+                model,
+                block,
+                values,
+                policy,
+            )
         )
     radius, p = (model.r, model.p_split) if upper else (model.r_low, model.p)
     rows = sum(array.nbytes for array in (model.successor, p, model.support, radius, model.q))
@@ -201,7 +207,7 @@ def exact_solver(mdp: TabularMDP) -> tuple[float, float]:
 def sweep_speeds() -> None:
     """Sweeps of grids beside the memory's speed."""
     speed = bandwidth()
-    print(f"\n{THREADS} threads; triad: {speed / 1e9:.1f} GB/s; blocks of {NUMBA_BACKEND.block_size} goals")
+    print(f"\n{THREADS} threads; triad: {speed / 1e9:.1f} GB/s; blocks of {BLOCK_GOALS} goals")
     print(f"{'sweep':14}{'grid':>10}{'backups/s':>12}{'bytes each':>12}{'roofline':>12}{'share':>7}")
     for side in (20, 100, 300):
         mdp = toy_models.open_grid_model(rows=side, cols=side, slip=0.1)

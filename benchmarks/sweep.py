@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from adagoal.core import local_backup
+from adagoal.certified import sweeps
+from adagoal.core import operators
 from adagoal.envs import model_families, toy_models
 from adagoal.envs.model import TabularMDP
-from adagoal.planning.backends import NUMBA_BACKEND
 from adagoal.planning.model_arrays import EmpiricalModel, GoalBlock
 
 Floats = NDArray[np.float64]
@@ -77,8 +77,8 @@ class Blocks:
         """The same on one thread, or a thread's share of it."""
         for column, V, Y, optimistic, best in self.blocks[first::stride]:
             block = GoalBlock(self.order, column, CAP, exact=False, sweeps=SWEEPS, tolerance=-1.0)
-            NUMBA_BACKEND.lower_bounds(self.model, block, V, optimistic)
-            NUMBA_BACKEND.upper_bounds(self.model, block, Y, best)
+            sweeps.improve_lower_bounds(self.model, block, V, optimistic)
+            sweeps.improve_upper_bounds(self.model, block, Y, best)
 
 
 def matrix(model: EmpiricalModel) -> sparse.csr_matrix:
@@ -122,9 +122,9 @@ def _closed_forms(
     r, q = model.r[:, None], model.q[:, None]
     sure = np.where(model.support[:, None] == 1, 1.0 - q, 0.0)
     mean, variance = low[0], np.maximum(low[1] - low[0] ** 2, 0.0)
-    finest, coarsest = local_backup.FINEST_LEVEL * CAP, CAP / local_backup.FINEST_LEVEL
+    finest, coarsest = operators.FINEST_LEVEL * CAP, CAP / operators.FINEST_LEVEL
     deviation = np.maximum(np.sqrt(2.0 * r * np.maximum(variance, 2.0 * r * finest**2)), variance / coarsest)
-    Q = 1.0 + np.maximum(mean * (1.0 - r) - local_backup.NEAREST_LEVEL_FACTOR * deviation, sure * mean)
+    Q = 1.0 + np.maximum(mean * (1.0 - r) - operators.NEAREST_LEVEL_FACTOR * deviation, sure * mean)
     lower = np.minimum(np.minimum(CAP, 1.0 + V[model.start]), Q.reshape(len(V), -1, V.shape[1]).min(axis=1))
     mean, deviation = up[0], np.sqrt(2.0 * r * np.maximum(up[1] - up[0] ** 2, 0.0))
     top = np.minimum(CAP, 1.0 + Y[model.start])
@@ -165,8 +165,8 @@ def agree(model: EmpiricalModel, p: sparse.csr_matrix, states: int) -> None:
     for s in range(0, states, max(1, states // 20)):
         low, up, order = V.copy(), Y.copy(), np.array([s])
         block = GoalBlock(order, column, CAP, exact=False, sweeps=1, tolerance=0.0)
-        NUMBA_BACKEND.lower_bounds(model, block, low, optimistic)
-        NUMBA_BACKEND.upper_bounds(model, block, up, best)
+        sweeps.improve_lower_bounds(model, block, low, optimistic)
+        sweeps.improve_upper_bounds(model, block, up, best)
         assert all(np.allclose(twin[0][s], low[s]) and np.allclose(twin[1][s], up[s]) for twin in twins)
 
 

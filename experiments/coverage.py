@@ -135,7 +135,7 @@ def run_task(task: Task) -> dict[str, Any]:
     if task.family == "every-step":
         while (status := run_exploration(run, run.steps + 1, truth)) is Status.BUDGET and run.steps < EVERY_STEP_BUDGET:
             estimates.polished[:] = 0.0  # tighten every bound again, not only when it pays
-            estimates.budget.tokens[:] = np.inf
+            estimates.schedule.refill_completely()
     elif task.family in ("surprises", "rivals"):
         status = sample(run, mdp, truth, often=OFTEN if task.family == "rivals" else 1)
     else:
@@ -171,7 +171,7 @@ def sample(run: ExplorationRun, mdp: TabularMDP, truth: Truth, often: int = 1) -
         counts.add_steps(np.repeat(pairs, more * weights), np.concatenate(landed).astype(np.int64))
         tries += more
         run.steps = int(counts.visits.sum())
-        estimates.budget.tokens[:] = np.inf
+        estimates.schedule.refill_completely()
         while estimates.refresh_columns(run.column_weights() > 0) and run.has_open_goals():
             pass
         truth(run)

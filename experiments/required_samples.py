@@ -16,7 +16,8 @@ from adagoal.core.types import Longs
 from adagoal.envs.model import TabularMDP
 from adagoal.exact.solver import to_target_goals
 from adagoal.linear import ucrl_vtr
-from adagoal.planning.backends import NUMBA_BACKEND
+from adagoal.planning.horizon_recursion import plan_finite_horizon
+from adagoal.planning.mixture_sweeps import plan_mixture_horizon
 from adagoal.planning.model_arrays import RidgeEstimates, features_from_mixture, pad_kernel, to_sparse_model
 from adagoal.tabular import ucbvi
 
@@ -37,7 +38,7 @@ def for_ucbvi(mdp: TabularMDP, L: float, epsilon: float, delta: float, bonus: st
 
     def stops(n: float) -> bool:
         terms = ucbvi.ucbvi_bonuses(np.full(pairs, n), mdp.n_states, targets.size, H, delta, bonus)
-        _, D, U = NUMBA_BACKEND.finite_horizon(kernel, terms, targets, H)
+        _, D, U = plan_finite_horizon(kernel, terms, targets, H)
         return float(U[D <= L].max()) <= (1 - ucbvi.EPSILON_SHARES[bonus]) * epsilon
 
     n = fewest(stops, 1e-3)
@@ -57,7 +58,7 @@ def for_vtr(mdp: TabularMDP, goals: Longs, L: float, epsilon: float, delta: floa
     theta = np.tile(np.linalg.lstsq(m.features, p, rcond=None)[0], (G, 1))
     targets = to_target_goals(mdp, goals.tolist())
     features, known = features_from_mixture(m), RidgeEstimates(theta, np.zeros((G, d, d)))
-    _, V, _ = NUMBA_BACKEND.mixture_horizon(features, known, known, targets, H)
+    _, V, _ = plan_mixture_horizon(features, known, known, targets, H)
     gram = np.stack([phi.T @ phi for phi in (m.phi(f) for f in V[1].T)])
 
     def stops(n: float) -> bool:
@@ -65,7 +66,7 @@ def for_vtr(mdp: TabularMDP, goals: Longs, L: float, epsilon: float, delta: floa
         regression = RidgeEstimates(
             theta, ucrl_vtr.solve_ridge_regressions(Sigma, np.zeros((G, d)), m.B, H, G, delta).root
         )
-        _, V, U = NUMBA_BACKEND.mixture_horizon(features, regression, regression, targets, H)
+        _, V, U = plan_mixture_horizon(features, regression, regression, targets, H)
         reachable = V[0, m.start] <= L
         return float(U[0, m.start, reachable].max(initial=0.0)) <= (1 - ucrl_vtr.VTR_EPSILON_SHARE) * epsilon
 

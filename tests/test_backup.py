@@ -5,18 +5,12 @@ import math
 import numpy as np
 import pytest
 
-from adagoal.certified import explorer
 from adagoal.certified.explorer import CertifiedExplorer
-from adagoal.certified.planning_budget import (
-    CLOSED_FORM_KIND,
-    EXACT_DUAL_KIND,
-    TOKEN_CAPACITY,
-    TOKENS_PER_STEP,
-    PlanningBudget,
-)
+from adagoal.certified.heuristics import Heuristics, Schedule
 from adagoal.core.environment import ExplorationPlan
 from adagoal.core.exploration_run import ExplorationRun
-from adagoal.core.local_backup import FINEST_LEVEL, NEAREST_LEVEL_FACTOR, LocalLowerBounds, backup_state
+from adagoal.core.local_backup import LocalLowerBounds, backup_state
+from adagoal.core.operators import FINEST_LEVEL, NEAREST_LEVEL_FACTOR
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.envs import model_families, toy_models
 from adagoal.envs.gym_adapter import GymAdapter
@@ -27,6 +21,8 @@ from adagoal.loop import run_exploration
 from model_env import ModelEnv
 
 CAP, LOG = 12.0, 9.0
+SIZES = 10, 5, 40
+"""Of a schedule: seen states, columns, transitions."""
 
 
 def tried(mdp, steps, seed=0):
@@ -113,7 +109,7 @@ def test_bounds_raised_on_the_way_are_bounds(seed, monkeypatch):
     mdp = model_families.random_sparse(n_states=8, n_actions=2, seed=seed)
     truth, counts = solver.optimal_values(mdp), TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start)
     estimates = CertifiedExplorer(counts, mdp.n_states, 6.0, 1.0, 0.1)
-    monkeypatch.setattr(estimates.budget, "can_afford", lambda kind: False)
+    monkeypatch.setattr(Schedule, "can_sweep", False)
     run, looks = (
         ExplorationRun(
             ModelSimulator(mdp), estimates, BUILTIN_RULES["adagoal-proportional"], np.random.default_rng(seed)
@@ -132,14 +128,15 @@ def test_bounds_raised_on_the_way_are_bounds(seed, monkeypatch):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_bounds_of_pairs_whose_successors_are_known_are_bounds(seed, monkeypatch):
+def test_bounds_of_pairs_whose_successors_are_known_are_bounds(seed):
     """With plans and on the way, in a world that counts as large; and they are better than those of lemma 1."""
     mdp, lowest = model_families.random_sparse(n_states=8, n_actions=2, seed=seed), []
     truth = solver.optimal_values(mdp)
     for dense in (5, 400):
-        monkeypatch.setattr(explorer, "MAX_DENSE_STATES", dense)
         counts = TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start)
-        estimates = CertifiedExplorer(counts, mdp.n_states, 60.0, 1.0, 0.1, branching=3)
+        estimates = CertifiedExplorer(
+            counts, mdp.n_states, 60.0, 1.0, 0.1, branching=3, heuristics=Heuristics(max_small_states=dense)
+        )
         run = ExplorationRun(
             ModelSimulator(mdp), estimates, BUILTIN_RULES["adagoal-proportional"], np.random.default_rng(seed)
         )
@@ -183,38 +180,38 @@ def test_a_column_is_not_raised_once_one_of_its_goals_was_found():
 
 
 def test_a_block_is_free_now_and_then():
-    schedule = PlanningBudget()
-    schedule.refill_tokens(1e6)
-    schedule.spend_on_sweeps(2 * TOKEN_CAPACITY[CLOSED_FORM_KIND], exact=False)
-    assert schedule.tokens[CLOSED_FORM_KIND] < 0.0
-    assert schedule.can_afford(CLOSED_FORM_KIND)
-    schedule.spend_on_sweeps(2 * TOKEN_CAPACITY[CLOSED_FORM_KIND], exact=False)
-    debt = schedule.tokens[CLOSED_FORM_KIND]
-    assert not schedule.can_afford(CLOSED_FORM_KIND)
-    other, more = PlanningBudget(), schedule.replan_interval()
-    other.restore_budget(schedule.budget_state())
+    schedule = Schedule(h := Heuristics())
+    schedule.update(1e6, *SIZES)
+    schedule.spend_on_sweeps(2 * h.sweep_capacity)
+    assert schedule.sweeps.tokens < 0.0
+    assert schedule.can_sweep
+    schedule.spend_on_sweeps(2 * h.sweep_capacity)
+    debt = schedule.sweeps.tokens
+    assert not schedule.can_sweep
+    other, more = Schedule(h), schedule.replan_interval()
+    other.restore(schedule.state())
     for one in (schedule, other):
-        one.refill_tokens(1e6 + more - 1)
-        assert not one.can_afford(CLOSED_FORM_KIND)
-    schedule.refill_tokens(1.1e6)
-    assert schedule.can_afford(CLOSED_FORM_KIND)
-    schedule.spend_on_sweeps(2 * TOKEN_CAPACITY[CLOSED_FORM_KIND], exact=False)
-    assert schedule.tokens[CLOSED_FORM_KIND] == debt + TOKENS_PER_STEP * 1e5
+        one.update(1e6 + more - 1, *SIZES)
+        assert not one.can_sweep
+    schedule.update(1.1e6, *SIZES)
+    assert schedule.can_sweep
+    schedule.spend_on_sweeps(2 * h.sweep_capacity)
+    assert schedule.sweeps.tokens == debt + h.tokens_per_step * 1e5
 
 
-def test_purses():
-    schedule = PlanningBudget()
-    assert schedule.can_afford(EXACT_DUAL_KIND)
-    schedule.spend_on_sweeps(2 * TOKEN_CAPACITY[EXACT_DUAL_KIND], exact=True)
-    assert not schedule.can_afford(EXACT_DUAL_KIND)
-    debt = -schedule.tokens[EXACT_DUAL_KIND]
-    schedule.refill_tokens(debt / TOKENS_PER_STEP - 1.0)
-    assert not schedule.can_afford(EXACT_DUAL_KIND)
-    schedule.refill_tokens(debt / TOKENS_PER_STEP + 1.0)
-    assert schedule.can_afford(EXACT_DUAL_KIND)
-    schedule.refill_tokens(1e15)
-    assert (schedule.tokens == TOKEN_CAPACITY).all()
-    other = PlanningBudget()
-    other.restore_budget(schedule.budget_state())
-    other.refill_tokens(1e15)
-    assert (other.tokens == schedule.tokens).all()
+def test_token_buckets():
+    schedule = Schedule(h := Heuristics())
+    assert schedule.duals.has_tokens
+    schedule.spend_on_duals(2 * h.dual_capacity)
+    assert not schedule.duals.has_tokens
+    debt = -schedule.duals.tokens
+    schedule.update(debt / h.tokens_per_step - 1.0, *SIZES)
+    assert not schedule.duals.has_tokens
+    schedule.update(debt / h.tokens_per_step + 1.0, *SIZES)
+    assert schedule.duals.has_tokens
+    schedule.update(1e15, *SIZES)
+    assert schedule.state()["tokens"] == [h.sweep_capacity, h.dual_capacity, h.gap_capacity]
+    other = Schedule(h)
+    other.restore(schedule.state())
+    other.update(1e15, *SIZES)
+    assert other.state() == schedule.state()

@@ -4,13 +4,16 @@ import ctypes
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
 import adagoal
-from adagoal.certified import confidence, explorer, goal_table
-from adagoal.certified.goal_kernels import gather_block
+from adagoal.certified import events, explorer, goal_table
+from adagoal.certified.heuristics import LARGE_WORLD, Heuristics
+from adagoal.certified.sweeps import gather_block
 from adagoal.core.compiled_code import run_jobs_in_threads
 
 
@@ -23,19 +26,20 @@ def explored(monkeypatch, cores):
         sweep(self, blocks, exact, work)
 
     with monkeypatch.context() as patch:
-        patch.setattr(explorer, "MIN_THREADED_WORK", 1e4)
-        patch.setattr(explorer, "LARGE_BLOCK_WORK", 1e4)
-        patch.setattr(explorer, "TOKENS_PER_STEP", 1e5)  # what a rollout pays for
-        patch.setattr(confidence, "PAIRS_PER_JOB", 100)
-        patch.setattr(goal_table.os, "cpu_count", lambda: cores)
+        given = partial(
+            Heuristics,
+            min_threaded_work=1e4,
+            min_split_work=1e4,
+            tokens_per_step=1e5,
+            max_blocks_per_plan=3,
+            max_small_states=10,
+            large_world=replace(LARGE_WORLD, max_dual_error=100.0),
+        )
+        patch.setattr(explorer, "Heuristics", given)
+        patch.setattr(events.ConfidenceSets, "pairs_per_job", 100)
+        patch.setattr(goal_table.GoalTable, "reserved_values", 2000)  # twenty columns at first
+        patch.setattr(explorer.os, "cpu_count", lambda: cores)
         patch.setattr(explorer.CertifiedExplorer, "_sweep_blocks", spy)
-        patch.setattr(explorer, "MAX_BLOCKS_PER_PLAN", 3)
-        patch.setattr(goal_table, "MIN_THREADED_PREFAULT_VALUES", 0)  # fresh memory is touched in threads
-        patch.setattr(goal_table, "PREFAULT_COLUMNS", 8)
-        patch.setattr(goal_table, "PREFAULT_PIECE_COLUMNS", 3)
-        patch.setattr(goal_table, "MAX_RESERVED_VALUES", 2000)  # for twenty columns at first
-        patch.setattr(explorer, "MAX_DENSE_STATES", 10)
-        patch.setattr(explorer, "MAX_DUAL_ERROR_EPSILONS", 100.0)
         result = adagoal.explore("grid", radius=40, epsilon=8, budget=10_000, seed=3, env_args={"rows": 10, "cols": 10})
     assert max(size for size, exact in sizes if not exact) == 3
     assert max(size for size, exact in sizes if exact) > 1
@@ -58,7 +62,7 @@ def test_gaps_side_by_side_change_nothing(monkeypatch):
 
     monkeypatch.setattr("adagoal.certified.explorer.run_jobs_in_threads", counted)
     for least in (np.inf, 0.0):
-        monkeypatch.setattr("adagoal.certified.explorer.MIN_THREADED_WORK", least)
+        monkeypatch.setattr(explorer, "Heuristics", partial(Heuristics, min_threaded_work=least))
         results.append(adagoal.explore("grid", radius=4, epsilon=1.0, seed=3, env_args={"rows": 3, "cols": 3}))
         assert (max(jobs) > 1) == (least == 0.0)
     one, two = results

@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from adagoal.certified.confidence import ConfidenceSets, PairCounts, PairRadii, update_pair_radii
-from adagoal.certified.unseen_mass import UnseenMassWindow
-from adagoal.core import local_backup
+from adagoal.certified.events import ConfidenceSets, PairCounts, PairRadii, UnseenMassWindow, update_pair_radii
+from adagoal.core import operators
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.planning import certified_sweeps, simd_sweeps
 from adagoal.planning.model_arrays import EmpiricalModel
 
 DELTA = 0.1
@@ -94,8 +92,8 @@ def test_fixed_function_coverage(p):
             V = f[known][:, None]
             mean = p_hat @ f[known]
             variance = p_hat @ (f[known] - mean) ** 2
-            low = certified_sweeps.solve_low_dual(0, 0, model(p_hat, r_low=r_low), CAP, V, variance, mean)
-            closed_form = local_backup.closed_form_low(mean, variance, r_low, CAP, 0.0)
+            low = operators.solve_low_dual(0, 0, model(p_hat, r_low=r_low), CAP, V, variance, mean)
+            closed_form = operators.closed_form_low(mean, variance, r_low, CAP, 0.0)
             missed |= max(low, closed_form) > p @ f + 1e-9
         misses += missed
     assert misses <= 100 * DELTA
@@ -117,9 +115,9 @@ def test_kernel_coverage(p):
             f = rng.uniform(0, CAP, len(known))
             mean, least = p_hat @ f, f.min()
             variance = p_hat @ (f - mean) ** 2
-            low = certified_sweeps.solve_complete_dual(0, 0, model(p_hat, r=r), f[:, None], variance, mean, least)
+            low = operators.solve_low_dual_complete(0, 0, model(p_hat, r=r), f[:, None], variance, mean, least)
             missed |= (
-                max(low, local_backup.closed_form_low_complete(mean, variance, least, r)) > inside @ f + 1e-9
+                max(low, operators.closed_form_low_complete(mean, variance, least, r)) > inside @ f + 1e-9
             )  # lower bounds of lemma 4
         misses += missed
     assert misses <= 100 * DELTA
@@ -199,11 +197,11 @@ def test_bounds_of_quiet_windows():
 @pytest.mark.parametrize("r", [1e-9, 1e-5, 1e-2, 0.5])
 def test_the_nearest_level_is_near_enough(variance, r):
     """The closed form lies below max over levels t of m - r m - r t - Var / (2 t), and not far below the best t."""
-    levels = CAP * local_backup.FINEST_LEVEL * local_backup.LEVEL_RATIO ** np.arange(local_backup.N_LEVELS - 1)
+    levels = CAP * operators.FINEST_LEVEL * operators.LEVEL_RATIO ** np.arange(operators.N_LEVELS - 1)
     best = max(5.0 - 5.0 * r - (r * levels + variance / (2 * levels)).min(), 0.0)
-    found = local_backup.closed_form_low(5.0, variance, r, CAP, 0.0)
+    found = operators.closed_form_low(5.0, variance, r, CAP, 0.0)
     assert found <= best + 1e-12
-    if 2 * r * (local_backup.FINEST_LEVEL * CAP) ** 2 <= variance <= 2 * r * (CAP / local_backup.FINEST_LEVEL) ** 2:
+    if 2 * r * (operators.FINEST_LEVEL * CAP) ** 2 <= variance <= 2 * r * (CAP / operators.FINEST_LEVEL) ** 2:
         assert found >= 5.0 - 5.0 * r - 1.03 * math.sqrt(2 * r * variance)
 
 
@@ -230,25 +228,25 @@ def test_duals_against_a_solver(seed):
 
     mean, V = p @ f, f[:, None]
     variance = p @ (f - mean) ** 2
-    low = certified_sweeps.solve_low_dual(0, 0, model(p, r_low=r), CAP, V, variance, mean)
-    up = certified_sweeps.solve_up_dual(0, 0, model(p, r=r), V, variance, mean, f.max(), f.max())
+    low = operators.solve_low_dual(0, 0, model(p, r_low=r), CAP, V, variance, mean)
+    up = operators.solve_up_dual(0, 0, model(p, r=r), V, variance, mean, f.max(), f.max())
     exact_low, exact_up = worst(1), worst(-1)
     assert low <= exact_low + 1e-4
     assert low >= exact_low - 0.02 * (mean - exact_low) - 1e-4
     assert up >= exact_up - 1e-4
     assert up <= exact_up + 0.02 * (exact_up - mean) + 1e-4
     known, exact_known = (
-        certified_sweeps.solve_complete_dual(0, 0, model(p, r=r), V, variance, mean, f.min()),
+        operators.solve_low_dual_complete(0, 0, model(p, r=r), V, variance, mean, f.min()),
         worst(1, f.min()),
     )
     assert known <= exact_known + 1e-4
-    closed_known = local_backup.closed_form_low_complete(mean, variance, f.min(), r)
+    closed_known = operators.closed_form_low_complete(mean, variance, f.min(), r)
     assert closed_known <= exact_known + 1e-4
     if r < 0.05:  # a search that begins at t = 0 ends early: a sweep takes the larger one of both
         assert known >= exact_known - 0.02 * (mean - exact_known) - 1e-4
         assert known >= closed_known - 1e-9
-    assert max(low, 0.0) >= local_backup.closed_form_low(mean, variance, r, CAP, 0.0) - 1e-9
-    assert min(up, f.max()) <= simd_sweeps.closed_form_up(mean, variance, f.max(), r, 0.0, f.max()) + 1e-9
+    assert max(low, 0.0) >= operators.closed_form_low(mean, variance, r, CAP, 0.0) - 1e-9
+    assert min(up, f.max()) <= operators.closed_form_up(mean, variance, f.max(), r, 0.0, f.max()) + 1e-9
 
 
 def test_the_worked_example():
@@ -273,11 +271,11 @@ def test_the_worked_example():
         "unseen mass (lemma 3a)": confidence.empirical_model().q[0],
         "unseen mass (lemma 3b)": confidence.window.unseen_mass_bounds(alone)[0],
         "mean of $V$ under $\\hat p$": mean,
-        "Low, closed form": local_backup.closed_form_low(mean, variance, found.r_low[0], cap, 0.0),
-        "Low, best of the 25 levels": certified_sweeps.solve_low_dual(0, 0, found, cap, V, variance, mean),
+        "Low, closed form": operators.closed_form_low(mean, variance, found.r_low[0], cap, 0.0),
+        "Low, best of the 25 levels": operators.solve_low_dual(0, 0, found, cap, V, variance, mean),
         "mean of $Y$ under $\\hat p$": above,
-        "Up, closed form": simd_sweeps.closed_form_up(above, spread, 8.0, found.r[0], found.q[0], 10.0),
-        "Up, best $t$": certified_sweeps.solve_up_dual(0, 0, found, Y, spread, above, 8.0, 10.0),
+        "Up, closed form": operators.closed_form_up(above, spread, 8.0, found.r[0], found.q[0], 10.0),
+        "Up, best $t$": operators.solve_up_dual(0, 0, found, Y, spread, above, 8.0, 10.0),
     }
     assert printed.keys() - {"quantity"} >= values.keys()
     for name, value in values.items():

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import binomtest
 
 from adagoal import goal_rules
-from adagoal.certified import deterministic, explorer, gaps, unseen_mass
+from adagoal.certified import deterministic, events, explorer, gaps
 from adagoal.certified.explorer import CertifiedExplorer
 from adagoal.compare import experiment_runner
 from adagoal.core.confidence_bounds import clopper_pearson_interval
@@ -72,9 +72,9 @@ WEAKENED = {"surprises": ("nothing", "window", "loss", "circles"), "rivals": ("n
 
 def weaken(what, monkeypatch):
     """Make a bound of lemma 3b, of lemma 12, or of lemmas 7 to 9 narrower than it may be."""
-    read, log = deterministic.read_deterministic_map, unseen_mass.UnseenMassWindow.log_inverse_delta.fget
+    read, log = deterministic.read_deterministic_map, events.UnseenMassWindow.log_inverse_delta.fget
     if what == "window":
-        monkeypatch.setattr(unseen_mass.UnseenMassWindow, "log_inverse_delta", property(lambda quiet: log(quiet) / 3))
+        monkeypatch.setattr(events.UnseenMassWindow, "log_inverse_delta", property(lambda quiet: log(quiet) / 3))
     if what == "loss":
         monkeypatch.setattr(
             deterministic, "read_deterministic_map", lambda *told: (m := read(*told)) and m._replace(loss=m.loss / 2)

@@ -1,19 +1,21 @@
 """Bounds by way of another goal (lemma 13), against exact values."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 import adagoal
-from adagoal.certified import explorer, planning_budget
-from adagoal.certified.confidence import ConfidenceSets
+from adagoal.certified import explorer, sweeps
+from adagoal.certified.events import ConfidenceSets
 from adagoal.certified.goal_table import NO_KNOWN_PATH, shorten_hop_counts
+from adagoal.certified.heuristics import Heuristics
 from adagoal.certified.triangle import improve_by_neighbours
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.envs import toy_models
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver
 from adagoal.loop import run_exploration
-from adagoal.planning.backends import NUMBA_BACKEND
 from adagoal.planning.model_arrays import GoalBlock
 from test_certified import check_bounds, start
 
@@ -48,7 +50,7 @@ def test_a_detour_against_exact_values():
     at = np.full((WORLD.n_states, 1), -1)
     at[g] = 0
     Y[2, g] = 0.0
-    swept = NUMBA_BACKEND.upper_bounds(
+    swept = sweeps.improve_upper_bounds(
         ideal(WORLD), GoalBlock(near, at, CAP, False, 200, 1e-9), Y[2][:, None], best[2][:, None]
     )
     Y[2], best[2] = swept[0][:, 0], swept[1][:, 0]
@@ -94,10 +96,9 @@ def test_bounds_hold_with_detours(monkeypatch):
         improve_by_neighbours(*args)
         taken.append((args[-3].sum() > before[0], args[-2].sum() < before[1]))
 
-    monkeypatch.setattr(explorer, "MAX_DENSE_STATES", 0)
-    monkeypatch.setattr(explorer, "MIN_TRIANGLE_GAIN_EPSILONS", 0.01)
-    monkeypatch.setattr(planning_budget, "TOKEN_CAPACITY", (0.0, 0.0, 0.0))  # plans are rare
-    monkeypatch.setattr(planning_budget, "TOKENS_PER_STEP", 1.0)
+    rare = {"sweep_capacity": 0.0, "dual_capacity": 0.0, "gap_capacity": 0.0, "tokens_per_step": 1.0}  # plans
+    given = partial(Heuristics, max_small_states=0, min_triangle_gain=0.01, **rare)
+    monkeypatch.setattr(explorer, "Heuristics", given)
     monkeypatch.setattr(explorer, "improve_by_neighbours", counted)
     mdp = toy_models.open_grid_model(rows=12, cols=12)
     truth, run, looks = solver.optimal_values(mdp), start(mdp, 40.0, 2.0), {"next": 1}

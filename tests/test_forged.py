@@ -273,7 +273,7 @@ def at(name: str, value: Any) -> Any:
         ("certified", at("estimates.V", np.nan), "'V' holds NaN"),
         ("certified", at("estimates.quiet", -1), "'quiet' holds -1"),
         ("certified", at("estimates.unseen", 1.5), "'unseen' holds 1.5"),
-        ("certified", fact("estimates", "schedule", "purses", value=[1.0]), "purses"),
+        ("certified", fact("estimates", "schedule", "tokens", value=[1.0]), "tokens"),
         ("auto", at("estimates.goal_state", 3), "do not belong together"),
         ("ucbvi", at("estimates.table", 9), "'table' holds 9"),
         ("bayes", at("estimates.atom", 999), "'atom' holds 999"),

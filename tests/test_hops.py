@@ -163,7 +163,7 @@ def test_hops_are_counted_beyond_the_accuracy():
     errors = []
     for _ in range(39):
         counts.add_steps(np.repeat(np.arange(n + 1), 10), np.repeat(np.append(np.arange(1, n + 1), 0), 10))
-        estimates.budget.tokens[:] = np.inf
+        estimates.schedule.refill_completely()
         estimates.refresh_columns(np.zeros(len(estimates.D), bool))
         errors.append(estimates.E[estimates.column[n]])
     assert 1.0 < errors[0]

@@ -38,19 +38,9 @@ class Mutant(NamedTuple):
     test: str
 
 
-RADII, WINDOW, BACKUP, CLOSED = (
-    "certified/confidence.py",
-    "certified/unseen_mass.py",
-    "core/local_backup.py",
-    "planning/simd_sweeps.py",
-)
-GAPS, WIDTHS, HOPS, DETOURS = (
-    "certified/gaps.py",
-    "certified/gaps.py",
-    "certified/deterministic.py",
-    "certified/triangle.py",
-)
-RESET = "certified/uncertain_reset.py"
+EVENTS, OPERATORS, SWEEPS = "certified/events.py", "core/operators.py", "certified/sweeps.py"
+GAPS, HOPS, DETOURS = "certified/gaps.py", "certified/deterministic.py", "certified/triangle.py"
+RESET = "certified/reset.py"
 EXAMPLE = "test_bounds.py::test_the_worked_example"
 SHARES = "test_certified.py::test_the_events_share_delta"
 QUIET = "test_bounds.py::test_a_quiet_window_ends_with_a_surprise"
@@ -65,48 +55,53 @@ BELIEVED, BELIEVED_E = (
     "test_reset.py::test_the_error_grows_as_the_lemma_says",
 )
 MUTANTS = (
-    Mutant("shares: more than delta", RADII, "(0.35, 0.35, 0.05, 0.25)", "(0.5, 0.35, 0.05, 0.25)", SHARES),
-    Mutant("shares: lemma 1 without its union over states", RADII, "[states * goals,", "[goals,", SHARES),
-    Mutant("lemma 1: levels for free", RADII, "(logs[0] + math.log(N_LEVELS)) / total", "logs[0] / total", EXAMPLE),
-    Mutant("lemma 2: no price for restarts", RADII, "logs[1] + restart + regret", "logs[1] + regret", EXAMPLE),
-    Mutant("lemma 2: the prior is forgotten", RADII, " + math.lgamma(count - c + 0.5)", "", EXAMPLE),
-    Mutant("lemma 3a: no price for restarts", RADII, "logs[2] + math.log(o * (o + 1.0))", "logs[2]", EXAMPLE),
+    Mutant("shares: more than delta", EVENTS, "(0.35, 0.35, 0.05, 0.25)", "(0.5, 0.35, 0.05, 0.25)", SHARES),
+    Mutant("shares: lemma 1 without its union over states", EVENTS, "[states * goals,", "[goals,", SHARES),
+    Mutant("lemma 1: levels for free", EVENTS, "(logs[0] + math.log(N_LEVELS)) / total", "logs[0] / total", EXAMPLE),
+    Mutant("lemma 2: no price for restarts", EVENTS, "logs[1] + restart + regret", "logs[1] + regret", EXAMPLE),
+    Mutant("lemma 2: the prior is forgotten", EVENTS, " + math.lgamma(count - c + 0.5)", "", EXAMPLE),
+    Mutant("lemma 3a: no price for restarts", EVENTS, "logs[2] + math.log(o * (o + 1.0))", "logs[2]", EXAMPLE),
     Mutant(
-        *("lemma 3b: every window has all of its share", WINDOW, "self.window_number * (self.window_number + 1)"),
+        *("lemma 3b: every window has all of its share", EVENTS, "self.window_number * (self.window_number + 1)"),
         *("1.0", QUIET),
     ),
-    Mutant("lemma 3b: visits before a pair entered", WINDOW, "max(n[x] - starts[x], 0)", "n[x]", QUIET),
-    Mutant("lemma 4, Low: between two levels", BACKUP, "2.0 * r * NEAREST_LEVEL_FACTOR**2 *", "2.0 * r *", EXAMPLE),
-    Mutant("lemma 4, Low: no loss of r m", BACKUP, "mean * (1.0 - r) - width", "mean - width", EXAMPLE),
-    Mutant("lemma 4, Up: no r (M - m)", CLOSED, " + r * (most - mean), most)", ", most)", SWEEP_UP),
-    Mutant("lemma 4, Up: unseen like seen", CLOSED, ", most) + q * top", ", most) + q * most", SWEEP_UP),
+    Mutant("lemma 3b: visits before a pair entered", EVENTS, "max(n[x] - starts[x], 0)", "n[x]", QUIET),
+    Mutant("lemma 4, Low: between two levels", OPERATORS, "2.0 * r * NEAREST_LEVEL_FACTOR**2 *", "2.0 * r *", EXAMPLE),
+    Mutant("lemma 4, Low: no loss of r m", OPERATORS, "mean * (1.0 - r) - width", "mean - width", EXAMPLE),
+    Mutant("lemma 4, Up: no r (M - m)", OPERATORS, " + r * (most - mean), most)", ", most)", SWEEP_UP),
+    Mutant("lemma 4, Up: unseen like seen", OPERATORS, ", most) + q * top", ", most) + q * most", SWEEP_UP),
     Mutant(
-        *("lemma 5: the reset is forgotten", CLOSED, "1.0 + load_lanes(V, model.start, first)"),
+        *("lemma 5: the reset is forgotten", SWEEPS, "1.0 + load_lanes(V, model.start, first)"),
         *("broadcast_lanes(cap)", SWEEP_DOWN),
     ),
     Mutant(
-        *("lemma 6: reset not recorded", CLOSED, "select_where_less(most, own, A, "),
+        *("lemma 6: reset not recorded", SWEEPS, "select_where_less(most, own, A, "),
         *("select_where_less(own, own, A, ", SWEEP_UP),
     ),
     Mutant("lemma 7: no errors of errors", GAPS, "beta, np.maximum(b + K @ beta, 0.0)", "beta, b", GAP_TWIN),
     Mutant(
-        *("lemma 7: no spread of the value", GAPS, "b[i] = math.sqrt(2.0 * r) * sd[N] + r * span[N]"),
-        *("b[i] = r * span[N]", GAP_EDGE),
+        *("lemma 7: no spread of the value", GAPS, "b[i] = ball_width(r, sd[N], span[N])"),
+        *("b[i] = ball_width(r, 0.0, span[N])", GAP_EDGE),
     ),
-    Mutant("corollary of lemma 7: no mass in the window", WIDTHS, "alone + shared * quiet_log", "alone", GAP_TWIN),
-    Mutant("lemma 8: no spread of the rival", WIDTHS, "math.sqrt(2.0 * r) * spread + r * reach", "r * reach", GAP_EDGE),
-    Mutant("lemma 8: no unseen mass of the rival", WIDTHS, " + q * min(size, top)", "", RIVALS),
-    Mutant("lemma 9: gains do not add up", GAPS, "up = (1.0 - model.q[x]) * min(up, most)", "up = 0.0", RIVALS),
-    Mutant("lemma 9: no ceiling", GAPS, "up += model.q[x] * ceiling", "up += 0.0", GAP_TWIN),
+    Mutant("corollary of lemma 7: no mass in the window", GAPS, "alone + shared * quiet_log", "alone", GAP_TWIN),
+    Mutant(
+        "lemma 8: no spread of the rival", GAPS, "ball_width(r, spread, reach)", "ball_width(r, 0.0, reach)", GAP_EDGE
+    ),
+    Mutant("lemma 8: no unseen mass of the rival", GAPS, " + q * min(size, top)", "", RIVALS),
+    Mutant(
+        *("lemma 9: gains do not add up", GAPS, "closed_form_up(m, variance, most, model.r[x], model.q[x], "),
+        *("closed_form_up(0.0, 0.0, 0.0, model.r[x], model.q[x], ", RIVALS),
+    ),
+    Mutant("lemma 9: no ceiling", GAPS, "ceiling if policy[s] == a else 0.0", "0.0", GAP_TWIN),
     Mutant("lemma 10a: D as it is", RESET, "1.0 / (1.0 / D + self.q)", "D", BELIEVED),
     Mutant("lemma 10b: upper as it is", RESET, "U / (1.0 - self.q * (C - U))", "U", BELIEVED),
     Mutant("lemma 10c: only U", RESET, "(C - D[known] + U[known])", "U[known]", BELIEVED_E),
     Mutant(
-        *("lemma 12a: 1/kappa", HOPS, "(1.0 / max(world.loss[x], 1e-12) - 0.5)", "(1.0 / max(world.loss[x], 1e-12))"),
+        *("lemma 12a: 1/kappa", HOPS, "(1.0 / max(graph.loss[x], 1e-12) - 0.5)", "(1.0 / max(graph.loss[x], 1e-12))"),
         "test_hops.py::test_a_goal_that_was_never_seen_is_far_but_not_too_far",
     ),
     Mutant(
-        *("lemma 12a: nothing is lost", HOPS, "(1.0 - world.loss[x]) * (r[", "(r["),
+        *("lemma 12a: nothing is lost", HOPS, "(1.0 - graph.loss[x]) * (r[", "(r["),
         "test_hops.py::test_the_unseen_mass_counts_once",
     ),
     Mutant(

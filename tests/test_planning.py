@@ -1,9 +1,11 @@
-"""The planning seam: another backend gives the same values and keeps the same guarantee."""
+"""The compiled planners and their NumPy twins give the same values, and a run with the twins keeps its guarantee."""
 
 import numpy as np
 import pytest
 
+import numpy_twin
 from adagoal import goal_rules
+from adagoal.certified.events import ConfidenceSets
 from adagoal.certified.explorer import CertifiedExplorer
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.tabular_policy import Policy
@@ -14,19 +16,20 @@ from adagoal.exact import solver
 from adagoal.exact.audit import audit_policies
 from adagoal.exact.solver import to_target_goals
 from adagoal.loop import run_exploration
-from adagoal.planning.backends import NUMBA_BACKEND
+from adagoal.planning.horizon_recursion import plan_finite_horizon
 from adagoal.planning.model_arrays import pad_kernel, to_sparse_model
+from adagoal.tabular import finite_horizon
 from adagoal.tabular.ucbvi import EPSILON_SHARES, UCBVI, ucbvi_bonuses
-from numpy_backend import NUMPY
 from paper_twin import random_counts, random_mdp
 
 
 @pytest.mark.parametrize("reset", [True, False])
 @pytest.mark.parametrize("make", [toy_models.chain_model, toy_models.two_room_grid, model_families.random_traps])
-def test_exact_values(make, reset):
+def test_exact_values(monkeypatch, make, reset):
     mdp = make()
     expected = solver.optimal_values(mdp, reset=reset)
-    np.testing.assert_allclose(solver.optimal_values(mdp, reset=reset, backend=NUMPY), expected, rtol=1e-9)
+    monkeypatch.setattr(solver, "run_value_iteration", numpy_twin.exact)
+    np.testing.assert_allclose(solver.optimal_values(mdp, reset=reset), expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("bonus", EPSILON_SHARES)
@@ -40,16 +43,50 @@ def test_stages(bonus):
             to_target_goals(mdp, None),
             15,
         )
-        for ours, theirs in zip(
-            NUMBA_BACKEND.finite_horizon(*arguments)[1:], NUMPY.finite_horizon(*arguments)[1:], strict=True
-        ):
+        for ours, theirs in zip(plan_finite_horizon(*arguments)[1:], numpy_twin.stages(*arguments)[1:], strict=True):
             np.testing.assert_allclose(ours, theirs, atol=1e-9)
 
 
-def test_the_certified_explorer_keeps_its_promise():
+class NumpySets(ConfidenceSets):
+    """The same bounds, swept by the NumPy twins."""
+
+    low, up = staticmethod(numpy_twin.lower), staticmethod(numpy_twin.upper)
+
+
+class HoeffdingSets(ConfidenceSets):
+    """Other confidence bounds: Hoeffding's for one fixed function, and an L1 ball for all of them at once.
+
+    With probability 1 - delta/4 each, for all n (weights 1/(n (n + 1))) and numbers o of successors likewise,
+    p f >= p_hat f - C h, and p f <= p_hat f + (max f) l, where l is half the L1 radius. What is left of delta is for
+    the events of the base class, which local backups and action gaps rest on.
+    """
+
+    def __init__(self, counts, *, states, pairs, goals, delta, **rest):
+        super().__init__(counts, states=states, pairs=pairs, goals=goals, delta=delta / 2, **rest)
+        self._fixed_log, self._ball_log = np.log([4 * states * goals / delta, 4 * pairs / delta])
+        self.h, self.l = np.ones((2, len(counts.n)))
+
+    def radius(self, pairs, threads):
+        super().radius(pairs, threads)
+        n, o = self.counts.n[pairs], self.counts.support[pairs].astype(float)
+        since = np.maximum(n - self.counts.settled[pairs], 1)
+        ball = o * np.log(2) + self._ball_log + np.log(since * (since + 1.0)) + np.log(o * (o + 1))
+        self.h[pairs] = np.sqrt((self._fixed_log + np.log(n * (n + 1.0))) / (2 * n))
+        self.l[pairs] = np.sqrt(ball / (2 * since))
+
+    def low(self, model, block, V, policy):
+        return numpy_twin.lower(model, block, V, policy, lambda mean: mean - block.cap * self.h[:, None])
+
+    def up(self, model, block, Y, policy):
+        return numpy_twin.upper(model, block, Y, policy, lambda mean, most: mean + most * self.l[:, None])
+
+
+@pytest.mark.parametrize("sets", [ConfidenceSets, NumpySets, HoeffdingSets])
+def test_another_confidence_bound_is_one_class(sets):
+    """The explorer keeps its promise with the bounds of any class that has ``radius``, ``low`` and ``up``."""
     mdp = toy_models.open_grid_model(rows=3, cols=3, slip=0.1)
     counts, L, epsilon = TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start), 4.0, 2.0
-    estimates = CertifiedExplorer(counts, mdp.n_states, L, epsilon, 0.1, backend=NUMPY)
+    estimates = CertifiedExplorer(counts, mdp.n_states, L, epsilon, 0.1, confidence=sets)
     run = ExplorationRun(ModelSimulator(mdp), estimates, goal_rules.adagoal, np.random.default_rng(0))
     assert run_exploration(run, 500_000) == "certified"
     X = [int(g) for g in estimates.goals if estimates.D[estimates.column[g]] <= L]
@@ -58,12 +95,13 @@ def test_the_certified_explorer_keeps_its_promise():
     assert audit_policies(mdp, X, policies, L, epsilon, None, lower, upper).ok
 
 
-def test_a_run_of_the_paper_is_the_same():
+def test_a_run_of_the_paper_is_the_same(monkeypatch):
     mdp = toy_models.chain_model(n_states=5)
     runs = []
-    for backend in (NUMBA_BACKEND, NUMPY):
+    for planner in (plan_finite_horizon, numpy_twin.stages):
+        monkeypatch.setattr(finite_horizon, "plan_finite_horizon", planner)
         counts = TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start)
-        estimates = UCBVI(counts, 4.0, 1.0, 0.1, bonus="simplified", H=20, backend=backend)
+        estimates = UCBVI(counts, 4.0, 1.0, 0.1, bonus="simplified", H=20)
         run = ExplorationRun(ModelSimulator(mdp), estimates, goal_rules.adagoal, np.random.default_rng(0))
         run_exploration(run, 1_000)
         runs.append(run.episode_goals)

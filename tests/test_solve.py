@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
+import numpy_twin
 from adagoal.core.errors import InputError
 from adagoal.envs import model_families, toy_models
 from adagoal.envs.model import TabularMDP, model_from_rows
 from adagoal.exact import graph_kernels, solver
 from adagoal.exact.solver import to_target_goals
 from adagoal.planning import value_iteration
-from adagoal.planning.backends import NUMBA_BACKEND, Backend
 from adagoal.planning.model_arrays import to_sparse_model
-from numpy_backend import NUMPY
+from adagoal.planning.value_iteration import run_value_iteration
 
 WORLDS = {
     "two-room": toy_models.two_room_grid(),
@@ -253,18 +254,19 @@ def test_goals_may_be_a_subset_in_any_order() -> None:
     assert solver.optimal_policy(mdp, V[:, [5]], [5]).shape == (52, 1)
 
 
-@pytest.mark.parametrize("backend", [NUMBA_BACKEND, NUMPY])
+@pytest.mark.parametrize("planner", [run_value_iteration, numpy_twin.exact])
 @pytest.mark.parametrize("name", WORLDS)
-def test_distances_within_a_radius(name: str, backend: Backend) -> None:
+def test_distances_within_a_radius(monkeypatch: pytest.MonkeyPatch, name: str, planner: Any) -> None:
     mdp = WORLDS[name]
     distances = solver.optimal_distances(mdp)
     np.testing.assert_allclose(distances, solver.optimal_values(mdp)[mdp.start], rtol=1e-12)
     reached = np.unique(distances[np.isfinite(distances)])
-    for radius in (0.0, *reached[:: reached.size // 3], reached[-1] * 1.01):  # the boundary itself included
-        expected = np.where(solver.is_at_most(distances, radius), distances, math.inf)
-        np.testing.assert_allclose(solver.optimal_distances(mdp, within=radius, backend=backend), expected, rtol=1e-9)
     assert solver.optimal_distances(mdp, [], within=5.0).shape == (0,)
     assert solver.optimal_distances(mdp, [mdp.start], within=0.0).tolist() == [0.0]
+    monkeypatch.setattr(solver, "run_value_iteration", planner)
+    for radius in (0.0, *reached[:: reached.size // 3], reached[-1] * 1.01):  # the boundary itself included
+        expected = np.where(solver.is_at_most(distances, radius), distances, math.inf)
+        np.testing.assert_allclose(solver.optimal_distances(mdp, within=radius), expected, rtol=1e-9)
 
 
 def test_bad_input() -> None:

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from adagoal.certified import gaps
-from adagoal.certified.confidence import UNINFORMATIVE_RADIUS
+from adagoal.certified import gaps, sweeps
 from adagoal.certified.exploration_policy import plan_probing_actions
-from adagoal.planning import certified_sweeps
 from adagoal.planning.model_arrays import EmpiricalModel, GoalBlock
 
 S, A, CAP = 9, 2, 12.0
+NO_DATA = 1e3
+"""The radius r of a pair without a transition since its last new successor."""
 GOALS = (3, -1, 5)
 """The goals of the block; -1 is the column of the goals never seen."""
 LEVELS = np.append(0.0, 0.01 * CAP * 1.5 ** np.arange(24))
@@ -32,7 +32,7 @@ def random_model(seed, r=0.1, sizes=(0, 1, 1, 2, 3, 4, 5, 7)):
         counts[1] += 1e-9 * (counts[1].sum() == 0)
         p[x, :o], p_split[x, :o] = (c / c.sum() for c in counts) if o else (0, 0)
     r_low, r, q = rng.uniform(0.01 * r, r, (3, S * A))
-    r[3], q[3] = UNINFORMATIVE_RADIUS, 1.0
+    r[3], q[3] = NO_DATA, 1.0
     window = rng.integers(0, 3, S * A) * 50.0
     terminal = np.arange(S) == 7
     return EmpiricalModel(successor, p, p_split, support, r_low, r, q, np.zeros(S * A, bool), window, 3.0, terminal, 1)
@@ -41,9 +41,7 @@ def random_model(seed, r=0.1, sizes=(0, 1, 1, 2, 3, 4, 5, 7)):
 def known_model(seed):
     """The same, where all successors of most pairs with several of them are known."""
     model = random_model(seed)
-    complete = (
-        (np.random.default_rng([seed, 2]).random(S * A) < 0.7) & (model.support > 1) & (model.r < UNINFORMATIVE_RADIUS)
-    )
+    complete = (np.random.default_rng([seed, 2]).random(S * A) < 0.7) & (model.support > 1) & (model.r < NO_DATA)
     return model._replace(complete=complete, q=np.where(complete, 0.0, model.q))
 
 
@@ -154,7 +152,7 @@ def test_lower_sweep(seed, exact):
     policy = np.full(V.shape, -1, np.int16)
     for _ in range(3):
         twin, actions = lower_twin(model, V, exact)
-        certified_sweeps.improve_lower_bounds(model, block(column, exact), V, policy)
+        sweeps.improve_lower_bounds(model, block(column, exact), V, policy)
         np.testing.assert_allclose(V, twin, atol=1e-12)
         inside = actions >= 0
         np.testing.assert_array_equal(policy[inside], actions[inside])
@@ -166,8 +164,8 @@ def test_lower_sweep_where_all_successors_are_known(seed):
     policy = np.full(V.shape, -1, np.int16)
     least, most = (lower_twin(model, V, exact)[0] for exact in (False, True))
     searched = V.copy()
-    certified_sweeps.improve_lower_bounds(model, block(column, True), searched, policy)
-    certified_sweeps.improve_lower_bounds(model, block(column, False), V, policy)
+    sweeps.improve_lower_bounds(model, block(column, True), searched, policy)
+    sweeps.improve_lower_bounds(model, block(column, False), V, policy)
     np.testing.assert_allclose(V, least, atol=1e-12)
     assert (searched >= least - 1e-9).all()
     assert (searched <= most + 1e-6).all()
@@ -179,7 +177,7 @@ def test_upper_sweep(seed):
     best = np.full(Y.shape, A, np.int16)
     for _ in range(3):
         twin, actions = upper_twin(model, Y, best, exact=False)
-        certified_sweeps.improve_upper_bounds(model, block(column, False), Y, best)
+        sweeps.improve_upper_bounds(model, block(column, False), Y, best)
         np.testing.assert_allclose(Y, twin, atol=1e-12)
         np.testing.assert_array_equal(best, actions)
 
@@ -190,7 +188,7 @@ def test_exact_upper_sweep(seed):
     model, (_, Y, column) = random_model(seed), start(seed)
     best = np.full(Y.shape, A, np.int16)
     least, most = (upper_twin(model, Y, best, exact)[0] for exact in (True, False))
-    certified_sweeps.improve_upper_bounds(model, block(column, True), Y, best)
+    sweeps.improve_upper_bounds(model, block(column, True), Y, best)
     assert (least - 1e-6 <= Y).all()
     assert (most + 1e-9 >= Y).all()
     if (most - least).max() > 0.1:
@@ -203,7 +201,7 @@ def test_a_goal_does_not_depend_on_its_company(seed):
     model, (V, Y, column) = known_model(seed), start(seed)
     copies = np.arange(3 * 7) % 3
     wide = np.where(column >= 0, column + 3 * np.arange(7), -1)
-    for sweep, values in ((certified_sweeps.improve_lower_bounds, V), (certified_sweeps.improve_upper_bounds, Y)):
+    for sweep, values in ((sweeps.improve_lower_bounds, V), (sweeps.improve_upper_bounds, Y)):
         policy = np.full(values.shape, A, np.int16)
         # In the order of all that is swept: another one would be compiled for this test alone.
         widened = [np.ascontiguousarray(x[:, copies]) for x in (values, policy)]
@@ -330,7 +328,7 @@ def test_suboptimality():
             twin = gap_twin(goal, model, V, Y, policy, all_seen)
             np.testing.assert_allclose(found, twin, rtol=1e-7, atol=1e-9)
             assert ((probe[ORDER] >= 0) | (ORDER == goal)).all()
-            plan_probing_actions(ORDER, chain, model, probe)
+            plan_probing_actions(ORDER, chain, model, probe, 4.0, 30)
             assert ((probe[ORDER] >= -1) & (probe[ORDER] <= A)).all()
             proper += 1
             sharper += found[0] < 0.9 * (Y[1] - V[1])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import adagoal
-from adagoal.certified.confidence import conditional_intervals
+from adagoal.certified.events import conditional_intervals
 from adagoal.cli.main import run_command_line
 from adagoal.envs import registry, toy_models
 from adagoal.envs.storm_formats import ExplicitModel, write_explicit_model

@@ -1,14 +1,16 @@
 """Several walkers of a known model: they play what the definition says, and how many threads there are is no matter."""
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import adagoal
-from adagoal.certified import planning_budget
+from adagoal.certified import explorer
 from adagoal.certified.explorer import CertifiedExplorer
+from adagoal.certified.heuristics import Heuristics, Schedule
 from adagoal.core.environment import NO_LIMIT, ExplorationPlan
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.local_backup import LocalLowerBounds, backup_state
@@ -31,7 +33,7 @@ def no_ball(pairs):
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Rollouts of a sixteenth of the run are long, and rounds are short."""
-    monkeypatch.setattr(planning_budget, "REPLAN_STEP_DIVISOR", 16)
+    monkeypatch.setattr(explorer, "Heuristics", partial(Heuristics, replan_step_divisor=16))
     monkeypatch.setattr(simulator, "MIN_WALKER_ROLLOUT_STEPS", 1000)
     monkeypatch.setattr(simulator, "MAX_WALKER_ROUND_STEPS", 50)
 
@@ -170,7 +172,7 @@ def test_bounds_of_walkers_are_bounds(seed, monkeypatch):
         rolled(monkeypatch),
     )
     estimates = CertifiedExplorer(counts, mdp.n_states, 6.0, 1.0, 0.1)
-    monkeypatch.setattr(estimates.budget, "can_afford", lambda kind: False)
+    monkeypatch.setattr(Schedule, "can_sweep", False)
     run = ExplorationRun(ModelSimulator(mdp), estimates, BUILTIN_RULES["adagoal"], np.random.default_rng(seed))
 
     def look(run):

@@ -16,8 +16,8 @@ from adagoal.baselines.self_directed import SelfDirectedMethod, parse_constants,
 from adagoal.baselines.ucbexplore import UcbExplore
 from adagoal.baselines.valae import VALAE
 from adagoal.certified.explorer import CertifiedExplorer
-from adagoal.certified.uncertain_reset import RESET_DELTA_SHARE as SHARE_OF_RESET
-from adagoal.certified.uncertain_reset import ExactResetEstimates, UncertainReset
+from adagoal.certified.reset import RESET_DELTA_SHARE as SHARE_OF_RESET
+from adagoal.certified.reset import ExactResetEstimates, UncertainReset
 from adagoal.core import user_code
 from adagoal.core.environment import TabularEnv
 from adagoal.core.errors import InputError, Status
@@ -30,7 +30,6 @@ from adagoal.linear.mixture_bounds import MixtureBounds
 from adagoal.linear.pooled_learner import PooledLearner
 from adagoal.linear.ucrl_vtr import VTR
 from adagoal.loop import run_exploration
-from adagoal.planning.backends import NUMBA_BACKEND, Backend
 from adagoal.tabular.bayes import BayesianEstimates
 from adagoal.tabular.ucbvi import EPSILON_SHARES, UCBVI
 
@@ -45,7 +44,6 @@ class ExplorationProblem:
     epsilon: float
     delta: float
     goal_space: GoalSpace
-    backend: Backend = NUMBA_BACKEND
     seed: int = 0
     """Of methods that draw random numbers."""
 
@@ -54,7 +52,7 @@ def build_certified(problem: ExplorationProblem, branching: int | None = None) -
     """Certified bounds (the default). branching: no pair has more than this many successors, if you know it."""
     p = problem
     _check_branching(p.env, branching)
-    rest = p.goal_space, branching, p.env.pair_bound, p.backend
+    rest = p.goal_space, branching, p.env.pair_bound
     return _account_for_reset(
         p, lambda delta: CertifiedExplorer(p.counts, p.env.state_bound, p.L, p.epsilon, delta, *rest)
     )
@@ -182,16 +180,12 @@ class Method(NamedTuple):
     "all"."""
     can_finalize: bool = False
     """Whether its estimates are :class:`~adagoal.core.exploration_run.SupportsFinalize`."""
-    supports_device: bool = False
-    """Whether its plans can be made elsewhere than on the processor."""
     supports_action_masks: bool = False
     """Whether it can leave out actions that a state does not have."""
 
 
 METHODS = {
-    "certified": Method(
-        build_certified, radius_can_grow=True, can_finalize=True, supports_device=True, supports_action_masks=True
-    ),
+    "certified": Method(build_certified, radius_can_grow=True, can_finalize=True, supports_action_masks=True),
     "ucbvi": Method(build_ucbvi),
     "bayes": Method(build_bayes),
     "ucbexplore": Method(build_ucbexplore, run_self_directed, uses_goal_rule=False),

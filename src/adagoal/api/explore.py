@@ -70,7 +70,6 @@ def explore(
     workers: int = 1,
     engine: str = "local",
     address: str | None = None,
-    device: str = "cpu",
     step_timeout: float | None = None,
     out: str | Path | None = None,
     overwrite: bool = False,
@@ -103,7 +102,6 @@ def explore(
         or, with engine="ray", of a Ray cluster (at ``address``); a vector of Gymnasium's is as many workers as it has
         environments. The run follows from the seed and the number of workers. A script needs the guard
         ``if __name__ == "__main__":`` around the call, because every worker imports it.
-    device: "gpu" plans on a GPU (extra gpu, method certified); without one the run says so and uses the processor.
     step_timeout: step the environment in a process of its own, and give up where a step takes longer (in seconds).
     out: a folder for checkpoints and the result; a run that was killed goes on with :func:`resume`.
     overwrite: whether the folder may hold an unfinished run or one of another setting, which is then replaced in the
@@ -142,7 +140,6 @@ def explore(
             start_seed=to_python_scalar(start_seed),
             max_states=to_python_scalar(max_states),
             workers=world.n_workers if isinstance(world, ParallelEnv) else 1,
-            device=device,
         )
         session = ExplorationSession.from_settings(setting, world, goal_rules.resolve_rule(goal_rule), wanted.code)
         if record:

@@ -4,7 +4,7 @@ Three models with the same states (the numbers are those of the run) and the res
 
 ``certified``
     Every probability of the true kernel lies in its interval, all of them at once, with probability 1 - delta
-    (:mod:`adagoal.certified.confidence`). Two states stand for what is not known. The mass of successors never observed
+    (:mod:`adagoal.certified.events`). Two states stand for what is not known. The mass of successors never observed
     goes to the state *elsewhere*, from which anything may follow: its one choice costs nothing and leads to every
     state with a probability in [0, 1]. A pair never tried leads there too. Where the number of states is not known,
     one state *unseen* stands for all that have never been entered. Where the world cannot vouch for its start, the
@@ -37,9 +37,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adagoal.api import explore as api
-from adagoal.certified.confidence import conditional_intervals
+from adagoal.certified.events import conditional_intervals
 from adagoal.certified.explorer import CertifiedExplorer
-from adagoal.certified.uncertain_reset import UncertainReset
+from adagoal.certified.reset import UncertainReset
 from adagoal.core.argument_checks import check_folder_path
 from adagoal.core.environment import TabularEnv
 from adagoal.core.errors import InputError

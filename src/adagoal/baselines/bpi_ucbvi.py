@@ -32,7 +32,6 @@ from adagoal.core.errors import InputError
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Bools, Floats, Longs
-from adagoal.planning.backends import NUMBA_BACKEND, Backend
 from adagoal.planning.model_arrays import BonusTerms
 from adagoal.tabular.finite_horizon import FiniteHorizonEstimates
 from adagoal.tabular.ucbvi import planning_horizon
@@ -57,11 +56,10 @@ class BPI(FiniteHorizonEstimates):
         space: GoalSpace,
         constants: str = "paper",
         H: int | None = None,
-        backend: Backend = NUMBA_BACKEND,
     ) -> None:
         if len(space.goal_numbers) != 1:
             raise InputError("bpi-ucbvi is for one goal", name="method")
-        super().__init__(counts, space, planning_horizon(L, epsilon, "literal") if H is None else H, backend)
+        super().__init__(counts, space, planning_horizon(L, epsilon, "literal") if H is None else H)
         self.L, self.epsilon, self.delta, self.c = L, epsilon, delta, parse_constants(constants)
         self._plan_all_goals()
 

@@ -115,7 +115,7 @@ class Gosprl(SelfDirectedMethod):
         for goal in range(c.n_states):
             target = np.arange(c.n_states)[None] == goal
             V, _ = self_directed.solve_restricted_paths(
-                c, rows, self._all_states, target, VALUE_PRECISION, GOSPRL_VALUE_CAP, backend=self.backend
+                c, rows, self._all_states, target, VALUE_PRECISION, GOSPRL_VALUE_CAP
             )
             self.plans += 1
             v = max(v, float(V.max()) * (1.0 + VALUE_PRECISION))
@@ -136,7 +136,7 @@ class Gosprl(SelfDirectedMethod):
         goals = goals[goals >= 0]
         targets = np.array([membership_mask(at, g) for g in goals]).reshape(len(goals), c.n_states)
         V, policy = self_directed.solve_restricted_paths(
-            c, rows, self._all_states, targets, VALUE_PRECISION, cap, untried=False, backend=self.backend
+            c, rows, self._all_states, targets, VALUE_PRECISION, cap, untried=False
         )
         N = len(self.column)
         self._goal_values, self._goal_policies = np.full(N, np.inf), np.zeros((N, c.n_states), np.int16)

@@ -23,6 +23,7 @@ from adagoal.core.file_formats import COUNT_SCHEMA, ArraySchema, ArraySpec
 from adagoal.core.transition_data import MAX_TRANSITIONS
 from adagoal.core.types import Actions, Bools, Floats, Ints, Longs
 from adagoal.planning.model_arrays import TransitionKernel
+from adagoal.planning.shortest_paths import solve_visgo
 
 
 class IncrementalMethod(SelfDirectedMethod):
@@ -133,7 +134,7 @@ class IncrementalMethod(SelfDirectedMethod):
         c = self.counts
         rows = self_directed.optimistic_rows(c, self.c, self.effective_delta, ~self.known_states & ~to)
         (V,), (policy,) = self_directed.solve_restricted_paths(
-            c, rows, self.known_states, to[None], precision, self._value_cap, backend=self.backend
+            c, rows, self.known_states, to[None], precision, self._value_cap
         )
         return V, policy
 
@@ -241,7 +242,9 @@ class RoundBasedMethod(IncrementalMethod):
         kernel = TransitionKernel(c.successor, rows, c.support, c.terminal, c.start)
         usable = np.repeat(self.known_states & ~c.terminal, c.n_actions)
         self.plans += len(goals)
-        return self.backend.visgo(kernel, n, iota, usable, goals, root, flat, 1.0 / max(16, int(n.sum())), cap)
+        precision = 1.0 / max(16, int(n.sum()))
+        found: tuple[Floats, Actions] = solve_visgo(kernel, n, iota, usable, goals, root, flat, precision, cap)
+        return found
 
     def begin_round(self, goal: int, V: Floats, policy: Actions) -> None:
         """A new round, with the policy of VISGO."""

@@ -37,8 +37,8 @@ from adagoal.core.file_formats import (
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import MAX_TRANSITIONS, TransitionCounts
 from adagoal.core.types import Actions, Bools, Floats, Longs
-from adagoal.planning.backends import NUMBA_BACKEND, Backend
-from adagoal.planning.model_arrays import GoalBlock, RobustModel
+from adagoal.planning.model_arrays import BLOCK_GOALS, GoalBlock, RobustModel
+from adagoal.planning.robust_sweeps import improve_robust_lower_bounds, improve_robust_upper_bounds
 
 MAX_ROBUST_SWEEPS = 20
 """Sweeps per plan, at most; the next plan goes on from where this one stopped."""
@@ -62,10 +62,9 @@ class IntervalEstimates(GoalTable):
         bound: str = "clopper-pearson",
         branching: int | None = None,
         pairs: int | None = None,
-        backend: Backend = NUMBA_BACKEND,
     ) -> None:
         super().__init__(counts, L + 1.0 + epsilon, space or GoalSpace.from_states(counts.n_states, state_bound))
-        self.L, self.epsilon, self._backend = L, epsilon, backend
+        self.L, self.epsilon = L, epsilon
         pairs = pairs or state_bound * counts.n_actions
         self.sample_sets = FixedSampleSets(counts, pairs, delta, branching or state_bound, bound)
         self.plans = 0
@@ -89,7 +88,7 @@ class IntervalEstimates(GoalTable):
         if not len(todo):
             return False
         worst_first = todo[np.argsort(-self.E[todo], kind="stable")]
-        self._sweep_block(np.sort(worst_first[: self._backend.block_size]))
+        self._sweep_block(np.sort(worst_first[:BLOCK_GOALS]))
         return True
 
     def exploration_plan(self) -> ExplorationPlan:
@@ -128,8 +127,8 @@ class IntervalEstimates(GoalTable):
         setting = GoalBlock(
             order, self.block_columns(block), self.cap, True, MAX_ROBUST_SWEEPS, tolerance=1e-3 * self.epsilon
         )
-        V, optimistic = self._backend.robust_lower_bounds(model, setting, self.V[:, block], self.optimistic[:, block])
-        Y, best = self._backend.robust_upper_bounds(model, setting, self.Y[:, block], self.best[:, block])
+        V, optimistic = improve_robust_lower_bounds(model, setting, self.V[:, block], self.optimistic[:, block])
+        Y, best = improve_robust_upper_bounds(model, setting, self.Y[:, block], self.best[:, block])
         self.V[:, block], self.optimistic[:, block], self.Y[:, block], self.best[:, block] = V, optimistic, Y, best
         self.D[block] = np.maximum(self.D[block], V[start])
         self.upper[block] = np.where(Y[start] <= self.cap - 1.0, Y[start], np.inf)

@@ -31,8 +31,8 @@ from adagoal.core.file_formats import (
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Actions, Bools, Floats, Longs
-from adagoal.planning.backends import NUMBA_BACKEND, Backend
 from adagoal.planning.model_arrays import TransitionKernel
+from adagoal.planning.shortest_paths import solve_shortest_paths
 
 NEVER = 2**62
 NO_GOAL = -2
@@ -62,7 +62,6 @@ class SelfDirectedMethod(ABC):
     """The goals to consider; None means every state"""
     constants: str = "paper"
     """"paper", or "scaled=c" (:mod:`adagoal.baselines.self_directed`)"""
-    backend: Backend = field(default=NUMBA_BACKEND, kw_only=True)
     state_bound: int = field(default=0, kw_only=True)
     """The most states that there are, where they are numbered as they are found; else 0"""
 
@@ -205,7 +204,7 @@ class SelfDirectedMethod(ABC):
         target: Bools = np.asarray(by_state.any(1))
         rows = optimistic_rows(c, self.c, self.effective_delta)
         precision = self.epsilon / (6 * self.L)
-        _, (policy,) = solve_restricted_paths(c, rows, known, target[None], precision, cap, backend=self.backend)
+        _, (policy,) = solve_restricted_paths(c, rows, known, target[None], precision, cap)
         rarest = np.where(by_state, c.n.reshape(by_state.shape), NEVER).argmin(1)
         policy[target] = rarest[target]
         self.plans += 1
@@ -344,7 +343,6 @@ def solve_restricted_paths(
     precision: float,
     cap: float,
     untried: bool = True,
-    backend: Backend = NUMBA_BACKEND,
 ) -> tuple[Floats, Actions]:
     """V [B, S], from below, up to a residual of ``precision`` and cut at ``cap``; and its greedy policies [B, S].
 
@@ -352,4 +350,5 @@ def solve_restricted_paths(
     """
     usable = np.repeat(known & ~counts.terminal, counts.n_actions) & (untried | (counts.n > 0))
     kernel = TransitionKernel(counts.successor, rows, counts.support, counts.terminal, counts.start)
-    return backend.shortest_paths(kernel, usable, targets, precision, cap)
+    found: tuple[Floats, Actions] = solve_shortest_paths(kernel, usable, targets, precision, cap)
+    return found

@@ -56,7 +56,7 @@ class VALAE(RoundBasedMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.set_finder = DisCo(self.counts, self.L, self.L, self.delta, None, self.constants, backend=self.backend)
+        self.set_finder = DisCo(self.counts, self.L, self.L, self.delta, None, self.constants)
         self.set_finder.eps = self.L
         self.known_states = self.set_finder.known_states
         self.final_values = np.zeros(self.counts.n_states)

@@ -1,12 +1,11 @@
-"""Where to try next, so that the sub-optimality bound of one goal falls fastest.
+"""The probing policy: where to try next to lower the sub-optimality bound of one goal fastest.
 
-The bound gap (lemma 9) is a sum of gains along the *rival*, the policy that attains it: gap is about sum_x w_x gain(x)
-with the rival's visits w. A gain is uncertain for two reasons, and both shrink like 1/n or faster: the pair x itself,
-and the policy's own pairs y, through the visits |p_hat_x W(., y) - W(s, y)|. Besides, every pair on the rival's way,
-the policy's own ones as well, adds what is not known about where it leads to. So one more try of a pair lowers the
-bound by about what this pair adds to it, over its tries. These amounts are rewards, and the explorer plays the policy
-that collects most of them, discounted, in the empirical model: it wanders from one place that is worth a try to the
-next, and resets only where that is the shorter way. Which policy explores does not matter to any lemma.
+The bound gap of lemma 9 is a sum of gains along the *rival*, the policy that attains it: about sum_x w_x gain(x) with
+the rival's visits w. A gain is uncertain for two reasons, and both shrink like 1/n or faster: the pair x itself, and
+the policy's own pairs y, through the visits |p_hat_x W(., y) - W(s, y)|. Every pair on the rival's way also adds the
+uncertainty of its successor. So one more try of a pair lowers the bound by about the pair's part of it, divided by its
+tries. These amounts are rewards. The probing policy collects most of them, discounted, in the empirical model: it goes
+from one pair worth a try to the next, and resets only if that is shorter. No lemma depends on the policy that explores.
 """
 
 from __future__ import annotations
@@ -18,25 +17,21 @@ import numpy as np
 
 from adagoal.certified.gaps import column_moments
 
-HORIZON_FACTOR = 4.0
-"""The explorer looks ahead this many times as far as the policy's longest way to the goal."""
-MAX_PROBING_SWEEPS = 30
-"""At most. A policy that is nearly the best one explores as well."""
-
 
 @numba.njit(cache=True, nogil=True)
-def plan_probing_actions(order, chain, model, rival):  # type: ignore[no-untyped-def]
-    """Replace ``rival`` [S], an action of every seen state, by the explorer's actions; -1 where nothing is worth a try.
+def plan_probing_actions(order, chain, model, rival, horizon, max_sweeps):  # type: ignore[no-untyped-def]
+    """Replace ``rival`` [S], an action of every seen state, by the probing actions; -1 if no pair is worth a try.
 
     The rival and the chain are those of :func:`~adagoal.certified.gaps.bound_suboptimality`; action A is the reset.
+    The policy looks ahead ``horizon`` times as far as the longest way to the goal.
     """
     place, end = chain.place, chain.end
     N, first = len(order), place[model.start]
     A = model.support.shape[0] // len(rival)
-    discount = 1.0 - 1.0 / (HORIZON_FACTOR * chain.top)
+    discount = 1.0 - 1.0 / (horizon * chain.top)
     reward = _probing_rewards(order, chain, model, rival, discount)
     u = np.zeros(N)
-    for sweep in range(MAX_PROBING_SWEEPS):
+    for sweep in range(max_sweeps):
         change = 0.0
         for step in range(N):
             i = step if sweep % 2 == 0 else N - 1 - step
@@ -61,7 +56,7 @@ def plan_probing_actions(order, chain, model, rival):  # type: ignore[no-untyped
 
 @numba.njit(cache=True, nogil=True)
 def _rival_visits(order, chain, model, rival, discount):  # type: ignore[no-untyped-def]
-    """[N] discounted visits of the rival from the start, in the empirical model."""
+    """Return [N] the discounted visits of the rival from the start, in the empirical model."""
     place, end = chain.place, chain.end
     N, first = len(order), place[model.start]
     A = model.support.shape[0] // len(rival)
@@ -83,10 +78,9 @@ def _rival_visits(order, chain, model, rival, discount):  # type: ignore[no-unty
 
 @numba.njit(cache=True, nogil=True)
 def _solve_linear_system(M, b):  # type: ignore[no-untyped-def]
-    """b [N] <- M^{-1} b; M [N, N] is overwritten. No rows change places: the diagonal outweighs the rest of a column.
-
-    Most entries are zero and are skipped. Numba takes two seconds to compile the call of a library instead.
-    """
+    """b [N] <- M^{-1} b; M [N, N] is overwritten."""
+    # No pivoting: M is diagonally dominant by columns. Most entries are zero and are skipped. np.linalg.solve would
+    # take Numba two seconds to compile.
     N = len(b)
     for k in range(N):
         for i in range(k + 1, N):
@@ -103,7 +97,7 @@ def _solve_linear_system(M, b):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _future_uncertainty(x, chain, model):  # type: ignore[no-untyped-def]
-    """Half of what the pair x adds to the mean of Z over its observed successors."""
+    """Return half of the width of the pair x for the mean of Z over its observed successors."""
     mean, square, most = 0.0, 0.0, 0.0
     for k in range(model.support[x]):
         z = chain.Z[chain.place[model.successor[x, k]]]
@@ -115,7 +109,7 @@ def _future_uncertainty(x, chain, model):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _probing_rewards(order, chain, model, rival, discount):  # type: ignore[no-untyped-def]
-    """[N, A] what one more try of each pair takes off the bound, up to a common factor."""
+    """Return [N, A] how much one more try of each pair lowers the bound, up to a common factor."""
     F, beta, top, ceiling = chain.F, chain.beta, chain.top, chain.Z.max()
     N, first = len(order), chain.place[model.start]
     A = model.support.shape[0] // len(rival)
@@ -141,9 +135,8 @@ def _probing_rewards(order, chain, model, rival, discount):  # type: ignore[no-u
         column_moments(x, model, chain.place, F, sd, span, mean)
         need += w[i] * np.abs(mean[:N] - F[i, :N])
         noise = math.sqrt(0.5 * r) * (sd[N] + sd[:N] @ beta) + r * (span[N] + span[:N] @ beta) + q * min(mean[N], top)
-        reward[i, a] += (
-            w[i] * (noise + _future_uncertainty(x, chain, model)) * r
-        )  # the radius r is about a constant over the tries
+        # the radius r is about a constant divided by the tries
+        reward[i, a] += w[i] * (noise + _future_uncertainty(x, chain, model)) * r
     for i in range(N):
         x = chain.pair[i]
         if x >= 0:

@@ -1,71 +1,65 @@
-"""How far from optimal a policy can be, from action gaps, not value intervals (docs/theory-sharper.md, lemmas 7 to 9).
+"""How far a policy is from optimal, from its action gaps (docs/theory-sharper.md, lemmas 7 to 9).
 
 For one goal and one policy pi with V^pi <= Y, let W be the expected visits under the *empirical* kernel (W = (I -
-P_hat)^{-1} off the goal) and v = W 1. The true value is V^pi = v + W xi exactly, with xi(s) = (p - p_hat) V^pi at the
-policy's pairs: whatever is unknown enters through the vector xi. Hence:
+P_hat)^{-1} off the goal) and v = W 1. The true value is exactly V^pi = v + W xi, with xi(s) = (p - p_hat) V^pi at the
+policy's pairs: everything unknown enters through the vector xi. Hence:
 
 * |xi| <= beta, the least solution of  beta = b + K beta: b(s) is the width of one backup of v, K(s, y) the width
-  of one backup of W(., y) (seminorms of columns of W: what is common to neighbours cancels);
-* V^pi(s0) = v(s0) + sum_y W(s0, y) xi(y): in a quiet window the unseen mass is bounded for all pairs together (lemma
-  3b), so that it counts once and not at every step of the way;
+  of one backup of W(., y) (seminorms of columns of W: what is common to neighbours cancels) (lemma 7);
+* V^pi(s0) = v(s0) + sum_y W(s0, y) xi(y): the window of lemma 3b bounds the unseen mass of all its pairs together, so
+  it counts once and not at every step (corollary of lemma 7);
 * V^pi(s') - V^pi(s) is v(s') - v(s) up to sum_y |W(s', y) - W(s, y)| beta(y): the common error of neighbouring
-  states drops out, which pointwise intervals cannot do; this bounds the advantages A(s, a) = Q^pi(s, a) - V^pi(s)
-  from below;
-* the sub-optimality Z = V^pi - V* satisfies Z <= max_a -A(s, a) + p_sa Z, so that
-  Z <- min{ Z, max_a -A_low(s, a) + Up_sa(Z) }, started at Y - V, is an upper bound at every iterate.
+  states cancels, which pointwise intervals cannot do; this bounds the advantages A(s, a) = Q^pi(s, a) - V^pi(s)
+  from below (lemma 8);
+* the sub-optimality Z = V^pi - V* satisfies Z <= max_a -A(s, a) + p_sa Z. So every iterate of
+  Z <- min{ Z, max_a -A_low(s, a) + Up_sa(Z) } from Z = Y - V is an upper bound (lemma 9).
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numba
 import numpy as np
 
-from adagoal.core.local_backup import VECTOR_MATH_OPTIONS
+from adagoal.core.operators import FAST_SUM_OPTIONS, VECTOR_MATH_OPTIONS, ball_width, closed_form_up
 from adagoal.core.types import Bools, Floats, Longs
 
 MAX_GAP_ITERATIONS = 100
+"""Iterations of lemma 7 and sweeps of lemma 9; every iterate is a bound, so stopping early is safe."""
 MAX_VALUE_RATIO = 1000.0
-"""Empirical values beyond this multiple of the upper bounds give no bound."""
+"""Policies whose empirical value exceeds this multiple of their upper bound get no bound: W is ill-conditioned."""
 
 
 class PolicyChain(NamedTuple):
     """The policy under the empirical kernel, on the N seen states."""
 
-    place: Longs
-    """[S] the number of every state among them, -1 for others"""
-    end: Bools
-    """[N] the goal"""
-    pair: Longs
-    """[N] the policy's pair, -1 at the goal and where it resets"""
-    F: Floats
-    """[N, N + 1] the visits W, and the value v in the last column"""
-    beta: Floats
-    """[N] bounds on |xi|"""
-    seen: Floats
-    """[N] the part of it that is due to the observed successors"""
-    masses: Floats
-    """[3, N] what is known of the mass of the others"""
-    top: float
-    Z: Floats
-    """[N] bounds on the sub-optimality (lemma 9)"""
+    place: Longs  # [S] index of every state among the N, -1 for others
+    end: Bools  # [N] the goal
+    pair: Longs  # [N] the policy's pair, -1 at the goal and at resets
+    F: Floats  # [N, N + 1] the visits W, and the value v in the last column
+    beta: Floats  # [N] bounds on |xi|
+    seen: Floats  # [N] the part of beta due to the observed successors
+    masses: Floats  # [3, N] bounds on the unseen mass (_unseen_masses)
+    top: float  # bound on V^pi everywhere
+    Z: Floats  # [N] bounds on the sub-optimality (lemma 9)
 
 
 @numba.njit(cache=True, nogil=True)
 def bound_suboptimality(order, goal, model, V, Y, policy, all_seen, rival):  # type: ignore[no-untyped-def]
-    """Bounds on V^pi(start) - V*(start), on V^pi(start), and on V^pi everywhere, for the policy pi [S] to ``goal`` [S].
+    """Return bounds on V^pi(start) - V*(start), on V^pi(start) and on V^pi everywhere, and the :class:`PolicyChain`.
 
-    V <= V* and V^pi <= Y on the states of ``order``, which are all that there are where ``all_seen``. The ``rival``
-    [S] becomes the policy that attains the first bound; with the :class:`PolicyChain`, it says where more tries would
-    lower it. All is infinite where the policy is not proper under the empirical kernel.
+    ``policy`` [S] is pi and leads to ``goal`` [S]; V <= V* and V^pi <= Y at the states of ``order``. ``all_seen`` says
+    that no other states exist. ``rival`` [S] becomes the policy that attains the first bound: together with the chain
+    it tells where more tries would lower that bound. All bounds are infinite if the policy is not proper under the
+    empirical kernel.
     """
     N = len(order)
     A = model.support.shape[0] // V.shape[0]
     place = np.full(V.shape[0], -1)
-    pair = np.full(N, -1)  # the policy's pair in every place, -1 at the goal and where it resets
-    end = goal[order]  # the places of the goal
+    pair = np.full(N, -1)
+    end = goal[order]
     top = 1.0 + Y[model.start]
     for i in range(N):
         s = order[i]
@@ -74,7 +68,7 @@ def bound_suboptimality(order, goal, model, V, Y, policy, all_seen, rival):  # t
         if not goal[s] and policy[s] != A and not model.terminal[s]:
             pair[i] = s * A + policy[s]
     F = _expected_visits(pair, place, end, model, _order_nearest_first(order, Y), MAX_VALUE_RATIO * top)
-    if not F[:, N].max() <= MAX_VALUE_RATIO * top:  # not proper under the empirical kernel, or hardly so
+    if not F[:, N].max() <= MAX_VALUE_RATIO * top:  # also true for NaN
         none = np.zeros(N)
         return np.inf, np.inf, np.inf, PolicyChain(place, end, pair, F, none, none, np.zeros((3, N)), top, none)
     beta, seen = _estimation_errors(pair, place, model, F, top)
@@ -87,7 +81,8 @@ def bound_suboptimality(order, goal, model, V, Y, policy, all_seen, rival):  # t
 
 @numba.njit(cache=True, nogil=True)
 def _order_nearest_first(order, Y):  # type: ignore[no-untyped-def]
-    """[N] the places of ``order`` by their Y (by insertion: Numba takes a second to compile a sort of its own)."""
+    """Return [N] the indices of ``order`` sorted by Y."""
+    # by insertion, because Numba takes a second to compile its own sort
     turn = np.arange(len(order))
     for i in range(len(order)):
         k = i
@@ -100,19 +95,19 @@ def _order_nearest_first(order, Y):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _expected_visits(pair, place, end, model, turn, most):  # type: ignore[no-untyped-def]
-    """F [N, N + 1]: W, the visits under the empirical kernel, zero at the goal, and in the last column v = W 1.
+    """Return F [N, N + 1]: the visits W under the empirical kernel, zero at the goal, and v = W 1 in the last column.
 
-    States are eliminated in the order ``turn`` [N], those near the goal first, so that few rows meet in a column: zeros
-    are skipped, and what is left of a world whose states have few neighbours is a narrow band. Nothing cancels but on
-    the diagonal, as I - P_hat has no positive entries elsewhere. A pivot is 1 over visits to its state until a later
-    one is met: where there are more than ``most``, the largest entry of v is infinite.
+    v is infinite if a state is visited more than ``most`` times.
     """
+    # Gauss elimination in the order ``turn`` [N], nearest to the goal first. In a world whose states have few
+    # neighbours the matrix is a narrow band then, and zeros are skipped. No pivoting: I - P_hat has no positive entries
+    # off the diagonal, so nothing cancels elsewhere. A pivot is 1 over the visits to its state before a later one.
     N, first = len(pair), place[model.start]
     rank = np.empty(N, np.int64)
     for i in range(N):
         rank[turn[i]] = i
-    M, W = np.eye(N), np.eye(N)  # both in the order of the turns
-    last = np.arange(N)  # of the entries in a row of M
+    M, W = np.eye(N), np.eye(N)  # rows and columns in the order of elimination
+    last = np.arange(N)  # last nonzero entry of every row of M
     F = np.zeros((N, N + 1))
     for i in range(N):
         x, at = pair[i], rank[i]
@@ -149,7 +144,7 @@ def _expected_visits(pair, place, end, model, turn, most):  # type: ignore[no-un
 
 @numba.njit(cache=True, nogil=True)
 def _estimation_errors(pair, place, model, F, top):  # type: ignore[no-untyped-def]
-    """The bounds beta [N] on |xi| of lemma 7, and their part b + K beta - q top on the observed successors."""
+    """Return the bounds beta [N] on |xi| of lemma 7, and their part b + K beta on the observed successors."""
     N = len(pair)
     sd, span, mean = np.empty(N + 1), np.empty(N + 1), np.empty(N + 1)
     b, unseen, K, beta = np.zeros(N), np.zeros(N), np.zeros((N, N)), np.zeros(N)
@@ -159,11 +154,11 @@ def _estimation_errors(pair, place, model, F, top):  # type: ignore[no-untyped-d
             continue
         column_moments(x, model, place, F, sd, span, mean)
         r, q = model.r[x], model.q[x]
-        b[i] = math.sqrt(2.0 * r) * sd[N] + r * span[N]
+        b[i] = ball_width(r, sd[N], span[N])
         unseen[i] = q * top
         for y in range(N):
-            K[i, y] = math.sqrt(2.0 * r) * sd[y] + r * span[y]
-        beta[i] = min((math.sqrt(2.0 * r) + r + q) * top, top)
+            K[i, y] = ball_width(r, sd[y], span[y])
+        beta[i] = min((ball_width(r, 1.0, 1.0) + q) * top, top)
     for _ in range(MAX_GAP_ITERATIONS):
         new = np.minimum(beta, b + unseen + K @ beta)
         change = np.abs(new - beta).max()
@@ -175,7 +170,7 @@ def _estimation_errors(pair, place, model, F, top):  # type: ignore[no-untyped-d
 
 @numba.njit(cache=True, nogil=True)
 def _unseen_masses(pair, model):  # type: ignore[no-untyped-def]
-    """[3, N] q of the policy's pairs; the same outside the quiet window, 0 inside; 1/visits inside it, 0 outside."""
+    """Return [3, N]: q of the policy's pairs; q outside the window and 0 inside; 1/visits inside and 0 outside."""
     masses = np.zeros((3, len(pair)))
     for i in range(len(pair)):
         x = pair[i]
@@ -190,7 +185,7 @@ def _unseen_masses(pair, model):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _value_bounds(order, chain, model, Y):  # type: ignore[no-untyped-def]
-    """The corollary of lemma 7: V^pi(start) = v + W xi is bounded, and V^pi by a number that holds everywhere."""
+    """Return bounds on V^pi(start) and on V^pi everywhere (corollary of lemma 7)."""
     N, first = len(order), chain.place[model.start]
     value, most, none = np.inf, 0.0, np.zeros(N)
     for i in range(N):
@@ -203,7 +198,7 @@ def _value_bounds(order, chain, model, Y):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _action_gains(order, chain, model, V, Y, policy):  # type: ignore[no-untyped-def]
-    """gain [N, A + 1] of lemma 8, the reset last: how much better than the policy an action may be."""
+    """Return the gains [N, A + 1] of lemma 8: how much better than the policy each action may be, the reset last."""
     place, F = chain.place, chain.F
     N, first = len(order), place[model.start]
     A = model.support.shape[0] // len(V)
@@ -233,9 +228,9 @@ def _action_gains(order, chain, model, V, Y, policy):  # type: ignore[no-untyped
 
 @numba.njit(cache=True, nogil=True)
 def _iterate_suboptimality(order, chain, model, gain, elsewhere, V, Y, policy, rival):  # type: ignore[no-untyped-def]
-    """Z(start) after the iteration of lemma 9, from Y - V downwards; chain.Z <- Z, ``rival`` <- what holds Z up.
+    """Return Z(start) of lemma 9, iterated from Y - V downwards; write Z into the chain and its argmax into ``rival``.
 
-    ``elsewhere`` is a bound on the sub-optimality in states never seen.
+    ``elsewhere`` bounds the sub-optimality in states never seen.
     """
     place, end = chain.place, chain.end
     N, first = len(order), place[model.start]
@@ -262,13 +257,11 @@ def _iterate_suboptimality(order, chain, model, gain, elsewhere, V, Y, policy, r
                         m += model.p_split[x, k] * z
                         most = max(most, z)
                     if policy[s] != a and gain[i, a] + (1.0 - model.q[x]) * most <= best:
-                        continue  # whatever the variance is
+                        continue  # not the argmax for any variance: saves most of the second pass
                     for k in range(model.support[x]):
                         variance += model.p_split[x, k] * (Z[place[model.successor[x, k]]] - m) ** 2
-                    up = m + math.sqrt(2.0 * model.r[x] * variance) + model.r[x] * (most - m)
-                    up = (1.0 - model.q[x]) * min(up, most)
-                    if policy[s] == a:
-                        up += model.q[x] * ceiling
+                    # Other actions pay nothing for their unseen mass here: lemma 9 only uses V* >= 0 there.
+                    up = closed_form_up(m, variance, most, model.r[x], model.q[x], ceiling if policy[s] == a else 0.0)
                 if gain[i, a] + up > best:
                     best = gain[i, a] + up
                     action = a
@@ -282,19 +275,13 @@ def _iterate_suboptimality(order, chain, model, gain, elsewhere, V, Y, policy, r
     return Z[first]
 
 
-# One pair, seen from all columns of the visits at once: the inner loops of :mod:`adagoal.certified.gaps`.
-
-
-FAST_SUM_OPTIONS: dict[str, Any] = VECTOR_MATH_OPTIONS | {"fastmath": {"nnan", "nsz", "reassoc"}}
-"""Sums in any order."""
+# The inner loops: one pair, for all columns of the visits at once.
 
 
 @numba.njit(**VECTOR_MATH_OPTIONS)
 def column_moments(x, model, place, F, sd, span, mean):  # type: ignore[no-untyped-def]
-    """Standard deviation, range and mean of every column of F [N, m] over the observed successors of the pair x.
-
-    Up to four successors are one loop that keeps everything in registers (as in :mod:`adagoal.planning.simd_sweeps`).
-    """
+    """Standard deviation, range and mean of every column of F [N, m] over the observed successors of the pair x."""
+    # Up to four successors are one loop that keeps everything in registers.
     o, first = model.support[x], np.uintp(place[model.successor[x, 0]])
     if o <= 4:
         i1, w1 = _successor_and_weight(x, 1, model, place)
@@ -307,7 +294,7 @@ def column_moments(x, model, place, F, sd, span, mean):  # type: ignore[no-untyp
             span[y] = max(max(d1, d2), max(d3, 0.0)) - min(min(d1, d2), min(d3, 0.0))
             mean[y] = m + F[first, y]
         return
-    low, high = np.zeros(F.shape[1]), np.zeros(F.shape[1])  # beside the first successor
+    low, high = np.zeros(F.shape[1]), np.zeros(F.shape[1])  # relative to the first successor
     mean[:], sd[:] = 0.0, 0.0
     for k in range(1, o):
         i, w = _successor_and_weight(x, k, model, place)
@@ -324,17 +311,17 @@ def column_moments(x, model, place, F, sd, span, mean):  # type: ignore[no-untyp
 
 @numba.njit(**VECTOR_MATH_OPTIONS)
 def _successor_and_weight(x, k, model, place):  # type: ignore[no-untyped-def]
-    """The place of the k-th successor of a pair and its weight; beyond the last one the first with weight zero."""
+    """Return the index and weight of the k-th successor of a pair; beyond the last, the first one with weight zero."""
     inside = k < model.support[x]
     return np.uintp(place[model.successor[x, k if inside else 0]]), model.p_split[x, k] if inside else 0.0
 
 
 @numba.njit(**FAST_SUM_OPTIONS)
 def weighted_error(one, other, chain, quiet_log):  # type: ignore[no-untyped-def]
-    """A bound on sum_y weights(y) |xi(y)| with weights = |one - other|, both [N].
+    """Return a bound on sum_y weights(y) |xi(y)| with weights = |one - other|, both [N].
 
-    The observed successors add sum_y weights(y) seen(y). The others add top sum_y weights(y) q_y, where the pairs of
-    the quiet window share their unseen mass.
+    Observed successors add sum_y weights(y) seen(y). The others add top sum_y weights(y) q_y, and the pairs in the
+    window share their unseen mass (lemma 3b).
     """
     seen, each, alone, shared = 0.0, 0.0, 0.0, 0.0
     for y in range(len(one)):
@@ -348,11 +335,11 @@ def weighted_error(one, other, chain, quiet_log):  # type: ignore[no-untyped-def
 
 @numba.njit(**FAST_SUM_OPTIONS)
 def advantage_noise(r, q, top, beta, sd, span, mean):  # type: ignore[no-untyped-def]
-    """What a pair with these widths [N + 1], the value last, adds to the advantage of lemma 8."""
+    """Return the error of the advantage in lemma 8 that is due to this pair, from moments [N + 1], the value last."""
     N = len(beta)
     spread, reach, size = sd[N], span[N], mean[N]
     for y in range(N):
         spread += sd[y] * beta[y]
         reach += span[y] * beta[y]
         size += mean[y] * beta[y]
-    return math.sqrt(2.0 * r) * spread + r * reach + q * min(size, top)
+    return ball_width(r, spread, reach) + q * min(size, top)

@@ -1,51 +1,40 @@
-"""One column per goal: tables of values and policies that grow with the states and with the goals found.
+"""Storage of the bounds and policies of every goal: one column per goal, in tables that grow. No decisions.
 
-All goals never seen so far look the same and share column 0, whose goal is to reach any of them. So do goals that were
-seen, as long as more than L + epsilon transitions lead there from the start: they lie beyond the radius for sure. What
-bounds the distance to the nearest of them from below bounds that to each. A goal gets a column of its own, a copy of
-that one, when a way is found that is short enough.
+Goals never seen share column 0, whose goal is to reach any of them: a lower bound on the distance to the nearest is one
+for each. So do goals that are seen but more than L + epsilon transitions away from the start: they lie beyond the
+radius for sure. When a shorter way to a goal is found, it gets its own column, a copy of column 0
+(docs/theory-more.md, the shared column).
 """
 
 from __future__ import annotations
 
-import os
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any, ClassVar
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core.compiled_code import run_jobs_in_threads
 from adagoal.core.environment import OTHER_GOALS
 from adagoal.core.file_formats import ArraySchema, ArraySpec, check_arrays
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Actions, Longs
 
-UPPER_START_FACTOR = 1.25
-"""Upper bounds start at this multiple of C: a policy whose value they cannot bound by C yet may get a better bound."""
-MAX_THREADS = 16
-"""At most."""
-MAX_RESERVED_VALUES = 2**27
-"""Values of a table that there is room for at once: memory that nobody has touched yet costs nothing."""
-PREFAULT_COLUMNS, PREFAULT_PIECE_COLUMNS, MIN_THREADED_PREFAULT_VALUES = 256, 32, 2**16
-"""Columns that are touched together, in pieces, before they are needed; and the values of a piece that threads are
-worth. Memory that is fresh takes longer than all that is ever done with most columns."""
-NO_KNOWN_PATH = 2**62
-"""Hops to a state to which no way is known."""
+NO_KNOWN_PATH = 2**62  # hops to a state without a known path
 
 
 def one_column_per_goal(space: GoalSpace) -> tuple[Longs, Longs]:
-    """(goals [G], column [N]) of estimates with one column per goal, seen or not; column -1 is that of no goal."""
+    """Return (goals [G], column [N]) of estimates with one column for every goal; -1 for numbers that are no goals."""
     goals, column = space.goal_numbers, np.full(space.n_goal_numbers, -1)
     column[goals] = np.arange(len(goals))
     return goals, column
 
 
 class GoalTable:
-    """What the certified estimates know about every goal."""
+    """Bounds and policies of every goal: tables [S, columns] and rows [columns]."""
+
+    reserved_values = 2**27
+    """Values reserved for a table, 1 GiB of float64: memory is free until it is written, and reserving saves copies."""
 
     TABLE_NAMES = ("V", "Y", "optimistic", "probing", "best", "returned")
     ROW_NAMES = ("goal_state", "D", "upper", "gap", "stale", "polished")
@@ -61,50 +50,52 @@ class GoalTable:
         "column": ArraySpec("int64", ("N",), low=0, below="C"),
         "_is_goal": ArraySpec("bool", ("N",)),
     }
-    """What a checkpoint holds; R states and N goals, fewer than there are where some were found since the last plan."""
+    """Arrays of a checkpoint. R states and N goals may be fewer than now: some were found since the last plan."""
 
-    def __init__(self, counts: TransitionCounts, cap: float, space: GoalSpace) -> None:
+    def __init__(
+        self, counts: TransitionCounts, cap: float, space: GoalSpace, upper_start_factor: float = 1.25
+    ) -> None:
+        """Upper bounds start at ``upper_start_factor`` times the cap C."""
         states, actions = counts.n_states, counts.n_actions
-        self.counts, self.cap, self.space = counts, cap, space
+        self.counts, self.cap, self.space, self.upper_start_factor = counts, cap, space, upper_start_factor
         self._is_goal = np.isin(np.arange(space.n_goal_numbers), space.goal_numbers)
         self.goals = np.flatnonzero(self._is_goal)
         """[G] the goal space"""
-        self._thread_pool = ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1))
-        self._column_capacity = self._n_prefaulted = 1
-        self._n_known_transitions = -1
-        """Different transitions observed at the last look for goals"""
-        self._hop_counts = np.zeros(0, np.int64)
-        """[S] how many of them lead to each state at least"""
-        self._known_support = np.zeros(0, np.int64)
-        """[X] how many of them each pair has"""
+        self._column_capacity = 1
+        self._n_known_transitions = -1  # distinct transitions at the last call of add_columns
+        self._hop_counts = np.zeros(0, np.int64)  # [S] fewest observed transitions from the start
+        self._known_support = np.zeros(0, np.int64)  # [X] the support that _hop_counts has taken in
+        # Tables and rows with room for more columns. Columns are contiguous, because a backup reads only one.
         self._wide_arrays: dict[str, NDArray[Any]] = {}
-        """The tables and rows with room for more columns, each column in one piece: a backup reads no other one"""
         self.column = np.zeros(space.n_goal_numbers, np.int64)
-        """[N] column of every goal; 0 for those never seen, or only far away"""
+        """[N] column of every goal; 0 for goals never seen, or only far away"""
         self.V = np.zeros((states, 1))
         """[S, columns] lower bounds"""
-        self.Y = np.full((states, 1), UPPER_START_FACTOR * cap)
+        self.Y = np.full((states, 1), upper_start_factor * cap)
         """[S, columns] upper bounds"""
         self.optimistic = np.zeros((states, 1), np.int16)
         """[S, columns] greedy for V: what exploration plays"""
         self.probing = np.full((states, 1), -1, np.int16)
-        """[S, columns] greedy for the sub-optimality bound, -1 where there is none"""
+        """[S, columns] actions that probe the action gaps, -1: none"""
         self.best = np.full((states, 1), actions, np.int16)
         """[S, columns] the policy of Y"""
         self.returned = self.best.copy()
-        """[S, columns] the policy that ``upper`` and ``gap`` speak of"""
+        """[S, columns] the recorded policy, which ``upper`` and ``gap`` bound"""
         self.goal_state = np.full(1, -1)
         """[columns] the goal of every column, -1 for column 0"""
         self.D = np.zeros(1)
+        """[columns] lower bounds on V*(s0)"""
         self.upper = np.full(1, np.inf)
+        """[columns] upper bounds on the value of the recorded policy at s0"""
         self.gap = np.full(1, np.inf)
+        """[columns] upper bounds on its sub-optimality at s0"""
         self.stale = np.ones(1, bool)
         """[columns] not planned with the latest counts"""
         self.polished = np.zeros(1)
-        """[columns] the step count at the last exact plan"""
+        """[columns] step count at the last plan with exact duals"""
 
     def add_rows(self) -> None:
-        """Rows for states that the counts made room for, and places for goals that were found."""
+        """Add rows for new states and numbers for new goals."""
         states, actions = self.counts.n_states, self.counts.n_actions
         self.space.grow_states(states)
         if self.space.n_goal_numbers != len(self.column):
@@ -115,7 +106,7 @@ class GoalTable:
             return
         fill = {
             "V": 0.0,
-            "Y": UPPER_START_FACTOR * self.cap,
+            "Y": self.upper_start_factor * self.cap,
             "optimistic": 0,
             "probing": -1,
             "best": actions,
@@ -126,10 +117,10 @@ class GoalTable:
             wide = np.pad(array, [(0, states - len(array)), (0, 0)], constant_values=value)
             setattr(self, name, np.asfortranarray(wide))
         self._wide_arrays.clear()
-        self._column_capacity = len(self.D)  # the room of a shorter table would be too wide: ROOM is a number of values
+        self._column_capacity = len(self.D)  # the reserve is a number of values, so more rows mean fewer columns
 
     def add_columns(self) -> None:
-        """Columns for the goals to one of whose states a short way was found."""
+        """Give goals their own column if a short enough path to one of their states was found."""
         edges = int(self.counts.support.sum())
         if edges == self._n_known_transitions:
             return
@@ -140,7 +131,7 @@ class GoalTable:
             self._hop_counts, self._known_support, self.counts.start, self.counts.successor, self.counts.support
         )
         near = self._hop_counts <= self.cap - 1
-        found = np.zeros(len(self.column) + 1, bool)  # the last entry is for -1
+        found = np.zeros(len(self.column) + 1, bool)  # the last entry takes index -1
         found[self.space.goals_of_states[: self.counts.n_states][near]] = True
         known = len(self.D)
         for goal in np.flatnonzero(found[:-1] & (self.column == 0)):
@@ -149,14 +140,14 @@ class GoalTable:
             self.zero_at_goals(np.arange(known, len(self.D)))
 
     def block_columns(self, block: Longs) -> Longs:
-        """[S, W] the places in ``block`` of the goals of every state, -1 where there is none: what a sweep reads."""
+        """Return [S, W] the positions in ``block`` of the goals of every state, -1 for others: what a sweep reads."""
         if not self.space.members_complete:
             self.zero_at_goals(block[block > 0])  # some of their states may be new
         found: Longs = block_positions(block, len(self.D), self.column, self.space.goals_of_states)
         return found
 
     def goals_of_states(self) -> Longs:
-        """[S, W] the goals of every state, REST for those that share column 0."""
+        """Return [S, W] the goals of every state, OTHER_GOALS for those that share column 0."""
         if len(self.D) > self.space.goal_bound:
             return self.space.goals_of_states
         own = np.append(np.where(self.column > 0, np.arange(len(self.column)), OTHER_GOALS), -1)
@@ -164,7 +155,7 @@ class GoalTable:
         return found
 
     def zero_at_goals(self, columns: Longs) -> None:
-        """Both bounds are zero in the states of a goal."""
+        """Set both bounds to zero in the states of these goals."""
         at = self.space.columns_of_states(self.goal_state[columns])
         state, place = np.nonzero(at >= 0)
         column = columns[at[state, place]]
@@ -174,7 +165,7 @@ class GoalTable:
         columns = len(self.D)
         if columns == self._column_capacity:
             self._column_capacity = min(
-                max(2 * columns, MAX_RESERVED_VALUES // len(self.V)),
+                max(2 * columns, self.reserved_values // len(self.V)),
                 self.space.goal_bound + 1,
                 self.space.n_goal_numbers + 1,
             )
@@ -184,9 +175,6 @@ class GoalTable:
                 table = getattr(self, name)
                 self._wide_arrays[name] = np.empty((*table.shape[:-1], self._column_capacity), table.dtype, order="F")
                 self._wide_arrays[name][..., :columns] = table
-                self._n_prefaulted = columns
-        if columns == self._n_prefaulted:
-            self._prefault_columns()
         for name, wide in self._wide_arrays.items():
             wide[..., columns] = wide[..., 0]
             setattr(self, name, wide[..., : columns + 1])
@@ -196,32 +184,17 @@ class GoalTable:
         if columns == self.space.goal_bound:
             self.D[0] = np.inf  # no goal is left unseen
 
-    def _prefault_columns(self) -> None:
-        """The memory of the columns to come."""
-        first, self._n_prefaulted = (
-            self._n_prefaulted,
-            min(self._n_prefaulted + PREFAULT_COLUMNS, self._column_capacity),
-        )
-        tables = [self._wide_arrays[name] for name in self.TABLE_NAMES]
-        parts = [
-            table[:, i : min(i + PREFAULT_PIECE_COLUMNS, self._n_prefaulted)]
-            for i in range(first, self._n_prefaulted, PREFAULT_PIECE_COLUMNS)
-            for table in tables
-        ]
-        run_jobs_in_threads(
-            [partial(part.fill, 0) for part in parts],
-            self._thread_pool if parts[0].size > MIN_THREADED_PREFAULT_VALUES else None,
-        )
-
     def distance_bounds(self, goal: int) -> tuple[float, float]:
-        """[lower, upper]: the best policy takes at least lower, the returned one at most upper expected steps."""
+        """Return (lower, upper): at least lower expected steps for any policy, at most upper for the recorded one."""
         j = self.column[goal]
         return float(self.D[j]), float(self.upper[j])
 
     def proven_policy(self, goal: int, table: Actions) -> Actions:
-        """[1, S] the goal's column of ``table``, the policies that ``upper`` speaks of; of ``optimistic`` as long as
-        nothing is proven. The reset stands in for actions that a state does not have, and for all actions in states
-        that were never met, whose masks are unknown."""
+        """Return [1, S] the goal's column of ``table``, the recorded policies; of ``optimistic`` if none is recorded.
+
+        The reset replaces actions that a state does not have, and all actions in states never seen, whose masks are
+        unknown.
+        """
         j, A = self.column[goal], self.counts.n_actions
         actions = (table if np.isfinite(self.upper[j]) else self.optimistic)[:, j].copy()
         if not np.isfinite(self.upper[j]):
@@ -231,11 +204,11 @@ class GoalTable:
         return actions[None]
 
     def table_state(self) -> dict[str, NDArray[Any]]:
-        """For a checkpoint."""
+        """Return the arrays of a checkpoint."""
         return {name: getattr(self, name) for name in (*self.TABLE_NAMES, *self.ROW_NAMES, "column", "_is_goal")}
 
     def restore_table(self, arrays: dict[str, NDArray[Any]]) -> None:
-        """The inverse of :meth:`table_state`; the counts are restored already."""
+        """Invert :meth:`table_state`, on restored counts."""
         sizes = check_arrays(self.ARRAY_SCHEMA, arrays, {"A": self.counts.n_actions})
         column, goal_state, is_goal = arrays["column"], arrays["goal_state"], arrays["_is_goal"]
         shown = np.flatnonzero(column)
@@ -264,9 +237,9 @@ def _pad_to_size(array: Longs, size: int, fill: int) -> Longs:
 
 @numba.njit(cache=True, nogil=True)
 def shorten_hop_counts(hops, known, start, successor, support):  # type: ignore[no-untyped-def]
-    """hops [S] <- the fewest observed transitions that lead to each state from the start, after new ones were seen.
+    """Update hops [S], the fewest observed transitions from the start to each state, after new transitions.
 
-    ``known`` [X] is the support at the last look, and becomes that of today. Only what has become shorter is touched.
+    ``known`` [X] is the support at the last call, and is updated. Only states whose hops fall are visited.
     """
     actions, size = len(support) // len(hops), len(hops) + 1
     queue, waiting, first, last = np.empty(size, np.int64), np.zeros(len(hops), np.bool_), 0, 0
@@ -290,12 +263,49 @@ def shorten_hop_counts(hops, known, start, successor, support):  # type: ignore[
 
 @numba.njit(cache=True, nogil=True)
 def block_positions(block, columns, column, at):  # type: ignore[no-untyped-def]
-    """[S, W] the places in ``block`` of the goals ``at`` [S, W] every state, -1 where there is none."""
-    place, found = np.full(columns, -1), np.full(at.shape, -1)
+    """Return [S, W] the positions in ``block`` of the goals ``at`` [S, W] of every state, -1 for others."""
+    position, found = np.full(columns, -1), np.full(at.shape, -1)
     for b in range(len(block)):
-        place[block[b]] = b
+        position[block[b]] = b
     for s in range(at.shape[0]):
         for k in range(at.shape[1]):
             if at[s, k] >= 0:
-                found[s, k] = place[column[at[s, k]]]
+                found[s, k] = position[column[at[s, k]]]
     return found
+
+
+@numba.njit(cache=True, nogil=True)
+def goal_error(D, upper, gap, L):  # type: ignore[no-untyped-def]
+    """Return what one goal lacks for the definition ``def_MGE``: min(upper - D, gap) or upper - L, the larger one."""
+    return max(min(upper - D, gap), upper - L)
+
+
+@numba.njit(cache=True, nogil=True)
+def goal_errors(D, upper, gap, L, cap):  # type: ignore[no-untyped-def]
+    """Return [columns] E: what every goal lacks, at least 0, with upper bounds cut at the cap."""
+    E = np.empty(len(D))
+    for j in range(len(D)):
+        E[j] = max(goal_error(D[j], min(upper[j], cap), gap[j], L), 0.0)
+    return E
+
+
+@numba.njit(cache=True, nogil=True)
+def record_if_better(j, value, bound, L, D, upper, gap, best, returned):  # type: ignore[no-untyped-def]
+    """Record the policy of Y, with this value and this gap, if that leaves a smaller error for column j."""
+    if goal_error(D[j], value, bound, L) < goal_error(D[j], upper[j], gap[j], L):
+        upper[j], gap[j] = value, bound
+        for s in range(best.shape[1]):
+            returned[j, s] = best[j, s]
+
+
+@numba.njit(cache=True, nogil=True)
+def record_sweep_results(block, order, start, L, cap, whole, V, Y, D, upper, gap, best, returned):  # type: ignore[no-untyped-def]
+    """Write the bounds of the start after a sweep of the columns ``block``; ``whole``: no Y exceeds the cap."""
+    for j in block:
+        D[j] = max(D[j], V[j, start])
+        proper = Y[j, start] <= cap - 1.0  # lemma 6
+        if proper and not whole:  # lemma 10 needs V^pi <= C everywhere
+            for s in order:
+                proper &= Y[j, s] <= cap
+        if proper:
+            record_if_better(j, Y[j, start], np.inf, L, D, upper, gap, best, returned)

@@ -1,13 +1,13 @@
-"""What a goal learns from its neighbours: bounds that go by way of another goal (docs/theory.md, lemma 13).
+"""The triangle inequality: bounds by way of a neighbouring goal (docs/theory-sharper.md, lemma 13).
 
-Whoever can reach g can go on from there to h, and the other way round:
+An agent that reaches g can continue to h, and the other way round:
 
-    V*_g(s) >= V*_h(s) - V*_h(g)      so that   V_g <- max{ V_g, V_h - Y_h(g) }      is a lower bound, and
-    V*_g(s) <= V*_h(s) + V*_g(h)      so that   Y_g <- min{ Y_g, Y_h + Y_g(h) }      is an upper bound,
+    V*_g(s) >= V*_h(s) - V*_h(g)      so   V_g <- max{ V_g, V_h - Y_h(g) }      is a lower bound, and
+    V*_g(s) <= V*_h(s) + V*_g(h)      so   Y_g <- min{ Y_g, Y_h + Y_g(h) }      is an upper bound,
 
-the latter for the policy of h where it is smaller, and for that of g elsewhere. A sweep carries news by the slips of a
-few states; a detour brings all that is known about one goal to the goal beside it, at the price of a row. In a world of
-10,000 states that saves most of the sweeps.
+the latter for the policy of h where it is smaller, and for the policy of g elsewhere. A sweep propagates information
+one transition at a time; this copies a neighbouring goal's whole bound in O(S). In a world of 10,000 states it saves
+most of the sweeps.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import numpy as np
 
 @numba.njit(cache=True, nogil=True)
 def improve_by_neighbours(block, goal_state, column, order, model, cap, least, V, Y, best):  # type: ignore[no-untyped-def]
-    """Improve the columns of ``block`` by their neighbours' where that brings the start ``least`` or more.
+    """Improve the columns of ``block`` by their neighbours if that improves the start by ``least`` or more.
 
-    Goals are states: ``goal_state`` [columns], -1 for column 0; ``column`` [S] that of every goal. V, Y and ``best``
-    [columns, S] are changed at the states of ``order``. Neighbours of g are the states that were seen to follow it.
+    Goals are states: ``goal_state`` [columns], -1 for column 0, and ``column`` [S] is the column of every goal. V, Y
+    and ``best`` [columns, S] are changed at the states of ``order``. Neighbours of g are its observed successors.
     """
     A, start = len(model.support) // V.shape[1], model.start
     values = np.empty(len(order))
-    bits = values.view(np.int64)  # a positive number's neighbours are one away
+    bits = values.view(np.int64)  # adding 1 to the bits of a positive float gives the next larger one
     for j in block:
         g = goal_state[j]
         if g < 0:
@@ -47,7 +47,7 @@ def improve_by_neighbours(block, goal_state, column, order, model, cap, least, V
             back = Y[below, g]
             for i in range(len(order)):
                 values[i] = V[below, order[i]] - back
-            bits -= 1  # rounded down where it is positive, and no bound elsewhere
+            bits -= 1  # round down; negative values are no bounds and are ignored below
             for i in range(len(order)):
                 s = order[i]
                 if values[i] > V[j, s] and s != g:
@@ -56,8 +56,8 @@ def improve_by_neighbours(block, goal_state, column, order, model, cap, least, V
             onward = Y[j, goal_state[above]]
             for i in range(len(order)):
                 values[i] = Y[above, order[i]] + onward
-            bits += 1  # rounded up
+            bits += 1  # round up
             for i in range(len(order)):
                 s = order[i]
-                if values[i] < Y[j, s]:  # not so at g, where Y is 0, nor where the detour leads
+                if values[i] < Y[j, s]:  # never true at g, where Y is 0
                     Y[j, s], best[j, s] = values[i], best[above, s]

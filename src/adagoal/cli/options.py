@@ -264,9 +264,6 @@ trust_option = click.option(
 workers_option = click.option(
     "--workers", type=int, default=1, show_default=True, help="Step so many copies of ENV at once, in processes."
 )
-device_option = click.option(
-    "--device", default="cpu", show_default=True, help="Where to plan: cpu, or gpu (extra gpu, method certified)."
-)
 engine_option = click.option(
     "--engine",
     metavar="local|ray",

@@ -57,7 +57,6 @@ folder_argument = click.argument("folder", metavar="DIR", type=click.Path(path_t
 @options.workers_option
 @options.engine_option
 @options.address_option
-@options.device_option
 @options.step_timeout_option
 @click.option("--estimate", is_flag=True, help="Stop as soon as the cost of the whole run can be told, and tell it.")
 @click.option("--live", is_flag=True, help="Serve the page of the run on this machine while it goes on.")

@@ -39,7 +39,6 @@ from adagoal.core.tabular_policy import Policy
 from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.envs.model import TabularMDP
 from adagoal.exact import graph_kernels
-from adagoal.planning.backends import NUMBA_BACKEND, Backend
 from adagoal.planning.model_arrays import SparseModel, TargetGoals, to_sparse_model
 from adagoal.planning.value_iteration import improve_policy, run_value_iteration
 
@@ -66,9 +65,7 @@ def is_at_most(value: ArrayLike, bound: ArrayLike) -> Bools:
     return result
 
 
-def optimal_values(
-    mdp: TabularMDP, goals: Sequence[GoalStates] | None = None, *, reset: bool = True, backend: Backend = NUMBA_BACKEND
-) -> Floats:
+def optimal_values(mdp: TabularMDP, goals: Sequence[GoalStates] | None = None, *, reset: bool = True) -> Floats:
     """V*(s -> g) as [S, G], infinite where no policy reaches g surely; all states are goals unless given.
 
     ``reset=False`` takes the reset action away (the reset-free problem of ``lemma_exp_sep``).
@@ -79,7 +76,7 @@ def optimal_values(
         if not (reset and np.isfinite(V[mdp.start, column])):
             sure = graph_kernels.almost_sure_states(model, membership_mask(targets.column, column))
             V[:, column] = np.where(sure, V[:, column], np.inf)
-    return _solve_all_goals(model, targets, V, np.inf, backend)
+    return _solve_all_goals(model, targets, V, np.inf)
 
 
 def optimal_policy(
@@ -137,7 +134,6 @@ def optimal_distances(
     goals: Sequence[GoalStates] | None = None,
     *,
     within: float = np.inf,
-    backend: Backend = NUMBA_BACKEND,
 ) -> Floats:
     """V*(s0 -> g) as [G] where it is at most ``within``, up to rounding; infinite where it is more.
 
@@ -158,7 +154,7 @@ def optimal_distances(
         V = graph_kernels.hop_counts_to_goals(model, *backwards, select_targets(targets, block), cap)
         reached = V[mdp.start] < cap
         found = block[reached]
-        best[found] = _solve_all_goals(model, select_targets(targets, found), V[:, reached], cap, backend)[mdp.start]
+        best[found] = _solve_all_goals(model, select_targets(targets, found), V[:, reached], cap)[mdp.start]
     return np.where(is_at_most(best, within), best, np.inf)
 
 
@@ -177,9 +173,9 @@ def diameter(mdp: TabularMDP, *, reset: bool = True) -> float:
     return float(optimal_values(mdp, reset=reset).max())
 
 
-def _solve_all_goals(model: SparseModel, targets: TargetGoals, V: Floats, cap: float, backend: Backend) -> Floats:
+def _solve_all_goals(model: SparseModel, targets: TargetGoals, V: Floats, cap: float) -> Floats:
     """V* [S, G] from the hops V [S, G], whose infinite entries are right; above the cap anything larger will do."""
-    V, residual = backend.exact_values(model, targets, V, cap, MAX_RESIDUAL, MAX_IMPROVEMENT_SWEEPS)
+    V, residual = run_value_iteration(model, targets, V, cap, MAX_RESIDUAL, MAX_IMPROVEMENT_SWEEPS)
     for j in np.flatnonzero(residual > MAX_RESIDUAL):
         V[:, j] = _policy_iteration(model, V[:, j], membership_mask(targets.column, int(j)), residual[j])
     return V

@@ -37,7 +37,7 @@ from adagoal.core.linear_mixture import LinearMixture
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.linear.mixture_counts import MixtureCounts
-from adagoal.planning.backends import NUMBA_BACKEND, Backend
+from adagoal.planning.mixture_sweeps import improve_mixture_bounds
 from adagoal.planning.model_arrays import MixtureBlock, TargetGoals, ThetaRegion, features_from_mixture
 
 REPLAN_GROWTH = 1.1
@@ -93,10 +93,8 @@ class MixtureBounds:
         epsilon: float,
         space: GoalSpace | None,
         note: Callable[[str], None],
-        backend: Backend = NUMBA_BACKEND,
     ) -> None:
         self.mixture, self.counts, self.learner, self.L, self.epsilon = mixture, counts, learner, L, epsilon
-        self._backend = backend
         self.name = learner.name
         self.cap = L + 1.0 + epsilon
         S, A = mixture.n_states, mixture.n_actions
@@ -239,7 +237,7 @@ class MixtureBounds:
             tolerance=5e-3 * self.epsilon,
         )
         bounds = self.V[block], self.Y[block], np.ascontiguousarray(self.optimistic.T[block]), self.best[block]
-        V, Y, optimistic, best = self._backend.mixture_bounds(self._features, self._theta_region, reach, *bounds)
+        V, Y, optimistic, best = improve_mixture_bounds(self._features, self._theta_region, reach, *bounds)
         self.V[block], self.Y[block], self.best[block] = V, Y, best
         self.optimistic = self.optimistic.copy()  # the old one may be in the hands of a plan
         self.optimistic[:, block] = optimistic.T

@@ -38,7 +38,7 @@ from adagoal.core.linear_mixture import LinearMixture
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Actions, Bools, Floats, Longs
 from adagoal.linear.mixture_counts import MixtureCounts
-from adagoal.planning.backends import NUMBA_BACKEND, Backend
+from adagoal.planning.mixture_sweeps import plan_mixture_horizon
 from adagoal.planning.model_arrays import RidgeEstimates, TargetGoals, features_from_mixture
 from adagoal.tabular.ucbvi import planning_horizon
 
@@ -76,9 +76,8 @@ class VTR:
         space: GoalSpace | None,
         note: Callable[[str], None],
         H: int | None = None,
-        backend: Backend = NUMBA_BACKEND,
     ) -> None:
-        self._backend, self._features = backend, features_from_mixture(mixture)
+        self._features = features_from_mixture(mixture)
         self.mixture, self.counts, self.L, self.epsilon, self.delta = mixture, counts, L, epsilon, delta
         enough = planning_horizon(L, epsilon, "literal")
         self.H = enough if H is None else H
@@ -177,7 +176,7 @@ class VTR:
             for Sigma, b in zip(self.Sigma, self.b, strict=True)
         )
         targets = TargetGoals(G, self.space.columns_of_states(self.goals))
-        self.table, self.V, self.U = self._backend.mixture_horizon(self._features, value, error, targets, self.H)
+        self.table, self.V, self.U = plan_mixture_horizon(self._features, value, error, targets, self.H)
         self.D = self.V[0, m.start].copy()
         self.plans += 1
 

@@ -1,4 +1,4 @@
-"""What the sweeps read and write: named tuples of arrays, which a backend may hand on to its device as they are.
+"""What the sweeps read and write: named tuples of arrays.
 
 S states, A actions beside the reset, G goals. The pair (s, a) has the number x = s * A + a, one of X = S * A. The reset
 is action number A: it leads to ``start``, costs one step, is known, and is the only action of a terminal state. A is
@@ -15,6 +15,9 @@ import numpy as np
 from adagoal.core.linear_mixture import LinearMixture
 from adagoal.core.types import Bools, Floats, Ints, Longs
 from adagoal.envs.model import TabularMDP
+
+BLOCK_GOALS = 16
+"""Goals that are swept together: the values of a state fill four vector registers, and a block stays in the cache."""
 
 
 class TransitionKernel(NamedTuple):

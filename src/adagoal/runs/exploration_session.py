@@ -30,7 +30,6 @@ from adagoal.core.transition_data import TransitionCounts, TransitionLog
 from adagoal.core.user_code import call_observer
 from adagoal.envs import model_sources
 from adagoal.goal_rules import GoalRule
-from adagoal.planning import backends
 from adagoal.runs import goal_spec
 from adagoal.runs.exploration_settings import (
     RUN_HISTORY_SCHEMA,
@@ -81,14 +80,8 @@ class ExplorationSession:
             raise InputError(f"{setting.radius} is not available with the method {setting.method}", "radius")
         counts = TransitionCounts(world.initial_states, world.n_actions, world.start)
         first = INITIAL_RADIUS if setting.has_growing_radius else float(setting.radius)
-        if setting.device != "cpu" and not method.supports_device:
-            able = ", ".join(name for name, method in methods.METHODS.items() if method.supports_device)
-            raise InputError(f"{setting.device} is for the method {able}, not for {setting.method}", "device")
         space = goal_spec.build_goal_space(setting, world, goals)
-        backend = backends.select_backend(setting.device, world.add_warning)
-        problem = methods.ExplorationProblem(
-            world, counts, first, setting.epsilon, setting.delta, space, backend, setting.seed
-        )
+        problem = methods.ExplorationProblem(world, counts, first, setting.epsilon, setting.delta, space, setting.seed)
         estimates = methods.build_estimates(setting.method, problem, setting.method_args)
         if setting.has_growing_radius:
             cast(SupportsRadiusCurriculum, estimates).set_radius(first, 1)

@@ -14,7 +14,6 @@ from adagoal.core.goal_space import GOAL_NAMES_SCHEMA
 from adagoal.core.transition_data import EMPIRICAL_MODEL_SCHEMA
 from adagoal.core.types import DIGEST_BYTES
 from adagoal.envs.env_factory import MAX_WORKERS
-from adagoal.planning.backends import DEVICES
 from adagoal.runs.folder_reader import MANIFEST_FORMAT
 
 UNLIMITED_BUDGET = 2**62
@@ -44,8 +43,6 @@ class ExplorationSettings:
     max_states: int | None = None
     workers: int = 1
     """Copies of the environment that are played at once."""
-    device: str = "cpu"
-    """Where plans are made: cpu or gpu."""
 
     @property
     def has_growing_radius(self) -> bool:
@@ -94,8 +91,6 @@ def check_exploration_settings(setting: ExplorationSettings) -> None:
             f"got {argument_checks.format_given_value(setting.budget)}",
             "budget",
         )
-    if setting.device not in DEVICES:
-        raise InputError(f"must be one of {', '.join(DEVICES)}, got {setting.device!r}", "device")
     argument_checks.check_seed("seed", setting.seed)
 
 
@@ -132,7 +127,6 @@ SETTINGS_SCHEMA: dict[str, Any] = {
     "start_seed": {"type": ["integer", "string", "null"], "minimum": 0, "maxLength": 6},
     "max_states": nullable_schema(COUNT_SCHEMA),
     "workers": {"type": "integer", "minimum": 1, "maximum": MAX_WORKERS},
-    "device": {"enum": list(DEVICES)},
 }
 """The fields of :class:`adagoal.runs.exploration_settings.ExplorationSettings`."""
 

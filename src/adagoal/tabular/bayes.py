@@ -41,8 +41,8 @@ from adagoal.core.goal_space import GoalSpace
 from adagoal.core.random_streams import StreamPurpose, random_stream
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Actions, Bools, Floats, Ints, Longs
-from adagoal.planning.backends import NUMBA_BACKEND, Backend
-from adagoal.planning.model_arrays import EnsembleModel, TargetGoals
+from adagoal.planning.model_arrays import BLOCK_GOALS, EnsembleModel, TargetGoals
+from adagoal.planning.shortest_paths import improve_ensemble_values
 
 N_MEMBERS = 24
 LOW_QUANTILE, HIGH_QUANTILE = 0.1, 0.9
@@ -79,11 +79,10 @@ class BayesianEstimates:
         L: float,
         epsilon: float,
         space: GoalSpace | None = None,
-        backend: Backend = NUMBA_BACKEND,
         seed: int = 0,
     ) -> None:
         self.counts, self.L, self.epsilon, self.cap = counts, L, epsilon, L + 1.0 + epsilon
-        self._backend, self._seed = backend, seed
+        self._seed = seed
         S, X, W = counts.n_states, len(counts.n), counts.successor.shape[1]
         self.space = space or GoalSpace.from_states(S, S)
         self.goals, self.column = one_column_per_goal(self.space)
@@ -164,14 +163,14 @@ class BayesianEstimates:
     def _solve_goal_block(self, wanted: Bools) -> None:
         """Values of a block of stale goals in all members: wanted ones first, then by their error."""
         todo = np.flatnonzero(self.stale)
-        block = np.sort(todo[np.lexsort((-self.E[todo], ~wanted[todo]))][: self._backend.block_size])
+        block = np.sort(todo[np.lexsort((-self.E[todo], ~wanted[todo]))][:BLOCK_GOALS])
         counts, goals = self.counts, self.goals[block]
         V, greedy = np.take(self.V, block, axis=2), np.take(self.greedy, block, axis=2)  # goals stay innermost
         members = EnsembleModel(
             counts.successor, self._places, self.p, self.atom, counts.terminal, counts.start, self._member_caps
         )
         targets = TargetGoals(len(block), self.space.columns_of_states(goals))
-        V, greedy = self._backend.ensemble_values(
+        V, greedy = improve_ensemble_values(
             members, targets, SWEEP_TOLERANCE_EPSILONS * self.epsilon, MAX_ENSEMBLE_SWEEPS, V, greedy
         )
         self.V[:, :, block], self.greedy[:, :, block] = V, greedy

@@ -20,7 +20,7 @@ from adagoal.core.file_formats import (
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Actions, Longs
-from adagoal.planning.backends import Backend
+from adagoal.planning.horizon_recursion import plan_finite_horizon
 from adagoal.planning.model_arrays import BonusTerms, TargetGoals, TransitionKernel
 
 MAX_POLICY_TABLE_BYTES = 2**32
@@ -38,12 +38,12 @@ class FiniteHorizonEstimates:
     }
     FACTS_SCHEMA = object_schema(plans=COUNT_SCHEMA)
 
-    def __init__(self, counts: TransitionCounts, space: GoalSpace, H: int, backend: Backend) -> None:
+    def __init__(self, counts: TransitionCounts, space: GoalSpace, H: int) -> None:
         S, G = counts.n_states, len(space.goal_numbers)
         if 2 * H * S * G > MAX_POLICY_TABLE_BYTES:
             text = f"{H} stages, {S} states and {G} goals need a policy table of {2 * H * S * G / 2**30:.0f} GiB"
             raise InputError(f"{text}; give fewer goals, or a smaller horizon (which voids a guarantee)", "method")
-        self.counts, self.space, self.H, self._backend = counts, space, H, backend
+        self.counts, self.space, self.H = counts, space, H
         self.goals, self.column = one_column_per_goal(space)
         self.goal_state = self.goals
         self.table: Actions = np.zeros((H, counts.n_states, len(self.goals)), np.int16)
@@ -59,7 +59,7 @@ class FiniteHorizonEstimates:
         p_hat = c.count / np.maximum(c.n, 1)[:, None]
         kernel = TransitionKernel(c.successor, p_hat, c.support, c.terminal, c.start)
         targets = TargetGoals(len(self.goals), self.space.columns_of_states(self.goals))
-        self.table, self.D, self.U = self._backend.finite_horizon(kernel, bonus, targets, self.H)
+        self.table, self.D, self.U = plan_finite_horizon(kernel, bonus, targets, self.H)
         self.planned_counts = c.n.copy()
         self.plans += 1
 

@@ -37,7 +37,6 @@ from adagoal.core.environment import ExplorationPlan
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Bools, Floats, Longs
-from adagoal.planning.backends import NUMBA_BACKEND, Backend
 from adagoal.planning.model_arrays import BonusTerms
 from adagoal.tabular.finite_horizon import FiniteHorizonEstimates
 
@@ -84,12 +83,11 @@ class UCBVI(FiniteHorizonEstimates):
         bonus: str = "literal",
         H: int | None = None,
         lazy: bool = False,
-        backend: Backend = NUMBA_BACKEND,
     ) -> None:
         enough, S = planning_horizon(L, epsilon, bonus), counts.n_states
         space = space or GoalSpace.from_states(S, S)
         stages = enough if H is None else H
-        super().__init__(counts, space, stages, backend)
+        super().__init__(counts, space, stages)
         self.L, self.epsilon, self.delta, self.bonus, self.lazy = L, epsilon, delta, bonus, lazy
         self.guarantee = bonus != "simplified" and stages >= enough
         self.episodes_per_plan = 1_000_000 if lazy else 1

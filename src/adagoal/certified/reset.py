@@ -1,14 +1,14 @@
-"""What it costs that the reset is only believed to lead to the start (docs/theory-more.md, section "The reset").
+"""Estimates under a reset that is only believed to lead to the start (docs/theory-more.md, lemma 10).
 
-Bounds are computed for the world in which the reset is exact. In the real one it leads elsewhere with an unknown
-probability q. As long as it never has, in n resets, with probability 1 - delta_r at all times (one window of lemma 3b):
+Bounds are computed as if the reset were exact. In truth it leads elsewhere with an unknown probability q. While it
+never has, in n resets, with probability 1 - delta_r at all times (one window of lemma 3b):
 
     q <= 1 - exp(-ln(1/delta_r) / n)
 
 and with C = L + 1 + eps, which bounds the value of a recorded policy everywhere,
 
     lower' = lower / (1 + q lower)
-    upper' = upper / (1 - q (C - upper))                        (infinite where that is beyond C)
+    upper' = upper / (1 - q (C - upper))                        (infinite if that exceeds C)
     E'     = E + q upper (C - lower + upper) / (1 - q C),  at most C - lower'
 """
 
@@ -23,45 +23,45 @@ from adagoal.core.exploration_run import SupportsRadiusCurriculum
 from adagoal.core.types import Floats
 
 RESET_DELTA_SHARE = 0.05
-"""Of delta, for the event that the reset leads elsewhere less often than is believed."""
+"""Share of delta of the event of lemma 10; the four events of lemmas 1 to 3 get the rest."""
 
 
 class ExactResetEstimates(SupportsRadiusCurriculum, Protocol):
-    """Estimates of a world with an exact reset."""
+    """Estimates that take the reset for exact."""
 
     cap: float
-    """C: the value of every recorded policy is at most this, from everywhere"""
+    """C: bound on the value of every recorded policy, from every state"""
 
     @property
     def upper(self) -> Floats:
-        """[columns] bounds on the values of the recorded policies; infinite where there is none"""
+        """[columns] upper bounds on the values of the recorded policies; infinite if there is no policy"""
         ...
 
 
 class UncertainReset:
-    """Estimates for a world that cannot vouch for its start: those for an exact reset, made wider."""
+    """Estimates for an environment whose reset is not certain: those for an exact reset, widened by lemma 10."""
 
     def __init__(self, exact: ExactResetEstimates, delta: float) -> None:
-        """``delta`` is the share of this event; ``exact`` has the rest."""
+        """``delta`` is the probability of this event; ``exact`` has been given the rest."""
         self.exact = exact
         self._log_inverse_delta = math.log(1.0 / delta)
 
     @property
     def q(self) -> float:
-        """A bound on the probability with which the reset leads elsewhere."""
+        """Upper bound on the probability that the reset leads elsewhere."""
         resets = self.exact.counts.n_resets
         return -math.expm1(-self._log_inverse_delta / resets) if resets else 1.0
 
     @property
     def D(self) -> Floats:
-        """[columns] lower bounds; column 0 stays infinite where no goal is left for it."""
-        D, nobody = self.exact.D, self.exact.goal_state < 0
+        """[columns] lower bounds; column 0 stays infinite if no goal shares it any more."""
+        D, shared = self.exact.D, self.exact.goal_state < 0
         with np.errstate(divide="ignore"):
-            return np.where(nobody & np.isinf(D), np.inf, 1.0 / (1.0 / D + self.q))
+            return np.where(shared & np.isinf(D), np.inf, 1.0 / (1.0 / D + self.q))
 
     @property
     def upper(self) -> Floats:
-        """[columns] bounds on the values of the recorded policies; infinite beyond C, where they say nothing."""
+        """[columns] upper bounds on the values of the recorded policies; infinite beyond C, where the lemma fails."""
         C, U = self.exact.cap, self.exact.upper
         with np.errstate(divide="ignore", invalid="ignore"):
             wider = np.where(U > 0.0, U / (1.0 - self.q * (C - U)), 0.0)
@@ -69,7 +69,7 @@ class UncertainReset:
 
     @property
     def E(self) -> Floats:
-        """[columns] error estimates; C - D' where nothing is known of a policy."""
+        """[columns] error estimates; C - D' without a recorded policy."""
         C, D, U = self.exact.cap, self.exact.D, self.exact.upper
         known = np.isfinite(self.upper)
         E: Floats = np.maximum(C - self.D, 0.0)
@@ -80,10 +80,10 @@ class UncertainReset:
         return E
 
     def distance_bounds(self, goal: int) -> tuple[float, float]:
-        """[lower, upper]: the best policy takes at least lower, the returned one at most upper expected steps."""
+        """Return (lower, upper): at least lower expected steps for any policy, at most upper for the recorded one."""
         j = self.exact.column[goal]
         return float(self.D[j]), float(self.upper[j])
 
     def __getattr__(self, name: str) -> Any:
-        """Everything else is as it is for an exact reset."""
+        """Delegate everything else to the exact estimates."""
         return getattr(self.exact, name)

@@ -1,10 +1,9 @@
-"""A second backend, in NumPy on whole arrays, as one for a GPU would be: no loop over states, pairs or goals."""
+"""The planners a second time, in NumPy on whole arrays: no loop over states, pairs or goals."""
 
 import numpy as np
 from scipy import sparse
 
-from adagoal.core.local_backup import FINEST_LEVEL, NEAREST_LEVEL_FACTOR
-from adagoal.planning.backends import NUMBA_BACKEND
+from adagoal.core.operators import FINEST_LEVEL, NEAREST_LEVEL_FACTOR
 
 
 def moments(model, p, F):
@@ -23,8 +22,8 @@ def by_state(model, Q, reset):
     return np.concatenate([Q, np.broadcast_to(reset, (S, 1, Q.shape[2]))], axis=1)
 
 
-def lower(model, block, V, policy):
-    """Lemma 5 for all states at once, with the closed forms of lemma 4, which are valid in any case."""
+def lower(model, block, V, policy, low=None):
+    """Lemma 5 for all states at once, with the closed form of lemma 4 or another ``low`` of means."""
     tried, cap = model.support[:, None] > 0, block.cap
     r = np.where(tried, model.r_low[:, None], 0.0)
     sure = np.where(model.support == 1, 1.0 - model.q, 0.0)[:, None]
@@ -35,7 +34,8 @@ def lower(model, block, V, policy):
         width = np.maximum(
             np.sqrt(2 * r * np.maximum(variance, 2 * r * (FINEST_LEVEL * cap) ** 2)), variance * FINEST_LEVEL / cap
         )
-        Q = np.where(tried, 1.0 + np.maximum(mean * (1.0 - r) - NEAREST_LEVEL_FACTOR * width, sure * mean), 1.0)
+        below = mean * (1.0 - r) - NEAREST_LEVEL_FACTOR * width if low is None else low(mean)
+        Q = np.where(tried, 1.0 + np.maximum(below, sure * mean), 1.0)
         Q = by_state(model, Q, np.minimum(cap, 1.0 + V[model.start]))
         policy = np.where(swept, Q.argmin(axis=1), policy).astype(np.int16)
         rise = np.where(swept & away, np.maximum(Q.min(axis=1) - V, 0.0), 0.0)
@@ -45,8 +45,8 @@ def lower(model, block, V, policy):
     return V, policy
 
 
-def upper(model, block, Y, policy):
-    """Lemma 6 for all states at once."""
+def upper(model, block, Y, policy, up=None):
+    """Lemma 6 for all states at once, with the closed form of lemma 4 or another ``up`` of means and largest values."""
     tried = model.support[:, None] > 0
     r, q = np.where(tried, model.r[:, None], 0.0), model.q[:, None]
     swept = np.isin(np.arange(len(Y)), block.order)[:, None]
@@ -54,7 +54,8 @@ def upper(model, block, Y, policy):
     for _ in range(block.sweeps):
         top = np.minimum(block.cap, 1.0 + Y[model.start])
         mean, variance, most = moments(model, model.p_split, Y)
-        inside = np.minimum(mean + np.sqrt(2 * r * variance) + r * (most - mean), most)
+        above = mean + np.sqrt(2 * r * variance) + r * (most - mean) if up is None else up(mean, most)
+        inside = np.minimum(above, most)
         Q = by_state(model, np.where(tried, 1.0 + (1.0 - q) * inside + q * top, np.inf), top)
         better = swept & away & (Q.min(axis=1) < Y)
         fall = np.where(better, Y - Q.min(axis=1), 0.0)
@@ -109,6 +110,3 @@ def stages(kernel, bonus, targets, horizon):
         for values in (low, high, gap):
             values[(targets.column[:, :, None] == np.arange(G)).any(axis=1)] = 0.0
     return policy, low[kernel.start], gap[kernel.start]
-
-
-NUMPY = NUMBA_BACKEND._replace(lower_bounds=lower, upper_bounds=upper, exact_values=exact, finite_horizon=stages)

@@ -1,0 +1,385 @@
+"""The four events: how far the counts can be from the truth, with probability 1 - delta (docs/theory.md, lemmas 1-3).
+
+A pair with n transitions has the counts c of its o observed successors. Since the o-th successor was found, n'
+transitions came with the counts c'; c0 = c - c' came before. With the union logarithms l1, l2, l3 of the three lemmas,
+
+    r_low = [ l1 + ln N_LEVELS ] / n                                                                   (lemma 1)
+    r     = [ l2 + ln max(4, o(o-1) if o > 4) + sum_i c'_i ln(c'_i/n') - ln KT(c) + ln KT(c0) ] / n',
+            KT(c) = Gamma(o/2) / Gamma(n + o/2) prod_i Gamma(c_i + 1/2) / Gamma(1/2)                    (lemma 2)
+    q     = 1 - exp( -[l3 + ln o(o+1)] / n' ), and 0 if o is the known number of successors            (lemma 3a)
+
+The smaller one of q and the bound of :class:`UnseenMassWindow` (lemma 3b) is used.
+
+:class:`ConfidenceSets` is the seam for another confidence bound: a subclass with its own ``radius``, ``low`` and
+``up`` works in the explorer (tests/test_planning.py has one).
+"""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import Executor
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from adagoal.certified import sweeps
+from adagoal.core.compiled_code import run_jobs_in_threads
+from adagoal.core.errors import InputError
+from adagoal.core.file_formats import ArraySchema, ArraySpec, check_arrays
+from adagoal.core.operators import N_LEVELS
+from adagoal.core.transition_data import TransitionCounts
+from adagoal.core.types import Bools, Floats, Ints, Longs
+from adagoal.planning.model_arrays import EmpiricalModel
+
+DELTA_SHARES = (0.35, 0.35, 0.05, 0.25)
+"""Shares of delta of the events of lemmas 1, 2, 3a and 3b; they sum to one."""
+NOT_ENTERED, EXCLUDED = 2**62, 2**62 + 1  # entry counts of pairs outside the window, and of pairs excluded for good
+
+
+class PairCounts(NamedTuple):
+    """The arrays of :class:`~adagoal.core.transition_data.TransitionCounts` that the radii depend on."""
+
+    counts: Longs  # [X, K] c
+    recent: Longs  # [X, K] c'
+    support: Ints  # [X] o
+    n: Longs  # [X]
+    settled: Longs  # [X] n - n'
+
+
+class PairRadii(NamedTuple):
+    """Frequencies and radii of every pair, named as in :class:`~adagoal.planning.model_arrays.EmpiricalModel`."""
+
+    p: Floats
+    p_split: Floats
+    r_low: Floats
+    r: Floats
+    q: Floats
+
+
+class ConfidenceSets:
+    """The empirical kernel of the counts, the radii of every pair, and the bounds that follow from them."""
+
+    pairs_per_job = 4096  # enough work for one thread
+    low = staticmethod(sweeps.improve_lower_bounds)
+    """(model, block, V [S, B], policy [S, B]): raised lower bounds and their greedy policy (lemmas 4 and 5)."""
+    up = staticmethod(sweeps.improve_upper_bounds)
+    """(model, block, Y [S, B], policy [S, B]): lowered upper bounds and the policy that they hold for (lemmas 4, 6)."""
+
+    def __init__(
+        self,
+        counts: TransitionCounts,
+        states: int,
+        pairs: int,
+        goals: int,
+        delta: float,
+        branching: int,
+        window_entry_factor: int = 4,
+    ) -> None:
+        """``states``, ``pairs`` and ``goals`` bound their numbers, ``branching`` the successors of a pair."""
+        self.counts, self.branching = counts, branching
+        # ln of the unions of lemmas 1, 2 and 3a over their shares of delta
+        self.union_logs = np.log(np.array([states * goals, pairs, pairs], float) / DELTA_SHARES[:3] / delta)
+        self._first_union_log = float(self.union_logs[0])
+        self.window = UnseenMassWindow(DELTA_SHARES[3] * delta, window_entry_factor)
+        X, shape = len(counts.n), counts.successor.shape
+        self._radii = PairRadii(np.zeros(shape), np.zeros(shape), np.full(X, np.inf), np.full(X, np.inf), np.ones(X))
+        self._counts_at_update = np.zeros(X, int)
+        self.transitions = 0
+        """Transitions at the last update; -1 if the next update computes all radii again"""
+        self.window_visits: Floats = np.zeros(X)
+        """[X] visits inside the window at the last update"""
+        self.q: Floats = np.ones(X)
+        """[X] bounds on the unseen mass at the last update; 1 for pairs added since"""
+        self.complete: Bools = np.zeros(X, bool)
+        """[X] pairs whose successors were all known at the last update, and whose lower bounds use lemma 2"""
+
+    def update_radii(self, threads: Executor | None = None, known_successor_balls: bool = False) -> bool:
+        """Take in new counts; return False if there are none since the last update.
+
+        ``known_successor_balls``: lower bounds use the ball of lemma 2 for pairs whose successors are all known.
+        """
+        counts = self.counts
+        self.grow_arrays()
+        if counts.absent.any():
+            self._set_absent_pairs(np.flatnonzero(counts.absent & (self._radii.q > 0.0)))
+        changed, widest = changed_pairs(counts.n, self._counts_at_update, counts.support)
+        if not len(changed):
+            return False
+        if widest > self.branching:
+            raise InputError(
+                f"branching={self.branching}: a pair with more successors has been observed", name="method_args"
+            )
+        self.radius(changed, threads)
+        self.window_visits = self.window.update_visits(counts.n, counts.settled)
+        self.q = np.minimum(self._radii.q, self.window.unseen_mass_bounds(self.window_visits))
+        if known_successor_balls:
+            self.complete = (self._radii.q == 0.0) & (counts.support > 1) & (counts.n > counts.settled)
+        self._counts_at_update[changed] = counts.n[changed]
+        before, self.transitions = self.transitions, int(counts.n.sum())
+        return self.transitions != before
+
+    def radius(self, pairs: Longs, threads: Executor | None) -> None:
+        """Compute the frequencies and radii of these pairs again (lemmas 1, 2 and 3a)."""
+        c, size = self.counts, self.pairs_per_job
+        tally = PairCounts(c.count, c.recent, c.support, c.n, c.settled)
+        jobs = [
+            partial(update_pair_radii, pairs[i : i + size], tally, self.union_logs, self.branching, self._radii)
+            for i in range(0, len(pairs), size)
+        ]
+        run_jobs_in_threads(jobs, threads if len(jobs) > 1 else None)
+
+    @property
+    def kl_ball(self) -> tuple[Floats, Floats]:
+        """Centre [X, K] and radius [X] of lemma 2 at the last update."""
+        return self._radii.p_split, self._radii.r
+
+    @property
+    def lower_radius_log(self) -> float:
+        """l of lemma 1: a pair with n tries has r_low = l/n."""
+        return float(self.union_logs[0]) + math.log(N_LEVELS)
+
+    def invalidate_radii(self) -> None:
+        """Make the next update compute all radii again."""
+        self._counts_at_update[:], self.transitions = -1, -1
+
+    def set_curriculum_stage(self, stage: int) -> None:
+        """Give stage 1, 2, ... of a curriculum its share of the event of lemma 1."""
+        self.union_logs[0] = self._first_union_log + math.log(stage * (stage + 1))
+        self.invalidate_radii()
+
+    def empirical_model(self) -> EmpiricalModel:
+        """Return the arrays that sweeps, gaps and exports read."""
+        c, radii = self.counts, self._radii
+        return EmpiricalModel(
+            successor=c.successor,
+            p=radii.p,
+            p_split=radii.p_split,
+            support=c.support,
+            r_low=radii.r_low,
+            r=radii.r,
+            q=self.q,
+            complete=self.complete,
+            quiet=self.window_visits,
+            quiet_log=self.window.log_inverse_delta,
+            terminal=c.terminal,
+            start=c.start,
+        )
+
+    def _set_absent_pairs(self, pairs: Longs) -> None:
+        # An action that a state does not have counts as the reset, which is known exactly.
+        p, p_split, r_low, r, q = self._radii
+        p[pairs, 0], p_split[pairs, 0] = 1.0, 1.0
+        r_low[pairs], r[pairs], q[pairs] = 0.0, 0.0, 0.0
+
+    def grow_arrays(self) -> None:
+        """Add pairs and successors that the counts have allocated."""
+        shape, old = self.counts.successor.shape, self._radii.p.shape
+        if old == shape:
+            return
+        room = [(0, new - before) for new, before in zip(shape, old, strict=True)]
+        untried = (0.0, 0.0, np.inf, np.inf, 1.0)
+        self._radii = PairRadii(
+            *(np.pad(a, room[: a.ndim], constant_values=v) for a, v in zip(self._radii, untried, strict=True))
+        )
+        self.window_visits, self._counts_at_update = (
+            np.pad(self.window_visits, room[0]),
+            np.pad(self._counts_at_update, room[0]),
+        )
+        self.q, self.complete = np.pad(self.q, room[0], constant_values=1.0), np.pad(self.complete, room[0])
+
+    WINDOW_SCHEMA: ClassVar[ArraySchema] = {"quiet": ArraySpec("int64", ("P",), low=0, high=EXCLUDED)}
+    UNSEEN_SCHEMA: ClassVar[ArraySchema] = {"unseen": ArraySpec("float64", ("X",), low=0, high=1)}
+    BALL_SCHEMA: ClassVar[ArraySchema] = {  # saved only if some pair is complete: the balls of the M complete pairs
+        "complete": ArraySpec("bool", ("X",)),
+        "complete_p": ArraySpec("float64", ("M", "K"), low=0, high=1),
+        "complete_r": ArraySpec("float64", ("M",), low=0),
+    }
+
+    def radii_state(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays that cannot be computed from the counts."""
+        arrays: dict[str, NDArray[Any]] = {"quiet": self.window.entry_counts, "unseen": self.q}
+        if self.complete.any():
+            p, r = self.kl_ball
+            arrays |= {"complete": self.complete, "complete_p": p[self.complete], "complete_r": r[self.complete]}
+        return arrays
+
+    def restore_radii(self, arrays: dict[str, NDArray[Any]], windows: int, transitions: int) -> None:
+        """Invert :meth:`radii_state` on restored counts, with the number of the window and of the transitions.
+
+        The next update computes all radii again, because a checkpoint has none. It still returns False if no
+        transition came since ``transitions``: a resume must not make goals stale.
+        """
+        if check_arrays(self.WINDOW_SCHEMA, arrays)["P"] > len(self.counts.n):
+            raise ValueError("the window does not fit the counts")
+        self.grow_arrays()
+        self.window.window_number, self.window.entry_counts = windows, np.array(arrays["quiet"])
+        self.invalidate_radii()
+        if transitions >= 0:
+            self._counts_at_update[:], self.transitions = 0, transitions
+        if check_arrays(self.UNSEEN_SCHEMA, arrays)["X"] != len(self.q):
+            raise ValueError("the bounds on the unseen mass do not fit the counts")
+        self.q = np.array(arrays["unseen"])
+        if "complete" not in arrays:
+            return
+        sizes, complete = check_arrays(self.BALL_SCHEMA, arrays), np.array(arrays["complete"])
+        p, r = self.kl_ball
+        if (sizes["X"], sizes["M"]) != (len(r), complete.sum()) or sizes["K"] > p.shape[1]:
+            raise ValueError("the known successors do not fit the counts")
+        self.complete = complete
+        p[complete, : sizes["K"]], r[complete] = arrays["complete_p"], arrays["complete_r"]
+
+
+@numba.njit(cache=True, nogil=True)
+def changed_pairs(n, counted, support):  # type: ignore[no-untyped-def]
+    """Return the pairs whose n [X] differs from ``counted`` [X], and the largest support among them."""
+    pairs, size, widest = np.empty(len(n), np.int64), 0, 0
+    for x in range(len(n)):
+        if n[x] != counted[x]:
+            pairs[size], widest = x, max(widest, support[x])
+            size += 1
+    return pairs[:size], widest
+
+
+@numba.njit(cache=True, nogil=True)
+def update_pair_radii(pairs, tally, logs, branching, out):  # type: ignore[no-untyped-def]
+    """Write the frequencies and radii of these pairs into ``out`` (PairRadii); logs: [3] l1, l2, l3."""
+    for x in pairs:
+        total, o = tally.n[x], tally.support[x]
+        if total == 0:
+            continue
+        fresh = total - tally.settled[x]
+        regret = math.lgamma(total + o / 2) - math.lgamma(tally.settled[x] + o / 2)
+        for k in range(o):
+            c, count = tally.recent[x, k], tally.counts[x, k]
+            out.p[x, k] = count / total
+            out.p_split[x, k] = c / fresh if fresh > 0 else out.p[x, k]
+            if c > 0:  # 0 ln 0 would be NaN
+                regret += c * math.log(c / fresh) - math.lgamma(count + 0.5) + math.lgamma(count - c + 0.5)
+        restart = math.log(4.0 if o <= 4 else o * (o - 1.0))  # -ln w_o, the weight of the o-th restart
+        out.r_low[x] = (logs[0] + math.log(N_LEVELS)) / total
+        # Without a transition since the restart nothing is known. The radius stays finite: infinity times a variance of
+        # zero is NaN.
+        out.r[x] = (logs[1] + restart + regret) / fresh if fresh > 0 else 1e3
+        out.q[x] = 1.0 - math.exp(-(logs[2] + math.log(o * (o + 1.0))) / fresh) if fresh > 0 else 1.0
+        if o >= branching:
+            out.q[x] = 0.0
+
+
+class UnseenMassWindow:
+    """One bound on the unseen mass of many pairs together (lemma 3b).
+
+    A *surprise* is a transition seen for the first time; pair x surprises with probability q_x. A window is opened,
+    and pairs enter it one after the other. The product of 1/(1 - q) over the steps of the pairs inside is a martingale
+    that drops to zero at their first surprise. So, until then, sum_x m_x ln(1/(1 - q_x)) <= ln(1/delta'') with m_x the
+    visits of x since it entered: no union over pairs, and no price for the number of states.
+
+    A surprise inside closes the window. The next one is opened without the pair that surprised: it has rare
+    successors. The k-th window has the share 1/(k (k + 1)) of delta.
+    """
+
+    MAX_WINDOWS = 10**6  # the most that a checkpoint may claim; every closed window excludes a pair for good
+
+    def __init__(self, delta: float, entry_factor: int = 4) -> None:
+        self._delta, self._entry_factor = delta, entry_factor
+        self.window_number = 1
+        """k"""
+        self.entry_counts: Longs = np.zeros(0, np.int64)
+        """[X] the count n with which every pair entered"""
+
+    @property
+    def log_inverse_delta(self) -> float:
+        """ln(1/delta'') of the open window."""
+        return math.log(self.window_number * (self.window_number + 1) / self._delta)
+
+    def update_visits(self, n: Longs, settled: Longs) -> Floats:
+        """Return [X] the visits of every pair inside the window, 0 outside.
+
+        ``n`` [X] are the counts, ``settled`` [X] their values at the last surprise of each pair.
+        """
+        extra = len(n) - len(self.entry_counts)
+        if extra > 0:
+            self.entry_counts = np.pad(self.entry_counts, (0, extra), constant_values=NOT_ENTERED)
+        if close_if_surprised(self.entry_counts, settled):
+            self.window_number += 1
+        inside: Floats = enter_mature_pairs(self.entry_counts, n, settled, self._entry_factor)
+        return inside
+
+    def unseen_mass_bounds(self, visits: Floats) -> Floats:
+        """Return [X] bounds on the unseen mass of each pair, 1 outside the window."""
+        inside, bound = visits > 0, np.ones(len(visits))
+        bound[inside] = 1.0 - np.exp(-self.log_inverse_delta / visits[inside])
+        return bound
+
+
+@numba.njit(cache=True, nogil=True)
+def close_if_surprised(starts, settled):  # type: ignore[no-untyped-def]
+    """Return whether a pair inside has surprised. If so it is excluded and all other pairs leave the window."""
+    surprised = False
+    for x in range(len(starts)):
+        surprised |= settled[x] > starts[x]
+    for x in range(len(starts) if surprised else 0):
+        if settled[x] > starts[x]:
+            starts[x] = EXCLUDED
+        elif starts[x] != EXCLUDED:
+            starts[x] = NOT_ENTERED
+    return surprised
+
+
+@numba.njit(cache=True, nogil=True)
+def enter_mature_pairs(starts, n, settled, entry_factor):  # type: ignore[no-untyped-def]
+    """Let pairs enter that were tried often enough; return the visits [X] of those inside, 0 elsewhere.
+
+    Enough is ``entry_factor`` times the count at which any pair that is not excluded last surprised.
+    """
+    latest, visits = 0, np.zeros(len(n))
+    for x in range(len(n)):
+        if starts[x] != EXCLUDED:
+            latest = max(latest, settled[x])
+    for x in range(len(n)):
+        if starts[x] == NOT_ENTERED and n[x] >= max(entry_factor * latest, 1):
+            starts[x] = n[x]
+        visits[x] = max(n[x] - starts[x], 0)
+    return visits
+
+
+def conditional_intervals(model: EmpiricalModel) -> tuple[Floats, Floats]:
+    """Return (lo, hi), each [X, K]: an interval for every p(s' | O), O the observed successors of the pair.
+
+    The image of a Kullback-Leibler ball under one coordinate is the ball of the two-point distributions (y, 1 - y):
+    grouping the other successors never increases the divergence, and keeping their proportions attains it. So lo and
+    hi solve
+
+        p_hat ln(p_hat/y) + (1 - p_hat) ln((1 - p_hat)/(1 - y)) = r,
+
+    and p(s') = (1 - p(not O)) p(s' | O) lies in [(1 - q) lo, hi]. All intervals hold at once and at any time, on the
+    events of lemmas 2 and 3, so no further union bound is paid. Entries that are not in use are zero.
+    """
+    used = np.arange(model.p.shape[1]) < model.support[:, None]
+    radius = np.broadcast_to(model.r[:, None], used.shape)
+    single = (model.support == 1)[:, None] & used
+    low, high = _interval_end(model.p_split, radius, 0.0), _interval_end(model.p_split, radius, 1.0)
+    low[single] = high[single] = 1.0  # nothing to estimate
+    low[~used] = high[~used] = 0.0
+    return low, high
+
+
+def _interval_end(p: Floats, radius: Floats, outer: float) -> Floats:
+    """Return the end of {y : kl(p, y) <= radius} on the side of ``outer`` (0 or 1), by bisection."""
+    inside, outside = p.copy(), np.full(p.shape, outer)
+    for _ in range(60):
+        middle = (inside + outside) / 2
+        within = _binary_divergence(p, middle) <= radius
+        inside, outside = np.where(within, middle, inside), np.where(within, outside, middle)
+    return outside  # the outer side, so rounding widens the interval
+
+
+def _binary_divergence(p: Floats, y: Floats) -> Floats:
+    """Return kl(p, y) of the two-point distributions."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        first = np.where(p > 0, p * np.log(p / y), 0.0)
+        second = np.where(p < 1, (1 - p) * np.log((1 - p) / (1 - y)), 0.0)
+    result: Floats = first + second
+    return result

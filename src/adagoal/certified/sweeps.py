@@ -1,0 +1,371 @@
+"""Sweeps of lower bounds (lemma 5) and of upper bounds (lemma 6) over blocks of goals (docs/theory.md).
+
+    T_low V(s) = min{ C, 1 + V(s0), min_a 1 + Low_sa(V) },    V <- max(V, T_low V)
+    T_up  Y(s) = min{ 1 + Y(s0),    min_a 1 + Up_sa(Y)  },    Y <- min(Y, T_up Y)
+
+Both are 0 at the goal. Low and Up are those of :mod:`adagoal.core.operators`. Every iterate is a valid bound, so sweeps
+run in place, in any order, and may stop at any time.
+
+Values are [S, B] with the B goals of a block innermost: one pair is backed up for all of them with contiguous loads.
+Most sweeps use the closed forms, for sixteen goals at a time (:mod:`adagoal.certified.simd_lanes`); a block is filled
+up to a multiple of sixteen columns. Sweeps with exact duals visit one goal after the other.
+
+No two blocks share a goal, and a lower bound never reads an upper bound. So the result does not depend on the number of
+threads, nor on their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numba
+import numpy as np
+
+from adagoal.certified.simd_lanes import (
+    N_LANES,
+    broadcast_lanes,
+    largest_lane,
+    load_lanes,
+    replace_lane,
+    select_where_less,
+    store_lanes,
+)
+from adagoal.core.operators import (
+    VECTOR_MATH_OPTIONS,
+    closed_form_low,
+    closed_form_low_complete,
+    closed_form_up,
+    solve_low_dual,
+    solve_low_dual_complete,
+    solve_up_dual,
+)
+from adagoal.core.types import Actions, Floats, Longs
+from adagoal.planning.model_arrays import BLOCK_GOALS, EmpiricalModel, GoalBlock, goal_holds_state
+
+BoundSweep = Callable[[EmpiricalModel, GoalBlock, Floats, Actions], tuple[Floats, Actions]]
+"""(model, block, values [S, B], policy [S, B]) -> both improved; it may overwrite its arguments."""
+
+
+def split_blocks(columns: Longs) -> list[Longs]:
+    """Return the columns in blocks of at most BLOCK_GOALS."""
+    return [columns[i : i + BLOCK_GOALS] for i in range(0, len(columns), BLOCK_GOALS)]
+
+
+def sweep_block(
+    sweep: BoundSweep, model: EmpiricalModel, given: GoalBlock, block: Longs, values: Floats, policy: Actions
+) -> None:
+    """Improve the columns ``block`` of two tables [columns, S] by sweeps of one bound."""
+    value_part, policy_part = sweep(model, given, *gather_block(values, policy, given.order, block))
+    scatter_block(value_part, policy_part, given.order, block, values, policy)
+
+
+@numba.njit(cache=True, nogil=True)
+def gather_block(values, policy, order, block):  # type: ignore[no-untyped-def]
+    """Return the columns of a block of two tables [columns, S] as two parts [S, B], zero outside ``order``."""
+    # The zeros are never written back. Sweeps on whole arrays read them, so memory must not be left uninitialised.
+    shape = values.shape[1], len(block)
+    value_part, policy_part = np.zeros(shape, values.dtype), np.zeros(shape, policy.dtype)
+    for s in order:
+        for b in range(len(block)):
+            value_part[s, b], policy_part[s, b] = values[block[b], s], policy[block[b], s]
+    return value_part, policy_part
+
+
+@numba.njit(cache=True, nogil=True)
+def scatter_block(value_part, policy_part, order, block, values, policy):  # type: ignore[no-untyped-def]
+    """Write the parts back at the states of ``order``."""
+    for b in range(len(block)):
+        for s in order:
+            values[block[b], s], policy[block[b], s] = value_part[s, b], policy_part[s, b]
+
+
+@numba.njit(cache=True, nogil=True)
+def improve_lower_bounds(model, block, V, policy):  # type: ignore[no-untyped-def]
+    """Raise V [S, B], with its greedy policy [S, B], by sweeps in alternating order (lemma 5).
+
+    Both are changed in place. Sweeps end when they raise V by less than the tolerance.
+    """
+    # Columns that fill up a block stand at the cap, so they never rise and never prolong the sweeps.
+    backwards, multiple = block.order[::-1].copy(), 1 if block.exact else N_LANES
+    wide, actions = _pad_columns(V, multiple, block.cap), _pad_columns(policy, multiple, 0)
+    for i in range(block.sweeps):
+        order = block.order if i % 2 == 0 else backwards
+        if lower_bound_sweep(order, model, block, wide, actions) < block.tolerance:
+            break
+    _copy_columns_back(wide, V)
+    _copy_columns_back(actions, policy)
+    return V, policy
+
+
+@numba.njit(cache=True, nogil=True)
+def improve_upper_bounds(model, block, Y, policy):  # type: ignore[no-untyped-def]
+    """Lower Y [S, B], with the policy [S, B] that it holds for, in the same way (lemma 6)."""
+    # A twin of improve_lower_bounds and not one function with the sweep as an argument: Numba does not cache those.
+    backwards, multiple = block.order[::-1].copy(), 1 if block.exact else N_LANES
+    wide, actions = _pad_columns(Y, multiple, 0.0), _pad_columns(policy, multiple, 0)
+    for i in range(block.sweeps):
+        order = block.order if i % 2 == 0 else backwards
+        if upper_bound_sweep(order, model, block, wide, actions) < block.tolerance:
+            break
+    _copy_columns_back(wide, Y)
+    _copy_columns_back(actions, policy)
+    return Y, policy
+
+
+@numba.njit(cache=True, nogil=True)
+def _pad_columns(table, multiple, value):  # type: ignore[no-untyped-def]
+    """Return the table [S, B], or a copy filled up to a multiple of columns with this value."""
+    B = table.shape[1]
+    if B % multiple == 0:
+        return table
+    wide = np.empty((table.shape[0], B + multiple - B % multiple), table.dtype)
+    for s in range(wide.shape[0]):
+        for b in range(wide.shape[1]):
+            wide[s, b] = table[s, b] if b < B else value
+    return wide
+
+
+@numba.njit(cache=True, nogil=True)
+def _copy_columns_back(wide, table):  # type: ignore[no-untyped-def]
+    """Copy the columns of the filled table back."""
+    # a loop, because slice assignments take Numba seconds to compile
+    if wide.shape[1] != table.shape[1]:
+        for s in range(table.shape[0]):
+            for b in range(table.shape[1]):
+                table[s, b] = wide[s, b]
+
+
+@numba.njit(cache=True, nogil=True)
+def lower_bound_sweep(order, model, block, V, policy):  # type: ignore[no-untyped-def]
+    """V <- max(V, T_low V) at the states of ``order``, policy <- the greedy actions, A for the reset.
+
+    Return the largest rise.
+    """
+    if not block.exact:
+        return closed_form_lower_sweep(order, model, block, V, policy)
+    B, cap = V.shape[1], block.cap
+    A = model.support.shape[0] // V.shape[0]
+    mean, variance, Q = np.empty((A, B)), np.empty((A, B)), np.empty((A, B))
+    least, most = np.empty((A, B)), np.empty((A, B))
+    final = np.empty((A, B), np.bool_)
+    rise = 0.0
+    for s in order:
+        for a in range(0 if model.terminal[s] else A):
+            x = s * A + a
+            if model.support[x] == 0:
+                for b in range(B):
+                    Q[a, b] = 1.0
+                    final[a, b] = True
+                continue
+            if model.complete[x]:
+                _successor_moments(x, s, model, model.p_split, V, mean[a], variance[a], least[a], most[a])
+                for b in range(B):
+                    value = closed_form_low_complete(mean[a, b], variance[a, b], least[a, b], model.r[x])
+                    Q[a, b], final[a, b] = 1.0 + value, False
+                continue
+            _successor_moments(x, s, model, model.p, V, mean[a], variance[a], least[a], most[a])
+            r = model.r_low[x]
+            sure = 1.0 - model.q[x] if model.support[x] == 1 else 0.0
+            for b in range(B):
+                Q[a, b] = 1.0 + closed_form_low(mean[a, b], variance[a, b], r, cap, sure)
+                final[a, b] = sure > 0.0
+        for b in range(B):
+            best = min(cap, 1.0 + V[model.start, b])
+            action = A
+            # The closed form lies below the dual. So only the action of smallest closed form is solved, again and again
+            # until the smallest value is a solved one: most duals are never needed.
+            while not model.terminal[s]:
+                candidate = 0
+                for a in range(1, A):
+                    if Q[a, b] < Q[candidate, b]:
+                        candidate = a
+                if Q[candidate, b] >= best:
+                    break
+                if final[candidate, b]:
+                    best = Q[candidate, b]
+                    action = candidate
+                    break
+                x, var, m = s * A + candidate, variance[candidate, b], mean[candidate, b]
+                if model.complete[x]:
+                    low = solve_low_dual_complete(x, b, model, V, var, m, least[candidate, b])
+                else:
+                    low = solve_low_dual(x, b, model, cap, V, var, m)
+                Q[candidate, b] = max(Q[candidate, b], 1.0 + low)
+                final[candidate, b] = True
+            policy[s, b] = action
+            if best > V[s, b] and not goal_holds_state(block.column, s, b):
+                rise = max(rise, best - V[s, b])
+                V[s, b] = best
+    return rise
+
+
+@numba.njit(cache=True, nogil=True)
+def upper_bound_sweep(order, model, block, Y, policy):  # type: ignore[no-untyped-def]
+    """Y <- min(Y, T_up Y) at the states of ``order``; if Y falls, the policy takes the action. Return the largest fall.
+
+    States outside ``order`` (never seen) stand at the cap, with the reset as their action.
+    """
+    if not block.exact:
+        return closed_form_upper_sweep(order, model, block, Y, policy)
+    B = Y.shape[1]
+    A = model.support.shape[0] // Y.shape[0]
+    mean = np.zeros((A, B))  # initialised, because it is read for pairs never tried, too
+    variance, Q = np.empty((A, B)), np.empty((A, B))
+    least, most = np.empty((A, B)), np.empty((A, B))
+    top = np.empty(B)
+    fall = 0.0
+    for b in range(B):
+        top[b] = min(block.cap, 1.0 + Y[model.start, b])
+    # Part 1 of a round of lemma 6: before any action is tried, every seen state is at most top.
+    for s in order:
+        for b in range(B):
+            if Y[s, b] > top[b]:
+                Y[s, b] = top[b]
+                policy[s, b] = A
+    for s in order:
+        if model.terminal[s]:
+            continue
+        for a in range(A):
+            x = s * A + a
+            if model.support[x] == 0:
+                for b in range(B):
+                    Q[a, b] = np.inf
+                continue
+            _successor_moments(x, s, model, model.p_split, Y, mean[a], variance[a], least[a], most[a])
+            r, q = model.r[x], model.q[x]
+            for b in range(B):
+                Q[a, b] = 1.0 + closed_form_up(mean[a, b], variance[a, b], most[a, b], r, q, top[b])
+        for b in range(B):
+            if goal_holds_state(block.column, s, b):
+                continue
+            action = 0
+            for a in range(1, A):
+                if Q[a, b] < Q[action, b]:
+                    action = a
+            value = Q[action, b]
+            x = s * A + action
+            floor = 1.0 + (1.0 - model.q[x]) * mean[action, b] + model.q[x] * top[b]  # no dual is smaller
+            if value < np.inf and floor < Y[s, b]:
+                up = solve_up_dual(x, b, model, Y, variance[action, b], mean[action, b], most[action, b], top[b])
+                value = min(value, 1.0 + up)
+            if value < Y[s, b]:
+                fall = max(fall, Y[s, b] - value)
+                Y[s, b] = value
+                policy[s, b] = action
+    return fall
+
+
+@numba.njit(cache=True, nogil=True, inline="always")
+def _successor_moments(x, s, model, p, F, mean, variance, least, most):  # type: ignore[no-untyped-def]
+    """Mean, variance, smallest and largest value [B] of F [S, B] under p[x], centred at F[s] against cancellation."""
+    B = F.shape[1]
+    for b in range(B):
+        mean[b], variance[b], least[b], most[b] = 0.0, 0.0, np.inf, 0.0
+    for k in range(model.support[x]):
+        weight = p[x, k]
+        row = F[model.successor[x, k]]
+        for b in range(B):
+            d = row[b] - F[s, b]
+            mean[b] += weight * d
+            variance[b] += weight * d * d
+            least[b], most[b] = min(least[b], row[b]), max(most[b], row[b])
+    for b in range(B):
+        variance[b] = max(variance[b] - mean[b] * mean[b], 0.0)
+        mean[b] += F[s, b]
+
+
+@numba.njit(**VECTOR_MATH_OPTIONS)
+def closed_form_lower_sweep(order, model, block, V, policy):  # type: ignore[no-untyped-def]
+    """The same as :func:`lower_bound_sweep` with closed forms, for blocks of a multiple of N_LANES goals."""
+    # Unsigned indices: Numba would test signed ones for counting from the end.
+    B, cap, column, step = np.uintp(V.shape[1]), block.cap, block.column, np.uintp(N_LANES)
+    A = np.uintp(model.support.shape[0] // V.shape[0])
+    rise = broadcast_lanes(0.0)
+    for state in order:
+        s = np.uintp(state)
+        for first in range(np.uintp(0), B, step):
+            own = load_lanes(V, s, first)
+            best, action = min(cap, 1.0 + load_lanes(V, model.start, first)), broadcast_lanes(A)
+            for a in range(np.uintp(0) if model.terminal[s] else A):
+                value = _lower_backup(s * A + a, first, model, cap, V)
+                action = select_where_less(value, best, a, action)
+                best = min(value, best)
+            for k in range(column.shape[1]):
+                lane = np.uintp(column[s, k]) - first
+                if lane < step:
+                    best = replace_lane(best, lane, 0.0)
+            store_lanes(policy, s, first, action)
+            rise = max(rise, best - own)
+            store_lanes(V, s, first, max(own, best))
+    return largest_lane(rise)
+
+
+@numba.njit(**VECTOR_MATH_OPTIONS, forceinline=True)
+def _lower_backup(x, first, model, cap, V):  # type: ignore[no-untyped-def]
+    """Return 1 + Low_x(V) for the goals from ``first`` on."""
+    support = model.support[x]
+    if support == 0:
+        return broadcast_lanes(1.0)
+    if support == 1:
+        sure = 1.0 - model.q[x]
+        return 1.0 + closed_form_low(
+            load_lanes(V, model.successor[x, 0], first), broadcast_lanes(0.0), model.r_low[x], cap, sure
+        )
+    if model.complete[x]:
+        mean, variance, least, _ = _lane_moments(x, first, model, model.p_split, V)
+        return 1.0 + closed_form_low_complete(mean, variance, least, model.r[x])
+    mean, variance, _, _ = _lane_moments(x, first, model, model.p, V)
+    return 1.0 + closed_form_low(mean, variance, model.r_low[x], cap, 0.0)
+
+
+@numba.njit(**VECTOR_MATH_OPTIONS)
+def closed_form_upper_sweep(order, model, block, Y, policy):  # type: ignore[no-untyped-def]
+    """The same as :func:`upper_bound_sweep` with closed forms, for blocks of a multiple of N_LANES goals."""
+    B, column, step = np.uintp(Y.shape[1]), block.column, np.uintp(N_LANES)
+    A = np.uintp(model.support.shape[0] // Y.shape[0])
+    top = np.minimum(block.cap, 1.0 + Y[model.start : model.start + 1])
+    fall = broadcast_lanes(0.0)
+    for state in order:
+        s = np.uintp(state)
+        for first in range(np.uintp(0), B, step):
+            own, most = load_lanes(Y, s, first), load_lanes(top, 0, first)
+            store_lanes(policy, s, first, select_where_less(most, own, A, load_lanes(policy, s, first)))
+            store_lanes(Y, s, first, min(own, most))
+    for state in order:
+        s = np.uintp(state)
+        for first in range(np.uintp(0), np.uintp(0) if model.terminal[s] else B, step):
+            own, most = load_lanes(Y, s, first), load_lanes(top, 0, first)
+            best, action = own, load_lanes(policy, s, first)
+            for a in range(A):
+                x = s * A + a
+                if model.support[x] > 0:
+                    mean, variance, _, furthest = _lane_moments(x, first, model, model.p_split, Y)
+                    value = 1.0 + closed_form_up(mean, variance, furthest, model.r[x], model.q[x], most)
+                    action = select_where_less(value, best, a, action)
+                    best = min(value, best)
+            for k in range(column.shape[1]):
+                lane = np.uintp(column[s, k]) - first
+                if lane < step:
+                    best = replace_lane(best, lane, Y[s, first + lane])
+                    action = replace_lane(action, lane, policy[s, first + lane])
+            store_lanes(policy, s, first, action)
+            fall = max(fall, own - best)
+            store_lanes(Y, s, first, best)
+    return largest_lane(fall)
+
+
+@numba.njit(**VECTOR_MATH_OPTIONS, forceinline=True)
+def _lane_moments(x, first, model, weight, F):  # type: ignore[no-untyped-def]
+    """Mean, variance, smallest and largest value of F [S, B] over the successors of a pair with weights [X, K].
+
+    For the goals from ``first`` on, centred at the first successor against cancellation.
+    """
+    centre = load_lanes(F, model.successor[x, 0], first)
+    mean, square, least, most = broadcast_lanes(0.0), broadcast_lanes(0.0), centre, centre
+    for k in range(1, model.support[x]):
+        value = load_lanes(F, model.successor[x, k], first)
+        distance = value - centre
+        part = distance * weight[x, k]
+        mean, square = mean + part, square + part * distance
+        least, most = min(least, value), max(most, value)
+    return centre + mean, max(square - mean * mean, 0.0), least, most

@@ -1,0 +1,151 @@
+"""Low and Up: bounds on the mean of a function after one step (docs/theory.md, lemma 4).
+
+The events of lemmas 1 to 3 bound the unknown distribution p of the successors of a pair. Lemma 4 turns them into
+bounds on the mean p f. With m and Var the mean and variance of f over the observed successors, C the cap, and the
+radii r_low (lemma 1), r (lemma 2) and the unseen mass q (lemma 3),
+
+    Low  = m - r_low m - 1.02 max{ sqrt(2 r_low max(Var, 2 r_low (0.01 C)^2)), 0.01 Var/C },
+           and at least (1-q) f(s') if s' is the only observed successor
+    Low  = max{ min f, m - sqrt(2 r Var) - r (m - min f) }      if all successors are known
+    Up   = (1-q) min{ max f, m + sqrt(2 r Var) + r (max f - m) } + q top
+
+These are the closed forms. The ``solve_*`` functions search the one-dimensional dual of lemma 4 instead, at about
+twenty times the cost. Every level t of a dual gives a valid bound, so an inexact search is safe.
+
+This is the only file with these formulas. It lies in ``core`` because the episode loop of ``envs`` backs up lower
+bounds on the way. The closed forms also accept :class:`~adagoal.certified.simd_lanes.SimdLanes`, sixteen goals at once.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numba
+
+FINEST_LEVEL, LEVEL_RATIO = 1e-2, 1.5
+"""The levels t of lemma 1: 0, then from FINEST_LEVEL * C to C / FINEST_LEVEL with this ratio. All levels together cost
+ln(N_LEVELS) in the radius; a larger ratio costs more in the width (:data:`NEAREST_LEVEL_FACTOR`)."""
+N_LEVELS = 2 + math.ceil(-2.0 * math.log(FINEST_LEVEL) / math.log(LEVEL_RATIO))
+NEAREST_LEVEL_FACTOR = (math.sqrt(LEVEL_RATIO) + 1.0 / math.sqrt(LEVEL_RATIO)) / 2.0
+"""Price of the nearest level: r t + Var/(2t) is at most this multiple of its least value sqrt(2 r Var)."""
+# No value is NaN, so min and max are single instructions. Sums are not reordered: results must not depend on how the
+# compiler vectorises a loop.
+VECTOR_MATH_OPTIONS: dict[str, Any] = {
+    "cache": True,
+    "nogil": True,
+    "error_model": "numpy",
+    "fastmath": {"nnan", "nsz"},
+}
+FAST_SUM_OPTIONS: dict[str, Any] = VECTOR_MATH_OPTIONS | {"fastmath": {"nnan", "nsz", "reassoc"}}  # sums in any order
+
+
+@numba.njit(**VECTOR_MATH_OPTIONS)
+def closed_form_low(mean, variance, r, cap, sure):  # type: ignore[no-untyped-def]
+    """Low from lemma 1 with radius r; ``sure`` is 1 - q if the pair has a single successor and 0 otherwise."""
+    width = math.sqrt(2.0 * r * NEAREST_LEVEL_FACTOR**2 * max(variance, 2.0 * r * (FINEST_LEVEL * cap) ** 2))
+    # The last level matters only for tiny radii: elsewhere no variance of numbers in [0, C] is large enough.
+    if 8.0 * r < FINEST_LEVEL**2:
+        width = max(width, variance * (NEAREST_LEVEL_FACTOR * FINEST_LEVEL / cap))
+    return max(mean * (1.0 - r) - width, sure * mean)
+
+
+@numba.njit(**VECTOR_MATH_OPTIONS)
+def closed_form_low_complete(mean, variance, least, r):  # type: ignore[no-untyped-def]
+    """Low from lemma 2 if all successors are known; ``least`` is their smallest value."""
+    return max(mean - math.sqrt(2.0 * r * variance) - r * (mean - least), least)
+
+
+@numba.njit(**VECTOR_MATH_OPTIONS, forceinline=True)
+def closed_form_up(mean, variance, most, r, q, top):  # type: ignore[no-untyped-def]
+    """Up; ``most`` is the largest value of an observed successor, ``top`` bounds the value of all others."""
+    return (1.0 - q) * min(mean + math.sqrt(2.0 * r * variance) + r * (most - mean), most) + q * top
+
+
+@numba.njit(**FAST_SUM_OPTIONS, forceinline=True)
+def ball_width(r, deviation, span):  # type: ignore[no-untyped-def]
+    """Bound on |p f - p_hat f| in the ball of lemma 2, for f with this standard deviation and range.
+
+    It is linear in both, so lemmas 7 and 8 can add it up over functions.
+    """
+    return math.sqrt(2.0 * r) * deviation + r * span
+
+
+@numba.njit(cache=True, nogil=True)
+def _dual_at_level(x, b, model, cap, V, level):  # type: ignore[no-untyped-def]
+    """f(t) = e^{-r_low} exp(sum p ln(V + t)) - t at one of the levels t of lemma 1, and its slope f'(t)."""
+    t = 0.0 if level == 0 else cap * FINEST_LEVEL * LEVEL_RATIO ** (level - 1.0)
+    log_mean, inverse = 0.0, 0.0
+    for k in range(model.support[x]):
+        w = V[model.successor[x, k], b] + t
+        if w <= 0.0:
+            return 0.0, 1.0
+        log_mean += model.p[x, k] * math.log(w)
+        inverse += model.p[x, k] / w
+    value = math.exp(log_mean - model.r_low[x])
+    return value - t, value * inverse - 1.0
+
+
+@numba.njit(cache=True, nogil=True)
+def solve_low_dual(x, b, model, cap, V, variance, mean):  # type: ignore[no-untyped-def]
+    """Low of V[:, b] from the dual of lemma 1: the best level, searched from the level of the closed form.
+
+    The dual is concave in t, so going uphill finds the best level.
+    """
+    finest = cap * FINEST_LEVEL
+    t = max(math.sqrt(variance / (2.0 * model.r_low[x])) - mean, finest)
+    level = min(1 + int(math.log(t / finest) / math.log(LEVEL_RATIO)), N_LEVELS - 1)
+    best, slope = _dual_at_level(x, b, model, cap, V, level)
+    step = 1 if slope > 0.0 else -1
+    i = level + step
+    while 0 <= i < N_LEVELS:
+        value, slope = _dual_at_level(x, b, model, cap, V, i)
+        if value <= best:
+            break
+        best = value
+        i += step
+        if step * slope <= 0.0:
+            break
+    return best
+
+
+@numba.njit(cache=True, nogil=True)
+def solve_low_dual_complete(x, b, model, V, variance, mean, least):  # type: ignore[no-untyped-def]
+    """Low of V[:, b] from the dual of lemma 2, if all successors are known; ``least`` is their smallest value."""
+    above = 0.0 if variance <= 0.0 else _maximise_dual(x, b, model, V, variance, mean - least, least, 1.0)
+    return least + max(above, 0.0)
+
+
+@numba.njit(cache=True, nogil=True)
+def solve_up_dual(x, b, model, Y, variance, mean, most, top):  # type: ignore[no-untyped-def]
+    """Up of Y[:, b] from the dual: (1-q) min_t { most + t - e^{-r} exp(sum p ln(most - Y + t)) } + q top."""
+    q = model.q[x]
+    if variance <= 0.0:
+        return (1.0 - q) * most + q * top
+    return (1.0 - q) * (most - _maximise_dual(x, b, model, Y, variance, most - mean, most, -1.0)) + q * top
+
+
+@numba.njit(cache=True, nogil=True)
+def _maximise_dual(x, b, model, F, variance, mean, edge, sign):  # type: ignore[no-untyped-def]
+    """max_t { e^{-r} exp(sum p ln(w + t)) - t } with w = sign (F - edge) >= 0, which has this variance and mean.
+
+    Newton on the optimality condition ln(GM) - ln(HM) = r of the numbers w + t.
+    """
+    r = model.r[x]
+    t = max(math.sqrt(variance / (2.0 * r)) - mean, 1e-9)
+    for _ in range(6):  # a few steps are enough: the closed form starts near the solution, and any t is valid
+        log_mean, inverse, inverse2 = 0.0, 0.0, 0.0
+        for k in range(model.support[x]):
+            w = 1.0 / (sign * (F[model.successor[x, k], b] - edge) + t)
+            log_mean -= model.p_split[x, k] * math.log(w)
+            inverse += model.p_split[x, k] * w
+            inverse2 += model.p_split[x, k] * w * w
+        residual = log_mean + math.log(inverse) - r
+        slope = inverse - inverse2 / inverse
+        if slope >= -1e-300 or abs(residual) < 1e-3 * r:
+            break
+        t = max(t - residual / slope, 1e-9, 0.3 * t)  # a full step may leave the domain t > 0
+    log_mean = 0.0
+    for k in range(model.support[x]):
+        log_mean += model.p_split[x, k] * math.log(sign * (F[model.successor[x, k], b] - edge) + t)
+    return math.exp(log_mean - r) - t
