@@ -193,7 +193,7 @@ def facts(change: Change) -> Change:
         (put("steps", -5), "steps breaks the rule minimum"),
         (put("steps", 3), "the steps of a curve do not rise"),
         (put("kind", "exploration"), "kind breaks the rule enum"),
-        (put("format", 2), "format breaks the rule enum"),
+        (put("format", 3), "format breaks the rule enum"),
         (put("method", "ppo"), "env or method is not that of the settings"),
         (put("extra", 1), "unknown entry 'extra'"),
         (put("runs", []), "runs breaks the rule minItems"),

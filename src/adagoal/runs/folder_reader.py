@@ -218,7 +218,7 @@ def last_commit_stamp(path: Path) -> tuple[int, int, int] | None:
 
 # The manifest of a run folder: which files belong to the run, with their sizes and hashes.
 #
-#     "format": 1, "kind": "exploration", "generation": 13,
+#     "format": 2, "kind": "exploration", "generation": 13,
 #     "states":  [{"checkpoint.npz": {"generation": 13, "size": ..., "sha256": ...}}, {... the one before it}],
 #     "results": {"result.json": {"generation": 12, "size": ..., "sha256": ...}, ...},
 #     "obsolete": [...], "checksum": ...
@@ -229,7 +229,7 @@ def last_commit_stamp(path: Path) -> tuple[int, int, int] | None:
 # why what was read is checked against its schema as well.
 
 
-MANIFEST_FORMAT = 1
+MANIFEST_FORMAT = 2
 """Of the manifest and of every ``result.json``."""
 KINDS = ("exploration", "training")
 MANIFEST_FILE, MANIFEST_BACKUP_FILE = "manifest.json", "manifest.backup.json"

@@ -218,11 +218,11 @@ class Result:
         return {**row, "error": _infinity_to_none(self.errors[goal])} if goal in self.errors else row
 
     def contents(self) -> dict[str, FileContent]:
-        """The files of a result: ``result.json`` and ``model.npz``."""
-        return {"result.json": json_content(self.to_dict()), "model.npz": arrays_content(self.arrays)}
+        """The files of a result: ``result.json`` and ``policies.npz``."""
+        return {"result.json": json_content(self.to_dict()), "policies.npz": arrays_content(self.arrays)}
 
     def save(self, path: str | Path) -> Path:
-        """Write ``result.json`` and ``model.npz`` into a folder, in one commit; another run is not overwritten."""
+        """Write ``result.json`` and ``policies.npz`` into a folder, in one commit; another run is not overwritten."""
         folder = check_folder_path("path", path)
         with open_locked_folder(folder, EXPLORATION_KIND) as held:
             if held.saved_run is not None:
@@ -247,7 +247,7 @@ def _load_saved_result(saved: SavedRun) -> Result:
     if "result.json" not in here:
         again = f"adagoal resume {quote(str(saved.path))}"
         raise InputError(f"{saved.path}: the run was cut off before its end; go on with: {again}")
-    result = read_result_files(here, "result.json", "model.npz")
+    result = read_result_files(here, "result.json", "policies.npz")
     result = replace(result, model=read_stored_model(here), view=read_state_metadata(here, result.n_states))
     warn_about_damage(saved)
     return result

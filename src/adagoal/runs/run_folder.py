@@ -3,7 +3,7 @@
     DIR/manifest.json               the commit point: which files, of which size and hash (adagoal.runs.folder_reader)
     DIR/manifest.backup.json        a copy of it, against damage
     DIR/checkpoints/                checkpoint-000013.npz, checkpoint-000012.npz: the last two
-    DIR/result.json, model.npz ...  the files of the result, under the names that people and scripts rely on
+    DIR/result.json, policies.npz ...  the files of the result, under the names that people and scripts rely on
 
 A save has these steps, and each may be the last:
 
@@ -58,7 +58,17 @@ MIN_SAVE_INTERVAL_SECONDS = 10.0
 MAX_SAVE_TIME_SHARE = 0.03
 DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 """What the system says where there is no room."""
-RESULTS = ("result.json", "model.npz", "policy.npz", "goals.npz", "past.npz", "view.json", "report.html", "log.csv")
+RESULTS = (
+    "result.json",
+    "policies.npz",
+    "model.npz",
+    "policy.npz",
+    "goals.npz",
+    "past.npz",
+    "view.json",
+    "report.html",
+    "log.csv",
+)
 """Result files that a new run removes from the folder of a run whose manifest is damaged and names nothing."""
 
 _STAGED_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*-([0-9]{6,12})(\.[a-z]{1,8}){1,2}")
