@@ -59,20 +59,6 @@ def test_checkpoints_and_results_are_saved_apart(tmp_path):
     assert look(tmp_path) == (2, 2)
 
 
-def test_what_did_not_change_is_carried_over_and_not_written_again(tmp_path):
-    with open_locked_folder(tmp_path, KIND) as folder:
-        assert not folder.has_checkpoint_file("certified.npz")
-        folder.save_files({**state(1), "certified.npz": file_io.arrays_content({"x": np.arange(3)})})
-        before = (tmp_path / CHECKPOINTS_FOLDER / "certified-000001.npz").stat()
-        assert folder.has_checkpoint_file("certified.npz")
-        for number in (2, 3, 4):
-            folder.save_files(state(number), same=("certified.npz",))
-    after = (tmp_path / CHECKPOINTS_FOLDER / "certified-000001.npz").stat()
-    assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
-    found, _ = find_saved_run(tmp_path).checkpoint_files().load_arrays("certified.npz")
-    assert (found["x"] == np.arange(3)).all()
-
-
 def test_equal_content_gives_equal_files(tmp_path):
     a, b = (build(tmp_path / name, 1, 2) for name in "ab")
     assert all((a / name).read_bytes() == (b / name).read_bytes() for name in vault.run_files(a))
