@@ -165,7 +165,7 @@ def test_a_disk_that_takes_no_more_costs_nothing(
     def full(history: Any) -> None:
         monkeypatch.setattr(os, "fsync", refuse if 2 <= history.rows[-1]["cycle"] <= last else real)
 
-    says = rf"cannot be written \({os.strerror(code)}\); the training goes on, and tries again later"
+    says = rf"cannot be written \({os.strerror(code)}\); the run goes on, and tries again later"
     one_line = pytest.raises(InputError, match=r"log-000005\.csv: cannot .*; the policy is in .*earlier checkpoint")
     with pytest.warns(FolderWarning, match=says), contextlib.nullcontext() if last == 2 else one_line:
         train([CONFIG], out=folder, workers=1, checkpoint_every=1, observe=full)
