@@ -69,8 +69,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
 
+    from adagoal import train
     from adagoal.core.file_io import write_json
-    from adagoal.deep import Config, train
+    from adagoal.deep import Config
     from adagoal.deep.training_history import TrainingHistory
     from adagoal.runs import training_files
     from adagoal.runs.training_observers import TrainingProgress

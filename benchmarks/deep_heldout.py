@@ -165,7 +165,8 @@ def main() -> None:
     if options.choose is not None:
         print(choose(read_json(options.choose)))
         return
-    from adagoal.deep import Config, train
+    from adagoal import train
+    from adagoal.deep import Config
     from adagoal.deep.training_history import TrainingHistory
     from adagoal.runs import training_files
     from adagoal.runs.training_observers import TrainingProgress

@@ -1,12 +1,10 @@
-"""How right the cost of a run is that ``--estimate`` tells at its beginning.
+"""Compare the estimate of ``adagoal explore --estimate`` with the truth.
 
     python benchmarks/estimate.py                   the worlds of the README and others, three seeds
     python benchmarks/estimate.py two-room grid     some of them
 
-For each world and seed: when the cost was told, as a share of the steps that the run then took, and what was told, as a
-multiple of what was true. The first of the multiples is that of a rehearsal at a tenth of the run, which only one who
-knows its length can ask for; the others are those of ``--estimate``. At the end the seconds that it took to tell, and
-those of the whole run.
+One line per world and seed: the steps of the whole run, the share of them after which the estimate came, estimated
+steps and seconds as multiples of the true ones, and the seconds until the estimate and of the whole run.
 """
 
 from __future__ import annotations
@@ -16,8 +14,7 @@ import time
 from typing import Any
 
 import adagoal
-from adagoal.core.exploration_run import ExplorationRun
-from adagoal.runs.cost_estimate import CostEstimator, simulate_remaining_run
+from adagoal.runs.cost_estimate import CostEstimator
 from scale import WORLDS
 
 OTHERS: dict[str, dict[str, Any]] = {
@@ -35,41 +32,22 @@ OTHERS: dict[str, dict[str, Any]] = {
 SEEDS = (11, 12, 13)
 
 
-class AtTenth:
-    """An observer that asks once, at a tenth of a run whose length is known."""
-
-    def __init__(self, total: int) -> None:
-        self.found: float | None = None
-        self._total, self._asked = total, False
-
-    def __call__(self, run: ExplorationRun) -> None:
-        """Called after every rollout."""
-        if not self._asked and run.steps >= 0.1 * self._total:
-            self._asked = True
-            told = simulate_remaining_run(run, 3 * self._total, seconds=60.0)
-            self.found = None if told is None else told.steps
-
-
 def show(name: str) -> None:
-    """One line per seed."""
+    """Print one line per seed."""
     for seed in SEEDS:
         spec = {**(WORLDS | OTHERS)[name], "delta": 0.1, "seed": seed}
-        truth = adagoal.explore(**spec)
-        tenth, estimating = AtTenth(truth.steps), CostEstimator(lambda run: None)
-        adagoal.explore(**spec, observe=tenth)
+        truth, estimator = adagoal.explore(**spec), CostEstimator(lambda run: None)
         began = time.perf_counter()
-        adagoal.explore(**spec, observe=estimating)
-        took, cost = time.perf_counter() - began, estimating.cost_estimate
-        early = "-" if tenth.found is None else f"{tenth.found / truth.steps:.2f}"
-        line = f"{name:15}{seed:5}{truth.steps:12,}{early:>9}"
+        adagoal.explore(**spec, observe=estimator)
+        took, cost = time.perf_counter() - began, estimator.cost_estimate
+        line = f"{name:15}{seed:5}{truth.steps:12,}"
         if cost is not None:
             done = cost.steps * cost.done / truth.steps
-            line += f"{done:8.0%}{cost.steps / truth.steps:8.2f}{cost.seconds / truth.wall_seconds:9.2f}{took:8.1f}"
+            line += f"{done:9.0%}{cost.steps / truth.steps:8.2f}{cost.seconds / truth.wall_seconds:9.2f}{took:8.1f}"
         print(line + f"{truth.wall_seconds:7.1f}", flush=True)
 
 
 if __name__ == "__main__":
-    print(f"{'world':15}{'seed':>5}{'steps':>12}{'at 10%':>9}{'told at':>8}{'steps':>8}{'seconds':>9}", end="")
-    print(f"{'took':>8}{'run':>7}")
+    print(f"{'world':15}{'seed':>5}{'steps':>12}{'share':>9}{'steps':>8}{'seconds':>9}{'took':>8}{'run':>7}")
     for world in sys.argv[1:] or ["two-room", "grid", "FrozenLake", "FrozenLake-8x8", "CliffWalking", "Taxi", *OTHERS]:
         show(world)

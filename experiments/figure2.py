@@ -94,7 +94,8 @@ def configs(panel: str, options: ExperimentOptions, **settings: Any) -> list[Any
 
 def kept(cell: Cell, outcome: RunOutcome, options: ExperimentOptions) -> bool:
     """Whether the panel is done, with these runs and as many steps."""
-    from adagoal.runs.training_files import configs_from_json, is_training_folder
+    from adagoal.runs.folder_reader import is_training_folder
+    from adagoal.runs.training_files import configs_from_json
 
     held = [replace(config, steps=options.steps) for config in configs_from_json(outcome)]
     wanted = [run.resolve_for_horizon(held[0].horizon, fetch=True) for run in cell.runs]
@@ -110,9 +111,10 @@ def kept(cell: Cell, outcome: RunOutcome, options: ExperimentOptions) -> bool:
 
 def train_panel(cell: Cell, options: ExperimentOptions) -> dict[str, Any]:
     """Train a panel, from its checkpoint where there is one; its folder gets a report of its own."""
+    from adagoal.api.train import resume_training, train
     from adagoal.report import training_page as page
-    from adagoal.runs.training_files import is_training_folder, make_interim_writer, training_to_json
-    from adagoal.runs.training_session import resume, train
+    from adagoal.runs.folder_reader import is_training_folder
+    from adagoal.runs.training_files import make_interim_writer, training_to_json
 
     write_so_far = make_interim_writer(options.out / f"{cell.panel}.json", lambda data: data.update(panel=cell.panel))
 
@@ -126,9 +128,9 @@ def train_panel(cell: Cell, options: ExperimentOptions) -> dict[str, Any]:
     folder = options.out / cell.panel
     shared: dict[str, Any] = {"minutes": options.minutes, "workers": options.workers, "observe": observe}
     if is_training_folder(folder):
-        trained = resume(folder, steps=options.steps, **shared)
+        trained = resume_training(folder, options.steps, **shared)
     else:
-        trained = train(cell.runs, folder, **shared)
+        trained = train(cell.runs, out=folder, **shared)
     if trained.status == Status.INTERRUPTED:
         raise TaskInterrupted("the training was told to stop; its checkpoint is kept")
     page.write_training_report(folder)

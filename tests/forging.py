@@ -92,7 +92,7 @@ def forgeries(folder: Path, rng: random.Random) -> Iterator[tuple[str, str, Call
     files = [
         str(staged_file_path(folder, n, e.generation).relative_to(folder)) for n, e in manifest.checkpoints[0].items()
     ]
-    for name in [*files, "model.npz", "result.json", "view.json"]:
+    for name in [*files, "policies.npz", "result.json", "view.json"]:
         if name.endswith(".json"):
             data = json.loads((folder / name).read_text())
             for at in entries(data):
@@ -138,7 +138,7 @@ def use(folder: Path, file: str, env: Any, budget: int) -> None:
     def audit() -> None:
         adagoal.audit(adagoal.load(folder))
 
-    works = {"view.json": (report,), "model.npz": (play, audit, report), "result.json": (play, audit)}
+    works = {"view.json": (report,), "policies.npz": (play, audit, report), "result.json": (play, audit)}
     for work in works.get(file, (play, resume)):
         with contextlib.suppress(adagoal.InputError):
             work()
@@ -180,7 +180,7 @@ def main(seed: int, wanted: int) -> int:
             found = adagoal.explore(env if make is None else make(), **{**arguments, "budget": 700}, out=path)
             write_report(found, path)
             warm = shutil.copytree(path, Path(place) / "warm" / name)
-            for file in ("model.npz", "checkpoint"):
+            for file in ("policies.npz", "checkpoint"):
                 use(warm, file, make and make(), found.steps + 50)  # compiles
             cases += [(name, path, make, found.steps + 50, *one) for one in forgeries(path, rng)]
         print(f"{len(cases)} forgeries of {', '.join(names)}", flush=True)

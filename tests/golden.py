@@ -111,12 +111,12 @@ def facts(result: Any) -> dict[str, Any]:
 
 def deep() -> dict[str, Any]:
     """A short training on the point mass: curves, and the weights of the actor."""
-    from adagoal.deep import Config, train
+    from adagoal.deep import Config
 
     small = {"hidden": (32, 32), "updates": 10, "ensemble_updates": 10, "batch": 64, "ensemble_batch": 64}
     rules = ("adagoal", "unigoal", "raregoal")
     configs = [Config("point-mass", steps=2_000, seed=i, goal_rule=rule, **small) for i, rule in enumerate(rules)]
-    trained = train(configs, workers=1)
+    trained = adagoal.train(configs, workers=1)
     actors = [[digest(array) for layer in policy.actor.layers for array in layer] for policy in trained.policies]
     curves = [
         [{**row, "wall_seconds": None} for row in trained.history.learning_curve(run)] for run in range(len(configs))

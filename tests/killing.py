@@ -130,7 +130,7 @@ def in_a_child(case: str, rule: Rule, path: Path, patience: float) -> bool:
 def outcome(path: Path) -> tuple[dict[str, Any], bytes]:
     """Everything that must be the same, byte for byte."""
     adagoal.load(path)
-    return json.loads((path / "result.json").read_text()) | {"wall_seconds": 0}, (path / "model.npz").read_bytes()
+    return json.loads((path / "result.json").read_text()) | {"wall_seconds": 0}, (path / "policies.npz").read_bytes()
 
 
 def main(seed: int, kills: int) -> int:

@@ -54,7 +54,7 @@ def state(number: int) -> dict[str, file_io.FileContent]:
 def results(number: int) -> dict[str, file_io.FileContent]:
     return {
         "result.json": file_io.json_content({"status": "done", "steps": number, "goals": [{"goal": 1}]}),
-        "model.npz": file_io.arrays_content({"policy": np.full((2, 5), number)}),
+        "policies.npz": file_io.arrays_content({"policy": np.full((2, 5), number)}),
         "report.html": file_io.text_content(f"<p>{number}</p>"),
     }
 
@@ -72,7 +72,7 @@ def look_results(saved: SavedRun) -> int | None:
     if "result.json" not in here:
         return None
     data = here.load_json("result.json", RESULT)
-    model, _ = here.load_arrays("model.npz", {"policy": ArraySpec("i", ("G", "S"))})
+    model, _ = here.load_arrays("policies.npz", {"policy": ArraySpec("i", ("G", "S"))})
     assert (model["policy"] == data["steps"]).all()
     with here._open_verified("report.html") as (_, file, _):
         assert file.read(100) == f"<p>{data['steps']}</p>".encode()

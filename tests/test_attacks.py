@@ -182,7 +182,7 @@ def test_actions_out_of_range_are_refused(old: Path, value: int) -> None:
     def change(arrays: dict[str, Any]) -> None:
         arrays["policy"] = np.full_like(arrays["policy"], value)
 
-    vault.forged_arrays(old, "model.npz", change)
+    vault.forged_arrays(old, "policies.npz", change)
     refused(adagoal("play", old, "--episodes", 1))
 
 
@@ -196,7 +196,7 @@ def test_a_curriculum_goes_on_bit_for_bit(tmp_path: Path, seed: int) -> None:
     assert adagoal(*line, 6000, "--out", tmp_path / "whole").returncode == 3
     assert adagoal(*line, 4000, "--out", tmp_path / "cut").returncode == 3
     assert adagoal("resume", tmp_path / "cut", "--budget", 6000, "--quiet").returncode == 3
-    whole, cut = (np.load(tmp_path / name / "model.npz")["visits"] for name in ("whole", "cut"))
+    whole, cut = (np.load(tmp_path / name / "policies.npz")["visits"] for name in ("whole", "cut"))
     np.testing.assert_array_equal(whole, cut)
 
 
@@ -277,7 +277,7 @@ def test_a_bomb_is_not_inflated(old: Path) -> None:
     head = io.BytesIO()
     np.lib.format.write_array_header_1_0(head, {"descr": "|u1", "fortran_order": False, "shape": (3 * 2**30,)})
     with (
-        zipfile.ZipFile(old / "model.npz", "w", zipfile.ZIP_DEFLATED) as archive,
+        zipfile.ZipFile(old / "policies.npz", "w", zipfile.ZIP_DEFLATED) as archive,
         archive.open("visits.npy", "w", force_zip64=True) as stream,
     ):
         stream.write(head.getvalue())

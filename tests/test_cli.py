@@ -171,7 +171,7 @@ def test_rule_that_raises(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("command", ["audit", "report"])
-@pytest.mark.parametrize("file", ["result.json", "model.npz"])
+@pytest.mark.parametrize("file", ["result.json", "policies.npz"])
 @pytest.mark.parametrize("damage", ["truncated", "garbage", "missing"])
 def test_damaged_folder(
     command: str, file: str, damage: str, done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -202,7 +202,7 @@ def test_result_that_does_not_fit(
 @pytest.mark.parametrize("name", ["policy", "policy_goals", "visits", "trace", "episode_goals"])
 def test_model_that_does_not_fit(name: str, done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = shutil.copytree(done, tmp_path / "run")
-    vault.forged_arrays(folder, "model.npz", lambda arrays: arrays.pop(name))
+    vault.forged_arrays(folder, "policies.npz", lambda arrays: arrays.pop(name))
     for command in ("audit", "report"):
         assert run_command_line([command, str(folder)]) == 2
         assert "damaged" in one_line(capsys)

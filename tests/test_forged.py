@@ -196,7 +196,7 @@ def test_no_bit_of_a_result_can_be_turned_unseen(runs: dict[str, Path], tmp_path
         (folder / "result.json").write_bytes(genuine)
 
 
-@pytest.mark.parametrize("name", ["result.json", "model.npz", "checkpoint"])
+@pytest.mark.parametrize("name", ["result.json", "policies.npz", "checkpoint"])
 @pytest.mark.parametrize("way", [vault.pipe, vault.device, vault.sparse, vault.folder_instead, vault.dangling])
 def test_nothing_hangs(name: str, way: Any, runs: dict[str, Path], tmp_path: Path) -> None:
     for source in (runs["certified"], runs["auto"]):
@@ -226,7 +226,7 @@ def test_nothing_hangs(name: str, way: Any, runs: dict[str, Path], tmp_path: Pat
         ({"episodes": 0}, "more episodes in its history"),
         ({"reset_action": 0}, "reset_action breaks the rule minimum 1"),
         ({"wall_seconds": "long"}, "wall_seconds must be number"),
-        ({"format": 2}, "format breaks the rule enum"),
+        ({"format": 3}, "format breaks the rule enum"),
         ({"kind": "training"}, "kind breaks the rule enum"),
     ],
 )
@@ -299,12 +299,12 @@ def at(name: str, value: Any) -> Any:
         ("pairs", fact("world", "states", value=["((("]), "one number and one label each"),
         ("pairs", fact("world", "actions", value=[99]), "no such action"),
         ("pairs", fact("world", "generator", value={"bit_generator": "MT19937"}), "random generator"),
-        ("certified", fact("world", "place", value=[99, -1, 0]), "the agent is nowhere"),
-        ("certified", fact("world", "place", value=[0, 10**6, 0]), "the agent is nowhere"),
+        ("certified", fact("world", "place", value=[99, -1, 0]), "does not exist in this environment"),
+        ("certified", fact("world", "place", value=[0, 10**6, 0]), "does not exist in this environment"),
         ("certified", fact("rng", "state", "state", value=-1), "random generator"),
         ("certified", fact("stage", value=10**9), "stage breaks the rule maximum"),
         ("certified", fact("stage", value=2), "certified.json"),
-        ("auto", fact("stage", value=60_000), "the answer of the last finished stage is not of this run"),
+        ("auto", fact("stage", value=60_000), "the result of the last finished stage is not of this run"),
         ("certified", fact("steps", value=float("nan")), "holds NaN"),
         ("certified", fact("steps", value=10**12), "more steps"),
         ("certified", fact("setting", "method", value="magic"), "unknown method 'magic'"),
@@ -343,8 +343,8 @@ def test_a_forged_policy_is_one_line(runs: dict[str, Path], tmp_path: Path) -> N
                         ("past_stand", 9), ("past_upper", -1.0), ("moves_to", 99), ("moves_pair", 99),
                         ("moves_count", 0)):  # fmt: skip
         folder = shutil.copytree(runs["certified"], tmp_path / f"{name}{value}")
-        vault.forged_arrays(folder, "model.npz", at(name, value))
-        with pytest.raises(adagoal.InputError, match=f"model.npz: damaged or not readable .entry '{name}' holds"):
+        vault.forged_arrays(folder, "policies.npz", at(name, value))
+        with pytest.raises(adagoal.InputError, match=f"policies.npz: damaged or not readable .entry '{name}' holds"):
             adagoal.play(folder, episodes=1)
 
 

@@ -47,9 +47,7 @@ def test_the_command_that_goes_on_with_a_training() -> None:
         result_text.resume_training_command(Config("point-mass", steps=100), folder, 100)
         == "adagoal resume 'a b' --budget 200"
     )
-    assert (
-        result_text.resume_training_command(Config("object:Arm"), folder, 50) == "adagoal.deep.resume('a b', env=...)"
-    )
+    assert result_text.resume_training_command(Config("object:Arm"), folder, 50) == "adagoal.resume('a b', env=...)"
 
 
 def test_a_run_that_is_not_finished(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -198,7 +198,7 @@ def test_a_run_keeps_the_matrix(tmp_path):
 def test_a_later_run_in_the_folder_does_not_find_the_matrix(tmp_path):
     adagoal.explore(P, 20, 2.0, budget=500, out=tmp_path / "run")
     adagoal.explore("chain", 4, budget=500, out=tmp_path / "run", overwrite=True)
-    assert not (tmp_path / "run" / "world.npz").exists()
+    assert not (tmp_path / "run" / "model.npz").exists()
     assert adagoal.load(tmp_path / "run").model is None
 
 
@@ -252,8 +252,8 @@ def test_other_things_are_not_models():
 
 def test_a_matrix_that_was_altered_in_the_folder_is_noticed(tmp_path):
     adagoal.explore(P, 20, 2.0, budget=500, out=tmp_path / "run")
-    path = tmp_path / "run" / "world.npz"
+    path = tmp_path / "run" / "model.npz"
     path.write_bytes(path.read_bytes()[:-40])
     for read in (adagoal.load, adagoal.resume):
-        with pytest.raises(adagoal.InputError, match=r"world\.npz: "):
+        with pytest.raises(adagoal.InputError, match=r"model\.npz: "):
             read(tmp_path / "run")

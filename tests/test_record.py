@@ -28,7 +28,7 @@ def test_the_same_run_with_and_without_its_steps(tmp_path: Path) -> None:
     plain, kept = tmp_path / "plain", tmp_path / "kept"
     adagoal.explore("grid", **GRID, out=plain)
     result = adagoal.explore("grid", **GRID, out=kept, record=True)
-    assert (kept / "model.npz").read_bytes() == (plain / "model.npz").read_bytes()
+    assert (kept / "policies.npz").read_bytes() == (plain / "policies.npz").read_bytes()
     steps = recorded(kept)
     assert len(steps["state"]) == result.steps
     counts = TransitionCounts(9, 4, 0)

@@ -12,10 +12,11 @@ if TYPE_CHECKING:
     from adagoal.api.certify import certify
     from adagoal.api.check_result import Check
     from adagoal.api.env_check import check_env
-    from adagoal.api.explore import audit, explore, resume, transitions
+    from adagoal.api.explore import audit, explore, transitions
     from adagoal.api.export import export
     from adagoal.api.policy_trials import Trial, play
-    from adagoal.api.train import load, train
+    from adagoal.api.saved_runs import load, resume
+    from adagoal.api.train import train
     from adagoal.core.errors import InputError
     from adagoal.core.tabular_policy import Policy
     from adagoal.deep.certification import Certification
@@ -49,30 +50,37 @@ __all__ = [
     "transitions",
 ]
 
-_HOME = {
-    **dict.fromkeys(("audit", "explore", "resume", "transitions"), "api.explore"),
-    "Check": "api.check_result",
-    "check_env": "api.env_check",
-    **dict.fromkeys(("Certificate", "Result"), "runs.result"),
-    "certify": "api.certify",
+_MODULE_OF_NAME = {
+    "Certificate": "runs.result",
     "Certification": "deep.certification",
-    "export": "api.export",
+    "Check": "api.check_result",
     "InputError": "core.errors",
     "Model": "envs.model",
-    "mixture": "envs.env_factory",
+    "Page": "report.show",
     "Policy": "core.tabular_policy",
-    **dict.fromkeys(("Page", "show"), "report.show"),
-    **dict.fromkeys(("Trial", "play"), "api.policy_trials"),
-    **dict.fromkeys(("load", "train"), "api.train"),
+    "Result": "runs.result",
+    "Trial": "api.policy_trials",
+    "audit": "api.explore",
+    "certify": "api.certify",
+    "check_env": "api.env_check",
+    "explore": "api.explore",
+    "export": "api.export",
+    "load": "api.saved_runs",
+    "mixture": "envs.env_factory",
+    "play": "api.policy_trials",
+    "resume": "api.saved_runs",
+    "show": "report.show",
+    "train": "api.train",
+    "transitions": "api.explore",
 }
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_HOME]
+    return [*globals(), *_MODULE_OF_NAME]
 
 
 def __getattr__(name: str) -> Any:
-    """Public names are imported when they are first used, so that ``adagoal --help`` does not wait for Numba."""
-    if name in _HOME:
-        return getattr(importlib.import_module(f"adagoal.{_HOME[name]}"), name)
+    """Import a public name when it is first used, so ``adagoal --help`` does not wait for Numba."""
+    if name in _MODULE_OF_NAME:
+        return getattr(importlib.import_module(f"adagoal.{_MODULE_OF_NAME[name]}"), name)
     raise AttributeError(f"module 'adagoal' has no attribute {name!r}")

@@ -31,8 +31,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished training (see ``small``), with two checkpoints; to be copied, not changed."""
     from small import CONFIG
 
-    from adagoal.deep import train
+    from adagoal import train
 
     folder = tmp_path_factory.mktemp("finished") / "run"
-    train([CONFIG], folder, workers=1, checkpoint_every=1)
+    train([CONFIG], out=folder, workers=1, checkpoint_every=1)
     return folder

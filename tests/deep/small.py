@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import adagoal
 from adagoal.deep import Config, rollout_workers
 from adagoal.deep.goal_envs import EnvDimensions, EnvSource
 from adagoal.runs import training_session
@@ -43,6 +44,16 @@ def equal(one: Path, other: Path) -> bool:
     return same and log(one) == log(other)
 
 
+def load_policy(folder: Path, run: int = 0) -> Any:
+    """The policy of one of the runs in a folder."""
+    return adagoal.load(folder).policies[run]
+
+
+def evaluate(folder: Path, episodes: int = 200, **given: Any) -> Any:
+    """Test the policy in a folder."""
+    return adagoal.load(folder).evaluate(episodes, **given)
+
+
 def log(folder: Path) -> list[list[str]]:
     """The rows of a log without their wall-clock seconds."""
     rows = [line.split(",") for line in (folder / "log.csv").read_text().splitlines()]
@@ -54,16 +65,8 @@ def restored(folder: Path, **code: Any) -> training_session.Training:
     """What ``resume`` builds from a folder before it runs anything."""
     found = find_saved_run(folder)
     assert found is not None
-    given = {
-        "steps": 0,
-        "env": None,
-        "goal_rule": None,
-        "set_goal": None,
-        "trust": False,
-        "workers": 1,
-        "step_timeout": None,
-    }
-    return training_session._restore_training(found, **{**given, **code})
+    given = {"steps": 0, "env": None, "goal_rule": None, "set_goal": None, "trust": False}
+    return training_session.restore_training(found, **given | code, limits=training_session.TrainingLimits(workers=1))
 
 
 @contextlib.contextmanager

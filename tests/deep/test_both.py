@@ -31,9 +31,14 @@ def test_resume_report_and_play_on_a_training(
     assert run_command_line(["audit", folder]) == 2
 
 
-def test_what_is_for_explorations_names_what_is_for_trainings(finished: Path) -> None:
-    with pytest.raises(InputError, match=r"adagoal evaluate .*adagoal resume .*adagoal.deep.resume"):
-        adagoal.resume(finished)
+def test_options_of_the_other_kind_are_named(finished: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"^goals: is for explorations; this is a training run"):
+        adagoal.resume(finished, goals=[1])
+    adagoal.explore("chain", 3, out=tmp_path / "run")
+    with pytest.raises(InputError, match=r"^workers: is for training runs; this is an exploration"):
+        adagoal.resume(tmp_path / "run", workers=2)
+    with pytest.raises(InputError, match=r"a run of adagoal train; test it with: adagoal evaluate .*adagoal resume "):
+        adagoal.transitions(finished)
 
 
 def test_evaluate_on_an_exploration_points_to_play(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small import load_policy
 
 import adagoal
 from adagoal.cli.main import run_command_line
@@ -19,7 +20,7 @@ from adagoal.core.confidence_bounds import clopper_pearson_interval
 from adagoal.core.errors import InputError, Status
 from adagoal.core.random_streams import StreamPurpose, random_stream
 from adagoal.core.types import Bools, Floats
-from adagoal.deep import certification, load
+from adagoal.deep import certification
 from adagoal.deep.certification import CellTree, Certification, Claim, GoalCell, Verdict
 from adagoal.deep.env_inspection import measure_dimensions
 from adagoal.deep.goal_envs import EnvSource, GoalEnv
@@ -231,7 +232,7 @@ def test_no_goal_that_is_played_has_cut_the_cells() -> None:
 
 
 def test_rollouts_are_what_playing_by_hand_gives(finished: Path) -> None:
-    policy, source, seed = load(finished), EnvSource.from_argument("point-mass"), 3
+    policy, source, seed = load_policy(finished), EnvSource.from_argument("point-mass"), 3
     world = GoalEnv(source, measure_dimensions(source.make_env(), source, 0))
     goals = np.random.default_rng(0).uniform(-0.6, 0.6, (48, 2))
     with open_certification_rollouts(policy, source, 0, "env", 25, seed, 2) as (_, reach):

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small import CONFIG, equal, restored
+from small import CONFIG, equal, evaluate, load_policy, restored
 
 import vault
+from adagoal import resume
 from adagoal.cli.main import run_command_line as command
 from adagoal.core.errors import InputError
-from adagoal.deep import evaluate, learner, load, resume
+from adagoal.deep import learner
 from adagoal.deep.env_inspection import inspect_env
 from adagoal.report import training_page as report
 from adagoal.runs import training_files as kept
@@ -80,7 +81,7 @@ def of_a_report(folder: Path) -> tuple[Any, Any]:
 def digest(folder: Path, reader: str) -> Any:
     """What a reader takes from a folder, in a form that can be compared."""
     if reader == "policy":
-        return {name: array.tobytes() for name, array in load(folder).actor.to_arrays().items()}
+        return {name: array.tobytes() for name, array in load_policy(folder).actor.to_arrays().items()}
     if reader == "report":
         about, goals = of_a_report(folder)
         return about.data, {name: array.tobytes() for name, array in goals.items()}
@@ -193,7 +194,7 @@ def facts(change: Change) -> Change:
         (put("steps", -5), "steps breaks the rule minimum"),
         (put("steps", 3), "the steps of a curve do not rise"),
         (put("kind", "exploration"), "kind breaks the rule enum"),
-        (put("format", 2), "format breaks the rule enum"),
+        (put("format", 3), "format breaks the rule enum"),
         (put("method", "ppo"), "env or method is not that of the settings"),
         (put("extra", 1), "unknown entry 'extra'"),
         (put("runs", []), "runs breaks the rule minItems"),
@@ -214,7 +215,7 @@ def facts(change: Change) -> Change:
 )
 def test_a_forged_result_is_refused(run: Path, change: Change, reason: str) -> None:
     vault.forged_json(run, "result.json", change)
-    for reader in (load, report.write_training_report, evaluate):
+    for reader in (load_policy, report.write_training_report, evaluate):
         with pytest.raises(InputError, match=rf"result\.json: damaged or not readable \(.*{reason}"):
             reader(run)
 
@@ -240,7 +241,7 @@ def test_a_forged_result_is_refused(run: Path, change: Change, reason: str) -> N
 )
 def test_a_forged_policy_is_refused(run: Path, change: Change, reason: str) -> None:
     vault.forged_arrays(run, "policy.npz", change)
-    for reader in (load, evaluate):
+    for reader in (load_policy, evaluate):
         with pytest.raises(InputError, match=rf"policy\.npz: damaged or not readable \(.*{reason}"):
             reader(run)
 
@@ -334,12 +335,12 @@ def test_a_memory_that_this_machine_has_not_is_refused(run: Path, monkeypatch: p
     with pytest.raises(
         InputError, match=r"^steps: a replay buffer of 100,000,000 steps takes 4\.0 GB, more than the 1"
     ):
-        resume(run, steps=10**9)
+        resume(run, budget=10**9)
 
 
 @pytest.mark.parametrize("label", vault.ARCHIVES)
 def test_forged_archives_are_refused_before_they_are_unpacked(run: Path, label: str) -> None:
-    for name, reader in (("policy.npz", load), ("goals.npz", report.write_training_report), (NEWEST, resume)):
+    for name, reader in (("policy.npz", load_policy), ("goals.npz", report.write_training_report), (NEWEST, resume)):
         vault.forged(run, name, vault.ARCHIVES[label]())
         with vault.within(20), pytest.raises(InputError, match=rf"{Path(name).name}: damaged or not readable"):
             reader(run)
@@ -383,7 +384,7 @@ def test_no_module_that_only_the_folder_names_is_imported(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
     rename(run, env=env)
-    load(run)
+    load_policy(run)
     report.write_training_report(run)
     for reader in (evaluate, resume):
         with pytest.raises(InputError, match=r"^env: the run (in \S+ )?is on '"):
@@ -404,7 +405,7 @@ def test_no_rule_file_that_only_the_folder_names_is_run(run: Path, tmp_path: Pat
     )
     own.write_text("def f(known):\n    return known.eligible.astype(float)\n")
     rename(run, goal_rule=f"{evil}:f")
-    load(run)
+    load_policy(run)
     report.write_training_report(run)
     evaluate(run, episodes=1)
     with pytest.raises(InputError, match=r"^goal_rule: the run has the rule .*evil\.py:f', a file to run"):
@@ -425,7 +426,7 @@ def test_a_folder_of_another_kind_is_told(run: Path) -> None:
     found = find_saved_run(run)
     assert found is not None
     assert found.kind == "training"
-    for reader in (load, evaluate, report.write_training_report):
+    for reader in (load_policy, evaluate, report.write_training_report):
         with pytest.raises(InputError, match="no adagoal run in"):
             reader(run / "checkpoints")
 

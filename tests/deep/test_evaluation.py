@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small import TINY, words
+from small import TINY, evaluate, load_policy, words
 
 from adagoal.cli.main import run_command_line
 from adagoal.core.errors import InputError
 from adagoal.core.random_streams import StreamPurpose, random_stream
-from adagoal.deep import evaluate, load
 from adagoal.deep.env_inspection import measure_dimensions
 from adagoal.deep.goal_envs import EnvSource, GoalEnv
 
@@ -30,7 +29,7 @@ def test_it_is_what_playing_by_hand_gives(folder: Path) -> None:
     found = evaluate(folder, run=1, episodes=30, seed=3)
     source = EnvSource("point-mass")
     sizes = measure_dimensions(source.make_env(), source, TINY["horizon"])
-    policy, world = load(folder, run=1), GoalEnv(source, sizes)
+    policy, world = load_policy(folder, run=1), GoalEnv(source, sizes)
     for i in (0, 7, 29):
         round_, slot = divmod(i, 25)
         rng = random_stream(3, StreamPurpose.EVALUATION_EPISODE, 0, slot, round_)

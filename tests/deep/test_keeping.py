@@ -18,13 +18,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small import CONFIG, SETTINGS, equal, restored
+from small import CONFIG, SETTINGS, equal, evaluate, restored
 
 import vault
+from adagoal import resume, train
 from adagoal.cli.main import run_command_line as command
 from adagoal.core.errors import FolderWarning, InputError
 from adagoal.core.file_io import folder_lock
-from adagoal.deep import Config, evaluate, resume, train
+from adagoal.deep import Config
 from adagoal.report import training_page as report
 from adagoal.runs import run_folder as folders
 from adagoal.runs.folder_reader import CHECKPOINTS_FOLDER, find_saved_run, read_saved_run
@@ -33,7 +34,8 @@ from adagoal.runs.training_files import read_training_record
 CODE = """
 import os, signal, sys
 from pathlib import Path
-from adagoal.deep import Config, resume, train
+from adagoal import resume, train
+from adagoal.deep import Config
 sys.path.insert(0, sys.argv[4])
 from small import CONFIG
 
@@ -54,7 +56,7 @@ if __name__ == "__main__":
     if sys.argv[2] == "resume":
         resume(folder, workers=1, checkpoint_every=1)
     else:
-        train([CONFIG], folder, workers=1, checkpoint_every=1)
+        train([CONFIG], out=folder, workers=1, checkpoint_every=1)
     print(left)
 """
 """A training, or the resumption of one, that dies at its n-th call to the file system; prints what was left of n."""
@@ -75,7 +77,7 @@ def mortal(moment: int, what: str, folder: Path) -> int | None:
 def end(folder: Path) -> None:
     """Finish what was killed."""
     if find_saved_run(folder) is None:
-        train([CONFIG], folder, workers=1)
+        train([CONFIG], out=folder, workers=1)
     else:
         resume(folder, workers=1)
 
@@ -92,7 +94,7 @@ def test_a_training_killed_while_it_writes_is_the_undisturbed_one(finished: Path
 def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A training that was stopped after its first cycle; to be read, not changed."""
     folder = tmp_path_factory.mktemp("begun") / "run"
-    assert train([CONFIG], folder, workers=1, observe=lambda history: False).status == "interrupted"
+    assert train([CONFIG], out=folder, workers=1, observe=lambda history: False).status == "interrupted"
     return folder
 
 
@@ -142,7 +144,7 @@ def test_kill_nine_at_any_time(finished: Path, tmp_path: Path) -> None:
 
 
 def test_a_killed_training_can_be_tested_and_looked_at(finished: Path, tmp_path: Path) -> None:
-    train([CONFIG], tmp_path, workers=1, checkpoint_every=1, observe=lambda history: history.rows[-1]["cycle"] < 1)
+    train([CONFIG], out=tmp_path, workers=1, checkpoint_every=1, observe=lambda history: history.rows[-1]["cycle"] < 1)
     assert len(evaluate(tmp_path, episodes=3).final_success) == 3
     assert "Interrupted" in report.write_training_report(tmp_path).read_text()
 
@@ -163,10 +165,10 @@ def test_a_disk_that_takes_no_more_costs_nothing(
     def full(history: Any) -> None:
         monkeypatch.setattr(os, "fsync", refuse if 2 <= history.rows[-1]["cycle"] <= last else real)
 
-    says = rf"cannot be written \({os.strerror(code)}\); the training goes on, and tries again later"
+    says = rf"cannot be written \({os.strerror(code)}\); the run goes on, and tries again later"
     one_line = pytest.raises(InputError, match=r"log-000005\.csv: cannot .*; the policy is in .*earlier checkpoint")
     with pytest.warns(FolderWarning, match=says), contextlib.nullcontext() if last == 2 else one_line:
-        train([CONFIG], folder, workers=1, checkpoint_every=1, observe=full)
+        train([CONFIG], out=folder, workers=1, checkpoint_every=1, observe=full)
     monkeypatch.setattr(os, "fsync", real)
     if last == 3:
         (kept,) = (tmp_path / "temporary").iterdir()
@@ -182,7 +184,7 @@ def test_a_training_stays_in_its_folder(finished: Path, tmp_path: Path, monkeypa
     for place in (here, elsewhere):
         place.mkdir()
     monkeypatch.chdir(here)
-    trained = train([CONFIG], "run", workers=1, checkpoint_every=1, observe=lambda history: os.chdir(elsewhere))
+    trained = train([CONFIG], out="run", workers=1, checkpoint_every=1, observe=lambda history: os.chdir(elsewhere))
     assert trained.folder == here / "run"
     assert equal(here / "run", finished)
     assert not list(elsewhere.iterdir())
@@ -209,7 +211,7 @@ def test_a_disk_that_is_full_from_the_start_is_one_line(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(os, "fsync", refuse)
     with pytest.raises(InputError, match=r"checkpoint-000001\.npz: cannot be written \(No space left on device\)"):
-        train([CONFIG], tmp_path / "run", workers=1, checkpoint_every=1)
+        train([CONFIG], out=tmp_path / "run", workers=1, checkpoint_every=1)
     assert not (tmp_path / "run").exists()
 
 
@@ -219,7 +221,7 @@ def test_a_killed_worker_is_one_line_and_what_was_learnt_is_kept(tmp_path: Path)
             multiprocessing.active_children()[0].kill()
 
     with pytest.raises(InputError, match=r"a rollout worker died \(exit code -9\).*; what had been learnt is in "):
-        train([CONFIG], tmp_path, workers=1, observe=kill)
+        train([CONFIG], out=tmp_path, workers=1, observe=kill)
     assert restored(tmp_path).cycle == 2
     assert resume(tmp_path, workers=1).status == "done"
 
@@ -256,9 +258,9 @@ def test_a_run_is_not_lost_to_another_one(finished: Path, tmp_path: Path) -> Non
     folder = Path(shutil.copytree(finished, tmp_path / "run"))
     before = snapshot(folder)
     with pytest.raises(InputError, match=r"^out: .* already holds a run; resume it, overwrite it, or choose another"):
-        train([CONFIG], folder)
+        train([CONFIG], out=folder)
     with folder_lock(folder):
-        for call in (lambda: train([CONFIG], folder, overwrite=True), lambda: resume(folder)):
+        for call in (lambda: train([CONFIG], out=folder, overwrite=True), lambda: resume(folder)):
             found: list[BaseException] = []
 
             def tried(call: Any = call, found: list[BaseException] = found) -> None:
@@ -282,7 +284,7 @@ def test_an_old_run_stays_until_the_new_one_has_a_checkpoint(finished: Path, tmp
     def look(history: Any) -> None:
         seen.append(snapshot(folder) == before)
 
-    train([other], folder, overwrite=True, workers=1, checkpoint_every=2, observe=look)
+    train([other], out=folder, overwrite=True, workers=1, checkpoint_every=2, observe=look)
     assert seen == [True, True, False, False]
     assert read_saved_run(folder, read_training_record).configs == [other]
     assert sorted(os.listdir(folder / CHECKPOINTS_FOLDER)) == ["checkpoint-000006.npz", "checkpoint-000007.npz"]
@@ -291,6 +293,6 @@ def test_an_old_run_stays_until_the_new_one_has_a_checkpoint(finished: Path, tmp
 def test_how_often_it_saves_follows_from_how_long_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr(folders, "save_interval_elapsed", lambda since, cost: bool(asked.append(cost)))
-    train([CONFIG], tmp_path, workers=1)
+    train([CONFIG], out=tmp_path, workers=1)
     assert len(asked) == 3, "after every cycle but the last, which is always saved"
     assert sorted(os.listdir(tmp_path / CHECKPOINTS_FOLDER)) == ["checkpoint-000001.npz"]

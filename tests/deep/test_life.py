@@ -11,21 +11,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small import TINY, rollout_worker
+from small import TINY, load_policy, rollout_worker
 
+from adagoal import resume, train
 from adagoal.api.certified_training import train_until_certified
 from adagoal.api.explore import explore
 from adagoal.core import processes
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.file_io import read_json
 from adagoal.core.processes import WorkerFailure
-from adagoal.deep import Config, algorithms, load, resume, train
+from adagoal.deep import Config, algorithms
 from adagoal.deep.env_inspection import inspect_env
 from adagoal.deep.goal_envs import EnvDimensions, EnvSource
 from adagoal.deep.rollout_workers import EnvBatch, RolloutWorkers
 from adagoal.report import training_page as report
+from adagoal.runs.folder_reader import is_training_folder
 from adagoal.runs.stop_requests import STOP_SIGNALS, stop_on_signals
-from adagoal.runs.training_files import is_training_folder
 from engine_tasks import Unpicklable
 
 CONFIG = Config("point-mass", **TINY)
@@ -42,7 +43,7 @@ def test_what_an_environment_raises_is_named_and_the_training_goes_on_later(
         return lambda history: tired.write_text(word) if history.rows[-1]["cycle"] == cycle else None
 
     with pytest.raises(EnvironmentFailure) as raised:
-        train([config], folder, observe=after(1, ""), workers=1)
+        train([config], out=folder, observe=after(1, ""), workers=1)
     assert str(raised.value) == f"env: tired:Tired-v0 raised RuntimeError: no more; what had been learnt is in {folder}"
     assert isinstance(raised.value.__cause__, RuntimeError)
     tired.unlink()
@@ -69,7 +70,7 @@ def test_steps_that_measure_are_timed(tmp_path: Path, monkeypatch: pytest.Monkey
         inspect_env(replace(source, step_timeout=20.0), 99, spaces)
     (tmp_path / "tired").write_text("hang")
     with pytest.raises(EnvironmentFailure, match=r"^env: a step of tired:Tired-v0 took longer than 0.2 s$"):
-        train([Config("tired:Tired-v0", **TINY)], tmp_path / "run", step_timeout=0.2, workers=1)
+        train([Config("tired:Tired-v0", **TINY)], out=tmp_path / "run", step_timeout=0.2, workers=1)
     with pytest.raises(EnvironmentFailure, match=r"^env: a step of tired:Tired-v0 took longer than 0.2 s$"):
         train_until_certified(Config("tired:Tired-v0", **TINY), tmp_path / "run", step_timeout=0.2, workers=1)
     assert not (tmp_path / "run").exists()
@@ -83,7 +84,7 @@ def test_our_own_bugs_stay_what_they_are(tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setattr(RolloutWorkers, "collect_cycle", broken)
 
     with pytest.raises(AttributeError) as raised:
-        train([CONFIG], tmp_path, observe=break_it, workers=1)
+        train([CONFIG], out=tmp_path, observe=break_it, workers=1)
     assert str(raised.value) == "a typo of ours"
     assert f"what had been learnt is in {tmp_path}" in raised.value.__notes__
     monkeypatch.undo()
@@ -124,7 +125,7 @@ def test_a_worker_whose_environments_cannot_be_made_answers_every_order_with_tha
 
 
 def test_an_observer_may_end_a_training(tmp_path: Path) -> None:
-    stopped = train([CONFIG], tmp_path, observe=lambda history: history.rows[-1]["cycle"] < 1, workers=1)
+    stopped = train([CONFIG], out=tmp_path, observe=lambda history: history.rows[-1]["cycle"] < 1, workers=1)
     assert stopped.status == "interrupted"
     assert len(stopped.history.goals) == 2
     data = read_json(tmp_path / "result.json")
@@ -149,7 +150,7 @@ def test_a_script_without_a_guard_is_told(tmp_path: Path) -> None:
     file = tmp_path / "script.py"
     file.write_text(
         "from adagoal.deep import Config, train\n"
-        f"train([Config('point-mass', **{TINY!r})], {str(tmp_path / 'run')!r}, workers=1)\n"
+        f"train([Config('point-mass', **{TINY!r})], out={str(tmp_path / 'run')!r}, workers=1)\n"
     )
     done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
@@ -182,14 +183,14 @@ def test_an_ignored_signal_stays_ignored() -> None:
 def test_another_algorithm_is_one_file_and_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(algorithms.ALGORITHM_MODULES, "twin", "twin")
     config = Config("point-mass", algorithm="twin", **TINY)
-    whole = train([config], tmp_path / "whole", workers=1)
+    whole = train([config], out=tmp_path / "whole", workers=1)
     assert whole.status == "done"
     assert read_json(tmp_path / "whole" / "result.json")["method"] == "twin+her"
     log = (tmp_path / "whole" / "log.csv").read_text().splitlines()
     assert log[0].endswith("ensemble_loss,policy_loss,twin_loss")
-    train([config], tmp_path / "parts", observe=lambda history: False, workers=1)
+    train([config], out=tmp_path / "parts", observe=lambda history: False, workers=1)
     resume(tmp_path / "parts", workers=1)
-    a, b = (load(tmp_path / name) for name in ("whole", "parts"))
+    a, b = (load_policy(tmp_path / name) for name in ("whole", "parts"))
     np.testing.assert_array_equal(a([0.1, 0.2, 0.0, 0.0], [0.5, 0.5]), b([0.1, 0.2, 0.0, 0.0], [0.5, 0.5]))
 
 

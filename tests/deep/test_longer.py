@@ -11,14 +11,14 @@ from pathlib import Path
 
 from small import CONFIG, equal
 
-from adagoal.deep import resume, train
+from adagoal import resume, train
 
 
 def test_a_training_made_longer_is_the_long_training(tmp_path: Path) -> None:
     ring = replace(CONFIG, buffer=60)  # larger than the short training, smaller than the long one
-    train([ring], tmp_path / "longer", workers=1)
-    resume(tmp_path / "longer", steps=100, workers=1)
-    train([replace(ring, steps=100)], tmp_path / "long", workers=1)
+    train([ring], out=tmp_path / "longer", workers=1)
+    resume(tmp_path / "longer", budget=100, workers=1)
+    train([replace(ring, steps=100)], out=tmp_path / "long", workers=1)
     assert equal(tmp_path / "longer", tmp_path / "long")
-    again = resume(tmp_path / "longer", steps=10, workers=1)
+    again = resume(tmp_path / "longer", budget=10, workers=1)
     assert (again.status, again.history.configs[0].steps) == ("done", 100), "no step is taken back"

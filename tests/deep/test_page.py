@@ -11,14 +11,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small import CONFIG
+from small import CONFIG, load_policy
 
 import adagoal
 import browser as driver
+from adagoal import resume
 from adagoal.cli.main import run_command_line
 from adagoal.core.errors import InputError
 from adagoal.core.file_io import write_json
-from adagoal.deep import goal_envs, goal_samplers, load, resume
+from adagoal.deep import goal_envs, goal_samplers
 from adagoal.deep.training_history import ValueMapHistory
 from adagoal.report import training_page, training_video
 from adagoal.report.html_page import unpack_data_block
@@ -31,7 +32,7 @@ CELLS = [CELL | {"verdict": "certified"}, CELL | {"low": [0.0, -1.0], "high": [1
 def trained(finished: Path, tmp_path: Path) -> Path:
     folder = shutil.copytree(finished, tmp_path / "run")
     by = {"distance from the start": [{"from": 0.0, "to": 1.0, "episodes": 4, "success": 0.25}]}
-    about = {"policy": load(folder).fingerprint()}
+    about = {"policy": load_policy(folder).fingerprint()}
     write_json(folder / training_page.EVALUATION_FILE, {"about": about, "by": by})
     write_json(
         folder / training_page.CERTIFICATE_FILE,
@@ -114,13 +115,14 @@ import sys
 from pathlib import Path
 import mujoco
 import numpy as np
-from adagoal.deep import Config, train
+from adagoal import train
+from adagoal.deep import Config
 from adagoal.deep.goal_envs import EnvSource
 from adagoal.report import training_video
 
 if __name__ == "__main__":
     sizes = {"episodes": 2, "eval_episodes": 2, "updates": 2, "batch": 8, "hidden": (8,), "buffer": 2000}
-    train([Config("FetchReach-v4", steps=100, **sizes)], Path(sys.argv[1]), workers=1)
+    train([Config("FetchReach-v4", steps=100, **sizes)], out=Path(sys.argv[1]), workers=1)
     made, make = [], EnvSource.make_env
     EnvSource.make_env = lambda self, **options: made.append(make(self, **options)) or made[-1]
     assert len(training_video.render_frames(Path(sys.argv[1]))) == training_video.N_FRAMES
@@ -169,7 +171,7 @@ def test_a_page_leaves_out_what_is_about_an_earlier_policy(trained: Path) -> Non
     assert "with &lt;b&gt;probability" in page()
     assert by_distance in page()
     assert training_page.OUTDATED_FILES_TITLE not in page()
-    resume(trained, steps=60, workers=1)
+    resume(trained, budget=60, workers=1)
     assert "with &lt;b&gt;probability" not in page()
     assert by_distance not in page()
     assert training_page.OUTDATED_FILES_TITLE in page()

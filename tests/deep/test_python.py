@@ -15,14 +15,15 @@ import numpy as np
 import pytest
 import small
 from gymnasium.wrappers import TransformObservation
+from small import evaluate, load_policy
 from test_envs import Elsewhere, Settable
 
 import adagoal
-from adagoal import goal_rules
+from adagoal import goal_rules, resume, train
 from adagoal.cli.main import run_command_line
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.random_streams import StreamPurpose
-from adagoal.deep import Config, GoalPolicy, evaluate, load, resume, train
+from adagoal.deep import Config, GoalPolicy
 from adagoal.deep.goal_envs import EnvSource
 from adagoal.deep.goal_selection import GoalSelector
 from adagoal.deep.numpy_networks import NumpyActor
@@ -47,7 +48,9 @@ def line() -> TrainResult:
 
 def test_a_recipe_has_its_goal_rule_unless_one_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(training_session, "train", lambda configs, *_, **__: asked.append(configs[0].goal_rule))
+    monkeypatch.setattr(
+        training_session, "start_training", lambda configs, *_, **__: asked.append(configs[0].goal_rule)
+    )
     adagoal.train("point-mass", recipe="paper")
     adagoal.train("point-mass", "unigoal", recipe="paper")
     adagoal.train("point-mass")
@@ -59,7 +62,7 @@ def test_without_a_gpu_the_light_recipe_is_the_default(
     monkeypatch: pytest.MonkeyPatch, backend: str, batch: int, hidden: tuple[int, ...]
 ) -> None:
     asked: list[Config] = []
-    monkeypatch.setattr(training_session, "train", lambda configs, *_, **__: asked.append(configs[0]))
+    monkeypatch.setattr(training_session, "start_training", lambda configs, *_, **__: asked.append(configs[0]))
     monkeypatch.setattr("jax.default_backend", lambda: backend)
     adagoal.train("point-mass")
     adagoal.train("point-mass", hidden=(64,))
@@ -77,7 +80,7 @@ def test_a_training_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capfd: 
         history = SimpleNamespace(configs=configs, rows=rows, steps_before_cycle=lambda cycle: 100 * cycle)
         return observe is None or bool(observe(history))
 
-    monkeypatch.setattr(training_session, "train", one_cycle)
+    monkeypatch.setattr(training_session, "start_training", one_cycle)
     assert adagoal.train(
         "point-mass", progress=True, observe=lambda history: told.append(history.steps_before_cycle(1))
     )
@@ -177,9 +180,19 @@ def test_uncertainty_covers_nine_fresh_episodes_in_ten(name: str) -> None:
     assert 0.85 <= np.mean(covered) <= 0.95
 
 
-def test_a_result_is_saved_and_its_policy_loaded(line: TrainResult, tmp_path: Path) -> None:
-    line.save(tmp_path)
-    policy = adagoal.load(tmp_path)
+def test_a_result_is_saved_and_loaded(line: TrainResult, tmp_path: Path) -> None:
+    line.save(tmp_path / "one")
+    loaded = adagoal.load(tmp_path / "one")
+    assert isinstance(loaded, TrainResult)
+    assert (loaded.status, loaded.history.rows, loaded.curve()) == (line.status, line.history.rows, line.curve())
+    np.testing.assert_array_equal(loaded.maps["D"], line.maps["D"])
+    loaded.save(tmp_path / "two")
+    for name in ("log.csv", "policy.npz", "goals.npz", "past.npz", "result.json"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes(), name
+    assert len(loaded.evaluate(4, env=Settable).final_success) == 4
+    with pytest.raises(InputError, match=r"^env: .* is on 'object:Settable'; give the object .*evaluate\(env=...\)$"):
+        loaded.evaluate(4)
+    policy = loaded.policy
     assert isinstance(policy, GoalPolicy)
     assert repr(policy) == "<Policy for object:Settable: from 1 numbers and a goal of 1 to an action of 1>"
     assert repr(line).startswith("<TrainResult of object:Settable, done: success ")
@@ -190,17 +203,18 @@ def test_a_result_is_saved_and_its_policy_loaded(line: TrainResult, tmp_path: Pa
     for name, array in line.weights().items():
         np.testing.assert_array_equal(policy.weights()[name], array)
     with pytest.raises(InputError, match=r"^path: .* already holds a run"):
-        line.save(tmp_path)
+        line.save(tmp_path / "one")
 
 
 def test_a_command_that_cannot_be_given_the_object_names_the_call(
     line: TrainResult, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line.save(tmp_path)
-    called = {"evaluate": "adagoal.deep.evaluate", "play": "adagoal.deep.evaluate", "certify": "adagoal.certify"}
+    test, certify = (f"adagoal.{call}" for call in ("load('{}').evaluate(env=...)", "certify('{}', env=...)"))
+    called = {"evaluate": test, "play": test, "certify": certify}
     for command, call in called.items():
         assert run_command_line([command, str(tmp_path), *(["--radius", "5"] if command == "certify" else [])]) == 2
-        assert f"{call}('{tmp_path}', env=...)" in capsys.readouterr().err
+        assert call.format(tmp_path) in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("observation", "goal"), [([0.0, 1.0], [7.0]), ([0.0], [7.0, 1.0]), ([np.nan], [7.0])])
@@ -223,7 +237,7 @@ def test_a_training_on_an_object_goes_on_with_the_object(tmp_path: Path) -> None
     assert stopped.status == "interrupted"
     with pytest.raises(InputError, match=r"^uncertainty: is known when a training has come to its end"):
         stopped.policy.uncertainty(np.zeros(4), np.zeros(2))
-    with pytest.raises(InputError, match=r"^env: the run in .* is on 'object:PointMass'; .* adagoal.deep.resume\("):
+    with pytest.raises(InputError, match=r"^env: the run in .* is on 'object:PointMass'; .* adagoal.resume\("):
         resume(tmp_path, goal_rule=mine, workers=1)
     with pytest.raises(InputError, match=r"^goal_rule: the rule was a function mine; give it again"):
         resume(tmp_path, env=PointMass, workers=1)
@@ -257,13 +271,13 @@ def test_another_environment_of_the_same_name_is_not_the_runs(tmp_path: Path) ->
     ):
         for use in (
             lambda env: resume(tmp_path, env=env, workers=1),
-            lambda env: adagoal.deep.evaluate(tmp_path, env=env, episodes=1),
+            lambda env: evaluate(tmp_path, env=env, episodes=1),
             lambda env: adagoal.certify(tmp_path, env=env, radius=5, workers=1),
         ):
             with pytest.raises(InputError, match=f"^env: object:PointMass is not that of the run: {words}"):
                 use(env)
-    assert adagoal.deep.evaluate(tmp_path, env=other(), episodes=1).goals.shape == (1, 2)
-    assert adagoal.load(tmp_path).success == stopped.policy.success  # type: ignore[union-attr]
+    assert evaluate(tmp_path, env=other(), episodes=1).goals.shape == (1, 2)
+    assert adagoal.load(tmp_path).policy.success == stopped.policy.success
 
 
 def policy(with_achieved: bool, ends: tuple[float, float] = (-2.0, 6.0), bias: float = 0.0) -> GoalPolicy:
@@ -339,7 +353,7 @@ def test_wrong_arguments_are_named(wrong: dict[str, Any], name: str) -> None:
 
 @pytest.mark.parametrize("path", [3, ""])
 def test_what_is_no_path_is_one_line(line: TrainResult, path: Any) -> None:
-    for function in (evaluate, load, resume, adagoal.load, line.save):
+    for function in (evaluate, load_policy, resume, adagoal.load, line.save):
         with pytest.raises(InputError, match=r"^(folder|path): must be the path of a run's folder, got "):
             function(path)
     with pytest.raises(InputError, match=r"^training: must be the path of a run's folder, got "):

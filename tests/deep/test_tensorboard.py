@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from small import CONFIG
 
+from adagoal import resume, train
 from adagoal.cli.main import run_command_line
-from adagoal.deep import resume, train
 
 
 def written(folder: Path) -> list[tuple[str, int, float]]:
@@ -32,8 +32,8 @@ def written(folder: Path) -> list[tuple[str, int, float]]:
 def test_every_number_is_written_once_and_the_last_test_too(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
     configs = [dataclasses.replace(CONFIG, seed=seed) for seed in (0, 1)]
-    train(configs, tmp_path / "run", workers=1, tensorboard=tmp_path / "board")
-    longer = resume(tmp_path / "run", steps=60, workers=1, tensorboard=tmp_path / "board")
+    train(configs, out=tmp_path / "run", workers=1, tensorboard=tmp_path / "board")
+    longer = resume(tmp_path / "run", budget=60, workers=1, tensorboard=tmp_path / "board")
     for seed in (0, 1):
         found = written(tmp_path / "board" / f"adagoal-proportional-seed{seed}")
         success = dict.fromkeys((steps, value) for tag, steps, value in found if tag == "success")

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small import TINY
+from small import TINY, load_policy
 
+from adagoal import resume, train
 from adagoal.core.file_io import read_json
-from adagoal.deep import Config, load, resume, train
+from adagoal.deep import Config
 from adagoal.deep.goal_samplers import is_inside_box
 from adagoal.runs.folder_reader import find_saved_run
 
@@ -49,13 +50,13 @@ def test_point_mass_is_solved_from_a_goal_space_nine_times_too_large(settings: d
 
 def test_interrupted_and_resumed_is_the_uninterrupted_run(tmp_path: Path) -> None:
     configs = [Config("point-mass", seed=seed, **TINY) for seed in (0, 1)]
-    whole = train(configs, tmp_path / "whole")
+    whole = train(configs, out=tmp_path / "whole")
 
     def interrupt(history: Any) -> None:
         if history.rows[-1]["cycle"] == 2:
             os.kill(os.getpid(), signal.SIGINT)
 
-    stopped = train(configs, tmp_path / "parts", observe=interrupt, workers=1)
+    stopped = train(configs, out=tmp_path / "parts", observe=interrupt, workers=1)
     assert stopped.status == "interrupted"
     finished = resume(tmp_path / "parts", workers=1)
     assert finished.status == "done"
@@ -112,7 +113,7 @@ def test_kill_nine_and_resume_gives_the_same_curve(tmp_path: Path) -> None:
     subprocess.run([*start, "--resume", str(tmp_path / "parts")], check=True, capture_output=True)
     one, two = (_rows(tmp_path / name / "log.csv") for name in ("whole", "parts"))
     assert one == two
-    a, b = (load(tmp_path / name) for name in ("whole", "parts"))
+    a, b = (load_policy(tmp_path / name) for name in ("whole", "parts"))
     np.testing.assert_array_equal(a([0.1, 0.2, 0.0, 0.0], [0.5, 0.5]), b([0.1, 0.2, 0.0, 0.0], [0.5, 0.5]))
 
 

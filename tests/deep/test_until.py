@@ -11,10 +11,10 @@ import pytest
 from small import CONFIG, SETTINGS
 
 import adagoal
+from adagoal import resume, train
 from adagoal.api import certified_training
 from adagoal.cli.main import run_command_line
 from adagoal.core.errors import InputError, Status
-from adagoal.deep import resume, train
 from adagoal.deep.certification import Certification, Claim, GoalCell, Verdict
 from adagoal.deep.env_inspection import inspect_env
 from adagoal.deep.pointmass import PointMass
@@ -69,7 +69,7 @@ def test_pieces_are_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert ended.certificate is not None
     assert ended.certificate.claim.delta == pytest.approx(0.05 / 6)
     assert ended.certificate.count("open") == 0
-    train([dataclasses.replace(CONFIG)], tmp_path / "whole", workers=1)
+    train([dataclasses.replace(CONFIG)], out=tmp_path / "whole", workers=1)
     assert (tmp_path / "pieces" / "policy.npz").read_bytes() == (tmp_path / "whole" / "policy.npz").read_bytes()
 
 
@@ -95,7 +95,7 @@ def test_a_folder_says_how_it_ended_and_goes_on_to_all_steps(
 def test_what_does_not_go_together_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["train", "point-mass", "--out", str(tmp_path / "run")]
     assert run_command_line([*words, "--slack", "0.1"]) == 2
-    assert "--slack: is for a training until certified" in capsys.readouterr().err
+    assert "--slack: is for training until certified" in capsys.readouterr().err
     assert run_command_line([*words, "--until", "certified", "--seeds", "2"]) == 2
     assert "--seeds: one run at a time" in capsys.readouterr().err
     assert run_command_line([*words, "--until", "certified", "--delta", "2"]) == 2

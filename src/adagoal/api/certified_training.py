@@ -1,14 +1,13 @@
-"""Train until certified: the loop of the paper in the deep world, with a stopping rule that proves its answer.
+"""Train until certified: the loop of the paper with deep policies, and a stopping rule that proves its answer.
 
-The paper stops when what is unknown about every goal with D(g) <= L is small. Here a training goes on until every cell
-of the test goals that is believed to be within reach is certified (:mod:`adagoal.deep.certification`). A cell is
-believed to be within reach where D is at most L for half of its goals or more. Cells that are believed to be out of
-reach may be refuted: the answer is the map.
+The paper stops when the error of every goal with D(g) <= L is small. Here training continues until every cell of the
+test goals that is believed to be within reach is certified (:mod:`adagoal.deep.certification`). A cell is believed to
+be within reach if D is at most L for half of its goals or more. Other cells may be refuted: the answer is the map.
 
-The training pauses after each of its pieces, and the policy of the moment is certified by fresh rollouts. Attempt k
-has the share delta / (k (k + 1)), and all shares together are at most delta: with probability 1 - delta no verdict of
-any attempt is wrong, so that it does not matter how many attempts there were. The folder is that of a training of all
-the steps from the first piece on, so that one that was interrupted is resumed to their end.
+Training pauses after each of its pieces, and fresh rollouts certify the policy of that moment. Attempt k has the share
+delta / (k (k + 1)), and all shares together are at most delta. So with probability 1 - delta no verdict of any attempt
+is wrong, however many attempts there were. From the first piece on the folder is that of a training run of all the
+steps, so :func:`adagoal.resume` continues an interrupted run to its end.
 """
 
 from __future__ import annotations
@@ -33,104 +32,96 @@ from adagoal.deep.goal_envs import EnvDimensions, EnvSource, GoalEnv
 from adagoal.deep.goal_samplers import GoalSampler
 from adagoal.deep.policy import GoalPolicy
 from adagoal.deep.training import TrainingObserver
-from adagoal.runs import training_session
+from adagoal.runs.job import SaveFiles, save_or_rescue
 from adagoal.runs.run_folder import open_locked_folder
 from adagoal.runs.train_result import TrainResult
-from adagoal.runs.training_files import TRAINING_KIND, training_file_contents
+from adagoal.runs.training_files import TRAINING_KIND
+from adagoal.runs.training_session import TrainingLimits, resume_training, start_training
 
-MAX_CERTIFICATION_ATTEMPTS = 10
-"""Attempts that a training has, at most."""
-N_JUDGED_GOALS = 1024
-"""Test goals, each with a start of its own, whose D says which cells are believed to be within reach: 16 or more for
-each of at most 64 cells."""
+MAX_CERTIFICATION_ATTEMPTS = 10  # pieces of a training run; more attempts stop earlier and cost more rollouts
+N_JUDGED_GOALS = 1024  # test goals whose D decides which cells are within reach: 16 or more for each of 64 cells
 
 
 def train_until_certified(
     config: Config,
     out: str | Path,
+    source: EnvSource | None = None,
+    rule: goal_rules.GoalRule | None = None,
     *,
     success: float = 0.9,
     slack: float = 0.05,
     delta: float = 0.05,
     overwrite: bool = False,
-    workers: int = 0,
     minutes: float = math.inf,
-    checkpoint_every: int = 0,
-    step_timeout: float | None = None,
     observe: TrainingObserver | None = None,
-    tensorboard: str | Path | None = None,
-    source: EnvSource | None = None,
-    rule: goal_rules.GoalRule | None = None,
+    **limits: Any,
 ) -> TrainResult:
     """Train one run in the folder ``out`` for at most ``config.steps`` steps, until its policy is certified.
 
-    The result has the certificate of the last attempt, and the status ``certified`` where every cell that is believed
-    to be within reach is certified, and there is one. ``success``, ``slack`` and ``delta`` are those of
-    :func:`adagoal.certify`, L is the radius of the configuration; the other arguments are those of
-    :func:`adagoal.deep.train`.
+    The result has the certificate of the last attempt. Its status is ``certified`` if there is a cell that is believed
+    to be within reach and all these cells are certified. ``success``, ``slack`` and ``delta`` are those of
+    :func:`adagoal.certify`, L is the radius of the configuration, ``limits`` are the fields of
+    :class:`adagoal.runs.training_session.TrainingLimits`.
     """
-    training_session.check_training_limits(workers, minutes, 0, checkpoint_every, step_timeout)
-    source = replace(source or EnvSource.from_argument(config.env), step_timeout=step_timeout)
+    checked = TrainingLimits(minutes=minutes, **limits)
+    source = replace(source or EnvSource.from_argument(config.env), step_timeout=checked.step_timeout)
     sizes, (space,), _ = inspect_env(source, config.horizon, [("test_goals", config.test_goals)])
     config = config.resolve_for_horizon(sizes.horizon, sizes.is_fetch)
     L = min(int(config.radius), config.horizon)
-    asked: dict[str, Any] = {"radius": L, "success": success, "slack": slack}
-    Claim(**asked, delta=delta)
-    began, found = time.monotonic(), None
-    starts, drawn = _sample_starts_and_goals(source, sizes, space, config.seed)
-    shared: dict[str, Any] = {"workers": workers, "checkpoint_every": checkpoint_every, "observe": observe}
-    shared["step_timeout"] = step_timeout
-    shared["tensorboard"] = tensorboard
+    claim: dict[str, Any] = {"radius": L, "success": success, "slack": slack}
+    Claim(**claim, delta=delta)  # refuses a wrong claim before training starts
+    began, certificate = time.monotonic(), None
+    starts, goals = _sample_starts_and_goals(source, sizes, space, config.seed)
     for attempt in range(1, MAX_CERTIFICATION_ATTEMPTS + 1):
-        shared["pause"] = -(-config.steps * attempt // MAX_CERTIFICATION_ATTEMPTS)
-        shared["minutes"] = max(minutes - (time.monotonic() - began) / 60.0, 1e-9)
+        pause = -(-config.steps * attempt // MAX_CERTIFICATION_ATTEMPTS)
+        minutes_left = max(minutes - (time.monotonic() - began) / 60.0, 1e-9)
+        piece: dict[str, Any] = {**limits, "pause": pause, "minutes": minutes_left, "observe": observe}
         if attempt == 1:
-            trained = training_session.train([config], out, overwrite=overwrite, source=source, rule=rule, **shared)
+            trained = start_training([config], out, source, rule, overwrite=overwrite, **piece)
         else:
-            trained = training_session.resume(out, env=source, goal_rule=rule, trust=True, **shared)
-        if trained.curve()[-1]["steps"] < shared["pause"]:  # it has ended before the test that a pause begins with
-            return replace(trained, certificate=found)
-        found = certify(trained, **asked, delta=delta / (attempt * (attempt + 1)), seed=attempt, workers=workers)
-        within = cells_believed_reachable(found, drawn, _estimate_distances(trained.policy, starts, drawn), L)
+            trained = resume_training(out, env=source, goal_rule=rule, trust=True, **piece)
+        if trained.curve()[-1]["steps"] < pause:  # it was stopped before the test at the pause
+            return replace(trained, certificate=certificate)
+        share = delta / (attempt * (attempt + 1))
+        certificate = certify(trained, **claim, delta=share, seed=attempt, workers=checked.workers)
+        within = cells_believed_reachable(certificate, goals, _estimate_distances(trained.policy, starts, goals), L)
         if within and all(cell.verdict is Verdict.CERTIFIED for cell in within):
-            return _save_certified_status(replace(trained, status=Status.CERTIFIED, certificate=found))
-        if not found.status.finished:
-            return replace(trained, status=Status.INTERRUPTED, certificate=found)
-    return replace(trained, status=Status.BUDGET, certificate=found)
+            trained = replace(trained, status=Status.CERTIFIED, certificate=certificate)
+            _save_status(trained, Path(out))
+            return trained
+        if not certificate.status.finished:
+            return replace(trained, status=Status.INTERRUPTED, certificate=certificate)
+    return replace(trained, status=Status.BUDGET, certificate=certificate)
 
 
-def _save_certified_status(trained: TrainResult) -> TrainResult:
-    """The same, after its folder says that it is certified, too."""
-    assert trained.folder is not None
-    with open_locked_folder(trained.folder, TRAINING_KIND) as folder:
-        training_session.save_final_training(
-            folder, {}, training_file_contents(trained.status, trained.history, trained.policies, trained.maps)
-        )
-    return trained
+def _save_status(trained: TrainResult, path: Path) -> None:
+    with open_locked_folder(trained.folder or path, TRAINING_KIND) as folder:
+        save_or_rescue(folder, SaveFiles({}, trained.contents()), trained.contents(), "the policy")
 
 
 def _sample_starts_and_goals(
     source: EnvSource, sizes: EnvDimensions, space: GoalSampler, seed: int
 ) -> tuple[Floats, Floats]:
-    """Test goals ``[n, G]`` by which cells are judged, and a start ``[n, O]`` for each of them."""
+    """Return starts ``[n, O]`` and test goals ``[n, G]`` by which cells are judged."""
     rng = random_stream(seed, StreamPurpose.JUDGED_GOALS)
-    drawn = space(rng, N_JUDGED_GOALS)
-    world = GoalEnv(replace(source, step_timeout=None), sizes)  # a timeout would end this process
-    starts = np.stack([world.reset(int(rng.integers(2**31)), goal)[0] for goal in drawn])
-    world.env.close()
-    return starts, drawn
+    goals = space(rng, N_JUDGED_GOALS)
+    env = GoalEnv(replace(source, step_timeout=None), sizes)  # a timeout would end this process
+    starts = np.stack([env.reset(int(rng.integers(2**31)), goal)[0] for goal in goals])
+    env.env.close()
+    return starts, goals
 
 
-def _estimate_distances(policy: GoalPolicy, starts: Floats, drawn: Floats) -> Floats:
-    """D ``[n]`` of the pairs; 0 if the goal rule has trained no critics, so every cell must be certified."""
+def _estimate_distances(policy: GoalPolicy, starts: Floats, goals: Floats) -> Floats:
+    """Return D ``[n]`` of the pairs; 0 if the goal rule has trained no critics, so every cell must be certified."""
     if policy.critics is None:
-        return np.zeros(len(drawn))
-    D, _ = policy.critics(policy.actor.normalise_inputs(starts, drawn), policy.actor(starts, drawn))
+        return np.zeros(len(goals))
+    D, _ = policy.critics(policy.actor.normalise_inputs(starts, goals), policy.actor(starts, goals))
     return D
 
 
-def cells_believed_reachable(found: Certification, drawn: Floats, D: Floats, L: float) -> list[GoalCell]:
-    """The cells believed to be within reach, by the D ``[n]`` of goals ``[n, G]``, and those that hold none of them."""
-    where = found.locate(drawn)
-    inside = [where == place for place in range(len(found.cells))]
-    return [cell for cell, own in zip(found.cells, inside, strict=True) if not own.any() or np.median(D[own]) <= L]
+def cells_believed_reachable(certificate: Certification, goals: Floats, D: Floats, L: float) -> list[GoalCell]:
+    """Return the cells with a median D of at most L, by the D ``[n]`` of goals ``[n, G]``, and cells without a goal."""
+    cell_of_goal = certificate.locate(goals)
+    inside = [cell_of_goal == index for index in range(len(certificate.cells))]
+    cells = zip(certificate.cells, inside, strict=True)
+    return [cell for cell, own in cells if not own.any() or np.median(D[own]) <= L]

@@ -53,7 +53,7 @@ def certify(
     run: which of the runs trained side by side.
     test_goals: the goal space; by default that of the training's tests.
     seed: decides everything; the number of ``workers`` (0: one per core) does not matter.
-    env, trust: as in :func:`adagoal.deep.evaluate`.
+    env, trust: as in :meth:`adagoal.deep.TrainResult.evaluate`.
     observe: called as ``observe(open cells, rollouts)`` before every round; ends the certification by returning False.
     """
     claim = Claim(radius, success, delta, slack, halvings, rollouts)
@@ -87,11 +87,12 @@ def _load_trained_policy(
     if isinstance(training, TrainResult):
         check_integer("run", run, 0, len(training.policies) - 1)
         config = training.history.configs[run]
-        return training.policies[run], config, training.source, int(training.curve(run)[-1]["steps"])
+        source = training.env_source(env, trust, "adagoal.certify({}, env=...)")
+        return training.policies[run], config, source, int(training.curve(run)[-1]["steps"])
 
     def read_in(saved: SavedRun) -> tuple[TrainingRecord, GoalPolicy]:
         about = training_files.read_training_record(saved)
         return about, training_files.read_policy(saved, about, run)
 
     about, policy = read_saved_run(check_folder_path("training", training), read_in)
-    return policy, about.configs[run], about.env_source(env, trust, "adagoal.certify"), about.data["steps"]
+    return policy, about.configs[run], about.env_source(env, trust, "adagoal.certify({}, env=...)"), about.data["steps"]

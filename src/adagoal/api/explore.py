@@ -26,10 +26,9 @@ from adagoal.envs.model import TabularMDP
 from adagoal.envs.parallel_env import ParallelEnv
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact.audit import Audit, audit_policies
-from adagoal.runs import exploration_settings
 from adagoal.runs.exploration_session import CHECKPOINT_FILE, STAGE_RESULT_FILES, TRANSITIONS_FILE, ExplorationSession
-from adagoal.runs.exploration_settings import EXPLORATION_KIND, ExplorationSettings
-from adagoal.runs.folder_reader import SavedRun, no_run, read_saved_run, warn_about_damage
+from adagoal.runs.exploration_settings import EXPLORATION_KIND, RUN_CHECKPOINT_SCHEMA, ExplorationSettings
+from adagoal.runs.folder_reader import SavedRun, no_run, read_saved_run, require_run_folder
 from adagoal.runs.goal_spec import GoalsArgument as Goals
 from adagoal.runs.goal_spec import parse_goals, resolve_goals_on_resume
 from adagoal.runs.progress_display import ExplorationProgress, observe_with_display
@@ -40,6 +39,7 @@ from adagoal.runs.result import (
     read_stored_model,
     refuse_different_run,
     require_exploration,
+    settings_from_json,
 )
 from adagoal.runs.run_folder import RunFolder, open_locked_folder
 
@@ -201,7 +201,7 @@ def _refuse_to_lose_run(folder: RunFolder, session: ExplorationSession, own_rule
         raise InputError(f"{text}, or overwrite it", "out")
 
 
-def resume(
+def resume_exploration(
     path: str | Path,
     budget: int | None = None,
     *,
@@ -215,15 +215,7 @@ def resume(
     progress: bool = False,
     observe: RunObserver | None = None,
 ) -> Result:
-    """Go on with a run that was killed, interrupted, or ran out of budget; the result is as if it had not stopped.
-
-    (A budget ends a rollout where an unbroken run would have gone on, so that after a budget the plans come at other
-    moments: as valid, not the same numbers.)
-    A run on an environment object, or with a rule or goals that are functions, needs the same ones again. Code that
-    only the folder names (an environment ``module:Id``, a rule ``FILE.py:FUNCTION``, goals ``FILE.py:NAME``) is not run
-    unless ``trust`` says so.
-    The workers of a run live where ``engine`` and ``address`` say now: that changes no number.
-    """
+    """Resume an exploration; see :func:`adagoal.resume` for the arguments."""
     processes.exit_if_reimported()  # before the folder, which the run that began this process holds
     with open_locked_folder(require_run_folder(path), EXPLORATION_KIND) as folder, contextlib.ExitStack() as stack:
         if folder.saved_run is None:
@@ -266,10 +258,10 @@ def _restore_session(
 ) -> ExplorationSession:
     require_exploration(saved)
     state = saved.checkpoint_files()
-    arrays, facts = state.load_arrays(CHECKPOINT_FILE, fact_rules=exploration_settings.RUN_CHECKPOINT_SCHEMA)
+    arrays, facts = state.load_arrays(CHECKPOINT_FILE, facts_schema=RUN_CHECKPOINT_SCHEMA)
     certified = read_result_files(state, *STAGE_RESULT_FILES) if facts["stage"] > 1 else None
-    warn_about_damage(saved)
-    setting = ExplorationSettings(**{**facts["setting"], "goal_space": _tuple_or_none(facts["setting"]["goal_space"])})
+    saved.warn_about_damage()
+    setting = settings_from_json(facts["setting"])
     setting = setting if budget is None else replace(setting, budget=_to_whole_number(budget))
     again = resolve_env(setting, env, read_stored_model(saved.result_files()), trust)
     goal_rule = goal_rules.require_trusted_rule(setting.goal_rule, trust) if goal_rule is None else goal_rule
@@ -326,14 +318,6 @@ def transitions(path: str | Path) -> dict[str, NDArray[Any]]:
     return read_saved_run(require_run_folder(path), stored)
 
 
-def require_run_folder(path: str | Path) -> Path:
-    """The folder of a run."""
-    folder = check_folder_path("folder", path)
-    if not folder.is_dir():
-        raise InputError(f"{folder} is not a folder", "folder")
-    return folder
-
-
 def resolve_env(setting: ExplorationSettings, env: EnvOverride, own: TabularMDP | None, trust: bool) -> EnvArgument:
     """The environment of a run: what is given again, the model that the run keeps, or else what its setting names."""
     if env is not None:
@@ -371,10 +355,6 @@ def audit(result: Result, env: EnvOverride = None, *, trust: bool = False) -> Au
         sets=None if result.goal_names is None else {g: result.members(g) for g in range(len(result.goal_names))},
         names=result.goal_names or (),
     )
-
-
-def _tuple_or_none(values: list[int] | None) -> tuple[int, ...] | None:
-    return None if values is None else tuple(values)
 
 
 def _to_whole_number(budget: Any) -> Any:

@@ -1,10 +1,10 @@
-"""Train a goal-conditioned policy with a goal rule, and load a trained one."""
+"""Train a goal-conditioned policy with a goal rule, or resume a training run."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +24,7 @@ from adagoal.deep.config import (
 )
 
 if TYPE_CHECKING:
-    from adagoal.deep.policy import GoalPolicy
     from adagoal.deep.training_history import TrainingHistory
-    from adagoal.runs.result import Result
     from adagoal.runs.train_result import TrainResult
 
 
@@ -50,87 +48,116 @@ def train(
     success: float | None = None,
     slack: float | None = None,
     delta: float | None = None,
-    **given: Any,
+    **settings: Any,
 ) -> TrainResult:
     """Train a goal-conditioned policy; the result acts with ``result.policy(observation, goal)``.
 
     Parameters
     ----------
     env: a Gymnasium id, ``module:Id``, ``point-mass``, a Gymnasium environment, or a function that makes one. Workers
-        make their own: an environment from its ``spec``, or by copying it where it has none.
+        make their own: from the ``spec`` of an environment, or by copying it if it has none. Instead, one
+        :class:`adagoal.deep.Config` or a list of them can be given: complete settings, one per run side by side.
     goal_rule: a rule of :mod:`adagoal.goal_rules` by name, ``FILE.py:FUNCTION``, or a function of what is known; by
-    default
-        that of the recipe.
-    recipe: named settings (:data:`adagoal.deep.RECIPES`), which ``given`` ones override; ``"auto"`` is ``"adagoal"``
-        where JAX has a GPU and ``"light"`` where it has none.
-    seeds: runs side by side, with consecutive seeds.
-    set_goal: ``set_goal(env, goal)`` tells an environment its goal, where :mod:`adagoal.deep.goal_envs` does not know
-    how. out, overwrite, workers, minutes, checkpoint_every, step_timeout, observe, tensorboard: as for
-        :func:`adagoal.deep.train`.
-    progress: show how far the training is, on standard error: live on a terminal, a line for each test elsewhere.
-    until: ``"certified"`` ends the training earlier, when all cells of test goals that are believed to be within the
+        default that of the recipe.
+    recipe: named settings (:data:`adagoal.deep.RECIPES`), which ``settings`` override; ``"auto"`` is ``"adagoal"`` if
+        JAX has a GPU, and otherwise ``"light"``.
+    seeds: number of runs side by side, with consecutive seeds.
+    set_goal: ``set_goal(env, goal)`` sets the goal of an environment, if :mod:`adagoal.deep.goal_envs` does not know
+        how.
+    out: folder for checkpoints and the result; :func:`adagoal.resume` continues a run that was killed.
+    overwrite: replace a run that is in the folder already, as soon as this one has its first checkpoint.
+    workers: number of rollout processes; 0 takes one per core. A script needs the guard
+        ``if __name__ == "__main__":`` around the call, because every worker imports it.
+    minutes: time limit; after it the status is ``budget``.
+    checkpoint_every: cycles between two checkpoints; 0 adapts to how long a save takes.
+    step_timeout: seconds after which a step of the environment counts as hanging. The run then ends with an error, and
+        everything learnt is saved.
+    progress: show a progress bar on standard error, or a line for each test if it is not a terminal.
+    observe: called with the history after every cycle; if it returns False, the run ends.
+    tensorboard: folder for the numbers of every cycle (:mod:`adagoal.runs.training_observers`).
+    until: ``"certified"`` ends training earlier, when all cells of test goals that are believed to be within the
         radius are certified (:mod:`adagoal.api.certified_training`); ``result.certificate`` is the map. It needs
         ``out``.
     success, slack, delta: of ``until="certified"``, as for :func:`adagoal.certify`.
-    given: the settings of :class:`adagoal.deep.Config`, by name: ``steps=100_000, train_goals="scale=2"``.
+    settings: fields of :class:`adagoal.deep.Config` by name: ``steps=100_000, train_goals="scale=2"``.
     """
     require_deep_extra()
     out = None if out is None else check_folder_path("out", out)  # now, because the environment may change the folder
-    tensorboard = None if tensorboard is None else check_folder_path("tensorboard", tensorboard)
     from adagoal.api.certified_training import train_until_certified
     from adagoal.deep.goal_envs import EnvSource
+    from adagoal.runs.progress_display import observe_with_display
+    from adagoal.runs.training_observers import TrainingProgress
+    from adagoal.runs.training_session import start_training
+
+    check_integer("seeds", seeds, 1, 256)
+    opening = ""
+    if configs := _parse_configs(env):
+        given = {**settings, "goal_rule": goal_rule, "recipe": None if recipe == AUTO_RECIPE else recipe}
+        for name, value in {**given, "seeds": None if seeds == 1 else seeds}.items():
+            if value is not None:
+                raise InputError("cannot be combined with a Config; set it there", name)
+        source, rule = EnvSource.from_argument(configs[0].env, set_goal), None
+    else:
+        unknown = settings.keys() - setting_fields.declared_settings(Config).keys() | settings.keys() & {"env"}
+        if unknown:
+            raise InputError("there is no setting of this name; see adagoal.deep.Config", min(unknown))
+        named_recipe = resolve_recipe(recipe)
+        opening = describe_auto_recipe(recipe, named_recipe)
+        rule = goal_rule if callable(goal_rule) else None
+        if callable(goal_rule):
+            _check_rule_fields(goal_rule)
+            goal_rule = FUNCTION_RULE_PREFIX + getattr(goal_rule, "__name__", "custom")
+        source = EnvSource.from_argument(env, set_goal)
+        chosen_rule = {} if goal_rule is None else {"goal_rule": goal_rule}
+        first = Config(source.name, **{**RECIPES[named_recipe], **chosen_rule, **settings})
+        configs = [replace(first, seed=first.seed + i) for i in range(seeds)]
+    claim = _check_claim_arguments(until, len(configs), out, {"success": success, "slack": slack, "delta": delta})
+    limits: dict[str, Any] = {"workers": workers, "minutes": minutes, "checkpoint_every": checkpoint_every}
+    limits |= {"step_timeout": step_timeout, "tensorboard": tensorboard, "overwrite": overwrite}
+    with observe_with_display(TrainingProgress(opening=opening) if progress else None, observe) as observer:
+        if until is not None and out is not None:
+            return train_until_certified(configs[0], out, source, rule, observe=observer, **claim, **limits)
+        return start_training(configs, out, source, rule, observe=observer, **limits)
+
+
+def resume_training(
+    folder: str | Path,
+    budget: int | None = None,
+    *,
+    progress: bool = False,
+    observe: Callable[[TrainingHistory], bool | None] | None = None,
+    **options: Any,
+) -> TrainResult:
+    """Resume a training run; see :func:`adagoal.resume` for the arguments."""
+    require_deep_extra()
     from adagoal.runs import training_session
     from adagoal.runs.progress_display import observe_with_display
     from adagoal.runs.training_observers import TrainingProgress
 
-    unknown = given.keys() - setting_fields.declared_settings(Config).keys() | given.keys() & {"env"}
-    if unknown:
-        raise InputError("there is no setting of this name; see adagoal.deep.Config", min(unknown))
-    named_recipe = resolve_recipe(recipe)
-    common = RECIPES[named_recipe]
-    check_integer("seeds", seeds, 1, 256)
-    asked = _check_claim_arguments(until, seeds, out, {"success": success, "slack": slack, "delta": delta})
-    rule = goal_rule if callable(goal_rule) else None
-    if callable(goal_rule):
-        _check_rule_fields(goal_rule)
-        goal_rule = FUNCTION_RULE_PREFIX + getattr(goal_rule, "__name__", "custom")
-    source = EnvSource.from_argument(env, set_goal)
-    named = {} if goal_rule is None else {"goal_rule": goal_rule}
-    first = Config(source.name, **{**common, **named, **given})
-    shared: dict[str, Any] = {
-        "overwrite": overwrite,
-        "workers": workers,
-        "minutes": minutes,
-        "checkpoint_every": checkpoint_every,
-        "step_timeout": step_timeout,
-        "tensorboard": tensorboard,
-        "source": source,
-        "rule": rule,
-    }
-    shown = TrainingProgress(opening=describe_auto_recipe(recipe, named_recipe)) if progress else None
-    with observe_with_display(shown, observe) as told:
-        shared["observe"] = told
-        if until is not None and out is not None:
-            return train_until_certified(first, out, **asked, **shared)
-        return training_session.train(
-            [dataclasses.replace(first, seed=first.seed + i) for i in range(seeds)], out, **shared
-        )
+    with observe_with_display(TrainingProgress() if progress else None, observe) as observer:
+        return training_session.resume_training(folder, budget or 0, observe=observer, **options)
+
+
+def _parse_configs(env: Any) -> list[Config]:
+    """Return the configurations if ``env`` is one or a list of them, otherwise an empty list."""
+    candidates = list(env) if isinstance(env, Sequence) and not isinstance(env, str) else [env]
+    return candidates if all(isinstance(each, Config) for each in candidates) else []
 
 
 def _check_claim_arguments(
-    until: str | None, seeds: int, out: str | Path | None, claim: dict[str, float | None]
+    until: str | None, n_runs: int, out: Path | None, claim: dict[str, float | None]
 ) -> dict[str, Any]:
-    """What is claimed of a training until certified, beside the defaults."""
-    asked = {name: value for name, value in claim.items() if value is not None}
+    """Return the arguments of a claim that were given."""
+    given = {name: value for name, value in claim.items() if value is not None}
     if until not in (None, "certified"):
         raise InputError(f"must be 'certified', got {until!r}", "until")
-    if asked and until is None:
-        raise InputError("is for a training until certified", min(asked))
-    if seeds > 1 and until is not None:
+    if given and until is None:
+        raise InputError("is for training until certified", min(given))
+    if n_runs > 1 and until is not None:
         raise InputError("one run at a time can be certified", "seeds")
     if until is not None and out is None:
-        raise InputError("a training until certified needs a folder", "out")
-    return asked
+        raise InputError("training until certified needs a folder", "out")
+    return given
 
 
 def _check_rule_fields(rule: goal_rules.GoalRule) -> None:
@@ -138,11 +165,3 @@ def _check_rule_fields(rule: goal_rules.GoalRule) -> None:
     if missing:
         text = f"needs {', '.join(sorted(missing))}, which is counted goal by goal; deep goals are continuous"
         raise InputError(text, name="goal_rule")
-
-
-def load(path: str | Path) -> Result | GoalPolicy:
-    """What a folder holds: the :class:`Result` of an exploration, or the :class:`Policy` of a training's first run."""
-    from adagoal.runs import result, training_files
-
-    folder = check_folder_path("path", path)
-    return training_files.load(folder) if training_files.is_training_folder(folder) else result.load_result(folder)

@@ -44,8 +44,7 @@ def watch(folder: Path, port: int, env: str | None, trust: bool) -> None:
 
 def _find_page_source(folder: Path, env: str | None, trust: bool) -> ReportSource:
     """By what the folder holds."""
-    from adagoal.api.explore import require_run_folder
-    from adagoal.runs.folder_reader import find_saved_run, no_run
+    from adagoal.runs.folder_reader import find_saved_run, no_run, require_run_folder
 
     folder = require_run_folder(folder)
     found = find_saved_run(folder)

@@ -167,7 +167,7 @@ def resume(
         for name, asked in said.items():
             if asked:
                 raise InputError("is for explorations; this is a training", name)
-        again = {"steps": budget or 0, "step_timeout": step_timeout}
+        again = {"budget": budget, "step_timeout": step_timeout}
         resume_training(folder, as_json=as_json, quiet=quiet, **again, **given)
         return
     from adagoal.api import explore as api
@@ -175,7 +175,7 @@ def resume(
 
     with stdout_to_stderr(), ExplorationProgress(budget, quiet) as progress:
         where: dict[str, Any] = {"step_timeout": step_timeout, "engine": engine, "address": address}
-        result = api.resume(folder, budget, **where, observe=progress, **given)
+        result = api.resume_exploration(folder, budget, **where, observe=progress, **given)
     _report_result(result, folder, as_json)
 
 
@@ -361,15 +361,14 @@ def _report_result(result: Result, folder: Path, as_json: bool, estimate: CostEs
 
 
 def _holds_training(folder: Path) -> bool:
-    from adagoal.api.explore import require_run_folder
-    from adagoal.runs.training_files import is_training_folder
+    from adagoal.runs.folder_reader import is_training_folder, require_run_folder
 
     return is_training_folder(require_run_folder(folder))
 
 
 def _load_exploration(folder: Path) -> Result:
     """The result in a folder."""
-    from adagoal.api.explore import require_run_folder
+    from adagoal.runs.folder_reader import require_run_folder
     from adagoal.runs.result import load_result
 
     return load_result(require_run_folder(folder))

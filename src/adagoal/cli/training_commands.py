@@ -126,7 +126,7 @@ def train(
     common["tensorboard"] = tensorboard
     if folder is not None:
         _refuse_options_with_resume()
-        known = {name: given[name] for name in ("steps", "goal_rule") if name in given}
+        known = {"budget": given.get("steps"), "goal_rule": given.get("goal_rule")}
         resume_training(folder, as_json=as_json, quiet=quiet, env=env, trust=trust, **known, **common)
         return
     if trust:
@@ -157,16 +157,15 @@ def train(
 
 
 def resume_training(folder: Path, *, as_json: bool, quiet: bool = False, **given: Any) -> None:
-    """Go on with the training in a folder and report; ``given`` is what :func:`adagoal.runs.training_session.resume`
-    takes."""
+    """Resume the training run in a folder and report; ``given`` are arguments of :func:`adagoal.resume`."""
+    from adagoal.api.train import resume_training as resume
     from adagoal.deep import require_deep_extra
 
     require_deep_extra()
-    from adagoal.runs import training_session
     from adagoal.runs.training_observers import TrainingProgress
 
     with stdout_to_stderr(), TrainingProgress(quiet) as progress:
-        trained = training_session.resume(folder, observe=progress, **given)
+        trained = resume(folder, observe=progress, **given)
     report_training(trained, folder, as_json)
 
 
@@ -250,10 +249,11 @@ def evaluate(
 
     require_deep_extra()
     from adagoal.report import training_figures as figures
-    from adagoal.runs.training_files import evaluate as play
+    from adagoal.runs.train_result import load_training
 
+    given: dict[str, Any] = {"test_goals": test_goals, "seed": seed, "run": run, "env": env, "trust": trust}
     with stdout_to_stderr():
-        found = play(folder, run=run, episodes=episodes, test_goals=test_goals, seed=seed, env=env, trust=trust)
+        found = load_training(folder).evaluate(episodes, **given)
     summary = found.summary()
     figures.write_figure_file(figures.draw_reached_goals(found.goals, found.final_success), folder / "evaluation.png")
     write_json(folder / "evaluation.json", summary)

@@ -159,7 +159,7 @@ def run_settings(setting: ExplorationSettings, observe: Callable[[ExplorationRun
 def resume_uninterrupted(folder: Any, observe: Callable[[ExplorationRun], bool | None]) -> Result:
     """:func:`adagoal.resume`, likewise."""
     watch = _StopTracker(observe)
-    return _require_complete(api.resume(folder, observe=watch), watch)
+    return _require_complete(api.resume_exploration(folder, observe=watch), watch)
 
 
 def _require_complete(result: Result, watch: _StopTracker) -> Result:

@@ -82,10 +82,17 @@ def check_headers(
 
 
 def check_arrays(
-    schema: ArraySchema, arrays: Mapping[str, NDArray[Any]], sizes: Mapping[str, int] | None = None
+    schema: ArraySchema,
+    arrays: Mapping[str, NDArray[Any]],
+    sizes: Mapping[str, int] | None = None,
+    exact: bool = False,
 ) -> AxisSizes:
-    """Arrays that were read already: everything that the schema says of those it names; returns the sizes."""
-    heads = {name: ArrayHeader(array.dtype, array.shape, False, 0) for name, array in arrays.items() if name in schema}
+    """Check arrays that were read already; return the sizes. ``exact`` refuses arrays that the schema does not name."""
+    heads = {
+        name: ArrayHeader(array.dtype, array.shape, False, 0)
+        for name, array in arrays.items()
+        if exact or name in schema
+    }
     found = check_headers(schema, heads, sizes)
     check_array_values(schema, arrays, found)
     return found

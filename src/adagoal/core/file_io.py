@@ -36,7 +36,9 @@ PARTIAL_FILE_PATTERN = re.compile(r".+\.(json|npz|html|png|csv|md)[a-z0-9_]{8}\.
 """The name of a file that is being written by :func:`write_atomically`."""
 
 FileContent = Callable[[IO[bytes]], object]
-"""What a file will hold: a function that writes it."""
+"""Content of a file: a function that writes it."""
+FileContents = dict[str, FileContent]
+"""Contents of several files by their names."""
 
 # --- what a file holds ---
 

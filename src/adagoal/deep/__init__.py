@@ -3,8 +3,8 @@
 An algorithm with hindsight experience replay (DDPG) executes; an ensemble of goal-conditioned Q-functions gives every
 candidate goal a distance D and an error E; a rule of :mod:`adagoal.goal_rules` picks the goal of each episode.
 
-    from adagoal.deep import Config, train
-    result = train([Config("FetchPush-v4", goal_rule="adagoal-proportional", train_goals="scale=10")])
+    from adagoal.deep import Config
+    result = adagoal.train(Config("FetchPush-v4", goal_rule="adagoal-proportional", train_goals="scale=10"))
 
 Needs the extra: ``pip install 'adagoal[deep]'``. JAX and MuJoCo are imported only when a name is used.
 """
@@ -22,10 +22,8 @@ if TYPE_CHECKING:
     from adagoal.deep.policy import GoalPolicy
     from adagoal.deep.policy_evaluation import Evaluation
     from adagoal.runs.train_result import TrainResult
-    from adagoal.runs.training_files import evaluate, load
-    from adagoal.runs.training_session import resume, train
 
-__all__ = ["RECIPES", "Config", "Evaluation", "GoalPolicy", "TrainResult", "evaluate", "load", "resume", "train"]
+__all__ = ["RECIPES", "Config", "Evaluation", "GoalPolicy", "TrainResult"]
 
 _MODULE_OF_NAME = {
     "Config": "adagoal.deep.config",
@@ -33,12 +31,7 @@ _MODULE_OF_NAME = {
     "Evaluation": "adagoal.deep.policy_evaluation",
     "GoalPolicy": "adagoal.deep.policy",
     "TrainResult": "adagoal.runs.train_result",
-    "evaluate": "adagoal.runs.training_files",
-    "load": "adagoal.runs.training_files",
-    "resume": "adagoal.runs.training_session",
-    "train": "adagoal.runs.training_session",
 }
-_EXTRA_PACKAGES = {"jax", "jaxlib", "optax", "mujoco", "gymnasium_robotics"}
 
 
 def __getattr__(name: str) -> Any:
@@ -50,6 +43,6 @@ def __getattr__(name: str) -> Any:
 
 def require_deep_extra() -> None:
     """Raise one clear line if a package of the ``deep`` extra is not installed."""
-    for package in sorted(_EXTRA_PACKAGES):
+    for package in ("gymnasium_robotics", "jax", "jaxlib", "mujoco", "optax"):
         if importlib.util.find_spec(package) is None:
-            raise InputError(f"the deep world needs {package}: pip install 'adagoal[deep]'")
+            raise InputError(f"deep training needs {package}: pip install 'adagoal[deep]'")

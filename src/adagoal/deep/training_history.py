@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core.file_formats import COUNT_SCHEMA, ArraySpec
+from adagoal.core.file_formats import COUNT_SCHEMA, ArraySpec, object_schema
 from adagoal.core.types import Bools, Floats, Singles
 from adagoal.deep.config import CONTACT_DISTANCE, Config
 from adagoal.deep.goal_envs import EnvDimensions
@@ -99,33 +99,25 @@ def _map_stride(cycle: int) -> int:
     return 1 << (cycle // MAX_KEPT_MAPS).bit_length()
 
 
-# What happened in a training: one record per run and cycle, the goals chosen, the test results.
-
-
-SHARE_SCHEMA: dict[str, Any] = {"type": "number", "minimum": 0, "maximum": 1}
-LENGTH_SCHEMA: dict[str, Any] = {"type": "number", "minimum": 0}
-ROW_HEAD_SCHEMA: dict[str, Any] = {
-    "run": COUNT_SCHEMA,
-    "seed": COUNT_SCHEMA,
+_SHARE_SCHEMA: dict[str, Any] = {"type": "number", "minimum": 0, "maximum": 1}
+_LENGTH_SCHEMA: dict[str, Any] = {"type": "number", "minimum": 0}
+_ROW_HEAD_SCHEMA: dict[str, Any] = {
+    **dict.fromkeys(("run", "seed"), COUNT_SCHEMA),
     "goal_rule": {"type": "string"},
-    "cycle": COUNT_SCHEMA,
-    "steps": COUNT_SCHEMA,
-    "wall_seconds": LENGTH_SCHEMA,
+    **dict.fromkeys(("cycle", "steps"), COUNT_SCHEMA),
+    "wall_seconds": _LENGTH_SCHEMA,
 }
-"""What every row has, and how a file must give it (see :mod:`adagoal.core.file_formats`)."""
 ROW_MEASURES_SCHEMA: dict[str, Any] = {
-    "success": SHARE_SCHEMA,
-    "success_any": SHARE_SCHEMA,
-    "train_success": SHARE_SCHEMA,
-    "inside_test": SHARE_SCHEMA,
-    "on_table": SHARE_SCHEMA,
-    "reachable": SHARE_SCHEMA,
-    "distance": LENGTH_SCHEMA,
-    "error": LENGTH_SCHEMA,
-    "moved": SHARE_SCHEMA,
+    **dict.fromkeys(("success", "success_any", "train_success", "inside_test", "on_table"), _SHARE_SCHEMA),
+    **{"reachable": _SHARE_SCHEMA, "distance": _LENGTH_SCHEMA, "error": _LENGTH_SCHEMA, "moved": _SHARE_SCHEMA},
 }
-"""What a row may know of its cycle; whatever else it has is a loss that the algorithm or the ensemble names."""
-ROW_COLUMNS = (*ROW_HEAD_SCHEMA, *ROW_MEASURES_SCHEMA)
+"""Measurements that a row may have."""
+ROW_SCHEMA: dict[str, Any] = object_schema(**_ROW_HEAD_SCHEMA) | {
+    "properties": _ROW_HEAD_SCHEMA | ROW_MEASURES_SCHEMA,
+    "additionalProperties": {"type": "number"},
+}
+"""One row of the log: run, cycle and steps, measurements, and the losses that the algorithm or the ensemble names."""
+ROW_COLUMNS = (*_ROW_HEAD_SCHEMA, *ROW_MEASURES_SCHEMA)
 
 
 @dataclass
@@ -246,6 +238,18 @@ class TrainingHistory:
         """The inverse of :meth:`state`."""
         self.goals, self.value_maps = list(arrays["goals"]), ValueMapHistory.from_arrays(arrays)
         self.rows, self.wall_seconds = facts["rows"], float(facts["wall_seconds"])
+
+
+def rows_from_csv(text: str) -> list[dict[str, Any]]:
+    """Return the rows of :meth:`TrainingHistory.to_csv`."""
+
+    def parse(name: str, cell: str) -> Any:
+        if name == "goal_rule":
+            return cell
+        return int(cell) if _ROW_HEAD_SCHEMA.get(name) is COUNT_SCHEMA else float(cell)
+
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    return [{name: parse(name, cell) for name, cell in row.items() if cell != ""} for row in reader]
 
 
 def _drop_infinite_values(row: dict[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """Models in files: one ``.npz`` of plain arrays, with names and facts as JSON inside it.
 
 The same file is what a user saves (``Model.save``) and what a run keeps beside its checkpoint under the name
-:data:`MODEL_FILE`, so that a run on a matrix needs nothing given again. (``model.npz`` in a run's folder is something
-else: the policies and the history of the result.)
+:data:`MODEL_FILE`, so that a run on a matrix needs nothing given again.
 
 Types, shapes and ranges are checked against :data:`MODEL_ARRAYS` and :data:`MODEL_FACTS`; that every row sums to one is
 checked by the model itself. The kernels of a linear mixture are not stored.
@@ -29,7 +28,7 @@ from adagoal.envs.indexed_env import RANDOM_START, StartSeed
 from adagoal.envs.model import TabularMDP, model_from_rows
 from adagoal.envs.simulator import ModelSimulator
 
-MODEL_FILE = "world.npz"
+MODEL_FILE = "model.npz"
 """The name of the file in a run's folder."""
 
 MODEL_ARRAYS: file_formats.ArraySchema = {

@@ -12,8 +12,8 @@ from pathlib import Path
 from adagoal.core.errors import InputError
 from adagoal.core.file_io import write_text
 from adagoal.report.exploration_page import render_exploration_page
+from adagoal.runs.folder_reader import is_training_folder
 from adagoal.runs.result import Result, load_result
-from adagoal.runs.training_files import is_training_folder
 
 NOTEBOOK_HEIGHT_PIXELS = 900
 """Pixels of the page in a notebook."""

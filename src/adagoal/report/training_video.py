@@ -56,7 +56,7 @@ def write_video_strip(about: files.TrainingRecord, env: str | None, trust: bool)
 def render_frames(folder: Path) -> NDArray[np.uint8]:
     """Pictures ``[FRAMES, height, width, 3]`` of one episode at a far test goal; makes the folder's environment."""
     trained = read_saved_run(folder, files.read_training_record).configs[0]
-    policy = files.load(folder)
+    policy = read_saved_run(folder, lambda saved: files.read_policy(saved, files.read_training_record(saved), 0))
     source = goal_envs.EnvSource(policy.env)
     env = source.make_env(render_mode="rgb_array")
     horizon = env_inspection.measure_dimensions(env, source, trained.horizon).horizon

@@ -202,8 +202,8 @@ POLICIES_SCHEMA = {
     **exploration_run.BOUNDS_HISTORY_SCHEMA,
     **EMPIRICAL_MODEL_SCHEMA,
 }
-"""model.npz: S states, G goals with policies of T stages, A the reset. ``goals_at`` says which goals each state belongs
-to, -1 in places not used; without it, every state is a goal of its own. ``observations`` are digests of the
+"""policies.npz: S states, G goals with policies of T stages, A the reset. ``goals_at`` says which goals each state
+belongs to, -1 in places not used; without it, every state is a goal of its own. ``observations`` are digests of the
 observations of the first K states."""
 
 MAX_RADIUS_STAGES = 100_000

@@ -1,8 +1,19 @@
-"""Reading a run folder: the last committed state, every file checked against the manifest before it is used.
+"""Read a run folder: the last committed state, every file checked against the manifest before it is used.
 
-:func:`read_saved_run` needs no lock and may be called while a run writes there. It sees the folder as one save left it:
-a save in the middle of a reading starts the reading again. How the folder is written is told in
-:mod:`adagoal.runs.run_folder`.
+:func:`read_saved_run` needs no lock and may be called while a run writes there. It sees the folder as one save left it;
+if a save comes in between, it reads again. :mod:`adagoal.runs.run_folder` describes how a folder is written.
+
+The manifest names the files of the run, with their sizes and hashes::
+
+    "format": 2, "kind": "exploration", "generation": 13,
+    "states":  [{"checkpoint.npz": {"generation": 13, "size": ..., "sha256": ...}}, {... the checkpoint before it}],
+    "results": {"result.json": {"generation": 12, "size": ..., "sha256": ...}, ...},
+    "obsolete": [...], "checksum": ...
+
+A generation is the number of a save. The generation of an entry is the save that wrote the file; files that did not
+change are not written again. The checksum covers everything else. A manifest is accepted only if it is byte for byte
+what this module would write. That guards against damage, not against forgery: whoever alters a file can alter the
+manifest as well. Therefore the content of every file is also checked against a schema.
 """
 
 from __future__ import annotations
@@ -21,18 +32,108 @@ from typing import IO, Any, TypeVar
 from numpy.typing import NDArray
 
 from adagoal.core import file_formats, file_io
+from adagoal.core.argument_checks import check_folder_path
 from adagoal.core.errors import FolderWarning, InputError
-from adagoal.core.file_formats import check_json_value
-from adagoal.runs import folder_reader as manifests
+from adagoal.core.file_formats import check_json_value, object_schema
 
-CHECKPOINTS_FOLDER = "checkpoints"
-"""The folder within the folder: checkpoints, and files on their way to their names."""
+MANIFEST_FORMAT = 2  # of the manifest and of every result.json; raise it when a file changes its name or meaning
+MANIFEST_FILE, MANIFEST_BACKUP_FILE = "manifest.json", "manifest.backup.json"
+CHECKPOINTS_FOLDER = "checkpoints"  # holds checkpoints, and result files before the commit
+
+_ENTRIES_SCHEMA = {
+    "type": "object",
+    "additionalProperties": object_schema(
+        generation={"type": "integer", "minimum": 0, "maximum": 10**12},
+        size={"type": "integer", "minimum": 0, "maximum": 2**50},
+        sha256={"type": "string", "minLength": 64, "maxLength": 64},
+    ),
+}
+_MANIFEST_SCHEMA = object_schema(
+    format={"enum": [MANIFEST_FORMAT]},
+    kind={"enum": ["exploration", "training"]},
+    generation={"type": "integer", "minimum": 1, "maximum": 10**12},
+    states={"type": "array", "maxItems": 2, "items": _ENTRIES_SCHEMA},
+    results=_ENTRIES_SCHEMA,
+    obsolete={"type": "array", "maxItems": 1000, "items": {"type": "string"}},
+    checksum={"type": "string"},
+)
 
 T = TypeVar("T")
 
 
+@dataclass(frozen=True)
+class ManifestEntry:
+    """One file, as it was written."""
+
+    generation: int
+    size: int
+    sha256: str
+
+
+ManifestEntries = dict[str, ManifestEntry]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The files of a run folder."""
+
+    kind: str
+    generation: int
+    checkpoints: tuple[ManifestEntries, ...]  # files of the last checkpoint and of the one before it
+    results: ManifestEntries
+    obsolete_files: tuple[str, ...] = ()  # files of an earlier run, which this commit replaces
+
+    def to_bytes(self) -> bytes:
+        """Return the content of the file; equal manifests give equal bytes."""
+        data = {
+            "format": MANIFEST_FORMAT,
+            "kind": self.kind,
+            "generation": self.generation,
+            "states": [_entries_to_json(checkpoint) for checkpoint in self.checkpoints],
+            "results": _entries_to_json(self.results),
+            "obsolete": list(self.obsolete_files),
+        }
+        checksum = hashlib.sha256(json.dumps(data, indent=1).encode()).hexdigest()
+        return json.dumps({**data, "checksum": checksum}, indent=1).encode() + b"\n"
+
+
+def _entries_to_json(entries: ManifestEntries) -> dict[str, Any]:
+    return {name: vars(entry) for name, entry in entries.items()}
+
+
+def is_valid_file_name(name: str) -> bool:
+    """Return True if a file of a run may have this name; a name cannot lead out of the folder."""
+    valid = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\.[a-z]{1,8}", name)
+    return valid is not None and name not in (MANIFEST_FILE, MANIFEST_BACKUP_FILE)
+
+
+def read_manifest(path: Path) -> tuple[Manifest, bytes]:
+    """Return a manifest and its bytes."""
+    with file_io.open_regular_file(path) as (file, size), file_io.report_read_errors(path):
+        if size > 2**20:
+            raise ValueError("larger than a manifest can be")
+        raw = file.read(size)
+        data = file_io.parse_json(raw)
+        number = data.get("format") if isinstance(data, dict) else None
+        if isinstance(number, int) and number != MANIFEST_FORMAT:
+            text = f"format {number} is not known to this version (it reads format {MANIFEST_FORMAT})"
+            raise InputError(f"{path}: {text}")
+        check_json_value(_MANIFEST_SCHEMA, data)
+        *checkpoints, results = (
+            {name: ManifestEntry(**entry) for name, entry in entries.items()}
+            for entries in (*data["states"], data["results"])
+        )
+        names = [*(name for entries in (*checkpoints, results) for name in entries), *data["obsolete"]]
+        manifest = Manifest(data["kind"], data["generation"], tuple(checkpoints), results, tuple(data["obsolete"]))
+        if not all(map(is_valid_file_name, names)):
+            raise ValueError("it names files that cannot be in a run folder")
+        if manifest.to_bytes() != raw:
+            raise InputError(f"{path}: altered or damaged (its checksum does not match)")
+    return manifest, raw
+
+
 def staged_file_path(folder: Path, name: str, generation: int) -> Path:
-    """Where a save writes a file: under a name that no other save uses."""
+    """Return where a save writes a file: under a name that no other save uses."""
     stem, _, ending = name.partition(".")
     return folder / CHECKPOINTS_FOLDER / f"{stem}-{generation:06d}.{ending}"
 
@@ -43,45 +144,51 @@ class FolderFiles:
 
     folder: Path
     entries: ManifestEntries
-    candidate_paths: Mapping[str, list[Path]]
-    """Where each may be: the first place that holds what the manifest says counts."""
+    candidate_paths: Mapping[str, list[Path]]  # the first path that holds what the manifest says counts
 
     def __contains__(self, name: str) -> bool:
         return name in self.entries
 
-    def load_json(self, name: str, rules: Mapping[str, Any] | None = None) -> Any:
-        """A JSON file; ``rules`` is its schema (see :func:`adagoal.core.file_formats.check_json_value`)."""
+    def load_text(self, name: str, max_bytes: int = file_io.MAX_JSON_BYTES) -> str:
+        """Read a text file."""
+        with self._open_verified(name) as (path, file, size), file_io.report_read_errors(path):
+            if size > max_bytes:
+                raise ValueError(f"larger than {max_bytes} bytes")
+            return file.read(size).decode()
+
+    def load_json(self, name: str, schema: Mapping[str, Any] | None = None) -> Any:
+        """Read a JSON file; see :func:`adagoal.core.file_formats.check_json_value` for the schema."""
         with self._open_verified(name) as (path, file, size), file_io.report_read_errors(path):
             data = file_io.parse_json(file.read(min(size, file_io.MAX_JSON_BYTES + 1)))
-            if rules is not None:
-                file_formats.check_json_value(rules, data)
+            if schema is not None:
+                check_json_value(schema, data)
             return data
 
     def load_arrays(
         self,
         name: str,
-        rules: file_formats.ArraySchema | None = None,
+        schema: file_formats.ArraySchema | None = None,
         sizes: Mapping[str, int] | None = None,
-        fact_rules: Mapping[str, Any] | None = None,
+        facts_schema: Mapping[str, Any] | None = None,
     ) -> tuple[dict[str, NDArray[Any]], Any]:
-        """The arrays of an ``.npz`` and the facts beside them, None where it has none.
+        """Read the arrays of an ``.npz`` and the JSON facts stored with them, None if there are none.
 
-        ``rules`` is the schema of the arrays, with the ``sizes`` that are known; ``fact_rules`` that of the facts.
+        ``sizes`` are the sizes of the array schema that are known from elsewhere.
         """
-        found: file_formats.AxisSizes = {}
+        known: file_formats.AxisSizes = {}
 
-        def fits(heads: Mapping[str, file_formats.ArrayHeader]) -> None:
-            if rules is not None:
-                beside = {"__facts__": file_formats.ArraySpec("u", optional=fact_rules is None)}
-                found.update(file_formats.check_headers({**beside, **rules}, heads, sizes))
+        def check_headers(headers: Mapping[str, file_formats.ArrayHeader]) -> None:
+            if schema is not None:
+                facts_entry = {"__facts__": file_formats.ArraySpec("u", optional=facts_schema is None)}
+                known.update(file_formats.check_headers({**facts_entry, **schema}, headers, sizes))
 
         with self._open_verified(name) as (path, file, size), file_io.report_read_errors(path):
-            arrays = file_formats.read_npz(file, size, fits)
+            arrays = file_formats.read_npz(file, size, check_headers)
             facts = file_io.take_out_facts(arrays) if "__facts__" in arrays else None
-            if fact_rules is not None:
-                file_formats.check_json_value(fact_rules, facts)
-            if rules is not None:
-                file_formats.check_array_values(rules, arrays, found)
+            if facts_schema is not None:
+                check_json_value(facts_schema, facts)
+            if schema is not None:
+                file_formats.check_array_values(schema, arrays, known)
             return arrays, facts
 
     def verify_hashes(self) -> None:
@@ -92,7 +199,7 @@ class FolderFiles:
 
     @contextlib.contextmanager
     def _open_verified(self, name: str) -> Iterator[tuple[Path, IO[bytes], int]]:
-        """The file, found to be what the manifest says; what is then read is what was checked."""
+        """Open a file whose content is what the manifest says. The caller reads from the handle that was checked."""
         if name not in self.entries:
             raise InputError(f"{self.folder}: holds no {name}")
         with contextlib.ExitStack() as stack:
@@ -111,7 +218,6 @@ class FolderFiles:
 
 
 def _verify_file_content(path: Path, file: IO[bytes], size: int, entry: ManifestEntry) -> None:
-    """Whether an open file is the one that was saved."""
     with file_io.report_read_errors(path):
         if size != entry.size or hashlib.file_digest(file, "sha256").hexdigest() != entry.sha256:  # type: ignore[arg-type]
             raise InputError(f"{path}: altered or damaged (its content does not match the manifest)")
@@ -120,14 +226,12 @@ def _verify_file_content(path: Path, file: IO[bytes], size: int, entry: Manifest
 
 @dataclass
 class SavedRun:
-    """A run as it is in its folder."""
+    """A run in its folder."""
 
     path: Path
     manifest: Manifest
-    damage_notes: list[str] = field(default_factory=list)
-    """Lines for the user about what was found damaged, and what is used instead."""
-    intact_checkpoint: int = 0
-    """Which of the manifest's states :meth:`checkpoint_files` found to be good."""
+    damage_notes: list[str] = field(default_factory=list)  # what was found damaged, and what is used instead
+    intact_checkpoint: int = 0  # index of the checkpoint that :meth:`checkpoint_files` accepted
 
     @property
     def kind(self) -> str:
@@ -135,54 +239,68 @@ class SavedRun:
         return self.manifest.kind
 
     def checkpoint_files(self) -> FolderFiles:
-        """The files of the newest checkpoint that is intact."""
+        """Return the files of the newest checkpoint that is intact."""
         problem = InputError(f"{self.path}: holds no checkpoint")
-        for place, entries in enumerate(self.manifest.checkpoints):
-            places = {name: [staged_file_path(self.path, name, entry.generation)] for name, entry in entries.items()}
-            found = FolderFiles(self.path, entries, places)
+        for index, entries in enumerate(self.manifest.checkpoints):
+            paths = {name: [staged_file_path(self.path, name, entry.generation)] for name, entry in entries.items()}
+            files = FolderFiles(self.path, entries, paths)
             try:
-                found.verify_hashes()
+                files.verify_hashes()
             except InputError as error:
-                if place == 0:
+                if index == 0:
                     problem = error
                 continue
-            if place:
+            if index:
                 self.damage_notes.append(f"{problem}; the checkpoint before it is used")
-            self.intact_checkpoint = place
-            return found
+            self.intact_checkpoint = index
+            return files
         raise problem
 
     def result_files(self) -> FolderFiles:
-        """The files of the last result: each under its own name or, if the save was cut off, where it was written."""
-        entries = self.manifest.results
-        places = {}
-        for name, entry in entries.items():
-            own = self.path / name
-            places[name] = [
-                own,
-                staged_file_path(self.path, name, entry.generation),
-                own,
-            ]  # it may get its name meanwhile
-        return FolderFiles(self.path, entries, places)
+        """Return the files of the last result."""
+        paths = {}
+        for name, entry in self.manifest.results.items():
+            own, staged = self.path / name, staged_file_path(self.path, name, entry.generation)
+            paths[name] = [own, staged, own]  # a writer may rename the file between the first two looks
+        return FolderFiles(self.path, self.manifest.results, paths)
+
+    def warn_about_damage(self) -> None:
+        """Warn once about what was found damaged, and what is used instead."""
+        for note in self.damage_notes:
+            warnings.warn(note, FolderWarning, stacklevel=3)
+        self.damage_notes.clear()
 
 
 def find_saved_run(path: Path) -> SavedRun | None:
-    """The run in a folder, None where there is none; a damaged manifest is replaced by its copy, with a note."""
-    if not any(os.path.lexists(path / name) for name in (manifests.MANIFEST_FILE, manifests.MANIFEST_BACKUP_FILE)):
+    """Return the run in a folder, None if there is no manifest; a damaged manifest is replaced by its copy."""
+    if not any(os.path.lexists(path / name) for name in (MANIFEST_FILE, MANIFEST_BACKUP_FILE)):
         return None
     try:
-        manifest, _ = manifests.read_manifest(path / manifests.MANIFEST_FILE)
-        return SavedRun(path, manifest)
+        return SavedRun(path, read_manifest(path / MANIFEST_FILE)[0])
     except InputError as error:
         try:
-            manifest, _ = manifests.read_manifest(path / manifests.MANIFEST_BACKUP_FILE)
+            manifest, _ = read_manifest(path / MANIFEST_BACKUP_FILE)
         except InputError:
             raise error from None
-        return SavedRun(path, manifest, [f"{error}; its copy {manifests.MANIFEST_BACKUP_FILE} is used"])
+        return SavedRun(path, manifest, [f"{error}; its copy {MANIFEST_BACKUP_FILE} is used"])
+
+
+def require_run_folder(path: str | Path) -> Path:
+    """Return the absolute path of a folder that exists."""
+    folder = check_folder_path("folder", path)
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder", "folder")
+    return folder
+
+
+def is_training_folder(folder: Path) -> bool:
+    """Return True if a folder holds a training run, finished or not."""
+    saved = find_saved_run(folder)
+    return saved is not None and saved.kind == "training"
 
 
 def read_saved_run(path: Path, load: Callable[[SavedRun], T]) -> T:
-    """What ``load`` makes of the run in a folder; it is called again where a save came in between."""
+    """Return ``load(saved_run)``; if a save came in between and it failed, call it again."""
     while True:
         before = last_commit_stamp(path)
         try:
@@ -196,140 +314,14 @@ def read_saved_run(path: Path, load: Callable[[SavedRun], T]) -> T:
 
 
 def no_run(path: Path, name: str | None = None) -> InputError:
-    """The error for a folder without a manifest, whatever else it holds; ``name`` is the argument that gave it."""
-    return InputError(f"no adagoal run in {path} ({manifests.MANIFEST_FILE} is missing)", name)
-
-
-def warn_about_damage(saved: SavedRun) -> None:
-    """Warn about what was found damaged, and what is used instead."""
-    for note in saved.damage_notes:
-        warnings.warn(note, FolderWarning, stacklevel=3)
-    saved.damage_notes.clear()
+    """Return the error for a folder without a manifest; ``name`` is the argument that gave the folder."""
+    return InputError(f"no adagoal run in {path} ({MANIFEST_FILE} is missing)", name)
 
 
 def last_commit_stamp(path: Path) -> tuple[int, int, int] | None:
-    """Changes with every commit; None where there is none."""
+    """Return a value that changes with every commit, None if there is no manifest."""
     try:
-        found = os.stat(path / manifests.MANIFEST_FILE, follow_symlinks=False)
+        status = os.stat(path / MANIFEST_FILE, follow_symlinks=False)
     except (OSError, ValueError):
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
-
-
-# The manifest of a run folder: which files belong to the run, with their sizes and hashes.
-#
-#     "format": 1, "kind": "exploration", "generation": 13,
-#     "states":  [{"checkpoint.npz": {"generation": 13, "size": ..., "sha256": ...}}, {... the one before it}],
-#     "results": {"result.json": {"generation": 12, "size": ..., "sha256": ...}, ...},
-#     "obsolete": [...], "checksum": ...
-#
-# A generation is a save. An entry's generation is the save that wrote the file: what did not change is not written
-# again. The checksum is over everything else; a manifest is accepted only if it is byte for byte what this module would
-# write. It guards against damage, not against forgery: whoever alters a file can alter the manifest with it. That is
-# why what was read is checked against its schema as well.
-
-
-MANIFEST_FORMAT = 1
-"""Of the manifest and of every ``result.json``."""
-KINDS = ("exploration", "training")
-MANIFEST_FILE, MANIFEST_BACKUP_FILE = "manifest.json", "manifest.backup.json"
-
-_FILE_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\.[a-z]{1,8}")
-_ENTRY_SCHEMA = {
-    "type": "object",
-    "required": ["generation", "size", "sha256"],
-    "additionalProperties": False,
-    "properties": {
-        "generation": {"type": "integer", "minimum": 0, "maximum": 10**12},
-        "size": {"type": "integer", "minimum": 0, "maximum": 2**50},
-        "sha256": {"type": "string", "minLength": 64, "maxLength": 64},
-    },
-}
-_ENTRIES_SCHEMA = {"type": "object", "additionalProperties": _ENTRY_SCHEMA}
-_MANIFEST_SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "required": ["format", "kind", "generation", "states", "results", "obsolete", "checksum"],
-    "additionalProperties": False,
-    "properties": {
-        "format": {"enum": [MANIFEST_FORMAT]},
-        "kind": {"enum": list(KINDS)},
-        "generation": {"type": "integer", "minimum": 1, "maximum": 10**12},
-        "states": {"type": "array", "maxItems": 2, "items": _ENTRIES_SCHEMA},
-        "results": _ENTRIES_SCHEMA,
-        "obsolete": {"type": "array", "maxItems": 1000, "items": {"type": "string"}},
-        "checksum": {"type": "string"},
-    },
-}
-
-
-@dataclass(frozen=True)
-class ManifestEntry:
-    """One file, as it was written."""
-
-    generation: int
-    size: int
-    sha256: str
-
-
-ManifestEntries = dict[str, ManifestEntry]
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """What a run folder holds."""
-
-    kind: str
-    generation: int
-    checkpoints: tuple[ManifestEntries, ...]
-    """The files of the last checkpoint and of the one before it."""
-    results: ManifestEntries
-    obsolete_files: tuple[str, ...] = ()
-    """Files of an earlier run, which this commit makes void."""
-
-    def to_bytes(self) -> bytes:
-        """The file; equal manifests give equal bytes."""
-        data = {
-            "format": MANIFEST_FORMAT,
-            "kind": self.kind,
-            "generation": self.generation,
-            "states": [_entries_to_json(state) for state in self.checkpoints],
-            "results": _entries_to_json(self.results),
-            "obsolete": list(self.obsolete_files),
-        }
-        checksum = hashlib.sha256(_dump_manifest_json(data)).hexdigest()
-        return _dump_manifest_json({**data, "checksum": checksum}) + b"\n"
-
-
-def is_valid_file_name(name: str) -> bool:
-    """Whether a file may have this name in a run folder; nothing outside the folder can be named."""
-    return _FILE_NAME_PATTERN.fullmatch(name) is not None and name not in (MANIFEST_FILE, MANIFEST_BACKUP_FILE)
-
-
-def read_manifest(path: Path) -> tuple[Manifest, bytes]:
-    """A manifest and its bytes; what is wrong with it is one line."""
-    with file_io.open_regular_file(path) as (file, size), file_io.report_read_errors(path):
-        if size > 2**20:
-            raise ValueError("larger than a manifest can be")
-        raw = file.read(size)
-        data = file_io.parse_json(raw)
-        found = data.get("format") if isinstance(data, dict) else None
-        if isinstance(found, int) and found != MANIFEST_FORMAT:
-            raise InputError(f"{path}: format {found} is not known to this version (it reads format {MANIFEST_FORMAT})")
-        check_json_value(_MANIFEST_SCHEMA, data)
-        states = tuple({name: ManifestEntry(**entry) for name, entry in state.items()} for state in data["states"])
-        results = {name: ManifestEntry(**entry) for name, entry in data["results"].items()}
-        names = [*(name for state in (*states, results) for name in state), *data["obsolete"]]
-        manifest = Manifest(data["kind"], data["generation"], states, results, tuple(data["obsolete"]))
-        if not all(map(is_valid_file_name, names)):
-            raise ValueError("it names files that cannot be in a run folder")
-        if manifest.to_bytes() != raw:
-            raise InputError(f"{path}: altered or damaged (its checksum does not match)")
-    return manifest, raw
-
-
-def _entries_to_json(entries: ManifestEntries) -> dict[str, Any]:
-    return {name: vars(entry) for name, entry in entries.items()}
-
-
-def _dump_manifest_json(data: object) -> bytes:
-    return json.dumps(data, indent=1).encode()
+    return status.st_ino, status.st_mtime_ns, status.st_size

@@ -207,7 +207,7 @@ def _round_up_two_digits(steps: float) -> int:
 def resume_training_command(config: Config, folder: Path, steps: int) -> str:
     """The same for a training, after so many steps."""
     budget = 2 * steps if steps >= config.steps else None
-    return _format_resume_command("adagoal.deep.resume", folder, config.env, config.goal_rule, None, budget)
+    return _format_resume_command("adagoal.resume", folder, config.env, config.goal_rule, None, budget)
 
 
 def _format_resume_command(

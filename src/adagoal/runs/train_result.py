@@ -1,4 +1,4 @@
-"""What a training returns."""
+"""Result of a training run, and how it is saved and loaded."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from adagoal.core.argument_checks import check_folder_path, check_integer
 from adagoal.core.errors import InputError, Status
+from adagoal.core.file_io import FileContents
 from adagoal.core.types import Floats
 from adagoal.deep.certification import Certification
 from adagoal.deep.goal_envs import EnvSource
@@ -18,29 +19,31 @@ from adagoal.deep.policy import GoalPolicy
 from adagoal.deep.policy_evaluation import Evaluation, evaluate_policy
 from adagoal.deep.training_history import TrainingHistory
 from adagoal.runs import training_files as files
+from adagoal.runs.folder_reader import SavedRun, read_saved_run
 from adagoal.runs.run_folder import open_locked_folder
-from adagoal.runs.training_files import TRAINING_KIND
 
 
 @dataclass(frozen=True)
 class TrainResult:
-    """The outcome of a training: ``result.policy(observation, goal)`` acts; the folder, if any, holds the rest."""
+    """Outcome of :func:`adagoal.train`; :func:`adagoal.load` returns it again. ``result.policy(observation, goal)``
+    acts."""
 
     status: Status
-    """``done``, ``budget`` (the minutes were spent) or ``interrupted``. A training until certified is ``certified``, or
-    ``budget`` also where its steps were spent."""
+    """``done``, ``budget`` (the minutes were spent) or ``interrupted``. Training until certified ends as ``certified``,
+    or as ``budget`` if its steps or minutes were spent first."""
     history: TrainingHistory
     policies: Sequence[GoalPolicy]
     """One for each of the runs side by side."""
     maps: dict[str, Floats]
-    """Final D and E over the training space (see :meth:`adagoal.deep.training.Training.final_value_maps`)."""
+    """Final D and E over the training space (:meth:`adagoal.deep.training.Training.final_value_maps`); empty if the
+    folder was saved before the end."""
     folder: Path | None
-    source: EnvSource
-    """Makes the environment again, for tests."""
+    source: EnvSource | None = None
+    """Makes the environment for tests; None for a result that was loaded."""
     notes: Sequence[str] = ()
-    """What was found damaged in the folder of a resumed training, and what was used instead."""
+    """What was found damaged in the folder of a resumed run, and what was used instead."""
     certificate: Certification | None = None
-    """Of a training until certified: what the last attempt found; None where it was ended before the first."""
+    """For training until certified, the result of the last attempt; None if training ended before the first."""
 
     def __repr__(self) -> str:
         config, last = self.history.configs[0], self.history.learning_curve(0)[-1]
@@ -57,32 +60,65 @@ class TrainResult:
         return float(self.history.learning_curve(0)[-1]["success"])
 
     def curve(self, run: int = 0) -> list[dict[str, Any]]:
-        """The tests of a run, each with its steps and success."""
+        """Return the tests of a run, each with its steps and success."""
         return self.history.learning_curve(self._check_run_index(run))
 
     def weights(self, run: int = 0) -> dict[str, NDArray[Any]]:
-        """All that a run has learnt, as named arrays."""
+        """Return all that a run has learnt, as named arrays."""
         return self.policies[self._check_run_index(run)].weights()
 
     def evaluate(
-        self, episodes: int = 200, *, test_goals: str | None = None, seed: int = 0, run: int = 0
+        self,
+        episodes: int = 200,
+        *,
+        test_goals: str | None = None,
+        seed: int = 0,
+        run: int = 0,
+        env: Any = None,
+        trust: bool = False,
     ) -> Evaluation:
-        """Play episodes without noise, on the test goals of the training or on others."""
+        """Play episodes without noise, on the test goals of the training run or on others.
+
+        For a result that was loaded, ``env`` gives an environment again that was an object, or one ``module:Id`` whose
+        code only the folder names; ``trust`` allows that code to run.
+        """
         config = self.history.configs[self._check_run_index(run)]
+        source = self.env_source(env, trust, "adagoal.load({}).evaluate(env=...)")
         goals = test_goals or config.test_goals
-        return evaluate_policy(self.policies[run], self.source, config.horizon, goals, episodes, seed)
+        return evaluate_policy(self.policies[run], source, config.horizon, goals, episodes, seed)
+
+    def env_source(self, env: Any, trust: bool, call: str) -> EnvSource:
+        """Return what makes the environment; ``call`` is what to type if it must be given again."""
+        if env is None and self.source is not None:
+            return self.source
+        return files.resolve_training_env(self.folder, self.history.configs[0], env, trust, call)
 
     def _check_run_index(self, run: int) -> int:
-        """The number of a run, which must be one of those side by side."""
         check_integer("run", run, 0, len(self.policies) - 1)
         return run
 
-    def save(self, path: str | Path) -> None:
-        """Write the result into a folder that holds no run yet; :func:`adagoal.load` gives the policy back.
+    def contents(self) -> FileContents:
+        """Return the files of the result."""
+        return files.training_file_contents(self.status, self.history, self.policies, self.maps)
 
-        A training that is to go on later needs its checkpoints, which it keeps if it is given ``out``.
+    def save(self, path: str | Path) -> None:
+        """Write the result into a folder that holds no run yet; such a folder cannot be resumed.
+
+        To resume a run later, give :func:`adagoal.train` the folder as ``out``.
         """
-        with open_locked_folder(check_folder_path("path", path), TRAINING_KIND) as folder:
+        with open_locked_folder(check_folder_path("path", path), files.TRAINING_KIND) as folder:
             if folder.saved_run is not None:
                 raise InputError(f"{folder.path} already holds a run; choose another folder", name="path")
-            folder.save_files({}, files.training_file_contents(self.status, self.history, self.policies, self.maps))
+            folder.save_files({}, self.contents())
+
+
+def load_training(path: str | Path) -> TrainResult:
+    """Load the result of a training run; nothing in the files is executed, and no environment is made."""
+    return read_saved_run(check_folder_path("path", path), _load_saved_training)
+
+
+def _load_saved_training(saved: SavedRun) -> TrainResult:
+    record = files.read_training_record(saved)
+    policies = [files.read_policy(saved, record, run) for run in range(len(record.configs))]
+    history, maps = files.read_history(saved, record, policies[0])
+    return TrainResult(Status(record.data["status"]), history, policies, maps, saved.path, notes=saved.damage_notes)

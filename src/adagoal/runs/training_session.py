@@ -1,175 +1,210 @@
-"""The life of a training: its folder, checkpoints, signals, time limit, and how it goes on. Imports JAX.
+"""Start and resume training runs: a :class:`adagoal.runs.job.Job` around :class:`adagoal.deep.training.Training`.
 
-Nothing in a folder is touched before the lock is held and the settings, the environment and the goal rule are known to
-be right. Every save is one commit of the checkpoint and of the result files that belong to it
-(:mod:`adagoal.runs.run_folder`), so that a killed training can be resumed, tested and looked at as it was at its last
-save.
+Imports JAX. A folder is touched only once its lock is held and the settings, the environment and the goal rule are
+known to be right. Every save commits a checkpoint with the result files that belong to it, so a killed training run can
+be resumed, tested and looked at as it was at its last save.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-import time
-import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from adagoal import goal_rules
 from adagoal.core import processes
 from adagoal.core.argument_checks import check_folder_path, check_integer, check_number
-from adagoal.core.errors import FolderWarning, InputError, Status
-from adagoal.core.file_io import FileContent, arrays_content
-from adagoal.core.user_code import call_observer
+from adagoal.core.errors import InputError, Status
+from adagoal.core.file_io import FileContents, arrays_content
 from adagoal.deep import setting_fields, training_checkpoint
 from adagoal.deep.config import Config
 from adagoal.deep.goal_envs import EnvSource, SetGoalFunction
 from adagoal.deep.training import Training, TrainingObserver
 from adagoal.deep.training_history import TrainingHistory
-from adagoal.runs import run_folder as folders
 from adagoal.runs import training_files as files
-from adagoal.runs.folder_reader import SavedRun, no_run
+from adagoal.runs.folder_reader import SavedRun, no_run, require_run_folder
+from adagoal.runs.job import JobMonitor, SaveFiles, run_job
 from adagoal.runs.run_folder import RunFolder, open_locked_folder
-from adagoal.runs.stop_requests import stop_on_signals
 from adagoal.runs.train_result import TrainResult
-from adagoal.runs.training_files import TRAINING_KIND
 from adagoal.runs.training_observers import TensorBoardObserver
 
-_SETTINGS_OF_THE_FOLDER = {"configs", *setting_fields.declared_settings(Config)} - {"env", "goal_rule", "steps"}
-"""Arguments that no caller has given, so that what is wrong with them is wrong with the file."""
+CHECKPOINT_FILE = "checkpoint.npz"
 
 
-def train(
-    configs: Config | Sequence[Config],
-    out: str | Path | None = None,
+@dataclass(frozen=True)
+class TrainingLimits:
+    """How a training run is executed; no part of its settings, and free to change when it is resumed."""
+
+    workers: int = 0  # rollout processes; 0: one per core
+    minutes: float = math.inf
+    pause: int = 0  # steps after which it ends with a test, to be resumed later; 0: all
+    checkpoint_every: int = 0  # cycles; 0: adapt to how long a save takes
+    step_timeout: float | None = None  # seconds after which a step of the environment counts as hanging
+    tensorboard: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        check_integer("workers", self.workers, 0, 1024)
+        check_number("minutes", self.minutes, 0.0, math.inf, closed="(]")
+        check_integer("pause", self.pause, 0, 10**12)
+        check_integer("checkpoint_every", self.checkpoint_every, 0, 10**9)
+        if self.step_timeout is not None:
+            check_number("step_timeout", self.step_timeout, 0, 1e6, closed="(]")
+        if self.tensorboard is not None:  # absolute, because the environment may change the current folder
+            object.__setattr__(self, "tensorboard", check_folder_path("tensorboard", self.tensorboard))
+
+
+class TrainingJob:
+    """A training run as :func:`adagoal.runs.job.run_job` sees it."""
+
+    # An update of the networks is one long compiled call. Waiting for it would make a second Ctrl-C useless.
+    interrupt_anywhere = True
+
+    def __init__(self, training: Training, limits: TrainingLimits, folder: Path | None) -> None:
+        self._training, self._limits, self._folder = training, limits, folder
+        self._has_final_test = False
+        training.pause_after_steps = limits.pause or training.pause_after_steps
+        self._tensorboard: contextlib.AbstractContextManager[Any] = contextlib.nullcontext(lambda history: None)
+        if limits.tensorboard is not None:
+            self._tensorboard = TensorBoardObserver(Path(limits.tensorboard))
+
+    @property
+    def has_progress(self) -> bool:
+        """Whether a cycle is done. A failed cycle is played again on resuming, after what was learnt while it ran: as
+        good as the uninterrupted run, but not bit for bit the same."""
+        return self._training.cycle > 0
+
+    def execute(self, monitor: JobMonitor) -> Status:
+        """Train to the end or the pause, with a test there."""
+        training = self._training
+        with self._tensorboard as log:
+
+            def after_cycle(history: TrainingHistory) -> bool:
+                log(history)
+                proceed = monitor.after_step(history)
+                if proceed and training.has_reached_pause:
+                    monitor.save_checkpoint(final=True)
+                return proceed
+
+            self._has_final_test = training.run_until_pause(after_cycle) is Status.DONE
+            log(training.history)
+        return Status.DONE if self._has_final_test and training.has_played_all_steps else Status.INTERRUPTED
+
+    def is_save_due(self, folder: RunFolder) -> bool:
+        """Return True if it is time for a checkpoint; the one at the pause is saved by :meth:`execute`."""
+        if self._training.has_reached_pause:
+            return False
+        every = self._limits.checkpoint_every
+        return self._training.cycle % every == 0 if every else folder.is_save_due()
+
+    def checkpoint_files(self) -> SaveFiles:
+        """Return a checkpoint and an interim result with the status "interrupted".
+
+        After the last test there is no checkpoint: that from before it lets the run be made longer.
+        """
+        if self._has_final_test:
+            return SaveFiles({}, {})
+        history, policies = self._training.history, self._training.current_policies()
+        return SaveFiles(
+            {CHECKPOINT_FILE: arrays_content(*self._training.state(), compress=False)},
+            files.training_file_contents(Status.INTERRUPTED, history, policies, {}),
+        )
+
+    def result(self, status: Status) -> TrainResult:
+        """Return the policies and the history so far."""
+        training = self._training
+        policies, maps = training.current_policies(), training.final_value_maps()
+        return TrainResult(status, training.history, policies, maps, self._folder, training.source)
+
+    def result_files(self, result: TrainResult) -> FileContents:
+        """Return the files of a result."""
+        return result.contents()
+
+    def describe_result(self, result: TrainResult) -> str:
+        """Return what a message calls the result."""
+        return "the policy"
+
+
+def start_training(
+    configs: Sequence[Config],
+    out: str | Path | None,
+    source: EnvSource,
+    rule: goal_rules.GoalRule | None = None,
     *,
     overwrite: bool = False,
-    workers: int = 0,
-    minutes: float = math.inf,
-    pause: int = 0,
-    checkpoint_every: int = 0,
-    step_timeout: float | None = None,
     observe: TrainingObserver | None = None,
-    tensorboard: str | Path | None = None,
-    source: EnvSource | None = None,
-    rule: goal_rules.GoalRule | None = None,
+    **limits: Any,
 ) -> TrainResult:
-    """Train one run, or S runs side by side, and keep everything in the folder ``out``.
+    """Train S runs side by side, and keep everything in the folder ``out`` (:func:`adagoal.train`).
 
-    ``source`` makes the environments where their name does not; ``rule`` is the function behind a goal rule
-    ``function:NAME``. Both are for :func:`adagoal.train`, which takes environments and functions as they are.
-
-    With ``overwrite`` the run that is in the folder is replaced when this one has its first checkpoint. ``workers`` 0
-    takes one process per core. With ``pause`` the training ends after so many steps, with a test as at its end, and is
-    ``interrupted``: :func:`resume` goes on as if there had been no pause. A checkpoint is written every so many cycles;
-    0 follows from how long one takes. Where a step takes longer than ``step_timeout`` seconds the training ends with an
-    error, and what was learnt is kept. ``observe(history)`` is called after every cycle, and ends the training by
-    returning False. ``tensorboard`` is a folder for the numbers of every cycle
-    (:mod:`adagoal.runs.training_observers`). A script needs the guard ``if __name__ == "__main__":`` around the call,
-    because every worker imports it.
+    ``rule`` is the function behind a goal rule ``function:NAME``, ``limits`` are the fields of
+    :class:`TrainingLimits`.
     """
     processes.exit_if_reimported()
-    check_training_limits(workers, minutes, pause, checkpoint_every, step_timeout)
-    tensorboard = None if tensorboard is None else check_folder_path("tensorboard", tensorboard)
-    configs = [configs] if isinstance(configs, Config) else configs
+    checked = TrainingLimits(**limits)
 
-    def begin() -> Training:
-        patient = replace(source or EnvSource(configs[0].env), step_timeout=step_timeout)
-        return Training(configs, workers, source=patient, rule=rule)
+    def run_new(folder: RunFolder | None) -> TrainResult:
+        with_timeout = replace(source, step_timeout=checked.step_timeout)
+        training = Training(configs, checked.workers, source=with_timeout, rule=rule)
+        job = TrainingJob(training, checked, None if folder is None else folder.path)
+        return run_job(job, folder, observe, checked.minutes)
 
     if out is None:
-        return _run_training_to_end(begin(), None, minutes, pause, checkpoint_every, observe, tensorboard)
-    with _open_training_folder(out, "out") as folder:
+        return run_new(None)
+    path = check_folder_path("out", out)
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{path} is not a folder", name="out")
+    with open_locked_folder(path, files.TRAINING_KIND) as folder:
         if overwrite:
             folder.start_new_run()
         elif folder.saved_run is not None:
             text = f"{folder.path} already holds a run; resume it, overwrite it, or choose another folder"
             raise InputError(text, name="out")
-        return _run_training_to_end(begin(), folder, minutes, pause, checkpoint_every, observe, tensorboard)
+        return run_new(folder)
 
 
-def resume(
-    folder: str | Path,
-    *,
+def resume_training(
+    path: str | Path,
     steps: int = 0,
+    *,
     env: Any = None,
     goal_rule: str | goal_rules.GoalRule | None = None,
     set_goal: SetGoalFunction | None = None,
     trust: bool = False,
-    workers: int = 0,
-    minutes: float = math.inf,
-    pause: int = 0,
-    checkpoint_every: int = 0,
-    step_timeout: float | None = None,
     observe: TrainingObserver | None = None,
-    tensorboard: str | Path | None = None,
+    **limits: Any,
 ) -> TrainResult:
-    """Go on where a folder's last checkpoint stopped; ``steps`` 0 keeps the planned length.
-
-    Code that only the folder names (an environment ``module:Id``, a goal rule ``FILE.py:FUNCTION``) runs where ``env``
-    or ``goal_rule`` names it again, or ``trust`` allows it. What Python gave as an object or a function (environment,
-    goal rule, ``set_goal``) is needed again.
-    """
+    """Resume the training run in a folder (:func:`adagoal.resume`); ``steps`` 0 keeps the planned length."""
     processes.exit_if_reimported()
-    check_training_limits(workers, minutes, pause, checkpoint_every, step_timeout)
-    path = check_folder_path("folder", folder)
-    tensorboard = None if tensorboard is None else check_folder_path("tensorboard", tensorboard)
-    if not path.is_dir():
-        raise InputError(f"{path} is not a folder", name="folder")
-    with _open_training_folder(path, "folder") as held:
-        if held.saved_run is None:
-            raise no_run(path, "folder")
-        saved = files.require_training(held.saved_run)
-        training = _restore_training(saved, steps, env, goal_rule, set_goal, trust, workers, step_timeout)
-        finished = _run_training_to_end(training, held, minutes, pause, checkpoint_every, observe, tensorboard)
-        return replace(finished, notes=saved.damage_notes)
+    checked = TrainingLimits(**limits)
+    with open_locked_folder(require_run_folder(path), files.TRAINING_KIND) as folder:
+        if folder.saved_run is None:
+            raise no_run(folder.path, "folder")
+        saved = files.require_training(folder.saved_run)
+        training = restore_training(saved, steps, env, goal_rule, set_goal, trust, checked)
+        result = run_job(TrainingJob(training, checked, folder.path), folder, observe, checked.minutes)
+        return replace(result, notes=saved.damage_notes)
 
 
-@contextlib.contextmanager
-def _open_training_folder(given: str | Path, name: str) -> Iterator[RunFolder]:
-    """The folder, with the lock; a path that cannot be one is told as the argument ``name``."""
-    path = check_folder_path(name, given)
-    if path.exists() and not path.is_dir():
-        raise InputError(f"{path} is not a folder", name=name)
-    with open_locked_folder(path, TRAINING_KIND) as folder:
-        yield folder
-
-
-def check_training_limits(
-    workers: int, minutes: float, pause: int, checkpoint_every: int, step_timeout: float | None
-) -> None:
-    """Whether the limits of a training are ones; they are no part of its settings."""
-    check_integer("workers", workers, 0, 1024)
-    check_number("minutes", minutes, 0.0, math.inf, closed="(]")
-    check_integer("pause", pause, 0, 10**12)
-    check_integer("checkpoint_every", checkpoint_every, 0, 10**9)
-    if step_timeout is not None:
-        check_number("step_timeout", step_timeout, 0, 1e6, closed="(]")
-
-
-# --- going on ---
-
-
-def _restore_training(
+def restore_training(
     saved: SavedRun,
     steps: int,
     env: Any,
     goal_rule: str | goal_rules.GoalRule | None,
     set_goal: SetGoalFunction | None,
     trust: bool,
-    workers: int,
-    step_timeout: float | None,
+    limits: TrainingLimits,
 ) -> Training:
-    """The training of a checkpoint; what the folder may not decide alone is asked before anything of it is run."""
-    state = saved.checkpoint_files()
-    place = state.candidate_paths[TRAINING_CHECKPOINT_FILE][0]
-    with files.name_file_in_errors(state, TRAINING_CHECKPOINT_FILE):
-        arrays, facts = state.load_arrays(TRAINING_CHECKPOINT_FILE)
+    """Return the training of a checkpoint. Code that the folder names is refused before any of it runs."""
+    checkpoint = saved.checkpoint_files()
+    path = checkpoint.candidate_paths[CHECKPOINT_FILE][0]
+    with files.name_file_in_errors(checkpoint, CHECKPOINT_FILE):
+        arrays, facts = checkpoint.load_arrays(CHECKPOINT_FILE)
         configs = training_checkpoint.read_configs(facts)
-    source = files.resolve_training_env(saved.path, configs[0], env, trust, "adagoal.deep.resume", set_goal)
-    source = replace(source, step_timeout=step_timeout)
+    source = files.resolve_training_env(saved.path, configs[0], env, trust, "adagoal.resume({}, env=...)", set_goal)
+    source = replace(source, step_timeout=limits.step_timeout)
     rule = goal_rule if callable(goal_rule) else None
     rules = _resolve_goal_rules(configs, None if callable(goal_rule) else goal_rule, trust)
     first = configs[0]
@@ -177,137 +212,19 @@ def _restore_training(
     length = max(steps, played) if steps else first.steps
     configs = [replace(c, goal_rule=own, steps=length) for c, own in zip(configs, rules, strict=True)]
     try:
-        return Training(configs, workers, (arrays, facts), source, rule)
+        return Training(configs, limits.workers, (arrays, facts), source, rule)
     except ValueError as error:
-        if isinstance(error, InputError) and error.name not in _SETTINGS_OF_THE_FOLDER:
+        # A wrong setting that the caller could not give is an error of the file.
+        of_folder = {"configs", *setting_fields.declared_settings(Config)} - {"env", "goal_rule", "steps"}
+        if isinstance(error, InputError) and error.name not in of_folder:
             raise
-        raise InputError(f"{place}: damaged or not readable ({error})") from None
+        raise InputError(f"{path}: damaged or not readable ({error})") from None
 
 
 def _resolve_goal_rules(configs: Sequence[Config], goal_rule: str | None, trust: bool) -> list[str]:
-    """The goal rules to ask: where a run has a file for a rule, the one that the caller names stands for it."""
+    """Return the goal rules; one that the caller names replaces rules that are files."""
     if goal_rule is None:
         return [goal_rules.require_trusted_rule(config.goal_rule, trust) for config in configs]
     if not any(config.rule_is_a_file or config.goal_rule == goal_rule for config in configs):
         raise InputError(f"the run has the rule {configs[0].goal_rule!r}, not {goal_rule!r}", name="goal_rule")
     return [goal_rule if config.rule_is_a_file else config.goal_rule for config in configs]
-
-
-# --- running ---
-
-
-def _run_training_to_end(
-    training: Training,
-    folder: RunFolder | None,
-    minutes: float,
-    pause: int,
-    checkpoint_every: int,
-    observe: TrainingObserver | None,
-    tensorboard: Path | None,
-) -> TrainResult:
-    """Run to the end, the pause, the time limit or an interrupt; save and return the result."""
-    began = time.monotonic()
-    out_of_time = False
-    training.pause_after_steps = pause or training.pause_after_steps
-    showing = contextlib.nullcontext(_show_nothing) if tensorboard is None else TensorBoardObserver(tensorboard)
-    with showing as show, stop_on_signals(None if folder is None else folder.path, at_once=True) as stop:
-
-        def after_cycle(history: TrainingHistory) -> bool:
-            nonlocal out_of_time
-            show(history)
-            going = call_observer(observe, history) and not stop.is_requested
-            out_of_time = going and time.monotonic() - began >= 60.0 * minutes
-            going = going and not out_of_time
-            if (
-                folder is not None
-                and going
-                and (training.has_reached_pause or _is_checkpoint_due(training, folder, checkpoint_every))
-            ):
-                save_training_or_warn(training, folder)
-            return going
-
-        try:
-            tested = training.run_until_pause(after_cycle) is Status.DONE
-        except Exception as error:
-            if folder is not None and save_after_failure(training, folder, error) and isinstance(error, InputError):
-                raise add_folder_to_error(error, folder.path) from error.__cause__
-            raise
-        show(training.history)
-        done = tested and training.has_played_all_steps
-        status = Status.BUDGET if out_of_time else Status.DONE if done else Status.INTERRUPTED
-        path = None if folder is None else folder.path
-        result = TrainResult(
-            status, training.history, training.current_policies(), training.final_value_maps(), path, training.source
-        )
-        if folder is not None:
-            ended = files.training_file_contents(status, result.history, result.policies, result.maps)
-            # The checkpoint of a training with a last test is from before it, so that it can be made longer.
-            save_final_training(folder, {} if tested else checkpoint_contents(training), ended)
-    return result
-
-
-def _show_nothing(history: TrainingHistory) -> None:
-    """Show nothing."""
-
-
-def _is_checkpoint_due(training: Training, folder: RunFolder, checkpoint_every: int) -> bool:
-    return training.cycle % checkpoint_every == 0 if checkpoint_every else folder.is_save_due()
-
-
-# How a training is saved: on the way, at its end, and where something fails, also a disk that is full.
-
-
-TRAINING_CHECKPOINT_FILE = "checkpoint.npz"
-
-
-def checkpoint_contents(training: Training) -> dict[str, FileContent]:
-    """A checkpoint."""
-    return {TRAINING_CHECKPOINT_FILE: arrays_content(*training.state(), compress=False)}
-
-
-def save_training(training: Training, folder: RunFolder) -> None:
-    """A checkpoint and the result so far: interrupted, which is what it is should nobody save again."""
-    folder.save_files(
-        checkpoint_contents(training),
-        files.training_file_contents(Status.INTERRUPTED, training.history, training.current_policies(), {}),
-    )
-
-
-def save_training_or_warn(training: Training, folder: RunFolder) -> None:
-    """A save on the way. A full disk may have room again later; an early error is that nothing could be saved yet."""
-    try:
-        save_training(training, folder)
-    except InputError as error:
-        if not folder.has_saved_files and not training.has_reached_pause:
-            raise
-        warnings.warn(f"{error}; the training goes on, and tries again later", FolderWarning, stacklevel=2)
-
-
-def save_final_training(folder: RunFolder, state: dict[str, FileContent], ended: dict[str, FileContent]) -> None:
-    """Commit the end of a training, or save at least its policy (:func:`adagoal.runs.run_folder.save_final_files`)."""
-    folders.save_final_files(folder, state, ended, ended, "the policy")
-
-
-def save_after_failure(training: Training, folder: RunFolder, error: Exception) -> bool:
-    """Keep what was learnt before something failed; whether there was anything, and it could be kept.
-
-    A cycle that failed is played again on resuming, with what was learnt while it ran: as good, but not bit for bit
-    the training that had not failed.
-    """
-    if training.cycle == 0:
-        return False
-    try:
-        save_training(training, folder)
-    except Exception as second:
-        error.add_note(f"what had been learnt could not be saved: {type(second).__name__}: {second}")
-        return False
-    error.add_note(f"what had been learnt is in {folder.path}")
-    return True
-
-
-def add_folder_to_error(error: InputError, folder: Path) -> InputError:
-    """The same line, which also says where the training can go on."""
-    longer = type(error)(f"{error.reason}; what had been learnt is in {folder}", error.name)
-    for note in error.__notes__:
-        longer.add_note(note)
-    return longer

@@ -1,0 +1,196 @@
+"""Life cycle of a run: start, checkpoints, interrupts, time limit, the last save, and rescue after a failure.
+
+Explorations and training runs share it. What differs between them is in the two classes that implement :class:`Job`:
+:class:`adagoal.runs.exploration_session.ExplorationSession` and :class:`adagoal.runs.training_session.TrainingJob`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from adagoal.core.errors import FolderWarning, InputError, Status
+from adagoal.core.file_io import FileContents
+from adagoal.core.user_code import call_observer
+from adagoal.runs.run_folder import RunFolder, open_locked_folder
+from adagoal.runs.stop_requests import StopRequest, stop_on_signals
+
+R = TypeVar("R")
+
+
+class SaveFiles(NamedTuple):
+    """Files of one save."""
+
+    checkpoint: FileContents
+    results: FileContents
+
+
+class Job(Protocol[R]):
+    """What the life cycle needs to know about a run; ``R`` is the type of its result."""
+
+    interrupt_anywhere: bool
+    """Whether a second Ctrl-C ends the run at once, without a save. Otherwise it interrupts user code only, and the
+    run is saved."""
+
+    @property
+    def has_progress(self) -> bool:
+        """Whether there is anything to save yet."""
+
+    def execute(self, monitor: JobMonitor) -> Status:
+        """Run to the end, or until ``monitor.after_step`` returns False."""
+
+    def is_save_due(self, folder: RunFolder) -> bool:
+        """Return True if it is time for a checkpoint."""
+
+    def checkpoint_files(self) -> SaveFiles:
+        """Return the files of a checkpoint, empty if the run has ended and its last checkpoint stands."""
+
+    def result(self, status: Status) -> R:
+        """Return what the run has found so far."""
+
+    def result_files(self, result: R) -> FileContents:
+        """Return the files of a result, which can be read without a checkpoint."""
+
+    def describe_result(self, result: R) -> str:
+        """Return what a message calls the result: "the policy"."""
+
+
+class JobMonitor:
+    """What a job calls while it runs: the observer, requests to stop, the time limit, and checkpoints."""
+
+    def __init__(
+        self,
+        job: Job[Any],
+        folder: RunFolder | None,
+        observe: Callable[[Any], bool | None] | None,
+        stop: StopRequest,
+        minutes: float,
+    ) -> None:
+        self._job, self._folder, self._observe, self._stop = job, folder, observe, stop
+        self._deadline = time.monotonic() + 60.0 * minutes
+        self._first_save_failed = False
+        self._final_checkpoint_is_saved = False
+        self.is_out_of_time = False
+
+    @property
+    def can_save(self) -> bool:
+        """Whether something was learnt, and there is a folder for it."""
+        return self._folder is not None and self._job.has_progress and not self._first_save_failed
+
+    def after_step(self, progress: Any) -> bool:
+        """Call the observer, save a checkpoint if one is due, and return False if the run must end."""
+        proceed = call_observer(self._observe, progress) and not self._stop.is_requested
+        self.is_out_of_time = proceed and time.monotonic() >= self._deadline
+        proceed = proceed and not self.is_out_of_time
+        if proceed and self._folder is not None and self._job.is_save_due(self._folder):
+            self.save_checkpoint()
+        return proceed
+
+    def save_checkpoint(self, final: bool = False) -> bool:
+        """Save a checkpoint if there is a folder; return False if that failed.
+
+        ``final`` is the checkpoint before the last work of a run (a plan, a test), which changes the state in a way
+        that a resumed run must not see. It stays the last checkpoint.
+        """
+        if self._folder is None:
+            return True
+        try:
+            self._folder.save_files(*self._job.checkpoint_files())
+        except InputError as error:
+            # A run that could never be saved should end early. Later failures cost less: a full disk may have room
+            # again, and the steps so far may have taken hours.
+            if not self._folder.has_saved_files and not final:
+                self._first_save_failed = True
+                raise
+            warnings.warn(f"{error}; the run goes on, and tries again later", FolderWarning, stacklevel=2)
+            return False
+        self._final_checkpoint_is_saved = final
+        return True
+
+    def save_result(self, result: Any) -> None:
+        """Commit the result, with a checkpoint unless the last one stands."""
+        if self._folder is None:
+            return
+        results = self._job.result_files(result)
+        files = SaveFiles({}, {}) if self._final_checkpoint_is_saved else self._job.checkpoint_files()
+        files = files._replace(results=files.results | results)
+        save_or_rescue(self._folder, files, results, self._job.describe_result(result))
+
+
+def run_job(
+    job: Job[R],
+    folder: RunFolder | None,
+    observe: Callable[[Any], bool | None] | None = None,
+    minutes: float = math.inf,
+) -> R:
+    """Run a job to its end, a budget, the time limit or an interrupt; save and return the result.
+
+    If the run fails, everything learnt so far is saved first. Then the exception is raised: an :class:`InputError`
+    with the folder in its line, any other one unchanged, with the folder in a note.
+    """
+    status, failure = Status.INTERRUPTED, None
+    with stop_on_signals(None if folder is None else folder.path, at_once=job.interrupt_anywhere) as stop:
+        monitor = JobMonitor(job, folder, observe, stop, minutes)
+        try:
+            status = job.execute(monitor)
+            if monitor.is_out_of_time:
+                status = Status.BUDGET
+        except KeyboardInterrupt:
+            if job.interrupt_anywhere:  # it may have come in the middle of an update: the state cannot be trusted
+                raise
+        except Exception as error:
+            if not monitor.can_save:
+                raise
+            failure = error
+        stop.begin_saving()
+        try:
+            result = job.result(status)
+            monitor.save_result(result)
+        except Exception as error:
+            if failure is None:
+                raise
+            failure.add_note(f"what had been learnt could not be saved: {type(error).__name__}: {error}")
+            raise failure from failure.__cause__
+    if failure is None:
+        return result
+    assert folder is not None
+    saved = f"what had been learnt is in {folder.path}"
+    failure.add_note(saved)
+    if not isinstance(failure, InputError):
+        raise failure
+    longer = type(failure)(f"{failure.reason}; {saved}", failure.name)
+    for note in failure.__notes__:
+        longer.add_note(note)
+    raise longer from failure.__cause__
+
+
+def save_or_rescue(folder: RunFolder, files: SaveFiles, results: FileContents, name: str) -> None:
+    """Commit the end of a run; if there is no room, save at least its result and raise an error that says where.
+
+    ``results`` are the files that can be read without the others, and ``name`` is what the message calls them. They go
+    into the folder itself or, if that fails too, into a new temporary folder.
+    """
+    try:
+        folder.save_files(*files)
+    except InputError as error:
+        earlier = f"; {folder.path} holds an earlier checkpoint, from which the run can go on"
+        earlier = earlier if folder.has_saved_files else ""  # asked before the rescue, which saves there too
+        raise InputError(f"{error.reason}; {name} {_save_elsewhere(folder, results)}{earlier}", error.name) from error
+
+
+def _save_elsewhere(folder: RunFolder, results: FileContents) -> str:
+    with contextlib.suppress(InputError):
+        folder.save_files({}, results)
+        return f"is in {folder.path}"
+    try:
+        with open_locked_folder(Path(tempfile.mkdtemp(prefix="adagoal-")), folder.kind) as other:
+            other.save_files({}, results)
+            return f"is in {other.path}"
+    except (InputError, OSError):
+        return "could not be saved elsewhere either"

@@ -1,0 +1,55 @@
+"""What a whole run will cost, estimated from its beginning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import adagoal
+from adagoal.core.exploration_run import ExplorationRun
+from adagoal.runs.cost_estimate import CostEstimator
+
+WORLDS: list[dict[str, Any]] = [
+    {"env": "grid", "env_args": {"rows": 3}, "radius": 8, "epsilon": 1.0},
+    {"env": "CliffWalking-v1", "radius": 8, "epsilon": 2.0},
+    {"env": "mixture-windy", "radius": 5, "epsilon": 1.0, "method": "vtr-pooled"},
+]
+
+
+@pytest.mark.parametrize("spec", WORLDS, ids=lambda spec: spec["env"])
+def test_the_steps_are_right_within_a_factor_and_the_run_does_not_notice(spec: dict[str, Any]) -> None:
+    alone, estimator = adagoal.explore(**spec, seed=5), CostEstimator(lambda run: None)
+    stopped = adagoal.explore(**spec, seed=5, observe=estimator)
+    cost = estimator.cost_estimate
+    assert cost is not None
+    assert stopped.status == "interrupted"
+    assert 1 / 3 < cost.steps / alone.steps < 3.0
+    assert cost.done == stopped.steps / cost.steps < 1.0
+    assert cost.seconds >= stopped.wall_seconds - 0.1
+    assert cost.bytes > 10**7
+
+    watcher = CostEstimator(lambda run: None)
+
+    def watch(run: ExplorationRun) -> None:
+        watcher(run)
+
+    watched = adagoal.explore(**spec, seed=5, observe=watch)
+    for name, array in alone.arrays.items():
+        np.testing.assert_array_equal(array, watched.arrays[name], err_msg=name)
+
+
+def test_an_estimate_waits_until_four_times_the_steps_suffice(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def extrapolate(trace: Any, epsilon: float) -> float | None:
+        asked.append(1)
+        return None if len(asked) < 3 else 1e5
+
+    monkeypatch.setattr("adagoal.runs.cost_estimate.extrapolate_total_steps", extrapolate)
+    estimator = CostEstimator(lambda run: None)
+    result = adagoal.explore("two-room", radius=40, epsilon=1.0, observe=estimator, budget=200_000)
+    assert result.steps >= 1e5 / 4
+    assert estimator.cost_estimate is not None
+    assert estimator.cost_estimate.steps == 1e5
