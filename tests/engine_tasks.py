@@ -50,8 +50,6 @@ def fail(kind: str) -> Any:
 class Buggy:
     """An object for a worker process, with a bug in its method."""
 
-    facts = "made"
-
     def step(self, kind: str) -> Any:
         return fail(kind)
 

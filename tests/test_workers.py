@@ -23,9 +23,10 @@ from adagoal.api.policy_trials import play as try_out
 from adagoal.cli.main import run_command_line
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.envs import env_factory, model_families, toy_models
-from adagoal.envs.env_backends import WorkerKilled
-from adagoal.envs.env_workers import EnvWorker, WorkerFactory
+from adagoal.envs.env_workers import EnvWorker
 from adagoal.envs.parallel_env import ParallelEnv
+from adagoal.parallel.exceptions import WorkerKilled
+from adagoal.parallel.worker_process import WorkerFactory
 from model_env import Impatient, ModelEnv, PairEnv, Twister, play, same_counts, with_terminal
 from test_masks import MaskedEnv, MaskedPairs, masked, never_played
 
@@ -33,7 +34,7 @@ LAKE: dict[str, Any] = {"env": "FrozenLake-v1", "radius": 8, "epsilon": 2.0, "bu
 
 
 class Here:
-    """A member that lives in this process; the ``doomed`` calls to play, counted over all members, do not return."""
+    """A worker in this process; the ``doomed`` calls to play, counted over all workers, do not return."""
 
     doomed: ClassVar[dict[int, EnvironmentFailure]] = {}
     calls = 0
@@ -46,23 +47,22 @@ class Here:
     def is_alive(self) -> bool:
         return self._copy is not None
 
-    def start_worker(self) -> None:
+    def start(self) -> None:
         self._copy: Any = self._make()
-        self._answer = self._copy.facts
 
-    def send_call(self, method: str, *arguments: Any) -> None:
+    def send(self, method: str, *arguments: Any) -> None:
         self._answer = getattr(self._copy, method)(*arguments)
-        if method == "play":
+        if method == "play_plan":
             Here.calls += 1
             self._answer = Here.doomed.pop(Here.calls, self._answer)
 
-    def receive_reply(self, seconds: float | None = None) -> Any:
+    def receive(self, timeout: float | None = None) -> Any:
         if isinstance(self._answer, EnvironmentFailure):
-            self.stop_worker()
+            self.stop()
             raise self._answer
         return self._answer
 
-    def stop_worker(self) -> None:
+    def stop(self) -> None:
         self._copy = None
 
 
@@ -71,10 +71,10 @@ def here(monkeypatch: pytest.MonkeyPatch) -> type[Here]:
     """Workers without processes."""
 
     @contextlib.contextmanager
-    def hiring(name: str, address: str | None) -> Iterator[WorkerFactory]:
+    def open_workers(engine: str, address: str | None) -> Iterator[WorkerFactory]:
         yield Here
 
-    monkeypatch.setattr(parallel, "open_worker_factory", hiring)
+    monkeypatch.setattr(parallel, "open_workers", open_workers)
     Here.doomed, Here.calls = {}, 0
     return Here
 
@@ -268,7 +268,7 @@ def test_the_same_counts_after_a_checkpoint(here: type[Here]) -> None:
     play(two, 900, seed=1, counts=other)
     assert same_counts(counts, other)
     assert one.labels == two.labels
-    for broken in ({"lives": [1]}, {"copies": [None]}, {"labels": []}, {"states": [1, 1]}):
+    for broken in ({"restart_counts": [1]}, {"workers": [None]}, {"labels": []}, {"states": [1, 1]}):
         with pytest.raises(ValueError):
             crew(make).restore(arrays, facts | broken)
 
@@ -329,7 +329,7 @@ def test_a_killed_run_and_killed_workers(tmp_path: Path) -> None:
 
     def kill(run: Any) -> None:
         if run.steps > 5_000 and not killed:
-            process = run.world._workers._workers[1]._process
+            process = run.env._workers._workers[1].process
             killed.append(os.kill(process.pid, signal.SIGKILL))
 
     result = adagoal.explore(**arguments, observe=kill)

@@ -314,7 +314,7 @@ class ExplorationSession:
         world.restore(_select_prefix("world", arrays), facts["world"])
         run.steps, run.seconds = facts["steps"], facts["seconds"]
         columns = len(run.estimates.goal_state) if methods.find_method(self.setting.method).uses_goal_rule else 1
-        for agent in facts["world"].get("copies", [facts["world"]]):
+        for agent in facts["world"].get("workers", [facts["world"]]):
             state, aim, clock = agent["place"] if agent is not None else (world.start, -1, 0)
             if not (0 <= state < S and run.counts.seen[state] and aim < columns and clock >= 0):
                 raise ValueError("the agent is nowhere")
