@@ -19,6 +19,7 @@ from adagoal.cli.main import run_command_line
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.envs import registry
 from adagoal.envs.gym_adapter import GymAdapter
+from adagoal.parallel.exceptions import WorkerDied, WorkerKilled
 from adagoal.parallel.worker_process import WorkerProcess
 from adagoal.runs.result import load_result
 from engine_tasks import Buggy, fail
@@ -154,38 +155,50 @@ def test_a_known_model_needs_no_process() -> None:
 
 
 def test_a_process_is_deaf_to_ctrl_c_before_its_first_import() -> None:
-    there = WorkerProcess(dict, "none")
-    there.start()
-    assert there.process is not None
-    status = Path(f"/proc/{there.process.pid}/status").read_text()
-    there.stop()
+    worker = WorkerProcess(dict, "none")
+    worker.start()
+    assert worker.process is not None
+    status = Path(f"/proc/{worker.process.pid}/status").read_text()
+    worker.stop()
     blocked = int(next(line for line in status.splitlines() if line.startswith("SigBlk")).split()[1], 16)
     assert blocked & 1 << signal.SIGINT - 1
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 def test_a_bug_in_a_worker_keeps_its_traceback_and_is_no_failure_of_the_environment() -> None:
-    there = WorkerProcess(Buggy, "none")
-    there.start()
+    worker = WorkerProcess(Buggy, "none")
+    worker.start()
     for kind, error in (("bug", KeyError), ("unpicklable", RuntimeError), ("answer", Exception)):
-        there.send("step", kind)
+        worker.send("step", kind)
         with pytest.raises(error) as raised:
-            there.receive(60)
+            worker.receive(60)
         assert not isinstance(raised.value, InputError)
         assert 'File "' in str(raised.value.__cause__)
-        assert there.is_alive
-    there.stop()
+        assert worker.is_alive
+    worker.stop()
 
 
 def test_an_object_that_cannot_be_made_in_a_worker_says_why() -> None:
-    there = WorkerProcess(functools.partial(fail, "bug"), "none")
-    there.start()
+    worker = WorkerProcess(functools.partial(fail, "bug"), "none")
+    worker.start()
     for _ in range(2):  # every call says so
-        there.send("step")
+        worker.send("step")
         with pytest.raises(KeyError) as raised:
-            there.receive(60)
+            worker.receive(60)
         assert "in fail" in str(raised.value.__cause__)
-    there.stop()
+    worker.stop()
+
+
+def test_a_worker_that_closes_its_connection_was_not_killed_from_outside() -> None:
+    """The kill is ours, so a certificate must count the call as failed."""
+    worker = WorkerProcess(Buggy, "the worker")
+    worker.start()
+    worker.send("step", "close")
+    process: Any = worker.process
+    process.join = lambda timeout=None: None  # it would wait for the end of the process
+    with pytest.raises(WorkerDied, match=r"^the worker closed its connection$") as raised:
+        worker.receive(60)
+    assert not isinstance(raised.value, WorkerKilled)
 
 
 def test_what_the_environment_raises_in_a_worker_is_the_cause() -> None:
@@ -216,8 +229,8 @@ def test_a_script_without_a_guard_is_told(place: str, said: str, tmp_path: Path)
 
 
 def test_a_process_that_cannot_start_needs_no_end() -> None:
-    there = WorkerProcess(lambda: None, "none")
+    worker = WorkerProcess(lambda: None, "none")
     with pytest.raises((AttributeError, pickle.PicklingError)):
-        there.start()
-    assert not there.is_alive
-    there.stop()
+        worker.start()
+    assert not worker.is_alive
+    worker.stop()

@@ -42,7 +42,7 @@ class CycleRollouts(NamedTuple):
 class RolloutBackend(Protocol):
     """Environments of S runs with ``episodes`` each.
 
-    Seed and cycle decide everything that is random, so a training run resumes exactly from a checkpoint of the learner.
+    Seed and cycle decide everything that is random, so training resumes exactly from a checkpoint of the learner.
     """
 
     def reset(self, cycle: int) -> Singles:

@@ -41,7 +41,7 @@ class EnvBatch:
         self._first_observations: list[tuple[Floats, Floats]] = []
 
     def start_cycle(self, cycle: int) -> Singles:
-        """Reset every environment for a training cycle; return first observations ``[slots, observation]``."""
+        """Reset every environment for a cycle of training; return first observations ``[slots, observation]``."""
         self._episode_rngs = self._make_generators(StreamPurpose.TRAINING_EPISODE, cycle, 0)
         self._first_observations = [
             env.reset(int(rng.integers(2**31))) for env, rng in zip(self.envs, self._episode_rngs, strict=True)

@@ -152,7 +152,9 @@ class WorkerProcess:
         if code == script_guard.EXIT_MISSING_GUARD and not self._has_replied:
             return script_guard.missing_guard_error()
         error: WorkerDied
-        if code is not None and -code in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        if code is None:
+            error = WorkerDied(f"{self._description} closed its connection")
+        elif -code in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             error = WorkerKilled(f"{self._description} was killed ({signal.Signals(-code).name})")
         else:
             error = WorkerDied(f"{self._description} ended by itself (exit code {code})")
@@ -175,7 +177,7 @@ class ObjectHost:
         self._object = call_or_capture(lambda: pickle.loads(pickled_make)())
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """Return the result of a method or its failure; the failure to make the object if there is none."""
+        """Return the result of a method or its failure; if the object could not be made, return that failure."""
         if isinstance(self._object, WorkerFailure):
             return self._object
         return call_or_capture(lambda: getattr(self._object, method)(*arguments))
