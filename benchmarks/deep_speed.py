@@ -87,7 +87,7 @@ def adagoal(options: argparse.Namespace) -> dict[str, Any]:
     run, fleet, starts = training(
         goal_rule="unigoal", updates=options.updates, batch=options.batch, hidden=options.hidden
     )
-    clock = Clock([p.pid for p in fleet._processes])
+    clock = Clock([worker.process.pid for worker in fleet.workers])
     for _ in range(options.cycles):
         starts = run.run_one_cycle(fleet, starts)
     jax.block_until_ready(run.train_state.nets)
@@ -108,12 +108,12 @@ def rollouts(options: argparse.Namespace) -> dict[str, Any]:
     goals, _ = run.goal_selector.choose_goals(run.train_state, starts, 0)
     actors, none = run.current_actors(), np.zeros((0, *goals.shape))
     found = {}
-    clock = Clock([p.pid for p in fleet._processes])
+    clock = Clock([worker.process.pid for worker in fleet.workers])
     for cycle in range(cycles):
         fleet.start_cycle(cycle, actors, goals, none)
         fleet.collect_cycle()
     found["rollouts alone"] = clock.read(cycles * PER_CYCLE)
-    clock = Clock([p.pid for p in fleet._processes])
+    clock = Clock([worker.process.pid for worker in fleet.workers])
     played = run.pending_episodes
     for _ in range(cycles):
         run.learn_pending()
@@ -121,7 +121,7 @@ def rollouts(options: argparse.Namespace) -> dict[str, Any]:
     jax.block_until_ready(run.train_state.nets)
     found["learner alone"] = clock.read(cycles * PER_CYCLE)
     starts = fleet.reset(run.cycle)
-    clock = Clock([p.pid for p in fleet._processes])
+    clock = Clock([worker.process.pid for worker in fleet.workers])
     for _ in range(cycles):
         starts = run.run_one_cycle(fleet, starts)
     jax.block_until_ready(run.train_state.nets)
@@ -256,7 +256,7 @@ def sb3(options: argparse.Namespace) -> dict[str, Any]:
         device="cpu",
     )
     model.learn(3 * PER_CYCLE)
-    clock = Clock([p.pid for p in envs.processes])
+    clock = Clock([worker.process.pid for worker in envs.processes])
     before = model.num_timesteps
     model.learn(options.cycles * PER_CYCLE, reset_num_timesteps=False)
     found = clock.read(model.num_timesteps - before)

@@ -41,7 +41,10 @@ class Particular(Exception):
 
 
 def fail(kind: str) -> Any:
-    """Raise, or return, what a pipe cannot carry."""
+    """Raise, or return, what a pipe cannot carry; or close the pipe."""
+    if kind == "close":
+        os.closerange(3, 256)
+        time.sleep(600)
     if kind == "answer":
         return lambda: None
     raise Unpicklable("odd") if kind == "unpicklable" else Particular("odd", 1) if kind == "particular" else KeyError(1)
@@ -49,8 +52,6 @@ def fail(kind: str) -> Any:
 
 class Buggy:
     """An object for a worker process, with a bug in its method."""
-
-    facts = "made"
 
     def step(self, kind: str) -> Any:
         return fail(kind)

@@ -20,7 +20,7 @@ from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.tabular_policy import Policy
 from adagoal.envs import registry
 from adagoal.exact.audit import audit_policies
-from adagoal.parallel.local_engine import LocalEngine
+from adagoal.parallel.task_engine import LocalEngine
 from adagoal.runs.exploration_settings import ExplorationSettings
 
 GRID = ExplorationSettings("grid", {"rows": 3, "cols": 3}, radius=3.5, epsilon=0.5, budget=1_000_000)

@@ -467,8 +467,8 @@ def test_numba_does_not_read_the_current_folder_when_it_compiles(tmp_path: Path)
     vault.make_hostile(folder)
     code = f"""
 import os
-from adagoal.core import processes
-processes.ignore_local_files()
+from adagoal.core import safe_imports
+safe_imports.ignore_local_files()
 import numba, matplotlib
 assert os.getcwd() == {os.getcwd()!r}
 os.chdir({str(folder)!r})

@@ -8,7 +8,7 @@ import pytest
 
 from adagoal.compare import experiment_runner
 from adagoal.parallel import TaskResources
-from adagoal.parallel.local_engine import LocalEngine
+from adagoal.parallel.task_engine import LocalEngine
 from experiments import linear, linear_output, linear_runs, misfit
 from experiments.__main__ import run as run_experiment
 

@@ -18,8 +18,9 @@ from adagoal.api import explore as api
 from adagoal.cli.main import run_command_line
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.envs import registry
-from adagoal.envs.env_backends import WorkerProcess
 from adagoal.envs.gym_adapter import GymAdapter
+from adagoal.parallel.exceptions import WorkerDied, WorkerKilled
+from adagoal.parallel.worker_process import WorkerProcess
 from adagoal.runs.result import load_result
 from engine_tasks import Buggy, fail
 from model_env import ModelEnv, play, same_counts
@@ -120,7 +121,7 @@ def test_a_kill_from_outside_between_two_steps() -> None:
     world = remote("Chain")
     counts, _ = play(world, 400)
     body: Any = world._env.backend
-    os.kill(body._worker._process.pid, signal.SIGKILL)
+    os.kill(body._worker.process.pid, signal.SIGKILL)
     play(world, 400, counts=counts)
     assert counts.visits.sum() == 800
     assert world.void_reasons == []
@@ -154,37 +155,50 @@ def test_a_known_model_needs_no_process() -> None:
 
 
 def test_a_process_is_deaf_to_ctrl_c_before_its_first_import() -> None:
-    there = WorkerProcess(dict, "none")
-    there.start_worker()
-    assert there._process is not None
-    status = Path(f"/proc/{there._process.pid}/status").read_text()
-    there.stop_worker()
+    worker = WorkerProcess(dict, "none")
+    worker.start()
+    assert worker.process is not None
+    status = Path(f"/proc/{worker.process.pid}/status").read_text()
+    worker.stop()
     blocked = int(next(line for line in status.splitlines() if line.startswith("SigBlk")).split()[1], 16)
     assert blocked & 1 << signal.SIGINT - 1
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 def test_a_bug_in_a_worker_keeps_its_traceback_and_is_no_failure_of_the_environment() -> None:
-    there = WorkerProcess(Buggy, "none")
-    there.start_worker()
-    assert there.receive_reply(60) == "made"
+    worker = WorkerProcess(Buggy, "none")
+    worker.start()
     for kind, error in (("bug", KeyError), ("unpicklable", RuntimeError), ("answer", Exception)):
-        there.send_call("step", kind)
+        worker.send("step", kind)
         with pytest.raises(error) as raised:
-            there.receive_reply(60)
+            worker.receive(60)
         assert not isinstance(raised.value, InputError)
         assert 'File "' in str(raised.value.__cause__)
-        assert there.is_alive
-    there.stop_worker()
+        assert worker.is_alive
+    worker.stop()
 
 
 def test_an_object_that_cannot_be_made_in_a_worker_says_why() -> None:
-    there = WorkerProcess(functools.partial(fail, "bug"), "none")
-    there.start_worker()
-    with pytest.raises(KeyError) as raised:
-        there.receive_reply(60)
-    assert "in fail" in str(raised.value.__cause__)
-    there.stop_worker()
+    worker = WorkerProcess(functools.partial(fail, "bug"), "none")
+    worker.start()
+    for _ in range(2):  # every call says so
+        worker.send("step")
+        with pytest.raises(KeyError) as raised:
+            worker.receive(60)
+        assert "in fail" in str(raised.value.__cause__)
+    worker.stop()
+
+
+def test_a_worker_that_closes_its_connection_was_not_killed_from_outside() -> None:
+    """The kill is ours, so a certificate must count the call as failed."""
+    worker = WorkerProcess(Buggy, "the worker")
+    worker.start()
+    worker.send("step", "close")
+    process: Any = worker.process
+    process.join = lambda timeout=None: None  # it would wait for the end of the process
+    with pytest.raises(WorkerDied, match=r"^the worker closed its connection$") as raised:
+        worker.receive(60)
+    assert not isinstance(raised.value, WorkerKilled)
 
 
 def test_what_the_environment_raises_in_a_worker_is_the_cause() -> None:
@@ -200,8 +214,8 @@ UNGUARDED = "import adagoal\nadagoal.explore('FrozenLake-v1', radius=3, workers=
 @pytest.mark.parametrize(
     ("place", "said"),
     [
-        ("script.py", 'must do so under if __name__ == "__main__":, as its workers import it'),
-        ("-", "must be a file, as its workers import it; <stdin> is none"),
+        ("script.py", 'which starts the run again; put the call under if __name__ == "__main__":'),
+        ("-", "but <stdin> is not a file; save the script as a file"),
     ],
 )
 def test_a_script_without_a_guard_is_told(place: str, said: str, tmp_path: Path) -> None:
@@ -211,12 +225,12 @@ def test_a_script_without_a_guard_is_told(place: str, said: str, tmp_path: Path)
     done = subprocess.run([sys.executable, where], **call)
     assert done.returncode == 1
     assert done.stderr.count("Traceback") == 1, "that of the script itself, none of its workers"
-    assert done.stderr.splitlines()[-1].endswith(f"a script that explores with workers or a step_timeout {said}")
+    assert done.stderr.splitlines()[-1].endswith(f"worker processes import the script, {said}")
 
 
 def test_a_process_that_cannot_start_needs_no_end() -> None:
-    there = WorkerProcess(lambda: None, "none")
+    worker = WorkerProcess(lambda: None, "none")
     with pytest.raises((AttributeError, pickle.PicklingError)):
-        there.start_worker()
-    assert not there.is_alive
-    assert there.stop_worker() == 0
+        worker.start()
+    assert not worker.is_alive
+    worker.stop()

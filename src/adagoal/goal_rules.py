@@ -23,9 +23,8 @@ import numpy as np
 
 from adagoal.core import user_code
 from adagoal.core.errors import EnvironmentFailure, InputError
-from adagoal.core.processes import USER_CODE_SECTION
 from adagoal.core.types import Bools, Floats
-from adagoal.core.user_code import is_file_spec, load_from_file
+from adagoal.core.user_code import USER_CODE_SECTION, is_file_spec, load_from_file
 
 
 @dataclass(frozen=True)

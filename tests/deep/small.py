@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import multiprocessing
+import pickle
 import threading
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import adagoal
-from adagoal.deep import Config, rollout_workers
+from adagoal.deep import Config
 from adagoal.deep.goal_envs import EnvDimensions, EnvSource
+from adagoal.deep.rollout_workers import EnvBatch
+from adagoal.parallel.worker_process import serve_calls
 from adagoal.runs import training_session
 from adagoal.runs.folder_reader import find_saved_run
 
@@ -73,12 +75,11 @@ def restored(folder: Path, **code: Any) -> training_session.Training:
 def rollout_worker(configs: list[Config], source: EnvSource, sizes: EnvDimensions) -> Iterator[Connection]:
     """A worker with one environment, in a thread of this process; the pipe to it."""
     here, there = multiprocessing.Pipe()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rollout_workers, "ignore_sigint", lambda names: None)  # signals belong to the main thread
-        thread = threading.Thread(target=rollout_workers.serve_rollouts, args=(there, configs, [(0, 0)], source, sizes))
-        thread.start()
-        try:
-            yield here
-        finally:
-            here.close()
-            thread.join()
+    make = pickle.dumps(functools.partial(EnvBatch, configs, [(0, 0)], source, sizes))
+    thread = threading.Thread(target=serve_calls, args=(there, make))
+    thread.start()
+    try:
+        yield here
+    finally:
+        here.close()
+        thread.join()

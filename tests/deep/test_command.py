@@ -15,14 +15,13 @@ import pytest
 from small import SETTINGS, TINY, rollout_worker, words
 
 from adagoal.cli.main import run_command_line
-from adagoal.core import processes
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.deep.config import Config
 from adagoal.deep.goal_envs import EnvDimensions, EnvSource, GoalEnv
 from adagoal.deep.numpy_networks import NumpyActor
 from adagoal.deep.pointmass import PointMass
-from adagoal.deep.rollout_workers import RolloutRequest
 from adagoal.deep.training_history import TrainingHistory
+from adagoal.parallel.exceptions import unwrap_reply
 from adagoal.runs.training_observers import TrainingProgress
 from experiments import figure2
 from experiments.__main__ import run as run_experiment
@@ -116,11 +115,11 @@ def test_nan_observations_are_refused() -> None:
 def test_what_an_environment_raises_is_one_line() -> None:
     actor = NumpyActor([(np.zeros((6, 2)), np.zeros(2))], *np.ones((4, 1)), 5.0)
     with rollout_worker([Config("test_command:Crashing-v0")], EnvSource("test_command:Crashing-v0"), SIZES) as link:
-        link.send(0)
+        link.send(("start_cycle", (0,)))
         assert isinstance(link.recv(), np.ndarray)
-        link.send(RolloutRequest(0, {0: actor}, np.zeros((1, 2)), np.zeros((0, 1, 2))))
+        link.send(("play_cycle", (0, {0: actor}, np.zeros((1, 2)), np.zeros((0, 1, 2)))))
         with pytest.raises(EnvironmentFailure) as raised:
-            processes.unwrap_reply(link.recv())
+            unwrap_reply(link.recv())
     assert str(raised.value) == "env: test_command:Crashing-v0 raised RuntimeError: the motor is hot"
     assert isinstance(raised.value.__cause__, RuntimeError)
 

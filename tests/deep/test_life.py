@@ -16,14 +16,13 @@ from small import TINY, load_policy, rollout_worker
 from adagoal import resume, train
 from adagoal.api.certified_training import train_until_certified
 from adagoal.api.explore import explore
-from adagoal.core import processes
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.file_io import read_json
-from adagoal.core.processes import WorkerFailure
 from adagoal.deep import Config, algorithms
 from adagoal.deep.env_inspection import inspect_env
 from adagoal.deep.goal_envs import EnvDimensions, EnvSource
 from adagoal.deep.rollout_workers import EnvBatch, RolloutWorkers
+from adagoal.parallel.exceptions import WorkerFailure, unwrap_reply
 from adagoal.report import training_page as report
 from adagoal.runs.folder_reader import is_training_folder
 from adagoal.runs.stop_requests import STOP_SIGNALS, stop_on_signals
@@ -107,7 +106,7 @@ def test_a_bug_in_a_worker_travels_with_its_traceback(
 
     monkeypatch.setattr(EnvBatch, "start_cycle", broken)
     with rollout_worker([CONFIG], EnvSource("point-mass"), EnvDimensions(4, 2, 2, 5, 0.1)) as link:
-        link.send(0)
+        link.send(("start_cycle", (0,)))
         answer = link.recv()
     assert isinstance(answer, WorkerFailure)
     found = answer.to_exception()
@@ -118,10 +117,22 @@ def test_a_bug_in_a_worker_travels_with_its_traceback(
 
 def test_a_worker_whose_environments_cannot_be_made_answers_every_order_with_that() -> None:
     with rollout_worker([CONFIG], EnvSource("no_such_module:Env-v0"), EnvDimensions(4, 2, 2, 5, 0.1)) as link:
-        for order in (0, 1):
-            link.send(order)
+        for cycle in (0, 1):
+            link.send(("start_cycle", (cycle,)))
             with pytest.raises(InputError, match="no_such_module"):
-                processes.unwrap_reply(link.recv())
+                unwrap_reply(link.recv())
+
+
+def test_a_rollout_worker_that_is_killed_is_one_line() -> None:
+    workers = RolloutWorkers([CONFIG], EnvSource("point-mass"), EnvDimensions(4, 2, 2, 5, 0.1), 1)
+    process = workers.workers[0].process
+    assert process is not None
+    process.kill()
+    with pytest.raises(
+        InputError, match=r"^a rollout worker was killed \(SIGKILL\), perhaps because the machine ran out"
+    ):
+        workers.reset(0)
+    workers.close()
 
 
 def test_an_observer_may_end_a_training(tmp_path: Path) -> None:
@@ -155,7 +166,7 @@ def test_a_script_without_a_guard_is_told(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
     assert done.stderr.count("Traceback") == 1, "that of the script itself, none of its workers"
-    assert 'a script that trains must do so under if __name__ == "__main__":' in done.stderr.splitlines()[-1]
+    assert done.stderr.splitlines()[-1].endswith('put the call under if __name__ == "__main__":')
 
 
 def test_signals_ask_first() -> None:

@@ -9,7 +9,7 @@ from adagoal.deep.config import Config
 from adagoal.deep.env_inspection import measure_dimensions
 from adagoal.deep.goal_envs import EnvSource
 from adagoal.deep.numpy_networks import NumpyActor
-from adagoal.deep.rollout_workers import EnvBatch, RolloutRequest
+from adagoal.deep.rollout_workers import EnvBatch
 
 SOURCE = EnvSource("point-mass")
 SIZES = measure_dimensions(SOURCE.make_env(), SOURCE, 0)
@@ -25,9 +25,7 @@ def test_exploration_follows_each_runs_settings() -> None:
     configs = [Config("point-mass", noise=0.2, random=0.3), Config("point-mass", noise=0.05, random=0.0)]
     slots = EnvBatch(configs, [(run, k) for run in (0, 1) for k in range(20)], SOURCE, SIZES)
     slots.start_cycle(0)
-    played = slots.play_cycle(
-        RolloutRequest(0, {0: actor(0.0), 1: actor(0.5)}, np.zeros((40, 2)), np.zeros((1, 40, 2)))
-    )
+    played = slots.play_cycle(0, {0: actor(0.0), 1: actor(0.5)}, np.zeros((40, 2)), np.zeros((1, 40, 2)))
     first, second = played.episodes.action[:20], played.episodes.action[20:]
     assert np.abs(first).max() <= 1.0
     assert (np.abs(first) > 0.8).any(-1).mean() == pytest.approx(0.3 * (1 - 0.8**2), abs=0.04)
@@ -41,13 +39,12 @@ def test_exploration_follows_each_runs_settings() -> None:
 def test_a_cycle_can_be_played_again() -> None:
     config = Config("point-mass", seed=3)
     goals = np.random.default_rng(0).uniform(-1, 1, (4, 2))
-    order = RolloutRequest(7, {0: actor(0.1)}, goals, goals[None])
     found = []
     for slots in ([(0, 0), (0, 1), (0, 2), (0, 3)], [(0, 2), (0, 3)]):
         own = EnvBatch([config], slots, SOURCE, SIZES)
         own.start_cycle(7)
         part = goals[[k for _, k in slots]]
-        found.append(own.play_cycle(RolloutRequest(7, order.actors, part, part[None])))
+        found.append(own.play_cycle(7, {0: actor(0.1)}, part, part[None]))
     whole, part_of_it = found
     np.testing.assert_array_equal(whole.episodes.observation[2:], part_of_it.episodes.observation)
     np.testing.assert_array_equal(whole.distances[:, 2:], part_of_it.distances)

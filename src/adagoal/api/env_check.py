@@ -157,7 +157,7 @@ def _check_env_object(check: Check, named: Any, env: Any, given: CheckOptions) -
         assert isinstance(made, GymAdapter)
         world, body = made, made.backend
     check.n_actions, check.fixed_start = world.n_actions, not world.start_is_certain
-    check.n_states = None if body.facts.declared_states is None else world.state_bound
+    check.n_states = None if body.spaces.declared_states is None else world.state_bound
     _step_and_record(check, world, body, given)
     if given.step_timeout is None and check.one_generator is not None:
         _record_space_and_masks(check, watched.findings)

@@ -13,7 +13,7 @@ from typing import Any
 from numpy.typing import ArrayLike, NDArray
 
 from adagoal import goal_rules, parallel
-from adagoal.core import processes, transition_data
+from adagoal.core import transition_data
 from adagoal.core.argument_checks import check_folder_path, to_python_scalar
 from adagoal.core.environment import TabularEnv
 from adagoal.core.errors import OBJECT_ENV_PREFIX, InputError
@@ -26,6 +26,7 @@ from adagoal.envs.model import TabularMDP
 from adagoal.envs.parallel_env import ParallelEnv
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact.audit import Audit, audit_policies
+from adagoal.parallel import script_guard
 from adagoal.runs.exploration_session import CHECKPOINT_FILE, STAGE_RESULT_FILES, TRANSITIONS_FILE, ExplorationSession
 from adagoal.runs.exploration_settings import EXPLORATION_KIND, RUN_CHECKPOINT_SCHEMA, ExplorationSettings
 from adagoal.runs.folder_reader import SavedRun, no_run, read_saved_run, require_run_folder
@@ -171,8 +172,8 @@ def _open_env(
 ) -> Iterator[tuple[TabularEnv, str]]:
     """A world and its name in results; its workers, if there are any, end with the block."""
     env_factory.check_worker_count(workers)
-    with parallel.open_worker_factory(engine, address) as hire:
-        world, name = env_factory.make_env(env, env_args, start_seed, max_states, step_timeout, workers, hire)
+    with parallel.open_workers(engine, address) as make_worker:
+        world, name = env_factory.make_env(env, env_args, start_seed, max_states, step_timeout, workers, make_worker)
         try:
             yield world, name
         finally:
@@ -216,7 +217,7 @@ def resume_exploration(
     observe: RunObserver | None = None,
 ) -> Result:
     """Resume an exploration; see :func:`adagoal.resume` for the arguments."""
-    processes.exit_if_reimported()  # before the folder, which the run that began this process holds
+    script_guard.exit_if_reimported()  # before the folder, which the run that began this process holds
     with open_locked_folder(require_run_folder(path), EXPLORATION_KIND) as folder, contextlib.ExitStack() as stack:
         if folder.saved_run is None:
             raise no_run(folder.path)

@@ -16,7 +16,7 @@ from typing import Any, NoReturn, TextIO, cast
 
 import click
 
-from adagoal.core import errors, processes
+from adagoal.core import errors, safe_imports
 from adagoal.core.errors import InputError, RunWarning
 
 
@@ -162,7 +162,7 @@ class BrokenPipeGuard:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point: runs a command and exits with its code; whatever the user got wrong is one line."""
-    processes.ignore_local_files()
+    safe_imports.ignore_local_files()
     _raise_on_os_exit()
     sys.stdout = cast(TextIO, BrokenPipeGuard(sys.stdout))
     code = run_command_line(arguments)

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from adagoal.core import processes
+from adagoal.core import safe_imports
 from adagoal.core.compiled_code import remove_stale_numba_cache
 
-processes.prepare_worker()
+safe_imports.prepare_worker()
 remove_stale_numba_cache(Path(__file__).parents[1])

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from adagoal.core.errors import EnvironmentFailure, InputError, describe_exception, to_single_line
 from adagoal.core.file_formats import ArraySchema, ArraySpec, check_arrays, check_json_value
-from adagoal.core.processes import USER_CODE_SECTION
 from adagoal.core.types import Bools, Floats, Longs
+from adagoal.core.user_code import USER_CODE_SECTION
 
 GOAL_NAMES_SCHEMA: dict[str, Any] = {"type": "array", "items": {"type": "string", "maxLength": 10_000}}
 

@@ -1,5 +1,18 @@
-"""The user's own code: a file named as ``FILE.py:NAME``, loaded only where the user, not a folder, has named it; and
-functions that are called on the way."""
+"""Load and call code that the user brings: files, plug-ins, observers, interrupts, and what environments print.
+
+A file is named as ``FILE.py:NAME``. Only the user can name one; a folder cannot.
+
+A plug-in is an installed package that adds environments, goal rules or methods. It declares them as entry points, for
+instance in its ``pyproject.toml``::
+
+    [project.entry-points."adagoal.worlds"]
+    corridor = "adagoal_corridor:corridor"
+
+The groups are ``adagoal.worlds`` (a function that returns a Model and takes the user's ``env_args``),
+``adagoal.goal_rules`` (a rule) and ``adagoal.methods`` (a :class:`adagoal.methods.Method`). A folder may name one,
+because installed code is as trusted as adagoal itself (docs/folder.md). Built-in names come first, so a plug-in cannot
+replace one. Entry points are read only if a name is not built in, and a package is imported when its name is used.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +27,16 @@ from typing import Any, TextIO
 
 from adagoal.core.errors import EnvironmentFailure, InputError, describe_exception
 
+ENV_GROUP, GOAL_RULE_GROUP, METHOD_GROUP = "adagoal.worlds", "adagoal.goal_rules", "adagoal.methods"
+
 
 def is_file_spec(spec: object) -> bool:
-    """Whether a text names code in a file."""
+    """Return whether a text has the form ``FILE.py:NAME``."""
     return isinstance(spec, str) and ".py:" in spec
 
 
 def load_from_file(spec: str, name: str) -> Any:
-    """What the file calls NAME; ``name`` is the argument that is wrong where there is no such thing."""
+    """Execute the file of ``FILE.py:NAME`` and return NAME; errors name the argument ``name``."""
     file, _, attribute = spec.rpartition(":")
     path = Path(file)
     if not os.path.isfile(path):  # unlike Path.is_file, which raises for a name that is too long
@@ -39,89 +54,106 @@ def load_from_file(spec: str, name: str) -> Any:
     return getattr(module, attribute)
 
 
-def call_observer(observe: Callable[..., bool | None] | None, *told: object) -> bool:
-    """Whether an observer, told this, wants to go on. What the user's raises is the user's, what one of ours is not."""
+def list_plugin_names(group: str) -> list[str]:
+    """Return the names that packages declare in a group, without importing the packages."""
+    return sorted(entry_points(group=group).names)
+
+
+def load_plugin(group: str, name: str, argument: str) -> Any | None:
+    """Import what a package declares under a name; None if no package does. Errors name ``argument``."""
+    points = [*entry_points(group=group, name=name)]
+    if not points:
+        return None
+    packages = sorted({point.dist.name if point.dist is not None else point.value for point in points})
+    if len(packages) > 1:
+        raise InputError(f"{name!r} is declared by several packages: {', '.join(packages)}", argument)
+    try:
+        return points[0].load()
+    except (Exception, SystemExit) as error:
+        text = f"{name!r} of the package {packages[0]} cannot be loaded ({describe_exception(error)})"
+        raise EnvironmentFailure(text, argument) from error
+
+
+def call_observer(observe: Callable[..., bool | None] | None, *arguments: object) -> bool:
+    """Call the observer and return False if it asked to stop.
+
+    Exceptions of user observers are re-raised as EnvironmentFailure, those of adagoal's own observers unchanged.
+    """
     if observe is None:
         return True
     try:
-        return observe(*told) is not False
+        return observe(*arguments) is not False
     except Exception as error:
         if (getattr(observe, "__module__", None) or "").partition(".")[0] == __name__.partition(".")[0]:
             raise
         raise EnvironmentFailure(f"the function raised {type(error).__name__}: {error}", "observe") from error
 
 
-# What other installed packages add: worlds, goal rules and methods, by name.
-#
-# A package declares them as entry points, for instance in its ``pyproject.toml``::
-#
-#     [project.entry-points."adagoal.worlds"]
-#     corridor = "adagoal_corridor:corridor"
-#
-# The groups are ``adagoal.worlds`` (a function that returns a Model; its arguments are the user's ``env_args``),
-# ``adagoal.goal_rules`` (a rule) and ``adagoal.methods`` (a :class:`adagoal.methods.Method`). A plug-in is installed
-# code, as our own is: a folder may name it (docs/folder.md). Our own names come first, so that no plug-in can take one.
-#
-# Entry points are looked up when a name is not one of ours, and a package is imported when one of its names is used.
+class UserCodeSection:
+    """A block that runs an environment, a goal rule or a goal function: the only place that Ctrl-C interrupts.
 
-
-ENV_GROUP, GOAL_RULE_GROUP, METHOD_GROUP = "adagoal.worlds", "adagoal.goal_rules", "adagoal.methods"
-
-
-def list_plugin_names(group: str) -> list[str]:
-    """The names that packages declare in a group; nothing is imported."""
-    return sorted(entry_points(group=group).names)
-
-
-def load_plugin(group: str, name: str, argument: str) -> Any | None:
-    """What a package declares under a name, imported; None where no package does.
-
-    ``argument`` is the one that named it, for the message where the package cannot be imported.
+    Anywhere else ``KeyboardInterrupt`` could be raised while compiled code is entered, where Numba turns it into a
+    ``SystemError`` or a crash, or between two tables that belong together. An interrupt that comes there is raised
+    when the next block begins.
     """
-    found = [*entry_points(group=group, name=name)]
-    if not found:
-        return None
-    packages = sorted({point.dist.name if point.dist is not None else point.value for point in found})
-    if len(packages) > 1:
-        raise InputError(f"{name!r} is declared by several packages: {', '.join(packages)}", argument)
-    try:
-        return found[0].load()
-    except (Exception, SystemExit) as error:
-        text = f"{name!r} of the package {packages[0]} cannot be loaded ({describe_exception(error)})"
-        raise EnvironmentFailure(text, argument) from error
+
+    def __init__(self) -> None:
+        self._is_inside = self._is_pending = self._was_raised = False
+
+    def __enter__(self) -> None:
+        if self._is_pending:
+            self._is_pending = False
+            raise KeyboardInterrupt
+        self._was_raised = False
+        self._is_inside = True
+
+    def __exit__(self, *_: object) -> None:
+        self._is_inside = False
+        if self._was_raised:  # again, because the user's code may have caught it
+            self._was_raised = False
+            raise KeyboardInterrupt
+
+    def request_interrupt(self) -> None:
+        """Raise ``KeyboardInterrupt``, now or when the next block begins; for a signal handler."""
+        if self._is_inside:
+            self._is_inside, self._was_raised = False, True
+            raise KeyboardInterrupt
+        self._is_pending = True
+
+    def discard_interrupt(self) -> None:
+        """Drop an interrupt that was not raised yet."""
+        self._is_pending = self._was_raised = False
 
 
-# Standard output belongs to results: what other packages print meanwhile is led elsewhere.
-#
-# Environments print from Python and from C (banners, notices, progress), in the middle of whatever is being written.
+USER_CODE_SECTION = UserCodeSection()  # the one of this process; a plain object, because steps enter it often
 
 
 @contextlib.contextmanager
-def stdout_to_stderr(into: TextIO | None = None) -> Iterator[None]:
-    """Lead everything that is written to standard output into another file: standard error by default.
+def stdout_to_stderr(file: TextIO | None = None) -> Iterator[None]:
+    """Redirect standard output to a file, by default standard error, and restore the current directory afterwards.
 
-    An environment may change the current folder too; at the end it is again what it was.
+    Standard output belongs to results, but environments print from Python and from C, and may change the directory.
     """
-    other = sys.stderr if into is None else into
-    kept = _redirect_descriptor(other)
+    target = sys.stderr if file is None else file
+    saved = _redirect_descriptor(target)
     try:
-        with contextlib.redirect_stdout(other), contextlib.chdir("."):
+        with contextlib.redirect_stdout(target), contextlib.chdir("."):
             yield
     finally:
         with contextlib.suppress(OSError, ValueError):
-            other.flush()
-        if kept is not None:
-            os.dup2(kept, 1)
-            os.close(kept)
+            target.flush()
+        if saved is not None:
+            os.dup2(saved, 1)
+            os.close(saved)
 
 
-def _redirect_descriptor(other: TextIO) -> int | None:
-    """Let file descriptor 1 write into the other file; a copy of what it was, None where one of them is closed."""
+def _redirect_descriptor(target: TextIO) -> int | None:
+    """Let file descriptor 1 write to the target; return a copy of the old one, None if one of them is closed."""
     try:
         sys.stdout.flush()
-        number = other.fileno()
-        kept = os.dup(1)
+        number = target.fileno()
+        saved = os.dup(1)
         os.dup2(number, 1)
     except (OSError, ValueError, AttributeError):
         return None
-    return kept
+    return saved

@@ -8,19 +8,15 @@ few random steps check that nothing else decides. Everything that does not fit i
 from __future__ import annotations
 
 import functools
-import multiprocessing
 from collections.abc import Callable, Mapping, Sequence
-from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import cloudpickle
 import numpy as np
 from gymnasium import spaces
 
-from adagoal.core import processes
 from adagoal.core.errors import InputError
 from adagoal.core.file_formats import COUNT_SCHEMA, object_schema
-from adagoal.core.processes import block_sigint, ignore_sigint, safe_import_path
 from adagoal.core.types import Floats
 from adagoal.deep import goal_samplers
 from adagoal.deep.goal_envs import (
@@ -33,8 +29,9 @@ from adagoal.deep.goal_envs import (
 )
 from adagoal.deep.goal_samplers import GoalSampler
 from adagoal.deep.robotics_envs import FETCH_CLASS, is_instance_of
-from adagoal.deep.rollout_workers import IGNORED_SIGNALS, TRAINING_ACTIVITY, explain_worker_exit, limit_blas_threads
+from adagoal.deep.rollout_workers import explain_worker_exit, make_rollout_process
 from adagoal.envs.env_checker import find_time_limit
+from adagoal.parallel.worker_process import FunctionCaller
 
 GOAL_OBSERVATION_KEYS = ("observation", "achieved_goal", "desired_goal")
 MAX_RANDOM_STEPS = 24
@@ -271,31 +268,21 @@ def inspect_env(source: EnvSource, horizon: int, spaces: Sequence[tuple[str, str
     """Look at an environment; ``spaces`` are settings and their texts, as for :func:`goalspace.goal_space`."""
     if source.step_timeout is None:
         return _inspect_here(source, horizon, spaces)
-    processes.check_script_importable(TRAINING_ACTIVITY)
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    given = there, source, horizon, spaces
-    process = context.Process(target=_inspect_in_worker, name=processes.WORKER_PROCESS_NAME, args=given, daemon=True)
+    worker = make_rollout_process(FunctionCaller)
+    worker.start()
     try:
-        with limit_blas_threads(), safe_import_path(), block_sigint():
-            process.start()
-        there.close()
-        with explain_worker_exit(process, source):
-            answer = here.recv()
+        worker.send("call", _inspect_and_pickle, source, horizon, spaces)
+        with explain_worker_exit(source):
+            inspection: EnvInspection = cloudpickle.loads(worker.receive())
     finally:
-        here.close()
-        process.kill()
-        process.join()
-    found: EnvInspection = cloudpickle.loads(processes.unwrap_reply(answer))
-    return found
+        worker.stop()
+    return inspection
 
 
-def _inspect_in_worker(link: Connection, source: EnvSource, horizon: int, spaces: Sequence[tuple[str, str]]) -> None:
-    """The other process; goal spaces are functions, which plain pickle does not take."""
-    ignore_sigint(IGNORED_SIGNALS)
-    processes.send_reply(
-        link, processes.call_or_capture(lambda: cloudpickle.dumps(_inspect_here(source, horizon, spaces)))
-    )
+def _inspect_and_pickle(source: EnvSource, horizon: int, spaces: Sequence[tuple[str, str]]) -> bytes:
+    """Return the inspection pickled: goal samplers are functions, which plain pickle rejects."""
+    pickled: bytes = cloudpickle.dumps(_inspect_here(source, horizon, spaces))
+    return pickled
 
 
 def _inspect_here(source: EnvSource, horizon: int, spaces: Sequence[tuple[str, str]]) -> EnvInspection:

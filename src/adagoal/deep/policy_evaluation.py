@@ -20,6 +20,7 @@ from adagoal.deep.env_inspection import inspect_env
 from adagoal.deep.goal_envs import EnvSource
 from adagoal.deep.goal_samplers import GoalSampler
 from adagoal.deep.policy import GoalPolicy
+from adagoal.deep.rollout_backend import RolloutFactory
 from adagoal.deep.rollout_workers import EnvBatch, RolloutWorkers
 
 EPISODES_AT_ONCE = 25
@@ -112,7 +113,14 @@ def evaluate_policy(
 
 @contextlib.contextmanager
 def open_certification_rollouts(
-    policy: GoalPolicy, source: EnvSource, horizon: int, test_goals: str, radius: int, seed: int, workers: int
+    policy: GoalPolicy,
+    source: EnvSource,
+    horizon: int,
+    test_goals: str,
+    radius: int,
+    seed: int,
+    workers: int,
+    make_rollouts: RolloutFactory = RolloutWorkers,
 ) -> Iterator[tuple[GoalSampler, ReachFunction]]:
     """The goal space ``test_goals``, and the function that plays; ``horizon`` 0 is the environment's own."""
     sizes, (space,), _ = inspect_env(source, horizon, [("test_goals", test_goals)])
@@ -125,7 +133,7 @@ def open_certification_rollouts(
         [Config(policy.env, seed=seed, episodes=ROLLOUTS_PER_BLOCK)] * workers,
         replace(sizes, horizon=radius),
     )
-    fleet = RolloutWorkers(configs, source, sizes, workers)
+    fleet = make_rollouts(configs, source, sizes, workers)
 
     def reach(goals: Floats, round_: int) -> Bools:
         return np.asarray((fleet.evaluate_goals(round_, policy.actor, goals) <= sizes.success).any(1))

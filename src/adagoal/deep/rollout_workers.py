@@ -1,97 +1,31 @@
 """Rollout workers: processes that hold environments and play whole episodes with a NumPy actor.
 
-A worker gets the actors' weights and one goal per environment, plays a cycle without talking to anyone,
-and answers with the episodes, the test results and the starts of the next cycle. Every start and every
-action is seeded by (seed, cycle, slot), so a cycle can be replayed from nothing: that is what makes resume
-exact. This module must not import JAX.
+A worker gets the actors' weights and one goal per environment, plays a cycle without any other message, and returns the
+episodes, the test results and the starts of the next cycle. Every start and every action is seeded by (seed, cycle,
+slot), so a cycle can be replayed without its history; resume is exact for this reason. This module must not import JAX.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
-import multiprocessing
-import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core import processes
 from adagoal.core.errors import EnvironmentFailure, InputError
-from adagoal.core.processes import block_sigint, ignore_sigint, safe_import_path
 from adagoal.core.random_streams import StreamPurpose, random_stream
-from adagoal.core.types import Bools, Floats, Ints, Singles
+from adagoal.core.types import Bools, Floats, Singles
 from adagoal.deep.config import Config
 from adagoal.deep.goal_envs import EnvDimensions, EnvSource, EpisodeEnd, GoalEnv
 from adagoal.deep.numpy_networks import NumpyActor
-
-IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that may reach a whole group of processes; the one that trains answers them, and closes the workers."""
-
-
-@dataclass(frozen=True)
-class RolloutRequest:
-    """What a worker plays next, for each of its environments."""
-
-    cycle: int
-    actors: dict[int, NumpyActor]
-    """Actor of each run present in the worker."""
-    goals: Floats
-    """Training goals ``[slots, goal]``."""
-    test_goals: Floats
-    """Test goals ``[rounds, slots, goal]``; no rounds, no test."""
-
-
-@dataclass(frozen=True)
-class EvaluationRequest:
-    """Tests without training: what a worker plays to find out which goals a policy reaches."""
-
-    cycle: int
-    """Number of the round of the certification."""
-    actors: dict[int, NumpyActor]
-    rounds: Sequence[int]
-    """Numbers of the rounds, which decide their starts."""
-    goals: Floats
-    """``[rounds, slots, goal]``"""
-
-
-@dataclass(frozen=True)
-class EpisodeBatch:
-    """Episodes ``[B, ...]`` of T steps; what lies after ``length`` repeats the last state."""
-
-    observation: Singles
-    """``[B, T + 1, observation]``"""
-    achieved: Singles
-    """``[B, T + 1, goal]``"""
-    action: Singles
-    """``[B, T, action]``"""
-    goal: Singles
-    """``[B, goal]``: the goal the episode aimed at."""
-    length: Ints
-    """``[B]``"""
-    terminated: Bools
-    """``[B]``: whether nothing follows the last state; False where the episode was cut off."""
-
-
-@dataclass(frozen=True)
-class RolloutResponse:
-    """A worker's answer."""
-
-    episodes: EpisodeBatch
-    distances: Floats
-    """Distance to the test goal ``[rounds, slots, T]``, 0 rounds if there was no test."""
-    away: Floats
-    """The same at the start ``[rounds, slots]``."""
-    tested: Singles
-    """First observations of the tests ``[rounds, slots, observation]``."""
-    next_starts: Singles
-    """First observations of the next cycle ``[slots, observation]``."""
+from adagoal.deep.rollout_backend import CycleRollouts, EpisodeBatch
+from adagoal.parallel.exceptions import WorkerDied
+from adagoal.parallel.worker_process import WorkerProcess
 
 
 class EnvBatch:
@@ -106,30 +40,25 @@ class EnvBatch:
         self.slots_of_run = {run: slice(runs.index(run), runs.index(run) + runs.count(run)) for run in runs}
         self._first_observations: list[tuple[Floats, Floats]] = []
 
-    def make_generator(self, index: int, purpose: StreamPurpose, cycle: int, round_: int) -> np.random.Generator:
-        run, slot = self.slots[index]
-        return random_stream(self.configs[run].seed, purpose, cycle, slot, round_)
-
     def start_cycle(self, cycle: int) -> Singles:
-        """Reset every environment for a training cycle; first observations ``[slots, observation]``."""
-        self._episode_rngs = [
-            self.make_generator(i, StreamPurpose.TRAINING_EPISODE, cycle, 0) for i in range(len(self.slots))
-        ]
+        """Reset every environment for a cycle of training; return first observations ``[slots, observation]``."""
+        self._episode_rngs = self._make_generators(StreamPurpose.TRAINING_EPISODE, cycle, 0)
         self._first_observations = [
-            w.reset(int(r.integers(2**31))) for w, r in zip(self.envs, self._episode_rngs, strict=True)
+            env.reset(int(rng.integers(2**31))) for env, rng in zip(self.envs, self._episode_rngs, strict=True)
         ]
-        return np.stack([o for o, _ in self._first_observations]).astype(np.float32)
+        return np.stack([observation for observation, _ in self._first_observations]).astype(np.float32)
 
-    def play_cycle(self, order: RolloutRequest) -> RolloutResponse:
-        episodes, _ = self._play_episodes(order.actors, order.goals, self._first_observations, self._episode_rngs)
-        distances = np.zeros((len(order.test_goals), len(self.slots), self.horizon))
-        away = np.zeros(distances.shape[:2])
-        tested = np.zeros((len(order.test_goals), *episodes.observation[:, 0].shape), np.float32)
-        for round_, goals in enumerate(order.test_goals):
-            played, distances[round_] = self.play_test_round(order.actors, goals, order.cycle, round_)
-            away[round_] = np.linalg.norm(played.achieved[:, 0] - goals, axis=-1)
-            tested[round_] = played.observation[:, 0]
-        return RolloutResponse(episodes, distances, away, tested, self.start_cycle(order.cycle + 1))
+    def play_cycle(self, cycle: int, actors: dict[int, NumpyActor], goals: Floats, test_goals: Floats) -> CycleRollouts:
+        """Play training goals ``[slots, goal]`` and test goals ``[rounds, slots, goal]`` with the actor of each run."""
+        episodes, _ = self._play_episodes(actors, goals, self._first_observations, self._episode_rngs)
+        distances = np.zeros((len(test_goals), len(self.slots), self.horizon))
+        initial_distances = np.zeros(distances.shape[:2])
+        test_starts = np.zeros((len(test_goals), *episodes.observation[:, 0].shape), np.float32)
+        for i, round_goals in enumerate(test_goals):
+            tests, distances[i] = self.play_test_round(actors, round_goals, cycle, i)
+            initial_distances[i] = np.linalg.norm(tests.achieved[:, 0] - round_goals, axis=-1)
+            test_starts[i] = tests.observation[:, 0]
+        return CycleRollouts(episodes, distances, initial_distances, test_starts, self.start_cycle(cycle + 1))
 
     def play_test_round(
         self,
@@ -139,59 +68,59 @@ class EnvBatch:
         round_: int,
         purpose: StreamPurpose = StreamPurpose.TEST_EPISODE,
     ) -> tuple[EpisodeBatch, Floats]:
-        """Play without noise for goals ``[slots, goal]``: episodes, and distances to the goals ``[slots, T]``.
+        """Play goals ``[slots, goal]`` without noise; return episodes and distances to the goals ``[slots, T]``.
 
         ``purpose``, ``cycle`` and ``round_`` decide the starts.
         """
-        rng = [self.make_generator(i, purpose, cycle, round_) for i in range(len(self.slots))]
-        first = [w.reset(int(r.integers(2**31)), goal) for w, r, goal in zip(self.envs, rng, goals, strict=True)]
+        rngs = self._make_generators(purpose, cycle, round_)
+        first = [
+            env.reset(int(rng.integers(2**31)), goal) for env, rng, goal in zip(self.envs, rngs, goals, strict=True)
+        ]
         return self._play_episodes(actors, goals, first, None)
 
-    def play_evaluation(self, exam: EvaluationRequest) -> Floats:
-        """Distances to the goals of all rounds ``[rounds, slots, T]``."""
-        distances = np.zeros((len(exam.rounds), len(self.slots), self.horizon))
-        for i, round_ in enumerate(exam.rounds):
-            _, distances[i] = self.play_test_round(
-                exam.actors, exam.goals[i], exam.cycle, round_, StreamPurpose.CERTIFIED_EPISODE
-            )
+    def play_evaluation(
+        self, cycle: int, actors: dict[int, NumpyActor], rounds: Sequence[int], goals: Floats
+    ) -> Floats:
+        """Play goals ``[rounds, slots, goal]`` without noise; return distances to them ``[rounds, slots, T]``."""
+        distances = np.zeros((len(rounds), len(self.slots), self.horizon))
+        for i, round_ in enumerate(rounds):
+            _, distances[i] = self.play_test_round(actors, goals[i], cycle, round_, StreamPurpose.CERTIFIED_EPISODE)
         return distances
 
-    def handle_request(self, order: int | RolloutRequest | EvaluationRequest) -> Singles | RolloutResponse | Floats:
-        """What is sent back: a number asks for the starts of that cycle."""
-        if isinstance(order, int):
-            return self.start_cycle(order)
-        return self.play_evaluation(order) if isinstance(order, EvaluationRequest) else self.play_cycle(order)
+    def _make_generators(self, purpose: StreamPurpose, cycle: int, round_: int) -> list[np.random.Generator]:
+        return [random_stream(self.configs[run].seed, purpose, cycle, k, round_) for run, k in self.slots]
 
     def _play_episodes(
         self,
         actors: dict[int, NumpyActor],
         goals: Floats,
         first: list[tuple[Floats, Floats]],
-        rng: list[np.random.Generator] | None,
+        rngs: list[np.random.Generator] | None,
     ) -> tuple[EpisodeBatch, Floats]:
+        """Play one episode per slot from its first observation; without ``rngs`` there is no exploration noise."""
         count, T = len(self.slots), self.horizon
         now = np.stack([o for o, _ in first])
         observation = np.zeros((count, T + 1, now.shape[1]), np.float32)
         achieved = np.zeros((count, T + 1, goals.shape[1]))
         length = np.full(count, T, np.int32)
         terminated = np.zeros(count, bool)
-        for world, goal in zip(self.envs, goals, strict=True):
-            world.set_goal(goal)
+        for env, goal in zip(self.envs, goals, strict=True):
+            env.set_goal(goal)
         observation[:, 0], achieved[:, 0] = now, np.stack([a for _, a in first])
-        width = next(iter(actors.values())).action_size
-        actions = np.zeros((count, T, width), np.float32)
-        noise = None if rng is None else self._draw_exploration_noise(rng, width)
+        action_size = next(iter(actors.values())).action_size
+        actions = np.zeros((count, T, action_size), np.float32)
+        noise = None if rngs is None else self._draw_exploration_noise(rngs, action_size)
         for t in range(T):
             action = self._compute_actions(actors, now, goals)
             if noise is not None:
-                random, normal, uniform = noise
-                action = np.where(random[:, t], uniform[:, t], (action + normal[:, t]).clip(-1.0, 1.0))
+                is_random, normal, uniform = noise
+                action = np.where(is_random[:, t], uniform[:, t], (action + normal[:, t]).clip(-1.0, 1.0))
             actions[:, t] = action
-            for i, world in enumerate(self.envs):
-                if length[i] <= t:
+            for i, env in enumerate(self.envs):
+                if length[i] <= t:  # ended before; the arrays have a fixed shape for the compiled learner
                     achieved[i, t + 1] = achieved[i, t]
                 else:
-                    now[i], achieved[i, t + 1], end = world.step(action[i])
+                    now[i], achieved[i, t + 1], end = env.step(action[i])
                     if end is not EpisodeEnd.CONTINUES:
                         length[i], terminated[i] = t + 1, end is EpisodeEnd.TERMINATED
             observation[:, t + 1] = now
@@ -199,182 +128,114 @@ class EnvBatch:
         singles = achieved.astype(np.float32), actions, goals.astype(np.float32)
         return EpisodeBatch(observation, *singles, length, terminated), distance
 
-    def _compute_actions(self, actors: dict[int, NumpyActor], now: Floats, goals: Floats) -> Floats:
-        """The actors' actions of all slots ``[slots, action]``."""
+    def _compute_actions(self, actors: dict[int, NumpyActor], observations: Floats, goals: Floats) -> Floats:
         return np.concatenate(
-            [actors[run](now[part], goals[part]) for run, part in self.slots_of_run.items()], dtype=float
+            [actors[run](observations[part], goals[part]) for run, part in self.slots_of_run.items()], dtype=float
         )
 
-    def _draw_exploration_noise(self, rng: list[np.random.Generator], width: int) -> tuple[Bools, Floats, Floats]:
-        """Exploration of a cycle: where to act at random ``[slots, T, 1]``, what to add, and the random actions."""
-        configs = [self.configs[run] for run, _ in self.slots]
-        random = np.stack([r.random((self.horizon, 1)) < c.random for r, c in zip(rng, configs, strict=True)])
-        normal = np.stack([c.noise * r.normal(size=(self.horizon, width)) for r, c in zip(rng, configs, strict=True)])
-        return random, normal, np.stack([r.uniform(-1.0, 1.0, (self.horizon, width)) for r in rng])
+    def _draw_exploration_noise(
+        self, rngs: list[np.random.Generator], action_size: int
+    ) -> tuple[Bools, Floats, Floats]:
+        """Return which actions are random ``[slots, T, 1]``, the noise of the others, and the random actions."""
+        configs, shape = [self.configs[run] for run, _ in self.slots], (self.horizon, action_size)
+        is_random = np.stack(
+            [rng.random((self.horizon, 1)) < config.random for rng, config in zip(rngs, configs, strict=True)]
+        )
+        normal = np.stack([config.noise * rng.normal(size=shape) for rng, config in zip(rngs, configs, strict=True)])
+        return is_random, normal, np.stack([rng.uniform(-1.0, 1.0, shape) for rng in rngs])
 
 
-def serve_rollouts(
-    link: Connection,
-    configs: Sequence[Config],
-    slots: Sequence[tuple[int, int]],
-    source: EnvSource,
-    sizes: EnvDimensions,
-) -> None:
-    """Run a worker process: answer orders until the other end closes.
-
-    If the environments cannot be made, every order is answered with that exception.
-    """
-    ignore_sigint(IGNORED_SIGNALS)
-    own = processes.call_or_capture(EnvBatch, configs, slots, source, sizes)
-    processes.serve_requests(link, lambda order: processes.unwrap_reply(own).handle_request(order))
+def make_rollout_process(make: Callable[[], Any]) -> WorkerProcess:
+    """Return a worker process for environments of training."""
+    # The process that trains answers these signals and closes the workers. The workers are the parallelism, so each
+    # has one BLAS thread.
+    stop_signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    return WorkerProcess(make, "a rollout worker", ignored_signals=stop_signals, environment=one_thread)
 
 
-# The rollout workers as one object: start a cycle, do something else, collect it.
-
-
-_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-TRAINING_ACTIVITY = "trains"
-"""What a script with workers does (:mod:`adagoal.core.processes`)."""
-
-
-class CycleRollouts(NamedTuple):
-    """What the workers of S runs have played in a cycle."""
-
-    episodes: EpisodeBatch
-    """``[S, episodes, ...]``"""
-    distances: Floats
-    """To the test goals ``[rounds, S, episodes, T]``."""
-    away: Floats
-    """The same at the start ``[rounds, S, episodes]``."""
-    tested: Singles
-    """First observations of the tests ``[rounds, S, episodes, observation]``."""
-    next_starts: Singles
-    """First observations of the next cycle ``[S, episodes, observation]``."""
+@contextmanager
+def explain_worker_exit(source: EnvSource) -> Iterator[None]:
+    """Turn the end of a rollout process into an error that says what the user can do."""
+    try:
+        yield
+    except WorkerDied as error:
+        if source.step_timeout is not None and error.exit_code == -signal.SIGALRM:
+            text = f"a step of {source.name} took longer than {source.step_timeout:g} s"
+            raise EnvironmentFailure(text, name="env") from None
+        raise InputError(f"{error.reason}, perhaps because the machine ran out of memory") from None
 
 
 class RolloutWorkers:
-    """Worker processes for S runs of ``episodes`` environments each; slots are dealt out in order."""
+    """A :class:`~adagoal.deep.rollout_backend.RolloutBackend` of worker processes, which share all slots in order."""
 
     def __init__(self, configs: Sequence[Config], source: EnvSource, sizes: EnvDimensions, workers: int) -> None:
-        processes.check_script_importable(TRAINING_ACTIVITY)
         self.shape, self.horizon = (len(configs), configs[0].episodes), sizes.horizon
         self._source = source
         slots = [(run, k) for run in range(self.shape[0]) for k in range(self.shape[1])]
-        workers = max(1, min(workers, len(slots)))
-        bounds = np.linspace(0, len(slots), workers + 1).astype(int)
+        bounds = np.linspace(0, len(slots), max(1, min(workers, len(slots))) + 1).astype(int)
         self._slots_of_worker = [slice(a, b) for a, b in itertools.pairwise(bounds.tolist())]
         self._runs_of_worker = [sorted({run for run, _ in slots[part]}) for part in self._slots_of_worker]
-        context = multiprocessing.get_context("spawn")
-        self._connections, self._processes = [], []
-        with limit_blas_threads(), safe_import_path(), block_sigint():
-            for part in self._slots_of_worker:
-                here, there = context.Pipe()
-                given = there, configs, slots[part], source, sizes
-                process = context.Process(
-                    target=serve_rollouts, name=processes.WORKER_PROCESS_NAME, args=given, daemon=True
-                )
-                process.start()
-                there.close()
-                self._connections.append(here)
-                self._processes.append(process)
+        self.workers = [
+            make_rollout_process(functools.partial(EnvBatch, configs, slots[part], source, sizes))
+            for part in self._slots_of_worker
+        ]
+        for worker in self.workers:
+            worker.start()
 
     def reset(self, cycle: int) -> Singles:
-        """First observations of a cycle ``[S, episodes, observation]``."""
-        self._send_requests([cycle] * len(self._connections))
-        return self._stack_by_run(self._receive_responses())
+        """See :class:`~adagoal.deep.rollout_backend.RolloutBackend`."""
+        for worker in self.workers:
+            worker.send("start_cycle", cycle)
+        return self._stack_by_run(self._receive_results())
 
-    def start_cycle(self, cycle: int, actors: Sequence[NumpyActor], goals: Floats, tests: Floats) -> None:
-        """Begin to play: training goals ``[S, episodes, goal]``, test goals ``[rounds, S, episodes, goal]``."""
+    def start_cycle(self, cycle: int, actors: Sequence[NumpyActor], goals: Floats, test_goals: Floats) -> None:
+        """See :class:`~adagoal.deep.rollout_backend.RolloutBackend`."""
         flat = goals.reshape(-1, goals.shape[-1])
-        flat_tests = tests.reshape(tests.shape[0], len(flat), goals.shape[-1])
-        self._send_requests(
-            [
-                RolloutRequest(cycle, {run: actors[run] for run in runs}, flat[part], flat_tests[:, part])
-                for part, runs in zip(self._slots_of_worker, self._runs_of_worker, strict=True)
-            ]
-        )
+        flat_tests = test_goals.reshape(test_goals.shape[0], len(flat), goals.shape[-1])
+        for worker, part, runs in zip(self.workers, self._slots_of_worker, self._runs_of_worker, strict=True):
+            worker.send("play_cycle", cycle, {run: actors[run] for run in runs}, flat[part], flat_tests[:, part])
 
     def collect_cycle(self) -> CycleRollouts:
-        """Collect what was played."""
-        played: list[RolloutResponse] = self._receive_responses()
-        fields = ("observation", "achieved", "action", "goal", "length", "terminated")
-        episodes = EpisodeBatch(**{f: self._stack_by_run([getattr(p.episodes, f) for p in played]) for f in fields})
-        joined = [np.concatenate([getattr(p, name) for p in played], 1) for name in ("distances", "away", "tested")]
-        distances, away, tested = (part.reshape(len(part), *self.shape, *part.shape[2:]) for part in joined)
-        return CycleRollouts(episodes, distances, away, tested, self._stack_by_run([p.next_starts for p in played]))
-
-    def evaluate_goals(self, cycle: int, actor: NumpyActor, goals: Floats) -> Floats:
-        """Distances ``[n, T]`` to the goals ``[n, goal]``, each played for from a start of its own, without noise.
-
-        For a fleet whose workers have one run each, all with the same configuration. The goals are dealt out in blocks
-        of ``episodes``, of which n is a multiple; what is played does not depend on the number of workers.
-        """
-        workers, size = self.shape
-        blocks = goals.reshape(-1, size, goals.shape[-1])
-        dealt = [list(range(worker, len(blocks), workers)) for worker in range(workers)]
-        self._send_requests(
-            [EvaluationRequest(cycle, {worker: actor}, own, blocks[own]) for worker, own in enumerate(dealt)]
+        """See :class:`~adagoal.deep.rollout_backend.RolloutBackend`."""
+        parts: list[CycleRollouts] = self._receive_results()
+        episodes = EpisodeBatch(
+            **{name: self._stack_by_run([getattr(p.episodes, name) for p in parts]) for name in vars(parts[0].episodes)}
         )
-        found = np.zeros((*blocks.shape[:2], self.horizon))
-        for own, distances in zip(dealt, self._receive_responses(), strict=True):
-            found[own] = distances
-        return found.reshape(-1, self.horizon)
+        tests = {}
+        for name in ("distances", "initial_distances", "test_starts"):
+            flat = np.concatenate([getattr(part, name) for part in parts], axis=1)
+            tests[name] = flat.reshape(len(flat), *self.shape, *flat.shape[2:])
+        return CycleRollouts(episodes, **tests, next_starts=self._stack_by_run([part.next_starts for part in parts]))
+
+    def evaluate_goals(self, round_: int, actor: NumpyActor, goals: Floats) -> Floats:
+        """See :class:`~adagoal.deep.rollout_backend.RolloutBackend`.
+
+        Needs one run per worker, all with the same configuration. Worker i of n takes the blocks i, i + n, i + 2n, ...
+        of ``episodes`` goals. A block seeds its own starts, so the result does not depend on the number of workers.
+        """
+        n_workers, size = self.shape
+        blocks = goals.reshape(-1, size, goals.shape[-1])
+        indices = [list(range(i, len(blocks), n_workers)) for i in range(n_workers)]
+        for i, worker in enumerate(self.workers):
+            worker.send("play_evaluation", round_, {i: actor}, indices[i], blocks[indices[i]])
+        distances = np.zeros((*blocks.shape[:2], self.horizon))
+        for own, result in zip(indices, self._receive_results(), strict=True):
+            distances[own] = result
+        return distances.reshape(-1, self.horizon)
 
     def close(self) -> None:
         """End the workers."""
-        for link in self._connections:
-            link.close()
-        for process in self._processes:
-            process.join(timeout=10)
-            if process.is_alive():
-                process.kill()
+        for worker in self.workers:
+            if worker.pipe is not None:
+                worker.pipe.close()  # of all of them before the first wait, so they end at the same time
+        for worker in self.workers:
+            worker.stop(grace_seconds=10.0)
 
-    def _send_requests(self, orders: Sequence[RolloutRequest | EvaluationRequest | int]) -> None:
-        """One order to each worker."""
-        for link, process, order in zip(self._connections, self._processes, orders, strict=True):
-            with explain_worker_exit(process, self._source):
-                link.send(order)
-
-    def _receive_responses(self) -> list[Any]:
-        """One answer of each worker."""
-        answers = []
-        for link, process in zip(self._connections, self._processes, strict=True):
-            with explain_worker_exit(process, self._source):
-                answer = link.recv()
-            answers.append(processes.unwrap_reply(answer))
-        return answers
+    def _receive_results(self) -> list[Any]:
+        with explain_worker_exit(self._source):
+            return [worker.receive() for worker in self.workers]
 
     def _stack_by_run(self, parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
         flat = np.concatenate(parts)
         return flat.reshape(*self.shape, *flat.shape[1:])
-
-
-@contextmanager
-def explain_worker_exit(process: SpawnProcess, source: EnvSource) -> Iterator[None]:
-    """Talk to a worker; one that is no more is told in a line."""
-    try:
-        yield
-    except (EOFError, ConnectionError):
-        process.join(timeout=10)
-        if process.exitcode == processes.EXIT_MISSING_GUARD:
-            raise processes.missing_guard_error(TRAINING_ACTIVITY) from None
-        if source.step_timeout is not None and process.exitcode == -signal.SIGALRM:
-            slow = f"a step of {source.name} took longer than {source.step_timeout:g} s"
-            raise EnvironmentFailure(slow, name="env") from None
-        reason = f"a rollout worker died (exit code {process.exitcode}), perhaps for want of memory"
-        raise InputError(reason) from None
-
-
-@contextmanager
-def limit_blas_threads() -> Iterator[None]:
-    """Workers inherit one BLAS thread each: they are the parallelism."""
-    before = {name: os.environ.get(name) for name in _ONE_THREAD}
-    os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

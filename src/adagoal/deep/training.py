@@ -29,7 +29,8 @@ from adagoal.deep.goal_envs import EnvSource
 from adagoal.deep.goal_selection import GoalSelector
 from adagoal.deep.numpy_networks import NumpyActor
 from adagoal.deep.policy import GoalPolicy
-from adagoal.deep.rollout_workers import CycleRollouts, EpisodeBatch, RolloutWorkers
+from adagoal.deep.rollout_backend import CycleRollouts, EpisodeBatch, RolloutBackend, RolloutFactory
+from adagoal.deep.rollout_workers import RolloutWorkers
 from adagoal.deep.training_history import MAP_POINTS_PER_AXIS, TrainingHistory
 from adagoal.goal_rules import GoalRule
 
@@ -54,7 +55,7 @@ class Training:
 
     ``source`` makes the environments where that is not for their name to do, ``rule`` is the function that stands for
     the goal rule ``function:NAME``. ``kept`` is the state to go on from; what does not fit the configurations is a
-    ``ValueError``.
+    ``ValueError``. ``make_rollouts`` makes the engine that plays (:mod:`adagoal.deep.rollout_backend`).
     """
 
     def __init__(
@@ -64,9 +65,11 @@ class Training:
         kept: TrainingState | None = None,
         source: EnvSource | None = None,
         rule: GoalRule | None = None,
+        make_rollouts: RolloutFactory = RolloutWorkers,
     ) -> None:
         compiled_code.enable_jax_cache()
         check_shared_program(configs)
+        self._make_rollouts = make_rollouts
         self.source, self.workers = source or EnvSource(configs[0].env), workers or os.cpu_count() or 1
         asked = [(name, getattr(c, name)) for name in ("train_goals", "test_goals") for c in configs]
         self.sizes, spaces, table = inspect_env(self.source, configs[0].horizon, asked)
@@ -139,7 +142,7 @@ class Training:
     def run_until_pause(self, observe: TrainingObserver = lambda history: None) -> Status:
         """Play and learn to the end or the pause, or until ``observe`` says False; whole cycles either way."""
         began, before = time.monotonic(), self.history.wall_seconds
-        fleet = RolloutWorkers(self.configs, self.source, self.sizes, self.workers)
+        fleet = self._make_rollouts(self.configs, self.source, self.sizes, self.workers)
         try:
             self._next_starts = fleet.reset(self.cycle)
             while not self.has_reached_pause:
@@ -154,7 +157,7 @@ class Training:
         self.history.wall_seconds = before + time.monotonic() - began
         return Status.DONE
 
-    def run_one_cycle(self, fleet: RolloutWorkers, starts: Singles) -> Singles:
+    def run_one_cycle(self, fleet: RolloutBackend, starts: Singles) -> Singles:
         """Choose goals, start the rollouts, learn from the previous ones meanwhile, collect; returns next starts."""
         config = self.configs[0]
         goals, notes = self.goal_selector.choose_goals(self.train_state, starts, self.cycle)
@@ -174,7 +177,7 @@ class Training:
         if believed is not None:
             past.add_map(self.cycle, believed["D"], believed["E"])
         if rounds:
-            past.add_test(played.away, played.distances[..., -1] <= self.sizes.success)
+            past.add_test(played.initial_distances, played.distances[..., -1] <= self.sizes.success)
         self.cycle += 1
         return played.next_starts
 
@@ -187,7 +190,7 @@ class Training:
         self.train_state, losses = self._compiled_learning.result()(self.train_state, self.hyperparameters, new)
         return dict(losses)
 
-    def _run_final_test(self, fleet: RolloutWorkers) -> None:
+    def _run_final_test(self, fleet: RolloutBackend) -> None:
         episodes = self.configs[0].episodes
         goals, _ = self.goal_selector.choose_goals(self.train_state, fleet.reset(self.cycle), self.cycle)
         rounds = max(
@@ -198,7 +201,9 @@ class Training:
         played = fleet.collect_cycle()
         distances = played.distances[: self.test_rounds]  # the history compares tests of the same size
         self.history.add_final_test(self.cycle, distances)
-        self.history.value_maps.add_test(played.away[: self.test_rounds], distances[..., -1] <= self.sizes.success)
+        self.history.value_maps.add_test(
+            played.initial_distances[: self.test_rounds], distances[..., -1] <= self.sizes.success
+        )
         self._calibrate_errors(tests, played)
 
     def _calibrate_errors(self, tests: Floats, played: CycleRollouts) -> None:
@@ -206,7 +211,7 @@ class Training:
         taken = numpy_networks.first_step_at_goal(played.distances, self.sizes.success)
         for s, policy in enumerate(self.current_policies()):
             if policy.critics is not None:
-                starts = played.tested[:, s].reshape(-1, self.sizes.observation).astype(np.float64)
+                starts = played.test_starts[:, s].reshape(-1, self.sizes.observation).astype(np.float64)
                 goals = tests[:, s].reshape(-1, self.sizes.goal)
                 D, E = policy.critics(policy.actor.normalise_inputs(starts, goals), policy.actor(starts, goals))
                 self.calibrations[s] = numpy_networks.calibration_factor(

@@ -80,7 +80,7 @@ def _learner_state_schema(like: LearnerState, horizon: int) -> dict[str, ArraySp
 
 
 def _pending_episodes_schema(runs: int, episodes: int, sizes: EnvDimensions) -> dict[str, ArraySpec]:
-    """The episodes that were played and not learnt from yet (:class:`adagoal.deep.rollout_workers.EpisodeBatch`)."""
+    """The episodes that were played and not learnt from yet (:class:`adagoal.deep.rollout_backend.EpisodeBatch`)."""
     steps, head = sizes.horizon, (runs, episodes)
     return {
         "pending.observation": ArraySpec("float32", (*head, steps + 1, sizes.observation), optional=True),

@@ -81,23 +81,23 @@ def is_seed_reproducible(body: EnvBackend) -> bool:
 
 def uses_only_np_random(body: EnvBackend) -> bool:
     """Whether all randomness is that of ``np_random``: put back, it gives the same walk again."""
-    actions, kept = _fixed_action_sequence(body), body.generator()
+    actions, kept = _fixed_action_sequence(body), body.generator_state()
     if not kept:
         return False
     first = _collect_walk_keys(body, None, actions)
-    body.put_back(kept)
+    body.set_generator_state(kept)
     return first == _collect_walk_keys(body, None, actions)
 
 
 def _fixed_action_sequence(body: EnvBackend) -> Longs:
-    return np.random.default_rng(0).integers(body.facts.n_actions, size=WALK)
+    return np.random.default_rng(0).integers(body.spaces.n_actions, size=WALK)
 
 
 def _collect_walk_keys(body: EnvBackend, seed: int | None, actions: Longs) -> list[StateKey]:
     key, mask, _ = body.reset(seed)
     keys = [key]
     for action in actions.tolist():
-        usable = np.arange(body.facts.n_actions) if mask is None else np.flatnonzero(np.frombuffer(mask, np.uint8))
+        usable = np.arange(body.spaces.n_actions) if mask is None else np.flatnonzero(np.frombuffer(mask, np.uint8))
         terminated = truncated = not len(usable)
         if len(usable):
             key, mask, terminated, truncated = body.step(int(usable[action % len(usable)]))

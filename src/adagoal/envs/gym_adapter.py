@@ -28,8 +28,9 @@ from adagoal.core.transition_data import TransitionCounts
 from adagoal.core.types import Floats, GridLayout, ObservedStates
 from adagoal.envs import episode_loop
 from adagoal.envs.assumption_tests import Diagnostics, MonitoredEnv
-from adagoal.envs.env_backends import EnvBackend, InProcessEnv, SubprocessEnv, WorkerKilled
+from adagoal.envs.env_backends import EnvBackend, InProcessEnv, SubprocessEnv
 from adagoal.envs.indexed_env import CountingEnv, IndexedEnv, StartSeed
+from adagoal.parallel.exceptions import WorkerKilled
 
 MAX_REPLAY_STEPS = 100_000
 """Steps since the last reset that a snapshot can hold."""

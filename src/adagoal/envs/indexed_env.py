@@ -16,8 +16,9 @@ from adagoal.core.transition_data import TransitionCounts, count_transition
 from adagoal.core.types import DIGEST_BYTES, Longs, ObservedStates
 from adagoal.envs import episode_loop, observation_keys
 from adagoal.envs.assumption_tests import ActionMasks, Diagnostics, MarkovTests, describe_mask_conflict
-from adagoal.envs.env_backends import DEFAULT_MAX_STATES, ActionMask, EnvBackend, WorkerKilled
+from adagoal.envs.env_backends import DEFAULT_MAX_STATES, ActionMask, EnvBackend
 from adagoal.envs.observation_keys import StateKey
+from adagoal.parallel.exceptions import WorkerKilled
 
 INITIAL_STATE_CAPACITY = 64
 """States allocated at first, where the number is not declared."""
@@ -35,7 +36,7 @@ class IndexedEnv:
     """Numbers the states of an environment and resets it; :mod:`adagoal.envs.gym_adapter` says by which conventions."""
 
     def __init__(self, body: EnvBackend, name: str, start_seed: StartSeed, max_states: int | None) -> None:
-        self.name, self.backend, self.n_actions = name, body, body.facts.n_actions
+        self.name, self.backend, self.n_actions = name, body, body.spaces.n_actions
         self.actions_since_reset: list[int] = []
         """What was done since the last reset of the environment."""
         self.needs_reset = False
@@ -56,7 +57,7 @@ class IndexedEnv:
         self.labels: tuple[str, ...] = ()
         self.state_numbers: dict[StateKey, int] = {}
         """The numbers of the states met so far (of all, where they are declared)."""
-        states = body.facts.declared_states
+        states = body.spaces.declared_states
         self._states_declared = states is not None
         if states is not None:
             self.state_numbers = {key: s for s, key in enumerate(states)}
@@ -72,9 +73,9 @@ class IndexedEnv:
         """The keys of several first observations; one means that the start is fixed."""
         if self._start_seed is None:
             seeded = {self.backend.reset(seed)[0] for seed in range(N_START_RESETS)}
-            self.reseeded, unseeded = self.backend.reseeded()
+            self.reseeded, unseeded = self.backend.find_reseeded_generators()
             return seeded | unseeded
-        if not self.backend.generator():
+        if not self.backend.generator_state():
             raise InputError(f"{self.name} does not use Gymnasium's random generator (np_random)", "start_seed")
         starts = {self.backend.reset(self._start_seed)[0] for _ in range(2)}
         if len(starts) > 1:
@@ -118,7 +119,7 @@ class IndexedEnv:
         digests = np.zeros((len(self.labels), DIGEST_BYTES), np.uint8)
         for key, state in self.state_numbers.items():
             digests[state] = np.frombuffer(observation_keys.hash_state_key(key), np.uint8)
-        return ObservedStates(self.backend.facts.key_format, digests)
+        return ObservedStates(self.backend.spaces.key_format, digests)
 
     @property
     def n_known_states(self) -> int:
@@ -136,7 +137,7 @@ class IndexedEnv:
     def reset_backend(self) -> StateKey:
         """Reset the environment; the key of its first observation."""
         key, self.action_mask, self._rng_before_reset = self.backend.reset(
-            self._start_seed, keep=self._start_seed is not None
+            self._start_seed, self._start_seed is not None
         )
         self.actions_since_reset.clear()  # after the reset: an interrupted one leaves the episode as it is
         self.needs_reset = False
@@ -173,7 +174,7 @@ class IndexedEnv:
     def episode_snapshot(self, waiting: bool, adrift: bool) -> dict[str, Any]:
         """How the environment got where it is; ``waiting``: at the virtual start, nowhere yet; ``adrift``: unknown."""
         return {
-            "generator": {} if adrift else self.backend.generator() if waiting else self._rng_before_reset,
+            "generator": {} if adrift else self.backend.generator_state() if waiting else self._rng_before_reset,
             "actions": None if waiting or adrift else list(self.actions_since_reset),
             "states": []
             if self._states_declared
@@ -203,7 +204,7 @@ class IndexedEnv:
     def replay_episode(self, snapshot: dict[str, Any]) -> int:
         """Replay the episode under way; the state to which it led, -1 for one without a number."""
         if snapshot["generator"]:
-            self.backend.put_back(snapshot["generator"])
+            self.backend.set_generator_state(snapshot["generator"])
         if snapshot["actions"] is None:
             return self.start
         key, terminated, truncated = self.reset_backend(), False, False

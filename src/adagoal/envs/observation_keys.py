@@ -19,8 +19,8 @@ import numpy as np
 from gymnasium import spaces
 
 from adagoal.core.errors import InputError
-from adagoal.core.processes import USER_CODE_SECTION
 from adagoal.core.types import DIGEST_BYTES
+from adagoal.core.user_code import USER_CODE_SECTION
 
 StateKey = int | str | bytes | tuple["StateKey", ...]
 MINIGRID_DIRECTIONS = ("right", "down", "left", "up")

@@ -1,14 +1,14 @@
 """Several copies of an environment that play one plan at once, for environments whose steps are slow.
 
-A *round*: every copy (:mod:`adagoal.envs.env_workers`) plays the same plan for the same number of steps, in a process
-of its own, and sends what it saw. The transitions are counted copy after copy, in the order of their numbers, whoever
-was first. So a run follows from its seed and the number of copies, wherever they live. A round ends a rollout when,
-after the merge, a pair has been tried often enough for a new plan or a state is new; otherwise another round follows. A
-round grows with the run, so that the plan is never much older than :data:`ROUND_SHARE_DIVISOR` allows.
+In a *round* every worker (:mod:`adagoal.envs.env_workers`) plays the same plan for the same number of steps, in a
+process of its own, and sends its transitions. They are counted worker after worker, in the order of the workers'
+indices, whichever answers first. So a run follows from its seed and the number of workers, wherever they are. A round
+ends a rollout if, after the merge, a pair has been tried often enough for a new plan or a state is new. Otherwise
+another round follows.
 
-A copy whose process is killed costs its round: what it saw is lost whatever that was, which no certificate minds
-(docs/theory-more.md, "Several copies"); it goes on from a reset in a new process. One that ends by itself is a
-transition lost because of what happened in it, as in :mod:`adagoal.envs.gym_adapter`.
+If a worker is killed from outside, its round is discarded, and it continues from a reset in a new process. This does
+not bias the data (docs/theory-more.md, "Several copies"). If its process ends by itself, a transition is missing
+because of what happened in it, as in :mod:`adagoal.envs.gym_adapter`.
 """
 
 from __future__ import annotations
@@ -26,22 +26,20 @@ from adagoal.core.file_formats import COUNT_SCHEMA, ArraySpec, check_arrays, che
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.linear_mixture import LinearMixture
 from adagoal.core.local_backup import LocalLowerBounds, greedy_action_table
-from adagoal.core.processes import WorkerFailure
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import DIGEST_BYTES, Floats, GridLayout, Longs, ObservedStates
+from adagoal.core.types import DIGEST_BYTES, Bools, Floats, GridLayout, Longs, ObservedStates
 from adagoal.envs import episode_loop, observation_keys
 from adagoal.envs.assumption_tests import ActionMasks, Diagnostics, MonitoredEnv, describe_mask_conflict
-from adagoal.envs.env_backends import WorkerKilled, WorkerProcess
-from adagoal.envs.env_workers import EnvWorker, LabelledStates, RolloutRecord, WorkerFactory, WorkerPlan, WorkerPool
+from adagoal.envs.env_workers import EnvWorker, LabelledStates, RolloutRecord, WorkerPlan, WorkerPool
 from adagoal.envs.gym_adapter import MAX_CONSECUTIVE_KILLS, MAX_REPLAY_STEPS
+from adagoal.parallel.exceptions import WorkerFailure, WorkerKilled
+from adagoal.parallel.worker_process import WorkerFactory, WorkerProcess
 
-SHARED_RNG_WARNING = (
-    "the environment draws at random without Gymnasium's generator (np_random): the certificates rest on your word "
-    "that its copies do not draw the same numbers"
-)
+# Steps of one worker in a round. All workers together take 1/128 of the steps so far, so the plan is never much older
+# than the data. The limits keep early rounds from being mostly messages, and late ones from taking long.
 MIN_WORKER_ROUND_STEPS, MAX_WORKER_ROUND_STEPS, ROUND_SHARE_DIVISOR = 32, 4096, 128
-"""Steps of a copy in a round: all copies together take 1/GRAIN of the steps so far, each in these limits."""
-SNAPSHOT = object_schema(
+
+WORKER_SCHEMA = object_schema(
     place=episode_loop.POSITION_SCHEMA,
     rng={"type": "object"},
     generator={"type": "object"},
@@ -49,45 +47,44 @@ SNAPSHOT = object_schema(
 )
 FACTS_SCHEMA = object_schema(
     seed={"type": ["integer", "null"], "minimum": 0, "maximum": 2**63},
-    lives={"type": "array", "items": COUNT_SCHEMA},
-    copies={"type": "array", "items": SNAPSHOT | {"type": ["object", "null"]}},
+    restart_counts={"type": "array", "items": COUNT_SCHEMA},
+    workers={"type": "array", "items": WORKER_SCHEMA | {"type": ["object", "null"]}},  # null: state unknown
     doubts=Diagnostics.FACTS_SCHEMA,
-    truncates={"type": "boolean"},
-    drew={"type": "boolean"},
+    ever_truncated={"type": "boolean"},
+    used_gym_rng={"type": "boolean"},
     states={"type": "array"},
     labels={"type": "array", "items": {"type": "string"}},
 )
-"""What a checkpoint holds; a copy is null where nobody knows where it stands."""
+"""What a checkpoint holds."""
 
 
 class ParallelEnv(MonitoredEnv):
     """A :class:`~adagoal.core.environment.TabularEnv` of several copies of a Gymnasium environment."""
 
     def __init__(
-        self, makers: Sequence[Callable[[], EnvWorker]], name: str, hire: WorkerFactory = WorkerProcess
+        self, makers: Sequence[Callable[[], EnvWorker]], name: str, make_worker: WorkerFactory = WorkerProcess
     ) -> None:
-        self.name, self._workers = name, WorkerPool(makers, name, hire)
-        self._properties = traits = self._workers.properties
-        super().__init__(traits.n_actions, traits.reseeded)
-        self.n_actions, self.start, self.start_is_certain = traits.n_actions, traits.start, traits.has_virtual_start
-        self.state_bound, self.initial_states = traits.state_bound, traits.initial_states
-        self.pair_bound, self.uses_action_masks = self.state_bound * self.n_actions, True
+        self.name, self._workers = name, WorkerPool(makers, name, make_worker)
+        self._properties = properties = self._workers.properties
+        super().__init__(properties.n_actions, properties.reseeded)
+        self.n_actions, self.start, self.uses_action_masks = properties.n_actions, properties.start, True
+        self.start_is_certain = properties.has_virtual_start
+        self.state_bound, self.initial_states = properties.state_bound, properties.initial_states
+        self.pair_bound = self.state_bound * self.n_actions
         self.layout: GridLayout | None = None
         self.mixture: LinearMixture | None = None
         self._given_labels: tuple[str, ...] = ()
-        self._known_states: LabelledStates = list(
-            traits.first_states or []
-        )  # all states that have a number, without a virtual start
-        self._state_numbers = {key: s + traits.has_virtual_start for s, (key, _) in enumerate(self._known_states)}
-        self._steps_since_reset = [0] * len(makers)  # steps since the last reset of each copy
-        self._stream_positions = np.zeros((len(makers), 3), np.int64)  # where the recorder stands with each copy
+        self._known_states: LabelledStates = list(properties.first_states or [])  # without a virtual start
+        self._state_numbers = {key: s + self.start_is_certain for s, (key, _) in enumerate(self._known_states)}
+        self._steps_since_reset = [0] * len(makers)
+        self._stream_positions = np.zeros((len(makers), 3), np.int64)  # of each worker's transitions, in the tests
         self._pending_failure: BaseException | None = None
         self._consecutive_kills = 0
         self._ever_truncated = self._used_gym_rng = False
 
     @property
     def n_workers(self) -> int:
-        """How many copies there are."""
+        """Number of copies."""
         return len(self._workers)
 
     @property
@@ -95,16 +92,12 @@ class ParallelEnv(MonitoredEnv):
         """Names of the states: given from outside, or the observations met so far."""
         if self._given_labels or self._properties.first_states is None:
             return self._given_labels
-        return (
-            *(("start",) if self._properties.has_virtual_start else ()),
-            *(label for _, label in self._known_states),
-        )
+        virtual_start = ("start",) if self._properties.has_virtual_start else ()
+        return (*virtual_start, *(label for _, label in self._known_states))
 
     @labels.setter
     def labels(self, labels: tuple[str, ...]) -> None:
         self._given_labels = labels
-
-    # --- playing ----------------------------------------------------------------------------------------------
 
     def rollout(
         self,
@@ -115,32 +108,31 @@ class ParallelEnv(MonitoredEnv):
         max_steps: int,
         max_episodes: int,
     ) -> RolloutOutcome:
-        """Rounds until a threshold is met, a state is new, or ``max_steps`` or ``max_episodes`` is spent."""
+        """Play rounds until a threshold is met, a state is new, or ``max_steps`` or ``max_episodes`` is spent."""
         self._raise_pending_failure()
         if self._workers.seed is None:
             self.reset_with_seed(int(rng.integers(2**31)))
         self._diagnostics.report_lost_transitions()
         self._restart_lost_workers()
-        part = self._make_worker_plan(plan, weights, counts)
-        outcome, over, max_steps = (
-            RolloutOutcome(),
-            False,
-            min(max_steps, max(plan.max_steps, MIN_WORKER_ROUND_STEPS * self.n_workers)),
-        )
-        while not over and outcome.steps < max_steps and len(outcome.goals) < max_episodes:
+        worker_plan = self._make_worker_plan(plan, weights, counts)
+        outcome, is_over = RolloutOutcome(), False
+        max_steps = min(max_steps, max(plan.max_steps, MIN_WORKER_ROUND_STEPS * self.n_workers))
+        while not is_over and outcome.steps < max_steps and len(outcome.goals) < max_episodes:
+            left = max_steps - outcome.steps, max_episodes - len(outcome.goals)
             try:
-                found = self._play_round(part, counts, max_steps - outcome.steps, max_episodes - len(outcome.goals))
+                records = self._play_round(worker_plan, counts, *left)
             except KeyboardInterrupt as error:  # raised by the next call, so the rounds before it are not lost
                 self._pending_failure = error
                 break
-            over = any(self._workers.state_unknown)
-            for i, seen in found.items():
-                over |= self._merge_rollout(i, seen, counts, plan.replan_thresholds)
-                outcome.steps += len(seen.trail)
-                outcome.goals += seen.episode_log[:, 0].tolist()
-                outcome.reached += (seen.episode_log[:, 1] > 0).tolist()
-            if part.before_first_step:
-                part = part._replace(absent_pairs=np.flatnonzero(counts.absent).tolist(), before_first_step=False)
+            is_over = any(self._workers.state_unknown)
+            for i, record in records.items():
+                is_over |= self._merge_record(i, record, counts, plan.replan_thresholds)
+                outcome.steps += len(record.transitions)
+                outcome.goals += record.episode_log[:, 0].tolist()
+                outcome.reached += (record.episode_log[:, 1] > 0).tolist()
+            if worker_plan.before_first_step:
+                absent_pairs = np.flatnonzero(counts.absent).tolist()
+                worker_plan = worker_plan._replace(absent_pairs=absent_pairs, before_first_step=False)
         self._consecutive_kills = 0 if outcome.steps else self._consecutive_kills + 1
         if not outcome.steps:
             self._raise_pending_failure()
@@ -148,85 +140,87 @@ class ParallelEnv(MonitoredEnv):
 
     def _make_worker_plan(self, plan: ExplorationPlan, weights: Floats, counts: TransitionCounts) -> WorkerPlan:
         columns = np.flatnonzero(weights > 0)
-        if isinstance(
-            plan.policy, LocalLowerBounds
-        ):  # copies count nothing: what they follow stays as it is until they are back
+        if isinstance(plan.policy, LocalLowerBounds):  # workers count nothing, so they follow a fixed greedy policy
             arrays = counts.successor, counts.count, counts.support, counts.n
             policy = greedy_action_table(columns, np.flatnonzero(counts.seen), plan.policy, *arrays)
         else:
             policy = np.ascontiguousarray(plan.policy[:, :, columns])
-        orders = episode_loop.restrict_to_columns(plan, weights, columns, policy, self.n_actions, self.start)
-        seen, terminal, absent = (
-            np.flatnonzero(given).tolist() for given in (counts.seen, counts.terminal, counts.absent)
+        return WorkerPlan(
+            episode_loop.restrict_to_columns(plan, weights, columns, policy, self.n_actions, self.start),
+            columns.tolist(),
+            np.flatnonzero(counts.seen).tolist(),
+            np.flatnonzero(counts.terminal).tolist(),
+            np.flatnonzero(counts.absent).tolist(),
+            self.uses_action_masks,
+            before_first_step=not counts.visits[self.start] and not self._properties.has_virtual_start,
         )
-        fresh = not counts.visits[self.start] and not self._properties.has_virtual_start
-        return WorkerPlan(orders, columns.tolist(), seen, terminal, absent, self.uses_action_masks, fresh)
 
     def _play_round(
-        self, part: WorkerPlan, counts: TransitionCounts, steps: int, episodes: int
+        self, plan: WorkerPlan, counts: TransitionCounts, max_steps: int, max_episodes: int
     ) -> dict[int, RolloutRecord]:
-        """What every copy saw; so many steps and episodes of all together, at most."""
-        N = min(self.n_workers, steps, episodes)
-        each = min(
-            max(int(counts.visits.sum()) // (ROUND_SHARE_DIVISOR * N), MIN_WORKER_ROUND_STEPS),
-            MAX_WORKER_ROUND_STEPS,
-            steps // N,
-        )
-        news = [self._workers.take_new_states(i, self._known_states) for i in range(N)]
-        return self._workers.call_workers(
-            {i: ("play", part, news[i], each, episodes // N) for i in range(N)}, self._handle_failure
-        )
+        """Return the record of every worker; the limits are for all of them together."""
+        N = min(self.n_workers, max_steps, max_episodes)
+        share = int(counts.visits.sum()) // (ROUND_SHARE_DIVISOR * N)
+        steps = min(max(share, MIN_WORKER_ROUND_STEPS), MAX_WORKER_ROUND_STEPS, max_steps // N)
+        calls = {
+            i: ("play_plan", plan, self._workers.take_new_states(i, self._known_states), steps, max_episodes // N)
+            for i in range(N)
+        }
+        return self._workers.call_workers(calls, self._handle_failure)
 
     def _handle_failure(self, i: int, error: BaseException) -> None:
-        """Copy i has answered with an exception, or not at all."""
         if isinstance(error, WorkerKilled) and self._consecutive_kills < MAX_CONSECUTIVE_KILLS:
             self.add_warning(f"{error.reason}; a round of copy {i} was lost, and it went on from a reset in a new one")
             return
         self._diagnostics.lost += not isinstance(error, WorkerKilled)
         self._pending_failure = self._pending_failure or error
 
-    def _merge_rollout(self, i: int, seen: RolloutRecord, counts: TransitionCounts, threshold: Longs) -> bool:
-        """Count what copy i saw; whether that ends the rollout."""
-        if self._exceeds_state_bound(seen):
-            text = f"{self.name} has more than {self.state_bound} states; give a larger number"
-            nothing: dict[str, Any] = {"trail": seen.trail[:0], "met": [], "masks": {}, "torn": []}
-            seen = seen._replace(**nothing, failure=WorkerFailure.from_exception(InputError(text, "max_states")))
-        numbers = self._global_state_numbers(i, seen)
-        moves, landed, ended = self._renumber_transitions(numbers, seen)
+    def _merge_record(self, i: int, record: RolloutRecord, counts: TransitionCounts, threshold: Longs) -> bool:
+        """Count the transitions of worker i; return whether they end the rollout."""
+        if self._exceeds_state_bound(record):
+            error = InputError(
+                f"{self.name} has more than {self.state_bound} states; give a larger number", "max_states"
+            )
+            record = record._replace(transitions=record.transitions[:0], new_states=[], masks={}, mask_conflicts=[])
+            record = record._replace(failure=WorkerFailure.from_exception(error))
+        numbers = self._final_state_numbers(i, record)
+        moves, next_states, terminated = self._renumber_transitions(numbers, record)
         self._grow_counts(counts)
-        self._merge_action_masks(counts, numbers, seen)
-        new = not counts.seen[landed].all()
-        real = moves >= 0
-        self._merge_terminal_states(counts, landed[real & (ended > 0)], landed[real & (ended == 0)])
-        for stray in landed[~real & (landed != self.start)][:1]:
-            self._diagnostics.report_reset_mismatch(int(stray))
-        self._stream_positions[i] = self._markov_tests.add_transitions(moves, landed, self._stream_positions[i])
-        counts.add_steps(moves, landed)
-        self._ever_truncated |= seen.ever_truncated
-        self._used_gym_rng |= seen.used_gym_rng
-        self._steps_since_reset[i] = seen.steps_since_reset
-        if seen.failure is not None:
+        self._merge_action_masks(counts, numbers, record)
+        found_new_state = not counts.seen[next_states].all()
+        is_step = moves >= 0  # else a reset
+        self._merge_terminal_states(counts, next_states[is_step], terminated[is_step] > 0)
+        for state in next_states[~is_step & (next_states != self.start)][:1]:
+            self._diagnostics.report_reset_mismatch(int(state))
+        self._stream_positions[i] = self._markov_tests.add_transitions(moves, next_states, self._stream_positions[i])
+        counts.add_steps(moves, next_states)
+        self._ever_truncated |= record.ever_truncated
+        self._used_gym_rng |= record.used_gym_rng
+        self._steps_since_reset[i] = record.steps_since_reset
+        if record.failure is not None:
             self._workers.state_unknown[i] = True
-            self._handle_failure(i, seen.failure.to_exception())
-        tried = np.unique(moves[real])
-        tried = tried[tried < len(threshold)]
-        return new or seen.failure is not None or bool((counts.n[tried] >= threshold[tried]).any())
+            self._handle_failure(i, record.failure.to_exception())
+        pairs = np.unique(moves[is_step])
+        pairs = pairs[pairs < len(threshold)]
+        return found_new_state or record.failure is not None or bool((counts.n[pairs] >= threshold[pairs]).any())
 
-    def _global_state_numbers(self, i: int, seen: RolloutRecord) -> Longs:
-        """The numbers that states have here, by those that copy i has given them; none where these are the same."""
-        if not seen.met:
+    def _final_state_numbers(self, i: int, record: RolloutRecord) -> Longs:
+        """Return the final numbers by the numbers of worker i; empty if they are the same."""
+        if not record.new_states:
             return np.zeros(0, np.int64)
-        known = self._workers.n_synced[i] + self._properties.has_virtual_start
-        return np.concatenate([np.arange(known), [self._find_or_add_state(key, label) for key, label in seen.met]])
+        n_shared = self._workers.n_synced[i] + self._properties.has_virtual_start
+        return np.concatenate(
+            [np.arange(n_shared), [self._find_or_add_state(key, label) for key, label in record.new_states]]
+        )
 
-    def _renumber_transitions(self, numbers: Longs, seen: RolloutRecord) -> tuple[Longs, Longs, Longs]:
-        """Moves, states after them and ends, with the numbers that states have here."""
-        moves, landed, ended = np.ascontiguousarray(seen.trail.T)
+    def _renumber_transitions(self, numbers: Longs, record: RolloutRecord) -> tuple[Longs, Longs, Longs]:
+        """Return moves, next states and terminations, with final state numbers."""
+        moves, next_states, terminated = np.ascontiguousarray(record.transitions.T)
         if not len(numbers):
-            return moves, landed, ended
+            return moves, next_states, terminated
         A = self.n_actions
         states = numbers[np.where(moves >= 0, moves // A, -1 - moves)]
-        return np.where(moves >= 0, states * A + moves % A, -1 - states), numbers[landed], ended
+        return np.where(moves >= 0, states * A + moves % A, -1 - states), numbers[next_states], terminated
 
     def _find_or_add_state(self, key: observation_keys.StateKey, label: str) -> int:
         if key not in self._state_numbers:
@@ -234,39 +228,39 @@ class ParallelEnv(MonitoredEnv):
             self._known_states.append((key, label))
         return self._state_numbers[key]
 
-    def _exceeds_state_bound(self, seen: RolloutRecord) -> bool:
-        """Whether there is no number left for a state that a copy met."""
-        new = sum(key not in self._state_numbers for key, _ in seen.met)
-        return len(self._state_numbers) + self._properties.has_virtual_start + new > self.state_bound
+    def _exceeds_state_bound(self, record: RolloutRecord) -> bool:
+        n_new = sum(key not in self._state_numbers for key, _ in record.new_states)
+        return len(self._state_numbers) + self._properties.has_virtual_start + n_new > self.state_bound
 
     def _grow_counts(self, counts: TransitionCounts) -> None:
-        """Rows for the states met so far, and one kept free for the next."""
+        """Allocate rows for the states met so far, and one for the next."""
         while len(self._state_numbers) + self._properties.has_virtual_start >= counts.n_states < self.state_bound:
             counts.grow_states(min(2 * counts.n_states, self.state_bound))
 
-    def _merge_action_masks(self, counts: TransitionCounts, numbers: Longs, seen: RolloutRecord) -> None:
-        """Leave out what new states do not have; a state that several copies found must be the same to all."""
-        if not seen.masks and not seen.torn:
+    def _merge_action_masks(self, counts: TransitionCounts, numbers: Longs, record: RolloutRecord) -> None:
+        """Mark the absent pairs of new states; a state that several workers discovered must have one mask."""
+        if not record.masks and not record.mask_conflicts:
             return
-        theirs, differ = list(seen.masks), list(seen.torn)
+        states, conflicts = list(record.masks), list(record.mask_conflicts)
         if len(numbers):
-            theirs, differ = numbers[theirs].tolist(), numbers[differ].tolist()
+            states, conflicts = numbers[states].tolist(), numbers[conflicts].tolist()
         known = ActionMasks(self.n_actions, np.flatnonzero(counts.absent).tolist(), used=True)
-        for state, mask in zip(theirs, seen.masks.values(), strict=True):
+        for state, mask in zip(states, record.masks.values(), strict=True):
             if not counts.visits[state] and (state == self.start or not counts.seen[state]):
                 counts.mark_absent_pairs(known.add_state_mask(state, mask))
             elif known.conflicts_with_known(state, mask):
-                differ.append(state)
-        for state in differ[:1]:
+                conflicts.append(state)
+        for state in conflicts[:1]:
             self._diagnostics.add_void_reason(describe_mask_conflict(state))
 
-    def _merge_terminal_states(self, counts: TransitionCounts, ended: Longs, open_: Longs) -> None:
-        """Mark terminated states; whether a state ends the episode must not change."""
-        torn = np.concatenate([ended[counts.seen[ended] & ~counts.terminal[ended]], np.intersect1d(ended, open_)])
-        torn = np.concatenate([torn, open_[counts.terminal[open_]]])
+    def _merge_terminal_states(self, counts: TransitionCounts, states: Longs, is_terminated: Bools) -> None:
+        """Mark terminated states; a state that ends the episode must do so at every visit."""
+        ended, continued = states[is_terminated], states[~is_terminated]
+        was_open = ended[counts.seen[ended] & ~counts.terminal[ended]]
+        was_terminal = continued[counts.terminal[continued]]
         counts.terminal[ended] = True
-        if len(torn):
-            self._diagnostics.ends_now_and_then(int(torn[0]), self.state_bound)
+        for state in (*was_open, *np.intersect1d(ended, continued), *was_terminal)[:1]:
+            self._diagnostics.ends_now_and_then(int(state), self.state_bound)
 
     def _raise_pending_failure(self) -> None:
         if self._pending_failure is not None:
@@ -274,28 +268,25 @@ class ParallelEnv(MonitoredEnv):
             raise failure
 
     def reset_with_seed(self, seed: int) -> None:
-        """All copies back to the start, with all their randomness seeded anew."""
+        """Reset all workers, with all their randomness seeded anew."""
         self._workers.seed, self._workers.state_unknown = seed, [True] * len(self._workers)
         self._restart_lost_workers()
 
     def _restart_lost_workers(self) -> None:
-        """Copies of which nobody knows where they stand go on from a reset."""
-        for i, landed in self._workers.restart_lost_workers(self._handle_failure).items():
+        for i, state in self._workers.restart_lost_workers(self._handle_failure).items():
             self._stream_positions[i] = self._steps_since_reset[i] = 0
-            if landed != self.start:
-                self._diagnostics.report_reset_mismatch(landed)
+            if state != self.start:
+                self._diagnostics.report_reset_mismatch(state)
         self._raise_pending_failure()
 
     def close(self) -> None:
-        """End all copies."""
+        """End all workers."""
         self._workers.close()
 
-    # --- goals and names --------------------------------------------------------------------------------------
-
     def assign_states_to_goals(self, space: GoalSpace) -> bool:
-        """The observation of a declared state is its number; others are seen by the copies alone."""
+        """Add all states to the goal space; the observation of a declared state is its number."""
         if self._properties.first_states is not None:
-            text = "must be states: what is observed elsewhere is in other processes; or explore with a single worker"
+            text = "with several workers goals must be given as states; functions of observations need workers=1"
             raise InputError(text, "goals")
         first = self._properties.observed_states.key_format["first"]
         for state in range(self.state_bound - self._properties.has_virtual_start):
@@ -303,7 +294,7 @@ class ParallelEnv(MonitoredEnv):
         return True
 
     def observed_states(self) -> ObservedStates:
-        """How the states are known by their observations."""
+        """How observations identify states."""
         if self._properties.first_states is None:
             return self._properties.observed_states
         digests = np.zeros((len(self.labels), DIGEST_BYTES), np.uint8)
@@ -314,82 +305,82 @@ class ParallelEnv(MonitoredEnv):
     @property
     def warnings(self) -> list[str]:
         """What a user should know about the environment."""
-        dice = [SHARED_RNG_WARNING] if self._markov_tests.saw_randomness and not self._used_gym_rng else []
-        return [*self._list_env_warnings(self._ever_truncated), *dice]
-
-    # --- saving -----------------------------------------------------------------------------------------------
+        lines = self._list_env_warnings(self._ever_truncated)
+        if self._markov_tests.saw_randomness and not self._used_gym_rng:
+            lines.append(
+                "the environment draws at random without Gymnasium's generator (np_random): the certificates rest on "
+                "your word that its copies do not draw the same numbers"
+            )
+        return lines
 
     @property
     def is_restorable(self) -> bool:
-        """Episodes are restored by replaying them; a checkpoint holds so many actions of all copies together."""
+        """Whether the episodes of all workers together are short enough to be replayed from a checkpoint."""
         return sum(self._steps_since_reset) <= MAX_REPLAY_STEPS
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        """Where every copy stands, how it got there from its last reset, and what the sanity checks know so far."""
-        copies = self._workers
-        news = {
-            i: copies.take_new_states(i, self._known_states)
-            for i in copies.healthy_workers()
-            if copies.seed is not None
-        }
-        found = copies.call_workers({i: ("snapshot", new) for i, new in news.items()}, self._handle_failure)
+        """Return the positions of all workers, their actions since the last reset, and what the checks know so far."""
+        pool = self._workers
+        calls: dict[int, tuple[Any, ...]] = {}
+        if pool.seed is not None:
+            for i in pool.healthy_workers():
+                calls[i] = "save_position", pool.take_new_states(i, self._known_states)
+        saved = pool.call_workers(calls, self._handle_failure)
         facts = {
-            "seed": copies.seed,
-            "lives": list(copies.restart_counts),
-            "copies": [found.get(i) for i in range(len(copies))],
+            "seed": pool.seed,
+            "restart_counts": list(pool.restart_counts),
+            "workers": [saved.get(i) for i in range(len(pool))],
             "doubts": self._diagnostics.state(),
-            "truncates": self._ever_truncated,
-            "drew": self._used_gym_rng,
+            "ever_truncated": self._ever_truncated,
+            "used_gym_rng": self._used_gym_rng,
             "states": [observation_keys.key_to_json(key) for key, _ in self._known_states],
             "labels": [label for _, label in self._known_states],
         }
-        return self._markov_tests.state() | {"threads": self._stream_positions}, facts
+        return self._markov_tests.state() | {"stream_positions": self._stream_positions}, facts
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
-        """Back to where every copy stood; what cannot be put back gets another seed."""
+        """Restore what :meth:`state` returned; a worker that cannot be restored gets a new seed."""
         check_json_value(FACTS_SCHEMA, facts)
-        copies, given = self._workers, facts["copies"]
-        if not len(facts["lives"]) == len(given) == len(copies):
-            raise ValueError(f"it has another number of copies than {len(copies)}")
-        check_arrays({"threads": ArraySpec("int64", (len(copies), 3))}, arrays)
-        for copy in given:
-            self._check_worker_snapshot(copy)
+        pool, saved = self._workers, facts["workers"]
+        if not len(facts["restart_counts"]) == len(saved) == len(pool):
+            raise ValueError(f"it has another number of workers than {len(pool)}")
+        check_arrays({"stream_positions": ArraySpec("int64", (len(pool), 3))}, arrays)
+        for position in saved:
+            self._check_saved_position(position)
         self._diagnostics.restore(facts["doubts"])
-        self._markov_tests.restore({name: array for name, array in arrays.items() if name != "threads"})
+        self._markov_tests.restore({name: array for name, array in arrays.items() if name != "stream_positions"})
         self._restore_state_numbers(facts)
-        self._stream_positions = np.array(arrays["threads"])
-        self._ever_truncated, self._used_gym_rng = facts["truncates"], facts["drew"]
-        copies.seed, copies.restart_counts = facts["seed"], list(facts["lives"])
-        if copies.seed is None:
+        self._stream_positions = np.array(arrays["stream_positions"])
+        self._ever_truncated, self._used_gym_rng = facts["ever_truncated"], facts["used_gym_rng"]
+        pool.seed, pool.restart_counts = facts["seed"], list(facts["restart_counts"])
+        if pool.seed is None:
             return
-        self._steps_since_reset = [len((copy or {}).get("actions") or ()) for copy in given]
+        self._steps_since_reset = [len((position or {}).get("actions") or ()) for position in saved]
         calls = {
-            i: ("restore", copy, copies.take_new_states(i, self._known_states), copies.next_worker_seed(i))
-            for i, copy in enumerate(given)
-            if copy is not None
+            i: ("restore_position", position, pool.take_new_states(i, self._known_states), pool.next_worker_seed(i))
+            for i, position in enumerate(saved)
+            if position is not None
         }
-        found = copies.call_workers(calls, self._handle_failure)
-        copies.state_unknown = [not found.get(i, False) for i in range(len(copies))]
-        if any(copies.state_unknown):
+        is_restored = pool.call_workers(calls, self._handle_failure)
+        pool.state_unknown = [not is_restored.get(i, False) for i in range(len(pool))]
+        if any(pool.state_unknown):
             self.add_warning("a copy could not be put back into the state it was in: it went on from a reset")
 
-    def _check_worker_snapshot(self, copy: dict[str, Any] | None) -> None:
-        """A ``ValueError`` where this is no snapshot of a copy."""
-        if copy is not None:
-            random_streams.check_rng_state(copy["rng"])
-            if copy["generator"]:
-                random_streams.check_rng_state(copy["generator"])
-            if any(action >= self.n_actions for action in copy["actions"] or ()):
+    def _check_saved_position(self, position: dict[str, Any] | None) -> None:
+        if position is not None:
+            random_streams.check_rng_state(position["rng"])
+            if position["generator"]:
+                random_streams.check_rng_state(position["generator"])
+            if any(action >= self.n_actions for action in position["actions"] or ()):
                 raise ValueError("there is no such action")
 
     def _restore_state_numbers(self, facts: dict[str, Any]) -> None:
-        """The numbers and names that states had."""
         if self._properties.first_states is None:
             return
-        found = [observation_keys.key_from_json(key) for key in facts["states"]]
+        keys = [observation_keys.key_from_json(key) for key in facts["states"]]
         labels = [to_single_line(label) for label in facts["labels"]]
         first = [key for key, _ in self._properties.first_states]
-        if not len(labels) == len(found) == len(set(found)) or found[: len(first)] != first:
+        if not len(labels) == len(keys) == len(set(keys)) or keys[: len(first)] != first:
             raise ValueError("the states are not those of this environment, one number and one label each")
-        self._known_states = list(zip(found, labels, strict=True))
-        self._state_numbers = {key: s + self._properties.has_virtual_start for s, key in enumerate(found)}
+        self._known_states = list(zip(keys, labels, strict=True))
+        self._state_numbers = {key: s + self._properties.has_virtual_start for s, key in enumerate(keys)}

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core import processes
+from adagoal.core import safe_imports
 from adagoal.core.errors import InputError
 from adagoal.core.file_io import write_atomically
 from adagoal.deep import env_inspection, goal_envs, goal_samplers
@@ -33,7 +33,7 @@ MIN_FRAME_PIXELS = 240
 
 def write_video_strip(about: files.TrainingRecord, env: str | None, trust: bool) -> Path | None:
     """Render ``FOLDER/strip.png`` in a child process; None where no renderer works, or the code may not be run."""
-    environment = {"MUJOCO_GL": "egl", **os.environ, **processes.worker_environment()}
+    environment = {"MUJOCO_GL": "egl", **os.environ, **safe_imports.safe_path_variables()}
     path = about.path / "strip.png"
     path.unlink(missing_ok=True)
     try:

@@ -243,7 +243,7 @@ class ExplorationSession:
         env.restore(_select_prefix("world", arrays), facts["world"])
         run.steps, run.seconds = facts["steps"], facts["seconds"]
         columns = len(run.estimates.goal_state) if methods.find_method(self.setting.method).uses_goal_rule else 1
-        for agent in facts["world"].get("copies", [facts["world"]]):
+        for agent in facts["world"].get("workers", [facts["world"]]):
             state, goal, clock = agent["place"] if agent is not None else (env.start, -1, 0)
             if not (0 <= state < S and run.counts.seen[state] and goal < columns and clock >= 0):
                 raise ValueError(f"the saved position (state {state}, goal {goal}) does not exist in this environment")

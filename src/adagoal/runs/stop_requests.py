@@ -1,7 +1,7 @@
 """Signals as a request: a run ends after the piece of work at hand, with everything kept.
 
 The handler never raises while compiled code may be running, however many signals come: see
-:class:`adagoal.core.processes.UserCodeSection`.
+:class:`adagoal.core.user_code.UserCodeSection`.
 
 Another process that has no business with signals asks with a file in the run's folder (:func:`request_stop`). The run
 looks for it about once a second, and removes it when it begins and when it ends.
@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 from adagoal.core.file_io import report_write_errors
-from adagoal.core.processes import USER_CODE_SECTION
+from adagoal.core.user_code import USER_CODE_SECTION
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Ctrl-C, a request to end, a terminal that was closed."""

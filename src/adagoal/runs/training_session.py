@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from adagoal import goal_rules
-from adagoal.core import processes
 from adagoal.core.argument_checks import check_folder_path, check_integer, check_number
 from adagoal.core.errors import InputError, Status
 from adagoal.core.file_io import FileContents, arrays_content
@@ -24,6 +23,7 @@ from adagoal.deep.config import Config
 from adagoal.deep.goal_envs import EnvSource, SetGoalFunction
 from adagoal.deep.training import Training, TrainingObserver
 from adagoal.deep.training_history import TrainingHistory
+from adagoal.parallel import script_guard
 from adagoal.runs import training_files as files
 from adagoal.runs.folder_reader import SavedRun, no_run, require_run_folder
 from adagoal.runs.job import JobMonitor, SaveFiles, run_job
@@ -142,7 +142,7 @@ def start_training(
     ``rule`` is the function behind a goal rule ``function:NAME``, ``limits`` are the fields of
     :class:`TrainingLimits`.
     """
-    processes.exit_if_reimported()
+    script_guard.exit_if_reimported()
     checked = TrainingLimits(**limits)
 
     def run_new(folder: RunFolder | None) -> TrainResult:
@@ -177,7 +177,7 @@ def resume_training(
     **limits: Any,
 ) -> TrainResult:
     """Resume the training run in a folder (:func:`adagoal.resume`); ``steps`` 0 keeps the planned length."""
-    processes.exit_if_reimported()
+    script_guard.exit_if_reimported()
     checked = TrainingLimits(**limits)
     with open_locked_folder(require_run_folder(path), files.TRAINING_KIND) as folder:
         if folder.saved_run is None:

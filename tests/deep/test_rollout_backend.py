@@ -1,0 +1,84 @@
+"""Another rollout engine: one class and one argument of the training."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from small import TINY
+
+from adagoal.core.errors import Status
+from adagoal.core.types import Floats, Singles
+from adagoal.deep import Config
+from adagoal.deep.goal_envs import EnvDimensions, EnvSource
+from adagoal.deep.numpy_networks import NumpyActor
+from adagoal.deep.policy_evaluation import open_certification_rollouts
+from adagoal.deep.rollout_backend import CycleRollouts, EpisodeBatch
+from adagoal.deep.rollout_workers import EnvBatch
+from adagoal.deep.training import Training
+
+
+class InProcessRollouts:
+    """A rollout backend without worker processes: ``start_cycle`` plays at once."""
+
+    def __init__(self, configs: Sequence[Config], source: EnvSource, sizes: EnvDimensions, workers: int) -> None:
+        self.shape, self.horizon = (len(configs), configs[0].episodes), sizes.horizon
+        slots = [(run, k) for run in range(self.shape[0]) for k in range(self.shape[1])]
+        self.envs = EnvBatch(configs, slots, source, sizes)
+        self.is_closed = False
+
+    def by_run(self, array: Floats | Singles, axis: int = 0) -> Floats:
+        return array.reshape(*array.shape[:axis], *self.shape, *array.shape[axis + 1 :])
+
+    def reset(self, cycle: int) -> Singles:
+        return self.by_run(self.envs.start_cycle(cycle)).astype(np.float32)
+
+    def start_cycle(self, cycle: int, actors: Sequence[NumpyActor], goals: Floats, test_goals: Floats) -> None:
+        flat = goals.reshape(-1, goals.shape[-1])
+        flat_tests = test_goals.reshape(len(test_goals), *flat.shape)
+        self.played = self.envs.play_cycle(cycle, dict(enumerate(actors)), flat, flat_tests)
+
+    def collect_cycle(self) -> CycleRollouts:
+        episodes, *tests, next_starts = self.played
+        batch = EpisodeBatch(**{name: self.by_run(array) for name, array in vars(episodes).items()})
+        return CycleRollouts(batch, *(self.by_run(array, 1) for array in tests), self.by_run(next_starts))
+
+    def evaluate_goals(self, round_: int, actor: NumpyActor, goals: Floats) -> Floats:
+        blocks = goals.reshape(-1, self.shape[1], goals.shape[-1])
+        found = self.envs.play_evaluation(round_, {0: actor}, range(len(blocks)), blocks)
+        return found.reshape(len(goals), self.horizon)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_training_and_certification_in_another_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The results are those of worker processes, and no process is started."""
+    configs = [Config("point-mass", seed=seed, **TINY) for seed in (1, 2)]
+    expected = Training(configs, workers=2)
+    assert expected.run_until_pause() is Status.DONE
+    (policy, _), source = expected.current_policies(), expected.source
+    certification = policy, source, 0, "env", 20, 3, 1
+    with open_certification_rollouts(*certification) as (goals, reach):
+        chosen = goals(np.random.default_rng(0), 160)  # ten blocks
+        reached = reach(chosen, 0)
+
+    monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", None)
+    made = []
+
+    def make(*arguments: object) -> InProcessRollouts:
+        made.append(InProcessRollouts(*arguments))  # type: ignore[arg-type]
+        return made[-1]
+
+    training = Training(configs, make_rollouts=make)
+    assert training.run_until_pause() is Status.DONE
+    with open_certification_rollouts(*certification, make_rollouts=make) as (_, reach):
+        np.testing.assert_array_equal(reach(chosen, 0), reached)
+    assert [backend.is_closed for backend in made] == [True, True]
+    for mine, other in zip(training.current_policies(), expected.current_policies(), strict=True):
+        for layer, same in zip(mine.actor.layers, other.actor.layers, strict=True):
+            np.testing.assert_array_equal(
+                np.concatenate([*map(np.ravel, layer)]), np.concatenate([*map(np.ravel, same)])
+            )
