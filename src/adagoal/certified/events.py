@@ -97,7 +97,7 @@ class ConfidenceSets:
         """[X] pairs whose successors were all known at the last update, and whose lower bounds use lemma 2"""
 
     def update_radii(self, threads: Executor | None = None, known_successor_balls: bool = False) -> bool:
-        """Take in new counts; return False if there are none since the last update.
+        """Take in new counts; return False if nothing was counted since the last update.
 
         ``known_successor_balls``: lower bounds use the ball of lemma 2 for pairs whose successors are all known.
         """
