@@ -57,10 +57,10 @@ BELIEVED, BELIEVED_E = (
 MUTANTS = (
     Mutant("shares: more than delta", EVENTS, "(0.35, 0.35, 0.05, 0.25)", "(0.5, 0.35, 0.05, 0.25)", SHARES),
     Mutant("shares: lemma 1 without its union over states", EVENTS, "[states * goals,", "[goals,", SHARES),
-    Mutant("lemma 1: levels for free", EVENTS, "(logs[0] + math.log(N_LEVELS)) / total", "logs[0] / total", EXAMPLE),
-    Mutant("lemma 2: no price for restarts", EVENTS, "logs[1] + restart + regret", "logs[1] + regret", EXAMPLE),
+    Mutant("lemma 1: levels for free", EVENTS, "(union_log + math.log(N_LEVELS)) / n", "union_log / n", EXAMPLE),
+    Mutant("lemma 2: no price for restarts", EVENTS, "union_log + restart + regret", "union_log + regret", EXAMPLE),
     Mutant("lemma 2: the prior is forgotten", EVENTS, " + math.lgamma(count - c + 0.5)", "", EXAMPLE),
-    Mutant("lemma 3a: no price for restarts", EVENTS, "logs[2] + math.log(o * (o + 1.0))", "logs[2]", EXAMPLE),
+    Mutant("lemma 3a: no price for restarts", EVENTS, "union_log + math.log(o * (o + 1.0))", "union_log", EXAMPLE),
     Mutant(
         *("lemma 3b: every window has all of its share", EVENTS, "self.window_number * (self.window_number + 1)"),
         *("1.0", QUIET),

@@ -157,10 +157,10 @@ def _raise_goal_bounds(graph, column, columns, d, most, limit, bounds):  # type:
 @numba.njit(cache=True, nogil=True)
 def _states_of_column(column, j):  # type: ignore[no-untyped-def]
     """Return [S] a mask of the states of the goal of column j."""
-    found = np.zeros(len(column), np.bool_)
+    mask = np.zeros(len(column), np.bool_)
     for s in range(len(column)):
-        found[s] = goal_holds_state(column, s, j)
-    return found
+        mask[s] = goal_holds_state(column, s, j)
+    return mask
 
 
 def hop_upper_bounds(graph: DeterministicMap, column: Longs, columns: int) -> tuple[Floats, Floats]:

@@ -97,7 +97,7 @@ class ConfidenceSets:
         """[X] pairs whose successors were all known at the last update, and whose lower bounds use lemma 2"""
 
     def update_radii(self, threads: Executor | None = None, known_successor_balls: bool = False) -> bool:
-        """Take in new counts; return False if there are none since the last update.
+        """Take in new counts; return False if nothing was counted since the last update.
 
         ``known_successor_balls``: lower bounds use the ball of lemma 2 for pairs whose successors are all known.
         """
@@ -247,25 +247,44 @@ def changed_pairs(n, counted, support):  # type: ignore[no-untyped-def]
 def update_pair_radii(pairs, tally, logs, branching, out):  # type: ignore[no-untyped-def]
     """Write the frequencies and radii of these pairs into ``out`` (PairRadii); logs: [3] l1, l2, l3."""
     for x in pairs:
-        total, o = tally.n[x], tally.support[x]
-        if total == 0:
+        n, o = tally.n[x], tally.support[x]
+        if n == 0:
             continue
-        fresh = total - tally.settled[x]
-        regret = math.lgamma(total + o / 2) - math.lgamma(tally.settled[x] + o / 2)
+        fresh = n - tally.settled[x]
         for k in range(o):
-            c, count = tally.recent[x, k], tally.counts[x, k]
-            out.p[x, k] = count / total
-            out.p_split[x, k] = c / fresh if fresh > 0 else out.p[x, k]
-            if c > 0:  # 0 ln 0 would be NaN
-                regret += c * math.log(c / fresh) - math.lgamma(count + 0.5) + math.lgamma(count - c + 0.5)
-        restart = math.log(4.0 if o <= 4 else o * (o - 1.0))  # -ln w_o, the weight of the o-th restart
-        out.r_low[x] = (logs[0] + math.log(N_LEVELS)) / total
-        # Without a transition since the restart nothing is known. The radius stays finite: infinity times a variance of
-        # zero is NaN.
-        out.r[x] = (logs[1] + restart + regret) / fresh if fresh > 0 else 1e3
-        out.q[x] = 1.0 - math.exp(-(logs[2] + math.log(o * (o + 1.0))) / fresh) if fresh > 0 else 1.0
-        if o >= branching:
-            out.q[x] = 0.0
+            out.p[x, k] = tally.counts[x, k] / n
+            out.p_split[x, k] = tally.recent[x, k] / fresh if fresh > 0 else out.p[x, k]
+        out.r_low[x] = fixed_function_radius(n, logs[0])
+        out.r[x] = observed_ball_radius(x, tally, logs[1])
+        out.q[x] = unseen_mass_bound(fresh, o, logs[2]) if o < branching else 0.0
+
+
+@numba.njit(cache=True, nogil=True)
+def fixed_function_radius(n, union_log):  # type: ignore[no-untyped-def]
+    """Return r_low of a pair with n transitions (lemma 1)."""
+    return (union_log + math.log(N_LEVELS)) / n
+
+
+@numba.njit(cache=True, nogil=True)
+def observed_ball_radius(x, tally, union_log):  # type: ignore[no-untyped-def]
+    """Return r of the pair x (lemma 2)."""
+    n, o, settled = tally.n[x], tally.support[x], tally.settled[x]
+    fresh = n - settled
+    if fresh == 0:  # no transition since the restart: useless, but finite, as infinity times a variance of 0 is NaN
+        return 1e3
+    regret = math.lgamma(n + o / 2) - math.lgamma(settled + o / 2)
+    for k in range(o):
+        c, count = tally.recent[x, k], tally.counts[x, k]
+        if c > 0:  # 0 ln 0 would be NaN
+            regret += c * math.log(c / fresh) - math.lgamma(count + 0.5) + math.lgamma(count - c + 0.5)
+    restart = math.log(4.0 if o <= 4 else o * (o - 1.0))  # -ln w_o, the weight of the o-th restart
+    return (union_log + restart + regret) / fresh
+
+
+@numba.njit(cache=True, nogil=True)
+def unseen_mass_bound(fresh, o, union_log):  # type: ignore[no-untyped-def]
+    """Return q of a pair with o successors, none of them found in the last ``fresh`` transitions (lemma 3a)."""
+    return 1.0 - math.exp(-(union_log + math.log(o * (o + 1.0))) / fresh) if fresh > 0 else 1.0
 
 
 class UnseenMassWindow:

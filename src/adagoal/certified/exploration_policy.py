@@ -25,8 +25,8 @@ def plan_probing_actions(order, chain, model, rival, horizon, max_sweeps):  # ty
     The rival and the chain are those of :func:`~adagoal.certified.gaps.bound_suboptimality`; action A is the reset.
     The policy looks ahead ``horizon`` times as far as the longest way to the goal.
     """
-    place, end = chain.place, chain.end
-    N, first = len(order), place[model.start]
+    row_of, end = chain.row_of, chain.end
+    N, first = len(order), row_of[model.start]
     A = model.support.shape[0] // len(rival)
     discount = 1.0 - 1.0 / (horizon * chain.top)
     reward = _probing_rewards(order, chain, model, rival, discount)
@@ -41,7 +41,7 @@ def plan_probing_actions(order, chain, model, rival, horizon, max_sweeps):  # ty
                 x = s * A + a
                 value = reward[i, a]
                 for k in range(model.support[x]):
-                    value += discount * model.p_split[x, k] * u[place[model.successor[x, k]]]
+                    value += discount * model.p_split[x, k] * u[row_of[model.successor[x, k]]]
                 if value > best:
                     best, action = value, a
             rival[s] = action
@@ -57,8 +57,8 @@ def plan_probing_actions(order, chain, model, rival, horizon, max_sweeps):  # ty
 @numba.njit(cache=True, nogil=True)
 def _rival_visits(order, chain, model, rival, discount):  # type: ignore[no-untyped-def]
     """Return [N] the discounted visits of the rival from the start, in the empirical model."""
-    place, end = chain.place, chain.end
-    N, first = len(order), place[model.start]
+    row_of, end = chain.row_of, chain.end
+    N, first = len(order), row_of[model.start]
     A = model.support.shape[0] // len(rival)
     M, visits = np.eye(N), np.zeros(N)
     visits[first] = 1.0
@@ -71,7 +71,7 @@ def _rival_visits(order, chain, model, rival, discount):  # type: ignore[no-unty
             continue
         x = order[i] * A + a
         for k in range(model.support[x]):
-            M[place[model.successor[x, k]], i] -= discount * model.p_split[x, k]
+            M[row_of[model.successor[x, k]], i] -= discount * model.p_split[x, k]
     _solve_linear_system(M, visits)
     return visits
 
@@ -100,7 +100,7 @@ def _future_uncertainty(x, chain, model):  # type: ignore[no-untyped-def]
     """Return half of the width of the pair x for the mean of Z over its observed successors."""
     mean, square, most = 0.0, 0.0, 0.0
     for k in range(model.support[x]):
-        z = chain.Z[chain.place[model.successor[x, k]]]
+        z = chain.Z[chain.row_of[model.successor[x, k]]]
         mean += model.p_split[x, k] * z
         square += model.p_split[x, k] * z * z
         most = max(most, z)
@@ -111,7 +111,7 @@ def _future_uncertainty(x, chain, model):  # type: ignore[no-untyped-def]
 def _probing_rewards(order, chain, model, rival, discount):  # type: ignore[no-untyped-def]
     """Return [N, A] how much one more try of each pair lowers the bound, up to a common factor."""
     F, beta, top, ceiling = chain.F, chain.beta, chain.top, chain.Z.max()
-    N, first = len(order), chain.place[model.start]
+    N, first = len(order), chain.row_of[model.start]
     A = model.support.shape[0] // len(rival)
     w = _rival_visits(order, chain, model, rival, discount)
     reward, need = np.zeros((N, A)), np.zeros(N)
@@ -132,7 +132,7 @@ def _probing_rewards(order, chain, model, rival, discount):  # type: ignore[no-u
         if x == chain.pair[i]:
             reward[i, a] += w[i] * (_future_uncertainty(x, chain, model) + q * ceiling) * r
             continue
-        column_moments(x, model, chain.place, F, sd, span, mean)
+        column_moments(x, model, chain.row_of, F, sd, span, mean)
         need += w[i] * np.abs(mean[:N] - F[i, :N])
         noise = math.sqrt(0.5 * r) * (sd[N] + sd[:N] @ beta) + r * (span[N] + span[:N] @ beta) + q * min(mean[N], top)
         # the radius r is about a constant divided by the tries

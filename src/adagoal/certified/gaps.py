@@ -35,7 +35,7 @@ MAX_VALUE_RATIO = 1000.0
 class PolicyChain(NamedTuple):
     """The policy under the empirical kernel, on the N seen states."""
 
-    place: Longs  # [S] index of every state among the N, -1 for others
+    row_of: Longs  # [S] index of every state among the N, -1 for others
     end: Bools  # [N] the goal
     pair: Longs  # [N] the policy's pair, -1 at the goal and at resets
     F: Floats  # [N, N + 1] the visits W, and the value v in the last column
@@ -57,22 +57,22 @@ def bound_suboptimality(order, goal, model, V, Y, policy, all_seen, rival):  # t
     """
     N = len(order)
     A = model.support.shape[0] // V.shape[0]
-    place = np.full(V.shape[0], -1)
+    row_of = np.full(V.shape[0], -1)
     pair = np.full(N, -1)
     end = goal[order]
     top = 1.0 + Y[model.start]
     for i in range(N):
         s = order[i]
-        place[s] = i
+        row_of[s] = i
         top = max(top, Y[s])
         if not goal[s] and policy[s] != A and not model.terminal[s]:
             pair[i] = s * A + policy[s]
-    F = _expected_visits(pair, place, end, model, _order_nearest_first(order, Y), MAX_VALUE_RATIO * top)
+    F = _expected_visits(pair, row_of, end, model, _order_nearest_first(order, Y), MAX_VALUE_RATIO * top)
     if not F[:, N].max() <= MAX_VALUE_RATIO * top:  # also true for NaN
         none = np.zeros(N)
-        return np.inf, np.inf, np.inf, PolicyChain(place, end, pair, F, none, none, np.zeros((3, N)), top, none)
-    beta, seen = _estimation_errors(pair, place, model, F, top)
-    chain = PolicyChain(place, end, pair, F, beta, seen, _unseen_masses(pair, model), top, np.zeros(N))
+        return np.inf, np.inf, np.inf, PolicyChain(row_of, end, pair, F, none, none, np.zeros((3, N)), top, none)
+    beta, seen = _estimation_errors(pair, row_of, model, F, top)
+    chain = PolicyChain(row_of, end, pair, F, beta, seen, _unseen_masses(pair, model), top, np.zeros(N))
     value, most = _value_bounds(order, chain, model, Y)
     gain = _action_gains(order, chain, model, V, Y, policy)
     gap = _iterate_suboptimality(order, chain, model, gain, 0.0 if all_seen else top - 1.0, V, Y, policy, rival)
@@ -94,7 +94,7 @@ def _order_nearest_first(order, Y):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _expected_visits(pair, place, end, model, turn, most):  # type: ignore[no-untyped-def]
+def _expected_visits(pair, row_of, end, model, turn, most):  # type: ignore[no-untyped-def]
     """Return F [N, N + 1]: the visits W under the empirical kernel, zero at the goal, and v = W 1 in the last column.
 
     v is infinite if a state is visited more than ``most`` times.
@@ -102,7 +102,7 @@ def _expected_visits(pair, place, end, model, turn, most):  # type: ignore[no-un
     # Gauss elimination in the order ``turn`` [N], nearest to the goal first. In a world whose states have few
     # neighbours the matrix is a narrow band then, and zeros are skipped. No pivoting: I - P_hat has no positive entries
     # off the diagonal, so nothing cancels elsewhere. A pivot is 1 over the visits to its state before a later one.
-    N, first = len(pair), place[model.start]
+    N, first = len(pair), row_of[model.start]
     rank = np.empty(N, np.int64)
     for i in range(N):
         rank[turn[i]] = i
@@ -112,7 +112,7 @@ def _expected_visits(pair, place, end, model, turn, most):  # type: ignore[no-un
     for i in range(N):
         x, at = pair[i], rank[i]
         for k in range(model.support[x] if x >= 0 else 1):
-            j = place[model.successor[x, k]] if x >= 0 else first
+            j = row_of[model.successor[x, k]] if x >= 0 else first
             if not end[j] and not end[i]:
                 M[at, rank[j]] -= model.p_split[x, k] if x >= 0 else 1.0
                 last[at] = max(last[at], rank[j])
@@ -143,7 +143,7 @@ def _expected_visits(pair, place, end, model, turn, most):  # type: ignore[no-un
 
 
 @numba.njit(cache=True, nogil=True)
-def _estimation_errors(pair, place, model, F, top):  # type: ignore[no-untyped-def]
+def _estimation_errors(pair, row_of, model, F, top):  # type: ignore[no-untyped-def]
     """Return the bounds beta [N] on |xi| of lemma 7, and their part b + K beta on the observed successors."""
     N = len(pair)
     sd, span, mean = np.empty(N + 1), np.empty(N + 1), np.empty(N + 1)
@@ -152,7 +152,7 @@ def _estimation_errors(pair, place, model, F, top):  # type: ignore[no-untyped-d
         x = pair[i]
         if x < 0:
             continue
-        column_moments(x, model, place, F, sd, span, mean)
+        column_moments(x, model, row_of, F, sd, span, mean)
         r, q = model.r[x], model.q[x]
         b[i] = ball_width(r, sd[N], span[N])
         unseen[i] = q * top
@@ -186,7 +186,7 @@ def _unseen_masses(pair, model):  # type: ignore[no-untyped-def]
 @numba.njit(cache=True, nogil=True)
 def _value_bounds(order, chain, model, Y):  # type: ignore[no-untyped-def]
     """Return bounds on V^pi(start) and on V^pi everywhere (corollary of lemma 7)."""
-    N, first = len(order), chain.place[model.start]
+    N, first = len(order), chain.row_of[model.start]
     value, most, none = np.inf, 0.0, np.zeros(N)
     for i in range(N):
         bound = min(chain.F[i, N] + weighted_error(chain.F[i, :N], none, chain, model.quiet_log), Y[order[i]])
@@ -199,8 +199,8 @@ def _value_bounds(order, chain, model, Y):  # type: ignore[no-untyped-def]
 @numba.njit(cache=True, nogil=True)
 def _action_gains(order, chain, model, V, Y, policy):  # type: ignore[no-untyped-def]
     """Return the gains [N, A + 1] of lemma 8: how much better than the policy each action may be, the reset last."""
-    place, F = chain.place, chain.F
-    N, first = len(order), place[model.start]
+    row_of, F = chain.row_of, chain.F
+    N, first = len(order), row_of[model.start]
     A = model.support.shape[0] // len(V)
     v = F[:, N]
     sd, span, mean = np.empty(N + 1), np.empty(N + 1), np.empty(N + 1)
@@ -219,7 +219,7 @@ def _action_gains(order, chain, model, V, Y, policy):  # type: ignore[no-untyped
             gain[i, a] = Y[s] - 1.0
             if model.support[x] == 0:
                 continue
-            column_moments(x, model, place, F, sd, span, mean)
+            column_moments(x, model, row_of, F, sd, span, mean)
             off = weighted_error(mean[:N], F[i, :N], chain, model.quiet_log)
             off += advantage_noise(model.r[x], model.q[x], chain.top, chain.beta, sd, span, mean)
             gain[i, a] = min(gain[i, a], v[i] - mean[N] - 1.0 + off)
@@ -232,8 +232,8 @@ def _iterate_suboptimality(order, chain, model, gain, elsewhere, V, Y, policy, r
 
     ``elsewhere`` bounds the sub-optimality in states never seen.
     """
-    place, end = chain.place, chain.end
-    N, first = len(order), place[model.start]
+    row_of, end = chain.row_of, chain.end
+    N, first = len(order), row_of[model.start]
     A = model.support.shape[0] // len(V)
     Z = chain.Z
     for i in range(N):
@@ -253,13 +253,13 @@ def _iterate_suboptimality(order, chain, model, gain, elsewhere, V, Y, policy, r
                 if model.support[x] > 0:
                     m, variance, most = 0.0, 0.0, 0.0
                     for k in range(model.support[x]):
-                        z = Z[place[model.successor[x, k]]]
+                        z = Z[row_of[model.successor[x, k]]]
                         m += model.p_split[x, k] * z
                         most = max(most, z)
                     if policy[s] != a and gain[i, a] + (1.0 - model.q[x]) * most <= best:
                         continue  # not the argmax for any variance: saves most of the second pass
                     for k in range(model.support[x]):
-                        variance += model.p_split[x, k] * (Z[place[model.successor[x, k]]] - m) ** 2
+                        variance += model.p_split[x, k] * (Z[row_of[model.successor[x, k]]] - m) ** 2
                     # Other actions pay nothing for their unseen mass here: lemma 9 only uses V* >= 0 there.
                     up = closed_form_up(m, variance, most, model.r[x], model.q[x], ceiling if policy[s] == a else 0.0)
                 if gain[i, a] + up > best:
@@ -279,14 +279,14 @@ def _iterate_suboptimality(order, chain, model, gain, elsewhere, V, Y, policy, r
 
 
 @numba.njit(**VECTOR_MATH_OPTIONS)
-def column_moments(x, model, place, F, sd, span, mean):  # type: ignore[no-untyped-def]
+def column_moments(x, model, row_of, F, sd, span, mean):  # type: ignore[no-untyped-def]
     """Standard deviation, range and mean of every column of F [N, m] over the observed successors of the pair x."""
     # Up to four successors are one loop that keeps everything in registers.
-    o, first = model.support[x], np.uintp(place[model.successor[x, 0]])
+    o, first = model.support[x], np.uintp(row_of[model.successor[x, 0]])
     if o <= 4:
-        i1, w1 = _successor_and_weight(x, 1, model, place)
-        i2, w2 = _successor_and_weight(x, 2, model, place)
-        i3, w3 = _successor_and_weight(x, 3, model, place)
+        i1, w1 = _successor_and_weight(x, 1, model, row_of)
+        i2, w2 = _successor_and_weight(x, 2, model, row_of)
+        i3, w3 = _successor_and_weight(x, 3, model, row_of)
         for y in range(F.shape[1]):
             d1, d2, d3 = F[i1, y] - F[first, y], F[i2, y] - F[first, y], F[i3, y] - F[first, y]
             m = w1 * d1 + w2 * d2 + w3 * d3
@@ -297,7 +297,7 @@ def column_moments(x, model, place, F, sd, span, mean):  # type: ignore[no-untyp
     low, high = np.zeros(F.shape[1]), np.zeros(F.shape[1])  # relative to the first successor
     mean[:], sd[:] = 0.0, 0.0
     for k in range(1, o):
-        i, w = _successor_and_weight(x, k, model, place)
+        i, w = _successor_and_weight(x, k, model, row_of)
         for y in range(F.shape[1]):
             d = F[i, y] - F[first, y]
             mean[y] += w * d
@@ -310,10 +310,10 @@ def column_moments(x, model, place, F, sd, span, mean):  # type: ignore[no-untyp
 
 
 @numba.njit(**VECTOR_MATH_OPTIONS)
-def _successor_and_weight(x, k, model, place):  # type: ignore[no-untyped-def]
+def _successor_and_weight(x, k, model, row_of):  # type: ignore[no-untyped-def]
     """Return the index and weight of the k-th successor of a pair; beyond the last, the first one with weight zero."""
     inside = k < model.support[x]
-    return np.uintp(place[model.successor[x, k if inside else 0]]), model.p_split[x, k] if inside else 0.0
+    return np.uintp(row_of[model.successor[x, k if inside else 0]]), model.p_split[x, k] if inside else 0.0
 
 
 @numba.njit(**FAST_SUM_OPTIONS)

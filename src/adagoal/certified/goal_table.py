@@ -131,10 +131,10 @@ class GoalTable:
             self._hop_counts, self._known_support, self.counts.start, self.counts.successor, self.counts.support
         )
         near = self._hop_counts <= self.cap - 1
-        found = np.zeros(len(self.column) + 1, bool)  # the last entry takes index -1
-        found[self.space.goals_of_states[: self.counts.n_states][near]] = True
+        nearby = np.zeros(len(self.column) + 1, bool)  # the last entry takes index -1
+        nearby[self.space.goals_of_states[: self.counts.n_states][near]] = True
         known = len(self.D)
-        for goal in np.flatnonzero(found[:-1] & (self.column == 0)):
+        for goal in np.flatnonzero(nearby[:-1] & (self.column == 0)):
             self._add_column(int(goal))
         if len(self.D) > known:
             self.zero_at_goals(np.arange(known, len(self.D)))
@@ -143,16 +143,16 @@ class GoalTable:
         """Return [S, W] the positions in ``block`` of the goals of every state, -1 for others: what a sweep reads."""
         if not self.space.members_complete:
             self.zero_at_goals(block[block > 0])  # some of their states may be new
-        found: Longs = block_positions(block, len(self.D), self.column, self.space.goals_of_states)
-        return found
+        positions: Longs = block_positions(block, len(self.D), self.column, self.space.goals_of_states)
+        return positions
 
     def goals_of_states(self) -> Longs:
         """Return [S, W] the goals of every state, OTHER_GOALS for those that share column 0."""
         if len(self.D) > self.space.goal_bound:
             return self.space.goals_of_states
         own = np.append(np.where(self.column > 0, np.arange(len(self.column)), OTHER_GOALS), -1)
-        found: Longs = own[self.space.goals_of_states]
-        return found
+        goals: Longs = own[self.space.goals_of_states]
+        return goals
 
     def zero_at_goals(self, columns: Longs) -> None:
         """Set both bounds to zero in the states of these goals."""
@@ -264,14 +264,14 @@ def shorten_hop_counts(hops, known, start, successor, support):  # type: ignore[
 @numba.njit(cache=True, nogil=True)
 def block_positions(block, columns, column, at):  # type: ignore[no-untyped-def]
     """Return [S, W] the positions in ``block`` of the goals ``at`` [S, W] of every state, -1 for others."""
-    position, found = np.full(columns, -1), np.full(at.shape, -1)
+    position, out = np.full(columns, -1), np.full(at.shape, -1)
     for b in range(len(block)):
         position[block[b]] = b
     for s in range(at.shape[0]):
         for k in range(at.shape[1]):
             if at[s, k] >= 0:
-                found[s, k] = position[column[at[s, k]]]
-    return found
+                out[s, k] = position[column[at[s, k]]]
+    return out
 
 
 @numba.njit(cache=True, nogil=True)

@@ -91,11 +91,11 @@ class Heuristics:
     dual_cost: float = 20.0
     """Cost of one exact dual, in closed forms."""
     gap_cost_cubic: float = 0.1
-    """Cost of the action gaps of one goal per S^3 (elimination, mostly of zeros), and"""
+    """Cost of the action gaps of one goal, per S^3: eliminations, which skip zeros."""
     gap_cost_quadratic: float = 40.0
-    """per S^2 (moments of all columns of the inverse)."""
+    """Cost of the action gaps of one goal, per S^2: moments of all columns of the inverse."""
     hop_cost: float = 10.0
-    """Cost of hops per goal and pair: the pairs are searched a few times."""
+    """Cost of hops, per goal and pair: every pair is searched a few times."""
 
     # Time between plans, in steps
     min_replan_steps: int = 16
@@ -117,24 +117,25 @@ class Heuristics:
     """Operations of one block from which a plan in a large world has several."""
     max_blocks_per_plan: int = 8
     many_goals: int = 2048
-    """Above this number of goals planning dominates the run time if plans have several blocks, so"""
+    """Above this number of goals planning dominates the run time, if plans have several blocks."""
     many_goals_cost_factor: float = 0.1
-    """closed forms are charged at this share of their cost."""
+    """Share of their cost that closed forms are charged then."""
 
     # Exact duals
     min_dual_step_growth: float = 1.01
     """Exact duals of a goal follow at the earliest when the step count has grown by this factor. Errors fall like
     1/sqrt(steps), so the factor shrinks from ``max_dual_step_growth`` to this one as the error approaches epsilon."""
     urgent_error_share: float = 0.9
-    """Goals with less than this share of the largest error are not played yet, so their duals wait for"""
+    """Goals with less than this share of the largest error are not played yet, so their duals may wait."""
     deferred_dual_step_growth: float = 1.25
-    """this growth. It is finite so that runs which end early have useful bounds for these goals, too."""
+    """Growth of the step count that those duals wait for. It is finite, so runs that end early have useful bounds for
+    these goals too."""
 
     # Probing of action gaps
     rare_probe_period: int = 10
-    """One rollout of this many probes action gaps if intervals give the smaller error, and"""
+    """One rollout of this many probes action gaps if the interval upper - D is the smaller bound."""
     frequent_probe_period: int = 3
-    """all but one of this many if gaps do."""
+    """All rollouts but one of this many probe them if the gap is the smaller bound."""
     gap_preference: float = 1.5
     """Gaps up to this multiple of the interval count as smaller: probing makes them so."""
     probe_horizon: float = 4.0

@@ -113,8 +113,8 @@ def load_lanes(context: Any, array: Any, row: Any, first: Any) -> Any:
     """Return array[row, first : first + N_LANES] as lanes."""
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        found = builder.load(_lanes_pointer(context, builder, signature, args), align=array.dtype.bitwidth // 8)
-        return found if array.dtype == types.float64 else builder.sitofp(found, _VECTOR_TYPE)
+        value = builder.load(_lanes_pointer(context, builder, signature, args), align=array.dtype.bitwidth // 8)
+        return value if array.dtype == types.float64 else builder.sitofp(value, _VECTOR_TYPE)
 
     return SimdLanes()(array, row, first), build
 
@@ -170,10 +170,10 @@ def largest_lane(context: Any, lanes: Any) -> Any:
     """Return the largest lane."""
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        found = builder.extract_element(args[0], ir.Constant(ir.IntType(32), 0))
+        largest = builder.extract_element(args[0], ir.Constant(ir.IntType(32), 0))
         for i in range(1, N_LANES):
             other = builder.extract_element(args[0], ir.Constant(ir.IntType(32), i))
-            found = builder.select(builder.fcmp_ordered(">", other, found), other, found)
-        return found
+            largest = builder.select(builder.fcmp_ordered(">", other, largest), other, largest)
+        return largest
 
     return types.float64(lanes), build

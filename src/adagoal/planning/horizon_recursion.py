@@ -1,23 +1,24 @@
-"""The backward recursion of AdaGoal-UCBVI (label ``subsect_choices``) for all goals at once.
+"""The backward recursion of AdaGoal-UCBVI over H stages, for all goals at once (label ``subsect_choices``).
 
-One pass from stage H to stage 1 computes, for every goal g, with p = p_hat and left = H - h + 1,
+One pass from stage H to stage 1 computes for every goal g, with p = p_hat and left = H - h + 1,
 
     Q~(s, a) = clip(1 - 3 sqrt(w Var_p V~) - b - c p(V_ - V~) + p V~,  1, left)
     Q_(s, a) = clip(1 + 3 sqrt(w Var_p V~) + b + c p(V_ - V~) + p V_,  1, left)
     U(s, a)  = clip(    6 sqrt(w Var_p V~) + b' + (1 + 3c) p U(., pi),  0, left)
 
 and V~(s) = min_a Q~(s, a) with its argmin pi(s), V_(s) = min_a Q_(s, a). All three are 0 on g, at every stage.
-The reset, action number A, is known: 1 + V~(s0), 1 + V_(s0) and U(s0, pi) of the next stage; it is the only action of a
+The reset, action A, is known: it has 1 + V~(s0), 1 + V_(s0) and U(s0, pi) of the next stage. It is the only action of a
 terminal state. Ties go to the lowest action.
 
-The bonus b = flat + left * slope of a pair and b' = flat_u + 2 left * slope stand for every variant of the paper:
+The bonuses b = flat + left * slope and b' = flat_u + 2 left * slope of a pair cover every variant of the paper:
 
     literal     w = beta* / n,  flat = 14 H^2 beta / n,  flat_u = 36 H^2 beta / n,  slope = 0,  c = 1/H
     simplified  w = 0,          flat = sqrt(1/n),        flat_u = 2 sqrt(1/n),      slope = 1/n,  c = 0
 
-An infinite flat (n = 0) sends Q~ to its lower clip, Q_ and U to their upper one. c = 0 leaves out V_ and the variance.
+An infinite flat (n = 0) sends Q~ to its lower clip, Q_ and U to their upper one. With c = 0, V_ and the variance are
+not computed.
 
-Values lie as [S, goals of a block], goals innermost: every inner loop is a vector operation, and a block stays in the
+Values are [S, goals of a block] with goals innermost: every inner loop is a vector operation, and a block stays in the
 cache for all H stages.
 """
 
@@ -27,12 +28,12 @@ import numba
 import numpy as np
 
 GOALS_PER_BLOCK = 64
-"""Goals that are planned together."""
+"""Goals planned together: three values of two stages for all states must fit the cache."""
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def plan_finite_horizon(kernel, bonus, targets, horizon):  # type: ignore[no-untyped-def]
-    """The policies pi [H, S, G], V~_1(s0) [G] and U_1(s0, pi) [G]."""
+    """Return the policies pi [H, S, G], V~_1(s0) [G] and U_1(s0, pi) [G]."""
     start, n_states = kernel.start, kernel.terminal.shape[0]
     n_actions = kernel.support.shape[0] // n_states
     policy = np.empty((horizon, n_states, targets.size), np.int16)
@@ -67,7 +68,8 @@ def plan_finite_horizon(kernel, bonus, targets, horizon):  # type: ignore[no-unt
 
 @numba.njit(cache=True, nogil=True)
 def _stage_moments(x, kernel, values, pessimistic, out):  # type: ignore[no-untyped-def]
-    """Rows of out [4, G]: means of V~, V_, U under p, and the variance of V~, in two passes (no cancellation)."""
+    """Write into out [4, G] the means of V~, V_ and U under p, and the variance of V~."""
+    # two passes, because the one-pass variance cancels
     out[:] = 0.0
     for k in range(kernel.support[x]):
         s, q = kernel.successor[x, k], kernel.p[x, k]
@@ -85,7 +87,9 @@ def _stage_moments(x, kernel, values, pessimistic, out):  # type: ignore[no-unty
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def _take_better_action(x, action, bonus, left, mean, best, worst, gap, chosen):  # type: ignore[no-untyped-def]
-    """Take the action, that of the pair x, wherever its Q~ is at most the best so far; mean [4, G], the others [G]."""
+    """Take the action of the pair x for goals whose Q~ is at most the best so far; mean [4, G], the others [G]."""
+    # Actions come in descending order and ties replace, so the lowest action wins. Selections instead of branches
+    # keep the loop vectorised.
     weight, correction = bonus.weight[x], bonus.correction
     flat, flat_u = bonus.flat[x] + left * bonus.slope[x], bonus.flat_u[x] + 2.0 * left * bonus.slope[x]
     for j in range(best.shape[0]):
@@ -102,6 +106,6 @@ def _take_better_action(x, action, bonus, left, mean, best, worst, gap, chosen):
 
 @numba.njit(cache=True, nogil=True)
 def _clip_value(x, low, high):  # type: ignore[no-untyped-def]
-    """max(min(x, high), low)."""
+    # selections instead of branches, as above
     y = x if x < high else high
     return y if y > low else low

@@ -1,13 +1,13 @@
-"""Sweeps for linear mixtures: p(s' | x) = <theta, phi(s' | x)> with known phi [d] and an unknown theta.
+"""Sweeps for linear mixtures: p(s' | x) = <theta, phi(s' | x)> with known phi [d] and unknown theta.
 
-With phi_f(x) = sum_{s'} phi(s' | x) f(s'), a mean is p f = <theta, phi_f>, and what is known about theta bounds it by
-<theta, phi_f> -+ ||root^T phi_f||, for the centre theta and the root of a
+With phi_f(x) = sum_{s'} phi(s' | x) f(s'), a mean is p f = <theta, phi_f>. The confidence region of theta bounds it by
+<theta, phi_f> -+ ||root^T phi_f||, with the centre theta and the root of a
 :class:`~adagoal.planning.model_arrays.ThetaRegion` (certified bounds) or of one goal's
 :class:`~adagoal.planning.model_arrays.RidgeEstimates` (the H stages of the paper).
 
-*Certified bounds.* root^T row_sums[x] = 0, so that f may be shifted by a constant: f is centred at f(s) against
-cancellation. Two more bounds on p f need no data: where theta lies in the simplex, p f lies between the smallest and
-the largest entry of phi_f, else between the smallest and the largest f on the support.
+*Certified bounds.* root^T row_sums[x] = 0, so f may be shifted by a constant: f is centred at f(s) against
+cancellation. Two more bounds on p f need no data: p f lies between the smallest and the largest entry of phi_f if theta
+is in the simplex, and between the smallest and the largest f on the support otherwise.
 
 *H stages* (eq. ``eq_LFA_Q``, ``eq_LFA_pi``, ``eq_LFA_U``): h = H, ..., 1 with the clip range [1[s != g], H - h + 1]
 for Q and [0, H - h + 1] for U, 0 at the goal. The reset, action A, is known: Q = 1 + V_{h+1}(s0), U = U_{h+1}(s0).
@@ -33,9 +33,9 @@ def improve_mixture_bounds(
     greedy: Actions,
     policy: Actions,
 ) -> tuple[Floats, Floats, Actions, Actions]:
-    """Lower bounds V with their greedy actions, upper bounds Y with the policy that they hold for: all [B, S].
+    """Improve lower bounds V with their greedy actions, and upper bounds Y with their policy, all [B, S].
 
-    Each goal is swept from itself outwards; where it cannot be reached below the cap, the reset is the best action.
+    Each goal is swept from itself outwards. The reset is the best action in states that cannot reach it below the cap.
     """
     start, cap = features.start, reach.cap
     for b in range(reach.targets.size):
@@ -56,7 +56,7 @@ def improve_mixture_bounds(
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def _expected_feature(x, features, f, centre, phi):  # type: ignore[no-untyped-def]
-    """phi <- phi_f(x) with f shifted by the number ``centre``; returns the smallest and the largest such f."""
+    """phi <- phi_f(x) with f shifted by ``centre``. Return the smallest and the largest shifted f."""
     least, most = np.inf, -np.inf
     phi[:] = 0.0
     for j in range(features.indptr[x], features.indptr[x + 1]):
@@ -70,7 +70,7 @@ def _expected_feature(x, features, f, centre, phi):  # type: ignore[no-untyped-d
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def _mean_and_width(phi, theta, root):  # type: ignore[no-untyped-def]
-    """<theta, phi> and ||root^T phi||."""
+    """Return <theta, phi> and ||root^T phi||."""
     d = len(phi)
     mean, square = 0.0, 0.0
     for i in range(d):
@@ -85,7 +85,7 @@ def _mean_and_width(phi, theta, root):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def _mean_interval(x, s, features, region, f, phi):  # type: ignore[no-untyped-def]
-    """Bounds [low, up] on p_x f, for a pair x of the state s."""
+    """Return bounds (low, up) on p_x f for a pair x of the state s."""
     least, most = _expected_feature(x, features, f, f[s], phi)
     if region.simplex:
         least, most = phi.min(), phi.max()
@@ -95,10 +95,10 @@ def _mean_interval(x, s, features, region, f, phi):  # type: ignore[no-untyped-d
 
 @numba.njit(cache=True, nogil=True)
 def mixture_lower_sweep(order, goal, features, region, cap, V, policy):  # type: ignore[no-untyped-def]
-    """V [S] <- max(V, T_low V) over the states of ``order``, policy <- the greedy actions; returns the largest rise.
+    """V [S] <- max(V, T_low V) at the states of ``order``, policy <- the greedy actions. Return the largest rise.
 
     T_low V(s) = min{ cap, 1 + V(start), min_a 1 + Low_sa(V) }, 0 in the states of ``goal`` [S]; the reset is action A.
-    Where V(s) is 1 + V(start) or more, nothing can rise, and the policy resets.
+    A state with V(s) >= 1 + V(start) cannot rise, and the policy resets there.
     """
     A = (len(features.indptr) - 1) // len(V)
     phi = np.empty(len(region.theta))
@@ -119,7 +119,7 @@ def mixture_lower_sweep(order, goal, features, region, cap, V, policy):  # type:
 
 @numba.njit(cache=True, nogil=True)
 def mixture_upper_sweep(order, goal, features, region, cap, Y, policy):  # type: ignore[no-untyped-def]
-    """Y [S] <- min(Y, T_up Y) over the states of ``order``; where Y falls, the policy follows. Returns the fall.
+    """Y [S] <- min(Y, T_up Y) at the states of ``order``; if Y falls, the policy takes the action. Return the fall.
 
     T_up Y(s) = min{ 1 + Y(start), min_a 1 + Up_sa(Y) }, 0 at the goal. The reset is tried in every state.
     """
@@ -145,9 +145,9 @@ def mixture_upper_sweep(order, goal, features, region, cap, Y, policy):  # type:
 
 @numba.njit(cache=True, nogil=True)
 def plan_mixture_horizon(features, value, error, targets, horizon):  # type: ignore[no-untyped-def]
-    """The policies [H, S, G], and V_h and U_h [S, G] for h = 1 and 2 as [2, S, G], goal by goal.
+    """Return the policies [H, S, G], and V_h and U_h for h = 1 and 2 as [2, S, G], goal by goal.
 
-    ``value`` and ``error`` are the regressions (Ridge) with the targets V and U.
+    ``value`` and ``error`` are the ridge regressions with the targets V and U.
     """
     start, S, G = features.start, len(features.terminal), targets.size
     A = (len(features.indptr) - 1) // S

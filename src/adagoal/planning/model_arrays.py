@@ -1,8 +1,8 @@
-"""What the sweeps read and write: named tuples of arrays.
+"""Inputs of the compiled planners: named tuples of arrays.
 
-S states, A actions beside the reset, G goals. The pair (s, a) has the number x = s * A + a, one of X = S * A. The reset
-is action number A: it leads to ``start``, costs one step, is known, and is the only action of a terminal state. A is
-nowhere stored: it is the number of pairs over that of states.
+There are S states, A actions besides the reset, and G goals. The pair (s, a) has the number x = s * A + a, one of
+X = S * A. The reset is action A: it leads to ``start``, costs one step, is known, and is the only action of a terminal
+state. A is not stored: it is the number of pairs divided by the number of states.
 """
 
 from __future__ import annotations
@@ -21,188 +21,128 @@ BLOCK_GOALS = 16
 
 
 class TransitionKernel(NamedTuple):
-    """Probabilities of successors, with K places for those of a pair."""
+    """Probabilities of successors in padded rows of K entries."""
 
-    successor: Ints
-    """[X, K]"""
-    p: Floats
-    """[X, K]"""
-    support: Ints
-    """[X] places in use; 0 for a pair never tried"""
-    terminal: Bools
-    """[S]"""
+    successor: Ints  # [X, K]
+    p: Floats  # [X, K]
+    support: Ints  # [X] entries in use; 0 for a pair never tried
+    terminal: Bools  # [S]
     start: int
 
 
 class EmpiricalModel(NamedTuple):
-    """An empirical kernel, and what is known for sure about the true one (docs/theory.md)."""
+    """An empirical kernel and its distance from the true one (docs/theory.md, lemmas 1 to 3)."""
 
-    successor: Ints
-    """[X, K]"""
-    p: Floats
-    """[X, K] empirical probabilities, from all transitions"""
-    p_split: Floats
-    """[X, K] those that go with r: from the transitions since the last new successor was found"""
-    support: Ints
-    """[X] number of successors in use; 0 for a pair never tried"""
-    r_low: Floats
-    """[X] radius for one fixed function per goal, successors anywhere (lemma 1)"""
-    r: Floats
-    """[X] radius for all functions at once, on the observed successors (lemma 2)"""
-    q: Floats
-    """[X] bound on the mass of successors never observed (lemma 3)"""
-    complete: Bools
-    """[X] pairs of which all successors are known: q is 0, and lower bounds take r instead of r_low"""
-    quiet: Floats
-    """[X] visits of the pairs in the quiet window, 0 outside it (lemma 3b)"""
-    quiet_log: float
-    """sum_x quiet[x] ln(1/(1 - unseen mass of x)) is at most this"""
-    terminal: Bools
-    """[S]"""
+    successor: Ints  # [X, K]
+    p: Floats  # [X, K] frequencies in all transitions
+    p_split: Floats  # [X, K] the centre for r: frequencies since the last new successor
+    support: Ints  # [X] observed successors; 0 for a pair never tried
+    r_low: Floats  # [X] radius for one fixed function per goal, successors anywhere (lemma 1)
+    r: Floats  # [X] radius for all functions at once, on the observed successors (lemma 2)
+    q: Floats  # [X] bound on the mass of successors never observed (lemma 3)
+    complete: Bools  # [X] pairs whose successors are all known: q is 0, and lower bounds use r instead of r_low
+    quiet: Floats  # [X] visits inside the window, 0 outside (lemma 3b)
+    quiet_log: float  # sum_x quiet[x] ln(1/(1 - unseen mass of x)) is at most this
+    terminal: Bools  # [S]
     start: int
 
 
 class RobustModel(NamedTuple):
-    """What is known about a kernel as a set of distributions per pair (:mod:`adagoal.planning.robust_sweeps`)."""
+    """A set of distributions per pair (:mod:`adagoal.planning.robust_sweeps`)."""
 
-    successor: Ints
-    """[X, K]"""
-    p: Floats
-    """[X, K] the centre: empirical probabilities"""
-    low: Floats
-    """[X, K]"""
-    high: Floats
-    """[X, K] low <= p' <= high for every p' of the set"""
-    support: Ints
-    """[X] places in use; 0 for a pair of which nothing is known"""
-    q: Floats
-    """[X] the most that p' may give to successors which are not listed"""
-    moved: Floats
-    """[X] half the largest L1 distance between p and p'; 1 where the ends say it all"""
-    terminal: Bools
-    """[S]"""
+    successor: Ints  # [X, K]
+    p: Floats  # [X, K] the centre: frequencies
+    low: Floats  # [X, K]
+    high: Floats  # [X, K] low <= p' <= high for every p' of the set
+    support: Ints  # [X] entries in use; 0 for a pair without data
+    q: Floats  # [X] largest mass of successors that are not listed
+    moved: Floats  # [X] half the largest L1 distance between p and p'; 1 without such a constraint
+    terminal: Bools  # [S]
     start: int
 
 
 class GoalBlock(NamedTuple):
-    """Goals whose certified bounds are swept together, and how far."""
+    """Goals whose bounds are swept together, and when to stop."""
 
-    order: Longs
-    """[N] the states to sweep, in this order if order matters; those never seen, successors of none, are left out"""
-    column: Longs
-    """[S, W] the columns of the block whose goals hold s, -1 in places not used; a column may stand for goals that have
-    no state yet"""
-    cap: float
-    """C: values are cut here"""
-    exact: bool
-    """Whether to solve the one-dimensional duals of lemma 4, instead of their closed forms"""
-    sweeps: int
-    """At most so many"""
-    tolerance: float
-    """The change of a sweep that ends it earlier"""
+    order: Longs  # [N] the seen states, in the order of the sweep
+    column: Longs  # [S, W] the columns of the block whose goals contain s, -1 in unused entries
+    cap: float  # C: values are cut here
+    exact: bool  # solve the duals of lemma 4 instead of using their closed forms
+    sweeps: int  # largest number of sweeps
+    tolerance: float  # a sweep with smaller changes is the last
 
 
 class TargetGoals(NamedTuple):
-    """Goals that are planned for together."""
+    """Goals that are planned together."""
 
-    size: int
-    """G"""
-    column: Longs
-    """[S, W] the columns 0..G-1 whose goals hold s, -1 in places not used"""
+    size: int  # G
+    column: Longs  # [S, W] the columns 0..G-1 whose goals contain s, -1 in unused entries
 
 
 class BonusTerms(NamedTuple):
     """The bonuses of the H-stage recursion (:mod:`adagoal.planning.horizon_recursion` has the formulas)."""
 
-    weight: Floats
-    """[X] w"""
-    flat: Floats
-    """[X]"""
-    flat_u: Floats
-    """[X]"""
-    slope: Floats
-    """[X]"""
-    correction: float
-    """c"""
+    weight: Floats  # [X] w
+    flat: Floats  # [X]
+    flat_u: Floats  # [X]
+    slope: Floats  # [X]
+    correction: float  # c
 
 
 class SparseModel(NamedTuple):
-    """A known kernel: row x has the places indptr[x] to indptr[x + 1]."""
+    """A known kernel in CSR form: row x has the entries indptr[x] to indptr[x + 1]."""
 
-    indptr: Longs
-    """[X + 1]"""
-    successors: Ints
-    """[nnz]"""
-    probabilities: Floats
-    """[nnz]"""
-    terminal: Bools
-    """[S]"""
+    indptr: Longs  # [X + 1]
+    successors: Ints  # [nnz]
+    probabilities: Floats  # [nnz]
+    terminal: Bools  # [S]
     start: int
-    reset: bool = True
-    """Whether the reset exists (assumption ``assumption_reset``)"""
+    reset: bool = True  # whether the reset exists (``assumption_reset``)
 
 
 class EnsembleModel(NamedTuple):
-    """M kernels on the same observed successors; what is left of a row goes to one state, its atom."""
+    """M kernels on the same observed successors; the remaining mass of a row goes to one state, its atom."""
 
-    successor: Ints
-    """[X, K]"""
-    support: Ints
-    """[X] places in use"""
-    p: Floats
-    """[M, X, K + 1] the mass of the successors and, in the last place, of the atom"""
-    atom: Ints
-    """[M, X] a state, or S: a virtual state beyond all others"""
-    terminal: Bools
-    """[S]"""
+    successor: Ints  # [X, K]
+    support: Ints  # [X] entries in use
+    p: Floats  # [M, X, K + 1] the mass of the successors and, in the last entry, of the atom
+    atom: Ints  # [M, X] a state, or S for a virtual state
+    terminal: Bools  # [S]
     start: int
-    caps: Floats
-    """[M] where values are cut"""
+    caps: Floats  # [M] where values are cut
 
 
 class MixtureFeatures(NamedTuple):
-    """d known kernels on their common support: p(s' | x) = <theta, features>, with an unknown theta."""
+    """d known kernels on their common support: p(s' | x) = <theta, features> with unknown theta."""
 
-    indptr: Longs
-    """[X + 1]"""
-    successors: Ints
-    """[nnz]"""
-    features: Floats
-    """[nnz, d]"""
-    terminal: Bools
-    """[S]"""
+    indptr: Longs  # [X + 1]
+    successors: Ints  # [nnz]
+    features: Floats  # [nnz, d]
+    terminal: Bools  # [S]
     start: int
 
 
 class ThetaRegion(NamedTuple):
-    """Where theta* lies: centre and width of every linear function of it."""
+    """Confidence region of theta*: centre and width of every linear function."""
 
-    theta: Floats
-    """[d] the centre; <theta, row_sums[x]> = 1"""
-    root: Floats
-    """[d, k] the radius included: <theta* - theta, v> lies within +-||root^T v||"""
-    simplex: bool
-    """Whether theta* also lies in the simplex"""
+    theta: Floats  # [d] the centre; <theta, row_sums[x]> = 1
+    root: Floats  # [d, k] |<theta* - theta, v>| <= ||root^T v||
+    simplex: bool  # whether theta* also lies in the simplex
 
 
 class RidgeEstimates(NamedTuple):
-    """One ridge regression per goal, as the H-stage recursion reads it."""
+    """One ridge regression per goal, for the H-stage recursion."""
 
-    theta: Floats
-    """[G, d]"""
-    root: Floats
-    """[G, d, d]: ||root^T v|| = beta ||v||_{Sigma^-1}"""
+    theta: Floats  # [G, d]
+    root: Floats  # [G, d, d]: ||root^T v|| = beta ||v||_{Sigma^-1}
 
 
 class MixtureBlock(NamedTuple):
-    """Goals of a mixture whose bounds are swept together, and how far."""
+    """Goals of a mixture whose bounds are swept together, and when to stop."""
 
-    targets: TargetGoals
-    """B goals"""
-    direct: Bools
-    """[B, S] where the goal may be reached, without a reset, in less than the cap; elsewhere the reset is best"""
-    reachable: Bools
-    """[S] where the start may lead"""
+    targets: TargetGoals  # B goals
+    direct: Bools  # [B, S] states that may reach the goal below the cap without a reset
+    reachable: Bools  # [S] states that the start may reach
     cap: float
     sweeps: int
     tolerance: float
@@ -210,27 +150,27 @@ class MixtureBlock(NamedTuple):
 
 @numba.njit(cache=True, nogil=True)
 def goal_holds_state(column, s, b):  # type: ignore[no-untyped-def]
-    """Whether the goal of column b holds the state s; column: [S, W]."""
-    found = False
+    """Return whether the goal of column b contains the state s; column: [S, W]."""
+    inside = False
     for k in range(column.shape[1]):
-        found |= column[s, k] == b
-    return found
+        inside |= column[s, k] == b
+    return inside
 
 
 def to_sparse_model(mdp: TabularMDP, reset: bool = True) -> SparseModel:
-    """A known world; ``reset=False`` takes the reset action away."""
+    """Return the arrays of a known model; ``reset=False`` removes the reset action."""
     return SparseModel(mdp.indptr, mdp.successors, mdp.probabilities, mdp.terminal, mdp.start, reset)
 
 
 def features_from_mixture(mixture: LinearMixture) -> MixtureFeatures:
-    """The known kernels of a linear mixture."""
+    """Return the known kernels of a linear mixture."""
     return MixtureFeatures(mixture.indptr, mixture.successors, mixture.features, mixture.terminal, mixture.start)
 
 
 def pad_kernel(model: SparseModel) -> TransitionKernel:
-    """A known kernel with as many places for each pair as the widest one needs."""
+    """Return a known kernel with rows padded to the widest one."""
     support = np.diff(model.indptr).astype(np.int32)
-    places = np.arange(support.max()) < support[:, None]
-    successor, p = np.zeros(places.shape, np.int32), np.zeros(places.shape)
-    successor[places], p[places] = model.successors, model.probabilities
+    used = np.arange(support.max()) < support[:, None]
+    successor, p = np.zeros(used.shape, np.int32), np.zeros(used.shape)
+    successor[used], p[used] = model.successors, model.probabilities
     return TransitionKernel(successor, p, support, model.terminal, model.start)

@@ -1,18 +1,18 @@
-"""Robust value iteration: bounds on all goals when every pair has a set of distributions, not one.
+"""Robust value iteration: bounds for all goals if every pair has a set of distributions (interval MDPs, L1 balls).
 
-The set of a pair x has a centre p_hat on its observed successors, and holds every p' with
+The set of a pair x has a centre p_hat on its observed successors and contains every p' with
 
     low <= p' <= high on these,    p'(all others) <= q,    half the L1 distance of p' and p_hat <= moved.
 
 With ``moved = 1`` this is an interval MDP; with ``low = 0``, ``high = q = 1`` it is an L1 ball. The extreme values of
-p' f over the set are found by moving mass, from the successors where f is smallest to those where it is largest (or the
-other way round), until nothing may be moved: an exchange of two moves shows that no other p' does better. Successors
-that are not listed count with the best or the worst that a state may have: 0 for lower bounds, ``top`` for upper ones.
+p' f over the set come from moving mass from successors of small f to successors of large f (or the other way round)
+until the constraints forbid it: an exchange argument shows that no other p' does better. Successors never observed have
+the best or worst possible value: 0 for lower bounds, ``top`` for upper ones.
 
     T_low V(s) = min{ cap, 1 + V(start), min_a 1 + min_p' p' V },    V <- max(V, T_low V)
     T_up  Y(s) = min{ 1 + Y(start),      min_a 1 + max_p' p' Y },    Y <- min(Y, T_up Y)
 
-Both are 0 at the goal. Where the true kernel lies in the sets, every iterate is a bound (docs/theory.md, lemmas 5, 6).
+Both are 0 at the goal. If the true kernel lies in the sets, every iterate is a bound (docs/theory.md, lemmas 5, 6).
 """
 
 from __future__ import annotations
@@ -25,21 +25,22 @@ from adagoal.planning.model_arrays import goal_holds_state
 
 @numba.njit(cache=True, nogil=True)
 def extreme_mean(x, b, model, F, outside, sign, value, order):  # type: ignore[no-untyped-def]
-    """The largest (``sign`` = 1) or smallest (-1) p' F[:, b] over the set of x, ``outside`` being F off its successors.
+    """Return the largest (``sign`` = 1) or smallest (-1) p' F[:, b] over the set of x.
 
-    ``value`` and ``order``: [K + 1] to work in.
+    ``outside`` is F at successors never observed. ``value`` and ``order`` [K + 1] are scratch arrays.
     """
+    # Insertion sort by value: rows are short, and index o stands for all successors never observed.
     o = model.support[x]
     total = 0.0
     for k in range(o + 1):
         value[k] = sign * (F[model.successor[x, k], b] if k < o else outside)
         if k < o:
             total += model.p[x, k] * value[k]
-        place = k
-        while place > 0 and value[order[place - 1]] > value[k]:
-            order[place] = order[place - 1]
-            place -= 1
-        order[place] = k
+        rank = k
+        while rank > 0 and value[order[rank - 1]] > value[k]:
+            order[rank] = order[rank - 1]
+            rank -= 1
+        order[rank] = k
     giver, taker, left = 0, o, model.moved[x]
     gives, takes = _movable_mass(x, order[giver], model, False), _movable_mass(x, order[taker], model, True)
     while giver < taker and left > 0.0:
@@ -59,7 +60,7 @@ def extreme_mean(x, b, model, F, outside, sign, value, order):  # type: ignore[n
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def _movable_mass(x, k, model, up):  # type: ignore[no-untyped-def]
-    """How far the probability in place k may rise, or fall; the place after the last stands for all others."""
+    """Return how far the k-th probability may rise (or fall); k = support stands for successors never observed."""
     if k == model.support[x]:
         return model.q[x] if up else 0.0
     return model.high[x, k] - model.p[x, k] if up else model.p[x, k] - model.low[x, k]
@@ -67,16 +68,16 @@ def _movable_mass(x, k, model, up):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def robust_lower_sweep(order, model, block, V, policy):  # type: ignore[no-untyped-def]
-    """V <- max(V, T_low V) over the states of ``order``, policy <- the greedy actions; returns the largest rise."""
+    """V <- max(V, T_low V) at the states of ``order``, policy <- the greedy actions. Return the largest rise."""
     A = model.support.shape[0] // V.shape[0]
-    value, places = np.empty(model.p.shape[1] + 1), np.empty(model.p.shape[1] + 1, np.int64)
+    value, ranking = np.empty(model.p.shape[1] + 1), np.empty(model.p.shape[1] + 1, np.int64)
     rise = 0.0
     for s in order:
         for b in range(V.shape[1]):
             best, action = min(block.cap, 1.0 + V[model.start, b]), A
             for a in range(0 if model.terminal[s] else A):
                 x = s * A + a
-                low = extreme_mean(x, b, model, V, 0.0, -1.0, value, places) if model.support[x] > 0 else 0.0
+                low = extreme_mean(x, b, model, V, 0.0, -1.0, value, ranking) if model.support[x] > 0 else 0.0
                 if 1.0 + low < best:
                     best, action = 1.0 + low, a
             policy[s, b] = action
@@ -88,12 +89,12 @@ def robust_lower_sweep(order, model, block, V, policy):  # type: ignore[no-untyp
 
 @numba.njit(cache=True, nogil=True)
 def robust_upper_sweep(order, model, block, Y, policy):  # type: ignore[no-untyped-def]
-    """Y <- min(Y, T_up Y) over the states of ``order``; where Y falls, the policy takes the action. Returns the fall.
+    """Y <- min(Y, T_up Y) at the states of ``order``; if Y falls, the policy takes the action. Return the largest fall.
 
-    States outside ``order`` (never seen) stand at the cap with the reset as their action.
+    States outside ``order`` (never seen) stand at the cap, with the reset as their action.
     """
     A = model.support.shape[0] // Y.shape[0]
-    value, places = np.empty(model.p.shape[1] + 1), np.empty(model.p.shape[1] + 1, np.int64)
+    value, ranking = np.empty(model.p.shape[1] + 1), np.empty(model.p.shape[1] + 1, np.int64)
     fall = 0.0
     for b in range(Y.shape[1]):
         top = min(block.cap, 1.0 + Y[model.start, b])
@@ -108,7 +109,7 @@ def robust_upper_sweep(order, model, block, Y, policy):  # type: ignore[no-untyp
                 x = s * A + a
                 if model.support[x] == 0:
                     continue
-                up = 1.0 + extreme_mean(x, b, model, Y, top, 1.0, value, places)
+                up = 1.0 + extreme_mean(x, b, model, Y, top, 1.0, value, ranking)
                 if up < Y[s, b]:
                     fall = max(fall, Y[s, b] - up)
                     Y[s, b] = up
@@ -118,9 +119,9 @@ def robust_upper_sweep(order, model, block, Y, policy):  # type: ignore[no-untyp
 
 @numba.njit(cache=True, nogil=True)
 def improve_robust_lower_bounds(model, block, V, policy):  # type: ignore[no-untyped-def]
-    """V and its greedy policy after sweeps forwards and backwards in turn, until they rise by less than the tolerance.
+    """Raise V [S, B], with its greedy policy [S, B], in place, by sweeps in alternating order.
 
-    V and policy: [S, B], changed in place.
+    Sweeps end when they raise V by less than the tolerance.
     """
     backwards = block.order[::-1].copy()
     for i in range(block.sweeps):
@@ -131,7 +132,7 @@ def improve_robust_lower_bounds(model, block, V, policy):  # type: ignore[no-unt
 
 @numba.njit(cache=True, nogil=True)
 def improve_robust_upper_bounds(model, block, Y, policy):  # type: ignore[no-untyped-def]
-    """The same for upper bounds."""
+    """Lower Y [S, B], with the policy [S, B] that it holds for, in the same way."""
     backwards = block.order[::-1].copy()
     for i in range(block.sweeps):
         if robust_upper_sweep(block.order if i % 2 == 0 else backwards, model, block, Y, policy) < block.tolerance:

@@ -1,8 +1,7 @@
-"""Unit-cost shortest paths to sets of states, on kernels whose rows may sum to less than one: how the rivals plan.
+"""Stochastic shortest paths with unit costs, as the baselines and the Bayesian method solve them.
 
-    V = 0 on the targets,   V(s) = min{ cap, 1 + V(s0), min_a 1 + q(s, a) V }  elsewhere,
-
-over the *usable* pairs, q being the rows of the kernel. What a row misses to one goes to the target, where V = 0.
+Every solver is value iteration in place. The reset, action A, leads to s0. Ties go to the lowest action, and to any
+action before the reset.
 """
 
 from __future__ import annotations
@@ -15,14 +14,18 @@ import numpy as np
 from adagoal.planning.model_arrays import goal_holds_state
 
 MAX_PATH_SWEEPS = 5000
-"""Sweeps per problem, at most."""
+"""Sweeps per problem of :func:`solve_shortest_paths`."""
+MAX_VISGO_SWEEPS = 20_000
+"""Sweeps per goal of :func:`solve_visgo`; values are optimistic if they end early."""
 
 
 @numba.njit(cache=True, nogil=True)
 def solve_shortest_paths(kernel, usable, targets, precision, cap):  # type: ignore[no-untyped-def]
-    """V [B, S], from below, up to a residual of ``precision``, and its greedy policy [B, S]; targets [B, S].
+    """Return V [B, S], from below, up to a residual of ``precision``, and its greedy policy [B, S]; targets [B, S].
 
-    Gauss-Seidel value iteration; ties go to the lowest action, and to any action before the reset.
+        V = 0 on the targets,   V(s) = min{ cap, 1 + V(s0), min_a 1 + q(s, a) V }  elsewhere,
+
+    over the *usable* [X] pairs, with q the rows of the kernel. The mass that a row lacks to one goes to the target.
     """
     n_sets, n_states = targets.shape
     n_actions = kernel.support.shape[0] // n_states
@@ -54,26 +57,18 @@ def solve_shortest_paths(kernel, usable, targets, precision, cap):  # type: igno
     return values, policy
 
 
-# VISGO, value iteration with slight goal optimism (Tarbouriech et al. 2021): how LAE and VALAE plan.
-#
-# For a set K of usable pairs and a goal g, with the empirical rows p of n samples each,
-#
-#     Q(s, a) = max{ 0, 1 + n/(n + 1) p V - max{ root sqrt(Var(p, V) iota / n), flat iota / n } },
-#     V(g) = 0,   V(s) = min{ cap, 1 + V(s0), min_a Q(s, a) }  elsewhere.
-#
-# What n/(n + 1) takes away goes to the goal. Where ``flat`` is at least 2 root^2 times the largest V the operator is
-# monotone (lemma C.2 of Cai et al. 2022), so that values rise from zero to its fixed point in any order of the states.
-
-
-MAX_VISGO_SWEEPS = 20_000
-"""Sweeps per goal, at most; values are optimistic before."""
-
-
 @numba.njit(cache=True, nogil=True)
 def solve_visgo(kernel, n, iota, usable, goals, root, flat, precision, cap):  # type: ignore[no-untyped-def]
-    """V [B, S], from below, up to a residual of ``precision``, and its greedy policy [B, S]; goals [B], n, iota [X].
+    """VISGO, value iteration with slight goal optimism (Tarbouriech et al. 2021), for LAE and VALAE.
 
-    Ties go to the lowest action, and to any action before the reset.
+    Return V [B, S], from below, up to a residual of ``precision``, and its greedy policy [B, S]. For the usable pairs
+    [X], with the empirical rows p of n [X] samples each, and iota [X],
+
+        Q(s, a) = max{ 0, 1 + n/(n + 1) p V - max{ root sqrt(Var(p, V) iota / n), flat iota / n } },
+        V(g) = 0,   V(s) = min{ cap, 1 + V(s0), min_a Q(s, a) }  elsewhere.
+
+    The mass that n/(n + 1) removes goes to the goal. If ``flat`` is at least 2 root^2 times the largest V, the operator
+    is monotone (lemma C.2 of Cai et al. 2022), so values rise from zero to its fixed point in any order of states.
     """
     n_sets, n_states = len(goals), len(kernel.terminal)
     n_actions = kernel.support.shape[0] // n_states
@@ -111,18 +106,13 @@ def solve_visgo(kernel, n, iota, usable, goals, root, flat, precision, cap):  # 
     return values, policy
 
 
-# Capped values of all goals in each of M kernels: the planner of the Bayesian estimates.
-#
-#     V_m = min{ C_m, 1 + V_m(s0), min_a 1 + p_m V_m }  off g,  V_m = 0  on g
-#
-# V is [M, S + 1, G]: the last state is virtual, and its value stays what it is.
-
-
 @numba.njit(cache=True, nogil=True)
 def improve_ensemble_values(model, targets, tolerance, sweeps, V, greedy):  # type: ignore[no-untyped-def]
-    """V and its greedy policies [M, S, G] after Gauss-Seidel sweeps, forwards and backwards in turn.
+    """Improve V [M, S + 1, G] and its greedy policies [M, S, G] in each of M kernels, by sweeps in alternating order.
 
-    A member is left alone once a sweep has changed it by less than the tolerance.
+        V_m = min{ C_m, 1 + V_m(s0), min_a 1 + p_m V_m }  off g,   V_m = 0  on g
+
+    The last state is virtual and keeps its value. A member is swept until it changes by less than the tolerance.
     """
     change = np.full(V.shape[0], np.inf)
     for i in range(sweeps):
@@ -136,7 +126,7 @@ def improve_ensemble_values(model, targets, tolerance, sweeps, V, greedy):  # ty
 
 @numba.njit(cache=True, nogil=True)
 def _sweep_member(model, m, targets, backwards, V, greedy):  # type: ignore[no-untyped-def]
-    """One sweep of V [S + 1, G] in member m, in place; returns the largest change. Ties go to the lowest action."""
+    """Sweep V [S + 1, G] of member m once, in place. Return the largest change."""
     successor, p, atom = model.successor, model.p[m], model.atom[m]
     n_states, n_goals = model.terminal.shape[0], targets.size
     n_actions = model.support.shape[0] // n_states

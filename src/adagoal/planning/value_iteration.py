@@ -1,18 +1,18 @@
-"""Values of a known model, one goal after the other, and the greedy actions of any number of goals.
+"""Value iteration on a known model, one goal after the other, and greedy actions for many goals.
 
-A pair (s, a) that stays in s with probability p_ss is eliminated exactly: waiting until it leaves costs
-1 / (1 - p_ss) steps, so that
+A pair (s, a) that stays in s with probability p_ss is eliminated exactly: it leaves after 1 / (1 - p_ss) expected
+steps, so
 
     Q(s, a) = (1 + sum_{s' != s} p(s' | s, a) V(s')) / sum_{s' != s} p(s' | s, a),
 
-with the leaving probability summed, not subtracted from one: nothing cancels where it is tiny.
+with the leaving probability summed, not subtracted from one: nothing cancels if it is tiny.
 
-*Order.* A sweep updates values in place, from the goal outwards, so that it carries what is known at the goal to all
-states at once; what is left to later sweeps is the share of steps that lead away. The states of a goal are numbered
-anew in that order, which is that of their initial values: a sweep then walks through memory once.
+*Order.* A sweep updates values in place, from the goal outwards, so one sweep reaches all states; later sweeps only
+correct for steps that lead away. States are renumbered for every goal in that order, the order of their initial values:
+a sweep then reads memory once from front to back.
 
-*Evaluations.* A sweep over all actions (improvement) is followed by a few over the actions that it has chosen
-(evaluation), at a fraction of the cost. Only improvements measure the Bellman residual and end the iteration.
+*Evaluation.* A sweep over all actions (improvement) is followed by a few over the chosen actions (evaluation), at a
+fraction of the cost. Only improvements measure the Bellman residual and end the iteration.
 """
 
 from __future__ import annotations
@@ -28,37 +28,32 @@ from adagoal.core.types import Actions, Floats, Ints, Longs
 from adagoal.planning.model_arrays import SparseModel, TargetGoals, goal_holds_state
 
 EVALUATION_SWEEPS = 5
-"""Sweeps with fixed actions after each sweep over all of them."""
+"""Evaluation sweeps after each improvement."""
 GOALS_PER_TASK = 16
-"""Goals that a thread takes at a time."""
-ROW_MULTIPLE = 4
-"""Rows are filled up to a multiple of so many places: loops over them then hardly differ in length."""
+"""Goals of one thread at a time."""
+ROW_MULTIPLE = 4  # rows are padded to a multiple of four entries, so action_value can unroll its loop
 NUMBA_OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy"}
 
 
 class RenumberedRows(NamedTuple):
-    """The states of one goal, numbered anew: 0 are its own, then 1 to n - 1; the pair (i, a) has the number i * A + a.
+    """The states of one goal, renumbered: 0 is the goal, then 1 to n - 1; the pair (i, a) has the number i * A + a.
 
-    The number n stands for all other states: there the reset, or leaving for good, is best.
+    The number n stands for all other states, in which the reset, or leaving for good, is best.
     """
 
-    indptr: Longs
-    """[n A + 1]"""
-    successors: Ints
-    """[places] new numbers"""
-    weights: Floats
-    """[places] p(s' | s, a) / leaving probability; 0 where a row is filled up"""
-    costs: Floats
-    """[n A] 1 / leaving probability"""
+    indptr: Longs  # [n A + 1]
+    successors: Ints  # [entries] new numbers
+    weights: Floats  # [entries] p(s' | s, a) / leaving probability; 0 in padding
+    costs: Floats  # [n A] 1 / leaving probability
 
 
 def run_value_iteration(
     model: SparseModel, targets: TargetGoals, V: Floats, cap: float, tolerance: float, sweeps: int
 ) -> tuple[Floats, Floats]:
-    """V [S, G] after value iteration from V, and a bound [G] on each goal's Bellman residual.
+    """Return V [S, G] after value iteration from V, and a bound [G] on each goal's Bellman residual.
 
-    A goal is finished once its residual is at most ``tolerance``. Every state may be left for good at the cost
-    ``cap``. Where V is not below the cap at first, nothing is better than that or the reset: such states are not swept.
+    A goal is finished when its residual is at most ``tolerance``. Every state may be left for good at the cost ``cap``.
+    States whose initial V is not below the cap are not swept: leaving or the reset is best there.
     """
     V, residual = np.ascontiguousarray(V), np.zeros(targets.size)
 
@@ -86,37 +81,38 @@ def _solve_goal_range(
     tolerance: float,
     sweeps: int,
 ) -> None:
-    """Columns ``first`` to ``last`` of the values V [S, G] and of the residuals [G], in place."""
+    """Solve the goals ``first`` to ``last``: columns of V [S, G] and entries of the residuals [G], in place."""
     n_states, n_pairs = V.shape[0], model.indptr.size - 1
-    order, place = np.empty(n_states, np.int32), np.empty(n_states, np.int32)
-    places = model.successors.size + (ROW_MULTIPLE - 1) * n_pairs
+    order, new_index = np.empty(n_states, np.int32), np.empty(n_states, np.int32)
+    n_entries = model.successors.size + (ROW_MULTIPLE - 1) * n_pairs
     rows = RenumberedRows(
-        np.zeros(n_pairs + 1, np.int64), np.zeros(places, np.int32), np.zeros(places), np.empty(n_pairs)
+        np.zeros(n_pairs + 1, np.int64), np.zeros(n_entries, np.int32), np.zeros(n_entries), np.empty(n_pairs)
     )
     values, policy = np.empty(n_states + 1), np.empty(n_states, np.int16)
     for g in range(first, last):
-        n = order_outwards(column, g, V[:, g], cap, order, place)
-        renumber_rows(model, order[:n], place, rows)
+        n = order_outwards(column, g, V[:, g], cap, order, new_index)
+        renumber_rows(model, order[:n], new_index, rows)
         values[0] = 0.0
         for i in range(1, n):
             values[i] = V[order[i], g]
-        start = place[model.start] if model.reset else n
+        start = new_index[model.start] if model.reset else n
         residual[g] = iterate_goal_values(
             rows, n_pairs // n_states, start, values[: n + 1], policy, cap, tolerance, sweeps
         )
         for s in range(n_states):
-            V[s, g] = values[place[s]]
+            V[s, g] = values[new_index[s]]
 
 
 @numba.njit(**NUMBA_OPTIONS)
-def order_outwards(column: Longs, g: int, V: Floats, cap: float, order: Ints, place: Ints) -> int:
-    """The goal g, then the other states with values below the cap, from low to high values up to parts of a step.
+def order_outwards(column: Longs, g: int, V: Floats, cap: float, order: Ints, new_index: Ints) -> int:
+    """Number the goal g and the states with values below the cap by increasing value, up to fractions of a step.
 
-    Returns their number n; order[:n] are the states, ``place`` [S] their new numbers, n for the others. All states of
-    the goal have the number 0, and one of them stands in its place.
+    Return how many there are, n; order[:n] are the states, ``new_index`` [S] their new numbers, n for all others. All
+    states of the goal share the number 0, and ``order`` has one of them.
     """
+    # A counting sort by whole steps: fractions of a step do not matter for the sweeps.
     n_states = V.size
-    order[0] = 0  # for a goal without a state
+    order[0] = 0  # a goal may have no state
     begin = np.zeros(n_states + 2, np.int64)
     for s in range(n_states):
         if V[s] < cap and not goal_holds_state(column, s, g):
@@ -128,21 +124,22 @@ def order_outwards(column: Longs, g: int, V: Floats, cap: float, order: Ints, pl
     for s in range(n_states):
         if goal_holds_state(column, s, g):
             order[0] = s
-            place[s] = 0
+            new_index[s] = 0
         elif V[s] < cap:
             level = int(min(V[s], n_states))
-            place[s] = begin[level]
+            new_index[s] = begin[level]
             order[begin[level]] = s
             begin[level] += 1
         else:
-            place[s] = n
+            new_index[s] = n
     return n
 
 
 @numba.njit(**NUMBA_OPTIONS)
-def renumber_rows(model: SparseModel, order: Ints, place: Ints, rows: RenumberedRows) -> None:
-    """The rows of the states of ``order``, without staying. Indices are unsigned: none is checked for its sign."""
-    A = np.uintp((model.indptr.size - 1) // place.size)
+def renumber_rows(model: SparseModel, order: Ints, new_index: Ints, rows: RenumberedRows) -> None:
+    """Write the rows of the states of ``order``, without self-loops."""
+    # Unsigned indices: Numba would test signed ones for counting from the end.
+    A = np.uintp((model.indptr.size - 1) // new_index.size)
     pair, end = np.uintp(0), np.uintp(0)
     for state in order:
         s = np.uintp(state)
@@ -152,7 +149,7 @@ def renumber_rows(model: SparseModel, order: Ints, place: Ints, rows: Renumbered
             for k in range(np.uintp(model.indptr[x]), np.uintp(last)):
                 if model.successors[k] != state:
                     leaving += model.probabilities[k]
-                    rows.successors[end] = place[np.uintp(model.successors[k])]
+                    rows.successors[end] = new_index[np.uintp(model.successors[k])]
                     rows.weights[end] = model.probabilities[k]
                     end += np.uintp(1)
             rows.costs[pair] = 1.0 / leaving if leaving > 0.0 else np.inf
@@ -168,7 +165,7 @@ def renumber_rows(model: SparseModel, order: Ints, place: Ints, rows: Renumbered
 
 @numba.njit(**NUMBA_OPTIONS)
 def action_value(rows: RenumberedRows, x: int, V: Floats) -> float:
-    """Q of a pair; the places of a row are LANES at a time, written out."""
+    """Return Q of a pair; the loop is unrolled by ROW_MULTIPLE."""
     q, k, end = float(rows.costs[x]), np.uintp(rows.indptr[x]), np.uintp(rows.indptr[x + np.uintp(1)])
     while k < end:
         q += (
@@ -192,11 +189,11 @@ def iterate_goal_values(
     tolerance: float,
     sweeps: int,
 ) -> float:
-    """Gauss-Seidel value iteration on V [n + 1] in place; returns the largest change of the last improvement.
+    """Run Gauss-Seidel value iteration on V [n + 1] in place. Return the largest change of the last improvement.
 
-    That change bounds the Bellman residual of the values that it leaves, because no value that an update has read
-    moved by more. ``start`` is where the reset leads, or n where that is no better than leaving for good. The last
-    entry of V is the value of both, and A their number in ``policy`` [n], which is for the actions chosen.
+    That change bounds the Bellman residual of V, because no value that an update has read moved by more afterwards.
+    ``start`` is where the reset leads, or n if the reset is no better than leaving for good. The last entry of V is the
+    value of both, and action A in ``policy`` [n], the chosen actions, stands for both.
     """
     A, n = np.uintp(n_actions), np.uintp(V.size - 1)
     V[n] = cap if start == n else min(cap, 1.0 + V[start])
@@ -230,11 +227,11 @@ def iterate_goal_values(
 
 @numba.njit(cache=True)
 def improve_policy(model: SparseModel, column: Longs, V: Floats, actions: Actions, margin: float, halt: float) -> int:
-    """Greedy actions [S, G] with respect to V [S, G], in place; returns how many changed.
+    """Write greedy actions [S, G] with respect to V [S, G], in place. Return how many changed.
 
-    An action is replaced only by one that is better by the relative ``margin``; an action of -1 by any.
-    Entries where V is infinite, and the states of the goal, get the reset. ``halt`` is the probability with which
-    every step is the last (see ``_start_policy`` in :mod:`adagoal.exact.solver`).
+    An action is replaced only by one that is better by the relative ``margin``; an action of -1 by any. The reset is
+    written where V is infinite, and in the states of the goal. ``halt`` is the probability that a step is the last
+    (see ``_start_policy`` in :mod:`adagoal.exact.solver`).
     """
     indptr, successors, probabilities, start = model.indptr, model.successors, model.probabilities, model.start
     n_states, n_goals = V.shape
