@@ -63,6 +63,7 @@ class ExplorationSession:
     last_certified: Result | None = None  # in a curriculum, the result of the last finished stage
     _model_is_saved: bool = False
 
+    saves_at_start = True
     interrupt_anywhere = False
     has_progress = True
 
@@ -107,8 +108,7 @@ class ExplorationSession:
 
     def execute(self, monitor: JobMonitor) -> Status:
         """Run the stages; then plan once more for a run that ends early, so its result uses all the data."""
-        monitor.save_checkpoint()
-        self._model_is_saved = True  # or it was in the folder already: a first save that fails raises
+        self._model_is_saved = True  # by the checkpoint at the start
         status = self._run_stages(monitor.after_step)
         ends_early = not status.finished and self.last_certified is None
         if ends_early and methods.find_method(self.setting.method).can_finalize and monitor.save_checkpoint(final=True):

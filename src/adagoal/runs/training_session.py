@@ -59,6 +59,7 @@ class TrainingLimits:
 class TrainingJob:
     """A training run as :func:`adagoal.runs.job.run_job` sees it."""
 
+    saves_at_start = False  # there is no state before the first cycle
     # An update of the networks is one long compiled call. Waiting for it would make a second Ctrl-C useless.
     interrupt_anywhere = True
 
