@@ -217,7 +217,7 @@ def test_nothing_hangs(name: str, way: Any, runs: dict[str, Path], tmp_path: Pat
         ({"status": "void"}, "reasons to be void"),
         ({"radius": 0.5}, "radius breaks the rule minimum 1"),
         ({"certified_radius": 7.0}, "another certified radius"),
-        ({"open_goals": [77]}, "an open goal that is none"),
+        ({"open_goals": [77]}, "an open goal that is not in the result"),
         ({"open_goals": [1]}, "a certificate with open goals"),
         ({"goals": [{"goal": 1, "lower": 5.0, "upper": 1.0, "error": 0.0}]}, "a lower bound above the upper one"),
         ({"goals": [{"goal": 99, "lower": 0.0, "upper": 1.0, "error": 0.0}]}, "a goal that is no state"),

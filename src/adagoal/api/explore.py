@@ -97,13 +97,13 @@ def explore(
     start_seed: draw the start state with this seed at every reset (for environments with a random start).
     max_states: a bound on the number of states, for environments that do not declare it; above the number of integer
         observations, an observation that ends the episode is another state than the same one that does not.
-    workers: so many copies of the environment, given by its name, play each plan at once, in processes of this machine
-        or, with engine="ray", of a Ray cluster (at ``address``); a vector of Gymnasium's is as many workers as it has
-        environments. The run follows from the seed and the number of workers. A script needs the guard
+    workers: number of copies of the environment, given by its name, that play each plan in parallel: in processes of
+        this machine or, with engine="ray", of a Ray cluster (at ``address``). A Gymnasium vector environment is one
+        worker per environment. The run follows from the seed and the number of workers. A script needs the guard
         ``if __name__ == "__main__":`` around the call, because every worker imports it.
     device: "gpu" plans on a GPU (extra gpu, method certified); without one the run says so and uses the processor.
     step_timeout: step the environment in a process of its own, and give up where a step takes longer (in seconds).
-    out: a folder for checkpoints and the result; a run that was killed goes on with :func:`resume`.
+    out: folder for checkpoints and the result; :func:`adagoal.resume` continues a run that was killed.
     overwrite: whether the folder may hold an unfinished run or one of another setting, which is then replaced in the
         moment in which the new one has its first checkpoint.
     record: keep every step in the folder as plain arrays, which :func:`transitions` reads (10 bytes a step).

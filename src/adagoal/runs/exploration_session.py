@@ -172,7 +172,7 @@ class ExplorationSession:
 
     def result_files(self, result: Result) -> FileContents:
         """Return the files of a result, with the model if the user gave one."""
-        return result.contents() | result.companion_contents()
+        return result.contents()
 
     def describe_result(self, result: Result) -> str:
         """Return what a message calls the result."""
@@ -186,8 +186,11 @@ class ExplorationSession:
         """Return the files from which the run continues bit for bit."""
         checkpoint = {CHECKPOINT_FILE: arrays_content(*self.state(), compress=False)}
         if self.last_certified is not None:
-            stage_files = self.last_certified.contents()
-            checkpoint |= dict(zip(STAGE_RESULT_FILES, stage_files.values(), strict=True))
+            contents = self.last_certified.contents()
+            checkpoint |= {
+                STAGE_RESULT_FILES[0]: contents["result.json"],
+                STAGE_RESULT_FILES[1]: contents["policies.npz"],
+            }
         model = None if self._model_is_saved else model_sources.find_user_model(self.run.env)
         results = model_sources.model_folder_contents(model)
         if self.run.counts.transition_log is not None:
