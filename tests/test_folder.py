@@ -370,7 +370,8 @@ def test_a_full_disk_in_the_middle_of_a_file(tmp_path):
         "import resource; from pathlib import Path; import numpy as np\n"
         "from adagoal.core import file_io; from adagoal.runs.run_folder import open_locked_folder\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
-        "for write in (lambda p: file_io.write_arrays(p / 'x.npz', {'x': np.arange(10**6)}, {}, False), held):\n"
+        "large = file_io.arrays_content({'x': np.arange(10**6)}, {}, False)\n"
+        "for write in (lambda p: file_io.write_atomically(p / 'x.npz', large), held):\n"
         "    try: write(Path.cwd())\n"
         "    except file_io.InputError as error: print(error)\n"
     )

@@ -23,9 +23,9 @@ from adagoal.core.file_io import folder_lock
 from adagoal.envs import observation_keys, toy_models
 from adagoal.report import write_report
 from adagoal.runs import run_folder as folders
-from adagoal.runs.exploration_session import ExplorationSession
 from adagoal.runs.exploration_settings import RESULT_SCHEMA
 from adagoal.runs.folder_reader import CHECKPOINTS_FOLDER, MANIFEST_FILE, find_saved_run, staged_file_path
+from adagoal.runs.job import JobMonitor
 from model_env import ModelEnv, PairEnv
 
 CHAIN = {"n_states": 5, "slip": 0.1}
@@ -111,7 +111,7 @@ def test_overwrite_replaces_the_old_run_with_the_first_checkpoint_of_the_new_one
     folder = shutil.copytree(runs["auto"], tmp_path / "run")
     before = content(folder)
     with monkeypatch.context() as patch:
-        patch.setattr(ExplorationSession, "save_checkpoint", lambda *_: (_ for _ in ()).throw(SystemExit))
+        patch.setattr(JobMonitor, "save_checkpoint", lambda *_: (_ for _ in ()).throw(SystemExit))
         with pytest.raises(SystemExit):
             adagoal.explore("chain", 3, out=folder, overwrite=True)
     assert content(folder) == before
@@ -137,7 +137,7 @@ def test_ctrl_c_during_the_start_leaves_no_folder(tmp_path: Path, monkeypatch: p
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ExplorationSession, "save_checkpoint", interrupt)
+    monkeypatch.setattr(JobMonitor, "save_checkpoint", interrupt)
     assert command(["explore", "chain", "--radius", "3", "--quiet", "--out", str(tmp_path / "a" / "b")]) == 130
     assert not (tmp_path / "a").exists()
 
@@ -217,7 +217,7 @@ def test_nothing_hangs(name: str, way: Any, runs: dict[str, Path], tmp_path: Pat
         ({"status": "void"}, "reasons to be void"),
         ({"radius": 0.5}, "radius breaks the rule minimum 1"),
         ({"certified_radius": 7.0}, "another certified radius"),
-        ({"open_goals": [77]}, "an open goal that is none"),
+        ({"open_goals": [77]}, "an open goal that is not in the result"),
         ({"open_goals": [1]}, "a certificate with open goals"),
         ({"goals": [{"goal": 1, "lower": 5.0, "upper": 1.0, "error": 0.0}]}, "a lower bound above the upper one"),
         ({"goals": [{"goal": 99, "lower": 0.0, "upper": 1.0, "error": 0.0}]}, "a goal that is no state"),

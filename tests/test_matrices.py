@@ -6,7 +6,7 @@ from scipy import sparse
 
 import adagoal
 from adagoal.cli.main import run_command_line
-from adagoal.core.file_io import write_arrays
+from adagoal.core.file_io import arrays_content, write_atomically
 from adagoal.envs import toy_models
 from adagoal.envs.model_families import random_dense
 from adagoal.envs.model_sources import model_from_argument
@@ -170,12 +170,12 @@ def test_files_are_checked(tmp_path):
     facts = {"format": 1, "name": "m", "n_actions": 2, "start": 0, "labels": [], "actions": [], "sets": []}
     arrays = {name: getattr(model, name) for name in ("indptr", "successors", "probabilities", "terminal")}
     arrays["sets"] = np.zeros((0, 5), bool)
-    write_arrays(tmp_path / "sums.npz", arrays | {"probabilities": model.probabilities / 2}, facts)
-    write_arrays(tmp_path / "far.npz", arrays | {"successors": model.successors + 1}, facts)
-    write_arrays(tmp_path / "short.npz", arrays | {"indptr": model.indptr[:-1]}, facts)
-    write_arrays(tmp_path / "start.npz", arrays, facts | {"start": 9})
-    write_arrays(tmp_path / "names.npz", arrays, facts | {"labels": ["a"]})
-    write_arrays(tmp_path / "facts.npz", arrays, {})
+    write_atomically(tmp_path / "sums.npz", arrays_content(arrays | {"probabilities": model.probabilities / 2}, facts))
+    write_atomically(tmp_path / "far.npz", arrays_content(arrays | {"successors": model.successors + 1}, facts))
+    write_atomically(tmp_path / "short.npz", arrays_content(arrays | {"indptr": model.indptr[:-1]}, facts))
+    write_atomically(tmp_path / "start.npz", arrays_content(arrays, facts | {"start": 9}))
+    write_atomically(tmp_path / "names.npz", arrays_content(arrays, facts | {"labels": ["a"]}))
+    write_atomically(tmp_path / "facts.npz", arrays_content(arrays, {}))
     for name in ("cut", "text", "sums", "far", "short", "start", "names", "facts"):
         with pytest.raises(adagoal.InputError, match=f"{name}.npz: "):
             adagoal.Model.load(tmp_path / f"{name}.npz")

@@ -76,7 +76,7 @@ def test_steps_that_are_not_of_the_run_are_refused(tmp_path: Path) -> None:
     with pytest.raises(adagoal.InputError, match=r"transitions.npz: altered or damaged"):
         adagoal.transitions(folder)
     adagoal.explore("grid", **GRID, out=folder, overwrite=True)
-    with pytest.raises(adagoal.InputError, match="not told to record"):
+    with pytest.raises(adagoal.InputError, match="did not record its steps"):
         adagoal.transitions(folder)
     with pytest.raises(adagoal.InputError, match="record: needs a folder"):
         adagoal.explore("grid", **GRID, record=True)

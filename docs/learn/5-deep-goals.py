@@ -57,7 +57,8 @@ for row in result.history.rows:
 # here, and how far off that may be.
 
 # %%
-policy = adagoal.load(folder)
+trained = adagoal.load(folder)
+policy = trained.policy
 here, goal = [0.2, -0.1, 0.0, 0.0], [0.5, 0.5]
 print("action:", policy(here, goal).round(2))
 print(f"distance: {policy.distance(here, goal):.1f} steps, give or take {policy.uncertainty(here, goal):.1f}")
@@ -68,9 +69,7 @@ print(f"distance: {policy.distance(here, goal):.1f} steps, give or take {policy.
 # Here on goals from a square that is one and a half times as wide:
 
 # %%
-from adagoal.deep import evaluate
-
-print(f"{evaluate(folder, episodes=100, test_goals='scale=1.5').final_success.mean():.0%} of the wider goals")
+print(f"{trained.evaluate(100, test_goals='scale=1.5').final_success.mean():.0%} of the wider goals")
 
 # %% [markdown]
 # ## Certify it

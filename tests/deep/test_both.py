@@ -32,7 +32,7 @@ def test_resume_report_and_play_on_a_training(
 
 
 def test_options_of_the_other_kind_are_named(finished: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"^goals: is for explorations; this is a training run"):
+    with pytest.raises(InputError, match=r"^goals: is for explorations; this run is training"):
         adagoal.resume(finished, goals=[1])
     adagoal.explore("chain", 3, out=tmp_path / "run")
     with pytest.raises(InputError, match=r"^workers: is for training runs; this is an exploration"):

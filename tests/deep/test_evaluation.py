@@ -59,7 +59,7 @@ def test_the_account_adds_up(folder: Path, capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--run", "2"], "--run: 2 is not in"),
+        (["--run", "2"], "--run: must be a whole number in 0..1, got 2"),
         (["--episodes", "0"], "--episodes"),
         (["--test-goals", "scale=-1"], "--test-goals"),
     ],

@@ -160,7 +160,7 @@ def test_wrong_numbers_are_named(wrong: dict[str, Any]) -> None:
 def test_a_script_without_a_guard_is_told(tmp_path: Path) -> None:
     file = tmp_path / "script.py"
     file.write_text(
-        "from adagoal.deep import Config, train\n"
+        "from adagoal import train\nfrom adagoal.deep import Config\n"
         f"train([Config('point-mass', **{TINY!r})], out={str(tmp_path / 'run')!r}, workers=1)\n"
     )
     done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, timeout=120, check=False)

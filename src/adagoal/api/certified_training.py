@@ -6,7 +6,7 @@ be within reach if D is at most L for half of its goals or more. Other cells may
 
 Training pauses after each of its pieces, and fresh rollouts certify the policy of that moment. Attempt k has the share
 delta / (k (k + 1)), and all shares together are at most delta. So with probability 1 - delta no verdict of any attempt
-is wrong, however many attempts there were. From the first piece on the folder is that of a training run of all the
+is wrong, however many attempts there were. From the first piece on the folder holds a run that is planned for all the
 steps, so :func:`adagoal.resume` continues an interrupted run to its end.
 """
 
@@ -38,7 +38,7 @@ from adagoal.runs.train_result import TrainResult
 from adagoal.runs.training_files import TRAINING_KIND
 from adagoal.runs.training_session import TrainingLimits, resume_training, start_training
 
-MAX_CERTIFICATION_ATTEMPTS = 10  # pieces of a training run; more attempts stop earlier and cost more rollouts
+MAX_CERTIFICATION_ATTEMPTS = 10  # pieces of the training run; more attempts stop earlier and cost more rollouts
 N_JUDGED_GOALS = 1024  # test goals whose D decides which cells are within reach: 16 or more for each of 64 cells
 
 

@@ -1,4 +1,4 @@
-"""Explore an environment, resume a run, audit a result."""
+"""Explore an environment, resume an exploration, read its steps, and audit its result."""
 
 from __future__ import annotations
 
@@ -45,9 +45,7 @@ from adagoal.runs.result import (
 from adagoal.runs.run_folder import RunFolder, open_locked_folder
 
 EnvArgument = env_factory.EnvLike | env_factory.GymVectorEnv
-"""What there is to explore."""
-EnvOverride = EnvArgument | None
-"""The environment of a run, given again; None where the run knows it."""
+EnvOverride = EnvArgument | None  # the environment of a run, given again; None if the folder names it
 
 
 def explore(
@@ -99,12 +97,12 @@ def explore(
     start_seed: draw the start state with this seed at every reset (for environments with a random start).
     max_states: a bound on the number of states, for environments that do not declare it; above the number of integer
         observations, an observation that ends the episode is another state than the same one that does not.
-    workers: so many copies of the environment, given by its name, play each plan at once, in processes of this machine
-        or, with engine="ray", of a Ray cluster (at ``address``); a vector of Gymnasium's is as many workers as it has
-        environments. The run follows from the seed and the number of workers. A script needs the guard
+    workers: number of copies of the environment, given by its name, that play each plan in parallel: in processes of
+        this machine or, with engine="ray", of a Ray cluster (at ``address``). A Gymnasium vector environment is one
+        worker per environment. The run follows from the seed and the number of workers. A script needs the guard
         ``if __name__ == "__main__":`` around the call, because every worker imports it.
     step_timeout: step the environment in a process of its own, and give up where a step takes longer (in seconds).
-    out: a folder for checkpoints and the result; a run that was killed goes on with :func:`resume`.
+    out: folder for checkpoints and the result; :func:`adagoal.resume` continues a run that was killed.
     overwrite: whether the folder may hold an unfinished run or one of another setting, which is then replaced in the
         moment in which the new one has its first checkpoint.
     record: keep every step in the folder as plain arrays, which :func:`transitions` reads (10 bytes a step).
@@ -113,7 +111,7 @@ def explore(
 
     Ctrl-C and SIGTERM end the run at hand, not the program: what was learnt is returned, with the status "interrupted".
     """
-    place = None if out is None else check_folder_path("out", out)  # now, because the environment may change the folder
+    out = None if out is None else check_folder_path("out", out)  # now, because the environment may change the folder
     start_seed = registry.parse_start_option(start, start_seed)
     given: EnvArgument = model_sources.convert_matrix_argument(env, start, terminal)
     if goal_space is not None:
@@ -149,14 +147,14 @@ def explore(
             if not isinstance(world, ModelSimulator | GymAdapter | ParallelEnv):
                 raise InputError(f"{name} is a world of your own, which does not keep its steps", "record")
             session.record_transitions()
-        with observe_with_display(ExplorationProgress(setting.budget) if progress else None, observe) as told:
-            if place is None:
-                return session.run_to_end(None, told)
-            with open_locked_folder(place, EXPLORATION_KIND) as folder:
+        with observe_with_display(ExplorationProgress(setting.budget) if progress else None, observe) as observer:
+            if out is None:
+                return session.run_to_end(None, observer)
+            with open_locked_folder(out, EXPLORATION_KIND) as folder:
                 if not overwrite:
                     _refuse_to_lose_run(folder, session, callable(goal_rule))
                 folder.start_new_run()
-                return session.run_to_end(folder, told)
+                return session.run_to_end(folder, observer)
 
 
 @contextlib.contextmanager
@@ -170,35 +168,35 @@ def _open_env(
     engine: str,
     address: str | None,
 ) -> Iterator[tuple[TabularEnv, str]]:
-    """A world and its name in results; its workers, if there are any, end with the block."""
+    """Make an environment; return it with its name in results. Its workers end with the block."""
     env_factory.check_worker_count(workers)
     with parallel.open_workers(engine, address) as make_worker:
-        world, name = env_factory.make_env(env, env_args, start_seed, max_states, step_timeout, workers, make_worker)
+        made, name = env_factory.make_env(env, env_args, start_seed, max_states, step_timeout, workers, make_worker)
         try:
-            yield world, name
+            yield made, name
         finally:
-            if isinstance(world, ParallelEnv):
-                world.close()
+            if isinstance(made, ParallelEnv):
+                made.close()
 
 
 def _refuse_to_lose_run(folder: RunFolder, session: ExplorationSession, own_rule: bool) -> None:
-    """A run may be begun again once it is finished; any other one in the folder is not touched.
+    """Refuse a folder with another or an unfinished run. A finished run with the same settings may be repeated.
 
-    Nor is one that may be another: of an object, or a function, nobody can tell whether it is the one of last time.
+    Objects and functions cannot be compared with those of last time, so a finished run with some is refused too.
     """
     if folder.saved_run is None:
         return
     setting, model = session.setting, model_sources.find_user_model(session.run.env)
     if not refuse_different_run(folder.saved_run, setting, model):
-        go_on = f"adagoal resume {quote(str(folder.path))}"
-        raise InputError(f"{folder.path} holds this run, unfinished; use {go_on}, or overwrite it", "out")
-    own = {
+        command = f"adagoal resume {quote(str(folder.path))}"
+        raise InputError(f"{folder.path} holds this run, unfinished; use {command}, or overwrite it", "out")
+    incomparable = {
         "an environment object": setting.env.startswith(OBJECT_ENV_PREFIX) and model is None,
         "goals that are functions": not {"function", "predicates"}.isdisjoint(setting.goal_sets or ()),
         "a goal rule that is a function": own_rule,
     }
-    if unknown := [name for name, given in own.items() if given]:
-        text = f"{folder.path} holds a finished run with {unknown[0]}, perhaps another one; give another folder"
+    if names := [name for name, given in incomparable.items() if given]:
+        text = f"{folder.path} holds a finished run with {names[0]}, perhaps another one; give another folder"
         raise InputError(f"{text}, or overwrite it", "out")
 
 
@@ -217,15 +215,20 @@ def resume_exploration(
     observe: RunObserver | None = None,
 ) -> Result:
     """Resume an exploration; see :func:`adagoal.resume` for the arguments."""
-    script_guard.exit_if_reimported()  # before the folder, which the run that began this process holds
+    script_guard.exit_if_reimported()  # before the lock, which the run that started this process holds
     with open_locked_folder(require_run_folder(path), EXPLORATION_KIND) as folder, contextlib.ExitStack() as stack:
-        if folder.saved_run is None:
+        saved = folder.saved_run
+        if saved is None:
             raise no_run(folder.path)
-        where = step_timeout, engine, address
-        session = _restore_session(folder.saved_run, budget, env, goal_rule, goals, trust, where, stack)
-        _continue_recording(session, folder.saved_run)
-        with observe_with_display(ExplorationProgress(session.setting.budget) if progress else None, observe) as told:
-            return session.run_to_end(folder, told)
+        placement = step_timeout, engine, address
+        session = _restore_session(saved, budget, env, goal_rule, goals, trust, placement, stack)
+        if TRANSITIONS_FILE in saved.result_files():  # a run that records its steps goes on recording
+            steps = _read_transitions(saved, session.run.counts.n_states, session.run.env.n_actions)
+            with _report_misfit(saved.path / TRANSITIONS_FILE, "not of this run"):
+                session.record_transitions(steps)
+        display = ExplorationProgress(session.setting.budget) if progress else None
+        with observe_with_display(display, observe) as observer:
+            return session.run_to_end(folder, observer)
 
 
 @contextlib.contextmanager
@@ -235,15 +238,15 @@ def open_restored_session(
     trust: bool,
     step_timeout: float | None = None,
 ) -> Iterator[ExplorationSession]:
-    """The session of a folder, where its checkpoint left it, to look at: no goal rule, and no code of its goals.
+    """Open the last checkpoint of a folder for inspection, without its goal rule and the code of its goals.
 
     Its workers end with the block.
     """
-    rule, none, where = (lambda known: known.E), StoredLabeler(), (step_timeout, "local", None)
+    rule, placement = (lambda known: known.E), (step_timeout, "local", None)
     with contextlib.ExitStack() as stack:
         yield read_saved_run(
             require_run_folder(folder),
-            lambda saved: _restore_session(saved, None, env, rule, none, trust, where, stack),
+            lambda saved: _restore_session(saved, None, env, rule, StoredLabeler(), trust, placement, stack),
         )
 
 
@@ -254,73 +257,68 @@ def _restore_session(
     goal_rule: str | goal_rules.GoalRule | None,
     goals: Goals | None,
     trust: bool,
-    where: tuple[float | None, str, str | None],
+    placement: tuple[float | None, str, str | None],
     stack: contextlib.ExitStack,
 ) -> ExplorationSession:
+    """Restore the last checkpoint; ``placement`` is step_timeout, engine and address of the environment."""
     require_exploration(saved)
-    state = saved.checkpoint_files()
-    arrays, facts = state.load_arrays(CHECKPOINT_FILE, facts_schema=RUN_CHECKPOINT_SCHEMA)
-    certified = read_result_files(state, *STAGE_RESULT_FILES) if facts["stage"] > 1 else None
+    checkpoint = saved.checkpoint_files()
+    arrays, facts = checkpoint.load_arrays(CHECKPOINT_FILE, facts_schema=RUN_CHECKPOINT_SCHEMA)
+    certified = read_result_files(checkpoint, *STAGE_RESULT_FILES) if facts["stage"] > 1 else None
     saved.warn_about_damage()
     setting = settings_from_json(facts["setting"])
     setting = setting if budget is None else replace(setting, budget=_to_whole_number(budget))
-    again = resolve_env(setting, env, read_stored_model(saved.result_files()), trust)
+    source = resolve_env(setting, env, read_stored_model(saved.result_files()), trust)
     goal_rule = goal_rules.require_trusted_rule(setting.goal_rule, trust) if goal_rule is None else goal_rule
-    arguments = setting.env_args if isinstance(again, str) else {}
-    step_timeout, engine, address = where
-    given = again, arguments, setting.start_seed, setting.max_states, step_timeout, setting.workers
-    world, name = stack.enter_context(_open_env(*given, engine, address))
+    env_args = setting.env_args if isinstance(source, str) else {}
+    step_timeout, engine, address = placement
+    given = source, env_args, setting.start_seed, setting.max_states, step_timeout, setting.workers
+    made, name = stack.enter_context(_open_env(*given, engine, address))
     if name != setting.env and env is not None:
         raise InputError(f"the run in {saved.path} is on {setting.env}, not on {name}", "env")
-    look = isinstance(goals, StoredLabeler)
-    code = StoredLabeler(facts["goal_names"] or ()) if look else resolve_goals_on_resume(setting, goals, trust)
-    session = ExplorationSession.from_settings(setting, world, goal_rules.resolve_rule(goal_rule), code)
-    try:
+    if isinstance(goals, StoredLabeler):
+        code: Any = StoredLabeler(facts["goal_names"] or ())
+    else:
+        code = resolve_goals_on_resume(setting, goals, trust)
+    session = ExplorationSession.from_settings(setting, made, goal_rules.resolve_rule(goal_rule), code)
+    with _report_misfit(checkpoint.candidate_paths[CHECKPOINT_FILE][0], "damaged, or not of this run"):
         session.restore(arrays, facts, certified)
-    except ValueError as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(
-            f"{state.candidate_paths[CHECKPOINT_FILE][0]}: damaged, or not of this run ({error})"
-        ) from None
     return session
 
 
-def _continue_recording(session: ExplorationSession, saved: SavedRun) -> None:
-    """A run that keeps its steps goes on doing so."""
-    if TRANSITIONS_FILE not in saved.result_files():
-        return
+@contextlib.contextmanager
+def _report_misfit(path: Path, problem: str) -> Iterator[None]:
+    """Turn a ``ValueError`` about the content of a file into one line that names it."""
     try:
-        session.record_transitions(_read_transitions(saved, session.run.counts.n_states, session.run.env.n_actions))
+        yield
+    except InputError:
+        raise
     except ValueError as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{saved.path / TRANSITIONS_FILE}: not of this run ({error})") from None
+        raise InputError(f"{path}: {problem} ({error})") from None
 
 
 def _read_transitions(saved: SavedRun, n_states: int, n_actions: int) -> dict[str, NDArray[Any]]:
-    return saved.result_files().load_arrays(
-        TRANSITIONS_FILE, transition_data.TRANSITION_LOG_SCHEMA, {"S": n_states, "A": n_actions}
-    )[0]
+    sizes = {"S": n_states, "A": n_actions}
+    return saved.result_files().load_arrays(TRANSITIONS_FILE, transition_data.TRANSITION_LOG_SCHEMA, sizes)[0]
 
 
 def transitions(path: str | Path) -> dict[str, NDArray[Any]]:
-    """The steps of a run that was told to ``record`` them: arrays [N] ``state``, ``action`` and ``next_state``.
+    """Return the steps of a run with ``record=True``: arrays [N] ``state``, ``action`` and ``next_state``.
 
     The reset is the action ``result.reset_action``. Steps are in the order in which they were taken.
     """
 
-    def stored(saved: SavedRun) -> dict[str, NDArray[Any]]:
+    def load_steps(saved: SavedRun) -> dict[str, NDArray[Any]]:
         result = load_result(saved.path)
         if TRANSITIONS_FILE not in saved.result_files():
-            raise InputError(f"{saved.path}: the run was not told to record its steps", "folder")
+            raise InputError(f"{saved.path}: the run did not record its steps; explore with record=True", "folder")
         return _read_transitions(saved, len(result.arrays["visits"]), result.reset_action)
 
-    return read_saved_run(require_run_folder(path), stored)
+    return read_saved_run(require_run_folder(path), load_steps)
 
 
 def resolve_env(setting: ExplorationSettings, env: EnvOverride, own: TabularMDP | None, trust: bool) -> EnvArgument:
-    """The environment of a run: what is given again, the model that the run keeps, or else what its setting names."""
+    """Return the environment of a run: ``env`` if it is given again, its own model, or what its settings name."""
     if env is not None:
         return env
     return own if own is not None else registry.require_trusted_env(setting.env, trust)
@@ -359,6 +357,5 @@ def audit(result: Result, env: EnvOverride = None, *, trust: bool = False) -> Au
 
 
 def _to_whole_number(budget: Any) -> Any:
-    """1e6 is a whole number too."""
     value = to_python_scalar(budget)
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    return int(value) if isinstance(value, float) and value.is_integer() else value  # 1e6 is a whole number too

@@ -1,4 +1,4 @@
-"""Resume or load the run in a folder, whether an exploration or a training run."""
+"""Resume or load the run in a folder, an exploration or training."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def resume(
     shared: dict[str, Any] = {"env": env, "goal_rule": goal_rule, "trust": trust, "step_timeout": step_timeout}
     shared |= {"progress": progress, "observe": observe}
     if is_training_folder(folder):
-        _refuse_options(exploration_only, "is for explorations; this is a training run")
+        _refuse_options(exploration_only, "is for explorations; this run is training")
         from adagoal.api.train import resume_training
 
         return resume_training(folder, budget, **shared, **_given_options(training_only))
@@ -78,7 +78,7 @@ def _refuse_options(options: dict[str, Any], reason: str) -> None:
 
 
 def load(path: str | Path) -> Result | TrainResult:
-    """Load a run: the :class:`Result` of an exploration, or the :class:`TrainResult` of a training run.
+    """Load a run: the :class:`Result` of an exploration, or the :class:`TrainResult` of training.
 
     Nothing in the folder is executed, and no environment is made.
     """

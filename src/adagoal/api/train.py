@@ -1,4 +1,4 @@
-"""Train a goal-conditioned policy with a goal rule, or resume a training run."""
+"""Train a goal-conditioned policy with a goal rule, or resume training."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def resume_training(
     observe: Callable[[TrainingHistory], bool | None] | None = None,
     **options: Any,
 ) -> TrainResult:
-    """Resume a training run; see :func:`adagoal.resume` for the arguments."""
+    """Resume training; see :func:`adagoal.resume` for the arguments."""
     require_deep_extra()
     from adagoal.runs import training_session
     from adagoal.runs.progress_display import observe_with_display

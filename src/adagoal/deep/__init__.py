@@ -42,7 +42,7 @@ def __getattr__(name: str) -> Any:
 
 
 def require_deep_extra() -> None:
-    """Raise one clear line if a package of the ``deep`` extra is not installed."""
+    """Raise an :class:`InputError` if a package of the ``deep`` extra is not installed."""
     for package in ("gymnasium_robotics", "jax", "jaxlib", "mujoco", "optax"):
         if importlib.util.find_spec(package) is None:
             raise InputError(f"deep training needs {package}: pip install 'adagoal[deep]'")

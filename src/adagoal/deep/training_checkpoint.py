@@ -1,8 +1,8 @@
-"""What a checkpoint of a training must hold, checked before anything is built from it.
+"""Checkpoints of training runs: checked before anything is built from them, and trees of arrays as flat dictionaries.
 
-The shapes and types are those that the learner would make itself (``like``, a tree of shapes), so that an index into
-the memory is in range and no update meets a number that is not finite. The facts beside the arrays must tell the same
-story: one row per run and cycle, as many goals and episodes as cycles.
+Shapes and types must be those that the learner would make itself (``template``, a tree of shapes). So an index into the
+replay buffer is in range, and no update meets a number that is not finite. The facts stored with the arrays must agree
+with them: one row per run and cycle, one goal per episode.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from adagoal.deep.training_history import ROW_SCHEMA
 
 
 def checkpoint_facts_schema() -> dict[str, Any]:
-    """The schema of the facts of :meth:`adagoal.deep.training.Training.state`."""
+    """Return the JSON schema of the facts of :meth:`adagoal.deep.training.Training.state`."""
     config = setting_fields.settings_json_schema(Config, setting_fields.declared_settings(Config))
     return object_schema(
         configs={"type": "array", "minItems": 1, "maxItems": 10_000, "items": config},
@@ -36,95 +36,96 @@ def checkpoint_facts_schema() -> dict[str, Any]:
 
 
 def read_configs(facts: Any) -> list[Config]:
-    """The settings of the runs; a ``ValueError`` where the facts are not those of a checkpoint."""
+    """Return the settings of the runs; raise ``ValueError`` if the facts are not those of a checkpoint."""
     check_json_value(checkpoint_facts_schema(), facts)
     return [Config.from_json(data) for data in facts["configs"]]
 
 
 def check_checkpoint(
-    like: LearnerState,
+    template: LearnerState,
     arrays: Mapping[str, NDArray[Any]],
     facts: dict[str, Any],
-    runs: Sequence[Config],
+    configs: Sequence[Config],
     sizes: EnvDimensions,
 ) -> None:
-    """Whether arrays and facts fit these runs and each other; a ``ValueError`` says what does not."""
-    cycle, first = int(facts["cycle"]), runs[0]
-    schema = _learner_state_schema(like, sizes.horizon) | _pending_episodes_schema(len(runs), first.episodes, sizes)
-    schema["history.goals"] = ArraySpec("float64", (cycle, len(runs), first.episodes, sizes.goal))
-    kept = training_history.value_map_schema(len(runs), cycle, min(2, sizes.goal))
-    schema |= {f"history.{name}": rule for name, rule in kept.items()}
-    found = check_arrays(schema, arrays, exact=True)
-    waiting = [name for name in arrays if name.startswith("pending.")]
-    if waiting and len(waiting) < 6:
+    """Check that arrays and facts fit these runs and each other; raise ``ValueError`` if not."""
+    cycle, n_runs, first = int(facts["cycle"]), len(configs), configs[0]
+    map_schema = training_history.value_map_schema(n_runs, cycle, min(2, sizes.goal))
+    schema = {
+        **_learner_state_schema(template, sizes.horizon),
+        **_pending_episodes_schema((n_runs, first.episodes), sizes),
+        "history.goals": ArraySpec("float64", (cycle, n_runs, first.episodes, sizes.goal)),
+        **{f"history.{name}": spec for name, spec in map_schema.items()},
+    }
+    known = check_arrays(schema, arrays, exact=True)
+    n_pending = sum(name.startswith("pending.") for name in arrays)
+    if n_pending not in (0, 6):
         raise ValueError("the episodes that wait are incomplete")
-    added = (cycle - bool(waiting)) * first.episodes
-    capacity = like.replay.goal.shape[1]
-    if (arrays["learnt.replay.added"] != added).any() or found["H"] != min(added, capacity):
+    added = (cycle - bool(n_pending)) * first.episodes
+    capacity = template.replay.goal.shape[1]
+    if (arrays["learnt.replay.added"] != added).any() or known["H"] != min(added, capacity):
         raise ValueError("the memory does not hold as many episodes as were played")
-    _check_history_rows(facts["history"]["rows"], cycle, runs, first.episodes * sizes.horizon)
-    held = {name: arrays[f"history.{name}"] for name in kept if f"history.{name}" in arrays}
-    training_history.check_value_maps(held, -(-cycle // first.eval_every))
+    _check_history_rows(facts["history"]["rows"], cycle, configs, first.episodes * sizes.horizon)
+    maps = {name: arrays[f"history.{name}"] for name in map_schema if f"history.{name}" in arrays}
+    training_history.check_value_maps(maps, -(-cycle // first.eval_every))
 
 
-def _learner_state_schema(like: LearnerState, horizon: int) -> dict[str, ArraySpec]:
+def _learner_state_schema(template: LearnerState, horizon: int) -> dict[str, ArraySpec]:
     schema: dict[str, ArraySpec] = {}
-    for name, leaf in leaves_by_path(like, "learnt").items():
+    for name, leaf in leaves_by_path(template, "learnt").items():
         shape: tuple[int | str, ...] = leaf.shape
         if name.startswith("learnt.replay.") and not name.endswith(".added"):
             shape = (shape[0], "H", *shape[2:])  # saved without the empty part
-        positive = name.endswith((".weight", ".squares", ".count", ".added")) or ".nu" in name
-        low: float | None = 1 if name.endswith(".length") else 0 if positive else None
-        schema[name] = ArraySpec(leaf.dtype.name, shape, low=low, high=horizon if name.endswith(".length") else None)
+        is_length = name.endswith(".length")
+        nonnegative = name.endswith((".weight", ".squares", ".count", ".added")) or ".nu" in name
+        low = 1 if is_length else 0 if nonnegative else None
+        schema[name] = ArraySpec(leaf.dtype.name, shape, low=low, high=horizon if is_length else None)
     return schema
 
 
-def _pending_episodes_schema(runs: int, episodes: int, sizes: EnvDimensions) -> dict[str, ArraySpec]:
-    """The episodes that were played and not learnt from yet (:class:`adagoal.deep.rollout_backend.EpisodeBatch`)."""
-    steps, head = sizes.horizon, (runs, episodes)
+def _pending_episodes_schema(batch: tuple[int, int], sizes: EnvDimensions) -> dict[str, ArraySpec]:
+    """Return the schema of episodes not learnt from yet (:class:`adagoal.deep.rollout_backend.EpisodeBatch`)."""
+    T = sizes.horizon
     return {
-        "pending.observation": ArraySpec("float32", (*head, steps + 1, sizes.observation), optional=True),
-        "pending.achieved": ArraySpec("float32", (*head, steps + 1, sizes.goal), optional=True),
-        "pending.action": ArraySpec("float32", (*head, steps, sizes.action), optional=True),
-        "pending.goal": ArraySpec("float32", (*head, sizes.goal), optional=True),
-        "pending.length": ArraySpec("int32", head, low=1, high=steps, optional=True),
-        "pending.terminated": ArraySpec("bool", head, optional=True),
+        "pending.observation": ArraySpec("float32", (*batch, T + 1, sizes.observation), optional=True),
+        "pending.achieved": ArraySpec("float32", (*batch, T + 1, sizes.goal), optional=True),
+        "pending.action": ArraySpec("float32", (*batch, T, sizes.action), optional=True),
+        "pending.goal": ArraySpec("float32", (*batch, sizes.goal), optional=True),
+        "pending.length": ArraySpec("int32", batch, low=1, high=T, optional=True),
+        "pending.terminated": ArraySpec("bool", batch, optional=True),
     }
 
 
-def _check_history_rows(rows: list[dict[str, Any]], cycle: int, runs: Sequence[Config], per_cycle: int) -> None:
-    if len(rows) != cycle * len(runs):
+def _check_history_rows(rows: list[dict[str, Any]], cycle: int, configs: Sequence[Config], per_cycle: int) -> None:
+    if len(rows) != cycle * len(configs):
         raise ValueError("the log does not have one row per run and cycle")
-    for place, row in enumerate(rows):
-        at, run = divmod(place, len(runs))
-        told = row["run"], row["cycle"], row["steps"], row["seed"]
-        tested = ("success" in row, "success_any" in row)
-        if told != (run, at, at * per_cycle, runs[run].seed) or tested != 2 * (at % runs[run].eval_every == 0,):
-            raise ValueError(f"row {place} of the log is not that of its run and cycle")
-
-
-# Trees of arrays as flat dictionaries, for files that hold nothing but named arrays.
+    for index, row in enumerate(rows):
+        c, run = divmod(index, len(configs))
+        head = row["run"], row["cycle"], row["steps"], row["seed"]
+        is_test = c % configs[run].eval_every == 0
+        if head != (run, c, c * per_cycle, configs[run].seed) or {"success" in row, "success_any" in row} != {is_test}:
+            raise ValueError(f"row {index} of the log is not that of its run and cycle")
 
 
 def leaves_by_path(tree: Any, prefix: str) -> dict[str, Any]:
-    """Leaves of a tree by their path."""
+    """Return the leaves of a tree by their path."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     return {prefix + jax.tree_util.keystr(path): leaf for path, leaf in leaves}
 
 
 def tree_to_arrays(tree: Any, prefix: str) -> dict[str, NDArray[Any]]:
-    """Leaves of a tree as arrays named by their path."""
+    """Return the leaves of a tree as arrays named by their path."""
     return {name: np.asarray(leaf) for name, leaf in leaves_by_path(tree, prefix).items()}
 
 
-def tree_from_arrays(like: Any, arrays: dict[str, NDArray[Any]], prefix: str) -> Any:
-    """The tree with the structure of ``like`` and the leaves saved under ``prefix``, which are known to fit."""
-    leaves = [_pad_replay_ring(arrays[name], leaf.shape) for name, leaf in leaves_by_path(like, prefix).items()]
-    return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(like), leaves)
+def tree_from_arrays(template: Any, arrays: dict[str, NDArray[Any]], prefix: str) -> Any:
+    """Return the tree with the structure of ``template`` and the leaves saved under ``prefix``."""
+    leaves = [_pad_replay_ring(arrays[name], leaf.shape) for name, leaf in leaves_by_path(template, prefix).items()]
+    return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(template), leaves)
 
 
 def _pad_replay_ring(saved: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """Replay rings are saved without their empty part: fill it up again (axis 1 is the ring)."""
+    """Fill up a replay ring, which is saved without its empty part (axis 1 is the ring)."""
     if saved.shape == shape:
         return saved
     full = np.zeros(shape, saved.dtype)

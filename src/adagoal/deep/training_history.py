@@ -1,8 +1,7 @@
-"""What a training believed and what it could do, over time: kept sparingly, for its page.
+"""History of training: one row of numbers per run and cycle, chosen goals, test results, and maps of D and E.
 
-maps    D and E over a fixed grid of goals, at the cycles 0, k, 2k, ... where k is the smallest power of two with
-        which there are at most :data:`MAX_KEPT_MAPS`. So it does not matter how long the training was planned to be.
-tests   how far the goals of every test were at the start, and whether they were held at the last step
+Maps over a fixed grid of goals are kept of the cycles 0, k, 2k, ... where k is the smallest power of two that gives at
+most :data:`MAX_KEPT_MAPS` maps. So the maps do not depend on how long the run was planned to be.
 """
 
 from __future__ import annotations
@@ -25,12 +24,9 @@ from adagoal.deep.goal_envs import EnvDimensions
 from adagoal.deep.goal_samplers import GoalSampler, bounding_box, is_inside_box
 from adagoal.deep.rollout_backend import EpisodeBatch
 
-MAP_POINTS_PER_AXIS = 21
-"""Goals per axis of a map."""
-MAX_KEPT_MAPS = 32
-"""Maps that are kept at a time."""
-MAX_MAP_VALUE = 1e12
-"""Distances and errors are smaller than this."""
+MAP_POINTS_PER_AXIS = 21  # goals per axis of a map
+MAX_KEPT_MAPS = 32  # enough for a smooth slider in the report
+MAX_MAP_VALUE = 1e12  # larger distances and errors come from a run that diverged; they would break the plots
 
 
 @dataclass
@@ -38,44 +34,44 @@ class ValueMapHistory:
     """Maps and tests of S runs."""
 
     maps: dict[int, Singles] = field(default_factory=dict)
-    """By their cycle, D and E ``[S, 2, POINTS, POINTS]``; ``[S, 2, POINTS]`` where goals are numbers."""
+    """By cycle, D and E ``[S, 2, POINTS, POINTS]``; ``[S, 2, POINTS]`` if goals are numbers."""
     tests: list[Singles] = field(default_factory=list)
-    """Of the last tests, ``[S, n, 2]``: the distance of a goal, and 1 where it was held."""
+    """Per test ``[S, n, 2]``: the distance of each goal at the start, and 1 if it was held at the last step."""
 
     def is_map_due(self, cycle: int) -> bool:
-        """Whether the map of a cycle is to be kept."""
+        """Return True if the map of a cycle is kept."""
         return cycle % _map_stride(cycle) == 0
 
     def add_map(self, cycle: int, D: Floats, E: Floats) -> None:
-        """Keep the map of a cycle that is due, and fewer of the earlier ones; none of a training that diverged."""
-        found = np.stack([D, E], 1).astype(np.float32)
+        """Add the map of a cycle, unless training has diverged, and drop maps between those that are kept."""
+        new = np.stack([D, E], 1).astype(np.float32)
         self.maps = {c: m for c, m in self.maps.items() if c % _map_stride(cycle) == 0}
-        if np.isfinite(found).all() and found.max() < MAX_MAP_VALUE:
-            self.maps[cycle] = found
+        if np.isfinite(new).all() and new.max() < MAX_MAP_VALUE:
+            self.maps[cycle] = new
 
-    def add_test(self, away: Floats, held: Bools) -> None:
-        """A test: distances at the start and successes, both ``[rounds, S, B]``."""
-        found = np.moveaxis(np.stack([away, held], -1), 0, 1)
-        self.tests.append(found.reshape(len(found), -1, 2).astype(np.float32))
+    def add_test(self, distances: Floats, successes: Bools) -> None:
+        """Add a test: distances at the start and successes, both ``[rounds, S, B]``."""
+        new = np.moveaxis(np.stack([distances, successes], -1), 0, 1)
+        self.tests.append(new.reshape(len(new), -1, 2).astype(np.float32))
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """What there is, for a file."""
-        found: dict[str, NDArray[Any]] = {}
+        """Return the arrays for a file; empty parts are left out."""
+        arrays: dict[str, NDArray[Any]] = {}
         if self.tests:
-            found["tests"] = np.stack(self.tests)
+            arrays["tests"] = np.stack(self.tests)
         if self.maps:
-            found |= {"map_cycles": np.array(list(self.maps), np.int64), "maps": np.stack(list(self.maps.values()))}
-        return found
+            arrays |= {"map_cycles": np.array(list(self.maps), np.int64), "maps": np.stack(list(self.maps.values()))}
+        return arrays
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> ValueMapHistory:
-        """The inverse of :meth:`to_arrays`."""
+        """Return the history of :meth:`to_arrays`."""
         cycles = arrays.get("map_cycles", np.zeros(0, np.int64)).tolist()
         return cls(dict(zip(cycles, arrays.get("maps", ()), strict=True)), list(arrays.get("tests", ())))
 
 
 def value_map_schema(runs: int, cycles: int, axes: int) -> dict[str, ArraySpec]:
-    """The schema of :meth:`Past.to_arrays`: maps over one or two ``axes``, of some of the cycles."""
+    """Return the schema of :meth:`ValueMapHistory.to_arrays`: maps over one or two goal coordinates."""
     maps: tuple[int | str, ...] = ("maps", runs, 2, *["points"] * axes)
     return {
         "tests": ArraySpec("float32", ("tests", runs, "goals", 2), low=0.0, high=MAX_MAP_VALUE, optional=True),
@@ -85,7 +81,7 @@ def value_map_schema(runs: int, cycles: int, axes: int) -> dict[str, ArraySpec]:
 
 
 def check_value_maps(arrays: Mapping[str, NDArray[Any]], tests: int) -> None:
-    """Whether arrays that keep the rules belong together; a ``ValueError`` says what does not."""
+    """Check that arrays of :func:`value_map_schema` belong together; there can be at most ``tests`` tests."""
     if ("maps" in arrays) != ("map_cycles" in arrays):
         raise ValueError("the maps over time are incomplete")
     if "maps" in arrays and (arrays["maps"].size == 0 or arrays["maps"].shape[-1] < 2):
@@ -95,7 +91,6 @@ def check_value_maps(arrays: Mapping[str, NDArray[Any]], tests: int) -> None:
 
 
 def _map_stride(cycle: int) -> int:
-    """Cycles between two maps, once so many have passed."""
     return 1 << (cycle // MAX_KEPT_MAPS).bit_length()
 
 
@@ -122,19 +117,16 @@ ROW_COLUMNS = (*_ROW_HEAD_SCHEMA, *ROW_MEASURES_SCHEMA)
 
 @dataclass
 class TrainingHistory:
-    """Rows (see :data:`ROW_COLUMNS`) and chosen goals of S runs."""
+    """Rows (:data:`ROW_SCHEMA`) and chosen goals of S runs."""
 
     configs: Sequence[Config]
-    train_boxes: list[Floats]
-    """Bounding box ``[2, goal]`` of each run's training space."""
+    train_boxes: list[Floats]  # bounding box ``[2, goal]`` of each run's training space
     test_boxes: list[Floats]
-    table_box: Floats | None
-    """Table top ``[2, 2]`` in x and y (Fetch)."""
+    table_box: Floats | None  # table top ``[2, 2]`` in x and y (Fetch)
     sizes: EnvDimensions
     wall_seconds: float = 0.0
     rows: list[dict[str, Any]] = field(default_factory=list)
-    goals: list[Floats] = field(default_factory=list)
-    """Training goals ``[S, B, goal]`` of each cycle."""
+    goals: list[Floats] = field(default_factory=list)  # training goals ``[S, B, goal]`` of each cycle
     value_maps: ValueMapHistory = field(default_factory=ValueMapHistory)
 
     @classmethod
@@ -146,11 +138,11 @@ class TrainingHistory:
         table: Floats | None,
         sizes: EnvDimensions,
     ) -> TrainingHistory:
-        """Nothing yet."""
+        """Return an empty history of runs with these goal spaces."""
         return cls(configs, [bounding_box(f) for f in train], [bounding_box(f) for f in test], table, sizes)
 
     def steps_before_cycle(self, cycle: int) -> int:
-        """Environment steps of training played before a cycle."""
+        """Return the environment steps of training before a cycle."""
         return cycle * self.configs[0].episodes * self.sizes.horizon
 
     def add_cycle(
@@ -162,22 +154,18 @@ class TrainingHistory:
         episodes: EpisodeBatch,
         distances: Floats,
     ) -> None:
-        """One cycle: goals ``[S, B, goal]``, what was known of them, losses ``[S]``, test distances."""
+        """Add a cycle: goals ``[S, B, goal]``, estimates of them, losses ``[S]``, test distances."""
         arrived = np.linalg.norm(episodes.achieved[:, :, -1] - episodes.goal, axis=-1) <= self.sizes.success
-        far = (
-            np.linalg.norm(episodes.achieved - episodes.achieved[:, :, :1], axis=-1).max(-1)
-            > CONTACT_DISTANCE * self.sizes.success
-        )
+        displacement = np.linalg.norm(episodes.achieved - episodes.achieved[:, :, :1], axis=-1).max(-1)
+        moved = displacement > CONTACT_DISTANCE * self.sizes.success
+        # Converting a loss waits for the device, so do it once per loss, not once per run.
         per_run = {name: np.asarray(loss) for name, loss in losses.items()}
         rows = []
         for run in range(len(self.configs)):
-            row = (
-                self._make_row_head(run, cycle)
-                | notes[run]
-                | {name: float(loss[run]) for name, loss in per_run.items()}
-            )
+            row = self._make_row_head(run, cycle) | notes[run]
+            row |= {name: float(loss[run]) for name, loss in per_run.items()}
             row["train_success"] = float(arrived[run].mean())
-            row["moved"] = float(far[run].mean())
+            row["moved"] = float(moved[run].mean())
             row["inside_test"] = float(is_inside_box(self.test_boxes[run], goals[run]).mean())
             if self.table_box is not None:
                 row["on_table"] = float(is_inside_box(self.table_box, goals[run][:, :2]).mean())
@@ -186,7 +174,7 @@ class TrainingHistory:
         self.rows += rows
 
     def add_final_test(self, cycle: int, distances: Floats) -> None:
-        """The final test, after the last cycle."""
+        """Add the final test, after the last cycle."""
         self.rows += [
             self._make_row_head(run, cycle) | self._test_success(distances, run) for run in range(len(self.configs))
         ]
@@ -197,14 +185,14 @@ class TrainingHistory:
         return head | {"steps": self.steps_before_cycle(cycle), "wall_seconds": round(self.wall_seconds, 2)}
 
     def _test_success(self, distances: Floats, run: int) -> dict[str, float]:
-        """Success at the last step and at any step, from test distances ``[rounds, S, B, T]``."""
+        """Return success at the last step and at any step, from test distances ``[rounds, S, B, T]``."""
         if not len(distances):
             return {}
         near = distances[:, run] <= self.sizes.success
         return {"success": float(near[..., -1].mean()), "success_any": float(near.any(-1).mean())}
 
     def learning_curve(self, run: int) -> list[dict[str, Any]]:
-        """Rows of the tests, each with the means since the previous test of what the cycles logged."""
+        """Return the rows of the tests, each with means of the measurements since the previous test."""
         averaged = ("train_success", "inside_test", "on_table", "reachable", "distance", "error", "moved")
         points: list[dict[str, Any]] = []
         since: list[dict[str, Any]] = []
@@ -221,7 +209,7 @@ class TrainingHistory:
         return points
 
     def to_csv(self) -> str:
-        """All rows as a table; losses come last."""
+        """Return all rows as a table; losses come last."""
         losses = dict.fromkeys(name for row in self.rows for name in row if name not in ROW_COLUMNS)
         text = io.StringIO()
         writer = csv.DictWriter(text, (*ROW_COLUMNS, *losses), restval="")
@@ -230,12 +218,12 @@ class TrainingHistory:
         return text.getvalue()
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        """Arrays and JSON-ready facts for :meth:`restore`."""
+        """Return arrays and JSON-ready facts for :meth:`restore`."""
         arrays = {"goals": np.stack(self.goals), **self.value_maps.to_arrays()}
         return arrays, {"rows": self.rows, "wall_seconds": self.wall_seconds}
 
     def restore(self, arrays: dict[str, NDArray[Any]], facts: dict[str, Any]) -> None:
-        """The inverse of :meth:`state`."""
+        """Restore what :meth:`state` returned."""
         self.goals, self.value_maps = list(arrays["goals"]), ValueMapHistory.from_arrays(arrays)
         self.rows, self.wall_seconds = facts["rows"], float(facts["wall_seconds"])
 
@@ -253,12 +241,12 @@ def rows_from_csv(text: str) -> list[dict[str, Any]]:
 
 
 def _drop_infinite_values(row: dict[str, Any]) -> dict[str, Any]:
-    """What a training that diverged cannot say (NaN, infinities) is left out of its log: no file could hold it."""
+    # Training that has diverged gives NaN and infinities, which JSON cannot hold.
     return {name: x for name, x in row.items() if not isinstance(x, float) or math.isfinite(x)}
 
 
 def steps_to_success(curves: Sequence[Sequence[dict[str, Any]]], share: float) -> int | None:
-    """Steps at which the median test success over runs first reaches a share; None if it never does."""
+    """Return the steps at which the median test success over runs first reaches a share; None if it never does."""
     for points in zip(*curves, strict=False):
         if statistics.median(p["success"] for p in points) >= share:
             return int(points[0]["steps"])
@@ -266,6 +254,6 @@ def steps_to_success(curves: Sequence[Sequence[dict[str, Any]]], share: float) -
 
 
 def median_success_at(curves: Sequence[Sequence[dict[str, Any]]], steps: int) -> float | None:
-    """Median test success over runs at the last test not after ``steps``."""
+    """Return the median test success over runs at the last test not after ``steps``."""
     known = [[p["success"] for p in points if p["steps"] <= steps] for points in curves]
     return statistics.median(values[-1] for values in known) if all(known) else None

@@ -62,6 +62,7 @@ class ExplorationSession:
     last_certified: Result | None = None  # in a curriculum, the result of the last finished stage
     _model_is_saved: bool = False
 
+    saves_at_start = True
     interrupt_anywhere = False
     has_progress = True
 
@@ -100,8 +101,7 @@ class ExplorationSession:
 
     def execute(self, monitor: JobMonitor) -> Status:
         """Run the stages; then plan once more for a run that ends early, so its result uses all the data."""
-        monitor.save_checkpoint()
-        self._model_is_saved = True  # or it was in the folder already: a first save that fails raises
+        self._model_is_saved = True  # by the checkpoint at the start
         status = self._run_stages(monitor.after_step)
         ends_early = not status.finished and self.last_certified is None
         if ends_early and methods.find_method(self.setting.method).can_finalize and monitor.save_checkpoint(final=True):
@@ -165,7 +165,7 @@ class ExplorationSession:
 
     def result_files(self, result: Result) -> FileContents:
         """Return the files of a result, with the model if the user gave one."""
-        return result.contents() | result.companion_contents()
+        return result.contents()
 
     def describe_result(self, result: Result) -> str:
         """Return what a message calls the result."""
@@ -179,8 +179,11 @@ class ExplorationSession:
         """Return the files from which the run continues bit for bit."""
         checkpoint = {CHECKPOINT_FILE: arrays_content(*self.state(), compress=False)}
         if self.last_certified is not None:
-            stage_files = self.last_certified.contents()
-            checkpoint |= dict(zip(STAGE_RESULT_FILES, stage_files.values(), strict=True))
+            contents = self.last_certified.contents()
+            checkpoint |= {
+                STAGE_RESULT_FILES[0]: contents["result.json"],
+                STAGE_RESULT_FILES[1]: contents["policies.npz"],
+            }
         model = None if self._model_is_saved else model_sources.find_user_model(self.run.env)
         results = model_sources.model_folder_contents(model)
         if self.run.counts.transition_log is not None:

@@ -171,7 +171,7 @@ class FolderFiles:
         sizes: Mapping[str, int] | None = None,
         facts_schema: Mapping[str, Any] | None = None,
     ) -> tuple[dict[str, NDArray[Any]], Any]:
-        """Read the arrays of an ``.npz`` and the JSON facts stored with them, None if there are none.
+        """Read the arrays of an ``.npz`` and the JSON facts stored with them, None without facts.
 
         ``sizes`` are the sizes of the array schema that are known from elsewhere.
         """
@@ -294,7 +294,7 @@ def require_run_folder(path: str | Path) -> Path:
 
 
 def is_training_folder(folder: Path) -> bool:
-    """Return True if a folder holds a training run, finished or not."""
+    """Return True if a folder holds training, finished or not."""
     saved = find_saved_run(folder)
     return saved is not None and saved.kind == "training"
 

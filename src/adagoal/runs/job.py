@@ -34,6 +34,9 @@ class SaveFiles(NamedTuple):
 class Job(Protocol[R]):
     """What the life cycle needs to know about a run; ``R`` is the type of its result."""
 
+    saves_at_start: bool
+    """Whether a checkpoint can be saved before the first step. Then a folder that cannot be written is noticed at
+    once."""
     interrupt_anywhere: bool
     """Whether a second Ctrl-C ends the run at once, without a save. Otherwise it interrupts user code only, and the
     run is saved."""
@@ -137,6 +140,8 @@ def run_job(
     status, failure = Status.INTERRUPTED, None
     with stop_on_signals(None if folder is None else folder.path, at_once=job.interrupt_anywhere) as stop:
         monitor = JobMonitor(job, folder, observe, stop, minutes)
+        if job.saves_at_start:
+            monitor.save_checkpoint()
         try:
             status = job.execute(monitor)
             if monitor.is_out_of_time:

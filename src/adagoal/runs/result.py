@@ -210,12 +210,12 @@ class Result:
         return {**row, "error": _infinity_to_none(self.errors[goal])} if goal in self.errors else row
 
     def contents(self) -> FileContents:
-        """Return the files ``result.json`` and ``policies.npz``."""
-        return {"result.json": json_content(self.to_dict()), "policies.npz": arrays_content(self.arrays)}
-
-    def companion_contents(self) -> FileContents:
-        """Return the files beside them: names and map of the states, and the model if the user gave one."""
-        return self.view.file_contents() | model_sources.model_folder_contents(self.model)
+        """Return the files: the result, its arrays, names and map of the states, the model if the user gave one."""
+        files: FileContents = {
+            "result.json": json_content(self.to_dict()),
+            "policies.npz": arrays_content(self.arrays),
+        }
+        return files | self.view.file_contents() | model_sources.model_folder_contents(self.model)
 
     def save(self, path: str | Path) -> Path:
         """Write the result into a folder, in one commit; another run there is not overwritten."""
@@ -223,7 +223,7 @@ class Result:
         with open_locked_folder(folder, EXPLORATION_KIND) as held:
             if held.saved_run is not None:
                 refuse_different_run(held.saved_run, self.setting, self.model)
-            held.save_files(results=self.contents() | self.companion_contents())
+            held.save_files(results=self.contents())
         return folder
 
 
@@ -244,7 +244,7 @@ def load_saved_result(saved: SavedRun) -> Result:
     files = saved.result_files()
     if "result.json" not in files:
         command = f"adagoal resume {quote(str(saved.path))}"
-        raise InputError(f"{saved.path}: the run was cut off before its end; go on with: {command}")
+        raise InputError(f"{saved.path}: the run was cut off before its end; resume it with: {command}")
     result = read_result_files(files, "result.json", "policies.npz")
     result = replace(result, model=read_stored_model(files), view=read_state_metadata(files, result.n_states))
     saved.warn_about_damage()
@@ -252,11 +252,11 @@ def load_saved_result(saved: SavedRun) -> Result:
 
 
 def require_exploration(saved: SavedRun) -> None:
-    """Refuse a training run, and name the commands for it."""
+    """Refuse training runs, and name the commands for them."""
     if saved.kind != EXPLORATION_KIND:
         path = quote(str(saved.path))
         test, resume = f"adagoal evaluate {path}", f"adagoal resume {path}"
-        raise InputError(f"{saved.path}: a run of adagoal train; test it with: {test}, go on with: {resume}")
+        raise InputError(f"{saved.path}: a run of adagoal train; test it with: {test}, resume it with: {resume}")
 
 
 def read_result_files(files: FolderFiles, json_name: str, arrays_name: str) -> Result:
@@ -351,7 +351,7 @@ def _check_result_consistency(result: Result) -> None:
         "more observations than states": result.n_states <= len(arrays["visits"]),
         "a goal without a policy": goals <= set(policy_goals),
         "two policies for a goal": len(set(policy_goals)) == len(policy_goals),
-        "an open goal that is none": set(result.open_goals) <= goals,
+        "an open goal that is not in the result": set(result.open_goals) <= goals,
         "an open goal twice": len(set(result.open_goals)) == len(result.open_goals),
         "a lower bound above the upper one": status is Status.VOID or not find_contradicted_goals(result.certificates),
         "more episodes in its history than episodes": len(arrays["episode_goals"]) <= result.episodes,

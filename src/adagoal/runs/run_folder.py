@@ -19,7 +19,7 @@ Steps 3 and 4 can be repeated without harm. :class:`RunFolder` repeats them when
 manifest belong to the user and stay, except under ``checkpoints/``.
 
 A new run in the folder of an old one (:meth:`RunFolder.start_new_run`) changes nothing until the commit of its first
-save, which replaces the old run. While two checkpoints are kept, a save needs room for a third; if there is none, it
+save, which replaces the old run. While two checkpoints are kept, a save needs room for a third; on a full disk it
 gives up the older one.
 """
 
@@ -106,7 +106,7 @@ class RunFolder:
         return self._previous_run is not None and not self._starts_new_run
 
     def start_new_run(self) -> None:
-        """Let the next save begin a new run. Until then the folder stays as it is, damaged or not."""
+        """Let the next save begin a new run. Until then the folder does not change, damaged or not."""
         self._starts_new_run = True
 
     def is_save_due(self) -> bool:

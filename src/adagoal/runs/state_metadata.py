@@ -1,78 +1,70 @@
-"""How states are named, known by their observations, and drawn: ``view.json`` beside the result."""
+"""Names of states, their cells on a map, and how observations are read: ``view.json`` beside the result."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from operator import index
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core.errors import InputError
-from adagoal.core.types import resolve_number
-from adagoal.envs import observation_keys
-
-if TYPE_CHECKING:
-    from adagoal.runs.result import Result
-
-from dataclasses import dataclass
-
 from adagoal.core import file_io
 from adagoal.core.environment import TabularEnv
-from adagoal.core.errors import to_single_line
+from adagoal.core.errors import InputError, to_single_line
 from adagoal.core.file_formats import COUNT_SCHEMA, nullable_schema, object_schema
-from adagoal.core.file_io import FileContent
-from adagoal.core.types import GridLayout
+from adagoal.core.file_io import FileContents
+from adagoal.core.types import GridLayout, resolve_number
+from adagoal.envs import observation_keys
 from adagoal.runs.folder_reader import FolderFiles
 
 STATE_METADATA_FILE = "view.json"
-MAX_MAP_CELLS = 10_000_000
-"""Cells of a map."""
-_CELL_SCHEMA = {"type": "array", "minItems": 2, "maxItems": 2, "items": {**COUNT_SCHEMA, "maximum": 2**31}}
+MAX_MAP_CELLS = 10_000_000  # a forged map could otherwise allocate all memory
+
+
+def _pairs_schema(minimum: int) -> dict[str, Any]:
+    number = {"type": "integer", "minimum": minimum, "maximum": 2**31}
+    return {"type": "array", "minItems": 2, "maxItems": 2, "items": number}
+
+
 STATE_METADATA_SCHEMA = object_schema(
     start=nullable_schema(COUNT_SCHEMA),
     labels={"type": "array", "items": {"type": "string"}},
     layout=nullable_schema(
         object_schema(
-            shape={**_CELL_SCHEMA, "items": {"type": "integer", "minimum": 1, "maximum": 2**31}},
-            cells={
-                "type": "array",
-                "items": {**_CELL_SCHEMA, "items": {"type": "integer", "minimum": -1, "maximum": 2**31}},
-            },
-            walls={"type": "array", "items": _CELL_SCHEMA},
+            shape=_pairs_schema(1),
+            cells={"type": "array", "items": _pairs_schema(-1)},
+            walls={"type": "array", "items": _pairs_schema(0)},
         )
     ),
     space=nullable_schema({"type": "object"}),
 )
-"""What ``view.json`` holds."""
 
 
 @dataclass(frozen=True)
 class StateMetadata:
-    """The start state, names of states, their places on a map, and how observations are read."""
+    """The start state, names of states, their cells on a map, and how observations are read."""
 
     start: int | None = None
     labels: tuple[str, ...] = ()
     layout: GridLayout | None = None
-    observation_space: dict[str, Any] | None = None
-    """See :class:`adagoal.core.types.ObservedStates`"""
+    observation_space: dict[str, Any] | None = None  # see :class:`adagoal.core.types.ObservedStates`
 
     def numbered_label(self, state: int) -> str:
-        """The state's number, with its name if it has one: whatever an environment calls it, plain text."""
+        """Return the state's number, with its name if it has one, as plain text."""
         return f"{state} {to_single_line(self.labels[state])}" if state < len(self.labels) else str(state)
 
     @staticmethod
-    def from_env(world: TabularEnv) -> StateMetadata:
-        """What a world says about itself."""
-        observed = world.observed_states() if hasattr(world, "observed_states") else None
+    def from_env(env: TabularEnv) -> StateMetadata:
+        """Return what an environment says about its states."""
+        observed = env.observed_states() if hasattr(env, "observed_states") else None
         return StateMetadata(
-            world.start, tuple(world.labels), world.layout, None if observed is None else observed.key_format
+            env.start, tuple(env.labels), env.layout, None if observed is None else observed.key_format
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form."""
+        """Return the JSON form."""
         layout: dict[str, Any] | None = None
         if self.layout is not None:
             walls = np.argwhere(self.layout.walls).tolist()
@@ -80,22 +72,21 @@ class StateMetadata:
         labels = [to_single_line(label) for label in self.labels]
         return {"start": self.start, "labels": labels, "layout": layout, "space": self.observation_space}
 
-    def file_contents(self) -> dict[str, FileContent]:
-        """The file."""
+    def file_contents(self) -> FileContents:
+        """Return the file."""
         return {STATE_METADATA_FILE: file_io.json_content(self.to_dict())}
 
 
-def read_state_metadata(here: FolderFiles, n_states: int) -> StateMetadata:
-    """The view among the files of a result about so many states."""
-    data = here.load_json(STATE_METADATA_FILE, STATE_METADATA_SCHEMA)
-    with file_io.report_read_errors(here.folder / STATE_METADATA_FILE):
+def read_state_metadata(files: FolderFiles, n_states: int) -> StateMetadata:
+    """Read the metadata of ``n_states`` states."""
+    data = files.load_json(STATE_METADATA_FILE, STATE_METADATA_SCHEMA)
+    path = files.folder / STATE_METADATA_FILE
+    with file_io.report_read_errors(path):
         layout = None if data["layout"] is None else _parse_layout(**data["layout"])
         _check_observation_space(data["space"])
-    few = layout is not None and len(layout.cells) < n_states
-    if few or len(data["labels"]) > n_states or not 0 <= (data["start"] or 0) < n_states:
-        raise InputError(
-            f"{here.folder / STATE_METADATA_FILE}: damaged, or not of this run (it is not about its {n_states} states)"
-        )
+    too_few_cells = layout is not None and len(layout.cells) < n_states
+    if too_few_cells or len(data["labels"]) > n_states or not 0 <= (data["start"] or 0) < n_states:
+        raise InputError(f"{path}: damaged, or not of this run (it is not about its {n_states} states)")
     return StateMetadata(data["start"], tuple(data["labels"]), layout, data["space"])
 
 
@@ -103,17 +94,16 @@ def _parse_layout(shape: list[int], cells: list[list[int]], walls: list[list[int
     rows, columns = shape
     if rows * columns > MAX_MAP_CELLS:
         raise ValueError(f"a map of {rows} x {columns} cells is too large")
-    places, solid = (np.array(pairs, np.int64).reshape(-1, 2) for pairs in (cells, walls))
-    for pairs in (places, solid):
+    cell_array, wall_array = (np.array(pairs, np.int64).reshape(-1, 2) for pairs in (cells, walls))
+    for pairs in (cell_array, wall_array):
         if (pairs >= np.array(shape)).any():
             raise ValueError("a cell lies outside of the map")
     blocked = np.zeros((rows, columns), bool)
-    blocked[tuple(solid.T)] = True
-    return GridLayout((rows, columns), places, blocked)
+    blocked[tuple(wall_array.T)] = True
+    return GridLayout((rows, columns), cell_array, blocked)
 
 
 def _check_observation_space(space: Any) -> None:
-    """What says how observations are read must be readable."""
     if space is not None and space.get("kind") == "states":
         if not isinstance(space.get("first"), int):
             raise ValueError("observations are not counted from a whole number")
@@ -124,21 +114,18 @@ def _check_observation_space(space: Any) -> None:
             raise ValueError("it does not say how observations are read") from None
 
 
-# Names in a result: which state an observation is, and the goals as rows of a table.
-
-
 class StateFinder:
-    """The numbers of states by their observations; a table is made when it is first asked."""
+    """Finds the number of a state by its observation; the lookup table is made on the first call."""
 
     def __init__(self, view: StateMetadata, digests: NDArray[np.uint8] | None, n_states: int) -> None:
         self._metadata, self._digests, self._n_states = view, digests, n_states
         self._lookup: Callable[[Any], int | None] | None = None
 
     def __reduce__(self) -> Any:
-        return StateFinder, (self._metadata, self._digests, self._n_states)
+        return StateFinder, (self._metadata, self._digests, self._n_states)  # the lookup cannot be pickled
 
     def __call__(self, observation: Any) -> int | None:
-        """The state; None for an observation that was never met."""
+        """Return the state, None for an observation that was never seen."""
         if self._lookup is None:
             self._lookup = self._make_lookup()
         try:
@@ -160,23 +147,3 @@ class StateFinder:
         known = {row.tobytes(): state for state, row in enumerate(digests) if row.any()}
         read = observation_keys.make_key_reader(view.observation_space)
         return lambda observation: known.get(observation_keys.hash_state_key(read(observation)))
-
-
-def goal_table_rows(result: Result) -> list[dict[str, Any]]:
-    """One row per goal that was seen, those of the result first; see :meth:`Result.table`."""
-    chosen, still = set(result.goals), set(result.open_goals)
-
-    def row(goal: int) -> dict[str, Any]:
-        lower, upper = result.certificates[goal]
-        return {
-            "goal": goal,
-            "label": result.goal_label(goal),
-            "states": len(result.members(goal)),
-            "lower": lower,
-            "upper": upper,
-            "error": result.errors.get(goal, math.nan),
-            "within": goal in chosen,
-            "open": goal in still,
-        }
-
-    return [row(goal) for goal in (*result.goals, *(g for g in result.certificates if g not in chosen))]

@@ -1,10 +1,10 @@
-"""Signals as a request: a run ends after the piece of work at hand, with everything kept.
+"""Requests to stop a run: signals, and a file in its folder. The run ends after the current step, and is saved.
 
-The handler never raises while compiled code may be running, however many signals come: see
+The signal handler never raises while compiled code may be running, however many signals come: see
 :class:`adagoal.core.user_code.UserCodeSection`.
 
-Another process that has no business with signals asks with a file in the run's folder (:func:`request_stop`). The run
-looks for it about once a second, and removes it when it begins and when it ends.
+Another process that cannot send signals writes a file into the run's folder (:func:`request_stop`). The run looks for
+it about once a second, and removes it at its beginning and its end.
 """
 
 from __future__ import annotations
@@ -20,16 +20,8 @@ from types import FrameType
 from adagoal.core.file_io import report_write_errors
 from adagoal.core.user_code import USER_CODE_SECTION
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Ctrl-C, a request to end, a terminal that was closed."""
-
-
-ALWAYS_CAUGHT_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-"""Caught even where they were ignored, as shells have it for what they run in the background."""
-
-
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, kill, a terminal that was closed
 STOP_REQUEST_FILE = "stop.request"
-FILE_CHECK_SECONDS = 1.0
 
 
 class StopRequest:
@@ -37,17 +29,16 @@ class StopRequest:
 
     def __init__(self, folder: Path | None) -> None:
         self.is_received = False
-        self.is_saving = False
-        """Whether the last save has begun, which no signal interrupts"""
+        self.is_saving = False  # the last save has begun; signals no longer interrupt
         self._request_file = None if folder is None else folder / STOP_REQUEST_FILE
         self._next_file_check = 0.0
 
     @property
     def is_requested(self) -> bool:
-        """Looks for the file now and then."""
+        """Whether the run must end; looks for the file once a second, because a run may ask after every step."""
         now = time.monotonic()
         if self._request_file is not None and now >= self._next_file_check:
-            self._next_file_check = now + FILE_CHECK_SECONDS
+            self._next_file_check = now + 1.0
             self.is_received = self.is_received or self._request_file.exists()
         return self.is_received
 
@@ -64,40 +55,37 @@ class StopRequest:
 
 
 def request_stop(folder: Path) -> None:
-    """Ask the run that is writing in a folder to end, with everything kept."""
+    """Ask the run that is writing in a folder to save everything and end."""
     with report_write_errors(folder / STOP_REQUEST_FILE):
         (folder / STOP_REQUEST_FILE).touch()
 
 
 @contextlib.contextmanager
 def stop_on_signals(folder: Path | None = None, at_once: bool = False) -> Iterator[StopRequest]:
-    """Catch :data:`STOP_SIGNALS` meanwhile: the first one asks, a second Ctrl-C raises ``KeyboardInterrupt``.
+    """Catch :data:`STOP_SIGNALS` in the block: the first one asks, a second Ctrl-C raises ``KeyboardInterrupt``.
 
-    It is raised in code of the user's only, or anywhere with ``at_once``, and never while the run saves for the last
-    time.
-
-    A hang-up that is ignored stays ignored, so that ``nohup`` means what it says. Outside the main thread nothing is
-    caught, as Python allows no handler there.
+    The exception is raised in user code only, or anywhere with ``at_once``, and never during the last save.
     """
     stop = StopRequest(folder)
     stop.remove_request_file()
     USER_CODE_SECTION.discard_interrupt()
 
-    def ask(number: int, frame: FrameType | None) -> None:
-        again, stop.is_received = stop.is_received, True
-        if not again or number != signal.SIGINT or stop.is_saving:
+    def handle_signal(number: int, frame: FrameType | None) -> None:
+        repeated, stop.is_received = stop.is_received, True
+        if not repeated or number != signal.SIGINT or stop.is_saving:
             return
         if at_once:
             raise KeyboardInterrupt
         USER_CODE_SECTION.request_interrupt()
 
-    caught = STOP_SIGNALS if threading.current_thread() is threading.main_thread() else ()
-    before = {number: signal.getsignal(number) for number in caught}
-    before = {
-        n: handler for n, handler in before.items() if n in ALWAYS_CAUGHT_SIGNALS or handler is not signal.SIG_IGN
-    }
+    before = {}
+    if threading.current_thread() is threading.main_thread():  # Python allows no handler elsewhere
+        before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    if before.get(signal.SIGHUP) is signal.SIG_IGN:
+        # nohup asked for that. Shells also ignore SIGINT for background jobs; that is no wish of the user.
+        del before[signal.SIGHUP]
     for number in before:
-        signal.signal(number, ask)
+        signal.signal(number, handle_signal)
     try:
         yield stop
     finally:

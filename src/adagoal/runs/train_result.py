@@ -1,4 +1,4 @@
-"""Result of a training run, and how it is saved and loaded."""
+"""Result of training, and how it is saved and loaded."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class TrainResult:
 
 
 def load_training(path: str | Path) -> TrainResult:
-    """Load the result of a training run; nothing in the files is executed, and no environment is made."""
+    """Load the result of training; nothing in the files is executed, and no environment is made."""
     return read_saved_run(check_folder_path("path", path), _load_saved_training)
 
 

@@ -1,4 +1,4 @@
-"""Files of a training run, without JAX: what they hold, how they are written, read and checked.
+"""Files of training runs, without JAX: what they hold, how they are written, read and checked.
 
 =============  =====================================================================================================
 result.json    status, settings that all runs share (``config``), and per run its own settings and learning curve
@@ -73,7 +73,7 @@ def training_file_contents(
 
 
 def training_to_json(status: Status, history: TrainingHistory) -> dict[str, Any]:
-    """Return a training run as plain data."""
+    """Return settings and outcome of training as plain data."""
     first = history.configs[0]
     own = setting_fields.per_run_settings(Config)
     runs = [
@@ -178,7 +178,7 @@ def require_training(saved: SavedRun) -> SavedRun:
 
 
 def read_training_record(saved: SavedRun) -> TrainingRecord:
-    """Read the settings, curves and status of a training run."""
+    """Read the settings, curves and status of training."""
     files = require_training(saved).result_files()
     if RESULT_FILE not in files:
         raise InputError(f"{saved.path}: the training was cut off before its end; resume it first")
@@ -235,7 +235,7 @@ def configs_from_json(data: dict[str, Any]) -> list[Config]:
 
 
 def read_policies(saved: SavedRun, record: TrainingRecord) -> list[GoalPolicy]:
-    """Read the policies of all runs of a training run."""
+    """Read the policies of all runs side by side."""
     files, n_runs = saved.result_files(), len(record.configs)
     limits = {"type": "array", "minItems": 1, "maxItems": 100_000, "items": {"type": "number"}}
     facts_schema = object_schema(
@@ -334,7 +334,7 @@ def read_past_maps(saved: SavedRun, record: TrainingRecord, axes: int) -> ValueM
 def read_history(
     saved: SavedRun, record: TrainingRecord, policy: GoalPolicy
 ) -> tuple[TrainingHistory, dict[str, Floats]]:
-    """Read the history of a training run, and the final maps of D and E if it has them."""
+    """Read the history of training, and the final maps of D and E if it has them."""
     files, first = saved.result_files(), record.configs[0]
     arrays = read_goal_arrays(saved, record)
     n_runs, goal_size = len(record.configs), arrays["chosen"].shape[-1]

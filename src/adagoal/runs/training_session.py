@@ -36,7 +36,7 @@ CHECKPOINT_FILE = "checkpoint.npz"
 
 @dataclass(frozen=True)
 class TrainingLimits:
-    """How a training run is executed; no part of its settings, and free to change when it is resumed."""
+    """How training is executed; no part of its settings, and free to change when it is resumed."""
 
     workers: int = 0  # rollout processes; 0: one per core
     minutes: float = math.inf
@@ -57,8 +57,9 @@ class TrainingLimits:
 
 
 class TrainingJob:
-    """A training run as :func:`adagoal.runs.job.run_job` sees it."""
+    """Training as :func:`adagoal.runs.job.run_job` sees it."""
 
+    saves_at_start = False  # there is no state before the first cycle
     # An update of the networks is one long compiled call. Waiting for it would make a second Ctrl-C useless.
     interrupt_anywhere = True
 
