@@ -26,7 +26,7 @@ from adagoal.envs.model import TabularMDP
 from adagoal.envs.parallel_env import ParallelEnv
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact.audit import Audit, audit_policies
-from adagoal.parallel import script_guard
+from adagoal.parallel import safe_start
 from adagoal.runs import exploration_settings
 from adagoal.runs.exploration_session import CHECKPOINT_FILE, STAGE_RESULT_FILES, TRANSITIONS_FILE, ExplorationSession
 from adagoal.runs.exploration_settings import EXPLORATION_KIND, ExplorationSettings
@@ -228,7 +228,7 @@ def resume(
     unless ``trust`` says so.
     The workers of a run live where ``engine`` and ``address`` say now: that changes no number.
     """
-    script_guard.exit_if_reimported()  # before the folder, which the run that began this process holds
+    safe_start.exit_if_reimported()  # before the folder, which the run that began this process holds
     with open_locked_folder(require_run_folder(path), EXPLORATION_KIND) as folder, contextlib.ExitStack() as stack:
         if folder.saved_run is None:
             raise no_run(folder.path)

@@ -27,7 +27,7 @@ from adagoal.deep.config import Config
 from adagoal.deep.goal_envs import EnvSource, SetGoalFunction
 from adagoal.deep.training import Training, TrainingObserver
 from adagoal.deep.training_history import TrainingHistory
-from adagoal.parallel import script_guard
+from adagoal.parallel import safe_start
 from adagoal.runs import run_folder as folders
 from adagoal.runs import training_files as files
 from adagoal.runs.folder_reader import SavedRun, no_run
@@ -70,7 +70,7 @@ def train(
     (:mod:`adagoal.runs.training_observers`). A script needs the guard ``if __name__ == "__main__":`` around the call,
     because every worker imports it.
     """
-    script_guard.exit_if_reimported()
+    safe_start.exit_if_reimported()
     check_training_limits(workers, minutes, pause, checkpoint_every, step_timeout)
     tensorboard = None if tensorboard is None else check_folder_path("tensorboard", tensorboard)
     configs = [configs] if isinstance(configs, Config) else configs
@@ -112,7 +112,7 @@ def resume(
     or ``goal_rule`` names it again, or ``trust`` allows it. What Python gave as an object or a function (environment,
     goal rule, ``set_goal``) is needed again.
     """
-    script_guard.exit_if_reimported()
+    safe_start.exit_if_reimported()
     check_training_limits(workers, minutes, pause, checkpoint_every, step_timeout)
     path = check_folder_path("folder", folder)
     tensorboard = None if tensorboard is None else check_folder_path("tensorboard", tensorboard)
