@@ -13,10 +13,10 @@ def square(x: int) -> tuple[int, int]:
     return x * x, os.getpid()
 
 
-def die(place: Path, deaths: int) -> str:
-    """Dies so often, then has an outcome."""
-    place.write_text(place.read_text() + "." if place.exists() else ".")
-    if len(place.read_text()) <= deaths:
+def die(counter: Path, deaths: int) -> str:
+    """Kill the own process in the first ``deaths`` calls, which the file counts; return afterwards."""
+    counter.write_text(counter.read_text() + "." if counter.exists() else ".")
+    if len(counter.read_text()) <= deaths:
         os.kill(os.getpid(), signal.SIGKILL)
     return "alive"
 
@@ -26,7 +26,7 @@ def refuse(error: Exception) -> None:
 
 
 class Unpicklable(Exception):
-    """Cannot travel between processes."""
+    """Cannot be pickled."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -34,7 +34,7 @@ class Unpicklable(Exception):
 
 
 class Particular(Exception):
-    """Can be pickled but not unpickled: its __init__ wants more than Exception keeps."""
+    """Can be pickled but not unpickled: its __init__ takes more arguments than Exception stores."""
 
     def __init__(self, text: str, more: int) -> None:
         super().__init__(text)
@@ -61,7 +61,7 @@ class Buggy:
 
 
 def slowly(cell: Any, options: Any) -> Any:
-    """A cell of a comparison on Ray; on the node that is to die it says that it has begun, and waits for the end."""
+    """Run one cell of a comparison on Ray; on the node that will be killed, mark the start and wait for the kill."""
     import ray
 
     from adagoal.compare import method_comparison
@@ -74,5 +74,5 @@ def slowly(cell: Any, options: Any) -> Any:
 
 
 def begun(folder: Path, node: str) -> Path:
-    """A file that marks the node that is to die."""
+    """Return the file that marks the node that will be killed."""
     return folder / f"doomed-{node}"

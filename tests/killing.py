@@ -1,12 +1,12 @@
-"""Runs that are killed (SIGKILL) at random moments and go on, beside the same runs left in peace.
+"""Kill runs (SIGKILL) at random moments, resume them, and compare the results with undisturbed runs.
 
-    python tests/killing.py SEED KILLS      # prints one line per difference, and how many kills there were
+    python tests/killing.py SEED KILLS      # prints one line per difference, and the number of kills
 
-Every case gets a goal rule, drawn at random from the seed. Rules that play goals beyond the radius have rollouts of
+Every case gets a goal rule, drawn at random from the seed. Rules that choose goals beyond the radius have rollouts of
 nothing but resets, which other rules never have.
 
-Every run saves after every rollout, so that many kills fall into the middle of a save. It is a script and not a test,
-because it forks: a child of a process that has compiled everything needs no start-up time. ``test_killed.py`` calls it.
+Every run saves after every rollout, so many kills hit the middle of a save. This is a script and not a test because it
+forks: a child of a process that has compiled everything needs no start-up time. ``test_killed.py`` calls it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Make = Callable[[], Any]
 
 
 def tried_least(known: GoalInfo) -> Floats:
-    """A rule of the user's own."""
+    """A goal rule of the user."""
     return np.where(known.eligible, 1.0 / (1.0 + known.attempts), 0.0)
 
 
@@ -91,35 +91,35 @@ CASES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def begin_or_go_on(case: str, rule: Rule, path: Path) -> None:
-    """What a user would do: begin, or go on with what is there."""
+def start_or_resume(case: str, rule: Rule, path: Path) -> None:
+    """Start a run, or resume the one in the folder."""
     arguments = dict(CASES[case])
     make = arguments.pop("env") if callable(arguments["env"]) else None
     if path.exists() and find_saved_run(path) is not None:
-        again = rule if callable(rule) else None
-        adagoal.resume(path, env=None if make is None else make(), goal_rule=again)
+        own_rule = rule if callable(rule) else None
+        adagoal.resume(path, env=None if make is None else make(), goal_rule=own_rule)
     else:
         arguments |= {"goal_rule": rule, "out": path}
         adagoal.explore(**(arguments if make is None else {"env": make(), **arguments}))
 
 
 def draw_rule(case: str, rng: random.Random) -> Rule:
-    """Any rule, unless the method of the case decides by itself where to go."""
+    """Draw a rule, unless the method of the case uses none."""
     drawn, method = rng.choice(RULES), METHODS[CASES[case].get("method", "certified")]
     return drawn if method.uses_goal_rule else "adagoal"
 
 
-def in_a_child(case: str, rule: Rule, path: Path, patience: float) -> bool:
-    """Whether the run came to its end before it was killed."""
+def run_until_killed(case: str, rule: Rule, path: Path, seconds: float) -> bool:
+    """Run in a child process and kill it after ``seconds``; return whether the run had finished."""
     child = os.fork()
     if not child:
         try:
-            begin_or_go_on(case, rule, path)
+            start_or_resume(case, rule, path)
         except BaseException:
             traceback.print_exc()
             os._exit(1)
         os._exit(0)
-    time.sleep(patience)
+    time.sleep(seconds)
     os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     if os.WIFEXITED(status) and os.WEXITSTATUS(status):
@@ -128,18 +128,18 @@ def in_a_child(case: str, rule: Rule, path: Path, patience: float) -> bool:
 
 
 def outcome(path: Path) -> tuple[dict[str, Any], bytes]:
-    """Everything that must be the same, byte for byte."""
+    """Return everything that must be the same, byte for byte."""
     adagoal.load(path)
     return json.loads((path / "result.json").read_text()) | {"wall_seconds": 0}, (path / "policies.npz").read_bytes()
 
 
 def main(seed: int, kills: int) -> int:
-    """As the module says; the number of differences."""
+    """Kill and resume runs until there were ``kills`` kills; return the number of differences."""
     folders.save_interval_elapsed = lambda since, cost: True
-    os.fsync = lambda handle: None  # a kill loses no page of the system
-    rng, wrong, done = random.Random(seed), 0, 0
-    with tempfile.TemporaryDirectory() as place:
-        peace: dict[str, float] = {}
+    os.fsync = lambda handle: None  # a kill, unlike a power cut, loses nothing that was written
+    rng, n_different, done = random.Random(seed), 0, 0
+    with tempfile.TemporaryDirectory() as folder:
+        whole_seconds: dict[str, float] = {}
         cases = list(CASES)
         rng.shuffle(cases)
         rules = {case: draw_rule(case, rng) for case in cases}
@@ -147,24 +147,24 @@ def main(seed: int, kills: int) -> int:
             case = cases.pop(0)
             rule = rules[case]
             cases.append(case)
-            if case not in peace:
-                begin_or_go_on(case, rule, Path(place) / "warm" / case)  # compiles
-                whole, began = Path(place) / "whole" / case, time.monotonic()
-                begin_or_go_on(case, rule, whole)
-                peace[case] = time.monotonic() - began
-            path, dead = Path(place) / "cut" / case, 0
-            while dead < 4 and done < kills:
-                if in_a_child(case, rule, path, rng.uniform(0.0, 0.6 * peace[case])):
+            if case not in whole_seconds:
+                start_or_resume(case, rule, Path(folder) / "warm" / case)  # compiles
+                whole, began = Path(folder) / "whole" / case, time.monotonic()
+                start_or_resume(case, rule, whole)
+                whole_seconds[case] = time.monotonic() - began
+            path, n_kills = Path(folder) / "cut" / case, 0
+            while n_kills < 4 and done < kills:
+                if run_until_killed(case, rule, path, rng.uniform(0.0, 0.6 * whole_seconds[case])):
                     break
-                dead, done = dead + 1, done + 1
-            begin_or_go_on(case, rule, path)
-            if outcome(path) != outcome(Path(place) / "whole" / case):
-                wrong += 1
-                print(f"{case}, {rule}: another result after {dead} kills (seed {seed})")
+                n_kills, done = n_kills + 1, done + 1
+            start_or_resume(case, rule, path)
+            if outcome(path) != outcome(Path(folder) / "whole" / case):
+                n_different += 1
+                print(f"{case}, {rule}: another result after {n_kills} kills (seed {seed})")
             shutil.rmtree(path)
-    played = ", ".join(f"{case} ({getattr(rules[case], '__name__', rules[case])})" for case in peace)
-    print(f"{done} kills of {played}: {wrong} differences")
-    return wrong
+    played = ", ".join(f"{case} ({getattr(rules[case], '__name__', rules[case])})" for case in whole_seconds)
+    print(f"{done} kills of {played}: {n_different} differences")
+    return n_different
 
 
 if __name__ == "__main__":

@@ -24,6 +24,47 @@ class RayTaskError(RayError):
         self.cause = cause
 
 
+class GetTimeoutError(RayError):
+    pass
+
+
+class Actor:
+    """An object whose methods run when their results are asked for, unless the actor is dead or hangs."""
+
+    def __init__(self, target: Any) -> None:
+        self.target, self.is_dead, self.hangs = target, False, False
+
+    def __getattr__(self, name: str) -> Any:
+        return SimpleNamespace(remote=lambda *arguments: (self, name, arguments))
+
+
+class NoRayActors:
+    """Put in the place of the module for workers, all of them on one machine."""
+
+    exceptions = SimpleNamespace(RayError=RayError, RayTaskError=RayTaskError, GetTimeoutError=GetTimeoutError)
+    machine_is_alive = True
+
+    def remote(self, **options: Any) -> Callable[[Any], Any]:
+        return lambda kind: SimpleNamespace(remote=lambda *arguments: Actor(kind(*arguments)))
+
+    def get(self, call: tuple[Actor, str, tuple[Any, ...]], timeout: float | None = None) -> Any:
+        actor, method, arguments = call
+        if actor.is_dead:
+            raise RayError
+        if actor.hangs:
+            raise GetTimeoutError
+        return pickle.loads(pickle.dumps(getattr(actor.target, method)(*pickle.loads(pickle.dumps(arguments)))))
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [{"NodeID": "one", "Alive": self.machine_is_alive}]
+
+    def get_runtime_context(self) -> Any:
+        return SimpleNamespace(get_node_id=lambda: "one")
+
+    def kill(self, actor: Actor) -> None:
+        actor.is_dead = True
+
+
 class NoRay:
     """Put in the place of the module; ``lost`` are the numbers of the tasks, as they were begun, that are lost."""
 

@@ -21,16 +21,16 @@ from adagoal import parallel
 from adagoal.cli.main import run_command_line
 from adagoal.compare import experiment_runner
 from adagoal.compare.experiment import Experiment
-from adagoal.core.errors import InputError
+from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.parallel import Engine, TaskInterrupted, TaskResources, WorkerLost
-from adagoal.parallel.exceptions import WorkerFailure, unwrap_reply
-from adagoal.parallel.ray_engine import RayHost
+from adagoal.parallel.exceptions import WorkerDied, WorkerFailure, WorkerKilled, unwrap_reply
+from adagoal.parallel.ray_engine import RayHost, RayWorker
 from adagoal.parallel.task_engine import LocalEngine
 from engine_tasks import Buggy, begun, die, fail, refuse, slowly, square
 from experiments import arena
 from experiments.__main__ import run as run_experiment
-from no_ray import NoRay
+from no_ray import NoRay, NoRayActors
 
 FRESH = TaskResources(fresh_process=True)
 
@@ -112,6 +112,31 @@ def test_a_bug_in_a_worker_on_ray_keeps_its_traceback() -> None:
         unwrap_reply(host.call("step", "bug"))
     assert "in fail" in str(raised.value.__cause__)
     assert isinstance(RayHost(b"no pickle").call("step"), WorkerFailure)
+
+
+def test_how_a_worker_on_ray_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = NoRayActors()
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    worker = RayWorker(Buggy, "the worker")
+
+    def call_lost(**what: bool) -> EnvironmentFailure:
+        worker.start()
+        worker.send("step", "bug")
+        with pytest.raises(KeyError):
+            worker.receive(60)
+        vars(worker._actor).update(what)
+        worker.send("step", "bug")
+        with pytest.raises(EnvironmentFailure) as raised:
+            worker.receive(60)
+        assert not worker.is_alive
+        return raised.value
+
+    assert str(call_lost(hangs=True)) == "the worker took longer than 60 s"
+    by_itself = call_lost(is_dead=True)
+    assert (type(by_itself), str(by_itself)) == (WorkerDied, "the worker ended by itself")
+    ray.machine_is_alive = False
+    killed = call_lost(is_dead=True)
+    assert (type(killed), str(killed)) == (WorkerKilled, "the worker was killed (its machine is gone)")
 
 
 def test_leaving_early_ends_the_workers() -> None:
@@ -332,5 +357,5 @@ def test_the_workers_of_a_run_on_ray(cluster: Any) -> None:
     result = adagoal.explore(**lake, **ray, observe=kill)
     assert not cluster.worker_nodes
     assert (result.status, result.void) == ("certified", [])
-    assert any("the machine of the environment FrozenLake-v1 is gone" in line for line in result.warnings)
+    assert any("FrozenLake-v1 was killed (its machine is gone)" in line for line in result.warnings)
     assert adagoal.audit(result).ok

@@ -205,7 +205,7 @@ def test_minigrid_draws_for_those_who_look(name: str, monkeypatch: pytest.Monkey
     bodies = InProcessEnv(plain, name), InProcessEnv(wrapped, name)
     assert bodies[0].reset(3)[0] == bodies[1].reset(3)[0]
     before = len(drawn)
-    for action in np.random.default_rng(0).integers(bodies[0].facts.n_actions, size=60).tolist():
+    for action in np.random.default_rng(0).integers(bodies[0].spaces.n_actions, size=60).tolist():
         found = [body.step(action) for body in bodies]
         assert found[0] == found[1]
         if found[0][2]:

@@ -200,7 +200,7 @@ def test_a_copy_that_is_killed_costs_its_round(in_process: type[InProcessWorker]
     in_process.failing = {n: WorkerKilled("the process was killed (SIGKILL)") for n in (2, 9, 10, 11)}
     result = adagoal.explore(vector(make), radius=6, epsilon=2.0)
     assert (result.status, result.void) == ("certified", [])
-    assert any("a round of copy 1 was lost" in line for line in result.warnings)
+    assert any("a round of worker 1 was discarded" in line for line in result.warnings)
     assert adagoal.audit(result, toy_models.chain_model(n_states=4)).ok
     in_process.failing, in_process.calls = (
         {n: WorkerKilled("the process was killed (SIGKILL)") for n in range(1, 100)},
@@ -345,4 +345,4 @@ def test_a_killed_run_and_killed_workers(tmp_path: Path) -> None:
 
     result = adagoal.explore(**arguments, observe=kill)
     assert (result.status, result.void) == ("budget", [])
-    assert any("was killed (SIGKILL); a round of copy 1 was lost" in line for line in result.warnings)
+    assert any("was killed (SIGKILL); a round of worker 1 was discarded" in line for line in result.warnings)

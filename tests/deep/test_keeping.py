@@ -220,7 +220,7 @@ def test_a_killed_worker_is_one_line_and_what_was_learnt_is_kept(tmp_path: Path)
         if history.rows[-1]["cycle"] == 1:
             multiprocessing.active_children()[0].kill()
 
-    with pytest.raises(InputError, match=r"a rollout worker died \(exit code -9\).*; what had been learnt is in "):
+    with pytest.raises(InputError, match=r"^a rollout worker was killed \(SIGKILL\), .*; what had been learnt is in "):
         train([CONFIG], out=tmp_path, workers=1, observe=kill)
     assert restored(tmp_path).cycle == 2
     assert resume(tmp_path, workers=1).status == "done"

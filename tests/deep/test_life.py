@@ -123,18 +123,6 @@ def test_a_worker_whose_environments_cannot_be_made_answers_every_order_with_tha
                 unwrap_reply(link.recv())
 
 
-def test_a_rollout_worker_that_is_killed_is_one_line() -> None:
-    workers = RolloutWorkers([CONFIG], EnvSource("point-mass"), EnvDimensions(4, 2, 2, 5, 0.1), 1)
-    process = workers.workers[0].process
-    assert process is not None
-    process.kill()
-    with pytest.raises(
-        InputError, match=r"^a rollout worker was killed \(SIGKILL\), perhaps because the machine ran out"
-    ):
-        workers.reset(0)
-    workers.close()
-
-
 def test_an_observer_may_end_a_training(tmp_path: Path) -> None:
     stopped = train([CONFIG], out=tmp_path, observe=lambda history: history.rows[-1]["cycle"] < 1, workers=1)
     assert stopped.status == "interrupted"

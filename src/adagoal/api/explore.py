@@ -26,7 +26,7 @@ from adagoal.envs.model import TabularMDP
 from adagoal.envs.parallel_env import ParallelEnv
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact.audit import Audit, audit_policies
-from adagoal.parallel import script_guard
+from adagoal.parallel import safe_start
 from adagoal.runs.exploration_session import CHECKPOINT_FILE, STAGE_RESULT_FILES, TRANSITIONS_FILE, ExplorationSession
 from adagoal.runs.exploration_settings import EXPLORATION_KIND, RUN_CHECKPOINT_SCHEMA, ExplorationSettings
 from adagoal.runs.folder_reader import SavedRun, no_run, read_saved_run, require_run_folder
@@ -215,7 +215,7 @@ def resume_exploration(
     observe: RunObserver | None = None,
 ) -> Result:
     """Resume an exploration; see :func:`adagoal.resume` for the arguments."""
-    script_guard.exit_if_reimported()  # before the lock, which the run that started this process holds
+    safe_start.exit_if_reimported()  # before the lock, which the run that started this process holds
     with open_locked_folder(require_run_folder(path), EXPLORATION_KIND) as folder, contextlib.ExitStack() as stack:
         saved = folder.saved_run
         if saved is None:

@@ -184,20 +184,17 @@ class RolloutWorkers:
             worker.start()
 
     def reset(self, cycle: int) -> Singles:
-        """See :class:`~adagoal.deep.rollout_backend.RolloutBackend`."""
         for worker in self.workers:
             worker.send("start_cycle", cycle)
         return self._stack_by_run(self._receive_results())
 
     def start_cycle(self, cycle: int, actors: Sequence[NumpyActor], goals: Floats, test_goals: Floats) -> None:
-        """See :class:`~adagoal.deep.rollout_backend.RolloutBackend`."""
         flat = goals.reshape(-1, goals.shape[-1])
         flat_tests = test_goals.reshape(test_goals.shape[0], len(flat), goals.shape[-1])
         for worker, part, runs in zip(self.workers, self._slots_of_worker, self._runs_of_worker, strict=True):
             worker.send("play_cycle", cycle, {run: actors[run] for run in runs}, flat[part], flat_tests[:, part])
 
     def collect_cycle(self) -> CycleRollouts:
-        """See :class:`~adagoal.deep.rollout_backend.RolloutBackend`."""
         parts: list[CycleRollouts] = self._receive_results()
         episodes = EpisodeBatch(
             **{name: self._stack_by_run([getattr(p.episodes, name) for p in parts]) for name in vars(parts[0].episodes)}
@@ -209,10 +206,10 @@ class RolloutWorkers:
         return CycleRollouts(episodes, **tests, next_starts=self._stack_by_run([part.next_starts for part in parts]))
 
     def evaluate_goals(self, round_: int, actor: NumpyActor, goals: Floats) -> Floats:
-        """See :class:`~adagoal.deep.rollout_backend.RolloutBackend`.
+        """Play the goals in blocks of ``episodes``.
 
         Needs one run per worker, all with the same configuration. Worker i of n takes the blocks i, i + n, i + 2n, ...
-        of ``episodes`` goals. A block seeds its own starts, so the result does not depend on the number of workers.
+        A block seeds its own starts, so the result does not depend on the number of workers.
         """
         n_workers, size = self.shape
         blocks = goals.reshape(-1, size, goals.shape[-1])
@@ -225,7 +222,6 @@ class RolloutWorkers:
         return distances.reshape(-1, self.horizon)
 
     def close(self) -> None:
-        """End the workers."""
         for worker in self.workers:
             if worker.pipe is not None:
                 worker.pipe.close()  # of all of them before the first wait, so they end at the same time

@@ -13,7 +13,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partialmethod
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 import gymnasium
 import numpy as np
@@ -50,45 +50,6 @@ class EnvSpaces(NamedTuple):
     n_actions: int
     declared_states: range | None  # observations that are few whole numbers, unless ``max_states`` is larger
     key_format: dict[str, Any]  # how observations become keys (:func:`observation_keys.make_key_reader`)
-
-
-class EnvBackend(Protocol):
-    """An environment in this process or another."""
-
-    spaces: EnvSpaces
-
-    def reset(
-        self, seed: int | None = None, keep_generator: bool = False
-    ) -> tuple[StateKey, ActionMask, dict[str, Any]]:
-        """Reset; return key and mask of the first state, and the state of the random generator before the reset.
-
-        ``keep_generator`` restores the generator afterwards.
-        """
-        ...
-
-    def step(self, action: int) -> tuple[StateKey, ActionMask, bool, bool]:
-        """Take an action 0, 1, ...; return key and mask of the next state, terminated, truncated."""
-        ...
-
-    def label(self) -> str:
-        """Return the last observation in a few words."""
-        ...
-
-    def observation(self) -> Any:
-        """Return the last observation as goals see it; for MiniGrid the whole state (``minigrid_full_state``)."""
-        ...
-
-    def generator_state(self) -> dict[str, Any]:
-        """Return the state of the environment's random generator, empty if it does not use Gymnasium's."""
-        ...
-
-    def set_generator_state(self, state: dict[str, Any]) -> None:
-        """Restore what :meth:`generator_state` returned."""
-        ...
-
-    def find_reseeded_generators(self) -> tuple[tuple[str, ...], set[StateKey]]:
-        """Reset twice; return the random generators that every reset seeds alike, and the keys of the starts."""
-        ...
 
 
 class InProcessEnv:
@@ -136,6 +97,10 @@ class InProcessEnv:
     def reset(
         self, seed: int | None = None, keep_generator: bool = False
     ) -> tuple[StateKey, ActionMask, dict[str, Any]]:
+        """Reset; return key and mask of the first state, and the state of the random generator before the reset.
+
+        ``keep_generator`` restores the generator afterwards.
+        """
         before = self.generator_state()
         with self._convert_exceptions("cannot be reset"), self._call_context:
             result: Any = self.env.reset() if seed is None else self.env.reset(seed=seed)
@@ -148,6 +113,7 @@ class InProcessEnv:
         return self._read_state_key(result[0]), self._read_action_mask(result[1]), before
 
     def step(self, action: int) -> tuple[StateKey, ActionMask, bool, bool]:
+        """Take an action 0, 1, ...; return key and mask of the next state, terminated, truncated."""
         try:
             with self._call_context:
                 result: Any = self.env.step(action + self._first_action)
@@ -160,23 +126,28 @@ class InProcessEnv:
             raise EnvironmentFailure(f"the environment {self._env_name} raised {describe_exception(error)}") from error
 
     def label(self) -> str:
+        """Return the last observation in a few words."""
         return to_single_line(
             minigrid_state_label(self._unwrapped_env) if self._is_minigrid else self._last_observation
         )
 
     def observation(self) -> Any:
+        """Return the last observation as goals see it; for MiniGrid the whole state, not the view."""
         return minigrid_full_state(self._unwrapped_env) if self._is_minigrid else self._last_observation
 
     def generator_state(self) -> dict[str, Any]:
+        """Return the state of the environment's random generator, empty if it does not use Gymnasium's."""
         with self._convert_exceptions("has a random generator (np_random) that cannot be read"):
             generator = getattr(self._unwrapped_env, "np_random", None)
             return dict(generator.bit_generator.state) if isinstance(generator, np.random.Generator) else {}
 
     def set_generator_state(self, state: dict[str, Any]) -> None:
+        """Restore what :meth:`generator_state` returned."""
         with self._convert_exceptions("has a random generator (np_random) that cannot be restored"):
             self._unwrapped_env.np_random.bit_generator.state = state
 
     def find_reseeded_generators(self) -> tuple[tuple[str, ...], set[StateKey]]:
+        """Reset twice; return the random generators that every reset seeds alike, and the keys of the starts."""
         legacy = np.random.mtrand._rand  # the generator of numpy.random.random() and the like
         before, after = (legacy.get_state(), random.getstate()), []
         starts: set[StateKey] = set()
@@ -259,9 +230,9 @@ def remove_time_limits(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
 
 
 class SubprocessEnv:
-    """An :class:`EnvBackend` in another process, started again when it is needed and gone.
+    """An :class:`InProcessEnv` in another process, which starts again if it is gone when it is needed.
 
-    ``make`` makes the environment there. A reset or a step may take ``step_timeout`` seconds.
+    ``make`` makes the environment there. Every call may take ``step_timeout`` seconds.
     """
 
     def __init__(self, make: Callable[[], InProcessEnv], name: str, step_timeout: float) -> None:
@@ -293,3 +264,6 @@ class SubprocessEnv:
     generator_state = partialmethod(_call_worker, "generator_state")
     set_generator_state = partialmethod(_call_worker, "set_generator_state")
     find_reseeded_generators = partialmethod(_call_worker, "find_reseeded_generators")
+
+
+EnvBackend = InProcessEnv | SubprocessEnv

@@ -59,7 +59,7 @@ def make_env(
         # Workers make environments of their own with the functions of the vector; those of the vector are not stepped.
         first = first_env_of_vector(env)
         if env_args:
-            raise InputError(f"{next(iter(env_args))} given, but the environments are made already", "env_args")
+            raise InputError("cannot be combined with environment objects; pass them when you create these", "env_args")
         if workers not in (1, env.num_envs):
             raise InputError(f"the vector has {env.num_envs} environments, got {workers}", "workers")
         name = OBJECT_ENV_PREFIX + (first.spec.id if first.spec is not None else type(first.unwrapped).__name__)

@@ -164,11 +164,9 @@ class EnvWorker:
             self._position[0] = env.state_numbers[current]
 
     def must_reset(self, state: int) -> bool:
-        """See :class:`~adagoal.envs.episode_loop.EpisodeEnv`."""
         return self._env.needs_reset or state in self._terminal_states
 
     def reset_from(self, state: int) -> int:
-        """See :class:`~adagoal.envs.episode_loop.EpisodeEnv`."""
         try:
             next_state = self._env.reset_to_start()
         except InputError as error:
@@ -180,7 +178,6 @@ class EnvWorker:
         return next_state
 
     def take_action(self, state: int, action: int, rng: np.random.Generator) -> tuple[int, int]:
-        """See :class:`~adagoal.envs.episode_loop.EpisodeEnv`."""
         if state * self._env.n_actions + action in self._action_masks.absent_pairs:
             return self.reset_from(state), episode_loop.NO_EVENT
         try:

@@ -84,7 +84,7 @@ class ParallelEnv(MonitoredEnv):
 
     @property
     def n_workers(self) -> int:
-        """Number of copies."""
+        """Number of workers."""
         return len(self._workers)
 
     @property
@@ -170,7 +170,7 @@ class ParallelEnv(MonitoredEnv):
 
     def _handle_failure(self, i: int, error: BaseException) -> None:
         if isinstance(error, WorkerKilled) and self._consecutive_kills < MAX_CONSECUTIVE_KILLS:
-            self.add_warning(f"{error.reason}; a round of copy {i} was lost, and it went on from a reset in a new one")
+            self.add_warning(f"{error.reason}; a round of worker {i} was discarded, and it continued from a reset")
             return
         self._diagnostics.lost += not isinstance(error, WorkerKilled)
         self._pending_failure = self._pending_failure or error
@@ -308,8 +308,8 @@ class ParallelEnv(MonitoredEnv):
         lines = self._list_env_warnings(self._ever_truncated)
         if self._markov_tests.saw_randomness and not self._used_gym_rng:
             lines.append(
-                "the environment draws at random without Gymnasium's generator (np_random): the certificates rest on "
-                "your word that its copies do not draw the same numbers"
+                "the environment draws at random without Gymnasium's generator (np_random): the certificates assume "
+                "that its copies do not draw the same numbers"
             )
         return lines
 
@@ -364,7 +364,7 @@ class ParallelEnv(MonitoredEnv):
         is_restored = pool.call_workers(calls, self._handle_failure)
         pool.state_unknown = [not is_restored.get(i, False) for i in range(len(pool))]
         if any(pool.state_unknown):
-            self.add_warning("a copy could not be put back into the state it was in: it went on from a reset")
+            self.add_warning("a worker could not be restored to its saved state; it continued from a reset")
 
     def _check_saved_position(self, position: dict[str, Any] | None) -> None:
         if position is not None:

@@ -18,15 +18,13 @@ import multiprocessing
 import os
 import pickle
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from multiprocessing import resource_tracker
+from collections.abc import Callable, Iterable, Mapping
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
 from adagoal.core.errors import EnvironmentFailure
-from adagoal.core.safe_imports import safe_path_variables
-from adagoal.parallel import script_guard
+from adagoal.parallel import safe_start
 from adagoal.parallel.exceptions import WorkerDied, WorkerFailure, WorkerKilled, call_or_capture, unwrap_reply
 
 
@@ -94,16 +92,16 @@ class WorkerProcess:
         return self.process is not None
 
     def start(self) -> None:
-        script_guard.check_script_importable()
+        safe_start.check_script_importable()
         context = multiprocessing.get_context("spawn")
         own_end, worker_end = context.Pipe()
         process = context.Process(
             target=_run_worker,
-            name=script_guard.WORKER_PROCESS_NAME,
+            name=safe_start.WORKER_PROCESS_NAME,
             args=(worker_end, pickle.dumps(self._make), self._ignored_signals),
             daemon=self._daemon,
         )
-        with _environment_variables(self._environment | safe_path_variables()), _block_sigint():
+        with safe_start.starting_processes(self._environment):
             process.start()
             # Before SIGINT is unblocked, so an interrupt finds a process that it can stop.
             self.process, self.pipe, self._has_replied = process, own_end, False
@@ -149,8 +147,8 @@ class WorkerProcess:
         self.process.join(10.0)  # the exit code is known a moment after the pipe has closed
         code = self.process.exitcode  # before stop, whose own kill must not count as one from outside
         self.stop()
-        if code == script_guard.EXIT_MISSING_GUARD and not self._has_replied:
-            return script_guard.missing_guard_error()
+        if code == safe_start.EXIT_MISSING_GUARD and not self._has_replied:
+            return safe_start.missing_guard_error()
         error: WorkerDied
         if code is None:
             error = WorkerDied(f"{self._description} closed its connection")
@@ -210,34 +208,6 @@ def _call_host(host: ObjectHost, pickled_call: bytes) -> Any:
 
 
 def _run_worker(pipe: Connection, pickled_make: bytes, ignored_signals: Iterable[signal.Signals]) -> None:
-    for number in ignored_signals:
-        signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    safe_start.ignore_signals(ignored_signals)
     os.dup2(2, 1)  # standard output belongs to the run; environments print
     serve_calls(pipe, pickled_make)
-
-
-@contextlib.contextmanager
-def _block_sigint() -> Iterator[None]:
-    """Start processes that ignore Ctrl-C even while they import; the run gets the signal at the end of the block."""
-    # Starting the resource tracker lifts the mask, so it must run before. It is an interpreter: see safe_imports.
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextlib.contextmanager
-def _environment_variables(variables: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

@@ -23,7 +23,7 @@ from adagoal.deep.config import Config
 from adagoal.deep.goal_envs import EnvSource, SetGoalFunction
 from adagoal.deep.training import Training, TrainingObserver
 from adagoal.deep.training_history import TrainingHistory
-from adagoal.parallel import script_guard
+from adagoal.parallel import safe_start
 from adagoal.runs import training_files as files
 from adagoal.runs.folder_reader import SavedRun, no_run, require_run_folder
 from adagoal.runs.job import JobMonitor, SaveFiles, run_job
@@ -143,7 +143,7 @@ def start_training(
     ``rule`` is the function behind a goal rule ``function:NAME``, ``limits`` are the fields of
     :class:`TrainingLimits`.
     """
-    script_guard.exit_if_reimported()
+    safe_start.exit_if_reimported()
     checked = TrainingLimits(**limits)
 
     def run_new(folder: RunFolder | None) -> TrainResult:
@@ -178,7 +178,7 @@ def resume_training(
     **limits: Any,
 ) -> TrainResult:
     """Resume the training run in a folder (:func:`adagoal.resume`); ``steps`` 0 keeps the planned length."""
-    script_guard.exit_if_reimported()
+    safe_start.exit_if_reimported()
     checked = TrainingLimits(**limits)
     with open_locked_folder(require_run_folder(path), files.TRAINING_KIND) as folder:
         if folder.saved_run is None:
