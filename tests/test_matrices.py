@@ -149,7 +149,7 @@ def broken(place, value):
         (lambda: adagoal.explore("no.npz", 4), "no.npz: no such file"),
         (
             lambda: adagoal.explore(P, 4, start=2, terminal=[2]),
-            "start: state 2 is terminal, so that no other",
+            "start: state 2 is terminal, so no other",
         ),
         (lambda: adagoal.explore(P, 4, env_args={"a": 1}), "env_args: a given, but matrix is a model, made already"),
     ],

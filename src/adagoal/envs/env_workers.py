@@ -21,7 +21,7 @@ from adagoal.core.processes import USER_CODE_SECTION, WorkerFailure
 from adagoal.core.random_streams import StreamPurpose, random_stream, stream_seed_sequence
 from adagoal.core.types import Longs, ObservedStates
 from adagoal.envs import episode_loop
-from adagoal.envs.assumption_tests import ActionMasks
+from adagoal.envs.counting_env import ActionMasks
 from adagoal.envs.env_backends import START_TIMEOUT_SECONDS, ActionMask, InProcessEnv, WorkerProcess
 from adagoal.envs.indexed_env import IndexedEnv, StartSeed
 from adagoal.envs.observation_keys import StateKey
@@ -223,7 +223,7 @@ class EnvWorker:
         """Where it stands, and how it got there from the last reset."""
         self._sync_known_states(news)
         waiting = self._env.has_virtual_start and self._position[0] == self._env.start
-        adapter = self._env.episode_snapshot(waiting, adrift=False)
+        adapter = self._env.episode_snapshot(waiting, state_unknown=False)
         return {
             "place": list(self._position),
             "rng": self._rng.bit_generator.state,

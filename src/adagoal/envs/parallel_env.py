@@ -24,13 +24,13 @@ from adagoal.core.environment import ExplorationPlan, RolloutOutcome
 from adagoal.core.errors import InputError, to_single_line
 from adagoal.core.file_formats import COUNT_SCHEMA, ArraySpec, check_arrays, check_json_value, object_schema
 from adagoal.core.goal_space import GoalSpace
-from adagoal.core.linear_mixture import LinearMixture
 from adagoal.core.local_backup import LocalLowerBounds, greedy_action_table
 from adagoal.core.processes import WorkerFailure
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import DIGEST_BYTES, Floats, GridLayout, Longs, ObservedStates
+from adagoal.core.types import DIGEST_BYTES, Floats, Longs, ObservedStates
 from adagoal.envs import episode_loop, observation_keys
-from adagoal.envs.assumption_tests import ActionMasks, Diagnostics, MonitoredEnv, describe_mask_conflict
+from adagoal.envs.base_env import Diagnostics, MonitoredEnv
+from adagoal.envs.counting_env import ActionMasks
 from adagoal.envs.env_backends import WorkerKilled, WorkerProcess
 from adagoal.envs.env_workers import EnvWorker, LabelledStates, RolloutRecord, WorkerFactory, WorkerPlan, WorkerPool
 from adagoal.envs.gym_adapter import MAX_CONSECUTIVE_KILLS, MAX_REPLAY_STEPS
@@ -51,7 +51,7 @@ FACTS_SCHEMA = object_schema(
     seed={"type": ["integer", "null"], "minimum": 0, "maximum": 2**63},
     lives={"type": "array", "items": COUNT_SCHEMA},
     copies={"type": "array", "items": SNAPSHOT | {"type": ["object", "null"]}},
-    doubts=Diagnostics.FACTS_SCHEMA,
+    diagnostics=Diagnostics.FACTS_SCHEMA,
     truncates={"type": "boolean"},
     drew={"type": "boolean"},
     states={"type": "array"},
@@ -66,23 +66,16 @@ class ParallelEnv(MonitoredEnv):
     def __init__(
         self, makers: Sequence[Callable[[], EnvWorker]], name: str, hire: WorkerFactory = WorkerProcess
     ) -> None:
-        self.name, self._workers = name, WorkerPool(makers, name, hire)
+        self._workers = WorkerPool(makers, name, hire)
         self._properties = traits = self._workers.properties
-        super().__init__(traits.n_actions, traits.reseeded)
-        self.n_actions, self.start, self.start_is_certain = traits.n_actions, traits.start, traits.has_virtual_start
-        self.state_bound, self.initial_states = traits.state_bound, traits.initial_states
-        self.pair_bound, self.uses_action_masks = self.state_bound * self.n_actions, True
-        self.layout: GridLayout | None = None
-        self.mixture: LinearMixture | None = None
-        self._given_labels: tuple[str, ...] = ()
+        bounds = traits.state_bound, traits.initial_states
+        super().__init__(name, traits.n_actions, traits.start, *bounds, traits.has_virtual_start, traits.reseeded)
         self._known_states: LabelledStates = list(
             traits.first_states or []
         )  # all states that have a number, without a virtual start
         self._state_numbers = {key: s + traits.has_virtual_start for s, (key, _) in enumerate(self._known_states)}
         self._steps_since_reset = [0] * len(makers)  # steps since the last reset of each copy
         self._stream_positions = np.zeros((len(makers), 3), np.int64)  # where the recorder stands with each copy
-        self._pending_failure: BaseException | None = None
-        self._consecutive_kills = 0
         self._ever_truncated = self._used_gym_rng = False
 
     @property
@@ -90,19 +83,13 @@ class ParallelEnv(MonitoredEnv):
         """How many copies there are."""
         return len(self._workers)
 
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """Names of the states: given from outside, or the observations met so far."""
-        if self._given_labels or self._properties.first_states is None:
-            return self._given_labels
+    def _observed_labels(self) -> tuple[str, ...]:
+        if self._properties.first_states is None:
+            return ()
         return (
             *(("start",) if self._properties.has_virtual_start else ()),
             *(label for _, label in self._known_states),
         )
-
-    @labels.setter
-    def labels(self, labels: tuple[str, ...]) -> None:
-        self._given_labels = labels
 
     # --- playing ----------------------------------------------------------------------------------------------
 
@@ -182,7 +169,7 @@ class ParallelEnv(MonitoredEnv):
         if isinstance(error, WorkerKilled) and self._consecutive_kills < MAX_CONSECUTIVE_KILLS:
             self.add_warning(f"{error.reason}; a round of copy {i} was lost, and it went on from a reset in a new one")
             return
-        self._diagnostics.lost += not isinstance(error, WorkerKilled)
+        self._diagnostics.lost_transitions += not isinstance(error, WorkerKilled)
         self._pending_failure = self._pending_failure or error
 
     def _merge_rollout(self, i: int, seen: RolloutRecord, counts: TransitionCounts, threshold: Longs) -> bool:
@@ -258,7 +245,7 @@ class ParallelEnv(MonitoredEnv):
             elif known.conflicts_with_known(state, mask):
                 differ.append(state)
         for state in differ[:1]:
-            self._diagnostics.add_void_reason(describe_mask_conflict(state))
+            self._diagnostics.report_mask_conflict(state)
 
     def _merge_terminal_states(self, counts: TransitionCounts, ended: Longs, open_: Longs) -> None:
         """Mark terminated states; whether a state ends the episode must not change."""
@@ -266,12 +253,7 @@ class ParallelEnv(MonitoredEnv):
         torn = np.concatenate([torn, open_[counts.terminal[open_]]])
         counts.terminal[ended] = True
         if len(torn):
-            self._diagnostics.ends_now_and_then(int(torn[0]), self.state_bound)
-
-    def _raise_pending_failure(self) -> None:
-        if self._pending_failure is not None:
-            failure, self._pending_failure = self._pending_failure, None
-            raise failure
+            self._diagnostics.report_terminal_mismatch(int(torn[0]), self.state_bound)
 
     def reset_with_seed(self, seed: int) -> None:
         """All copies back to the start, with all their randomness seeded anew."""
@@ -337,7 +319,7 @@ class ParallelEnv(MonitoredEnv):
             "seed": copies.seed,
             "lives": list(copies.restart_counts),
             "copies": [found.get(i) for i in range(len(copies))],
-            "doubts": self._diagnostics.state(),
+            "diagnostics": self._diagnostics.state(),
             "truncates": self._ever_truncated,
             "drew": self._used_gym_rng,
             "states": [observation_keys.key_to_json(key) for key, _ in self._known_states],
@@ -354,7 +336,7 @@ class ParallelEnv(MonitoredEnv):
         check_arrays({"threads": ArraySpec("int64", (len(copies), 3))}, arrays)
         for copy in given:
             self._check_worker_snapshot(copy)
-        self._diagnostics.restore(facts["doubts"])
+        self._diagnostics.restore(facts["diagnostics"])
         self._markov_tests.restore({name: array for name, array in arrays.items() if name != "threads"})
         self._restore_state_numbers(facts)
         self._stream_positions = np.array(arrays["threads"])
