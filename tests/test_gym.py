@@ -17,9 +17,10 @@ from adagoal.api import explore as api
 from adagoal.core.environment import ExplorationPlan
 from adagoal.core.errors import InputError
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.envs import model_families, registry, toy_models
+from adagoal.envs import registry, toy_models
 from adagoal.envs.gym_adapter import GymAdapter
 from adagoal.envs.simulator import ModelSimulator
+from experiments import extra_models
 from model_env import NEVER, Impatient, ModelEnv, PairEnv, play, same_counts, with_terminal
 
 # --- the same world as the simulator ---
@@ -27,7 +28,7 @@ from model_env import NEVER, Impatient, ModelEnv, PairEnv, play, same_counts, wi
 
 @pytest.mark.parametrize("goal", [3, 7, 11])
 def test_deterministic_model_gives_the_simulator_s_counts(goal: int) -> None:
-    mdp = with_terminal(model_families.random_deterministic(n_states=12, seed=goal), 5)
+    mdp = with_terminal(extra_models.random_deterministic(n_states=12, seed=goal), 5)
     simulated, episodes = play(ModelSimulator(mdp), 3000, goals=[goal])
     stepped, again = play(GymAdapter(ModelEnv(mdp), "model"), 3000, goals=[goal])
     assert same_counts(simulated, stepped)
@@ -36,7 +37,7 @@ def test_deterministic_model_gives_the_simulator_s_counts(goal: int) -> None:
 
 
 def test_transition_frequencies_are_the_model_s() -> None:
-    mdp = with_terminal(model_families.random_sparse(n_states=8, n_actions=2, seed=1), 6)
+    mdp = with_terminal(toy_models.random_sparse(n_states=8, n_actions=2, seed=1), 6)
     counts, _ = play(GymAdapter(ModelEnv(mdp), "model"), 40_000)
     p_hat, p = counts.empirical_kernel(), mdp.kernel().toarray()
     assert counts.n[12:14].tolist() == [0, 0]
@@ -50,7 +51,7 @@ def test_transition_frequencies_are_the_model_s() -> None:
 
 
 def test_numbering_on_the_fly_finds_the_same_graph() -> None:
-    mdp = model_families.random_deterministic(n_states=200, n_actions=2, seed=0)
+    mdp = extra_models.random_deterministic(n_states=200, n_actions=2, seed=0)
     world = GymAdapter(PairEnv(mdp), "pairs", max_states=400)
     counts, _ = play(world, 20_000)
     assert world.initial_states == 64
@@ -272,7 +273,7 @@ def test_structured_observations_and_shifted_spaces() -> None:
 
 def test_too_many_states_name_the_option() -> None:
     with pytest.raises(InputError, match="max_states: pairs has more than 20 states"):
-        play(GymAdapter(PairEnv(model_families.random_deterministic(n_states=50)), "pairs", max_states=20), 50_000)
+        play(GymAdapter(PairEnv(extra_models.random_deterministic(n_states=50)), "pairs", max_states=20), 50_000)
 
 
 class Shown(ModelEnv):

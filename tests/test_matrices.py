@@ -8,8 +8,8 @@ import adagoal
 from adagoal.cli.main import run_command_line
 from adagoal.core.file_io import write_arrays
 from adagoal.envs import toy_models
-from adagoal.envs.model_families import random_dense
 from adagoal.envs.model_sources import model_from_argument
+from adagoal.envs.toy_models import random_dense
 
 P = np.array(random_dense(n_states=5, n_actions=2, seed=3).kernel().toarray()).reshape(5, 2, 5)
 NAMES = {"labels": list("abcde"), "actions": ["left", "right"]}

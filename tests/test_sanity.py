@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from adagoal.api import explore as api
 from adagoal.core.environment import ExplorationPlan
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.envs import model_families, toy_models
+from adagoal.envs import toy_models
 from adagoal.envs.assumption_tests import MarkovTests
 from adagoal.envs.gym_adapter import GymAdapter
 from model_env import Ageing, Aliased, Drifting, LeakyReset, ModelEnv, NoReset, Reseeded
@@ -35,7 +35,7 @@ def wander(env: gymnasium.Env[int, int], steps: int, seed: int = 0, start_seed: 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_clean_environments_pass(seed: int) -> None:
-    mdp = model_families.random_sparse(n_states=12, n_actions=2, seed=seed)
+    mdp = toy_models.random_sparse(n_states=12, n_actions=2, seed=seed)
     assert wander(ModelEnv(mdp), 6000, seed).void_reasons == []
     assert wander(ModelEnv(mdp, starts=(0, 3, 5)), 4000, seed).void_reasons == []
 

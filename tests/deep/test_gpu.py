@@ -10,7 +10,7 @@ from adagoal.core.errors import InputError
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.tabular_policy import Policy
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.envs import model_families, toy_models
+from adagoal.envs import toy_models
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver
 from adagoal.exact.audit import audit_policies
@@ -18,6 +18,7 @@ from adagoal.loop import run_exploration
 from adagoal.planning import backends
 from adagoal.planning.backends import NUMBA_BACKEND
 from adagoal.planning.model_arrays import EmpiricalModel, GoalBlock
+from experiments import extra_models
 from numpy_backend import NUMPY
 
 jax_bounds = pytest.importorskip("adagoal.planning.jax_bounds", exc_type=ImportError)
@@ -85,7 +86,7 @@ def test_states_outside_the_order_are_left_alone():
 
 
 @pytest.mark.parametrize("reset", [True, False])
-@pytest.mark.parametrize("make", [toy_models.chain_model, model_families.random_traps])
+@pytest.mark.parametrize("make", [toy_models.chain_model, extra_models.random_traps])
 def test_exact_values(make, reset):
     mdp = make()
     expected = solver.optimal_values(mdp, reset=reset)
@@ -95,7 +96,7 @@ def test_exact_values(make, reset):
 
 
 def test_exact_values_in_parts_and_with_wide_rows(monkeypatch):
-    mdp = model_families.random_sparse(n_states=40, branching=9)
+    mdp = toy_models.random_sparse(n_states=40, branching=9)
     monkeypatch.setattr("adagoal.planning.jax_planner.MAX_DEVICE_VALUES", 40 * 20)
     expected = solver.optimal_values(mdp)
     np.testing.assert_allclose(solver.optimal_values(mdp, backend=jax_planner.JAX_BACKEND), expected, rtol=1e-9)

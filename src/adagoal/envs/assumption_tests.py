@@ -70,11 +70,15 @@ class PairTables(NamedTuple):
             np.zeros((rows, N_TESTS)),
         )
 
+    def used_rows(self, rows: int) -> dict[str, NDArray[Any]]:
+        """Return the first rows of every table, by name."""
+        return {name: getattr(self, name)[:rows] for name in self._fields}
+
     def with_room_for(self, rows: int) -> PairTables:
         """Return copies with more rows, the new ones empty."""
         larger = PairTables.empty(rows)
-        for new, old in zip(larger, self, strict=True):
-            new[: len(old)] = old
+        for name, table in self.used_rows(rows).items():
+            getattr(larger, name)[: len(table)] = table
         return larger
 
 
@@ -111,12 +115,13 @@ class MarkovTests:
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return all arrays for a checkpoint, without unused rows."""
-        return {
+        memory: dict[str, NDArray[Any]] = {
             "row_of_pair": self._row_of_pair,
             "stream_position": self._stream_position,
             "histories": self._histories,
             "history_successors": self._history_successors,
-        } | {name: table[: self._n_rows] for name, table in self._tables._asdict().items()}
+        }
+        return memory | self._tables.used_rows(self._n_rows)
 
     def restore(self, arrays: dict[str, NDArray[Any]]) -> None:
         """Restore the arrays of :meth:`state`; raise ``ValueError`` if they contradict each other."""

@@ -140,7 +140,6 @@ class MonitoredEnv(BaseEnv, ABC):
     def _observed_labels(self) -> tuple[str, ...]:
         """Labels of the states met so far; empty if the environment declares its states."""
 
-    @final
     @property
     def labels(self) -> tuple[str, ...]:
         """Names of the states: those that were assigned, or the observations so far."""

@@ -20,8 +20,8 @@ from adagoal.envs.env_backends import InProcessEnv, WorkerProcess
 from adagoal.envs.env_workers import EnvWorker, WorkerFactory
 from adagoal.envs.gym_adapter import GymAdapter
 from adagoal.envs.indexed_env import StartSeed
+from adagoal.envs.mixture_models import mixture_from_models, model_from_mixture
 from adagoal.envs.model import TabularMDP
-from adagoal.envs.model_families import mixture_from_models, model_from_mixture
 from adagoal.envs.model_sources import toy_text_model
 from adagoal.envs.parallel_env import ParallelEnv
 from adagoal.envs.simulator import ModelSimulator

@@ -68,9 +68,11 @@ class ModelSimulator(BaseEnv):
             model = episode_loop.CountingModel.from_counts(
                 self.mdp, self._cumulative_probabilities, plan.replan_thresholds, counts
             )
-            played = episode_loop.play_episodes_compiled(model, episode_plan, self._position, rng, max_steps, log)
+            steps, episodes = episode_loop.play_episodes_compiled(
+                model, episode_plan, self._position, rng, max_steps, log
+            )
             counts.terminal |= self.mdp.terminal & counts.seen
-            return episode_loop.make_outcome(*played, log)
+            return episode_loop.make_outcome(steps, episodes, log)
         env = _SampledModel(self.mdp, self._cumulative_probabilities, rng)
         # No markov tests, and no masks: which pairs are absent is known already.
         counting, position = (
@@ -78,13 +80,13 @@ class ModelSimulator(BaseEnv):
             self._position.tolist(),
         )
         try:
-            played = episode_loop.play_episodes(
+            steps, episodes = episode_loop.play_episodes(
                 counting, episode_loop.to_python_plan(episode_plan), position, rng, max_steps, log
             )
         finally:
             counting.flush_counts()
         self._position[:] = position
-        return episode_loop.make_outcome(*played, log)
+        return episode_loop.make_outcome(steps, episodes, log)
 
     def assign_states_to_goals(self, space: GoalSpace) -> bool:
         """Add all states; the observation is the number in a Gymnasium environment, else the label if there is one."""
