@@ -22,9 +22,9 @@ from adagoal.envs.gym_adapter import GymAdapter
 from adagoal.envs.indexed_env import StartSeed
 from adagoal.envs.mixture_models import mixture_from_models, model_from_mixture
 from adagoal.envs.model import TabularMDP
-from adagoal.envs.model_sources import toy_text_model
 from adagoal.envs.parallel_env import ParallelEnv
 from adagoal.envs.simulator import ModelSimulator
+from adagoal.envs.toy_text_models import toy_text_model
 
 MAX_WORKERS = 256
 """Copies, at most: each is a process with an interpreter of its own, some 150 MB and what the environment takes."""

@@ -26,8 +26,8 @@ from adagoal.envs.env_backends import TOY_TEXT, InProcessEnv, SubprocessEnv
 from adagoal.envs.gym_adapter import GymAdapter
 from adagoal.envs.indexed_env import RANDOM_START, StartSeed
 from adagoal.envs.model import TabularMDP
-from adagoal.envs.model_sources import toy_text_model
 from adagoal.envs.simulator import ModelSimulator
+from adagoal.envs.toy_text_models import toy_text_model
 
 GymEnv = gymnasium.Env[Any, Any]
 
