@@ -290,14 +290,26 @@ class Shown(ModelEnv):
 @pytest.mark.parametrize(
     ("space", "show", "said"),
     [
-        (spaces.Discrete(4), lambda s: 2.7 if s == 2 else s, "2.7, which is not an integer"),
-        (spaces.Discrete(4), lambda s: str(s), "'0', which is not an integer"),
+        (spaces.Discrete(4), lambda s: 2.7 if s == 2 else s, "must be integers, got 2.7"),
+        (spaces.Discrete(4), lambda s: str(s), "must be integers, got '0'"),
         (spaces.Discrete(4), lambda s: s + 1, "4, which is not in its space"),
         (spaces.Discrete(4), lambda s: s + 7, "7, which is not in its space"),
-        (spaces.Box(0, 9, (1,), np.int64), lambda s: np.array([s / 2]), r"\[0.5\], which is no int64"),
-        (spaces.Box(0, 255, (1,), np.uint8), lambda s: np.array([300 * s]), r"\[300\], which is no uint8"),
-        (spaces.Box(0, 9, (1,), np.int64), lambda s: np.array([s, s]), r"shape \(2,\) in a space of shape \(1,\)"),
-        (spaces.Box(0, 9, (1,)), lambda s: np.array([np.nan if s == 2 else s]), "not a number"),
+        (
+            spaces.Box(0, 9, (1,), np.int64),
+            lambda s: np.array([s / 2]),
+            r"must be int64, as their space says, got \[0.5\]",
+        ),
+        (
+            spaces.Box(0, 255, (1,), np.uint8),
+            lambda s: np.array([300 * s]),
+            r"must be uint8, as their space says, got \[300\]",
+        ),
+        (
+            spaces.Box(0, 9, (1,), np.int64),
+            lambda s: np.array([s, s]),
+            r"must have the shape \(1,\) of their space, got \(2,\)",
+        ),
+        (spaces.Box(0, 9, (1,)), lambda s: np.array([np.nan if s == 2 else s]), "must not contain NaN"),
     ],
 )
 def test_observations_that_are_no_states(space: spaces.Space[Any], show: Callable[[int], Any], said: str) -> None:
