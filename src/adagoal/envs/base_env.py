@@ -59,11 +59,11 @@ class Diagnostics:
             )
 
     def list_warnings(self) -> list[str]:
-        """Return all warnings, and that certificates become void if a run with lost transitions continues."""
+        """Return all warnings, and one about lost transitions."""
         if not self.lost_transitions:
             return list(self.warnings)
-        lost = f"the environment failed in {self._lost_text}; if the run continues, the certificates are void"
-        return [*self.warnings, lost]
+        text = f"the environment failed in {self._lost_text}; the data lack what happened, so a resumed run is void"
+        return [*self.warnings, text]
 
     @property
     def _lost_text(self) -> str:
