@@ -25,7 +25,7 @@ from scipy import sparse
 from scipy.optimize import linprog
 
 from adagoal.core.tabular_policy import Policy
-from adagoal.envs import model_families, toy_models
+from adagoal.envs import toy_models
 from adagoal.envs.model import TabularMDP, model_from_rows
 from adagoal.exact import solver
 from adagoal.exact.audit import audit_policies
@@ -203,7 +203,6 @@ def main() -> None:
     ]
     toy = [
         toy_models.lower_bound_instance(n_decisions=7),
-        toy_models.separation_instance(),
         toy_models.trap_chain(),
         toy_models.rare_exit_chain(p=1e-4),
     ]
@@ -216,7 +215,7 @@ def main() -> None:
         singles = [(mdp, [goal]) for mdp in (middling, large) for goal in (mdp.n_states - 1, mdp.n_states // 3)]
         all_goals = toy_models.open_grid_model(rows=30, cols=30)
         against_storm([*singles, (all_goals, list(range(all_goals.n_states)))])
-    agreement([*small, *toy, model_families.random_traps(), model_families.random_rare_exits()])
+    agreement([*small, *toy, toy_models.random_sparse(), toy_models.random_dense()])
 
 
 if __name__ == "__main__":

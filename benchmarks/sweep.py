@@ -23,7 +23,7 @@ from scipy import sparse
 
 from adagoal.certified import sweeps
 from adagoal.core import operators
-from adagoal.envs import model_families, toy_models
+from adagoal.envs import toy_models
 from adagoal.envs.model import TabularMDP
 from adagoal.planning.model_arrays import EmpiricalModel, GoalBlock
 
@@ -189,7 +189,7 @@ def main() -> None:
     for mdp in (
         toy_models.two_room_grid(),
         toy_models.random_maze(rows=23, cols=22),
-        model_families.random_sparse(n_states=500),
+        toy_models.random_sparse(n_states=500),
     ):
         with ThreadPoolExecutor(THREADS) as pool:
             found, read = rates(mdp, pool)

@@ -5,7 +5,7 @@ value of the policy it speaks of, a bound on that policy's sub-optimality below 
 wrong side of V*, or, at the stop, the condition C1 or C2 of definition ``def_MGE``. The promise is that the probability
 of a broken run is at most delta, whatever the world, the goal rule and the moment of the stop.
 
-Families: the random models of :mod:`adagoal.envs.model_families`, and five adversarial ones: ``every-step`` plans,
+Families: random models (:mod:`experiments.extra_models`), and five adversarial ones: ``every-step`` plans,
 tightens every bound and checks the stopping rule after each single step; ``exactly-L`` puts L (and where it can L +
 epsilon too) exactly on some V*; ``extreme`` has transition probabilities within 1e-6..1e-1 of 0 and 1; ``surprises``
 looks deterministic up to one rare transition, and tries every pair equally often; ``rivals`` has a rare transition that

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from adagoal.envs import model_families
+from adagoal.envs import toy_models
 from adagoal.envs.model import TabularMDP, model_from_rows
 from adagoal.exact import solver
+from experiments import extra_models
 
 FAMILIES = (
     *("sparse", "dense", "deterministic", "waiting", "rare exits", "traps", "extreme", "exactly-L", "surprises"),
@@ -93,9 +94,9 @@ def case(family: str, seed: int) -> Case:
     if family == "every-step":
         small: dict[str, Any] = {"n_states": int(rng.integers(4, 6)), "n_actions": 2, "seed": seed}
         kinds: tuple[Callable[[], TabularMDP], ...] = (
-            lambda: model_families.random_deterministic(**small),
+            lambda: extra_models.random_deterministic(**small),
             lambda: extreme(**small),
-            lambda: model_families.random_waiting(**small, stay=0.1),
+            lambda: extra_models.random_waiting(**small, stay=0.1),
         )
         return Case(kinds[rng.integers(3)](), float(rng.uniform(3, 5)), 2.0)
     if family == "surprises":
@@ -103,16 +104,16 @@ def case(family: str, seed: int) -> Case:
     if family == "rivals":
         return rivals(seed)
     if family == "exactly-L":
-        return _on_the_edge(model_families.random_sparse(**size, branching=some), L, epsilon)
+        return _on_the_edge(toy_models.random_sparse(**size, branching=some), L, epsilon)
     builders: dict[str, Callable[[], TabularMDP]] = {
-        "sparse": lambda: model_families.random_sparse(**size, branching=some),
-        "dense": lambda: model_families.random_dense(**size),
-        "deterministic": lambda: model_families.random_deterministic(**size),
-        "waiting": lambda: model_families.random_waiting(**size, stay=rng.uniform(0.5, 0.95), branching=some),
-        "rare exits": lambda: model_families.random_rare_exits(
+        "sparse": lambda: toy_models.random_sparse(**size, branching=some),
+        "dense": lambda: toy_models.random_dense(**size),
+        "deterministic": lambda: extra_models.random_deterministic(**size),
+        "waiting": lambda: extra_models.random_waiting(**size, stay=rng.uniform(0.5, 0.95), branching=some),
+        "rare exits": lambda: extra_models.random_rare_exits(
             **size, rare=int(rng.integers(1, 3)), p=10 ** rng.uniform(-3, -1), branching=min(some, S - 2)
         ),
-        "traps": lambda: model_families.random_traps(**size, traps=int(rng.integers(1, S // 2 + 1)), branching=some),
+        "traps": lambda: extra_models.random_traps(**size, traps=int(rng.integers(1, S // 2 + 1)), branching=some),
         "extreme": lambda: extreme(S, A, seed),
     }
     return Case(builders[family](), L, epsilon)

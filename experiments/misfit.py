@@ -19,7 +19,7 @@ from adagoal.compare.comparison_output import TextTable
 from adagoal.compare.experiment import ExperimentOptions, RunOutcome
 from adagoal.compare.experiment_runner import explore_uninterrupted
 from adagoal.core.errors import Status
-from adagoal.envs import model_families
+from adagoal.envs import mixture_models
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.simulator import ModelSimulator
 from experiments import linear_runs
@@ -81,7 +81,7 @@ def measure(point: Point, options: ExperimentOptions) -> dict[str, Any]:
         world, among, budget = stray(mdp, point.eta, PLACES.get(point.place, ())), goals, None
         if point.eta == 0.0:
             theta = np.random.default_rng(seed).dirichlet(np.ones(4)).tolist()
-            world, budget = model_families.weather_mixture(shape="4x5", seed=seed, theta=theta), FALSE_ALARM_BUDGET
+            world, budget = mixture_models.weather_mixture(shape="4x5", seed=seed, theta=theta), FALSE_ALARM_BUDGET
             among = list(range(world.n_states))
         result = explore_uninterrupted(
             *(ModelSimulator(world), linear_runs.RADIUS, point.epsilon, linear_runs.DELTA),

@@ -1,6 +1,6 @@
 """What the reset is worth: the instance of lemma ``lemma_exp_sep``, with and without it.
 
-In :func:`adagoal.envs.toy_models.separation_instance` a fork is met with probability eta whenever s0 is left. Without
+In :func:`experiments.extra_models.separation_instance` a fork is met with probability eta whenever s0 is left. Without
 the reset, a policy that errs in the fork loses 2 > epsilon steps, and the right action there cannot be guessed: no
 learner can solve the problem before it has met the fork once. With the reset, an error in the fork costs eta (1 + V^pi)
 at most.
@@ -25,11 +25,11 @@ from adagoal.compare.comparison_output import TextTable
 from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
 from adagoal.compare.experiment_runner import explore_uninterrupted
 from adagoal.core.exploration_run import ExplorationRun
-from adagoal.envs import toy_models
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver
 from adagoal.report.curve_page import Curve, CurvePanel, curves_by_seed
+from experiments import extra_models
 from experiments.catalogue import CATALOGUE
 
 ETAS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
@@ -57,7 +57,7 @@ class Cell(NamedTuple):
 
 def instance(eta: float, seed: int = 0) -> TabularMDP:
     """The world, with one of its four actions hidden as the good one."""
-    return toy_models.separation_instance(n_actions=4, radius=RADIUS, eta=eta, best=seed % 4)
+    return extra_models.separation_instance(n_actions=4, radius=RADIUS, eta=eta, best=seed % 4)
 
 
 def with_reset(cell: Cell, options: ExperimentOptions) -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
 import numpy as np
 
-from adagoal.envs import model_families, toy_models
+from adagoal.envs import toy_models
+from experiments import extra_models
 
 WORLDS = {
-    "sparse": model_families.random_sparse(n_states=8, n_actions=2, seed=3),
-    "traps": model_families.random_traps(n_states=10, n_actions=2, seed=2),
-    "unreachable": model_families.random_unreachable(n_states=10, n_actions=2, seed=0),
+    "sparse": toy_models.random_sparse(n_states=8, n_actions=2, seed=3),
+    "traps": extra_models.random_traps(n_states=10, n_actions=2, seed=2),
+    "unreachable": extra_models.random_unreachable(n_states=10, n_actions=2, seed=0),
     "grid": toy_models.open_grid_model(rows=3, cols=3, slip=0.1),
 }
 GRID = {"rows": 3, "cols": 4}

@@ -9,8 +9,8 @@ from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.linear_mixture import mixture_from_kernels
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.envs import model_families
-from adagoal.envs.model_families import mixture_from_models, model_from_mixture
+from adagoal.envs import toy_models
+from adagoal.envs.mixture_models import mixture_from_models, model_from_mixture
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.methods import ExplorationProblem, build_estimates
 
@@ -19,7 +19,7 @@ def random_mixture(seed, n_states=8, d=3, signed=False):
     """(true model, theta): d random sparse kernels; with ``signed`` all but the first are differences."""
     rng = np.random.default_rng(seed)
     models = [
-        model_families.random_sparse(n_states=n_states, n_actions=2, branching=3, seed=10 * seed + i) for i in range(d)
+        toy_models.random_sparse(n_states=n_states, n_actions=2, branching=3, seed=10 * seed + i) for i in range(d)
     ]
     theta = rng.dirichlet(np.ones(d))
     if not signed:

@@ -1,4 +1,4 @@
-"""Environments that misbehave, registered by name, so that another process can make them: ``odd_envs:Hangs-v0``."""
+"""Environments that misbehave, registered by name, so another process can make them: ``odd_envs:Hangs-v0``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Step = tuple[Any, float, bool, bool, dict[str, Any]]
 
 
 class Chain(ModelEnv):
-    """A slippery chain; ``after`` so many steps something happens, once per object."""
+    """A slippery chain that calls ``happen`` once, at step number ``after``."""
 
     def __init__(self, after: int = 700) -> None:
         super().__init__(toy_models.chain_model(**CHAIN))  # type: ignore[arg-type]
@@ -49,14 +49,14 @@ class Crashes(Chain):
 
 
 class Leaves(Chain):
-    """Ends its process as if all were well."""
+    """Ends its process with exit code 0."""
 
     def happen(self) -> None:
         os._exit(0)
 
 
 class Dies(Chain):
-    """Killed from outside, as far as anybody can tell."""
+    """Looks as if it was killed from outside."""
 
     def happen(self) -> None:
         os.kill(os.getpid(), 9)

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.envs import model_families
+from adagoal.envs import toy_models
 from adagoal.envs.model import TabularMDP
+from experiments import extra_models
 
 Floats = NDArray[np.float64]
 
@@ -67,10 +68,10 @@ def twin(
 def random_mdp(seed: int) -> TabularMDP:
     """Sparse, dense, with traps, or partly unreachable; every other one with terminal states."""
     makers = (
-        model_families.random_sparse,
-        model_families.random_dense,
-        model_families.random_traps,
-        model_families.random_unreachable,
+        toy_models.random_sparse,
+        toy_models.random_dense,
+        extra_models.random_traps,
+        extra_models.random_unreachable,
     )
     mdp = makers[seed % 4](n_states=6 + seed % 5, n_actions=2 + seed % 2, seed=seed)
     if seed % 8 >= 4:

@@ -12,12 +12,13 @@ from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.local_backup import LocalLowerBounds, backup_state
 from adagoal.core.operators import FINEST_LEVEL, NEAREST_LEVEL_FACTOR
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.envs import model_families, toy_models
+from adagoal.envs import toy_models
 from adagoal.envs.gym_adapter import GymAdapter
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver
 from adagoal.goal_rules import BUILTIN_RULES
 from adagoal.loop import run_exploration
+from experiments import extra_models
 from model_env import ModelEnv
 
 CAP, LOG = 12.0, 9.0
@@ -75,7 +76,7 @@ def twin(s, V, counts, q, ball):
 
 @pytest.mark.parametrize("steps", [5, 50, 5000])
 def test_a_backup_against_its_twin(steps):
-    mdp = model_families.random_sparse(n_states=9, n_actions=3, seed=4)
+    mdp = toy_models.random_sparse(n_states=9, n_actions=3, seed=4)
     counts, rng = tried(mdp, steps), np.random.default_rng(steps)
     q = rng.random(len(counts.n)) ** 3
     some = counts.count * rng.random(counts.count.shape) + 1e-9 * (counts.count > 0)
@@ -106,7 +107,7 @@ def test_probing_names_the_action_and_still_backs_up():
 @pytest.mark.parametrize("seed", range(3))
 def test_bounds_raised_on_the_way_are_bounds(seed, monkeypatch):
     """Lemma 5 after every rollout, at every state and not only at the start, where there are no plans at all."""
-    mdp = model_families.random_sparse(n_states=8, n_actions=2, seed=seed)
+    mdp = toy_models.random_sparse(n_states=8, n_actions=2, seed=seed)
     truth, counts = solver.optimal_values(mdp), TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start)
     estimates = CertifiedExplorer(counts, mdp.n_states, 6.0, 1.0, 0.1)
     monkeypatch.setattr(Schedule, "can_sweep", False)
@@ -130,7 +131,7 @@ def test_bounds_raised_on_the_way_are_bounds(seed, monkeypatch):
 @pytest.mark.parametrize("seed", range(3))
 def test_bounds_of_pairs_whose_successors_are_known_are_bounds(seed):
     """With plans and on the way, in a world that counts as large; and they are better than those of lemma 1."""
-    mdp, lowest = model_families.random_sparse(n_states=8, n_actions=2, seed=seed), []
+    mdp, lowest = toy_models.random_sparse(n_states=8, n_actions=2, seed=seed), []
     truth = solver.optimal_values(mdp)
     for dense in (5, 400):
         counts = TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start)
@@ -151,7 +152,7 @@ def test_bounds_of_pairs_whose_successors_are_known_are_bounds(seed):
 
 def test_the_same_backups_in_python_and_compiled():
     """A Gymnasium environment and the simulator, on a deterministic model: same counts and same bounds, bit for bit."""
-    mdp = model_families.random_deterministic(n_states=10, n_actions=3, seed=1)
+    mdp = extra_models.random_deterministic(n_states=10, n_actions=3, seed=1)
     outcomes = []
     for world in (ModelSimulator(mdp), GymAdapter(ModelEnv(mdp), "model")):
         counts = TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start, width=1)
@@ -172,7 +173,7 @@ def test_the_same_backups_in_python_and_compiled():
 
 def test_a_column_is_not_raised_once_one_of_its_goals_was_found():
     """Column 0 bounds goals never seen: after a discovery it must not be raised before its copy was made."""
-    mdp = model_families.random_deterministic(n_states=12, n_actions=2, seed=0)
+    mdp = extra_models.random_deterministic(n_states=12, n_actions=2, seed=0)
     counts, V = TransitionCounts(mdp.n_states, mdp.n_actions, mdp.start), np.zeros((1, mdp.n_states))
     plan = ExplorationPlan(local(counts, V, np.zeros(len(counts.n))), np.array([-1]), 50, np.full(len(counts.n), 2**62))
     ModelSimulator(mdp).rollout(plan, np.ones(1), counts, np.random.default_rng(0), 1000, 10**6)

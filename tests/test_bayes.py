@@ -11,7 +11,7 @@ from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.tabular_policy import Policy
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.envs import model_families, toy_models
+from adagoal.envs import toy_models
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver
@@ -20,6 +20,7 @@ from adagoal.loop import run_exploration
 from adagoal.runs.exploration_session import ExplorationSession
 from adagoal.runs.exploration_settings import ExplorationSettings
 from adagoal.tabular.bayes import N_MEMBERS, BayesianEstimates
+from experiments import extra_models
 
 
 def run_of(mdp: TabularMDP, L: float, epsilon: float, seed: int = 0) -> ExplorationRun:
@@ -69,7 +70,7 @@ def test_draws_are_distributions_with_the_right_mean() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_values_converge_to_the_truth(seed: int) -> None:
-    mdp = model_families.random_traps(n_states=12, n_actions=2, seed=seed)
+    mdp = extra_models.random_traps(n_states=12, n_actions=2, seed=seed)
     estimates = BayesianEstimates(ideal_counts(mdp, 10**7), 30.0, 1.0)
     while estimates.refresh_columns(np.ones(12, bool)):
         pass

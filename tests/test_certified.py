@@ -11,7 +11,7 @@ from adagoal.certified.heuristics import SMALL_WORLD
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.envs import model_families, toy_models
+from adagoal.envs import toy_models
 from adagoal.envs.model import model_from_rows
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver
@@ -19,12 +19,13 @@ from adagoal.goal_rules import BUILTIN_RULES
 from adagoal.loop import run_exploration
 from adagoal.runs.exploration_session import ExplorationSession
 from adagoal.runs.exploration_settings import ExplorationSettings
+from experiments import extra_models
 
 SMALL = {
-    "sparse": (model_families.random_sparse(n_states=8, n_actions=2, seed=3), 6.0, 1.0),
-    "deterministic": (model_families.random_deterministic(n_states=10, n_actions=2, seed=1), 6.0, 1.0),
-    "traps": (model_families.random_traps(n_states=10, n_actions=2, seed=2), 6.0, 1.5),
-    "unreachable": (model_families.random_unreachable(n_states=10, n_actions=2, seed=0), 5.0, 1.0),
+    "sparse": (toy_models.random_sparse(n_states=8, n_actions=2, seed=3), 6.0, 1.0),
+    "deterministic": (extra_models.random_deterministic(n_states=10, n_actions=2, seed=1), 6.0, 1.0),
+    "traps": (extra_models.random_traps(n_states=10, n_actions=2, seed=2), 6.0, 1.5),
+    "unreachable": (extra_models.random_unreachable(n_states=10, n_actions=2, seed=0), 5.0, 1.0),
     "rare": (toy_models.rare_exit_chain(n_states=4, p=0.01), 5.0, 1.0),
     "grid": (toy_models.open_grid_model(rows=3, cols=3, slip=0.1), 6.0, 1.0),
 }
@@ -126,7 +127,7 @@ def test_two_room_is_certified_within_the_promised_steps():
 @pytest.mark.parametrize("leak", [0.0, 1.0])
 def test_gap_bounds_the_worst_model(leak):
     """Lemma 9 on a tiny world: no kernel inside the confidence sets is worse than the bound says."""
-    mdp = model_families.random_sparse(n_states=5, n_actions=2, seed=5, branching=2)
+    mdp = toy_models.random_sparse(n_states=5, n_actions=2, seed=5, branching=2)
     run = start(mdp, 8.0, 0.5)
     run_exploration(run, 30_000)
     e = run.estimates

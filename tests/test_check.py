@@ -186,7 +186,7 @@ def test_models_and_matrices_are_looked_at() -> None:
         assert check.plan == adagoal.check_env("chain").plan
     assert adagoal.check_env(matrix / 2).errors == ["state 0, action 0: the probabilities sum to 0.5, not to one"]
     assert adagoal.check_env(matrix, start="random").errors[0].startswith("start: random is for Gymnasium")
-    assert adagoal.check_env(SLIPPERY, env_args={"slip": 0}).errors[0].startswith("env_args: slip given, but chain is")
+    assert adagoal.check_env(SLIPPERY, env_args={"slip": 0}).errors[0].startswith("env_args: chain is a complete model")
     assert adagoal.check_env(SLIPPERY, set_goal=passed_over).errors[0].startswith("set_goal: is for")
 
 
@@ -292,7 +292,7 @@ def test_wrong_arguments_are_named() -> None:
     assert "must be a name" in adagoal.check_env(5).errors[0]  # type: ignore[arg-type]
     odd = ModelEnv(SLIPPERY)
     odd.observation_space = spaces.Graph(spaces.Box(0, 1), None)
-    assert "cannot be told apart" in adagoal.check_env(odd).errors[0]
+    assert "cannot be compared exactly" in adagoal.check_env(odd).errors[0]
 
 
 def test_the_command_names_its_options(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,9 +17,10 @@ from adagoal.api import explore as api
 from adagoal.core.environment import ExplorationPlan
 from adagoal.core.errors import InputError
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.envs import model_families, registry, toy_models
+from adagoal.envs import registry, toy_models
 from adagoal.envs.gym_adapter import GymAdapter
 from adagoal.envs.simulator import ModelSimulator
+from experiments import extra_models
 from model_env import NEVER, Impatient, ModelEnv, PairEnv, play, same_counts, with_terminal
 
 # --- the same world as the simulator ---
@@ -27,7 +28,7 @@ from model_env import NEVER, Impatient, ModelEnv, PairEnv, play, same_counts, wi
 
 @pytest.mark.parametrize("goal", [3, 7, 11])
 def test_deterministic_model_gives_the_simulator_s_counts(goal: int) -> None:
-    mdp = with_terminal(model_families.random_deterministic(n_states=12, seed=goal), 5)
+    mdp = with_terminal(extra_models.random_deterministic(n_states=12, seed=goal), 5)
     simulated, episodes = play(ModelSimulator(mdp), 3000, goals=[goal])
     stepped, again = play(GymAdapter(ModelEnv(mdp), "model"), 3000, goals=[goal])
     assert same_counts(simulated, stepped)
@@ -36,7 +37,7 @@ def test_deterministic_model_gives_the_simulator_s_counts(goal: int) -> None:
 
 
 def test_transition_frequencies_are_the_model_s() -> None:
-    mdp = with_terminal(model_families.random_sparse(n_states=8, n_actions=2, seed=1), 6)
+    mdp = with_terminal(toy_models.random_sparse(n_states=8, n_actions=2, seed=1), 6)
     counts, _ = play(GymAdapter(ModelEnv(mdp), "model"), 40_000)
     p_hat, p = counts.empirical_kernel(), mdp.kernel().toarray()
     assert counts.n[12:14].tolist() == [0, 0]
@@ -50,7 +51,7 @@ def test_transition_frequencies_are_the_model_s() -> None:
 
 
 def test_numbering_on_the_fly_finds_the_same_graph() -> None:
-    mdp = model_families.random_deterministic(n_states=200, n_actions=2, seed=0)
+    mdp = extra_models.random_deterministic(n_states=200, n_actions=2, seed=0)
     world = GymAdapter(PairEnv(mdp), "pairs", max_states=400)
     counts, _ = play(world, 20_000)
     assert world.initial_states == 64
@@ -272,7 +273,7 @@ def test_structured_observations_and_shifted_spaces() -> None:
 
 def test_too_many_states_name_the_option() -> None:
     with pytest.raises(InputError, match="max_states: pairs has more than 20 states"):
-        play(GymAdapter(PairEnv(model_families.random_deterministic(n_states=50)), "pairs", max_states=20), 50_000)
+        play(GymAdapter(PairEnv(extra_models.random_deterministic(n_states=50)), "pairs", max_states=20), 50_000)
 
 
 class Shown(ModelEnv):
@@ -289,14 +290,26 @@ class Shown(ModelEnv):
 @pytest.mark.parametrize(
     ("space", "show", "said"),
     [
-        (spaces.Discrete(4), lambda s: 2.7 if s == 2 else s, "2.7, which is not an integer"),
-        (spaces.Discrete(4), lambda s: str(s), "'0', which is not an integer"),
+        (spaces.Discrete(4), lambda s: 2.7 if s == 2 else s, "must be integers, got 2.7"),
+        (spaces.Discrete(4), lambda s: str(s), "must be integers, got '0'"),
         (spaces.Discrete(4), lambda s: s + 1, "4, which is not in its space"),
         (spaces.Discrete(4), lambda s: s + 7, "7, which is not in its space"),
-        (spaces.Box(0, 9, (1,), np.int64), lambda s: np.array([s / 2]), r"\[0.5\], which is no int64"),
-        (spaces.Box(0, 255, (1,), np.uint8), lambda s: np.array([300 * s]), r"\[300\], which is no uint8"),
-        (spaces.Box(0, 9, (1,), np.int64), lambda s: np.array([s, s]), r"shape \(2,\) in a space of shape \(1,\)"),
-        (spaces.Box(0, 9, (1,)), lambda s: np.array([np.nan if s == 2 else s]), "not a number"),
+        (
+            spaces.Box(0, 9, (1,), np.int64),
+            lambda s: np.array([s / 2]),
+            r"must be int64, as their space says, got \[0.5\]",
+        ),
+        (
+            spaces.Box(0, 255, (1,), np.uint8),
+            lambda s: np.array([300 * s]),
+            r"must be uint8, as their space says, got \[300\]",
+        ),
+        (
+            spaces.Box(0, 9, (1,), np.int64),
+            lambda s: np.array([s, s]),
+            r"must have the shape \(1,\) of their space, got \(2,\)",
+        ),
+        (spaces.Box(0, 9, (1,)), lambda s: np.array([np.nan if s == 2 else s]), "must not contain NaN"),
     ],
 )
 def test_observations_that_are_no_states(space: spaces.Space[Any], show: Callable[[int], Any], said: str) -> None:

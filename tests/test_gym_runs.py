@@ -14,13 +14,14 @@ import pytest
 from adagoal.api import explore as api
 from adagoal.core.errors import InputError
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.envs import model_families, registry, toy_models
+from adagoal.envs import registry, toy_models
 from adagoal.envs.env_backends import InProcessEnv
 from adagoal.envs.gym_adapter import GymAdapter
 from adagoal.envs.indexed_env import TERMINAL_LABEL_SUFFIX
 from adagoal.envs.model import TabularMDP, model_from_rows
 from adagoal.runs import run_folder
 from adagoal.runs.result import Result, load_result
+from experiments import extra_models
 from model_env import NEVER, Breaking, ModelEnv, PairEnv, Twister, play, same_counts, with_terminal
 
 # --- failures, seeds, snapshots ---
@@ -36,7 +37,7 @@ def test_what_was_seen_before_a_failure_is_on_disk(tmp_path: Path) -> None:
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
-    mdp = model_families.random_sparse(n_states=10, n_actions=2, seed=3)
+    mdp = toy_models.random_sparse(n_states=10, n_actions=2, seed=3)
     one, two, other = (play(GymAdapter(ModelEnv(mdp, (0, 1)), "model"), 3000, seed)[0] for seed in (1, 1, 2))
     assert same_counts(one, two)
     assert not same_counts(one, other)
@@ -48,7 +49,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
 def test_a_restored_world_goes_on_bit_for_bit(
     kind: type[ModelEnv], starts: tuple[int, ...], start_seed: int | None
 ) -> None:
-    mdp = with_terminal(model_families.random_sparse(n_states=30, n_actions=2, seed=4), 9)
+    mdp = with_terminal(toy_models.random_sparse(n_states=30, n_actions=2, seed=4), 9)
     for steps in (1, 300, 301, 902):
         whole = GymAdapter(kind(mdp, starts), "model", start_seed)
         counts, _ = play(whole, steps)
@@ -171,7 +172,7 @@ def test_certificates_hold_where_states_are_numbered_on_the_fly() -> None:
     certified = 0
     for seed in range(12):
         rng = np.random.default_rng(seed)
-        make = (model_families.random_sparse, model_families.random_deterministic, model_families.random_unreachable)
+        make = (toy_models.random_sparse, extra_models.random_deterministic, extra_models.random_unreachable)
         mdp = make[seed % 3](n_states=6, n_actions=2, seed=seed)
         if seed % 2:
             mdp = with_terminal(mdp, 5)
@@ -255,7 +256,7 @@ def test_any_generator_of_numpy_is_put_back(tmp_path: Path) -> None:
     mdp = toy_models.chain_model(n_states=5, slip=0.2)
     whole = api.explore(Twister(mdp), radius=6, epsilon=2.0)
     api.explore(Twister(mdp), radius=6, epsilon=2.0, budget=1000, out=tmp_path)
-    with pytest.raises(InputError, match="give the object again"):
+    with pytest.raises(InputError, match="pass the object again"):
         api.resume_exploration(tmp_path, 10**9)
     with pytest.raises(InputError, match=r"is on object:Twister, not on object:ModelEnv"):
         api.resume_exploration(tmp_path, 10**9, env=ModelEnv(mdp))

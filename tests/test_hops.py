@@ -7,9 +7,9 @@ import adagoal
 from adagoal.certified import deterministic
 from adagoal.certified.explorer import CertifiedExplorer
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.envs import model_families
 from adagoal.envs.model import model_from_rows
 from adagoal.exact import solver
+from experiments import extra_models
 
 LOG = 4.4
 
@@ -150,7 +150,7 @@ def test_no_map_without_a_known_start():
 
 @pytest.mark.parametrize("seed", range(6))
 def test_deterministic_worlds_are_certified_and_audited(seed):
-    world = model_families.random_deterministic(n_states=14, n_actions=3, seed=seed)
+    world = extra_models.random_deterministic(n_states=14, n_actions=3, seed=seed)
     result = adagoal.explore(world, radius=6, epsilon=1.0, seed=seed)
     assert result.status.finished
     assert adagoal.audit(result).ok

@@ -7,9 +7,10 @@ import itertools
 import numpy as np
 import pytest
 
-from adagoal.envs import model_families, toy_models
+from adagoal.envs import toy_models
 from adagoal.envs.model import TabularMDP
 from adagoal.exact import solver
+from experiments import extra_models
 from experiments.incremental import incremental_set, restricted_distances
 
 
@@ -50,7 +51,7 @@ def by_definition(mdp: TabularMDP, radius: float) -> set[int]:
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("radius", [2.5, 4.0])
 def test_definition(seed: int, radius: float) -> None:
-    mdp = model_families.random_sparse(n_states=5, n_actions=2, branching=2, seed=seed)
+    mdp = toy_models.random_sparse(n_states=5, n_actions=2, branching=2, seed=seed)
     assert set(incremental_set(mdp, radius).tolist()) == by_definition(mdp, radius)
 
 
@@ -63,14 +64,14 @@ def test_fan_is_reliably_but_not_incrementally_reachable() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_subset_of_the_reachable_set_and_equal_without_chance(seed: int) -> None:
-    sure = model_families.random_deterministic(n_states=12, n_actions=2, seed=seed)
+    sure = extra_models.random_deterministic(n_states=12, n_actions=2, seed=seed)
     assert incremental_set(sure, 4.0).tolist() == solver.reachable_set(sure, 4.0).tolist()
-    traps = model_families.random_traps(n_states=12, n_actions=2, seed=seed)
+    traps = extra_models.random_traps(n_states=12, n_actions=2, seed=seed)
     assert set(incremental_set(traps, 5.0).tolist()) <= set(solver.reachable_set(traps, 5.0).tolist())
 
 
 def test_restriction_costs_time() -> None:
-    mdp = model_families.random_sparse(n_states=8, n_actions=2, seed=3)
+    mdp = toy_models.random_sparse(n_states=8, n_actions=2, seed=3)
     free, only_start = restricted_distances(mdp, np.ones(8, bool)), restricted_distances(mdp, np.arange(8) == 0)
     np.testing.assert_allclose(free, solver.optimal_distances(mdp))
     assert (only_start >= free * (1 - 1e-9)).all()

@@ -10,18 +10,19 @@ import adagoal
 from adagoal.baselines.interval_mdp import INTERVAL_BOUNDS, SAMPLE_GRID, FixedSampleSets, IntervalEstimates
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.envs import model_families, toy_models
+from adagoal.envs import toy_models
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver
 from adagoal.goal_rules import BUILTIN_RULES
 from adagoal.loop import run_exploration
 from adagoal.planning import robust_sweeps
 from adagoal.planning.model_arrays import RobustModel
+from experiments import extra_models
 
 SMALL = {
-    "sparse": (model_families.random_sparse(n_states=8, n_actions=2, seed=3), 6.0, 1.0),
-    "traps": (model_families.random_traps(n_states=10, n_actions=2, seed=2), 6.0, 1.5),
-    "unreachable": (model_families.random_unreachable(n_states=10, n_actions=2, seed=0), 5.0, 1.0),
+    "sparse": (toy_models.random_sparse(n_states=8, n_actions=2, seed=3), 6.0, 1.0),
+    "traps": (extra_models.random_traps(n_states=10, n_actions=2, seed=2), 6.0, 1.5),
+    "unreachable": (extra_models.random_unreachable(n_states=10, n_actions=2, seed=0), 5.0, 1.0),
     "grid": (toy_models.open_grid_model(rows=3, cols=3, slip=0.1), 6.0, 1.0),
 }
 

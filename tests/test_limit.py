@@ -7,8 +7,7 @@ import pytest
 
 from adagoal.core.errors import InputError
 from adagoal.envs.model import TabularMDP
-from adagoal.envs.model_families import random_sparse
-from adagoal.envs.toy_models import chain_model
+from adagoal.envs.toy_models import chain_model, random_sparse
 from adagoal.exact import solver
 from experiments import instance_bound
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import adagoal
-from adagoal.envs import model_families
+from adagoal.envs import mixture_models
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver
 from adagoal.exact.solver import to_target_goals
@@ -17,6 +17,7 @@ from adagoal.loop import run_exploration
 from adagoal.planning.mixture_sweeps import plan_mixture_horizon
 from adagoal.planning.model_arrays import RidgeEstimates, features_from_mixture
 from adagoal.report.exploration_page import write_report
+from experiments import extra_models
 from experiments.required_samples import for_vtr
 from linear_models import backward_twin, finite_values, observe, random_mixture, start
 
@@ -89,7 +90,7 @@ def test_bounds_hold_at_every_plan(method):
 @pytest.mark.parametrize("method", CERTIFIED)
 @pytest.mark.parametrize("seed", range(3))
 def test_guarantee_on_windy_grids(method, seed):
-    mdp = model_families.windy_mixture(shape="5x5", d=3)
+    mdp = mixture_models.windy_mixture(shape="5x5", d=3)
     result = adagoal.explore(ModelSimulator(mdp), 5.0, 1.0, method=method, seed=seed, budget=10**6)
     assert result.status == "certified"
     assert not result.warnings
@@ -112,7 +113,7 @@ def test_states_are_not_paid_for():
     """The same goals in a small and a large box: the steps to the stop are about the same."""
     steps = []
     for shape in ("8x8", "40x40"):
-        mdp = model_families.windy_mixture(shape=shape)
+        mdp = mixture_models.windy_mixture(shape=shape)
         side = int(shape.split("x")[0])
         goals = [mdp.start + 1, mdp.start - 2, mdp.start + 2 * side, mdp.start - 3 * side]
         result = adagoal.explore(ModelSimulator(mdp), 6.0, 1.0, method="likelihood", goals=goals)
@@ -134,7 +135,7 @@ def test_resume_goes_on_bit_for_bit(method, tmp_path):
 @pytest.mark.parametrize("method", CERTIFIED)
 def test_curriculum(method, tmp_path):
     """``--radius all`` and ``auto``: bounds carry over, the answer is right, and a resumed run is the same."""
-    mdp = model_families.windy_mixture(shape="4x4", d=3)
+    mdp = mixture_models.windy_mixture(shape="4x4", d=3)
     every = adagoal.explore(ModelSimulator(mdp), "all", 1.0, method=method, budget=10**7)
     assert every.status == "certified"
     assert sorted(every.goals) == list(range(16))
@@ -157,7 +158,7 @@ def test_curriculum(method, tmp_path):
 @pytest.mark.parametrize("method", CERTIFIED)
 def test_goals_that_no_kernel_reaches(method):
     """They are out of reach for certain, whatever theta, and do not keep ``--radius all`` from its end."""
-    kernels = [model_families.random_unreachable(n_states=8, n_actions=2, seed=s) for s in range(2)]
+    kernels = [extra_models.random_unreachable(n_states=8, n_actions=2, seed=s) for s in range(2)]
     world = adagoal.mixture(kernels, [0.3, 0.7])
     never = np.flatnonzero(np.isinf(solver.optimal_distances(world.mdp, list(range(8)))))
     assert len(never)
@@ -302,5 +303,5 @@ def test_vtr_knows_more_with_more_data():
 
 
 def test_samples_needed_is_out_of_reach():
-    mdp = model_families.windy_mixture(shape="4x4", d=2)
+    mdp = mixture_models.windy_mixture(shape="4x4", d=2)
     assert for_vtr(mdp, np.array([5, 6]), 3.0, 1.0, 0.1) > 1e8

@@ -11,17 +11,16 @@ import pytest
 
 import adagoal
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.envs import model_families
+from adagoal.envs import toy_models
 from adagoal.envs.gym_adapter import GymAdapter
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver
+from experiments import extra_models
 from model_env import ModelEnv, PairEnv, play
 
 
-def masked(
-    seed: int = 0, n_states: int = 8, n_actions: int = 3, make: Any = model_families.random_sparse
-) -> TabularMDP:
+def masked(seed: int = 0, n_states: int = 8, n_actions: int = 3, make: Any = toy_models.random_sparse) -> TabularMDP:
     """A random model of which every state lacks some actions."""
     whole = make(n_states=n_states, n_actions=n_actions, seed=seed)
     mask = np.random.default_rng(seed).random((n_states, n_actions)) < 0.6
@@ -76,7 +75,7 @@ def test_what_is_not_there_costs_nothing() -> None:
     """Fewer steps than where the same actions must be found out to be resets, over several models together."""
     steps = np.zeros(2)
     for seed in range(3):
-        mdp = masked(seed, n_states=20, n_actions=4, make=model_families.random_deterministic)
+        mdp = masked(seed, n_states=20, n_actions=4, make=extra_models.random_deterministic)
         padded = TabularMDP.from_dense(mdp.kernel().toarray().reshape(20, 4, 20))
         np.testing.assert_array_equal(solver.optimal_values(mdp), solver.optimal_values(padded))
         steps += [adagoal.explore(world, 6.0, 1.0, seed=1).steps for world in (mdp, padded)]

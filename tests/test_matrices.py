@@ -8,8 +8,8 @@ import adagoal
 from adagoal.cli.main import run_command_line
 from adagoal.core.file_io import arrays_content, write_atomically
 from adagoal.envs import toy_models
-from adagoal.envs.model_families import random_dense
 from adagoal.envs.model_sources import model_from_argument
+from adagoal.envs.toy_models import random_dense
 
 P = np.array(random_dense(n_states=5, n_actions=2, seed=3).kernel().toarray()).reshape(5, 2, 5)
 NAMES = {"labels": list("abcde"), "actions": ["left", "right"]}
@@ -93,7 +93,7 @@ def broken(place, value):
         (lambda: adagoal.Model.from_dense(broken((0, 1), 0.1)), "state 0, action 1: the probabilities sum to 0.5, not"),
         (
             lambda: adagoal.Model.from_dense(P * (1 + 1e-8)),
-            "state 0, action 0: the probabilities sum to 1.00000001, not to one; where that is rounding, divide",
+            "state 0, action 0: the probabilities sum to 1.00000001, not to one; if that is rounding, divide",
         ),
         (lambda: adagoal.Model.from_dense(broken((4, 0), 0.0)), "state 4, action 0: the probabilities sum to 0, not"),
         (lambda: adagoal.Model.from_dense(P[0]), "P: must have the shape [S, A, S], got [2, 5]"),
@@ -117,7 +117,7 @@ def broken(place, value):
             "terminal: must be states in 0..4, or 5 booleans",
         ),
         (lambda: adagoal.Model.from_dense(P, terminal=["a"]), "terminal: must be states in 0..4"),
-        (lambda: adagoal.Model.from_dense(P, labels=["a"]), "labels: must be 5 in number, got 1"),
+        (lambda: adagoal.Model.from_dense(P, labels=["a"]), "labels: must have 5 entries, got 1"),
         (
             lambda: adagoal.Model.from_dense(P, sets={"x": np.arange(6)}),
             "sets: 'x' must be states in 0..4, or 5 booleans",
@@ -130,11 +130,11 @@ def broken(place, value):
         ),
         (
             lambda: adagoal.Model.from_sparse(sparse.eye(5, format="csr")),
-            "P: must be a list of sparse matrices, one [S, S] per action, also where there is one",
+            "P: must be a list of sparse matrices, one [S, S] per action, also if there is one",
         ),
         (
             lambda: adagoal.explore(sparse.eye(5, format="csr"), 4, terminal=[4]),
-            "P: must be a list of sparse matrices, one [S, S] per action, also where there is one",
+            "P: must be a list of sparse matrices, one [S, S] per action, also if there is one",
         ),
         (lambda: adagoal.Model.from_sparse([]), "P: must be a list of sparse matrices"),
         (lambda: adagoal.Model.from_sparse([P[:, 0]]), "P: must be a list of sparse matrices"),
@@ -149,9 +149,12 @@ def broken(place, value):
         (lambda: adagoal.explore("no.npz", 4), "no.npz: no such file"),
         (
             lambda: adagoal.explore(P, 4, start=2, terminal=[2]),
-            "start: state 2 is terminal, so that no other",
+            "start: state 2 is terminal, so no other",
         ),
-        (lambda: adagoal.explore(P, 4, env_args={"a": 1}), "env_args: a given, but matrix is a model, made already"),
+        (
+            lambda: adagoal.explore(P, 4, env_args={"a": 1}),
+            "env_args: matrix is a complete model and takes no arguments",
+        ),
     ],
 )
 def test_what_is_wrong_is_one_line(make, line):

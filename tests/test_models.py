@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from adagoal.core.errors import InputError
-from adagoal.envs import model_families, toy_models
+from adagoal.envs import mixture_models, toy_models
 from adagoal.envs.model import TabularMDP
 from adagoal.exact import solver
+from experiments import extra_models
 
 UP, RIGHT, DOWN, LEFT = range(4)
 
@@ -132,7 +133,7 @@ def test_lower_bound_instance(radius: float, n_decisions: int, n_actions: int, d
 @pytest.mark.parametrize("eta", [0.1, 1e-3, 1e-6])
 def test_separation_instance(eta: float) -> None:
     radius, best = 6.0, 2
-    mdp = toy_models.separation_instance(n_actions=4, radius=radius, eta=eta, best=best)
+    mdp = extra_models.separation_instance(n_actions=4, radius=radius, eta=eta, best=best)
     free = solver.optimal_values(mdp, [1], reset=False)
     optimum = 1 + eta + (1 - eta) * (radius - 1)
     np.testing.assert_allclose(free[0, 0], optimum, rtol=1e-10)
@@ -155,18 +156,18 @@ def test_fan_is_not_incrementally_reachable() -> None:
 
 def test_random_models_have_their_features() -> None:
     for seed in range(10):
-        dense = model_families.random_dense(n_states=8, n_actions=2, seed=seed)
+        dense = toy_models.random_dense(n_states=8, n_actions=2, seed=seed)
         assert dense.probabilities.size == 8 * 2 * 8
-        sparse = model_families.random_sparse(branching=4, seed=seed)
+        sparse = toy_models.random_sparse(branching=4, seed=seed)
         assert (np.diff(sparse.indptr) == 4).all()
-        assert np.isfinite(solver.optimal_distances(model_families.random_deterministic(seed=seed))).all()
-        traps = model_families.random_traps(n_states=15, traps=5, seed=seed)
+        assert np.isfinite(solver.optimal_distances(extra_models.random_deterministic(seed=seed))).all()
+        traps = extra_models.random_traps(n_states=15, traps=5, seed=seed)
         assert traps.successors[traps.indptr[10 * 3] :].min() >= 10
-        hidden = model_families.random_unreachable(n_states=15, hidden=5, seed=seed)
+        hidden = extra_models.random_unreachable(n_states=15, hidden=5, seed=seed)
         assert np.isinf(solver.optimal_distances(hidden)[10:]).all()
-        waiting = model_families.random_waiting(stay=0.99, seed=seed)
+        waiting = extra_models.random_waiting(stay=0.99, seed=seed)
         assert (waiting.probabilities >= 0.99).any()
-        exits = model_families.random_rare_exits(n_states=15, rare=5, p=1e-5, seed=seed)
+        exits = extra_models.random_rare_exits(n_states=15, rare=5, p=1e-5, seed=seed)
         far = solver.optimal_distances(exits)[10:]
         assert (far > 1e4).all()
 
@@ -181,14 +182,14 @@ BUILDERS: list[Callable[..., TabularMDP]] = [
     toy_models.trap_chain,
     toy_models.fan_model,
     toy_models.lower_bound_instance,
-    toy_models.separation_instance,
-    model_families.random_dense,
-    model_families.random_sparse,
-    model_families.random_deterministic,
-    model_families.random_traps,
-    model_families.random_unreachable,
-    model_families.random_waiting,
-    model_families.random_rare_exits,
+    extra_models.separation_instance,
+    toy_models.random_dense,
+    toy_models.random_sparse,
+    extra_models.random_deterministic,
+    extra_models.random_traps,
+    extra_models.random_unreachable,
+    extra_models.random_waiting,
+    extra_models.random_rare_exits,
 ]
 
 
@@ -218,21 +219,21 @@ def test_every_builder_works_without_arguments(build: Callable[..., TabularMDP])
         (toy_models.lower_bound_instance, {"best": 4}),
         (toy_models.lower_bound_instance, {"epsilon": 0}),
         (toy_models.lower_bound_instance, {"n_actions": 1, "n_decisions": 2}),
-        (toy_models.separation_instance, {"radius": 1.0}),
-        (toy_models.separation_instance, {"best": -1}),
-        (model_families.random_dense, {"n_states": "many"}),
-        (model_families.random_sparse, {"branching": 100}),
-        (model_families.random_deterministic, {"seed": -1}),
-        (model_families.random_traps, {"traps": 20}),
-        (model_families.random_unreachable, {"hidden": 0}),
-        (model_families.random_waiting, {"stay": True}),
-        (model_families.random_rare_exits, {"p": 2.0}),
+        (extra_models.separation_instance, {"radius": 1.0}),
+        (extra_models.separation_instance, {"best": -1}),
+        (toy_models.random_dense, {"n_states": "many"}),
+        (toy_models.random_sparse, {"branching": 100}),
+        (extra_models.random_deterministic, {"seed": -1}),
+        (extra_models.random_traps, {"traps": 20}),
+        (extra_models.random_unreachable, {"hidden": 0}),
+        (extra_models.random_waiting, {"stay": True}),
+        (extra_models.random_rare_exits, {"p": 2.0}),
         (toy_models.lower_bound_instance, {"n_decisions": 100_000, "n_actions": 10_000}),
-        (model_families.random_dense, {"n_states": 2_000, "n_actions": 1_000}),
-        (model_families.random_sparse, {"n_states": 100_000, "n_actions": 1_000}),
-        (model_families.windy_mixture, {"signed": "maybe"}),
-        (model_families.tree_mixture, {"rooms": 1_000_000, "doors": 100}),
-        (model_families.inventory_mixture, {"capacity": 99_999, "orders": 100, "d": 8}),
+        (toy_models.random_dense, {"n_states": 2_000, "n_actions": 1_000}),
+        (toy_models.random_sparse, {"n_states": 100_000, "n_actions": 1_000}),
+        (mixture_models.windy_mixture, {"signed": "maybe"}),
+        (mixture_models.tree_mixture, {"rooms": 1_000_000, "doors": 100}),
+        (mixture_models.inventory_mixture, {"capacity": 99_999, "orders": 100, "d": 8}),
     ],
 )
 def test_bad_arguments_are_named(build: Callable[..., TabularMDP], arguments: dict[str, object]) -> None:

@@ -113,7 +113,7 @@ def test_act_takes_what_the_environment_returns(tmp_path, found):
     never = np.array([9, 9])
     if found:
         assert result.policy(1).act(never) == result.reset_action  # a place that the run has never met
-        with pytest.raises(InputError, match="an observation of shape"):
+        with pytest.raises(InputError, match="observations must have the shape"):
             result.policy(1).act(np.array([1, 2, 3]))
     else:
         with pytest.raises(InputError, match="observation 17 is not in"):

@@ -15,7 +15,7 @@ from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.goal_space import GoalSpace
 from adagoal.core.tabular_policy import Policy
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.envs import model_families, toy_models
+from adagoal.envs import toy_models
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact.audit import audit_policies
@@ -69,7 +69,7 @@ def test_twin(bonus: str) -> None:
 
 def test_blocks_do_not_matter() -> None:
     """More goals than a block holds, planned together and one by one."""
-    mdp, rng = model_families.random_sparse(n_states=70, n_actions=2, seed=1), np.random.default_rng(0)
+    mdp, rng = toy_models.random_sparse(n_states=70, n_actions=2, seed=1), np.random.default_rng(0)
     counts = sampled(mdp, random_counts(mdp, rng, 3), rng)
     together = UCBVI(counts, 3.0, 1.0, 0.1, None, "simplified", H=15)
     for g in (0, 5, 63, 64, 69):

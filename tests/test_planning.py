@@ -10,7 +10,7 @@ from adagoal.certified.explorer import CertifiedExplorer
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.tabular_policy import Policy
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.envs import model_families, toy_models
+from adagoal.envs import toy_models
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver
 from adagoal.exact.audit import audit_policies
@@ -20,11 +20,12 @@ from adagoal.planning.horizon_recursion import plan_finite_horizon
 from adagoal.planning.model_arrays import pad_kernel, to_sparse_model
 from adagoal.tabular import finite_horizon
 from adagoal.tabular.ucbvi import EPSILON_SHARES, UCBVI, ucbvi_bonuses
+from experiments import extra_models
 from paper_twin import random_counts, random_mdp
 
 
 @pytest.mark.parametrize("reset", [True, False])
-@pytest.mark.parametrize("make", [toy_models.chain_model, toy_models.two_room_grid, model_families.random_traps])
+@pytest.mark.parametrize("make", [toy_models.chain_model, toy_models.two_room_grid, extra_models.random_traps])
 def test_exact_values(monkeypatch, make, reset):
     mdp = make()
     expected = solver.optimal_values(mdp, reset=reset)

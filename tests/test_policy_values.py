@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from adagoal.core.errors import InputError
 from adagoal.core.tabular_policy import Policy
-from adagoal.envs import model_families, toy_models
+from adagoal.envs import toy_models
 from adagoal.envs.model import TabularMDP, model_from_rows
 from adagoal.exact import solver
+from experiments import extra_models
 
 
 def test_improper_policy_is_infinite_only_where_it_is() -> None:
@@ -54,7 +55,7 @@ def unrolled_value(mdp: TabularMDP, actions: NDArray[np.int16], goal: int) -> fl
 
 @pytest.mark.parametrize("seed", range(8))
 def test_periodic_value_is_that_of_the_unrolled_chain(seed: int) -> None:
-    mdp = model_families.random_dense(n_states=5, n_actions=2, seed=seed)
+    mdp = toy_models.random_dense(n_states=5, n_actions=2, seed=seed)
     rng = np.random.default_rng(seed)
     actions = rng.integers(0, 3, size=(4, 5)).astype(np.int16)
     actions[0, 0] = 0  # a table of nothing but resets never leaves
@@ -113,7 +114,7 @@ def test_long_period_tends_to_the_stationary_value() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_value_from_the_start_is_that_among_all_states(seed: int) -> None:
-    mdp = model_families.random_traps(n_states=12, n_actions=2, traps=3, branching=2, seed=seed)
+    mdp = extra_models.random_traps(n_states=12, n_actions=2, traps=3, branching=2, seed=seed)
     rng = np.random.default_rng(seed)
     for goal in range(12):
         actions = rng.integers(0, 3, size=12).astype(np.int16)

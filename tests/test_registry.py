@@ -46,7 +46,7 @@ def test_arguments_reach_the_builder(tmp_path: Any) -> None:
         ("FrozenLake-v99", {}, "unknown environment"),
         ("", {}, "unknown environment"),
         ("no_such_module:Env-v0", {}, "no_such_module"),
-        ("object:FrozenLake-v1", {}, "give the object again"),
+        ("object:FrozenLake-v1", {}, "pass the object again"),
         ("two-room", {"slip": 2}, "env_args: slip: must be a number"),
         ("two-room", {"size": 2}, "two-room has no argument 'size'; it accepts layout, eta, slip"),
         ("two-room-right", {"layout": "left"}, "has no argument 'layout'"),

@@ -26,7 +26,7 @@ from adagoal.core.errors import InputError
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.tabular_policy import Policy
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.envs import model_families, registry, toy_models
+from adagoal.envs import registry, toy_models
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver
@@ -34,7 +34,7 @@ from adagoal.goal_rules import adagoal as rule
 from adagoal.planning.model_arrays import TransitionKernel
 from adagoal.planning.shortest_paths import solve_visgo
 from adagoal.runs.result import Result
-from experiments import arena, incremental, required_steps
+from experiments import arena, extra_models, incremental, required_steps
 from experiments.__main__ import run as run_experiment
 
 EPSILON = 1.0
@@ -46,10 +46,10 @@ ROUNDING = 2 * gosprl.VALUE_PRECISION
 def small_world(seed: int) -> tuple[TabularMDP, float]:
     """A random world and a radius in the middle of its distances, between 3 and 8."""
     make = (
-        lambda: model_families.random_sparse(n_states=8, n_actions=2, branching=3, seed=seed),
-        lambda: model_families.random_traps(n_states=8, n_actions=2, traps=2, branching=2, seed=seed),
-        lambda: model_families.random_waiting(n_states=6, n_actions=2, stay=0.5, branching=2, seed=seed),
-        lambda: model_families.random_deterministic(n_states=8, n_actions=2, seed=seed),
+        lambda: toy_models.random_sparse(n_states=8, n_actions=2, branching=3, seed=seed),
+        lambda: extra_models.random_traps(n_states=8, n_actions=2, traps=2, branching=2, seed=seed),
+        lambda: extra_models.random_waiting(n_states=6, n_actions=2, stay=0.5, branching=2, seed=seed),
+        lambda: extra_models.random_deterministic(n_states=8, n_actions=2, seed=seed),
     )
     mdp = make[seed % 4]()
     distances = solver.optimal_distances(mdp)
@@ -199,7 +199,7 @@ def test_lae_plays_as_many_episodes_as_its_lemma_asks_for() -> None:
 
 def test_visgo_is_optimistic_and_exact_without_bonus() -> None:
     """A slow twin: the operator of the module's text, for all states at once, from zero."""
-    mdp = model_families.random_sparse(n_states=7, n_actions=2, seed=5)
+    mdp = toy_models.random_sparse(n_states=7, n_actions=2, seed=5)
     S, A, goal, cap = 7, 2, 6, 40.0
     counts = required_steps.exact(mdp, np.full(S * A, 1000.0))
     kernel = TransitionKernel(
@@ -254,7 +254,7 @@ def counts_of(mdp: TabularMDP) -> TransitionCounts:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_gosprl_meets_every_sampling_requirement(seed: int) -> None:
-    mdp = model_families.random_sparse(n_states=10, n_actions=3, seed=seed)
+    mdp = toy_models.random_sparse(n_states=10, n_actions=3, seed=seed)
     required = np.random.default_rng(seed).integers(0, 200, mdp.n_states * mdp.n_actions)
     explorer = Gosprl(counts_of(mdp), 10.0, EPSILON, 0.1, None, "paper", required)
     assert collected(mdp, explorer, seed) == "stopped"
@@ -265,7 +265,7 @@ def test_gosprl_meets_every_sampling_requirement(seed: int) -> None:
 @pytest.mark.parametrize(("constants", "seeds"), [("scaled=0.05", 8), ("paper", 2)])
 def test_gosprl_diameter_lies_between_once_and_twice_the_truth(constants: str, seeds: int) -> None:
     for seed in range(seeds):
-        mdp = model_families.random_dense(n_states=4 + seed % 3, n_actions=2, seed=seed)
+        mdp = toy_models.random_dense(n_states=4 + seed % 3, n_actions=2, seed=seed)
         explorer = Gosprl(counts_of(mdp), 10.0, 1e3, 0.1, None, constants)  # epsilon so large that nothing follows
         assert collected(mdp, explorer, seed) == "stopped"
         assert explorer.diameter is not None
@@ -275,7 +275,7 @@ def test_gosprl_diameter_lies_between_once_and_twice_the_truth(constants: str, s
 
 @pytest.mark.parametrize("seed", range(8))
 def test_gosprl_solves_multi_goal_exploration_where_everything_is_reachable(seed: int) -> None:
-    mdp = model_families.random_dense(n_states=6, n_actions=2, seed=seed)
+    mdp = toy_models.random_dense(n_states=6, n_actions=2, seed=seed)
     L = float(np.median(solver.optimal_distances(mdp)))
     result = explore(mdp, L, "gosprl", "scaled=0.01", seed)
     assert result.status == "stopped"
@@ -302,7 +302,7 @@ def best_and_played(mdp: TabularMDP, goal: int, H: int, table: np.ndarray) -> tu
 @pytest.mark.parametrize("seed", range(6))
 def test_bpi_finds_a_good_policy_for_one_goal(seed: int) -> None:
     """It stops by itself, with a policy within epsilon of the best one over H stages."""
-    mdp = model_families.random_sparse(n_states=5, n_actions=3, branching=2, seed=seed)
+    mdp = toy_models.random_sparse(n_states=5, n_actions=3, branching=2, seed=seed)
     goal = int(np.argsort(solver.optimal_distances(mdp))[3])
     arguments = {"constants": "scaled=0.01", "horizon": 12}
     result = api.explore(
@@ -355,7 +355,7 @@ def test_gosprl_never_ends_where_a_state_cannot_be_reached() -> None:
 
 
 def test_planner_is_optimistic_and_exact_without_widths() -> None:
-    mdp = model_families.random_sparse(n_states=7, n_actions=2, seed=5)
+    mdp = toy_models.random_sparse(n_states=7, n_actions=2, seed=5)
     counts, rng = counts_of(mdp), np.random.default_rng(0)
     for s in range(7):
         for a in range(2):

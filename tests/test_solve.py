@@ -12,28 +12,29 @@ from scipy.optimize import linprog
 
 import numpy_twin
 from adagoal.core.errors import InputError
-from adagoal.envs import model_families, toy_models
+from adagoal.envs import toy_models
 from adagoal.envs.model import TabularMDP, model_from_rows
 from adagoal.exact import graph_kernels, solver
 from adagoal.exact.solver import to_target_goals
 from adagoal.planning import value_iteration
 from adagoal.planning.model_arrays import to_sparse_model
 from adagoal.planning.value_iteration import run_value_iteration
+from experiments import extra_models
 
 WORLDS = {
     "two-room": toy_models.two_room_grid(),
     "open grid": toy_models.open_grid_model(),
     "lower bound": toy_models.lower_bound_instance(n_decisions=7, n_actions=3, radius=20, best=5),
-    "separation": toy_models.separation_instance(eta=0.01),
+    "separation": extra_models.separation_instance(eta=0.01),
     "trap chain": toy_models.trap_chain(),
     "rare exit": toy_models.rare_exit_chain(p=0.01),
-    "dense": model_families.random_dense(seed=1),
-    "sparse": model_families.random_sparse(seed=2),
-    "deterministic": model_families.random_deterministic(seed=3),
-    "traps": model_families.random_traps(seed=4),
-    "unreachable": model_families.random_unreachable(seed=5),
-    "waiting": model_families.random_waiting(stay=0.95, seed=6),
-    "rare exits": model_families.random_rare_exits(p=0.01, seed=7),
+    "dense": toy_models.random_dense(seed=1),
+    "sparse": toy_models.random_sparse(seed=2),
+    "deterministic": extra_models.random_deterministic(seed=3),
+    "traps": extra_models.random_traps(seed=4),
+    "unreachable": extra_models.random_unreachable(seed=5),
+    "waiting": extra_models.random_waiting(stay=0.95, seed=6),
+    "rare exits": extra_models.random_rare_exits(p=0.01, seed=7),
 }
 
 
@@ -167,7 +168,7 @@ def test_terminal_states_know_only_the_reset() -> None:
 
 
 def test_reset_bounds_the_diameter_and_its_absence_does_not() -> None:
-    mdp = toy_models.separation_instance(eta=0.001, radius=5)
+    mdp = extra_models.separation_instance(eta=0.001, radius=5)
     V = solver.optimal_values(mdp)
     assert (1 + V[mdp.start] + 1e-9 >= V).all()
     assert solver.diameter(mdp) <= solver.max_start_distance(mdp) + 1
@@ -179,7 +180,7 @@ def test_reset_bounds_the_diameter_and_its_absence_does_not() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_random_models_without_reset(seed: int) -> None:
     """Without the reset the almost-sure sets matter; the greedy policy must attain what is called finite."""
-    mdp = model_families.random_traps(n_states=12, n_actions=2, traps=3, branching=2, seed=seed)
+    mdp = extra_models.random_traps(n_states=12, n_actions=2, traps=3, branching=2, seed=seed)
     V = solver.optimal_values(mdp, reset=False)
     actions = solver.optimal_policy(mdp, V, reset=False)
     for goal in range(mdp.n_states):

@@ -22,7 +22,7 @@ from adagoal import parallel
 from adagoal.api.policy_trials import play as try_out
 from adagoal.cli.main import run_command_line
 from adagoal.core.errors import EnvironmentFailure, InputError
-from adagoal.envs import env_factory, model_families, toy_models
+from adagoal.envs import env_factory, toy_models
 from adagoal.envs.env_workers import EnvWorker
 from adagoal.envs.parallel_env import ParallelEnv
 from adagoal.parallel.exceptions import WorkerKilled
@@ -283,7 +283,7 @@ def test_the_same_counts_after_a_checkpoint(in_process: type[InProcessWorker]) -
 
 
 def test_more_states_than_were_promised(in_process: type[InProcessWorker], tmp_path: Path) -> None:
-    make = lambda: PairEnv(model_families.random_sparse(n_states=30))  # noqa: E731
+    make = lambda: PairEnv(toy_models.random_sparse(n_states=30))  # noqa: E731
     with pytest.raises(InputError, match=r"max_states: .* has more than 6 states"):
         adagoal.explore(vector(make), radius=9, max_states=6, out=tmp_path)
     assert len(adagoal.load(tmp_path).arrays["visits"]) == 6

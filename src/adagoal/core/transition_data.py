@@ -8,15 +8,12 @@ counted: it is known.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import Executor
-from functools import lru_cache, partial
 from typing import Any, ClassVar
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from adagoal.core.compiled_code import run_jobs_in_threads
 from adagoal.core.file_formats import ArraySchema, ArraySpec, check_arrays
 from adagoal.core.types import Bools, Floats, Ints, Longs
 
@@ -30,9 +27,6 @@ EMPIRICAL_MODEL_SCHEMA: ArraySchema = {
 }
 """What a result keeps of the counts."""
 
-
-CACHE_LINE_VALUES = 16
-"""Numbers so far apart are in different lines of memory: a line that two threads write to travels between them."""
 
 COUNTING_LOOP_OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
 """Without Numba's reference counts, which cost more than the steps themselves: nothing is allocated in such loops."""
@@ -114,21 +108,6 @@ class TransitionCounts:
             if done < len(moves):
                 self.grow_successors(2 * self.successor.shape[1])
 
-    def add_step_rows(self, moves: Longs, landed: Longs, taken: Longs, threads: Executor, shares: int) -> None:
-        """The same for several rows of steps [W, N], of which the first ``taken`` [W] are counted, row after row.
-
-        In each of so many threads for the states of one share: a pair is counted by one thread, in order, so that how
-        many there are changes nothing. There must be room for all successors.
-        """
-        if self.transition_log is not None:
-            for row, steps in enumerate(taken):
-                self.transition_log.append_steps(moves[row, :steps], landed[row, :steps])
-        arrays = self.successor, self.count, self.recent, self.support, self.n, self.settled
-        share = _share_of_pairs(self.n_states, self.n_actions, shares)
-        given = share, np.empty((shares, moves.shape[1]), np.int32), moves, landed, taken
-        counted = self.n_actions, self.visits, self.seen, *arrays
-        run_jobs_in_threads([partial(count_steps_of_share, one, *given, *counted) for one in range(shares)], threads)
-
     def grow_successors(self, width: int) -> None:
         """Make room for more successors per pair."""
         if width <= self.successor.shape[1]:
@@ -198,12 +177,6 @@ class TransitionCounts:
                 raise ValueError(f"the counts have {problem}")
 
 
-@lru_cache(1)
-def _share_of_pairs(n_states: int, n_actions: int, shares: int) -> NDArray[np.uint8]:
-    """[X] the share of every pair: so many states in a row that no line of memory belongs to two threads."""
-    return np.repeat(np.arange(n_states) // CACHE_LINE_VALUES % shares, n_actions).astype(np.uint8)
-
-
 @numba.njit(cache=True, nogil=True)
 def count_transition(pair, successor, successors, count, recent, support, n, settled):  # type: ignore[no-untyped-def]
     """Count one transition of a pair; False (and nothing counted) where the row has no place left."""
@@ -235,25 +208,6 @@ def count_steps_from(moves, landed, done, n_actions, visits, seen, *arrays):  # 
         visits[moves[i] // n_actions if moves[i] >= 0 else -1 - moves[i]] += 1
         seen[landed[i]] = True
     return len(moves)
-
-
-@numba.njit(**COUNTING_LOOP_OPTIONS)
-def count_steps_of_share(mine, share, scratch, moves, landed, taken, n_actions, visits, seen, *arrays):  # type: ignore[no-untyped-def]
-    """Count the steps in the states of one share, row after row; ``share`` [X] is that of every pair."""
-    for row in range(len(taken)):
-        kept = np.uintp(0)
-        for i in range(taken[row]):  # which they are, without a branch: nobody could foresee it
-            move = moves[row, i]
-            scratch[mine, kept] = i
-            kept += np.uintp(share[np.uintp(move if move >= 0 else (-1 - move) * n_actions)] == mine)
-        for k in range(kept):
-            i = scratch[mine, k]
-            move = moves[row, i]
-            if move >= 0:
-                count_transition(move, landed[row, i], *arrays)
-            visits[move // n_actions if move >= 0 else -1 - move] += 1
-            if not seen[landed[row, i]]:  # what one thread writes, all others have to read again
-                seen[landed[row, i]] = True
 
 
 # Every step of a run, in order: the data from which its counts were made.

@@ -1,4 +1,4 @@
-"""Experiments on an environment before a run: does the seed decide, what draws its randomness, how fast is it?"""
+"""Checks of an environment before a run: reproducibility, source of randomness, observations, time limit, speed."""
 
 from __future__ import annotations
 
@@ -14,57 +14,51 @@ from gymnasium import wrappers
 from adagoal.core.environment import ExplorationPlan
 from adagoal.core.errors import EnvironmentFailure, to_single_line
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import Longs
 from adagoal.envs.env_backends import EnvBackend
 from adagoal.envs.gym_adapter import GymAdapter
 from adagoal.envs.observation_keys import StateKey, is_minigrid_env
 
-WALK = 300
-"""Steps of a walk that is repeated."""
-ROLLOUT, EPISODE, RESETS = 200, 50, 20
-"""Steps with one random policy, steps of an episode, and one action of so many is a reset."""
-NEVER = 2**60
+REPRODUCIBILITY_STEPS = 300  # of a random walk that is taken twice
+POLICY_STEPS, EPISODE_STEPS = 200, 50  # steps with one random policy, and of one episode
 
 
 @dataclass
 class EnvFindings:
-    """What a watched environment showed beside its states."""
+    """What :class:`InspectionWrapper` noticed."""
 
-    invalid_observation: str | None = None
-    """The first observation that does not lie in its space."""
-    has_action_mask: bool = False
-    """Whether ``info`` holds an ``action_mask``."""
+    invalid_observation: str | None = None  # the first observation that does not lie in its space
+    has_action_mask: bool = False  # whether ``info`` contains an ``action_mask``
 
 
 class InspectionWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Passes everything on, and takes notes."""
+    """A wrapper that inspects what the environment returns and changes nothing."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
         self.findings = EnvFindings()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Pass on, with the arguments that were given."""
-        given = self.env.reset() if seed is None else self.env.reset(seed=seed)
-        self._inspect_return(given, 2)
-        return given
+        """Reset the environment."""
+        result = self.env.reset() if seed is None else self.env.reset(seed=seed)  # as a run calls it
+        self._inspect_result(result, 2)
+        return result
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Pass on."""
-        given = self.env.step(action)
-        self._inspect_return(given, 5)
-        return given
+        """Step the environment."""
+        result = self.env.step(action)
+        self._inspect_result(result, 5)
+        return result
 
-    def _inspect_return(self, given: Any, length: int) -> None:
-        if isinstance(given, tuple) and len(given) == length:
-            observation, info = given[0], given[-1]
+    def _inspect_result(self, result: Any, length: int) -> None:
+        if isinstance(result, tuple) and len(result) == length:
+            observation, info = result[0], result[-1]
             self.findings.has_action_mask |= isinstance(info, Mapping) and "action_mask" in info
             if self.findings.invalid_observation is None and not self.env.observation_space.contains(observation):
                 self.findings.invalid_observation = to_single_line(observation)
 
 
 def find_time_limit(env: gymnasium.Env[Any, Any]) -> int | None:
-    """Steps after which the environment truncates an episode; None where it says nothing of the kind."""
+    """Return the number of steps after which the environment truncates an episode, None if it does not declare one."""
     layer: Any = env
     while isinstance(layer, gymnasium.Wrapper):
         if isinstance(layer, wrappers.TimeLimit):
@@ -73,69 +67,65 @@ def find_time_limit(env: gymnasium.Env[Any, Any]) -> int | None:
     return int(layer.max_steps) if is_minigrid_env(layer) else None
 
 
-def is_seed_reproducible(body: EnvBackend) -> bool:
-    """Whether the same seed gives the same walk twice."""
-    actions = _fixed_action_sequence(body)
-    return _collect_walk_keys(body, 1, actions) == _collect_walk_keys(body, 1, actions)
+def is_seed_reproducible(backend: EnvBackend) -> bool:
+    """Return whether a walk with the same seed visits the same states twice."""
+    return _visited_keys(backend, 1) == _visited_keys(backend, 1)
 
 
-def uses_only_np_random(body: EnvBackend) -> bool:
-    """Whether all randomness is that of ``np_random``: put back, it gives the same walk again."""
-    actions, kept = _fixed_action_sequence(body), body.generator_state()
-    if not kept:
+def uses_only_np_random(backend: EnvBackend) -> bool:
+    """Return whether all randomness comes from ``np_random``: with its state restored, a walk repeats."""
+    generator = backend.generator_state()
+    if not generator:
         return False
-    first = _collect_walk_keys(body, None, actions)
-    body.set_generator_state(kept)
-    return first == _collect_walk_keys(body, None, actions)
+    first = _visited_keys(backend, None)
+    backend.set_generator_state(generator)
+    return first == _visited_keys(backend, None)
 
 
-def _fixed_action_sequence(body: EnvBackend) -> Longs:
-    return np.random.default_rng(0).integers(body.spaces.n_actions, size=WALK)
-
-
-def _collect_walk_keys(body: EnvBackend, seed: int | None, actions: Longs) -> list[StateKey]:
-    key, mask, _ = body.reset(seed)
+def _visited_keys(backend: EnvBackend, seed: int | None) -> list[StateKey]:
+    """Return the keys of the states on a walk with a fixed sequence of actions."""
+    n_actions = backend.spaces.n_actions
+    key, mask, _ = backend.reset(seed)
     keys = [key]
-    for action in actions.tolist():
-        usable = np.arange(body.spaces.n_actions) if mask is None else np.flatnonzero(np.frombuffer(mask, np.uint8))
+    for action in np.random.default_rng(0).integers(n_actions, size=REPRODUCIBILITY_STEPS).tolist():
+        usable = np.arange(n_actions) if mask is None else np.flatnonzero(np.frombuffer(mask, np.uint8))
         terminated = truncated = not len(usable)
         if len(usable):
-            key, mask, terminated, truncated = body.step(int(usable[action % len(usable)]))
+            key, mask, terminated, truncated = backend.step(int(usable[action % len(usable)]))
             keys.append(key)
         if terminated or truncated:
-            key, mask, _ = body.reset()
+            key, mask, _ = backend.reset()
             keys.append(key)
     return keys
 
 
 @dataclass
 class RandomWalkStats:
-    """Some steps with random policies, taken as a run takes them."""
+    """Outcome of :func:`run_random_walk`."""
 
     steps: int = 0
     seconds: float = 0.0
-    n_states: int = 0
-    n_terminal_states: int = 0
-    """States met, and those of them that end an episode."""
+    n_states: int = 0  # states met
+    n_terminal_states: int = 0  # those of them that end an episode
     failure: EnvironmentFailure | None = None
 
 
-def run_random_walk(world: GymAdapter, steps: int, seed: int) -> RandomWalkStats:
-    """Try the environment; what it raises ends the tour."""
-    found, rng = RandomWalkStats(), np.random.default_rng(seed)
-    counts = TransitionCounts(world.initial_states, world.n_actions, world.start)
-    began = time.perf_counter()
-    while found.steps < steps:
-        S, A = counts.n_states, world.n_actions
-        policy = rng.integers(A, size=(EPISODE, S, 1))  # an action per step of the episode: a random walk
-        policy[rng.integers(RESETS, size=policy.shape) == 0] = A
-        plan = ExplorationPlan(policy.astype(np.int16), np.array([NEVER]), EPISODE, np.full(S * A, NEVER))
-        most = min(ROLLOUT, steps - found.steps)
+def run_random_walk(env: GymAdapter, steps: int, seed: int) -> RandomWalkStats:
+    """Step the environment with random policies, as a run would; stop if it fails."""
+    stats, rng, never = RandomWalkStats(), np.random.default_rng(seed), 2**60
+    counts = TransitionCounts(env.initial_states, env.n_actions, env.start)
+    start_time = time.perf_counter()
+    while stats.steps < steps:
+        S, A = counts.n_states, env.n_actions
+        policy = rng.integers(A, size=(EPISODE_STEPS, S, 1))  # an action per step of the episode: a random walk
+        policy[rng.integers(20, size=policy.shape) == 0] = A  # one action in twenty is a reset
+        plan = ExplorationPlan(policy.astype(np.int16), np.array([never]), EPISODE_STEPS, np.full(S * A, never))
+        max_steps = min(POLICY_STEPS, steps - stats.steps)
         try:
-            found.steps += world.rollout(plan, np.ones(1), counts, rng, most, most).steps
+            stats.steps += env.rollout(plan, np.ones(1), counts, rng, max_steps, max_steps).steps
         except EnvironmentFailure as error:
-            found.failure = error
+            stats.failure = error
             break
-    found.seconds = time.perf_counter() - began
-    found.n_states, found.n_terminal_states = int(counts.seen.sum()), int(counts.terminal.sum())
-    return found
+    stats.seconds = time.perf_counter() - start_time
+    stats.n_states, stats.n_terminal_states = int(counts.seen.sum()), int(counts.terminal.sum())
+    return stats

@@ -20,10 +20,11 @@ from adagoal.envs.env_backends import InProcessEnv
 from adagoal.envs.env_workers import EnvWorker
 from adagoal.envs.gym_adapter import GymAdapter
 from adagoal.envs.indexed_env import StartSeed
+from adagoal.envs.mixture_models import mixture_from_models, model_from_mixture
 from adagoal.envs.model import TabularMDP
-from adagoal.envs.model_families import mixture_from_models, model_from_mixture
 from adagoal.envs.parallel_env import ParallelEnv
 from adagoal.envs.simulator import ModelSimulator
+from adagoal.envs.toy_text_models import toy_text_model
 from adagoal.parallel.worker_process import WorkerFactory, WorkerProcess
 
 MAX_WORKERS = 256  # each is a process with its own interpreter: about 150 MB, beside what the environment needs
@@ -76,7 +77,7 @@ def make_env(
         raise InputError("is for a single worker", "step_timeout")
     worker_makers = [functools.partial(_make_env_worker, make, name, start_seed, max_states) for make in makers]
     parallel_env = ParallelEnv(worker_makers, name, make_worker)
-    model = model_sources.toy_text_model(first, name, start_seed)
+    model = toy_text_model(first, name, start_seed)
     if model is not None:
         parallel_env.labels, parallel_env.layout = model.labels, model.layout
     for line in registry.find_gym_spec(name)[1] if isinstance(env, str) else []:

@@ -26,7 +26,7 @@ from adagoal.core.random_streams import StreamPurpose, random_stream, stream_see
 from adagoal.core.types import Longs, ObservedStates
 from adagoal.core.user_code import USER_CODE_SECTION
 from adagoal.envs import episode_loop
-from adagoal.envs.assumption_tests import ActionMasks
+from adagoal.envs.counting_env import ActionMasks
 from adagoal.envs.env_backends import START_TIMEOUT_SECONDS, ActionMask, InProcessEnv
 from adagoal.envs.indexed_env import IndexedEnv, StartSeed
 from adagoal.envs.observation_keys import StateKey
@@ -204,7 +204,7 @@ class EnvWorker:
         """Return the position as JSON, and how the environment got there from its last reset."""
         self._sync_state_numbers(new_states)
         at_virtual_start = self._env.has_virtual_start and self._position[0] == self._env.start
-        episode = self._env.episode_snapshot(at_virtual_start, False)
+        episode = self._env.episode_snapshot(at_virtual_start, state_unknown=False)
         return {
             "place": list(self._position),
             "rng": self._rng.bit_generator.state,

@@ -1,17 +1,19 @@
-"""What an episode is: one definition, executed in two ways.
+"""The loop that plays episodes of a plan: defined once, executed in Python or compiled.
 
-:func:`play_episodes` is the loop of goal-conditioned exploration. As a Python function it plays any world that can
-step, reset and say where nothing but a reset is allowed (:class:`EpisodeEnv`); :data:`play_episodes_compiled` is the
-same function compiled, for the arrays of a known model, which counts what is seen (:class:`CountingModel`) or notes it
-(:class:`LoggingModel`). A new kind of world brings those operations and never writes the loop again.
+:func:`play_episodes` plays any environment with the operations of :class:`EpisodeEnv`. A new kind of environment
+implements these operations and reuses the loop. :data:`play_episodes_compiled` is the same function compiled by Numba;
+its operations work on the arrays of a known model and of its counts (:class:`CountingModel`).
 
-Actions come from a table, or from lower bounds that are backed up at every state on the way
-(:mod:`adagoal.core.local_backup`); the latter asks a world for its counts as they are at this moment.
+An episode starts with a goal column, drawn in proportion to its weight. It ends when the goal is reached or after
+``max_episode_steps``. Then the agent resets to the start, and the reset is a step. The loop returns when
 
-An episode begins with the draw of a goal column in proportion to its weight. It ends when its goal is reached or after
-``limit`` steps, and then the agent goes back to the start with a reset, which is a step. The loop returns to its caller
-when a limit is met, when a pair has been tried often enough for a new plan, when a state is new and the plan is
-curious (one of its columns stands for all goals without one), or when the world failed.
+* a limit on steps or episodes is reached,
+* a pair has been tried often enough for a new plan,
+* a state is new, and one column of the plan stands for all goals without a column, or
+* the environment failed.
+
+The policy is a table of actions, or lower bounds that a backup raises at every visited state
+(:mod:`adagoal.core.local_backup`). Backups need the counts of this moment.
 """
 
 from __future__ import annotations
@@ -27,14 +29,13 @@ from adagoal.core.environment import OTHER_GOALS, ExplorationPlan, RolloutOutcom
 from adagoal.core.local_backup import LocalLowerBounds, backup_state
 from adagoal.core.transition_data import COUNTING_LOOP_OPTIONS, TransitionCounts, count_transition
 from adagoal.core.types import Actions, Bools, Floats, Ints, Longs
+from adagoal.envs.model import TabularMDP
 
-MAX_EPISODES_PER_CALL = 4096
-"""Episodes of one call, at most."""
-STEP_FAILED = -1
-"""The state after a step that did not take place."""
+MAX_EPISODES_PER_CALL = 4096  # rows of the episode log, which is allocated for every rollout
+
+# Plain integers, not an enum: the loop in Python reads them at every step, a million times a second.
+STEP_FAILED = -1  # in place of the next state
 NO_EVENT, REPLAN_DUE, NEW_STATE = 0, 1, 2
-"""What a move brought: nothing special, a pair's last try of the plan, or a state seen for the first time."""
-
 
 POSITION_SCHEMA: dict[str, Any] = {
     "type": "array",
@@ -42,63 +43,66 @@ POSITION_SCHEMA: dict[str, Any] = {
     "maxItems": 3,
     "items": {"type": "integer", "minimum": -1, "maximum": 2**62},
 }
-"""What a checkpoint holds of an agent's place: state, goal column (-1: none), steps of the episode."""
+"""Position of an agent in a checkpoint: state, goal column (-1: none), steps of the episode."""
 
 
 class EpisodePlan(NamedTuple):
-    """A plan as the loop reads it: arrays, or what indexes like them."""
+    """A plan as the loop reads it: arrays, or objects that are indexed like arrays."""
 
-    policy: Any
-    """[T, S, columns] actions, or a Local"""
-    stages: int
-    n_planned_states: int
-    """T and S: states from S on are newer than the plan"""
-    goal_state: Any
-    """[columns]"""
-    at: Any
-    """[S, W] the goals of every state"""
-    goals_per_state: int
-    """W"""
-    weights: Any
-    """[columns] cumulative weights of the columns"""
-    limit: int
+    policy: Any  # [T, S, columns] actions, or LocalLowerBounds
+    stages: int  # T
+    n_planned_states: int  # S; states with larger numbers are newer than the plan
+    goal_state: Any  # [columns]
+    goals_of_states: Any  # [S, W]
+    goals_per_state: int  # W
+    cumulative_weights: Any  # [columns]
+    max_episode_steps: int
     stop_at_new_state: bool
     n_actions: int
     start: int
 
 
 class EpisodeEnv(Protocol):
-    """A world in Python, as :func:`play_episodes` uses it. Resets and moves count what happens."""
+    """Operations that :func:`play_episodes` needs. They count what happens."""
 
     def must_reset(self, state: int) -> bool:
-        """Whether nothing but a reset is allowed."""
+        """Return whether the reset is the only action."""
         ...
 
     def reset_from(self, state: int) -> int:
-        """Reset, taken in ``state``: the state after it, or FAILED."""
+        """Reset in ``state``; return the next state, or STEP_FAILED."""
         ...
 
     def take_action(self, state: int, action: int, rng: np.random.Generator) -> tuple[int, int]:
-        """Take an action: the state after it, or FAILED, and what it brought. One that the state lacks is the reset."""
+        """Take an action; return the next state, or STEP_FAILED, and an event. An absent action is the reset."""
         ...
 
     def backup_and_choose(self, local: LocalLowerBounds, state: int, column: int) -> int:
-        """Raise the bounds of a column at a state, with what is counted so far; returns the greedy action."""
+        """Raise the bound of a column at a state, with the counts so far; return the greedy action."""
         ...
 
 
 def make_episode_plan(plan: ExplorationPlan, weights: Floats, n_actions: int, start: int) -> EpisodePlan:
-    """The plan for the compiled loop."""
-    if isinstance(
-        plan.policy, LocalLowerBounds
-    ):  # a new state may belong to the goals of any column: come back before a backup
-        stages, rows, curious = 1, plan.policy.V.shape[1], True
+    """Return the plan for the compiled loop; ``weights`` [columns]."""
+    if isinstance(plan.policy, LocalLowerBounds):
+        # A new state may belong to the goals of any column, so the caller must see it before the next backup.
+        stages, n_states, stop_at_new_state = 1, plan.policy.V.shape[1], True
     else:
-        stages, rows, curious = *plan.policy.shape[:2], bool(plan.goal_state.min() == -1)
-    at = np.arange(rows)[:, None] if plan.goals_of_states is None else plan.goals_of_states
-    goals = plan.goal_state, at, at.shape[1]
+        stages, n_states = plan.policy.shape[:2]
+        stop_at_new_state = bool(plan.goal_state.min() == -1)
+    goals_of_states = np.arange(n_states)[:, None] if plan.goals_of_states is None else plan.goals_of_states
     return EpisodePlan(
-        plan.policy, stages, rows, *goals, np.cumsum(weights), plan.max_episode_steps, curious, n_actions, start
+        plan.policy,
+        stages,
+        n_states,
+        plan.goal_state,
+        goals_of_states,
+        goals_of_states.shape[1],
+        np.cumsum(weights),
+        plan.max_episode_steps,
+        stop_at_new_state,
+        n_actions,
+        start,
     )
 
 
@@ -110,137 +114,132 @@ def restrict_to_columns(
     n_actions: int,
     start: int,
 ) -> EpisodePlan:
-    """The plan for some of its columns, with a policy of theirs."""
-    whole = make_episode_plan(plan, weights, n_actions, start)
-    return whole._replace(policy=policy, goal_state=plan.goal_state[columns], weights=np.cumsum(weights[columns]))
-
-
-def to_python_plan(given: EpisodePlan) -> EpisodePlan:
-    """The same for the loop in Python, where lists and memory views are read faster than arrays."""
-    return given._replace(
-        policy=given.policy if isinstance(given.policy, LocalLowerBounds) else memoryview(given.policy),
-        at=memoryview(given.at),
-        goal_state=given.goal_state.tolist(),
-        weights=given.weights.tolist(),
+    """Return the plan for some of its columns, whose policy is ``policy``."""
+    episode_plan = make_episode_plan(plan, weights, n_actions, start)
+    return episode_plan._replace(
+        policy=policy, goal_state=plan.goal_state[columns], cumulative_weights=np.cumsum(weights[columns])
     )
 
 
-def make_outcome(steps: int, ended: int, log: Longs) -> RolloutOutcome:
-    """What the loop did, from what it returns and its log."""
-    return RolloutOutcome(int(steps), log[:ended, 0].tolist(), (log[:ended, 1] > 0).tolist())
+def to_python_plan(plan: EpisodePlan) -> EpisodePlan:
+    """Return the plan for the loop in Python, which reads lists and memory views faster than arrays."""
+    return plan._replace(
+        policy=plan.policy if isinstance(plan.policy, LocalLowerBounds) else memoryview(plan.policy),
+        goals_of_states=memoryview(plan.goals_of_states),
+        goal_state=plan.goal_state.tolist(),
+        cumulative_weights=plan.cumulative_weights.tolist(),
+    )
 
 
-# --- the definition -------------------------------------------------------------------------------------------------
+def make_episode_log(max_episodes: int) -> Longs:
+    """[n, 2] empty log of a rollout: the goal of every finished episode, and whether it was reached."""
+    return np.zeros((min(max_episodes, MAX_EPISODES_PER_CALL), 2), np.int64)
 
 
-def play_episodes(world: Any, plan: EpisodePlan, place: Any, rng: Any, max_steps: int, log: Longs) -> tuple[int, int]:
-    """Play episodes from ``place`` on; returns the steps taken and the episodes that ended, which stand in ``log``.
+def make_outcome(steps: int, episodes: int, log: Longs) -> RolloutOutcome:
+    """Return the outcome of a rollout, from the return values of the loop and its log."""
+    return RolloutOutcome(int(steps), log[:episodes, 0].tolist(), (log[:episodes, 1] > 0).tolist())
 
-    ``place`` [3] is the state, the goal column aimed at (-1: none) and the steps of the episode; it is left where the
-    agent stands. ``log`` [n, 2] takes the goal of every episode and whether it was reached.
+
+def play_episodes(env: Any, plan: EpisodePlan, position: Any, rng: Any, max_steps: int, log: Longs) -> tuple[int, int]:
+    """Play episodes from ``position`` on; return the number of steps and of finished episodes.
+
+    ``position`` [3] is the state, the goal column (-1: none) and the steps of the episode; the loop updates it.
+    ``log`` [n, 2] receives the goal of every finished episode and whether it was reached.
     """
-    state, aim, clock = place[0], place[1], place[2]
-    steps, ended = 0, 0
-    if aim >= 0 and plan.weights[aim] <= (plan.weights[aim - 1] if aim > 0 else 0.0):
-        aim = -1  # the goal lost its weight: choose another one, from here
+    state, column, episode_steps = position[0], position[1], position[2]
+    steps, episodes = 0, 0
+    weights = plan.cumulative_weights
+    if column >= 0 and weights[column] <= (weights[column - 1] if column > 0 else 0.0):
+        column = -1  # the new plan gives this goal no weight: draw another one, without a reset
     while steps < max_steps:
-        if aim < 0:
-            aim = sample_column(plan.weights, next_uniform(rng) * plan.weights[-1])
-            clock = 0
-        goal = plan.goal_state[aim]
+        if column < 0:
+            column = sample_column(weights, rng.random() * weights[-1])
+            episode_steps = 0
+        goal = plan.goal_state[column]
         reached = is_goal_reached(plan, state, goal)
-        if reached or clock >= plan.limit:
-            landed = plan.start if state == plan.start else reset_from(world, state)
-            if landed == STEP_FAILED:
+        if reached or episode_steps >= plan.max_episode_steps:
+            next_state = plan.start if state == plan.start else reset_from(env, state)
+            if next_state == STEP_FAILED:
                 break
             steps += state != plan.start
-            log[ended, 0] = goal
-            log[ended, 1] = reached
-            ended += 1
-            aim = -1
-            state = landed
-            if ended == len(log) or state >= plan.n_planned_states:
+            log[episodes, 0] = goal
+            log[episodes, 1] = reached
+            episodes += 1
+            column = -1
+            state = next_state
+            if episodes == len(log) or state >= plan.n_planned_states:
                 break
             continue
-        action = plan.n_actions if must_reset(world, state) else choose_action(world, plan, state, aim, clock)
+        action = plan.n_actions if must_reset(env, state) else choose_action(env, plan, state, column, episode_steps)
         if action == plan.n_actions:
-            landed, news = reset_from(world, state), NO_EVENT
+            next_state, event = reset_from(env, state), NO_EVENT
         else:
-            landed, news = take_action(world, state, action, rng)
-        if landed == STEP_FAILED:
+            next_state, event = take_action(env, state, action, rng)
+        if next_state == STEP_FAILED:
             break
-        state = landed
+        state = next_state
         steps += 1
-        clock += 1
-        if news == NEW_STATE and goal == -1:
-            log[ended, 0], log[ended, 1] = -1, 1
-            ended += 1
-            aim = -1
-        if news == REPLAN_DUE or (news == NEW_STATE and plan.stop_at_new_state) or state >= plan.n_planned_states:
+        episode_steps += 1
+        if event == NEW_STATE and goal == -1:  # this column stands for all goals without one: any new state reaches it
+            log[episodes, 0], log[episodes, 1] = -1, 1
+            episodes += 1
+            column = -1
+        if event == REPLAN_DUE or (event == NEW_STATE and plan.stop_at_new_state) or state >= plan.n_planned_states:
             break
-    place[0], place[1], place[2] = state, aim, clock
-    return steps, ended
+    position[0], position[1], position[2] = state, column, episode_steps
+    return steps, episodes
 
 
 @register_jitable
 def is_goal_reached(plan: EpisodePlan, state: int, goal: int) -> bool:
-    """Whether the state belongs to the goal; a negative one stands for all goals without a column."""
+    """Return whether the state belongs to the goal; a negative goal stands for all goals without a column."""
     wanted = goal if goal >= 0 else OTHER_GOALS
-    found = False
+    reached = False
     for k in range(plan.goals_per_state):
-        found |= plan.at[state, k] == wanted
-    return found
+        reached |= plan.goals_of_states[state, k] == wanted
+    return reached
 
 
-# --- executed in Python: by a Stage ---------------------------------------------------------------------------------
+# The next five functions are the operations of the loop in Python. Numba replaces each by its overload below.
 
 
-def next_uniform(rng: Any) -> float:
-    """The next number in [0, 1): of a generator, or, compiled, of :class:`UniformBuffer`."""
-    return float(rng.random())
+def sample_column(cumulative_weights: Any, u: float) -> int:
+    """Return the column whose interval of the cumulative weights contains u."""
+    return min(bisect_right(cumulative_weights, u), len(cumulative_weights) - 1)
 
 
-def sample_column(weights: Any, u: float) -> int:
-    """The column whose share of the cumulative weights holds u."""
-    return min(bisect_right(weights, u), len(weights) - 1)
-
-
-def must_reset(world: EpisodeEnv, state: int) -> bool:
+def must_reset(env: EpisodeEnv, state: int) -> bool:
     """See :class:`EpisodeEnv`."""
-    return world.must_reset(state)
+    return env.must_reset(state)
 
 
-def reset_from(world: EpisodeEnv, state: int) -> int:
+def reset_from(env: EpisodeEnv, state: int) -> int:
     """See :class:`EpisodeEnv`."""
-    return world.reset_from(state)
+    return env.reset_from(state)
 
 
-def take_action(world: EpisodeEnv, state: int, action: int, rng: np.random.Generator) -> tuple[int, int]:
+def take_action(env: EpisodeEnv, state: int, action: int, rng: np.random.Generator) -> tuple[int, int]:
     """See :class:`EpisodeEnv`."""
-    return world.take_action(state, action, rng)
+    return env.take_action(state, action, rng)
 
 
-def choose_action(world: EpisodeEnv, plan: EpisodePlan, state: int, aim: int, clock: int) -> int:
-    """The action of the table, or the one that a local backup finds."""
+def choose_action(env: EpisodeEnv, plan: EpisodePlan, state: int, column: int, episode_steps: int) -> int:
+    """Return the action of the policy table, or the greedy action of a local backup."""
     if isinstance(plan.policy, LocalLowerBounds):
-        return world.backup_and_choose(plan.policy, state, aim)
-    return int(plan.policy[clock if plan.stages > 1 else 0, state, aim])
-
-
-# --- executed compiled: on the arrays of a known model --------------------------------------------------------------
+        return env.backup_and_choose(plan.policy, state, column)
+    return int(plan.policy[episode_steps if plan.stages > 1 else 0, state, column])
 
 
 class CountingModel(NamedTuple):
-    """A known model, and the counts of what is seen of it."""
+    """Arrays of a known model and of the counts that the compiled loop updates."""
 
     indptr: Longs
     successors: Ints
-    cumulative: Floats
-    """[nnz] cumulative probabilities inside each row, infinite at its end"""
+    cumulative: Floats  # [nnz] cumulative probabilities inside each row, infinite at its end
     terminal: Bools
     start: int
-    threshold: Longs
-    """[X] the tries of each pair that ask for a new plan"""
+    replan_thresholds: Longs  # [X] tries of each pair after which a new plan is due
     seen_successor: Ints
     counted: Longs
     recent: Longs
@@ -252,150 +251,65 @@ class CountingModel(NamedTuple):
     absent: Bools
 
     @staticmethod
-    def from_counts(mdp: Any, cumulative: Floats, threshold: Longs, c: TransitionCounts) -> CountingModel:
-        """The arrays of a model and of counts with room for all its successors."""
-        model = mdp.indptr, mdp.successors, cumulative, mdp.terminal, mdp.start, threshold
+    def from_counts(mdp: TabularMDP, cumulative: Floats, thresholds: Longs, c: TransitionCounts) -> CountingModel:
+        """Collect the arrays of a model and of counts that have room for all successors."""
+        model = mdp.indptr, mdp.successors, cumulative, mdp.terminal, mdp.start, thresholds
         return CountingModel(
             *model, c.successor, c.count, c.recent, c.support, c.n, c.settled, c.visits, c.seen, c.absent
         )
 
 
-class LoggingModel(NamedTuple):
-    """A known model, counts that stay as they are, and the moves made meanwhile."""
-
-    indptr: Longs
-    successors: Ints
-    cumulative: Floats
-    """As in :class:`CountingModel`"""
-    terminal: Bools
-    start: int
-    seen_successor: Ints
-    counted: Longs
-    support: Ints
-    n: Longs
-    seen: Bools
-    absent: Bools
-    moves: Longs
-    """[N] the pair s * A + a of every step, or -1 - s for a reset in s"""
-    landed: Longs
-    """[N] the states after them"""
-    taken: Longs
-    """[1] how many there are"""
-
-    @staticmethod
-    def from_counts(
-        mdp: Any, cumulative: Floats, c: TransitionCounts, moves: Longs, landed: Longs, taken: Longs
-    ) -> LoggingModel:
-        """The arrays of a model and of counts, and where to note moves."""
-        model = mdp.indptr, mdp.successors, cumulative, mdp.terminal, mdp.start
-        return LoggingModel(*model, c.successor, c.count, c.support, c.n, c.seen, c.absent, moves, landed, taken)
-
-
-class UniformBuffer(NamedTuple):
-    """What a generator has drawn beforehand: to hand a generator over takes longer than a hundred steps."""
-
-    values: Floats
-    """[N] numbers in [0, 1)"""
-    used: Longs
-    """[1] how many of them were used"""
-
-    def refill_used(self, rng: np.random.Generator) -> None:
-        """Draw as many as were used, behind those that were not."""
-        left = len(self.values) - self.used[0]
-        self.values[:left] = self.values[self.used[0] :]
-        rng.random(out=self.values[left:])
-        self.used[0] = 0
-
-
-@overload(next_uniform, inline="always")
-def _compiled_next_uniform(rng):  # type: ignore[no-untyped-def]
-    def following(rng):  # type: ignore[no-untyped-def]
-        rng.used[0] += 1
-        return rng.values[rng.used[0] - 1]
-
-    return following if isinstance(rng, numba.types.BaseNamedTuple) else lambda rng: rng.random()
-
-
 @overload(sample_column, inline="always")
-def _compiled_sample_column(weights, u):  # type: ignore[no-untyped-def]
-    return lambda weights, u: min(np.searchsorted(weights, u, side="right"), len(weights) - 1)
+def _compiled_sample_column(cumulative_weights, u):  # type: ignore[no-untyped-def]
+    return lambda cumulative_weights, u: min(
+        np.searchsorted(cumulative_weights, u, side="right"), len(cumulative_weights) - 1
+    )
 
 
 @overload(must_reset, inline="always")
-def _compiled_must_reset(world, state):  # type: ignore[no-untyped-def]
-    return lambda world, state: world.terminal[state]
+def _compiled_must_reset(env, state):  # type: ignore[no-untyped-def]
+    return lambda env, state: env.terminal[state]
 
 
 @overload(choose_action, inline="always")
-def _compiled_choose_action(world, plan, state, aim, clock):  # type: ignore[no-untyped-def]
+def _compiled_choose_action(env, plan, state, column, episode_steps):  # type: ignore[no-untyped-def]
+    # Chosen while compiling, so a table of actions costs one read and no branch on the kind of policy.
     if isinstance(plan.types[plan.fields.index("policy")], numba.types.Array):
-        return lambda world, plan, state, aim, clock: plan.policy[clock if plan.stages > 1 else 0, state, aim]
-    return lambda world, plan, state, aim, clock: backup_state(
-        state, aim, plan.policy, world.seen_successor, world.counted, world.support, world.n
+        return lambda env, plan, state, column, episode_steps: plan.policy[
+            episode_steps if plan.stages > 1 else 0, state, column
+        ]
+    return lambda env, plan, state, column, episode_steps: backup_state(
+        state, column, plan.policy, env.seen_successor, env.counted, env.support, env.n
     )
 
 
 @overload(reset_from, inline="always")
-def _compiled_reset_from(world, state):  # type: ignore[no-untyped-def]
-    def reset(world, state):  # type: ignore[no-untyped-def]
-        world.visits[state] += 1
-        return world.start
+def _compiled_reset_from(env, state):  # type: ignore[no-untyped-def]
+    def reset(env, state):  # type: ignore[no-untyped-def]
+        env.visits[state] += 1
+        return env.start
 
-    def noted(world, state):  # type: ignore[no-untyped-def]
-        return log_transition(world, -1 - state, world.start)
-
-    return noted if "moves" in world.fields else reset
+    return reset
 
 
 @overload(take_action, inline="always")
-def _compiled_take_action(world, state, action, rng):  # type: ignore[no-untyped-def]
-    def step(world, state, action, rng):  # type: ignore[no-untyped-def]
-        world.visits[state] += 1
-        pair = state * (world.n.shape[0] // world.visits.shape[0]) + action
-        if world.absent[pair]:
-            return np.int64(world.start), NO_EVENT
-        landed = sample_successor(world, pair, next_uniform(rng))
-        count_transition(
-            pair,
-            landed,
-            world.seen_successor,
-            world.counted,
-            world.recent,
-            world.support,
-            world.n,
-            world.settled,
-        )
-        if not world.seen[landed]:
-            world.seen[landed] = True
-            return landed, NEW_STATE
-        return landed, REPLAN_DUE if world.n[pair] >= world.threshold[pair] else NO_EVENT
+def _compiled_take_action(env, state, action, rng):  # type: ignore[no-untyped-def]
+    def step(env, state, action, rng):  # type: ignore[no-untyped-def]
+        env.visits[state] += 1
+        pair = state * (env.n.shape[0] // env.visits.shape[0]) + action
+        if env.absent[pair]:
+            return np.int64(env.start), NO_EVENT
+        u, k = rng.random(), env.indptr[pair]
+        while env.cumulative[k] <= u:
+            k += 1
+        next_state = np.int64(env.successors[k])
+        count_transition(pair, next_state, env.seen_successor, env.counted, env.recent, env.support, env.n, env.settled)
+        if not env.seen[next_state]:
+            env.seen[next_state] = True
+            return next_state, NEW_STATE
+        return next_state, REPLAN_DUE if env.n[pair] >= env.replan_thresholds[pair] else NO_EVENT
 
-    def noted(world, state, action, rng):  # type: ignore[no-untyped-def]
-        pair = state * (world.n.shape[0] // world.seen.shape[0]) + action
-        if world.absent[pair]:
-            return np.int64(log_transition(world, -1 - state, world.start)), NO_EVENT
-        landed = log_transition(world, pair, sample_successor(world, pair, next_uniform(rng)))
-        return landed, NO_EVENT if world.seen[landed] else NEW_STATE
-
-    return noted if "moves" in world.fields else step
-
-
-@register_jitable
-def sample_successor(world: CountingModel | LoggingModel, pair: int, u: float) -> int:
-    """The successor of a pair that the number u in [0, 1) stands for."""
-    k = world.indptr[pair]
-    while world.cumulative[k] <= u:
-        k += 1
-    return np.int64(world.successors[k])  # type: ignore[return-value]
-
-
-@register_jitable
-def log_transition(world: LoggingModel, move: int, landed: int) -> int:
-    """Take down a step; the state after it."""
-    world.moves[world.taken[0]], world.landed[world.taken[0]] = move, landed
-    world.taken[0] += 1
-    return landed
+    return step
 
 
 play_episodes_compiled = numba.njit(**COUNTING_LOOP_OPTIONS)(play_episodes)
-"""The same definition, compiled."""

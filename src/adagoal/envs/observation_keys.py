@@ -1,9 +1,8 @@
-"""Observations as dictionary keys: what makes two situations the same state.
+"""Observations as dictionary keys: equal keys mean the same state.
 
-Integers stay integers, arrays become bytes, tuples and dictionaries become tuples of the keys of their parts.
-MiniGrid shows the agent a small window of its grid, which does not determine what happens next; its state is
-therefore read from the environment itself: all objects with their colours and states and what boxes hide, the
-agent's place and direction, what it carries, and the mission.
+Integers stay integers, arrays become bytes, tuples and dictionaries become tuples of the keys of their parts. MiniGrid
+shows the agent a small part of its grid, which does not determine the dynamics. So its key is read from the environment
+itself: all objects with colour, state and content, position and direction of the agent, what it carries, the mission.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from adagoal.core.types import DIGEST_BYTES
 from adagoal.core.user_code import USER_CODE_SECTION
 
 StateKey = int | str | bytes | tuple["StateKey", ...]
-MINIGRID_DIRECTIONS = ("right", "down", "left", "up")
+MINIGRID_DIRECTIONS = ("right", "down", "left", "up")  # MiniGrid's numbers 0 to 3
 
 
 def has_float_observations(space: spaces.Space[Any]) -> bool:
-    """Whether observations of the space have real numbers in them."""
+    """Return whether observations of the space contain real numbers."""
     if isinstance(space, spaces.Tuple | spaces.Dict):
         parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
         return any(has_float_observations(part) for part in parts)
@@ -35,7 +34,7 @@ def has_float_observations(space: spaces.Space[Any]) -> bool:
 
 
 def describe_space(space: spaces.Space[Any]) -> dict[str, Any]:
-    """How observations of a space become keys, as JSON: what :func:`make_key_reader` reads."""
+    """Describe as JSON how observations of a space become keys; :func:`make_key_reader` reads it."""
     if isinstance(space, spaces.Discrete):
         return {"kind": "whole"}
     if isinstance(space, spaces.Text):
@@ -50,11 +49,12 @@ def describe_space(space: spaces.Space[Any]) -> dict[str, Any]:
             "names": list(space.spaces),
             "parts": [describe_space(p) for p in space.spaces.values()],
         }
-    raise InputError(f"observations of type {type(space).__name__} cannot be told apart exactly", "env")
+    kinds = "Discrete, Text, Box, MultiDiscrete, MultiBinary, Tuple or Dict"
+    raise InputError(f"observations of type {type(space).__name__} cannot be compared exactly; use {kinds}", "env")
 
 
 def make_key_reader(space: Mapping[str, Any]) -> Callable[[Any], StateKey]:
-    """A function from observations to keys; equal keys exactly for equal observations. Nonsense is a ``ValueError``."""
+    """Return a function from observations to keys; raise ``ValueError`` if the description is invalid."""
     kind = space["kind"]
     if kind == "whole":
         return _integer_key
@@ -65,7 +65,7 @@ def make_key_reader(space: Mapping[str, Any]) -> Callable[[Any], StateKey]:
     if kind == "minigrid":
         return lambda env: minigrid_state_key(getattr(env, "unwrapped", env))
     if kind not in ("tuple", "dict"):
-        raise ValueError(f"{str(kind)[:40]!r} is no kind of observation")
+        raise ValueError(f"unknown kind of observation {str(kind)[:40]!r}")
     parts = [make_key_reader(part) for part in space["parts"]]
     if kind == "tuple":
         return lambda observation: tuple(part(value) for part, value in zip(parts, observation, strict=True))
@@ -74,7 +74,7 @@ def make_key_reader(space: Mapping[str, Any]) -> Callable[[Any], StateKey]:
 
 
 def hash_state_key(key: StateKey) -> bytes:
-    """The bytes by which a key is known."""
+    """Return a digest of a key, of fixed length."""
     return hashlib.blake2b(json.dumps(key_to_json(key)).encode(), digest_size=DIGEST_BYTES).digest()
 
 
@@ -82,34 +82,33 @@ def _integer_key(observation: Any) -> int:
     try:
         return operator.index(observation)
     except TypeError:
-        raise InputError(f"gave the observation {observation!r}, which is not an integer", "env") from None
+        raise InputError(f"observations must be integers, got {observation!r}", "env") from None
 
 
 def _array_key(dtype: np.dtype[Any], shape: tuple[int, ...], observation: Any) -> bytes:
-    """Values of the space's type, without NaN, and one zero only: +0."""
-    given = np.asarray(observation)
-    array = given if given.dtype == dtype else given.astype(dtype)
+    observed = np.asarray(observation)
+    array = observed if observed.dtype == dtype else observed.astype(dtype)
     if array.shape != shape:
-        raise InputError(f"gave an observation of shape {array.shape} in a space of shape {shape}", "env")
+        raise InputError(f"observations must have the shape {shape} of their space, got {array.shape}", "env")
     if dtype.kind == "f":
         if np.isnan(array).any():
-            raise InputError(f"gave the observation {str(observation)[:60]}, which is not a number", "env")
-        array = array + dtype.type(0)
-    elif array is not given and not np.array_equal(array, given):
-        raise InputError(f"gave the observation {str(observation)[:60]}, which is no {dtype} as its space says", "env")
+            raise InputError(f"observations must not contain NaN, got {str(observation)[:60]}", "env")
+        array = array + dtype.type(0)  # turns -0 into +0: they are equal, but their bytes differ
+    elif array is not observed and not np.array_equal(array, observed):
+        raise InputError(f"observations must be {dtype}, as their space says, got {str(observation)[:60]}", "env")
     key: bytes = array.tobytes()
     return key
 
 
 def key_to_json(key: StateKey) -> Any:
-    """A key as JSON: bytes in hexadecimal digits, tuples as lists."""
+    """Convert a key to JSON: bytes to hexadecimal digits, tuples to lists."""
     if isinstance(key, bytes):
         return {"hex": key.hex()}
     return [key_to_json(part) for part in key] if isinstance(key, tuple) else key
 
 
 def key_from_json(data: Any) -> StateKey:
-    """The inverse of :func:`key_to_json`; a ``ValueError`` for anything else."""
+    """Invert :func:`key_to_json`; raise ``ValueError`` if the data are not a key."""
     if isinstance(data, dict) and list(data) == ["hex"] and isinstance(data["hex"], str):
         return bytes.fromhex(data["hex"])
     if isinstance(data, list):
@@ -120,31 +119,30 @@ def key_from_json(data: Any) -> StateKey:
 
 
 def is_minigrid_env(base: Any) -> bool:
-    """Whether an unwrapped environment is one of MiniGrid's."""
+    """Return whether an unwrapped environment is one of MiniGrid's."""
     return all(hasattr(base, name) for name in ("grid", "agent_pos", "agent_dir", "carrying", "max_steps"))
 
 
 def minigrid_state_key(base: Any) -> bytes:
-    """The full state of a MiniGrid environment."""
+    """Return the key of the full state of a MiniGrid environment."""
     x, y = base.agent_pos
-    things = [base.carrying, *base.grid.grid]
-    cells = [
-        b"\1" if thing is None else b"\2" if thing.type == "wall" else _minigrid_object_key(thing) for thing in things
-    ]
-    return bytes((x, y, base.agent_dir)) + b"".join(cells) + str(base.mission).encode()
+    objects = (_minigrid_object_key(thing) for thing in (base.carrying, *base.grid.grid))
+    return bytes((x, y, base.agent_dir)) + b"".join(objects) + str(base.mission).encode()
 
 
 def _minigrid_object_key(thing: Any) -> bytes:
-    """An object that can change, with what is inside it."""
-    inside = b"" if thing.contains is None else b"\xff" + bytes(thing.contains.encode())
-    return bytes(thing.encode()) + inside
+    if thing is None:
+        return b"\1"
+    if thing.type == "wall":
+        return b"\2"
+    content = b"" if thing.contains is None else b"\xff" + bytes(thing.contains.encode())
+    return bytes(thing.encode()) + content
 
 
 class MiniGridViewDisabled:
-    """Within it, a MiniGrid environment does not draw the window that it shows: most of the time of a step.
+    """Context in which a MiniGrid environment does not compute the agent's view, which takes most of a step.
 
-    Its state is read from the environment itself, so that nobody looks. See :func:`can_disable_view`. It is code of the
-    user's otherwise.
+    The state is read from the environment itself, so the view is not needed. See :func:`can_disable_view`.
     """
 
     def __init__(self, base: Any) -> None:
@@ -160,24 +158,24 @@ class MiniGridViewDisabled:
 
 
 def can_disable_view(env: Any) -> bool:
-    """Whether an environment is one of MiniGrid's own, as it is: another class or a wrapper may look at the window."""
-    drawing = getattr(type(env), "gen_obs", None)
+    """Return whether an environment is an unwrapped one of MiniGrid's own: a wrapper or a subclass may use the view."""
+    method = getattr(type(env), "gen_obs", None)
     return (
         type(env).__module__.startswith("minigrid.envs.")
-        and getattr(drawing, "__module__", "") == "minigrid.minigrid_env"
+        and getattr(method, "__module__", "") == "minigrid.minigrid_env"
         and "gen_obs" not in vars(env)
     )
 
 
 def minigrid_state_label(base: Any) -> str:
-    """A MiniGrid state for people: where the agent stands, where it looks, and what it carries."""
+    """Return position and direction of the agent, and what it carries, as a label."""
     x, y = base.agent_pos
-    load = "" if base.carrying is None else f" with {base.carrying.color} {base.carrying.type}"
-    return f"({y}, {x}) {MINIGRID_DIRECTIONS[base.agent_dir]}{load}"
+    carrying = "" if base.carrying is None else f" with {base.carrying.color} {base.carrying.type}"
+    return f"({y}, {x}) {MINIGRID_DIRECTIONS[base.agent_dir]}{carrying}"
 
 
 def minigrid_full_state(base: Any) -> dict[str, Any]:
-    """The full state of a MiniGrid environment for goal functions, with cells as (row, column).
+    """Return the full state of a MiniGrid environment for goal functions, with cells as (row, column).
 
     ``grid`` [rows, columns, 3] has MiniGrid's numbers for the object in a cell, its colour and its state.
     """

@@ -24,12 +24,12 @@ from adagoal.core.environment import ExplorationPlan, RolloutOutcome
 from adagoal.core.errors import InputError, to_single_line
 from adagoal.core.file_formats import COUNT_SCHEMA, ArraySpec, check_arrays, check_json_value, object_schema
 from adagoal.core.goal_space import GoalSpace
-from adagoal.core.linear_mixture import LinearMixture
 from adagoal.core.local_backup import LocalLowerBounds, greedy_action_table
 from adagoal.core.transition_data import TransitionCounts
-from adagoal.core.types import DIGEST_BYTES, Bools, Floats, GridLayout, Longs, ObservedStates
+from adagoal.core.types import DIGEST_BYTES, Bools, Floats, Longs, ObservedStates
 from adagoal.envs import episode_loop, observation_keys
-from adagoal.envs.assumption_tests import ActionMasks, Diagnostics, MonitoredEnv, describe_mask_conflict
+from adagoal.envs.base_env import Diagnostics, MonitoredEnv
+from adagoal.envs.counting_env import ActionMasks
 from adagoal.envs.env_workers import EnvWorker, LabelledStates, RolloutRecord, WorkerPlan, WorkerPool
 from adagoal.envs.gym_adapter import MAX_CONSECUTIVE_KILLS, MAX_REPLAY_STEPS
 from adagoal.parallel.exceptions import WorkerFailure, WorkerKilled
@@ -49,7 +49,7 @@ FACTS_SCHEMA = object_schema(
     seed={"type": ["integer", "null"], "minimum": 0, "maximum": 2**63},
     restart_counts={"type": "array", "items": COUNT_SCHEMA},
     workers={"type": "array", "items": WORKER_SCHEMA | {"type": ["object", "null"]}},  # null: state unknown
-    doubts=Diagnostics.FACTS_SCHEMA,
+    diagnostics=Diagnostics.FACTS_SCHEMA,
     ever_truncated={"type": "boolean"},
     used_gym_rng={"type": "boolean"},
     states={"type": "array"},
@@ -64,22 +64,21 @@ class ParallelEnv(MonitoredEnv):
     def __init__(
         self, makers: Sequence[Callable[[], EnvWorker]], name: str, make_worker: WorkerFactory = WorkerProcess
     ) -> None:
-        self.name, self._workers = name, WorkerPool(makers, name, make_worker)
+        self._workers = WorkerPool(makers, name, make_worker)
         self._properties = properties = self._workers.properties
-        super().__init__(properties.n_actions, properties.reseeded)
-        self.n_actions, self.start, self.uses_action_masks = properties.n_actions, properties.start, True
-        self.start_is_certain = properties.has_virtual_start
-        self.state_bound, self.initial_states = properties.state_bound, properties.initial_states
-        self.pair_bound = self.state_bound * self.n_actions
-        self.layout: GridLayout | None = None
-        self.mixture: LinearMixture | None = None
-        self._given_labels: tuple[str, ...] = ()
+        super().__init__(
+            name,
+            properties.n_actions,
+            properties.start,
+            properties.state_bound,
+            properties.initial_states,
+            properties.has_virtual_start,
+            properties.reseeded,
+        )
         self._known_states: LabelledStates = list(properties.first_states or [])  # without a virtual start
         self._state_numbers = {key: s + self.start_is_certain for s, (key, _) in enumerate(self._known_states)}
         self._steps_since_reset = [0] * len(makers)
         self._stream_positions = np.zeros((len(makers), 3), np.int64)  # of each worker's transitions, in the tests
-        self._pending_failure: BaseException | None = None
-        self._consecutive_kills = 0
         self._ever_truncated = self._used_gym_rng = False
 
     @property
@@ -87,17 +86,11 @@ class ParallelEnv(MonitoredEnv):
         """Number of workers."""
         return len(self._workers)
 
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """Names of the states: given from outside, or the observations met so far."""
-        if self._given_labels or self._properties.first_states is None:
-            return self._given_labels
+    def _observed_labels(self) -> tuple[str, ...]:
+        if self._properties.first_states is None:
+            return ()
         virtual_start = ("start",) if self._properties.has_virtual_start else ()
         return (*virtual_start, *(label for _, label in self._known_states))
-
-    @labels.setter
-    def labels(self, labels: tuple[str, ...]) -> None:
-        self._given_labels = labels
 
     def rollout(
         self,
@@ -172,7 +165,7 @@ class ParallelEnv(MonitoredEnv):
         if isinstance(error, WorkerKilled) and self._consecutive_kills < MAX_CONSECUTIVE_KILLS:
             self.add_warning(f"{error.reason}; a round of worker {i} was discarded, and it continued from a reset")
             return
-        self._diagnostics.lost += not isinstance(error, WorkerKilled)
+        self._diagnostics.lost_transitions += not isinstance(error, WorkerKilled)
         self._pending_failure = self._pending_failure or error
 
     def _merge_record(self, i: int, record: RolloutRecord, counts: TransitionCounts, threshold: Longs) -> bool:
@@ -251,7 +244,7 @@ class ParallelEnv(MonitoredEnv):
             elif known.conflicts_with_known(state, mask):
                 conflicts.append(state)
         for state in conflicts[:1]:
-            self._diagnostics.add_void_reason(describe_mask_conflict(state))
+            self._diagnostics.report_mask_conflict(state)
 
     def _merge_terminal_states(self, counts: TransitionCounts, states: Longs, is_terminated: Bools) -> None:
         """Mark terminated states; a state that ends the episode must do so at every visit."""
@@ -260,12 +253,7 @@ class ParallelEnv(MonitoredEnv):
         was_terminal = continued[counts.terminal[continued]]
         counts.terminal[ended] = True
         for state in (*was_open, *np.intersect1d(ended, continued), *was_terminal)[:1]:
-            self._diagnostics.ends_now_and_then(int(state), self.state_bound)
-
-    def _raise_pending_failure(self) -> None:
-        if self._pending_failure is not None:
-            failure, self._pending_failure = self._pending_failure, None
-            raise failure
+            self._diagnostics.report_terminal_mismatch(int(state), self.state_bound)
 
     def reset_with_seed(self, seed: int) -> None:
         """Reset all workers, with all their randomness seeded anew."""
@@ -330,7 +318,7 @@ class ParallelEnv(MonitoredEnv):
             "seed": pool.seed,
             "restart_counts": list(pool.restart_counts),
             "workers": [saved.get(i) for i in range(len(pool))],
-            "doubts": self._diagnostics.state(),
+            "diagnostics": self._diagnostics.state(),
             "ever_truncated": self._ever_truncated,
             "used_gym_rng": self._used_gym_rng,
             "states": [observation_keys.key_to_json(key) for key, _ in self._known_states],
@@ -347,7 +335,7 @@ class ParallelEnv(MonitoredEnv):
         check_arrays({"stream_positions": ArraySpec("int64", (len(pool), 3))}, arrays)
         for position in saved:
             self._check_saved_position(position)
-        self._diagnostics.restore(facts["doubts"])
+        self._diagnostics.restore(facts["diagnostics"])
         self._markov_tests.restore({name: array for name, array in arrays.items() if name != "stream_positions"})
         self._restore_state_numbers(facts)
         self._stream_positions = np.array(arrays["stream_positions"])

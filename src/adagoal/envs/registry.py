@@ -1,4 +1,4 @@
-"""Environments by name: the built-in worlds, anything that Gymnasium can make, and objects as they are."""
+"""Environments by name: built-in models, plug-ins and Gymnasium ids; and environments given as objects."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from adagoal.core import argument_checks, user_code
 from adagoal.core.argument_checks import check_number
 from adagoal.core.environment import TabularEnv
 from adagoal.core.errors import OBJECT_ENV_PREFIX, EnvironmentFailure, InputError, describe_exception
-from adagoal.envs import model_families, model_sources, toy_models
+from adagoal.envs import mixture_models, model_sources, toy_models
 from adagoal.envs.env_backends import TOY_TEXT, InProcessEnv, SubprocessEnv
 from adagoal.envs.gym_adapter import GymAdapter
 from adagoal.envs.indexed_env import RANDOM_START, StartSeed
 from adagoal.envs.model import TabularMDP
-from adagoal.envs.model_sources import toy_text_model
 from adagoal.envs.simulator import ModelSimulator
+from adagoal.envs.toy_text_models import toy_text_model
 
 GymEnv = gymnasium.Env[Any, Any]
 
@@ -43,29 +43,23 @@ MODEL_BUILDERS: dict[str, Callable[..., TabularMDP]] = {
     "trap-chain": toy_models.trap_chain,
     "fan": toy_models.fan_model,
     "lower-bound": toy_models.lower_bound_instance,
-    "separation": toy_models.separation_instance,
-    "random-dense": model_families.random_dense,
-    "random-sparse": model_families.random_sparse,
-    "random-deterministic": model_families.random_deterministic,
-    "random-traps": model_families.random_traps,
-    "random-unreachable": model_families.random_unreachable,
-    "random-waiting": model_families.random_waiting,
-    "random-rare-exits": model_families.random_rare_exits,
-    "mixture-windy": model_families.windy_mixture,
-    "mixture-slippery": model_families.slippery_mixture,
-    "mixture-weather": model_families.weather_mixture,
-    "mixture-tree": model_families.tree_mixture,
-    "mixture-inventory": model_families.inventory_mixture,
-    "mixture-signed": functools.partial(model_families.windy_mixture, signed=True),
+    "random-dense": toy_models.random_dense,
+    "random-sparse": toy_models.random_sparse,
+    "mixture-windy": mixture_models.windy_mixture,
+    "mixture-slippery": mixture_models.slippery_mixture,
+    "mixture-weather": mixture_models.weather_mixture,
+    "mixture-tree": mixture_models.tree_mixture,
+    "mixture-inventory": mixture_models.inventory_mixture,
+    "mixture-signed": functools.partial(mixture_models.windy_mixture, signed=True),
 }
-"""Builders of known models; all their arguments are keywords."""
+"""Builders of known models; all their arguments are keywords. ``adagoal envs`` lists them."""
 
 EXAMPLE_ENVS = {
     "FrozenLake-v1": "Gymnasium: slippery ice with holes; map_name=8x8, is_slippery=false",
-    "CliffWalking-v1": "Gymnasium: a grid whose cliff sends back to the start; is_slippery=true",
+    "CliffWalking-v1": "Gymnasium: a grid with a cliff that leads back to the start; is_slippery=true",
     "Taxi-v4": "Gymnasium: 500 states; the start is random unless --start-seed fixes it",
-    "MiniGrid-Empty-5x5-v0": "MiniGrid (pip install minigrid): states are enumerated as they are met",
-    "any other Gymnasium id": "discrete actions, and observations that are discrete or can be told apart exactly",
+    "MiniGrid-Empty-5x5-v0": "MiniGrid (pip install minigrid): states are numbered in the order in which they are met",
+    "any other Gymnasium id": "discrete actions, and observations that are discrete or can be compared exactly",
 }
 
 
@@ -74,8 +68,7 @@ class EnvEntry(NamedTuple):
 
     name: str
     description: str
-    arguments: dict[str, Any]
-    """Accepted names of ``env_args`` with their defaults ("required" where there is none)."""
+    arguments: dict[str, Any]  # names of ``env_args`` with their defaults, or "required"
 
 
 def make_single_env(
@@ -85,80 +78,85 @@ def make_single_env(
     max_states: int | None,
     step_timeout: float | None = None,
 ) -> tuple[TabularEnv, str]:
-    """The world to explore, and its name in results.
+    """Return the environment to explore, and its name in results.
 
-    A name gives a compiled simulator where the model is known (built-in worlds, toy-text environments); an
-    environment object is always stepped as it is. With ``step_timeout`` an environment is made and stepped in a
-    process of its own, which a step that takes longer does not survive.
+    A name gives a compiled simulator if the model is known (built-in models, toy-text environments). An environment
+    object is always stepped. With ``step_timeout`` [seconds] an environment runs in a process of its own; a step that
+    takes longer ends the process.
     """
     if step_timeout is not None:
         check_number("step_timeout", step_timeout, 0, 1e6, closed="(]")
         if not isinstance(env, str | TabularMDP):
             raise InputError("an environment object cannot be sent to another process; give its name", "step_timeout")
     check_env_arguments(env_args, start_seed, max_states)
-    brought = model_sources.model_from_argument(env, env_args)
-    if start_seed == RANDOM_START and (
-        brought is not None or not isinstance(env, str | gymnasium.Env) or env in MODEL_BUILDERS
-    ):
+    user_model = model_sources.model_from_argument(env, env_args)
+    is_model = user_model is not None or not isinstance(env, str | gymnasium.Env) or env in MODEL_BUILDERS
+    if start_seed == RANDOM_START and is_model:
         raise InputError("random is for Gymnasium environments; a model has one start", "start")
-    if brought is not None:
-        return ModelSimulator(brought, own=True), env if isinstance(env, str) else OBJECT_ENV_PREFIX + brought.name
+    if user_model is not None:
+        name = env if isinstance(env, str) else OBJECT_ENV_PREFIX + user_model.name
+        return ModelSimulator(user_model, own=True), name
     if isinstance(env, str):
         if is_model_name(env):
             return ModelSimulator(_build_named_model(env, env_args)), env
-        spec, notes = find_gym_spec(env)
-        world: TabularEnv
-        if step_timeout is not None and not str(spec.entry_point).startswith(TOY_TEXT):
-            body = SubprocessEnv(functools.partial(_make_backend, env, dict(env_args), max_states), env, step_timeout)
-            world = GymAdapter(body, env, start_seed, max_states)
-        else:
-            made = make_gym_env(env, env_args)
-            model = toy_text_model(made, env, start_seed)
-            if model is None:
-                world = GymAdapter(made, env, start_seed, max_states)
-            else:
-                world = ModelSimulator(model, observations=int(made.observation_space.n))  # type: ignore[attr-defined]
-        for line in notes:
-            world.add_warning(line)
-        return world, env
+        return _make_env_by_id(env, env_args, start_seed, max_states, step_timeout), env
     if env_args:
-        raise InputError(f"{next(iter(env_args))} given, but the environment is an object, made already", "env_args")
+        raise InputError("cannot be combined with an environment object; pass them when you create it", "env_args")
     if isinstance(env, gymnasium.Env):
         name = OBJECT_ENV_PREFIX + (env.spec.id if env.spec is not None else type(env.unwrapped).__name__)
-        stepped, model = GymAdapter(env, name, start_seed, max_states), toy_text_model(env, name, start_seed)
+        adapter, model = GymAdapter(env, name, start_seed, max_states), toy_text_model(env, name, start_seed)
         if model is not None:
-            stepped.labels, stepped.layout = model.labels, model.layout
-        return stepped, name
+            adapter.labels, adapter.layout = model.labels, model.layout
+        return adapter, name
     if hasattr(env, "rollout") and not isinstance(env, TabularMDP):
         return env, env.name
-    text = f"must be a name, a file, a matrix, a Model, a Gymnasium environment or a World, not {type(env).__name__}"
-    raise InputError(text, "env")
+    kinds = "a name, a file, a matrix, a Model, a Gymnasium environment or a TabularEnv"
+    raise InputError(f"must be {kinds}, got {type(env).__name__}", "env")
+
+
+def _make_env_by_id(
+    env: str, env_args: Mapping[str, Any], start_seed: StartSeed, max_states: int | None, step_timeout: float | None
+) -> TabularEnv:
+    spec, warning_lines = find_gym_spec(env)
+    adapter: GymAdapter | ModelSimulator
+    if step_timeout is not None and not str(spec.entry_point).startswith(TOY_TEXT):
+        make_backend = functools.partial(_make_backend, env, dict(env_args), max_states)
+        adapter = GymAdapter(SubprocessEnv(make_backend, env, step_timeout), env, start_seed, max_states)
+    else:
+        gym_env = make_gym_env(env, env_args)
+        model = toy_text_model(gym_env, env, start_seed)
+        if model is None:
+            adapter = GymAdapter(gym_env, env, start_seed, max_states)
+        else:
+            adapter = ModelSimulator(model, observations=int(gym_env.observation_space.n))  # type: ignore[attr-defined]
+    for line in warning_lines:
+        adapter.add_warning(line)
+    return adapter
 
 
 def parse_start_option(start: Any, start_seed: StartSeed) -> StartSeed:
-    """What is said about the start of an environment, as one value; a state of a matrix says nothing about that."""
+    """Combine the options ``start`` and ``start_seed`` into one value; a start that is a state is for matrices."""
     if not isinstance(start, str):
         return start_seed
     if start != RANDOM_START:
         raise InputError(f"must be {RANDOM_START}, or a state of a matrix, got {start!r}", "start")
     if start_seed not in (None, RANDOM_START):
-        raise InputError("a start that is random is not drawn with a seed; give one of the two", "start")
+        raise InputError("random cannot be combined with a start seed; give one of the two", "start")
     return RANDOM_START
 
 
 def check_env_arguments(env_args: Any, start_seed: Any, max_states: Any) -> None:
-    """Types and ranges of what is said about an environment."""
+    """Check types and ranges of the arguments that describe an environment."""
     if max_states is not None and (not isinstance(max_states, int | np.integer) or max_states < 2):
-        raise InputError(
-            f"must be a whole number >= 2, got {argument_checks.format_given_value(max_states)}", "max_states"
-        )
+        value = argument_checks.format_given_value(max_states)
+        raise InputError(f"must be a whole number >= 2, got {value}", "max_states")
     if start_seed is not None and start_seed != RANDOM_START:
         argument_checks.check_seed("start_seed", start_seed)
     argument_checks.check_argument_dict("env_args", env_args)
 
 
 def require_trusted_env(env: str, trust: bool) -> str:
-    """The environment that a folder names, unless naming it would run code that nobody but the folder has asked for."""
+    """Return the environment of a run folder; refuse one that names a module, unless the user trusts the folder."""
     if ":" in env and not env.startswith(OBJECT_ENV_PREFIX) and not trust:
         text = f"the run is on {env!r}, which names a module to import; give the environment again, or trust the folder"
         raise InputError(text, "env")
@@ -168,23 +166,21 @@ def require_trusted_env(env: str, trust: bool) -> str:
 def make_exact_model(
     env: str | GymEnv | TabularEnv | TabularMDP, env_args: Mapping[str, Any], start_seed: StartSeed
 ) -> TabularMDP | None:
-    """The exact model with the same state numbers as :func:`make_single_env`'s, or None where nobody knows it."""
-    brought = model_sources.model_from_argument(env, env_args)
-    if brought is not None:
-        return brought
+    """Return the exact model, with the state numbers of :func:`make_single_env`, or None if it is not known."""
+    user_model = model_sources.model_from_argument(env, env_args)
+    if user_model is not None:
+        return user_model
+    if isinstance(env, str) and is_model_name(env):
+        return _build_named_model(env, env_args)
     if isinstance(env, str):
-        return (
-            _build_named_model(env, env_args)
-            if is_model_name(env)
-            else toy_text_model(make_gym_env(env, env_args), env, start_seed)
-        )
+        return toy_text_model(make_gym_env(env, env_args), env, start_seed)
     if isinstance(env, gymnasium.Env):
         return toy_text_model(env, OBJECT_ENV_PREFIX + type(env.unwrapped).__name__, start_seed)
     return env.mdp if isinstance(env, ModelSimulator) else None
 
 
 def list_environments() -> list[EnvEntry]:
-    """What an environment can be: built-in worlds with their arguments, those of installed packages, and examples."""
+    """List built-in models with their arguments, plug-ins, and examples of Gymnasium ids."""
     rows = [_describe_builder(name) for name in MODEL_BUILDERS]
     for name in user_code.list_plugin_names(user_code.ENV_GROUP):
         try:
@@ -195,7 +191,7 @@ def list_environments() -> list[EnvEntry]:
 
 
 def is_model_name(name: str) -> bool:
-    """Whether a name means a known model: a built-in world, or one that an installed package declares."""
+    """Return whether a name is that of a built-in model or of a plug-in."""
     return name in MODEL_BUILDERS or name in user_code.list_plugin_names(user_code.ENV_GROUP)
 
 
@@ -204,10 +200,10 @@ def _describe_builder(name: str) -> EnvEntry:
 
 
 def _find_builder(name: str) -> Callable[..., TabularMDP]:
-    found = MODEL_BUILDERS.get(name) or user_code.load_plugin(user_code.ENV_GROUP, name, "env")
-    if not callable(found):
+    builder = MODEL_BUILDERS.get(name) or user_code.load_plugin(user_code.ENV_GROUP, name, "env")
+    if not callable(builder):
         raise InputError(f"{name!r} of an installed package is not a function", "env")
-    return found
+    return builder
 
 
 def _unwrap_partial(name: str) -> Callable[..., TabularMDP]:
@@ -216,7 +212,7 @@ def _unwrap_partial(name: str) -> Callable[..., TabularMDP]:
 
 
 def _builder_arguments(name: str) -> dict[str, Any]:
-    """The arguments that a user may give to a known model, with their defaults."""
+    """Return the arguments of a known model with their defaults."""
     builder = _find_builder(name)
     fixed = builder.keywords if isinstance(builder, functools.partial) else {}
     parameters = inspect.signature(_unwrap_partial(name)).parameters.values()
@@ -224,7 +220,6 @@ def _builder_arguments(name: str) -> dict[str, Any]:
 
 
 def _build_named_model(name: str, arguments: Mapping[str, Any]) -> TabularMDP:
-    """A known model by its name; wrong arguments are one clear line."""
     accepted = _builder_arguments(name)
     _check_argument_names(name, arguments, accepted)
     for argument, default in accepted.items():
@@ -252,30 +247,30 @@ def _check_argument_names(env: str, arguments: Mapping[str, Any], accepted: Iter
 
 
 def find_gym_spec(env: str) -> tuple[EnvSpec, list[str]]:
-    """What Gymnasium knows under an id, and what should be said about it."""
+    """Return Gymnasium's specification of an id, and warnings about it."""
     if env.startswith(OBJECT_ENV_PREFIX):
-        raise InputError(f"{env} was an environment object of the program that ran it; give the object again", "env")
+        raise InputError(f"{env} was an environment object of another program; pass the object again", "env")
     module = env.partition(":")[0]
     if module.endswith(".py"):
         name = Path(module).stem
         raise InputError(f"{env} names a file; write {name}:ID, with an ID that {name} registers at Gymnasium", "env")
     if os.path.isfile(env):
-        text = (
-            f"{env} is no file of a model ({', '.join(model_sources.MODEL_SUFFIXES)}); "
-            f"adagoal.Model.from_dense(P).save(...)"
+        raise InputError(
+            f"{env} is not a model file ({', '.join(model_sources.MODEL_SUFFIXES)}); "
+            "adagoal.Model.from_dense(P).save(...) makes one from an array P[s, a, s']",
+            "env",
         )
-        raise InputError(f"{text} makes one from an array P[s, a, s']", "env")
     if env.startswith(("MiniGrid-", "BabyAI-")):
         _import_minigrid(env)
     with _convert_package_errors(env, {}):
-        spec, notes = _resolve_gym_spec(env)
+        spec, warning_lines = _resolve_gym_spec(env)
         if spec.entry_point is None:
             raise InputError(f"{spec.id} cannot be made: it has no entry point", "env")
-        return spec, notes
+        return spec, warning_lines
 
 
 def make_gym_env(env: str, arguments: Mapping[str, Any]) -> GymEnv:
-    """An environment by its Gymnasium id, without Gymnasium's checks."""
+    """Make an environment by its Gymnasium id, without Gymnasium's checks."""
     spec, _ = find_gym_spec(env)
     with _convert_package_errors(env, arguments):
         creator: Any = spec.entry_point if callable(spec.entry_point) else load_env_creator(str(spec.entry_point))
@@ -286,13 +281,12 @@ def make_gym_env(env: str, arguments: Mapping[str, Any]) -> GymEnv:
 
 
 def _make_backend(env: str, arguments: Mapping[str, Any], max_states: int | None) -> InProcessEnv:
-    """An environment for a process of its own."""
     return InProcessEnv(make_gym_env(env, arguments), env, max_states)
 
 
 @contextlib.contextmanager
 def _convert_package_errors(env: str, arguments: Mapping[str, Any]) -> Iterator[None]:
-    """Code of an environment's package: without its notices, and whatever it raises is one clear line."""
+    """Silence the warnings of an environment's package, and turn its exceptions into errors of one line."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -302,23 +296,22 @@ def _convert_package_errors(env: str, arguments: Mapping[str, Any]) -> Iterator[
         except (KeyboardInterrupt, InputError):
             raise
         except BaseException as error:
-            given = ", ".join(f"{key}={value}" for key, value in arguments.items())
-            text = f"{env} cannot be made{f' with {given}' if given else ''} ({describe_exception(error)})"
-            raise EnvironmentFailure(text, "env_args" if given else "env") from error
+            values = ", ".join(f"{key}={value}" for key, value in arguments.items())
+            text = f"{env} cannot be made{f' with {values}' if values else ''} ({describe_exception(error)})"
+            raise EnvironmentFailure(text, "env_args" if values else "env") from error
 
 
 def _import_minigrid(env: str) -> None:
-    """MiniGrid registers its environments when it is imported."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            import minigrid  # noqa: F401
+            import minigrid  # noqa: F401  # registers its environments
         except ImportError:
             raise InputError(f"{env} needs the minigrid package: pip install minigrid", "env") from None
 
 
 def _resolve_gym_spec(env: str) -> tuple[EnvSpec, list[str]]:
-    """What Gymnasium knows under the id; the newest version stands in for one that was deprecated, or not given."""
+    """Find an id; the newest version replaces one that was removed, or that was not given."""
     module, colon, rest = env.partition(":")
     if colon:
         importlib.import_module(module)
@@ -329,8 +322,8 @@ def _resolve_gym_spec(env: str) -> tuple[EnvSpec, list[str]]:
         namespace, name, version = parse_env_id(env)
     except gymnasium.error.Error:
         raise InputError(_unknown_env_message(env), "env") from None
-    same = [spec for spec in gymnasium.registry.values() if (spec.namespace, spec.name) == (namespace, name)]
-    newest = max(same, key=lambda spec: spec.version or 0, default=None)
+    versions = [spec for spec in gymnasium.registry.values() if (spec.namespace, spec.name) == (namespace, name)]
+    newest = max(versions, key=lambda spec: spec.version or 0, default=None)
     if newest is None or (version or 0) > (newest.version or 0):
         raise InputError(_unknown_env_message(env), "env")
     return newest, [f"{env} is not in the installed Gymnasium: {newest.id} was used instead"]
@@ -338,7 +331,7 @@ def _resolve_gym_spec(env: str) -> tuple[EnvSpec, list[str]]:
 
 def _unknown_env_message(env: str) -> str:
     names = [*MODEL_BUILDERS, *user_code.list_plugin_names(user_code.ENV_GROUP), *gymnasium.registry]
-    folded = {name.lower(): name for name in names}
-    close = [folded[match] for match in difflib.get_close_matches(env.lower(), folded, n=3, cutoff=0.5)]
-    hint = f"did you mean {' or '.join(close)}?" if close else "`adagoal envs` lists what there is"
+    by_lower_case = {name.lower(): name for name in names}
+    close = [by_lower_case[match] for match in difflib.get_close_matches(env.lower(), by_lower_case, n=3, cutoff=0.5)]
+    hint = f"did you mean {' or '.join(close)}?" if close else "`adagoal envs` lists all names"
     return f"unknown environment {env!r}; {hint}"

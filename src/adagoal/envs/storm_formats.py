@@ -1,15 +1,15 @@
-"""Models of the verification community: PRISM and JANI programs, and the explicit formats DRN and UMB.
+"""Models of model checkers: reads PRISM and JANI programs and DRN and UMB files, and writes DRN and UMB files.
 
-Storm (the extra ``storm``) builds the model's matrix; the run then explores it as a black box. Three things differ
-between its models and ours, and none of them changes the least expected number of steps between two states:
+Storm (the extra ``storm``) builds the matrix of a model; a run then explores it as a black box. Three differences
+between Storm's models and ours do not change the least expected number of steps between two states:
 
-* A state may have fewer actions than others. An action that it does not have is marked as absent
-  (``Model.absent``): it leads to the start, as the reset does in every state, and a run need not learn that.
-* A state that can never be left, deadlocks among them, is terminal: there is nothing but the reset to do.
-* Time is discrete, the state is observed, and there is one start. Models of other kinds are refused.
+* A state may have fewer actions than others. An action that it does not have is absent (``Model.absent``): it leads to
+  the start, as the reset does, and a run need not learn that.
+* A state that can never be left, such as a deadlock, is terminal: the reset is its only action.
+* Time is discrete, the state is observed, and there is one start. Other models are refused.
 
-States are labelled by the values of their variables, actions by their names, and the labels of the model are its named
-sets of states (``Model.sets``). JANI has no labels of states, but properties with names: one that asks how to reach
+State labels are the values of the variables, action labels the names of actions, and the labels of the model become
+named sets of states (``Model.sets``). JANI has no labels of states, but named properties: a property that asks to reach
 some states gives its name to their set.
 """
 
@@ -30,93 +30,90 @@ from adagoal.core.errors import InputError
 from adagoal.core.types import Bools, Floats, Longs
 from adagoal.envs.model import TabularMDP, model_from_matrix
 
-STORM_SUFFIXES = (".prism", ".nm", ".pm", ".jani", ".drn", ".umb")
-"""Of the files that Storm reads; the first three are PRISM programs."""
-ABSENT = "absent"
+STORM_SUFFIXES = (".prism", ".nm", ".pm", ".jani", ".drn", ".umb")  # the first three are PRISM programs
+STEP_REWARD_NAME = "steps"  # of the reward model that counts steps, in written files
 
 
 def load_storm_model(path: Path, constants: Mapping[str, Any]) -> TabularMDP:
-    """The model in a file; ``constants`` are the values of the undefined constants of a program."""
+    """Read a model from a file; ``constants`` are the values of the open constants of a program."""
     with file_io.open_regular_file(path):
-        pass  # it is there, and can be read
+        pass  # reports a missing file in our words, not in Storm's
     storm = _import_stormpy(path)
     with _silence_storm(storm, path):
         if path.suffix in (".drn", ".umb"):
             if constants:
-                raise InputError(f"{path.name} is built already and has no constants", "env_args")
+                raise InputError(
+                    f"{path.name} has no constants, got {', '.join(constants)}; leave them out", "env_args"
+                )
             return convert_storm_model(_build_explicit_model(storm, path), path.stem)
-        built, named = _build_program(storm, path, constants)
-        return convert_storm_model(built, path.stem, named)
+        storm_model, label_names = _build_program(storm, path, constants)
+        return convert_storm_model(storm_model, path.stem, label_names)
 
 
-def convert_storm_model(built: Any, name: str, named: Mapping[str, str] | None = None) -> TabularMDP:
-    """Storm's sparse model as one of ours; see the module's text. ``named``: other names of labels that it has."""
-    kind = built.model_type.name
-    if kind not in ("DTMC", "MDP") or built.is_partially_observable:
+def convert_storm_model(storm_model: Any, name: str, label_names: Mapping[str, str] | None = None) -> TabularMDP:
+    """Convert a sparse model of Storm; ``label_names`` maps further names of sets to labels of the model."""
+    kind = storm_model.model_type.name
+    if kind not in ("DTMC", "MDP") or storm_model.is_partially_observable:
         raise InputError(f"{name} is a {kind}; only DTMCs and MDPs can be explored", "env")
-    if built.supports_uncertainty or built.supports_parameters:
+    if storm_model.supports_uncertainty or storm_model.supports_parameters:
         raise InputError(f"{name} has intervals or parameters for probabilities; only numbers can be explored", "env")
-    if len(built.initial_states) != 1:
-        raise InputError(f"{name} has {len(built.initial_states)} initial states; it must have one", "env")
-    matrix, states, (start,) = built.transition_matrix, built.nr_states, built.initial_states
-    first = np.array([matrix.get_row_group_start(s) for s in range(states)] + [matrix.nr_rows])
-    width = int(np.diff(first).max())
-    state = np.repeat(np.arange(states), np.diff(first))
-    pair = state * width + np.arange(len(state)) - first[state]
-    entries = [(row, entry.column, entry.value) for row in range(len(pair)) for entry in matrix.get_row(row)]
+    if len(storm_model.initial_states) != 1:
+        raise InputError(f"{name} has {len(storm_model.initial_states)} initial states; it must have one", "env")
+    matrix, n_states, (start,) = storm_model.transition_matrix, storm_model.nr_states, storm_model.initial_states
+    # Storm's rows are choices, in groups of different size; ours are pairs, n_actions for every state.
+    first_row = np.array([matrix.get_row_group_start(s) for s in range(n_states)] + [matrix.nr_rows])
+    n_actions = int(np.diff(first_row).max())
+    state_of_row = np.repeat(np.arange(n_states), np.diff(first_row))
+    pair_of_row = state_of_row * n_actions + np.arange(len(state_of_row)) - first_row[state_of_row]
+    entries = [(row, entry.column, entry.value) for row in range(len(pair_of_row)) for entry in matrix.get_row(row)]
     rows, columns, values = (np.array(part) for part in zip(*entries, strict=True))
-    kernel = sparse.csr_matrix((values, (pair[rows], columns)), shape=(states * width, states))
-    has = np.zeros(states * width, bool)
-    has[pair] = True
-    labels = {label: label for label in sorted(built.labeling.get_labels())} | dict(named or {})
-    leaves = np.zeros(states, bool)
-    leaves[state[rows[columns != state[rows]]]] = True
+    kernel = sparse.csr_matrix((values, (pair_of_row[rows], columns)), shape=(n_states * n_actions, n_states))
+    action_mask, can_leave = np.zeros(n_states * n_actions, bool), np.zeros(n_states, bool)
+    action_mask[pair_of_row] = True
+    can_leave[state_of_row[rows[columns != state_of_row[rows]]]] = True
+    labels = {label: label for label in sorted(storm_model.labeling.get_labels())} | dict(label_names or {})
     return model_from_matrix(
-        *(kernel, states, width),
+        kernel,
+        n_states,
+        n_actions,
         start=start,
-        terminal=~leaves,
-        action_mask=has.reshape(states, width),
+        terminal=~can_leave,
+        action_mask=action_mask.reshape(n_states, n_actions),
         name=name,
-        labels=_state_valuations(built),
-        actions=_choice_names(built, pair, states * width),
-        sets={name: _label_members(built, label) for name, label in labels.items()},
+        labels=_state_valuations(storm_model),
+        actions=_choice_names(storm_model, pair_of_row, n_actions),
+        sets={name: list(storm_model.labeling.get_states(label)) for name, label in labels.items()},
     )
 
 
-def _state_valuations(built: Any) -> list[str]:
-    """[S] the variables of every state with their values, or nothing where the file has none."""
-    if not built.has_state_valuations():
+def _state_valuations(storm_model: Any) -> list[str]:
+    """[S] the variables of every state with their values, or an empty list if the file has none."""
+    if not storm_model.has_state_valuations():
         return []
-    values = built.state_valuations
-    variables = list(values.get_all_variables())
+    valuations = storm_model.state_valuations
+    variables = list(valuations.get_all_variables())
+
+    def format_value(value: Any) -> str:
+        return str(value).lower() if isinstance(value, bool) else str(value)
+
     return [
-        ",".join(f"{variable.name}={_format_value(values.get_value(s, variable))}" for variable in variables)
-        for s in range(built.nr_states)
+        ",".join(f"{variable.name}={format_value(valuations.get_value(s, variable))}" for variable in variables)
+        for s in range(storm_model.nr_states)
     ]
 
 
-def _format_value(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _choice_names(built: Any, pair: Any, pairs: int) -> list[str]:
-    """[S * A] the names of the actions; one without a name is called by its number in the state."""
-    names = [ABSENT] * pairs
-    width = pairs // built.nr_states
-    for row, x in enumerate(pair):
-        given = sorted(built.choice_labeling.get_labels_of_choice(row)) if built.has_choice_labeling() else []
-        names[x] = ",".join(given) or str(x % width)
+def _choice_names(storm_model: Any, pair_of_row: Longs, n_actions: int) -> list[str]:
+    """[S * A] names of actions; the name of an unnamed action is its number."""
+    names = ["absent"] * (storm_model.nr_states * n_actions)
+    for row, pair in enumerate(pair_of_row):
+        has_names = storm_model.has_choice_labeling()
+        labels = sorted(storm_model.choice_labeling.get_labels_of_choice(row)) if has_names else []
+        names[pair] = ",".join(labels) or str(pair % n_actions)
     return names
 
 
-def _label_members(built: Any, label: str) -> Any:
-    found = np.zeros(built.nr_states, bool)
-    found[list(built.labeling.get_states(label))] = True
-    return found
-
-
 def _build_program(storm: Any, path: Path, constants: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:
-    """A PRISM or JANI program, built; and the labels that the names of its properties stand for."""
+    """Build a PRISM or JANI program; also return the labels that the names of its properties stand for."""
     properties: list[Any] = []
     if path.suffix == ".jani":
         program, properties = storm.parse_jani_model(path)
@@ -125,20 +122,19 @@ def _build_program(storm: Any, path: Path, constants: Mapping[str, Any]) -> tupl
     open_constants = [constant.name for constant in program.constants if not constant.defined]
     for name in constants:
         if name not in open_constants:
-            raise InputError(
-                f"{path.name} has no open constant {name!r}; {_required_constants(open_constants)}", "env_args"
-            )
+            needed = ", ".join(open_constants) or "none"
+            raise InputError(f"{path.name} has no open constant {name!r}; it needs {needed}", "env_args")
     missing = [name for name in open_constants if name not in constants]
     if missing:
         raise InputError(f"{path.name} needs values of its constants {', '.join(missing)}", "env_args")
     if constants:
         program, properties = storm.instantiate_constants(program, dict(constants), properties)
     targets = {
-        each.get_name(): target
-        for each in properties
-        if (target := _reachability_target(each.get_raw_formula())) is not None
+        formula.get_name(): target
+        for formula in properties
+        if (target := _reachability_target(formula.get_raw_formula())) is not None
     }
-    options = storm.BuilderOptions(2 * list(targets.values()))  # a single one would end the model at its target
+    options = storm.BuilderOptions(2 * list(targets.values()))  # Storm ends a model at the target of a single formula
     options.set_build_all_labels()
     options.set_build_state_valuations()
     options.set_build_choice_labels()
@@ -147,17 +143,12 @@ def _build_program(storm: Any, path: Path, constants: Mapping[str, Any]) -> tupl
 
 
 def _reachability_target(formula: Any) -> Any:
-    """What a property asks to reach, None where it asks for something else: P=? [F x] and R=? [F x] are about x."""
+    """Return the target x of a property P=? [F x] or R=? [F x]; None for other properties."""
     inner = getattr(formula, "subformula", None)
     return inner.subformula if inner is not None and inner.is_eventually_formula else None
 
 
-def _required_constants(names: list[str]) -> str:
-    return f"it needs {', '.join(names)}" if names else "it needs none"
-
-
 def _build_explicit_model(storm: Any, path: Path) -> Any:
-    """A DRN or UMB file, built."""
     if path.suffix == ".umb":
         options = storm.io.UmbImportOptions()
         options.build_choice_labeling = options.build_state_valuations = True
@@ -168,7 +159,6 @@ def _build_explicit_model(storm: Any, path: Path) -> Any:
 
 
 def _import_stormpy(path: Path) -> Any:
-    """The stormpy package, which is an extra."""
     try:
         import stormpy
     except ImportError:
@@ -178,53 +168,36 @@ def _import_stormpy(path: Path) -> Any:
 
 @contextlib.contextmanager
 def _silence_storm(storm: Any, path: Path) -> Iterator[None]:
-    """What Storm finds wrong is one line, and nothing is printed beside it."""
-    levels: Any = storm.developer.LogLevel
+    """Turn Storm's exceptions into errors of one line, and switch off its log."""
     set_level: Callable[[Any], None] = storm.developer.set_log_level
-    before = storm.developer.get_log_level()
-    set_level(levels.OFF)
+    level_before = storm.developer.get_log_level()
+    set_level(storm.developer.LogLevel.OFF)
     try:
         yield
     except (RuntimeError, storm.exceptions.StormError) as error:
         raise InputError(f"{path} cannot be built by Storm ({error})", "env") from None
     finally:
-        set_level(before)
-
-
-# MDPs written out choice by choice, for other tools: the formats DRN (Storm) and UMB.
-#
-# A probability is an interval [low, high]. Where the two agree for every transition, plain numbers are written.
-
-
-STEP_REWARD_NAME = "steps"
-"""The name of the reward model that counts steps."""
+        set_level(level_before)
 
 
 @dataclass(frozen=True)
 class ExplicitModel:
-    """S states, R choices in the order of their states, each with its successors; the start is labelled ``init``."""
+    """An MDP for other tools: S states and R choices, in the order of their states.
 
-    comment: str
-    """What a reader of the file must know."""
-    start: int
-    state_names: tuple[str, ...]
-    """[S] for people; they may be empty"""
-    first_choice: Longs
-    """[S + 1] the choices of state s are first[s] to first[s + 1]"""
-    choice_actions: tuple[str, ...]
-    """[R] of the choices' actions"""
-    choice_costs: Floats
-    """[R] steps that a choice costs"""
-    indptr: Longs
-    """[R + 1] the transitions of choice c are indptr[c] to indptr[c + 1]"""
-    successors: Longs
-    """[nnz]"""
-    low: Floats
-    """[nnz]"""
-    high: Floats
-    """[nnz]"""
-    label_sets: Mapping[str, Bools]
-    """Labels: named sets of states, each [S]"""
+    A probability is an interval [low, high]. If low = high for all transitions, the file contains plain numbers.
+    """
+
+    comment: str  # written into the file
+    start: int  # labelled ``init``
+    state_names: tuple[str, ...]  # [S], may be empty
+    first_choice: Longs  # [S + 1] the choices of state s are first_choice[s] to first_choice[s + 1]
+    choice_actions: tuple[str, ...]  # [R] names of actions
+    choice_costs: Floats  # [R] in steps
+    indptr: Longs  # [R + 1] the transitions of choice c are indptr[c] to indptr[c + 1]
+    successors: Longs  # [nnz]
+    low: Floats  # [nnz]
+    high: Floats  # [nnz]
+    label_sets: Mapping[str, Bools]  # labels: named sets of states, each [S]
 
     @property
     def is_exact(self) -> bool:
@@ -232,13 +205,13 @@ class ExplicitModel:
         return bool((self.low == self.high).all())
 
     def labels_of_state(self, state: int) -> list[str]:
-        """The labels of a state."""
-        own = [name for name, members in self.label_sets.items() if members[state]]
-        return ["init", *own] if state == self.start else own
+        """Return the labels of a state."""
+        labels = [name for name, members in self.label_sets.items() if members[state]]
+        return ["init", *labels] if state == self.start else labels
 
 
 def write_explicit_model(model: ExplicitModel, path: Path) -> None:
-    """Write the file; its ending says in which format."""
+    """Write a DRN or UMB file; the suffix of the path is the format."""
     if path.suffix == ".umb":
         _write_umb_file(model, path)
     else:
@@ -246,7 +219,6 @@ def write_explicit_model(model: ExplicitModel, path: Path) -> None:
 
 
 def _format_drn_lines(model: ExplicitModel) -> Iterator[str]:
-    """The lines of a DRN file."""
     yield from (f"// {line}" for line in model.comment.splitlines())
     yield from ("@type: MDP", f"@value_type: {'double' if model.is_exact else 'double-interval'}", "@parameters", "")
     yield from ("@reward_models", STEP_REWARD_NAME, "@nr_states", str(len(model.first_choice) - 1))
@@ -263,12 +235,10 @@ def _format_drn_lines(model: ExplicitModel) -> Iterator[str]:
 
 
 def _to_identifier(name: str) -> str:
-    """A name that every reader takes for one word."""
     return re.sub(r"[^A-Za-z0-9_]+", "_", name).strip("_") or "_"
 
 
 def _write_umb_file(model: ExplicitModel, path: Path) -> None:
-    """A UMB file, through umbi."""
     try:
         from umbi import ats as umb
         from umbi.datatypes import Interval
@@ -280,28 +250,23 @@ def _write_umb_file(model: ExplicitModel, path: Path) -> None:
     system.set_initial_states([model.start])
     actions = sorted(set(model.choice_actions))
     system.choice_action_to_name, system.num_choice_actions = actions, len(actions)
-    number = {name: place for place, name in enumerate(actions)}
-    state_of = np.repeat(np.arange(len(model.first_choice) - 1), np.diff(model.first_choice))
+    action_number = {name: number for number, name in enumerate(actions)}
+    state_of_choice = np.repeat(np.arange(len(model.first_choice) - 1), np.diff(model.first_choice))
     for choice, name in enumerate(model.choice_actions):
-        made = system.add_state_choice(int(state_of[choice]))
-        made.action = number[name]
+        umb_choice = system.add_state_choice(int(state_of_choice[choice]))
+        umb_choice.action = action_number[name]
         for k in range(model.indptr[choice], model.indptr[choice + 1]):
             low, high = float(model.low[k]), float(model.high[k])
-            made.add_branch(int(model.successors[k]), low if model.is_exact else Interval(low, high))
+            umb_choice.add_branch(int(model.successors[k]), low if model.is_exact else Interval(low, high))
     for name, members in model.label_sets.items():
         system.add_ap_annotation(name=name).set_state_values(members.tolist())
     system.add_reward_annotation(name=STEP_REWARD_NAME).set_choice_values(model.choice_costs.tolist())
     system.model_info = umb.ModelInfo(description=model.comment)
-    _write_atomically(umb.write, system, path)
-
-
-def _write_atomically(writer: Any, system: Any, path: Path) -> None:
-    """Let another library write a file that gets its name only once it is whole."""
     with file_io.report_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".part-{path.name}")
+        part = path.with_name(f".part-{path.name}")  # the file gets its name only when it is complete
         try:
-            writer(system, part)
+            umb.write(system, part)
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)
