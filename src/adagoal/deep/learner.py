@@ -273,7 +273,7 @@ def vmap_over_runs(function: Callable[..., Any], runs: int) -> Callable[..., Any
         return jax.vmap(function)
 
     def single(*arguments: Any) -> Any:
-        # vmap over one run would make batched matrix products, which are slower on a CPU
+        # vmap over one run would make batched matrix products, which are slower
         result = function(*jax.tree.map(lambda leaf: leaf[0], arguments))
         return jax.tree.map(lambda leaf: leaf[None], result)
 

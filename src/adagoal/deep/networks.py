@@ -29,7 +29,7 @@ LayerWeights = list[tuple[Any, Any]]
 """Weights and biases: arrays of JAX, or of NumPy before the first update."""
 ActivationFunction = Callable[[Array], Array]
 MAX_BATCHES_AT_ONCE = 20
-"""Batches that are drawn at once, at most: more take GPU memory and save no time."""
+"""Batches that are drawn at once, at most: it bounds the memory that they take."""
 N_RANDOM_ACTIONS = 16
 """Random actions among which ``value_action="min"`` looks for a cheaper one than the policy's."""
 

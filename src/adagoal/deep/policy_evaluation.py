@@ -23,7 +23,7 @@ from adagoal.deep.policy import GoalPolicy
 from adagoal.deep.rollout_workers import EnvBatch, RolloutWorkers
 
 EPISODES_AT_ONCE = 25
-"""Environments that an evaluation steps together: more make better use of the actor and take more memory."""
+"""Environments that an evaluation steps together: the actor is called once for all, and each takes memory."""
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ def add_episodes(
     start = replay.added % replay.goal.shape[0]
     moved = jnp.linalg.norm(achieved - achieved[:, :1], axis=-1).max(-1) > contact_distance
     rings, new = replay[:-1], (observation, achieved, action, goal, length, terminated, moved)
-    # a slice is overwritten in place if the caller donates the buffer; a scatter would copy it
+    # one slice, which XLA overwrites in place if the caller donates the buffer
     written = (
         jax.lax.dynamic_update_slice_in_dim(ring, part.astype(ring.dtype), start, 0)
         for ring, part in zip(rings, new, strict=True)
@@ -151,5 +151,5 @@ def sample_transitions(
 
 def _random_below(key: Array, count: int, bound: Array) -> Array:
     """Integers ``[count]`` uniform in [0, bound); bound is a scalar or ``[count]``."""
-    # randint would need one bound for all; in single precision u * bound may round up to bound
+    # the minimum is needed: in single precision u * bound may round up to bound
     return jnp.minimum((jax.random.uniform(key, (count,)) * bound).astype(jnp.int32), bound - 1)

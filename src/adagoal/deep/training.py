@@ -46,7 +46,7 @@ The share of episodes that ``uncertainty`` covers varies between runs, with a st
 sqrt(0.9 * 0.1 / episodes): 3% after one usual test of 96 episodes, 1.5% after 384.
 """
 MAX_MAP_STARTS = 4
-"""Starts over which maps are averaged; more cost time and change little."""
+"""Starts over which maps are averaged, at most: a map costs this many times its points in network evaluations."""
 
 
 class Training:
