@@ -103,13 +103,13 @@ def add_episodes(
     """Write a cycle's episodes ``[B, ...]`` into the ring; C must be a multiple of B."""
     start = replay.added % replay.goal.shape[0]
     moved = jnp.linalg.norm(achieved - achieved[:, :1], axis=-1).max(-1) > contact_distance
-    rings, new = replay[:-1], (observation, achieved, action, goal, length, terminated, moved)
+    episodes = (observation, achieved, action, goal, length, terminated, moved)
     # one slice, which XLA overwrites in place if the caller donates the buffer
     written = (
         jax.lax.dynamic_update_slice_in_dim(ring, part.astype(ring.dtype), start, 0)
-        for ring, part in zip(rings, new, strict=True)
+        for ring, part in zip(replay[:-1], episodes, strict=True)
     )
-    return ReplayBuffer(*written, added=replay.added + goal.shape[0])
+    return ReplayBuffer(*written, replay.added + goal.shape[0])
 
 
 def contact_episodes_first(replay: ReplayBuffer) -> tuple[Array, Array]:

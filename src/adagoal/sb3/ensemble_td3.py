@@ -35,7 +35,7 @@ from adagoal.deep.value_formulas import MAX_NORMALISED_VALUE, MIN_DEVIATION, mom
 from adagoal.sb3.goal_wrapper import check_sparse_rewards
 
 MAX_BATCHES_AT_ONCE = 50
-"""Updates whose batches are drawn at once, at most. Every draw calls ``compute_reward`` through the environments, a fixed cost."""
+"""Updates whose batches are drawn at once, at most: a draw calls ``compute_reward`` in an environment process."""
 
 TensorBatch = dict[str, Tensor]
 """``action``, ``reward``, ``done``, and ``now.NAME`` and ``next.NAME`` for each part of observations: ``[B, ...]``"""
