@@ -18,6 +18,7 @@ what XLA counts before it optimises, on any machine.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import statistics
@@ -152,17 +153,18 @@ def learner(options: argparse.Namespace) -> dict[str, Any]:
     configs = [one.resolve_for_horizon(HORIZON)]
     state = learner.init_learner_states(configs, sizes, np.zeros((1, 1, 3)))
     hyperparameters = learner.per_run_hyperparameters(configs)
-    rng, like = np.random.default_rng(0), learner.episode_shapes(state, ENVS)
-    new = jax.device_put([rng.normal(size=x.shape).astype(x.dtype) for x in like[:4]])
-    new += [np.full(like[4].shape, HORIZON, like[4].dtype), np.zeros(like[5].shape, bool)]
+    rng, shapes = np.random.default_rng(0), learner.episode_shapes(state, ENVS)
+    new = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(x.dtype), shapes)
+    whole = {"length": np.full_like(new.length, HORIZON), "terminated": np.zeros_like(new.terminated)}
+    new = jax.device_put(dataclasses.replace(new, **whole))
     began = time.monotonic()
-    cycle = learner.compile_cycle(configs, sizes).lower(state, hyperparameters, tuple(new)).compile()
+    cycle = learner.compile_cycle(configs, sizes).lower(state, hyperparameters, new).compile()
     compiled = time.monotonic()
     for number in range(2 + options.cycles):
         if number == 2:
             jax.block_until_ready(state.nets)
             warm = time.monotonic()
-        state, _ = cycle(state, hyperparameters, tuple(new))
+        state, _ = cycle(state, hyperparameters, new)
     jax.block_until_ready(state.nets)
     took = (time.monotonic() - warm) / options.cycles
     return {"seconds_to_compile": round(compiled - began, 1), "ms_per_cycle": round(1000 * took, 1)}

@@ -13,22 +13,19 @@ from adagoal.deep import ddpg, ensemble_ddpg, learner, networks, replay_buffer, 
 from adagoal.deep.config import RECIPES, Config
 from adagoal.deep.goal_envs import EnvDimensions
 from adagoal.deep.networks import NetworkState
+from adagoal.deep.rollout_workers import EpisodeBatch
 
 SIZES = EnvDimensions(observation=3, goal=2, action=2, horizon=6, success=0.1)
 
 
-def episodes(count: int, start: int) -> tuple[jnp.ndarray, ...]:
+def episodes(count: int, start: int) -> EpisodeBatch:
     """Episodes whose entries name themselves: episode e at time t has achieved (e, t)."""
     e, t = np.meshgrid(np.arange(start, start + count), np.arange(7), indexing="ij")
     achieved = np.stack([e, t], -1).astype(np.float32)
     observation = np.concatenate([achieved, achieved[..., :1]], -1)
     goal = np.stack([np.arange(start, start + count), np.full(count, -1)], -1).astype(np.float32)
-    return tuple(
-        map(
-            jnp.asarray,
-            (observation, achieved, achieved[:, :-1], goal, np.full(count, 6, np.int32), np.arange(count) % 2 == 0),
-        )
-    )
+    length, terminated = np.full(count, 6, np.int32), np.arange(count) % 2 == 0
+    return jax.tree.map(jnp.asarray, EpisodeBatch(observation, achieved, achieved[:, :-1], goal, length, terminated))
 
 
 def filled() -> replay_buffer.ReplayBuffer:
@@ -36,7 +33,7 @@ def filled() -> replay_buffer.ReplayBuffer:
         lambda part: part[0], replay_buffer.empty_replay_buffer((1, 8), 6, 3, 2, 2)
     )
     for start in (0, 4, 8):
-        memory = replay_buffer.add_episodes(memory, 0.04, *episodes(4, start))
+        memory = replay_buffer.add_episodes(memory, episodes(4, start), 0.04)
     return memory
 
 
@@ -167,11 +164,10 @@ def test_a_goal_reached_by_the_nth_step_is_n_steps_away(n: int) -> None:
     e, t = np.zeros((1, 7)), np.arange(7.0)[None]
     achieved = jnp.asarray(np.stack([e, np.minimum(t, n)], -1), jnp.float32)
     goal = jnp.array([[0.0, n]], jnp.float32)
-    rest = jnp.zeros((1, 6, 2)), goal, jnp.array([6]), jnp.array([False])
+    observation = jnp.asarray(np.stack([t, t, t], -1), jnp.float32)
+    played = EpisodeBatch(observation, achieved, jnp.zeros((1, 6, 2)), goal, jnp.array([6]), jnp.array([False]))
     memory = jax.tree.map(lambda part: part[0], replay_buffer.empty_replay_buffer((1, 1), 6, 3, 2, 2))
-    memory = replay_buffer.add_episodes(
-        memory, 0.04, jnp.asarray(np.stack([t, t, t], -1), jnp.float32), achieved, *rest
-    )
+    memory = replay_buffer.add_episodes(memory, played, 0.04)
     none = jnp.array(0.0)
     batch = replay_buffer.sample_transitions(
         memory, replay_buffer.contact_episodes_first(memory), jax.random.key(0), 500, none, none, 0.1
@@ -201,13 +197,13 @@ def test_a_cycle_learns_the_same_alone_and_beside_others(algorithm: str) -> None
         for seed, relabel in ((0, 0.8), (1, 0.5))
     ]
     states = [fresh(c) for c in configs]
-    new = tuple(jnp.stack([part, part]) for part in episodes(16, 0))
+    new = jax.tree.map(lambda part: jnp.stack([part, part]), episodes(16, 0))
     both: learner.LearnerState = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
     together, _ = learner.compile_cycle(configs, SIZES)(both, learner.per_run_hyperparameters(configs), new)
     one = learner.init_learner_states(configs[1:2], SIZES, np.zeros((1, 1, 2)))
     key = np.array(one.key)
     alone, _ = learner.compile_cycle(configs[1:], SIZES)(
-        one, learner.per_run_hyperparameters(configs[1:]), tuple(p[1:] for p in new)
+        one, learner.per_run_hyperparameters(configs[1:]), jax.tree.map(lambda part: part[1:], new)
     )
     for a, b in zip(jax.tree.leaves(together), jax.tree.leaves(alone), strict=True):
         np.testing.assert_allclose(a[1], b[0], rtol=2e-3, atol=2e-5)

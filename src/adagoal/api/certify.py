@@ -44,7 +44,7 @@ def certify(
 
     Parameters
     ----------
-    training: the folder of a training run, or the result of :func:`adagoal.train`.
+    training: the folder of a run of ``adagoal.train``, or the result of :func:`adagoal.train`.
     radius: L, in steps; at most the steps of an episode.
     success, slack: a cell is certified for a probability of ``success - slack`` and refuted below ``success``.
     delta: probability of one wrong verdict or more, all cells together.

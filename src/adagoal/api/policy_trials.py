@@ -1,8 +1,8 @@
 """``adagoal.play``: play the policies of a run in its environment, and compare the steps with the certificates.
 
 This is the evidence that remains when no exact model is known to audit against. Steps to a goal are counted as in the
-theory: from s0, every reset on the way is one step, and the reset after the goal is none. A true certificate of any
-goal is contradicted with probability :data:`FALSE_CONTRADICTION_PROBABILITY` at most, also with few attempts.
+theory: from s0, every reset on the way is one step, and the reset after the goal does not count. A true certificate of
+any goal is contradicted with probability :data:`FALSE_CONTRADICTION_PROBABILITY` at most, also with few attempts.
 """
 
 from __future__ import annotations

@@ -326,7 +326,7 @@ class CellTree:
         return cells
 
     def find_cells(self, goals: Floats, level: int) -> Longs:
-        """The cells ``[n]`` of a level that hold the goals ``[n, G]``; or the smallest above it, if there is none."""
+        """The cells ``[n]`` of a level that hold the goals ``[n, G]``; or the one above, if that is not halved."""
         cells = np.full(len(goals), 1)
         for _ in range(level):
             axes = self._split_axis[cells]

@@ -257,23 +257,15 @@ def measure_success_radius(env: Any, name: str, goal: Any, info: dict[str, Any])
 def _find_reward_edge(env: Any, name: str, goal: Any, direction: Floats, best: float, far: float, info: Any) -> float:
     """Distance at which, in this direction, the reward changes from ``best`` to ``far``."""
     low, high, centre = 0.0, 1e3, flatten_numbers(goal)
-    template = _convert_goal_to_float(goal)
     for _ in range(60):
-        middle = 0.5 * (low + high)
-        value = _call_compute_reward(env, name, unflatten_like(template, centre + middle * direction), goal, info)
+        middle = 0.5 * (low + high)  # in floats, as integer goals would round it
+        value = _call_compute_reward(
+            env, name, unflatten_like(goal, centre + middle * direction, np.float64), goal, info
+        )
         if value not in (best, far):
             raise InputError(f"{name} has a dense reward; hindsight needs the sparse variant of the id", name="env")
         low, high = (middle, high) if value == best else (low, middle)
     return low
-
-
-def _convert_goal_to_float(goal: Any) -> Any:
-    # integer goals would round every point of the bisection
-    if isinstance(goal, dict):
-        return {key: _convert_goal_to_float(part) for key, part in goal.items()}
-    if isinstance(goal, tuple):
-        return tuple(_convert_goal_to_float(part) for part in goal)
-    return np.asarray(goal, np.float64)
 
 
 def _call_compute_reward(env: Any, name: str, achieved: Any, goal: Any, info: Any) -> float:

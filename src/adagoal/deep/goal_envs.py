@@ -70,7 +70,7 @@ class EpisodeEnd(IntEnum):
 
 @dataclass(frozen=True)
 class EnvSource:
-    """Makes the environments of a training run; can be sent to another process."""
+    """Makes the environments of a run; can be sent to another process."""
 
     name: str
     """A Gymnasium id, ``module:Id`` or ``point-mass``; ``object:...`` if the environment was given as an object."""
@@ -253,7 +253,7 @@ def join_policy_input(observation: Floats, achieved: Floats, with_achieved: bool
 
 
 def find_goal_setter(env: Any, function: SetGoalFunction | None) -> GoalSetter | None:
-    """Find a way to give ``env`` its goal; None if there is none.
+    """Find a way to give ``env`` its goal; None if no way is known.
 
     An environment that ends its episodes at the goal must know the chosen goal. The first of these is taken:
 
@@ -299,15 +299,19 @@ def flatten_numbers(value: Any) -> Floats:
     return np.asarray(value, np.float64).reshape(-1)
 
 
-def unflatten_like(template: Any, vector: Floats) -> Any:
-    """The inverse of :func:`flatten_numbers`: the vector in the nesting, shapes and types of ``template``."""
+def unflatten_like(template: Any, vector: Floats, dtype: Any = None) -> Any:
+    """The inverse of :func:`flatten_numbers`: the vector in the nesting and shapes of ``template``.
+
+    ``dtype`` is that of the arrays; by default they have those of the template.
+    """
     if isinstance(template, Mapping):
         names = sorted(template)
-        return dict(zip(names, unflatten_like(tuple(template[name] for name in names), vector), strict=True))
+        return dict(zip(names, unflatten_like(tuple(template[name] for name in names), vector, dtype), strict=True))
     if isinstance(template, tuple):
         ends = np.cumsum([flatten_numbers(part).size for part in template])
-        return tuple(unflatten_like(one, part) for one, part in zip(template, np.split(vector, ends[:-1]), strict=True))
-    array = np.asarray(template)
+        parts = np.split(vector, ends[:-1])
+        return tuple(unflatten_like(one, part, dtype) for one, part in zip(template, parts, strict=True))
+    array = np.asarray(template, dtype)
     numbers = np.rint(vector) if np.issubdtype(array.dtype, np.integer) else vector
     return numbers.reshape(array.shape).astype(array.dtype)
 

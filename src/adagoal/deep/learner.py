@@ -23,6 +23,7 @@ from adagoal.deep.config import CONTACT_DISTANCE, Config
 from adagoal.deep.goal_envs import EnvDimensions
 from adagoal.deep.numpy_networks import NumpyActor, NumpyCritics
 from adagoal.deep.replay_buffer import Experience, Normalisers, ReplayBuffer
+from adagoal.deep.rollout_workers import EpisodeBatch
 
 N_DENSITY_POINTS = 512
 """Achieved goals from which the density at a candidate is estimated."""
@@ -106,13 +107,13 @@ def learn_from_cycle(
     needs_values: bool,
     state: LearnerState,
     hyperparameters: RunHyperparameters,
-    episodes: Any,
+    episodes: EpisodeBatch,
 ) -> tuple[LearnerState, dict[str, Array]]:
     """Add a cycle's episodes and learn from the whole replay buffer; returns the state and mean losses."""
-    replay = replay_buffer.add_episodes(state.replay, CONTACT_DISTANCE * sizes.success, *episodes)
+    replay = replay_buffer.add_episodes(state.replay, episodes, CONTACT_DISTANCE * sizes.success)
     contacts = replay_buffer.contact_episodes_first(replay)
     keys = jax.random.split(wrap_threefry_key(state.key), 4)
-    normalisers = _update_normalisers(state.normalisers, hyperparameters, *episodes)
+    normalisers = _update_normalisers(state.normalisers, hyperparameters, episodes)
     experience = Experience(replay, *contacts, normalisers, sizes.success, hyperparameters)
     algorithm = algorithms.load_algorithm(config.algorithm)
     nets, losses = algorithm.learn(config, state.nets, experience, keys[1:], needs_values)
@@ -120,23 +121,17 @@ def learn_from_cycle(
 
 
 def _update_normalisers(
-    normalisers: Normalisers,
-    hyperparameters: RunHyperparameters,
-    observation: Array,
-    achieved: Array,
-    action: Array,
-    goal: Array,
-    length: Array,
-    terminated: Array,
+    normalisers: Normalisers, hyperparameters: RunHyperparameters, episodes: EpisodeBatch
 ) -> Normalisers:
-    """Normalisers that have also seen a cycle's episodes ``[B, T + 1, ...]``."""
-    played = (jnp.arange(observation.shape[1]) <= length[:, None]).astype(jnp.float32)  # not the padding after the end
-    flat = played.reshape(-1)
+    """Normalisers that have also seen a cycle's episodes."""
+    observation, achieved, goal = map(jnp.asarray, (episodes.observation, episodes.achieved, episodes.goal))
+    played = (jnp.arange(observation.shape[1]) <= episodes.length[:, None]).astype(jnp.float32)  # 0 after the end
+    weight = played.reshape(-1)
     observations = networks.merge_moments(
-        normalisers.observations, observation.reshape(-1, observation.shape[-1]), flat
+        normalisers.observations, observation.reshape(-1, observation.shape[-1]), weight
     )
     goals = networks.merge_moments(
-        normalisers.goals, achieved.reshape(-1, goal.shape[-1]), flat * hyperparameters["see_achieved"]
+        normalisers.goals, achieved.reshape(-1, goal.shape[-1]), weight * hyperparameters["see_achieved"]
     )
     goals = networks.merge_moments(goals, goal, played.sum(1) * hyperparameters["see_desired"])
     return Normalisers(observations, goals)
@@ -213,10 +208,10 @@ def export_critics(
     ]
 
 
-def episode_shapes(state: LearnerState, episodes: int) -> tuple[Array, ...]:
+def episode_shapes(state: LearnerState, episodes: int) -> EpisodeBatch:
     """Shapes of the episodes that S runs add in a cycle; the state has a leading axis S."""
-    stored = state.replay[: ReplayBuffer._fields.index("moved")]
-    shapes: tuple[Array, ...] = jax.eval_shape(lambda full: tuple(x[:, :episodes] for x in full), stored)
+    stored = EpisodeBatch(**{name: getattr(state.replay, name) for name in replay_buffer.EPISODE_FIELDS})
+    shapes: EpisodeBatch = jax.eval_shape(lambda full: jax.tree.map(lambda x: x[:, :episodes], full), stored)
     return shapes
 
 

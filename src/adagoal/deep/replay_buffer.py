@@ -7,13 +7,19 @@ and 0 there (Andrychowicz et al. 2017).
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import fields
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from adagoal.deep.networks import RunningMoments, TransitionBatch, normalise_vectors
+from adagoal.deep.rollout_workers import EpisodeBatch
+
+EPISODE_FIELDS = [field.name for field in fields(EpisodeBatch)]
+# the workers, which make the episodes, do not import JAX, so the class becomes a tree of arrays here
+jax.tree_util.register_dataclass(EpisodeBatch, data_fields=EPISODE_FIELDS, meta_fields=[])
 
 
 class ReplayBuffer(NamedTuple):
@@ -90,26 +96,18 @@ def empty_replay_buffer(shape: tuple[int, int], horizon: int, observation: int, 
     )
 
 
-def add_episodes(
-    replay: ReplayBuffer,
-    contact_distance: float,
-    observation: Array,
-    achieved: Array,
-    action: Array,
-    goal: Array,
-    length: Array,
-    terminated: Array,
-) -> ReplayBuffer:
+def add_episodes(replay: ReplayBuffer, episodes: EpisodeBatch, contact_distance: float) -> ReplayBuffer:
     """Write a cycle's episodes ``[B, ...]`` into the ring; C must be a multiple of B."""
     start = replay.added % replay.goal.shape[0]
-    moved = jnp.linalg.norm(achieved - achieved[:, :1], axis=-1).max(-1) > contact_distance
-    episodes = (observation, achieved, action, goal, length, terminated, moved)
-    # one slice, which XLA overwrites in place if the caller donates the buffer
-    written = (
-        jax.lax.dynamic_update_slice_in_dim(ring, part.astype(ring.dtype), start, 0)
-        for ring, part in zip(replay[:-1], episodes, strict=True)
-    )
-    return ReplayBuffer(*written, replay.added + goal.shape[0])
+    distance = jnp.linalg.norm(episodes.achieved - episodes.achieved[:, :1], axis=-1)
+
+    def write(ring: Array, new: Any) -> Array:
+        # one slice, which XLA overwrites in place if the caller donates the buffer
+        return jax.lax.dynamic_update_slice_in_dim(ring, new.astype(ring.dtype), start, 0)
+
+    written = {name: write(getattr(replay, name), getattr(episodes, name)) for name in EPISODE_FIELDS}
+    moved = write(replay.moved, distance.max(-1) > contact_distance)
+    return ReplayBuffer(**written, moved=moved, added=replay.added + len(episodes.goal))
 
 
 def contact_episodes_first(replay: ReplayBuffer) -> tuple[Array, Array]:

@@ -176,8 +176,7 @@ class Training:
         """Learn from the pending episodes; JAX returns before the device has finished."""
         if self.pending_episodes is None:
             return {}
-        p, self.pending_episodes = self.pending_episodes, None
-        episodes = jax.device_put((p.observation, p.achieved, p.action, p.goal, p.length, p.terminated))
+        episodes, self.pending_episodes = jax.device_put(self.pending_episodes), None
         self.train_state, losses = self._compiled_learning.result()(self.train_state, self.hyperparameters, episodes)
         return dict(losses)
 

@@ -72,14 +72,11 @@ def calibration_factor(D: Floats, E: Floats, first_steps: Floats, horizon: int) 
 
     ``first_steps`` are those of :func:`first_step_at_goal` in fresh episodes of ``horizon`` steps.
     """
-    scores = np.sort(observed_error(D, first_steps, horizon) / np.maximum(E, MIN_ERROR_STEPS))
+    missed = np.maximum(horizon - D, 0.0)  # an episode without success shows only whether D was too small
+    errors = np.where(first_steps <= horizon, np.abs(D - first_steps), missed)
+    scores = np.sort(errors / np.maximum(E, MIN_ERROR_STEPS))
     rank = min(int(np.ceil(0.9 * (len(scores) + 1))), len(scores)) - 1
     return float(min(max(scores[rank], 1e-3), MAX_CALIBRATION))
-
-
-def observed_error(D: Floats, first_steps: Floats, horizon: int) -> Floats:
-    """Error of D in steps ``[n]``; an episode without success shows only whether D was too small."""
-    return np.where(first_steps <= horizon, np.abs(D - first_steps), np.maximum(horizon - D, 0.0))
 
 
 def first_step_at_goal(distances: Floats, success: float) -> Floats:
