@@ -184,8 +184,8 @@ def arithmetic(options: argparse.Namespace) -> dict[str, Any]:
     hyperparameters = {"action_l2": jnp.array(1.0)}
 
     def counted(update: Any, nets: Any, count: int) -> float:
-        og, flags = jnp.zeros((1, count, 28)), jnp.zeros((1, count))
-        batch = networks.TransitionBatch(og, jnp.zeros((1, count, 4)), og, flags, flags > 0)
+        obs_goal, flags = jnp.zeros((1, count, 28)), jnp.zeros((1, count))
+        batch = networks.TransitionBatch(obs_goal, jnp.zeros((1, count, 4)), obs_goal, flags, flags > 0)
         return float(jax.jit(update).lower(nets, batch).cost_analysis()["flops"])
 
     def learner_of(config: Config) -> float:

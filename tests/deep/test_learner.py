@@ -250,8 +250,8 @@ def test_one_ensemble_takes_less_than_half_of_the_arithmetic() -> None:
     sizes = EnvDimensions(observation=25, goal=3, action=4, horizon=50, success=0.05)
 
     def operations(update: Any, nets: Any, count: int) -> float:
-        og, flags = jnp.zeros((1, count, 28)), jnp.zeros((1, count))
-        batch = networks.TransitionBatch(og, jnp.zeros((1, count, 4)), og, flags, flags > 0)
+        obs_goal, flags = jnp.zeros((1, count, 28)), jnp.zeros((1, count))
+        batch = networks.TransitionBatch(obs_goal, jnp.zeros((1, count, 4)), obs_goal, flags, flags > 0)
         return float(jax.jit(update).lower(nets, batch).cost_analysis()["flops"])
 
     def agent_update(module: Any, **given: Any) -> float:

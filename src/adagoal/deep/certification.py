@@ -76,7 +76,7 @@ class Claim:
 
     @property
     def first_level(self) -> int:
-        """The first level on which cells are tried: 8 cells, so that a map has some detail."""
+        """The first level on which cells are tried: 8 cells, for a map with some detail."""
         return min(3, self.halvings)
 
     def cell_alpha(self, level: int) -> float:

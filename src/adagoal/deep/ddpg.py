@@ -9,6 +9,7 @@ the current noise-free action as a'. Their disagreement is E. One critic cannot 
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -47,15 +48,12 @@ def learn(
     """Update actor and critic, then the ensemble if a goal rule looks at it."""
     batch_key, _, ensemble_key = keys
     hyperparameters = experience.hyperparameters
-    fold_in = jax.vmap(jax.random.fold_in, (None, 0))
 
     def batches(agent: DDPGNetworks, indices: Array) -> CriticBatch:
-        batch = experience.sample_batches(fold_in(batch_key, indices), config.batch, hyperparameters["relabel"])
+        batch = experience.sample_batches(batch_key, indices, config.batch, hyperparameters["relabel"])
         return CriticBatch(batch.obs_goal, batch.action, critic_targets(config, agent, batch))
 
-    def update(agent: DDPGNetworks, batch: CriticBatch) -> tuple[DDPGNetworks, dict[str, Array]]:
-        return update_agent(config, hyperparameters, agent, batch)
-
+    update = functools.partial(update_agent, config, hyperparameters)
     # without the ensemble, whose targets would move with those of the agent
     agent, losses = networks.run_updates(config, batches, update, nets._replace(ensemble=None), config.updates)
     if not needs_values or nets.ensemble is None:
@@ -63,12 +61,10 @@ def learn(
 
     def ensemble_batches(ensemble: NetworkState, indices: Array) -> CriticBatch:
         count, relabel = config.members * config.ensemble_batch, hyperparameters["ensemble_relabel"]
-        batch = experience.sample_batches(fold_in(ensemble_key, indices), count, relabel)
+        batch = experience.sample_batches(ensemble_key, indices, count, relabel)
         return divide_among_members(config, ensemble, agent.actor.online, batch)
 
-    def ensemble_update(ensemble: NetworkState, batch: CriticBatch) -> tuple[NetworkState, dict[str, Array]]:
-        return update_ensemble(config, ensemble, batch)
-
+    ensemble_update = functools.partial(update_ensemble, config)
     ensemble, ensemble_losses = networks.run_updates(
         config, ensemble_batches, ensemble_update, nets.ensemble, config.ensemble_updates
     )

@@ -16,6 +16,7 @@ steps. DDPG costs 10 an update and its ensemble 5J an update: 6400 per 800 steps
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -52,13 +53,10 @@ def learn(
     """Update actor and critics; they need all updates, whether or not a goal rule looks at D and E."""
 
     def batches(nets: EnsembleNetworks, indices: Array) -> CriticBatch:
-        batch_keys = jax.vmap(jax.random.fold_in, (None, 0))(keys[0], indices)
-        batch = experience.sample_batches(batch_keys, config.batch, experience.hyperparameters["relabel"])
+        batch = experience.sample_batches(keys[0], indices, config.batch, experience.hyperparameters["relabel"])
         return CriticBatch(batch.obs_goal, batch.action, critic_targets(config, nets, batch))
 
-    def update(nets: EnsembleNetworks, batch: CriticBatch) -> tuple[EnsembleNetworks, dict[str, Array]]:
-        return update_agent(config, experience.hyperparameters, nets, batch)
-
+    update = functools.partial(update_agent, config, experience.hyperparameters)
     return networks.run_updates(config, batches, update, nets, config.updates)
 
 

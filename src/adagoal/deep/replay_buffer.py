@@ -69,14 +69,15 @@ class Experience(NamedTuple):
     success: float  # radius around a goal in which it counts as reached
     hyperparameters: dict[str, Array]  # settings that may differ between runs, by name
 
-    def sample_batches(self, keys: Array, count: int, relabel: Array) -> TransitionBatch:
-        """Batches ``[n, count, ...]``, one for each of n keys, with a share ``relabel`` of hindsight goals."""
+    def sample_batches(self, key: Array, indices: Array, count: int, relabel: Array) -> TransitionBatch:
+        """Batches ``[n, count, ...]``, one for each of the indices ``[n]``; a share ``relabel`` has hindsight goals."""
         order, contact = (self.contact_order, self.n_contacts), self.hyperparameters["contact"]
 
-        def sample(key: Array) -> ReplayBatch:
-            return sample_transitions(self.replay, order, key, count, relabel, contact, self.success)
+        def sample(index: Array) -> ReplayBatch:
+            own_key = jax.random.fold_in(key, index)
+            return sample_transitions(self.replay, order, own_key, count, relabel, contact, self.success)
 
-        batch = jax.vmap(sample)(keys)
+        batch = jax.vmap(sample)(indices)
         inputs = self.normalisers.network_inputs
         obs_goal, next_obs_goal = inputs(batch.observation, batch.goal), inputs(batch.next_observation, batch.goal)
         return TransitionBatch(obs_goal, batch.action, next_obs_goal, batch.reward, batch.terminal)

@@ -97,7 +97,7 @@ def make_fetch_step(core: Any) -> FetchStep:
         return int(mujoco.mj_name2id(model, kind, name))
 
     grip = find_id(mujoco.mjtObj.mjOBJ_SITE, "robot0:grip")
-    thing = find_id(mujoco.mjtObj.mjOBJ_SITE, "object0") if core.has_object else -1
+    object_site = find_id(mujoco.mjtObj.mjOBJ_SITE, "object0") if core.has_object else -1
     fingers = [find_id(mujoco.mjtObj.mjOBJ_JOINT, f"robot0:{side}_gripper_finger_joint") for side in "lr"]
     robot = [j for j in range(model.njnt) if (model.joint(j).name or "").startswith("robot")][-2:]
     qpos_at = model.jnt_qposadr[robot].copy()
@@ -141,13 +141,13 @@ def make_fetch_step(core: Any) -> FetchStep:
         mujoco.mj_jacSite(model, data, jacobian_p, None, grip)
         grip_velp = (jacobian_p @ qvel) * dt
         state, speed = data.qpos[qpos_at], qvel[qvel_at] * dt
-        if thing < 0:
+        if object_site < 0:
             return np.concatenate([grip_pos, state, grip_velp, speed]), grip_pos
-        pos = data.site_xpos[thing].copy()
-        mujoco.mj_jacSite(model, data, jacobian_p, jacobian_r, thing)
+        pos = data.site_xpos[object_site].copy()
+        mujoco.mj_jacSite(model, data, jacobian_p, jacobian_r, object_site)
         velp = (jacobian_p @ qvel) * dt - grip_velp
         velr = (jacobian_r @ qvel) * dt
-        euler = euler_angles(*data.site_xmat[thing])
+        euler = euler_angles(*data.site_xmat[object_site])
         return np.concatenate([grip_pos, pos, pos - grip_pos, state, euler, velp, velr, grip_velp, speed]), pos
 
     return step

@@ -234,8 +234,8 @@ class NormalisedFeatures(BaseFeaturesExtractor):
 
     Observations and achieved goals get mean 0 and deviation 1 over all batches that were learnt from. The desired goal
     is scaled as the achieved one; otherwise goals far beyond what was achieved would squeeze the others together. This
-    is the normaliser of :mod:`adagoal.deep.networks`. VecNormalize would do it outside of the networks, where hindsight
-    and goal rules need the goals unchanged.
+    is the normaliser of :mod:`adagoal.deep.networks`. VecNormalize would also change the goals that hindsight and goal
+    rules read.
     """
 
     def __init__(self, observation_space: spaces.Dict) -> None:
