@@ -292,7 +292,7 @@ def test_a_policy_that_sees_what_was_achieved_needs_the_whole_observation() -> N
 
 
 def test_a_whole_observation_has_its_entry() -> None:
-    with pytest.raises(InputError, match=r"^observation: must have the entry 'observation'"):
+    with pytest.raises(InputError, match=r"^observation: must have the entries 'observation' and 'achieved_goal'"):
         policy(False)({"achieved_goal": [0.0]}, [5.0])
 
 
