@@ -18,6 +18,7 @@ what XLA counts before it optimises, on any machine.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import statistics
@@ -150,21 +151,20 @@ def learner(options: argparse.Namespace) -> dict[str, Any]:
     sizes = EnvDimensions(observation=25, goal=3, action=4, horizon=HORIZON, success=0.05)
     one = Config(ENV, updates=options.updates, batch=options.batch, hidden=options.hidden, buffer=200_000)
     configs = [one.resolve_for_horizon(HORIZON)]
-    state, knobs = (
-        learner.init_learner_states(configs, sizes, np.zeros((1, 1, 3))),
-        learner.per_run_hyperparameters(configs),
-    )
-    rng, like = np.random.default_rng(0), learner.episode_shapes(state, ENVS)
-    new = jax.device_put([rng.normal(size=x.shape).astype(x.dtype) for x in like[:4]])
-    new += [np.full(like[4].shape, HORIZON, like[4].dtype), np.zeros(like[5].shape, bool)]
+    state = learner.init_learner_states(configs, sizes, np.zeros((1, 1, 3)))
+    hyperparameters = learner.per_run_hyperparameters(configs)
+    rng, shapes = np.random.default_rng(0), learner.episode_shapes(state, ENVS)
+    new = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(x.dtype), shapes)
+    whole = {"length": np.full_like(new.length, HORIZON), "terminated": np.zeros_like(new.terminated)}
+    new = jax.device_put(dataclasses.replace(new, **whole))
     began = time.monotonic()
-    cycle = learner.compile_cycle(configs, sizes).lower(state, knobs, tuple(new)).compile()
+    cycle = learner.compile_cycle(configs, sizes).lower(state, hyperparameters, new).compile()
     compiled = time.monotonic()
     for number in range(2 + options.cycles):
         if number == 2:
             jax.block_until_ready(state.nets)
             warm = time.monotonic()
-        state, _ = cycle(state, knobs, tuple(new))
+        state, _ = cycle(state, hyperparameters, new)
     jax.block_until_ready(state.nets)
     took = (time.monotonic() - warm) / options.cycles
     return {"seconds_to_compile": round(compiled - began, 1), "ms_per_cycle": round(1000 * took, 1)}
@@ -181,35 +181,33 @@ def arithmetic(options: argparse.Namespace) -> dict[str, Any]:
     from adagoal.deep.goal_envs import EnvDimensions
 
     sizes = EnvDimensions(observation=25, goal=3, action=4, horizon=HORIZON, success=0.05)
-    knobs, key = {"action_l2": jnp.array(1.0)}, jax.random.key(0)
+    hyperparameters = {"action_l2": jnp.array(1.0)}
 
     def counted(update: Any, nets: Any, count: int) -> float:
-        og, flags = jnp.zeros((1, count, 28)), jnp.zeros((1, count))
-        batch = networks.TransitionBatch(og, jnp.zeros((1, count, 4)), og, flags, flags > 0)
+        obs_goal, flags = jnp.zeros((1, count, 28)), jnp.zeros((1, count))
+        batch = networks.TransitionBatch(obs_goal, jnp.zeros((1, count, 4)), obs_goal, flags, flags > 0)
         return float(jax.jit(update).lower(nets, batch).cost_analysis()["flops"])
 
     def learner_of(config: Config) -> float:
         module: Any = algorithms.load_algorithm(config.algorithm)
 
         def update(nets: Any, batch: Any) -> Any:
-            lessons = networks.CriticBatch(
-                batch.obs_goal[0], batch.action[0], module.critic_targets(config, nets, batch)[0]
-            )
-            return module.update_networks(config, knobs, nets, lessons, key)
+            y = module.critic_targets(config, nets, batch)[0]
+            critic_batch = networks.CriticBatch(batch.obs_goal[0], batch.action[0], y)
+            return module.update_agent(config, hyperparameters, nets, critic_batch)
 
         return config.updates * counted(
             update, module.init_networks(config, sizes, np.random.default_rng(0)), config.batch
         )
 
     def ensemble_of(config: Config) -> float:
-        rng = np.random.default_rng(0)
-        actor, members = ddpg.init_networks(config, sizes, rng), networks.init_value_ensemble(config, sizes, rng)
+        nets = ddpg.init_networks(config, sizes, np.random.default_rng(0))
 
-        def update(members: Any, batch: Any) -> Any:
-            lessons = networks.value_ensemble_batches(config, members, lambda og: ddpg.select_actions(actor, og), batch)
-            return networks.update_value_ensemble(config, members, jax.tree.map(lambda x: x[0], lessons))
+        def update(ensemble: Any, batch: Any) -> Any:
+            shares = ddpg.divide_among_members(config, ensemble, nets.actor.online, batch)
+            return ddpg.update_ensemble(config, ensemble, jax.tree.map(lambda x: x[0], shares))
 
-        return config.ensemble_updates * counted(update, members, config.members * config.ensemble_batch)
+        return config.ensemble_updates * counted(update, nets.ensemble, config.members * config.ensemble_batch)
 
     settings: dict[str, dict[str, Any]] = {
         "ddpg": {"algorithm": "ddpg"},

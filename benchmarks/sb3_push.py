@@ -45,8 +45,7 @@ TOGETHER = 50
 class PlainCritic(EnsembleCritic):
     """Without normalised layers."""
 
-    def hidden_activation(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.relu(x)
+    normalises_layers = False
 
 
 class PlainPolicy(EnsemblePolicy):
@@ -58,8 +57,7 @@ class PlainPolicy(EnsemblePolicy):
 class Pessimist(EnsembleTD3):
     """All critics follow the smallest of their targets, as in TD3."""
 
-    def _next_state_values(self, values: torch.Tensor) -> torch.Tensor:
-        return values.min(0, keepdim=True).values.expand_as(values)
+    targets_minimum = True
 
 
 class NormalisedLayer(torch.nn.Module):

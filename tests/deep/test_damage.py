@@ -298,7 +298,7 @@ def test_a_forged_past_is_refused(run: Path, change: Change, reason: str) -> Non
         (put("learnt.replay.goal", np.zeros((1, 7, 2), np.float32)), "has the shape"),
         (put("learnt.nets.actor.online[0][0]", np.full((1, 6, 4), np.nan, np.float32)), "holds NaN"),
         (put("learnt.nets.critic.adam[0].nu[0][1]", np.full((1, 4), -1, np.float32)), "less than 0"),
-        (put("learnt.observations.squares", np.full((1, 4), -1, np.float32)), "less than 0"),
+        (put("learnt.normalisers.observations.squares", np.full((1, 4), -1, np.float32)), "less than 0"),
         (put("learnt.key", np.zeros((1, 3), np.uint32)), "has the shape"),
         (put("pending.length", np.full((1, 2), -1, np.int32)), "less than 1"),
         (put("history.goals", np.zeros((4, 1, 2, 3))), "has the shape"),

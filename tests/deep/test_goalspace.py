@@ -11,7 +11,7 @@ from adagoal import goal_rules
 from adagoal.core.errors import InputError
 from adagoal.deep import goal_samplers
 from adagoal.deep.goal_envs import make_goal_env
-from adagoal.deep.goal_selection import make_goal_info
+from adagoal.deep.value_formulas import make_goal_info
 
 
 def test_fetch_space_is_the_environments_own() -> None:

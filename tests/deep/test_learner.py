@@ -9,26 +9,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from adagoal.deep import algorithms, ddpg, learner, networks, numpy_networks, replay_buffer
+from adagoal.deep import ddpg, ensemble_ddpg, learner, networks, replay_buffer, value_formulas
 from adagoal.deep.config import RECIPES, Config
 from adagoal.deep.goal_envs import EnvDimensions
 from adagoal.deep.networks import NetworkState
+from adagoal.deep.rollout_workers import EpisodeBatch
 
 SIZES = EnvDimensions(observation=3, goal=2, action=2, horizon=6, success=0.1)
 
 
-def episodes(count: int, start: int) -> tuple[jnp.ndarray, ...]:
+def episodes(count: int, start: int) -> EpisodeBatch:
     """Episodes whose entries name themselves: episode e at time t has achieved (e, t)."""
     e, t = np.meshgrid(np.arange(start, start + count), np.arange(7), indexing="ij")
     achieved = np.stack([e, t], -1).astype(np.float32)
     observation = np.concatenate([achieved, achieved[..., :1]], -1)
     goal = np.stack([np.arange(start, start + count), np.full(count, -1)], -1).astype(np.float32)
-    return tuple(
-        map(
-            jnp.asarray,
-            (observation, achieved, achieved[:, :-1], goal, np.full(count, 6, np.int32), np.arange(count) % 2 == 0),
-        )
-    )
+    length, terminated = np.full(count, 6, np.int32), np.arange(count) % 2 == 0
+    return jax.tree.map(jnp.asarray, EpisodeBatch(observation, achieved, achieved[:, :-1], goal, length, terminated))
 
 
 def filled() -> replay_buffer.ReplayBuffer:
@@ -36,7 +33,7 @@ def filled() -> replay_buffer.ReplayBuffer:
         lambda part: part[0], replay_buffer.empty_replay_buffer((1, 8), 6, 3, 2, 2)
     )
     for start in (0, 4, 8):
-        memory = replay_buffer.add_episodes(memory, 0.04, *episodes(4, start))
+        memory = replay_buffer.add_episodes(memory, episodes(4, start), 0.04)
     return memory
 
 
@@ -104,12 +101,11 @@ def fresh(config: Config) -> learner.LearnerState:
 def saying(config: Config, costs: np.ndarray) -> learner.LearnerState:
     """A run whose critics answer these costs ``[J]``, whatever they are asked."""
     state = fresh(config)
-    layers, _ = learner.value_ensemble_layers(config, state)
-    online = [(w * 0, b * 0) for w, b in layers]
+    name = "ensemble" if config.algorithm == "ddpg" else "critics"
+    critics = getattr(state.nets, name)
+    online = [(w * 0, b * 0) for w, b in critics.online]
     online[-1] = (online[-1][0], -jnp.asarray(costs, jnp.float32)[:, None])
-    if config.algorithm == "ddpg":
-        return state._replace(ensemble=state.ensemble._replace(online=online))
-    return state._replace(nets=state.nets._replace(critics=state.nets.critics._replace(online=online)))
+    return state._replace(nets=state.nets._replace(**{name: critics._replace(online=online)}))
 
 
 @pytest.mark.parametrize("algorithm", ["critics", "ddpg"])
@@ -123,7 +119,7 @@ def test_values_are_in_steps(algorithm: str) -> None:
     apart = np.array([(1 - 0.98 ** (n - 1)) / 0.02 for n in (9.9, 10.0, 10.1)])
     D, sigma, _ = learner.estimate_goal_values(config, False, saying(config, apart), *ask)
     np.testing.assert_allclose(sigma, apart.std(), rtol=1e-2)
-    E = numpy_networks.error_in_steps(np.asarray(D), np.asarray(sigma), 0.98)
+    E = value_formulas.error_in_steps(np.asarray(D), np.asarray(sigma), 0.98)
     np.testing.assert_allclose(E, np.std([9.9, 10.0, 10.1]), rtol=1e-2)
 
 
@@ -141,7 +137,7 @@ def test_exported_critics_are_the_learners(algorithm: str) -> None:
     expected, sigma, _ = learner.estimate_goal_values(config, False, state, *ask)
     np.testing.assert_allclose(D, expected[:, 0], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(
-        E, numpy_networks.error_in_steps(D, np.asarray(sigma)[:, 0], config.gamma), rtol=1e-3, atol=1e-5
+        E, value_formulas.error_in_steps(D, np.asarray(sigma)[:, 0], config.gamma), rtol=1e-3, atol=1e-5
     )
 
 
@@ -150,7 +146,7 @@ def test_calibration_covers_nine_episodes_in_ten() -> None:
     D, E = rng.uniform(1, 30, 2000), rng.uniform(0.5, 2.0, 2000)
     arrival = D + 5.0 * E * rng.normal(size=2000)
     taken = np.where(arrival <= 20.0, arrival, np.inf)  # episodes of 20 steps, many without success
-    factor = numpy_networks.calibration_factor(D[:1000], E[:1000], taken[:1000], 20)
+    factor = value_formulas.calibration_factor(D[:1000], E[:1000], taken[:1000], 20)
     covered = np.where(np.isfinite(taken), np.abs(D - taken) <= factor * E, D + factor * E >= 20.0)
     assert np.isinf(taken).mean() > 0.3
     assert covered[1000:].mean() == pytest.approx(0.9, abs=0.03)
@@ -159,7 +155,7 @@ def test_calibration_covers_nine_episodes_in_ten() -> None:
 def test_steps_taken_to_a_goal() -> None:
     """The distances are those after each step."""
     distances = np.array([[9.0, 9.0, 0.0, 0.0], [9.0, 9.0, 9.0, 9.0], [0.0, 0.0, 0.0, 0.0], [9.0, 0.0, 9.0, 0.0]])
-    np.testing.assert_array_equal(numpy_networks.first_step_at_goal(distances, 0.1), [3.0, np.inf, 1.0, 2.0])
+    np.testing.assert_array_equal(value_formulas.first_step_at_goal(distances, 0.1), [3.0, np.inf, 1.0, 2.0])
 
 
 @pytest.mark.parametrize("n", [1, 2, 5])
@@ -168,20 +164,19 @@ def test_a_goal_reached_by_the_nth_step_is_n_steps_away(n: int) -> None:
     e, t = np.zeros((1, 7)), np.arange(7.0)[None]
     achieved = jnp.asarray(np.stack([e, np.minimum(t, n)], -1), jnp.float32)
     goal = jnp.array([[0.0, n]], jnp.float32)
-    rest = jnp.zeros((1, 6, 2)), goal, jnp.array([6]), jnp.array([False])
+    observation = jnp.asarray(np.stack([t, t, t], -1), jnp.float32)
+    played = EpisodeBatch(observation, achieved, jnp.zeros((1, 6, 2)), goal, jnp.array([6]), jnp.array([False]))
     memory = jax.tree.map(lambda part: part[0], replay_buffer.empty_replay_buffer((1, 1), 6, 3, 2, 2))
-    memory = replay_buffer.add_episodes(
-        memory, 0.04, jnp.asarray(np.stack([t, t, t], -1), jnp.float32), achieved, *rest
-    )
+    memory = replay_buffer.add_episodes(memory, played, 0.04)
     none = jnp.array(0.0)
     batch = replay_buffer.sample_transitions(
         memory, replay_buffer.contact_episodes_first(memory), jax.random.key(0), 500, none, none, 0.1
     )
     reward = dict(zip(np.asarray(batch.observation[:, 0]).astype(int).tolist(), np.asarray(batch.reward), strict=True))
     cost = -sum(0.98**t * float(reward[t]) for t in range(6))
-    assert numpy_networks.cost_to_steps(np.float64(cost), 0.98) == pytest.approx(n)
+    assert value_formulas.cost_to_steps(np.float64(cost), 0.98) == pytest.approx(n)
     distances = np.linalg.norm(np.asarray(achieved[:, 1:] - goal[:, None]), axis=-1)
-    assert numpy_networks.first_step_at_goal(distances, 0.1) == n
+    assert value_formulas.first_step_at_goal(distances, 0.1) == n
 
 
 def test_workers_actor_is_the_learners_actor() -> None:
@@ -189,7 +184,8 @@ def test_workers_actor_is_the_learners_actor() -> None:
     state = fresh(config)
     x, g = np.random.default_rng(0).normal(size=(4, 3)), np.random.default_rng(1).normal(size=(4, 2))
     (actor,) = learner.export_actors(config, jax.tree.map(lambda leaf: leaf[None], state))
-    expected = ddpg.select_actions(state.nets, learner.network_inputs(state, jnp.asarray(x), jnp.asarray(g)))
+    inputs = state.normalisers.network_inputs(jnp.asarray(x), jnp.asarray(g))
+    expected = networks.policy_actions(state.nets.actor.online, inputs)
     np.testing.assert_allclose(actor(x, g), expected, rtol=1e-5, atol=1e-6)
 
 
@@ -201,13 +197,13 @@ def test_a_cycle_learns_the_same_alone_and_beside_others(algorithm: str) -> None
         for seed, relabel in ((0, 0.8), (1, 0.5))
     ]
     states = [fresh(c) for c in configs]
-    new = tuple(jnp.stack([part, part]) for part in episodes(16, 0))
+    new = jax.tree.map(lambda part: jnp.stack([part, part]), episodes(16, 0))
     both: learner.LearnerState = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
     together, _ = learner.compile_cycle(configs, SIZES)(both, learner.per_run_hyperparameters(configs), new)
     one = learner.init_learner_states(configs[1:2], SIZES, np.zeros((1, 1, 2)))
     key = np.array(one.key)
     alone, _ = learner.compile_cycle(configs[1:], SIZES)(
-        one, learner.per_run_hyperparameters(configs[1:]), tuple(p[1:] for p in new)
+        one, learner.per_run_hyperparameters(configs[1:]), jax.tree.map(lambda part: part[1:], new)
     )
     for a, b in zip(jax.tree.leaves(together), jax.tree.leaves(alone), strict=True):
         np.testing.assert_allclose(a[1], b[0], rtol=2e-3, atol=2e-5)
@@ -251,39 +247,33 @@ def test_targets_move_after_every_so_many_updates(monkeypatch: Any, count: int, 
 
 def test_one_ensemble_takes_less_than_half_of_the_arithmetic() -> None:
     """A cycle of FetchPush with the recipe ``half``, against DDPG with 160 updates of 1024 and an ensemble with 320."""
-    sizes, key = EnvDimensions(observation=25, goal=3, action=4, horizon=50, success=0.05), jax.random.key(0)
+    sizes = EnvDimensions(observation=25, goal=3, action=4, horizon=50, success=0.05)
 
     def operations(update: Any, nets: Any, count: int) -> float:
-        og, flags = jnp.zeros((1, count, 28)), jnp.zeros((1, count))
-        batch = networks.TransitionBatch(og, jnp.zeros((1, count, 4)), og, flags, flags > 0)
+        obs_goal, flags = jnp.zeros((1, count, 28)), jnp.zeros((1, count))
+        batch = networks.TransitionBatch(obs_goal, jnp.zeros((1, count, 4)), obs_goal, flags, flags > 0)
         return float(jax.jit(update).lower(nets, batch).cost_analysis()["flops"])
 
-    def of(algorithm: str, **given: Any) -> float:
-        config, module = (
-            Config("FetchPush-v4", algorithm=algorithm, **given).resolve_for_horizon(50),
-            algorithms.load_algorithm(algorithm),
-        )
-        knobs = {"action_l2": jnp.array(1.0)}
-        nets = module.init_networks(config, sizes, np.random.default_rng(0))
+    def agent_update(module: Any, **given: Any) -> float:
+        config = Config("FetchPush-v4", **given).resolve_for_horizon(50)
 
         def update(nets: Any, batch: networks.TransitionBatch) -> Any:
-            lessons = networks.CriticBatch(
-                batch.obs_goal[0], batch.action[0], module.critic_targets(config, nets, batch)[0]
-            )
-            return module.update_networks(config, knobs, nets, lessons, key)
+            y = module.critic_targets(config, nets, batch)[0]
+            critic_batch = networks.CriticBatch(batch.obs_goal[0], batch.action[0], y)
+            return module.update_agent(config, {"action_l2": jnp.array(1.0)}, nets, critic_batch)
 
-        return operations(update, nets, config.batch)
+        return operations(update, module.init_networks(config, sizes, np.random.default_rng(0)), config.batch)
 
     config = Config("FetchPush-v4", algorithm="ddpg").resolve_for_horizon(50)
-    rng = np.random.default_rng(0)
-    actor, members = ddpg.init_networks(config, sizes, rng), networks.init_value_ensemble(config, sizes, rng)
+    nets = ddpg.init_networks(config, sizes, np.random.default_rng(0))
 
-    def both(members: NetworkState, batch: networks.TransitionBatch) -> Any:
-        lessons = networks.value_ensemble_batches(config, members, lambda og: ddpg.select_actions(actor, og), batch)
-        return networks.update_value_ensemble(config, members, jax.tree.map(lambda x: x[0], lessons))
+    def ensemble_update(ensemble: NetworkState, batch: networks.TransitionBatch) -> Any:
+        shares = ddpg.divide_among_members(config, ensemble, nets.actor.online, batch)
+        return ddpg.update_ensemble(config, ensemble, jax.tree.map(lambda x: x[0], shares))
 
-    beside = operations(both, members, 3 * 1024)
-    assert 400 * of("critics", **RECIPES["half"]) < (160 * of("ddpg") + 320 * beside) / 2
+    separate = operations(ensemble_update, nets.ensemble, 3 * 1024)
+    together = agent_update(ensemble_ddpg, **RECIPES["half"])
+    assert 400 * together < (160 * agent_update(ddpg, algorithm="ddpg") + 320 * separate) / 2
 
 
 def test_a_growing_radius() -> None:

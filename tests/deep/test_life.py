@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small import TINY, load_policy, rollout_worker
+from small import TINY, rollout_worker
 
 from adagoal import resume, train
 from adagoal.api.certified_training import train_until_certified
 from adagoal.api.explore import explore
 from adagoal.core.errors import EnvironmentFailure, InputError
 from adagoal.core.file_io import read_json
-from adagoal.deep import Config, algorithms
+from adagoal.deep import Config
 from adagoal.deep.env_inspection import inspect_env
 from adagoal.deep.goal_envs import EnvDimensions, EnvSource
 from adagoal.deep.rollout_workers import EnvBatch, RolloutWorkers
@@ -177,20 +177,6 @@ def test_an_ignored_signal_stays_ignored() -> None:
             assert not stop.is_requested
     finally:
         signal.signal(signal.SIGHUP, before)
-
-
-def test_another_algorithm_is_one_file_and_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(algorithms.ALGORITHM_MODULES, "twin", "twin")
-    config = Config("point-mass", algorithm="twin", **TINY)
-    whole = train([config], out=tmp_path / "whole", workers=1)
-    assert whole.status == "done"
-    assert read_json(tmp_path / "whole" / "result.json")["method"] == "twin+her"
-    log = (tmp_path / "whole" / "log.csv").read_text().splitlines()
-    assert log[0].endswith("ensemble_loss,policy_loss,twin_loss")
-    train([config], out=tmp_path / "parts", observe=lambda history: False, workers=1)
-    resume(tmp_path / "parts", workers=1)
-    a, b = (load_policy(tmp_path / name) for name in ("whole", "parts"))
-    np.testing.assert_array_equal(a([0.1, 0.2, 0.0, 0.0], [0.5, 0.5]), b([0.1, 0.2, 0.0, 0.0], [0.5, 0.5]))
 
 
 def test_a_report_needs_a_training(tmp_path: Path) -> None:

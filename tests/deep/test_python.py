@@ -235,7 +235,7 @@ def test_an_environment_object_and_a_single_config() -> None:
 def test_a_training_on_an_object_goes_on_with_the_object(tmp_path: Path) -> None:
     stopped = adagoal.train(PointMass, mine, out=tmp_path, observe=lambda history: False, **TINY)
     assert stopped.status == "interrupted"
-    with pytest.raises(InputError, match=r"^uncertainty: is known when a training has come to its end"):
+    with pytest.raises(InputError, match=r"^uncertainty: is calibrated at the end of training"):
         stopped.policy.uncertainty(np.zeros(4), np.zeros(2))
     with pytest.raises(InputError, match=r"^env: the run in .* is on 'object:PointMass'; .* adagoal.resume\("):
         resume(tmp_path, goal_rule=mine, workers=1)
@@ -306,7 +306,7 @@ def test_a_policy_that_sees_what_was_achieved_needs_the_whole_observation() -> N
 
 
 def test_a_whole_observation_has_its_entry() -> None:
-    with pytest.raises(InputError, match=r"^observation: must have the entry 'observation'"):
+    with pytest.raises(InputError, match=r"^observation: must have the entries 'observation' and 'achieved_goal'"):
         policy(False)({"achieved_goal": [0.0]}, [5.0])
 
 

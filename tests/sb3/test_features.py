@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -66,3 +68,8 @@ def test_a_radius_that_grows_is_asked_at_every_choice() -> None:
     assert asked[0] == 0
     assert asked == sorted(asked)
     assert asked[-1] > 100
+
+
+def test_it_needs_no_jax() -> None:
+    code = "import sys; from adagoal.sb3 import ChooseGoals, ChosenGoal, EnsembleTD3; assert 'jax' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -16,8 +16,9 @@ from adagoal import goal_rules as rules
 from adagoal.core.errors import InputError
 from adagoal.core.types import Floats
 from adagoal.deep import pointmass  # noqa: F401  (registers the id)
+from adagoal.deep.config import DECLARABLE_GOAL_FIELDS, KNOWN_GOAL_FIELDS
 from adagoal.sb3 import ChooseGoals, ChosenGoal
-from adagoal.sb3.goal_callback import DECLARED, KNOWN, RecentStates
+from adagoal.sb3.goal_callback import RecentStates
 
 WIDE = 4.0
 """Candidates reach so far; the walls of the point-mass stand at 1.5."""
@@ -204,7 +205,12 @@ def test_relabelled_goals_are_seen_and_rewarded_and_no_episode_is_an_end() -> No
 
 
 @pytest.mark.parametrize(
-    "name", [n for n, rule in rules.BUILTIN_RULES.items() if rules.required_fields(rule, KNOWN) <= DECLARED]
+    "name",
+    [
+        name
+        for name, rule in rules.BUILTIN_RULES.items()
+        if rules.required_fields(rule, KNOWN_GOAL_FIELDS) <= DECLARABLE_GOAL_FIELDS
+    ],
 )
 def test_every_rule_can_choose(name: str) -> None:
     callback = chooser(name)

@@ -1,4 +1,4 @@
-"""Certificates for trained policies: from the folder of a training to the map of its goals."""
+"""``adagoal.certify``: find out which goals a trained policy reaches, with a guarantee."""
 
 from __future__ import annotations
 
@@ -40,46 +40,51 @@ def certify(
     workers: int = 0,
     observe: Callable[[int, int], bool | None] | None = None,
 ) -> Certification:
-    """Find out which goals the policy of a training reaches; nothing is saved.
+    """Certify, refute or leave open the cells of the goal space of a trained policy; nothing is saved.
 
     Parameters
     ----------
-    training: the folder of a training, or what :func:`adagoal.train` returned.
-    radius: L, a whole number of steps; at most those of an episode.
+    training: the folder of a run of ``adagoal.train``, or the result of :func:`adagoal.train`.
+    radius: L, in steps; at most the steps of an episode.
     success, slack: a cell is certified for a probability of ``success - slack`` and refuted below ``success``.
     delta: probability of one wrong verdict or more, all cells together.
-    rollouts: at most so many; by default as many as it takes. Must be given where ``slack`` is 0.
-    halvings: of the goal space, at most; 6 make 64 cells.
-    run: which of the runs trained side by side.
-    test_goals: the goal space; by default that of the training's tests.
-    seed: decides everything; the number of ``workers`` (0: one per core) does not matter.
+    rollouts: most rollouts; by default as many as it takes. Must be given if ``slack`` is 0.
+    halvings: levels of halving of the goal space; 6 give up to 64 cells.
+    run: index of the run, if trained with several seeds.
+    test_goals: the goal space; by default that of the run's tests.
+    seed: of goals and starts; the result does not depend on the number of ``workers`` (0: one per core).
     env, trust: as in :meth:`adagoal.deep.TrainResult.evaluate`.
-    observe: called as ``observe(open cells, rollouts)`` before every round; ends the certification by returning False.
+    observe: called as ``observe(open cells, rollouts)`` before every round; False ends the certification.
+
+    Example
+    -------
+    >>> certification = adagoal.certify("runs/push", radius=50)  # doctest: +SKIP
+    >>> certification.share("certified")  # doctest: +SKIP
     """
     claim = Claim(radius, success, delta, slack, halvings, rollouts)
     check_integer("seed", seed, 0, 2**31 - 1)
     check_integer("workers", workers, 0, 1024)
     require_deep_extra()
     from adagoal.deep import certification
-    from adagoal.deep.policy_evaluation import open_certification_rollouts as playing
+    from adagoal.deep.policy_evaluation import open_certification_rollouts
 
     policy, config, source, steps = _load_trained_policy(training, run, env, trust)
-    goals, processes = test_goals or config.test_goals, workers or os.cpu_count() or 1
-    rolling = playing(policy, source, config.horizon, goals, radius, seed, processes)
-    with stop_on_signals(at_once=True) as stop, rolling as (space, reach):
+    goals, n_workers = test_goals or config.test_goals, workers or os.cpu_count() or 1
+    rollout_pool = open_certification_rollouts(policy, source, config.horizon, goals, radius, seed, n_workers)
+    with stop_on_signals(at_once=True) as stop, rollout_pool as (sample, reach):
 
-        def going(open_cells: int, played: int) -> bool:
+        def proceed(open_cells: int, played: int) -> bool:
             return not stop.is_requested and call_observer(observe, open_cells, played)
 
-        found = certification.certify_cells(claim, space, reach, seed, going)
-    facts = {"env": policy.env, "run": run, "steps": steps, "test_goals": goals, "seed": seed}
-    return dataclasses.replace(found, about=facts | {"policy": policy.fingerprint()})
+        result = certification.certify_cells(claim, sample, reach, seed, proceed)
+    about = {"env": policy.env, "run": run, "steps": steps, "test_goals": goals, "seed": seed}
+    return dataclasses.replace(result, about=about | {"policy": policy.fingerprint()})
 
 
 def _load_trained_policy(
     training: str | Path | TrainResult, run: int, env: Any, trust: bool
 ) -> tuple[GoalPolicy, Config, EnvSource, int]:
-    """Policy and settings of one of the runs of a training, what makes its environment, and how long it was trained."""
+    """Policy, settings, environment and training steps of a run."""
     from adagoal.runs import training_files
     from adagoal.runs.folder_reader import read_saved_run
     from adagoal.runs.train_result import TrainResult
@@ -90,9 +95,14 @@ def _load_trained_policy(
         source = training.env_source(env, trust, "adagoal.certify({}, env=...)")
         return training.policies[run], config, source, int(training.curve(run)[-1]["steps"])
 
-    def read_in(saved: SavedRun) -> tuple[TrainingRecord, GoalPolicy]:
-        about = training_files.read_training_record(saved)
-        return about, training_files.read_policy(saved, about, run)
+    def read(saved: SavedRun) -> tuple[TrainingRecord, GoalPolicy]:
+        record = training_files.read_training_record(saved)
+        return record, training_files.read_policy(saved, record, run)
 
-    about, policy = read_saved_run(check_folder_path("training", training), read_in)
-    return policy, about.configs[run], about.env_source(env, trust, "adagoal.certify({}, env=...)"), about.data["steps"]
+    record, policy = read_saved_run(check_folder_path("training", training), read)
+    return (
+        policy,
+        record.configs[run],
+        record.env_source(env, trust, "adagoal.certify({}, env=...)"),
+        record.data["steps"],
+    )

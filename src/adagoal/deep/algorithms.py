@@ -1,9 +1,13 @@
-"""The seam between the training loop and the algorithm that learns to act.
+"""The interface of a learning algorithm, and the registry of algorithms.
 
-An algorithm is a module with the six functions of :class:`Algorithm`, and a line in :data:`ALGORITHM_MODULES`. Goal
-selection, replay with hindsight, the normalisers and the value ensemble know nothing else of it; exploration noise is
-added by the workers. ``nets`` is whatever the algorithm keeps: a tree of arrays of one run, with every pair of online
-and target weights a :class:`adagoal.deep.networks.NetworkState`, whose target the loop moves.
+An algorithm is a module with the five functions of :class:`Algorithm`, and one line in :data:`ALGORITHM_MODULES`. It
+owns its networks, its batches (what it samples from the replay buffer, and how it relabels goals), its updates, and the
+D and E that goal rules see. The training loop owns the rest: rollouts, the replay buffer, the normalisers, goal
+selection and checkpoints. Rollout workers add the exploration noise.
+
+``nets`` stands for the networks: any tree of arrays, of one run. The learner maps all functions over the runs of a
+training (``jax.vmap``) and compiles them, so they must be pure JAX functions. ``config`` is static. Settings that may
+differ between runs must be read from ``experience.hyperparameters`` instead (fields declared ``per_run``).
 """
 
 from __future__ import annotations
@@ -17,49 +21,46 @@ if TYPE_CHECKING:
 
     from adagoal.deep.config import Config
     from adagoal.deep.goal_envs import EnvDimensions
-    from adagoal.deep.networks import CriticBatch, LayerWeights, TransitionBatch
+    from adagoal.deep.networks import LayerWeights
+    from adagoal.deep.replay_buffer import Experience
 
 ALGORITHM_MODULES = {"critics": "adagoal.deep.ensemble_ddpg", "ddpg": "adagoal.deep.ddpg"}
-"""Modules by the name that the setting ``algorithm`` gives them; imported on use, as they need JAX."""
+"""Modules by the value of the setting ``algorithm``. They are imported on use, because they need JAX."""
 
 
 class Algorithm(Protocol):
-    """What the loop asks of an algorithm."""
+    """Functions of an algorithm's module."""
 
     def init_networks(self, config: Config, sizes: EnvDimensions, rng: np.random.Generator) -> Any:
-        """Fresh ``nets``."""
+        """Initial ``nets``, made with NumPy. ``rng`` may be used for ``uniform(low, high, shape)`` only."""
         ...
 
-    def critic_targets(self, config: Config, nets: Any, batch: TransitionBatch) -> Array:
-        """What critics are to say of batches ``[..., B]``: ``[..., B]``, or ``[..., J, B]`` with targets of their own.
+    def learn(
+        self, config: Config, nets: Any, experience: Experience, keys: Array, needs_values: bool
+    ) -> tuple[Any, dict[str, Array]]:
+        """Return the ``nets`` after the updates of one cycle, and mean losses by name.
 
-        It may look at the target networks only, since it is asked for several updates at once.
+        ``keys`` are three independent random keys. ``needs_values`` is False if no goal rule looks at D or E, so
+        networks that only serve :meth:`distance_and_error` need no update.
         """
         ...
 
-    def update_networks(
-        self, config: Config, knobs: dict[str, Array], nets: Any, batch: CriticBatch, key: Array
-    ) -> tuple[Any, dict[str, Array]]:
-        """One update from one batch: the nets, and the losses by name. ``knobs``: the settings that are per run."""
-        ...
-
-    def select_actions(self, nets: Any, og: Array) -> Array:
-        """Noise-free actions ``[..., A]`` in [-1, 1] for normalised (observation, goal) ``[..., O + G]``."""
+    def distance_and_error(self, config: Config, nets: Any, obs_goal: Array, key: Array) -> tuple[Array, Array]:
+        """D in steps and E, each ``[...]``, for network inputs ``[..., O + G]``."""
         ...
 
     def actor_layers(self, nets: Any) -> LayerWeights:
-        """The layers of :func:`adagoal.deep.numpy_networks.forward_actor` that give the same actions as
-        :meth:`select_actions`: for the workers."""
+        """Layers of the actor, for :class:`adagoal.deep.numpy_networks.NumpyActor`."""
         ...
 
-    def ensemble_layers(self, nets: Any) -> LayerWeights | None:
-        """The algorithm's own ensemble, stacked along a leading axis J, with the activation
-        :func:`adagoal.deep.ensemble_ddpg.critic_activation`; None where D and E are for a separate one
-        (:mod:`adagoal.deep.networks`).
+    def critic_layers(self, nets: Any, needs_values: bool) -> tuple[LayerWeights, bool] | None:
+        """Layers of the critics for :class:`adagoal.deep.numpy_networks.NumpyCritics`, and whether they are normalised.
+
+        The policy computes D and E from them without JAX. None: the policy acts, but has no D and E.
         """
         ...
 
 
 def load_algorithm(name: str) -> Algorithm:
-    """The algorithm of a name."""
+    """Import the algorithm of this name."""
     return cast(Algorithm, importlib.import_module(ALGORITHM_MODULES[name]))

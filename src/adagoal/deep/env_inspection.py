@@ -1,8 +1,8 @@
-"""What can be known of an environment before training: its sizes, its ball of success, and whether it is one of ours.
+"""Inspection of an environment before training: sizes, radius of success, goal spaces. Unsuitable ones are refused.
 
-Success and reward are those of ``compute_reward``, which must be sparse with a ball around the goal, whatever the
-info says (Fetch, Maze, HandReach, panda-gym): :func:`measure_success_radius` measures its radius by bisection, and a
-few random steps check that nothing else decides. Everything that does not fit is refused in one line.
+``compute_reward`` must be sparse and reward a ball around the goal, whatever the info says (Fetch, Maze, HandReach and
+panda-gym do). :func:`measure_success_radius` measures the radius of the ball by bisection, and a few random steps check
+that the reward depends on nothing else.
 """
 
 from __future__ import annotations
@@ -35,11 +35,67 @@ from adagoal.parallel.worker_process import FunctionCaller
 
 GOAL_OBSERVATION_KEYS = ("observation", "achieved_goal", "desired_goal")
 MAX_RANDOM_STEPS = 24
-"""Random steps that look at an environment, at most."""
-N_EXTRA_RESETS, EQUALITY_TOLERANCE = 4, 1e-5
-"""Other beginnings that are looked at, where nothing moves; what counts as the same number."""
-MAX_OBSERVATION_SIZE = 10_000
-"""Numbers in an observation, at most."""
+"""Random steps that check an environment, at most: enough for something to move, and fast everywhere."""
+SUCCESS_RADIUS_SCHEMA: dict[str, Any] = {"type": "number", "minimum": 0}
+_ACTION_ENDS_SCHEMA = {"type": "array", "minItems": 1, "maxItems": 100_000, "items": {"type": "number"}}
+ENV_FACTS_SCHEMA = object_schema(
+    observation=COUNT_SCHEMA,
+    goal=COUNT_SCHEMA,
+    action=COUNT_SCHEMA,
+    low=_ACTION_ENDS_SCHEMA,
+    high=_ACTION_ENDS_SCHEMA,
+    success=SUCCESS_RADIUS_SCHEMA,
+)
+"""Schema of :func:`env_facts` in a checkpoint."""
+
+
+class EnvInspection(NamedTuple):
+    """Result of an inspection."""
+
+    sizes: EnvDimensions
+    goal_samplers: list[GoalSampler]  # in the order of the request
+    table_box: Floats | None  # of Fetch (adagoal.deep.goal_samplers.fetch_table_box)
+
+
+def inspect_env(source: EnvSource, horizon: int, goal_spaces: Sequence[tuple[str, str]]) -> EnvInspection:
+    """Inspect an environment; ``goal_spaces`` are arguments of :func:`adagoal.deep.goal_samplers.make_goal_sampler`.
+
+    With a ``step_timeout`` it runs in a process of its own, which a step that takes longer kills.
+    """
+    if source.step_timeout is None:
+        return _inspect_here(source, horizon, goal_spaces)
+    worker = make_rollout_process(FunctionCaller)
+    worker.start()
+    try:
+        worker.send("call", _inspect_and_pickle, source, horizon, goal_spaces)
+        with explain_worker_exit(source):
+            inspection: EnvInspection = cloudpickle.loads(worker.receive())
+    finally:
+        worker.stop()
+    return inspection
+
+
+def _inspect_and_pickle(source: EnvSource, horizon: int, goal_spaces: Sequence[tuple[str, str]]) -> bytes:
+    # cloudpickle, because goal samplers are closures
+    pickled: bytes = cloudpickle.dumps(_inspect_here(source, horizon, goal_spaces))
+    return pickled
+
+
+def _inspect_here(source: EnvSource, horizon: int, goal_spaces: Sequence[tuple[str, str]]) -> EnvInspection:
+    env = source.make_env()
+    if source.step_timeout is not None:
+        for name in ("reset", "step"):
+            setattr(env, name, functools.partial(_call_with_timeout, source.step_timeout, getattr(env, name)))
+    sizes = measure_dimensions(env, source, horizon)
+    samplers = [goal_samplers.make_goal_sampler(env, name, text) for name, text in goal_spaces]
+    inspection = EnvInspection(sizes, samplers, goal_samplers.fetch_table_box(env))
+    env.close()
+    return inspection
+
+
+def _call_with_timeout(seconds: float, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with kill_after_timeout(seconds):
+        return call(*args, **kwargs)
 
 
 def measure_dimensions(env: Any, source: EnvSource, horizon: int) -> EnvDimensions:
@@ -53,28 +109,28 @@ def measure_dimensions(env: Any, source: EnvSource, horizon: int) -> EnvDimensio
     observation, achieved, vector = (_read_observation_entry(name, seen, key) for key in GOAL_OBSERVATION_KEYS)
     if vector.shape != achieved.shape:
         raise InputError(f"{name}: achieved and desired goals differ in size ({achieved.size}, {vector.size})", "env")
-    seen, states, infos = _take_random_steps(env, name)
+    states, infos = _take_random_steps(env, name)
     success = measure_success_radius(env, name, goal, infos[0])
     _check_reward_is_ball(env, name, goal, states, infos, success)
-    apart = not _contains_achieved_goal(states, env, name)
+    with_achieved = not _contains_achieved_goal(states, env, name)
     low, high = (tuple(np.asarray(end, np.float64).reshape(-1).tolist()) for end in (action.low, action.high))
     return EnvDimensions(
-        observation.size + apart * vector.size,
-        vector.size,
-        len(low),
-        limit,
-        success,
-        _check_goal_is_taken(env, source, vector),
-        apart,
-        low,
-        high,
-        action.shape,
-        is_instance_of(env, FETCH_CLASS),
+        observation=observation.size + with_achieved * vector.size,
+        goal=vector.size,
+        action=len(low),
+        horizon=limit,
+        success=success,
+        accepts_goals=_check_goal_is_taken(env, source, vector),
+        with_achieved=with_achieved,
+        low=low,
+        high=high,
+        shape=action.shape,
+        is_fetch=is_instance_of(env, FETCH_CLASS),
     )
 
 
 def _check_spaces(env: Any, name: str) -> spaces.Box:
-    """The action space, where the spaces are those of a goal-conditioned environment."""
+    """The action space, if the spaces are those of a goal-conditioned environment."""
     space = env.observation_space
     if not isinstance(space, spaces.Dict) or any(key not in space.spaces for key in GOAL_OBSERVATION_KEYS):
         wanted = f"its observations must be a Dict of {', '.join(GOAL_OBSERVATION_KEYS)}"
@@ -96,7 +152,7 @@ def _is_made_of_boxes(space: Any) -> bool:
 
 
 def declared_time_limit(env: Any) -> int:
-    """Steps after which the environment ends an episode: as it is registered, or wrapped; 0 where it says nothing."""
+    """Steps after which the environment ends an episode, from its registration or a wrapper; 0 if neither has one."""
     return _registered_time_limit(env) or find_time_limit(env) or 0
 
 
@@ -105,75 +161,73 @@ def _registered_time_limit(env: Any) -> int:
 
 
 def _resolve_horizon(env: Any, name: str, horizon: int) -> int:
-    """T, the steps of an episode."""
-    own = _registered_time_limit(env)
-    if own and horizon > own:
-        raise InputError(f"{name} ends its episodes after {own} steps; accepted 1 to {own}", name="horizon")
+    registered = _registered_time_limit(env)
+    if registered and horizon > registered:
+        text = f"{name} ends its episodes after {registered} steps; accepted 1 to {registered}"
+        raise InputError(text, name="horizon")
     limit = horizon or declared_time_limit(env)
     if not limit:
         raise InputError(f"{name} has no time limit of its own; give 1 to 1000000 steps", name="horizon")
     return int(limit)
 
 
-def _read_observation_entry(name: str, seen: Any, key: str) -> Floats:
-    """One entry of an observation as a vector."""
+def _read_observation_entry(name: str, seen: Any, key: str, max_size: int = 10_000) -> Floats:
     try:
         vector = flatten_numbers(seen[key])
     except (TypeError, ValueError, KeyError) as error:
         raise InputError(f"{name}: {key} holds no numbers that can be read ({error})", name="env") from error
-    if not 0 < vector.size <= MAX_OBSERVATION_SIZE:
-        raise InputError(f"{name}: {key} has {vector.size} numbers; accepted 1 to {MAX_OBSERVATION_SIZE}", name="env")
+    if not 0 < vector.size <= max_size:
+        raise InputError(f"{name}: {key} has {vector.size} numbers; accepted 1 to {max_size}", name="env")
     return vector
 
 
-def _take_random_steps(env: Any, name: str) -> tuple[Any, list[tuple[Floats, Floats]], list[dict[str, Any]]]:
-    """A few random steps: the last observation, (observation, achieved goal) pairs, and the infos."""
-    rng = np.random.default_rng(0)
-    box = env.action_space
-    states, infos = [], []
+State = tuple[Floats, Floats]
+"""An observation and the achieved goal, as vectors."""
+
+
+def _read_state(seen: Any) -> State:
+    return flatten_numbers(seen["observation"]), flatten_numbers(seen["achieved_goal"])
+
+
+def _take_random_steps(env: Any, name: str) -> tuple[list[State], list[dict[str, Any]]]:
+    """States of an episode with random actions, and the info of each step."""
+    rng, box = np.random.default_rng(0), env.action_space
+    infos = []
     with convert_env_exceptions(name):
-        seen, info = env.reset(seed=0)
+        seen, _ = env.reset(seed=0)
+        states = [_read_state(seen)]
         for _ in range(MAX_RANDOM_STEPS):
-            states.append((flatten_numbers(seen["observation"]), flatten_numbers(seen["achieved_goal"])))
             seen, _, terminated, truncated, info = env.step(rng.uniform(box.low, box.high).astype(box.dtype))
+            states.append(_read_state(seen))
             infos.append(info)
             if terminated or truncated:
                 break
-        states.append((flatten_numbers(seen["observation"]), flatten_numbers(seen["achieved_goal"])))
-    return seen, states, infos
+    return states, infos
 
 
-def _contains_achieved_goal(states: list[tuple[Floats, Floats]], env: Any, name: str) -> bool:
-    """Whether every coordinate of the achieved goal is one of the observation.
-
-    Something that has never moved may be equal to anything, such as a box that nobody has pushed: then a few other
-    beginnings are looked at, and where it is in the same place in all of them, the answer is no.
-    """
+def _contains_achieved_goal(states: list[State], env: Any, name: str) -> bool:
+    """Whether every coordinate of the achieved goal is one of the observation."""
+    # An object that random actions never moved may equal some coordinate by chance. Then other starts are compared as
+    # well. If it has the same position in all of them, nothing is known, and the answer is no.
     if not _achieved_goal_moves(states):
         with convert_env_exceptions(name):
-            seen = [env.reset(seed=seed)[0] for seed in range(1, 1 + N_EXTRA_RESETS)]
-        states = states + [
-            (flatten_numbers(each["observation"]), flatten_numbers(each["achieved_goal"])) for each in seen
-        ]
+            states = states + [_read_state(env.reset(seed=seed)[0]) for seed in range(1, 5)]
     observations, achieved = (np.stack(part) for part in zip(*states, strict=True))
-    same = np.abs(observations[:, :, None] - achieved[:, None, :]).max(0) <= EQUALITY_TOLERANCE
+    same = np.abs(observations[:, :, None] - achieved[:, None, :]).max(0) <= 1e-5
     return bool(same.any(0).all()) and _achieved_goal_moves(states)
 
 
-def _achieved_goal_moves(states: list[tuple[Floats, Floats]]) -> bool:
-    """Whether the achieved goal is not the same in all of them."""
-    return bool(np.ptp(np.stack([achieved for _, achieved in states]), axis=0).max() > EQUALITY_TOLERANCE)
+def _achieved_goal_moves(states: list[State]) -> bool:
+    return bool(np.ptp(np.stack([achieved for _, achieved in states]), axis=0).max() > 1e-5)
 
 
 def measure_success_radius(env: Any, name: str, goal: Any, info: dict[str, Any]) -> float:
-    """Radius of the ball around ``goal`` in which ``compute_reward`` says success, found by bisection."""
+    """Radius of the ball around ``goal`` in which ``compute_reward`` says success, by bisection."""
     if not env.has_wrapper_attr("compute_reward"):
         raise InputError(f"{name} has no compute_reward(achieved_goal, desired_goal, info)", name="env")
     centre = flatten_numbers(goal)
-    best, far = (
-        _call_compute_reward(env, name, goal, goal, info),
-        _call_compute_reward(env, name, unflatten_like(goal, centre + 1e3), goal, info),
-    )
+    best = _call_compute_reward(env, name, goal, goal, info)
+    far = _call_compute_reward(env, name, unflatten_like(goal, centre + 1e3), goal, info)
     rng = np.random.default_rng(0)
     radii = []
     for _ in range(4):
@@ -186,25 +240,17 @@ def measure_success_radius(env: Any, name: str, goal: Any, info: dict[str, Any])
 
 
 def _find_reward_edge(env: Any, name: str, goal: Any, direction: Floats, best: float, far: float, info: Any) -> float:
-    """Where, in a direction, the reward changes from ``best`` to ``far``."""
+    """Distance at which, in this direction, the reward changes from ``best`` to ``far``."""
     low, high, centre = 0.0, 1e3, flatten_numbers(goal)
-    form = unflatten_like(_convert_goal_to_float(goal), centre)
     for _ in range(60):
-        middle = 0.5 * (low + high)
-        value = _call_compute_reward(env, name, unflatten_like(form, centre + middle * direction), goal, info)
+        middle = 0.5 * (low + high)  # in floats, as integer goals would round it
+        value = _call_compute_reward(
+            env, name, unflatten_like(goal, centre + middle * direction, np.float64), goal, info
+        )
         if value not in (best, far):
             raise InputError(f"{name} has a dense reward; hindsight needs the sparse variant of the id", name="env")
         low, high = (middle, high) if value == best else (low, middle)
     return low
-
-
-def _convert_goal_to_float(goal: Any) -> Any:
-    """The goal with real numbers, also where its own are whole."""
-    if isinstance(goal, dict):
-        return {key: _convert_goal_to_float(part) for key, part in goal.items()}
-    if isinstance(goal, tuple):
-        return tuple(_convert_goal_to_float(part) for part in goal)
-    return np.asarray(goal, np.float64)
 
 
 def _call_compute_reward(env: Any, name: str, achieved: Any, goal: Any, info: Any) -> float:
@@ -213,34 +259,31 @@ def _call_compute_reward(env: Any, name: str, achieved: Any, goal: Any, info: An
 
 
 def _check_reward_is_ball(
-    env: Any, name: str, goal: Any, states: list[tuple[Floats, Floats]], infos: list[Any], success: float
+    env: Any, name: str, goal: Any, states: list[State], infos: list[Any], success: float
 ) -> None:
-    """Whether the reward of what was achieved on the way depends on the distance to the goal alone, not on the info."""
+    """Check on played states that the reward depends on the distance to the goal alone, and not on the info."""
     best = _call_compute_reward(env, name, goal, goal, infos[0])
     for (_, achieved), info in zip(states[1:], infos, strict=True):
         for centre in (flatten_numbers(goal), achieved):
-            away = float(np.linalg.norm(achieved - centre))
-            if abs(away - success) < 1e-6 * (1.0 + success):
+            distance = float(np.linalg.norm(achieved - centre))
+            if abs(distance - success) < 1e-6 * (1.0 + success):  # on the edge rounding decides
                 continue
-            reached = (
-                _call_compute_reward(env, name, unflatten_like(goal, achieved), unflatten_like(goal, centre), info)
-                == best
-            )
-            if reached != (away <= success):
+            pair = unflatten_like(goal, achieved), unflatten_like(goal, centre)
+            if (_call_compute_reward(env, name, *pair, info) == best) != (distance <= success):
                 text = "its compute_reward depends on more than the distance to the goal; that is not supported"
                 raise InputError(f"{name}: {text}", name="env")
 
 
 def _check_goal_is_taken(env: Any, source: EnvSource, own: Floats) -> bool:
-    """Whether the environment takes the goal that it is told."""
-    tell = source.find_goal_setter(env)
-    if tell is None:
+    """Whether the environment shows a goal that was set; an error if the user's ``set_goal`` has no effect."""
+    set_goal = source.find_goal_setter(env)
+    if set_goal is None:
         return False
     with convert_env_exceptions(source.name):
         others = [flatten_numbers(env.reset(seed=seed)[0]["desired_goal"]) for seed in range(1, 5)]
         other = max(others, key=lambda goal: float(np.abs(goal - own).max()))
         seen, _ = env.reset(seed=0)
-        tell(unflatten_like(seen["desired_goal"], other))
+        set_goal(unflatten_like(seen["desired_goal"], other))
         box = env.action_space
         seen, *_ = env.step(((box.low + box.high) / 2).astype(box.dtype))
         taken = bool(np.allclose(flatten_numbers(seen["desired_goal"]), other, atol=1e-5))
@@ -249,64 +292,7 @@ def _check_goal_is_taken(env: Any, source: EnvSource, own: Floats) -> bool:
     return taken
 
 
-# What must be known of an environment before it is played for long: its sizes, and where goals are drawn from.
-#
-# It is found out here; where resets and steps are timed, in a process of its own, which one that takes longer ends.
-
-
-class EnvInspection(NamedTuple):
-    """What was found."""
-
-    sizes: EnvDimensions
-    goal_samplers: list[GoalSampler]
-    """As they were asked for."""
-    table_box: Floats | None
-    """That of Fetch (:func:`adagoal.deep.goal_samplers.fetch_table_box`)."""
-
-
-def inspect_env(source: EnvSource, horizon: int, spaces: Sequence[tuple[str, str]]) -> EnvInspection:
-    """Look at an environment; ``spaces`` are settings and their texts, as for :func:`goalspace.goal_space`."""
-    if source.step_timeout is None:
-        return _inspect_here(source, horizon, spaces)
-    worker = make_rollout_process(FunctionCaller)
-    worker.start()
-    try:
-        worker.send("call", _inspect_and_pickle, source, horizon, spaces)
-        with explain_worker_exit(source):
-            inspection: EnvInspection = cloudpickle.loads(worker.receive())
-    finally:
-        worker.stop()
-    return inspection
-
-
-def _inspect_and_pickle(source: EnvSource, horizon: int, spaces: Sequence[tuple[str, str]]) -> bytes:
-    """Return the inspection pickled: goal samplers are functions, which plain pickle rejects."""
-    pickled: bytes = cloudpickle.dumps(_inspect_here(source, horizon, spaces))
-    return pickled
-
-
-def _inspect_here(source: EnvSource, horizon: int, spaces: Sequence[tuple[str, str]]) -> EnvInspection:
-    env = source.make_env()
-    if source.step_timeout is not None:
-        for name in ("reset", "step"):
-            setattr(env, name, functools.partial(_call_with_timeout, source.step_timeout, getattr(env, name)))
-    sizes = measure_dimensions(env, source, horizon)
-    found = EnvInspection(
-        sizes, [goal_samplers.make_goal_sampler(env, *space) for space in spaces], goal_samplers.fetch_table_box(env)
-    )
-    env.close()
-    return found
-
-
-def _call_with_timeout(seconds: float, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    with kill_after_timeout(seconds):
-        return call(*args, **kwargs)
-
-
-# Whether an environment that is given again is like the one of a run: what is kept of it, and what may not differ.
-
-
-DIMENSION_TEXTS = {
+_FACT_DESCRIPTIONS = {
     "observation": "the size of observations",
     "goal": "the size of goals",
     "action": "the size of actions",
@@ -314,34 +300,20 @@ DIMENSION_TEXTS = {
     "high": "the high end of actions",
     "success": "the radius of success",
 }
-SUCCESS_RADIUS_SCHEMA: dict[str, Any] = {"type": "number", "minimum": 0}
-_ENDS = {"type": "array", "minItems": 1, "maxItems": 100_000, "items": {"type": "number"}}
-ENV_FACTS_SCHEMA = object_schema(
-    observation=COUNT_SCHEMA,
-    goal=COUNT_SCHEMA,
-    action=COUNT_SCHEMA,
-    low=_ENDS,
-    high=_ENDS,
-    success=SUCCESS_RADIUS_SCHEMA,
-)
-"""What a checkpoint holds of the environment."""
 
 
 def env_facts(sizes: EnvDimensions) -> dict[str, Any]:
-    """What is kept, JSON-ready."""
-    return {name: list(x) if isinstance(x := getattr(sizes, name), tuple) else x for name in DIMENSION_TEXTS}
+    """Facts about an environment that a checkpoint stores, JSON-ready."""
+    return {name: list(x) if isinstance(x := getattr(sizes, name), tuple) else x for name in _FACT_DESCRIPTIONS}
 
 
-def check_same_env(name: str, known: Mapping[str, Any], sizes: EnvDimensions) -> None:
-    """Whether an environment of this name and these sizes is like the one of which so much is known."""
-    for entry, was in known.items():
+def check_same_env(name: str, facts: Mapping[str, Any], sizes: EnvDimensions) -> None:
+    """Raise an InputError if an environment differs from the stored facts."""
+    for entry, before in facts.items():
         now = getattr(sizes, entry)
-        if np.shape(was) != np.shape(now) or not np.allclose(was, now, rtol=1e-3, atol=0.0):
-            text = (
-                f"{name} is not that of the run: "
-                f"{DIMENSION_TEXTS[entry]} is {_format_numbers(now)}, and was {_format_numbers(was)}"
-            )
-            raise InputError(text, name="env")
+        if np.shape(before) != np.shape(now) or not np.allclose(before, now, rtol=1e-3, atol=0.0):
+            found = f"{_FACT_DESCRIPTIONS[entry]} is {_format_numbers(now)}, and was {_format_numbers(before)}"
+            raise InputError(f"{name} is not that of the run: {found}", name="env")
 
 
 def _format_numbers(numbers: Any) -> str:

@@ -1,4 +1,4 @@
-"""From (D, E) of N candidate goals to the goal of each episode, through the rules of :mod:`adagoal.goal_rules`."""
+"""Goal selection: candidate goals, their D and E, and the goal that a rule of :mod:`adagoal.goal_rules` picks."""
 
 from __future__ import annotations
 
@@ -16,167 +16,138 @@ from adagoal.core.types import Floats, Singles
 from adagoal.deep import learner
 from adagoal.deep.config import KNOWN_GOAL_FIELDS, ONWARD_GOAL_FIELDS, Config
 from adagoal.deep.goal_samplers import GoalSampler
-from adagoal.deep.learner import LearnerState, compile_values
+from adagoal.deep.learner import LearnerState
+from adagoal.deep.value_formulas import make_goal_info
 
 
 class GoalSelector:
-    """Chooses goals for S runs."""
+    """Chooses the goals of S runs; ``rule`` is the function behind the setting ``function:NAME``."""
 
     def __init__(
         self,
         configs: Sequence[Config],
-        train: Sequence[GoalSampler],
-        test: Sequence[GoalSampler],
-        per_cycle: int,
+        train_samplers: Sequence[GoalSampler],
+        test_samplers: Sequence[GoalSampler],
+        steps_per_cycle: int,
         rule: goal_rules.GoalRule | None = None,
     ) -> None:
-        self.configs, self.train_samplers, self.test_samplers, self.steps_per_cycle = configs, train, test, per_cycle
+        self.configs, self.steps_per_cycle = configs, steps_per_cycle
+        self.train_samplers, self.test_samplers = train_samplers, test_samplers
         self.rules = [_resolve_run_rule(config, rule) for config in configs]
         self.is_value_free = not any(config.needs_ensemble or config.needs_density for config in configs)
-        self._estimate_values = compile_values(configs)
-        self._sample_experience = None
-        # a function of the user's may declare more than its configuration, which holds its name alone, can know
+        self._estimate_values = learner.compile_values(configs)
+        # asked of the rules, not of the configs: a config holds only the name of a user's function
         self.required_fields = [goal_rules.required_fields(own, KNOWN_GOAL_FIELDS) for own in self.rules]
+        self._sample_experience = None
         if any("experienced" in needs for needs in self.required_fields):
-            first = configs[0]
-            count = first.episodes * (first.candidates - first.candidates // 2)
-            self._sample_experience = learner.compile_experience(configs, count)
+            n_achieved = configs[0].candidates - configs[0].candidates // 2
+            self._sample_experience = learner.compile_experience(configs[0].episodes * n_achieved, len(configs))
         self._running_compilations: list[Future[Any]] = []
 
-    def compile_ahead(self, like: LearnerState, shapes: Sequence[tuple[int, int]], beside: Executor) -> None:
-        """Compile :meth:`_evaluate_goals` for pairs (starts, goals of each) while something else is done."""
-        S, O, G = len(self.configs), like.replay.observation.shape[-1], like.replay.goal.shape[-1]
+    def compile_ahead(self, state_shapes: LearnerState, shapes: Sequence[tuple[int, int]], executor: Executor) -> None:
+        """Compile the goal values in threads, for pairs (starts B, goals N of each)."""
+        S, O, G = len(self.configs), state_shapes.replay.observation.shape[-1], state_shapes.replay.goal.shape[-1]
         keys = jax.eval_shape(lambda: self._random_keys(StreamPurpose.CANDIDATE_VALUES))
-        for B, N in shapes:
+
+        def compile_values(B: int, N: int) -> Any:
             start, goal = np.zeros((S, B, O), np.float32), np.zeros((S, B, N, G), np.float32)
-            self._running_compilations.append(
-                beside.submit(
-                    lambda start, goal: self._estimate_values.lower(like, start, goal, keys).compile(), start, goal
-                )
-            )
+            return self._estimate_values.lower(state_shapes, start, goal, keys).compile()
+
+        self._running_compilations += [executor.submit(compile_values, B, N) for B, N in shapes]
 
     def _random_keys(self, purpose: StreamPurpose, *indices: int) -> Any:
-        """Return the random keys ``[S]`` of all runs."""
+        """Random keys ``[S]``."""
         return learner.wrap_threefry_key(
             np.stack([jax_key_data(config.seed, purpose, *indices) for config in self.configs])
         )
 
-    def _evaluate_goals(self, state: LearnerState, starts: Singles, goals: Floats, keys: Any) -> list[Floats]:
-        """D, sigma and the density ``[S, B, N]`` of goals ``[S, B, N, goal]`` from starts ``[S, B, observation]``."""
-        while self._running_compilations:
+    def _goal_values(self, state: LearnerState, starts: Singles, goals: Floats, keys: Any) -> list[Floats]:
+        """D, E and the density ``[S, B, N]`` of goals ``[S, B, N, G]`` from starts ``[S, B, O]``."""
+        while self._running_compilations:  # JAX would compile the same program once more while a thread does
             self._running_compilations.pop().result()
         return [np.asarray(x, np.float64) for x in self._estimate_values(state, starts, goals.astype(np.float32), keys)]
 
     def choose_goals(self, state: LearnerState, starts: Singles, cycle: int) -> tuple[Floats, list[dict[str, float]]]:
-        """Training goals ``[S, B, goal]`` for the starts ``[S, B, observation]``, and means of what was known."""
+        """Training goals ``[S, B, G]`` for the starts ``[S, B, O]``, and for each run means over the chosen goals."""
         S, B = starts.shape[:2]
         N = self.configs[0].candidates
         rngs = [random_stream(config.seed, StreamPurpose.TRAINING_GOALS, cycle) for config in self.configs]
-        candidates = np.stack([f(rng, B * N) for f, rng in zip(self.train_samplers, rngs, strict=True)]).reshape(
-            S, B, N, -1
-        )
-        more = [_empty_experience(N, B, "experienced" in needs) for needs in self.required_fields]
+        drawn = [sample(rng, B * N) for sample, rng in zip(self.train_samplers, rngs, strict=True)]
+        candidates = np.stack(drawn).reshape(S, B, N, -1)
+        experience = [_no_experience(N, B, "experienced" in needs) for needs in self.required_fields]
         if self._sample_experience is not None and int(state.replay.added[0]) > 0:
-            more = self._add_achieved_candidates(
-                state, candidates, rngs, self._random_keys(StreamPurpose.EXPERIENCE, cycle)
-            )
-        if self.is_value_free:
-            D = E = visits = np.zeros((S, B, N))
-        else:
-            D, E, visits = self._evaluate_goals(
-                state, starts, candidates, self._random_keys(StreamPurpose.CANDIDATE_VALUES, cycle)
-            )
-        chosen = np.zeros((S, B, candidates.shape[-1]))
-        notes = []
+            keys = self._random_keys(StreamPurpose.EXPERIENCE, cycle)
+            experience = self._add_achieved_candidates(state, candidates, rngs, keys)
+        D = E = visits = np.zeros((S, B, N))
+        if not self.is_value_free:
+            keys = self._random_keys(StreamPurpose.CANDIDATE_VALUES, cycle)
+            D, E, visits = self._goal_values(state, starts, candidates, keys)
+        chosen, means = np.zeros((S, B, candidates.shape[-1])), []
         for s, (rule, rng) in enumerate(zip(self.rules, rngs, strict=True)):
             L = self.configs[s].radius_after_steps(cycle * self.steps_per_cycle)
-            seen = [make_goal_info(D[s, b], E[s, b], visits[s, b], L, more[s][b]) for b in range(B)]
-            picks = [goal_rules.sample_goal(goal_rules.compute_weights(rule, each), rng) for each in seen]
+            infos = [make_goal_info(D[s, b], E[s, b], visits[s, b], L, experience[s][b]) for b in range(B)]
+            picks = [goal_rules.sample_goal(goal_rules.compute_weights(rule, info), rng) for info in infos]
             chosen[s] = candidates[s, np.arange(B), picks]
-            notes.append(
-                {
-                    "distance": float(D[s, np.arange(B), picks].mean()),
-                    "error": float(E[s, np.arange(B), picks].mean()),
-                    "reachable": float((D[s] <= L).mean()),
-                }
-            )
-        return chosen, notes
+            distance, error = (float(values[s, np.arange(B), picks].mean()) for values in (D, E))
+            means.append({"distance": distance, "error": error, "reachable": float((D[s] <= L).mean())})
+        return chosen, means
 
     def _add_achieved_candidates(
         self, state: LearnerState, candidates: Floats, rngs: Sequence[np.random.Generator], keys: Any
     ) -> list[list[dict[str, Any]]]:
-        """Put achieved goals in the second half of the candidates ``[S, B, N, goal]`` of the runs whose rule asks.
+        """Overwrite the second half of the candidates ``[S, B, N, G]`` with achieved goals, if the run's rule asks.
 
-        Returns, for each run and start, the fields of :class:`adagoal.goal_rules.GoalInfo` that speak of them.
+        Returns the fields of :class:`adagoal.goal_rules.GoalInfo` about them, for each run and start.
         """
         assert self._sample_experience is not None
         S, B, N, G = candidates.shape
         half, M = N // 2, N - N // 2
         wanted = candidates[:, 0, : learner.N_DENSITY_POINTS].astype(np.float32)
-        seen, achieved, apart = (np.asarray(x) for x in self._sample_experience(state, wanted, keys))
-        targets = np.stack([test(rng, B) for test, rng in zip(self.test_samplers, rngs, strict=True)])
-        D, E = np.zeros((S, B * M)), np.zeros((S, B * M))
+        states, achieved, divergence = (np.asarray(x) for x in self._sample_experience(state, wanted, keys))
+        targets = np.stack([sample(rng, B) for sample, rng in zip(self.test_samplers, rngs, strict=True)])
+        onward = np.zeros((2, S, B * M))  # D and E from each achieved goal to the test goal of its episode
         if any(needs & ONWARD_GOAL_FIELDS for needs in self.required_fields):
-            D, E = self.values_of_pairs(state, seen, np.repeat(targets, M, 1))
-        more = []
+            onward = np.stack(self._values_of_pairs(state, states, np.repeat(targets, M, 1)))
+        result = []
         for s, needs in enumerate(self.required_fields):
             if "experienced" not in needs:
-                more.append(_empty_experience(N, B, False))
+                result.append(_no_experience(N, B, False))
                 continue
             candidates[s, :, half:] = achieved[s].reshape(B, M, G)
-            onward = [np.concatenate([np.zeros((B, half)), x[s].reshape(B, M)], 1) for x in (D, E)]
-            more.append(
-                [
-                    {
-                        "experienced": np.arange(N) >= half,
-                        "divergence": float(apart[s]),
-                        "onward_D": onward[0][b],
-                        "onward_E": onward[1][b],
-                    }
-                    for b in range(B)
-                ]
-            )
-        return more
+            D, E = np.concatenate([np.zeros((2, B, half)), onward[:, s].reshape(2, B, M)], -1)
+            shared = {"experienced": np.arange(N) >= half, "divergence": float(divergence[s])}
+            result.append([{**shared, "onward_D": D[b], "onward_E": E[b]} for b in range(B)])
+        return result
 
-    def draw_test_goals(self, cycle: int, rounds: int, episodes: int) -> Floats:
-        """Test goals ``[rounds, S, B, goal]``, uniform in the test space."""
-        rngs = [random_stream(config.seed, StreamPurpose.TEST_GOALS, cycle) for config in self.configs]
-        drawn = [f(rng, rounds * episodes) for f, rng in zip(self.test_samplers, rngs, strict=True)]
-        return np.stack([d.reshape(rounds, episodes, d.shape[-1]) for d in drawn], 1)
-
-    def values_of_pairs(self, state: LearnerState, starts: Singles, goals: Floats) -> tuple[Floats, Floats]:
-        """D and sigma ``[S, n]`` of pairs of starts ``[S, n, observation]`` and goals ``[S, n, goal]``."""
-        D, E, _ = self._evaluate_goals(state, starts, goals[:, :, None], self._random_keys(StreamPurpose.PAIR_VALUES))
+    def _values_of_pairs(self, state: LearnerState, starts: Singles, goals: Floats) -> tuple[Floats, Floats]:
+        """D and E ``[S, n]`` of pairs of a start ``[S, n, O]`` and a goal ``[S, n, G]``."""
+        D, E, _ = self._goal_values(state, starts, goals[:, :, None], self._random_keys(StreamPurpose.PAIR_VALUES))
         return D[..., 0], E[..., 0]
 
     def values_on_grid(self, state: LearnerState, starts: Singles, grid: Floats) -> tuple[Floats, Floats]:
-        """D and E ``[S, n]`` over a grid of goals ``[n, goal]``, averaged over the starts ``[S, B, observation]``."""
-        S, B = starts.shape[:2]
-        D, E, _ = self._evaluate_goals(
-            state, starts, np.broadcast_to(grid, (S, B, *grid.shape)), self._random_keys(StreamPurpose.MAP_VALUES)
-        )
+        """D and E ``[S, n]`` over a grid of goals ``[n, G]``, averaged over the starts ``[S, B, O]``."""
+        goals = np.broadcast_to(grid, (*starts.shape[:2], *grid.shape))
+        D, E, _ = self._goal_values(state, starts, goals, self._random_keys(StreamPurpose.MAP_VALUES))
         return D.mean(1), E.mean(1)
 
+    def draw_test_goals(self, cycle: int, rounds: int, episodes: int) -> Floats:
+        """Test goals ``[rounds, S, B, G]``, uniform in the test space."""
+        rngs = [random_stream(config.seed, StreamPurpose.TEST_GOALS, cycle) for config in self.configs]
+        drawn = [sample(rng, rounds * episodes) for sample, rng in zip(self.test_samplers, rngs, strict=True)]
+        return np.stack([goals.reshape(rounds, episodes, goals.shape[-1]) for goals in drawn], 1)
 
-def _resolve_run_rule(config: Config, given: goal_rules.GoalRule | None) -> goal_rules.GoalRule:
+
+def _resolve_run_rule(config: Config, function: goal_rules.GoalRule | None) -> goal_rules.GoalRule:
     if not config.rule_is_a_function:
         return goal_rules.resolve_rule(config.goal_rule)
-    if given is None:
+    if function is None:
         raise InputError(f"the rule was a {config.goal_rule.replace(':', ' ')}; give it again", name="goal_rule")
-    return given
+    return function
 
 
-def _empty_experience(N: int, B: int, asked: bool) -> list[dict[str, Any]]:
-    """What is known beside D, E and the density before there is any experience, where a rule asks for it."""
-    if not asked:
+def _no_experience(N: int, B: int, is_required: bool) -> list[dict[str, Any]]:
+    """Fields about achieved goals before the first cycle has ended, for each of B starts."""
+    if not is_required:
         return [{}] * B
-    nothing = {"experienced": np.zeros(N, bool), "divergence": np.inf, "onward_D": np.zeros(N), "onward_E": np.zeros(N)}
-    return [nothing] * B
-
-
-def make_goal_info(
-    D: Floats, E: Floats, visits: Floats, L: float, more: dict[str, Any] | None = None
-) -> goal_rules.GoalInfo:
-    """What a rule sees of N candidates; success counts per goal do not exist in a continuous space."""
-    none: Any = np.zeros_like(D)
-    return goal_rules.GoalInfo(D, E, L, np.ones(len(D), bool), visits, none, none, none, none, **(more or {}))
+    zeros = np.zeros(N)
+    return [{"experienced": np.zeros(N, bool), "divergence": np.inf, "onward_D": zeros, "onward_E": zeros}] * B

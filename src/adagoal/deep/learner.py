@@ -1,9 +1,7 @@
-"""Everything that is learnt, as one compiled cycle: the algorithm, the value ensemble, the normalisers, the memory.
+"""The state of S runs, and the compiled programs that act on it: one cycle of learning, goal values, densities.
 
-A cycle adds new episodes to the memory, lets the algorithm (:mod:`adagoal.deep.algorithms`) take its updates from
-batches with hindsight goals, and then the ensemble (:mod:`adagoal.deep.networks`) its own.
-
-Functions act on one run; :func:`compile_cycle` and :func:`compile_values` map them over S runs.
+A cycle adds new episodes to the replay buffer, updates the normalisers, and calls the algorithm's ``learn``
+(:mod:`adagoal.deep.algorithms`). Functions act on one run; the ``compile_*`` functions map them over S runs.
 """
 
 from __future__ import annotations
@@ -20,263 +18,205 @@ from jax import Array
 
 from adagoal.core.random_streams import StreamPurpose, jax_key_data, random_stream
 from adagoal.core.types import Floats
-from adagoal.deep import algorithms, ensemble_ddpg, networks, replay_buffer, setting_fields
+from adagoal.deep import algorithms, networks, replay_buffer, setting_fields, value_formulas
 from adagoal.deep.config import CONTACT_DISTANCE, Config
 from adagoal.deep.goal_envs import EnvDimensions
-from adagoal.deep.networks import CriticBatch, LayerWeights, NetworkState, RunningMoments, TransitionBatch
 from adagoal.deep.numpy_networks import NumpyActor, NumpyCritics
-from adagoal.deep.replay_buffer import ReplayBuffer
+from adagoal.deep.replay_buffer import Experience, Normalisers, ReplayBuffer
+from adagoal.deep.rollout_backend import EpisodeBatch
 
 N_DENSITY_POINTS = 512
 """Achieved goals from which the density at a candidate is estimated."""
-DENSITY_BANDWIDTH = 0.3
-"""Of the kernel, in standard deviations of the goals."""
 RunHyperparameters = dict[str, Array]
-"""What may differ between the runs of one program: see :func:`per_run_hyperparameters`."""
+"""Numbers ``[S]`` that may differ between the runs of one program (:func:`per_run_hyperparameters`)."""
+
+# The implementation is fixed because the default of JAX may change, and with it all results.
+wrap_threefry_key = functools.partial(jax.random.wrap_key_data, impl="threefry2x32")
 
 
 class LearnerState(NamedTuple):
-    """All that a run has learnt or seen."""
+    """Everything that a run has learnt or seen."""
 
-    nets: Any
-    """Of the algorithm."""
-    ensemble: NetworkState | None
-    """None where the algorithm's own critics are one."""
-    observations: RunningMoments
-    goals: RunningMoments
+    nets: Any  # of the algorithm
+    normalisers: Normalisers
     replay: ReplayBuffer
-    key: Array
+    key: Array  # random key of the next cycle, as raw words
 
 
 def per_run_hyperparameters(configs: Sequence[Config]) -> RunHyperparameters:
-    """The numbers ``[S]`` in which S runs may differ, by the name of the setting, and what the goal normaliser sees."""
-    share = [c.relabel if c.normaliser == "relabelled" else 1.0 for c in configs]
-    running = [c.normaliser != "fixed" for c in configs]
-    numbers = [
+    """Settings ``[S]`` that are declared ``per_run``, and the shares with which the goal normaliser sees goals."""
+    names = [
         name
         for name, about in setting_fields.declared_settings(Config).items()
         if about.per_run and about.kind is float
     ]
-    return {name: jnp.array([float(getattr(c, name)) for c in configs]) for name in numbers} | {
-        "see_achieved": jnp.array([s * r for s, r in zip(share, running, strict=True)]),
-        "see_desired": jnp.array([(1.0 - s) * r for s, r in zip(share, running, strict=True)]),
+    achieved = [c.relabel if c.normaliser == "relabelled" else 1.0 for c in configs]
+    running = [c.normaliser != "fixed" for c in configs]
+    return {name: jnp.array([float(getattr(c, name)) for c in configs]) for name in names} | {
+        "see_achieved": jnp.array([share * r for share, r in zip(achieved, running, strict=True)]),
+        "see_desired": jnp.array([(1.0 - share) * r for share, r in zip(achieved, running, strict=True)]),
     }
 
 
 def init_learner_states(configs: Sequence[Config], sizes: EnvDimensions, test_goals: Floats) -> LearnerState:
-    """Fresh states of S runs, stacked along a leading axis; ``test_goals [S, n, goal]`` set fixed goal normalisers."""
+    """Initial states of S runs with a leading axis S; ``test_goals [S, n, G]`` set fixed goal normalisers."""
     rngs = [random_stream(config.seed, StreamPurpose.INITIAL_WEIGHTS) for config in configs]
-    runs = [_init_run_state(*one) for one in zip(configs, [sizes] * len(configs), test_goals, rngs, strict=True)]
+    runs = [
+        _init_run_state(config, sizes, goals, rng) for config, goals, rng in zip(configs, test_goals, rngs, strict=True)
+    ]
     stacked = jax.device_put(jax.tree.map(lambda *leaves: np.stack(leaves), *runs))
     return LearnerState(**stacked, replay=jax.jit(lambda: _empty_replay_buffers(configs, sizes))())
 
 
 def learner_state_shapes(configs: Sequence[Config], sizes: EnvDimensions) -> LearnerState:
-    """The shapes of :func:`init_learner_states`, for which no memory is taken."""
-    one = jax.eval_shape(
-        lambda: _init_run_state(configs[0], sizes, np.zeros((1, sizes.goal)), cast(Any, _ZeroGenerator()))
-    )
-    wide = lambda leaf: jnp.broadcast_to(leaf, (len(configs), *leaf.shape))  # noqa: E731
-    stacked = jax.eval_shape(lambda parts: jax.tree.map(wide, parts), one)
+    """Shapes of :func:`init_learner_states`; no memory is allocated."""
+
+    class ZeroGenerator:
+        def uniform(self, low: float, high: float, shape: tuple[int, ...]) -> Array:
+            return jnp.zeros(shape)
+
+    rng, no_goals = cast(Any, ZeroGenerator()), np.zeros((1, sizes.goal))
+    one = jax.eval_shape(lambda: _init_run_state(configs[0], sizes, no_goals, rng))
+    stack = lambda leaf: jnp.broadcast_to(leaf, (len(configs), *leaf.shape))  # noqa: E731
+    stacked = jax.eval_shape(lambda parts: jax.tree.map(stack, parts), one)
     return LearnerState(**stacked, replay=jax.eval_shape(lambda: _empty_replay_buffers(configs, sizes)))
 
 
 def _empty_replay_buffers(configs: Sequence[Config], sizes: EnvDimensions) -> ReplayBuffer:
-    room = (len(configs), configs[0].replay_capacity)
-    return replay_buffer.empty_replay_buffer(room, sizes.horizon, sizes.observation, sizes.goal, sizes.action)
-
-
-class _ZeroGenerator:
-    """Stands for a random generator where only shapes are asked for."""
-
-    def uniform(self, low: float, high: float, shape: tuple[int, ...]) -> Array:
-        return jnp.zeros(shape)
+    shape = (len(configs), configs[0].replay_capacity)
+    return replay_buffer.empty_replay_buffer(shape, sizes.horizon, sizes.observation, sizes.goal, sizes.action)
 
 
 def _init_run_state(
     config: Config, sizes: EnvDimensions, test_goals: Floats, rng: np.random.Generator
 ) -> dict[str, Any]:
-    """The parts of a fresh state of one run, but for the memory."""
+    """Initial state of one run, without the replay buffer."""
     goals = networks.empty_moments(sizes.goal)
     if config.normaliser == "fixed":
         goals = networks.merge_moments(goals, jnp.asarray(test_goals, jnp.float32), jnp.ones(len(test_goals)))
-    algorithm = algorithms.load_algorithm(config.algorithm)
-    nets = algorithm.init_networks(config, sizes, rng)
     return {
-        "nets": nets,
-        "ensemble": networks.init_value_ensemble(config, sizes, rng)
-        if algorithm.ensemble_layers(nets) is None
-        else None,
-        "observations": networks.empty_moments(sizes.observation),
-        "goals": goals,
+        "nets": algorithms.load_algorithm(config.algorithm).init_networks(config, sizes, rng),
+        "normalisers": Normalisers(networks.empty_moments(sizes.observation), goals),
         "key": jax_key_data(config.seed, StreamPurpose.UPDATES),
     }
 
 
-wrap_threefry_key = functools.partial(jax.random.wrap_key_data, impl="threefry2x32")
-"""From the words of :func:`adagoal.core.random_streams.jax_key_data` to a random key, whatever JAX has as its
-default."""
-
-
-def network_inputs(state: LearnerState, observation: Array, goal: Array) -> Array:
-    """Normalised network input ``[..., O + G]``."""
-    o = networks.normalise_vectors(state.observations, observation)
-    return jnp.concatenate([o, networks.normalise_vectors(state.goals, goal)], -1)
-
-
 def learn_from_cycle(
-    config: Config, sizes: EnvDimensions, with_ensemble: bool, state: LearnerState, knob: RunHyperparameters, new: Any
-) -> Any:
-    """Add a cycle's episodes and learn from the whole memory; returns the state and a dict of mean losses."""
+    config: Config,
+    sizes: EnvDimensions,
+    needs_values: bool,
+    state: LearnerState,
+    hyperparameters: RunHyperparameters,
+    episodes: EpisodeBatch,
+) -> tuple[LearnerState, dict[str, Array]]:
+    """Add a cycle's episodes and learn from the whole replay buffer; returns the state and mean losses."""
+    replay = replay_buffer.add_episodes(state.replay, episodes, CONTACT_DISTANCE * sizes.success)
+    contacts = replay_buffer.contact_episodes_first(replay)
+    keys = jax.random.split(wrap_threefry_key(state.key), 4)
+    normalisers = _update_normalisers(state.normalisers, hyperparameters, episodes)
+    experience = Experience(replay, *contacts, normalisers, sizes.success, hyperparameters)
     algorithm = algorithms.load_algorithm(config.algorithm)
-    memory = replay_buffer.add_episodes(state.replay, CONTACT_DISTANCE * sizes.success, *new)
-    contacts = replay_buffer.contact_episodes_first(memory)
-    key, nets_key, update_key, ensemble_key = jax.random.split(wrap_threefry_key(state.key), 4)
-    state = _update_normalisers(state, knob, *new)._replace(replay=memory, key=jax.random.key_data(key))
-
-    numbered = jax.vmap(jax.random.fold_in, (None, 0))
-
-    def draw(keys: Array, count: int, relabel: Array) -> TransitionBatch:
-        """Batches ``[n, count, ...]``, one for each of the keys."""
-        sample = functools.partial(replay_buffer.sample_transitions, memory, contacts)
-        batch = jax.vmap(lambda key: sample(key, count, relabel, knob["contact"], sizes.success))(keys)
-        og, following = (
-            network_inputs(state, batch.observation, batch.goal),
-            network_inputs(state, batch.next_observation, batch.goal),
-        )
-        return TransitionBatch(og, batch.action, following, batch.reward, batch.terminal)
-
-    def lessons(nets: Any, numbers: Array) -> tuple[CriticBatch, Array]:
-        batch = draw(numbered(nets_key, numbers), config.batch, knob["relabel"])
-        given = CriticBatch(batch.obs_goal, batch.action, algorithm.critic_targets(config, nets, batch))
-        return given, numbered(update_key, numbers)
-
-    def improve(nets: Any, given: tuple[CriticBatch, Array]) -> tuple[Any, dict[str, Array]]:
-        batch, key = given
-        return algorithm.update_networks(config, knob, nets, batch, key)
-
-    nets, losses = networks.run_updates(config, lessons, improve, state.nets, config.updates)
-    state = state._replace(nets=nets)
-
-    def shares(members: NetworkState, numbers: Array) -> CriticBatch:
-        batch = draw(numbered(ensemble_key, numbers), config.members * config.ensemble_batch, knob["ensemble_relabel"])
-        return networks.value_ensemble_batches(config, members, lambda og: algorithm.select_actions(nets, og), batch)
-
-    if with_ensemble and state.ensemble is not None:
-        disagree = functools.partial(networks.update_value_ensemble, config)
-        members, error = networks.run_updates(config, shares, disagree, state.ensemble, config.ensemble_updates)
-        state, losses = state._replace(ensemble=members), losses | error
-    return state, losses
+    nets, losses = algorithm.learn(config, state.nets, experience, keys[1:], needs_values)
+    return LearnerState(nets, normalisers, replay, jax.random.key_data(keys[0])), losses
 
 
 def _update_normalisers(
-    state: LearnerState,
-    knob: RunHyperparameters,
-    observation: Array,
-    achieved: Array,
-    action: Array,
-    goal: Array,
-    length: Array,
-    terminated: Array,
-) -> LearnerState:
-    """Feed the normalisers with a cycle's episodes ``[B, T + 1, ...]``."""
-    real = (jnp.arange(observation.shape[1]) <= length[:, None]).astype(jnp.float32)
-    flat = real.reshape(-1)
-    seen = networks.merge_moments(state.observations, observation.reshape(-1, observation.shape[-1]), flat)
-    goals = networks.merge_moments(state.goals, achieved.reshape(-1, goal.shape[-1]), flat * knob["see_achieved"])
-    goals = networks.merge_moments(goals, goal, real.sum(1) * knob["see_desired"])
-    return state._replace(observations=seen, goals=goals)
+    normalisers: Normalisers, hyperparameters: RunHyperparameters, episodes: EpisodeBatch
+) -> Normalisers:
+    """Normalisers that have also seen a cycle's episodes."""
+    observation, achieved, goal = map(jnp.asarray, (episodes.observation, episodes.achieved, episodes.goal))
+    played = (jnp.arange(observation.shape[1]) <= episodes.length[:, None]).astype(jnp.float32)  # 0 after the end
+    weight = played.reshape(-1)
+    observations = networks.merge_moments(
+        normalisers.observations, observation.reshape(-1, observation.shape[-1]), weight
+    )
+    goals = networks.merge_moments(
+        normalisers.goals, achieved.reshape(-1, goal.shape[-1]), weight * hyperparameters["see_achieved"]
+    )
+    goals = networks.merge_moments(goals, goal, played.sum(1) * hyperparameters["see_desired"])
+    return Normalisers(observations, goals)
 
 
 def estimate_goal_values(
     config: Config, with_density: bool, state: LearnerState, start: Array, goal: Array, key: Array
-) -> Any:
-    """D in steps, sigma, and the density of achieved goals, each ``[B, N]``: starts ``[B, O]``, goals ``[B, N, G]``."""
-    og = network_inputs(state, jnp.broadcast_to(start[:, None], (*goal.shape[:2], start.shape[-1])), goal)
-    action = algorithms.load_algorithm(config.algorithm).select_actions(state.nets, og)
-    layers, normed = value_ensemble_layers(config, state)
-    for_actions, for_density = jax.random.split(key)
-    D, E = networks.value_ensemble_estimates(
-        config, layers, ensemble_ddpg.critic_activation if normed else jax.nn.relu, og, action, for_actions
-    )
-    return D, E, _achieved_goal_density(state, goal, for_density) if with_density else jnp.zeros(goal.shape[:2])
-
-
-def value_ensemble_layers(config: Config, state: LearnerState) -> tuple[LayerWeights, bool]:
-    """The critics from which D and E are read, stacked along J, and whether their layers are normalised."""
-    own = algorithms.load_algorithm(config.algorithm).ensemble_layers(state.nets)
-    if own is not None:
-        return own, True
-    assert state.ensemble is not None
-    return state.ensemble.online, False
+) -> tuple[Array, Array, Array]:
+    """D in steps, E, and the density of achieved goals, each ``[B, N]``: starts ``[B, O]``, goals ``[B, N, G]``."""
+    starts = jnp.broadcast_to(start[:, None], (*goal.shape[:2], start.shape[-1]))
+    value_key, density_key = jax.random.split(key)
+    algorithm = algorithms.load_algorithm(config.algorithm)
+    D, E = algorithm.distance_and_error(config, state.nets, state.normalisers.network_inputs(starts, goal), value_key)
+    return D, E, _achieved_goal_density(state, goal, density_key) if with_density else jnp.zeros(goal.shape[:2])
 
 
 def _achieved_goal_density(state: LearnerState, goal: Array, key: Array) -> Array:
-    """Kernel estimate of how many episodes of the memory achieved something near each goal ``[B, N]``."""
-    memory = state.replay
-    held = jnp.minimum(memory.added, memory.goal.shape[0])
-    for_episode, for_time = jax.random.split(key)
-    episode = jax.random.randint(for_episode, (N_DENSITY_POINTS,), 0, jnp.maximum(held, 1))
-    time = jax.random.randint(for_time, (N_DENSITY_POINTS,), 0, memory.achieved.shape[1])
-    return held * _mean_gaussian_kernel(state, goal, memory.achieved[episode, time])
+    """Kernel estimate ``[B, N]`` of the number of episodes that achieved something near each goal."""
+    replay = state.replay
+    held = jnp.minimum(replay.added, replay.goal.shape[0])
+    episode_key, time_key = jax.random.split(key)
+    episode = jax.random.randint(episode_key, (N_DENSITY_POINTS,), 0, jnp.maximum(held, 1))
+    time = jax.random.randint(time_key, (N_DENSITY_POINTS,), 0, replay.achieved.shape[1])
+    return held * _goal_density(state, goal, replay.achieved[episode, time])
 
 
-def _mean_gaussian_kernel(state: LearnerState, goal: Array, near: Array) -> Array:
-    """Mean of a Gaussian kernel between each goal ``[B, N, G]`` and the points ``near [M, G]``, both normalised."""
-    points = networks.normalise_vectors(state.goals, near)
-    apart = ((networks.normalise_vectors(state.goals, goal)[..., None, :] - points) ** 2).sum(-1)
-    return jnp.exp(-apart / (2 * DENSITY_BANDWIDTH**2)).mean(-1)
+def _goal_density(state: LearnerState, goal: Array, points: Array) -> Array:
+    """Kernel density ``[...]`` at goals ``[..., G]`` of the sample ``points [M, G]``, in normalised coordinates."""
+    moments = state.normalisers.goals
+    centres = networks.normalise_vectors(moments, points)
+    differences = networks.normalise_vectors(moments, goal)[..., None, :] - centres
+    return value_formulas.mean_gaussian_kernel(differences, value_formulas.DENSITY_BANDWIDTH, jnp)
 
 
 def sample_experience(state: LearnerState, wanted: Array, count: int, key: Array) -> tuple[Array, Array, Array]:
-    """States ``[count, O]`` of the memory and what was achieved there ``[count, G]``; and KL(p_wanted || p_achieved).
+    """Replayed states ``[count, O]``, the goals achieved there ``[count, G]``, and KL(p_wanted || p_achieved).
 
-    The divergence is that of two kernel estimates, at goals ``wanted [M, G]`` of the goal space.
+    The divergence is that of two kernel densities at goals ``wanted [M, G]`` of the goal space.
     """
-    memory = state.replay
-    held = jnp.maximum(jnp.minimum(memory.added, memory.goal.shape[0]), 1)
-    for_episode, for_time = jax.random.split(key)
-    episode = jax.random.randint(for_episode, (count,), 0, held)
-    time = jax.random.randint(for_time, (count,), 0, memory.length[episode] + 1)
-    found = memory.achieved[episode, time]
-    own, others = (_mean_gaussian_kernel(state, wanted[None], near)[0] for near in (wanted, found[:N_DENSITY_POINTS]))
-    return memory.observation[episode, time], found, jnp.mean(jnp.log(own + 1e-12) - jnp.log(others + 1e-12))
+    replay = state.replay
+    held = jnp.maximum(jnp.minimum(replay.added, replay.goal.shape[0]), 1)
+    episode_key, time_key = jax.random.split(key)
+    episode = jax.random.randint(episode_key, (count,), 0, held)
+    time = jax.random.randint(time_key, (count,), 0, replay.length[episode] + 1)
+    achieved = replay.achieved[episode, time]
+    p_wanted, p_achieved = (
+        _goal_density(state, wanted[None], points)[0] for points in (wanted, achieved[:N_DENSITY_POINTS])
+    )
+    return replay.observation[episode, time], achieved, value_formulas.kernel_divergence(p_wanted, p_achieved, jnp)
 
 
 def export_actors(config: Config, state: LearnerState) -> list[NumpyActor]:
-    """The actors of S runs, from their states stacked along a leading axis, as NumPy arrays."""
+    """Actors of S runs as NumPy arrays; the state has a leading axis S."""
     layers, o_mean, o_std, g_mean, g_std = jax.device_get(compile_actor_export(config.algorithm)(state))
+    clip = value_formulas.MAX_NORMALISED_VALUE
     return [
-        NumpyActor(
-            [(w[i], b[i]) for w, b in layers], o_mean[i], o_std[i], g_mean[i], g_std[i], networks.MAX_NORMALISED_VALUE
-        )
+        NumpyActor([(w[i], b[i]) for w, b in layers], o_mean[i], o_std[i], g_mean[i], g_std[i], clip)
         for i in range(len(o_mean))
     ]
 
 
 def export_critics(
-    configs: Sequence[Config], state: LearnerState, factors: Sequence[float | None]
+    configs: Sequence[Config], state: LearnerState, calibrations: Sequence[float | None]
 ) -> list[NumpyCritics | None]:
-    """The critics of S runs as NumPy arrays, with their calibrations; None where a run's goal rule asked for none."""
-    layers, normed = value_ensemble_layers(configs[0], state)
-    arrays = jax.device_get(layers)
-    trained = normed or any(config.needs_ensemble for config in configs)
+    """Critics of S runs as NumPy arrays; None if the algorithm has none that were trained."""
+    needs_values = any(config.needs_ensemble for config in configs)
+    critics = algorithms.load_algorithm(configs[0].algorithm).critic_layers(state.nets, needs_values)
+    if critics is None:
+        return [None] * len(configs)
+    layers, uses_layer_norm = jax.device_get(critics[0]), critics[1]
     return [
-        NumpyCritics([(w[i], b[i]) for w, b in arrays], configs[0].gamma, normed, factors[i]) if trained else None
+        NumpyCritics([(w[i], b[i]) for w, b in layers], configs[0].gamma, uses_layer_norm, calibrations[i])
         for i in range(len(configs))
     ]
 
 
-def episode_shapes(state: LearnerState, episodes: int) -> tuple[Array, ...]:
-    """What S runs add to their memories in a cycle, as shapes; ``state`` has a leading axis S."""
-    stored = state.replay[: replay_buffer.ReplayBuffer._fields.index("moved")]
-    shapes: tuple[Array, ...] = jax.eval_shape(lambda full: tuple(x[:, :episodes] for x in full), stored)
+def episode_shapes(state: LearnerState, episodes: int) -> EpisodeBatch:
+    """Shapes of the episodes that S runs add in a cycle; the state has a leading axis S."""
+    stored = EpisodeBatch(**{name: getattr(state.replay, name) for name in replay_buffer.EPISODE_FIELDS})
+    shapes: EpisodeBatch = jax.eval_shape(lambda full: jax.tree.map(lambda x: x[:, :episodes], full), stored)
     return shapes
 
 
 def compile_cycle(configs: Sequence[Config], sizes: EnvDimensions) -> Any:
-    """:func:`learn_from_cycle` over S runs: state and episodes with a leading axis S; the old state's memory is
-    reused."""
+    """:func:`learn_from_cycle` over S runs: state, hyper-parameters and episodes have a leading axis S."""
     return _compiled_cycle(_program_config(configs[0]), sizes, any(c.needs_ensemble for c in configs), len(configs))
 
 
@@ -285,60 +225,51 @@ def compile_values(configs: Sequence[Config]) -> Any:
     return _compiled_values(_program_config(configs[0]), any(c.needs_density for c in configs), len(configs))
 
 
-def compile_experience(
-    configs: Sequence[Config], count: int
-) -> Callable[[LearnerState, Any, Array], tuple[Array, Array, Array]]:
-    """:func:`sample_experience` over S runs: wanted goals ``[S, M, G]``, keys ``[S]``."""
-    return _compiled_experience(count, len(configs))
-
-
 def _program_config(config: Config) -> Config:
-    """The settings that a program follows from, with the others at their defaults: trainings in turn share programs."""
+    """The settings that are compiled into a program, the others at their defaults: then more runs share one program."""
     others = setting_fields.per_run_settings(Config) | {"steps"}
     defaults: dict[str, Any] = {field.name: field.default for field in fields(Config) if field.name in others}
     return replace(config, env="", **defaults)
 
 
 @functools.lru_cache(maxsize=8)
-def _compiled_cycle(config: Config, sizes: EnvDimensions, with_ensemble: bool, runs: int) -> Any:
-    def one(state: LearnerState, knob: RunHyperparameters, new: Any) -> Any:
-        return learn_from_cycle(config, sizes, with_ensemble, state, knob, new)
-
+def _compiled_cycle(config: Config, sizes: EnvDimensions, needs_values: bool, runs: int) -> Any:
+    one = functools.partial(learn_from_cycle, config, sizes, needs_values)
+    # donated: the new state reuses the memory of the old one, since two replay buffers may not fit into a GPU
     return jax.jit(vmap_over_runs(one, runs), donate_argnums=0)
 
 
 @functools.lru_cache(maxsize=8)
 def _compiled_values(config: Config, with_density: bool, runs: int) -> Any:
-    def one(state: LearnerState, start: Array, goal: Array, key: Array) -> Any:
-        return estimate_goal_values(config, with_density, state, start, goal, key)
+    return jax.jit(vmap_over_runs(functools.partial(estimate_goal_values, config, with_density), runs))
 
-    return jax.jit(vmap_over_runs(one, runs))
+
+@functools.lru_cache(maxsize=8)
+def compile_experience(count: int, runs: int) -> Any:
+    """:func:`sample_experience` over S runs: wanted goals ``[S, M, G]``, keys ``[S]``."""
+    return jax.jit(vmap_over_runs(lambda state, wanted, key: sample_experience(state, wanted, count, key), runs))
 
 
 @functools.lru_cache(maxsize=8)
 def compile_actor_export(algorithm: str) -> Any:
-    """What :func:`export_actors` takes from the states of S runs."""
+    """Layers of the actors, and mean and deviation of observations and goals; all with a leading axis S."""
 
-    def parts(state: LearnerState) -> Any:
+    def export(state: LearnerState) -> Any:
         layers = algorithms.load_algorithm(algorithm).actor_layers(state.nets)
-        scaled = [(seen.mean, jax.vmap(networks.moments_deviation)(seen)) for seen in (state.observations, state.goals)]
-        return layers, *scaled[0], *scaled[1]
+        scales = [(moments.mean, jax.vmap(networks.moments_deviation)(moments)) for moments in state.normalisers]
+        return layers, *scales[0], *scales[1]
 
-    return jax.jit(parts)
-
-
-@functools.lru_cache(maxsize=8)
-def _compiled_experience(count: int, runs: int) -> Any:
-    return jax.jit(vmap_over_runs(lambda state, wanted, key: sample_experience(state, wanted, count, key), runs))
+    return jax.jit(export)
 
 
 def vmap_over_runs(function: Callable[..., Any], runs: int) -> Callable[..., Any]:
-    """``function`` mapped over a leading axis of S runs; a single run is spared the batched matrix products."""
+    """``function`` mapped over a leading axis of S runs."""
     if runs > 1:
         return jax.vmap(function)
 
-    def alone(*arguments: Any) -> Any:
-        found = function(*jax.tree.map(lambda leaf: leaf[0], arguments))
-        return jax.tree.map(lambda leaf: leaf[None], found)
+    def single(*arguments: Any) -> Any:
+        # vmap over one run would make batched matrix products, which are slower
+        result = function(*jax.tree.map(lambda leaf: leaf[0], arguments))
+        return jax.tree.map(lambda leaf: leaf[None], result)
 
-    return alone
+    return single

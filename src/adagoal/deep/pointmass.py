@@ -1,7 +1,7 @@
-"""A point mass in the plane: the smallest goal-conditioned environment, pure NumPy.
+"""A point mass in the plane: a small goal-conditioned environment in NumPy, for examples and tests.
 
-State (x, y, vx, vy); the action accelerates; goals are positions with coordinates in [-1, 1]. Walls at +-1.5 hold the
-point, so that goals beyond them (``scale=3``) cannot be reached.
+The state is (x, y, vx, vy), the action accelerates, and goals are positions with coordinates in [-1, 1]. Walls at +-1.5
+stop the point, so goals beyond them (``scale=3``) cannot be reached.
 """
 
 from __future__ import annotations
@@ -16,19 +16,22 @@ from adagoal.core.types import Floats
 
 
 class PointMass(gymnasium.Env[Any, Floats]):
-    """Reach a goal within 0.1; reward -1 until there, 0 there; 25 steps."""
+    """Move within 0.1 of the goal; the reward is 0 there and -1 elsewhere. Episodes have 25 steps."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012 (as Gymnasium declares it)
     threshold = 0.1
     wall = 1.5
-    pixels = 240
-    """Per side of a picture."""
+    pixels = 240  # per side of a picture
 
     def __init__(self, render_mode: str | None = None) -> None:
         self.render_mode = render_mode
-        free = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+        position = spaces.Box(-np.inf, np.inf, (2,), np.float64)
         state = spaces.Box(-np.inf, np.inf, (4,), np.float64)
-        parts: dict[str, spaces.Space[Any]] = {"observation": state, "achieved_goal": free, "desired_goal": free}
+        parts: dict[str, spaces.Space[Any]] = {
+            "observation": state,
+            "achieved_goal": position,
+            "desired_goal": position,
+        }
         self.observation_space = spaces.Dict(parts)
         self.action_space = spaces.Box(-1.0, 1.0, (2,), np.float64)
         self._state = np.zeros(4)
@@ -48,7 +51,7 @@ class PointMass(gymnasium.Env[Any, Floats]):
         return self._goal_observation(), reward, False, False, {"is_success": reward == 0.0}
 
     def set_goal(self, goal: Floats) -> None:
-        """The goal of this episode."""
+        """Set the goal of this episode."""
         self._goal = np.asarray(goal, np.float64)
 
     def compute_reward(self, achieved_goal: Floats, desired_goal: Floats, info: Any) -> Any:
@@ -57,10 +60,11 @@ class PointMass(gymnasium.Env[Any, Floats]):
     def render(self) -> Any:
         """A picture ``[pixels, pixels, 3]`` of the square within the walls: the goal in orange, the point in blue."""
         across = np.linspace(-self.wall, self.wall, self.pixels)
-        places = np.stack(np.meshgrid(across, -across), -1)
+        positions = np.stack(np.meshgrid(across, -across), -1)
         picture = np.full((self.pixels, self.pixels, 3), 245, np.uint8)
-        for at, radius, colour in ((self._goal, self.threshold, (213, 94, 0)), (self._state[:2], 0.05, (0, 114, 178))):
-            picture[np.linalg.norm(places - at, axis=-1) <= radius] = colour
+        discs = ((self._goal, self.threshold, (213, 94, 0)), (self._state[:2], 0.05, (0, 114, 178)))
+        for centre, radius, colour in discs:
+            picture[np.linalg.norm(positions - centre, axis=-1) <= radius] = colour
         return picture
 
     def _goal_observation(self) -> dict[str, Floats]:

@@ -1,4 +1,4 @@
-"""Tests of a trained policy: how often it reaches its goals, and which ones it misses. Needs no JAX."""
+"""Episodes of a trained policy without noise: success rates, and rollouts for certificates. Needs no JAX."""
 
 from __future__ import annotations
 
@@ -24,27 +24,21 @@ from adagoal.deep.rollout_backend import RolloutFactory
 from adagoal.deep.rollout_workers import EnvBatch, RolloutWorkers
 
 EPISODES_AT_ONCE = 25
-"""Episodes played side by side."""
-N_SUCCESS_BINS = 4
+"""Environments that an evaluation steps together: the actor is called once for all, and each takes memory."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """n test episodes."""
 
-    goals: Floats
-    """``[n, goal]``"""
-    starts: Floats
-    """What was achieved at the start ``[n, goal]``."""
-    final_success: Bools
-    """Success at the last step ``[n]``."""
-    any_success: Bools
-    """Success at any step ``[n]``."""
-    about: Mapping[str, Any] = field(default_factory=dict)
-    """What was tested: environment, policy, goals, seed."""
+    goals: Floats  # [n, G]
+    starts: Floats  # achieved goals at the start, [n, G]
+    final_success: Bools  # success at the last step, [n]
+    any_success: Bools  # success at any step, [n]
+    about: Mapping[str, Any] = field(default_factory=dict)  # environment, policy, goal space and seed
 
     def summary(self) -> dict[str, Any]:
-        """Success with a 95% interval (Clopper-Pearson), and by distance and by each coordinate of the goal."""
+        """Success with a 95% interval (Clopper-Pearson), and success by distance and by each goal coordinate."""
         low, high = clopper_pearson_interval(int(self.final_success.sum()), len(self.final_success), 0.95)
         views = {"distance from the start": np.linalg.norm(self.goals - self.starts, axis=1)}
         views |= {f"goal coordinate {i}": self.goals[:, i] for i in range(self.goals.shape[1])}
@@ -62,20 +56,20 @@ class Evaluation:
         }
 
 
-def success_bin_edges(values: Floats) -> Floats:
-    """Of :data:`N_SUCCESS_BINS` intervals of equal width, around all values."""
-    return np.linspace(values.min(), values.max(), N_SUCCESS_BINS + 1)
+def success_bin_edges(values: Floats, bins: int = 4) -> Floats:
+    """Edges of bins of equal width around all values."""
+    return np.linspace(values.min(), values.max(), bins + 1)
 
 
-def success_by_bin(values: Floats, held: Bools, edges: Floats) -> list[dict[str, Any]]:
-    """Success in the intervals between the edges, by a value of each episode."""
-    where = np.clip(np.searchsorted(edges, values, "right") - 1, 0, len(edges) - 2)
+def success_by_bin(values: Floats, success: Bools, edges: Floats) -> list[dict[str, Any]]:
+    """Success of the episodes in each bin of a value of the episodes."""
+    bin_of = np.clip(np.searchsorted(edges, values, "right") - 1, 0, len(edges) - 2)
     return [
         {
             "from": float(edges[k]),
             "to": float(edges[k + 1]),
-            "episodes": int((where == k).sum()),
-            "success": float(held[where == k].mean()) if (where == k).any() else None,
+            "episodes": int((bin_of == k).sum()),
+            "success": float(success[bin_of == k].mean()) if (bin_of == k).any() else None,
         }
         for k in range(len(edges) - 1)
     ]
@@ -84,31 +78,25 @@ def success_by_bin(values: Floats, held: Bools, edges: Floats) -> list[dict[str,
 def evaluate_policy(
     policy: GoalPolicy, source: EnvSource, horizon: int, test_goals: str, episodes: int, seed: int
 ) -> Evaluation:
-    """Episodes of a policy without noise; ``horizon`` 0 is the environment's own, ``test_goals`` a goal space."""
+    """Play ``episodes`` for goals of the space ``test_goals``; ``horizon`` 0 is the environment's own."""
     check_integer("episodes", episodes, 1, 10**6)
     check_integer("seed", seed, 0, 2**31 - 1)
-    source = replace(source, step_timeout=None)  # that is for workers: here it would end the caller
-    sizes, (space,), _ = inspect_env(source, horizon, [("test_goals", test_goals)])
+    source = replace(source, step_timeout=None)  # the timeout kills the process, which is the caller's here
+    sizes, (sample,), _ = inspect_env(source, horizon, [("test_goals", test_goals)])
     policy.check_matches_env(sizes)
-    goals = space(random_stream(seed, StreamPurpose.EVALUATION_GOALS), episodes)
-    side_by_side = min(EPISODES_AT_ONCE, episodes)
-    slots = EnvBatch([Config(policy.env, seed=seed)], [(0, k) for k in range(side_by_side)], source, sizes)
-    rounds = -(-episodes // side_by_side)
-    padded = np.resize(goals, (rounds, side_by_side, sizes.goal))
+    goals = sample(random_stream(seed, StreamPurpose.EVALUATION_GOALS), episodes)
+    n_envs = min(EPISODES_AT_ONCE, episodes)
+    envs = EnvBatch([Config(policy.env, seed=seed)], [(0, k) for k in range(n_envs)], source, sizes)
+    rounds = -(-episodes // n_envs)
+    padded = np.resize(goals, (rounds, n_envs, sizes.goal))
     played = [
-        slots.play_test_round({0: policy.actor}, padded[i], 0, i, StreamPurpose.EVALUATION_EPISODE)
+        envs.play_test_round({0: policy.actor}, padded[i], 0, i, StreamPurpose.EVALUATION_EPISODE)
         for i in range(rounds)
     ]
     starts = np.concatenate([e.achieved[:, 0] for e, _ in played])[:episodes].astype(np.float64)
-    distances = np.concatenate([d for _, d in played])[:episodes]
-    inside = distances <= sizes.success
+    reached = np.concatenate([distances for _, distances in played])[:episodes] <= sizes.success
     about = {"env": policy.env, "policy": policy.fingerprint(), "test_goals": test_goals, "seed": seed}
-    return Evaluation(goals, starts, inside[:, -1], np.asarray(inside.any(1)), about)
-
-
-# Fresh rollouts of a policy for given goals, in worker processes: was each goal reached within L steps?
-#
-# The starts come from a stream of their own, which no training and no test has used. Needs no JAX.
+    return Evaluation(goals, starts, reached[:, -1], np.asarray(reached.any(1)), about)
 
 
 @contextlib.contextmanager
@@ -122,23 +110,23 @@ def open_certification_rollouts(
     workers: int,
     make_rollouts: RolloutFactory = RolloutWorkers,
 ) -> Iterator[tuple[GoalSampler, ReachFunction]]:
-    """The goal space ``test_goals``, and the function that plays; ``horizon`` 0 is the environment's own."""
-    sizes, (space,), _ = inspect_env(source, horizon, [("test_goals", test_goals)])
+    """Worker processes that play for given goals: the goal space ``test_goals``, and the function that plays.
+
+    The starts come from a random stream that neither training nor tests use, so the rollouts are fresh.
+    """
+    sizes, (sample,), _ = inspect_env(source, horizon, [("test_goals", test_goals)])
     policy.check_matches_env(sizes)
     if radius > sizes.horizon:
         text = f"must be a whole number in 1..{sizes.horizon}, the steps of an episode, got {radius}"
         raise InputError(text, name="radius")
-    workers = min(workers, MIN_BLOCKS_PER_ROUND)
-    configs, sizes = (
-        [Config(policy.env, seed=seed, episodes=ROLLOUTS_PER_BLOCK)] * workers,
-        replace(sizes, horizon=radius),
-    )
-    fleet = make_rollouts(configs, source, sizes, workers)
+    n_workers = min(workers, MIN_BLOCKS_PER_ROUND)  # a round may have no more blocks than that
+    configs = [Config(policy.env, seed=seed, episodes=ROLLOUTS_PER_BLOCK)] * n_workers
+    pool = make_rollouts(configs, source, replace(sizes, horizon=radius), n_workers)
 
     def reach(goals: Floats, round_: int) -> Bools:
-        return np.asarray((fleet.evaluate_goals(round_, policy.actor, goals) <= sizes.success).any(1))
+        return np.asarray((pool.evaluate_goals(round_, policy.actor, goals) <= sizes.success).any(1))
 
     try:
-        yield space, reach
+        yield sample, reach
     finally:
-        fleet.close()
+        pool.close()

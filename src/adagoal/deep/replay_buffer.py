@@ -1,38 +1,38 @@
 """Replay by episode, with hindsight ('future') relabelling inside the compiled program.
 
-A transition is an episode e, a time t and a goal. With probability ``relabel`` the goal is one achieved
-later in the same episode, at a time uniform in (t, length]; otherwise it is the episode's own. The reward is
--1 until the goal is reached and 0 there (Andrychowicz et al. 2017).
+A transition is an episode, a time t and a goal. With probability ``relabel`` the goal is one achieved later in the same
+episode, at a time uniform in (t, length]; otherwise it is the episode's own. The reward is -1 until the goal is reached
+and 0 there (Andrychowicz et al. 2017).
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import fields
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from adagoal.deep.networks import RunningMoments, TransitionBatch, normalise_vectors
+from adagoal.deep.rollout_backend import EpisodeBatch
+
+EPISODE_FIELDS = [field.name for field in fields(EpisodeBatch)]
+# the workers, which make the episodes, do not import JAX, so the class becomes a tree of arrays here
+jax.tree_util.register_dataclass(EpisodeBatch, data_fields=EPISODE_FIELDS, meta_fields=[])
+
 
 class ReplayBuffer(NamedTuple):
     """Ring of C episodes of T steps."""
 
-    observation: Array
-    """``[C, T + 1, observation]``"""
-    achieved: Array
-    """``[C, T + 1, goal]``"""
-    action: Array
-    """``[C, T, action]``"""
-    goal: Array
-    """``[C, goal]``"""
-    length: Array
-    """``[C]``"""
-    terminated: Array
-    """``[C]``: whether nothing follows the last state of the episode."""
-    moved: Array
-    """``[C]``: whether the achieved goal moved by more than the contact distance."""
-    added: Array
-    """``[]``: episodes ever added; the ring holds the last C."""
+    observation: Array  # [C, T + 1, O]
+    achieved: Array  # [C, T + 1, G]
+    action: Array  # [C, T, A]
+    goal: Array  # [C, G]
+    length: Array  # [C]
+    terminated: Array  # [C], whether the last state was terminal; False if the episode was cut off
+    moved: Array  # [C], whether the achieved goal moved by more than the contact distance
+    added: Array  # [], episodes ever added; the ring holds the last C
 
 
 class ReplayBatch(NamedTuple):
@@ -43,55 +43,76 @@ class ReplayBatch(NamedTuple):
     next_observation: Array
     goal: Array
     reward: Array
-    terminal: Array
-    """Whether nothing follows; False where the episode was cut off."""
+    terminal: Array  # False if the episode was cut off
 
 
-def empty_replay_buffer(room: tuple[int, int], horizon: int, observation: int, goal: int, action: int) -> ReplayBuffer:
-    """The memories of S runs, for so many episodes each; ``room`` is (S, episodes)."""
+class Normalisers(NamedTuple):
+    """Moments of what the networks of a run see."""
+
+    observations: RunningMoments
+    goals: RunningMoments
+
+    def network_inputs(self, observation: Array, goal: Array) -> Array:
+        """Normalised (observation, goal) ``[..., O + G]``."""
+        return jnp.concatenate(
+            [normalise_vectors(self.observations, observation), normalise_vectors(self.goals, goal)], -1
+        )
+
+
+class Experience(NamedTuple):
+    """All that an algorithm may learn from in one cycle of one run."""
+
+    replay: ReplayBuffer
+    contact_order: Array  # [C], episode indices, those that moved the object first
+    n_contacts: Array  # [], number of episodes that moved the object
+    normalisers: Normalisers
+    success: float  # radius around a goal in which it counts as reached
+    hyperparameters: dict[str, Array]  # settings that may differ between runs, by name
+
+    def sample_batches(self, key: Array, indices: Array, count: int, relabel: Array) -> TransitionBatch:
+        """Batches ``[n, count, ...]``, one for each of the indices ``[n]``; a share ``relabel`` has hindsight goals."""
+        order, contact = (self.contact_order, self.n_contacts), self.hyperparameters["contact"]
+
+        def sample(index: Array) -> ReplayBatch:
+            own_key = jax.random.fold_in(key, index)
+            return sample_transitions(self.replay, order, own_key, count, relabel, contact, self.success)
+
+        batch = jax.vmap(sample)(indices)
+        inputs = self.normalisers.network_inputs
+        obs_goal, next_obs_goal = inputs(batch.observation, batch.goal), inputs(batch.next_observation, batch.goal)
+        return TransitionBatch(obs_goal, batch.action, next_obs_goal, batch.reward, batch.terminal)
+
+
+def empty_replay_buffer(shape: tuple[int, int], horizon: int, observation: int, goal: int, action: int) -> ReplayBuffer:
+    """Buffers with a leading axis S; ``shape`` is (S runs, C episodes)."""
     return ReplayBuffer(
-        jnp.zeros((*room, horizon + 1, observation)),
-        jnp.zeros((*room, horizon + 1, goal)),
-        jnp.zeros((*room, horizon, action)),
-        jnp.zeros((*room, goal)),
-        jnp.zeros(room, jnp.int32),
-        jnp.zeros(room, bool),
-        jnp.zeros(room, bool),
-        jnp.zeros(room[0], jnp.int32),
+        observation=jnp.zeros((*shape, horizon + 1, observation)),
+        achieved=jnp.zeros((*shape, horizon + 1, goal)),
+        action=jnp.zeros((*shape, horizon, action)),
+        goal=jnp.zeros((*shape, goal)),
+        length=jnp.zeros(shape, jnp.int32),
+        terminated=jnp.zeros(shape, bool),
+        moved=jnp.zeros(shape, bool),
+        added=jnp.zeros(shape[0], jnp.int32),
     )
 
 
-def add_episodes(
-    replay: ReplayBuffer,
-    contact_distance: float,
-    observation: Array,
-    achieved: Array,
-    action: Array,
-    goal: Array,
-    length: Array,
-    terminated: Array,
-) -> ReplayBuffer:
-    """Put a cycle's episodes ``[B, ...]`` into the ring (C must be a multiple of B)."""
-    at = replay.added % replay.goal.shape[0]
-    moved = jnp.linalg.norm(achieved - achieved[:, :1], axis=-1).max(-1) > contact_distance
+def add_episodes(replay: ReplayBuffer, episodes: EpisodeBatch, contact_distance: float) -> ReplayBuffer:
+    """Write a cycle's episodes ``[B, ...]`` into the ring; C must be a multiple of B."""
+    start = replay.added % replay.goal.shape[0]
+    distance = jnp.linalg.norm(episodes.achieved - episodes.achieved[:, :1], axis=-1)
 
-    def put(ring: Array, new: Array) -> Array:
-        return jax.lax.dynamic_update_slice_in_dim(ring, new.astype(ring.dtype), at, 0)
+    def write(ring: Array, new: Any) -> Array:
+        # one slice, which XLA overwrites in place if the caller donates the buffer
+        return jax.lax.dynamic_update_slice_in_dim(ring, new.astype(ring.dtype), start, 0)
 
-    return ReplayBuffer(
-        put(replay.observation, observation),
-        put(replay.achieved, achieved),
-        put(replay.action, action),
-        put(replay.goal, goal),
-        put(replay.length, length),
-        put(replay.terminated, terminated),
-        put(replay.moved, moved),
-        replay.added + goal.shape[0],
-    )
+    written = {name: write(getattr(replay, name), getattr(episodes, name)) for name in EPISODE_FIELDS}
+    moved = write(replay.moved, distance.max(-1) > contact_distance)
+    return ReplayBuffer(**written, moved=moved, added=replay.added + len(episodes.goal))
 
 
 def contact_episodes_first(replay: ReplayBuffer) -> tuple[Array, Array]:
-    """Episode numbers ``[C]`` with those that moved the object in front, and how many they are."""
+    """Episode indices ``[C]``, those that moved the object first, and the number of these."""
     return jnp.argsort(~replay.moved), replay.moved.sum()
 
 
@@ -105,28 +126,29 @@ def sample_transitions(
     success: float,
 ) -> ReplayBatch:
     """Draw ``count`` transitions; a share ``contact`` of them from episodes that moved the object."""
-    order, movers = contacts
+    order, n_contacts = contacts
     keys = jax.random.split(key, 6)
     held = jnp.minimum(replay.added, replay.goal.shape[0])
     episode = _random_below(keys[0], count, held)
-    from_movers = (jax.random.uniform(keys[1], (count,)) < contact) & (movers > 0)
-    episode = jnp.where(from_movers, order[_random_below(keys[5], count, jnp.maximum(movers, 1))], episode)
+    with_contact = (jax.random.uniform(keys[1], (count,)) < contact) & (n_contacts > 0)
+    episode = jnp.where(with_contact, order[_random_below(keys[5], count, jnp.maximum(n_contacts, 1))], episode)
     length = replay.length[episode]
     t = _random_below(keys[2], count, length)
     later = t + 1 + _random_below(keys[3], count, length - t)
     hindsight = jax.random.uniform(keys[4], (count,)) < relabel
     goal = jnp.where(hindsight[:, None], replay.achieved[episode, later], replay.goal[episode])
-    away = jnp.linalg.norm(replay.achieved[episode, t + 1] - goal, axis=-1)
+    distance = jnp.linalg.norm(replay.achieved[episode, t + 1] - goal, axis=-1)
     return ReplayBatch(
         replay.observation[episode, t],
         replay.action[episode, t],
         replay.observation[episode, t + 1],
         goal,
-        -(away > success).astype(jnp.float32),
+        -(distance > success).astype(jnp.float32),
         replay.terminated[episode] & (t + 1 == length),
     )
 
 
 def _random_below(key: Array, count: int, bound: Array) -> Array:
-    """Integers uniform in [0, bound), bound a scalar or ``[count]``."""
+    """Integers ``[count]`` uniform in [0, bound); bound is a scalar or ``[count]``."""
+    # the minimum is needed: in single precision u * bound may round up to bound
     return jnp.minimum((jax.random.uniform(key, (count,)) * bound).astype(jnp.int32), bound - 1)

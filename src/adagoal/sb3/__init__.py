@@ -1,12 +1,12 @@
-"""Goal rules for Stable-Baselines3: a wrapper and a callback that choose the goals of a run with hindsight.
+"""Goal rules for Stable-Baselines3: a wrapper and a callback that choose the training goals, and a learner.
 
     env = make_vec_env("FetchPush-v4", n_envs=8, wrapper_class=ChosenGoal)
     model = TD3("MultiInputPolicy", env, replay_buffer_class=HerReplayBuffer)
     model.learn(300_000, callback=ChooseGoals("adagoal-proportional", goals, radius=40))
 
-``EnsembleTD3`` is TD3 with what makes the learner of :mod:`adagoal.deep` learn, and takes the place of TD3 above.
+``EnsembleTD3`` can replace TD3: it is the learner of :mod:`adagoal.deep`.
 
-Needs the extra: ``pip install 'adagoal[sb3]'``. PyTorch is imported only when something other than the wrapper is used.
+Needs the extra: ``pip install 'adagoal[sb3]'``. The wrapper alone does not import PyTorch.
 """
 
 from __future__ import annotations

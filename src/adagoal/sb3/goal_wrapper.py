@@ -1,4 +1,4 @@
-"""A goal-conditioned environment whose goal is chosen from outside, after the reset."""
+"""Gymnasium wrapper through which the goal of an episode is chosen from outside, after the reset."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from adagoal.deep.goal_envs import SetGoalFunction, find_goal_setter
 
 
 class ChosenGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """``set_goal(goal)`` replaces the goal of the episode that has just begun.
+    """Environment with a method ``set_goal(goal)``, which replaces the goal of the episode that has just begun.
 
-    Observations show the chosen goal and the reward is that of ``compute_reward`` for it. The environment is told the
-    goal through ``tell(env, goal)``, or in the ways of :mod:`adagoal.deep.goal_envs`. Where that does not change what
-    it shows as ``desired_goal``, an end of the episode at its own goal is passed over. Until a goal is chosen, the
-    environment's own stands.
+    Observations show the chosen goal, and rewards are those of ``compute_reward`` for it. The wrapper passes the goal
+    on to the environment, through the function ``set_goal(env, goal)`` or as
+    :func:`adagoal.deep.goal_envs.find_goal_setter` does. If the environment still shows its own ``desired_goal``, a
+    termination at that goal is ignored. Before the first choice the environment's own goal holds.
 
-    Rewards are shifted to 0 at the goal, so an environment that rewards 1 at the goal and 0 elsewhere, as the mazes of
-    Gymnasium-Robotics do, gives 0 and -1 here.
+    Rewards are shifted to 0 at the goal. So the mazes of Gymnasium-Robotics, which reward 1 at the goal and 0
+    elsewhere, give 0 and -1 here.
     """
 
     awaits_goal = False
-    """Whether an episode has begun and neither a goal was chosen nor a step taken since."""
+    """True after a reset, until a goal is chosen or a step is taken."""
 
-    def __init__(self, env: gymnasium.Env[Any, Any], tell: SetGoalFunction | None = None) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], set_goal: SetGoalFunction | None = None) -> None:
         super().__init__(env)
         space = env.observation_space
         keys = ("observation", "achieved_goal", "desired_goal")
@@ -35,12 +35,12 @@ class ChosenGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
             raise InputError(f"is not goal-conditioned; its observations must be a Dict of {', '.join(keys)}", "env")
         if not env.has_wrapper_attr("compute_reward"):
             raise InputError("has no compute_reward(achieved_goal, desired_goal, info)", "env")
-        self._goal_setter = find_goal_setter(env, tell)
+        self._goal_setter = find_goal_setter(env, set_goal)
         self._compute_env_reward = env.get_wrapper_attr("compute_reward")
         self._chosen_goal: NDArray[Any] | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """A new episode, with the environment's own goal until another is chosen."""
+        """Start an episode, with the environment's own goal."""
         self._chosen_goal, self.awaits_goal = None, True
         return self.env.reset(seed=seed, options=options)
 
@@ -56,24 +56,23 @@ class ChosenGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """One step; observation, reward and ``is_success`` are for the chosen goal."""
         self.awaits_goal = False
-        seen, _, terminated, truncated, info = self.env.step(action)
-        achieved, own = seen["achieved_goal"], seen["desired_goal"]
+        observation, _, terminated, truncated, info = self.env.step(action)
+        achieved, own = observation["achieved_goal"], observation["desired_goal"]
         goal = own if self._chosen_goal is None else self._chosen_goal
         if terminated and not np.allclose(own, goal) and self.compute_reward(achieved, own, info) == 0.0:
             terminated = False
         reward = float(self.compute_reward(achieved, goal, info))
         info = {**info, "is_success": float(reward == 0.0)}
-        return {**seen, "desired_goal": goal.copy()}, reward, terminated, truncated, info
+        return {**observation, "desired_goal": goal.copy()}, reward, terminated, truncated, info
 
     def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
-        """Reward of the environment, less that of the goal itself; of one goal ``[G]`` or of many ``[N, G]``."""
-        return self._compute_env_reward(achieved_goal, desired_goal, info) - self._compute_env_reward(
-            desired_goal, desired_goal, info
-        )
+        """Reward of the environment minus its reward at the goal; for one goal ``[G]`` or for many ``[N, G]``."""
+        at_goal = self._compute_env_reward(desired_goal, desired_goal, info)
+        return self._compute_env_reward(achieved_goal, desired_goal, info) - at_goal
 
 
 def check_sparse_rewards(rewards: NDArray[Any]) -> None:
-    """Refuse rewards ``[N]`` other than 0 and -1, whose values do not count steps."""
+    """Refuse rewards ``[N]`` other than 0 and -1, because their values do not count steps."""
     wrong = rewards[(rewards != 0.0) & (rewards != -1.0)]
     if len(wrong):
         text = f"rewards must be 0 at the goal and -1 elsewhere, got {wrong[0]:g}; use the sparse variant of the id"

@@ -1,0 +1,112 @@
+"""Formulas that the JAX learner, the NumPy policies and :mod:`adagoal.sb3` share. Imports neither JAX nor PyTorch.
+
+**From values to D and E.** J critics Q_j give the cost c_j = -Q_j(s, pi(s, g), g) of a goal. The step that arrives at
+the goal is free and each step before it costs 1. So a goal that is reached by the n-th step, and held afterwards, costs
+(1 - gamma^(n-1)) / (1 - gamma). With the mean c and the standard deviation sigma over the critics
+
+    D = 1 + log(1 - (1 - gamma) c) / log gamma                                              in steps, at least 1
+    E = sigma dD/dc = sigma (1 - gamma) / (-log gamma) gamma^-min(D - 1, 1/(1 - gamma))     in steps.
+
+Goal rules get sigma as E: the same error in discounted steps, in which an error n steps away counts gamma^n. With E in
+plain steps, a draw in proportion to E prefers the border of the reachable region, and learning was slower.
+
+**Calibration.** The disagreement of critics is smaller than their error. After training, fresh episodes without noise
+measure the error: ``calibration`` is the smallest factor with which |D - n| <= calibration * max(E, 0.1) holds in 90%
+of them, where n is the first step at the goal (split conformal prediction; Vovk et al. 2005). An episode of T steps
+without success shows n > T only. It counts as covered if D + calibration * max(E, 0.1) >= T.
+
+Functions with an argument ``xp`` take arrays of any library; ``xp`` is its module (``numpy`` or ``jax.numpy``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from adagoal.core.types import Floats
+from adagoal.goal_rules import GoalInfo
+
+MIN_DEVIATION = 0.01
+"""Smallest standard deviation of a normaliser, in the units of the environment (as in the reference HER)."""
+MAX_NORMALISED_VALUE = 5.0
+"""Normalised coordinates are clipped to plus or minus this, as in the reference HER.
+
+Networks cannot tell goals apart that lie further from the mean of the achieved goals than this."""
+DENSITY_BANDWIDTH = 0.3
+"""Width of the kernel of a goal density, in standard deviations of the achieved goals."""
+MIN_ERROR_STEPS = 0.1
+"""Smallest E in steps, before calibration: critics that agree by chance are not certain."""
+MAX_CALIBRATION = 1e6
+"""Largest calibration factor; a saved policy with a larger one is refused."""
+
+
+def forward_mlp(layers: Sequence[tuple[Any, Any]], x: Any, activation: Callable[[Any], Any]) -> Any:
+    """Output ``[..., last width]`` of the layers (weight, bias) for inputs ``[..., first width]``."""
+    for weight, bias in layers[:-1]:
+        x = activation(x @ weight + bias)
+    weight, bias = layers[-1]
+    return x @ weight + bias
+
+
+def layer_norm_relu(x: Any, xp: Any = np) -> Any:
+    """Activation of normalised layers: x brought to mean 0 and variance 1 over its last axis, then max(0, x)."""
+    centred = x - x.mean(-1, keepdims=True)
+    return xp.maximum(centred / xp.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5), 0.0)
+
+
+def cost_to_steps(cost: Any, gamma: float, xp: Any = np) -> Any:
+    """D in steps from the mean cost c."""
+    bounded = xp.clip(cost, 0.0, (1.0 - 1e-6) / (1.0 - gamma))  # critics may leave the range, where log has no value
+    return 1.0 + xp.log1p(-(1.0 - gamma) * bounded) / xp.log(gamma)
+
+
+def error_in_steps(D: Floats, sigma: Floats, gamma: float) -> Floats:
+    """E in steps, not calibrated."""
+    return sigma * (1.0 - gamma) / -np.log(gamma) * gamma ** -np.minimum(D - 1.0, 1.0 / (1.0 - gamma))
+
+
+def calibration_factor(D: Floats, E: Floats, first_steps: Floats, horizon: int) -> float:
+    """Factor of E with which the next episode is covered with probability 0.9; all arrays are ``[n]``.
+
+    ``first_steps`` are those of :func:`first_step_at_goal` in fresh episodes of ``horizon`` steps.
+    """
+    missed = np.maximum(horizon - D, 0.0)  # an episode without success shows only whether D was too small
+    errors = np.where(first_steps <= horizon, np.abs(D - first_steps), missed)
+    scores = np.sort(errors / np.maximum(E, MIN_ERROR_STEPS))
+    rank = min(int(np.ceil(0.9 * (len(scores) + 1))), len(scores)) - 1
+    return float(min(max(scores[rank], 1e-3), MAX_CALIBRATION))
+
+
+def first_step_at_goal(distances: Floats, success: float) -> Floats:
+    """First step at the goal ``[...]``, from the distances ``[..., T]`` after each of T steps; infinite if missed."""
+    reached = distances <= success
+    return np.where(reached.any(-1), reached.argmax(-1) + 1.0, np.inf)
+
+
+def mean_gaussian_kernel(differences: Any, bandwidth: float, xp: Any = np) -> Any:
+    """Kernel density ``[...]``, up to a constant, from differences ``[..., M, G]`` to M sample points."""
+    return xp.exp(-(differences**2).sum(-1) / (2 * bandwidth**2)).mean(-1)
+
+
+def kernel_divergence(p: Any, q: Any, xp: Any = np) -> Any:
+    """KL(p || q) of two kernel densities ``[M]``, both evaluated at M points drawn from p."""
+    return xp.mean(xp.log(p + 1e-12) - xp.log(q + 1e-12))  # q may underflow to 0 far from its sample
+
+
+def moment_shifts(shift: Any, old_weight: Any, new_weight: Any, total_weight: Any) -> tuple[Any, Any]:
+    """Chan's merge of two samples whose means differ by ``shift``: what the mean and the sum of squares gain.
+
+    The sum of squared deviations of the new sample about its own mean comes on top.
+    """
+    return shift * new_weight / total_weight, shift**2 * old_weight * new_weight / total_weight
+
+
+def make_goal_info(
+    D: Floats, E: Floats, visits: Floats, L: float, experience: Mapping[str, Any] | None = None
+) -> GoalInfo:
+    """What a rule sees of N continuous goals: all are eligible, and attempts are not counted goal by goal."""
+    zeros: Any = np.zeros_like(D)
+    eligible = np.ones(len(D), bool)
+    return GoalInfo(D, E, L, eligible, visits, zeros, zeros, zeros, zeros, **(experience or {}))
