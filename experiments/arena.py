@@ -10,14 +10,13 @@ from typing import Any
 from adagoal.compare import method_comparison
 from adagoal.compare.comparison_output import (
     MethodScore,
-    TextTable,
     compute_scores,
     draw_error_figure,
     group_outcomes,
     live_score_table,
-    make_error_panels,
+    make_error_plots,
 )
-from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
+from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome, TextTable
 from adagoal.compare.experiment_runner import make_known_model
 from adagoal.runs.exploration_settings import ExplorationSettings
 from experiments import required_steps
@@ -173,7 +172,7 @@ def report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> Experi
     rows = [score.to_dict() for score in compute_scores(outcomes)]
     figures = {"arena.png": draw_error_figure(drawn(outcomes))}
     return ExperimentReport(
-        rows, tables(outcomes, least, options), data, figures, panels=make_error_panels(drawn(outcomes))
+        rows, tables(outcomes, least, options), data, figures, plots=make_error_plots(drawn(outcomes))
     )
 
 

@@ -27,8 +27,7 @@ from matplotlib.figure import Figure
 
 from adagoal import goal_rules
 from adagoal.certified.explorer import CertifiedExplorer
-from adagoal.compare.comparison_output import COLOUR_BLIND_PALETTE, GUIDE_COLOUR, TextTable, figure_with_panels
-from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
+from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome, TextTable
 from adagoal.core.confidence_bounds import clopper_pearson_interval
 from adagoal.core.errors import Status
 from adagoal.core.exploration_run import ExplorationRun
@@ -39,7 +38,8 @@ from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver
 from adagoal.exact.audit import audit_policies
 from adagoal.loop import run_exploration
-from adagoal.report.curve_page import Curve, CurvePanel
+from adagoal.report.curve_page import Curve, CurvePlot
+from adagoal.report.figures import COLOUR_BLIND_PALETTE, GUIDE_COLOUR, figure_with_panels
 from experiments.arena import GOAL_RULES
 from experiments.catalogue import CATALOGUE
 from experiments.coverage_worlds import FAMILIES, RIVAL, case
@@ -275,16 +275,16 @@ def report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> Experi
     found = [record for record in records if record["delta"] > 0 and broken(record)]
     data = {"runs": options.runs, "control": options.control, "seed": options.seed, "rows": rows, "broken": found}
     text = TextTable.from_rows(rows, COLUMNS, left=2).to_markdown()
-    return ExperimentReport(rows, text, data, {"coverage.png": figure(records, rows)}, panels=[misses(records)])
+    return ExperimentReport(rows, text, data, {"coverage.png": figure(records, rows)}, plots=[misses(records)])
 
 
-def misses(records: Sequence[RunOutcome]) -> CurvePanel:
+def misses(records: Sequence[RunOutcome]) -> CurvePlot:
     """How near to a miss the runs came, for the page; what came nearer than :data:`NEAREST` stands there."""
     lines = []
     for kind in DRAWN:
         slack = nearest(records, kind)
         lines.append(Curve(NAMES[kind], np.maximum(slack, NEAREST).tolist(), shares(slack).tolist()))
-    return CurvePanel(
+    return CurvePlot(
         "How near to a miss", f"nearest it came to a miss, in steps (from {NEAREST:g})", "share of runs", lines
     )
 

@@ -23,12 +23,11 @@ from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
-from adagoal.compare.comparison_output import TextTable
-from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
+from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome, TextTable
 from adagoal.core.errors import InputError, Status
 from adagoal.core.file_io import read_json
 from adagoal.parallel import TaskInterrupted, TaskResources
-from adagoal.report.curve_page import Curve, CurvePanel, curves_by_seed
+from adagoal.report.curve_page import Curve, CurvePlot, curves_by_seed
 from experiments.catalogue import CATALOGUE
 
 ENVS = {"push": "FetchPush-v4", "pick": "FetchPickAndPlace-v4"}
@@ -212,7 +211,7 @@ def report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> Experi
     return ExperimentReport(found, text, found, {"figure2.png": figure(panels)}, finished, curves(panels))
 
 
-def curves(panels: Sequence[dict[str, Any]]) -> list[CurvePanel]:
+def curves(panels: Sequence[dict[str, Any]]) -> list[CurvePlot]:
     """Test success over the steps, with every seed."""
     found = []
     for data in panels:
@@ -221,7 +220,7 @@ def curves(panels: Sequence[dict[str, Any]]) -> list[CurvePanel]:
             runs = [run for run in data["runs"] if label(run) == name]
             points = ((run["seed"], point["steps"], point["success"]) for run in runs for point in run["curve"])
             lines += curves_by_seed(NAMES[name], points)
-        found.append(CurvePanel(data["panel"], "environment steps", "test success, last step", lines, log_axes=False))
+        found.append(CurvePlot(data["panel"], "environment steps", "test success, last step", lines, log_axes=False))
     return found
 
 

@@ -19,16 +19,22 @@ from matplotlib import colormaps
 from matplotlib.colors import ListedColormap, PowerNorm
 from matplotlib.figure import Figure
 
-from adagoal.compare.comparison_output import ColumnFormats, TextTable
-from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
+from adagoal.compare.experiment import (
+    ColumnFormats,
+    Experiment,
+    ExperimentOptions,
+    ExperimentReport,
+    RunOutcome,
+    TextTable,
+)
 from adagoal.compare.experiment_runner import explore_uninterrupted
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.core.types import Longs
 from adagoal.envs import toy_models
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver
-from adagoal.report.curve_page import Curve, CurvePanel, curves_by_seed
-from adagoal.report.exploration_figures import draw_grid_map, map_size_inches
+from adagoal.report.curve_page import Curve, CurvePlot, curves_by_seed
+from adagoal.report.figures import draw_grid_map, map_size_inches
 from adagoal.runs.state_metadata import StateMetadata
 from experiments.catalogue import CATALOGUE
 
@@ -103,13 +109,13 @@ def report(
     data |= {name: group.tolist() for name, group in groups.items()}
     curves = [panel(outcomes, options, rules, group) for group in groups.items()]
     return ExperimentReport(
-        rows, TextTable.from_rows(rows, COLUMNS).to_markdown(), data, {f"{name}.png": figure(data)}, panels=curves
+        rows, TextTable.from_rows(rows, COLUMNS).to_markdown(), data, {f"{name}.png": figure(data)}, plots=curves
     )
 
 
 def panel(
     outcomes: Sequence[RunOutcome], options: ExperimentOptions, rules: Sequence[str], group: tuple[str, Longs]
-) -> CurvePanel:
+) -> CurvePlot:
     """Share of the goals that lie in a group of states, over blocks of episodes, with every seed."""
     name, states = group
     runs = np.isin(np.array(outcomes).reshape(len(rules), len(options.seeds), -1), states)
@@ -118,7 +124,7 @@ def panel(
     for rule, own in zip(rules, runs, strict=True):
         lines += curves_by_seed(rule, ((seed, float(block[-1] + 1), float(run[block].mean()))
                                for seed, run in zip(options.seeds, own, strict=True) for block in blocks))  # fmt: skip
-    return CurvePanel(f"Goals in the {GROUPS[name]}", "episodes", "share of episodes", lines, log_axes=False)
+    return CurvePlot(f"Goals in the {GROUPS[name]}", "episodes", "share of episodes", lines, log_axes=False)
 
 
 def _spread(share: np.ndarray[Any, Any]) -> dict[str, float | None]:

@@ -16,8 +16,7 @@ import numpy as np
 
 from adagoal.api.explore import audit
 from adagoal.baselines.interval_mdp import INTERVAL_BOUNDS
-from adagoal.compare.comparison_output import TextTable
-from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
+from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome, TextTable
 from adagoal.compare.experiment_runner import explore_uninterrupted, make_known_model
 from adagoal.core.errors import Status
 from adagoal.runs.exploration_settings import ExplorationSettings

@@ -13,8 +13,14 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from adagoal.api.explore import audit
-from adagoal.compare.comparison_output import ColumnFormats, TextTable
-from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
+from adagoal.compare.experiment import (
+    ColumnFormats,
+    Experiment,
+    ExperimentOptions,
+    ExperimentReport,
+    RunOutcome,
+    TextTable,
+)
 from adagoal.compare.experiment_runner import make_known_model, run_settings
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.runs.exploration_settings import ExplorationSettings

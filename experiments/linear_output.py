@@ -10,9 +10,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from adagoal.compare.comparison_output import COLOUR_BLIND_PALETTE, GUIDE_COLOUR, TextTable
-from adagoal.compare.experiment import ExperimentOptions, ExperimentReport, RunOutcome
-from adagoal.report.curve_page import CurvePanel, curves_by_seed
+from adagoal.compare.experiment import ExperimentOptions, ExperimentReport, RunOutcome, TextTable
+from adagoal.report.curve_page import CurvePlot, curves_by_seed
+from adagoal.report.figures import COLOUR_BLIND_PALETTE, GUIDE_COLOUR
 from experiments import misfit
 from experiments.linear_runs import DELTA, EPSILON, RADIUS, SIZES, Cell, goal_space
 from experiments.required_samples import for_vtr
@@ -102,14 +102,14 @@ def curves(ax: Axes, rows: Sequence[RunOutcome], over: str) -> None:
     ax.grid(alpha=0.3)
 
 
-def line_panels(rows: Sequence[RunOutcome], titles: Mapping[str, str], over: str, label: str) -> list[CurvePanel]:
+def line_panels(rows: Sequence[RunOutcome], titles: Mapping[str, str], over: str, label: str) -> list[CurvePlot]:
     """The same for the page, with every seed: a panel for every family, by its title. Given up runs are left out."""
     found = []
     for family, title in titles.items():
         done = [row for row in rows if (row["family"], row["status"]) == (family, "certified")]
         points = {m: [(row["seed"], row[over], row["steps"]) for row in done if row["method"] == m] for m in METHODS}
         lines = [line for method in METHODS for line in curves_by_seed(method, points[method])]
-        found.append(CurvePanel(TITLES[title], label, "steps to the certified stop", lines))
+        found.append(CurvePlot(TITLES[title], label, "steps to the certified stop", lines))
     return found
 
 
@@ -216,7 +216,7 @@ def misfits(rows: Sequence[RunOutcome], options: ExperimentOptions) -> Experimen
 
 
 def _report(
-    found: dict[str, Any], text: str, figures: dict[str, Figure] | None = None, panels: Sequence[CurvePanel] = ()
+    found: dict[str, Any], text: str, figures: dict[str, Figure] | None = None, panels: Sequence[CurvePlot] = ()
 ) -> ExperimentReport:
     data = {"radius": RADIUS, "epsilon": EPSILON, "delta": DELTA, **found}
-    return ExperimentReport(data, text, data, figures or {}, panels=panels)
+    return ExperimentReport(data, text, data, figures or {}, plots=panels)

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adagoal.api.explore import audit
-from adagoal.compare.comparison_output import TextTable
-from adagoal.compare.experiment import ExperimentOptions, RunOutcome
+from adagoal.compare.experiment import ExperimentOptions, RunOutcome, TextTable
 from adagoal.compare.experiment_runner import explore_uninterrupted
 from adagoal.core.errors import Status
 from adagoal.envs import model_families

@@ -24,8 +24,14 @@ from matplotlib.figure import Figure
 
 from adagoal.api.explore import audit
 from adagoal.compare.anytime_audit import AnytimeAuditor
-from adagoal.compare.comparison_output import ColumnFormats, TextTable, figure_with_panels
-from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
+from adagoal.compare.experiment import (
+    ColumnFormats,
+    Experiment,
+    ExperimentOptions,
+    ExperimentReport,
+    RunOutcome,
+    TextTable,
+)
 from adagoal.compare.experiment_runner import make_known_model, run_settings
 from adagoal.core.errors import Status
 from adagoal.core.exploration_run import ExplorationRun
@@ -33,6 +39,7 @@ from adagoal.core.tabular_policy import Policy
 from adagoal.core.transition_data import TransitionCounts
 from adagoal.envs.model import TabularMDP, model_from_rows
 from adagoal.exact import solver
+from adagoal.report.figures import figure_with_panels
 from adagoal.runs.exploration_settings import ExplorationSettings
 from experiments.catalogue import CATALOGUE
 

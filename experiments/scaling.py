@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from adagoal.compare.comparison_output import COLOUR_BLIND_PALETTE, GUIDE_COLOUR, TextTable, figure_with_panels
-from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
+from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome, TextTable
 from adagoal.compare.experiment_runner import explore_uninterrupted
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.envs.toy_models import lower_bound_instance
-from adagoal.report.curve_page import Curve, CurvePanel, curves_by_seed
+from adagoal.report.curve_page import Curve, CurvePlot, curves_by_seed
+from adagoal.report.figures import COLOUR_BLIND_PALETTE, GUIDE_COLOUR, figure_with_panels
 from experiments.catalogue import CATALOGUE
 
 DELTA = 0.1
@@ -166,11 +166,11 @@ def report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> Experi
     data = {"delta": DELTA, "seeds": seeds, "fits": fits, "runs": outcomes}
     figures = {"scaling.png": figure(fits)}
     return ExperimentReport(
-        fits, table(fits, seeds), data, figures, panels=[curves(name, outcomes, options) for name in AXES]
+        fits, table(fits, seeds), data, figures, plots=[curves(name, outcomes, options) for name in AXES]
     )
 
 
-def curves(name: str, records: Sequence[RunOutcome], options: ExperimentOptions) -> CurvePanel:
+def curves(name: str, records: Sequence[RunOutcome], options: ExperimentOptions) -> CurvePlot:
     """Steps along an axis for the page, with every seed, and the slope of the theory."""
     x = {point: AXES[name].value(point) for point in along(name, options)}
     found = [(Point(r["L"], r["n"], r["A"], r["epsilon"]), r) for r in records]
@@ -181,7 +181,7 @@ def curves(name: str, records: Sequence[RunOutcome], options: ExperimentOptions)
     first, least = min(x.values()), min(lines[0].y)
     guide = [0.5 * least * (value / first) ** AXES[name].theory for value in sorted(x.values())]
     lines.append(Curve("the theory's slope", sorted(x.values()), guide))
-    return CurvePanel(f"Steps against {AXES[name].label}", AXES[name].label, "steps to the certified stop", lines)
+    return CurvePlot(f"Steps against {AXES[name].label}", AXES[name].label, "steps to the certified stop", lines)
 
 
 SCALING = Experiment(

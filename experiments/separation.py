@@ -21,15 +21,14 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from adagoal.api.explore import audit
-from adagoal.compare.comparison_output import TextTable
-from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome
+from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome, TextTable
 from adagoal.compare.experiment_runner import explore_uninterrupted
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.envs import toy_models
 from adagoal.envs.model import TabularMDP
 from adagoal.envs.simulator import ModelSimulator
 from adagoal.exact import solver
-from adagoal.report.curve_page import Curve, CurvePanel, curves_by_seed
+from adagoal.report.curve_page import Curve, CurvePlot, curves_by_seed
 from experiments.catalogue import CATALOGUE
 
 ETAS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
@@ -113,10 +112,10 @@ def report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> Experi
     setting = {"radius": RADIUS, "epsilon": EPSILON, "delta": DELTA, "seeds": list(options.seeds), "draws": DRAWS}
     text = TextTable.from_rows(rows, COLUMNS, left=0).to_markdown()
     found = {"separation.png": figure(data)}
-    return ExperimentReport(rows, text, setting | {"rows": data}, found, panels=[panel(data, options.seeds)])
+    return ExperimentReport(rows, text, setting | {"rows": data}, found, plots=[panel(data, options.seeds)])
 
 
-def panel(rows: Sequence[dict[str, Any]], seeds: Sequence[int]) -> CurvePanel:
+def panel(rows: Sequence[dict[str, Any]], seeds: Sequence[int]) -> CurvePlot:
     """The same curves for the page, with those of every seed."""
     runs = [(row["diameter"], seed, run) for row in rows for seed, run in zip(seeds, row["reset_runs"], strict=True)]
     lines = curves_by_seed(WITH_RESET, ((seed, diameter, run["steps"]) for diameter, seed, run in runs))
@@ -124,7 +123,7 @@ def panel(rows: Sequence[dict[str, Any]], seeds: Sequence[int]) -> CurvePanel:
     for i, share in enumerate(("10%", "median", "90%")):
         lines.append(Curve(f"{WITHOUT_RESET}, {share}", x, [row["reset_free_steps"][i] for row in rows]))
     lines.append(Curve(LEMMA, x, [1 / (9 * row["eta"]) for row in rows]))
-    return CurvePanel("What the reset is worth", DIAMETER, "steps", lines)
+    return CurvePlot("What the reset is worth", DIAMETER, "steps", lines)
 
 
 def figure(rows: Sequence[dict[str, Any]]) -> Figure:

@@ -33,7 +33,7 @@ def outcomes(cells: list[ExplorationSettings], folder: Path) -> list[Any]:
         cells,
         options,
         LocalEngine(1, print),
-        experiment_runner.ExperimentDisplay(quiet=True),
+        experiment_runner.ExperimentProgress(quiet=True),
     )
 
 

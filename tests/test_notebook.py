@@ -81,7 +81,7 @@ def test_a_void_result_says_why(result: adagoal.Result) -> None:
 def test_the_page_of_a_result_and_of_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = adagoal.explore("chain", 4, budget=50, out=tmp_path / "run")
     page = adagoal.show(result)
-    assert "Go on with" not in page.html, "a result has no folder to go on in"
+    assert "Continue with" not in page.html, "a result has no folder to continue in"
     assert f"adagoal resume {tmp_path / 'run'}" in adagoal.show(tmp_path / "run").html
     assert page.save(tmp_path / "new" / "page.html").read_text() == page.html
     opened: list[str] = []
