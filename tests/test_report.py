@@ -19,9 +19,9 @@ from adagoal.core.errors import to_single_line
 from adagoal.core.exploration_run import ExplorationRun
 from adagoal.envs import toy_models
 from adagoal.envs.simulator import ModelSimulator
-from adagoal.report import StateMetadata, make_headline, write_report
-from adagoal.report.exploration_panels import layered_positions
-from adagoal.report.html_page import pack_data_block, unpack_data_block
+from adagoal.report import StateMetadata, exploration_panels, make_headline, write_report
+from adagoal.report.exploration_panels import ExplorationSource, layered_positions
+from adagoal.report.html_page import Panel, PanelContent, pack_data_block, unpack_data_block
 from adagoal.runs.progress_display import ExplorationProgress, extrapolate_total_steps
 from adagoal.runs.result import Result, load_result
 
@@ -110,6 +110,32 @@ def test_a_large_run_keeps_its_page_small(certified: Result, tmp_path: Path, mon
     page = own_part(tmp_path / "report.html")
     assert '<p class="quiet small">This page holds the policies of 4 of 9 goals' in page
     assert f"adagoal watch {tmp_path}" in page
+
+
+def test_a_panel_is_one_function_and_one_script(
+    certified: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else is touched to add one. The browser shows it in ``test_browser.py``."""
+
+    def episode_lengths(source: ExplorationSource) -> PanelContent:
+        steps = source.result.arrays["past_steps"].astype(float)
+        return PanelContent({"unit": "<steps>"}, {"lengths": steps})
+
+    script = tmp_path / "lengths.js"
+    script.write_text(
+        "addPanel({show(data) { $('lengths').textContent = `${data.lengths.length} ${data.facts.unit}`; }});"
+    )
+    panel = Panel("lengths", "Episode lengths", episode_lengths, (script,))
+    monkeypatch.setattr(exploration_panels, "PANELS", (*exploration_panels.PANELS, panel))
+    page = write_report(certified, tmp_path / "run")
+    assert '<h2 id="lengths-title">Episode lengths</h2>' in own_part(page)
+    assert script.read_text() in own_part(page)
+    facts, arrays = data_of(page)
+    assert facts["unit"] == "<steps>"
+    np.testing.assert_array_equal(arrays["lengths"], certified.arrays["past_steps"])
+    monkeypatch.setattr(exploration_panels, "PANELS", (panel, panel))
+    with pytest.raises(AssertionError, match=r"panel lengths: another panel uses the names \['lengths', 'unit'\]"):
+        write_report(certified, tmp_path / "run")
 
 
 def test_places_of_a_world_without_a_map() -> None:

@@ -71,7 +71,7 @@ def test_the_goal_space_goes_back_in_time(trained: Path) -> None:
 
 def test_python_shows_the_page_of_a_folder(finished: Path) -> None:
     page = adagoal.show(finished)
-    assert page.title == "adagoal: point-mass, adagoal"
+    assert page.title == "adagoal: point-mass, adagoal-proportional"
     assert page.html == training_page.read_training_page(finished).render()
 
 
