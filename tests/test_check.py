@@ -46,7 +46,7 @@ def test_numbers_on_the_fly_and_a_random_start() -> None:
     assert check.ok
     assert check.n_states is None
     assert not check.fixed_start
-    assert any("as they are met, at most 50" in line for line in check.plan)
+    assert any("numbers new states in order, at most 50" in line for line in check.plan)
     assert any("virtual start" in line for line in check.plan)
     fixed = adagoal.check_env(PairEnv(SLIPPERY, (0, 3)), start_seed=2)
     assert fixed.fixed_start
@@ -208,7 +208,7 @@ def test_a_goal_conditioned_environment(capsys: pytest.CaptureFixture[str]) -> N
     assert told["takes_goals"]
     assert told["seed_decides"]
     assert told["reached_within"] == pytest.approx(0.1)
-    assert "asks for goals within L = 20 steps, and discounts with 0.96" in told["plan"]
+    assert "chooses goals within L = 20 steps, with the discount 0.96" in told["plan"]
     assert "needs up to 0.8 GB of memory for 400,000 steps, without its workers" in told["plan"]
     assert run_command_line(["check", "point-mass", "--max-states", "9"]) == 2
     assert "error: --max-states: is for explorations; this environment is for adagoal train" in capsys.readouterr().out
