@@ -45,7 +45,7 @@ from adagoal.envs.simulator import ModelSimulator
 
 DEFAULT_CHECK_STEPS = 2000
 TRAINING_PROCESS_BYTES = 800_000_000
-"""Bytes of a training process without its replay buffer, measured with JAX on a CPU."""
+"""Bytes of the training process without its replay buffer, measured with JAX on a CPU."""
 DEFAULT_HORIZON = 100
 """Steps of an episode if a goal-conditioned environment has no time limit; also the length of a repeated walk."""
 

@@ -198,7 +198,7 @@ def _choices_of_state(
 ) -> list[ExportedChoice]:
     """Return the choices of a state. Bounds [X, K] are on p(. | O), the kernel given an observed successor.
 
-    ``elsewhere`` is the state for unobserved successors; None: the model assumes that there are none.
+    ``elsewhere`` is the state for unobserved successors; None: the model omits them.
     """
     model, counts, choices = run.empirical, run.counts, []
     for action in range(0 if counts.terminal[state] else counts.n_actions):

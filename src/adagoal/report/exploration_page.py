@@ -54,7 +54,7 @@ class ExplorationReportSource(ReportSource):
     """The live page of an exploration."""
 
     def current_source(self) -> ExplorationSource:
-        """Return the latest result, or raise InputError if there is none yet."""
+        """Return the latest result, or raise InputError before the first one."""
         raise NotImplementedError
 
     def current_page(self) -> ReportPage:

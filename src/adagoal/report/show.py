@@ -47,7 +47,7 @@ class Page:
 
 
 def show(run: Result | str | Path) -> Page:
-    """Return the interactive page of a result, or of the folder of an exploration or a training run.
+    """Return the interactive page of a result, or of the folder of an exploration or of training runs.
 
     A notebook shows the page below the cell. Elsewhere, ``show(result).open()`` opens it in a browser and
     ``show(result).save("page.html")`` writes it to a file.

@@ -24,7 +24,7 @@ LearningCurves = Sequence[Sequence[dict[str, Any]]]
 
 
 def training_figures(record: TrainingRecord, arrays: dict[str, Any]) -> dict[str, tuple[Figure, str]]:
-    """Return the figures of a training run with their captions, by file name."""
+    """Return the figures of training runs with their captions, by file name."""
     figures = {"curves.png": (draw_learning_curves(record.learning_curves), "Test success, and where the goals lay.")}
     if arrays["chosen"].shape[-1] < 2:
         return figures

@@ -1,4 +1,4 @@
-"""``report.html`` of a training run: its panels, read from the folder alone, and its live page."""
+"""``report.html`` of training runs: the panels, read from the folder alone, and the live page."""
 
 from __future__ import annotations
 
@@ -33,60 +33,39 @@ MAX_CHOSEN_GOALS = 200_000
 """Largest number of chosen goals in a page; of more goals only every n-th cycle is shown."""
 
 
-def _open_object_schema(properties: dict[str, Any]) -> dict[str, Any]:
-    # Other entries are allowed: the page reads only some of what the commands write.
+def _open_object(**properties: Any) -> dict[str, Any]:
+    # Other entries are allowed: the page reads only a part of what the commands write.
     return {"type": "object", "required": list(properties), "properties": properties}
 
 
-_NUMBER_SCHEMA = {"type": "number"}
-_SHARE_SCHEMA = {"type": "number", "minimum": 0, "maximum": 1}
-_POINT_SCHEMA = {"type": "array", "items": _NUMBER_SCHEMA}
-_BIN_PROPERTIES = {
-    "from": _NUMBER_SCHEMA,
-    "to": _NUMBER_SCHEMA,
-    "episodes": COUNT_SCHEMA,
-    "success": _SHARE_SCHEMA | {"type": ["number", "null"]},
-}
-_CELL_PROPERTIES = {
-    "low": _POINT_SCHEMA,
-    "high": _POINT_SCHEMA,
-    "share": _SHARE_SCHEMA,
-    "rollouts": COUNT_SCHEMA,
-    "reached": COUNT_SCHEMA,
-}
-_ABOUT_SCHEMA = {"type": "object", "properties": {"policy": {"type": "string"}}}
-EXTRA_FILE_SCHEMAS: dict[str, Any] = {
-    EVALUATION_FILE: {
-        "type": "object",
-        "required": ["about", "by"],
-        "properties": {
-            "about": _ABOUT_SCHEMA,
-            "by": {
-                "type": "object",
-                "additionalProperties": {"type": "array", "items": _open_object_schema(_BIN_PROPERTIES)},
-            },
-        },
-    },
-    CERTIFICATE_FILE: {
-        "type": "object",
-        "required": ["about", "statement", "cells"],
-        "properties": {
-            "about": _ABOUT_SCHEMA,
-            "statement": {"type": "string"},
-            "cells": {
-                "type": "array",
-                "items": _open_object_schema(
-                    _CELL_PROPERTIES | {"verdict": {"enum": [str(verdict) for verdict in Verdict]}}
-                ),
-            },
-        },
-    },
+def _list_of(items: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": items}
+
+
+_NUMBER, _TEXT = {"type": "number"}, {"type": "string"}
+_SHARE = {"type": "number", "minimum": 0, "maximum": 1}
+_ABOUT = {"type": "object", "properties": {"policy": _TEXT}}
+_VERDICT = {"enum": [str(verdict) for verdict in Verdict]}
+_BIN = _open_object(
+    **{"from": _NUMBER}, to=_NUMBER, episodes=COUNT_SCHEMA, success=_SHARE | {"type": ["number", "null"]}
+)
+_CELL = _open_object(
+    low=_list_of(_NUMBER),
+    high=_list_of(_NUMBER),
+    share=_SHARE,
+    rollouts=COUNT_SCHEMA,
+    reached=COUNT_SCHEMA,
+    verdict=_VERDICT,
+)
+EXTRA_FILE_SCHEMAS = {
+    EVALUATION_FILE: _open_object(about=_ABOUT, by={"type": "object", "additionalProperties": _list_of(_BIN)}),
+    CERTIFICATE_FILE: _open_object(about=_ABOUT, statement=_TEXT, cells=_list_of(_CELL)),
 }
 """What the page reads from the files of other commands."""
 
 
 class ExtraFiles(NamedTuple):
-    """Files that ``evaluate`` and ``certify`` left in the folder of a training run."""
+    """Files that ``evaluate`` and ``certify`` left in the folder of the training run."""
 
     current_contents: dict[str, Any]
     """Contents of the files about a policy of this folder, by name."""
@@ -95,7 +74,7 @@ class ExtraFiles(NamedTuple):
 
 
 class TrainingSource(NamedTuple):
-    """What the panels of a training run are made from."""
+    """What the panels are made from."""
 
     record: files.TrainingRecord
     arrays: dict[str, NDArray[Any]]
@@ -114,7 +93,7 @@ EvaluationBins = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 def write_training_report(folder: str | Path, env: str | None = None, trust: bool = False, png: bool = False) -> Path:
-    """Write ``report.html`` into the folder of a training run and return its path; ``png`` also writes the figures.
+    """Write ``report.html`` into the folder of training runs and return its path; ``png`` also writes the figures.
 
     The page has no video if the environment comes from code that is not installed (``module:Id``), unless ``env``
     names the environment again or ``trust`` allows that code.
@@ -157,7 +136,7 @@ def training_page(source: TrainingSource, pictures: Mapping[str, str] | None = N
 
 
 class TrainingFolderSource(ReportSource):
-    """The live page of a training run: the last save in its folder."""
+    """The live page of training runs: the last save in their folder."""
 
     def current_page(self) -> ReportPage:
         """Return the page of the last save."""
@@ -175,9 +154,10 @@ def summary_panel(source: TrainingSource) -> PanelContent:
         Status.INTERRUPTED: "Interrupted",
     }
     steps = last_points[0]["steps"]
+    success = statistics.fmean(point["success"] for point in last_points)
+    seconds = record.data["wall_seconds"]
     text = (
-        f"{statistics.fmean(point['success'] for point in last_points):.0%} of the test goals held at the last step, "
-        f"after {steps:,} steps ({record.data['wall_seconds']:,.0f} s)."
+        f"In the last test {success:.0%} of the episodes ended at their goal, after {steps:,} steps ({seconds:,.0f} s)."
     )
     head = Headline("good" if status.finished else "partial", titles[status], (text,))
     command = "" if status.finished else resume_training_command(record.configs[0], record.path, steps)
@@ -324,7 +304,7 @@ def _success_by_distance(past: ValueMapHistory, seeds: Sequence[int]) -> list[Cu
 
 
 def _binned_curve(name: str, bins: Sequence[Mapping[str, Any]], seed: int | None = None) -> list[Curve]:
-    """Return a curve through the middles of the intervals with episodes, or nothing if there are none."""
+    """Return a curve through the middles of the intervals with episodes, if there are any."""
     known = [((part["from"] + part["to"]) / 2, part["success"]) for part in bins if part["success"] is not None]
     return [Curve(name, [x for x, _ in known], [y for _, y in known], seed)] if known else []
 

@@ -1,4 +1,4 @@
-"""The video on the page of a training run: a strip of frames of its policy, rendered without a display.
+"""The video on the page of training runs: a strip of frames of its policy, rendered without a display.
 
 A separate process renders the strip, because a broken renderer can end its process. Then the page has no video.
 """

@@ -181,7 +181,7 @@ def _round_up_two_digits(steps: float) -> int:
 
 
 def resume_training_command(config: Config, folder: Path, steps: int) -> str:
-    """Return the command that continues a training run after ``steps`` steps."""
+    """Return the command that continues training after ``steps`` steps."""
     budget = 2 * steps if steps >= config.steps else None
     return _format_resume_command("adagoal.deep.resume", folder, config.env, config.goal_rule, None, budget)
 

@@ -1,4 +1,4 @@
-"""Observers of a training run: the progress display, and the writer for TensorBoard."""
+"""Observers of training: the progress display, and the writer for TensorBoard."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from adagoal.runs.progress_display import Progress, ProgressDisplay
 
 
 class TrainingProgress(ProgressDisplay):
-    """Progress of a training run: one plain line per test if the display is not live. ``opening`` is printed first."""
+    """Progress of training: one plain line per test if the display is not live. ``opening`` is printed first."""
 
     throttled = False
 
@@ -45,7 +45,7 @@ class TrainingProgress(ProgressDisplay):
 
 
 class TensorBoardObserver:
-    """Writes the numbers of a training run for TensorBoard, one series per run and number. Use as a context manager.
+    """Writes the numbers of training runs for TensorBoard, one series per run and number. Use as a context manager.
 
     ``folder`` gets one folder per run, named by goal rule and seed. This needs ``pip install 'adagoal[tensorboard]'``.
     """
