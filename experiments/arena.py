@@ -11,13 +11,13 @@ from adagoal.compare import method_comparison
 from adagoal.compare.comparison_output import (
     MethodScore,
     compute_scores,
-    draw_error_figure,
     group_outcomes,
     live_score_table,
     make_error_plots,
 )
 from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome, TextTable
 from adagoal.compare.experiment_runner import make_known_model
+from adagoal.report.figures import draw_curve_plots
 from adagoal.runs.exploration_settings import ExplorationSettings
 from experiments import required_steps
 from experiments.catalogue import CATALOGUE
@@ -170,10 +170,9 @@ def report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> Experi
             row["asked"] = bound if math.isfinite(bound) else None
         data.append({**row, "each": {**each, "passes": [passes(run) for run in runs]}})
     rows = [score.to_dict() for score in compute_scores(outcomes)]
-    figures = {"arena.png": draw_error_figure(drawn(outcomes))}
-    return ExperimentReport(
-        rows, tables(outcomes, least, options), data, figures, plots=make_error_plots(drawn(outcomes))
-    )
+    plots = make_error_plots(drawn(outcomes))
+    figures = {"arena.png": draw_curve_plots(plots)}
+    return ExperimentReport(rows, tables(outcomes, least, options), data, figures, plots=plots)
 
 
 def drawn(outcomes: Sequence[RunOutcome]) -> list[RunOutcome]:

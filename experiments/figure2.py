@@ -21,6 +21,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from adagoal.compare.experiment import Experiment, ExperimentOptions, ExperimentReport, RunOutcome, TextTable
@@ -166,8 +168,6 @@ def figure(panels: Sequence[RunOutcome]) -> Figure:
     Bottom: share of chosen goals in the test space and on the table; where training and test goals are the same
     (scale 1) that says nothing, and the share of candidates believed reachable is drawn instead.
     """
-    from adagoal.report.training_figures import draw_band
-
     drawn = Figure((4.2 * len(panels), 6.6), layout="constrained")
     axes = drawn.subplots(2, len(panels), squeeze=False, sharex="col")
     for column, data in enumerate(panels):
@@ -177,12 +177,12 @@ def figure(panels: Sequence[RunOutcome]) -> Figure:
             curves = [run["curve"] for run in data["runs"] if label(run) == name]
             if curves:
                 seeds = f"{len(curves)} seed{'s' if len(curves) > 1 else ''}"
-                draw_band(axes[0, column], curves, "success", COLOURS[name], f"{NAMES[name]}, {seeds}")
+                _draw_band(axes[0, column], curves, "success", COLOURS[name], f"{NAMES[name]}, {seeds}")
                 if scale == "1":
-                    draw_band(axes[1, column], curves, "reachable", COLOURS[name], NAMES[name], style=":")
+                    _draw_band(axes[1, column], curves, "reachable", COLOURS[name], NAMES[name], style=":")
                 else:
-                    draw_band(axes[1, column], curves, "inside_test", COLOURS[name], NAMES[name])
-                    draw_band(axes[1, column], curves, "on_table", COLOURS[name], NAMES[name], style="--")
+                    _draw_band(axes[1, column], curves, "inside_test", COLOURS[name], NAMES[name])
+                    _draw_band(axes[1, column], curves, "on_table", COLOURS[name], NAMES[name], style="--")
         axes[1, column].set_xlabel("environment steps (thousands)")
         axes[1, column].set_ylabel(
             "candidates with D ≤ L" if scale == "1" else "chosen goals in the test space\n(dashed: on the table)"
@@ -194,6 +194,20 @@ def figure(panels: Sequence[RunOutcome]) -> Figure:
     for column in range(len(panels)):
         axes[0, column].legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.04), frameon=False)
     return drawn
+
+
+def _draw_band(
+    axes: Axes, curves: Sequence[Sequence[dict[str, Any]]], key: str, colour: str, label: str, style: str = "-"
+) -> None:
+    """Draw the mean over runs of a quantity against steps, and the range between the worst and the best run."""
+    shared = min(len(c) for c in curves)
+    points = [list(c[:shared]) for c in curves]
+    rows = [i for i in range(shared) if all(key in c[i] for c in points)]
+    steps = np.array([points[0][i]["steps"] for i in rows]) / 1000
+    values = np.array([[c[i][key] for i in rows] for c in points], float)
+    axes.plot(steps, values.mean(0), style, color=colour, label=label, lw=1.8)
+    if len(values) > 1:
+        axes.fill_between(steps, values.min(0), values.max(0), color=colour, alpha=0.15, lw=0)
 
 
 def report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> ExperimentReport:

@@ -1,4 +1,4 @@
-"""Table, figure and curves of a comparison: scores of each method, and the true error over the steps."""
+"""Table and curves of a comparison: scores of each method, and the true error over the steps."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from rich.table import Table
 
 from adagoal import methods
@@ -18,7 +15,6 @@ from adagoal.compare.anytime_audit import CHECKS_PER_DECADE
 from adagoal.compare.experiment import RunOutcome, TextTable
 from adagoal.core.types import Floats
 from adagoal.report.curve_page import Curve, CurvePlot, curves_by_seed
-from adagoal.report.figures import COLOUR_BLIND_PALETTE, GUIDE_COLOUR
 
 SCORE_TABLE_NOTE = (
     "Medians over the seeds, in environment steps. Own stop: the method's own rule ends the run (in brackets: how many "
@@ -121,57 +117,8 @@ def live_score_table(records: Sequence[RunOutcome], max_rows: int) -> Table:
     return make_score_table(scores).to_rich_table()
 
 
-def draw_error_figure(records: Sequence[RunOutcome]) -> Figure:
-    """Draw the true error against steps, one panel per environment: median and quartiles over the seeds."""
-    groups = group_outcomes(records)
-    worlds = list(dict.fromkeys(world for world, _, _ in groups))
-    columns = min(len(worlds), 3)
-    lines = -(-len(worlds) // columns)
-    figure = Figure((1.0 + 4.6 * columns, 0.6 + 3.4 * lines), layout="constrained")
-    axes = figure.subplots(lines, columns, squeeze=False).ravel()
-    for ax in axes[len(worlds) :]:
-        ax.set_axis_off()
-    kinds = list(dict.fromkeys((method, rule) for _, method, rule in groups))
-    styles = _choose_line_styles(kinds)
-    for ax, world in zip(axes, worlds, strict=False):
-        inside = {key[1:]: runs for key, runs in groups.items() if key[0] == world}
-        floor, ceiling, epsilon = _drawn_error_range(inside.values())
-        for kind, runs in inside.items():
-            _draw_error_curve(ax, runs, floor, ceiling, *styles[kind], ", ".join(kind))
-        ax.axhline(epsilon, color=GUIDE_COLOUR, linewidth=0.8)
-        ax.annotate("epsilon", (1, epsilon), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=7)
-        ax.axhline(ceiling, color="#cccccc", linewidth=0.8)
-        ax.annotate("a goal is missing, or its policy is poor", (0.02, ceiling), xycoords=("axes fraction", "data"),
-                    va="bottom", fontsize=7)  # fmt: skip
-        ax.set(xscale="log", yscale="log", ylim=(floor / 2, 3 * ceiling), xlabel="steps", title=world)
-        ax.spines[["top", "right"]].set_visible(False)
-    axes[0].set_ylabel("true error of the current output, in steps")
-    handles, labels = axes[0].get_legend_handles_labels()
-    handles.append(Line2D([], [], color=GUIDE_COLOUR, linestyle="", marker="o", markersize=4))
-    names = [*labels, "all runs have stopped by themselves"]
-    figure.legend(
-        handles, names, loc="outside lower center", ncols=min(columns + 1, len(names)), frameon=False, fontsize=8
-    )
-    return figure
-
-
-def _choose_line_styles(kinds: Sequence[tuple[str, str]]) -> dict[tuple[str, str], tuple[str, str]]:
-    """Return colour and dashes of every method and rule: one colour each or, if there are too few, one per rule."""
-    dashes = ("-", "--", ":", "-.")
-    if len(kinds) <= len(COLOUR_BLIND_PALETTE):
-        return {kind: (COLOUR_BLIND_PALETTE[i], dashes[i % len(dashes)]) for i, kind in enumerate(kinds)}
-    methods, rules = (list(dict.fromkeys(part)) for part in zip(*kinds, strict=True))
-    return {
-        (method, rule): (
-            COLOUR_BLIND_PALETTE[rules.index(rule) % len(COLOUR_BLIND_PALETTE)],
-            dashes[methods.index(method) % len(dashes)],
-        )
-        for method, rule in kinds
-    }
-
-
 def make_error_plots(records: Sequence[RunOutcome]) -> list[CurvePlot]:
-    """Return the same curves for the page, also those of every seed."""
+    """Return the true error of the current output over the steps, one plot per environment."""
     groups = group_outcomes(records)
     plots = []
     for world in dict.fromkeys(world for world, _, _ in groups):
@@ -180,11 +127,9 @@ def make_error_plots(records: Sequence[RunOutcome]) -> list[CurvePlot]:
         lines: list[Curve] = []
         for name, runs in inside.items():
             steps, errors = _interpolate_errors(runs, floor, ceiling)
-            seeds = [run["setting"]["seed"] for run in runs]
-            errors_of = zip(seeds, errors.tolist(), strict=True)
-            lines += curves_by_seed(
-                name, ((seed, x, y) for seed, ys in errors_of for x, y in zip(steps.tolist(), ys, strict=True))
-            )
+            by_seed = zip((run["setting"]["seed"] for run in runs), errors.tolist(), strict=True)
+            points = ((seed, x, y) for seed, ys in by_seed for x, y in zip(steps.tolist(), ys, strict=True))
+            lines += curves_by_seed(name, points)
         marks = {"epsilon": epsilon, "a goal is missing, or its policy is poor": ceiling}
         plots.append(CurvePlot(world, "steps", "true error of the current output, in steps", lines, marks))
     return plots
@@ -210,15 +155,3 @@ def _interpolate_errors(runs: Sequence[RunOutcome], floor: float, ceiling: float
         place = np.searchsorted(when, steps * (1 + 1e-12), side="right") - 1
         errors[i, place >= 0] = np.clip(error[place[place >= 0]], floor, ceiling)
     return steps, errors
-
-
-def _draw_error_curve(
-    ax: Axes, runs: Sequence[RunOutcome], floor: float, ceiling: float, colour: str, style: str, label: str
-) -> None:
-    """Draw median and quartiles of the runs' errors, and a dot where all have stopped."""
-    steps, errors = _interpolate_errors(runs, floor, ceiling)
-    low, middle, high = np.quantile(errors, (0.25, 0.5, 0.75), axis=0)
-    ax.plot(steps, middle, color=colour, linestyle=style, label=label)
-    if all(run["own_stop"] is not None for run in runs):
-        ax.plot(steps[-1], middle[-1], color=colour, marker="o", markersize=4)
-    ax.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0)

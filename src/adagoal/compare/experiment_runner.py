@@ -19,7 +19,6 @@ from adagoal.envs import registry
 from adagoal.envs.model import TabularMDP
 from adagoal.parallel import Engine, TaskInterrupted
 from adagoal.report.curve_page import curve_page
-from adagoal.report.figures import save_figure
 from adagoal.runs.exploration_settings import ExplorationSettings
 from adagoal.runs.goal_spec import to_goals_argument
 from adagoal.runs.progress_display import Progress, ProgressDisplay
@@ -43,6 +42,8 @@ def run_experiment(
         stem = experiment.file_stem or experiment.name
         write_json(options.out / f"{stem}.json", report.data)
         write_text(options.out / f"{stem}.md", report.text)
+        from adagoal.report.figures import save_figure  # Matplotlib takes a second, and worker processes do not need it
+
         for name, figure in report.figures.items():
             save_figure(figure, options.out / name)
         page = curve_page(

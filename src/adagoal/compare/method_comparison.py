@@ -22,7 +22,6 @@ from adagoal.compare.anytime_audit import AnytimeAuditor
 from adagoal.compare.comparison_output import (
     SCORE_TABLE_NOTE,
     compute_scores,
-    draw_error_figure,
     live_score_table,
     make_error_plots,
     make_score_table,
@@ -144,10 +143,13 @@ def settings_from_options(options: ExperimentOptions) -> list[ExplorationSetting
 
 def comparison_report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> ExperimentReport:
     """Return the table, the figure and the curves."""
-    rows = [score.to_dict() for score in compute_scores(outcomes)]
-    text = f"{make_score_table(compute_scores(outcomes)).to_markdown()}\n{SCORE_TABLE_NOTE}\n"
-    data, figures = {"rows": rows, "runs": outcomes}, {"figure.png": draw_error_figure(outcomes)}
-    return ExperimentReport(rows, text, data, figures, plots=make_error_plots(outcomes))
+    from adagoal.report.figures import draw_curve_plots  # Matplotlib takes a second, and workers do not need it
+
+    scores, plots = compute_scores(outcomes), make_error_plots(outcomes)
+    rows = [score.to_dict() for score in scores]
+    text = f"{make_score_table(scores).to_markdown()}\n{SCORE_TABLE_NOTE}\n"
+    figures = {"figure.png": draw_curve_plots(plots)}
+    return ExperimentReport(rows, text, {"rows": rows, "runs": outcomes}, figures, plots=plots)
 
 
 def _require_known_model(env: str, env_args: Mapping[str, Any]) -> TabularMDP:

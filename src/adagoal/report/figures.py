@@ -1,4 +1,4 @@
-"""PNG figures of explorations, and what all Matplotlib figures share: colours, panels, saving.
+"""PNG figures of explorations and of curves, and what all Matplotlib figures share: colours, panels, saving.
 
 The interactive pages do not need these files. ``adagoal report DIR --png`` writes them for papers and slides.
 """
@@ -23,6 +23,7 @@ from matplotlib.patches import Patch, Rectangle
 from adagoal.core.errors import to_single_line
 from adagoal.core.file_io import bytes_content, write_atomically
 from adagoal.core.types import Bools, Floats, GridLayout
+from adagoal.report.curve_page import CurvePlot
 from adagoal.report.exploration_panels import numbered_goal_name
 from adagoal.runs.result import Result
 from adagoal.runs.state_metadata import StateMetadata
@@ -57,6 +58,40 @@ def figure_with_panels(columns: int, size: tuple[float, float], **options: objec
     for ax in axes:
         ax.spines[["top", "right"]].set_visible(False)
     return figure, axes
+
+
+def draw_curve_plots(plots: Sequence[CurvePlot]) -> Figure:
+    """Draw the curves of a page: the curve of all seeds, and a band between the quartiles of the seeds."""
+    columns = min(len(plots), 3)
+    rows = -(-len(plots) // columns)
+    figure = Figure((1.0 + 4.6 * columns, 0.6 + 3.4 * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    for ax in axes[len(plots) :]:
+        ax.set_axis_off()
+    names = list(dict.fromkeys(line.name for plot in plots for line in plot.lines))
+    legend = {}
+    for ax, plot in zip(axes, plots, strict=False):
+        for line in plot.lines:
+            if line.seed is not None:
+                continue
+            repeat, i = divmod(names.index(line.name), len(COLOUR_BLIND_PALETTE))
+            colour = COLOUR_BLIND_PALETTE[i]
+            (legend[line.name],) = ax.plot(line.x, line.y, color=colour, linestyle=("-", "--", ":", "-.")[repeat % 4])
+            seeds = [other for other in plot.lines if other.name == line.name and other.seed is not None]
+            if len(seeds) > 1 and all(list(other.x) == list(line.x) for other in seeds):
+                low, high = np.quantile([other.y for other in seeds], (0.25, 0.75), axis=0)
+                ax.fill_between(line.x, low, high, color=colour, alpha=0.15, linewidth=0)
+        for name, height in plot.reference_lines.items():
+            ax.axhline(height, color=GUIDE_COLOUR, linewidth=0.8)
+            ax.annotate(name, (0.02, height), xycoords=("axes fraction", "data"), va="bottom", fontsize=7)
+        scale = "log" if plot.log_axes else "linear"
+        ax.set(xscale=scale, yscale=scale, xlabel=plot.x, ylabel=plot.y)
+        ax.set_title(plot.title, parse_math=False)
+        ax.spines[["top", "right"]].set_visible(False)
+    n_columns = min(columns + 1, len(legend))
+    handles, labels = list(legend.values()), list(legend)
+    figure.legend(handles, labels, loc="outside lower center", ncols=n_columns, frameon=False, fontsize=8)
+    return figure
 
 
 def exploration_figures(result: Result, states: StateMetadata) -> dict[str, tuple[Figure, str]]:

@@ -1,4 +1,4 @@
-"""PNG figures of training runs: learning curves, chosen goals, maps of D and E, reached goals, certified cells."""
+"""PNG figures of training runs: chosen goals, maps of D and E, reached goals, certified cells."""
 
 from __future__ import annotations
 
@@ -16,60 +16,22 @@ from adagoal.core.types import Bools, Floats
 
 if TYPE_CHECKING:
     from adagoal.deep.certification import GoalCell
-    from adagoal.runs.training_files import TrainingRecord
 
 VERDICT_COLOURS = {"certified": "#0072b2", "refuted": "#d55e00", "open": "#999999"}
-LearningCurves = Sequence[Sequence[dict[str, Any]]]
-"""For each run, the points of its learning curve (``TrainingHistory.learning_curve``)."""
 
 
-def training_figures(record: TrainingRecord, arrays: dict[str, Any]) -> dict[str, tuple[Figure, str]]:
-    """Return the figures of training runs with their captions, by file name."""
-    figures = {"curves.png": (draw_learning_curves(record.learning_curves), "Test success, and where the goals lay.")}
+def goal_figures(arrays: dict[str, Any], radius: float) -> dict[str, tuple[Figure, str]]:
+    """Return the figures of the goal space, if it has two coordinates or more, with their captions, by file name."""
     if arrays["chosen"].shape[-1] < 2:
-        return figures
+        return {}
     train, test = arrays["train_box_0"], arrays["test_box_0"]
     goals = draw_goal_heatmaps(arrays["chosen"][:, 0], train, test, arrays.get("table"))
-    figures["goals.png"] = goals, "Chosen goals of the first run, in four quarters of training."
+    figures = {"goals.png": (goals, "Chosen goals of the first run, in four quarters of training.")}
     if "D" in arrays:  # the run is finished
         ends = arrays["low"], arrays["high"]
-        maps = draw_value_maps(arrays["D"][0], arrays["E"][0], *ends, test, record.configs[0].radius)
+        maps = draw_value_maps(arrays["D"][0], arrays["E"][0], *ends, test, radius)
         figures["maps.png"] = maps, "D and E of the first run at the end, with the line D = L."
     return figures
-
-
-def draw_band(axes: Axes, curves: LearningCurves, key: str, colour: str, label: str, style: str = "-") -> None:
-    """Draw the mean over runs of a quantity against steps, and the range between the worst and the best run."""
-    shared = min(len(c) for c in curves)
-    points = [list(c[:shared]) for c in curves]
-    rows = [i for i in range(shared) if all(key in c[i] for c in points)]
-    steps = np.array([points[0][i]["steps"] for i in rows]) / 1000
-    values = np.array([[c[i][key] for i in rows] for c in points], float)
-    axes.plot(steps, values.mean(0), style, color=colour, label=label, lw=1.8)
-    if len(values) > 1:
-        axes.fill_between(steps, values.min(0), values.max(0), color=colour, alpha=0.15, lw=0)
-
-
-def draw_learning_curves(curves: LearningCurves) -> Figure:
-    """Draw test success at the last and at any step, and properties of the chosen goals."""
-    figure = Figure((10, 3.4), layout="tight")
-    left, right = figure.subplots(1, 2)
-    draw_band(left, curves, "success", "#0072b2", "last step")
-    draw_band(left, curves, "success_any", "#e69f00", "any step")
-    left.set(ylim=(0, 1.02), xlabel="environment steps (thousands)", ylabel="test success")
-    for key, colour, name in (
-        ("inside_test", "#0072b2", "in the test space"),
-        ("on_table", "#56b4e9", "on the table"),
-        ("reachable", "#999999", "candidates with D ≤ L"),
-        ("train_success", "#d55e00", "reached in training"),
-    ):
-        if all(key in point for curve in curves for point in curve[1:-1]):
-            draw_band(right, curves, key, colour, name)
-    right.set(ylim=(0, 1.02), xlabel="environment steps (thousands)", ylabel="share of chosen goals")
-    for axes in (left, right):
-        axes.grid(alpha=0.25)
-        axes.legend(fontsize=8, ncols=2, loc="lower left", bbox_to_anchor=(0, 1), frameon=False)
-    return figure
 
 
 def draw_goal_heatmaps(chosen: Floats, train: Floats, test: Floats, table: Floats | None) -> Figure:

@@ -104,7 +104,9 @@ def write_training_report(folder: str | Path, env: str | None = None, trust: boo
     if png:
         from adagoal.report import figures, training_figures  # import Matplotlib, which takes a second
 
-        for name, (figure, caption) in training_figures.training_figures(source.record, source.arrays).items():
+        drawn = {"curves.png": (figures.draw_curve_plots(training_plots(source)), "Learning curves.")}
+        drawn |= training_figures.goal_figures(source.arrays, source.record.configs[0].radius)
+        for name, (figure, caption) in drawn.items():
             figures.save_figure(figure, folder / name)
             captions[name] = caption
     training_video.write_video_strip(source.record, env, trust)
