@@ -157,19 +157,21 @@ def _check_env_object(check: Check, named: Any, env: Any, options: CheckOptions)
     inspected = env_checker.InspectionWrapper(env)
     backend: EnvBackend = InProcessEnv(inspected, check.env, options.max_states)
     if options.step_timeout is None:
-        world = GymAdapter(env, check.env, options.start_seed, options.max_states)  # without the wrapper, which is slow
+        adapter = GymAdapter(
+            env, check.env, options.start_seed, options.max_states
+        )  # without the wrapper, which is slow
     else:
         made, _ = registry.make_single_env(named, *options[:4])
         assert isinstance(made, GymAdapter)
-        world, backend = made, made.backend
-    check.n_actions, check.fixed_start = world.n_actions, not world.start_is_certain
-    check.n_states = None if backend.facts.declared_states is None else world.state_bound
-    _step_and_record(check, world, backend, options)
+        adapter, backend = made, made.backend
+    check.n_actions, check.fixed_start = adapter.n_actions, not adapter.start_is_certain
+    check.n_states = None if backend.facts.declared_states is None else adapter.state_bound
+    _step_and_record(check, adapter, backend, options)
     if options.step_timeout is None and check.one_generator is not None:
         _record_space_and_masks(check, inspected.findings)
-    check.warnings += world.warnings
-    check.void += world.void_reasons
-    check.plan += _describe_exploration(check, world)
+    check.warnings += adapter.warnings
+    check.void += adapter.void_reasons
+    check.plan += _describe_exploration(check, adapter)
 
 
 def _check_training_env(check: Check, named: Any, options: CheckOptions) -> None:
@@ -179,9 +181,9 @@ def _check_training_env(check: Check, named: Any, options: CheckOptions) -> None
     check_goal_env(check, EnvSource.from_argument(named, options.set_goal), options.steps, options.seed)
 
 
-def _step_and_record(check: Check, world: GymAdapter, backend: EnvBackend, options: CheckOptions) -> None:
+def _step_and_record(check: Check, adapter: GymAdapter, backend: EnvBackend, options: CheckOptions) -> None:
     """Take random steps and record how the environment behaves."""
-    walk = env_checker.run_random_walk(world, options.steps, options.seed)
+    walk = env_checker.run_random_walk(adapter, options.steps, options.seed)
     check.steps, check.states_met, check.ends_met = walk.steps, walk.n_states, walk.n_terminal_states
     check.steps_per_second = walk.steps / max(walk.seconds, 1e-9)
     if walk.failure is not None:
@@ -213,18 +215,18 @@ def _record_space_and_masks(check: Check, findings: env_checker.EnvFindings) -> 
         check.warnings.append(f"the observation {findings.invalid_observation} is not in the observation space")
 
 
-def _describe_exploration(check: Check, world: TabularEnv) -> list[str]:
-    if isinstance(world, ModelSimulator):
+def _describe_exploration(check: Check, env: TabularEnv) -> list[str]:
+    if isinstance(env, ModelSimulator):
         plan = ["simulates the known model, compiled"]
     elif check.n_states is not None:
         plan = ["steps the environment and uses its state numbers"]
     else:
-        plan = [f"steps the environment and numbers new states in order, at most {world.state_bound:,} (max_states)"]
+        plan = [f"steps the environment and numbers new states in order, at most {env.state_bound:,} (max_states)"]
     if check.fixed_start:
-        plan.append(f"begins at state {world.start}, to which every reset leads")
+        plan.append(f"begins at state {env.start}, to which every reset leads")
     else:
-        plan.append(f"begins at a virtual start, state {world.start}, from which every action leads to a random start")
-    if not world.start_is_certain:
+        plan.append(f"begins at a virtual start, state {env.start}, from which every action leads to a random start")
+    if not env.start_is_certain:
         plan.append("reserves a share of delta for resets that might lead elsewhere")
     if check.action_masks:
         plan.append("leaves out the actions that masks (action_mask in info) rule out")
@@ -268,9 +270,9 @@ def check_goal_env(check: Check, source: EnvSource, steps: int, seed: int) -> No
         )
     sizes = env_inspection.measure_dimensions(env, source, 0 if check.time_limit else DEFAULT_HORIZON)
     check.goal_size, check.reached_within, check.takes_goals = sizes.goal, sizes.success, sizes.accepts_goals
-    world = GoalEnv(source, sizes)
+    goal_env = GoalEnv(source, sizes)
     try:
-        _step_goal_env(check, world, steps, seed)
+        _step_goal_env(check, goal_env, steps, seed)
     except EnvironmentFailure as error:
         check.errors.append(str(error))
     config = Config(source.name).resolve_for_horizon(sizes.horizon, sizes.is_fetch)
@@ -281,9 +283,9 @@ def check_goal_env(check: Check, source: EnvSource, steps: int, seed: int) -> No
     check.plan += _describe_training(check, config, sizes)
 
 
-def _step_goal_env(check: Check, world: GoalEnv, steps: int, seed: int) -> None:
+def _step_goal_env(check: Check, goal_env: GoalEnv, steps: int, seed: int) -> None:
     """Record the speed, and whether equal seeds give equal steps."""
-    walks = [_random_walk_observations(world, seed) for _ in range(2)]
+    walks = [_random_walk_observations(goal_env, seed) for _ in range(2)]
     check.seed_decides = np.array_equal(walks[0], walks[1])
     if not check.seed_decides:
         check.warnings.append(
@@ -291,20 +293,20 @@ def _step_goal_env(check: Check, world: GoalEnv, steps: int, seed: int) -> None:
         )
     rng, began = np.random.default_rng(seed), time.perf_counter()
     while check.steps < steps:
-        world.reset(int(rng.integers(2**31)))
-        for _ in range(min(world.sizes.horizon, steps - check.steps)):
+        goal_env.reset(int(rng.integers(2**31)))
+        for _ in range(min(goal_env.sizes.horizon, steps - check.steps)):
             check.steps += 1
-            if world.step(rng.uniform(-1.0, 1.0, world.sizes.action))[2] is not EpisodeEnd.CONTINUES:
+            if goal_env.step(rng.uniform(-1.0, 1.0, goal_env.sizes.action))[2] is not EpisodeEnd.CONTINUES:
                 break
     check.steps_per_second = check.steps / max(time.perf_counter() - began, 1e-9)
 
 
-def _random_walk_observations(world: GoalEnv, seed: int) -> Floats:
+def _random_walk_observations(goal_env: GoalEnv, seed: int) -> Floats:
     """Return the observations ``[n, observation]`` of an episode with random actions."""
     rng = np.random.default_rng(seed)
-    observations = [world.reset(seed)[0]]
-    for _ in range(min(world.sizes.horizon, DEFAULT_HORIZON)):
-        observation, _, end = world.step(rng.uniform(-1.0, 1.0, world.sizes.action))
+    observations = [goal_env.reset(seed)[0]]
+    for _ in range(min(goal_env.sizes.horizon, DEFAULT_HORIZON)):
+        observation, _, end = goal_env.step(rng.uniform(-1.0, 1.0, goal_env.sizes.action))
         observations.append(observation)
         if end is not EpisodeEnd.CONTINUES:
             break

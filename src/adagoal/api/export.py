@@ -112,15 +112,19 @@ def export(
         return [path]
     exported = _load_exported_run(folder, result, env, trust)
     level = f"probability {1 - result.setting.delta:g}"
+    low, high = conditional_intervals(exported.empirical)
+    p = exported.empirical.p
+    assumption = (
+        f"It assumes that every successor of a tried pair has been observed and has a probability of at least "
+        f"{MIN_GRAPH_PROBABILITY:g}, and that the reset leads to the start. Pairs never tried are left out."
+    )
+    certified = f"With {level} every true transition probability is in its interval."
+    graph = f"With {level}, and under an assumption. {assumption}"
+    empirical = "Frequencies, without a guarantee. Pairs never tried are left out."
     models = {
-        "certified": _certified_model(exported, f"With {level} every true transition probability is in its interval."),
-        "graph-preserving": _graph_preserving_model(
-            exported,
-            f"With {level}, and under an assumption. It assumes that every successor of a tried pair has been observed "
-            f"and has a probability of at least {MIN_GRAPH_PROBABILITY:g}, "
-            "and that the reset leads to the start. Pairs never tried are left out.",
-        ),
-        "empirical": _frequency_model(exported, "Frequencies, without a guarantee. Pairs never tried are left out."),
+        "certified": _certified_model(exported, certified, low, high),
+        "graph-preserving": _observed_model(exported, graph, np.maximum(low, MIN_GRAPH_PROBABILITY), high),
+        "empirical": _observed_model(exported, empirical, p, p),
     }
     paths = []
     for name, model in models.items():
@@ -170,8 +174,7 @@ def _load_exported_run(folder: Path, result: Result, env: api.EnvOverride, trust
     return ExportedRun(run_env, counts, estimates.confidence.empirical_model(), reset_q, n_states, label_sets)
 
 
-def _certified_model(run: ExportedRun, comment: str) -> ExplicitModel:
-    low, high = conditional_intervals(run.empirical)
+def _certified_model(run: ExportedRun, comment: str, low: Floats, high: Floats) -> ExplicitModel:
     unseen = [] if run.has_known_size else [run.n_states]
     elsewhere = run.n_states + len(unseen)
     rows = [_choices_of_state(run, s, low, high, elsewhere) for s in range(run.n_states)]
@@ -181,15 +184,9 @@ def _certified_model(run: ExportedRun, comment: str) -> ExplicitModel:
     return _join_choices(run, comment, rows, ["unseen", "elsewhere"][-1 - len(unseen) :])
 
 
-def _graph_preserving_model(run: ExportedRun, comment: str) -> ExplicitModel:
-    low, high = conditional_intervals(run.empirical)
-    rows = [_choices_of_state(run, s, np.maximum(low, MIN_GRAPH_PROBABILITY), high, None) for s in range(run.n_states)]
-    return _join_choices(run, comment, rows, [])
-
-
-def _frequency_model(run: ExportedRun, comment: str) -> ExplicitModel:
-    p = run.empirical.p
-    rows = [_choices_of_state(run, s, p, p, None) for s in range(run.n_states)]
+def _observed_model(run: ExportedRun, comment: str, low: Floats, high: Floats) -> ExplicitModel:
+    """Return a model without unobserved successors; bounds [X, K] are on the observed ones."""
+    rows = [_choices_of_state(run, s, low, high, None) for s in range(run.n_states)]
     return _join_choices(run, comment, rows, [])
 
 

@@ -23,7 +23,7 @@ from matplotlib.patches import Patch, Rectangle
 from adagoal.core.errors import to_single_line
 from adagoal.core.file_io import bytes_content, write_atomically
 from adagoal.core.types import Bools, Floats, GridLayout
-from adagoal.report.curve_page import CurvePlot
+from adagoal.report.curve_page import Curve, CurvePlot
 from adagoal.report.exploration_panels import numbered_goal_name
 from adagoal.runs.result import Result
 from adagoal.runs.state_metadata import StateMetadata
@@ -99,8 +99,11 @@ def exploration_figures(result: Result, states: StateMetadata) -> dict[str, tupl
     caption = "Bounds on the expected number of steps from the start to every goal."
     has_map = states.layout is not None and result.goal_names is None
     figures = {"goals.png": ((draw_goal_map if has_map else draw_intervals)(result, states), caption)}
-    if len(result.arrays["trace"]):
-        figures["progress.png"] = draw_progress(result), "Largest error and number of open goals, over the steps."
+    steps, _, error, _ = result.arrays["trace"].T
+    if (error > 0).any():
+        lines, epsilon = [Curve("largest error of an open goal", steps, error)], {"epsilon": result.setting.epsilon}
+        plot = CurvePlot("", "steps", "largest error", lines, epsilon)
+        figures["progress.png"] = draw_curve_plots([plot]), "Largest error of an open goal, over the steps."
     return figures
 
 
@@ -160,32 +163,7 @@ def draw_intervals(result: Result, states: StateMetadata) -> Figure:
     legend = {FINISHED_COLOUR: "in X, finished", OPEN_COLOUR: "in X, open", NEUTRAL_COLOUR: "outside X"}
     used = [Patch(color=colour, label=text) for colour, text in legend.items() if colour in colours]
     figure.legend(handles=used, loc="outside upper right", ncols=3, frameon=False, fontsize=8)
-    return _style_axes(figure)
-
-
-def draw_progress(result: Result) -> Figure:
-    """Draw the largest error of an open goal, and the number of open goals, against the steps."""
-    steps, _, error, n_open = result.arrays["trace"].T
-    if result.status.finished and not isinstance(result.setting.radius, str):
-        steps, error, n_open = (np.append(a, v) for a, v in ((steps, result.steps), (error, np.nan), (n_open, 0.0)))
-    figure = Figure((9.0, 3.4), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    left.loglog(steps, np.where(error > 0, error, np.nan), color=FINISHED_COLOUR)
-    left.axhline(
-        result.setting.epsilon, color=OPEN_COLOUR, linestyle="--", label=f"epsilon = {result.setting.epsilon:g}"
-    )
-    left.set(xlabel="steps", ylabel="largest error of an open goal")
-    left.legend(frameon=False, fontsize=8)
-    right.step(steps, n_open, where="post", color=FINISHED_COLOUR)
-    right.set(xscale="log", xlabel="steps", ylabel="open goals", ylim=(0, None))
-    return _style_axes(figure)
-
-
-def _style_axes(figure: Figure) -> Figure:
-    for ax in figure.axes:
-        ax.spines[["top", "right"]].set_visible(False)
-        ax.grid(True, color="#e6e9ed", linewidth=0.6)
-        ax.set_axisbelow(True)
+    ax.spines[["top", "right"]].set_visible(False)
     return figure
 
 
@@ -207,10 +185,9 @@ def draw_grid_map(
     shown: Bools,
     seen: Bools,
     marked: Bools | None = None,
-    total: bool = False,
     numbers: str = "",
 ) -> AxesImage:
-    """Draw ``values`` [S] on a grid. If states share a cell, it shows their sum (``total``) or their minimum.
+    """Draw ``values`` [S] on a grid. If states share a cell, it shows their minimum.
 
     Cells without ``shown`` states are grey, cells without a value are hatched, ``marked`` cells are outlined.
     """
@@ -221,10 +198,7 @@ def draw_grid_map(
     grid = np.full(shape, np.nan)
     for state in np.flatnonzero(placed & shown & ~np.isnan(values)):
         cell = tuple(cells[state])
-        if np.isnan(grid[cell]):
-            grid[cell] = values[state]
-        else:
-            grid[cell] = grid[cell] + values[state] if total else min(grid[cell], values[state])
+        grid[cell] = np.fmin(grid[cell], values[state])  # fmin ignores NaN, the value of an empty cell
     background = np.full((*shape, 3), to_rgb(UNSEEN_COLOUR))
     background[tuple(cells[placed & seen & ~shown].T)] = to_rgb(OUTSIDE_COLOUR)
     background[layout.walls] = to_rgb(WALL_COLOUR)

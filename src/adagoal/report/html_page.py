@@ -77,16 +77,19 @@ class ReportPage:
         names = dict.fromkeys(script for panel, _ in self.contents for script in panel.scripts)
         scripts = [*_bokeh_scripts(), "".join(map(_read_static_file, ("common.js", *names)))]
         groups = [(group, list(part)) for group, part in groupby(self.contents, lambda pair: pair[0].group)]
-        return render_template(
-            "page.html",
-            page=self,
-            groups=groups,
-            live=live,
-            scripts=scripts,
-            policy=_content_security_policy(tuple(scripts)),
-            style=_read_static_file("page.css"),
-            block=base64.b64encode(self.pack_data()).decode(),
-            licence=_bokeh_licence(),
+        return (
+            _template_environment()
+            .get_template("page.html")
+            .render(
+                page=self,
+                groups=groups,
+                live=live,
+                scripts=scripts,
+                policy=_content_security_policy(tuple(scripts)),
+                style=_read_static_file("page.css"),
+                block=base64.b64encode(self.pack_data()).decode(),
+                licence=_bokeh_licence(),
+            )
         )
 
     def pack_data(self, **more: Any) -> bytes:
@@ -105,11 +108,6 @@ class ReportPage:
 def render_macro(template: str, name: str, *arguments: Any) -> str:
     """Return the markup that a macro of a template makes; the template escapes all its arguments."""
     return str(getattr(_template_environment().get_template(template).module, name)(*arguments))
-
-
-def render_template(template: str, **values: Any) -> str:
-    """Return the markup of a whole template."""
-    return _template_environment().get_template(template).render(values)
 
 
 @cache
