@@ -40,7 +40,7 @@ LINES: dict[str, dict[str, Any]] = {
     "HER": {"goal_rule": "unigoal"},
     "paper": {"goal_rule": "proportional", "ensemble_relabel": 0.0},
 }
-"""Of every panel, with their settings."""
+"""Settings of the lines in every panel."""
 COLOURS = {"AdaGoal": "#0072b2", "HER": "#d55e00", "paper": "#7f7f7f"}
 NAMES = {"AdaGoal": "AdaGoal, D ≤ L", "HER": "HER (uniform)", "paper": "paper (disagreement, no constraint)"}
 CYCLES_A_TEST = {"push": 30, "pick": 50}
@@ -55,7 +55,7 @@ class Cell(NamedTuple):
 
 
 def cells(options: ExperimentOptions) -> list[Cell]:
-    """The panels that were asked for; none with ``--data``."""
+    """Return the selected panels; with ``--data`` there is nothing to train."""
     from adagoal.deep import require_deep_extra
 
     require_deep_extra()
@@ -66,13 +66,13 @@ def cells(options: ExperimentOptions) -> list[Cell]:
 
 
 def chosen(options: ExperimentOptions) -> list[str]:
-    """Panels by ``--panel`` and ``--env``."""
+    """Return the panels that ``--panel`` and ``--env`` select."""
     wanted = [panel for panel in PANELS if not options.panel or panel in options.panel]
     return [panel for panel in wanted if options.env is None or panel.startswith(options.env)]
 
 
 def configs(panel: str, options: ExperimentOptions, **settings: Any) -> list[Any]:
-    """The runs of a panel, with ``settings`` (steps, radius, ...) for all of them."""
+    """Return the runs of a panel; ``settings`` (steps, radius, ...) apply to all."""
     from adagoal.deep.config import Config
 
     env, scale = panel.split("-")
@@ -94,7 +94,7 @@ def configs(panel: str, options: ExperimentOptions, **settings: Any) -> list[Any
 
 
 def kept(cell: Cell, outcome: RunOutcome, options: ExperimentOptions) -> bool:
-    """Whether the panel is done, with these runs and as many steps."""
+    """Return whether the panel is finished, with these runs and steps."""
     from adagoal.runs.training_files import configs_from_json, is_training_folder
 
     held = [replace(config, steps=options.steps) for config in configs_from_json(outcome)]
@@ -110,7 +110,7 @@ def kept(cell: Cell, outcome: RunOutcome, options: ExperimentOptions) -> bool:
 
 
 def train_panel(cell: Cell, options: ExperimentOptions) -> dict[str, Any]:
-    """Train a panel, from its checkpoint where there is one; its folder gets a report of its own."""
+    """Train a panel, or resume it from its checkpoint, and write its report."""
     from adagoal.report import training_page as page
     from adagoal.runs.training_files import is_training_folder, make_interim_writer, training_to_json
     from adagoal.runs.training_session import resume, train
@@ -137,12 +137,12 @@ def train_panel(cell: Cell, options: ExperimentOptions) -> dict[str, Any]:
 
 
 def label(run: dict[str, Any]) -> str:
-    """Which line of the figure a run belongs to."""
+    """Return the line of the figure that a run belongs to."""
     return next(name for name, rule in LINES.items() if rule["goal_rule"] == run["goal_rule"])
 
 
 def rows(panels: Sequence[RunOutcome]) -> list[dict[str, Any]]:
-    """One row per panel and rule: median success at some steps, steps to 90%, share of goals in the test space."""
+    """Return one row per panel and rule: median success, steps to 90%, share of goals in the test space."""
     from adagoal.deep.training_history import median_success_at, steps_to_success
 
     found = []
@@ -163,7 +163,7 @@ def rows(panels: Sequence[RunOutcome]) -> list[dict[str, Any]]:
 
 
 def figure(panels: Sequence[RunOutcome]) -> Figure:
-    """Success (top) and what the goals were (bottom), one column per panel.
+    """Draw success (top) and properties of the goals (bottom), one column per panel.
 
     Bottom: share of chosen goals in the test space and on the table; where training and test goals are the same
     (scale 1) that says nothing, and the share of candidates believed reachable is drawn instead.
@@ -211,7 +211,7 @@ def _draw_band(
 
 
 def report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> ExperimentReport:
-    """All panels that there are, also those of earlier commands."""
+    """Return the report of all panels in the folder, also those of earlier commands."""
     files = [options.out / f"{panel}.json" for panel in PANELS]
     if options.data is not None:
         files = [options.data / f"deep-figure2-{panel}.json" for panel in chosen(options)]
@@ -226,7 +226,7 @@ def report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> Experi
 
 
 def curves(panels: Sequence[dict[str, Any]]) -> list[CurvePlot]:
-    """Test success over the steps, with every seed."""
+    """Return test success over the steps, with every seed."""
     found = []
     for data in panels:
         lines: list[Curve] = []

@@ -39,18 +39,18 @@ from adagoal.runs.state_metadata import StateMetadata
 from experiments.catalogue import CATALOGUE
 
 GOAL_RULES = {"UniGoal": "unigoal", "RareGoal": "raregoal:alpha=0.1", "AdaGoal": "adagoal"}
-"""By their names in the figure."""
+"""Goal rules, by their names in the figure."""
 L, H, EPISODES = 40.0, 50, 1000
 WINDOWS = 3
 FARTHEST = 10
 GROUPS = {"second_room": "bottom-right room", "farthest": "10 farthest of room one"}
-"""The states of the claim, by their names in the data and in the table."""
+"""Groups of states, by their names in the data and in the table."""
 BLOCKS = 20
-"""Points of a curve of the page."""
+"""Number of points of a curve on the page."""
 MAP = ListedColormap(colormaps["YlGnBu"](np.linspace(0.0, 0.85, 256)))
-"""Safe for the colour-blind, and nowhere like the grey of the walls."""
+"""Colour map for colour-blind readers, without the grey of the walls."""
 NEVER = 1e-9
-"""An accuracy that stops no run before its last episode."""
+"""An epsilon so small that no run stops before its last episode."""
 
 
 class Cell(NamedTuple):
@@ -62,12 +62,12 @@ class Cell(NamedTuple):
 
 
 def cells(options: ExperimentOptions, rules: Sequence[str]) -> list[Cell]:
-    """Every rule with every seed."""
+    """Return every rule with every seed."""
     return [Cell(rule, seed, EPISODES) for rule in rules for seed in options.seeds]
 
 
 def selected_goals(cell: Cell, options: ExperimentOptions) -> list[int]:
-    """The goal of every episode of one run."""
+    """Return the goal of every episode of one run."""
 
     def go_on(run: ExplorationRun) -> bool:
         return len(run.episode_goals) < cell.episodes
@@ -80,7 +80,7 @@ def selected_goals(cell: Cell, options: ExperimentOptions) -> list[int]:
 
 
 def places() -> dict[str, Longs]:
-    """The states that the claim is about."""
+    """Return the groups of states."""
     mdp = toy_models.two_room_grid()
     assert mdp.layout is not None
     text = toy_models.TWO_ROOM_LAYOUTS["left"].splitlines()
@@ -92,7 +92,7 @@ def places() -> dict[str, Longs]:
 def report(
     outcomes: Sequence[RunOutcome], options: ExperimentOptions, name: str, rules: Sequence[str]
 ) -> ExperimentReport:
-    """Selections by window and state, and the table of the claim."""
+    """Return selections by window and state, and the table of shares."""
     states, groups = toy_models.two_room_grid().n_states, places()
     selected: dict[str, list[list[int]]] = {}
     rows = []
@@ -116,7 +116,7 @@ def report(
 def panel(
     outcomes: Sequence[RunOutcome], options: ExperimentOptions, rules: Sequence[str], group: tuple[str, Longs]
 ) -> CurvePlot:
-    """Share of the goals that lie in a group of states, over blocks of episodes, with every seed."""
+    """Return the share of goals in a group of states, over blocks of episodes, with every seed."""
     name, states = group
     runs = np.isin(np.array(outcomes).reshape(len(rules), len(options.seeds), -1), states)
     blocks = np.array_split(np.arange(runs.shape[-1]), min(BLOCKS, runs.shape[-1]))
@@ -128,14 +128,14 @@ def panel(
 
 
 def _spread(share: np.ndarray[Any, Any]) -> dict[str, float | None]:
-    """Of a share over the seeds."""
+    """Return mean, standard deviation and range over the seeds."""
     deviation = round(float(share.std(ddof=1)), 4) if len(share) > 1 else None
     mean, least, most = (round(float(value), 4) for value in (share.mean(), share.min(), share.max()))
     return {"mean": mean, "sd": deviation, "min": least, "max": most}
 
 
 def _share(name: str) -> Callable[[dict[str, Any]], str]:
-    """A column: the mean over the seeds, with its standard deviation."""
+    """Return the format of a column: mean over the seeds and standard deviation."""
     return lambda row: f"{row[name]['mean']:.1%}" + ("" if row[name]["sd"] is None else f" +- {row[name]['sd']:.1%}")
 
 
@@ -146,7 +146,7 @@ COLUMNS: ColumnFormats = {
 
 
 def figure(data: dict[str, Any]) -> Figure:
-    """One row of maps per rule, one column per window."""
+    """Draw maps: one row per rule, one column per window."""
     world = ModelSimulator(toy_models.two_room_grid())
     view = StateMetadata.from_env(world)
     assert view.layout is not None

@@ -35,7 +35,7 @@ ETAS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
 RADIUS, EPSILON, DELTA = 10.0, 1.0, 0.1
 GOAL, FORK = 1, 3
 DRAWS = 10_000
-"""Draws of the time at which the fork is first met."""
+"""Number of samples of the time at which the fork is first met."""
 WITH_RESET = "with the reset: certified stop, measured"
 WITHOUT_RESET = "without the reset: until the fork is met"
 LEMMA = "the lemma's 1 / (9 eta)"
@@ -55,12 +55,12 @@ class Cell(NamedTuple):
 
 
 def instance(eta: float, seed: int = 0) -> TabularMDP:
-    """The world, with one of its four actions hidden as the good one."""
+    """Return the instance; one of its four actions is the good one."""
     return toy_models.separation_instance(n_actions=4, radius=RADIUS, eta=eta, best=seed % 4)
 
 
 def with_reset(cell: Cell, options: ExperimentOptions) -> dict[str, Any]:
-    """One run of the certified explorer with the goal space {g}, and its audit."""
+    """Run the certified explorer with the goal space {g}, and audit the result."""
     mdp = instance(*cell)
     met = False
 
@@ -77,7 +77,7 @@ def with_reset(cell: Cell, options: ExperimentOptions) -> dict[str, Any]:
 
 
 def first_met(eta: float, seed: int) -> list[float]:
-    """10%, 50% and 90% quantile of the reset-free step at which the fork is first met.
+    """Return the 10%, 50% and 90% quantiles of the step at which a run without reset first meets the fork.
 
     The rounds before it that miss the fork are geometric in number; each takes one step to x, a geometric time there
     with zeta = 1/(L - 1), and one step back to s0.
@@ -90,7 +90,7 @@ def first_met(eta: float, seed: int) -> list[float]:
 
 
 def report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> ExperimentReport:
-    """Both curves, by eta."""
+    """Return both curves, by eta."""
     data = []
     for eta, own in zip(ETAS, np.array(outcomes, object).reshape(len(ETAS), -1).tolist(), strict=True):
         steps = np.quantile([run["steps"] for run in own], (0.1, 0.5, 0.9))
@@ -116,7 +116,7 @@ def report(outcomes: Sequence[RunOutcome], options: ExperimentOptions) -> Experi
 
 
 def panel(rows: Sequence[dict[str, Any]], seeds: Sequence[int]) -> CurvePlot:
-    """The same curves for the page, with those of every seed."""
+    """Return the curves for the page, with those of every seed."""
     runs = [(row["diameter"], seed, run) for row in rows for seed, run in zip(seeds, row["reset_runs"], strict=True)]
     lines = curves_by_seed(WITH_RESET, ((seed, diameter, run["steps"]) for diameter, seed, run in runs))
     x = [row["diameter"] for row in rows]
@@ -127,7 +127,7 @@ def panel(rows: Sequence[dict[str, Any]], seeds: Sequence[int]) -> CurvePlot:
 
 
 def figure(rows: Sequence[dict[str, Any]]) -> Figure:
-    """Both curves over the diameter."""
+    """Draw both curves over the diameter."""
     x = [row["diameter"] for row in rows]
     drawn = Figure((6.4, 4.0), layout="constrained")
     ax = drawn.subplots()
