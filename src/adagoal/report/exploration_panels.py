@@ -114,7 +114,7 @@ def unknown_panel(source: ExplorationSource) -> PanelContent:
             left = f"At the recent pace the run needs about {needed:,} more steps."
         lines = [f"Open goals: {len(result.open_goals)} of {len(result.goals)}.", left]
         command = "" if folder is None else resume_command(result, folder)
-    elif result.guarantee and goals:
+    elif result.status is Status.CERTIFIED and goals:  # a void run claims nothing
         most = max(result.errors.values())
         lines = [f"Each of the {len(result.goals)} policies needs at most {most:.3g} steps more than the best one."]
     shown = (is_open, lines, command, goals, result.guarantee, guarantee_badge(result))
